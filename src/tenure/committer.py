@@ -1,0 +1,229 @@
+"""Group commit: operations that arrive while the last commit is under way share the next one.
+
+Callers, threads or tasks, hand in operations and wait. One thread takes all that is waiting,
+applies it as one batch, and answers after it is durable. There is no timer: the batch is whatever
+came in meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import threading
+from collections.abc import Iterable, Sequence
+
+from tenure import ops
+from tenure.engines import Engine
+from tenure.errors import Busy, Closed, TenureError
+from tenure.ops import Answer, Op
+
+MAX_BATCH = 2_000  # operations of one transaction, but for a call that is larger by itself
+
+# Like goes next to like, so that the engine can do it together. What frees comes first, what
+# takes comes last.
+_RANK: dict[type[Op], int] = {
+    ops.Ack: 0,
+    ops.Fail: 1,
+    ops.Release: 2,
+    ops.Extend: 3,
+    ops.Progress: 4,
+    ops.Enqueue: 5,
+    ops.Claim: 7,
+}
+_OTHERS = 6
+
+
+class Ticket:
+    """A caller's operations, and the place where it waits for the answers."""
+
+    __slots__ = ("abandoned", "answers", "batch", "bytes", "error", "event", "future", "loop")
+
+    def __init__(self, batch: Sequence[Op]) -> None:
+        self.batch = batch
+        self.bytes = sum(map(_bytes_of, batch))
+        self.answers: list[Answer] = []
+        self.error: BaseException | None = None
+        self.abandoned = False
+        self.event: threading.Lock | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.future: asyncio.Future[list[Answer]] | None = None
+
+    @property
+    def rank(self) -> int:
+        return _RANK.get(type(self.batch[0]), _OTHERS)
+
+
+class Committer:
+    """Stands between callers and an engine."""
+
+    def __init__(self, engine: Engine, max_waiting: int, max_waiting_bytes: int) -> None:
+        self._engine = engine
+        self._max_waiting = max_waiting
+        self._max_bytes = max_waiting_bytes
+        self._closed = False
+        self._start_anew()
+
+    def _start_anew(self) -> None:
+        self._lock = threading.Lock()
+        self._inbox: queue.SimpleQueue[Ticket | None] = queue.SimpleQueue()
+        self._waiting = 0
+        self._waiting_bytes = 0
+        self._thread: threading.Thread | None = None
+        self._pid = os.getpid()
+
+    def run(self, batch: Sequence[Op]) -> list[Answer]:
+        """Have the operations committed, and wait for the answers."""
+        if not batch:
+            return []
+        ticket = Ticket(batch)
+        ticket.event = threading.Lock()
+        ticket.event.acquire()
+        self._submit(ticket)
+        try:
+            ticket.event.acquire()
+        except BaseException:
+            self._abandon(ticket)
+            raise
+        if ticket.error is not None:
+            raise ticket.error
+        return ticket.answers
+
+    async def arun(self, batch: Sequence[Op]) -> list[Answer]:
+        """The same for a task."""
+        if not batch:
+            return []
+        ticket = Ticket(batch)
+        ticket.loop = asyncio.get_running_loop()
+        ticket.future = ticket.loop.create_future()
+        self._submit(ticket)
+        try:
+            return await ticket.future
+        except asyncio.CancelledError:
+            self._abandon(ticket)
+            raise
+
+    def _submit(self, ticket: Ticket) -> None:
+        if self._pid != os.getpid():
+            self._start_anew()  # a fork has none of its parent's threads
+        with self._lock:
+            if self._closed:
+                raise Closed("this queue handle was closed")
+            full = self._waiting >= self._max_waiting or self._waiting_bytes >= self._max_bytes
+            if full:
+                raise Busy(
+                    f"{self._waiting:,} operations ({self._waiting_bytes:,} bytes) wait to be "
+                    "committed; try again later"
+                )
+            self._waiting += len(ticket.batch)
+            self._waiting_bytes += ticket.bytes
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._work, name="tenure-committer", daemon=True
+                )
+                self._thread.start()
+            self._inbox.put(ticket)
+
+    def close(self) -> None:
+        """Commit what was handed in, then stop."""
+        with self._lock:
+            self._closed = True
+            thread, self._thread = self._thread, None
+            self._inbox.put(None)
+        if thread is not None and self._pid == os.getpid():
+            thread.join()
+
+    def _work(self) -> None:
+        inbox = self._inbox
+        open_ = True
+        while open_:
+            tickets = [inbox.get()]
+            size = 0
+            while size < MAX_BATCH:
+                try:
+                    tickets.append(inbox.get_nowait())
+                except queue.Empty:
+                    break
+                size += len(tickets[-1].batch) if tickets[-1] is not None else 0
+            open_ = None not in tickets
+            self._commit([ticket for ticket in tickets if ticket is not None])
+
+    def _commit(self, tickets: list[Ticket]) -> None:
+        with self._lock:
+            self._waiting -= sum(len(ticket.batch) for ticket in tickets)
+            self._waiting_bytes -= sum(ticket.bytes for ticket in tickets)
+        tickets = [ticket for ticket in tickets if not ticket.abandoned]
+        if not tickets:
+            return
+        tickets.sort(key=lambda ticket: ticket.rank)
+        try:
+            answers = iter(self._engine.apply([op for ticket in tickets for op in ticket.batch]))
+            for ticket in tickets:
+                ticket.answers = [next(answers) for _ in ticket.batch]
+        except TenureError as error:
+            for ticket in tickets:
+                ticket.error = error
+        except Exception as error:
+            if len(tickets) > 1:
+                # Nothing was applied. One call is at fault; the others shall not suffer for it.
+                for ticket in tickets:
+                    self._commit_again(ticket)
+                return
+            tickets[0].error = error
+        self._answer(tickets)
+
+    def _commit_again(self, ticket: Ticket) -> None:
+        with self._lock:
+            self._waiting += len(ticket.batch)
+            self._waiting_bytes += ticket.bytes
+        self._commit([ticket])
+
+    def _answer(self, tickets: list[Ticket]) -> None:
+        by_loop: dict[asyncio.AbstractEventLoop, list[Ticket]] = {}
+        for ticket in tickets:
+            if ticket.event is not None:
+                ticket.event.release()
+                if ticket.abandoned:
+                    self._give_back(ticket)
+            elif ticket.loop is not None:
+                by_loop.setdefault(ticket.loop, []).append(ticket)
+        for loop, mine in by_loop.items():
+            try:
+                loop.call_soon_threadsafe(self._resolve, mine)
+            except RuntimeError:  # the loop was closed while its tasks waited
+                for ticket in mine:
+                    self._give_back(ticket)
+
+    def _resolve(self, tickets: Iterable[Ticket]) -> None:
+        for ticket in tickets:
+            assert ticket.future is not None
+            if ticket.future.done():
+                self._give_back(ticket)
+            elif ticket.error is not None:
+                ticket.future.set_exception(ticket.error)
+            else:
+                ticket.future.set_result(ticket.answers)
+
+    def _abandon(self, ticket: Ticket) -> None:
+        """The caller waits no longer: skip the operations if they were not begun."""
+        ticket.abandoned = True
+        self._give_back(ticket)
+
+    def _give_back(self, ticket: Ticket) -> None:
+        """Nobody will work on jobs that were claimed for a caller who is gone: release them."""
+        leases = [
+            ops.Release(job.id, job.token)
+            for answer in ticket.answers
+            if isinstance(answer, ops.Leased)
+            for job in answer.jobs
+        ]
+        if leases and not self._closed:
+            self._submit(Ticket(leases))
+
+
+def _bytes_of(op: Op) -> int:
+    if isinstance(op, ops.Enqueue | ops.Fire):
+        return sum(len(job.payload) for job in op.jobs)
+    if isinstance(op, ops.Ack):
+        return len(op.result or b"") + sum(len(job.payload) for job in op.then)
+    return 0

@@ -1,0 +1,757 @@
+"""The reference model: plain Python, written to be read.
+
+It is the oracle that every other engine is compared with, and a store for users' unit tests. It
+counts by counting and finds by looking; what it answers is what the contract means.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from tenure import ops, states
+from tenure.clock import Clock
+from tenure.errors import (
+    DependencyCycle,
+    DependencyNotFound,
+    Duplicate,
+    InvalidInput,
+    JobNotFound,
+    LeaseLost,
+    QueueNotFound,
+    ScheduleNotFound,
+    TenureError,
+)
+from tenure.job import FINAL, Job, JobSpec, State, check_cycles
+from tenure.ops import Answer, Filter, Found, Limit, Op, Query
+from tenure.settings import Settings
+
+
+class Record:
+    """A job and what the model knows about it besides."""
+
+    def __init__(self, job: Job, seq: int, waits_for: set[str]) -> None:
+        self.job = job
+        self.seq = seq  # its place in enqueue order
+        self.waits_for = waits_for
+        self.ready = job.state is State.PENDING and job.run_at <= job.created_at
+
+    @property
+    def order(self) -> tuple[int, int]:
+        return self.job.priority, self.seq
+
+    @property
+    def count_as(self) -> str:
+        if self.job.state is State.PENDING:
+            return "ready" if self.ready else "delayed"
+        return self.job.state.value
+
+
+class QueueBook:
+    """What a queue remembers besides its jobs."""
+
+    def __init__(self) -> None:
+        self.served = 0  # the place of the turn that was served last
+        self.tokens = 0  # of the rate limit, in parts of `per_ms`
+        self.tokens_at = 0
+
+
+class Plan:
+    """An Enqueue that was found possible."""
+
+    def __init__(self) -> None:
+        self.accepted: dict[str, JobSpec] = {}
+        self.ids: list[str] = []
+        self.created: list[bool] = []
+
+
+class MemoryEngine:
+    """Jobs in dictionaries, under one lock."""
+
+    def __init__(self, clock: Clock, sweep: int = 1000) -> None:
+        self._clock = clock
+        self._sweep_limit = sweep
+        self._lock = threading.RLock()
+        self._records: dict[str, Record] = {}
+        self._live: dict[str, Record] = {}
+        self._unique: dict[tuple[str, str, str], str] = {}
+        self._queues: dict[str, QueueBook] = {}
+        self._turns: dict[tuple[str, str], int] = {}
+        self._limits: dict[tuple[str, str | None, str | None], Limit] = {}
+        self._slots: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
+        self._schedules: dict[str, ops.Schedule] = {}
+        self._seq = 0
+        self._token = 0
+        self._operations: dict[type[Op], Callable[[Any, int], Answer]] = {
+            ops.Enqueue: self._enqueue,
+            ops.Claim: self._claim,
+            ops.Ack: self._ack,
+            ops.Fail: self._fail,
+            ops.Extend: self._extend,
+            ops.Release: self._release,
+            ops.Progress: self._progress,
+            ops.Cancel: self._cancel,
+            ops.Replay: self._replay,
+            ops.Delete: self._delete,
+            ops.SetLimit: self._set_limit,
+            ops.ClearLimit: self._clear_limit,
+            ops.Pause: self._pause,
+            ops.Resume: self._resume,
+            ops.TakeSlot: self._take_slot,
+            ops.DropSlot: self._drop_slot,
+            ops.PutSchedule: self._put_schedule,
+            ops.DropSchedule: self._drop_schedule,
+            ops.Fire: self._fire,
+            ops.Maintain: self._maintain,
+            ops.Reconcile: self._reconcile,
+            ops.ReconcileSlots: self._reconcile_slots,
+        }
+        self._queries: dict[type[Query], Callable[[Any, int], Found]] = {
+            ops.GetJob: self._get_job,
+            ops.ListJobs: self._list_jobs,
+            ops.FindIds: self._find_ids,
+            ops.GetStats: self._get_stats,
+            ops.ListTenants: self._list_tenants,
+            ops.ListGroups: self._list_groups,
+            ops.ListLimits: self._list_limits,
+            ops.ListSlots: self._list_slots,
+            ops.ListSchedules: self._list_schedules,
+        }
+
+    @classmethod
+    def open(cls, url: str, settings: Settings, clock: Clock) -> MemoryEngine:
+        if url not in ("memory:", "memory://"):
+            raise InvalidInput("url", f"{url!r}: a memory queue has no name; write memory://")
+        return cls(clock, settings.sweep)
+
+    def apply(self, batch: Sequence[Op]) -> list[Answer]:
+        with self._lock:
+            now = self._clock.now_ms()
+            return [self._operations[type(op)](op, now) for op in batch]
+
+    def apply_within(self, connection: Any, batch: Sequence[Op]) -> list[Answer]:
+        raise InvalidInput("connection", "a memory queue has no connections to share")
+
+    def read(self, query: Query) -> Found:
+        with self._lock:
+            return self._queries[type(query)](query, self._clock.now_ms())
+
+    def close(self) -> None:
+        pass
+
+    # Enqueue ------------------------------------------------------------------------------------
+
+    def _enqueue(self, op: ops.Enqueue, now: int) -> Answer:
+        plan = self._plan(op)
+        return plan if isinstance(plan, TenureError) else self._carry_out(plan, now)
+
+    def _plan(self, op: ops.Enqueue, leaving: str = "") -> Plan | TenureError:
+        """What an Enqueue would add. The job `leaving` is about to end: its key is free."""
+        plan = Plan()
+        keys: dict[tuple[str, str, str], str] = {}
+        for spec in op.jobs:
+            held = self._held(spec, plan.accepted, keys, leaving)
+            if held is not None and op.if_exists == "error":
+                return held
+            plan.ids.append(spec.id if held is None else held.job_id)
+            plan.created.append(held is None)
+            if held is None:
+                plan.accepted[spec.id] = spec
+                if spec.unique_key is not None:
+                    keys[spec.queue, spec.tenant, spec.unique_key] = spec.id
+        return self._bad_parents(plan.accepted) or plan
+
+    def _carry_out(self, plan: Plan, now: int) -> Answer:
+        for spec in plan.accepted.values():
+            self._insert(spec, now)
+        for spec in plan.accepted.values():
+            for parent in spec.after:
+                if self._records[parent].job.state in (State.DEAD, State.CANCELLED):
+                    self._tell_child(self._records[spec.id], parent, states.ParentFailed(), now)
+        return ops.Enqueued(plan.ids, plan.created, now)
+
+    def _held(
+        self,
+        spec: JobSpec,
+        accepted: dict[str, JobSpec],
+        keys: dict[tuple[str, str, str], str],
+        leaving: str,
+    ) -> Duplicate | None:
+        if spec.id in self._records or spec.id in accepted:
+            return Duplicate("id", spec.id, spec.id)
+        if spec.unique_key is not None:
+            key = (spec.queue, spec.tenant, spec.unique_key)
+            holder = keys.get(key) or self._unique.get(key)
+            if holder is not None and holder != leaving:
+                return Duplicate("unique_key", spec.unique_key, holder)
+        return None
+
+    def _bad_parents(self, accepted: dict[str, JobSpec]) -> TenureError | None:
+        for spec in accepted.values():
+            for parent in spec.after:
+                if parent not in self._records and parent not in accepted:
+                    return DependencyNotFound(parent)
+        try:
+            check_cycles(list(accepted.values()))
+        except DependencyCycle as cycle:
+            return cycle
+        return None
+
+    def _insert(self, spec: JobSpec, now: int) -> None:
+        waits_for = {
+            parent
+            for parent in spec.after
+            if parent not in self._records or self._records[parent].job.state is not State.DONE
+        }
+        job = Job(
+            id=spec.id,
+            queue=spec.queue,
+            state=State.WAITING if waits_for else State.PENDING,
+            raw_payload=spec.payload,
+            priority=spec.priority,
+            run_at=spec.starts_at(now),
+            created_at=now,
+            updated_at=now,
+            attempts=0,
+            max_attempts=spec.max_attempts,
+            tenant=spec.tenant,
+            group=spec.group,
+            kind=spec.kind,
+            expires_at=None if spec.expires_in_ms is None else now + spec.expires_in_ms,
+            unique_key=spec.unique_key,
+            timeout_ms=spec.timeout_ms,
+            backoff=spec.backoff,
+            after=spec.after,
+            if_parent_fails=spec.if_parent_fails,
+        )
+        self._seq += 1
+        self._records[job.id] = self._live[job.id] = Record(job, self._seq, waits_for)
+        self._queues.setdefault(job.queue, QueueBook())
+        self._turns.setdefault((job.queue, job.tenant), 0)
+        if job.unique_key is not None:
+            self._unique[job.queue, job.tenant, job.unique_key] = job.id
+
+    # Moves --------------------------------------------------------------------------------------
+
+    def _move(self, record: Record, event: states.Event, now: int) -> bool:
+        """Make the move that the table has for this event, if it has one."""
+        change = states.decide(record.job, event, now)
+        if change is None:
+            return False
+        job = record.job
+        record.job = replace(
+            job,
+            state=change.state,
+            attempts=change.attempts,
+            run_at=change.run_at,
+            expires_at=change.expires_at,
+            worker=change.worker,
+            errors=change.errors,
+            updated_at=now,
+            lease_until=job.lease_until if change.state is State.LEASED else None,
+            finished_at=now if change.final else None,
+        )
+        record.ready = change.state is State.PENDING and change.run_at <= now
+        if change.final:
+            self._ended(record, now)
+        else:
+            self._live[job.id] = record
+        return True
+
+    def _ended(self, record: Record, now: int) -> None:
+        job = record.job
+        record.waits_for.clear()
+        self._live.pop(job.id, None)
+        if job.unique_key is not None:
+            self._unique.pop((job.queue, job.tenant, job.unique_key), None)
+        event = states.ParentsDone() if job.state is State.DONE else states.ParentFailed()
+        self._tell_children(job.id, event, now)
+
+    def _tell_children(self, parent: str, event: states.Event, now: int) -> None:
+        for child in [r for r in self._live.values() if parent in r.waits_for]:
+            self._tell_child(child, parent, event, now)
+
+    def _tell_child(self, child: Record, parent: str, event: states.Event, now: int) -> None:
+        change = states.decide(child.job, event, now)
+        if change is None or change.state is State.WAITING:
+            return
+        child.waits_for.discard(parent)
+        if change.state is not State.PENDING or not child.waits_for:
+            self._move(child, event, now)
+
+    # Claim --------------------------------------------------------------------------------------
+
+    def _claim(self, op: ops.Claim, now: int) -> Answer:
+        leased: list[Job] = []
+        picked = 0
+        for queue in op.queues:
+            for record in self._pick(queue, op, op.limit - picked, now):
+                picked += 1
+                self._move(record, states.Claimed(), now)
+                if record.job.state is State.LEASED:
+                    record.job = replace(
+                        record.job,
+                        token=self._token + 1,
+                        worker=op.worker,
+                        started_at=now,
+                        lease_until=now + op.lease_ms,
+                        progress=None,
+                        note=None,
+                    )
+                    leased.append(record.job)
+        if picked:
+            self._token += 1
+        return ops.Leased(leased)
+
+    def _pick(self, queue: str, op: ops.Claim, room: int, now: int) -> list[Record]:
+        """The jobs to give out: tenants in turns, each one's jobs in order, within all limits."""
+        if queue not in self._queues or room <= 0:
+            return []
+        self._sweep(queue, self._sweep_limit, now)
+        book, limit = self._queues[queue], self._limit(queue)
+        if limit.paused:
+            return []
+        live = [r for r in self._live.values() if r.job.queue == queue]
+        leased = [r for r in live if r.job.state is State.LEASED]
+        if limit.concurrency is not None:
+            room = min(room, limit.concurrency - len(leased))
+        room = min(room, self._tokens(queue, now))
+        held: Counter[tuple[str, str | None]] = Counter((r.job.tenant, None) for r in leased)
+        held.update((r.job.tenant, r.job.group) for r in leased)
+        lines: dict[str, list[Record]] = defaultdict(list)
+        for record in sorted((r for r in live if r.ready), key=lambda r: r.order):
+            wanted = op.tenant is None or record.job.tenant == op.tenant
+            if wanted and record.job.group not in op.not_groups:
+                lines[record.job.tenant].append(record)
+        picked: list[Record] = []
+        while len(picked) < room:
+            turns = sorted(
+                (self._turns[queue, tenant], tenant)
+                for tenant in lines
+                if self._next(queue, tenant, lines, held) is not None
+            )
+            if not turns:
+                break
+            _, tenant = turns[0]
+            first = self._next(queue, tenant, lines, held)
+            assert first is not None
+            lines[tenant].remove(first)
+            held.update([(tenant, None), (tenant, first.job.group)])
+            picked.append(first)
+            if op.tenant is None:
+                place = max(self._turns[queue, tenant], book.served + 1)
+                book.served = place
+                self._turns[queue, tenant] = place + ops.stride(self._weight(queue, tenant))
+        if limit.rate is not None and limit.per_ms is not None:
+            book.tokens -= len(picked) * limit.per_ms
+        return picked
+
+    def _next(
+        self,
+        queue: str,
+        tenant: str,
+        lines: dict[str, list[Record]],
+        held: Counter[tuple[str, str | None]],
+    ) -> Record | None:
+        """The first job of the tenant's line that no limit holds back."""
+        bound = self._tenant_bound(queue, tenant)
+        if bound is not None and held[tenant, None] >= bound:
+            return None
+        for record in lines[tenant]:
+            bound = self._group_bound(queue, tenant, record.job.group)
+            if bound is None or held[tenant, record.job.group] < bound:
+                return record
+        return None
+
+    def _tokens(self, queue: str, now: int) -> int:
+        """How many claims the rate limit allows now."""
+        book, limit = self._queues[queue], self._limit(queue)
+        if limit.rate is None or limit.per_ms is None:
+            return 2**31
+        gained = max(0, now - book.tokens_at) * limit.rate
+        book.tokens = min(book.tokens + gained, limit.rate * limit.per_ms)
+        book.tokens_at = now
+        return book.tokens // limit.per_ms
+
+    def _sweep(self, queue: str, limit: int, now: int) -> tuple[int, int, int]:
+        """Leases that ran out, delays that are over, jobs that expired."""
+        live = [r for r in self._live.values() if r.job.queue == queue]
+        overdue = [r for r in live if r.job.lease_until is not None and r.job.lease_until <= now]
+        overdue.sort(key=lambda r: (r.job.lease_until, r.seq))
+        for record in overdue[:limit]:
+            self._move(record, states.LeaseRanOut(), now)
+        due = [
+            r for r in live if r.job.state is State.PENDING and not r.ready and r.job.run_at <= now
+        ]
+        due.sort(key=lambda r: (r.job.run_at, r.seq))
+        for record in due[:limit]:
+            record.ready = True
+        expired = [
+            r
+            for r in live
+            if r.job.state in (State.WAITING, State.PENDING)
+            and r.job.expires_at is not None
+            and r.job.expires_at <= now
+        ]
+        expired.sort(key=lambda r: (r.job.expires_at, r.seq))
+        for record in expired[:limit]:
+            self._move(record, states.Expired(), now)
+        return len(due[:limit]), len(overdue[:limit]), len(expired[:limit])
+
+    # What the holder of a lease does ------------------------------------------------------------
+
+    def _leased(self, job_id: str, token: int) -> Record | TenureError:
+        record = self._records.get(job_id)
+        if record is None:
+            return JobNotFound(job_id)
+        if record.job.state is not State.LEASED or record.job.token != token:
+            return LeaseLost(job_id, record.job.state.value)
+        return record
+
+    def _ack(self, op: ops.Ack, now: int) -> Answer:
+        record = self._leased(op.id, op.token)
+        if isinstance(record, TenureError):
+            return record
+        plan = self._plan(ops.Enqueue(op.then), leaving=op.id)
+        if isinstance(plan, TenureError):
+            return plan
+        self._move(record, states.Acked(), now)
+        record.job = replace(record.job, raw_result=op.result)
+        self._carry_out(plan, now)
+        if not op.keep:
+            del self._records[op.id]
+        return ops.Ok()
+
+    def _fail(self, op: ops.Fail, now: int) -> Answer:
+        event = states.Failed(op.message, op.type, op.traceback, op.retry_in_ms, op.fatal)
+        return self._give_back(op.id, op.token, event, now)
+
+    def _release(self, op: ops.Release, now: int) -> Answer:
+        return self._give_back(op.id, op.token, states.Released(op.delay_ms), now)
+
+    def _give_back(self, job_id: str, token: int, event: states.Event, now: int) -> Answer:
+        record = self._leased(job_id, token)
+        if isinstance(record, TenureError):
+            return record
+        self._move(record, event, now)
+        return ops.Moved(record.job.state, record.job.run_at)
+
+    def _extend(self, op: ops.Extend, now: int) -> Answer:
+        return self._keep(op.id, op.token, now, lease_until=now + op.lease_ms)
+
+    def _progress(self, op: ops.Progress, now: int) -> Answer:
+        return self._keep(op.id, op.token, now, progress=op.percent, note=op.note)
+
+    def _keep(self, job_id: str, token: int, now: int, **fields: Any) -> Answer:
+        record = self._leased(job_id, token)
+        if isinstance(record, TenureError):
+            return record
+        self._move(record, states.Kept(), now)
+        record.job = replace(record.job, **fields)
+        return ops.Ok()
+
+    # What an operator does ----------------------------------------------------------------------
+
+    def _cancel(self, op: ops.Cancel, now: int) -> Answer:
+        return self._change(op.ids, lambda record: self._move(record, states.Cancelled(), now))
+
+    def _replay(self, op: ops.Replay, now: int) -> Answer:
+        refused: list[str] = []
+
+        def replay(record: Record) -> bool:
+            job = record.job
+            if job.unique_key is not None and states.allowed(job.state, states.Replayed):
+                key = (job.queue, job.tenant, job.unique_key)
+                if key in self._unique:
+                    refused.append(job.id)
+                    return False
+                self._unique[key] = job.id
+            return self._move(record, states.Replayed(), now)
+
+        changed = self._change(op.ids, replay)
+        return replace(changed, refused=tuple(refused))
+
+    def _delete(self, op: ops.Delete, now: int) -> Answer:
+        def delete(record: Record) -> bool:
+            if op.states and record.job.state not in op.states:
+                return False
+            self._remove(record, now)
+            return True
+
+        return self._change(op.ids, delete)
+
+    def _change(self, ids: Iterable[str], change: Callable[[Record], bool]) -> ops.Changed:
+        count, missing = 0, []
+        for job_id in dict.fromkeys(ids):
+            if job_id in self._records:
+                count += change(self._records[job_id])
+            else:
+                missing.append(job_id)
+        return ops.Changed(count, tuple(missing))
+
+    def _remove(self, record: Record, now: int) -> None:
+        job = self._records.pop(record.job.id).job
+        if self._live.pop(job.id, None) is not None and job.unique_key is not None:
+            self._unique.pop((job.queue, job.tenant, job.unique_key), None)
+        self._tell_children(job.id, states.ParentDeleted(job.id), now)
+
+    # Limits -------------------------------------------------------------------------------------
+
+    def _limit(self, queue: str, tenant: str | None = None, group: str | None = None) -> Limit:
+        return self._limits.get((queue, tenant, group), Limit(queue, tenant, group))
+
+    def _tenant_bound(self, queue: str, tenant: str) -> int | None:
+        own, default = self._limit(queue, tenant), self._limit(queue, "*")
+        if own.paused:
+            return 0
+        return own.concurrency if own.concurrency is not None else default.concurrency
+
+    def _weight(self, queue: str, tenant: str) -> int | None:
+        return self._limit(queue, tenant).weight or self._limit(queue, "*").weight
+
+    def _group_bound(self, queue: str, tenant: str, group: str) -> int | None:
+        if not group:
+            return None
+        if self._limit(queue, tenant, group).paused or self._limit(queue, "*", group).paused:
+            return 0
+        for t, g in ((tenant, group), (tenant, "*"), ("*", group), ("*", "*")):
+            bound = self._limit(queue, t, g).concurrency
+            if bound is not None:
+                return bound
+        return None
+
+    def _put_limit(self, limit: Limit) -> Answer:
+        self._queues.setdefault(limit.queue, QueueBook())
+        key = (limit.queue, limit.tenant, limit.group)
+        self._limits.pop(key, None)
+        if limit != Limit(*key):
+            self._limits[key] = limit
+        return ops.Ok()
+
+    def _set_limit(self, op: ops.SetLimit, now: int) -> Answer:
+        bounds = {"concurrency": op.concurrency, "weight": op.weight}
+        if op.rate is not None and op.per_ms is not None:
+            bounds |= {"rate": op.rate, "per_ms": op.per_ms}
+            book = self._queues.setdefault(op.queue, QueueBook())
+            book.tokens, book.tokens_at = op.rate * op.per_ms, now
+        given = {name: value for name, value in bounds.items() if value is not None}
+        return self._put_limit(replace(self._limit(op.queue, op.tenant, op.group), **given))
+
+    def _clear_limit(self, op: ops.ClearLimit, now: int) -> Answer:
+        paused = self._limit(op.queue, op.tenant, op.group).paused
+        return self._put_limit(Limit(op.queue, op.tenant, op.group, paused=paused))
+
+    def _pause(self, op: ops.Pause, now: int) -> Answer:
+        return self._put_limit(replace(self._limit(op.queue, op.tenant, op.group), paused=True))
+
+    def _resume(self, op: ops.Resume, now: int) -> Answer:
+        if op.queue not in self._queues:
+            return QueueNotFound(op.queue)
+        return self._put_limit(replace(self._limit(op.queue, op.tenant, op.group), paused=False))
+
+    # Slots and schedules ------------------------------------------------------------------------
+
+    def _take_slot(self, op: ops.TakeSlot, now: int) -> Answer:
+        slots = self._current_slots(op.scope, op.key, now)
+        others = len(slots) - (op.holder in slots)
+        held = op.limit is None or others < op.limit
+        if held:
+            slots[op.holder] = now + op.ttl_ms
+        else:
+            slots.pop(op.holder, None)
+        return ops.Slots(len(slots), held)
+
+    def _drop_slot(self, op: ops.DropSlot, now: int) -> Answer:
+        slots = self._current_slots(op.scope, op.key, now)
+        slots.pop(op.holder, None)
+        return ops.Slots(len(slots), False)
+
+    def _current_slots(self, scope: str, key: str, now: int) -> dict[str, int]:
+        slots = self._slots[scope, key]
+        for holder in [h for h, expires_at in slots.items() if expires_at <= now]:
+            del slots[holder]
+        return slots
+
+    def _put_schedule(self, op: ops.PutSchedule, now: int) -> Answer:
+        new, old = op.schedule, self._schedules.get(op.schedule.name)
+        if old is not None and (old.cron, old.tz) == (new.cron, new.tz):
+            new = replace(new, next_at=old.next_at, last_at=old.last_at)
+        self._schedules[new.name] = new
+        return ops.Ok()
+
+    def _drop_schedule(self, op: ops.DropSchedule, now: int) -> Answer:
+        if self._schedules.pop(op.name, None) is None:
+            return ScheduleNotFound(op.name)
+        return ops.Ok()
+
+    def _fire(self, op: ops.Fire, now: int) -> Answer:
+        schedule = self._schedules.get(op.name)
+        if schedule is None:
+            return ScheduleNotFound(op.name)
+        if schedule.next_at != op.tick or op.tick > now:
+            return ops.Fired(False)
+        answer = self._enqueue(ops.Enqueue(op.jobs, "skip"), now)
+        if isinstance(answer, TenureError):
+            return answer
+        self._schedules[op.name] = replace(schedule, next_at=op.next_at, last_at=op.tick)
+        return ops.Fired(True)
+
+    # Maintenance --------------------------------------------------------------------------------
+
+    def _maintain(self, op: ops.Maintain, now: int) -> Answer:
+        promoted = leases = expired = 0
+        for queue in self._queues:
+            found = self._sweep(queue, op.limit, now)
+            promoted, leases, expired = promoted + found[0], leases + found[1], expired + found[2]
+        purged = self._purge(op, now)
+        used = {(r.job.queue, r.job.tenant) for r in self._records.values()}
+        self._turns = {key: turn for key, turn in self._turns.items() if key in used}
+        over = sorted(
+            (expires_at, scope, key, holder)
+            for (scope, key), slots in self._slots.items()
+            for holder, expires_at in slots.items()
+            if expires_at <= now
+        )[: op.limit]
+        for _, scope, key, holder in over:
+            del self._slots[scope, key][holder]
+        return ops.Maintained(promoted, leases, expired, len(over), purged)
+
+    def _purge(self, op: ops.Maintain, now: int) -> int:
+        purged = 0
+        for queue in self._queues:
+            for state, keep_ms in (
+                (State.DONE, op.keep_done_ms),
+                (State.CANCELLED, op.keep_cancelled_ms),
+                (State.DEAD, op.keep_dead_ms),
+            ):
+                old = [
+                    record
+                    for record in self._records.values()
+                    if record.job.queue == queue
+                    and record.job.state is state
+                    and keep_ms is not None
+                    and (record.job.finished_at or 0) <= now - keep_ms
+                ]
+                old.sort(key=lambda r: (r.job.finished_at or 0, r.seq))
+                for record in old[: op.limit]:
+                    self._remove(record, now)
+                    purged += 1
+        return purged
+
+    def _reconcile(self, op: ops.Reconcile, now: int) -> Answer:
+        return ops.Corrected({}) if op.queue in self._queues else QueueNotFound(op.queue)
+
+    def _reconcile_slots(self, op: ops.ReconcileSlots, now: int) -> Answer:
+        self._current_slots(op.scope, op.key, now)
+        return ops.Corrected({})
+
+    # Queries ------------------------------------------------------------------------------------
+
+    def _get_job(self, query: ops.GetJob, now: int) -> Found:
+        record = self._records.get(query.id)
+        return JobNotFound(query.id) if record is None else record.job
+
+    def _list_jobs(self, query: ops.ListJobs, now: int) -> Found:
+        return self._page(query, lambda jobs, cursor: ops.Page(jobs, cursor))
+
+    def _find_ids(self, query: ops.FindIds, now: int) -> Found:
+        return self._page(query, lambda jobs, cursor: ops.Ids([job.id for job in jobs], cursor))
+
+    def _page(
+        self,
+        query: ops.ListJobs | ops.FindIds,
+        answer: Callable[[list[Job], str | None], Found],
+    ) -> Found:
+        where = query.filter
+        if where.queue is not None and where.queue not in self._queues:
+            return QueueNotFound(where.queue)
+        by_end = len(where.states) == 1 and where.states[0] in FINAL
+        start: list[int] = []
+        if query.cursor is not None:
+            try:
+                start = [int(part) for part in query.cursor.split(".")]
+            except ValueError:
+                start = []
+            if len(start) != 1 + by_end:
+                return InvalidInput("cursor", f"{query.cursor!r} is not one that a list gave")
+
+        def place(record: Record) -> list[int]:
+            return [record.job.finished_at or 0, record.seq] if by_end else [record.seq]
+
+        found = sorted(self._matching(where), key=place, reverse=True)
+        if start:
+            found = [record for record in found if place(record) < start]
+        page, more = found[: query.limit], len(found) > query.limit
+        cursor = ".".join(str(part) for part in place(page[-1])) if more and page else None
+        return answer([record.job for record in page], cursor)
+
+    def _matching(self, where: Filter) -> Iterator[Record]:
+        for record in self._records.values():
+            job = record.job
+            if (
+                where.queue in (None, job.queue)
+                and (not where.states or job.state in where.states)
+                and where.tenant in (None, job.tenant)
+                and where.group in (None, job.group)
+                and where.kind in (None, job.kind)
+                and (
+                    where.finished_before is None
+                    or (job.finished_at is not None and job.finished_at < where.finished_before)
+                )
+            ):
+                yield record
+
+    def _get_stats(self, query: ops.GetStats, now: int) -> Found:
+        if query.queue is not None and query.queue not in self._queues:
+            return QueueNotFound(query.queue)
+        counts = self._count(lambda job: job.queue)
+        return [
+            ops.QueueStats(queue=queue, paused=self._limit(queue).paused, **counts[queue])
+            for queue in sorted(self._queues)
+            if query.queue in (None, queue)
+        ]
+
+    def _list_tenants(self, query: ops.ListTenants, now: int) -> Found:
+        if query.queue not in self._queues:
+            return QueueNotFound(query.queue)
+        counts = self._count(lambda job: (job.queue, job.tenant))
+        return [
+            ops.TenantStats(queue=queue, tenant=tenant, **counts[queue, tenant])
+            for queue, tenant in sorted(counts)
+            if queue == query.queue and (query.after is None or tenant > query.after)
+        ][: query.limit]
+
+    def _list_groups(self, query: ops.ListGroups, now: int) -> Found:
+        if query.queue not in self._queues:
+            return QueueNotFound(query.queue)
+        counts = self._count(lambda job: (job.queue, job.tenant, job.group))
+        return [
+            ops.GroupStats(queue=queue, tenant=tenant, group=group, **counts[queue, tenant, group])
+            for queue, tenant, group in sorted(counts)
+            if (queue, tenant) == (query.queue, query.tenant)
+            and group
+            and (query.after is None or group > query.after)
+        ][: query.limit]
+
+    def _count(self, key: Callable[[Job], Any]) -> dict[Any, Counter[str]]:
+        counts: dict[Any, Counter[str]] = defaultdict(Counter)
+        for record in self._records.values():
+            counts[key(record.job)][record.count_as] += 1
+        return counts
+
+    def _list_limits(self, query: ops.ListLimits, now: int) -> Found:
+        return sorted(
+            (x for x in self._limits.values() if query.queue in (None, x.queue)),
+            key=lambda x: (x.queue, x.tenant is not None, x.tenant, x.group is not None, x.group),
+        )
+
+    def _list_slots(self, query: ops.ListSlots, now: int) -> Found:
+        slots = self._slots.get((query.scope, query.key), {})
+        return [ops.Slot(h, slots[h]) for h in sorted(slots) if slots[h] > now]
+
+    def _list_schedules(self, query: ops.ListSchedules, now: int) -> Found:
+        return [self._schedules[name] for name in sorted(self._schedules)]

@@ -1,0 +1,251 @@
+"""The books of one transaction: queues, tenants and lanes that it touched, with their counts.
+
+Changes are made to the books and written once, by `flush`. Whether a lane can be claimed from
+follows from its own counts, and leaves or joins the index that claims walk with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tenure import ops
+from tenure.engines.sqlite.db import Db
+from tenure.engines.sqlite.rows import LEASED, READY
+
+Head = tuple[int, int]  # the priority and seq of a lane's first ready job
+
+
+class QueueBook:
+    """A row of tenure_queues."""
+
+    def __init__(self, row: tuple[Any, ...]) -> None:
+        (
+            self.id, self.name, self.paused, self.max_leased, self.rate, self.per_ms, self.tokens,
+            self.tokens_at, self.served, *counts,
+        ) = row  # fmt: skip
+        self.counts: list[int] = counts
+        self.dirty = False
+
+    def row(self) -> tuple[Any, ...]:
+        return (self.tokens, self.tokens_at, self.served, *self.counts, self.id)
+
+
+class TenantBook:
+    """A row of tenure_tenants."""
+
+    def __init__(self, row: tuple[Any, ...], queue: QueueBook) -> None:
+        self.id, self.name, self.turn, self.stride, self.max_leased, self.open_lanes = row[:6]
+        self.counts: list[int] = list(row[6:13])
+        self.queue = queue
+        self.dirty = False
+
+    @property
+    def room(self) -> int:
+        """How many more may be leased."""
+        return 2**31 if self.max_leased is None else self.max_leased - self.counts[LEASED]
+
+    def row(self) -> tuple[Any, ...]:
+        return (self.turn, self.open_lanes, *self.counts, self.id)
+
+
+class LaneBook:
+    """A row of tenure_lanes."""
+
+    def __init__(self, row: tuple[Any, ...], tenant: TenantBook) -> None:
+        self.id, self.group, self.max_leased, head_priority, head_seq = row[:5]
+        self.counts: list[int] = list(row[5:12])
+        self.head: Head | None = None if head_seq is None else (head_priority, head_seq)
+        self.head_known = True
+        self.tenant = tenant
+        self.was_open = self.open
+        self.dirty = False
+
+    @property
+    def open(self) -> bool:
+        """Whether a job of it could be claimed, as far as the lane is concerned."""
+        return self.counts[READY] > 0 and self.room > 0
+
+    @property
+    def room(self) -> int:
+        return 2**31 if self.max_leased is None else self.max_leased - self.counts[LEASED]
+
+    def joined(self, priority: int, seq: int) -> None:
+        """A job became ready."""
+        if self.head_known and (self.head is None or (priority, seq) < self.head):
+            self.head = (priority, seq)
+
+    def left(self, priority: int, seq: int) -> None:
+        """A job is ready no longer."""
+        if self.head == (priority, seq):
+            self.head_known = False
+
+    def row(self) -> tuple[Any, ...]:
+        priority, seq = self.head or (None, None)
+        return (priority, seq, *self.counts, self.id)
+
+
+class Books:
+    """Every book that one transaction opened."""
+
+    def __init__(self, db: Db) -> None:
+        self._db = db
+        self._queues: dict[int, QueueBook] = {}
+        self._tenants: dict[int, TenantBook] = {}
+        self._lanes: dict[int, LaneBook] = {}
+        self._lanes_by_name: dict[tuple[str, str, str], LaneBook] = {}
+        self._queues_by_name: dict[str, QueueBook] = {}
+
+    def queue(self, name: str) -> QueueBook | None:
+        """The book of a queue, if there is one."""
+        if name not in self._queues_by_name:
+            row = self._db.one("queue_by_name", name)
+            if row is None:
+                return None
+            self._queues_by_name[name] = self._queues.setdefault(row[0], QueueBook(row))
+        return self._queues_by_name[name]
+
+    def queue_or_new(self, name: str) -> QueueBook:
+        book = self.queue(name)
+        if book is None:
+            self._db.run("add_queue", name)
+            book = self.queue(name)
+            assert book is not None
+        return book
+
+    def queue_by_id(self, queue_id: int) -> QueueBook:
+        if queue_id not in self._queues:
+            row = self._db.one("queue_by_id", queue_id)
+            assert row is not None
+            self._queues[queue_id] = self._queues_by_name[row[1]] = QueueBook(row)
+        return self._queues[queue_id]
+
+    def tenant_of_row(self, row: tuple[Any, ...]) -> TenantBook:
+        if row[0] not in self._tenants:
+            self._tenants[row[0]] = TenantBook(row, self.queue_by_id(row[13]))
+        return self._tenants[row[0]]
+
+    def lane_of_row(self, row: tuple[Any, ...]) -> LaneBook:
+        if row[0] not in self._lanes:
+            tenant = self._tenants.get(row[12])
+            if tenant is None:
+                tenant_row = self._db.one("tenant_by_id", row[12])
+                assert tenant_row is not None
+                tenant = self.tenant_of_row(tenant_row)
+            self._lanes[row[0]] = LaneBook(row, tenant)
+        return self._lanes[row[0]]
+
+    def lane_by_id(self, lane_id: int) -> LaneBook:
+        lane = self._lanes.get(lane_id)
+        if lane is None:
+            row = self._db.one("lane_by_id", lane_id)
+            assert row is not None
+            lane = self.lane_of_row(row)
+        return lane
+
+    def tenant(self, queue: str, tenant: str) -> TenantBook | None:
+        """The book of a tenant, if there is one."""
+        book = self.queue(queue)
+        row = None if book is None else self._db.one("tenant_by_name", book.id, tenant)
+        return None if row is None else self.tenant_of_row(row)
+
+    def lane(self, queue: str, tenant: str, group: str) -> LaneBook:
+        """The book of a lane; opened anew if there is none."""
+        key = (queue, tenant, group)
+        lane = self._lanes_by_name.get(key)
+        if lane is None:
+            owner = self._tenant_or_new(self.queue_or_new(queue), tenant)
+            row = self._db.one("lane_by_name", owner.id, group)
+            if row is None:
+                self._db.run("add_lane", owner.id, group, self.group_bound(queue, tenant, group))
+                row = self._db.one("lane_by_name", owner.id, group)
+                assert row is not None
+            lane = self._lanes_by_name[key] = self.lane_of_row(row)
+        return lane
+
+    def _tenant_or_new(self, queue: QueueBook, tenant: str) -> TenantBook:
+        row = self._db.one("tenant_by_name", queue.id, tenant)
+        if row is None:
+            bound, stride = self.tenant_bound(queue.name, tenant)
+            self._db.run("add_tenant", queue.id, tenant, stride, bound)
+            row = self._db.one("tenant_by_name", queue.id, tenant)
+            assert row is not None
+        return self.tenant_of_row(row)
+
+    def tenant_bound(self, queue: str, tenant: str) -> tuple[int | None, int]:
+        """A tenant's concurrency and stride, from its own limit or the default."""
+        found = self._limits_on(queue, tenant, None)
+        none = (None, None, 0)
+        own, default = found.get((tenant, None), none), found.get(("*", None), none)
+        bound = own[0] if own[0] is not None else default[0]
+        return 0 if own[2] else bound, ops.stride(own[1] or default[1])
+
+    def group_bound(self, queue: str, tenant: str, group: str) -> int | None:
+        """A group's concurrency, from the nearest limit."""
+        if not group:
+            return None
+        found = self._limits_on(queue, tenant, group)
+        for name in (tenant, "*"):
+            if (name, group) in found and found[name, group][2]:
+                return 0
+        for key in ((tenant, group), (tenant, "*"), ("*", group), ("*", "*")):
+            if key in found and found[key][0] is not None:
+                return found[key][0]
+        return None
+
+    def _limits_on(
+        self, queue: str, tenant: str, group: str | None
+    ) -> dict[tuple[str | None, str | None], tuple[int | None, int | None, int]]:
+        groups = ("", "") if group is None else (mark(group), mark("*"))
+        rows = self._db.all("limits_on", queue, mark(tenant), *groups)
+        return {(unmark(t), unmark(g)): (c, w, p) for t, g, c, w, p in rows}
+
+    def move(self, lane: LaneBook, source: int | None, target: int | None, n: int = 1) -> None:
+        """`n` jobs of the lane go from one state to another; None is nowhere."""
+        for book in (lane, lane.tenant, lane.tenant.queue):
+            if source is not None:
+                book.counts[source] -= n
+            if target is not None:
+                book.counts[target] += n
+            book.dirty = True
+
+    def flush(self) -> None:
+        """Write what changed."""
+        lanes = [lane for lane in self._lanes.values() if lane.dirty]
+        for lane in lanes:
+            if not lane.head_known or not lane.counts[READY]:
+                row = self._db.one("head_of_lane", lane.id) if lane.counts[READY] else None
+                lane.head = None if row is None else (row[0], row[1])
+                lane.head_known = True
+            if lane.open != lane.was_open:
+                lane.tenant.open_lanes += 1 if lane.open else -1
+                lane.was_open = lane.open
+        tenants = [tenant for tenant in self._tenants.values() if tenant.dirty]
+        queues = [queue for queue in self._queues.values() if queue.dirty]
+        self._save("save_lane", lanes)
+        self._save("save_tenant", tenants)
+        self._save("save_queue", queues)
+
+    def _save(self, statement: str, books: Sequence[LaneBook | TenantBook | QueueBook]) -> None:
+        if books:
+            self._db.many(statement, [book.row() for book in books])
+        for book in books:
+            book.dirty = False
+
+    def forget(self) -> None:
+        """Write what changed, and read everything anew from here on."""
+        self.flush()
+        self._queues.clear()
+        self._tenants.clear()
+        self._lanes.clear()
+        self._lanes_by_name.clear()
+        self._queues_by_name.clear()
+
+
+def mark(name: str | None) -> str:
+    """How the limits table writes a name that may be left out."""
+    return "" if name is None else "=" + name
+
+
+def unmark(text: str) -> str | None:
+    return text[1:] if text else None

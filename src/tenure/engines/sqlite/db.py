@@ -1,0 +1,49 @@
+"""A connection as the rest of the engine uses it: named statements, plain tuples."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from tenure.engines.sqlite.statements import SQL
+
+
+class Db:
+    """Runs the statements of sqlite.sql on one connection."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._cursor = connection.cursor()
+        self._cursor.row_factory = None  # a caller's own connection may have another
+
+    def one(self, name: str, *params: Any) -> tuple[Any, ...] | None:
+        """The first row, or None."""
+        row: tuple[Any, ...] | None = self._cursor.execute(SQL[name], params).fetchone()
+        return row
+
+    def all(self, name: str, *params: Any) -> list[tuple[Any, ...]]:
+        """Every row."""
+        return self._cursor.execute(SQL[name], params).fetchall()
+
+    def named(self, name: str, params: dict[str, Any]) -> list[tuple[Any, ...]]:
+        """Every row of a statement with named parameters."""
+        return self._cursor.execute(SQL[name], params).fetchall()
+
+    def run(self, name: str, *params: Any) -> int:
+        """How many rows it changed."""
+        return self._cursor.execute(SQL[name], params).rowcount
+
+    def many(self, name: str, rows: Iterable[tuple[Any, ...]]) -> None:
+        """The statement for each of the rows."""
+        self._cursor.executemany(SQL[name], rows)
+
+    def script(self, statement: str) -> None:
+        """BEGIN, COMMIT, ROLLBACK and the like."""
+        self._cursor.execute(statement)
+
+
+def listed(values: Iterable[int] | Iterable[str]) -> str:
+    """Values for `IN (SELECT value FROM json_each(?))`."""
+    return msgspec.json.encode(list(values)).decode()

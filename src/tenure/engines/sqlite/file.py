@@ -1,0 +1,154 @@
+"""The file: opening, checking and migrating it, and what its errors mean."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import unquote
+
+from tenure.clock import Clock
+from tenure.engines.sqlite.statements import SCHEMA, SQL
+from tenure.errors import (
+    Busy,
+    InvalidInput,
+    NotAStore,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    WrongVersion,
+)
+
+OLDEST_SQLITE = (3, 35, 0)  # RETURNING
+RETRY_SECONDS = 0.005
+
+_BUSY, _LOCKED, _READONLY, _CORRUPT, _FULL, _CANTOPEN, _NOTADB = 5, 6, 8, 11, 13, 14, 26
+
+
+def path_of(url: str) -> Path:
+    """The file that sqlite:///relative.db or sqlite:////absolute.db names."""
+    prefix = "sqlite:///"
+    name = unquote(url[len(prefix) :])
+    if not url.startswith(prefix) or not name or "?" in url:
+        raise InvalidInput("url", f"{url!r} must be sqlite:///file.db or sqlite:////path/file.db")
+    if name == ":memory:":
+        raise InvalidInput("url", "for jobs that live in memory write memory://")
+    return Path(name).absolute()
+
+
+@contextmanager
+def translated(path: Path) -> Iterator[None]:
+    """Turn sqlite3's errors into Tenure's."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _meaning(error, path) from error
+
+
+def _meaning(error: sqlite3.Error, path: Path) -> StoreError | Busy:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in (_BUSY, _LOCKED):
+        return Busy(f"{path} stayed locked by another writer; nothing was changed: try again")
+    if code == _FULL:
+        return StoreFull(f"{path}: the disk is full; nothing was changed: free some space")
+    if code == _READONLY:
+        return StoreReadOnly(f"{path} cannot be written; check the rights of the file and folder")
+    if code in (_NOTADB, _CORRUPT):
+        return NotAStore(f"{path} is not a sound SQLite database: {error}; nothing was changed")
+    if code == _CANTOPEN:
+        why = "the folder does not exist" if not path.parent.is_dir() else "check its rights"
+        return StoreError(f"{path} cannot be opened: {why}")
+    return StoreError(f"{path}: {error}")
+
+
+def connect(path: Path, busy_timeout: float) -> sqlite3.Connection:
+    """A connection that leaves transactions to us and may move between threads."""
+    return sqlite3.connect(
+        path,
+        timeout=busy_timeout,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=256,
+    )
+
+
+def open_writer(path: Path, busy_timeout: float, clock: Clock) -> sqlite3.Connection:
+    """The connection that writes; makes or migrates the schema first."""
+    check_sqlite()
+    with translated(path):
+        connection = connect(path, busy_timeout)
+        try:
+            # A file that is not ours to use is found out before anything is written to it.
+            refuse_newer(path, version_of(connection))
+            set_wal(connection, busy_timeout, clock)
+            connection.execute("PRAGMA synchronous = FULL")
+            migrate(path, connection)
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+def open_reader(path: Path, busy_timeout: float) -> sqlite3.Connection:
+    """A connection that only reads."""
+    with translated(path):
+        connection = connect(path, busy_timeout)
+        connection.execute("PRAGMA query_only = ON")
+    return connection
+
+
+def check_sqlite() -> None:
+    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        needed = ".".join(map(str, OLDEST_SQLITE))
+        raise WrongVersion(
+            f"SQLite {needed} or newer is needed; this Python has {sqlite3.sqlite_version}"
+        )
+
+
+def set_wal(connection: sqlite3.Connection, busy_timeout: float, clock: Clock) -> None:
+    """Switch to write-ahead logging; SQLite does not wait by itself while others open the file."""
+    deadline = clock.monotonic() + busy_timeout
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL").fetchall()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != _BUSY or clock.monotonic() >= deadline:
+                raise
+            clock.sleep(RETRY_SECONDS)
+        else:
+            return
+
+
+def version_of(connection: sqlite3.Connection) -> int:
+    """The version of the schema; 0 where there is none yet."""
+    if connection.execute(SQL["has_schema"]).fetchone() is None:
+        return 0
+    (version,) = connection.execute(SQL["counter"], ("version",)).fetchone()
+    return int(version)
+
+
+def refuse_newer(path: Path, version: int) -> None:
+    newest = max(SCHEMA)
+    if version > newest:
+        raise WrongVersion(
+            f"{path} has schema version {version}; this Tenure knows up to {newest}: upgrade Tenure"
+        )
+
+
+def migrate(path: Path, connection: sqlite3.Connection) -> None:
+    """Bring the schema to the newest version, in one transaction."""
+    if version_of(connection) == max(SCHEMA):
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        version = version_of(connection)
+        refuse_newer(path, version)
+        for step in range(version + 1, max(SCHEMA) + 1):
+            for statement in SCHEMA[step]:
+                connection.execute(statement)
+            connection.execute(SQL["set_counter"], (step, "version"))
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise

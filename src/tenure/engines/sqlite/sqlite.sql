@@ -1,0 +1,523 @@
+-- All the SQL of the SQLite engine: the schema by version, then the statements by name.
+--
+-- A job row has a state code (0 waiting, 1 delayed, 2 ready, 3 leased, 4 done, 5 dead, 6 cancelled)
+-- and one time that matters in that state, `at`: when a delayed job is due, a lease runs out or a
+-- job ended. A row is in exactly one of two partial indexes: jobs_ready while it is ready, else
+-- jobs_at (SQLite uses a partial index only where its condition is repeated, hence `state <> 2`).
+-- Lanes (queue, tenant, group) and tenants carry counts and, in partial indexes of their
+-- own, appear only while something in them can be claimed: what cannot run costs a claim nothing.
+
+-- version: 1
+CREATE TABLE tenure_counters (
+    name TEXT PRIMARY KEY,
+    value INTEGER NOT NULL
+) WITHOUT ROWID;
+INSERT INTO tenure_counters VALUES ('seq', 0), ('token', 0), ('version', 0);
+
+CREATE TABLE tenure_queues (
+    id INTEGER PRIMARY KEY,
+    queue TEXT NOT NULL UNIQUE,
+    paused INTEGER NOT NULL DEFAULT 0,
+    max_leased INTEGER,
+    rate INTEGER,
+    per_ms INTEGER,
+    tokens INTEGER NOT NULL DEFAULT 0,
+    tokens_at INTEGER NOT NULL DEFAULT 0,
+    served INTEGER NOT NULL DEFAULT 0,
+    waiting INTEGER NOT NULL DEFAULT 0,
+    delayed INTEGER NOT NULL DEFAULT 0,
+    ready INTEGER NOT NULL DEFAULT 0,
+    leased INTEGER NOT NULL DEFAULT 0,
+    done INTEGER NOT NULL DEFAULT 0,
+    dead INTEGER NOT NULL DEFAULT 0,
+    cancelled INTEGER NOT NULL DEFAULT 0
+);
+
+CREATE TABLE tenure_tenants (
+    id INTEGER PRIMARY KEY,
+    queue INTEGER NOT NULL,
+    tenant TEXT NOT NULL,
+    turn INTEGER NOT NULL DEFAULT 0,
+    stride INTEGER NOT NULL,
+    max_leased INTEGER,
+    open_lanes INTEGER NOT NULL DEFAULT 0,
+    waiting INTEGER NOT NULL DEFAULT 0,
+    delayed INTEGER NOT NULL DEFAULT 0,
+    ready INTEGER NOT NULL DEFAULT 0,
+    leased INTEGER NOT NULL DEFAULT 0,
+    done INTEGER NOT NULL DEFAULT 0,
+    dead INTEGER NOT NULL DEFAULT 0,
+    cancelled INTEGER NOT NULL DEFAULT 0,
+    UNIQUE (queue, tenant)
+);
+CREATE INDEX tenure_tenants_turn ON tenure_tenants (queue, turn, tenant)
+    WHERE open_lanes > 0 AND (max_leased IS NULL OR leased < max_leased);
+CREATE INDEX tenure_tenants_empty ON tenure_tenants (id)
+    WHERE waiting + delayed + ready + leased + done + dead + cancelled = 0;
+
+CREATE TABLE tenure_lanes (
+    id INTEGER PRIMARY KEY,
+    tenant INTEGER NOT NULL,
+    grp TEXT NOT NULL,
+    max_leased INTEGER,
+    head_priority INTEGER,
+    head_seq INTEGER,
+    waiting INTEGER NOT NULL DEFAULT 0,
+    delayed INTEGER NOT NULL DEFAULT 0,
+    ready INTEGER NOT NULL DEFAULT 0,
+    leased INTEGER NOT NULL DEFAULT 0,
+    done INTEGER NOT NULL DEFAULT 0,
+    dead INTEGER NOT NULL DEFAULT 0,
+    cancelled INTEGER NOT NULL DEFAULT 0,
+    UNIQUE (tenant, grp)
+);
+CREATE INDEX tenure_lanes_head ON tenure_lanes (tenant, head_priority, head_seq)
+    WHERE ready > 0 AND (max_leased IS NULL OR leased < max_leased);
+CREATE INDEX tenure_lanes_empty ON tenure_lanes (id)
+    WHERE waiting + delayed + ready + leased + done + dead + cancelled = 0;
+
+CREATE TABLE tenure_jobs (
+    seq INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    lane INTEGER NOT NULL,
+    queue INTEGER NOT NULL,
+    state INTEGER NOT NULL,
+    at INTEGER NOT NULL,
+    priority INTEGER NOT NULL,
+    run_at INTEGER NOT NULL,
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL,
+    started_at INTEGER,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    max_attempts INTEGER NOT NULL,
+    token INTEGER NOT NULL DEFAULT 0,
+    worker TEXT NOT NULL DEFAULT '',
+    kind TEXT NOT NULL DEFAULT '',
+    expires_at INTEGER,
+    unique_key TEXT,
+    options TEXT,
+    progress INTEGER,
+    note TEXT,
+    errors TEXT,
+    result TEXT,
+    payload TEXT
+);
+CREATE INDEX tenure_jobs_ready ON tenure_jobs (lane, priority) WHERE state = 2;
+CREATE INDEX tenure_jobs_at ON tenure_jobs (queue, state, at) WHERE state <> 2;
+CREATE INDEX tenure_jobs_expiry ON tenure_jobs (queue, expires_at)
+    WHERE expires_at IS NOT NULL AND state < 3;
+
+-- Payloads too large to be rewritten with every change of the row.
+CREATE TABLE tenure_payloads (
+    seq INTEGER PRIMARY KEY,
+    payload TEXT NOT NULL
+);
+
+CREATE TABLE tenure_keys (
+    tenant INTEGER NOT NULL,
+    unique_key TEXT NOT NULL,
+    seq INTEGER NOT NULL,
+    PRIMARY KEY (tenant, unique_key)
+) WITHOUT ROWID;
+
+CREATE TABLE tenure_deps (
+    parent INTEGER NOT NULL,
+    child INTEGER NOT NULL,
+    PRIMARY KEY (parent, child)
+) WITHOUT ROWID;
+CREATE INDEX tenure_deps_child ON tenure_deps (child);
+
+-- A tenant or group is written '=name', and '' where the limit is of the whole queue or tenant.
+CREATE TABLE tenure_limits (
+    queue TEXT NOT NULL,
+    tenant TEXT NOT NULL,
+    grp TEXT NOT NULL,
+    concurrency INTEGER,
+    rate INTEGER,
+    per_ms INTEGER,
+    weight INTEGER,
+    paused INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (queue, tenant, grp)
+) WITHOUT ROWID;
+
+CREATE TABLE tenure_slots (
+    scope TEXT NOT NULL,
+    key TEXT NOT NULL,
+    holder TEXT NOT NULL,
+    expires_at INTEGER NOT NULL,
+    PRIMARY KEY (scope, key, holder)
+) WITHOUT ROWID;
+CREATE INDEX tenure_slots_end ON tenure_slots (scope, key, expires_at);
+CREATE INDEX tenure_slots_expiry ON tenure_slots (expires_at);
+CREATE TABLE tenure_slot_counts (
+    scope TEXT NOT NULL,
+    key TEXT NOT NULL,
+    count INTEGER NOT NULL,
+    PRIMARY KEY (scope, key)
+) WITHOUT ROWID;
+
+CREATE TABLE tenure_schedules (
+    name TEXT PRIMARY KEY,
+    schedule TEXT NOT NULL
+) WITHOUT ROWID;
+
+-- statements
+
+-- name: has_schema
+SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'tenure_counters';
+-- name: counter
+SELECT value FROM tenure_counters WHERE name = ?;
+-- name: set_counter
+UPDATE tenure_counters SET value = ? WHERE name = ?;
+
+-- Lanes, tenants and queues
+
+-- name: queue_by_name
+SELECT id, queue, paused, max_leased, rate, per_ms, tokens, tokens_at, served,
+    waiting, delayed, ready, leased, done, dead, cancelled
+FROM tenure_queues WHERE queue = ?;
+-- name: queue_by_id
+SELECT id, queue, paused, max_leased, rate, per_ms, tokens, tokens_at, served,
+    waiting, delayed, ready, leased, done, dead, cancelled
+FROM tenure_queues WHERE id = ?;
+-- name: add_queue
+INSERT INTO tenure_queues (queue) VALUES (?);
+-- name: save_queue
+UPDATE tenure_queues SET tokens = ?, tokens_at = ?, served = ?, waiting = ?, delayed = ?, ready = ?,
+    leased = ?, done = ?, dead = ?, cancelled = ? WHERE id = ?;
+
+-- name: tenant_by_name
+SELECT id, tenant, turn, stride, max_leased, open_lanes,
+    waiting, delayed, ready, leased, done, dead, cancelled, queue
+FROM tenure_tenants WHERE queue = ? AND tenant = ?;
+-- name: tenant_by_id
+SELECT id, tenant, turn, stride, max_leased, open_lanes,
+    waiting, delayed, ready, leased, done, dead, cancelled, queue
+FROM tenure_tenants WHERE id = ?;
+-- name: tenants_in_turn
+SELECT id, tenant, turn, stride, max_leased, open_lanes,
+    waiting, delayed, ready, leased, done, dead, cancelled, queue
+FROM tenure_tenants INDEXED BY tenure_tenants_turn
+WHERE queue = ? AND open_lanes > 0 AND (max_leased IS NULL OR leased < max_leased)
+ORDER BY turn, tenant LIMIT ? OFFSET ?;
+-- name: add_tenant
+INSERT INTO tenure_tenants (queue, tenant, stride, max_leased) VALUES (?, ?, ?, ?);
+-- name: save_tenant
+UPDATE tenure_tenants SET turn = ?, open_lanes = ?, waiting = ?, delayed = ?, ready = ?, leased = ?,
+    done = ?, dead = ?, cancelled = ? WHERE id = ?;
+
+-- name: lane_by_name
+SELECT id, grp, max_leased, head_priority, head_seq,
+    waiting, delayed, ready, leased, done, dead, cancelled, tenant
+FROM tenure_lanes WHERE tenant = ? AND grp = ?;
+-- name: lane_by_id
+SELECT id, grp, max_leased, head_priority, head_seq,
+    waiting, delayed, ready, leased, done, dead, cancelled, tenant
+FROM tenure_lanes WHERE id = ?;
+-- name: lanes_by_head
+SELECT id, grp, max_leased, head_priority, head_seq,
+    waiting, delayed, ready, leased, done, dead, cancelled, tenant
+FROM tenure_lanes INDEXED BY tenure_lanes_head
+WHERE tenant = ? AND ready > 0 AND (max_leased IS NULL OR leased < max_leased)
+    AND (head_priority, head_seq) > (?, ?)
+ORDER BY head_priority, head_seq LIMIT ?;
+-- name: add_lane
+INSERT INTO tenure_lanes (tenant, grp, max_leased) VALUES (?, ?, ?);
+-- name: save_lane
+UPDATE tenure_lanes SET head_priority = ?, head_seq = ?, waiting = ?, delayed = ?, ready = ?,
+    leased = ?, done = ?, dead = ?, cancelled = ? WHERE id = ?;
+-- name: head_of_lane
+SELECT priority, seq FROM tenure_jobs INDEXED BY tenure_jobs_ready
+WHERE lane = ? AND state = 2 ORDER BY priority, seq LIMIT 1;
+-- name: next_in_lane
+SELECT priority, seq FROM tenure_jobs INDEXED BY tenure_jobs_ready
+WHERE lane = ? AND state = 2 AND (priority, seq) > (?, ?) ORDER BY priority, seq LIMIT ?;
+-- name: drop_empty_lanes
+DELETE FROM tenure_lanes WHERE id IN (
+    SELECT id FROM tenure_lanes INDEXED BY tenure_lanes_empty
+    WHERE waiting + delayed + ready + leased + done + dead + cancelled = 0 ORDER BY id LIMIT ?);
+-- name: drop_empty_tenants
+DELETE FROM tenure_tenants WHERE id IN (
+    SELECT id FROM tenure_tenants INDEXED BY tenure_tenants_empty
+    WHERE waiting + delayed + ready + leased + done + dead + cancelled = 0
+        AND NOT EXISTS (SELECT 1 FROM tenure_lanes WHERE tenure_lanes.tenant = tenure_tenants.id)
+    ORDER BY id LIMIT ?);
+
+-- Jobs
+
+-- name: insert_job
+INSERT INTO tenure_jobs (seq, id, lane, queue, state, at, priority, run_at, created_at, updated_at,
+    max_attempts, kind, expires_at, unique_key, options, payload)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+-- name: insert_payload
+INSERT INTO tenure_payloads (seq, payload) VALUES (?, ?);
+-- name: payloads
+SELECT seq, payload FROM tenure_payloads WHERE seq IN (SELECT value FROM json_each(?));
+-- name: known_ids
+SELECT id, seq, state FROM tenure_jobs WHERE id IN (SELECT value FROM json_each(?));
+-- name: key_holder
+SELECT j.id FROM tenure_keys k JOIN tenure_jobs j ON j.seq = k.seq
+WHERE k.tenant = (SELECT t.id FROM tenure_tenants t JOIN tenure_queues q ON q.id = t.queue
+    WHERE q.queue = ? AND t.tenant = ?) AND k.unique_key = ?;
+-- name: insert_key
+INSERT INTO tenure_keys (tenant, unique_key, seq) VALUES (?, ?, ?);
+-- name: delete_key
+DELETE FROM tenure_keys WHERE tenant = ? AND unique_key = ?;
+-- name: insert_dep
+INSERT INTO tenure_deps (parent, child) VALUES (?, ?);
+-- name: parents_among
+SELECT DISTINCT parent FROM tenure_deps WHERE parent IN (SELECT value FROM json_each(?))
+ORDER BY parent;
+-- name: children
+SELECT child FROM tenure_deps WHERE parent = ? ORDER BY child;
+-- name: delete_dep
+DELETE FROM tenure_deps WHERE parent = ? AND child = ?;
+-- name: delete_deps_of_child
+DELETE FROM tenure_deps WHERE child = ?;
+-- name: still_waits
+SELECT 1 FROM tenure_deps WHERE child = ? LIMIT 1;
+
+-- name: lease_jobs
+UPDATE tenure_jobs SET state = :leased, at = :until, token = :token, worker = :worker,
+    attempts = attempts + :attempts, started_at = :now, updated_at = :now, progress = NULL,
+    note = NULL
+WHERE seq IN (SELECT value FROM json_each(:seqs)) AND (expires_at IS NULL OR expires_at > :now)
+RETURNING seq, lane, id, state, at, priority, run_at, created_at, updated_at, started_at, attempts,
+    max_attempts, token, worker, kind, expires_at, unique_key, options, progress, note, errors,
+    result, payload;
+-- name: rows_by_id
+SELECT seq, id, lane, state, priority, attempts, max_attempts, run_at, expires_at, worker, token,
+    unique_key, options, errors
+FROM tenure_jobs WHERE id IN (SELECT value FROM json_each(?));
+-- name: rows_by_seq
+SELECT seq, id, lane, state, priority, attempts, max_attempts, run_at, expires_at, worker, token,
+    unique_key, options, errors
+FROM tenure_jobs WHERE seq IN (SELECT value FROM json_each(?)) ORDER BY seq;
+-- name: leases_over
+SELECT seq, id, lane, state, priority, attempts, max_attempts, run_at, expires_at, worker, token,
+    unique_key, options, errors
+FROM tenure_jobs INDEXED BY tenure_jobs_at
+WHERE queue = ? AND state = 3 AND state <> 2 AND at <= ? ORDER BY at, seq LIMIT ?;
+-- name: jobs_expired
+SELECT seq, id, lane, state, priority, attempts, max_attempts, run_at, expires_at, worker, token,
+    unique_key, options, errors
+FROM tenure_jobs INDEXED BY tenure_jobs_expiry
+WHERE queue = ? AND expires_at IS NOT NULL AND state < 3 AND expires_at <= ?
+ORDER BY expires_at, seq LIMIT ?;
+-- name: jobs_due
+SELECT seq, lane, priority FROM tenure_jobs INDEXED BY tenure_jobs_at
+WHERE queue = ? AND state = 1 AND state <> 2 AND at <= ? ORDER BY at, seq LIMIT ?;
+-- name: anything_over
+SELECT
+    EXISTS (SELECT 1 FROM tenure_jobs INDEXED BY tenure_jobs_at
+        WHERE queue = :queue AND state = 3 AND state <> 2 AND at <= :now)
+    OR EXISTS (SELECT 1 FROM tenure_jobs INDEXED BY tenure_jobs_at
+        WHERE queue = :queue AND state = 1 AND state <> 2 AND at <= :now)
+    OR EXISTS (SELECT 1 FROM tenure_jobs INDEXED BY tenure_jobs_expiry
+        WHERE queue = :queue AND expires_at IS NOT NULL AND state < 3 AND expires_at <= :now);
+-- name: promote_jobs
+UPDATE tenure_jobs SET state = 2 WHERE seq IN (SELECT value FROM json_each(?));
+-- name: move_job
+UPDATE tenure_jobs SET state = ?, at = ?, attempts = ?, run_at = ?, expires_at = ?, worker = ?,
+    errors = ?, updated_at = ? WHERE seq = ?;
+-- name: finish_jobs
+UPDATE tenure_jobs SET state = ?, at = ?, updated_at = ?
+WHERE seq IN (SELECT value FROM json_each(?));
+-- name: finish_job
+UPDATE tenure_jobs SET state = ?, at = ?, updated_at = ?, result = ? WHERE seq = ?;
+-- name: extend_job
+UPDATE tenure_jobs SET at = ?, updated_at = ? WHERE seq = ?;
+-- name: note_progress
+UPDATE tenure_jobs SET progress = ?, note = ?, updated_at = ? WHERE seq = ?;
+-- name: delete_jobs
+DELETE FROM tenure_jobs WHERE seq IN (SELECT value FROM json_each(?));
+-- name: delete_payloads
+DELETE FROM tenure_payloads WHERE seq IN (SELECT value FROM json_each(?));
+-- name: jobs_to_purge
+SELECT seq, id, lane, state, priority, attempts, max_attempts, run_at, expires_at, worker, token,
+    unique_key, options, errors
+FROM tenure_jobs INDEXED BY tenure_jobs_at
+WHERE queue = ? AND state = ? AND state <> 2 AND at <= ? ORDER BY at, seq LIMIT ?;
+
+-- Limits
+
+-- name: limit_of
+SELECT concurrency, rate, per_ms, weight, paused FROM tenure_limits
+WHERE queue = ? AND tenant = ? AND grp = ?;
+-- name: limits_on
+SELECT tenant, grp, concurrency, weight, paused FROM tenure_limits
+WHERE queue = ? AND tenant IN (?, '=*') AND grp IN (?, ?);
+-- name: delete_limit
+DELETE FROM tenure_limits WHERE queue = ? AND tenant = ? AND grp = ?;
+-- name: insert_limit
+INSERT INTO tenure_limits (queue, tenant, grp, concurrency, rate, per_ms, weight, paused)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+-- name: limits
+SELECT queue, tenant, grp, concurrency, rate, per_ms, weight, paused FROM tenure_limits
+WHERE ?1 IS NULL OR queue = ?1 ORDER BY queue, tenant, grp;
+-- name: limit_queue
+UPDATE tenure_queues SET paused = ?, max_leased = ?, rate = ?, per_ms = ? WHERE id = ?;
+-- name: fill_bucket
+UPDATE tenure_queues SET tokens = ?, tokens_at = ? WHERE id = ?;
+-- name: tenants_of_queue
+SELECT id, tenant FROM tenure_tenants WHERE queue = ?1 AND (?2 = '*' OR tenant = ?2);
+-- name: limit_tenant
+UPDATE tenure_tenants SET stride = ?, max_leased = ? WHERE id = ?;
+-- name: lanes_of_queue
+SELECT l.id, t.tenant, l.grp FROM tenure_lanes l JOIN tenure_tenants t ON t.id = l.tenant
+WHERE t.queue = ?1 AND l.grp <> '' AND (?2 = '*' OR t.tenant = ?2) AND (?3 = '*' OR l.grp = ?3);
+-- name: limit_lane
+UPDATE tenure_lanes SET max_leased = ? WHERE id = ?;
+-- name: recount_open_lanes
+UPDATE tenure_tenants SET open_lanes = (
+    SELECT count(*) FROM tenure_lanes INDEXED BY tenure_lanes_head
+    WHERE tenant = tenure_tenants.id AND ready > 0 AND (max_leased IS NULL OR leased < max_leased))
+WHERE queue = ?1 AND (?2 = '*' OR tenant = ?2);
+
+-- Slots and schedules
+
+-- name: slots
+SELECT holder, expires_at FROM tenure_slots
+WHERE scope = ? AND key = ? AND expires_at > ? ORDER BY holder;
+-- name: slot_count
+SELECT count FROM tenure_slot_counts WHERE scope = ? AND key = ?;
+-- name: has_slot
+SELECT 1 FROM tenure_slots WHERE scope = ? AND key = ? AND holder = ?;
+-- name: drop_ended_slots
+DELETE FROM tenure_slots WHERE scope = ? AND key = ? AND expires_at <= ?;
+-- name: put_slot
+INSERT INTO tenure_slots (scope, key, holder, expires_at) VALUES (?, ?, ?, ?)
+ON CONFLICT (scope, key, holder) DO UPDATE SET expires_at = excluded.expires_at;
+-- name: drop_slot
+DELETE FROM tenure_slots WHERE scope = ? AND key = ? AND holder = ?;
+-- name: set_slot_count
+INSERT INTO tenure_slot_counts (scope, key, count) VALUES (?, ?, ?)
+ON CONFLICT (scope, key) DO UPDATE SET count = excluded.count;
+-- name: drop_slot_count
+DELETE FROM tenure_slot_counts WHERE scope = ? AND key = ?;
+-- name: recount_slots
+SELECT count(*) FROM tenure_slots WHERE scope = ? AND key = ?;
+-- name: ended_slots
+SELECT scope, key, holder FROM tenure_slots INDEXED BY tenure_slots_expiry
+WHERE expires_at <= ? ORDER BY expires_at, scope, key, holder LIMIT ?;
+
+-- name: schedule
+SELECT schedule FROM tenure_schedules WHERE name = ?;
+-- name: schedules
+SELECT schedule FROM tenure_schedules ORDER BY name;
+-- name: put_schedule
+INSERT INTO tenure_schedules (name, schedule) VALUES (?, ?)
+ON CONFLICT (name) DO UPDATE SET schedule = excluded.schedule;
+-- name: drop_schedule
+DELETE FROM tenure_schedules WHERE name = ?;
+
+-- Recounting
+
+-- name: all_queues
+SELECT id FROM tenure_queues ORDER BY id;
+-- name: recount_lanes
+SELECT j.lane, j.state, count(*) FROM tenure_jobs j JOIN tenure_lanes l ON l.id = j.lane
+    JOIN tenure_tenants t ON t.id = l.tenant
+WHERE j.queue = ?1 AND (?2 IS NULL OR t.tenant = ?2) AND (?3 IS NULL OR l.grp = ?3)
+GROUP BY j.lane, j.state;
+-- name: lanes_to_recount
+SELECT l.id FROM tenure_lanes l JOIN tenure_tenants t ON t.id = l.tenant
+WHERE t.queue = ?1 AND (?2 IS NULL OR t.tenant = ?2) AND (?3 IS NULL OR l.grp = ?3);
+
+-- name: recount_tenants
+UPDATE tenure_tenants SET (waiting, delayed, ready, leased, done, dead, cancelled) = (
+    SELECT ifnull(sum(waiting), 0), ifnull(sum(delayed), 0), ifnull(sum(ready), 0), ifnull(sum(leased), 0),
+        ifnull(sum(done), 0), ifnull(sum(dead), 0), ifnull(sum(cancelled), 0)
+    FROM tenure_lanes WHERE tenure_lanes.tenant = tenure_tenants.id)
+WHERE queue = ?1 AND (?2 IS NULL OR tenant = ?2);
+-- name: recount_queue
+UPDATE tenure_queues SET (waiting, delayed, ready, leased, done, dead, cancelled) = (
+    SELECT ifnull(sum(waiting), 0), ifnull(sum(delayed), 0), ifnull(sum(ready), 0), ifnull(sum(leased), 0),
+        ifnull(sum(done), 0), ifnull(sum(dead), 0), ifnull(sum(cancelled), 0)
+    FROM tenure_tenants WHERE tenure_tenants.queue = tenure_queues.id)
+WHERE id = ?1;
+-- name: counted_in_queue
+SELECT waiting, delayed, ready, leased, done, dead, cancelled FROM tenure_queues WHERE id = ?;
+-- name: counted_in_tenant
+SELECT waiting, delayed, ready, leased, done, dead, cancelled FROM tenure_tenants WHERE queue = ? AND tenant = ?;
+-- name: counted_in_group
+SELECT ifnull(sum(l.waiting), 0), ifnull(sum(l.delayed), 0), ifnull(sum(l.ready), 0), ifnull(sum(l.leased), 0),
+    ifnull(sum(l.done), 0), ifnull(sum(l.dead), 0), ifnull(sum(l.cancelled), 0)
+FROM tenure_lanes l JOIN tenure_tenants t ON t.id = l.tenant
+WHERE t.queue = ?1 AND (?2 IS NULL OR t.tenant = ?2) AND l.grp = ?3;
+
+-- Reading
+
+-- name: read_job
+SELECT j.seq, j.lane, j.id, j.state, j.at, j.priority, j.run_at, j.created_at, j.updated_at,
+    j.started_at, j.attempts, j.max_attempts, j.token, j.worker, j.kind, j.expires_at, j.unique_key,
+    j.options, j.progress, j.note, j.errors, j.result,
+    ifnull(j.payload, (SELECT payload FROM tenure_payloads p WHERE p.seq = j.seq)),
+    q.queue, t.tenant, l.grp
+FROM tenure_jobs j JOIN tenure_lanes l ON l.id = j.lane JOIN tenure_tenants t ON t.id = l.tenant
+    JOIN tenure_queues q ON q.id = t.queue
+WHERE j.id = ?;
+-- name: read_jobs
+SELECT j.seq, j.lane, j.id, j.state, j.at, j.priority, j.run_at, j.created_at, j.updated_at,
+    j.started_at, j.attempts, j.max_attempts, j.token, j.worker, j.kind, j.expires_at, j.unique_key,
+    j.options, j.progress, j.note, j.errors, j.result,
+    ifnull(j.payload, (SELECT payload FROM tenure_payloads p WHERE p.seq = j.seq)),
+    q.queue, t.tenant, l.grp
+FROM tenure_jobs j JOIN tenure_lanes l ON l.id = j.lane JOIN tenure_tenants t ON t.id = l.tenant
+    JOIN tenure_queues q ON q.id = t.queue
+WHERE j.seq IN (SELECT value FROM json_each(?));
+-- name: find_by_end
+SELECT j.at, j.seq, j.id FROM tenure_jobs j INDEXED BY tenure_jobs_at
+    CROSS JOIN tenure_lanes l ON l.id = j.lane CROSS JOIN tenure_tenants t ON t.id = l.tenant
+WHERE j.queue = :queue AND j.state = :state AND j.state <> 2 AND j.at <= :before_at
+    AND (j.at, j.seq) < (:before_at, :before_seq)
+    AND (:tenant IS NULL OR t.tenant = :tenant) AND (:grp IS NULL OR l.grp = :grp)
+    AND (:kind IS NULL OR j.kind = :kind)
+    AND (:finished_before IS NULL OR j.at < :finished_before)
+ORDER BY j.at DESC, j.seq DESC LIMIT :limit;
+-- name: find_by_scan
+SELECT 0, j.seq, j.id FROM tenure_jobs j NOT INDEXED
+    CROSS JOIN tenure_lanes l ON l.id = j.lane CROSS JOIN tenure_tenants t ON t.id = l.tenant
+WHERE j.seq < :before_seq
+    AND (:queue IS NULL OR j.queue = :queue)
+    AND (:states IS NULL OR j.state IN (SELECT value FROM json_each(:states)))
+    AND (:tenant IS NULL OR t.tenant = :tenant) AND (:grp IS NULL OR l.grp = :grp)
+    AND (:kind IS NULL OR j.kind = :kind)
+    AND (:finished_before IS NULL OR (j.state > 3 AND j.at < :finished_before))
+ORDER BY j.seq DESC LIMIT :limit;
+-- name: find_by_state
+SELECT 0, j.seq, j.id FROM (
+        SELECT seq FROM tenure_jobs INDEXED BY tenure_jobs_at
+        WHERE queue IN (SELECT value FROM json_each(:queues)) AND state <> 2
+            AND state IN (SELECT value FROM json_each(:states))
+        UNION ALL
+        SELECT seq FROM tenure_jobs INDEXED BY tenure_jobs_ready
+        WHERE state = 2 AND 2 IN (SELECT value FROM json_each(:states))
+    ) s CROSS JOIN tenure_jobs j ON j.seq = s.seq
+    CROSS JOIN tenure_lanes l ON l.id = j.lane CROSS JOIN tenure_tenants t ON t.id = l.tenant
+WHERE s.seq < :before_seq
+    AND (:queue IS NULL OR j.queue = :queue)
+    AND (:tenant IS NULL OR t.tenant = :tenant) AND (:grp IS NULL OR l.grp = :grp)
+    AND (:kind IS NULL OR j.kind = :kind)
+    AND (:finished_before IS NULL OR (j.state > 3 AND j.at < :finished_before))
+ORDER BY j.seq DESC LIMIT :limit;
+-- name: queues
+SELECT id, queue FROM tenure_queues ORDER BY id;
+-- name: totals
+SELECT ifnull(sum(waiting), 0), ifnull(sum(delayed), 0), ifnull(sum(ready), 0),
+    ifnull(sum(leased), 0), ifnull(sum(done), 0), ifnull(sum(dead), 0), ifnull(sum(cancelled), 0)
+FROM tenure_queues;
+-- name: stats
+SELECT queue, paused, waiting, delayed, ready, leased, done, dead, cancelled
+FROM tenure_queues WHERE ?1 IS NULL OR queue = ?1 ORDER BY queue;
+-- name: tenants
+SELECT tenant, waiting, delayed, ready, leased, done, dead, cancelled FROM tenure_tenants
+WHERE queue = ?1 AND (?2 IS NULL OR tenant > ?2)
+    AND waiting + delayed + ready + leased + done + dead + cancelled > 0
+ORDER BY tenant LIMIT ?3;
+-- name: groups
+SELECT l.grp, l.waiting, l.delayed, l.ready, l.leased, l.done, l.dead, l.cancelled
+FROM tenure_lanes l JOIN tenure_tenants t ON t.id = l.tenant
+WHERE t.queue = ?1 AND t.tenant = ?2 AND l.grp <> '' AND (?3 IS NULL OR l.grp > ?3)
+    AND l.waiting + l.delayed + l.ready + l.leased + l.done + l.dead + l.cancelled > 0
+ORDER BY l.grp LIMIT ?4;

@@ -1,0 +1,149 @@
+"""One transaction: the books, the counters, the moves, and what a job's end means to others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tenure import states
+from tenure.engines.sqlite.books import Books
+from tenure.engines.sqlite.db import Db, listed
+from tenure.engines.sqlite.rows import (
+    CODES,
+    DONE,
+    LEASED,
+    READY,
+    WAITING,
+    Row,
+    code_of,
+    errors_text,
+)
+from tenure.job import State
+
+# Where the table leads a leased job that is acknowledged: the same for every job.
+_ACKED = CODES[states.plain(State.LEASED, states.Acked).target][0]
+_PARENTS_DONE, _PARENT_FAILED = states.ParentsDone(), states.ParentFailed()
+
+
+class Transaction:
+    """What the operations of one batch share."""
+
+    def __init__(self, db: Db, now: int, sweep: int) -> None:
+        self.db = db
+        self.now = now
+        self.sweep = sweep
+        self.books = Books(db)
+        self._news: list[tuple[int, states.Event]] = []
+
+    def next_numbers(self, counter: str, n: int) -> int:
+        """Take `n` numbers of a counter that only grows; answers with the one before them."""
+        row = self.db.one("counter", counter)
+        assert row is not None
+        self.db.run("set_counter", row[0] + n, counter)
+        return int(row[0])
+
+    def rows(self, ids: Iterable[str]) -> dict[str, Row]:
+        """The rows of these jobs by id."""
+        return {row[1]: Row(*row) for row in self.db.all("rows_by_id", listed(ids))}
+
+    def move(self, row: Row, event: states.Event) -> states.Change | None:
+        """Make the move that the table has for this event, if it has one."""
+        change = states.decide(row, event, self.now)
+        if change is not None:
+            self.make(row, change)
+        return change
+
+    def make(self, row: Row, change: states.Change) -> None:
+        """Carry out a change that was decided on this row."""
+        code = code_of(change, self.now)
+        at = self.now if change.final else change.run_at
+        errors = errors_text(change.errors)
+        self.db.run(
+            "move_job", code, at, change.attempts, change.run_at, change.expires_at, change.worker,
+            errors, self.now, row.seq,
+        )  # fmt: skip
+        lane = self.books.lane_by_id(row.lane)
+        self.books.move(lane, row.code, code)
+        if row.code == READY:
+            lane.left(row.priority, row.seq)
+        if code == READY:
+            lane.joined(row.priority, row.seq)
+        if row.code == WAITING:
+            self.db.run("delete_deps_of_child", row.seq)
+        row.code, row.attempts, row.run_at = code, change.attempts, change.run_at
+        row.expires_at, row.worker, row.errors_text = change.expires_at, change.worker, errors
+        if change.final:
+            self.ended(row)
+
+    def ended(self, row: Row) -> None:
+        """A job reached a final state: its key is free, and its children are told."""
+        self.free_key(row)
+        done = row.state is State.DONE
+        self._news.append((row.seq, _PARENTS_DONE if done else _PARENT_FAILED))
+
+    def free_key(self, row: Row) -> None:
+        if row.unique_key is not None:
+            tenant = self.books.lane_by_id(row.lane).tenant
+            self.db.run("delete_key", tenant.id, row.unique_key)
+
+    def settle(self) -> None:
+        """Tell children what became of their parents, and theirs in turn."""
+        while self._news:
+            news, self._news = self._news, []
+            parents = self.db.all("parents_among", listed(seq for seq, _ in news))
+            for seq, event in news:
+                if (seq,) in parents:
+                    self._tell_children(seq, event)
+
+    def _tell_children(self, parent: int, event: states.Event) -> None:
+        children = [child for (child,) in self.db.all("children", parent)]
+        for row in self.db.all("rows_by_seq", listed(children)):
+            self.tell_child(Row(*row), parent, event)
+
+    def tell_child(self, child: Row, parent: int, event: states.Event) -> None:
+        change = states.decide(child, event, self.now)
+        if change is None or change.state is State.WAITING:
+            return
+        self.db.run("delete_dep", parent, child.seq)
+        if change.state is not State.PENDING or not self.db.one("still_waits", child.seq):
+            self.make(child, change)
+
+    def finish(self, rows: list[Row], results: list[str | None]) -> None:
+        """Acknowledge leased jobs in bulk."""
+        plain = [row.seq for row, result in zip(rows, results, strict=True) if result is None]
+        if plain:
+            self.db.run("finish_jobs", _ACKED, self.now, self.now, listed(plain))
+        rich = [
+            (_ACKED, self.now, self.now, result, row.seq)
+            for row, result in zip(rows, results, strict=True)
+            if result is not None
+        ]
+        if rich:
+            self.db.many("finish_job", rich)
+        self._count_out(rows, LEASED, _ACKED)
+        for row in rows:
+            row.code = _ACKED
+            self.ended(row)
+
+    def remove(self, rows: list[Row]) -> None:
+        """Delete rows, whatever their state; of a parent that was not done, its children hear."""
+        seqs = listed(row.seq for row in rows)
+        self.db.run("delete_jobs", seqs)
+        self.db.run("delete_payloads", seqs)
+        for row in rows:
+            lane = self.books.lane_by_id(row.lane)
+            self.books.move(lane, row.code, None)
+            if row.code == READY:
+                lane.left(row.priority, row.seq)
+            if row.code <= LEASED:
+                self.free_key(row)
+            if row.code == WAITING:
+                self.db.run("delete_deps_of_child", row.seq)
+            if row.code != DONE:
+                self._news.append((row.seq, states.ParentDeleted(row.id)))
+
+    def _count_out(self, rows: list[Row], source: int, target: int) -> None:
+        counts: dict[int, int] = {}
+        for row in rows:
+            counts[row.lane] = counts.get(row.lane, 0) + 1
+        for lane, n in counts.items():
+            self.books.move(self.books.lane_by_id(lane), source, target, n)

@@ -1,0 +1,311 @@
+"""A job: what the caller asks for (NewJob), what is checked and stored (JobSpec), what is read
+back (Job); and the limits on each."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from datetime import datetime, timedelta
+from enum import StrEnum
+from functools import lru_cache
+from typing import Any, Literal
+
+import msgspec
+
+from tenure.errors import DependencyCycle, InvalidInput, InvalidPayload, PayloadTooLarge
+from tenure.retry import Backoff
+
+MAX_NAME = 512  # characters of an id, queue, tenant, group, kind, worker or unique key
+MIN_PRIORITY, MAX_PRIORITY = -(2**31), 2**31 - 1
+MAX_ATTEMPTS = 1_000_000
+MAX_SPAN_MS = 100 * 366 * 86_400_000  # a delay, lease, expiry or timeout: a century
+MAX_AFTER = 1_000  # jobs that one job may wait for
+MAX_JOBS_PER_CALL = 100_000
+MAX_CLAIM = 1_000
+KEPT_FAILURES = 10
+MAX_FAILURE_TEXT = 8_192  # characters kept of an error's message, and of its traceback
+
+
+class State(StrEnum):
+    """Where a job is in its life; states.py says how it moves."""
+
+    WAITING = "waiting"
+    PENDING = "pending"
+    LEASED = "leased"
+    DONE = "done"
+    DEAD = "dead"
+    CANCELLED = "cancelled"
+
+
+LIVE = frozenset({State.WAITING, State.PENDING, State.LEASED})
+FINAL = frozenset({State.DONE, State.DEAD, State.CANCELLED})
+
+IfParentFails = Literal["wait", "cancel", "run"]
+
+
+class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One failed attempt: when, which worker, what."""
+
+    at: int
+    attempt: int
+    message: str
+    type: str = ""
+    traceback: str = ""
+    worker: str = ""
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """What a worker needs to finish a job: its id and the token of the claim."""
+
+    id: str
+    token: int
+
+
+class Job(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """A job as the store has it. Times are milliseconds since 1970, UTC.
+
+    `payload` and `result` are decoded each time they are asked for.
+    """
+
+    id: str
+    queue: str
+    state: State
+    raw_payload: msgspec.Raw = msgspec.field(name="payload")
+    priority: int
+    run_at: int
+    created_at: int
+    updated_at: int
+    attempts: int
+    max_attempts: int
+    tenant: str = ""
+    group: str = ""
+    kind: str = ""
+    started_at: int | None = None
+    finished_at: int | None = None
+    expires_at: int | None = None
+    lease_until: int | None = None
+    token: int = 0
+    worker: str = ""
+    unique_key: str | None = None
+    timeout_ms: int | None = None
+    backoff: Backoff | None = None
+    after: tuple[str, ...] = ()
+    if_parent_fails: IfParentFails = "wait"
+    progress: int | None = None
+    note: str | None = None
+    raw_result: msgspec.Raw | None = msgspec.field(default=None, name="result")
+    errors: tuple[Failure, ...] = ()
+
+    @property
+    def payload(self) -> Any:
+        """What the job was enqueued with."""
+        return msgspec.json.decode(self.raw_payload)
+
+    @property
+    def result(self) -> Any:
+        """What it was acknowledged with, or None."""
+        return None if self.raw_result is None else msgspec.json.decode(self.raw_result)
+
+    @property
+    def error(self) -> str | None:
+        """The message of the last failed attempt, or None."""
+        return self.errors[-1].message if self.errors else None
+
+
+class NewJob(msgspec.Struct, kw_only=True, gc=False):
+    """A job to be enqueued. Spans (`delay`, `expires_in`, `timeout`) are in seconds."""
+
+    queue: str
+    payload: Any = None
+    kind: str = ""
+    tenant: str = ""
+    group: str = ""
+    priority: int = 0
+    delay: float | timedelta = 0
+    run_at: datetime | None = None
+    id: str | None = None
+    unique_key: str | None = None
+    after: list[str] | tuple[str, ...] = ()
+    if_parent_fails: IfParentFails = "wait"
+    max_attempts: int = 3
+    backoff: Backoff | None = None
+    expires_in: float | timedelta | None = None
+    timeout: float | timedelta | None = None
+
+
+class JobSpec(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """A NewJob that was found good: what an Enqueue operation carries."""
+
+    id: str
+    queue: str
+    payload: msgspec.Raw
+    tenant: str = ""
+    group: str = ""
+    kind: str = ""
+    priority: int = 0
+    max_attempts: int = 3
+    delay_ms: int = 0
+    run_at: int | None = None
+    expires_in_ms: int | None = None
+    unique_key: str | None = None
+    after: tuple[str, ...] = ()
+    if_parent_fails: IfParentFails = "wait"
+    timeout_ms: int | None = None
+    backoff: Backoff | None = None
+    made_up_id: bool = False  # a UUIDv7 of ours: the engine need not look for a duplicate
+
+    def starts_at(self, now: int) -> int:
+        """When the job may first run, if it is enqueued at `now`."""
+        return now + self.delay_ms if self.run_at is None else self.run_at
+
+
+def new_id(now_ms: int) -> str:
+    """A UUIDv7: ids made later sort later, which keeps an index of them append-only."""
+    bits = random.getrandbits(74)
+    number = now_ms << 80 | 7 << 76 | (bits >> 62) << 64 | 2 << 62 | bits & (2**62 - 1)
+    digits = f"{number:032x}"
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+def prepare(new: NewJob, now_ms: int, payload_limit: int) -> JobSpec:
+    """Check a NewJob and turn it into what is stored; raises InvalidInput."""
+    if new.id is not None:
+        check_name("id", new.id)
+    if new.max_attempts.__class__ is not int or not 1 <= new.max_attempts <= MAX_ATTEMPTS:
+        raise InvalidInput("max_attempts", f"must be a whole number from 1 to {MAX_ATTEMPTS:,}")
+    if new.priority.__class__ is not int or not MIN_PRIORITY <= new.priority <= MAX_PRIORITY:
+        raise InvalidInput(
+            "priority",
+            f"{new.priority!r} must be a whole number from {MIN_PRIORITY} to {MAX_PRIORITY}",
+        )
+    if new.run_at is not None and new.delay:
+        raise InvalidInput("run_at", "give run_at or delay, not both")
+    if new.if_parent_fails not in ("wait", "cancel", "run"):
+        raise InvalidInput("if_parent_fails", "must be 'wait', 'cancel' or 'run'")
+    if new.backoff is not None and not isinstance(new.backoff, Backoff):
+        raise InvalidInput("backoff", "must be a policy such as tenure.exponential(60)")
+    return JobSpec(
+        new.id or new_id(now_ms),
+        check_name("queue", new.queue),
+        encode_json("payload", new.payload, payload_limit),
+        check_label("tenant", new.tenant),
+        check_label("group", new.group),
+        check_label("kind", new.kind),
+        new.priority,
+        new.max_attempts,
+        span_ms("delay", new.delay) if new.delay else 0,
+        None if new.run_at is None else moment_ms("run_at", new.run_at),
+        None if new.expires_in is None else span_ms("expires_in", new.expires_in, least=1),
+        None if new.unique_key is None else check_name("unique_key", new.unique_key),
+        _check_after(new.after) if new.after else (),
+        new.if_parent_fails,
+        None if new.timeout is None else span_ms("timeout", new.timeout, least=1),
+        new.backoff,
+        new.id is None,
+    )
+
+
+@lru_cache(maxsize=8192)
+def check_name(field: str, name: str) -> str:
+    """A name that must be there."""
+    if name == "":
+        raise InvalidInput(field, "must not be empty")
+    return check_label(field, name)
+
+
+@lru_cache(maxsize=8192)
+def check_label(field: str, name: str) -> str:
+    """A name that may be empty."""
+    if not isinstance(name, str):
+        raise InvalidInput(field, f"must be text, not {type(name).__name__}")
+    if len(name) > MAX_NAME:
+        raise InvalidInput(field, f"is {len(name)} characters long; at most {MAX_NAME}")
+    if "\0" in name:
+        raise InvalidInput(field, "must not contain a NUL character")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise InvalidInput(field, "is not valid Unicode (a lone surrogate)") from None
+    return name
+
+
+def span_ms(field: str, span: float | timedelta, *, least: int = 0) -> int:
+    """Seconds or a timedelta as whole milliseconds."""
+    if isinstance(span, timedelta):
+        span = span.total_seconds()
+    if isinstance(span, bool) or not isinstance(span, int | float):
+        raise InvalidInput(field, f"must be seconds or a timedelta, not {type(span).__name__}")
+    if not math.isfinite(span):
+        raise InvalidInput(field, f"{span} is not a finite number of seconds")
+    if span < 0:
+        raise InvalidInput(field, f"{span} is negative")
+    ms = round(span * 1000)
+    if not least <= ms <= MAX_SPAN_MS:
+        raise InvalidInput(field, f"{span} s is out of range: {least} ms to 100 years")
+    return ms
+
+
+def moment_ms(field: str, moment: datetime) -> int:
+    """A point in time as milliseconds since 1970."""
+    if not isinstance(moment, datetime) or moment.tzinfo is None:
+        raise InvalidInput(field, "must be a datetime with a time zone")
+    ms = round(moment.timestamp() * 1000)
+    if not 0 <= ms <= MAX_SPAN_MS * 2:
+        raise InvalidInput(field, f"{moment.isoformat()} is out of range")
+    return ms
+
+
+def encode_json(field: str, value: Any, limit: int) -> msgspec.Raw:
+    """A value as JSON; what JSON cannot hold (NaN, bytes, objects) is an error, not a guess."""
+    try:
+        text = msgspec.json.encode(value)
+        if msgspec.json.decode(text) != value:
+            # Not what came in: harmless (a tuple, a number as a key) or not (NaN, bytes). The
+            # standard encoder knows, and is slower.
+            text = json.dumps(
+                value, allow_nan=False, ensure_ascii=False, separators=(",", ":")
+            ).encode()
+    except RecursionError:
+        raise InvalidPayload(field, "is nested too deeply") from None
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidPayload(field, f"is not JSON: {error}") from None
+    if len(text) > limit:
+        raise PayloadTooLarge(
+            field, f"is {len(text):,} bytes of JSON; the limit is {limit:,}: store a reference"
+        )
+    return msgspec.Raw(text)
+
+
+def check_cycles(specs: list[JobSpec]) -> None:
+    """Refuse jobs of one call that wait for each other."""
+    waits = {spec.id: [i for i in spec.after if i] for spec in specs if spec.after}
+    done: set[str] = set()
+    for start in waits:
+        path: list[str] = []
+        stack = [(start, iter(waits[start]))] if start not in done else []
+        on_path = {start}
+        path.append(start)
+        while stack:
+            node, parents = stack[-1]
+            parent = next(parents, None)
+            if parent is None:
+                done.add(node)
+                on_path.discard(node)
+                path.pop()
+                stack.pop()
+            elif parent in on_path:
+                raise DependencyCycle([*path[path.index(parent) :], parent])
+            elif parent in waits and parent not in done:
+                stack.append((parent, iter(waits[parent])))
+                on_path.add(parent)
+                path.append(parent)
+
+
+def _check_after(after: list[str] | tuple[str, ...]) -> tuple[str, ...]:
+    if isinstance(after, str):
+        raise InvalidInput("after", "must be a list of job ids, not one id")
+    ids = tuple(dict.fromkeys(check_name("after", i) for i in after))
+    if len(ids) > MAX_AFTER:
+        raise InvalidInput("after", f"names {len(ids):,} jobs; at most {MAX_AFTER:,}")
+    return ids

@@ -1,0 +1,490 @@
+"""Operations and queries, and their answers, as data.
+
+An operation asks the state machine to move; a query reads one snapshot. Both are plain tagged
+structs, so they can be kept, sent, replayed and compared. An operation that cannot be done is
+answered with a TenureError as a value.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from tenure.errors import TenureError
+from tenure.job import Job, JobSpec, State
+
+IfExists = Literal["error", "skip"]
+CatchUp = Literal["last", "all", "none"]
+
+
+class Op(msgspec.Struct, frozen=True, gc=False, tag=True, tag_field="op", omit_defaults=True):
+    """The base of every operation."""
+
+
+class Enqueue(Op, frozen=True):
+    """Add jobs, all or none; with if_exists="skip" those whose id or unique key is held are
+    passed over and the holder's id is answered."""
+
+    jobs: tuple[JobSpec, ...]
+    if_exists: IfExists = "error"
+
+
+class Claim(Op, frozen=True):
+    """Lease up to `limit` ready jobs, of the queues in the order given."""
+
+    queues: tuple[str, ...]
+    worker: str
+    lease_ms: int
+    limit: int = 1
+    tenant: str | None = None
+    not_groups: tuple[str, ...] = ()
+
+
+class Ack(Op, frozen=True):
+    """The job is done; `then` is enqueued in the same transaction. keep=False removes the job."""
+
+    id: str
+    token: int
+    result: msgspec.Raw | None = None
+    then: tuple[JobSpec, ...] = ()
+    keep: bool = True
+
+
+class Fail(Op, frozen=True):
+    """The attempt failed: pending again after the backoff, or dead."""
+
+    id: str
+    token: int
+    message: str = ""
+    type: str = ""
+    traceback: str = ""
+    retry_in_ms: int | None = None
+    fatal: bool = False
+
+
+class Extend(Op, frozen=True):
+    """The lease now ends `lease_ms` from now."""
+
+    id: str
+    token: int
+    lease_ms: int
+
+
+class Release(Op, frozen=True):
+    """Give the job back with its attempt, for now or after a delay."""
+
+    id: str
+    token: int
+    delay_ms: int = 0
+
+
+class Progress(Op, frozen=True):
+    """Report how far the work is."""
+
+    id: str
+    token: int
+    percent: int
+    note: str | None = None
+
+
+class Cancel(Op, frozen=True):
+    """Cancel those of the jobs that have not ended."""
+
+    ids: tuple[str, ...]
+
+
+class Replay(Op, frozen=True):
+    """Make those of the jobs that are dead or cancelled pending again."""
+
+    ids: tuple[str, ...]
+
+
+class Delete(Op, frozen=True):
+    """Remove those of the jobs that are in one of these states (any, if none is named)."""
+
+    ids: tuple[str, ...]
+    states: tuple[State, ...] = ()
+
+
+class SetLimit(Op, frozen=True):
+    """Bound a queue, a tenant of it, or a group; what is None stays as it was.
+
+    A tenant or group "*" is the default for those without a limit of their own.
+    """
+
+    queue: str
+    tenant: str | None = None
+    group: str | None = None
+    concurrency: int | None = None
+    rate: int | None = None
+    per_ms: int | None = None
+    weight: int | None = None
+
+
+class ClearLimit(Op, frozen=True):
+    """Remove the bounds that SetLimit made."""
+
+    queue: str
+    tenant: str | None = None
+    group: str | None = None
+
+
+class Pause(Op, frozen=True):
+    """Give out no job of the queue, the tenant or the group."""
+
+    queue: str
+    tenant: str | None = None
+    group: str | None = None
+
+
+class Resume(Op, frozen=True):
+    """End a pause."""
+
+    queue: str
+    tenant: str | None = None
+    group: str | None = None
+
+
+class TakeSlot(Op, frozen=True):
+    """Mark that `holder` is active under (scope, key) until the time is over; a second take
+    renews. With a limit, taken only while fewer others hold one."""
+
+    scope: str
+    key: str
+    holder: str
+    ttl_ms: int
+    limit: int | None = None
+
+
+class DropSlot(Op, frozen=True):
+    """Remove the mark."""
+
+    scope: str
+    key: str
+    holder: str
+
+
+class Schedule(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A job that is enqueued at the times of a cron expression."""
+
+    name: str
+    cron: str
+    job: JobSpec
+    next_at: int
+    tz: str = "UTC"
+    catch_up: CatchUp = "last"
+    last_at: int | None = None
+
+
+class PutSchedule(Op, frozen=True):
+    """Add or replace a schedule; one that exists with the same cron and tz keeps its next time."""
+
+    schedule: Schedule
+
+
+class DropSchedule(Op, frozen=True):
+    """Remove a schedule."""
+
+    name: str
+
+
+class Fire(Op, frozen=True):
+    """Enqueue a schedule's jobs, if its next time is still `tick` and has come: of many
+    schedulers that try, one fires."""
+
+    name: str
+    tick: int
+    next_at: int
+    jobs: tuple[JobSpec, ...] = ()
+
+
+class Maintain(Op, frozen=True):
+    """Do what time asks for, at most `limit` of each kind; None keeps finished jobs for good."""
+
+    limit: int = 1000
+    keep_done_ms: int | None = None
+    keep_cancelled_ms: int | None = None
+    keep_dead_ms: int | None = None
+
+
+class Reconcile(Op, frozen=True):
+    """Recount a queue's counters, or a tenant's or group's, from its jobs."""
+
+    queue: str
+    tenant: str | None = None
+    group: str | None = None
+
+
+class ReconcileSlots(Op, frozen=True):
+    """Recount the slots under (scope, key)."""
+
+    scope: str
+    key: str
+
+
+# Answers ----------------------------------------------------------------------------------------
+
+
+class Ok(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
+    """It is done."""
+
+
+class Enqueued(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
+    """The ids in the order asked; created[i] is False where the job existed."""
+
+    ids: list[str]
+    created: list[bool]
+    at: int
+
+
+class Leased(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
+    """The jobs that were claimed."""
+
+    jobs: list[Job]
+
+
+class Moved(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
+    """What became of the job."""
+
+    state: State
+    run_at: int
+
+
+class Changed(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
+    """How many changed; ids that do not exist; ids whose unique key another job holds."""
+
+    count: int
+    missing: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+
+
+class Slots(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
+    """How many hold a slot now, and whether this one does."""
+
+    count: int
+    held: bool
+
+
+class Fired(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
+    """Whether this call was the one that fired."""
+
+    fired: bool
+
+
+class Maintained(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
+    """How many of each kind were found."""
+
+    promoted: int = 0
+    leases: int = 0
+    expired: int = 0
+    slots: int = 0
+    purged: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.promoted + self.leases + self.expired + self.slots + self.purged
+
+
+class Corrected(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
+    """What was added to each counter that was wrong."""
+
+    by: dict[str, int]
+
+
+# Queries and what they answer -------------------------------------------------------------------
+
+
+class Query(msgspec.Struct, frozen=True, gc=False, tag=True, tag_field="query", omit_defaults=True):
+    """The base of every query."""
+
+
+class Filter(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Which jobs; what is None or empty does not matter."""
+
+    queue: str | None = None
+    states: tuple[State, ...] = ()
+    tenant: str | None = None
+    group: str | None = None
+    kind: str | None = None
+    finished_before: int | None = None
+
+
+class GetJob(Query, frozen=True):
+    """One job by its id."""
+
+    id: str
+
+
+class ListJobs(Query, frozen=True):
+    """Jobs, newest first; of one final state, the last to finish first."""
+
+    filter: Filter = Filter()
+    limit: int = 50
+    cursor: str | None = None
+
+
+class FindIds(Query, frozen=True):
+    """Like ListJobs, but only the ids."""
+
+    filter: Filter = Filter()
+    limit: int = 1000
+    cursor: str | None = None
+
+
+class GetStats(Query, frozen=True):
+    """Counts of one queue or of all."""
+
+    queue: str | None = None
+
+
+class ListTenants(Query, frozen=True):
+    """Counts of a queue's tenants in the order of their names."""
+
+    queue: str
+    limit: int = 100
+    after: str | None = None
+
+
+class ListGroups(Query, frozen=True):
+    """Counts of the groups of a queue's tenant in the order of their names."""
+
+    queue: str
+    tenant: str = ""
+    limit: int = 100
+    after: str | None = None
+
+
+class ListLimits(Query, frozen=True):
+    """Limits and pauses of one queue or of all."""
+
+    queue: str | None = None
+
+
+class ListSlots(Query, frozen=True):
+    """Who holds a slot under (scope, key), by name."""
+
+    scope: str
+    key: str
+
+
+class ListSchedules(Query, frozen=True):
+    """All schedules by name."""
+
+
+class Page(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
+    """Some jobs, and the cursor that continues after them."""
+
+    jobs: list[Job]
+    cursor: str | None = None
+
+
+class Ids(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
+    """Some ids, and the cursor that continues after them."""
+
+    ids: list[str]
+    cursor: str | None = None
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """Jobs by state. A pending job is `delayed` until its time has come, then `ready`."""
+
+    waiting: int = 0
+    delayed: int = 0
+    ready: int = 0
+    leased: int = 0
+    done: int = 0
+    dead: int = 0
+    cancelled: int = 0
+
+    @property
+    def pending(self) -> int:
+        """Delayed and ready."""
+        return self.delayed + self.ready
+
+    @property
+    def unfinished(self) -> int:
+        """All that has not ended."""
+        return self.waiting + self.delayed + self.ready + self.leased
+
+
+class QueueStats(Counts, frozen=True, kw_only=True):
+    """The counts of a queue."""
+
+    queue: str
+    paused: bool = False
+
+
+class Stats(Counts, frozen=True, kw_only=True):
+    """The counts of all queues together, and of each."""
+
+    queues: dict[str, QueueStats]
+
+
+def overall(queues: list[QueueStats]) -> Stats:
+    """Add the counts up."""
+    names = [field.name for field in msgspec.structs.fields(Counts)]
+    sums = {name: sum(getattr(one, name) for one in queues) for name in names}
+    return Stats(**sums, queues={one.queue: one for one in queues})
+
+
+class TenantStats(Counts, frozen=True, kw_only=True):
+    """The counts of a tenant in a queue."""
+
+    queue: str
+    tenant: str
+
+
+class GroupStats(Counts, frozen=True, kw_only=True):
+    """The counts of a group of a tenant in a queue."""
+
+    queue: str
+    tenant: str
+    group: str
+
+
+class Limit(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What bounds a queue (tenant and group None), a tenant (group None) or a group."""
+
+    queue: str
+    tenant: str | None = None
+    group: str | None = None
+    concurrency: int | None = None
+    rate: int | None = None
+    per_ms: int | None = None
+    weight: int | None = None
+    paused: bool = False
+
+
+class Slot(msgspec.Struct, frozen=True):
+    """One mark."""
+
+    holder: str
+    expires_at: int
+
+
+Answer = (
+    Ok | Enqueued | Leased | Moved | Changed | Slots | Fired | Maintained | Corrected | TenureError
+)
+Found = (
+    Job
+    | Page
+    | Ids
+    | list[QueueStats]
+    | list[TenantStats]
+    | list[GroupStats]
+    | list[Limit]
+    | list[Slot]
+    | list[Schedule]
+    | TenureError
+)
+
+# How a turn is counted, on every engine: serving a tenant moves its place by TURN / weight, so
+# that between two turns of one tenant another gets at most its weight.
+TURN = 1_000_000
+MAX_WEIGHT = 1_000
+
+
+def stride(weight: int | None) -> int:
+    """How far a tenant of this weight moves back when it is served."""
+    return -(-TURN // (weight or 1))

@@ -1,0 +1,846 @@
+"""Queue: the face of one engine, for threads and for tasks.
+
+Every call is written once, as a generator that yields what it wants done (operations, or a query)
+and is sent the answers. `blocking` and `awaiting` make the two public forms of it: `enqueue()`
+waits, `aenqueue()` is awaited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import socket
+import traceback as tracebacks
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+
+from msgspec.structs import replace
+
+from tenure import ops
+from tenure.clock import Clock, SystemClock
+from tenure.committer import Committer
+from tenure.cron import next_tick
+from tenure.engines import Engine, open_engine
+from tenure.errors import Closed, Duplicate, InvalidInput, JobNotFound, TenureError
+from tenure.job import (
+    FINAL,
+    LIVE,
+    MAX_CLAIM,
+    MAX_FAILURE_TEXT,
+    MAX_JOBS_PER_CALL,
+    IfParentFails,
+    Job,
+    JobSpec,
+    Lease,
+    NewJob,
+    State,
+    check_label,
+    check_name,
+    encode_json,
+    new_id,
+    prepare,
+    span_ms,
+)
+from tenure.ops import CatchUp, Filter, IfExists, Limit, Op, Query, Schedule, Slot
+from tenure.retry import Backoff
+from tenure.settings import Settings, from_environment
+
+Seconds = float | timedelta
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class Within(NamedTuple):
+    """Operations to be run in the caller's own transaction."""
+
+    connection: Any
+    batch: Sequence[Op]
+
+
+Steps = Generator[Sequence[Op] | Query | Within, Any, T]
+PAGE = 1000  # jobs that one step of a call by filter changes
+
+
+def blocking(
+    steps: Callable[Concatenate[Queue, P], Steps[T]],
+) -> Callable[Concatenate[Queue, P], T]:
+    """The form of a call that waits."""
+
+    @functools.wraps(steps)
+    def call(self: Queue, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        course = steps(self, *args, **kwargs)
+        try:
+            wanted = next(course)
+            while True:
+                wanted = course.send(self._do(wanted))
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+
+    call.__name__ = call.__name__.removeprefix("_")
+    return call
+
+
+def awaiting(
+    steps: Callable[Concatenate[Queue, P], Steps[T]],
+) -> Callable[Concatenate[Queue, P], Awaitable[T]]:
+    """The form of a call that is awaited."""
+
+    @functools.wraps(steps)
+    async def call(self: Queue, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        course = steps(self, *args, **kwargs)
+        try:
+            wanted = next(course)
+            while True:
+                wanted = course.send(await self._ado(wanted))
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+
+    call.__name__ = "a" + call.__name__.removeprefix("_")
+    return call
+
+
+class Queue:
+    """A handle on a store of jobs. Share one between threads and tasks; close it when done."""
+
+    def __init__(self, engine: Engine, settings: Settings, clock: Clock) -> None:
+        self.settings = settings
+        self._engine = engine
+        self._clock = clock
+        self._closed = False
+        self._committer = Committer(engine, settings.max_waiting, settings.max_waiting_bytes)
+
+    def __repr__(self) -> str:
+        return f"<tenure.Queue {self.settings.url}{' closed' if self._closed else ''}>"
+
+    def close(self) -> None:
+        """Commit what was handed in and give everything back. A second close does nothing."""
+        if not self._closed:
+            self._closed = True
+            self._committer.close()
+            self._engine.close()
+
+    async def aclose(self) -> None:
+        """The same for a task."""
+        await asyncio.to_thread(self.close)
+
+    def __enter__(self) -> Queue:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Queue:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    def _do(self, wanted: Sequence[Op] | Query | Within) -> Any:
+        self._check_open()
+        if isinstance(wanted, Query):
+            return self._engine.read(wanted)
+        if isinstance(wanted, Within):
+            return self._engine.apply_within(*wanted)
+        return self._committer.run(wanted)
+
+    async def _ado(self, wanted: Sequence[Op] | Query | Within) -> Any:
+        self._check_open()
+        if isinstance(wanted, Query):
+            return await asyncio.to_thread(self._engine.read, wanted)
+        if isinstance(wanted, Within):
+            return self._engine.apply_within(*wanted)  # the caller's connection, its thread
+        return await self._committer.arun(wanted)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed("this queue handle was closed")
+
+    # Producing ----------------------------------------------------------------------------------
+
+    def _enqueue(
+        self,
+        queue: str,
+        payload: Any = None,
+        *,
+        kind: str = "",
+        tenant: str = "",
+        group: str = "",
+        priority: int = 0,
+        delay: Seconds = 0,
+        run_at: datetime | None = None,
+        id: str | None = None,
+        unique_key: str | None = None,
+        after: Sequence[str | Job] = (),
+        if_parent_fails: IfParentFails = "wait",
+        max_attempts: int = 3,
+        backoff: Backoff | None = None,
+        expires_in: Seconds | None = None,
+        timeout: Seconds | None = None,
+        if_exists: IfExists = "error",
+        connection: Any = None,
+    ) -> Steps[Job]:
+        """Add a job and answer with it, once it is durable.
+
+        priority: lower runs first. delay, expires_in, timeout: seconds. after: jobs that must be
+        done before it runs; if_parent_fails says what to do when one of them is not. unique_key:
+        at most one unfinished job of the queue and tenant has it. if_exists="skip": where the id
+        or unique key is held, answer with the holder instead of raising Duplicate. connection:
+        write through this connection, in its open transaction.
+        """
+        new = NewJob(
+            queue=queue,
+            payload=payload,
+            kind=kind,
+            tenant=tenant,
+            group=group,
+            priority=priority,
+            delay=delay,
+            run_at=run_at,
+            id=id,
+            unique_key=unique_key,
+            after=_ids(after, "after"),
+            if_parent_fails=if_parent_fails,
+            max_attempts=max_attempts,
+            backoff=backoff,
+            expires_in=expires_in,
+            timeout=timeout,
+        )
+        spec = self._prepare(new)
+        batch = [ops.Enqueue((spec,), _one_of("if_exists", if_exists, ("error", "skip")))]
+        (answer,) = yield batch if connection is None else Within(connection, batch)
+        enqueued = _good(answer, ops.Enqueued)
+        if connection is None and (spec.after or not enqueued.created[0]):
+            job: Job = _good((yield ops.GetJob(enqueued.ids[0])), Job)
+            return job
+        return _as_enqueued(spec, enqueued)
+
+    def _enqueue_many(
+        self,
+        jobs: Iterable[NewJob],
+        *,
+        if_exists: IfExists = "error",
+        connection: Any = None,
+    ) -> Steps[list[str]]:
+        """Add many jobs, all or none, and answer with their ids in order."""
+        now, limit = self._clock.now_ms(), self.settings.payload_limit
+        specs = []
+        for n, new in enumerate(jobs):
+            try:
+                specs.append(prepare(new, now, limit))
+            except InvalidInput as error:
+                raise _at_index(error, n) from None
+        if len(specs) > MAX_JOBS_PER_CALL:
+            raise InvalidInput("jobs", f"{len(specs):,} in one call; at most {MAX_JOBS_PER_CALL:,}")
+        if not specs:
+            return []
+        batch = [ops.Enqueue(tuple(specs), _one_of("if_exists", if_exists, ("error", "skip")))]
+        (answer,) = yield batch if connection is None else Within(connection, batch)
+        return _good(answer, ops.Enqueued).ids
+
+    def _prepare(self, new: NewJob) -> JobSpec:
+        return prepare(new, self._clock.now_ms(), self.settings.payload_limit)
+
+    # Working ------------------------------------------------------------------------------------
+
+    def _claim(
+        self,
+        queues: str | Sequence[str],
+        *,
+        limit: int = 1,
+        lease: Seconds | None = None,
+        worker: str | None = None,
+        tenant: str | None = None,
+        not_groups: Sequence[str] = (),
+    ) -> Steps[list[Job]]:
+        """Lease up to `limit` ready jobs, for `lease` seconds; of several queues in that order.
+
+        Tenants take turns. tenant: only this one's jobs. not_groups: none of these groups'.
+        """
+        op = ops.Claim(
+            tuple(check_name("queue", name) for name in _several("queues", queues)),
+            check_name("worker", worker or default_worker()),
+            self._lease_ms(lease),
+            _whole("limit", limit, 1, MAX_CLAIM),
+            None if tenant is None else check_label("tenant", tenant),
+            tuple(check_label("not_groups", name) for name in not_groups),
+        )
+        (answer,) = yield [op]
+        return _good(answer, ops.Leased).jobs
+
+    def _ack(
+        self,
+        job: Job | Lease,
+        result: Any = None,
+        *,
+        then: Iterable[NewJob] = (),
+        keep: bool = True,
+    ) -> Steps[None]:
+        """The job is done. `then` is enqueued in the same transaction; keep=False removes the
+        job at once."""
+        (answer,) = yield [self._ack_op(job, result, then, keep)]
+        _good(answer, ops.Ok)
+
+    def _ack_many(
+        self,
+        jobs: Sequence[Job | Lease],
+        results: Sequence[Any] | None = None,
+        *,
+        keep: bool = True,
+    ) -> Steps[list[TenureError | None]]:
+        """Many jobs are done. Each is answered for itself: None, or the error that it met."""
+        if results is not None and len(results) != len(jobs):
+            raise InvalidInput("results", f"{len(results)} for {len(jobs)} jobs")
+        answers = yield [
+            self._ack_op(job, None if results is None else results[n], (), keep)
+            for n, job in enumerate(jobs)
+        ]
+        return _errors(answers)
+
+    def _ack_op(self, job: Job | Lease, result: Any, then: Iterable[NewJob], keep: bool) -> Op:
+        limit = self.settings.payload_limit
+        raw = None if result is None else encode_json("result", result, limit)
+        return ops.Ack(job.id, job.token, raw, tuple(self._prepare(new) for new in then), keep)
+
+    def _fail(
+        self,
+        job: Job | Lease,
+        error: str | BaseException = "",
+        *,
+        retry_in: Seconds | None = None,
+        fatal: bool = False,
+    ) -> Steps[State]:
+        """The attempt failed: pending again after its backoff, or `retry_in`, or dead. Answers
+        with the new state."""
+        (answer,) = yield [_fail_op(job, error, retry_in, fatal)]
+        return _good(answer, ops.Moved).state
+
+    def _fail_many(
+        self,
+        jobs: Sequence[Job | Lease],
+        error: str | BaseException = "",
+        *,
+        retry_in: Seconds | None = None,
+        fatal: bool = False,
+    ) -> Steps[list[TenureError | None]]:
+        """Many attempts failed. Each is answered for itself: None, or the error that it met."""
+        answers = yield [_fail_op(job, error, retry_in, fatal) for job in jobs]
+        return _errors(answers)
+
+    def _extend(self, job: Job | Lease, lease: Seconds | None = None) -> Steps[None]:
+        """Keep the job for `lease` seconds from now."""
+        (answer,) = yield [ops.Extend(job.id, job.token, self._lease_ms(lease))]
+        _good(answer, ops.Ok)
+
+    def _extend_many(
+        self, jobs: Sequence[Job | Lease], lease: Seconds | None = None
+    ) -> Steps[list[TenureError | None]]:
+        """Keep many. Each is answered for itself: None, or the error that it met."""
+        lease_ms = self._lease_ms(lease)
+        answers = yield [ops.Extend(job.id, job.token, lease_ms) for job in jobs]
+        return _errors(answers)
+
+    def _release(self, job: Job | Lease, *, delay: Seconds = 0) -> Steps[None]:
+        """Give the job back with its attempt, to be run now or after `delay` seconds."""
+        (answer,) = yield [ops.Release(job.id, job.token, span_ms("delay", delay))]
+        _good(answer, ops.Moved)
+
+    def _progress(self, job: Job | Lease, percent: int, note: str | None = None) -> Steps[None]:
+        """Report how far the work is, 0 to 100, and what it is at."""
+        percent = _whole("percent", percent, 0, 100)
+        note = None if note is None else check_label("note", note)
+        (answer,) = yield [ops.Progress(job.id, job.token, percent, note)]
+        _good(answer, ops.Ok)
+
+    def _lease_ms(self, lease: Seconds | None) -> int:
+        return span_ms("lease", self.settings.lease if lease is None else lease, least=1)
+
+    # Looking ------------------------------------------------------------------------------------
+
+    def _get(self, id: str) -> Steps[Job]:
+        """One job; raises JobNotFound."""
+        return _good((yield ops.GetJob(check_name("id", id))), Job)
+
+    def _jobs(
+        self,
+        *,
+        queue: str | None = None,
+        state: str | Sequence[str] | None = None,
+        tenant: str | None = None,
+        group: str | None = None,
+        kind: str | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Steps[ops.Page]:
+        """A page of jobs, newest first (of one final state, the last to finish first); give its
+        `cursor` back for the next."""
+        where = Filter(queue, _states(state), tenant, group, kind)
+        query = ops.ListJobs(where, _whole("limit", limit, 1, 10_000), cursor)
+        return _good((yield query), ops.Page)
+
+    def _stats(self, queue: str | None = None) -> Steps[ops.Stats]:
+        """How many jobs are in each state, overall and by queue; raises QueueNotFound."""
+        query = ops.GetStats(None if queue is None else check_name("queue", queue))
+        found: list[ops.QueueStats] = _good((yield query), list)
+        return ops.overall(found)
+
+    def _tenants(
+        self, queue: str, *, limit: int = 100, after: str | None = None
+    ) -> Steps[list[ops.TenantStats]]:
+        """Counts of a queue's tenants, by name, after the tenant `after`."""
+        query = ops.ListTenants(queue, _whole("limit", limit, 1, 10_000), after)
+        return _good((yield query), list)
+
+    def _groups(
+        self, queue: str, *, tenant: str = "", limit: int = 100, after: str | None = None
+    ) -> Steps[list[ops.GroupStats]]:
+        """Counts of a tenant's groups, by name, after the group `after`."""
+        query = ops.ListGroups(queue, tenant, _whole("limit", limit, 1, 10_000), after)
+        return _good((yield query), list)
+
+    # Operating ----------------------------------------------------------------------------------
+
+    def _cancel(
+        self,
+        jobs: str | Job | Sequence[str | Job] | None = None,
+        *,
+        queue: str | None = None,
+        tenant: str | None = None,
+        group: str | None = None,
+        kind: str | None = None,
+    ) -> Steps[int]:
+        """Cancel one job (JobNotFound if there is none), some, or all that match; answers with
+        how many were not finished yet."""
+        where = Filter(queue, tuple(sorted(LIVE)), tenant, group, kind)
+        return (yield from self._change(jobs, where, ops.Cancel))
+
+    def _replay(
+        self,
+        jobs: str | Job | Sequence[str | Job] | None = None,
+        *,
+        queue: str | None = None,
+        state: str = State.DEAD,
+        tenant: str | None = None,
+        group: str | None = None,
+        kind: str | None = None,
+    ) -> Steps[int]:
+        """Run dead or cancelled jobs again, from attempt 0: one, some, or all that match."""
+        where = Filter(queue, _states(state), tenant, group, kind)
+        if jobs is None and not set(where.states) <= {State.DEAD, State.CANCELLED}:
+            raise InvalidInput("state", "only dead and cancelled jobs can be replayed")
+        return (yield from self._change(jobs, where, ops.Replay))
+
+    def _delete(
+        self,
+        jobs: str | Job | Sequence[str | Job] | None = None,
+        *,
+        queue: str | None = None,
+        state: str | Sequence[str] | None = None,
+        tenant: str | None = None,
+        group: str | None = None,
+        kind: str | None = None,
+    ) -> Steps[int]:
+        """Remove jobs for good: one, some, or all that match."""
+        where = Filter(queue, _states(state), tenant, group, kind)
+        if jobs is None and where == Filter():
+            raise InvalidInput("delete", "say which jobs: by id, or by a filter")
+        return (yield from self._change(jobs, where, _deleting(where.states)))
+
+    def _purge(
+        self,
+        older_than: Seconds,
+        *,
+        queue: str | None = None,
+        state: str | Sequence[str] = (State.DONE, State.CANCELLED),
+    ) -> Steps[int]:
+        """Remove jobs that ended more than `older_than` seconds ago. Dead ones stay unless asked
+        for."""
+        before = self._clock.now_ms() - span_ms("older_than", older_than)
+        removed = 0
+        for one in _states(state):
+            if one not in FINAL:
+                raise InvalidInput("state", f"{one.value} jobs have not ended")
+            where = Filter(queue, (one,), finished_before=before)
+            removed += yield from self._change(None, where, _deleting((one,)))
+        return removed
+
+    def _change(
+        self,
+        jobs: str | Job | Sequence[str | Job] | None,
+        where: Filter,
+        op: Callable[[tuple[str, ...]], Op],
+    ) -> Steps[int]:
+        """By id in one operation, or page by page what a filter finds."""
+        if isinstance(jobs, str | Job):
+            (one,) = ids = _ids([jobs], "jobs")
+            (answer,) = yield [op(ids)]
+            changed = _good(answer, ops.Changed)
+            if changed.missing:
+                raise JobNotFound(one)
+            if changed.refused:
+                held = _good((yield ops.GetJob(one)), Job)
+                raise Duplicate("unique_key", held.unique_key or "", "another job")
+            return changed.count
+        if jobs is not None:
+            (answer,) = yield [op(_ids(jobs, "jobs"))]
+            return _good(answer, ops.Changed).count
+        count, cursor = 0, None
+        while True:
+            found = _good((yield ops.FindIds(where, PAGE, cursor)), ops.Ids)
+            if found.ids:
+                (answer,) = yield [op(tuple(found.ids))]
+                count += _good(answer, ops.Changed).count
+            cursor = found.cursor
+            if cursor is None:
+                return count
+
+    # Flow control -------------------------------------------------------------------------------
+
+    def _set_limit(
+        self,
+        queue: str,
+        *,
+        tenant: str | None = None,
+        group: str | None = None,
+        concurrency: int | None = None,
+        rate: int | None = None,
+        per: Seconds | None = None,
+        weight: int | None = None,
+    ) -> Steps[None]:
+        """Bound how many jobs of a queue, a tenant or a group are leased at once (concurrency),
+        how many of a queue are claimed in `per` seconds (rate), or how many turns a tenant gets
+        (weight). What is left out stays. tenant="*" or group="*" is the default for each."""
+        tenant, group = _scope(queue, tenant, group)
+        if (rate is None) != (per is None):
+            raise InvalidInput("rate", "rate and per belong together: rate=100, per=60")
+        if rate is not None and tenant is not None:
+            raise InvalidInput("rate", "a rate is of a whole queue, not of a tenant or group")
+        if weight is not None and (tenant is None or group is not None):
+            raise InvalidInput("weight", "a weight is of a tenant")
+        if concurrency is None and rate is None and weight is None:
+            raise InvalidInput("limit", "give concurrency, rate and per, or weight")
+        op = ops.SetLimit(
+            queue,
+            tenant,
+            group,
+            None if concurrency is None else _whole("concurrency", concurrency, 1, 10**9),
+            None if rate is None else _whole("rate", rate, 1, 10**6),
+            None if per is None else span_ms("per", per, least=1),
+            None if weight is None else _whole("weight", weight, 1, ops.MAX_WEIGHT),
+        )
+        (answer,) = yield [op]
+        _good(answer, ops.Ok)
+
+    def _clear_limit(
+        self, queue: str, *, tenant: str | None = None, group: str | None = None
+    ) -> Steps[None]:
+        """Remove the limits that were set on a queue, a tenant or a group; a pause stays."""
+        (answer,) = yield [ops.ClearLimit(queue, *_scope(queue, tenant, group))]
+        _good(answer, ops.Ok)
+
+    def _limits(self, queue: str | None = None) -> Steps[list[Limit]]:
+        """Every limit and pause."""
+        return _good((yield ops.ListLimits(queue)), list)
+
+    def _pause(
+        self, queue: str, *, tenant: str | None = None, group: str | None = None
+    ) -> Steps[None]:
+        """Give out no more jobs of a queue, or of one tenant or group of it."""
+        (answer,) = yield [ops.Pause(queue, *_one_scope(queue, tenant, group))]
+        _good(answer, ops.Ok)
+
+    def _resume(
+        self, queue: str, *, tenant: str | None = None, group: str | None = None
+    ) -> Steps[None]:
+        """End a pause; raises QueueNotFound."""
+        (answer,) = yield [ops.Resume(queue, *_one_scope(queue, tenant, group))]
+        _good(answer, ops.Ok)
+
+    # Slots --------------------------------------------------------------------------------------
+
+    def _take_slot(
+        self, scope: str, key: str, holder: str, ttl: Seconds, *, limit: int | None = None
+    ) -> Steps[ops.Slots]:
+        """Mark `holder` as active under (scope, key) for `ttl` seconds; again renews it. With a
+        limit, only while fewer others are. Answers with the count and whether it is held."""
+        op = ops.TakeSlot(
+            check_name("scope", scope),
+            check_name("key", key),
+            check_name("holder", holder),
+            span_ms("ttl", ttl, least=1),
+            None if limit is None else _whole("limit", limit, 1, 10**9),
+        )
+        (answer,) = yield [op]
+        return _good(answer, ops.Slots)
+
+    def _drop_slot(self, scope: str, key: str, holder: str) -> Steps[int]:
+        """Remove the mark; answers with how many are left."""
+        (answer,) = yield [ops.DropSlot(scope, key, holder)]
+        return _good(answer, ops.Slots).count
+
+    def _slots(self, scope: str, key: str) -> Steps[list[Slot]]:
+        """Who is active under (scope, key)."""
+        return _good((yield ops.ListSlots(scope, key)), list)
+
+    # Schedules ----------------------------------------------------------------------------------
+
+    def _put_schedule(
+        self,
+        name: str,
+        cron: str,
+        job: NewJob,
+        *,
+        tz: str = "UTC",
+        catch_up: CatchUp = "last",
+    ) -> Steps[None]:
+        """Enqueue a job at the times of a cron expression. Putting it again changes it; with the
+        same times it goes on where it was."""
+        if job.id is not None:
+            raise InvalidInput("id", "each firing makes a job of its own, with an id of its own")
+        _one_of("catch_up", catch_up, ("last", "all", "none"))
+        next_at = next_tick(cron, tz, self._clock.now_ms())
+        schedule = Schedule(
+            check_name("name", name), cron, self._prepare(job), next_at, tz, catch_up
+        )
+        (answer,) = yield [ops.PutSchedule(schedule)]
+        _good(answer, ops.Ok)
+
+    def _drop_schedule(self, name: str) -> Steps[None]:
+        """Remove a schedule; raises ScheduleNotFound."""
+        (answer,) = yield [ops.DropSchedule(name)]
+        _good(answer, ops.Ok)
+
+    def _schedules(self) -> Steps[list[Schedule]]:
+        """Every schedule, by name."""
+        return _good((yield ops.ListSchedules()), list)
+
+    def _fire(self, schedule: Schedule) -> Steps[bool]:
+        """Enqueue the job of a schedule whose time has come. Of many that try with the same
+        `next_at`, one does."""
+        job = replace(schedule.job, id=new_id(self._clock.now_ms()))
+        next_at = next_tick(schedule.cron, schedule.tz, schedule.next_at)
+        (answer,) = yield [ops.Fire(schedule.name, schedule.next_at, next_at, (job,))]
+        return _good(answer, ops.Fired).fired
+
+    # Upkeep -------------------------------------------------------------------------------------
+
+    def _maintain(self, *, limit: int = 1000) -> Steps[ops.Maintained]:
+        """Do what time asks for: due jobs, ended leases, expired jobs and slots, retention; at
+        most `limit` of each kind in each queue."""
+        keep = self.settings
+        op = ops.Maintain(
+            _whole("limit", limit, 1, 100_000),
+            None if keep.keep_done is None else span_ms("keep_done", keep.keep_done),
+            None if keep.keep_cancelled is None else span_ms("keep_cancelled", keep.keep_cancelled),
+            None if keep.keep_dead is None else span_ms("keep_dead", keep.keep_dead),
+        )
+        (answer,) = yield [op]
+        return _good(answer, ops.Maintained)
+
+    def _reconcile(
+        self, queue: str, *, tenant: str | None = None, group: str | None = None
+    ) -> Steps[dict[str, int]]:
+        """Recount the counters of a queue, a tenant or a group; answers with what was added to
+        those that were wrong."""
+        (answer,) = yield [ops.Reconcile(check_name("queue", queue), tenant, group)]
+        return _good(answer, ops.Corrected).by
+
+    def _reconcile_slots(self, scope: str, key: str) -> Steps[int]:
+        """Recount the slots under (scope, key); answers with the correction."""
+        (answer,) = yield [ops.ReconcileSlots(scope, key)]
+        return _good(answer, ops.Corrected).by.get("slots", 0)
+
+    # The public forms ---------------------------------------------------------------------------
+
+    enqueue, aenqueue = blocking(_enqueue), awaiting(_enqueue)
+    enqueue_many, aenqueue_many = blocking(_enqueue_many), awaiting(_enqueue_many)
+    claim, aclaim = blocking(_claim), awaiting(_claim)
+    ack, aack = blocking(_ack), awaiting(_ack)
+    ack_many, aack_many = blocking(_ack_many), awaiting(_ack_many)
+    fail, afail = blocking(_fail), awaiting(_fail)
+    fail_many, afail_many = blocking(_fail_many), awaiting(_fail_many)
+    extend, aextend = blocking(_extend), awaiting(_extend)
+    extend_many, aextend_many = blocking(_extend_many), awaiting(_extend_many)
+    release, arelease = blocking(_release), awaiting(_release)
+    progress, aprogress = blocking(_progress), awaiting(_progress)
+    get, aget = blocking(_get), awaiting(_get)
+    jobs, ajobs = blocking(_jobs), awaiting(_jobs)
+    stats, astats = blocking(_stats), awaiting(_stats)
+    tenants, atenants = blocking(_tenants), awaiting(_tenants)
+    groups, agroups = blocking(_groups), awaiting(_groups)
+    cancel, acancel = blocking(_cancel), awaiting(_cancel)
+    replay, areplay = blocking(_replay), awaiting(_replay)
+    delete, adelete = blocking(_delete), awaiting(_delete)
+    purge, apurge = blocking(_purge), awaiting(_purge)
+    set_limit, aset_limit = blocking(_set_limit), awaiting(_set_limit)
+    clear_limit, aclear_limit = blocking(_clear_limit), awaiting(_clear_limit)
+    limits, alimits = blocking(_limits), awaiting(_limits)
+    pause, apause = blocking(_pause), awaiting(_pause)
+    resume, aresume = blocking(_resume), awaiting(_resume)
+    take_slot, atake_slot = blocking(_take_slot), awaiting(_take_slot)
+    drop_slot, adrop_slot = blocking(_drop_slot), awaiting(_drop_slot)
+    slots, aslots = blocking(_slots), awaiting(_slots)
+    put_schedule, aput_schedule = blocking(_put_schedule), awaiting(_put_schedule)
+    drop_schedule, adrop_schedule = blocking(_drop_schedule), awaiting(_drop_schedule)
+    schedules, aschedules = blocking(_schedules), awaiting(_schedules)
+    fire, afire = blocking(_fire), awaiting(_fire)
+    maintain, amaintain = blocking(_maintain), awaiting(_maintain)
+    reconcile, areconcile = blocking(_reconcile), awaiting(_reconcile)
+    reconcile_slots, areconcile_slots = blocking(_reconcile_slots), awaiting(_reconcile_slots)
+
+
+def connect(
+    url: str | None = None, *, settings: Settings | None = None, clock: Clock | None = None
+) -> Queue:
+    """Open a queue by its URL: sqlite:///file.db or memory://. Without one, TENURE_URL counts."""
+    if settings is None:
+        settings = from_environment(os.environ, url=url)
+    elif url is not None:
+        settings = replace(settings, url=url)
+    clock = clock or SystemClock()
+    return Queue(open_engine(settings, clock), settings, clock)
+
+
+@functools.cache
+def _worker_of(pid: int) -> str:
+    return f"{socket.gethostname()}-{pid}"
+
+
+def default_worker() -> str:
+    """The name of this process, for those who give none."""
+    return _worker_of(os.getpid())
+
+
+def _good(answer: Any, kind: type[T]) -> T:
+    """The answer, or the error that it is."""
+    if isinstance(answer, TenureError):
+        raise answer
+    assert isinstance(answer, kind)
+    return answer
+
+
+def _errors(answers: Iterable[Any]) -> list[TenureError | None]:
+    return [answer if isinstance(answer, TenureError) else None for answer in answers]
+
+
+def _as_enqueued(spec: JobSpec, enqueued: ops.Enqueued) -> Job:
+    """The job that an Enqueue made, without reading it back."""
+    now = enqueued.at
+    return Job(
+        id=spec.id,
+        queue=spec.queue,
+        state=State.WAITING if spec.after else State.PENDING,
+        raw_payload=spec.payload,
+        priority=spec.priority,
+        run_at=spec.starts_at(now),
+        created_at=now,
+        updated_at=now,
+        attempts=0,
+        max_attempts=spec.max_attempts,
+        tenant=spec.tenant,
+        group=spec.group,
+        kind=spec.kind,
+        expires_at=None if spec.expires_in_ms is None else now + spec.expires_in_ms,
+        unique_key=spec.unique_key,
+        timeout_ms=spec.timeout_ms,
+        backoff=spec.backoff,
+        after=spec.after,
+        if_parent_fails=spec.if_parent_fails,
+    )
+
+
+def _at_index(error: InvalidInput, index: int) -> InvalidInput:
+    return type(error)(f"jobs[{index}].{error.field}", error.message.partition(": ")[2])
+
+
+def _fail_op(
+    job: Job | Lease, error: str | BaseException, retry_in: Seconds | None, fatal: bool
+) -> ops.Fail:
+    message, kind, trace = str(error), "", ""
+    if isinstance(error, BaseException):
+        kind = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
+        trace = "".join(tracebacks.format_exception(error))
+    return ops.Fail(
+        job.id,
+        job.token,
+        _clean(message[:MAX_FAILURE_TEXT]),
+        kind[:MAX_FAILURE_TEXT],
+        _clean(trace[-MAX_FAILURE_TEXT:]),
+        None if retry_in is None else span_ms("retry_in", retry_in),
+        bool(fatal),
+    )
+
+
+def _clean(text: str) -> str:
+    """What an error says is stored, whatever it is made of."""
+    return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
+
+
+def _ids(jobs: Iterable[str | Job], field: str) -> tuple[str, ...]:
+    if isinstance(jobs, str):
+        raise InvalidInput(field, "must be a list of job ids, not one id")
+    return tuple(job.id if isinstance(job, Job) else check_name(field, job) for job in jobs)
+
+
+def _several(field: str, names: str | Sequence[str]) -> Sequence[str]:
+    names = [names] if isinstance(names, str) else names
+    if not names:
+        raise InvalidInput(field, "name at least one queue")
+    return names
+
+
+def _states(state: str | Sequence[str] | None) -> tuple[State, ...]:
+    if state is None:
+        return ()
+    try:
+        return tuple(State(one) for one in ([state] if isinstance(state, str) else state))
+    except ValueError:
+        known = ", ".join(State)
+        raise InvalidInput("state", f"{state!r} is not one of {known}") from None
+
+
+def _one_of(field: str, value: Any, allowed: Sequence[Any]) -> Any:
+    if value not in allowed:
+        raise InvalidInput(field, f"{value!r} is not one of {', '.join(map(repr, allowed))}")
+    return value
+
+
+def _whole(field: str, value: int, least: int, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise InvalidInput(field, f"{value!r} must be a whole number from {least} to {most:,}")
+    return value
+
+
+def _scope(queue: str, tenant: str | None, group: str | None) -> tuple[str | None, str | None]:
+    """Whom a limit is for: a group without a tenant is that group of every tenant."""
+    check_name("queue", queue)
+    if group is not None:
+        check_name("group", group)
+        tenant = "*" if tenant is None else tenant
+    if tenant is not None:
+        check_label("tenant", tenant)
+    return tenant, group
+
+
+def _one_scope(queue: str, tenant: str | None, group: str | None) -> tuple[str | None, str | None]:
+    if group == "*" or (tenant == "*" and group is None):
+        raise InvalidInput("pause", "pause the whole queue, or one tenant or group by name")
+    return _scope(queue, tenant, group)
+
+
+def _deleting(states: tuple[State, ...]) -> Callable[[tuple[str, ...]], Op]:
+    return lambda ids: ops.Delete(ids, states)

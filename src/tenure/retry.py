@@ -1,0 +1,98 @@
+"""How long a failed job waits before its next attempt.
+
+A policy is data, kept with the job, so that every engine and every language computes the same
+delay. Jitter is drawn from the job's id and attempt: spread over jobs, yet the same wherever
+it is computed.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from typing import Annotated, Literal
+
+import msgspec
+
+from tenure.errors import InvalidInput
+
+DAY_MS = 86_400_000
+
+
+class Backoff(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A retry policy; make one with fixed, linear, quadratic or exponential."""
+
+    kind: Literal["fixed", "linear", "quadratic", "exponential"]
+    base_ms: Annotated[int, msgspec.Meta(ge=0, le=365 * DAY_MS)]
+    factor: Annotated[float, msgspec.Meta(ge=1, le=1000)] = 2.0
+    max_ms: Annotated[int, msgspec.Meta(ge=0, le=365 * DAY_MS)] = DAY_MS
+    jitter: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
+
+    def delay_ms(self, attempt: int, seed: str) -> int:
+        """The wait after failed attempt number `attempt` (from 1) of the job `seed`."""
+        match self.kind:
+            case "fixed":
+                growth = 1.0
+            case "linear":
+                growth = float(attempt)
+            case "quadratic":
+                growth = float(attempt * attempt)
+            case "exponential":
+                exponent = (attempt - 1) * math.log2(self.factor)
+                growth = self.factor ** (attempt - 1) if exponent < 60 else math.inf
+        delay = min(self.base_ms * growth if self.base_ms else 0.0, float(self.max_ms))
+        if self.jitter:
+            draw = zlib.crc32(f"{seed}:{attempt}".encode()) / 0xFFFF_FFFF
+            delay += delay * self.jitter * (2 * draw - 1)
+        return round(delay)
+
+
+def fixed(seconds: float, *, jitter: float = 0.0) -> Backoff:
+    """The same wait after every failure."""
+    return _backoff("fixed", seconds, jitter=jitter)
+
+
+def linear(seconds: float, *, max: float = 86_400, jitter: float = 0.0) -> Backoff:
+    """seconds x attempt."""
+    return _backoff("linear", seconds, max_seconds=max, jitter=jitter)
+
+
+def quadratic(seconds: float = 1, *, max: float = 86_400, jitter: float = 0.0) -> Backoff:
+    """seconds x attempt x attempt."""
+    return _backoff("quadratic", seconds, max_seconds=max, jitter=jitter)
+
+
+def exponential(
+    seconds: float, *, factor: float = 2.0, max: float = 86_400, jitter: float = 0.0
+) -> Backoff:
+    """seconds, then `factor` times as long after each further failure."""
+    return _backoff("exponential", seconds, factor=factor, max_seconds=max, jitter=jitter)
+
+
+def _backoff(
+    kind: Literal["fixed", "linear", "quadratic", "exponential"],
+    seconds: float,
+    *,
+    factor: float = 2.0,
+    max_seconds: float = 86_400,
+    jitter: float = 0.0,
+) -> Backoff:
+    policy = {
+        "kind": kind,
+        "base_ms": _milliseconds("seconds", seconds),
+        "factor": float(factor),
+        "max_ms": _milliseconds("max", max_seconds),
+        "jitter": float(jitter),
+    }
+    try:
+        return msgspec.convert(policy, Backoff)
+    except msgspec.ValidationError as error:
+        raise InvalidInput("backoff", str(error)) from None
+
+
+def _milliseconds(field: str, seconds: float) -> int:
+    if not math.isfinite(seconds):
+        raise InvalidInput(f"backoff {field}", f"{seconds} is not a finite number of seconds")
+    return round(seconds * 1000)
+
+
+DEFAULT_BACKOFF = Backoff("exponential", 5_000, factor=3.0, max_ms=3_600_000, jitter=0.1)

@@ -1,0 +1,67 @@
+"""Every setting, in one table: its name, type, default and meaning.
+
+The environment is read here and nowhere else: `TENURE_` and the name in capitals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from tenure.errors import InvalidInput
+
+PREFIX = "TENURE_"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a handle is opened with."""
+
+    url: Annotated[str, Meta(description="Where the jobs are.")] = "sqlite:///tenure.db"
+    lease: Annotated[float, Meta(gt=0, description="Seconds of a lease if none are given.")] = 60.0
+    payload_limit: Annotated[
+        int, Meta(ge=1, le=2**30, description="Bytes of JSON in a payload or a result.")
+    ] = 1_048_576
+    keep_done: Annotated[float | None, Meta(description="Seconds that done jobs are kept.")] = (
+        7 * 86_400.0
+    )
+    keep_cancelled: Annotated[
+        float | None, Meta(description="Seconds that cancelled jobs are kept.")
+    ] = 7 * 86_400.0
+    keep_dead: Annotated[float | None, Meta(description="Seconds that dead jobs are kept.")] = (
+        30 * 86_400.0
+    )
+    max_waiting: Annotated[
+        int, Meta(ge=1, description="Operations that may wait for a commit before Busy.")
+    ] = 100_000
+    max_waiting_bytes: Annotated[
+        int, Meta(ge=1, description="Payload bytes that may wait for a commit before Busy.")
+    ] = 256 * 1_048_576
+    busy_timeout: Annotated[
+        float, Meta(ge=0, description="Seconds to wait for a store that another has locked.")
+    ] = 30.0
+    sweep: Annotated[
+        int, Meta(ge=1, description="Due jobs and ended leases that one claim looks after.")
+    ] = 1_000
+
+
+def from_environment(environ: Mapping[str, str], **given: Any) -> Settings:
+    """Settings from the environment; what is `given` and not None comes first."""
+    values: dict[str, Any] = {}
+    for field in msgspec.structs.fields(Settings):
+        name = PREFIX + field.name.upper()
+        if name in environ:
+            text = environ[name]
+            values[field.name] = None if text == "none" else text
+            _check({field.name: values[field.name]}, name)
+    values |= {name: value for name, value in given.items() if value is not None}
+    return _check(values, "settings")
+
+
+def _check(values: dict[str, Any], where: str) -> Settings:
+    try:
+        return msgspec.convert(values, Settings, strict=False)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(where, str(error)) from None

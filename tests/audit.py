@@ -1,0 +1,114 @@
+"""Look into a SQLite file, past the engine, for anything that its own books do not bear out."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+STATES = ("waiting", "delayed", "ready", "leased", "done", "dead", "cancelled")
+
+
+def audit(path: Path) -> list[str]:
+    """What is wrong with the file; nothing, if the engine keeps its promises."""
+    with closing(sqlite3.connect(path)) as db:
+        return [
+            *_counters(db),
+            *_heads(db),
+            *_open_lanes(db),
+            *_jobs(db),
+            *_keys(db),
+            *_slots(db),
+            *(
+                f"integrity: {row[0]}"
+                for row in db.execute("PRAGMA integrity_check")
+                if row[0] != "ok"
+            ),
+        ]
+
+
+def _counters(db: sqlite3.Connection) -> list[str]:
+    wrong = []
+    sources = {
+        "tenure_lanes": "SELECT count(*) FROM tenure_jobs WHERE lane = b.id AND state = {}",
+        "tenure_tenants": "SELECT count(*) FROM tenure_jobs j JOIN tenure_lanes l ON l.id = j.lane "
+        "WHERE l.tenant = b.id AND j.state = {}",
+        "tenure_queues": "SELECT count(*) FROM tenure_jobs WHERE queue = b.id AND state = {}",
+    }
+    for table, source in sources.items():
+        for code, state in enumerate(STATES):
+            found = f"({source.format(code)})"
+            for row in db.execute(
+                f"SELECT b.id, b.{state}, {found} FROM {table} b WHERE b.{state} <> {found}"
+            ):
+                wrong.append(f"{table} {row[0]} counts {row[1]} {state}, but there are {row[2]}")
+    return wrong
+
+
+def _heads(db: sqlite3.Connection) -> list[str]:
+    wrong = []
+    for lane, priority, seq in db.execute("SELECT id, head_priority, head_seq FROM tenure_lanes"):
+        head = db.execute(
+            "SELECT priority, seq FROM tenure_jobs WHERE lane = ? AND state = 2 "
+            "ORDER BY priority, seq LIMIT 1",
+            (lane,),
+        ).fetchone() or (None, None)
+        if head != (priority, seq):
+            wrong.append(f"lane {lane} has head {(priority, seq)}, but it is {head}")
+    return wrong
+
+
+def _open_lanes(db: sqlite3.Connection) -> list[str]:
+    return [
+        f"tenant {row[0]} has {row[1]} open lanes, but there are {row[2]}"
+        for row in db.execute(
+            "SELECT * FROM (SELECT t.id, t.open_lanes, (SELECT count(*) FROM tenure_lanes l "
+            "WHERE l.tenant = t.id AND l.ready > 0 AND (l.max_leased IS NULL OR "
+            "l.leased < l.max_leased)) AS found FROM tenure_tenants t) WHERE open_lanes <> found"
+        )
+    ]
+
+
+def _jobs(db: sqlite3.Connection) -> list[str]:
+    return [
+        f"job {row[0]}: {row[1]}"
+        for row in db.execute(
+            """
+            SELECT id, 'attempts above max_attempts' FROM tenure_jobs
+                WHERE attempts > max_attempts OR attempts < 0
+            UNION ALL SELECT id, 'pending with its attempts used up' FROM tenure_jobs
+                WHERE state IN (1, 2) AND attempts >= max_attempts
+            UNION ALL SELECT id, 'leased without a worker or token' FROM tenure_jobs
+                WHERE state = 3 AND (worker = '' OR token = 0)
+            UNION ALL SELECT id, 'waits for nothing' FROM tenure_jobs j WHERE state = 0
+                AND NOT EXISTS (SELECT 1 FROM tenure_deps WHERE child = j.seq)
+            UNION ALL SELECT id, 'waits, but is not waiting' FROM tenure_jobs j WHERE state <> 0
+                AND EXISTS (SELECT 1 FROM tenure_deps WHERE child = j.seq)
+            UNION ALL SELECT id, 'has no payload' FROM tenure_jobs j WHERE payload IS NULL
+                AND NOT EXISTS (SELECT 1 FROM tenure_payloads p WHERE p.seq = j.seq)
+            UNION ALL SELECT seq, 'is gone, but its payload is not' FROM tenure_payloads
+                WHERE seq NOT IN (SELECT seq FROM tenure_jobs)
+            UNION ALL SELECT parent, 'is gone or done, but a child waits for it' FROM tenure_deps
+                WHERE parent NOT IN (SELECT seq FROM tenure_jobs WHERE state <> 4)
+            UNION ALL SELECT id, 'in the wrong queue' FROM tenure_jobs j WHERE queue <> (
+                SELECT t.queue FROM tenure_lanes l JOIN tenure_tenants t ON t.id = l.tenant
+                WHERE l.id = j.lane)
+            """
+        )
+    ]
+
+
+def _keys(db: sqlite3.Connection) -> list[str]:
+    held = set(db.execute("SELECT unique_key, seq FROM tenure_keys"))
+    live = set(
+        db.execute(
+            "SELECT unique_key, seq FROM tenure_jobs WHERE unique_key IS NOT NULL AND state <= 3"
+        )
+    )
+    return [f"unique key {key} is not held as it should" for key in held ^ live]
+
+
+def _slots(db: sqlite3.Connection) -> list[str]:
+    counted = set(db.execute("SELECT scope, key, count FROM tenure_slot_counts"))
+    found = set(db.execute("SELECT scope, key, count(*) FROM tenure_slots GROUP BY scope, key"))
+    return [f"slots {row} do not add up" for row in counted ^ found]

@@ -1,0 +1,329 @@
+"""Random operations on SQLite and on the reference model side by side, with one hand-moved clock:
+every answer and the whole state must be the same after every step."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from tenure import ops
+from tenure.engines.memory import MemoryEngine
+from tenure.engines.sqlite.engine import SqliteEngine
+from tenure.job import JobSpec, Lease, State
+from tenure.retry import Backoff
+from tenure.settings import Settings
+from tenure.testing import ManualClock
+from tests.audit import audit
+
+IDS = [f"job-{letter}" for letter in "abcdefghij"]
+QUEUES, TENANTS, GROUPS = ["mail", "web"], ["", "acme", "bolt", "cask"], ["", "g", "h"]
+PAYLOADS = [msgspec.Raw(b"{}"), msgspec.Raw(b'{"n":1}'), msgspec.Raw(b'"' + b"x" * 2000 + b'"')]
+
+spans = st.sampled_from([1, 500, 1000, 5000, 60_000])
+queues = st.sampled_from(QUEUES)
+tenants = st.sampled_from(TENANTS)
+groups = st.sampled_from(GROUPS)
+ids = st.sampled_from(IDS)
+some_ids = st.lists(ids, max_size=4).map(tuple)
+backoffs = st.sampled_from(
+    [None, Backoff("fixed", 0), Backoff("linear", 500), Backoff("exponential", 1000, jitter=0.5)]
+)
+specs = st.builds(
+    JobSpec,
+    id=ids,
+    queue=queues,
+    payload=st.sampled_from(PAYLOADS),
+    tenant=tenants,
+    group=groups,
+    kind=st.sampled_from(["", "welcome"]),
+    priority=st.sampled_from([-5, 0, 0, 0, 7]),
+    max_attempts=st.integers(1, 3),
+    delay_ms=st.sampled_from([0, 0, 0, 500, 5000]),
+    run_at=st.sampled_from([None, None, None, 0]),
+    expires_in_ms=st.sampled_from([None, None, None, 800, 5000]),
+    unique_key=st.sampled_from([None, None, "k", "l"]),
+    after=st.one_of(st.just(()), st.lists(ids, max_size=2, unique=True).map(tuple)),
+    if_parent_fails=st.sampled_from(["wait", "cancel", "run"]),
+    timeout_ms=st.sampled_from([None, 1000]),
+    backoff=backoffs,
+)
+leases_of = st.integers(0, 30)
+scopes = st.sampled_from(
+    [
+        (None, None),
+        ("", None),
+        ("acme", None),
+        ("*", None),
+        ("acme", "g"),
+        ("*", "g"),
+        ("", "h"),
+        ("*", "*"),
+        ("bolt", "*"),
+    ]
+)
+named_scopes = st.sampled_from([(None, None), ("acme", None), ("acme", "g"), ("*", "g"), ("", "h")])
+
+
+class SameAsTheModel(RuleBasedStateMachine):
+    """What the model answers, SQLite answers."""
+
+    sweep = 1000
+    batches = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = ManualClock()
+        self.folder = tempfile.TemporaryDirectory()
+        self.path = Path(self.folder.name) / "jobs.db"
+        self.model = MemoryEngine(self.clock, self.sweep)
+        self.engine = SqliteEngine(self.path, Settings(sweep=self.sweep), self.clock)
+        self.leases = [Lease("nobody", 1)]
+        self.waiting: list[ops.Op] = []
+
+    def teardown(self) -> None:
+        self.flush()
+        assert audit(self.path) == []
+        self.engine.close()
+        self.folder.cleanup()
+
+    def do(self, op: ops.Op, *, hold: bool) -> None:
+        """Apply an operation, or keep it back to be applied in one batch with the next."""
+        self.waiting.append(op)
+        if not (hold and self.batches):
+            self.flush()
+
+    def flush(self) -> None:
+        batch, self.waiting = self.waiting, []
+        if not batch:
+            return
+        expected = [answer for op in batch for answer in self.model.apply([op])]
+        answers = self.engine.apply(batch)
+        assert answers == expected
+        for answer in answers:
+            if isinstance(answer, ops.Leased):
+                self.leases += [Lease(job.id, job.token) for job in answer.jobs]
+
+    def lease(self, n: int) -> Lease:
+        return self.leases[-1 - n % len(self.leases)]
+
+    @invariant()
+    def the_whole_state_is_the_same(self) -> None:
+        if self.waiting:
+            return
+        queries: list[ops.Query] = [
+            ops.ListJobs(limit=100),
+            ops.GetStats(),
+            ops.ListLimits(),
+            ops.ListSchedules(),
+            ops.ListSlots("team", "acme"),
+        ]
+        for queue in QUEUES:
+            queries.append(ops.ListTenants(queue))
+            queries += [ops.ListGroups(queue, tenant) for tenant in TENANTS]
+        for query in queries:
+            assert self.engine.read(query) == self.model.read(query)
+
+    @initialize()
+    def start(self) -> None:
+        assert self.engine.read(ops.GetStats()) == []
+
+    hold = st.booleans()
+
+    @rule(
+        jobs=st.lists(specs, min_size=1, max_size=4),
+        skip=st.booleans(),
+        made_up=st.integers(0, 10**6),
+        hold=hold,
+    )
+    def enqueue(self, jobs: list[JobSpec], skip: bool, made_up: int, hold: bool) -> None:
+        if made_up % 3 == 0:
+            jobs = [
+                msgspec.structs.replace(spec, id=f"{made_up}-{n}-{len(self.leases)}", after=())
+                for n, spec in enumerate(jobs)
+            ]
+        self.do(ops.Enqueue(tuple(jobs), "skip" if skip else "error"), hold=hold)
+
+    @rule(
+        names=st.lists(queues, min_size=1, max_size=2, unique=True),
+        worker=st.sampled_from(["w1", "w2"]),
+        lease_ms=spans,
+        limit=st.integers(1, 6),
+        tenant=st.one_of(st.none(), st.none(), tenants),
+        not_groups=st.lists(groups, max_size=2).map(tuple),
+        hold=hold,
+    )
+    def claim(self, names: list[str], hold: bool, **rest: Any) -> None:
+        self.do(ops.Claim(queues=tuple(names), **rest), hold=hold)
+
+    @rule(
+        n=leases_of,
+        result=st.sampled_from([None, msgspec.Raw(b"1")]),
+        then=st.lists(specs, max_size=1).map(tuple),
+        keep=st.booleans(),
+        hold=hold,
+    )
+    def ack(self, n: int, hold: bool, **rest: Any) -> None:
+        lease = self.lease(n)
+        self.do(ops.Ack(lease.id, lease.token, **rest), hold=hold)
+
+    @rule(
+        n=leases_of,
+        message=st.just("boom"),
+        retry_in_ms=st.sampled_from([None, None, 0, 1000]),
+        fatal=st.sampled_from([False, False, True]),
+        hold=hold,
+    )
+    def fail(self, n: int, hold: bool, **rest: Any) -> None:
+        lease = self.lease(n)
+        self.do(ops.Fail(lease.id, lease.token, **rest), hold=hold)
+
+    @rule(n=leases_of, lease_ms=spans, hold=hold)
+    def extend(self, n: int, lease_ms: int, hold: bool) -> None:
+        lease = self.lease(n)
+        self.do(ops.Extend(lease.id, lease.token, lease_ms), hold=hold)
+
+    @rule(n=leases_of, delay_ms=st.sampled_from([0, 1000]), hold=hold)
+    def release(self, n: int, delay_ms: int, hold: bool) -> None:
+        lease = self.lease(n)
+        self.do(ops.Release(lease.id, lease.token, delay_ms), hold=hold)
+
+    @rule(n=leases_of, percent=st.integers(0, 100), note=st.sampled_from([None, "x"]), hold=hold)
+    def progress(self, n: int, percent: int, note: str | None, hold: bool) -> None:
+        lease = self.lease(n)
+        self.do(ops.Progress(lease.id, lease.token, percent, note), hold=hold)
+
+    @rule(ids=some_ids, what=st.sampled_from([ops.Cancel, ops.Replay]), hold=hold)
+    def change(self, ids: tuple[str, ...], what: Any, hold: bool) -> None:
+        self.do(what(ids), hold=hold)
+
+    @rule(
+        ids=some_ids,
+        states=st.sampled_from([(), (State.DONE,), (State.DEAD, State.PENDING)]),
+        hold=hold,
+    )
+    def delete(self, ids: tuple[str, ...], states: tuple[State, ...], hold: bool) -> None:
+        self.do(ops.Delete(ids, states), hold=hold)
+
+    @rule(
+        queue=queues,
+        scope=scopes,
+        concurrency=st.sampled_from([None, 1, 2]),
+        rate=st.sampled_from([None, 1, 3]),
+        weight=st.sampled_from([None, 1, 3]),
+        hold=hold,
+    )
+    def set_limit(
+        self, queue: str, scope: tuple[str | None, str | None], hold: bool, **bounds: Any
+    ) -> None:
+        if scope != (None, None):
+            bounds["rate"] = None
+        if scope[0] is None or scope[1] is not None:
+            bounds["weight"] = None
+        per_ms = None if bounds["rate"] is None else 2000
+        self.do(ops.SetLimit(queue, *scope, **bounds, per_ms=per_ms), hold=hold)
+
+    @rule(queue=queues, scope=scopes, hold=hold)
+    def clear_limit(self, queue: str, scope: tuple[str | None, str | None], hold: bool) -> None:
+        self.do(ops.ClearLimit(queue, *scope), hold=hold)
+
+    @rule(
+        queue=queues, scope=named_scopes, what=st.sampled_from([ops.Pause, ops.Resume]), hold=hold
+    )
+    def pause_or_resume(
+        self, queue: str, scope: tuple[str | None, str | None], what: Any, hold: bool
+    ) -> None:
+        self.do(what(queue, *scope), hold=hold)
+
+    @rule(
+        holder=st.sampled_from(["a", "b", "c"]),
+        ttl_ms=spans,
+        limit=st.sampled_from([None, 1, 2]),
+        hold=hold,
+    )
+    def take_slot(self, hold: bool, **rest: Any) -> None:
+        self.do(ops.TakeSlot("team", "acme", **rest), hold=hold)
+
+    @rule(holder=st.sampled_from(["a", "b", "c"]), hold=hold)
+    def drop_slot(self, holder: str, hold: bool) -> None:
+        self.do(ops.DropSlot("team", "acme", holder), hold=hold)
+
+    @rule(spec=specs, name=st.sampled_from(["nightly", "hourly"]), in_ms=spans, hold=hold)
+    def put_schedule(self, spec: JobSpec, name: str, in_ms: int, hold: bool) -> None:
+        next_at = self.clock.now_ms() + in_ms
+        self.do(ops.PutSchedule(ops.Schedule(name, "* * * * *", spec, next_at)), hold=hold)
+
+    @rule(name=st.sampled_from(["nightly", "hourly"]), hold=hold)
+    def drop_schedule(self, name: str, hold: bool) -> None:
+        self.do(ops.DropSchedule(name), hold=hold)
+
+    @rule(name=st.sampled_from(["nightly", "hourly"]), spec=specs, hold=hold)
+    def fire(self, name: str, spec: JobSpec, hold: bool) -> None:
+        known = {s.name: s for s in self.model.read(ops.ListSchedules())}  # type: ignore[union-attr]
+        tick = known[name].next_at if name in known else 0
+        self.do(ops.Fire(name, tick, tick + 60_000, (spec,)), hold=hold)
+
+    @rule(keep_ms=st.sampled_from([None, 0, 5000]), hold=hold)
+    def maintain(self, keep_ms: int | None, hold: bool) -> None:
+        self.do(ops.Maintain(self.sweep, keep_ms, keep_ms, keep_ms), hold=hold)
+
+    @rule(queue=queues, tenant=st.sampled_from([None, "acme"]), hold=hold)
+    def reconcile(self, queue: str, tenant: str | None, hold: bool) -> None:
+        self.do(ops.Reconcile(queue, tenant), hold=hold)
+        self.do(ops.ReconcileSlots("team", "acme"), hold=hold)
+
+    @rule(seconds=st.sampled_from([0.001, 0.5, 1, 5, 60, -3]))
+    def time_passes(self, seconds: float) -> None:
+        self.flush()
+        self.clock.advance(seconds)
+
+    @rule(
+        queue=st.one_of(st.none(), queues),
+        states=st.lists(st.sampled_from(list(State)), max_size=2, unique=True).map(tuple),
+        tenant=st.one_of(st.none(), tenants),
+        group=st.one_of(st.none(), groups),
+        limit=st.integers(1, 3),
+    )
+    def list_pages(
+        self,
+        queue: str | None,
+        states: tuple[State, ...],
+        tenant: str | None,
+        group: str | None,
+        limit: int,
+    ) -> None:
+        self.flush()
+        where = ops.Filter(queue, states, tenant, group)
+        cursor: str | None = None
+        while True:
+            for kind in (ops.FindIds, ops.ListJobs):
+                query = kind(where, limit, cursor)
+                found = self.engine.read(query)
+                assert found == self.model.read(query)
+            if not isinstance(found, ops.Page) or found.cursor is None:
+                break
+            cursor = found.cursor
+
+
+class SameWithSmallSweeps(SameAsTheModel):
+    """The same where a claim looks after few due jobs, so that it meets some unswept."""
+
+    sweep = 1
+    batches = False
+
+
+_SETTINGS = settings(
+    max_examples=150,
+    stateful_step_count=60,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+TestSameAsTheModel = SameAsTheModel.TestCase
+TestSameAsTheModel.settings = _SETTINGS
+TestSameWithSmallSweeps = SameWithSmallSweeps.TestCase
+TestSameWithSmallSweeps.settings = _SETTINGS
