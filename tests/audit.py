@@ -59,14 +59,29 @@ def _heads(db: sqlite3.Connection) -> list[str]:
 
 
 def _open_lanes(db: sqlite3.Connection) -> list[str]:
-    return [
+    room = "({0}.max_leased IS NULL OR {0}.leased < {0}.max_leased)"
+    wrong = [
+        f"lane {row[0]} is wrongly {'open' if row[1] else 'closed'}"
+        for row in db.execute(
+            f"SELECT id, open FROM tenure_lanes l WHERE open <> (ready > 0 AND {room.format('l')})"
+        )
+    ]
+    wrong += [
+        f"tenant {row[0]} is wrongly {'open' if row[1] else 'closed'}"
+        for row in db.execute(
+            "SELECT id, open FROM tenure_tenants t "
+            f"WHERE open <> (open_lanes > 0 AND {room.format('t')})"
+        )
+    ]
+    wrong += [
         f"tenant {row[0]} has {row[1]} open lanes, but there are {row[2]}"
         for row in db.execute(
             "SELECT * FROM (SELECT t.id, t.open_lanes, (SELECT count(*) FROM tenure_lanes l "
-            "WHERE l.tenant = t.id AND l.ready > 0 AND (l.max_leased IS NULL OR "
-            "l.leased < l.max_leased)) AS found FROM tenure_tenants t) WHERE open_lanes <> found"
+            "WHERE l.tenant = t.id AND l.open) AS found FROM tenure_tenants t) "
+            "WHERE open_lanes <> found"
         )
     ]
+    return wrong
 
 
 def _jobs(db: sqlite3.Connection) -> list[str]:

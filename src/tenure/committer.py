@@ -2,7 +2,8 @@
 
 Callers, threads or tasks, hand in operations and wait. One thread takes all that is waiting,
 applies it as one batch, and answers after it is durable. There is no timer: the batch is whatever
-came in meanwhile.
+came in meanwhile. A thread that comes alone, with nobody before it, applies its own and is spared
+the way through another thread.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from tenure import ops
 from tenure.engines import Engine
 from tenure.errors import Busy, Closed, TenureError
+from tenure.job import JobSpec
 from tenure.ops import Answer, Op
 
 MAX_BATCH = 2_000  # operations of one transaction, but for a call that is larger by itself
@@ -41,7 +43,7 @@ class Ticket:
 
     def __init__(self, batch: Sequence[Op]) -> None:
         self.batch = batch
-        self.bytes = sum(map(_bytes_of, batch))
+        self.bytes = _bytes_of(batch)
         self.answers: list[Answer] = []
         self.error: BaseException | None = None
         self.abandoned = False
@@ -66,6 +68,7 @@ class Committer:
 
     def _start_anew(self) -> None:
         self._lock = threading.Lock()
+        self._turn = threading.Lock()  # held while a batch is applied
         self._inbox: queue.SimpleQueue[Ticket | None] = queue.SimpleQueue()
         self._waiting = 0
         self._waiting_bytes = 0
@@ -76,6 +79,13 @@ class Committer:
         """Have the operations committed, and wait for the answers."""
         if not batch:
             return []
+        self._check_process()
+        if not self._waiting and self._turn.acquire(blocking=False):
+            try:
+                self._check_open()
+                return self._engine.apply(batch)
+            finally:
+                self._turn.release()
         ticket = Ticket(batch)
         ticket.event = threading.Lock()
         ticket.event.acquire()
@@ -93,6 +103,7 @@ class Committer:
         """The same for a task."""
         if not batch:
             return []
+        self._check_process()
         ticket = Ticket(batch)
         ticket.loop = asyncio.get_running_loop()
         ticket.future = ticket.loop.create_future()
@@ -103,12 +114,17 @@ class Committer:
             self._abandon(ticket)
             raise
 
-    def _submit(self, ticket: Ticket) -> None:
+    def _check_process(self) -> None:
         if self._pid != os.getpid():
             self._start_anew()  # a fork has none of its parent's threads
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed("this queue handle was closed")
+
+    def _submit(self, ticket: Ticket) -> None:
         with self._lock:
-            if self._closed:
-                raise Closed("this queue handle was closed")
+            self._check_open()
             full = self._waiting >= self._max_waiting or self._waiting_bytes >= self._max_bytes
             if full:
                 raise Busy(
@@ -132,21 +148,24 @@ class Committer:
             self._inbox.put(None)
         if thread is not None and self._pid == os.getpid():
             thread.join()
+        with self._turn:
+            pass  # nobody is in the middle of a batch
 
     def _work(self) -> None:
         inbox = self._inbox
         open_ = True
         while open_:
             tickets = [inbox.get()]
-            size = 0
-            while size < MAX_BATCH:
-                try:
-                    tickets.append(inbox.get_nowait())
-                except queue.Empty:
-                    break
-                size += len(tickets[-1].batch) if tickets[-1] is not None else 0
-            open_ = None not in tickets
-            self._commit([ticket for ticket in tickets if ticket is not None])
+            with self._turn:
+                size = 0
+                while size < MAX_BATCH:
+                    try:
+                        tickets.append(inbox.get_nowait())
+                    except queue.Empty:
+                        break
+                    size += len(tickets[-1].batch) if tickets[-1] is not None else 0
+                open_ = None not in tickets
+                self._commit([ticket for ticket in tickets if ticket is not None])
 
     def _commit(self, tickets: list[Ticket]) -> None:
         with self._lock:
@@ -157,9 +176,12 @@ class Committer:
             return
         tickets.sort(key=lambda ticket: ticket.rank)
         try:
-            answers = iter(self._engine.apply([op for ticket in tickets for op in ticket.batch]))
+            answers = self._engine.apply([op for ticket in tickets for op in ticket.batch])
+            start = 0
             for ticket in tickets:
-                ticket.answers = [next(answers) for _ in ticket.batch]
+                end = start + len(ticket.batch)
+                ticket.answers = answers[start:end]
+                start = end
         except TenureError as error:
             for ticket in tickets:
                 ticket.error = error
@@ -221,9 +243,17 @@ class Committer:
             self._submit(Ticket(leases))
 
 
-def _bytes_of(op: Op) -> int:
-    if isinstance(op, ops.Enqueue | ops.Fire):
-        return sum(len(job.payload) for job in op.jobs)
-    if isinstance(op, ops.Ack):
-        return len(op.result or b"") + sum(len(job.payload) for job in op.then)
-    return 0
+def _bytes_of(batch: Sequence[Op]) -> int:
+    """The payloads and results that a batch holds in memory."""
+    total = 0
+    for op in batch:
+        if isinstance(op, ops.Ack):
+            total += 0 if op.result is None else len(op.result)
+            total += _payload_bytes(op.then)
+        elif isinstance(op, ops.Enqueue):
+            total += _payload_bytes(op.jobs)
+    return total
+
+
+def _payload_bytes(jobs: Sequence[JobSpec]) -> int:
+    return sum([len(job.payload) for job in jobs]) if jobs else 0

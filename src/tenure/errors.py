@@ -56,6 +56,11 @@ class InvalidInput(TenureError, ValueError):
     def __init__(self, field: str, reason: str) -> None:
         super().__init__(f"{field}: {reason}", field=field)
         self.field = field
+        self.reason = reason
+
+    def within(self, what: str) -> InvalidInput:
+        """The same error, of one part of a larger input."""
+        return type(self)(f"{what}.{self.field}", self.reason)
 
 
 class InvalidPayload(InvalidInput):

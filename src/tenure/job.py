@@ -3,15 +3,18 @@ back (Job); and the limits on each."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import random
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import astuple
 
 from tenure.errors import DependencyCycle, InvalidInput, InvalidPayload, PayloadTooLarge
 from tenure.retry import Backoff
@@ -82,11 +85,11 @@ class Job(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     group: str = ""
     kind: str = ""
     started_at: int | None = None
-    finished_at: int | None = None
-    expires_at: int | None = None
     lease_until: int | None = None
     token: int = 0
     worker: str = ""
+    finished_at: int | None = None
+    expires_at: int | None = None
     unique_key: str | None = None
     timeout_ms: int | None = None
     backoff: Backoff | None = None
@@ -100,12 +103,12 @@ class Job(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     @property
     def payload(self) -> Any:
         """What the job was enqueued with."""
-        return msgspec.json.decode(self.raw_payload)
+        return _decode(self.raw_payload)
 
     @property
     def result(self) -> Any:
         """What it was acknowledged with, or None."""
-        return None if self.raw_result is None else msgspec.json.decode(self.raw_result)
+        return None if self.raw_result is None else _decode(self.raw_result)
 
     @property
     def error(self) -> str | None:
@@ -116,22 +119,26 @@ class Job(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 class NewJob(msgspec.Struct, kw_only=True, gc=False):
     """A job to be enqueued. Spans (`delay`, `expires_in`, `timeout`) are in seconds."""
 
-    queue: str
     payload: Any = None
+    queue: str
     kind: str = ""
     tenant: str = ""
     group: str = ""
     priority: int = 0
+    max_attempts: int = 3
     delay: float | timedelta = 0
     run_at: datetime | None = None
     id: str | None = None
     unique_key: str | None = None
     after: list[str] | tuple[str, ...] = ()
     if_parent_fails: IfParentFails = "wait"
-    max_attempts: int = 3
     backoff: Backoff | None = None
     expires_in: float | timedelta | None = None
     timeout: float | timedelta | None = None
+
+
+_COMMON = 7  # fields that most jobs give; the rest is mostly left at its default
+_DEFAULTS = astuple(NewJob(queue=""))[_COMMON:]
 
 
 class JobSpec(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -140,11 +147,12 @@ class JobSpec(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     id: str
     queue: str
     payload: msgspec.Raw
+    kind: str = ""
     tenant: str = ""
     group: str = ""
-    kind: str = ""
     priority: int = 0
     max_attempts: int = 3
+    made_up_id: bool = False  # a UUIDv7 of ours: the engine need not look for a duplicate
     delay_ms: int = 0
     run_at: int | None = None
     expires_in_ms: int | None = None
@@ -153,32 +161,77 @@ class JobSpec(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     if_parent_fails: IfParentFails = "wait"
     timeout_ms: int | None = None
     backoff: Backoff | None = None
-    made_up_id: bool = False  # a UUIDv7 of ours: the engine need not look for a duplicate
 
     def starts_at(self, now: int) -> int:
         """When the job may first run, if it is enqueued at `now`."""
         return now + self.delay_ms if self.run_at is None else self.run_at
 
 
-def new_id(now_ms: int) -> str:
-    """A UUIDv7: ids made later sort later, which keeps an index of them append-only."""
-    bits = random.getrandbits(74)
-    number = now_ms << 80 | 7 << 76 | (bits >> 62) << 64 | 2 << 62 | bits & (2**62 - 1)
-    digits = f"{number:032x}"
-    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+_made = itertools.count(random.getrandbits(18))
+_HEX_3 = [f"{n:03x}" for n in range(1 << 12)]
+_HEX_2 = [f"{n | 0x80:02x}" for n in range(1 << 6)]
 
 
-def prepare(new: NewJob, now_ms: int, payload_limit: int) -> JobSpec:
-    """Check a NewJob and turn it into what is stored; raises InvalidInput."""
-    if new.id is not None:
-        check_name("id", new.id)
-    if new.max_attempts.__class__ is not int or not 1 <= new.max_attempts <= MAX_ATTEMPTS:
-        raise InvalidInput("max_attempts", f"must be a whole number from 1 to {MAX_ATTEMPTS:,}")
-    if new.priority.__class__ is not int or not MIN_PRIORITY <= new.priority <= MAX_PRIORITY:
+def new_ids(now_ms: int, n: int) -> list[str]:
+    """UUIDv7s: ids made later sort later, which keeps an index of them append-only.
+
+    18 bits after the time count up within this process, 56 are random.
+    """
+    time, noise = _time_part(now_ms), random.randbytes(7 * n).hex()
+    return [
+        f"{time}-7{_HEX_3[i >> 6 & 0xFFF]}-{_HEX_2[i & 0x3F]}{noise[at : at + 2]}"
+        f"-{noise[at + 2 : at + 14]}"
+        for i, at in zip(itertools.islice(_made, n), range(0, 14 * n, 14), strict=True)
+    ]
+
+
+@lru_cache(maxsize=4)
+def _time_part(now_ms: int) -> str:
+    digits = f"{now_ms:012x}"
+    return f"{digits[:8]}-{digits[8:]}"
+
+
+def prepare(jobs: Sequence[NewJob], now_ms: int, payload_limit: int) -> list[JobSpec]:
+    """Check NewJobs and turn them into what is stored; raises InvalidInput."""
+    specs: list[JobSpec] = []
+    known: tuple[Any, ...] = ()
+    try:
+        for new, made_up in zip(jobs, new_ids(now_ms, len(jobs)), strict=True):
+            values = astuple(new)
+            common = values[1:_COMMON]
+            if common != known:
+                _check_common(*common)
+                known = common
+            raw = encode_json("payload", values[0], payload_limit)
+            if values[_COMMON:] == _DEFAULTS:
+                queue, kind, tenant, group, priority, max_attempts = common
+                specs.append(
+                    JobSpec(made_up, queue, raw, kind, tenant, group, priority, max_attempts, True)
+                )
+            else:
+                specs.append(_prepare_rest(new, made_up, raw))
+    except InvalidInput as error:
+        raise error if len(jobs) == 1 else error.within(f"jobs[{len(specs)}]") from None
+    return specs
+
+
+def _check_common(
+    queue: str, kind: str, tenant: str, group: str, priority: int, max_attempts: int
+) -> None:
+    check_name("queue", queue)
+    check_label("kind", kind)
+    check_label("tenant", tenant)
+    check_label("group", group)
+    if type(priority) is not int or not MIN_PRIORITY <= priority <= MAX_PRIORITY:
         raise InvalidInput(
             "priority",
-            f"{new.priority!r} must be a whole number from {MIN_PRIORITY} to {MAX_PRIORITY}",
+            f"{priority!r} must be a whole number from {MIN_PRIORITY} to {MAX_PRIORITY}",
         )
+    if type(max_attempts) is not int or not 1 <= max_attempts <= MAX_ATTEMPTS:
+        raise InvalidInput("max_attempts", f"must be a whole number from 1 to {MAX_ATTEMPTS:,}")
+
+
+def _prepare_rest(new: NewJob, made_up: str, raw: msgspec.Raw) -> JobSpec:
     if new.run_at is not None and new.delay:
         raise InvalidInput("run_at", "give run_at or delay, not both")
     if new.if_parent_fails not in ("wait", "cancel", "run"):
@@ -186,15 +239,16 @@ def prepare(new: NewJob, now_ms: int, payload_limit: int) -> JobSpec:
     if new.backoff is not None and not isinstance(new.backoff, Backoff):
         raise InvalidInput("backoff", "must be a policy such as tenure.exponential(60)")
     return JobSpec(
-        new.id or new_id(now_ms),
-        check_name("queue", new.queue),
-        encode_json("payload", new.payload, payload_limit),
-        check_label("tenant", new.tenant),
-        check_label("group", new.group),
-        check_label("kind", new.kind),
+        made_up if new.id is None else check_name("id", new.id),
+        new.queue,
+        raw,
+        new.kind,
+        new.tenant,
+        new.group,
         new.priority,
         new.max_attempts,
-        span_ms("delay", new.delay) if new.delay else 0,
+        new.id is None,
+        span_ms("delay", new.delay),
         None if new.run_at is None else moment_ms("run_at", new.run_at),
         None if new.expires_in is None else span_ms("expires_in", new.expires_in, least=1),
         None if new.unique_key is None else check_name("unique_key", new.unique_key),
@@ -202,19 +256,16 @@ def prepare(new: NewJob, now_ms: int, payload_limit: int) -> JobSpec:
         new.if_parent_fails,
         None if new.timeout is None else span_ms("timeout", new.timeout, least=1),
         new.backoff,
-        new.id is None,
     )
 
 
-@lru_cache(maxsize=8192)
 def check_name(field: str, name: str) -> str:
     """A name that must be there."""
-    if name == "":
+    if check_label(field, name) == "":
         raise InvalidInput(field, "must not be empty")
-    return check_label(field, name)
+    return name
 
 
-@lru_cache(maxsize=8192)
 def check_label(field: str, name: str) -> str:
     """A name that may be empty."""
     if not isinstance(name, str):
@@ -256,11 +307,15 @@ def moment_ms(field: str, moment: datetime) -> int:
     return ms
 
 
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
 def encode_json(field: str, value: Any, limit: int) -> msgspec.Raw:
     """A value as JSON; what JSON cannot hold (NaN, bytes, objects) is an error, not a guess."""
     try:
-        text = msgspec.json.encode(value)
-        if msgspec.json.decode(text) != value:
+        text = _encode(value)
+        if _decode(text) != value:
             # Not what came in: harmless (a tuple, a number as a key) or not (NaN, bytes). The
             # standard encoder knows, and is slower.
             text = json.dumps(

@@ -40,7 +40,7 @@ from tenure.job import (
     check_label,
     check_name,
     encode_json,
-    new_id,
+    new_ids,
     prepare,
     span_ms,
 )
@@ -220,7 +220,7 @@ class Queue:
             expires_in=expires_in,
             timeout=timeout,
         )
-        spec = self._prepare(new)
+        (spec,) = self._prepare([new])
         batch = [ops.Enqueue((spec,), _one_of("if_exists", if_exists, ("error", "skip")))]
         (answer,) = yield batch if connection is None else Within(connection, batch)
         enqueued = _good(answer, ops.Enqueued)
@@ -237,23 +237,18 @@ class Queue:
         connection: Any = None,
     ) -> Steps[list[str]]:
         """Add many jobs, all or none, and answer with their ids in order."""
-        now, limit = self._clock.now_ms(), self.settings.payload_limit
-        specs = []
-        for n, new in enumerate(jobs):
-            try:
-                specs.append(prepare(new, now, limit))
-            except InvalidInput as error:
-                raise _at_index(error, n) from None
-        if len(specs) > MAX_JOBS_PER_CALL:
-            raise InvalidInput("jobs", f"{len(specs):,} in one call; at most {MAX_JOBS_PER_CALL:,}")
-        if not specs:
+        news = list(jobs)
+        if len(news) > MAX_JOBS_PER_CALL:
+            raise InvalidInput("jobs", f"{len(news):,} in one call; at most {MAX_JOBS_PER_CALL:,}")
+        if not news:
             return []
+        specs = self._prepare(news)
         batch = [ops.Enqueue(tuple(specs), _one_of("if_exists", if_exists, ("error", "skip")))]
         (answer,) = yield batch if connection is None else Within(connection, batch)
         return _good(answer, ops.Enqueued).ids
 
-    def _prepare(self, new: NewJob) -> JobSpec:
-        return prepare(new, self._clock.now_ms(), self.settings.payload_limit)
+    def _prepare(self, jobs: Sequence[NewJob]) -> list[JobSpec]:
+        return prepare(jobs, self._clock.now_ms(), self.settings.payload_limit)
 
     # Working ------------------------------------------------------------------------------------
 
@@ -314,7 +309,8 @@ class Queue:
     def _ack_op(self, job: Job | Lease, result: Any, then: Iterable[NewJob], keep: bool) -> Op:
         limit = self.settings.payload_limit
         raw = None if result is None else encode_json("result", result, limit)
-        return ops.Ack(job.id, job.token, raw, tuple(self._prepare(new) for new in then), keep)
+        jobs = tuple(self._prepare(list(then))) if then else ()
+        return ops.Ack(job.id, job.token, raw, jobs, keep)
 
     def _fail(
         self,
@@ -613,9 +609,8 @@ class Queue:
             raise InvalidInput("id", "each firing makes a job of its own, with an id of its own")
         _one_of("catch_up", catch_up, ("last", "all", "none"))
         next_at = next_tick(cron, tz, self._clock.now_ms())
-        schedule = Schedule(
-            check_name("name", name), cron, self._prepare(job), next_at, tz, catch_up
-        )
+        (spec,) = self._prepare([job])
+        schedule = Schedule(check_name("name", name), cron, spec, next_at, tz, catch_up)
         (answer,) = yield [ops.PutSchedule(schedule)]
         _good(answer, ops.Ok)
 
@@ -631,7 +626,8 @@ class Queue:
     def _fire(self, schedule: Schedule) -> Steps[bool]:
         """Enqueue the job of a schedule whose time has come. Of many that try with the same
         `next_at`, one does."""
-        job = replace(schedule.job, id=new_id(self._clock.now_ms()))
+        (fresh,) = new_ids(self._clock.now_ms(), 1)
+        job = replace(schedule.job, id=fresh)
         next_at = next_tick(schedule.cron, schedule.tz, schedule.next_at)
         (answer,) = yield [ops.Fire(schedule.name, schedule.next_at, next_at, (job,))]
         return _good(answer, ops.Fired).fired
@@ -761,10 +757,6 @@ def _as_enqueued(spec: JobSpec, enqueued: ops.Enqueued) -> Job:
         after=spec.after,
         if_parent_fails=spec.if_parent_fails,
     )
-
-
-def _at_index(error: InvalidInput, index: int) -> InvalidInput:
-    return type(error)(f"jobs[{index}].{error.field}", error.message.partition(": ")[2])
 
 
 def _fail_op(

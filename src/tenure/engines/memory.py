@@ -7,7 +7,7 @@ counts by counting and finds by looking; what it answers is what the contract me
 from __future__ import annotations
 
 import threading
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -84,8 +84,8 @@ class MemoryEngine:
         self._limits: dict[tuple[str, str | None, str | None], Limit] = {}
         self._slots: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
         self._schedules: dict[str, ops.Schedule] = {}
-        self._seq = 0
         self._token = 0
+        self._news: deque[tuple[str, states.Event]] = deque()
         self._operations: dict[type[Op], Callable[[Any, int], Answer]] = {
             ops.Enqueue: self._enqueue,
             ops.Claim: self._claim,
@@ -228,8 +228,9 @@ class MemoryEngine:
             after=spec.after,
             if_parent_fails=spec.if_parent_fails,
         )
-        self._seq += 1
-        self._records[job.id] = self._live[job.id] = Record(job, self._seq, waits_for)
+        last = next(reversed(self._records.values()), None)
+        seq = 1 if last is None else last.seq + 1
+        self._records[job.id] = self._live[job.id] = Record(job, seq, waits_for)
         self._queues.setdefault(job.queue, QueueBook())
         self._turns.setdefault((job.queue, job.tenant), 0)
         if job.unique_key is not None:
@@ -272,8 +273,15 @@ class MemoryEngine:
         self._tell_children(job.id, event, now)
 
     def _tell_children(self, parent: str, event: states.Event, now: int) -> None:
-        for child in [r for r in self._live.values() if parent in r.waits_for]:
-            self._tell_child(child, parent, event, now)
+        """Tell those who wait for a job what became of it, and theirs in turn."""
+        self._news.append((parent, event))
+        if len(self._news) > 1:
+            return  # the loop below, of which this is a consequence, comes to it
+        while self._news:
+            parent, event = self._news[0]
+            for child in [r for r in self._live.values() if parent in r.waits_for]:
+                self._tell_child(child, parent, event, now)
+            self._news.popleft()
 
     def _tell_child(self, child: Record, parent: str, event: states.Event, now: int) -> None:
         change = states.decide(child.job, event, now)

@@ -35,40 +35,45 @@ class TenantBook:
     """A row of tenure_tenants."""
 
     def __init__(self, row: tuple[Any, ...], queue: QueueBook) -> None:
-        self.id, self.name, self.turn, self.stride, self.max_leased, self.open_lanes = row[:6]
-        self.counts: list[int] = list(row[6:13])
+        self.id, self.name, self.turn, self.stride, self.max_leased, self.open_lanes, _ = row[:7]
+        self.counts: list[int] = list(row[7:14])
         self.queue = queue
         self.dirty = False
+        self.saved = (self.turn, self.open_lanes, bool(row[6]))
 
     @property
     def room(self) -> int:
         """How many more may be leased."""
         return 2**31 if self.max_leased is None else self.max_leased - self.counts[LEASED]
 
-    def row(self) -> tuple[Any, ...]:
-        return (self.turn, self.open_lanes, *self.counts, self.id)
+    @property
+    def place(self) -> tuple[int, int, bool]:
+        """What decides where it stands in the index that claims walk, if it does."""
+        return self.turn, self.open_lanes, self.open_lanes > 0 and self.room > 0
 
 
 class LaneBook:
     """A row of tenure_lanes."""
 
     def __init__(self, row: tuple[Any, ...], tenant: TenantBook) -> None:
-        self.id, self.group, self.max_leased, head_priority, head_seq = row[:5]
-        self.counts: list[int] = list(row[5:12])
+        self.id, self.group, self.max_leased, head_priority, head_seq, open_ = row[:6]
+        self.counts: list[int] = list(row[6:13])
         self.head: Head | None = None if head_seq is None else (head_priority, head_seq)
         self.head_known = True
         self.tenant = tenant
-        self.was_open = self.open
         self.dirty = False
-
-    @property
-    def open(self) -> bool:
-        """Whether a job of it could be claimed, as far as the lane is concerned."""
-        return self.counts[READY] > 0 and self.room > 0
+        self.saved = (head_priority, head_seq, bool(open_))
 
     @property
     def room(self) -> int:
+        """How many more may be leased."""
         return 2**31 if self.max_leased is None else self.max_leased - self.counts[LEASED]
+
+    @property
+    def place(self) -> tuple[int | None, int | None, bool]:
+        """What decides where it stands in the index that claims walk, if it does."""
+        priority, seq = self.head or (None, None)
+        return priority, seq, self.counts[READY] > 0 and self.room > 0
 
     def joined(self, priority: int, seq: int) -> None:
         """A job became ready."""
@@ -79,10 +84,6 @@ class LaneBook:
         """A job is ready no longer."""
         if self.head == (priority, seq):
             self.head_known = False
-
-    def row(self) -> tuple[Any, ...]:
-        priority, seq = self.head or (None, None)
-        return (priority, seq, *self.counts, self.id)
 
 
 class Books:
@@ -122,14 +123,14 @@ class Books:
 
     def tenant_of_row(self, row: tuple[Any, ...]) -> TenantBook:
         if row[0] not in self._tenants:
-            self._tenants[row[0]] = TenantBook(row, self.queue_by_id(row[13]))
+            self._tenants[row[0]] = TenantBook(row, self.queue_by_id(row[14]))
         return self._tenants[row[0]]
 
     def lane_of_row(self, row: tuple[Any, ...]) -> LaneBook:
         if row[0] not in self._lanes:
-            tenant = self._tenants.get(row[12])
+            tenant = self._tenants.get(row[13])
             if tenant is None:
-                tenant_row = self._db.one("tenant_by_id", row[12])
+                tenant_row = self._db.one("tenant_by_id", row[13])
                 assert tenant_row is not None
                 tenant = self.tenant_of_row(tenant_row)
             self._lanes[row[0]] = LaneBook(row, tenant)
@@ -210,27 +211,33 @@ class Books:
             book.dirty = True
 
     def flush(self) -> None:
-        """Write what changed."""
+        """Write what changed; where only counts did, no index is touched."""
         lanes = [lane for lane in self._lanes.values() if lane.dirty]
         for lane in lanes:
             if not lane.head_known or not lane.counts[READY]:
                 row = self._db.one("head_of_lane", lane.id) if lane.counts[READY] else None
                 lane.head = None if row is None else (row[0], row[1])
                 lane.head_known = True
-            if lane.open != lane.was_open:
-                lane.tenant.open_lanes += 1 if lane.open else -1
-                lane.was_open = lane.open
-        tenants = [tenant for tenant in self._tenants.values() if tenant.dirty]
-        queues = [queue for queue in self._queues.values() if queue.dirty]
+            lane.tenant.open_lanes += lane.place[2] - lane.saved[2]
         self._save("save_lane", lanes)
-        self._save("save_tenant", tenants)
-        self._save("save_queue", queues)
+        self._save("save_tenant", [tenant for tenant in self._tenants.values() if tenant.dirty])
+        queues = [queue for queue in self._queues.values() if queue.dirty]
+        self._db.many("save_queue", [queue.row() for queue in queues])
+        for queue in queues:
+            queue.dirty = False
 
-    def _save(self, statement: str, books: Sequence[LaneBook | TenantBook | QueueBook]) -> None:
-        if books:
-            self._db.many(statement, [book.row() for book in books])
+    def _save(self, statement: str, books: Sequence[LaneBook] | Sequence[TenantBook]) -> None:
+        moved, counted = [], []
         for book in books:
+            place = book.place
+            if place == book.saved:
+                counted.append((*book.counts, book.id))
+            else:
+                moved.append((*place, *book.counts, book.id))
+                book.saved = place
             book.dirty = False
+        self._db.many(statement, moved)
+        self._db.many(f"{statement}_counts", counted)
 
     def forget(self) -> None:
         """Write what changed, and read everything anew from here on."""

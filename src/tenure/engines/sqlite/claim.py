@@ -7,13 +7,16 @@ a ready job and room, in the order of their heads.
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import groupby, islice
+from operator import itemgetter
+from typing import Any
 
 from tenure import ops, states
 from tenure.engines.sqlite.books import Head, LaneBook, QueueBook, TenantBook
 from tenure.engines.sqlite.db import listed
-from tenure.engines.sqlite.rows import CODES, DELAYED, LEASED, READY, Row, job_of
+from tenure.engines.sqlite.rows import CODES, DELAYED, LEASED, READY, Claim, Row, leased_job
 from tenure.engines.sqlite.transaction import Transaction
 from tenure.job import Job, State
 from tenure.ops import Answer
@@ -22,7 +25,8 @@ from tenure.ops import Answer
 _CLAIMED = states.plain(State.PENDING, states.Claimed)
 _BEFORE_ALL: Head = (-(2**63), 0)
 
-Picked = tuple[int, LaneBook]  # a seq and its lane
+Picked = tuple[tuple[Any, ...], LaneBook]  # a job by its row or its head, and its lane
+_SEQ, _EXPIRES_AT = 1, 8  # of a row
 
 
 def claim(tx: Transaction, batch: Sequence[ops.Claim]) -> list[Answer]:
@@ -31,16 +35,12 @@ def claim(tx: Transaction, batch: Sequence[ops.Claim]) -> list[Answer]:
     answers: list[Answer] = []
     for _, run in groupby(batch, key=lambda op: (op.queues, op.tenant, op.not_groups)):
         calls = list(run)
-        picked = _pick(tx, calls[0], sum(op.limit for op in calls), len(calls))
-        if not picked:
-            answers.extend(ops.Leased([]) for _ in calls)
-            continue
-        token = tx.next_numbers("token", len(calls))
-        start = 0
-        for n, op in enumerate(calls, 1):
-            mine = picked[start : start + op.limit]
-            start += op.limit
-            answers.append(ops.Leased(_lease(tx, op, mine, token + n) if mine else []))
+        picked = iter(_pick(tx, calls[0], sum(op.limit for op in calls), len(calls)))
+        dealt = [list(islice(picked, op.limit)) for op in calls]
+        token = tx.next_tokens(sum(map(bool, dealt))) if dealt[0] else 0
+        for op, mine in zip(calls, dealt, strict=True):
+            token += bool(mine)
+            answers.append(ops.Leased(_lease(tx, op, mine, token) if mine else []))
         tx.settle()
     return answers
 
@@ -85,17 +85,18 @@ def _in_turns(tx: Transaction, queue: QueueBook, op: ops.Claim, room: int) -> li
     """Serve the tenant that was served least, again and again."""
     picked: list[Picked] = []
     waiting = _tenants(tx, queue, room)
-    turns: list[tuple[int, str, TenantBook, Iterator[Picked]]] = []
+    turns: list[tuple[int, str, TenantBook, Line]] = []
     fresh = next(waiting, None)
     while len(picked) < room:
-        while fresh is not None and (not turns or (fresh.turn, fresh.name) < turns[0][:2]):
-            heapq.heappush(turns, (fresh.turn, fresh.name, fresh, _line(tx, fresh, op, room)))
+        while fresh is not None and (not turns or (fresh[0].turn, fresh[0].name) < turns[0][:2]):
+            tenant, share = fresh
+            heapq.heappush(turns, (tenant.turn, tenant.name, tenant, Line(tx, tenant, op, share)))
             fresh = next(waiting, None)
         if not turns:
             break
         _, _, tenant, line = heapq.heappop(turns)
         alone = not turns and fresh is None
-        got = list(islice(line, room - len(picked) if alone else 1))
+        got = line.take(room - len(picked) if alone else 1)
         if not got:
             continue
         picked.extend(got)
@@ -106,74 +107,116 @@ def _in_turns(tx: Transaction, queue: QueueBook, op: ops.Claim, room: int) -> li
     return picked
 
 
-def _tenants(tx: Transaction, queue: QueueBook, page: int) -> Iterator[TenantBook]:
-    """Tenants with an open lane and room, in the order of their turns."""
+def _tenants(tx: Transaction, queue: QueueBook, room: int) -> Iterator[tuple[TenantBook, int]]:
+    """Tenants with an open lane and room, in the order of their turns; and how many jobs each
+    will get about."""
     offset = 0
     while True:
-        rows = tx.db.all("tenants_in_turn", queue.id, page, offset)
-        yield from [tx.books.tenant_of_row(row) for row in rows]
-        if len(rows) < page:
+        rows = tx.db.all("tenants_in_turn", queue.id, room, offset)
+        for row in rows:
+            yield tx.books.tenant_of_row(row), room // len(rows)
+        if len(rows) < room:
             return
-        offset += page
+        offset += room
 
 
 def _of_tenant(tx: Transaction, queue: QueueBook, op: ops.Claim, room: int) -> list[Picked]:
     """One tenant's jobs; this takes nobody's turn."""
     tenant = tx.books.tenant(queue.name, op.tenant or "")
-    return [] if tenant is None else list(islice(_line(tx, tenant, op, room), room))
+    return [] if tenant is None else Line(tx, tenant, op, room).take(room)
 
 
 class LaneCursor:
     """The ready jobs of a lane in order, fetched as they are needed."""
 
-    def __init__(self, lane: LaneBook) -> None:
+    def __init__(self, lane: LaneBook, chunk: int) -> None:
         assert lane.head is not None
         self.lane = lane
+        self.head: Head = lane.head
         self.left = min(lane.counts[READY], lane.room)
-        self.queue = [lane.head]
-        self._chunk = 8
+        self._chunk = chunk
+        self._rows: deque[tuple[Any, ...]] = deque()
 
     def __lt__(self, other: LaneCursor) -> bool:
-        return self.queue[0] < other.queue[0]
+        return self.head < other.head
 
-    def take(self) -> Head:
+    def take(self, tx: Transaction) -> tuple[Any, ...]:
+        """The first job: its row, or its head alone where it is the only one wanted so far."""
         self.left -= 1
-        return self.queue.pop(0)
+        if not self._rows and self._chunk > 1:
+            self._fetch(tx, (self.head[0], self.head[1] - 1), self.left + 1)
+        return self._rows.popleft() if self._rows else self.head
 
-    def fetch(self, tx: Transaction, after: Head, want: int) -> bool:
-        """Have the next ones at hand, more each time; False when the lane gives no more."""
-        if not self.queue and self.left > 0:
-            rows = tx.db.all(
-                "next_in_lane", self.lane.id, *after, min(self._chunk, want, self.left)
-            )
-            self._chunk *= 4
-            self.queue = [(row[0], row[1]) for row in rows]
-        return bool(self.queue) and self.left > 0
+    def next(self, tx: Transaction) -> bool:
+        """Go on to the job after the one that was taken; False when the lane gives no more."""
+        if self.left > 0 and not self._rows:
+            self._fetch(tx, self.head, self.left)
+        if self.left <= 0 or not self._rows:
+            return False
+        self.head = self._rows[0][0], self._rows[0][1]
+        return True
+
+    def take_many(self, tx: Transaction, n: int) -> list[tuple[Any, ...]]:
+        """The first `n` jobs, or as many as the lane gives."""
+        n = min(n, self.left)
+        if len(self._rows) < n:
+            self._rows.clear()
+            self._chunk = n
+            self._fetch(tx, (self.head[0], self.head[1] - 1), n)
+        self.left -= n
+        taken = [self._rows.popleft() for _ in range(min(n, len(self._rows)))]
+        if taken:
+            self.head = taken[-1][0], taken[-1][1]
+        return taken
+
+    def _fetch(self, tx: Transaction, after: Head, most: int) -> None:
+        self._rows.extend(tx.db.all("next_in_lane", self.lane.id, *after, min(self._chunk, most)))
+        self._chunk *= 2
 
 
-def _line(tx: Transaction, tenant: TenantBook, op: ops.Claim, want: int) -> Iterator[Picked]:
+class Line:
     """A tenant's jobs in order of (priority, seq), over its open lanes, within its limits."""
-    room = tenant.room
-    lanes = _lanes(tx, tenant, op, want)
-    cursors: list[LaneCursor] = []
-    fresh = next(lanes, None)
-    while room > 0:
-        while fresh is not None and (not cursors or fresh < cursors[0]):
-            heapq.heappush(cursors, fresh)
-            fresh = next(lanes, None)
-        if not cursors:
-            return
-        cursor = cursors[0]
-        head = cursor.take()
-        room -= 1
-        yield head[1], cursor.lane
-        if cursor.fetch(tx, head, want):
-            heapq.heapreplace(cursors, cursor)
-        else:
-            heapq.heappop(cursors)
+
+    def __init__(self, tx: Transaction, tenant: TenantBook, op: ops.Claim, share: int) -> None:
+        self._tx = tx
+        self._room = tenant.room
+        self._lanes = _lanes(tx, tenant, op, share)
+        self._fresh = next(self._lanes, None)
+        self._cursors: list[LaneCursor] = []
+        self._used: LaneCursor | None = None  # taken from, and not yet moved on
+
+    def take(self, n: int) -> list[Picked]:
+        """The first `n`, or as many as there are."""
+        picked: list[Picked] = []
+        n = min(n, self._room)
+        while len(picked) < n:
+            cursor = self._first()
+            if cursor is None:
+                break
+            lane = cursor.lane
+            if self._fresh is None and len(self._cursors) == 1 and n > 1:
+                picked += [(row, lane) for row in cursor.take_many(self._tx, n - len(picked))]
+            else:
+                picked.append((cursor.take(self._tx), lane))
+            self._used = cursor
+        self._room -= len(picked)
+        return picked
+
+    def _first(self) -> LaneCursor | None:
+        """The lane whose head comes first."""
+        if self._used is not None:
+            if self._used.next(self._tx):
+                heapq.heapreplace(self._cursors, self._used)
+            else:
+                heapq.heappop(self._cursors)
+            self._used = None
+        while self._fresh is not None and (not self._cursors or self._fresh < self._cursors[0]):
+            heapq.heappush(self._cursors, self._fresh)
+            self._fresh = next(self._lanes, None)
+        return self._cursors[0] if self._cursors else None
 
 
-def _lanes(tx: Transaction, tenant: TenantBook, op: ops.Claim, page: int) -> Iterator[LaneCursor]:
+def _lanes(tx: Transaction, tenant: TenantBook, op: ops.Claim, share: int) -> Iterator[LaneCursor]:
     """The tenant's open lanes in the order of their heads."""
     after, size = _BEFORE_ALL, 2
     while True:
@@ -181,45 +224,66 @@ def _lanes(tx: Transaction, tenant: TenantBook, op: ops.Claim, page: int) -> Ite
         for row in rows:
             lane = tx.books.lane_of_row(row)
             if lane.group not in op.not_groups:
-                yield LaneCursor(lane)
+                chunk = share if len(rows) == 1 else max(1, share // size)
+                yield LaneCursor(lane, chunk)
         if len(rows) < size:
             return
-        after, size = (rows[-1][3], rows[-1][4]), page
+        after, size = (rows[-1][3], rows[-1][4]), max(2, share)
 
 
 def _lease(tx: Transaction, op: ops.Claim, picked: list[Picked], token: int) -> list[Job]:
-    seqs = [seq for seq, _ in picked]
-    rows = tx.db.named(
+    mark = Claim(token, op.worker, tx.now, tx.now + op.lease_ms, _CLAIMED.attempts)
+    picked = _without_expired(tx, _with_rows(tx, picked))
+    tx.db.named(
         "lease_jobs",
         {
             "leased": CODES[_CLAIMED.target][0],
-            "attempts": _CLAIMED.attempts,
-            "until": tx.now + op.lease_ms,
-            "token": token,
-            "worker": op.worker,
-            "now": tx.now,
-            "seqs": listed(seqs),
+            "attempts": mark.attempts,
+            "until": mark.until,
+            "token": mark.token,
+            "worker": mark.worker,
+            "now": mark.now,
+            "seqs": listed([row[_SEQ] for row, _ in picked]),
         },
     )
-    large = [row[0] for row in rows if row[-1] is None]
+    large = [row[_SEQ] for row, _ in picked if row[-1] is None]
     payloads = dict(tx.db.all("payloads", listed(large))) if large else {}
-    jobs: dict[int, Job] = {}
-    lanes = dict(picked)
-    by_lane: dict[int, int] = {}
-    for row in rows:
-        seq, lane_id = row[0], row[1]
-        lane = lanes[seq]
-        by_lane[lane_id] = by_lane.get(lane_id, 0) + 1
-        payload = row[-1] if row[-1] is not None else payloads[seq]
-        jobs[seq] = job_of(row, lane.tenant.queue.name, lane.tenant.name, lane.group, payload)
-    for lane_id, n in by_lane.items():
-        lane = tx.books.lane_by_id(lane_id)
+    jobs: list[Job] = []
+    for lane, run in groupby(picked, key=_lane_of):
+        names = (lane.tenant.queue.name, lane.tenant.name, lane.group)
+        before = len(jobs)
+        for row, _ in run:
+            payload = row[-1] if row[-1] is not None else payloads[row[_SEQ]]
+            jobs.append(leased_job(row, names, mark, payload))
         lane.head_known = False
-        tx.books.move(lane, READY, LEASED, n)
-    if len(jobs) < len(seqs):
-        for row in tx.db.all("rows_by_seq", listed(seq for seq in seqs if seq not in jobs)):
-            tx.move(Row(*row), states.Claimed())
-    return [jobs[seq] for seq in seqs if seq in jobs]
+        tx.books.move(lane, READY, LEASED, len(jobs) - before)
+    return jobs
+
+
+def _with_rows(tx: Transaction, picked: list[Picked]) -> list[Picked]:
+    """Read the rows of jobs that were picked by their head alone."""
+    bare = [row[_SEQ] for row, _ in picked if len(row) == 2]
+    if not bare:
+        return picked
+    rows = {row[_SEQ]: row for row in tx.db.all("jobs_to_lease", listed(bare))}
+    return [(rows.get(row[_SEQ], row), lane) for row, lane in picked]
+
+
+def _without_expired(tx: Transaction, picked: list[Picked]) -> list[Picked]:
+    """Bury those that expired, of which there were too many for the sweep."""
+    late = [
+        row[_SEQ]
+        for row, _ in picked
+        if row[_EXPIRES_AT] is not None and row[_EXPIRES_AT] <= tx.now
+    ]
+    if not late:
+        return picked
+    for row in tx.db.all("rows_by_seq", listed(late)):
+        tx.move(Row(*row), states.Claimed())
+    return [pick for pick in picked if pick[0][_SEQ] not in late]
+
+
+_lane_of = itemgetter(1)
 
 
 def sweep_if_due(tx: Transaction, queue: QueueBook, limit: int) -> None:

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any
 
 import msgspec
 
 from tenure.engines.sqlite.statements import SQL
+
+_INSERT_SIZES = (100, 10, 1)
+
+
+@cache
+def _insert_of(name: str, size: int) -> str:
+    """An INSERT of one row, made one of several."""
+    head, _, values = SQL[name].rpartition("VALUES ")
+    return f"{head}VALUES {', '.join([values] * size)}"
 
 
 class Db:
@@ -35,13 +45,19 @@ class Db:
         """How many rows it changed."""
         return self._cursor.execute(SQL[name], params).rowcount
 
-    def many(self, name: str, rows: Iterable[tuple[Any, ...]]) -> None:
+    def many(self, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
         """The statement for each of the rows."""
-        self._cursor.executemany(SQL[name], rows)
+        if rows:
+            self._cursor.executemany(SQL[name], rows)
 
-    def script(self, statement: str) -> None:
-        """BEGIN, COMMIT, ROLLBACK and the like."""
-        self._cursor.execute(statement)
+    def insert(self, name: str, rows: list[tuple[Any, ...]]) -> None:
+        """The INSERT for all of the rows, many of them in one step."""
+        start = 0
+        for size in _INSERT_SIZES:
+            while len(rows) - start >= size:
+                params = [value for row in rows[start : start + size] for value in row]
+                self._cursor.execute(_insert_of(name, size), params)
+                start += size
 
 
 def listed(values: Iterable[int] | Iterable[str]) -> str:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
+from operator import attrgetter
 from typing import Any
+
+import msgspec
+from msgspec.structs import astuple
 
 from tenure import ops, states
 from tenure.engines.sqlite.db import listed
@@ -14,6 +18,7 @@ from tenure.engines.sqlite.rows import (
     DELAYED,
     DONE,
     READY,
+    STATES,
     WAITING,
     Row,
     options_of,
@@ -36,19 +41,22 @@ class Plan:
         self._leaving = leaving  # a job that is about to end: its key is free
         named = [spec.id for spec in wanted if not spec.made_up_id]
         self._held = {row[0] for row in tx.db.all("known_ids", listed(named))} if named else set()
-        self._accepted: dict[str, JobSpec] = {}
+        self._accepted: list[JobSpec] = []
+        self._named: set[str] = set()
         self._keys: dict[Key, str] = {}
 
     def add(self, op: ops.Enqueue) -> Answer:
         """Accept the jobs of one call, or answer why not."""
+        jobs = op.jobs
+        if all(spec.made_up_id and spec.unique_key is None and not spec.after for spec in jobs):
+            self._accepted.extend(jobs)
+            return ops.Enqueued([spec.id for spec in jobs], [True] * len(jobs), self._tx.now)
         accepted: dict[str, JobSpec] = {}
         keys: dict[Key, str] = {}
         ids: list[str] = []
         created: list[bool] = []
-        for spec in op.jobs:
-            held = None
-            if not spec.made_up_id or spec.unique_key is not None:
-                held = self._duplicate(spec, accepted, keys)
+        for spec in jobs:
+            held = self._duplicate(spec, accepted, keys)
             if held is None:
                 accepted[spec.id] = spec
                 ids.append(spec.id)
@@ -60,14 +68,15 @@ class Plan:
         problem = self._bad_parents(accepted)
         if problem is not None:
             return problem
-        self._accepted.update(accepted)
+        self._accepted.extend(accepted.values())
+        self._named.update(accepted)
         self._keys.update(keys)
         return ops.Enqueued(ids, created, self._tx.now)
 
     def _duplicate(
         self, spec: JobSpec, accepted: dict[str, JobSpec], keys: dict[Key, str]
     ) -> Duplicate | None:
-        if spec.id in self._held or spec.id in accepted or spec.id in self._accepted:
+        if spec.id in self._held or spec.id in accepted or spec.id in self._named:
             return Duplicate("id", spec.id, spec.id)
         if spec.unique_key is not None:
             key = (spec.queue, spec.tenant, spec.unique_key)
@@ -95,76 +104,87 @@ class Plan:
 
     def carry_out(self) -> None:
         """Add every job that was accepted."""
-        specs = self._accepted
-        if not specs:
+        if not self._accepted:
             return
-        seq = self._tx.next_numbers("seq", len(specs))
-        seqs = {job_id: seq + n for n, job_id in enumerate(specs, 1)}
-        families = self._insert_deps(seqs)
-        self._insert_jobs(seqs, families)
+        before = self._tx.last_seq()
+        families = self._insert_deps(before)
+        self._insert_jobs(before, families)
         for child, parents in families.items():
-            lost = [row for row in parents if row[2] in (DEAD, CANCELLED)]
-            for parent in lost:
-                (row,) = self._tx.db.all("rows_by_seq", listed([seqs[child]]))
-                self._tx.tell_child(Row(*row), parent[1], states.ParentFailed())
+            for _, parent, code in parents:
+                if code in (DEAD, CANCELLED):
+                    (row,) = self._tx.db.all("rows_by_seq", listed([child]))
+                    self._tx.tell_child(Row(*row), parent, states.ParentFailed())
         self._tx.settle()
 
-    def _insert_deps(self, seqs: dict[str, int]) -> dict[str, list[tuple[str, int, int]]]:
-        """Note who waits for whom; answers with the (id, seq, state) of what each waits for."""
-        families: dict[str, list[tuple[str, int, int]]] = {}
-        waiting = [spec for spec in self._accepted.values() if spec.after]
-        if not waiting:
-            return families
-        named = {i for spec in waiting for i in spec.after if i not in seqs}
+    def _insert_deps(self, before: int) -> dict[int, list[tuple[str, int, int]]]:
+        """Note who waits for whom; answers, by the seq of the one that waits, with the (id, seq,
+        state) of what it waits for."""
+        if not any(spec.after for spec in self._accepted):
+            return {}
+        seqs = {spec.id: seq for seq, spec in enumerate(self._accepted, before + 1)}
+        named = {i for spec in self._accepted for i in spec.after if i not in seqs}
         known = {row[0]: row for row in self._tx.db.all("known_ids", listed(named))}
-        for spec in waiting:
+        families: dict[int, list[tuple[str, int, int]]] = {}
+        for spec in self._accepted:
             parents = [known.get(i) or (i, seqs[i], WAITING) for i in spec.after]
-            families[spec.id] = [
-                (job_id, seq, code) for job_id, seq, code in parents if code != DONE
-            ]
+            unfinished = [(i, seq, code) for i, seq, code in parents if code != DONE]
+            if unfinished:
+                families[seqs[spec.id]] = unfinished
         self._tx.db.many(
             "insert_dep",
-            [(row[1], seqs[child]) for child, rows in families.items() for row in rows],
+            [(seq, child) for child, rows in families.items() for _, seq, _ in rows],
         )
         return families
 
-    def _insert_jobs(self, seqs: dict[str, int], families: dict[str, Any]) -> None:
-        books, now = self._tx.books, self._tx.now
-        rows: list[tuple[Any, ...]] = []
+    def _insert_jobs(self, before: int, families: dict[int, Any]) -> None:
+        now = self._tx.now
+        ready: list[tuple[Any, ...]] = []
+        others: list[tuple[Any, ...]] = []
         payloads: list[tuple[int, str]] = []
         keys: list[tuple[int, str, int]] = []
-        by_lane: dict[tuple[int, int], int] = {}
-        for spec in self._accepted.values():
-            seq = seqs[spec.id]
-            lane = books.lane(spec.queue, spec.tenant, spec.group)
-            run_at = spec.starts_at(now)
-            if families.get(spec.id):
-                code = WAITING
-            elif run_at > now:
-                code = DELAYED
-            else:
-                code = READY
-                lane.joined(spec.priority, seq)
-            payload: str | None = bytes(spec.payload).decode()
-            if len(payload) > INLINE_PAYLOAD:  # type: ignore[arg-type]
-                payloads.append((seq, payload))  # type: ignore[arg-type]
-                payload = None
-            if spec.unique_key is not None:
-                keys.append((lane.tenant.id, spec.unique_key, seq))
-            expires_at = None if spec.expires_in_ms is None else now + spec.expires_in_ms
-            by_lane[lane.id, code] = by_lane.get((lane.id, code), 0) + 1
-            rows.append(
-                (seq, spec.id, lane.id, lane.tenant.queue.id, code, run_at, spec.priority, run_at,
-                 now, now, spec.max_attempts, spec.kind, expires_at, spec.unique_key,
-                 options_of(spec), payload)
-            )  # fmt: skip
-        self._tx.db.many("insert_job", rows)
-        if payloads:
-            self._tx.db.many("insert_payload", payloads)
-        if keys:
-            self._tx.db.many("insert_key", keys)
-        for (lane_id, code), n in by_lane.items():
-            books.move(books.lane_by_id(lane_id), None, code, n)
+        seq = before
+        for names, specs in groupby(self._accepted, key=_lane_of):
+            lane = self._tx.books.lane(*names)
+            lane_id, queue_id = lane.id, lane.tenant.queue.id
+            codes = [0] * len(STATES)
+            for spec in specs:
+                seq += 1
+                payload: str | None = str(spec.payload, "utf-8")
+                if len(payload) > INLINE_PAYLOAD:  # type: ignore[arg-type]
+                    payloads.append((seq, payload))  # type: ignore[arg-type]
+                    payload = None
+                priority = spec.priority
+                row = (seq, spec.id, lane_id, queue_id, priority, now, spec.max_attempts, spec.kind,
+                       payload)  # fmt: skip
+                if astuple(spec)[_COMMON:] == _PLAIN:
+                    code = READY
+                    ready.append(row)
+                else:
+                    run_at = spec.starts_at(now)
+                    code = WAITING if seq in families else DELAYED if run_at > now else READY
+                    key, ttl = spec.unique_key, spec.expires_in_ms
+                    expires_at = None if ttl is None else now + ttl
+                    others.append((*row, code, run_at, run_at, expires_at, key, options_of(spec)))
+                    if key is not None:
+                        keys.append((lane.tenant.id, key, seq))
+                codes[code] += 1
+                if code == READY and (lane.head is None or priority < lane.head[0]):
+                    lane.joined(priority, seq)
+            for code, n in enumerate(codes):
+                if n:
+                    self._tx.books.move(lane, None, code, n)
+        self._tx.db.insert("insert_ready_job", ready)
+        self._tx.db.insert("insert_job", others)
+        self._tx.db.many("insert_payload", payloads)
+        self._tx.db.many("insert_key", keys)
+
+
+# A job with nothing beyond these is ready at once, and the short row will do for it.
+_COMMON = msgspec.structs.fields(JobSpec).index(
+    next(f for f in msgspec.structs.fields(JobSpec) if f.name == "delay_ms")
+)
+_PLAIN = astuple(JobSpec("", "", msgspec.Raw(b"")))[_COMMON:]
+_lane_of = attrgetter("queue", "tenant", "group")
 
 
 def enqueue(tx: Transaction, batch: Sequence[ops.Enqueue]) -> list[Answer]:

@@ -22,6 +22,7 @@ from tenure.errors import (
 
 OLDEST_SQLITE = (3, 35, 0)  # RETURNING
 RETRY_SECONDS = 0.005
+CACHE_KIB = 16_384
 
 _BUSY, _LOCKED, _READONLY, _CORRUPT, _FULL, _CANTOPEN, _NOTADB = 5, 6, 8, 11, 13, 14, 26
 
@@ -83,6 +84,7 @@ def open_writer(path: Path, busy_timeout: float, clock: Clock) -> sqlite3.Connec
             refuse_newer(path, version_of(connection))
             set_wal(connection, busy_timeout, clock)
             connection.execute("PRAGMA synchronous = FULL")
+            connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
             migrate(path, connection)
         except BaseException:
             connection.close()

@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tenure import ops, states
+from tenure.engines.sqlite.db import listed
 from tenure.engines.sqlite.enqueue import Plan
-from tenure.engines.sqlite.rows import LEASED, Row
-from tenure.engines.sqlite.transaction import Transaction
+from tenure.engines.sqlite.rows import DONE, LEASED, STATES, Row
+from tenure.engines.sqlite.transaction import Held, Transaction
 from tenure.errors import JobNotFound, LeaseLost, TenureError
 from tenure.ops import Answer
 
@@ -29,56 +30,48 @@ def _held(rows: dict[str, Row], job_id: str, token: int) -> Row | TenureError:
 
 
 def ack(tx: Transaction, batch: Sequence[ops.Ack]) -> list[Answer]:
-    """Acknowledgements in a row are written together, but for those that enqueue."""
-    rows = tx.rows(op.id for op in batch)
+    """Acknowledgements in a row are written together, but for those that enqueue or delete."""
+    found: list[Held] = tx.db.all("held_by_id", listed([op.id for op in batch]))
+    rows = {row[1]: row for row in found}
     answers: list[Answer] = []
-    done: list[tuple[Row, ops.Ack]] = []
+    done: list[Held] = []
+    results: list[str | None] = []
+    acked: set[str] = set()
     for op in batch:
-        row = _held(rows, op.id, op.token)
-        if isinstance(row, TenureError):
-            answers.append(row)
-        elif op.then:
-            _finish(tx, done, rows)
-            done = []
-            answers.append(_ack_and_enqueue(tx, row, op, rows))
+        row = rows.get(op.id)
+        if row is None:
+            answers.append(JobNotFound(op.id))
+        elif row[3] != LEASED or row[4] != op.token or op.id in acked:
+            state = DONE if op.id in acked else row[3]
+            answers.append(LeaseLost(op.id, STATES[state].value))
+        elif op.then or not op.keep:
+            tx.finish(done, results)
+            done, results = [], []
+            answers.append(_ack_alone(tx, row, op))
+            if answers[-1] is OK and op.keep:
+                acked.add(op.id)
+            elif answers[-1] is OK:
+                del rows[op.id]
         else:
-            row.token = 0  # a second ack in this batch finds it taken
-            done.append((row, op))
+            done.append(row)
+            results.append(None if op.result is None else str(op.result, "utf-8"))
             answers.append(OK)
-    _finish(tx, done, rows)
+            acked.add(op.id)
+    tx.finish(done, results)
     return answers
 
 
-def _finish(tx: Transaction, done: list[tuple[Row, ops.Ack]], rows: dict[str, Row]) -> None:
-    if not done:
-        return
-    tx.finish([row for row, _ in done], [_text(op) for _, op in done])
-    tx.settle()
-    _forget(tx, [row for row, op in done if not op.keep], rows)
-
-
-def _ack_and_enqueue(tx: Transaction, row: Row, op: ops.Ack, rows: dict[str, Row]) -> Answer:
+def _ack_alone(tx: Transaction, row: Held, op: ops.Ack) -> Answer:
+    """An acknowledgement that enqueues other jobs, or removes its own."""
     plan = Plan(tx, op.then, leaving=op.id)
     answer = plan.add(ops.Enqueue(op.then))
     if isinstance(answer, TenureError):
         return answer
-    tx.finish([row], [_text(op)])
-    tx.settle()
+    tx.finish([row], [None if op.result is None else str(op.result, "utf-8")])
     plan.carry_out()
     if not op.keep:
-        _forget(tx, [row], rows)
+        tx.remove(list(tx.rows([op.id]).values()))
     return OK
-
-
-def _forget(tx: Transaction, ended: list[Row], rows: dict[str, Row]) -> None:
-    if ended:
-        tx.remove(ended)
-    for row in ended:
-        del rows[row.id]
-
-
-def _text(op: ops.Ack) -> str | None:
-    return None if op.result is None else bytes(op.result).decode()
 
 
 def fail(tx: Transaction, batch: Sequence[ops.Fail]) -> list[Answer]:

@@ -137,5 +137,8 @@ def _put(tx: Transaction, limit: Limit) -> None:
         ):
             bound = tx.books.group_bound(limit.queue, tenant, group)
             tx.db.run("limit_lane", bound, lane_id)
+        tx.db.run("open_lanes", queue.id, limit.tenant)
         tx.db.run("recount_open_lanes", queue.id, limit.tenant)
+    if limit.tenant is not None:
+        tx.db.run("open_tenants", queue.id, limit.tenant)
     tx.books.forget()

@@ -41,8 +41,10 @@ _decode_failures = msgspec.json.Decoder(tuple[Failure, ...]).decode
 
 def options_of(spec: JobSpec) -> str | None:
     """The options column of a new job."""
+    if not (spec.after or spec.timeout_ms or spec.backoff) and spec.if_parent_fails == "wait":
+        return None
     options = Options(spec.after, spec.if_parent_fails, spec.timeout_ms, spec.backoff)
-    return None if options == _NO_OPTIONS else msgspec.json.encode(options).decode()
+    return msgspec.json.encode(options).decode()
 
 
 def errors_text(errors: tuple[Failure, ...]) -> str | None:
@@ -96,6 +98,55 @@ def code_of(change: Change, now: int) -> int:
     return CODES[change.state][0]
 
 
+class Claim(msgspec.Struct, frozen=True):
+    """What the jobs of one claim have in common."""
+
+    token: int
+    worker: str
+    now: int
+    until: int
+    attempts: int
+
+
+def leased_job(
+    row: tuple[Any, ...], names: tuple[str, str, str], claim: Claim, payload: str
+) -> Job:
+    """The Job of a row that is leased."""
+    (
+        priority, _seq, id, run_at, created_at, attempts, max_attempts, kind, expires_at,
+        unique_key, options_text, errors, _payload,
+    ) = row  # fmt: skip
+    queue, tenant, group = names
+    options = _decode_options(options_text) if options_text else _NO_OPTIONS
+    return Job(
+        id,
+        queue,
+        State.LEASED,
+        msgspec.Raw(payload),
+        priority,
+        run_at,
+        created_at,
+        claim.now,
+        attempts + claim.attempts,
+        max_attempts,
+        tenant,
+        group,
+        kind,
+        claim.now,
+        claim.until,
+        claim.token,
+        claim.worker,
+        None,
+        expires_at,
+        unique_key,
+        options.timeout_ms,
+        options.backoff,
+        options.after,
+        options.if_parent_fails,
+        errors=_decode_failures(errors) if errors else (),
+    )
+
+
 def job_of(row: tuple[Any, ...], queue: str, tenant: str, group: str, payload: str) -> Job:
     """The Job of a full row."""
     (
@@ -120,11 +171,11 @@ def job_of(row: tuple[Any, ...], queue: str, tenant: str, group: str, payload: s
         group,
         kind,
         started_at,
-        at if state in FINAL else None,
-        expires_at,
         at if code == LEASED else None,
         token,
         worker,
+        at if state in FINAL else None,
+        expires_at,
         unique_key,
         options.timeout_ms,
         options.backoff,

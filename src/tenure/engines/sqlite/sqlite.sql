@@ -2,7 +2,8 @@
 --
 -- A job row has a state code (0 waiting, 1 delayed, 2 ready, 3 leased, 4 done, 5 dead, 6 cancelled)
 -- and one time that matters in that state, `at`: when a delayed job is due, a lease runs out or a
--- job ended. A row is in exactly one of two partial indexes: jobs_ready while it is ready, else
+-- job ended. A run_at or updated_at that is NULL equals created_at: most rows are written once
+-- before they are claimed, and are shorter for it. A row is in exactly one of two partial indexes: jobs_ready while it is ready, else
 -- jobs_at (SQLite uses a partial index only where its condition is repeated, hence `state <> 2`).
 -- Lanes (queue, tenant, group) and tenants carry counts and, in partial indexes of their
 -- own, appear only while something in them can be claimed: what cannot run costs a claim nothing.
@@ -12,7 +13,7 @@ CREATE TABLE tenure_counters (
     name TEXT PRIMARY KEY,
     value INTEGER NOT NULL
 ) WITHOUT ROWID;
-INSERT INTO tenure_counters VALUES ('seq', 0), ('token', 0), ('version', 0);
+INSERT INTO tenure_counters VALUES ('token', 0), ('version', 0);
 
 CREATE TABLE tenure_queues (
     id INTEGER PRIMARY KEY,
@@ -41,6 +42,7 @@ CREATE TABLE tenure_tenants (
     stride INTEGER NOT NULL,
     max_leased INTEGER,
     open_lanes INTEGER NOT NULL DEFAULT 0,
+    open INTEGER NOT NULL DEFAULT 0,
     waiting INTEGER NOT NULL DEFAULT 0,
     delayed INTEGER NOT NULL DEFAULT 0,
     ready INTEGER NOT NULL DEFAULT 0,
@@ -50,8 +52,7 @@ CREATE TABLE tenure_tenants (
     cancelled INTEGER NOT NULL DEFAULT 0,
     UNIQUE (queue, tenant)
 );
-CREATE INDEX tenure_tenants_turn ON tenure_tenants (queue, turn, tenant)
-    WHERE open_lanes > 0 AND (max_leased IS NULL OR leased < max_leased);
+CREATE INDEX tenure_tenants_turn ON tenure_tenants (queue, turn, tenant) WHERE open = 1;
 CREATE INDEX tenure_tenants_empty ON tenure_tenants (id)
     WHERE waiting + delayed + ready + leased + done + dead + cancelled = 0;
 
@@ -62,6 +63,7 @@ CREATE TABLE tenure_lanes (
     max_leased INTEGER,
     head_priority INTEGER,
     head_seq INTEGER,
+    open INTEGER NOT NULL DEFAULT 0,
     waiting INTEGER NOT NULL DEFAULT 0,
     delayed INTEGER NOT NULL DEFAULT 0,
     ready INTEGER NOT NULL DEFAULT 0,
@@ -71,8 +73,7 @@ CREATE TABLE tenure_lanes (
     cancelled INTEGER NOT NULL DEFAULT 0,
     UNIQUE (tenant, grp)
 );
-CREATE INDEX tenure_lanes_head ON tenure_lanes (tenant, head_priority, head_seq)
-    WHERE ready > 0 AND (max_leased IS NULL OR leased < max_leased);
+CREATE INDEX tenure_lanes_head ON tenure_lanes (tenant, head_priority, head_seq) WHERE open = 1;
 CREATE INDEX tenure_lanes_empty ON tenure_lanes (id)
     WHERE waiting + delayed + ready + leased + done + dead + cancelled = 0;
 
@@ -81,12 +82,12 @@ CREATE TABLE tenure_jobs (
     id TEXT NOT NULL UNIQUE,
     lane INTEGER NOT NULL,
     queue INTEGER NOT NULL,
-    state INTEGER NOT NULL,
-    at INTEGER NOT NULL,
+    state INTEGER NOT NULL DEFAULT 2,
+    at INTEGER NOT NULL DEFAULT 0,
     priority INTEGER NOT NULL,
-    run_at INTEGER NOT NULL,
+    run_at INTEGER,
     created_at INTEGER NOT NULL,
-    updated_at INTEGER NOT NULL,
+    updated_at INTEGER,
     started_at INTEGER,
     attempts INTEGER NOT NULL DEFAULT 0,
     max_attempts INTEGER NOT NULL,
@@ -187,50 +188,57 @@ UPDATE tenure_queues SET tokens = ?, tokens_at = ?, served = ?, waiting = ?, del
     leased = ?, done = ?, dead = ?, cancelled = ? WHERE id = ?;
 
 -- name: tenant_by_name
-SELECT id, tenant, turn, stride, max_leased, open_lanes,
+SELECT id, tenant, turn, stride, max_leased, open_lanes, open,
     waiting, delayed, ready, leased, done, dead, cancelled, queue
 FROM tenure_tenants WHERE queue = ? AND tenant = ?;
 -- name: tenant_by_id
-SELECT id, tenant, turn, stride, max_leased, open_lanes,
+SELECT id, tenant, turn, stride, max_leased, open_lanes, open,
     waiting, delayed, ready, leased, done, dead, cancelled, queue
 FROM tenure_tenants WHERE id = ?;
 -- name: tenants_in_turn
-SELECT id, tenant, turn, stride, max_leased, open_lanes,
+SELECT id, tenant, turn, stride, max_leased, open_lanes, open,
     waiting, delayed, ready, leased, done, dead, cancelled, queue
 FROM tenure_tenants INDEXED BY tenure_tenants_turn
-WHERE queue = ? AND open_lanes > 0 AND (max_leased IS NULL OR leased < max_leased)
+WHERE queue = ? AND open = 1
 ORDER BY turn, tenant LIMIT ? OFFSET ?;
 -- name: add_tenant
 INSERT INTO tenure_tenants (queue, tenant, stride, max_leased) VALUES (?, ?, ?, ?);
 -- name: save_tenant
-UPDATE tenure_tenants SET turn = ?, open_lanes = ?, waiting = ?, delayed = ?, ready = ?, leased = ?,
-    done = ?, dead = ?, cancelled = ? WHERE id = ?;
+UPDATE tenure_tenants SET turn = ?, open_lanes = ?, open = ?, waiting = ?, delayed = ?, ready = ?,
+    leased = ?, done = ?, dead = ?, cancelled = ? WHERE id = ?;
+-- name: save_tenant_counts
+UPDATE tenure_tenants SET waiting = ?, delayed = ?, ready = ?, leased = ?, done = ?, dead = ?,
+    cancelled = ? WHERE id = ?;
 
 -- name: lane_by_name
-SELECT id, grp, max_leased, head_priority, head_seq,
+SELECT id, grp, max_leased, head_priority, head_seq, open,
     waiting, delayed, ready, leased, done, dead, cancelled, tenant
 FROM tenure_lanes WHERE tenant = ? AND grp = ?;
 -- name: lane_by_id
-SELECT id, grp, max_leased, head_priority, head_seq,
+SELECT id, grp, max_leased, head_priority, head_seq, open,
     waiting, delayed, ready, leased, done, dead, cancelled, tenant
 FROM tenure_lanes WHERE id = ?;
 -- name: lanes_by_head
-SELECT id, grp, max_leased, head_priority, head_seq,
+SELECT id, grp, max_leased, head_priority, head_seq, open,
     waiting, delayed, ready, leased, done, dead, cancelled, tenant
 FROM tenure_lanes INDEXED BY tenure_lanes_head
-WHERE tenant = ? AND ready > 0 AND (max_leased IS NULL OR leased < max_leased)
-    AND (head_priority, head_seq) > (?, ?)
+WHERE tenant = ? AND open = 1 AND (head_priority, head_seq) > (?, ?)
 ORDER BY head_priority, head_seq LIMIT ?;
 -- name: add_lane
 INSERT INTO tenure_lanes (tenant, grp, max_leased) VALUES (?, ?, ?);
 -- name: save_lane
-UPDATE tenure_lanes SET head_priority = ?, head_seq = ?, waiting = ?, delayed = ?, ready = ?,
-    leased = ?, done = ?, dead = ?, cancelled = ? WHERE id = ?;
+UPDATE tenure_lanes SET head_priority = ?, head_seq = ?, open = ?, waiting = ?, delayed = ?,
+    ready = ?, leased = ?, done = ?, dead = ?, cancelled = ? WHERE id = ?;
+-- name: save_lane_counts
+UPDATE tenure_lanes SET waiting = ?, delayed = ?, ready = ?, leased = ?, done = ?, dead = ?,
+    cancelled = ? WHERE id = ?;
 -- name: head_of_lane
 SELECT priority, seq FROM tenure_jobs INDEXED BY tenure_jobs_ready
 WHERE lane = ? AND state = 2 ORDER BY priority, seq LIMIT 1;
 -- name: next_in_lane
-SELECT priority, seq FROM tenure_jobs INDEXED BY tenure_jobs_ready
+SELECT priority, seq, id, ifnull(run_at, created_at), created_at, attempts, max_attempts, kind,
+    expires_at, unique_key, options, errors, payload
+FROM tenure_jobs INDEXED BY tenure_jobs_ready
 WHERE lane = ? AND state = 2 AND (priority, seq) > (?, ?) ORDER BY priority, seq LIMIT ?;
 -- name: drop_empty_lanes
 DELETE FROM tenure_lanes WHERE id IN (
@@ -245,10 +253,15 @@ DELETE FROM tenure_tenants WHERE id IN (
 
 -- Jobs
 
+-- name: last_seq
+SELECT ifnull(max(seq), 0) FROM tenure_jobs;
+-- name: insert_ready_job
+INSERT INTO tenure_jobs (seq, id, lane, queue, priority, created_at, max_attempts, kind, payload)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 -- name: insert_job
-INSERT INTO tenure_jobs (seq, id, lane, queue, state, at, priority, run_at, created_at, updated_at,
-    max_attempts, kind, expires_at, unique_key, options, payload)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO tenure_jobs (seq, id, lane, queue, priority, created_at, max_attempts, kind, payload,
+    state, at, run_at, expires_at, unique_key, options)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 -- name: insert_payload
 INSERT INTO tenure_payloads (seq, payload) VALUES (?, ?);
 -- name: payloads
@@ -265,6 +278,8 @@ INSERT INTO tenure_keys (tenant, unique_key, seq) VALUES (?, ?, ?);
 DELETE FROM tenure_keys WHERE tenant = ? AND unique_key = ?;
 -- name: insert_dep
 INSERT INTO tenure_deps (parent, child) VALUES (?, ?);
+-- name: any_deps
+SELECT 1 FROM tenure_deps LIMIT 1;
 -- name: parents_among
 SELECT DISTINCT parent FROM tenure_deps WHERE parent IN (SELECT value FROM json_each(?))
 ORDER BY parent;
@@ -277,30 +292,34 @@ DELETE FROM tenure_deps WHERE child = ?;
 -- name: still_waits
 SELECT 1 FROM tenure_deps WHERE child = ? LIMIT 1;
 
+-- name: jobs_to_lease
+SELECT j.priority, j.seq, j.id, ifnull(j.run_at, j.created_at), j.created_at, j.attempts,
+    j.max_attempts, j.kind, j.expires_at, j.unique_key, j.options, j.errors, j.payload
+FROM json_each(?) e CROSS JOIN tenure_jobs j ON j.seq = e.value;
 -- name: lease_jobs
 UPDATE tenure_jobs SET state = :leased, at = :until, token = :token, worker = :worker,
     attempts = attempts + :attempts, started_at = :now, updated_at = :now, progress = NULL,
     note = NULL
-WHERE seq IN (SELECT value FROM json_each(:seqs)) AND (expires_at IS NULL OR expires_at > :now)
-RETURNING seq, lane, id, state, at, priority, run_at, created_at, updated_at, started_at, attempts,
-    max_attempts, token, worker, kind, expires_at, unique_key, options, progress, note, errors,
-    result, payload;
+WHERE seq IN (SELECT value FROM json_each(:seqs));
+-- name: held_by_id
+SELECT j.seq, j.id, j.lane, j.state, j.token, j.unique_key
+FROM json_each(?) e CROSS JOIN tenure_jobs j ON j.id = e.value;
 -- name: rows_by_id
-SELECT seq, id, lane, state, priority, attempts, max_attempts, run_at, expires_at, worker, token,
-    unique_key, options, errors
+SELECT seq, id, lane, state, priority, attempts, max_attempts,
+    ifnull(run_at, created_at), expires_at, worker, token, unique_key, options, errors
 FROM tenure_jobs WHERE id IN (SELECT value FROM json_each(?));
 -- name: rows_by_seq
-SELECT seq, id, lane, state, priority, attempts, max_attempts, run_at, expires_at, worker, token,
-    unique_key, options, errors
+SELECT seq, id, lane, state, priority, attempts, max_attempts,
+    ifnull(run_at, created_at), expires_at, worker, token, unique_key, options, errors
 FROM tenure_jobs WHERE seq IN (SELECT value FROM json_each(?)) ORDER BY seq;
 -- name: leases_over
-SELECT seq, id, lane, state, priority, attempts, max_attempts, run_at, expires_at, worker, token,
-    unique_key, options, errors
+SELECT seq, id, lane, state, priority, attempts, max_attempts,
+    ifnull(run_at, created_at), expires_at, worker, token, unique_key, options, errors
 FROM tenure_jobs INDEXED BY tenure_jobs_at
 WHERE queue = ? AND state = 3 AND state <> 2 AND at <= ? ORDER BY at, seq LIMIT ?;
 -- name: jobs_expired
-SELECT seq, id, lane, state, priority, attempts, max_attempts, run_at, expires_at, worker, token,
-    unique_key, options, errors
+SELECT seq, id, lane, state, priority, attempts, max_attempts,
+    ifnull(run_at, created_at), expires_at, worker, token, unique_key, options, errors
 FROM tenure_jobs INDEXED BY tenure_jobs_expiry
 WHERE queue = ? AND expires_at IS NOT NULL AND state < 3 AND expires_at <= ?
 ORDER BY expires_at, seq LIMIT ?;
@@ -334,8 +353,8 @@ DELETE FROM tenure_jobs WHERE seq IN (SELECT value FROM json_each(?));
 -- name: delete_payloads
 DELETE FROM tenure_payloads WHERE seq IN (SELECT value FROM json_each(?));
 -- name: jobs_to_purge
-SELECT seq, id, lane, state, priority, attempts, max_attempts, run_at, expires_at, worker, token,
-    unique_key, options, errors
+SELECT seq, id, lane, state, priority, attempts, max_attempts,
+    ifnull(run_at, created_at), expires_at, worker, token, unique_key, options, errors
 FROM tenure_jobs INDEXED BY tenure_jobs_at
 WHERE queue = ? AND state = ? AND state <> 2 AND at <= ? ORDER BY at, seq LIMIT ?;
 
@@ -362,16 +381,22 @@ UPDATE tenure_queues SET tokens = ?, tokens_at = ? WHERE id = ?;
 -- name: tenants_of_queue
 SELECT id, tenant FROM tenure_tenants WHERE queue = ?1 AND (?2 = '*' OR tenant = ?2);
 -- name: limit_tenant
-UPDATE tenure_tenants SET stride = ?, max_leased = ? WHERE id = ?;
+UPDATE tenure_tenants SET stride = ?1, max_leased = ?2 WHERE id = ?3;
 -- name: lanes_of_queue
 SELECT l.id, t.tenant, l.grp FROM tenure_lanes l JOIN tenure_tenants t ON t.id = l.tenant
 WHERE t.queue = ?1 AND l.grp <> '' AND (?2 = '*' OR t.tenant = ?2) AND (?3 = '*' OR l.grp = ?3);
 -- name: limit_lane
 UPDATE tenure_lanes SET max_leased = ? WHERE id = ?;
+-- name: open_lanes
+UPDATE tenure_lanes SET open = ready > 0 AND (max_leased IS NULL OR leased < max_leased)
+WHERE tenant IN (SELECT id FROM tenure_tenants WHERE queue = ?1 AND (?2 = '*' OR tenant = ?2));
 -- name: recount_open_lanes
 UPDATE tenure_tenants SET open_lanes = (
     SELECT count(*) FROM tenure_lanes INDEXED BY tenure_lanes_head
-    WHERE tenant = tenure_tenants.id AND ready > 0 AND (max_leased IS NULL OR leased < max_leased))
+    WHERE tenant = tenure_tenants.id AND open = 1)
+WHERE queue = ?1 AND (?2 = '*' OR tenant = ?2);
+-- name: open_tenants
+UPDATE tenure_tenants SET open = open_lanes > 0 AND (max_leased IS NULL OR leased < max_leased)
 WHERE queue = ?1 AND (?2 = '*' OR tenant = ?2);
 
 -- Slots and schedules
@@ -449,8 +474,9 @@ WHERE t.queue = ?1 AND (?2 IS NULL OR t.tenant = ?2) AND l.grp = ?3;
 -- Reading
 
 -- name: read_job
-SELECT j.seq, j.lane, j.id, j.state, j.at, j.priority, j.run_at, j.created_at, j.updated_at,
-    j.started_at, j.attempts, j.max_attempts, j.token, j.worker, j.kind, j.expires_at, j.unique_key,
+SELECT j.seq, j.lane, j.id, j.state, j.at, j.priority,
+    ifnull(j.run_at, j.created_at), j.created_at, ifnull(j.updated_at, j.created_at), j.started_at,
+    j.attempts, j.max_attempts, j.token, j.worker, j.kind, j.expires_at, j.unique_key,
     j.options, j.progress, j.note, j.errors, j.result,
     ifnull(j.payload, (SELECT payload FROM tenure_payloads p WHERE p.seq = j.seq)),
     q.queue, t.tenant, l.grp
@@ -458,8 +484,9 @@ FROM tenure_jobs j JOIN tenure_lanes l ON l.id = j.lane JOIN tenure_tenants t ON
     JOIN tenure_queues q ON q.id = t.queue
 WHERE j.id = ?;
 -- name: read_jobs
-SELECT j.seq, j.lane, j.id, j.state, j.at, j.priority, j.run_at, j.created_at, j.updated_at,
-    j.started_at, j.attempts, j.max_attempts, j.token, j.worker, j.kind, j.expires_at, j.unique_key,
+SELECT j.seq, j.lane, j.id, j.state, j.at, j.priority,
+    ifnull(j.run_at, j.created_at), j.created_at, ifnull(j.updated_at, j.created_at), j.started_at,
+    j.attempts, j.max_attempts, j.token, j.worker, j.kind, j.expires_at, j.unique_key,
     j.options, j.progress, j.note, j.errors, j.result,
     ifnull(j.payload, (SELECT payload FROM tenure_payloads p WHERE p.seq = j.seq)),
     q.queue, t.tenant, l.grp

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from tenure import states
@@ -24,6 +25,9 @@ _ACKED = CODES[states.plain(State.LEASED, states.Acked).target][0]
 _PARENTS_DONE, _PARENT_FAILED = states.ParentsDone(), states.ParentFailed()
 
 
+Held = tuple[int, str, int, int, int, str | None]  # seq, id, lane, state, token, unique key
+
+
 class Transaction:
     """What the operations of one batch share."""
 
@@ -34,11 +38,17 @@ class Transaction:
         self.books = Books(db)
         self._news: list[tuple[int, states.Event]] = []
 
-    def next_numbers(self, counter: str, n: int) -> int:
-        """Take `n` numbers of a counter that only grows; answers with the one before them."""
-        row = self.db.one("counter", counter)
+    def next_tokens(self, n: int) -> int:
+        """Take `n` tokens, which only grow; answers with the one before them."""
+        row = self.db.one("counter", "token")
         assert row is not None
-        self.db.run("set_counter", row[0] + n, counter)
+        self.db.run("set_counter", row[0] + n, "token")
+        return int(row[0])
+
+    def last_seq(self) -> int:
+        """The place of the job that was enqueued last."""
+        row = self.db.one("last_seq")
+        assert row is not None
         return int(row[0])
 
     def rows(self, ids: Iterable[str]) -> dict[str, Row]:
@@ -76,14 +86,13 @@ class Transaction:
 
     def ended(self, row: Row) -> None:
         """A job reached a final state: its key is free, and its children are told."""
-        self.free_key(row)
+        if row.unique_key is not None:
+            self._free_key(row.lane, row.unique_key)
         done = row.state is State.DONE
         self._news.append((row.seq, _PARENTS_DONE if done else _PARENT_FAILED))
 
-    def free_key(self, row: Row) -> None:
-        if row.unique_key is not None:
-            tenant = self.books.lane_by_id(row.lane).tenant
-            self.db.run("delete_key", tenant.id, row.unique_key)
+    def _free_key(self, lane: int, unique_key: str) -> None:
+        self.db.run("delete_key", self.books.lane_by_id(lane).tenant.id, unique_key)
 
     def settle(self) -> None:
         """Tell children what became of their parents, and theirs in turn."""
@@ -107,22 +116,28 @@ class Transaction:
         if change.state is not State.PENDING or not self.db.one("still_waits", child.seq):
             self.make(child, change)
 
-    def finish(self, rows: list[Row], results: list[str | None]) -> None:
+    def finish(self, held: list[Held], results: list[str | None]) -> None:
         """Acknowledge leased jobs in bulk."""
-        plain = [row.seq for row, result in zip(rows, results, strict=True) if result is None]
+        plain = [row[0] for row, result in zip(held, results, strict=True) if result is None]
         if plain:
             self.db.run("finish_jobs", _ACKED, self.now, self.now, listed(plain))
-        rich = [
-            (_ACKED, self.now, self.now, result, row.seq)
-            for row, result in zip(rows, results, strict=True)
-            if result is not None
-        ]
-        if rich:
-            self.db.many("finish_job", rich)
-        self._count_out(rows, LEASED, _ACKED)
-        for row in rows:
-            row.code = _ACKED
-            self.ended(row)
+        if len(plain) < len(held):
+            self.db.many(
+                "finish_job",
+                [
+                    (_ACKED, self.now, self.now, result, row[0])
+                    for row, result in zip(held, results, strict=True)
+                    if result is not None
+                ],
+            )
+        for lane_id, n in Counter([row[2] for row in held]).items():
+            self.books.move(self.books.lane_by_id(lane_id), LEASED, _ACKED, n)
+        for _seq, _id, lane_id, _code, _token, unique_key in held:
+            if unique_key is not None:
+                self._free_key(lane_id, unique_key)
+        if self.db.one("any_deps"):
+            self._news.extend((row[0], _PARENTS_DONE) for row in held)
+        self.settle()
 
     def remove(self, rows: list[Row]) -> None:
         """Delete rows, whatever their state; of a parent that was not done, its children hear."""
@@ -134,16 +149,9 @@ class Transaction:
             self.books.move(lane, row.code, None)
             if row.code == READY:
                 lane.left(row.priority, row.seq)
-            if row.code <= LEASED:
-                self.free_key(row)
+            if row.code <= LEASED and row.unique_key is not None:
+                self._free_key(row.lane, row.unique_key)
             if row.code == WAITING:
                 self.db.run("delete_deps_of_child", row.seq)
             if row.code != DONE:
                 self._news.append((row.seq, states.ParentDeleted(row.id)))
-
-    def _count_out(self, rows: list[Row], source: int, target: int) -> None:
-        counts: dict[int, int] = {}
-        for row in rows:
-            counts[row.lane] = counts.get(row.lane, 0) + 1
-        for lane, n in counts.items():
-            self.books.move(self.books.lane_by_id(lane), source, target, n)

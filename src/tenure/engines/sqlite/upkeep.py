@@ -166,7 +166,9 @@ def _reconcile(tx: Transaction, op: ops.Reconcile) -> Answer:
         lane.head_known, lane.dirty = False, True
     tx.books.forget()
     tx.db.run("recount_tenants", queue.id, op.tenant)
-    tx.db.run("recount_open_lanes", queue.id, "*" if op.tenant is None else op.tenant)
+    who = "*" if op.tenant is None else op.tenant
+    for statement in ("open_lanes", "recount_open_lanes", "open_tenants"):
+        tx.db.run(statement, queue.id, who)
     tx.db.run("recount_queue", queue.id)
     after = _counted(tx, queue.id, op)
     off = {field.name: b - a for field, a, b in zip(_COUNTS, before, after, strict=True)}

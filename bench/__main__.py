@@ -1,0 +1,35 @@
+"""Run the benchmarks: python -m bench [name ...]; all of them without a name."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from bench import backlog, batches, callers, tenants
+from bench.report import Figure, show
+
+BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
+    "batches": batches.run,
+    "callers": callers.run,
+    "tenants": tenants.run,
+    "backlog": backlog.run,
+}
+
+
+def main(names: list[str]) -> int:
+    unknown = [name for name in names if name not in BENCHMARKS]
+    if unknown:
+        print(f"no benchmark {unknown[0]!r}; there are {', '.join(BENCHMARKS)}", file=sys.stderr)
+        return 2
+    figures: list[Figure] = []
+    for name in names or BENCHMARKS:
+        with tempfile.TemporaryDirectory(dir=".", prefix=".bench-") as folder:
+            figures += BENCHMARKS[name](Path(folder).absolute())
+    show(figures)
+    return 0 if all(figure.kept for figure in figures) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

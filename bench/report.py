@@ -1,0 +1,46 @@
+"""Figures, and how they are shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+
+
+@dataclass
+class Figure:
+    """A rate, the rate of its floor in the same run, and the ratio that it must keep."""
+
+    name: str
+    rate: float
+    floor: float
+    ratio: float
+    at_least: float | None = None
+    at_most: float | None = None
+    unit: str = "jobs/s"
+
+    @property
+    def kept(self) -> bool:
+        return (self.at_least is None or self.ratio >= self.at_least) and (
+            self.at_most is None or self.ratio <= self.at_most
+        )
+
+
+def show(figures: list[Figure]) -> None:
+    table = Table(title="Tenure on SQLite, against a floor measured in the same run")
+    for column in ("what", "Tenure", "floor", "unit", "ratio", "promise", ""):
+        table.add_column(column, justify="left" if column in ("what", "unit") else "right")
+    for one in figures:
+        promise = f">= {one.at_least}" if one.at_least is not None else ""
+        promise = f"<= {one.at_most}" if one.at_most is not None else promise
+        table.add_row(
+            one.name,
+            f"{one.rate:,.0f}",
+            f"{one.floor:,.0f}",
+            one.unit,
+            f"{one.ratio:.2f}",
+            promise,
+            "" if not promise else "kept" if one.kept else "BROKEN",
+        )
+    Console().print(table)
