@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TypeVar
@@ -75,8 +76,8 @@ def run(folder: Path, *, rounds: int = 5, batches: int = 60) -> list[Figure]:
                 )
             for mine, theirs in zip(jobs, rows, strict=True):
                 assert len(mine) == len(theirs) == BATCH
-                timed(pairs["ack"].floor, lambda theirs=theirs: floor.ack(theirs))
-                timed(pairs["ack"].tenure, lambda mine=mine: queue.ack_many(mine))
+                timed(pairs["ack"].floor, partial(floor.ack, theirs))
+                timed(pairs["ack"].tenure, partial(queue.ack_many, mine))
     floor.close()
     return [
         Figure(

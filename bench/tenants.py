@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -27,15 +28,15 @@ def run(folder: Path, *, rounds: int = 3, batches: int = 50) -> list[Figure]:
                     for i in range(BATCH)
                 ]
                 n += BATCH
-                timed(pairs["enqueue"].tenure, lambda jobs=jobs: queue.enqueue_many(jobs))
+                timed(pairs["enqueue"].tenure, partial(queue.enqueue_many, jobs))
             for _ in range(batches):
                 rows = timed(pairs["claim"].floor, lambda: floor.claim(BATCH))
                 mine = timed(
                     pairs["claim"].tenure, lambda: queue.claim("mail", limit=BATCH, worker="w")
                 )
                 assert len({job.tenant for job in mine}) == BATCH
-                timed(pairs["ack"].floor, lambda rows=rows: floor.ack(rows))
-                timed(pairs["ack"].tenure, lambda mine=mine: queue.ack_many(mine))
+                timed(pairs["ack"].floor, partial(floor.ack, rows))
+                timed(pairs["ack"].tenure, partial(queue.ack_many, mine))
     floor.close()
     return [
         Figure(

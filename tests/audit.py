@@ -12,6 +12,13 @@ STATES = ("waiting", "delayed", "ready", "leased", "done", "dead", "cancelled")
 def audit(path: Path) -> list[str]:
     """What is wrong with the file; nothing, if the engine keeps its promises."""
     with closing(sqlite3.connect(path)) as db:
+        db.execute(
+            "CREATE TEMP VIEW jobs AS SELECT j.*, ifnull(s.state, 2) AS state, "
+            "ifnull(s.attempts, 0) AS attempts, s.token, s.worker, t.queue AS queue, "
+            "s.queue AS stated_queue "
+            "FROM tenure_jobs j JOIN tenure_lanes l ON l.id = j.lane "
+            "JOIN tenure_tenants t ON t.id = l.tenant LEFT JOIN tenure_states s ON s.seq = j.seq"
+        )
         return [
             *_counters(db),
             *_heads(db),
@@ -30,10 +37,10 @@ def audit(path: Path) -> list[str]:
 def _counters(db: sqlite3.Connection) -> list[str]:
     wrong = []
     sources = {
-        "tenure_lanes": "SELECT count(*) FROM tenure_jobs WHERE lane = b.id AND state = {}",
-        "tenure_tenants": "SELECT count(*) FROM tenure_jobs j JOIN tenure_lanes l ON l.id = j.lane "
+        "tenure_lanes": "SELECT count(*) FROM jobs WHERE lane = b.id AND state = {}",
+        "tenure_tenants": "SELECT count(*) FROM jobs j JOIN tenure_lanes l ON l.id = j.lane "
         "WHERE l.tenant = b.id AND j.state = {}",
-        "tenure_queues": "SELECT count(*) FROM tenure_jobs WHERE queue = b.id AND state = {}",
+        "tenure_queues": "SELECT count(*) FROM jobs WHERE queue = b.id AND state = {}",
     }
     for table, source in sources.items():
         for code, state in enumerate(STATES):
@@ -49,7 +56,7 @@ def _heads(db: sqlite3.Connection) -> list[str]:
     wrong = []
     for lane, priority, seq in db.execute("SELECT id, head_priority, head_seq FROM tenure_lanes"):
         head = db.execute(
-            "SELECT priority, seq FROM tenure_jobs WHERE lane = ? AND state = 2 "
+            "SELECT priority, seq FROM jobs WHERE lane = ? AND state = 2 "
             "ORDER BY priority, seq LIMIT 1",
             (lane,),
         ).fetchone() or (None, None)
@@ -89,25 +96,28 @@ def _jobs(db: sqlite3.Connection) -> list[str]:
         f"job {row[0]}: {row[1]}"
         for row in db.execute(
             """
-            SELECT id, 'attempts above max_attempts' FROM tenure_jobs
+            SELECT id, 'attempts above max_attempts' FROM jobs
                 WHERE attempts > max_attempts OR attempts < 0
-            UNION ALL SELECT id, 'pending with its attempts used up' FROM tenure_jobs
+            UNION ALL SELECT id, 'pending with its attempts used up' FROM jobs
                 WHERE state IN (1, 2) AND attempts >= max_attempts
-            UNION ALL SELECT id, 'leased without a worker or token' FROM tenure_jobs
+            UNION ALL SELECT id, 'leased without a worker or token' FROM jobs
                 WHERE state = 3 AND (worker = '' OR token = 0)
-            UNION ALL SELECT id, 'waits for nothing' FROM tenure_jobs j WHERE state = 0
+            UNION ALL SELECT id, 'waits for nothing' FROM jobs j WHERE state = 0
                 AND NOT EXISTS (SELECT 1 FROM tenure_deps WHERE child = j.seq)
-            UNION ALL SELECT id, 'waits, but is not waiting' FROM tenure_jobs j WHERE state <> 0
+            UNION ALL SELECT id, 'waits, but is not waiting' FROM jobs j WHERE state <> 0
                 AND EXISTS (SELECT 1 FROM tenure_deps WHERE child = j.seq)
-            UNION ALL SELECT id, 'has no payload' FROM tenure_jobs j WHERE payload IS NULL
-                AND NOT EXISTS (SELECT 1 FROM tenure_payloads p WHERE p.seq = j.seq)
-            UNION ALL SELECT seq, 'is gone, but its payload is not' FROM tenure_payloads
+            UNION ALL SELECT seq, 'is gone, but its state is not' FROM tenure_states
                 WHERE seq NOT IN (SELECT seq FROM tenure_jobs)
+            UNION ALL SELECT id, 'is ready, but not in line' FROM jobs j WHERE state = 2
+                AND NOT EXISTS (SELECT 1 FROM tenure_ready r WHERE r.seq = j.seq
+                    AND r.lane = j.lane AND r.priority = j.priority)
+            UNION ALL SELECT seq, 'is in line, but not ready' FROM tenure_ready
+                WHERE seq NOT IN (SELECT seq FROM jobs WHERE state = 2)
             UNION ALL SELECT parent, 'is gone or done, but a child waits for it' FROM tenure_deps
-                WHERE parent NOT IN (SELECT seq FROM tenure_jobs WHERE state <> 4)
-            UNION ALL SELECT id, 'in the wrong queue' FROM tenure_jobs j WHERE queue <> (
-                SELECT t.queue FROM tenure_lanes l JOIN tenure_tenants t ON t.id = l.tenant
-                WHERE l.id = j.lane)
+                WHERE parent NOT IN (SELECT seq FROM jobs WHERE state <> 4)
+            UNION ALL SELECT id, 'in the wrong queue' FROM jobs WHERE queue <> stated_queue
+            UNION ALL SELECT seq, 'in no lane' FROM tenure_jobs
+                WHERE seq NOT IN (SELECT seq FROM jobs)
             """
         )
     ]
@@ -116,9 +126,7 @@ def _jobs(db: sqlite3.Connection) -> list[str]:
 def _keys(db: sqlite3.Connection) -> list[str]:
     held = set(db.execute("SELECT unique_key, seq FROM tenure_keys"))
     live = set(
-        db.execute(
-            "SELECT unique_key, seq FROM tenure_jobs WHERE unique_key IS NOT NULL AND state <= 3"
-        )
+        db.execute("SELECT unique_key, seq FROM jobs WHERE unique_key IS NOT NULL AND state <= 3")
     )
     return [f"unique key {key} is not held as it should" for key in held ^ live]
 

@@ -148,7 +148,7 @@ class Duplicate(Conflict):
 
     def __init__(self, field: str, value: str, job_id: str) -> None:
         super().__init__(
-            f"{field} {value!r} is held by job {job_id!r}; nothing was enqueued",
+            f"{field} {value!r} is held by job {job_id!r}; nothing was changed",
             field=field,
             value=value,
             id=job_id,

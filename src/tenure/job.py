@@ -130,7 +130,7 @@ class NewJob(msgspec.Struct, kw_only=True, gc=False):
     run_at: datetime | None = None
     id: str | None = None
     unique_key: str | None = None
-    after: list[str] | tuple[str, ...] = ()
+    after: Sequence[str] = ()
     if_parent_fails: IfParentFails = "wait"
     backoff: Backoff | None = None
     expires_in: float | timedelta | None = None
@@ -199,7 +199,7 @@ def prepare(jobs: Sequence[NewJob], now_ms: int, payload_limit: int) -> list[Job
         for new, made_up in zip(jobs, new_ids(now_ms, len(jobs)), strict=True):
             values = astuple(new)
             common = values[1:_COMMON]
-            if common != known:
+            if common != known or type(common[-2]) is not int or type(common[-1]) is not int:
                 _check_common(*common)
                 known = common
             raw = encode_json("payload", values[0], payload_limit)
@@ -357,7 +357,7 @@ def check_cycles(specs: list[JobSpec]) -> None:
                 path.append(parent)
 
 
-def _check_after(after: list[str] | tuple[str, ...]) -> tuple[str, ...]:
+def _check_after(after: Sequence[str]) -> tuple[str, ...]:
     if isinstance(after, str):
         raise InvalidInput("after", "must be a list of job ids, not one id")
     ids = tuple(dict.fromkeys(check_name("after", i) for i in after))

@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from tenure.errors import TenureError
+from tenure.errors import InvalidInput, TenureError
 from tenure.job import Job, JobSpec, State
 
 IfExists = Literal["error", "skip"]
@@ -252,11 +252,11 @@ class Moved(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
 
 
 class Changed(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
-    """How many changed; ids that do not exist; ids whose unique key another job holds."""
+    """How many changed; ids that do not exist; ids whose unique key is held, and by whom."""
 
     count: int
     missing: tuple[str, ...] = ()
-    refused: tuple[str, ...] = ()
+    refused: dict[str, str] = {}
 
 
 class Slots(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
@@ -478,6 +478,18 @@ Found = (
     | list[Schedule]
     | TenureError
 )
+
+
+def parse_cursor(cursor: str, parts: int) -> list[int] | InvalidInput:
+    """The place in a list that a cursor stands for."""
+    try:
+        start = [int(part) for part in cursor.split(".")] if cursor.isascii() else []
+    except ValueError:
+        start = []
+    if len(start) == parts and all(0 <= part < 2**63 for part in start):
+        return start
+    return InvalidInput("cursor", f"{cursor!r} is not one that a list gave")
+
 
 # How a turn is counted, on every engine: serving a tenant moves its place by TURN / weight, so
 # that between two turns of one tenant another gets at most its weight.

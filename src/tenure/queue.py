@@ -60,6 +60,14 @@ class Within(NamedTuple):
     batch: Sequence[Op]
 
 
+class EnqueuedIds(list[str]):
+    """The ids of jobs in the order asked; `created[i]` is False where the i-th was there before."""
+
+    def __init__(self, ids: Iterable[str] = (), created: Iterable[bool] = ()) -> None:
+        super().__init__(ids)
+        self.created = list(created)
+
+
 Steps = Generator[Sequence[Op] | Query | Within, Any, T]
 PAGE = 1000  # jobs that one step of a call by filter changes
 
@@ -235,17 +243,19 @@ class Queue:
         *,
         if_exists: IfExists = "error",
         connection: Any = None,
-    ) -> Steps[list[str]]:
-        """Add many jobs, all or none, and answer with their ids in order."""
+    ) -> Steps[EnqueuedIds]:
+        """Add many jobs, all or none, and answer with their ids in order; `created` of the answer
+        says which are new."""
         news = list(jobs)
         if len(news) > MAX_JOBS_PER_CALL:
             raise InvalidInput("jobs", f"{len(news):,} in one call; at most {MAX_JOBS_PER_CALL:,}")
         if not news:
-            return []
+            return EnqueuedIds()
         specs = self._prepare(news)
         batch = [ops.Enqueue(tuple(specs), _one_of("if_exists", if_exists, ("error", "skip")))]
         (answer,) = yield batch if connection is None else Within(connection, batch)
-        return _good(answer, ops.Enqueued).ids
+        enqueued = _good(answer, ops.Enqueued)
+        return EnqueuedIds(enqueued.ids, enqueued.created)
 
     def _prepare(self, jobs: Sequence[NewJob]) -> list[JobSpec]:
         return prepare(jobs, self._clock.now_ms(), self.settings.payload_limit)
@@ -271,7 +281,7 @@ class Queue:
             check_name("worker", worker or default_worker()),
             self._lease_ms(lease),
             _whole("limit", limit, 1, MAX_CLAIM),
-            None if tenant is None else check_label("tenant", tenant),
+            _optional("tenant", tenant),
             tuple(check_label("not_groups", name) for name in not_groups),
         )
         (answer,) = yield [op]
@@ -310,7 +320,7 @@ class Queue:
         limit = self.settings.payload_limit
         raw = None if result is None else encode_json("result", result, limit)
         jobs = tuple(self._prepare(list(then))) if then else ()
-        return ops.Ack(job.id, job.token, raw, jobs, keep)
+        return ops.Ack(*_lease(job), raw, jobs, keep)
 
     def _fail(
         self,
@@ -339,7 +349,7 @@ class Queue:
 
     def _extend(self, job: Job | Lease, lease: Seconds | None = None) -> Steps[None]:
         """Keep the job for `lease` seconds from now."""
-        (answer,) = yield [ops.Extend(job.id, job.token, self._lease_ms(lease))]
+        (answer,) = yield [ops.Extend(*_lease(job), self._lease_ms(lease))]
         _good(answer, ops.Ok)
 
     def _extend_many(
@@ -347,19 +357,19 @@ class Queue:
     ) -> Steps[list[TenureError | None]]:
         """Keep many. Each is answered for itself: None, or the error that it met."""
         lease_ms = self._lease_ms(lease)
-        answers = yield [ops.Extend(job.id, job.token, lease_ms) for job in jobs]
+        answers = yield [ops.Extend(*_lease(job), lease_ms) for job in jobs]
         return _errors(answers)
 
     def _release(self, job: Job | Lease, *, delay: Seconds = 0) -> Steps[None]:
         """Give the job back with its attempt, to be run now or after `delay` seconds."""
-        (answer,) = yield [ops.Release(job.id, job.token, span_ms("delay", delay))]
+        (answer,) = yield [ops.Release(*_lease(job), span_ms("delay", delay))]
         _good(answer, ops.Moved)
 
     def _progress(self, job: Job | Lease, percent: int, note: str | None = None) -> Steps[None]:
         """Report how far the work is, 0 to 100, and what it is at."""
         percent = _whole("percent", percent, 0, 100)
         note = None if note is None else check_label("note", note)
-        (answer,) = yield [ops.Progress(job.id, job.token, percent, note)]
+        (answer,) = yield [ops.Progress(*_lease(job), percent, note)]
         _good(answer, ops.Ok)
 
     def _lease_ms(self, lease: Seconds | None) -> int:
@@ -384,8 +394,8 @@ class Queue:
     ) -> Steps[ops.Page]:
         """A page of jobs, newest first (of one final state, the last to finish first); give its
         `cursor` back for the next."""
-        where = Filter(queue, _states(state), tenant, group, kind)
-        query = ops.ListJobs(where, _whole("limit", limit, 1, 10_000), cursor)
+        where = _filter(queue, _states(state), tenant, group, kind)
+        query = ops.ListJobs(where, _whole("limit", limit, 1, 10_000), _optional("cursor", cursor))
         return _good((yield query), ops.Page)
 
     def _stats(self, queue: str | None = None) -> Steps[ops.Stats]:
@@ -398,14 +408,17 @@ class Queue:
         self, queue: str, *, limit: int = 100, after: str | None = None
     ) -> Steps[list[ops.TenantStats]]:
         """Counts of a queue's tenants, by name, after the tenant `after`."""
-        query = ops.ListTenants(queue, _whole("limit", limit, 1, 10_000), after)
+        most = _whole("limit", limit, 1, 10_000)
+        query = ops.ListTenants(check_name("queue", queue), most, _optional("after", after))
         return _good((yield query), list)
 
     def _groups(
         self, queue: str, *, tenant: str = "", limit: int = 100, after: str | None = None
     ) -> Steps[list[ops.GroupStats]]:
         """Counts of a tenant's groups, by name, after the group `after`."""
-        query = ops.ListGroups(queue, tenant, _whole("limit", limit, 1, 10_000), after)
+        most = _whole("limit", limit, 1, 10_000)
+        names = (check_name("queue", queue), check_label("tenant", tenant))
+        query = ops.ListGroups(*names, most, _optional("after", after))
         return _good((yield query), list)
 
     # Operating ----------------------------------------------------------------------------------
@@ -421,7 +434,7 @@ class Queue:
     ) -> Steps[int]:
         """Cancel one job (JobNotFound if there is none), some, or all that match; answers with
         how many were not finished yet."""
-        where = Filter(queue, tuple(sorted(LIVE)), tenant, group, kind)
+        where = _filter(queue, tuple(sorted(LIVE)), tenant, group, kind)
         return (yield from self._change(jobs, where, ops.Cancel))
 
     def _replay(
@@ -435,7 +448,7 @@ class Queue:
         kind: str | None = None,
     ) -> Steps[int]:
         """Run dead or cancelled jobs again, from attempt 0: one, some, or all that match."""
-        where = Filter(queue, _states(state), tenant, group, kind)
+        where = _filter(queue, _states(state), tenant, group, kind)
         if jobs is None and not set(where.states) <= {State.DEAD, State.CANCELLED}:
             raise InvalidInput("state", "only dead and cancelled jobs can be replayed")
         return (yield from self._change(jobs, where, ops.Replay))
@@ -451,7 +464,7 @@ class Queue:
         kind: str | None = None,
     ) -> Steps[int]:
         """Remove jobs for good: one, some, or all that match."""
-        where = Filter(queue, _states(state), tenant, group, kind)
+        where = _filter(queue, _states(state), tenant, group, kind)
         if jobs is None and where == Filter():
             raise InvalidInput("delete", "say which jobs: by id, or by a filter")
         return (yield from self._change(jobs, where, _deleting(where.states)))
@@ -466,11 +479,13 @@ class Queue:
         """Remove jobs that ended more than `older_than` seconds ago. Dead ones stay unless asked
         for."""
         before = self._clock.now_ms() - span_ms("older_than", older_than)
-        removed = 0
-        for one in _states(state):
+        states = _states(state)
+        for one in states:
             if one not in FINAL:
                 raise InvalidInput("state", f"{one.value} jobs have not ended")
-            where = Filter(queue, (one,), finished_before=before)
+        removed = 0
+        for one in states:
+            where = replace(_filter(queue, (one,)), finished_before=before)
             removed += yield from self._change(None, where, _deleting((one,)))
         return removed
 
@@ -488,8 +503,8 @@ class Queue:
             if changed.missing:
                 raise JobNotFound(one)
             if changed.refused:
-                held = _good((yield ops.GetJob(one)), Job)
-                raise Duplicate("unique_key", held.unique_key or "", "another job")
+                job = _good((yield ops.GetJob(one)), Job)
+                raise Duplicate("unique_key", job.unique_key or "", changed.refused[one])
             return changed.count
         if jobs is not None:
             (answer,) = yield [op(_ids(jobs, "jobs"))]
@@ -550,7 +565,7 @@ class Queue:
 
     def _limits(self, queue: str | None = None) -> Steps[list[Limit]]:
         """Every limit and pause."""
-        return _good((yield ops.ListLimits(queue)), list)
+        return _good((yield ops.ListLimits(_optional("queue", queue))), list)
 
     def _pause(
         self, queue: str, *, tenant: str | None = None, group: str | None = None
@@ -585,12 +600,14 @@ class Queue:
 
     def _drop_slot(self, scope: str, key: str, holder: str) -> Steps[int]:
         """Remove the mark; answers with how many are left."""
-        (answer,) = yield [ops.DropSlot(scope, key, holder)]
+        names = (check_name("scope", scope), check_name("key", key), check_name("holder", holder))
+        (answer,) = yield [ops.DropSlot(*names)]
         return _good(answer, ops.Slots).count
 
     def _slots(self, scope: str, key: str) -> Steps[list[Slot]]:
         """Who is active under (scope, key)."""
-        return _good((yield ops.ListSlots(scope, key)), list)
+        names = (check_name("scope", scope), check_name("key", key))
+        return _good((yield ops.ListSlots(*names)), list)
 
     # Schedules ----------------------------------------------------------------------------------
 
@@ -616,7 +633,7 @@ class Queue:
 
     def _drop_schedule(self, name: str) -> Steps[None]:
         """Remove a schedule; raises ScheduleNotFound."""
-        (answer,) = yield [ops.DropSchedule(name)]
+        (answer,) = yield [ops.DropSchedule(check_name("name", name))]
         _good(answer, ops.Ok)
 
     def _schedules(self) -> Steps[list[Schedule]]:
@@ -652,12 +669,13 @@ class Queue:
     ) -> Steps[dict[str, int]]:
         """Recount the counters of a queue, a tenant or a group; answers with what was added to
         those that were wrong."""
-        (answer,) = yield [ops.Reconcile(check_name("queue", queue), tenant, group)]
+        names = (_optional("tenant", tenant), _optional("group", group))
+        (answer,) = yield [ops.Reconcile(check_name("queue", queue), *names)]
         return _good(answer, ops.Corrected).by
 
     def _reconcile_slots(self, scope: str, key: str) -> Steps[int]:
         """Recount the slots under (scope, key); answers with the correction."""
-        (answer,) = yield [ops.ReconcileSlots(scope, key)]
+        (answer,) = yield [ops.ReconcileSlots(check_name("scope", scope), check_name("key", key))]
         return _good(answer, ops.Corrected).by.get("slots", 0)
 
     # The public forms ---------------------------------------------------------------------------
@@ -767,8 +785,7 @@ def _fail_op(
         kind = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
         trace = "".join(tracebacks.format_exception(error))
     return ops.Fail(
-        job.id,
-        job.token,
+        *_lease(job),
         _clean(message[:MAX_FAILURE_TEXT]),
         kind[:MAX_FAILURE_TEXT],
         _clean(trace[-MAX_FAILURE_TEXT:]),
@@ -780,6 +797,35 @@ def _fail_op(
 def _clean(text: str) -> str:
     """What an error says is stored, whatever it is made of."""
     return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
+
+
+def _lease(job: Job | Lease) -> tuple[str, int]:
+    """What proves that the caller holds the job."""
+    if isinstance(job, Job):
+        return job.id, job.token
+    if not isinstance(job, Lease):
+        raise InvalidInput("job", f"must be a Job that was claimed, or a Lease, not {job!r:.60}")
+    return check_name("id", job.id), _whole("token", job.token, -(2**63), 2**63 - 1)
+
+
+def _filter(
+    queue: str | None,
+    states: tuple[State, ...],
+    tenant: str | None = None,
+    group: str | None = None,
+    kind: str | None = None,
+) -> Filter:
+    return Filter(
+        _optional("queue", queue),
+        states,
+        _optional("tenant", tenant),
+        _optional("group", group),
+        _optional("kind", kind),
+    )
+
+
+def _optional(field: str, name: str | None) -> str | None:
+    return None if name is None else check_label(field, name)
 
 
 def _ids(jobs: Iterable[str | Job], field: str) -> tuple[str, ...]:

@@ -468,20 +468,20 @@ class MemoryEngine:
         return self._change(op.ids, lambda record: self._move(record, states.Cancelled(), now))
 
     def _replay(self, op: ops.Replay, now: int) -> Answer:
-        refused: list[str] = []
+        refused: dict[str, str] = {}
 
         def replay(record: Record) -> bool:
             job = record.job
             if job.unique_key is not None and states.allowed(job.state, states.Replayed):
                 key = (job.queue, job.tenant, job.unique_key)
                 if key in self._unique:
-                    refused.append(job.id)
+                    refused[job.id] = self._unique[key]
                     return False
                 self._unique[key] = job.id
             return self._move(record, states.Replayed(), now)
 
         changed = self._change(op.ids, replay)
-        return replace(changed, refused=tuple(refused))
+        return replace(changed, refused=refused)
 
     def _delete(self, op: ops.Delete, now: int) -> Answer:
         def delete(record: Record) -> bool:
@@ -678,20 +678,15 @@ class MemoryEngine:
         if where.queue is not None and where.queue not in self._queues:
             return QueueNotFound(where.queue)
         by_end = len(where.states) == 1 and where.states[0] in FINAL
-        start: list[int] = []
-        if query.cursor is not None:
-            try:
-                start = [int(part) for part in query.cursor.split(".")]
-            except ValueError:
-                start = []
-            if len(start) != 1 + by_end:
-                return InvalidInput("cursor", f"{query.cursor!r} is not one that a list gave")
+        start = None if query.cursor is None else ops.parse_cursor(query.cursor, 1 + by_end)
+        if isinstance(start, InvalidInput):
+            return start
 
         def place(record: Record) -> list[int]:
             return [record.job.finished_at or 0, record.seq] if by_end else [record.seq]
 
         found = sorted(self._matching(where), key=place, reverse=True)
-        if start:
+        if start is not None:
             found = [record for record in found if place(record) < start]
         page, more = found[: query.limit], len(found) > query.limit
         cursor = ".".join(str(part) for part in place(page[-1])) if more and page else None

@@ -234,29 +234,29 @@ def _lanes(tx: Transaction, tenant: TenantBook, op: ops.Claim, share: int) -> It
 def _lease(tx: Transaction, op: ops.Claim, picked: list[Picked], token: int) -> list[Job]:
     mark = Claim(token, op.worker, tx.now, tx.now + op.lease_ms, _CLAIMED.attempts)
     picked = _without_expired(tx, _with_rows(tx, picked))
-    tx.db.named(
-        "lease_jobs",
-        {
-            "leased": CODES[_CLAIMED.target][0],
-            "attempts": mark.attempts,
-            "until": mark.until,
-            "token": mark.token,
-            "worker": mark.worker,
-            "now": mark.now,
-            "seqs": listed([row[_SEQ] for row, _ in picked]),
-        },
-    )
-    large = [row[_SEQ] for row, _ in picked if row[-1] is None]
-    payloads = dict(tx.db.all("payloads", listed(large))) if large else {}
     jobs: list[Job] = []
     for lane, run in groupby(picked, key=_lane_of):
+        rows = [row for row, _ in run]
         names = (lane.tenant.queue.name, lane.tenant.name, lane.group)
-        before = len(jobs)
-        for row, _ in run:
-            payload = row[-1] if row[-1] is not None else payloads[row[_SEQ]]
-            jobs.append(leased_job(row, names, mark, payload))
+        jobs += [leased_job(row, names, mark) for row in rows]
+        # A lane's jobs are picked from its head on: up to the last of them, none stays ready.
+        tx.db.run("delete_ready_up_to", lane.id, *rows[-1][:2])
+        tx.books.move(lane, READY, LEASED, len(rows))
         lane.head_known = False
-        tx.books.move(lane, READY, LEASED, len(jobs) - before)
+    for queue, mine in groupby(picked, key=lambda pick: pick[1].tenant.queue.id):
+        tx.db.named(
+            "lease_jobs",
+            {
+                "queue": queue,
+                "leased": CODES[_CLAIMED.target][0],
+                "attempts": mark.attempts,
+                "until": mark.until,
+                "token": mark.token,
+                "worker": mark.worker,
+                "now": mark.now,
+                "seqs": listed([row[_SEQ] for row, _ in mine]),
+            },
+        )
     return jobs
 
 
@@ -295,21 +295,20 @@ def sweep_if_due(tx: Transaction, queue: QueueBook, limit: int) -> None:
 
 def sweep(tx: Transaction, queue: int, limit: int) -> tuple[int, int, int]:
     """Delays that are over, leases that ran out, jobs that expired: how many of each."""
-    leases = tx.db.all("leases_over", queue, tx.now, limit)
-    for row in leases:
-        tx.move(Row(*row), states.LeaseRanOut())
+    leases = tx.db.all("rows_of_state", queue, LEASED, tx.now, limit)
+    for lease in leases:
+        tx.move(Row(*lease), states.LeaseRanOut())
     tx.settle()
-    due = tx.db.all("jobs_due", queue, tx.now, limit)
+    due = [Row(*row) for row in tx.db.all("rows_of_state", queue, DELAYED, tx.now, limit)]
     if due:
-        tx.db.run("promote_jobs", listed(seq for seq, _, _ in due))
-        by_lane: dict[int, int] = {}
-        for seq, lane_id, priority in due:
-            tx.books.lane_by_id(lane_id).joined(priority, seq)
-            by_lane[lane_id] = by_lane.get(lane_id, 0) + 1
-        for lane_id, n in by_lane.items():
-            tx.books.move(tx.books.lane_by_id(lane_id), DELAYED, READY, n)
-    expired = tx.db.all("jobs_expired", queue, tx.now, limit)
-    for row in expired:
-        tx.move(Row(*row), states.Expired())
+        tx.db.run("promote_jobs", listed(row.seq for row in due))
+        tx.db.many("insert_ready", [(row.lane, row.priority, row.seq) for row in due])
+        for row in due:
+            lane = tx.books.lane_by_id(row.lane)
+            lane.joined(row.priority, row.seq)
+            tx.books.move(lane, DELAYED, READY)
+    expired = tx.db.all("rows_expired", queue, tx.now, limit)
+    for late in expired:
+        tx.move(Row(*late), states.Expired())
     tx.settle()
     return len(due), len(leases), len(expired)

@@ -28,8 +28,6 @@ from tenure.errors import DependencyCycle, DependencyNotFound, Duplicate, Tenure
 from tenure.job import JobSpec, check_cycles
 from tenure.ops import Answer
 
-INLINE_PAYLOAD = 1024  # characters; a longer payload is kept out of the row that changes
-
 Key = tuple[str, str, str]  # queue, tenant, unique key
 
 
@@ -138,48 +136,47 @@ class Plan:
 
     def _insert_jobs(self, before: int, families: dict[int, Any]) -> None:
         now = self._tx.now
-        ready: list[tuple[Any, ...]] = []
-        others: list[tuple[Any, ...]] = []
-        payloads: list[tuple[int, str]] = []
+        jobs: list[tuple[Any, ...]] = []
+        changing: list[tuple[Any, ...]] = []
+        ready: list[tuple[int, int, int]] = []
         keys: list[tuple[int, str, int]] = []
         seq = before
         for names, specs in groupby(self._accepted, key=_lane_of):
             lane = self._tx.books.lane(*names)
-            lane_id, queue_id = lane.id, lane.tenant.queue.id
+            lane_id = lane.id
             codes = [0] * len(STATES)
             for spec in specs:
                 seq += 1
-                payload: str | None = str(spec.payload, "utf-8")
-                if len(payload) > INLINE_PAYLOAD:  # type: ignore[arg-type]
-                    payloads.append((seq, payload))  # type: ignore[arg-type]
-                    payload = None
-                priority = spec.priority
-                row = (seq, spec.id, lane_id, queue_id, priority, now, spec.max_attempts, spec.kind,
-                       payload)  # fmt: skip
-                if astuple(spec)[_COMMON:] == _PLAIN:
-                    code = READY
-                    ready.append(row)
-                else:
-                    run_at = spec.starts_at(now)
+                priority, code, key, options = spec.priority, READY, None, None
+                if astuple(spec)[_COMMON:] != _PLAIN:
+                    key, options = spec.unique_key, options_of(spec)
+                    run_at, ttl = spec.starts_at(now), spec.expires_in_ms
                     code = WAITING if seq in families else DELAYED if run_at > now else READY
-                    key, ttl = spec.unique_key, spec.expires_in_ms
                     expires_at = None if ttl is None else now + ttl
-                    others.append((*row, code, run_at, run_at, expires_at, key, options_of(spec)))
+                    changing.append(
+                        (seq, lane.tenant.queue.id, code, run_at, now, run_at, expires_at)
+                    )
                     if key is not None:
                         keys.append((lane.tenant.id, key, seq))
+                jobs.append(
+                    (seq, spec.id, lane_id, priority, now, spec.max_attempts, spec.kind, key,
+                     options, str(spec.payload, "utf-8"))
+                )  # fmt: skip
                 codes[code] += 1
-                if code == READY and (lane.head is None or priority < lane.head[0]):
-                    lane.joined(priority, seq)
+                if code == READY:
+                    ready.append((lane_id, priority, seq))
+                    if lane.head is None or priority < lane.head[0]:
+                        lane.joined(priority, seq)
             for code, n in enumerate(codes):
                 if n:
                     self._tx.books.move(lane, None, code, n)
-        self._tx.db.insert("insert_ready_job", ready)
-        self._tx.db.insert("insert_job", others)
-        self._tx.db.many("insert_payload", payloads)
+        self._tx.db.insert("insert_job", jobs)
+        self._tx.db.insert("insert_state", changing)
+        self._tx.db.insert("insert_ready", ready)
         self._tx.db.many("insert_key", keys)
 
 
-# A job with nothing beyond these is ready at once, and the short row will do for it.
+# A job with nothing beyond these is ready at once, and needs no row of what changes.
 _COMMON = msgspec.structs.fields(JobSpec).index(
     next(f for f in msgspec.structs.fields(JobSpec) if f.name == "delay_ms")
 )

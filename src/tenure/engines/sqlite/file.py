@@ -33,6 +33,8 @@ def path_of(url: str) -> Path:
     name = unquote(url[len(prefix) :])
     if not url.startswith(prefix) or not name or "?" in url:
         raise InvalidInput("url", f"{url!r} must be sqlite:///file.db or sqlite:////path/file.db")
+    if "\0" in name:
+        raise InvalidInput("url", f"{url!r} names a file with a NUL character")
     if name == ":memory:":
         raise InvalidInput("url", "for jobs that live in memory write memory://")
     return Path(name).absolute()

@@ -24,21 +24,23 @@ def cancel(tx: Transaction, batch: Sequence[ops.Cancel]) -> list[Answer]:
 def replay(tx: Transaction, batch: Sequence[ops.Replay]) -> list[Answer]:
     answers: list[Answer] = []
     for op in batch:
-        refused: list[str] = []
+        refused: dict[str, str] = {}
 
-        def one(row: Row, refused: list[str] = refused) -> bool:
+        def one(row: Row, refused: dict[str, str] = refused) -> bool:
             if not states.allowed(row.state, states.Replayed):
                 return False
             if row.unique_key is not None:
                 tenant = tx.books.lane_by_id(row.lane).tenant
-                if tx.db.one("key_holder", tenant.queue.name, tenant.name, row.unique_key):
-                    refused.append(row.id)
+                key = (tenant.queue.name, tenant.name, row.unique_key)
+                holder = tx.db.one("key_holder", *key)
+                if holder is not None:
+                    refused[row.id] = holder[0]
                     return False
                 tx.db.run("insert_key", tenant.id, row.unique_key, row.seq)
             return tx.move(row, states.Replayed()) is not None
 
         changed = _change(tx, op.ids, one)
-        answers.append(replace(changed, refused=tuple(refused)))
+        answers.append(replace(changed, refused=refused))
     return answers
 
 

@@ -13,7 +13,7 @@ from tenure.engines.sqlite.books import unmark
 from tenure.engines.sqlite.db import Db, listed
 from tenure.engines.sqlite.rows import CODES, job_of
 from tenure.errors import InvalidInput, JobNotFound, QueueNotFound, TenureError
-from tenure.job import FINAL, Job
+from tenure.job import FINAL
 from tenure.ops import Found, Query
 
 _LAST = 2**63 - 1
@@ -28,12 +28,7 @@ def read(db: Db, query: Query, now: int) -> Found:
 
 def _get_job(db: Db, query: ops.GetJob, now: int) -> Found:
     row = db.one("read_job", query.id)
-    return JobNotFound(query.id) if row is None else _job(row)
-
-
-def _job(row: tuple[Any, ...]) -> Job:
-    payload, queue, tenant, group = row[-4:]
-    return job_of(row, queue, tenant, group, payload)
+    return JobNotFound(query.id) if row is None else job_of(row)
 
 
 def _list_jobs(db: Db, query: ops.ListJobs, now: int) -> Found:
@@ -41,7 +36,7 @@ def _list_jobs(db: Db, query: ops.ListJobs, now: int) -> Found:
     if isinstance(found, TenureError):
         return found
     rows, cursor = found
-    jobs = {row[0]: _job(row) for row in db.all("read_jobs", listed(seq for _, seq, _ in rows))}
+    jobs = {row[0]: job_of(row) for row in db.all("read_jobs", listed(seq for _, seq, _ in rows))}
     return ops.Page([jobs[seq] for _, seq, _ in rows], cursor)
 
 
@@ -62,9 +57,9 @@ def _find(
     if where.queue is not None and where.queue not in queues:
         return QueueNotFound(where.queue)
     by_end = len(where.states) == 1 and where.states[0] in FINAL
-    start = _start(query.cursor, 2 if by_end else 1)
-    if start is None:
-        return InvalidInput("cursor", f"{query.cursor!r} is not one that a list gave")
+    start = [_LAST, _LAST] if query.cursor is None else ops.parse_cursor(query.cursor, 1 + by_end)
+    if isinstance(start, InvalidInput):
+        return start
     params: dict[str, Any] = {
         "queue": None if where.queue is None else queues[where.queue],
         "tenant": where.tenant,
@@ -85,16 +80,6 @@ def _find(
         return page, None
     end, seq, _ = page[-1]
     return page, f"{end}.{seq}" if by_end else str(seq)
-
-
-def _start(cursor: str | None, parts: int) -> list[int] | None:
-    if cursor is None:
-        return [_LAST] * parts
-    try:
-        start = [int(part) for part in cursor.split(".")]
-    except ValueError:
-        return None
-    return start if len(start) == parts and max(start) <= _LAST else None
 
 
 def _by_end(db: Db, params: dict[str, Any], queues: list[int], code: int) -> list[Any]:

@@ -108,13 +108,11 @@ class Claim(msgspec.Struct, frozen=True):
     attempts: int
 
 
-def leased_job(
-    row: tuple[Any, ...], names: tuple[str, str, str], claim: Claim, payload: str
-) -> Job:
+def leased_job(row: tuple[Any, ...], names: tuple[str, str, str], claim: Claim) -> Job:
     """The Job of a row that is leased."""
     (
         priority, _seq, id, run_at, created_at, attempts, max_attempts, kind, expires_at,
-        unique_key, options_text, errors, _payload,
+        unique_key, options_text, errors, payload,
     ) = row  # fmt: skip
     queue, tenant, group = names
     options = _decode_options(options_text) if options_text else _NO_OPTIONS
@@ -147,12 +145,12 @@ def leased_job(
     )
 
 
-def job_of(row: tuple[Any, ...], queue: str, tenant: str, group: str, payload: str) -> Job:
-    """The Job of a full row."""
+def job_of(row: tuple[Any, ...]) -> Job:
+    """The Job of a row that is read."""
     (
-        _seq, _lane, id, code, at, priority, run_at, created_at, updated_at, started_at, attempts,
-        max_attempts, token, worker, kind, expires_at, unique_key, options_text, progress, note,
-        errors, result, _payload, *_names,
+        _seq, id, queue, code, payload, priority, run_at, created_at, updated_at, attempts,
+        max_attempts, tenant, group, kind, started_at, at, token, worker, expires_at, unique_key,
+        options_text, progress, note, result, errors,
     ) = row  # fmt: skip
     state = STATES[code]
     options = _decode_options(options_text) if options_text else _NO_OPTIONS

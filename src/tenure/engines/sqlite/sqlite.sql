@@ -1,12 +1,13 @@
 -- All the SQL of the SQLite engine: the schema by version, then the statements by name.
 --
--- A job row has a state code (0 waiting, 1 delayed, 2 ready, 3 leased, 4 done, 5 dead, 6 cancelled)
--- and one time that matters in that state, `at`: when a delayed job is due, a lease runs out or a
--- job ended. A run_at or updated_at that is NULL equals created_at: most rows are written once
--- before they are claimed, and are shorter for it. A row is in exactly one of two partial indexes: jobs_ready while it is ready, else
--- jobs_at (SQLite uses a partial index only where its condition is repeated, hence `state <> 2`).
--- Lanes (queue, tenant, group) and tenants carry counts and, in partial indexes of their
--- own, appear only while something in them can be claimed: what cannot run costs a claim nothing.
+-- What was asked for is written once, in tenure_jobs. What changes is in tenure_states: a state code
+-- (0 waiting, 1 delayed, 2 ready, 3 leased, 4 done, 5 dead, 6 cancelled) and one time that matters in
+-- that state, `at`: when a delayed job is due, a lease runs out or a job ended. A job without a row
+-- there is ready and was never touched; its run_at is its created_at. Ready jobs stand in
+-- tenure_ready in the order in which they are claimed, all others in the index tenure_states_at
+-- (SQLite uses a partial index only where its condition is repeated, hence `state <> 2`).
+-- Lanes (queue, tenant, group) and tenants carry counts and, in partial indexes of their own, appear
+-- only while something in them can be claimed: what cannot run costs a claim nothing.
 
 -- version: 1
 CREATE TABLE tenure_counters (
@@ -81,38 +82,42 @@ CREATE TABLE tenure_jobs (
     seq INTEGER PRIMARY KEY,
     id TEXT NOT NULL UNIQUE,
     lane INTEGER NOT NULL,
-    queue INTEGER NOT NULL,
-    state INTEGER NOT NULL DEFAULT 2,
-    at INTEGER NOT NULL DEFAULT 0,
     priority INTEGER NOT NULL,
-    run_at INTEGER,
     created_at INTEGER NOT NULL,
-    updated_at INTEGER,
-    started_at INTEGER,
-    attempts INTEGER NOT NULL DEFAULT 0,
     max_attempts INTEGER NOT NULL,
-    token INTEGER NOT NULL DEFAULT 0,
-    worker TEXT NOT NULL DEFAULT '',
-    kind TEXT NOT NULL DEFAULT '',
-    expires_at INTEGER,
+    kind TEXT NOT NULL,
     unique_key TEXT,
     options TEXT,
+    payload TEXT NOT NULL
+);
+
+CREATE TABLE tenure_states (
+    seq INTEGER PRIMARY KEY,
+    queue INTEGER NOT NULL,
+    state INTEGER NOT NULL,
+    at INTEGER NOT NULL,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    token INTEGER NOT NULL DEFAULT 0,
+    worker TEXT NOT NULL DEFAULT '',
+    started_at INTEGER,
+    updated_at INTEGER NOT NULL,
+    run_at INTEGER,
+    expires_at INTEGER,
     progress INTEGER,
     note TEXT,
     errors TEXT,
-    result TEXT,
-    payload TEXT
+    result TEXT
 );
-CREATE INDEX tenure_jobs_ready ON tenure_jobs (lane, priority) WHERE state = 2;
-CREATE INDEX tenure_jobs_at ON tenure_jobs (queue, state, at) WHERE state <> 2;
-CREATE INDEX tenure_jobs_expiry ON tenure_jobs (queue, expires_at)
+CREATE INDEX tenure_states_at ON tenure_states (queue, state, at) WHERE state <> 2;
+CREATE INDEX tenure_states_expiry ON tenure_states (queue, expires_at)
     WHERE expires_at IS NOT NULL AND state < 3;
 
--- Payloads too large to be rewritten with every change of the row.
-CREATE TABLE tenure_payloads (
-    seq INTEGER PRIMARY KEY,
-    payload TEXT NOT NULL
-);
+CREATE TABLE tenure_ready (
+    lane INTEGER NOT NULL,
+    priority INTEGER NOT NULL,
+    seq INTEGER NOT NULL,
+    PRIMARY KEY (lane, priority, seq)
+) WITHOUT ROWID;
 
 CREATE TABLE tenure_keys (
     tenant INTEGER NOT NULL,
@@ -233,13 +238,14 @@ UPDATE tenure_lanes SET head_priority = ?, head_seq = ?, open = ?, waiting = ?, 
 UPDATE tenure_lanes SET waiting = ?, delayed = ?, ready = ?, leased = ?, done = ?, dead = ?,
     cancelled = ? WHERE id = ?;
 -- name: head_of_lane
-SELECT priority, seq FROM tenure_jobs INDEXED BY tenure_jobs_ready
-WHERE lane = ? AND state = 2 ORDER BY priority, seq LIMIT 1;
+SELECT priority, seq FROM tenure_ready WHERE lane = ? ORDER BY priority, seq LIMIT 1;
 -- name: next_in_lane
-SELECT priority, seq, id, ifnull(run_at, created_at), created_at, attempts, max_attempts, kind,
-    expires_at, unique_key, options, errors, payload
-FROM tenure_jobs INDEXED BY tenure_jobs_ready
-WHERE lane = ? AND state = 2 AND (priority, seq) > (?, ?) ORDER BY priority, seq LIMIT ?;
+SELECT r.priority, r.seq, j.id, ifnull(s.run_at, j.created_at), j.created_at,
+    ifnull(s.attempts, 0), j.max_attempts, j.kind, s.expires_at, j.unique_key, j.options, s.errors,
+    j.payload
+FROM tenure_ready r CROSS JOIN tenure_jobs j ON j.seq = r.seq
+    LEFT JOIN tenure_states s ON s.seq = r.seq
+WHERE r.lane = ? AND (r.priority, r.seq) > (?, ?) ORDER BY r.priority, r.seq LIMIT ?;
 -- name: drop_empty_lanes
 DELETE FROM tenure_lanes WHERE id IN (
     SELECT id FROM tenure_lanes INDEXED BY tenure_lanes_empty
@@ -255,19 +261,23 @@ DELETE FROM tenure_tenants WHERE id IN (
 
 -- name: last_seq
 SELECT ifnull(max(seq), 0) FROM tenure_jobs;
--- name: insert_ready_job
-INSERT INTO tenure_jobs (seq, id, lane, queue, priority, created_at, max_attempts, kind, payload)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 -- name: insert_job
-INSERT INTO tenure_jobs (seq, id, lane, queue, priority, created_at, max_attempts, kind, payload,
-    state, at, run_at, expires_at, unique_key, options)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
--- name: insert_payload
-INSERT INTO tenure_payloads (seq, payload) VALUES (?, ?);
--- name: payloads
-SELECT seq, payload FROM tenure_payloads WHERE seq IN (SELECT value FROM json_each(?));
+INSERT INTO tenure_jobs (seq, id, lane, priority, created_at, max_attempts, kind, unique_key,
+    options, payload)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+-- name: insert_state
+INSERT INTO tenure_states (seq, queue, state, at, updated_at, run_at, expires_at)
+VALUES (?, ?, ?, ?, ?, ?, ?);
+-- name: insert_ready
+INSERT INTO tenure_ready (lane, priority, seq) VALUES (?, ?, ?);
+-- name: delete_ready
+DELETE FROM tenure_ready WHERE lane = ? AND priority = ? AND seq = ?;
+-- name: delete_ready_up_to
+DELETE FROM tenure_ready WHERE lane = ? AND (priority, seq) <= (?, ?);
 -- name: known_ids
-SELECT id, seq, state FROM tenure_jobs WHERE id IN (SELECT value FROM json_each(?));
+SELECT j.id, j.seq, ifnull(s.state, 2)
+FROM json_each(?) e CROSS JOIN tenure_jobs j ON j.id = e.value
+    LEFT JOIN tenure_states s ON s.seq = j.seq;
 -- name: key_holder
 SELECT j.id FROM tenure_keys k JOIN tenure_jobs j ON j.seq = k.seq
 WHERE k.tenant = (SELECT t.id FROM tenure_tenants t JOIN tenure_queues q ON q.id = t.queue
@@ -293,70 +303,80 @@ DELETE FROM tenure_deps WHERE child = ?;
 SELECT 1 FROM tenure_deps WHERE child = ? LIMIT 1;
 
 -- name: jobs_to_lease
-SELECT j.priority, j.seq, j.id, ifnull(j.run_at, j.created_at), j.created_at, j.attempts,
-    j.max_attempts, j.kind, j.expires_at, j.unique_key, j.options, j.errors, j.payload
-FROM json_each(?) e CROSS JOIN tenure_jobs j ON j.seq = e.value;
+SELECT j.priority, j.seq, j.id, ifnull(s.run_at, j.created_at), j.created_at,
+    ifnull(s.attempts, 0), j.max_attempts, j.kind, s.expires_at, j.unique_key, j.options, s.errors,
+    j.payload
+FROM json_each(?) e CROSS JOIN tenure_jobs j ON j.seq = e.value
+    LEFT JOIN tenure_states s ON s.seq = j.seq;
 -- name: lease_jobs
-UPDATE tenure_jobs SET state = :leased, at = :until, token = :token, worker = :worker,
-    attempts = attempts + :attempts, started_at = :now, updated_at = :now, progress = NULL,
-    note = NULL
-WHERE seq IN (SELECT value FROM json_each(:seqs));
+INSERT INTO tenure_states (seq, queue, state, at, attempts, token, worker, started_at, updated_at)
+SELECT value, :queue, :leased, :until, :attempts, :token, :worker, :now, :now
+FROM json_each(:seqs) WHERE true
+ON CONFLICT (seq) DO UPDATE SET state = excluded.state, at = excluded.at,
+    attempts = attempts + excluded.attempts, token = excluded.token, worker = excluded.worker,
+    started_at = excluded.started_at, updated_at = excluded.updated_at, progress = NULL,
+    note = NULL;
 -- name: held_by_id
-SELECT j.seq, j.id, j.lane, j.state, j.token, j.unique_key
-FROM json_each(?) e CROSS JOIN tenure_jobs j ON j.id = e.value;
+SELECT j.seq, j.id, j.lane, ifnull(s.state, 2), ifnull(s.token, 0), j.unique_key
+FROM json_each(?) e CROSS JOIN tenure_jobs j ON j.id = e.value
+    LEFT JOIN tenure_states s ON s.seq = j.seq;
 -- name: rows_by_id
-SELECT seq, id, lane, state, priority, attempts, max_attempts,
-    ifnull(run_at, created_at), expires_at, worker, token, unique_key, options, errors
-FROM tenure_jobs WHERE id IN (SELECT value FROM json_each(?));
+SELECT j.seq, j.id, j.lane, ifnull(s.state, 2), j.priority, ifnull(s.attempts, 0), j.max_attempts,
+    ifnull(s.run_at, j.created_at), s.expires_at, ifnull(s.worker, ''), ifnull(s.token, 0),
+    j.unique_key, j.options, s.errors
+FROM json_each(?) e CROSS JOIN tenure_jobs j ON j.id = e.value
+    LEFT JOIN tenure_states s ON s.seq = j.seq;
 -- name: rows_by_seq
-SELECT seq, id, lane, state, priority, attempts, max_attempts,
-    ifnull(run_at, created_at), expires_at, worker, token, unique_key, options, errors
-FROM tenure_jobs WHERE seq IN (SELECT value FROM json_each(?)) ORDER BY seq;
--- name: leases_over
-SELECT seq, id, lane, state, priority, attempts, max_attempts,
-    ifnull(run_at, created_at), expires_at, worker, token, unique_key, options, errors
-FROM tenure_jobs INDEXED BY tenure_jobs_at
-WHERE queue = ? AND state = 3 AND state <> 2 AND at <= ? ORDER BY at, seq LIMIT ?;
--- name: jobs_expired
-SELECT seq, id, lane, state, priority, attempts, max_attempts,
-    ifnull(run_at, created_at), expires_at, worker, token, unique_key, options, errors
-FROM tenure_jobs INDEXED BY tenure_jobs_expiry
-WHERE queue = ? AND expires_at IS NOT NULL AND state < 3 AND expires_at <= ?
-ORDER BY expires_at, seq LIMIT ?;
--- name: jobs_due
-SELECT seq, lane, priority FROM tenure_jobs INDEXED BY tenure_jobs_at
-WHERE queue = ? AND state = 1 AND state <> 2 AND at <= ? ORDER BY at, seq LIMIT ?;
+SELECT j.seq, j.id, j.lane, ifnull(s.state, 2), j.priority, ifnull(s.attempts, 0), j.max_attempts,
+    ifnull(s.run_at, j.created_at), s.expires_at, ifnull(s.worker, ''), ifnull(s.token, 0),
+    j.unique_key, j.options, s.errors
+FROM json_each(?) e CROSS JOIN tenure_jobs j ON j.seq = e.value
+    LEFT JOIN tenure_states s ON s.seq = j.seq
+ORDER BY j.seq;
+-- name: rows_of_state
+SELECT j.seq, j.id, j.lane, ifnull(s.state, 2), j.priority, ifnull(s.attempts, 0), j.max_attempts,
+    ifnull(s.run_at, j.created_at), s.expires_at, ifnull(s.worker, ''), ifnull(s.token, 0),
+    j.unique_key, j.options, s.errors
+FROM tenure_states s INDEXED BY tenure_states_at CROSS JOIN tenure_jobs j ON j.seq = s.seq
+WHERE s.queue = ? AND s.state = ? AND s.state <> 2 AND s.at <= ? ORDER BY s.at, s.seq LIMIT ?;
+-- name: rows_expired
+SELECT j.seq, j.id, j.lane, ifnull(s.state, 2), j.priority, ifnull(s.attempts, 0), j.max_attempts,
+    ifnull(s.run_at, j.created_at), s.expires_at, ifnull(s.worker, ''), ifnull(s.token, 0),
+    j.unique_key, j.options, s.errors
+FROM tenure_states s INDEXED BY tenure_states_expiry
+    CROSS JOIN tenure_jobs j ON j.seq = s.seq
+WHERE s.queue = ? AND s.expires_at IS NOT NULL AND s.state < 3 AND s.expires_at <= ?
+ORDER BY s.expires_at, s.seq LIMIT ?;
 -- name: anything_over
 SELECT
-    EXISTS (SELECT 1 FROM tenure_jobs INDEXED BY tenure_jobs_at
+    EXISTS (SELECT 1 FROM tenure_states INDEXED BY tenure_states_at
         WHERE queue = :queue AND state = 3 AND state <> 2 AND at <= :now)
-    OR EXISTS (SELECT 1 FROM tenure_jobs INDEXED BY tenure_jobs_at
+    OR EXISTS (SELECT 1 FROM tenure_states INDEXED BY tenure_states_at
         WHERE queue = :queue AND state = 1 AND state <> 2 AND at <= :now)
-    OR EXISTS (SELECT 1 FROM tenure_jobs INDEXED BY tenure_jobs_expiry
+    OR EXISTS (SELECT 1 FROM tenure_states INDEXED BY tenure_states_expiry
         WHERE queue = :queue AND expires_at IS NOT NULL AND state < 3 AND expires_at <= :now);
 -- name: promote_jobs
-UPDATE tenure_jobs SET state = 2 WHERE seq IN (SELECT value FROM json_each(?));
+UPDATE tenure_states SET state = 2 WHERE seq IN (SELECT value FROM json_each(?));
 -- name: move_job
-UPDATE tenure_jobs SET state = ?, at = ?, attempts = ?, run_at = ?, expires_at = ?, worker = ?,
-    errors = ?, updated_at = ? WHERE seq = ?;
+INSERT INTO tenure_states (seq, queue, state, at, attempts, run_at, expires_at, worker, errors,
+    updated_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (seq) DO UPDATE SET state = excluded.state, at = excluded.at,
+    attempts = excluded.attempts, run_at = excluded.run_at, expires_at = excluded.expires_at,
+    worker = excluded.worker, errors = excluded.errors, updated_at = excluded.updated_at;
 -- name: finish_jobs
-UPDATE tenure_jobs SET state = ?, at = ?, updated_at = ?
+UPDATE tenure_states SET state = ?, at = ?, updated_at = ?
 WHERE seq IN (SELECT value FROM json_each(?));
 -- name: finish_job
-UPDATE tenure_jobs SET state = ?, at = ?, updated_at = ?, result = ? WHERE seq = ?;
+UPDATE tenure_states SET state = ?, at = ?, updated_at = ?, result = ? WHERE seq = ?;
 -- name: extend_job
-UPDATE tenure_jobs SET at = ?, updated_at = ? WHERE seq = ?;
+UPDATE tenure_states SET at = ?, updated_at = ? WHERE seq = ?;
 -- name: note_progress
-UPDATE tenure_jobs SET progress = ?, note = ?, updated_at = ? WHERE seq = ?;
+UPDATE tenure_states SET progress = ?, note = ?, updated_at = ? WHERE seq = ?;
 -- name: delete_jobs
 DELETE FROM tenure_jobs WHERE seq IN (SELECT value FROM json_each(?));
--- name: delete_payloads
-DELETE FROM tenure_payloads WHERE seq IN (SELECT value FROM json_each(?));
--- name: jobs_to_purge
-SELECT seq, id, lane, state, priority, attempts, max_attempts,
-    ifnull(run_at, created_at), expires_at, worker, token, unique_key, options, errors
-FROM tenure_jobs INDEXED BY tenure_jobs_at
-WHERE queue = ? AND state = ? AND state <> 2 AND at <= ? ORDER BY at, seq LIMIT ?;
+-- name: delete_states
+DELETE FROM tenure_states WHERE seq IN (SELECT value FROM json_each(?));
 
 -- Limits
 
@@ -441,10 +461,11 @@ DELETE FROM tenure_schedules WHERE name = ?;
 -- name: all_queues
 SELECT id FROM tenure_queues ORDER BY id;
 -- name: recount_lanes
-SELECT j.lane, j.state, count(*) FROM tenure_jobs j JOIN tenure_lanes l ON l.id = j.lane
-    JOIN tenure_tenants t ON t.id = l.tenant
-WHERE j.queue = ?1 AND (?2 IS NULL OR t.tenant = ?2) AND (?3 IS NULL OR l.grp = ?3)
-GROUP BY j.lane, j.state;
+SELECT j.lane, ifnull(s.state, 2), count(*)
+FROM tenure_jobs j JOIN tenure_lanes l ON l.id = j.lane JOIN tenure_tenants t ON t.id = l.tenant
+    LEFT JOIN tenure_states s ON s.seq = j.seq
+WHERE t.queue = ?1 AND (?2 IS NULL OR t.tenant = ?2) AND (?3 IS NULL OR l.grp = ?3)
+GROUP BY 1, 2;
 -- name: lanes_to_recount
 SELECT l.id FROM tenure_lanes l JOIN tenure_tenants t ON t.id = l.tenant
 WHERE t.queue = ?1 AND (?2 IS NULL OR t.tenant = ?2) AND (?3 IS NULL OR l.grp = ?3);
@@ -474,59 +495,61 @@ WHERE t.queue = ?1 AND (?2 IS NULL OR t.tenant = ?2) AND l.grp = ?3;
 -- Reading
 
 -- name: read_job
-SELECT j.seq, j.lane, j.id, j.state, j.at, j.priority,
-    ifnull(j.run_at, j.created_at), j.created_at, ifnull(j.updated_at, j.created_at), j.started_at,
-    j.attempts, j.max_attempts, j.token, j.worker, j.kind, j.expires_at, j.unique_key,
-    j.options, j.progress, j.note, j.errors, j.result,
-    ifnull(j.payload, (SELECT payload FROM tenure_payloads p WHERE p.seq = j.seq)),
-    q.queue, t.tenant, l.grp
-FROM tenure_jobs j JOIN tenure_lanes l ON l.id = j.lane JOIN tenure_tenants t ON t.id = l.tenant
-    JOIN tenure_queues q ON q.id = t.queue
+SELECT j.seq, j.id, q.queue, ifnull(s.state, 2), j.payload, j.priority,
+    ifnull(s.run_at, j.created_at), j.created_at, ifnull(s.updated_at, j.created_at),
+    ifnull(s.attempts, 0), j.max_attempts, t.tenant, l.grp, j.kind, s.started_at, s.at,
+    ifnull(s.token, 0), ifnull(s.worker, ''), s.expires_at, j.unique_key, j.options, s.progress,
+    s.note, s.result, s.errors
+FROM tenure_jobs j
+    JOIN tenure_lanes l ON l.id = j.lane JOIN tenure_tenants t ON t.id = l.tenant
+    JOIN tenure_queues q ON q.id = t.queue LEFT JOIN tenure_states s ON s.seq = j.seq
 WHERE j.id = ?;
 -- name: read_jobs
-SELECT j.seq, j.lane, j.id, j.state, j.at, j.priority,
-    ifnull(j.run_at, j.created_at), j.created_at, ifnull(j.updated_at, j.created_at), j.started_at,
-    j.attempts, j.max_attempts, j.token, j.worker, j.kind, j.expires_at, j.unique_key,
-    j.options, j.progress, j.note, j.errors, j.result,
-    ifnull(j.payload, (SELECT payload FROM tenure_payloads p WHERE p.seq = j.seq)),
-    q.queue, t.tenant, l.grp
-FROM tenure_jobs j JOIN tenure_lanes l ON l.id = j.lane JOIN tenure_tenants t ON t.id = l.tenant
-    JOIN tenure_queues q ON q.id = t.queue
+SELECT j.seq, j.id, q.queue, ifnull(s.state, 2), j.payload, j.priority,
+    ifnull(s.run_at, j.created_at), j.created_at, ifnull(s.updated_at, j.created_at),
+    ifnull(s.attempts, 0), j.max_attempts, t.tenant, l.grp, j.kind, s.started_at, s.at,
+    ifnull(s.token, 0), ifnull(s.worker, ''), s.expires_at, j.unique_key, j.options, s.progress,
+    s.note, s.result, s.errors
+FROM tenure_jobs j
+    JOIN tenure_lanes l ON l.id = j.lane JOIN tenure_tenants t ON t.id = l.tenant
+    JOIN tenure_queues q ON q.id = t.queue LEFT JOIN tenure_states s ON s.seq = j.seq
 WHERE j.seq IN (SELECT value FROM json_each(?));
 -- name: find_by_end
-SELECT j.at, j.seq, j.id FROM tenure_jobs j INDEXED BY tenure_jobs_at
+SELECT s.at, s.seq, j.id FROM tenure_states s INDEXED BY tenure_states_at
+    CROSS JOIN tenure_jobs j ON j.seq = s.seq
     CROSS JOIN tenure_lanes l ON l.id = j.lane CROSS JOIN tenure_tenants t ON t.id = l.tenant
-WHERE j.queue = :queue AND j.state = :state AND j.state <> 2 AND j.at <= :before_at
-    AND (j.at, j.seq) < (:before_at, :before_seq)
+WHERE s.queue = :queue AND s.state = :state AND s.state <> 2 AND s.at <= :before_at
+    AND (s.at, s.seq) < (:before_at, :before_seq)
     AND (:tenant IS NULL OR t.tenant = :tenant) AND (:grp IS NULL OR l.grp = :grp)
     AND (:kind IS NULL OR j.kind = :kind)
-    AND (:finished_before IS NULL OR j.at < :finished_before)
-ORDER BY j.at DESC, j.seq DESC LIMIT :limit;
+    AND (:finished_before IS NULL OR s.at < :finished_before)
+ORDER BY s.at DESC, s.seq DESC LIMIT :limit;
 -- name: find_by_scan
 SELECT 0, j.seq, j.id FROM tenure_jobs j NOT INDEXED
     CROSS JOIN tenure_lanes l ON l.id = j.lane CROSS JOIN tenure_tenants t ON t.id = l.tenant
+    LEFT JOIN tenure_states s ON s.seq = j.seq
 WHERE j.seq < :before_seq
-    AND (:queue IS NULL OR j.queue = :queue)
-    AND (:states IS NULL OR j.state IN (SELECT value FROM json_each(:states)))
+    AND (:queue IS NULL OR t.queue = :queue)
+    AND (:states IS NULL OR ifnull(s.state, 2) IN (SELECT value FROM json_each(:states)))
     AND (:tenant IS NULL OR t.tenant = :tenant) AND (:grp IS NULL OR l.grp = :grp)
     AND (:kind IS NULL OR j.kind = :kind)
-    AND (:finished_before IS NULL OR (j.state > 3 AND j.at < :finished_before))
+    AND (:finished_before IS NULL OR (s.state > 3 AND s.at < :finished_before))
 ORDER BY j.seq DESC LIMIT :limit;
 -- name: find_by_state
 SELECT 0, j.seq, j.id FROM (
-        SELECT seq FROM tenure_jobs INDEXED BY tenure_jobs_at
+        SELECT seq FROM tenure_states INDEXED BY tenure_states_at
         WHERE queue IN (SELECT value FROM json_each(:queues)) AND state <> 2
             AND state IN (SELECT value FROM json_each(:states))
         UNION ALL
-        SELECT seq FROM tenure_jobs INDEXED BY tenure_jobs_ready
-        WHERE state = 2 AND 2 IN (SELECT value FROM json_each(:states))
-    ) s CROSS JOIN tenure_jobs j ON j.seq = s.seq
+        SELECT seq FROM tenure_ready WHERE 2 IN (SELECT value FROM json_each(:states))
+    ) f CROSS JOIN tenure_jobs j ON j.seq = f.seq
     CROSS JOIN tenure_lanes l ON l.id = j.lane CROSS JOIN tenure_tenants t ON t.id = l.tenant
-WHERE s.seq < :before_seq
-    AND (:queue IS NULL OR j.queue = :queue)
+    LEFT JOIN tenure_states s ON s.seq = j.seq
+WHERE f.seq < :before_seq
+    AND (:queue IS NULL OR t.queue = :queue)
     AND (:tenant IS NULL OR t.tenant = :tenant) AND (:grp IS NULL OR l.grp = :grp)
     AND (:kind IS NULL OR j.kind = :kind)
-    AND (:finished_before IS NULL OR (j.state > 3 AND j.at < :finished_before))
+    AND (:finished_before IS NULL OR (s.state > 3 AND s.at < :finished_before))
 ORDER BY j.seq DESC LIMIT :limit;
 -- name: queues
 SELECT id, queue FROM tenure_queues ORDER BY id;

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from tenure import states
-from tenure.engines.sqlite.books import Books
+from tenure.engines.sqlite.books import Books, LaneBook
 from tenure.engines.sqlite.db import Db, listed
 from tenure.engines.sqlite.rows import (
     CODES,
@@ -67,15 +67,16 @@ class Transaction:
         code = code_of(change, self.now)
         at = self.now if change.final else change.run_at
         errors = errors_text(change.errors)
-        self.db.run(
-            "move_job", code, at, change.attempts, change.run_at, change.expires_at, change.worker,
-            errors, self.now, row.seq,
-        )  # fmt: skip
         lane = self.books.lane_by_id(row.lane)
+        self.db.run(
+            "move_job", row.seq, lane.tenant.queue.id, code, at, change.attempts, change.run_at,
+            change.expires_at, change.worker, errors, self.now,
+        )  # fmt: skip
         self.books.move(lane, row.code, code)
         if row.code == READY:
-            lane.left(row.priority, row.seq)
+            self._unready(row, lane)
         if code == READY:
+            self.db.run("insert_ready", row.lane, row.priority, row.seq)
             lane.joined(row.priority, row.seq)
         if row.code == WAITING:
             self.db.run("delete_deps_of_child", row.seq)
@@ -83,6 +84,10 @@ class Transaction:
         row.expires_at, row.worker, row.errors_text = change.expires_at, change.worker, errors
         if change.final:
             self.ended(row)
+
+    def _unready(self, row: Row, lane: LaneBook) -> None:
+        self.db.run("delete_ready", row.lane, row.priority, row.seq)
+        lane.left(row.priority, row.seq)
 
     def ended(self, row: Row) -> None:
         """A job reached a final state: its key is free, and its children are told."""
@@ -143,12 +148,12 @@ class Transaction:
         """Delete rows, whatever their state; of a parent that was not done, its children hear."""
         seqs = listed(row.seq for row in rows)
         self.db.run("delete_jobs", seqs)
-        self.db.run("delete_payloads", seqs)
+        self.db.run("delete_states", seqs)
         for row in rows:
             lane = self.books.lane_by_id(row.lane)
             self.books.move(lane, row.code, None)
             if row.code == READY:
-                lane.left(row.priority, row.seq)
+                self._unready(row, lane)
             if row.code <= LEASED and row.unique_key is not None:
                 self._free_key(row.lane, row.unique_key)
             if row.code == WAITING:

@@ -140,7 +140,7 @@ def _purge(tx: Transaction, queue: int, op: ops.Maintain) -> int:
         (DEAD, op.keep_dead_ms),
     ):
         if keep_ms is not None:
-            rows = tx.db.all("jobs_to_purge", queue, code, tx.now - keep_ms, op.limit)
+            rows = tx.db.all("rows_of_state", queue, code, tx.now - keep_ms, op.limit)
             tx.remove([Row(*row) for row in rows])
             tx.settle()
             purged += len(rows)

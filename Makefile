@@ -1,0 +1,36 @@
+# Two commands do all the set-up on a fresh machine with Python 3.11 and make: `make run`, `make test`.
+PYTHON ?= python3
+BIN := .venv/bin
+SECONDS ?= 300
+SEED ?= 0
+
+.PHONY: run test lint bench crash docs clean
+
+run: .venv/installed ## a small demonstration: jobs of three tenants, worked before your eyes
+	$(BIN)/tenure demo
+
+test: lint ## all checks and tests
+	$(BIN)/pytest -n 2
+
+lint: .venv/installed
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+
+bench: .venv/installed ## the figures of the README, measured here
+	$(BIN)/python -m bench
+
+crash: .venv/installed ## kill processes for SECONDS=300 with SEED=0
+	$(BIN)/python -m tests.crash.kill --seconds $(SECONDS) --seed $(SEED)
+
+docs: .venv/installed ## write the pages that are made from the code
+	$(BIN)/python -m docs.generate
+
+.venv/installed: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

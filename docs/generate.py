@@ -1,0 +1,108 @@
+"""The pages that are made from the code: `make docs` writes them, a test compares them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from tenure import settings, states
+from tenure.job import State
+
+FOLDER = Path(__file__).parent
+
+
+def state_machine() -> str:
+    """docs/state-machine.md."""
+    lines = [
+        "# The state machine",
+        "",
+        "Made from the table in `src/tenure/states.py` by `make docs`; do not edit.",
+        "",
+        "A job is in one of six states. `done`, `dead` and `cancelled` are final; `dead` is the",
+        "dead-letter queue. A pending job whose time has not come is called delayed, one whose",
+        "time has come is ready.",
+        "",
+        "```mermaid",
+        "stateDiagram-v2",
+        "    [*] --> waiting: enqueued after others",
+        "    [*] --> pending: enqueued",
+        *_arrows(),
+        "    done --> [*]",
+        "```",
+        "",
+        "Where several rows have the same state and event, the first whose condition holds is the",
+        "move that is made. An event that has no row for a job's state does nothing to it: whoever",
+        "sent it is told so.",
+        "",
+        "| from | event | to | when | attempts |",
+        "|---|---|---|---|---|",
+    ]
+    for move in states.TABLE:
+        attempts = f"{move.attempts:+d}" if move.attempts else ""
+        lines.append(
+            f"| {move.source.value} | {move.event.__name__} | {move.target.value} | {move.when} "
+            f"| {attempts} |"
+        )
+    lines += ["", "## Events", "", "| event | means |", "|---|---|"]
+    for event in dict.fromkeys(move.event for move in states.TABLE):
+        lines.append(f"| {event.__name__} | {_first_line(event)} |")
+    return "\n".join([*lines, ""])
+
+
+def _arrows() -> list[str]:
+    names: dict[tuple[State, State], list[str]] = {}
+    for move in states.TABLE:
+        if move.source is not move.target:
+            events = names.setdefault((move.source, move.target), [])
+            if move.event.__name__ not in events:
+                events.append(move.event.__name__)
+    return [
+        f"    {source.value} --> {target.value}: {', '.join(events)}"
+        for (source, target), events in names.items()
+    ]
+
+
+def _first_line(thing: object) -> str:
+    return (thing.__doc__ or "").splitlines()[0]
+
+
+def settings_page() -> str:
+    """docs/settings.md."""
+    lines = [
+        "# Settings",
+        "",
+        "Made from the table in `src/tenure/settings.py` by `make docs`; do not edit.",
+        "",
+        "Each is read from the environment, or given in code: `tenure.connect(settings=",
+        "tenure.Settings(lease=30))`. `none` in the environment means no bound.",
+        "",
+        "| variable | default | meaning |",
+        "|---|---|---|",
+    ]
+    for field in msgspec.structs.fields(settings.Settings):
+        meaning = _description(field.type)
+        name = settings.PREFIX + field.name.upper()
+        lines.append(f"| `{name}` | `{field.default}` | {meaning} |")
+    return "\n".join([*lines, ""])
+
+
+def _description(annotation: object) -> str:
+    info = msgspec.inspect.type_info(annotation)
+    while isinstance(info, msgspec.inspect.Metadata):
+        if info.extra_json_schema and "description" in info.extra_json_schema:
+            return str(info.extra_json_schema["description"])
+        info = info.type
+    return ""
+
+
+PAGES = {"state-machine.md": state_machine, "settings.md": settings_page}
+
+
+def main() -> None:
+    for name, page in PAGES.items():
+        (FOLDER / name).write_text(page(), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""The command line: the composition root. Every command makes the calls of `tenure.Queue`."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import click
+
+from tenure import __version__
+from tenure.cli.app import App, json_option
+from tenure.cli.demonstrate import demo
+from tenure.cli.flow import limit, limits, pause, resume
+from tenure.cli.looking import dead, groups, jobs, show, stats, tenants
+from tenure.cli.operating import cancel, delete, purge, replay
+from tenure.cli.producing import enqueue
+from tenure.cli.upkeep import maintain, reconcile
+from tenure.cli.working import ack, claim, extend, fail, release
+from tenure.errors import TenureError
+
+INTERRUPTED = 130  # what a shell answers for a program that Ctrl-C ended
+
+SECTIONS: dict[str, list[click.Command]] = {
+    "Look": [stats, jobs, show, dead, tenants, groups, limits],
+    "Produce": [enqueue],
+    "Work": [claim, ack, fail, extend, release],
+    "Operate": [cancel, replay, delete, purge, pause, resume, limit],
+    "Keep": [maintain, reconcile],
+    "Try": [demo],
+}
+
+
+class Root(click.Group):
+    """The group of all commands: lists them by section, and says what went wrong in one line."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [command.name or "" for section in SECTIONS.values() for command in section]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl(
+                    [(command.name or "", command.get_short_help_str(80)) for command in commands],
+                    col_max=12,
+                )
+
+    def main(  # type: ignore[override]
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        *,
+        obj: App | None = None,
+        **extra: Any,
+    ) -> NoReturn:
+        args = sys.argv[1:] if args is None else list(args)
+        if isinstance(sys.stdout, io.TextIOWrapper):  # a letter that it cannot write is no reason
+            sys.stdout.reconfigure(errors="backslashreplace")  # to fail
+        app = App() if obj is None else obj
+        app.errors_as_json = "--json" in args  # asked for, even where the rest cannot be parsed
+        try:
+            code = super().main(args, prog_name, standalone_mode=False, obj=app, **extra)
+        except TenureError as error:
+            app.complain(error.code, error.message)
+            code = 1
+        except click.Abort:
+            code = INTERRUPTED
+        except click.ClickException as error:
+            if app.errors_as_json:
+                app.complain("usage", error.format_message())
+            else:
+                error.show()
+            code = error.exit_code
+        sys.exit(code)
+
+
+@click.group(
+    cls=Root, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
+@click.option(
+    "--url",
+    help="Where the jobs are: sqlite:///file.db or sqlite:////path/file.db. Without it the "
+    "environment's TENURE_URL counts, then sqlite:///tenure.db.",
+)
+@json_option
+@click.version_option(__version__, prog_name="tenure")
+@click.pass_obj
+def main(app: App, url: str | None) -> None:
+    """Tenure: a durable, multi-tenant job queue.
+
+    Durations are seconds (90), or have a unit: 500ms, 90s, 5m, 2h, 7d. Every command takes --json
+    and then prints one JSON document. The exit code is 0, 1 for an error, 2 for wrong usage.
+
+    \b
+    Example:
+      tenure enqueue emails '{"to": "ann@example.com"}' --tenant acme --delay 5m
+      tenure stats
+    """
+    app.url = url
+
+
+for section in SECTIONS.values():
+    for command in section:
+        main.add_command(command)

@@ -1,0 +1,101 @@
+"""What every command is given: where the jobs are, the clock, and how to answer."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import click
+import msgspec
+from rich.console import Console, RenderableType
+
+from tenure.cli.text import document, one_line
+from tenure.clock import Clock, SystemClock
+from tenure.queue import Queue, connect
+
+F = TypeVar("F", bound=Callable[..., Any])
+WIDE = 100_000  # columns of an output that is not a terminal: nothing is cut or wrapped
+
+
+def _at_a_terminal() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty()  # None: it was closed
+
+
+@dataclass
+class App:
+    """One run of the command line."""
+
+    clock: Clock = field(default_factory=SystemClock)
+    interactive: bool = field(default_factory=_at_a_terminal)
+    url: str | None = None
+    as_json: bool = False
+    errors_as_json: bool = False
+    bar: Console | None = None  # the terminal, while it shows a progress bar
+
+    def open(self) -> Queue:
+        """The store that the command works on."""
+        return connect(self.url, clock=self.clock)
+
+    def answer(self, value: Any, shown: Callable[[], RenderableType]) -> None:
+        """Print the answer of a command: as JSON in one line, or as it is shown to people."""
+        if self.as_json:
+            click.echo(msgspec.json.encode(document(value)))
+        else:
+            display(shown())
+
+    def complain(self, code: str, message: str, **more: Any) -> None:
+        """Say in one line on stderr what is wrong."""
+        if self.errors_as_json:
+            text = json.dumps({"error": {"code": code, "message": message}, **more})
+        else:
+            where = "".join(f"{name} {value}: " for name, value in more.items())
+            text = f"error: {where}{one_line(message)}"
+        if self.bar is not None:
+            self.bar.print(text, soft_wrap=True)
+        else:
+            click.echo(text, err=True)
+
+    def confirm(self, question: str) -> bool:
+        """Ask a person; a script that has no terminal has thought about it before."""
+        return not self.interactive or click.confirm(question, err=True)
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Where people read."""
+    made = Console(stderr=stderr, markup=False, highlight=False, emoji=False)
+    if not made.is_terminal:
+        made.width = WIDE
+    return made
+
+
+def display(*shown: RenderableType) -> None:
+    """Print for people; a file or a pipe gets lines without the spaces that fill a screen."""
+    screen = console()
+    if screen.is_terminal:
+        screen.print(*shown)
+        return
+    with screen.capture() as captured:
+        screen.print(*shown)
+    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def json_option(command: F) -> F:
+    """--json"""
+
+    def remember(ctx: click.Context, _: click.Parameter, given: bool) -> None:
+        if given:
+            ctx.ensure_object(App).as_json = True
+
+    return click.option(
+        "--json",
+        is_flag=True,
+        expose_value=False,
+        callback=remember,
+        help="Print one JSON document; errors are JSON too, on stderr.",
+    )(command)
+
+
+pass_app = click.make_pass_decorator(App)

@@ -1,0 +1,75 @@
+"""Kinds of values that options take, and options that several commands share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from tenure.job import State
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?", re.ASCII)
+_SECONDS = {None: 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+
+
+def duration(text: str) -> float:
+    """Seconds, from 90, 500ms, 90s, 5m, 2h or 7d."""
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise click.BadParameter(f"{text!r} is not a duration such as 90, 90s, 5m, 2h or 7d.")
+    return float(found[1]) * _SECONDS[found[2]]
+
+
+def json(text: str) -> Any:
+    """A JSON value."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        hint = """ Text needs quotes of its own: '"hello"'.""" if text[:1].isalpha() else ""
+        raise click.BadParameter(f"{text[:60]!r} is not JSON: {error}.{hint}") from None
+
+
+STATE = click.Choice([state.value for state in State])
+
+
+def scope_options(command: F) -> F:
+    """--tenant and --group, which narrow a queue down."""
+    command = click.option("--group", help="This group only.")(command)
+    return click.option("--tenant", help="This tenant only.")(command)
+
+
+def filter_options(command: F) -> F:
+    """Which jobs, by what they have in common."""
+    command = click.option("--kind", help="Jobs of this kind only.")(command)
+    command = click.option("--group", help="Jobs of this group only.")(command)
+    command = click.option("--tenant", help="Jobs of this tenant only.")(command)
+    return click.option("--queue", help="Jobs of this queue only.")(command)
+
+
+def page_options(command: F) -> F:
+    """Which part of a long list."""
+    command = click.option("--cursor", help="Go on where an earlier page ended.")(command)
+    return click.option(
+        "--limit",
+        type=click.IntRange(1, 10_000),
+        default=50,
+        show_default=True,
+        help="How many jobs at most.",
+    )(command)
+
+
+def token_option(command: F) -> F:
+    """The token that the claim answered with."""
+    return click.option(
+        "--token", type=int, required=True, help="The token that the claim gave with the job."
+    )(command)
+
+
+def given(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that were written on the command line."""
+    return {name: value for name, value in options.items() if value not in (None, ())}

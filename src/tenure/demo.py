@@ -1,0 +1,55 @@
+"""A small demonstration: three tenants, a worker, some failures, one job that dies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from tenure.clock import Clock
+from tenure.job import Job, NewJob
+from tenure.queue import Queue
+from tenure.retry import fixed
+
+QUEUE = "demo"
+WORK_SECONDS = 0.08  # what one job takes
+LONGEST_SECONDS = 4.5
+
+# Who has how many jobs, and how often each of them fails before it works.
+FAILURES = {
+    "acme": [0, 0, 1, 0, 0, 0, 0, 0],
+    "bolt": [0, 2, 0, 0],
+    "cask": [0, 9, 0],
+}
+
+
+def demo_jobs() -> Iterator[NewJob]:
+    """Emails to send; retried three times at most, a third of a second apart."""
+    for tenant, failures in FAILURES.items():
+        for n, fails in enumerate(failures, 1):
+            yield NewJob(
+                queue=QUEUE,
+                payload={"to": f"{n}@{tenant}.example", "fails": fails},
+                kind="email",
+                tenant=tenant,
+                max_attempts=3,
+                backoff=fixed(0.3),
+            )
+
+
+def work(queue: Queue, clock: Clock, tell: Callable[[Job, str], None]) -> None:
+    """Work on the jobs until all have ended; tell what became of each attempt."""
+    deadline = clock.monotonic() + LONGEST_SECONDS
+    while clock.monotonic() < deadline:
+        jobs = queue.claim(QUEUE, lease=10, worker="demo")
+        if not jobs:
+            if not queue.stats(QUEUE).unfinished:
+                return
+            clock.sleep(0.05)
+        for job in jobs:
+            tell(job, "claimed")
+            clock.sleep(WORK_SECONDS)
+            if job.attempts <= job.payload["fails"]:
+                state = queue.fail(job, ConnectionError("the mail server hung up"))
+                tell(job, "dead" if state == "dead" else "failed, will be tried again")
+            else:
+                queue.ack(job, {"sent": True})
+                tell(job, "done")
