@@ -23,8 +23,19 @@ from tenure.errors import (
     WrongVersion,
 )
 from tenure.job import Failure, Job, Lease, NewJob, State
-from tenure.ops import GroupStats, Limit, Page, QueueStats, Schedule, Slot, Stats, TenantStats
-from tenure.queue import Queue, connect
+from tenure.ops import (
+    GroupStats,
+    Limit,
+    Maintained,
+    Page,
+    QueueStats,
+    Schedule,
+    Slot,
+    Slots,
+    Stats,
+    TenantStats,
+)
+from tenure.queue import EnqueuedIds, Queue, connect
 from tenure.retry import Backoff, exponential, fixed, linear, quadratic
 from tenure.settings import Settings
 
@@ -47,7 +58,9 @@ __all__ = [
     "linear",
     "quadratic",
     "exponential",
-    # what is read back
+    # what is answered
+    "EnqueuedIds",
+    "Maintained",
     "Page",
     "Stats",
     "QueueStats",
@@ -55,6 +68,7 @@ __all__ = [
     "GroupStats",
     "Limit",
     "Slot",
+    "Slots",
     "Schedule",
     # errors
     "TenureError",

@@ -131,22 +131,22 @@ class Committer:
                     f"{self._waiting:,} operations ({self._waiting_bytes:,} bytes) wait to be "
                     "committed; try again later"
                 )
+            if self._thread is None:
+                thread = threading.Thread(target=self._work, name="tenure-committer", daemon=True)
+                thread.start()
+                self._thread = thread
             self._waiting += len(ticket.batch)
             self._waiting_bytes += ticket.bytes
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._work, name="tenure-committer", daemon=True
-                )
-                self._thread.start()
             self._inbox.put(ticket)
 
     def close(self) -> None:
         """Commit what was handed in, then stop."""
+        self._check_process()
         with self._lock:
             self._closed = True
             thread, self._thread = self._thread, None
             self._inbox.put(None)
-        if thread is not None and self._pid == os.getpid():
+        if thread is not None:
             thread.join()
         with self._turn:
             pass  # nobody is in the middle of a batch
@@ -248,7 +248,7 @@ def _bytes_of(batch: Sequence[Op]) -> int:
     total = 0
     for op in batch:
         if isinstance(op, ops.Ack):
-            total += 0 if op.result is None else len(op.result)
+            total += len(op.result)
             total += _payload_bytes(op.then)
         elif isinstance(op, ops.Enqueue):
             total += _payload_bytes(op.jobs)

@@ -47,6 +47,14 @@ class TenureError(Exception):
 
     __hash__ = Exception.__hash__
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Errors cross process boundaries, whatever their constructors take."""
+        return _rebuilt, (type(self), self.args), self.__dict__
+
+
+def _rebuilt(kind: type[TenureError], args: tuple[object, ...]) -> TenureError:
+    return kind.__new__(kind, *args)
+
 
 class InvalidInput(TenureError, ValueError):
     """A value that cannot be; `field` says which."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
-import random
+import os
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -28,6 +27,9 @@ MAX_JOBS_PER_CALL = 100_000
 MAX_CLAIM = 1_000
 KEPT_FAILURES = 10
 MAX_FAILURE_TEXT = 8_192  # characters kept of an error's message, and of its traceback
+
+
+NULL = msgspec.Raw(b"null")
 
 
 class State(StrEnum):
@@ -97,7 +99,7 @@ class Job(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     if_parent_fails: IfParentFails = "wait"
     progress: int | None = None
     note: str | None = None
-    raw_result: msgspec.Raw | None = msgspec.field(default=None, name="result")
+    raw_result: msgspec.Raw = msgspec.field(default=NULL, name="result")
     errors: tuple[Failure, ...] = ()
 
     @property
@@ -108,7 +110,7 @@ class Job(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     @property
     def result(self) -> Any:
         """What it was acknowledged with, or None."""
-        return None if self.raw_result is None else _decode(self.raw_result)
+        return _decode(self.raw_result)
 
     @property
     def error(self) -> str | None:
@@ -167,7 +169,7 @@ class JobSpec(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         return now + self.delay_ms if self.run_at is None else self.run_at
 
 
-_made = itertools.count(random.getrandbits(18))
+_made = itertools.count(int.from_bytes(os.urandom(2)))
 _HEX_3 = [f"{n:03x}" for n in range(1 << 12)]
 _HEX_2 = [f"{n | 0x80:02x}" for n in range(1 << 6)]
 
@@ -177,7 +179,7 @@ def new_ids(now_ms: int, n: int) -> list[str]:
 
     18 bits after the time count up within this process, 56 are random.
     """
-    time, noise = _time_part(now_ms), random.randbytes(7 * n).hex()
+    time, noise = _time_part(now_ms), os.urandom(7 * n).hex()
     return [
         f"{time}-7{_HEX_3[i >> 6 & 0xFFF]}-{_HEX_2[i & 0x3F]}{noise[at : at + 2]}"
         f"-{noise[at + 2 : at + 14]}"
@@ -197,7 +199,7 @@ def prepare(jobs: Sequence[NewJob], now_ms: int, payload_limit: int) -> list[Job
     known: tuple[Any, ...] = ()
     try:
         for new, made_up in zip(jobs, new_ids(now_ms, len(jobs)), strict=True):
-            values = astuple(new)
+            values = _fields(new)
             common = values[1:_COMMON]
             if common != known or type(common[-2]) is not int or type(common[-1]) is not int:
                 _check_common(*common)
@@ -213,6 +215,12 @@ def prepare(jobs: Sequence[NewJob], now_ms: int, payload_limit: int) -> list[Job
     except InvalidInput as error:
         raise error if len(jobs) == 1 else error.within(f"jobs[{len(specs)}]") from None
     return specs
+
+
+def _fields(new: NewJob) -> tuple[Any, ...]:
+    if not isinstance(new, NewJob):
+        raise InvalidInput("job", f"must be a NewJob, not {type(new).__name__}")
+    return astuple(new)
 
 
 def _check_common(
@@ -287,13 +295,13 @@ def span_ms(field: str, span: float | timedelta, *, least: int = 0) -> int:
         span = span.total_seconds()
     if isinstance(span, bool) or not isinstance(span, int | float):
         raise InvalidInput(field, f"must be seconds or a timedelta, not {type(span).__name__}")
-    if not math.isfinite(span):
-        raise InvalidInput(field, f"{span} is not a finite number of seconds")
+    if span != span:
+        raise InvalidInput(field, "is not a number")
     if span < 0:
         raise InvalidInput(field, f"{span} is negative")
-    ms = round(span * 1000)
+    ms = round(span * 1000) if span <= MAX_SPAN_MS else MAX_SPAN_MS + 1
     if not least <= ms <= MAX_SPAN_MS:
-        raise InvalidInput(field, f"{span} s is out of range: {least} ms to 100 years")
+        raise InvalidInput(field, f"{str(span)[:20]} s is out of range: {least} ms to 100 years")
     return ms
 
 
@@ -358,8 +366,8 @@ def check_cycles(specs: list[JobSpec]) -> None:
 
 
 def _check_after(after: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(after, str):
-        raise InvalidInput("after", "must be a list of job ids, not one id")
+    if isinstance(after, str) or not isinstance(after, Sequence):
+        raise InvalidInput("after", "must be a list of job ids")
     ids = tuple(dict.fromkeys(check_name("after", i) for i in after))
     if len(ids) > MAX_AFTER:
         raise InvalidInput("after", f"names {len(ids):,} jobs; at most {MAX_AFTER:,}")

@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from tenure.errors import InvalidInput, TenureError
-from tenure.job import Job, JobSpec, State
+from tenure.job import NULL, Job, JobSpec, State
 
 IfExists = Literal["error", "skip"]
 CatchUp = Literal["last", "all", "none"]
@@ -46,7 +46,7 @@ class Ack(Op, frozen=True):
 
     id: str
     token: int
-    result: msgspec.Raw | None = None
+    result: msgspec.Raw = NULL
     then: tuple[JobSpec, ...] = ()
     keep: bool = True
 

@@ -12,7 +12,7 @@ import functools
 import os
 import socket
 import traceback as tracebacks
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
@@ -31,6 +31,7 @@ from tenure.job import (
     MAX_CLAIM,
     MAX_FAILURE_TEXT,
     MAX_JOBS_PER_CALL,
+    NULL,
     IfParentFails,
     Job,
     JobSpec,
@@ -46,7 +47,7 @@ from tenure.job import (
 )
 from tenure.ops import CatchUp, Filter, IfExists, Limit, Op, Query, Schedule, Slot
 from tenure.retry import Backoff
-from tenure.settings import Settings, from_environment
+from tenure.settings import Settings, checked, from_environment
 
 Seconds = float | timedelta
 T = TypeVar("T")
@@ -79,14 +80,14 @@ def blocking(
 
     @functools.wraps(steps)
     def call(self: Queue, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        course = steps(self, *args, **kwargs)
-        try:
-            wanted = next(course)
-            while True:
-                wanted = course.send(self._do(wanted))
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
+        course, answer = steps(self, *args, **kwargs), None
+        while True:
+            try:
+                wanted = course.send(answer)
+            except StopIteration as stop:
+                result: T = stop.value
+                return result
+            answer = self._do(wanted)
 
     call.__name__ = call.__name__.removeprefix("_")
     return call
@@ -99,14 +100,14 @@ def awaiting(
 
     @functools.wraps(steps)
     async def call(self: Queue, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        course = steps(self, *args, **kwargs)
-        try:
-            wanted = next(course)
-            while True:
-                wanted = course.send(await self._ado(wanted))
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
+        course, answer = steps(self, *args, **kwargs), None
+        while True:
+            try:
+                wanted = course.send(answer)
+            except StopIteration as stop:
+                result: T = stop.value
+                return result
+            answer = await self._ado(wanted)
 
     call.__name__ = "a" + call.__name__.removeprefix("_")
     return call
@@ -246,7 +247,7 @@ class Queue:
     ) -> Steps[EnqueuedIds]:
         """Add many jobs, all or none, and answer with their ids in order; `created` of the answer
         says which are new."""
-        news = list(jobs)
+        news = _listed("jobs", jobs)
         if len(news) > MAX_JOBS_PER_CALL:
             raise InvalidInput("jobs", f"{len(news):,} in one call; at most {MAX_JOBS_PER_CALL:,}")
         if not news:
@@ -282,7 +283,7 @@ class Queue:
             self._lease_ms(lease),
             _whole("limit", limit, 1, MAX_CLAIM),
             _optional("tenant", tenant),
-            tuple(check_label("not_groups", name) for name in not_groups),
+            tuple(check_label("not_groups", name) for name in _listed("not_groups", not_groups)),
         )
         (answer,) = yield [op]
         return _good(answer, ops.Leased).jobs
@@ -308,6 +309,7 @@ class Queue:
         keep: bool = True,
     ) -> Steps[list[TenureError | None]]:
         """Many jobs are done. Each is answered for itself: None, or the error that it met."""
+        jobs = _listed("jobs", jobs)
         if results is not None and len(results) != len(jobs):
             raise InvalidInput("results", f"{len(results)} for {len(jobs)} jobs")
         answers = yield [
@@ -318,8 +320,8 @@ class Queue:
 
     def _ack_op(self, job: Job | Lease, result: Any, then: Iterable[NewJob], keep: bool) -> Op:
         limit = self.settings.payload_limit
-        raw = None if result is None else encode_json("result", result, limit)
-        jobs = tuple(self._prepare(list(then))) if then else ()
+        raw = NULL if result is None else encode_json("result", result, limit)
+        jobs = tuple(self._prepare(_listed("then", then))) if then != () else ()
         return ops.Ack(*_lease(job), raw, jobs, keep)
 
     def _fail(
@@ -344,7 +346,7 @@ class Queue:
         fatal: bool = False,
     ) -> Steps[list[TenureError | None]]:
         """Many attempts failed. Each is answered for itself: None, or the error that it met."""
-        answers = yield [_fail_op(job, error, retry_in, fatal) for job in jobs]
+        answers = yield [_fail_op(job, error, retry_in, fatal) for job in _listed("jobs", jobs)]
         return _errors(answers)
 
     def _extend(self, job: Job | Lease, lease: Seconds | None = None) -> Steps[None]:
@@ -357,7 +359,7 @@ class Queue:
     ) -> Steps[list[TenureError | None]]:
         """Keep many. Each is answered for itself: None, or the error that it met."""
         lease_ms = self._lease_ms(lease)
-        answers = yield [ops.Extend(*_lease(job), lease_ms) for job in jobs]
+        answers = yield [ops.Extend(*_lease(job), lease_ms) for job in _listed("jobs", jobs)]
         return _errors(answers)
 
     def _release(self, job: Job | Lease, *, delay: Seconds = 0) -> Steps[None]:
@@ -622,6 +624,7 @@ class Queue:
     ) -> Steps[None]:
         """Enqueue a job at the times of a cron expression. Putting it again changes it; with the
         same times it goes on where it was."""
+        _of_kind("job", job, NewJob)
         if job.id is not None:
             raise InvalidInput("id", "each firing makes a job of its own, with an id of its own")
         _one_of("catch_up", catch_up, ("last", "all", "none"))
@@ -643,6 +646,7 @@ class Queue:
     def _fire(self, schedule: Schedule) -> Steps[bool]:
         """Enqueue the job of a schedule whose time has come. Of many that try with the same
         `next_at`, one does."""
+        _of_kind("schedule", schedule, Schedule)
         (fresh,) = new_ids(self._clock.now_ms(), 1)
         job = replace(schedule.job, id=fresh)
         next_at = next_tick(schedule.cron, schedule.tz, schedule.next_at)
@@ -723,8 +727,8 @@ def connect(
     """Open a queue by its URL: sqlite:///file.db or memory://. Without one, TENURE_URL counts."""
     if settings is None:
         settings = from_environment(os.environ, url=url)
-    elif url is not None:
-        settings = replace(settings, url=url)
+    else:
+        settings = checked(settings if url is None else replace(settings, url=url))
     clock = clock or SystemClock()
     return Queue(open_engine(settings, clock), settings, clock)
 
@@ -780,10 +784,11 @@ def _as_enqueued(spec: JobSpec, enqueued: ops.Enqueued) -> Job:
 def _fail_op(
     job: Job | Lease, error: str | BaseException, retry_in: Seconds | None, fatal: bool
 ) -> ops.Fail:
-    message, kind, trace = str(error), "", ""
     if isinstance(error, BaseException):
         kind = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
-        trace = "".join(tracebacks.format_exception(error))
+        message, trace = _told(error)
+    else:
+        message, kind, trace = str(error), "", ""
     return ops.Fail(
         *_lease(job),
         _clean(message[:MAX_FAILURE_TEXT]),
@@ -792,6 +797,14 @@ def _fail_op(
         None if retry_in is None else span_ms("retry_in", retry_in),
         bool(fatal),
     )
+
+
+def _told(error: BaseException) -> tuple[str, str]:
+    """An exception's message and traceback, also where it cannot say what it is."""
+    try:
+        return str(error), "".join(tracebacks.format_exception(error))
+    except Exception as another:
+        return f"(its message could not be had: {type(another).__name__})", ""
 
 
 def _clean(text: str) -> str:
@@ -828,16 +841,23 @@ def _optional(field: str, name: str | None) -> str | None:
     return None if name is None else check_label(field, name)
 
 
+def _listed(field: str, values: Iterable[T]) -> list[T]:
+    """Several of something; one of it is a mistake that Python would take for many letters."""
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+        raise InvalidInput(field, f"must be a list, not {type(values).__name__}")
+    return list(values)
+
+
 def _ids(jobs: Iterable[str | Job], field: str) -> tuple[str, ...]:
-    if isinstance(jobs, str):
-        raise InvalidInput(field, "must be a list of job ids, not one id")
-    return tuple(job.id if isinstance(job, Job) else check_name(field, job) for job in jobs)
+    return tuple(
+        job.id if isinstance(job, Job) else check_name(field, job) for job in _listed(field, jobs)
+    )
 
 
 def _several(field: str, names: str | Sequence[str]) -> Sequence[str]:
-    names = [names] if isinstance(names, str) else names
+    names = [names] if isinstance(names, str) else _listed(field, names)
     if not names:
-        raise InvalidInput(field, "name at least one queue")
+        raise InvalidInput(field, "name at least one")
     return names
 
 
@@ -845,10 +865,15 @@ def _states(state: str | Sequence[str] | None) -> tuple[State, ...]:
     if state is None:
         return ()
     try:
-        return tuple(State(one) for one in ([state] if isinstance(state, str) else state))
+        return tuple(State(one) for one in _several("state", state))
     except ValueError:
         known = ", ".join(State)
         raise InvalidInput("state", f"{state!r} is not one of {known}") from None
+
+
+def _of_kind(field: str, value: object, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise InvalidInput(field, f"must be a {kind.__name__}, not {type(value).__name__}")
 
 
 def _one_of(field: str, value: Any, allowed: Sequence[Any]) -> Any:

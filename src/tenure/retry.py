@@ -78,10 +78,10 @@ def _backoff(
 ) -> Backoff:
     policy = {
         "kind": kind,
-        "base_ms": _milliseconds("seconds", seconds),
-        "factor": float(factor),
-        "max_ms": _milliseconds("max", max_seconds),
-        "jitter": float(jitter),
+        "base_ms": _milliseconds(seconds),
+        "factor": factor,
+        "max_ms": _milliseconds(max_seconds),
+        "jitter": jitter,
     }
     try:
         return msgspec.convert(policy, Backoff)
@@ -89,10 +89,10 @@ def _backoff(
         raise InvalidInput("backoff", str(error)) from None
 
 
-def _milliseconds(field: str, seconds: float) -> int:
-    if not math.isfinite(seconds):
-        raise InvalidInput(f"backoff {field}", f"{seconds} is not a finite number of seconds")
-    return round(seconds * 1000)
+def _milliseconds(seconds: float) -> float | int:
+    """Whole milliseconds of what can be seconds; anything else is left to be refused."""
+    plausible = isinstance(seconds, int | float) and abs(seconds) < 2**40
+    return round(seconds * 1000) if plausible else seconds
 
 
 DEFAULT_BACKOFF = Backoff("exponential", 5_000, factor=3.0, max_ms=3_600_000, jitter=0.1)

@@ -14,23 +14,27 @@ from msgspec import Meta
 from tenure.errors import InvalidInput
 
 PREFIX = "TENURE_"
+MAX_SPAN = 100 * 366 * 86_400  # seconds: a century
+Span = Annotated[float, Meta(ge=0, le=MAX_SPAN)]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What a handle is opened with."""
 
     url: Annotated[str, Meta(description="Where the jobs are.")] = "sqlite:///tenure.db"
-    lease: Annotated[float, Meta(gt=0, description="Seconds of a lease if none are given.")] = 60.0
+    lease: Annotated[
+        float, Meta(gt=0, le=MAX_SPAN, description="Seconds of a lease if none are given.")
+    ] = 60.0
     payload_limit: Annotated[
         int, Meta(ge=1, le=2**30, description="Bytes of JSON in a payload or a result.")
     ] = 1_048_576
-    keep_done: Annotated[float | None, Meta(description="Seconds that done jobs are kept.")] = (
+    keep_done: Annotated[Span | None, Meta(description="Seconds that done jobs are kept.")] = (
         7 * 86_400.0
     )
     keep_cancelled: Annotated[
-        float | None, Meta(description="Seconds that cancelled jobs are kept.")
+        Span | None, Meta(description="Seconds that cancelled jobs are kept.")
     ] = 7 * 86_400.0
-    keep_dead: Annotated[float | None, Meta(description="Seconds that dead jobs are kept.")] = (
+    keep_dead: Annotated[Span | None, Meta(description="Seconds that dead jobs are kept.")] = (
         30 * 86_400.0
     )
     max_waiting: Annotated[
@@ -40,11 +44,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(ge=1, description="Payload bytes that may wait for a commit before Busy.")
     ] = 256 * 1_048_576
     busy_timeout: Annotated[
-        float, Meta(ge=0, description="Seconds to wait for a store that another has locked.")
+        Span, Meta(description="Seconds to wait for a store that another has locked.")
     ] = 30.0
     sweep: Annotated[
         int, Meta(ge=1, description="Due jobs and ended leases that one claim looks after.")
     ] = 1_000
+
+
+def checked(settings: Settings) -> Settings:
+    """Settings that were made in code, if they can be."""
+    return _check(msgspec.structs.asdict(settings), "settings")
 
 
 def from_environment(environ: Mapping[str, str], **given: Any) -> Settings:
@@ -63,5 +72,5 @@ def from_environment(environ: Mapping[str, str], **given: Any) -> Settings:
 def _check(values: dict[str, Any], where: str) -> Settings:
     try:
         return msgspec.convert(values, Settings, strict=False)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, OverflowError) as error:
         raise InvalidInput(where, str(error)) from None

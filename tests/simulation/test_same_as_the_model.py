@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tenure import ops
 from tenure.engines.memory import MemoryEngine
 from tenure.engines.sqlite.engine import SqliteEngine
-from tenure.job import JobSpec, Lease, State
+from tenure.job import NULL, JobSpec, Lease, State
 from tenure.retry import Backoff
 from tenure.settings import Settings
 from tenure.testing import ManualClock
@@ -163,7 +163,7 @@ class SameAsTheModel(RuleBasedStateMachine):
 
     @rule(
         n=leases_of,
-        result=st.sampled_from([None, msgspec.Raw(b"1")]),
+        result=st.sampled_from([NULL, msgspec.Raw(b"1")]),
         then=st.lists(specs, max_size=1).map(tuple),
         keep=st.booleans(),
         hold=hold,
@@ -264,8 +264,8 @@ class SameAsTheModel(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(["nightly", "hourly"]), spec=specs, hold=hold)
     def fire(self, name: str, spec: JobSpec, hold: bool) -> None:
-        known = {s.name: s for s in self.model.read(ops.ListSchedules())}  # type: ignore[union-attr]
-        tick = known[name].next_at if name in known else 0
+        schedules: Any = self.model.read(ops.ListSchedules())
+        tick = next((known.next_at for known in schedules if known.name == name), 0)
         self.do(ops.Fire(name, tick, tick + 60_000, (spec,)), hold=hold)
 
     @rule(keep_ms=st.sampled_from([None, 0, 5000]), hold=hold)

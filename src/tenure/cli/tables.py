@@ -168,7 +168,7 @@ def job_in_full(job: Job, now: int) -> Group:
         if name != "if_parent_fails" or job.after:
             grid.add_row(name, _field(job, name, fields[name], now))
     parts: list[RenderableType] = [grid, Text("payload", "bold"), _pretty(job.payload)]
-    if job.raw_result is not None:
+    if job.result is not None:
         parts += [Text("result", "bold"), _pretty(job.result)]
     for failure in job.errors:
         parts += _failure(failure, now)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
@@ -54,37 +55,46 @@ class SqliteEngine:
         self.path = path
         self._settings = settings
         self._clock = clock
-        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        self._reading = threading.Condition()
+        self._reads = 0  # that are under way
+        self._readers: list[sqlite3.Connection] = []
         self._closed = False
-        self._open()
+        self._writer: sqlite3.Connection | None = self._open_writer()
+        _OPEN.add(self)
 
     @classmethod
     def open(cls, url: str, settings: Settings, clock: Clock) -> SqliteEngine:
         return cls(file.path_of(url), settings, clock)
 
-    def _open(self) -> None:
-        self._writer = file.open_writer(self.path, self._settings.busy_timeout, self._clock)
-        self._readers: list[sqlite3.Connection] = []
-        self._pid = os.getpid()
+    def _open_writer(self) -> sqlite3.Connection:
+        return file.open_writer(self.path, self._settings.busy_timeout, self._clock)
 
-    def _after_fork(self) -> None:
-        """A connection must not be used, nor closed, by a child of the process that opened it."""
-        with self._lock:
-            if self._pid != os.getpid():
-                _INHERITED.extend([self._writer, *self._readers])
-                self._open()
+    def before_fork(self) -> None:
+        """SQLite cannot tell a child's connections from its parent's: none may be open when a
+        process forks. Waits for what is under way; both sides open anew when they next need to."""
+        self._writing.acquire()
+        self._reading.acquire()
+        while self._reads:
+            self._reading.wait()
+        self._close_connections()
+
+    def after_fork(self) -> None:
+        self._reading.release()
+        self._writing.release()
 
     def apply(self, batch: Sequence[Op]) -> list[Answer]:
-        if self._pid != os.getpid():
-            self._after_fork()
-        with file.translated(self.path):
-            self._writer.execute("BEGIN IMMEDIATE")
+        with self._writing, file.translated(self.path):
+            if self._writer is None:
+                self._writer = self._open_writer()
+            writer = self._writer
+            writer.execute("BEGIN IMMEDIATE")
             try:
-                answers = self._run(self._writer, batch)
-                self._writer.execute("COMMIT")
+                answers = self._run(writer, batch)
+                writer.execute("COMMIT")
             except BaseException:
-                if self._writer.in_transaction:
-                    self._writer.execute("ROLLBACK")
+                if writer.in_transaction:
+                    writer.execute("ROLLBACK")
                 raise
         return answers
 
@@ -116,9 +126,9 @@ class SqliteEngine:
     def _check_shared(self, connection: Any) -> None:
         if not isinstance(connection, sqlite3.Connection):
             raise InvalidInput("connection", "must be a sqlite3.Connection to the queue's file")
-        main = next(
-            row[2] for row in connection.execute("PRAGMA database_list") if row[1] == "main"
-        )
+        with _as_we_expect(connection):
+            names = {row[1]: row[2] for row in Db(connection).all("databases")}
+        main = names["main"]
         if not main or not Path(main).samefile(self.path):
             raise InvalidInput(
                 "connection", f"is to {main or 'memory'}, but the queue is in {self.path}"
@@ -129,43 +139,71 @@ class SqliteEngine:
             )
 
     def read(self, query: Query) -> Found:
-        if self._pid != os.getpid():
-            self._after_fork()
         with file.translated(self.path), self._reader() as connection:
             connection.execute("BEGIN")
             try:
                 return reads.read(Db(connection), query, self._clock.now_ms())
             finally:
-                connection.execute("ROLLBACK")
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
 
     @contextmanager
     def _reader(self) -> Iterator[sqlite3.Connection]:
-        with self._lock:
-            spare = self._readers.pop() if self._readers else None
-        connection = spare or file.open_reader(self.path, self._settings.busy_timeout)
+        """A connection to read with, kept for the next if all went well."""
+        with self._reading:
+            self._reads += 1
+            connection = self._readers.pop() if self._readers else None
         try:
+            if connection is None:
+                connection = file.open_reader(self.path, self._settings.busy_timeout)
             yield connection
         except BaseException:
-            connection.close()
+            if connection is not None:
+                connection.close()
+                connection = None
             raise
-        with self._lock:
-            keep = not self._closed
-            if keep:
-                self._readers.append(connection)
-        if not keep:
-            connection.close()
-
-    def close(self) -> None:
-        with self._lock:
-            self._closed = True
-            readers, self._readers = self._readers, []
-        if self._pid == os.getpid():
-            for connection in [*readers, self._writer]:
+        finally:
+            with self._reading:
+                self._reads -= 1
+                if connection is not None and not self._closed:
+                    self._readers.append(connection)
+                    connection = None
+                self._reading.notify_all()
+            if connection is not None:
                 connection.close()
 
+    def close(self) -> None:
+        with self._writing, self._reading:
+            self._closed = True
+            self._close_connections()
+        _OPEN.discard(self)
 
-# Connections of a parent process: kept, because closing them here would harm it.
-_INHERITED: list[sqlite3.Connection] = []
+    def _close_connections(self) -> None:
+        for connection in self._readers:
+            connection.close()
+        self._readers.clear()
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+
+# Engines that must know when the process forks.
+_OPEN: weakref.WeakSet[SqliteEngine] = weakref.WeakSet()
+_forking: list[SqliteEngine] = []
+
+
+def _before_fork() -> None:
+    _forking.extend(_OPEN)
+    for engine in _forking:
+        engine.before_fork()
+
+
+def _after_fork() -> None:
+    while _forking:
+        _forking.pop().after_fork()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
 
 
 @contextmanager

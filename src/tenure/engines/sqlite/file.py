@@ -60,7 +60,11 @@ def _meaning(error: sqlite3.Error, path: Path) -> StoreError | Busy:
     if code in (_NOTADB, _CORRUPT):
         return NotAStore(f"{path} is not a sound SQLite database: {error}; nothing was changed")
     if code == _CANTOPEN:
-        why = "the folder does not exist" if not path.parent.is_dir() else "check its rights"
+        why = "check its rights"
+        if path.is_dir():
+            why = "it is a folder"
+        elif not path.parent.is_dir():
+            why = "the folder does not exist"
         return StoreError(f"{path} cannot be opened: {why}")
     return StoreError(f"{path}: {error}")
 
@@ -154,5 +158,6 @@ def migrate(path: Path, connection: sqlite3.Connection) -> None:
             connection.execute(SQL["set_counter"], (step, "version"))
         connection.execute("COMMIT")
     except BaseException:
-        connection.execute("ROLLBACK")
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
         raise

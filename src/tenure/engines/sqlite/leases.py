@@ -14,6 +14,7 @@ from tenure.engines.sqlite.enqueue import Plan
 from tenure.engines.sqlite.rows import DONE, LEASED, STATES, Row
 from tenure.engines.sqlite.transaction import Held, Transaction
 from tenure.errors import JobNotFound, LeaseLost, TenureError
+from tenure.job import NULL
 from tenure.ops import Answer
 
 OK = ops.Ok()
@@ -54,7 +55,7 @@ def ack(tx: Transaction, batch: Sequence[ops.Ack]) -> list[Answer]:
                 del rows[op.id]
         else:
             done.append(row)
-            results.append(None if op.result is None else str(op.result, "utf-8"))
+            results.append(_text(op))
             answers.append(OK)
             acked.add(op.id)
     tx.finish(done, results)
@@ -67,11 +68,15 @@ def _ack_alone(tx: Transaction, row: Held, op: ops.Ack) -> Answer:
     answer = plan.add(ops.Enqueue(op.then))
     if isinstance(answer, TenureError):
         return answer
-    tx.finish([row], [None if op.result is None else str(op.result, "utf-8")])
+    tx.finish([row], [_text(op)])
     plan.carry_out()
     if not op.keep:
         tx.remove(list(tx.rows([op.id]).values()))
     return OK
+
+
+def _text(op: ops.Ack) -> str | None:
+    return None if op.result == NULL else str(op.result, "utf-8")
 
 
 def fail(tx: Transaction, batch: Sequence[ops.Fail]) -> list[Answer]:

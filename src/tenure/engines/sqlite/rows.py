@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from tenure.job import FINAL, Failure, IfParentFails, Job, JobSpec, State
+from tenure.job import FINAL, NULL, Failure, IfParentFails, Job, JobSpec, State
 from tenure.retry import Backoff
 from tenure.states import Change
 
@@ -181,6 +181,6 @@ def job_of(row: tuple[Any, ...]) -> Job:
         options.if_parent_fails,
         progress,
         note,
-        None if result is None else msgspec.Raw(result),
+        NULL if result is None else msgspec.Raw(result),
         _decode_failures(errors) if errors else (),
     )

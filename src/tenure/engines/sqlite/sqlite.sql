@@ -169,6 +169,8 @@ CREATE TABLE tenure_schedules (
 
 -- statements
 
+-- name: databases
+PRAGMA database_list;
 -- name: has_schema
 SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'tenure_counters';
 -- name: counter
