@@ -6,11 +6,13 @@ follows from its own counts, and leaves or joins the index that claims walk with
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import msgspec
+
 from tenure import ops
-from tenure.engines.sqlite.db import Db
+from tenure.engines.sqlite.db import Db, listed
 from tenure.engines.sqlite.rows import LEASED, READY
 
 Head = tuple[int, int]  # the priority and seq of a lane's first ready job
@@ -136,6 +138,23 @@ class Books:
             self._lanes[row[0]] = LaneBook(row, tenant)
         return self._lanes[row[0]]
 
+    def load(self, lane_ids: Iterable[int]) -> None:
+        """Open the books of many lanes at once."""
+        missing = [lane_id for lane_id in lane_ids if lane_id not in self._lanes]
+        if len(missing) > 1:
+            for row in self._db.all("lanes_by_id", listed(missing)):
+                self.tenant_of_row(row[14:])
+                self.lane_of_row(row[:14])
+
+    def load_names(self, names: Iterable[tuple[str, str, str]]) -> None:
+        """Open the books of many lanes at once, of those that there are."""
+        missing = [key for key in names if key not in self._lanes_by_name]
+        if len(missing) > 1:
+            for row in self._db.all("lanes_by_name", listed(missing)):
+                tenant = self.tenant_of_row(row[14:])
+                lane = self.lane_of_row(row[:14])
+                self._lanes_by_name[tenant.queue.name, tenant.name, lane.group] = lane
+
     def lane_by_id(self, lane_id: int) -> LaneBook:
         lane = self._lanes.get(lane_id)
         if lane is None:
@@ -213,11 +232,10 @@ class Books:
     def flush(self) -> None:
         """Write what changed; where only counts did, no index is touched."""
         lanes = [lane for lane in self._lanes.values() if lane.dirty]
+        self._find_heads([lane for lane in lanes if not lane.head_known])
         for lane in lanes:
-            if not lane.head_known or not lane.counts[READY]:
-                row = self._db.one("head_of_lane", lane.id) if lane.counts[READY] else None
-                lane.head = None if row is None else (row[0], row[1])
-                lane.head_known = True
+            if not lane.counts[READY]:
+                lane.head = None
             lane.tenant.open_lanes += lane.place[2] - lane.saved[2]
         self._save("save_lane", lanes)
         self._save("save_tenant", [tenant for tenant in self._tenants.values() if tenant.dirty])
@@ -225,6 +243,13 @@ class Books:
         self._db.many("save_queue", [queue.row() for queue in queues])
         for queue in queues:
             queue.dirty = False
+
+    def _find_heads(self, lanes: list[LaneBook]) -> None:
+        if lanes:
+            heads = dict(self._db.all("heads", listed([lane.id for lane in lanes])))
+            for lane in lanes:
+                lane.head = _decode_head(heads[lane.id]) if heads[lane.id] else None
+                lane.head_known = True
 
     def _save(self, statement: str, books: Sequence[LaneBook] | Sequence[TenantBook]) -> None:
         moved, counted = [], []
@@ -247,6 +272,9 @@ class Books:
         self._lanes.clear()
         self._lanes_by_name.clear()
         self._queues_by_name.clear()
+
+
+_decode_head = msgspec.json.Decoder(Head).decode
 
 
 def mark(name: str | None) -> str:

@@ -89,8 +89,9 @@ def _in_turns(tx: Transaction, queue: QueueBook, op: ops.Claim, room: int) -> li
     fresh = next(waiting, None)
     while len(picked) < room:
         while fresh is not None and (not turns or (fresh[0].turn, fresh[0].name) < turns[0][:2]):
-            tenant, share = fresh
-            heapq.heappush(turns, (tenant.turn, tenant.name, tenant, Line(tx, tenant, op, share)))
+            tenant, share, first = fresh
+            line = Line(tx, tenant, op, share, first)
+            heapq.heappush(turns, (tenant.turn, tenant.name, tenant, line))
             fresh = next(waiting, None)
         if not turns:
             break
@@ -107,14 +108,20 @@ def _in_turns(tx: Transaction, queue: QueueBook, op: ops.Claim, room: int) -> li
     return picked
 
 
-def _tenants(tx: Transaction, queue: QueueBook, room: int) -> Iterator[tuple[TenantBook, int]]:
-    """Tenants with an open lane and room, in the order of their turns; and how many jobs each
-    will get about."""
+def _tenants(
+    tx: Transaction, queue: QueueBook, room: int
+) -> Iterator[tuple[TenantBook, int, tuple[Any, ...] | None]]:
+    """Tenants with an open lane and room, in the order of their turns; how many jobs each will
+    get about; and the row of its first lane, if it is at hand."""
     offset = 0
     while True:
         rows = tx.db.all("tenants_in_turn", queue.id, room, offset)
+        first: dict[int, tuple[Any, ...]] = {}
+        if len(rows) > 1:
+            lanes = tx.db.all("first_lanes", listed([row[0] for row in rows]))
+            first = {lane[-1]: lane for lane in lanes}
         for row in rows:
-            yield tx.books.tenant_of_row(row), room // len(rows)
+            yield tx.books.tenant_of_row(row), room // len(rows), first.get(row[0])
         if len(rows) < room:
             return
         offset += room
@@ -123,7 +130,7 @@ def _tenants(tx: Transaction, queue: QueueBook, room: int) -> Iterator[tuple[Ten
 def _of_tenant(tx: Transaction, queue: QueueBook, op: ops.Claim, room: int) -> list[Picked]:
     """One tenant's jobs; this takes nobody's turn."""
     tenant = tx.books.tenant(queue.name, op.tenant or "")
-    return [] if tenant is None else Line(tx, tenant, op, room).take(room)
+    return [] if tenant is None else Line(tx, tenant, op, room, None).take(room)
 
 
 class LaneCursor:
@@ -177,11 +184,18 @@ class LaneCursor:
 class Line:
     """A tenant's jobs in order of (priority, seq), over its open lanes, within its limits."""
 
-    def __init__(self, tx: Transaction, tenant: TenantBook, op: ops.Claim, share: int) -> None:
+    def __init__(
+        self,
+        tx: Transaction,
+        tenant: TenantBook,
+        op: ops.Claim,
+        share: int,
+        first: tuple[Any, ...] | None,
+    ) -> None:
         self._tx = tx
         self._room = tenant.room
-        self._lanes = _lanes(tx, tenant, op, share)
-        self._fresh = next(self._lanes, None)
+        self._lanes = _lanes(tx, tenant, op, share, first)  # in the order of their heads
+        self._fresh: LaneCursor | None = None  # the next of them, if it was looked at
         self._cursors: list[LaneCursor] = []
         self._used: LaneCursor | None = None  # taken from, and not yet moved on
 
@@ -193,9 +207,9 @@ class Line:
             cursor = self._first()
             if cursor is None:
                 break
-            lane = cursor.lane
-            if self._fresh is None and len(self._cursors) == 1 and n > 1:
-                picked += [(row, lane) for row in cursor.take_many(self._tx, n - len(picked))]
+            lane, wanted = cursor.lane, n - len(picked)
+            if wanted > 1 and len(self._cursors) == 1 and self._peek() is None:
+                picked += [(row, lane) for row in cursor.take_many(self._tx, wanted)]
             else:
                 picked.append((cursor.take(self._tx), lane))
             self._used = cursor
@@ -210,39 +224,56 @@ class Line:
             else:
                 heapq.heappop(self._cursors)
             self._used = None
-        while self._fresh is not None and (not self._cursors or self._fresh < self._cursors[0]):
-            heapq.heappush(self._cursors, self._fresh)
-            self._fresh = next(self._lanes, None)
+        while True:
+            # Lanes come in the order of their heads: the first needs no look at the second.
+            fresh = self._peek()
+            if fresh is None or (self._cursors and self._cursors[0] < fresh):
+                break
+            heapq.heappush(self._cursors, fresh)
+            self._fresh = None
+            if len(self._cursors) == 1:
+                break
         return self._cursors[0] if self._cursors else None
 
+    def _peek(self) -> LaneCursor | None:
+        if self._fresh is None:
+            self._fresh = next(self._lanes, None)
+        return self._fresh
 
-def _lanes(tx: Transaction, tenant: TenantBook, op: ops.Claim, share: int) -> Iterator[LaneCursor]:
+
+def _lanes(
+    tx: Transaction, tenant: TenantBook, op: ops.Claim, share: int, first: tuple[Any, ...] | None
+) -> Iterator[LaneCursor]:
     """The tenant's open lanes in the order of their heads."""
-    after, size = _BEFORE_ALL, 2
+    if first is None:
+        size, rows = 2, tx.db.all("lanes_by_head", tenant.id, *_BEFORE_ALL, 2)
+    else:
+        size, rows = 1, [first]
     while True:
-        rows = tx.db.all("lanes_by_head", tenant.id, *after, size)
         for row in rows:
             lane = tx.books.lane_of_row(row)
             if lane.group not in op.not_groups:
-                chunk = share if len(rows) == 1 else max(1, share // size)
-                yield LaneCursor(lane, chunk)
+                yield LaneCursor(lane, share if len(rows) == 1 else max(1, share // size))
         if len(rows) < size:
             return
         after, size = (rows[-1][3], rows[-1][4]), max(2, share)
+        rows = tx.db.all("lanes_by_head", tenant.id, *after, size)
 
 
 def _lease(tx: Transaction, op: ops.Claim, picked: list[Picked], token: int) -> list[Job]:
     mark = Claim(token, op.worker, tx.now, tx.now + op.lease_ms, _CLAIMED.attempts)
     picked = _without_expired(tx, _with_rows(tx, picked))
     jobs: list[Job] = []
+    taken: list[tuple[int, int, int]] = []
     for lane, run in groupby(picked, key=_lane_of):
         rows = [row for row, _ in run]
         names = (lane.tenant.queue.name, lane.tenant.name, lane.group)
         jobs += [leased_job(row, names, mark) for row in rows]
-        # A lane's jobs are picked from its head on: up to the last of them, none stays ready.
-        tx.db.run("delete_ready_up_to", lane.id, *rows[-1][:2])
+        taken.append((lane.id, *rows[-1][:2]))
         tx.books.move(lane, READY, LEASED, len(rows))
         lane.head_known = False
+    # A lane's jobs are picked from its head on: up to the last of them, none stays ready.
+    tx.db.many("delete_ready_up_to", taken)
     for queue, mine in groupby(picked, key=lambda pick: pick[1].tenant.queue.id):
         tx.db.named(
             "lease_jobs",

@@ -60,6 +60,6 @@ class Db:
                 start += size
 
 
-def listed(values: Iterable[int] | Iterable[str]) -> str:
+def listed(values: Iterable[int] | Iterable[str] | Iterable[tuple[str, ...]]) -> str:
     """Values for `IN (SELECT value FROM json_each(?))`."""
     return msgspec.json.encode(list(values)).decode()

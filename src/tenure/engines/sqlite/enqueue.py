@@ -141,7 +141,9 @@ class Plan:
         ready: list[tuple[int, int, int]] = []
         keys: list[tuple[int, str, int]] = []
         seq = before
-        for names, specs in groupby(self._accepted, key=_lane_of):
+        lines = [(names, list(specs)) for names, specs in groupby(self._accepted, key=_lane_of)]
+        self._tx.books.load_names(dict.fromkeys(names for names, _ in lines))
+        for names, specs in lines:
             lane = self._tx.books.lane(*names)
             lane_id = lane.id
             codes = [0] * len(STATES)

@@ -231,6 +231,31 @@ SELECT id, grp, max_leased, head_priority, head_seq, open,
 FROM tenure_lanes INDEXED BY tenure_lanes_head
 WHERE tenant = ? AND open = 1 AND (head_priority, head_seq) > (?, ?)
 ORDER BY head_priority, head_seq LIMIT ?;
+-- name: lanes_by_id
+SELECT
+    l.id, l.grp, l.max_leased, l.head_priority, l.head_seq, l.open, l.waiting, l.delayed,
+    l.ready, l.leased, l.done, l.dead, l.cancelled, l.tenant,
+    t.id, t.tenant, t.turn, t.stride, t.max_leased, t.open_lanes, t.open, t.waiting, t.delayed,
+    t.ready, t.leased, t.done, t.dead, t.cancelled, t.queue
+FROM json_each(?) e CROSS JOIN tenure_lanes l ON l.id = e.value
+    CROSS JOIN tenure_tenants t ON t.id = l.tenant;
+-- name: lanes_by_name
+SELECT
+    l.id, l.grp, l.max_leased, l.head_priority, l.head_seq, l.open, l.waiting, l.delayed,
+    l.ready, l.leased, l.done, l.dead, l.cancelled, l.tenant,
+    t.id, t.tenant, t.turn, t.stride, t.max_leased, t.open_lanes, t.open, t.waiting, t.delayed,
+    t.ready, t.leased, t.done, t.dead, t.cancelled, t.queue
+FROM json_each(?) e
+    CROSS JOIN tenure_queues q ON q.queue = json_extract(e.value, '$[0]')
+    CROSS JOIN tenure_tenants t ON t.queue = q.id AND t.tenant = json_extract(e.value, '$[1]')
+    CROSS JOIN tenure_lanes l ON l.tenant = t.id AND l.grp = json_extract(e.value, '$[2]');
+-- name: first_lanes
+SELECT
+    l.id, l.grp, l.max_leased, l.head_priority, l.head_seq, l.open, l.waiting, l.delayed,
+    l.ready, l.leased, l.done, l.dead, l.cancelled, l.tenant
+FROM json_each(?) e CROSS JOIN tenure_lanes l ON l.id = (
+    SELECT id FROM tenure_lanes INDEXED BY tenure_lanes_head
+    WHERE tenant = e.value AND open = 1 ORDER BY head_priority, head_seq LIMIT 1);
 -- name: add_lane
 INSERT INTO tenure_lanes (tenant, grp, max_leased) VALUES (?, ?, ?);
 -- name: save_lane
@@ -239,8 +264,11 @@ UPDATE tenure_lanes SET head_priority = ?, head_seq = ?, open = ?, waiting = ?, 
 -- name: save_lane_counts
 UPDATE tenure_lanes SET waiting = ?, delayed = ?, ready = ?, leased = ?, done = ?, dead = ?,
     cancelled = ? WHERE id = ?;
--- name: head_of_lane
-SELECT priority, seq FROM tenure_ready WHERE lane = ? ORDER BY priority, seq LIMIT 1;
+-- name: heads
+SELECT e.value, (
+    SELECT json_array(priority, seq) FROM tenure_ready WHERE lane = e.value
+    ORDER BY priority, seq LIMIT 1)
+FROM json_each(?) e;
 -- name: next_in_lane
 SELECT r.priority, r.seq, j.id, ifnull(s.run_at, j.created_at), j.created_at,
     ifnull(s.attempts, 0), j.max_attempts, j.kind, s.expires_at, j.unique_key, j.options, s.errors,

@@ -135,7 +135,9 @@ class Transaction:
                     if result is not None
                 ],
             )
-        for lane_id, n in Counter([row[2] for row in held]).items():
+        lanes = Counter([row[2] for row in held])
+        self.books.load(lanes)
+        for lane_id, n in lanes.items():
             self.books.move(self.books.lane_by_id(lane_id), LEASED, _ACKED, n)
         for _seq, _id, lane_id, _code, _token, unique_key in held:
             if unique_key is not None:
