@@ -122,11 +122,11 @@ class Committer:
         if self._closed:
             raise Closed("this queue handle was closed")
 
-    def _submit(self, ticket: Ticket) -> None:
+    def _submit(self, ticket: Ticket, *, bounded: bool = True) -> None:
         with self._lock:
             self._check_open()
             full = self._waiting >= self._max_waiting or self._waiting_bytes >= self._max_bytes
-            if full:
+            if full and bounded:
                 raise Busy(
                     f"{self._waiting:,} operations ({self._waiting_bytes:,} bytes) wait to be "
                     "committed; try again later"
@@ -240,7 +240,7 @@ class Committer:
             for job in answer.jobs
         ]
         if leases and not self._closed:
-            self._submit(Ticket(leases))
+            self._submit(Ticket(leases), bounded=False)
 
 
 def _bytes_of(batch: Sequence[Op]) -> int:

@@ -228,8 +228,9 @@ def _check_common(
 ) -> None:
     check_name("queue", queue)
     check_label("kind", kind)
-    check_label("tenant", tenant)
-    check_label("group", group)
+    for field, name in (("tenant", tenant), ("group", group)):
+        if check_label(field, name) == "*":
+            raise InvalidInput(field, "'*' stands for every one in limits, and names none")
     if type(priority) is not int or not MIN_PRIORITY <= priority <= MAX_PRIORITY:
         raise InvalidInput(
             "priority",

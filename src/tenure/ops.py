@@ -455,6 +455,10 @@ class Limit(msgspec.Struct, frozen=True, omit_defaults=True):
     weight: int | None = None
     paused: bool = False
 
+    @property
+    def rate_of(self) -> tuple[int | None, int | None]:
+        return self.rate, self.per_ms
+
 
 class Slot(msgspec.Struct, frozen=True):
     """One mark."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import os
 import socket
 import traceback as tracebacks
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
@@ -52,6 +53,7 @@ from tenure.settings import Settings, checked, from_environment
 Seconds = float | timedelta
 T = TypeVar("T")
 P = ParamSpec("P")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Within(NamedTuple):
@@ -89,13 +91,12 @@ def blocking(
                 return result
             answer = self._do(wanted)
 
-    call.__name__ = call.__name__.removeprefix("_")
-    return call
+    return _public(call, steps, "")
 
 
 def awaiting(
     steps: Callable[Concatenate[Queue, P], Steps[T]],
-) -> Callable[Concatenate[Queue, P], Awaitable[T]]:
+) -> Callable[Concatenate[Queue, P], Coroutine[Any, Any, T]]:
     """The form of a call that is awaited."""
 
     @functools.wraps(steps)
@@ -109,7 +110,16 @@ def awaiting(
                 return result
             answer = await self._ado(wanted)
 
-    call.__name__ = "a" + call.__name__.removeprefix("_")
+    return _public(call, steps, "a")
+
+
+def _public(call: F, steps: Callable[..., Any], prefix: str) -> F:
+    """Give a form of a call the name and signature under which help() shows it."""
+    name = prefix + steps.__name__.removeprefix("_")
+    signature = inspect.signature(steps)
+    answer = str(signature.return_annotation).removeprefix("Steps[").removesuffix("]")
+    call.__name__, call.__qualname__ = name, f"Queue.{name}"
+    call.__signature__ = signature.replace(return_annotation=answer)  # type: ignore[attr-defined]
     return call
 
 
@@ -437,6 +447,7 @@ class Queue:
         """Cancel one job (JobNotFound if there is none), some, or all that match; answers with
         how many were not finished yet."""
         where = _filter(queue, tuple(sorted(LIVE)), tenant, group, kind)
+        _some_jobs("cancel", jobs, queue, tenant, group, kind)
         return (yield from self._change(jobs, where, ops.Cancel))
 
     def _replay(
@@ -451,7 +462,9 @@ class Queue:
     ) -> Steps[int]:
         """Run dead or cancelled jobs again, from attempt 0: one, some, or all that match."""
         where = _filter(queue, _states(state), tenant, group, kind)
-        if jobs is None and not set(where.states) <= {State.DEAD, State.CANCELLED}:
+        if jobs is not None:
+            _some_jobs("replay", jobs, queue, tenant, group, kind)
+        elif not set(where.states) <= {State.DEAD, State.CANCELLED}:
             raise InvalidInput("state", "only dead and cancelled jobs can be replayed")
         return (yield from self._change(jobs, where, ops.Replay))
 
@@ -467,8 +480,8 @@ class Queue:
     ) -> Steps[int]:
         """Remove jobs for good: one, some, or all that match."""
         where = _filter(queue, _states(state), tenant, group, kind)
-        if jobs is None and where == Filter():
-            raise InvalidInput("delete", "say which jobs: by id, or by a filter")
+        filters = (queue, tenant, group, kind)
+        _some_jobs("delete", jobs, *filters, *([] if jobs is not None else where.states))
         return (yield from self._change(jobs, where, _deleting(where.states)))
 
     def _purge(
@@ -869,6 +882,15 @@ def _states(state: str | Sequence[str] | None) -> tuple[State, ...]:
     except ValueError:
         known = ", ".join(State)
         raise InvalidInput("state", f"{state!r} is not one of {known}") from None
+
+
+def _some_jobs(call: str, jobs: object, *filters: str | None) -> None:
+    """Which jobs is said once: by id or by a filter, not by both and not by neither."""
+    filtered = any(value is not None for value in filters)
+    if jobs is None and not filtered:
+        raise InvalidInput(call, "say which jobs: by id, or by a filter such as queue=")
+    if jobs is not None and filtered:
+        raise InvalidInput(call, "say which jobs by id or by a filter, not by both")
 
 
 def _of_kind(field: str, value: object, kind: type) -> None:

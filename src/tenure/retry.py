@@ -42,7 +42,7 @@ class Backoff(msgspec.Struct, frozen=True, omit_defaults=True):
         delay = min(self.base_ms * growth if self.base_ms else 0.0, float(self.max_ms))
         if self.jitter:
             draw = zlib.crc32(f"{seed}:{attempt}".encode()) / 0xFFFF_FFFF
-            delay += delay * self.jitter * (2 * draw - 1)
+            delay = min(delay + delay * self.jitter * (2 * draw - 1), float(self.max_ms))
         return round(delay)
 
 

@@ -544,12 +544,15 @@ class MemoryEngine:
         bounds = {"concurrency": op.concurrency, "weight": op.weight}
         if op.rate is not None and op.per_ms is not None:
             bounds |= {"rate": op.rate, "per_ms": op.per_ms}
-            book = self._queues.setdefault(op.queue, QueueBook())
-            book.tokens, book.tokens_at = op.rate * op.per_ms, now
+            book, old = self._queues.setdefault(op.queue, QueueBook()), self._limit(op.queue)
+            if old.rate_of != (op.rate, op.per_ms):
+                book.tokens, book.tokens_at = op.rate * op.per_ms, now
         given = {name: value for name, value in bounds.items() if value is not None}
         return self._put_limit(replace(self._limit(op.queue, op.tenant, op.group), **given))
 
     def _clear_limit(self, op: ops.ClearLimit, now: int) -> Answer:
+        if op.queue not in self._queues:
+            return QueueNotFound(op.queue)
         paused = self._limit(op.queue, op.tenant, op.group).paused
         return self._put_limit(Limit(op.queue, op.tenant, op.group, paused=paused))
 

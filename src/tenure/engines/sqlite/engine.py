@@ -189,10 +189,12 @@ class SqliteEngine:
 
 # Engines that must know when the process forks.
 _OPEN: weakref.WeakSet[SqliteEngine] = weakref.WeakSet()
+_one_fork = threading.Lock()
 _forking: list[SqliteEngine] = []
 
 
 def _before_fork() -> None:
+    _one_fork.acquire()
     _forking.extend(_OPEN)
     for engine in _forking:
         engine.before_fork()
@@ -201,6 +203,7 @@ def _before_fork() -> None:
 def _after_fork() -> None:
     while _forking:
         _forking.pop().after_fork()
+    _one_fork.release()
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

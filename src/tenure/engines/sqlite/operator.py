@@ -77,8 +77,10 @@ def set_limit(tx: Transaction, batch: Sequence[ops.SetLimit]) -> list[Answer]:
         if op.rate is not None and op.per_ms is not None:
             bounds |= {"rate": op.rate, "per_ms": op.per_ms}
         given = {name: value for name, value in bounds.items() if value is not None}
-        _put(tx, replace(_limit(tx, op), **given))
-        if op.rate is not None and op.per_ms is not None:
+        old = _limit(tx, op)
+        new = replace(old, **given)
+        _put(tx, new)
+        if op.rate is not None and op.per_ms is not None and old.rate_of != new.rate_of:
             queue = tx.books.queue_or_new(op.queue)
             queue.tokens, queue.tokens_at = op.rate * op.per_ms, tx.now
             queue.dirty = True
@@ -86,10 +88,10 @@ def set_limit(tx: Transaction, batch: Sequence[ops.SetLimit]) -> list[Answer]:
 
 
 def clear_limit(tx: Transaction, batch: Sequence[ops.ClearLimit]) -> list[Answer]:
-    for op in batch:
-        paused = _limit(tx, op).paused
-        _put(tx, Limit(op.queue, op.tenant, op.group, paused=paused))
-    return [ops.Ok() for _ in batch]
+    return [
+        _put_if_known(tx, Limit(op.queue, op.tenant, op.group, paused=_limit(tx, op).paused))
+        for op in batch
+    ]
 
 
 def pause(tx: Transaction, batch: Sequence[ops.Pause]) -> list[Answer]:
@@ -99,14 +101,14 @@ def pause(tx: Transaction, batch: Sequence[ops.Pause]) -> list[Answer]:
 
 
 def resume(tx: Transaction, batch: Sequence[ops.Resume]) -> list[Answer]:
-    answers: list[Answer] = []
-    for op in batch:
-        if tx.books.queue(op.queue) is None:
-            answers.append(QueueNotFound(op.queue))
-        else:
-            _put(tx, replace(_limit(tx, op), paused=False))
-            answers.append(ops.Ok())
-    return answers
+    return [_put_if_known(tx, replace(_limit(tx, op), paused=False)) for op in batch]
+
+
+def _put_if_known(tx: Transaction, limit: Limit) -> Answer:
+    if tx.books.queue(limit.queue) is None:
+        return QueueNotFound(limit.queue)
+    _put(tx, limit)
+    return ops.Ok()
 
 
 def _limit(tx: Transaction, op: ops.SetLimit | ops.ClearLimit | ops.Pause | ops.Resume) -> Limit:

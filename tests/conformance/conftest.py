@@ -1,0 +1,133 @@
+"""The engines that must keep the contract, and what each declares about itself.
+
+An engine joins the suite by an entry in BACKENDS. Where engines may differ, the difference is a
+field of Backend; a test that needs one side of it asks for a `needs_...` fixture.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import pytest
+
+import tenure
+from tenure import Closed, Queue, Settings
+from tenure.ops import Answer, Op
+from tenure.testing import ManualClock
+from tests.audit import audit
+from tests.conformance.state import wrong_counts
+
+
+class Backend(NamedTuple):
+    """An engine under test. `folder` is a new, empty folder of each test."""
+
+    url: Callable[[Path], str]
+    durable: bool  # what was answered outlives the handle, and other handles see it
+    strict_turns: bool  # tenants are served exactly in turns, not only on average
+    exact_counts: bool  # counters are right before a Reconcile, too
+    connect: Callable[[Path], Any] | None  # a caller's own connection, if it can be written through
+    audit: Callable[[Path], list[str]]  # looks into the store, past the engine, for what is wrong
+
+
+BACKENDS: dict[str, Backend] = {
+    "memory": Backend(
+        url=lambda folder: "memory://",
+        durable=False,
+        strict_turns=True,
+        exact_counts=True,
+        connect=None,
+        audit=lambda folder: [],
+    ),
+    "sqlite": Backend(
+        url=lambda folder: f"sqlite:///{folder}/jobs.db",
+        durable=True,
+        strict_turns=True,
+        exact_counts=True,
+        connect=lambda folder: sqlite3.connect(folder / "jobs.db"),
+        audit=lambda folder: audit(folder / "jobs.db") if (folder / "jobs.db").exists() else [],
+    ),
+}
+
+
+class OpenQueue(Protocol):
+    """Opens a handle on the test's store, with settings of its own."""
+
+    def __call__(self, **settings: Any) -> Queue: ...
+
+
+class Apply(Protocol):
+    """Applies operations in one batch, for what only operations can say."""
+
+    def __call__(self, *batch: Op) -> list[Answer]: ...
+
+
+@pytest.fixture(params=sorted(BACKENDS))
+def backend(request: pytest.FixtureRequest) -> Backend:
+    name: str = request.param
+    return BACKENDS[name]
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def open_queue(backend: Backend, clock: ManualClock, tmp_path: Path) -> Iterator[OpenQueue]:
+    """Handles on one store (on a store each, where it is not durable); whatever a test did, the
+    counters must equal a recount afterwards."""
+    handles: list[Queue] = []
+
+    def open_one(**settings: Any) -> Queue:
+        url = backend.url(tmp_path)
+        handles.append(tenure.connect(url, settings=Settings(**settings), clock=clock))
+        return handles[-1]
+
+    yield open_one
+    for handle in handles:
+        try:
+            wrong = wrong_counts(handle, exact=backend.exact_counts)
+        except Closed:
+            wrong = []
+        handle.close()
+        assert wrong == []
+    assert backend.audit(tmp_path) == []
+
+
+@pytest.fixture
+def queue(open_queue: OpenQueue) -> Queue:
+    return open_queue()
+
+
+@pytest.fixture
+def apply(queue: Queue) -> Apply:
+    def run(*batch: Op) -> list[Answer]:
+        return queue._committer.run(batch)
+
+    return run
+
+
+@pytest.fixture
+def needs_strict_turns(backend: Backend) -> None:
+    if not backend.strict_turns:
+        pytest.skip("this engine serves tenants fairly on average")
+
+
+@pytest.fixture
+def needs_durability(backend: Backend) -> None:
+    if not backend.durable:
+        pytest.skip("this engine forgets")
+
+
+@pytest.fixture
+def connection(backend: Backend, open_queue: OpenQueue, tmp_path: Path) -> Iterator[Any]:
+    """A connection of the caller's own to the store."""
+    if backend.connect is None:
+        pytest.skip("this engine has no connections to share")
+    open_queue()  # makes the store
+    own = backend.connect(tmp_path)
+    yield own
+    own.close()

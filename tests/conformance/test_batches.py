@@ -1,0 +1,261 @@
+"""Batches: operations in one transaction, each atomic, none of them its neighbour's keeper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Union
+
+import msgspec
+import pytest
+
+from tenure import (
+    Duplicate,
+    JobNotFound,
+    LeaseLost,
+    Queue,
+    QueueNotFound,
+    State,
+    TenureError,
+    exponential,
+)
+from tenure.job import JobSpec
+from tenure.ops import (
+    Ack,
+    Cancel,
+    Changed,
+    Claim,
+    ClearLimit,
+    Delete,
+    DropSchedule,
+    DropSlot,
+    Enqueue,
+    Enqueued,
+    Extend,
+    Fail,
+    Fire,
+    Leased,
+    Maintain,
+    Maintained,
+    Moved,
+    Ok,
+    Op,
+    Pause,
+    Progress,
+    PutSchedule,
+    Reconcile,
+    ReconcileSlots,
+    Release,
+    Replay,
+    Resume,
+    Schedule,
+    SetLimit,
+    Slots,
+    TakeSlot,
+)
+from tenure.testing import ManualClock
+from tests.conformance.conftest import Apply
+from tests.conformance.moves import fill, ids, state_of, take
+from tests.conformance.state import all_jobs
+
+EMPTY = msgspec.Raw(b"null")
+
+
+def spec(job_id: str, **fields: object) -> JobSpec:
+    return msgspec.structs.replace(JobSpec(job_id, "q", EMPTY), **fields)
+
+
+def test_operations_are_answered_in_order(queue: Queue, apply: Apply, clock: ManualClock) -> None:
+    now = clock.now_ms()
+    answers = apply(
+        Enqueue((spec("a"), spec("b"))),
+        SetLimit("q", concurrency=5),
+        Enqueue((spec("c"),)),
+        TakeSlot("scope", "key", "h", 1000),
+        Pause("q"),
+        Claim(("q",), "w", 1000, limit=5),
+        Resume("q"),
+        Claim(("q",), "w", 1000, limit=2),
+        DropSlot("scope", "key", "h"),
+        Cancel(("c",)),
+        Maintain(),
+    )
+    assert isinstance(answers[7], Leased)
+    assert ids(answers[7].jobs) == ["a", "b"]
+    assert answers[:7] == [
+        Enqueued(["a", "b"], [True, True], now),
+        Ok(),
+        Enqueued(["c"], [True], now),
+        Slots(1, held=True),
+        Ok(),
+        Leased([]),
+        Ok(),
+    ]
+    assert answers[8:] == [Slots(0, held=False), Changed(1), Maintained()]
+
+
+def test_an_operation_sees_what_those_before_it_did(queue: Queue, apply: Apply) -> None:
+    answers = apply(
+        Enqueue((spec("a", unique_key="k"),)),
+        Cancel(("a",)),
+        Enqueue((spec("b", unique_key="k"),)),
+        Replay(("a",)),
+        Delete(("b",)),
+        Replay(("a",)),
+        Claim(("q",), "w", 1000),
+    )
+    assert [type(one) for one in answers] == [
+        Enqueued, Changed, Enqueued, Changed, Changed, Changed, Leased,
+    ]  # fmt: skip
+    assert answers[3:6] == [Changed(0, refused={"a": "b"}), Changed(1), Changed(1)]
+    assert ids(all_jobs(queue)) == ["a"]
+    assert state_of(queue, "a") is State.LEASED
+
+
+def test_an_operation_that_fails_leaves_its_neighbours_alone(queue: Queue, apply: Apply) -> None:
+    queue.enqueue("q", id="held")
+    answers = apply(
+        Enqueue((spec("a"),)),
+        Enqueue((spec("b"), spec("held"))),
+        Enqueue((spec("c"),)),
+        Resume("nowhere"),
+        Ack("nobody", 1),
+        Ack("a", 1),
+        Enqueue((spec("d"),)),
+    )
+    assert [type(one) for one in answers] == [
+        Enqueued, Duplicate, Enqueued, QueueNotFound, JobNotFound, LeaseLost, Enqueued,
+    ]  # fmt: skip
+    assert ids(all_jobs(queue)) == ["d", "c", "a", "held"]
+
+
+def test_enqueues_that_come_together_do_not_see_each_others_failures(
+    queue: Queue, apply: Apply
+) -> None:
+    answers = apply(
+        Enqueue((spec("a", unique_key="k"), spec("x"), spec("x"))),
+        Enqueue((spec("b", unique_key="k"),)),
+        Enqueue((spec("x"),)),
+        Enqueue((spec("c", unique_key="k"),), "skip"),
+        Enqueue((spec("d", unique_key="k"),)),
+    )
+    assert isinstance(answers[0], Duplicate)
+    assert isinstance(answers[3], Enqueued)
+    assert (answers[3].ids, answers[3].created) == (["b"], [False])
+    assert isinstance(answers[4], Duplicate)
+    assert answers[4].job_id == "b"
+    assert ids(all_jobs(queue)) == ["x", "b"]
+
+
+ENDS: dict[str, tuple[Callable[[str, int], Op], TenureError]] = {
+    "ack": (lambda i, t: Ack(i, t, msgspec.Raw(b"1")), LeaseLost("a", "done")),
+    "ack and remove": (lambda i, t: Ack(i, t, keep=False), JobNotFound("a")),
+    "ack and enqueue": (lambda i, t: Ack(i, t, then=(spec("b"),)), LeaseLost("a", "done")),
+    "fail": (lambda i, t: Fail(i, t, "boom"), LeaseLost("a", "pending")),
+    "fail fatally": (lambda i, t: Fail(i, t, fatal=True), LeaseLost("a", "dead")),
+    "release": (lambda i, t: Release(i, t), LeaseLost("a", "pending")),
+}
+
+
+@pytest.mark.parametrize(("end", "lost"), ENDS.values(), ids=ENDS.keys())
+def test_who_comes_second_in_a_batch_is_told_what_became_of_the_job(
+    queue: Queue, apply: Apply, end: Callable[[str, int], Op], lost: TenureError
+) -> None:
+    queue.enqueue("q", id="a")
+    token = take(queue).token
+    first, *others = apply(
+        end("a", token),
+        end("a", token),
+        Ack("a", token),
+        Fail("a", token),
+        Release("a", token),
+        Extend("a", token, 1000),
+        Progress("a", token, 5),
+    )
+    assert isinstance(first, Ok | Moved)
+    assert others == [lost] * 6
+
+
+def test_the_holder_may_do_many_things_in_one_batch(
+    queue: Queue, apply: Apply, clock: ManualClock
+) -> None:
+    queue.enqueue("q", id="a")
+    job = take(queue)
+    answers = apply(
+        Progress("a", job.token, 10, "ten"),
+        Progress("a", job.token, 20, "twenty"),
+        Extend("a", job.token, 5_000),
+        Extend("a", job.token, 7_000),
+    )
+    assert answers == [Ok()] * 4
+    found = queue.get("a")
+    assert (found.progress, found.note) == (20, "twenty")
+    assert found.lease_until == clock.now_ms() + 7_000
+
+
+def test_what_one_ack_frees_the_next_claim_of_the_batch_may_take(
+    queue: Queue, apply: Apply
+) -> None:
+    queue.set_limit("q", concurrency=1)
+    fill(queue, 2)
+    queue.enqueue("q", id="child", after=["0"], priority=-1)
+    job = take(queue)
+    _, leased = apply(Ack(job.id, job.token), Claim(("q",), "w", 1000, limit=5))
+    assert isinstance(leased, Leased)
+    assert ids(leased.jobs) == ["child"]
+
+
+def test_a_chain_may_be_enqueued_op_by_op_in_one_batch(queue: Queue, apply: Apply) -> None:
+    apply(*[Enqueue((spec(str(n), after=(str(n - 1),) if n else ()),)) for n in range(20)])
+    assert (queue.stats().ready, queue.stats().waiting) == (1, 19)
+
+
+# Operations are data ----------------------------------------------------------------------------
+
+RAW = msgspec.Raw(b'{"n":[1,null]}')
+JOB = JobSpec(
+    "a",
+    "q",
+    RAW,
+    delay_ms=5,
+    expires_in_ms=6,
+    unique_key="k",
+    after=("b",),
+    if_parent_fails="run",
+    backoff=exponential(60, factor=5),
+)
+SCHEDULE = Schedule("s", "* * * * *", JOB, 5, "Europe/Copenhagen", "all", 4)
+OPERATIONS: list[Op] = [
+    Enqueue((JOB, JOB), "skip"),
+    Claim(("q", "r"), "w", 1000, 5, "acme", ("g",)),
+    Ack("a", 1),
+    Ack("a", 1, RAW, (JOB,), keep=False),
+    Fail("a", 1, "boom", "ValueError", "Traceback", 5, fatal=True),
+    Extend("a", 1, 1000),
+    Release("a", 1, 5),
+    Progress("a", 1, 50, "halfway"),
+    Cancel(("a", "b")),
+    Replay(("a",)),
+    Delete(("a",), (State.DONE, State.DEAD)),
+    SetLimit("q", "*", "g", 1, 2, 3, 4),
+    ClearLimit("q", "acme"),
+    Pause("q"),
+    Resume("q", "acme", "g"),
+    TakeSlot("scope", "key", "holder", 1000, 5),
+    DropSlot("scope", "key", "holder"),
+    PutSchedule(SCHEDULE),
+    DropSchedule("s"),
+    Fire("s", 1, 2, (JOB,)),
+    Maintain(5, 1, 2, 3),
+    Reconcile("q", "acme", "g"),
+    ReconcileSlots("scope", "key"),
+]
+
+
+def test_this_test_knows_every_operation() -> None:
+    assert {type(op) for op in OPERATIONS} == set(Op.__subclasses__())
+
+
+@pytest.mark.parametrize("op", OPERATIONS, ids=lambda op: type(op).__name__)
+def test_an_operation_is_data_that_can_be_sent(op: Op) -> None:
+    anything: Any = Union[tuple(Op.__subclasses__())]  # noqa: UP007
+    assert msgspec.json.decode(msgspec.json.encode(op), type=anything) == op

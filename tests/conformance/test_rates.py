@@ -1,0 +1,133 @@
+"""Rates: how many jobs of a queue are claimed in a time, by a bucket that all workers share."""
+
+from __future__ import annotations
+
+import pytest
+
+from tenure import Queue
+from tenure.testing import ManualClock
+from tests.conformance.conftest import OpenQueue
+from tests.conformance.moves import fill, grab, make_done, take
+
+
+def test_a_queue_gives_no_faster_than_its_rate(queue: Queue, clock: ManualClock) -> None:
+    fill(queue, 50)
+    queue.set_limit("q", rate=10, per=60)
+    assert len(grab(queue)) == 10
+    clock.advance(5.999)
+    assert grab(queue) == []
+    clock.advance(0.001)
+    assert len(grab(queue)) == 1
+    clock.advance(12)
+    assert len(grab(queue)) == 2
+
+
+def test_a_rate_gives_no_more_after_a_rest(queue: Queue, clock: ManualClock) -> None:
+    fill(queue, 50)
+    queue.set_limit("q", rate=10, per=60)
+    grab(queue)
+    clock.advance(86_400)
+    assert len(grab(queue)) == 10
+
+
+def test_parts_of_a_claim_add_up(queue: Queue, clock: ManualClock) -> None:
+    fill(queue, 50)
+    queue.set_limit("q", rate=3, per=1)
+    assert len(grab(queue)) == 3
+    given = 0
+    for _ in range(1_000):
+        clock.advance(0.007)
+        given += len(queue.claim("q", limit=10))
+    assert given == 21
+
+
+def test_a_claim_that_finds_nothing_costs_nothing(queue: Queue, clock: ManualClock) -> None:
+    queue.set_limit("q", rate=2, per=60)
+    queue.enqueue("q", group="g")
+    for _ in range(5):
+        assert queue.claim("q", not_groups=["g"]) == []
+    fill(queue, 5)
+    assert len(grab(queue)) == 2
+
+
+def test_every_claim_counts_whatever_becomes_of_it(queue: Queue) -> None:
+    queue.enqueue("q")
+    queue.set_limit("q", rate=3, per=60)
+    for _ in range(3):
+        queue.release(take(queue))
+    assert queue.claim("q") == []
+
+
+def test_a_rate_is_shared_by_all_tenants(queue: Queue) -> None:
+    queue.set_limit("q", rate=4, per=60)
+    for tenant in ("acme", "bolt"):
+        fill(queue, 5, prefix=tenant, tenant=tenant)
+    assert len(queue.claim("q", tenant="acme", limit=3)) == 3
+    assert len(grab(queue)) == 1
+
+
+@pytest.mark.usefixtures("needs_durability")
+def test_a_rate_is_shared_by_all_handles(open_queue: OpenQueue) -> None:
+    one, other = open_queue(), open_queue()
+    one.set_limit("q", rate=4, per=60)
+    fill(one, 10)
+    assert len(one.claim("q", limit=3)) == 3
+    assert len(other.claim("q", limit=3)) == 1
+    assert one.claim("q") == []
+
+
+def test_a_rate_and_a_concurrency_both_count(queue: Queue) -> None:
+    fill(queue, 9)
+    queue.set_limit("q", rate=3, per=60, concurrency=2)
+    jobs = grab(queue)
+    assert len(jobs) == 2
+    queue.ack_many(jobs)
+    assert len(grab(queue)) == 1
+
+
+def test_a_cleared_rate_is_none(queue: Queue) -> None:
+    fill(queue, 9)
+    queue.set_limit("q", rate=1, per=60)
+    assert len(grab(queue)) == 1
+    queue.clear_limit("q")
+    assert len(grab(queue)) == 8
+
+
+def test_a_new_rate_counts_from_now(queue: Queue, clock: ManualClock) -> None:
+    fill(queue, 50)
+    queue.set_limit("q", rate=1, per=3600)
+    grab(queue)
+    queue.set_limit("q", rate=5, per=1)
+    assert len(grab(queue)) == 5
+    queue.set_limit("q", rate=2, per=10)
+    assert len(grab(queue)) == 2
+    clock.advance(5)
+    assert len(grab(queue)) == 1
+
+
+def test_a_clock_that_is_set_back_adds_nothing_to_a_rate(queue: Queue, clock: ManualClock) -> None:
+    fill(queue, 50)
+    queue.set_limit("q", rate=2, per=60)
+    grab(queue)
+    clock.advance(-600)
+    assert grab(queue) == []
+    clock.advance(30)
+    assert len(grab(queue)) == 1
+
+
+def test_a_rate_of_a_queue_without_jobs_is_kept(queue: Queue, clock: ManualClock) -> None:
+    make_done(queue, "old")
+    queue.set_limit("q", rate=1, per=60)
+    clock.advance(3600)
+    fill(queue, 3)
+    assert len(grab(queue)) == 1
+
+
+def test_setting_the_same_rate_again_gives_no_more(queue: Queue, clock: ManualClock) -> None:
+    fill(queue, 9)
+    for _ in range(3):
+        queue.set_limit("q", rate=2, per=3600)
+        grab(queue)
+    assert queue.stats("q").leased == 2
+    queue.set_limit("q", rate=3, per=3600)
+    assert len(grab(queue)) == 3

@@ -1,0 +1,231 @@
+"""Schedules: jobs at the times of a cron expression; of many schedulers one fires."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from tenure import (
+    DependencyNotFound,
+    InvalidInput,
+    NewJob,
+    Queue,
+    Schedule,
+    ScheduleNotFound,
+    fixed,
+)
+from tenure.testing import ManualClock
+from tests.conformance.moves import BIG, make_done, take
+from tests.conformance.state import all_jobs, nothing_changes
+
+START = 1_700_000_000_000  # 2023-11-14 22:13:20 UTC
+NEXT_MINUTE = START + 40_000
+JOB = NewJob(queue="q", payload={"n": 1})
+
+
+def only(queue: Queue) -> Schedule:
+    (schedule,) = queue.schedules()
+    return schedule
+
+
+def test_a_schedule_is_listed_with_its_next_time(queue: Queue) -> None:
+    queue.put_schedule("b", "0 0 * * *", JOB)
+    queue.put_schedule("a", "* * * * *", JOB, tz="Europe/Copenhagen", catch_up="all")
+    a, b = queue.schedules()
+    assert (a.name, a.cron, a.tz, a.catch_up) == ("a", "* * * * *", "Europe/Copenhagen", "all")
+    assert (a.next_at, a.last_at) == (NEXT_MINUTE, None)
+    assert (b.name, b.tz, b.catch_up) == ("b", "UTC", "last")
+    assert b.next_at == 1_700_006_400_000  # the next midnight
+
+
+def test_the_times_are_of_the_schedules_zone(queue: Queue) -> None:
+    queue.put_schedule("a", "0 0 * * *", JOB, tz="Europe/Copenhagen")
+    assert only(queue).next_at == 1_700_006_400_000 - 3_600_000
+
+
+def test_a_schedule_fires_when_its_time_has_come(queue: Queue, clock: ManualClock) -> None:
+    queue.put_schedule("a", "* * * * *", JOB)
+    schedule = only(queue)
+    clock.advance(39.999)
+    with nothing_changes(queue):
+        assert queue.fire(schedule) is False
+    clock.advance(0.001)
+    assert queue.fire(schedule) is True
+    fired = only(queue)
+    assert (fired.next_at, fired.last_at) == (NEXT_MINUTE + 60_000, NEXT_MINUTE)
+    assert take(queue).payload == {"n": 1}
+
+
+def test_a_time_fires_once(queue: Queue, clock: ManualClock) -> None:
+    queue.put_schedule("a", "* * * * *", JOB)
+    schedule = only(queue)
+    clock.advance(40)
+    assert queue.fire(schedule) is True
+    with nothing_changes(queue):
+        assert queue.fire(schedule) is False
+
+
+def test_of_many_schedulers_one_fires(queue: Queue, clock: ManualClock) -> None:
+    queue.put_schedule("a", "* * * * *", JOB)
+    schedule = only(queue)
+    clock.advance(60)
+    fired: list[bool] = []
+    start = threading.Barrier(8)
+
+    def fire() -> None:
+        start.wait()
+        fired.append(queue.fire(schedule))
+
+    threads = [threading.Thread(target=fire) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(fired) == [False] * 7 + [True]
+    assert len(all_jobs(queue)) == 1
+
+
+def test_every_firing_makes_a_job_of_its_own(queue: Queue, clock: ManualClock) -> None:
+    queue.put_schedule("a", "* * * * *", JOB)
+    for _ in range(3):
+        clock.advance(60)
+        assert queue.fire(only(queue)) is True
+    assert len({job.id for job in all_jobs(queue)}) == 3
+
+
+def test_a_firing_makes_the_job_that_was_asked_for(queue: Queue, clock: ManualClock) -> None:
+    job = NewJob(
+        queue="q",
+        payload=BIG,
+        kind="report",
+        tenant="acme",
+        group="g",
+        priority=3,
+        delay=5,
+        unique_key="k",
+        max_attempts=7,
+        backoff=fixed(9),
+        expires_in=60,
+        timeout=30,
+    )
+    queue.put_schedule("a", "* * * * *", job)
+    clock.advance(100)
+    queue.fire(only(queue))
+    (made,) = all_jobs(queue)
+    assert (made.payload, made.kind, made.tenant, made.group) == (BIG, "report", "acme", "g")
+    assert (made.priority, made.unique_key, made.max_attempts) == (3, "k", 7)
+    assert (made.backoff, made.timeout_ms) == (fixed(9), 30_000)
+    # Spans run from the firing, not from when the schedule was made.
+    assert made.run_at == clock.now_ms() + 5_000
+    assert made.expires_at == clock.now_ms() + 60_000
+    assert made.created_at == clock.now_ms()
+
+
+def test_a_firing_whose_unique_key_is_held_adds_no_job(queue: Queue, clock: ManualClock) -> None:
+    queue.put_schedule("a", "* * * * *", NewJob(queue="q", unique_key="k"))
+    for _ in range(3):
+        clock.advance(60)
+        assert queue.fire(only(queue)) is True
+    assert len(all_jobs(queue)) == 1
+    assert only(queue).last_at == NEXT_MINUTE + 120_000
+
+
+def test_a_firing_that_cannot_be_changes_nothing(queue: Queue, clock: ManualClock) -> None:
+    make_done(queue, "parent")
+    queue.put_schedule("a", "* * * * *", NewJob(queue="q", after=["parent"]))
+    queue.delete("parent")
+    clock.advance(60)
+    with nothing_changes(queue), pytest.raises(DependencyNotFound):
+        queue.fire(only(queue))
+
+
+def test_a_schedule_that_is_put_again_goes_on_where_it_was(
+    queue: Queue, clock: ManualClock
+) -> None:
+    queue.put_schedule("a", "* * * * *", JOB)
+    clock.advance(60)
+    queue.fire(only(queue))
+    before = only(queue)
+    clock.advance(600)
+    queue.put_schedule("a", "* * * * *", NewJob(queue="r"), catch_up="none")
+    after = only(queue)
+    assert (after.next_at, after.last_at) == (before.next_at, before.last_at)
+    assert (after.job.queue, after.catch_up) == ("r", "none")
+
+
+@pytest.mark.parametrize("change", [{"cron": "*/5 * * * *"}, {"tz": "Europe/Copenhagen"}])
+def test_a_schedule_with_other_times_begins_anew(
+    queue: Queue, clock: ManualClock, change: dict[str, Any]
+) -> None:
+    queue.put_schedule("a", "* * * * *", JOB)
+    clock.advance(60)
+    stale = only(queue)
+    queue.fire(stale)
+    clock.advance(600)
+    fields: dict[str, Any] = {"cron": "* * * * *", "job": JOB}
+    queue.put_schedule("a", **(fields | change))
+    assert only(queue).next_at > clock.now_ms()
+    assert only(queue).last_at is None
+
+
+def test_a_scheduler_with_an_old_copy_does_not_fire(queue: Queue, clock: ManualClock) -> None:
+    queue.put_schedule("a", "* * * * *", JOB)
+    old = only(queue)
+    queue.put_schedule("a", "0 * * * *", JOB)
+    clock.advance(60)
+    with nothing_changes(queue):
+        assert queue.fire(old) is False
+
+
+def test_a_dropped_schedule_is_gone(queue: Queue, clock: ManualClock) -> None:
+    queue.put_schedule("a", "* * * * *", JOB)
+    schedule = only(queue)
+    queue.drop_schedule("a")
+    assert queue.schedules() == []
+    clock.advance(60)
+    with nothing_changes(queue), pytest.raises(ScheduleNotFound) as caught:
+        queue.fire(schedule)
+    assert caught.value.name == "a"
+
+
+def test_a_schedule_that_does_not_exist_cannot_be_dropped(queue: Queue) -> None:
+    queue.put_schedule("a", "* * * * *", JOB)
+    with nothing_changes(queue), pytest.raises(ScheduleNotFound):
+        queue.drop_schedule("nobody")
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"cron": ""},
+        {"cron": "* * * *"},
+        {"cron": "61 * * * *"},
+        {"cron": "0 0 30 2 *"},
+        {"tz": "Mars/Olympus"},
+        {"tz": ""},
+        {"name": ""},
+        {"name": "n" * 513},
+        {"name": "a\0b"},
+        {"catch_up": "some"},
+        {"job": NewJob(queue="q", id="mine")},
+        {"job": NewJob(queue="")},
+        {"job": NewJob(queue="q", payload=float("nan"))},
+        {"job": NewJob(queue="q", delay=-1)},
+    ],
+    ids=str,
+)
+def test_a_schedule_that_cannot_be_is_refused(queue: Queue, bad: dict[str, Any]) -> None:
+    good: dict[str, Any] = {"name": "a", "cron": "* * * * *", "job": JOB}
+    queue.put_schedule(**good)
+    with nothing_changes(queue), pytest.raises(InvalidInput):
+        queue.put_schedule(**(good | bad))
+
+
+def test_a_missed_time_fires_late_and_once(queue: Queue, clock: ManualClock) -> None:
+    queue.put_schedule("a", "0 * * * *", JOB)
+    first = only(queue).next_at
+    clock.advance(1.5 * 3600)
+    assert queue.fire(only(queue)) is True
+    assert only(queue).last_at == first

@@ -1,0 +1,194 @@
+"""When a cron expression fires next, also when the clocks are changed."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tenure import InvalidInput
+from tenure.cron import next_tick
+
+COPENHAGEN = "Europe/Copenhagen"
+
+
+def ms(text: str) -> int:
+    """A time that is written with its offset."""
+    return round(datetime.fromisoformat(text).timestamp() * 1000)
+
+
+def ticks(expression: str, after: str, count: int, tz: str = COPENHAGEN) -> list[str]:
+    """The next times, written as a clock in that zone shows them."""
+    now, found = ms(after), []
+    for _ in range(count):
+        now = next_tick(expression, tz, now)
+        local = datetime.fromtimestamp(now / 1000, UTC).astimezone(ZoneInfo(tz))
+        found.append(local.isoformat(timespec="minutes"))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("expression", "after", "expected"),
+    [
+        ("* * * * *", "2024-05-01T10:00:00Z", "2024-05-01T10:01Z"),
+        ("* * * * *", "2024-05-01T10:00:59.999Z", "2024-05-01T10:01Z"),
+        ("*/15 * * * *", "2024-05-01T10:07:00Z", "2024-05-01T10:15Z"),
+        ("0 0 * * *", "2024-12-31T23:59:59Z", "2025-01-01T00:00Z"),
+        ("0 9 * * 1-5", "2024-05-03T09:00:00Z", "2024-05-06T09:00Z"),
+        ("0 0 29 2 *", "2024-03-01T00:00:00Z", "2028-02-29T00:00Z"),
+        ("0 0 1 1,7 *", "2024-02-01T00:00:00Z", "2024-07-01T00:00Z"),
+        ("30 8 * * 7", "2024-05-01T00:00:00Z", "2024-05-05T08:30Z"),
+        ("0 0 L * *", "2024-02-10T00:00:00Z", "2024-02-29T00:00Z"),
+    ],
+)
+def test_the_next_time_is_found(expression: str, after: str, expected: str) -> None:
+    assert next_tick(expression, "UTC", ms(after)) == ms(expected)
+
+
+def test_the_next_time_is_after_now_even_at_a_tick() -> None:
+    now = ms("2024-05-01T10:00:00Z")
+    assert next_tick("* * * * *", "UTC", now - 1) == now
+    assert next_tick("* * * * *", "UTC", now) == now + 60_000
+    assert next_tick("* * * * *", "UTC", now + 1) == now + 60_000
+
+
+def test_the_zone_counts() -> None:
+    after = "2024-07-01T00:00:00Z"
+    assert next_tick("0 12 * * *", "UTC", ms(after)) == ms("2024-07-01T12:00Z")
+    assert next_tick("0 12 * * *", COPENHAGEN, ms(after)) == ms("2024-07-01T10:00Z")
+    assert next_tick("0 12 * * *", "Asia/Kolkata", ms(after)) == ms("2024-07-01T06:30Z")
+
+
+# The clocks go forward from 02:00 to 03:00 on 31 March 2024, and back from 03:00 to 02:00 on 27
+# October.
+
+
+def test_a_time_that_is_skipped_in_spring_fires_when_the_hour_is_over() -> None:
+    assert ticks("30 2 * * *", "2024-03-30T12:00+01:00", 3) == [
+        "2024-03-31T03:00+02:00",
+        "2024-04-01T02:30+02:00",
+        "2024-04-02T02:30+02:00",
+    ]
+
+
+def test_every_half_hour_skips_what_is_not_there_in_spring() -> None:
+    assert ticks("*/30 * * * *", "2024-03-31T00:59+01:00", 4) == [
+        "2024-03-31T01:00+01:00",
+        "2024-03-31T01:30+01:00",
+        "2024-03-31T03:00+02:00",
+        "2024-03-31T03:30+02:00",
+    ]
+
+
+def test_a_time_that_comes_twice_in_autumn_fires_once() -> None:
+    assert ticks("30 2 * * *", "2024-10-26T12:00+02:00", 3) == [
+        "2024-10-27T02:30+02:00",
+        "2024-10-28T02:30+01:00",
+        "2024-10-29T02:30+01:00",
+    ]
+
+
+def test_every_half_hour_goes_on_through_the_hour_that_comes_twice_in_autumn() -> None:
+    assert ticks("*/30 * * * *", "2024-10-27T01:59+02:00", 6) == [
+        "2024-10-27T02:00+02:00",
+        "2024-10-27T02:30+02:00",
+        "2024-10-27T02:00+01:00",
+        "2024-10-27T02:30+01:00",
+        "2024-10-27T03:00+01:00",
+        "2024-10-27T03:30+01:00",
+    ]
+
+
+def test_a_daily_time_is_never_in_the_past_in_the_hour_that_comes_twice() -> None:
+    assert ticks("30 2 * * *", "2024-10-27T02:10+01:00", 1)[0] in (
+        "2024-10-27T02:30+01:00",
+        "2024-10-28T02:30+01:00",
+    )
+
+
+@pytest.mark.parametrize("start", ["2024-03-31T00:00+01:00", "2024-10-27T00:00+02:00"])
+@pytest.mark.parametrize(
+    "expression", ["30 2 * * *", "0 3 * * *", "15 1-4 * * *", "*/20 * * * *", "0 0 * * 1"]
+)
+def test_times_only_go_forward_whatever_the_clocks_do(start: str, expression: str) -> None:
+    now = ms(start)
+    for minute in range(6 * 60):
+        at = now + minute * 60_000
+        tick = next_tick(expression, COPENHAGEN, at)
+        assert tick > at
+        assert tick - at <= 8 * 86_400_000
+
+
+@given(
+    minute=st.integers(0, 59),
+    hour=st.integers(0, 23),
+    after=st.integers(0, 4_000_000_000_000),
+)
+def test_a_daily_time_is_the_first_after_now(minute: int, hour: int, after: int) -> None:
+    day = datetime.fromtimestamp(after / 1000, UTC).replace(
+        hour=hour, minute=minute, second=0, microsecond=0
+    )
+    first = next(
+        found for found in (day, day + timedelta(days=1)) if round(found.timestamp() * 1000) > after
+    )
+    assert next_tick(f"{minute} {hour} * * *", "UTC", after) == round(first.timestamp() * 1000)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "",
+        "nonsense",
+        "* * * *",
+        "* * * * * * *",
+        "61 * * * *",
+        "* 24 * * *",
+        "* * 32 * *",
+        "* * * 13 *",
+        "* * * * 8",
+        "*/0 * * * *",
+        "a b c d e",
+        "-1 * * * *",
+        "0 0 30 2 *",
+        "@daily",
+        "\0 * * * *",
+        "* * * * \ud800",
+        None,
+        5,
+        b"* * * * *",
+    ],
+    ids=repr,
+)
+def test_an_expression_that_cannot_be_is_refused(expression: Any) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        next_tick(expression, "UTC", 0)
+    assert caught.value.field == "cron"
+
+
+@pytest.mark.parametrize(
+    "tz",
+    [
+        "",
+        "Mars/Olympus",
+        "Europe",
+        "europe/copenhagen",
+        "../../etc/passwd",
+        "/etc/localtime",
+        "Europe/Copenhagen/",
+        "\0",
+        "\ud800",
+        "x" * 5_000,
+        None,
+        5,
+        b"UTC",
+    ],
+    ids=lambda tz: repr(tz)[:20],
+)
+def test_a_zone_that_cannot_be_is_refused(tz: Any) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        next_tick("* * * * *", tz, 0)
+    assert caught.value.field == "tz"

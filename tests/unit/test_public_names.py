@@ -1,0 +1,171 @@
+"""The public names: all there, all documented, and nothing else."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import typing
+from pathlib import Path
+from types import ModuleType, UnionType
+from typing import Any
+
+import pytest
+
+import tenure
+from tenure import Queue
+from tenure import queue as queue_module
+
+PROMISED = {
+    "opening a queue": ["connect", "Queue", "Settings"],
+    "jobs": ["NewJob", "Job", "Lease", "State", "Failure"],
+    "retries": ["Backoff", "fixed", "linear", "quadratic", "exponential"],
+    "what is answered": [
+        "EnqueuedIds",
+        "Maintained",
+        "Page",
+        "Stats",
+        "QueueStats",
+        "TenantStats",
+        "GroupStats",
+        "Limit",
+        "Slot",
+        "Slots",
+        "Schedule",
+    ],
+    "errors": [
+        "TenureError",
+        "InvalidInput",
+        "InvalidPayload",
+        "PayloadTooLarge",
+        "DependencyCycle",
+        "NotFound",
+        "JobNotFound",
+        "QueueNotFound",
+        "ScheduleNotFound",
+        "DependencyNotFound",
+        "Conflict",
+        "Duplicate",
+        "LeaseLost",
+        "Busy",
+        "Closed",
+        "StoreError",
+        "StoreFull",
+        "StoreReadOnly",
+        "NotAStore",
+        "WrongVersion",
+    ],
+}
+CALLS = {
+    "producing": ["enqueue", "enqueue_many"],
+    "working": [
+        "claim",
+        "ack",
+        "ack_many",
+        "fail",
+        "fail_many",
+        "extend",
+        "extend_many",
+        "release",
+        "progress",
+    ],
+    "looking": ["get", "jobs", "stats", "tenants", "groups"],
+    "operating": ["cancel", "replay", "delete", "purge"],
+    "flow control": ["set_limit", "clear_limit", "limits", "pause", "resume"],
+    "slots": ["take_slot", "drop_slot", "slots", "reconcile_slots"],
+    "schedules": ["put_schedule", "drop_schedule", "schedules", "fire"],
+    "upkeep": ["maintain", "reconcile", "close"],
+}
+NAMES = [name for names in PROMISED.values() for name in names]
+METHODS = [name for names in CALLS.values() for name in names]
+STEPS = sorted(
+    name.removeprefix("_")
+    for name, value in vars(Queue).items()
+    if name.startswith("_") and name.removeprefix("_") in METHODS and inspect.isfunction(value)
+)
+
+
+def test_the_names_are_those_that_were_promised() -> None:
+    assert sorted(tenure.__all__) == sorted([*NAMES, "__version__"])
+    assert len(tenure.__all__) == len(set(tenure.__all__))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_name_is_there_and_documented(name: str) -> None:
+    value = getattr(tenure, name)
+    assert value.__module__.startswith("tenure.")
+    assert value.__doc__
+
+
+def test_nothing_else_is_in_the_open() -> None:
+    extra = {
+        name
+        for name, value in vars(tenure).items()
+        if not name.startswith("_") and not isinstance(value, ModuleType)
+    }
+    assert extra == set(NAMES)
+
+
+def test_a_star_brings_every_name() -> None:
+    scope: dict[str, Any] = {}
+    exec("from tenure import *", scope)
+    assert set(tenure.__all__) <= set(scope)
+
+
+def test_there_is_a_version() -> None:
+    assert [part.isdigit() for part in tenure.__version__.split(".")] == [True] * 3
+
+
+def test_types_are_for_others_to_use() -> None:
+    assert (Path(tenure.__file__).parent / "py.typed").is_file()
+
+
+def test_the_documentation_uses_only_what_is_public() -> None:
+    root = Path(__file__).parents[2]
+    pages = [root / "README.md", *sorted((root / "docs").glob("*.md"))]
+    code = "".join(
+        block
+        for page in pages
+        for block in re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+    )
+    names = set(re.findall(r"\btenure\.(\w+)", code)) - {"db", "testing"}
+    assert "connect" in names
+    assert names <= set(tenure.__all__)
+    calls = set(re.findall(r"\b(?:q|queue)\.(\w+)\(", code))
+    assert "enqueue" in calls
+    assert calls <= {*METHODS, *("a" + name for name in METHODS)}
+
+
+# Queue ------------------------------------------------------------------------------------------
+
+
+def test_the_calls_are_those_that_were_promised() -> None:
+    public = {name for name in vars(Queue) if not name.startswith("_")}
+    assert public == {*METHODS, *("a" + name for name in METHODS)}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_call_is_documented(name: str) -> None:
+    for form in (name, "a" + name):
+        doc = inspect.getdoc(getattr(Queue, form))
+        assert doc
+        assert doc[0].isupper()
+        assert doc.endswith((".", ")"))
+
+
+def classes_in(hint: Any) -> set[type]:
+    """The classes that a type is made of."""
+    if typing.get_origin(hint) is None:
+        return {hint} if inspect.isclass(hint) else set()
+    if typing.get_origin(hint) is UnionType or typing.get_args(hint):
+        return set().union(*map(classes_in, typing.get_args(hint)))
+    return set()
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_every_class_that_a_call_takes_or_answers_with_is_public(name: str) -> None:
+    scope = vars(queue_module)
+    hints = typing.get_type_hints(vars(Queue)["_" + name], scope)
+    classes = set().union(*map(classes_in, hints.values()))
+    ours = {one.__name__ for one in classes if one.__module__.startswith("tenure")}
+    ours -= {"Op", "Query", "Within"}  # what a course of steps is made of
+    assert ours <= set(tenure.__all__)
