@@ -136,9 +136,9 @@ class Plan:
 
     def _insert_jobs(self, before: int, families: dict[int, Any]) -> None:
         now = self._tx.now
-        jobs: list[tuple[Any, ...]] = []
+        plain: list[tuple[Any, ...]] = []
+        others: list[tuple[Any, ...]] = []
         changing: list[tuple[Any, ...]] = []
-        ready: list[tuple[int, int, int]] = []
         keys: list[tuple[int, str, int]] = []
         seq = before
         lines = [(names, list(specs)) for names, specs in groupby(self._accepted, key=_lane_of)]
@@ -149,32 +149,35 @@ class Plan:
             codes = [0] * len(STATES)
             for spec in specs:
                 seq += 1
-                priority, code, key, options = spec.priority, READY, None, None
-                if astuple(spec)[_COMMON:] != _PLAIN:
-                    key, options = spec.unique_key, options_of(spec)
-                    run_at, ttl = spec.starts_at(now), spec.expires_in_ms
+                priority, code = spec.priority, READY
+                row = (seq, spec.id, lane_id, priority, now, spec.max_attempts, spec.kind,
+                       str(spec.payload, "utf-8"))  # fmt: skip
+                if astuple(spec)[_COMMON:] == _PLAIN:
+                    plain.append(row)
+                else:
+                    key, run_at, ttl = spec.unique_key, spec.starts_at(now), spec.expires_in_ms
                     code = WAITING if seq in families else DELAYED if run_at > now else READY
                     expires_at = None if ttl is None else now + ttl
+                    others.append((*row, key, options_of(spec)))
                     changing.append(
                         (seq, lane.tenant.queue.id, code, run_at, now, run_at, expires_at)
                     )
                     if key is not None:
                         keys.append((lane.tenant.id, key, seq))
-                jobs.append(
-                    (seq, spec.id, lane_id, priority, now, spec.max_attempts, spec.kind, key,
-                     options, str(spec.payload, "utf-8"))
-                )  # fmt: skip
                 codes[code] += 1
-                if code == READY:
-                    ready.append((lane_id, priority, seq))
-                    if lane.head is None or priority < lane.head[0]:
-                        lane.joined(priority, seq)
+                if code == READY and (lane.head is None or priority < lane.head[0]):
+                    lane.joined(priority, seq)
             for code, n in enumerate(codes):
                 if n:
                     self._tx.books.move(lane, None, code, n)
-        self._tx.db.insert("insert_job", jobs)
+        self._tx.db.insert("insert_plain_job", plain)
+        self._tx.db.run("ready_since", before)
+        self._tx.db.insert("insert_job", others)
         self._tx.db.insert("insert_state", changing)
-        self._tx.db.insert("insert_ready", ready)
+        ready = {row[0] for row in changing if row[2] == READY}
+        self._tx.db.insert(
+            "insert_ready", [(row[2], row[3], row[0]) for row in others if row[0] in ready]
+        )
         self._tx.db.many("insert_key", keys)
 
 

@@ -291,15 +291,21 @@ DELETE FROM tenure_tenants WHERE id IN (
 
 -- name: last_seq
 SELECT ifnull(max(seq), 0) FROM tenure_jobs;
+-- name: insert_plain_job
+INSERT INTO tenure_jobs (seq, id, lane, priority, created_at, max_attempts, kind, payload)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?);
 -- name: insert_job
-INSERT INTO tenure_jobs (seq, id, lane, priority, created_at, max_attempts, kind, unique_key,
-    options, payload)
+INSERT INTO tenure_jobs (seq, id, lane, priority, created_at, max_attempts, kind, payload,
+    unique_key, options)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 -- name: insert_state
 INSERT INTO tenure_states (seq, queue, state, at, updated_at, run_at, expires_at)
 VALUES (?, ?, ?, ?, ?, ?, ?);
 -- name: insert_ready
 INSERT INTO tenure_ready (lane, priority, seq) VALUES (?, ?, ?);
+-- name: ready_since
+INSERT INTO tenure_ready (lane, priority, seq)
+SELECT lane, priority, seq FROM tenure_jobs WHERE seq > ?;
 -- name: delete_ready
 DELETE FROM tenure_ready WHERE lane = ? AND priority = ? AND seq = ?;
 -- name: delete_ready_up_to
