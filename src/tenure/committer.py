@@ -12,7 +12,9 @@ import asyncio
 import os
 import queue
 import threading
+import weakref
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from tenure import ops
 from tenure.engines import Engine
@@ -64,23 +66,25 @@ class Committer:
         self._max_waiting = max_waiting
         self._max_bytes = max_waiting_bytes
         self._closed = False
-        self._start_anew()
+        self.start_anew()
+        _COMMITTERS.add(self)
 
-    def _start_anew(self) -> None:
+    def start_anew(self) -> None:
+        """Begin as in a new process: a fork has none of its parent's threads, and its locks may
+        be held by one of them."""
         self._lock = threading.Lock()
         self._turn = threading.Lock()  # held while a batch is applied
         self._inbox: queue.SimpleQueue[Ticket | None] = queue.SimpleQueue()
         self._waiting = 0
         self._waiting_bytes = 0
         self._thread: threading.Thread | None = None
-        self._pid = os.getpid()
+        self._ended = False  # the thread takes no more
 
     def run(self, batch: Sequence[Op]) -> list[Answer]:
         """Have the operations committed, and wait for the answers."""
         if not batch:
             return []
-        self._check_process()
-        if not self._waiting and self._turn.acquire(blocking=False):
+        if not self._waiting and _may_go_alone(batch) and self._turn.acquire(blocking=False):
             try:
                 self._check_open()
                 return self._engine.apply(batch)
@@ -89,8 +93,8 @@ class Committer:
         ticket = Ticket(batch)
         ticket.event = threading.Lock()
         ticket.event.acquire()
-        self._submit(ticket)
         try:
+            self._submit(ticket)
             ticket.event.acquire()
         except BaseException:
             self._abandon(ticket)
@@ -103,7 +107,6 @@ class Committer:
         """The same for a task."""
         if not batch:
             return []
-        self._check_process()
         ticket = Ticket(batch)
         ticket.loop = asyncio.get_running_loop()
         ticket.future = ticket.loop.create_future()
@@ -114,19 +117,15 @@ class Committer:
             self._abandon(ticket)
             raise
 
-    def _check_process(self) -> None:
-        if self._pid != os.getpid():
-            self._start_anew()  # a fork has none of its parent's threads
-
     def _check_open(self) -> None:
         if self._closed:
             raise Closed("this queue handle was closed")
 
-    def _submit(self, ticket: Ticket, *, bounded: bool = True) -> None:
+    def _submit(self, ticket: Ticket) -> None:
         with self._lock:
             self._check_open()
             full = self._waiting >= self._max_waiting or self._waiting_bytes >= self._max_bytes
-            if full and bounded:
+            if full:
                 raise Busy(
                     f"{self._waiting:,} operations ({self._waiting_bytes:,} bytes) wait to be "
                     "committed; try again later"
@@ -141,7 +140,6 @@ class Committer:
 
     def close(self) -> None:
         """Commit what was handed in, then stop."""
-        self._check_process()
         with self._lock:
             self._closed = True
             thread, self._thread = self._thread, None
@@ -166,6 +164,19 @@ class Committer:
                     size += len(tickets[-1].batch) if tickets[-1] is not None else 0
                 open_ = None not in tickets
                 self._commit([ticket for ticket in tickets if ticket is not None])
+        self._finish(inbox)
+
+    def _finish(self, inbox: queue.SimpleQueue[Ticket | None]) -> None:
+        """The last thing that is handed in, after the end, is what callers who left give back."""
+        while True:
+            with self._lock:
+                self._ended = inbox.empty()
+                if self._ended:
+                    return
+            late = inbox.get()
+            if late is not None:
+                with self._turn:
+                    self._commit([late])
 
     def _commit(self, tickets: list[Ticket]) -> None:
         with self._lock:
@@ -205,8 +216,8 @@ class Committer:
         for ticket in tickets:
             if ticket.event is not None:
                 ticket.event.release()
-                if ticket.abandoned:
-                    self._give_back(ticket)
+            if ticket.abandoned:
+                self._give_back(ticket)
             elif ticket.loop is not None:
                 by_loop.setdefault(ticket.loop, []).append(ticket)
         for loop, mine in by_loop.items():
@@ -239,8 +250,21 @@ class Committer:
             if isinstance(answer, ops.Leased)
             for job in answer.jobs
         ]
-        if leases and not self._closed:
-            self._submit(Ticket(leases), bounded=False)
+        if not leases:
+            return
+        with self._lock:
+            if not self._ended:
+                self._waiting += len(leases)
+                self._inbox.put(Ticket(leases))
+                return
+        with suppress(Exception), self._turn:  # if this fails, their leases will run out
+            self._engine.apply(leases)
+
+
+def _may_go_alone(batch: Sequence[Op]) -> bool:
+    """Whether nothing is lost if the caller is interrupted right after the commit: a claim would
+    be, so it leaves a ticket that says whose it was."""
+    return not any(isinstance(op, ops.Claim) for op in batch)
 
 
 def _bytes_of(batch: Sequence[Op]) -> int:
@@ -257,3 +281,14 @@ def _bytes_of(batch: Sequence[Op]) -> int:
 
 def _payload_bytes(jobs: Sequence[JobSpec]) -> int:
     return sum([len(job.payload) for job in jobs]) if jobs else 0
+
+
+_COMMITTERS: weakref.WeakSet[Committer] = weakref.WeakSet()
+
+
+def _in_child() -> None:
+    for committer in list(_COMMITTERS):
+        committer.start_anew()
+
+
+os.register_at_fork(after_in_child=_in_child)

@@ -244,8 +244,9 @@ class Queue:
         (answer,) = yield batch if connection is None else Within(connection, batch)
         enqueued = _good(answer, ops.Enqueued)
         if connection is None and (spec.after or not enqueued.created[0]):
-            job: Job = _good((yield ops.GetJob(enqueued.ids[0])), Job)
-            return job
+            found = yield ops.GetJob(enqueued.ids[0])
+            if not isinstance(found, JobNotFound):  # it may have ended and been removed since
+                return _good(found, Job)
         return _as_enqueued(spec, enqueued)
 
     def _enqueue_many(
@@ -772,7 +773,7 @@ def _as_enqueued(spec: JobSpec, enqueued: ops.Enqueued) -> Job:
     """The job that an Enqueue made, without reading it back."""
     now = enqueued.at
     return Job(
-        id=spec.id,
+        id=enqueued.ids[0],
         queue=spec.queue,
         state=State.WAITING if spec.after else State.PENDING,
         raw_payload=spec.payload,

@@ -88,8 +88,10 @@ class SqliteEngine:
             if self._writer is None:
                 self._writer = self._open_writer()
             writer = self._writer
-            writer.execute("BEGIN IMMEDIATE")
             try:
+                # An interrupt that came while the lock was waited for is raised right after this
+                # call, with the lock held.
+                writer.execute("BEGIN IMMEDIATE")
                 answers = self._run(writer, batch)
                 writer.execute("COMMIT")
             except BaseException:
@@ -133,7 +135,8 @@ class SqliteEngine:
             raise InvalidInput(
                 "connection", f"is to {main or 'memory'}, but the queue is in {self.path}"
             )
-        if connection.isolation_level is None and not connection.in_transaction:
+        by_hand = connection.isolation_level is None or getattr(connection, "autocommit", 0) is True
+        if by_hand and not connection.in_transaction:
             raise InvalidInput(
                 "connection", "has no open transaction: execute BEGIN IMMEDIATE first"
             )

@@ -119,12 +119,14 @@ def set_wal(connection: sqlite3.Connection, busy_timeout: float, clock: Clock) -
     deadline = clock.monotonic() + busy_timeout
     while True:
         try:
-            connection.execute("PRAGMA journal_mode = WAL").fetchall()
+            ((mode,),) = connection.execute("PRAGMA journal_mode = WAL").fetchall()
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode & 0xFF != _BUSY or clock.monotonic() >= deadline:
                 raise
             clock.sleep(RETRY_SECONDS)
         else:
+            if mode != "wal":
+                raise StoreError("SQLite cannot use a write-ahead log here: is it a network disk?")
             return
 
 
@@ -132,8 +134,10 @@ def version_of(connection: sqlite3.Connection) -> int:
     """The version of the schema; 0 where there is none yet."""
     if connection.execute(SQL["has_schema"]).fetchone() is None:
         return 0
-    (version,) = connection.execute(SQL["counter"], ("version",)).fetchone()
-    return int(version)
+    row = connection.execute(SQL["counter"], ("version",)).fetchone()
+    if row is None:
+        raise NotAStore("the file has Tenure's tables, but not the version of its schema")
+    return int(row[0])
 
 
 def refuse_newer(path: Path, version: int) -> None:

@@ -1,0 +1,210 @@
+"""Processes work on one file and are killed again and again; then all their stories must fit.
+
+    python -m tests.crash.kill --seconds 300 --seed 7
+
+The seed drives what is done and who is killed when; the machine drives the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+import tenure
+from tenure.clock import SystemClock
+from tests.audit import audit
+from tests.crash.checks import Evidence, broken, stuck
+from tests.crash.journal import Journal, read
+from tests.crash.workload import QUEUES, prepare, url, watch, work
+
+WORKERS = 4
+ROUND_SECONDS = 10.0  # then all is checked, and a new file begun
+BETWEEN_SECONDS = 0.04  # on average, from one blow to the next
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.crash.kill", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=300)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
+    options = parser.parse_args(arguments)
+    total: Counter[str] = Counter()
+    end = time.monotonic() + options.seconds
+    while (left := end - time.monotonic()) > 0.5 or not total:
+        folder = Path(tempfile.mkdtemp(prefix="tenure-kill-"))
+        arena = Arena(folder, options.seed + total["rounds"])
+        failures = arena.round(min(left, ROUND_SECONDS))
+        total += arena.counted
+        total["rounds"] += 1
+        say(f"{max(0, end - time.monotonic()):.0f} s left: {told(total)}")
+        if failures:
+            for text in failures[:20]:
+                say(text)
+            say(f"{len(failures)} failures with --seed {arena.seed}; see {folder}")
+            return 1
+        shutil.rmtree(folder)
+    return 0
+
+
+def say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def told(counted: Counter[str]) -> str:
+    return ", ".join(f"{n:,} {name}" for name, n in sorted(counted.items()))
+
+
+class Arena:
+    """One file, and the processes on it. This process itself never opens the file: what is
+    forked shall inherit nothing of it."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.folder = folder
+        self.seed = seed
+        self.path = folder / "jobs.db"
+        self.counted: Counter[str] = Counter()
+        self._random = random.Random(seed)
+        self._alive: dict[str, int] = {}  # pids by name
+        self._born = 0
+
+    def round(self, seconds: float) -> list[str]:
+        """Let them live and die for a while; answers with what is wrong afterwards."""
+        failures = self._ask(self._prepare)
+        self._fill_up()
+        end = time.monotonic() + seconds
+        try:
+            while time.monotonic() < end and not failures:
+                time.sleep(self._random.expovariate(1 / BETWEEN_SECONDS))
+                failures = self._blow()
+        finally:
+            self._kill_all()
+        return failures or self._ask(self._check)
+
+    def _prepare(self) -> list[str]:
+        prepare(self.path)
+        return []
+
+    def _fill_up(self) -> None:
+        """Start whoever is missing."""
+        for n in range(WORKERS):
+            if f"worker{n}" not in self._alive:
+                self._start(f"worker{n}", work)
+        if "watcher" not in self._alive:
+            self._start("watcher", lambda path, journal, *_: watch(path, journal))
+
+    def _start(self, name: str, life: Callable[[Path, Journal, str, int], None]) -> None:
+        self._born += 1
+        journal = Journal(self.folder / f"{self._born:05}.journal")
+        self._alive[name] = pid = os.fork()
+        if pid == 0:
+            try:
+                life(self.path, journal, f"{name}.{self._born}", self.seed)
+            except BaseException:
+                journal.note("error", text=traceback.format_exc())
+            finally:
+                os._exit(1)
+        journal.close()
+
+    def _blow(self) -> list[str]:
+        """One of them is killed, or put to sleep past its leases, or all are killed at once."""
+        chance = self._random.random()
+        name = self._random.choice(sorted(self._alive))
+        if chance < 0.04:
+            self._kill_all()
+            failures = self._ask(lambda: audit(self.path))
+            self.counted["massacres"] += 1
+            self._fill_up()
+            return failures
+        if chance < 0.08 and name != "watcher":
+            os.kill(self._alive[name], signal.SIGSTOP)
+            time.sleep(self._random.random() * 0.7)
+            os.kill(self._alive[name], signal.SIGCONT)
+            self.counted["stops"] += 1
+        else:
+            self._kill(name)
+            self._fill_up()
+        return []
+
+    def _kill(self, name: str) -> None:
+        pid = self._alive.pop(name)
+        os.kill(pid, signal.SIGKILL)
+        _, status = os.waitpid(pid, 0)
+        if os.waitstatus_to_exitcode(status) != -signal.SIGKILL:
+            self.counted["died by themselves"] += 1
+        self.counted["kills"] += 1
+
+    def _kill_all(self) -> None:
+        for name in list(self._alive):
+            self._kill(name)
+
+    def _ask(self, question: Callable[[], list[str]]) -> list[str]:
+        """Have it answered by a process of its own."""
+        answer = self.folder / "answer"
+        pid = os.fork()
+        if pid == 0:
+            try:
+                try:
+                    said = question()
+                except BaseException:
+                    said = [traceback.format_exc()]
+                answer.write_bytes(msgspec.json.encode(said))
+            finally:
+                os._exit(0)
+        os.waitpid(pid, 0)
+        counts = self.folder / "counts"
+        if counts.exists():
+            self.counted += Counter(msgspec.json.decode(counts.read_bytes(), type=dict[str, int]))
+            counts.unlink()
+        return msgspec.json.decode(answer.read_bytes(), type=list[str])
+
+    def _check(self) -> list[str]:
+        """Everything, when nobody is left: as it was found, and once all has run that could."""
+        failures = audit(self.path)
+        events = list(read(self.folder))
+        with tenure.connect(url(self.path)) as queue:
+            seen = Evidence(events, everything(queue))
+        failures += broken(seen)
+        names = ("enqueued", "claimed", "acked", "looked", "refused")
+        counts = {name: len(seen.events[name]) for name in names}
+        (self.folder / "counts").write_bytes(msgspec.json.encode(counts))
+        with tenure.connect(url(self.path), clock=Tomorrow()) as queue:
+            queue.clear_limit("rated")
+            while jobs := queue.claim(QUEUES, limit=1000):
+                failures += [str(error) for error in queue.ack_many(jobs) if error is not None]
+            failures += stuck(everything(queue))
+        return failures + audit(self.path)
+
+
+class Tomorrow(SystemClock):
+    """When every lease has run out and every delay is over."""
+
+    def now_ms(self) -> int:
+        return super().now_ms() + 86_400_000
+
+
+def everything(queue: tenure.Queue) -> dict[str, tenure.Job]:
+    """Every job, by id."""
+    jobs: dict[str, tenure.Job] = {}
+    cursor = None
+    while True:
+        page = queue.jobs(limit=10_000, cursor=cursor)
+        jobs |= {job.id: job for job in page.jobs}
+        cursor = page.cursor
+        if cursor is None:
+            return jobs
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

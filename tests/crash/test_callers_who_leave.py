@@ -1,0 +1,330 @@
+"""A caller who is cancelled or interrupted keeps no job, and keeps nobody waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sqlite3
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+import tenure
+from tenure import ops
+from tenure.clock import SystemClock
+from tenure.engines.memory import MemoryEngine
+from tenure.engines.sqlite.engine import SqliteEngine
+from tests.crash.watched import PATIENCE, Watched, handed_in, opened, start, until
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Watched:
+    if request.param == "memory":
+        return Watched(MemoryEngine(SystemClock(), 1000))
+    return Watched(SqliteEngine(tmp_path / "jobs.db", tenure.Settings(), SystemClock()))
+
+
+@pytest.fixture
+def queue(engine: Watched) -> Iterator[tenure.Queue]:
+    with opened(engine) as queue:
+        yield queue
+        engine.let_all()
+
+
+def untouched(queue: tenure.Queue, job: tenure.Job) -> bool:
+    """Whether the job is ready, with all its attempts."""
+    found = queue.get(job.id)
+    return (found.state, found.attempts) == ("pending", 0)
+
+
+def test_a_claim_cancelled_before_it_began_never_happens(
+    engine: Watched, queue: tenure.Queue
+) -> None:
+    job = queue.enqueue("mail")
+    engine.hold()
+    opener = start(queue.enqueue, "other")
+    engine.arrived()
+
+    async def main() -> None:
+        task = asyncio.ensure_future(queue.aclaim("mail"))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    engine.let_all()
+    opener.result(PATIENCE)
+    queue.enqueue("other")
+    assert not [op for batch in engine.batches for op in batch if isinstance(op, ops.Claim)]
+    assert untouched(queue, job)
+
+
+def test_a_claim_cancelled_while_it_is_committed_gives_the_jobs_back(
+    engine: Watched, queue: tenure.Queue
+) -> None:
+    jobs = [queue.enqueue("mail") for _ in range(3)]
+    engine.hold()
+
+    async def main() -> None:
+        task = asyncio.ensure_future(queue.aclaim("mail", limit=3))
+        await asyncio.to_thread(engine.arrived)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        engine.let_all()
+        await asyncio.to_thread(until, lambda: isinstance(engine.batches[-1][0], ops.Release))
+
+    asyncio.run(main())
+    assert all(untouched(queue, job) for job in jobs)
+
+
+def test_a_claim_cancelled_when_its_answer_is_on_its_way_gives_the_jobs_back(
+    engine: Watched, queue: tenure.Queue
+) -> None:
+    job = queue.enqueue("mail")
+
+    async def main() -> None:
+        task = asyncio.ensure_future(queue.aclaim("mail"))
+        await asyncio.sleep(0)
+        queue.enqueue("other")
+        queue.enqueue("other")  # of a later batch: the claim's answer stands before the loop
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    queue.enqueue("other")  # after what was given back
+    assert untouched(queue, job)
+
+
+def test_a_claim_cancelled_after_its_answer_came_gives_the_jobs_back(
+    engine: Watched, queue: tenure.Queue
+) -> None:
+    job = queue.enqueue("mail")
+
+    async def main() -> None:
+        task = asyncio.ensure_future(queue.aclaim("mail"))
+        await asyncio.sleep(0)
+        queue.enqueue("other")
+        queue.enqueue("other")
+        # Runs after the answer is set and before the task goes on with it.
+        asyncio.get_running_loop().call_soon(task.cancel)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    queue.enqueue("other")
+    assert untouched(queue, job)
+
+
+def test_jobs_claimed_for_a_loop_that_was_closed_are_given_back(
+    engine: Watched, queue: tenure.Queue
+) -> None:
+    job = queue.enqueue("mail")
+    engine.hold()
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(_aclaim(queue))
+    loop.run_until_complete(asyncio.sleep(0))
+    engine.arrived()
+    loop.close()
+    engine.let_all()
+    until(lambda: isinstance(engine.batches[-1][0], ops.Release))
+    assert untouched(queue, job)
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    del task
+
+
+async def _aclaim(queue: tenure.Queue) -> list[tenure.Job]:
+    return await queue.aclaim("mail")
+
+
+def interrupted(
+    call: Callable[[], object],
+    ready: Callable[[], object] = lambda: None,
+    then: Callable[[], object] = lambda: None,
+) -> None:
+    """Make the call in this thread, and interrupt it by a signal once all is ready."""
+    if threading.current_thread() is not threading.main_thread():
+        pytest.skip("signals reach the main thread only")
+    main = threading.get_ident()
+
+    def interrupt() -> None:
+        ready()
+        at_rest(main)
+        signal.pthread_kill(main, signal.SIGUSR1)
+        then()
+
+    def handler(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        interrupter = start(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            call()
+        interrupter.result(PATIENCE)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def at_rest(thread: int) -> None:
+    """Wait until the thread stands still, in a call that waits."""
+    seen = [(0, 0)]
+
+    def same_again() -> bool:
+        frame = sys._current_frames()[thread]
+        seen.append((id(frame.f_code), frame.f_lasti))
+        return len(seen) > 20 and len(set(seen[-20:])) == 1
+
+    until(same_again)
+
+
+def test_a_thread_interrupted_while_it_claims_gives_the_jobs_back(
+    engine: Watched, queue: tenure.Queue
+) -> None:
+    job = queue.enqueue("mail")
+    engine.hold()
+    interrupted(lambda: queue.claim("mail"), engine.arrived)
+    engine.let_all()
+    queue.enqueue("other")
+    until(lambda: untouched(queue, job))
+
+
+def test_a_thread_interrupted_after_its_claim_was_committed_gives_the_jobs_back(
+    engine: Watched, queue: tenure.Queue
+) -> None:
+    """As when the signal comes while the disk is waited for, which takes the longest."""
+    job = queue.enqueue("mail")
+    committed, go_on = threading.Event(), threading.Event()
+
+    def linger(_batch: object) -> None:
+        committed.set()
+        assert go_on.wait(PATIENCE)
+
+    engine.after = linger
+    interrupted(lambda: queue.claim("mail"), lambda: committed.wait(PATIENCE))
+    go_on.set()
+    queue.enqueue("other")
+    until(lambda: untouched(queue, job))
+
+
+def test_a_thread_interrupted_while_it_waits_to_claim_leaves_the_jobs(
+    engine: Watched, queue: tenure.Queue
+) -> None:
+    job = queue.enqueue("mail")
+    engine.hold()
+    opener = start(queue.enqueue, "other")
+    engine.arrived()
+    interrupted(lambda: queue.claim("mail"), lambda: handed_in(queue, 1))
+    engine.let_all()
+    opener.result(PATIENCE)
+    queue.enqueue("other")
+    assert untouched(queue, job)
+
+
+def test_a_thread_interrupted_while_it_waits_for_the_lock_lets_go_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    with tenure.connect(f"sqlite:///{path}") as queue:
+        job = queue.enqueue("mail")
+        with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            # The signal comes while SQLite waits, and is heard when it has the lock.
+            interrupted(lambda: queue.claim("mail"), then=lambda: other.execute("ROLLBACK"))
+            other.execute("PRAGMA busy_timeout = 1000")
+            other.execute("BEGIN IMMEDIATE")  # nobody holds it
+            other.execute("ROLLBACK")
+        queue.enqueue("other")
+        until(lambda: untouched(queue, job))
+
+
+def test_a_claim_cancelled_just_before_close_gives_the_jobs_back(
+    engine: Watched, tmp_path: Path
+) -> None:
+    """What a worker does when it is told to stop."""
+    queue = opened(engine)
+    job = queue.enqueue("mail")
+    engine.hold()
+
+    async def main() -> None:
+        task = asyncio.ensure_future(queue.aclaim("mail"))
+        await asyncio.to_thread(engine.arrived)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        closing = asyncio.ensure_future(queue.aclose())
+        await asyncio.to_thread(until, lambda: queue._committer._closed)
+        engine.let_all()
+        await closing
+
+    asyncio.run(main())
+    again = engine if isinstance(engine.inner, MemoryEngine) else _reopened(tmp_path)
+    found = again.read(ops.GetJob(job.id))
+    assert isinstance(found, tenure.Job)
+    if again is not engine:
+        again.close()
+    assert (found.state, found.attempts) == ("pending", 0)
+
+
+def _reopened(folder: Path) -> SqliteEngine:
+    return SqliteEngine(folder / "jobs.db", tenure.Settings(), SystemClock())
+
+
+def test_a_thread_that_left_a_full_committer_leaves_nobody_unanswered(engine: Watched) -> None:
+    with opened(engine, max_waiting=2) as queue:
+        job = queue.enqueue("mail")
+        engine.hold()
+        calls = [start(queue.enqueue, "other")]
+        engine.arrived()
+
+        def ready() -> None:
+            handed_in(queue, 1)
+            engine.let_one()
+            engine.arrived()  # the claim stands at the gate
+
+        interrupted(lambda: queue.claim("mail"), ready)
+        calls += [start(queue.enqueue, "other") for _ in range(2)]
+        handed_in(queue, 2)  # there is no room to hand in what is to be given back
+        engine.let_all()
+        for call in calls:
+            call.result(5)
+        until(lambda: untouched(queue, job))
+
+
+def test_a_task_that_left_a_full_committer_leaves_nobody_unanswered(engine: Watched) -> None:
+    with opened(engine, max_waiting=2) as queue:
+        jobs = [queue.enqueue("mail", id=f"job-{n}") for n in range(2)]
+        engine.hold()
+        calls = [start(queue.enqueue, "other")]
+        engine.arrived()
+
+        async def main() -> list[tenure.Job]:
+            leaves = asyncio.ensure_future(_aclaim(queue))
+            stays = asyncio.ensure_future(_aclaim(queue))
+            await asyncio.sleep(0)
+            engine.let_one()
+            engine.arrived()  # both claims stand at the gate
+            leaves.cancel()
+            calls.append(start(queue.enqueue, "other"))
+            handed_in(queue, 1)
+            engine.let_one()
+            engine.arrived()  # the claims are done; their answers stand before this loop
+            calls.extend(start(queue.enqueue, "other") for _ in range(2))
+            handed_in(queue, 2)  # there is no room to hand in what is to be given back
+            try:
+                answered = await asyncio.wait_for(stays, 5)
+            finally:
+                engine.let_all()
+                (left,) = await asyncio.gather(leaves, return_exceptions=True)
+            assert isinstance(left, asyncio.CancelledError)
+            return answered
+
+        assert asyncio.run(main()) == [queue.get("job-1")]
+        for call in calls:
+            call.result(PATIENCE)
+        until(lambda: untouched(queue, jobs[0]))

@@ -1,0 +1,23 @@
+"""Whatever is killed, nothing that was answered is lost and nothing is done twice."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+
+def test_processes_that_are_killed_again_and_again_lose_nothing() -> None:
+    """The long form is a command: python -m tests.crash.kill --seconds 300."""
+    seed = random.SystemRandom().randrange(2**32)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.crash.kill", "--seconds", "12", "--seed", str(seed)],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "kills" in done.stdout

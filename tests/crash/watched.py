@@ -1,0 +1,116 @@
+"""An engine below which one can look, and calls made from the side."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+import tenure
+from tenure import ops
+from tenure.clock import SystemClock
+from tenure.engines.memory import MemoryEngine
+from tenure.engines.sqlite.engine import SqliteEngine
+from tenure.ops import Answer, Found, Op, Query
+
+T = TypeVar("T")
+PATIENCE = 30.0  # seconds until a test gives up waiting for something that must happen
+
+
+class Watched:
+    """An engine below which one can look: it notes every batch, and can be held at its gate."""
+
+    def __init__(self, inner: MemoryEngine | SqliteEngine) -> None:
+        self.inner = inner
+        self.batches: list[list[Op]] = []
+        self.entered = threading.Semaphore(0)  # once for each batch that arrived at the gate
+        self._passes = threading.Semaphore(0)
+        self._held = False
+        self.before: Callable[[Sequence[Op]], object] = lambda batch: None
+        self.after: Callable[[Sequence[Op]], object] = lambda batch: None
+
+    def apply(self, batch: Sequence[Op]) -> list[Answer]:
+        self.entered.release()
+        if self._held:
+            assert self._passes.acquire(timeout=PATIENCE)
+        self.before(batch)
+        answers = self.inner.apply(batch)
+        self.batches.append(list(batch))
+        self.after(batch)
+        return answers
+
+    def apply_within(self, connection: Any, batch: Sequence[Op]) -> list[Answer]:
+        return self.inner.apply_within(connection, batch)
+
+    def read(self, query: Query) -> Found:
+        return self.inner.read(query)
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def hold(self) -> None:
+        """Let the batches from here on wait at the gate."""
+        self._held = True
+        for semaphore in (self.entered, self._passes):
+            while semaphore.acquire(blocking=False):
+                pass
+
+    def let_one(self) -> None:
+        """Let one batch through."""
+        self._passes.release()
+
+    def let_all(self) -> None:
+        """Open the gate."""
+        self._held = False
+        self._passes.release(100)
+
+    def arrived(self) -> None:
+        """Wait until a batch stands at the gate."""
+        assert self.entered.acquire(timeout=PATIENCE)
+
+    def enqueued(self) -> list[str]:
+        """The ids of all that was enqueued, in order."""
+        return [
+            spec.id
+            for batch in self.batches
+            for op in batch
+            if isinstance(op, ops.Enqueue)
+            for spec in op.jobs
+        ]
+
+
+def opened(engine: Watched, **settings: Any) -> tenure.Queue:
+    return tenure.Queue(engine, tenure.Settings(**settings), SystemClock())
+
+
+def start(call: Callable[..., T], *args: Any, **kwargs: Any) -> Future[T]:
+    """Run the call in a thread of its own, which holds nobody up if it never ends."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call(*args, **kwargs))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that has no signal of its own."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.001)
+
+
+def handed_in(queue: tenure.Queue, n: int) -> None:
+    """Wait until `n` operations wait to be committed."""
+    until(lambda: queue._committer._waiting == n)
+
+
+def committers() -> list[threading.Thread]:
+    return [one for one in threading.enumerate() if one.name == "tenure-committer"]
