@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import random
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -169,7 +170,10 @@ class JobSpec(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         return now + self.delay_ms if self.run_at is None else self.run_at
 
 
-_made = itertools.count(int.from_bytes(os.urandom(2)))
+# A source of chance of our own: a program may seed the shared one, and os.urandom costs a call.
+_chance = random.Random()
+os.register_at_fork(after_in_child=_chance.seed)
+_made = itertools.count(_chance.getrandbits(18))
 _HEX_3 = [f"{n:03x}" for n in range(1 << 12)]
 _HEX_2 = [f"{n | 0x80:02x}" for n in range(1 << 6)]
 
@@ -179,7 +183,7 @@ def new_ids(now_ms: int, n: int) -> list[str]:
 
     18 bits after the time count up within this process, 56 are random.
     """
-    time, noise = _time_part(now_ms), os.urandom(7 * n).hex()
+    time, noise = _time_part(now_ms), _chance.randbytes(7 * n).hex()
     return [
         f"{time}-7{_HEX_3[i >> 6 & 0xFFF]}-{_HEX_2[i & 0x3F]}{noise[at : at + 2]}"
         f"-{noise[at + 2 : at + 14]}"
@@ -202,7 +206,7 @@ def prepare(jobs: Sequence[NewJob], now_ms: int, payload_limit: int) -> list[Job
             values = _fields(new)
             common = values[1:_COMMON]
             if common != known or type(common[-2]) is not int or type(common[-1]) is not int:
-                _check_common(*common)
+                _check_once(*common)
                 known = common
             raw = encode_json("payload", values[0], payload_limit)
             if values[_COMMON:] == _DEFAULTS:
@@ -223,6 +227,14 @@ def _fields(new: NewJob) -> tuple[Any, ...]:
     return astuple(new)
 
 
+def _check_once(*common: Any) -> None:
+    """Most jobs of a program are alike in this."""
+    try:
+        _check_cached(*common)
+    except TypeError:  # something that cannot be a key of the cache, nor a name
+        _check_common(*common)
+
+
 def _check_common(
     queue: str, kind: str, tenant: str, group: str, priority: int, max_attempts: int
 ) -> None:
@@ -238,6 +250,9 @@ def _check_common(
         )
     if type(max_attempts) is not int or not 1 <= max_attempts <= MAX_ATTEMPTS:
         raise InvalidInput("max_attempts", f"must be a whole number from 1 to {MAX_ATTEMPTS:,}")
+
+
+_check_cached = lru_cache(maxsize=4096, typed=True)(_check_common)
 
 
 def _prepare_rest(new: NewJob, made_up: str, raw: msgspec.Raw) -> JobSpec:
