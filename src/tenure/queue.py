@@ -1,26 +1,40 @@
 """Queue: the face of one engine, for threads and for tasks.
 
-Every call is written once, as a generator that yields what it wants done (operations, or a query)
-and is sent the answers. `blocking` and `awaiting` make the two public forms of it: `enqueue()`
-waits, `aenqueue()` is awaited.
+Every call is written once, as steps (steps.py), and has two public forms: `enqueue()` waits,
+`aenqueue()` is awaited.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
-import inspect
 import os
 import socket
-import traceback as tracebacks
-from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from types import TracebackType
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
 from tenure import ops
+from tenure.arguments import (
+    Seconds,
+    fail_op,
+    filter_of,
+    ids_of,
+    lease_of,
+    listed,
+    of_kind,
+    one_of,
+    one_scope_of,
+    optional,
+    scope_of,
+    several,
+    some_jobs,
+    states_of,
+    whole,
+)
 from tenure.clock import Clock, SystemClock
 from tenure.committer import Committer
 from tenure.cron import next_tick
@@ -30,7 +44,6 @@ from tenure.job import (
     FINAL,
     LIVE,
     MAX_CLAIM,
-    MAX_FAILURE_TEXT,
     MAX_JOBS_PER_CALL,
     NULL,
     IfParentFails,
@@ -49,18 +62,9 @@ from tenure.job import (
 from tenure.ops import CatchUp, Filter, IfExists, Limit, Op, Query, Schedule, Slot
 from tenure.retry import Backoff
 from tenure.settings import Settings, checked, from_environment
+from tenure.steps import Steps, Wanted, Within, awaiting, blocking
 
-Seconds = float | timedelta
 T = TypeVar("T")
-P = ParamSpec("P")
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-class Within(NamedTuple):
-    """Operations to be run in the caller's own transaction."""
-
-    connection: Any
-    batch: Sequence[Op]
 
 
 class EnqueuedIds(list[str]):
@@ -71,56 +75,7 @@ class EnqueuedIds(list[str]):
         self.created = list(created)
 
 
-Steps = Generator[Sequence[Op] | Query | Within, Any, T]
 PAGE = 1000  # jobs that one step of a call by filter changes
-
-
-def blocking(
-    steps: Callable[Concatenate[Queue, P], Steps[T]],
-) -> Callable[Concatenate[Queue, P], T]:
-    """The form of a call that waits."""
-
-    @functools.wraps(steps)
-    def call(self: Queue, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        course, answer = steps(self, *args, **kwargs), None
-        while True:
-            try:
-                wanted = course.send(answer)
-            except StopIteration as stop:
-                result: T = stop.value
-                return result
-            answer = self._do(wanted)
-
-    return _public(call, steps, "")
-
-
-def awaiting(
-    steps: Callable[Concatenate[Queue, P], Steps[T]],
-) -> Callable[Concatenate[Queue, P], Coroutine[Any, Any, T]]:
-    """The form of a call that is awaited."""
-
-    @functools.wraps(steps)
-    async def call(self: Queue, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        course, answer = steps(self, *args, **kwargs), None
-        while True:
-            try:
-                wanted = course.send(answer)
-            except StopIteration as stop:
-                result: T = stop.value
-                return result
-            answer = await self._ado(wanted)
-
-    return _public(call, steps, "a")
-
-
-def _public(call: F, steps: Callable[..., Any], prefix: str) -> F:
-    """Give a form of a call the name and signature under which help() shows it."""
-    name = prefix + steps.__name__.removeprefix("_")
-    signature = inspect.signature(steps)
-    answer = str(signature.return_annotation).removeprefix("Steps[").removesuffix("]")
-    call.__name__, call.__qualname__ = name, f"Queue.{name}"
-    call.__signature__ = signature.replace(return_annotation=answer)  # type: ignore[attr-defined]
-    return call
 
 
 class Queue:
@@ -169,7 +124,8 @@ class Queue:
     ) -> None:
         await self.aclose()
 
-    def _do(self, wanted: Sequence[Op] | Query | Within) -> Any:
+    def do(self, wanted: Wanted) -> Any:
+        """Have a step of a call done, and wait."""
         self._check_open()
         if isinstance(wanted, Query):
             return self._engine.read(wanted)
@@ -177,7 +133,8 @@ class Queue:
             return self._engine.apply_within(*wanted)
         return self._committer.run(wanted)
 
-    async def _ado(self, wanted: Sequence[Op] | Query | Within) -> Any:
+    async def ado(self, wanted: Wanted) -> Any:
+        """Have a step of a call done, and await it."""
         self._check_open()
         if isinstance(wanted, Query):
             return await asyncio.to_thread(self._engine.read, wanted)
@@ -232,7 +189,7 @@ class Queue:
             run_at=run_at,
             id=id,
             unique_key=unique_key,
-            after=_ids(after, "after"),
+            after=ids_of(after, "after"),
             if_parent_fails=if_parent_fails,
             max_attempts=max_attempts,
             backoff=backoff,
@@ -240,7 +197,7 @@ class Queue:
             timeout=timeout,
         )
         (spec,) = self._prepare([new])
-        batch = [ops.Enqueue((spec,), _one_of("if_exists", if_exists, ("error", "skip")))]
+        batch = [ops.Enqueue((spec,), one_of("if_exists", if_exists, ("error", "skip")))]
         (answer,) = yield batch if connection is None else Within(connection, batch)
         enqueued = _good(answer, ops.Enqueued)
         if connection is None and (spec.after or not enqueued.created[0]):
@@ -258,13 +215,13 @@ class Queue:
     ) -> Steps[EnqueuedIds]:
         """Add many jobs, all or none, and answer with their ids in order; `created` of the answer
         says which are new."""
-        news = _listed("jobs", jobs)
+        news = listed("jobs", jobs)
         if len(news) > MAX_JOBS_PER_CALL:
             raise InvalidInput("jobs", f"{len(news):,} in one call; at most {MAX_JOBS_PER_CALL:,}")
         if not news:
             return EnqueuedIds()
         specs = self._prepare(news)
-        batch = [ops.Enqueue(tuple(specs), _one_of("if_exists", if_exists, ("error", "skip")))]
+        batch = [ops.Enqueue(tuple(specs), one_of("if_exists", if_exists, ("error", "skip")))]
         (answer,) = yield batch if connection is None else Within(connection, batch)
         enqueued = _good(answer, ops.Enqueued)
         return EnqueuedIds(enqueued.ids, enqueued.created)
@@ -289,12 +246,12 @@ class Queue:
         Tenants take turns. tenant: only this one's jobs. not_groups: none of these groups'.
         """
         op = ops.Claim(
-            tuple(check_name("queue", name) for name in _several("queues", queues)),
+            tuple(check_name("queue", name) for name in several("queues", queues)),
             check_name("worker", worker or default_worker()),
             self._lease_ms(lease),
-            _whole("limit", limit, 1, MAX_CLAIM),
-            _optional("tenant", tenant),
-            tuple(check_label("not_groups", name) for name in _listed("not_groups", not_groups)),
+            whole("limit", limit, 1, MAX_CLAIM),
+            optional("tenant", tenant),
+            tuple(check_label("not_groups", name) for name in listed("not_groups", not_groups)),
         )
         (answer,) = yield [op]
         return _good(answer, ops.Leased).jobs
@@ -320,7 +277,7 @@ class Queue:
         keep: bool = True,
     ) -> Steps[list[TenureError | None]]:
         """Many jobs are done. Each is answered for itself: None, or the error that it met."""
-        jobs = _listed("jobs", jobs)
+        jobs = listed("jobs", jobs)
         if results is not None and len(results) != len(jobs):
             raise InvalidInput("results", f"{len(results)} for {len(jobs)} jobs")
         answers = yield [
@@ -332,8 +289,8 @@ class Queue:
     def _ack_op(self, job: Job | Lease, result: Any, then: Iterable[NewJob], keep: bool) -> Op:
         limit = self.settings.payload_limit
         raw = NULL if result is None else encode_json("result", result, limit)
-        jobs = tuple(self._prepare(_listed("then", then))) if then != () else ()
-        return ops.Ack(*_lease(job), raw, jobs, keep)
+        jobs = tuple(self._prepare(listed("then", then))) if then != () else ()
+        return ops.Ack(*lease_of(job), raw, jobs, keep)
 
     def _fail(
         self,
@@ -345,7 +302,7 @@ class Queue:
     ) -> Steps[State]:
         """The attempt failed: pending again after its backoff, or `retry_in`, or dead. Answers
         with the new state."""
-        (answer,) = yield [_fail_op(job, error, retry_in, fatal)]
+        (answer,) = yield [fail_op(job, error, retry_in, fatal)]
         return _good(answer, ops.Moved).state
 
     def _fail_many(
@@ -357,12 +314,12 @@ class Queue:
         fatal: bool = False,
     ) -> Steps[list[TenureError | None]]:
         """Many attempts failed. Each is answered for itself: None, or the error that it met."""
-        answers = yield [_fail_op(job, error, retry_in, fatal) for job in _listed("jobs", jobs)]
+        answers = yield [fail_op(job, error, retry_in, fatal) for job in listed("jobs", jobs)]
         return _errors(answers)
 
     def _extend(self, job: Job | Lease, lease: Seconds | None = None) -> Steps[None]:
         """Keep the job for `lease` seconds from now."""
-        (answer,) = yield [ops.Extend(*_lease(job), self._lease_ms(lease))]
+        (answer,) = yield [ops.Extend(*lease_of(job), self._lease_ms(lease))]
         _good(answer, ops.Ok)
 
     def _extend_many(
@@ -370,19 +327,19 @@ class Queue:
     ) -> Steps[list[TenureError | None]]:
         """Keep many. Each is answered for itself: None, or the error that it met."""
         lease_ms = self._lease_ms(lease)
-        answers = yield [ops.Extend(*_lease(job), lease_ms) for job in _listed("jobs", jobs)]
+        answers = yield [ops.Extend(*lease_of(job), lease_ms) for job in listed("jobs", jobs)]
         return _errors(answers)
 
     def _release(self, job: Job | Lease, *, delay: Seconds = 0) -> Steps[None]:
         """Give the job back with its attempt, to be run now or after `delay` seconds."""
-        (answer,) = yield [ops.Release(*_lease(job), span_ms("delay", delay))]
+        (answer,) = yield [ops.Release(*lease_of(job), span_ms("delay", delay))]
         _good(answer, ops.Moved)
 
     def _progress(self, job: Job | Lease, percent: int, note: str | None = None) -> Steps[None]:
         """Report how far the work is, 0 to 100, and what it is at."""
-        percent = _whole("percent", percent, 0, 100)
+        percent = whole("percent", percent, 0, 100)
         note = None if note is None else check_label("note", note)
-        (answer,) = yield [ops.Progress(*_lease(job), percent, note)]
+        (answer,) = yield [ops.Progress(*lease_of(job), percent, note)]
         _good(answer, ops.Ok)
 
     def _lease_ms(self, lease: Seconds | None) -> int:
@@ -407,8 +364,8 @@ class Queue:
     ) -> Steps[ops.Page]:
         """A page of jobs, newest first (of one final state, the last to finish first); give its
         `cursor` back for the next."""
-        where = _filter(queue, _states(state), tenant, group, kind)
-        query = ops.ListJobs(where, _whole("limit", limit, 1, 10_000), _optional("cursor", cursor))
+        where = filter_of(queue, states_of(state), tenant, group, kind)
+        query = ops.ListJobs(where, whole("limit", limit, 1, 10_000), optional("cursor", cursor))
         return _good((yield query), ops.Page)
 
     def _stats(self, queue: str | None = None) -> Steps[ops.Stats]:
@@ -421,17 +378,17 @@ class Queue:
         self, queue: str, *, limit: int = 100, after: str | None = None
     ) -> Steps[list[ops.TenantStats]]:
         """Counts of a queue's tenants, by name, after the tenant `after`."""
-        most = _whole("limit", limit, 1, 10_000)
-        query = ops.ListTenants(check_name("queue", queue), most, _optional("after", after))
+        most = whole("limit", limit, 1, 10_000)
+        query = ops.ListTenants(check_name("queue", queue), most, optional("after", after))
         return _good((yield query), list)
 
     def _groups(
         self, queue: str, *, tenant: str = "", limit: int = 100, after: str | None = None
     ) -> Steps[list[ops.GroupStats]]:
         """Counts of a tenant's groups, by name, after the group `after`."""
-        most = _whole("limit", limit, 1, 10_000)
+        most = whole("limit", limit, 1, 10_000)
         names = (check_name("queue", queue), check_label("tenant", tenant))
-        query = ops.ListGroups(*names, most, _optional("after", after))
+        query = ops.ListGroups(*names, most, optional("after", after))
         return _good((yield query), list)
 
     # Operating ----------------------------------------------------------------------------------
@@ -447,8 +404,8 @@ class Queue:
     ) -> Steps[int]:
         """Cancel one job (JobNotFound if there is none), some, or all that match; answers with
         how many were not finished yet."""
-        where = _filter(queue, tuple(sorted(LIVE)), tenant, group, kind)
-        _some_jobs("cancel", jobs, queue, tenant, group, kind)
+        where = filter_of(queue, tuple(sorted(LIVE)), tenant, group, kind)
+        some_jobs("cancel", jobs, queue, tenant, group, kind)
         return (yield from self._change(jobs, where, ops.Cancel))
 
     def _replay(
@@ -462,9 +419,9 @@ class Queue:
         kind: str | None = None,
     ) -> Steps[int]:
         """Run dead or cancelled jobs again, from attempt 0: one, some, or all that match."""
-        where = _filter(queue, _states(state), tenant, group, kind)
+        where = filter_of(queue, states_of(state), tenant, group, kind)
         if jobs is not None:
-            _some_jobs("replay", jobs, queue, tenant, group, kind)
+            some_jobs("replay", jobs, queue, tenant, group, kind)
         elif not set(where.states) <= {State.DEAD, State.CANCELLED}:
             raise InvalidInput("state", "only dead and cancelled jobs can be replayed")
         return (yield from self._change(jobs, where, ops.Replay))
@@ -480,9 +437,9 @@ class Queue:
         kind: str | None = None,
     ) -> Steps[int]:
         """Remove jobs for good: one, some, or all that match."""
-        where = _filter(queue, _states(state), tenant, group, kind)
+        where = filter_of(queue, states_of(state), tenant, group, kind)
         filters = (queue, tenant, group, kind)
-        _some_jobs("delete", jobs, *filters, *([] if jobs is not None else where.states))
+        some_jobs("delete", jobs, *filters, *([] if jobs is not None else where.states))
         return (yield from self._change(jobs, where, _deleting(where.states)))
 
     def _purge(
@@ -495,13 +452,13 @@ class Queue:
         """Remove jobs that ended more than `older_than` seconds ago. Dead ones stay unless asked
         for."""
         before = self._clock.now_ms() - span_ms("older_than", older_than)
-        states = _states(state)
+        states = states_of(state)
         for one in states:
             if one not in FINAL:
                 raise InvalidInput("state", f"{one.value} jobs have not ended")
         removed = 0
         for one in states:
-            where = replace(_filter(queue, (one,)), finished_before=before)
+            where = replace(filter_of(queue, (one,)), finished_before=before)
             removed += yield from self._change(None, where, _deleting((one,)))
         return removed
 
@@ -513,7 +470,7 @@ class Queue:
     ) -> Steps[int]:
         """By id in one operation, or page by page what a filter finds."""
         if isinstance(jobs, str | Job):
-            (one,) = ids = _ids([jobs], "jobs")
+            (one,) = ids = ids_of([jobs], "jobs")
             (answer,) = yield [op(ids)]
             changed = _good(answer, ops.Changed)
             if changed.missing:
@@ -523,7 +480,7 @@ class Queue:
                 raise Duplicate("unique_key", job.unique_key or "", changed.refused[one])
             return changed.count
         if jobs is not None:
-            (answer,) = yield [op(_ids(jobs, "jobs"))]
+            (answer,) = yield [op(ids_of(jobs, "jobs"))]
             return _good(answer, ops.Changed).count
         count, cursor = 0, None
         while True:
@@ -551,7 +508,7 @@ class Queue:
         """Bound how many jobs of a queue, a tenant or a group are leased at once (concurrency),
         how many of a queue are claimed in `per` seconds (rate), or how many turns a tenant gets
         (weight). What is left out stays. tenant="*" or group="*" is the default for each."""
-        tenant, group = _scope(queue, tenant, group)
+        tenant, group = scope_of(queue, tenant, group)
         if (rate is None) != (per is None):
             raise InvalidInput("rate", "rate and per belong together: rate=100, per=60")
         if rate is not None and tenant is not None:
@@ -564,10 +521,10 @@ class Queue:
             queue,
             tenant,
             group,
-            None if concurrency is None else _whole("concurrency", concurrency, 1, 10**9),
-            None if rate is None else _whole("rate", rate, 1, 10**6),
+            None if concurrency is None else whole("concurrency", concurrency, 1, 10**9),
+            None if rate is None else whole("rate", rate, 1, 10**6),
             None if per is None else span_ms("per", per, least=1),
-            None if weight is None else _whole("weight", weight, 1, ops.MAX_WEIGHT),
+            None if weight is None else whole("weight", weight, 1, ops.MAX_WEIGHT),
         )
         (answer,) = yield [op]
         _good(answer, ops.Ok)
@@ -576,25 +533,25 @@ class Queue:
         self, queue: str, *, tenant: str | None = None, group: str | None = None
     ) -> Steps[None]:
         """Remove the limits that were set on a queue, a tenant or a group; a pause stays."""
-        (answer,) = yield [ops.ClearLimit(queue, *_scope(queue, tenant, group))]
+        (answer,) = yield [ops.ClearLimit(queue, *scope_of(queue, tenant, group))]
         _good(answer, ops.Ok)
 
     def _limits(self, queue: str | None = None) -> Steps[list[Limit]]:
         """Every limit and pause."""
-        return _good((yield ops.ListLimits(_optional("queue", queue))), list)
+        return _good((yield ops.ListLimits(optional("queue", queue))), list)
 
     def _pause(
         self, queue: str, *, tenant: str | None = None, group: str | None = None
     ) -> Steps[None]:
         """Give out no more jobs of a queue, or of one tenant or group of it."""
-        (answer,) = yield [ops.Pause(queue, *_one_scope(queue, tenant, group))]
+        (answer,) = yield [ops.Pause(queue, *one_scope_of(queue, tenant, group))]
         _good(answer, ops.Ok)
 
     def _resume(
         self, queue: str, *, tenant: str | None = None, group: str | None = None
     ) -> Steps[None]:
         """End a pause; raises QueueNotFound."""
-        (answer,) = yield [ops.Resume(queue, *_one_scope(queue, tenant, group))]
+        (answer,) = yield [ops.Resume(queue, *one_scope_of(queue, tenant, group))]
         _good(answer, ops.Ok)
 
     # Slots --------------------------------------------------------------------------------------
@@ -609,7 +566,7 @@ class Queue:
             check_name("key", key),
             check_name("holder", holder),
             span_ms("ttl", ttl, least=1),
-            None if limit is None else _whole("limit", limit, 1, 10**9),
+            None if limit is None else whole("limit", limit, 1, 10**9),
         )
         (answer,) = yield [op]
         return _good(answer, ops.Slots)
@@ -638,10 +595,10 @@ class Queue:
     ) -> Steps[None]:
         """Enqueue a job at the times of a cron expression. Putting it again changes it; with the
         same times it goes on where it was."""
-        _of_kind("job", job, NewJob)
+        of_kind("job", job, NewJob)
         if job.id is not None:
             raise InvalidInput("id", "each firing makes a job of its own, with an id of its own")
-        _one_of("catch_up", catch_up, ("last", "all", "none"))
+        one_of("catch_up", catch_up, ("last", "all", "none"))
         next_at = next_tick(cron, tz, self._clock.now_ms())
         (spec,) = self._prepare([job])
         schedule = Schedule(check_name("name", name), cron, spec, next_at, tz, catch_up)
@@ -660,7 +617,7 @@ class Queue:
     def _fire(self, schedule: Schedule) -> Steps[bool]:
         """Enqueue the job of a schedule whose time has come. Of many that try with the same
         `next_at`, one does."""
-        _of_kind("schedule", schedule, Schedule)
+        of_kind("schedule", schedule, Schedule)
         (fresh,) = new_ids(self._clock.now_ms(), 1)
         job = replace(schedule.job, id=fresh)
         next_at = next_tick(schedule.cron, schedule.tz, schedule.next_at)
@@ -674,7 +631,7 @@ class Queue:
         most `limit` of each kind in each queue."""
         keep = self.settings
         op = ops.Maintain(
-            _whole("limit", limit, 1, 100_000),
+            whole("limit", limit, 1, 100_000),
             None if keep.keep_done is None else span_ms("keep_done", keep.keep_done),
             None if keep.keep_cancelled is None else span_ms("keep_cancelled", keep.keep_cancelled),
             None if keep.keep_dead is None else span_ms("keep_dead", keep.keep_dead),
@@ -687,7 +644,7 @@ class Queue:
     ) -> Steps[dict[str, int]]:
         """Recount the counters of a queue, a tenant or a group; answers with what was added to
         those that were wrong."""
-        names = (_optional("tenant", tenant), _optional("group", group))
+        names = (optional("tenant", tenant), optional("group", group))
         (answer,) = yield [ops.Reconcile(check_name("queue", queue), *names)]
         return _good(answer, ops.Corrected).by
 
@@ -793,139 +750,6 @@ def _as_enqueued(spec: JobSpec, enqueued: ops.Enqueued) -> Job:
         after=spec.after,
         if_parent_fails=spec.if_parent_fails,
     )
-
-
-def _fail_op(
-    job: Job | Lease, error: str | BaseException, retry_in: Seconds | None, fatal: bool
-) -> ops.Fail:
-    if isinstance(error, BaseException):
-        kind = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
-        message, trace = _told(error)
-    else:
-        message, kind, trace = str(error), "", ""
-    return ops.Fail(
-        *_lease(job),
-        _clean(message[:MAX_FAILURE_TEXT]),
-        kind[:MAX_FAILURE_TEXT],
-        _clean(trace[-MAX_FAILURE_TEXT:]),
-        None if retry_in is None else span_ms("retry_in", retry_in),
-        bool(fatal),
-    )
-
-
-def _told(error: BaseException) -> tuple[str, str]:
-    """An exception's message and traceback, also where it cannot say what it is."""
-    try:
-        return str(error), "".join(tracebacks.format_exception(error))
-    except Exception as another:
-        return f"(its message could not be had: {type(another).__name__})", ""
-
-
-def _clean(text: str) -> str:
-    """What an error says is stored, whatever it is made of."""
-    return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
-
-
-def _lease(job: Job | Lease) -> tuple[str, int]:
-    """What proves that the caller holds the job."""
-    if isinstance(job, Job):
-        return job.id, job.token
-    if not isinstance(job, Lease):
-        raise InvalidInput("job", f"must be a Job that was claimed, or a Lease, not {job!r:.60}")
-    return check_name("id", job.id), _whole("token", job.token, -(2**63), 2**63 - 1)
-
-
-def _filter(
-    queue: str | None,
-    states: tuple[State, ...],
-    tenant: str | None = None,
-    group: str | None = None,
-    kind: str | None = None,
-) -> Filter:
-    return Filter(
-        _optional("queue", queue),
-        states,
-        _optional("tenant", tenant),
-        _optional("group", group),
-        _optional("kind", kind),
-    )
-
-
-def _optional(field: str, name: str | None) -> str | None:
-    return None if name is None else check_label(field, name)
-
-
-def _listed(field: str, values: Iterable[T]) -> list[T]:
-    """Several of something; one of it is a mistake that Python would take for many letters."""
-    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
-        raise InvalidInput(field, f"must be a list, not {type(values).__name__}")
-    return list(values)
-
-
-def _ids(jobs: Iterable[str | Job], field: str) -> tuple[str, ...]:
-    return tuple(
-        job.id if isinstance(job, Job) else check_name(field, job) for job in _listed(field, jobs)
-    )
-
-
-def _several(field: str, names: str | Sequence[str]) -> Sequence[str]:
-    names = [names] if isinstance(names, str) else _listed(field, names)
-    if not names:
-        raise InvalidInput(field, "name at least one")
-    return names
-
-
-def _states(state: str | Sequence[str] | None) -> tuple[State, ...]:
-    if state is None:
-        return ()
-    try:
-        return tuple(State(one) for one in _several("state", state))
-    except ValueError:
-        known = ", ".join(State)
-        raise InvalidInput("state", f"{state!r} is not one of {known}") from None
-
-
-def _some_jobs(call: str, jobs: object, *filters: str | None) -> None:
-    """Which jobs is said once: by id or by a filter, not by both and not by neither."""
-    filtered = any(value is not None for value in filters)
-    if jobs is None and not filtered:
-        raise InvalidInput(call, "say which jobs: by id, or by a filter such as queue=")
-    if jobs is not None and filtered:
-        raise InvalidInput(call, "say which jobs by id or by a filter, not by both")
-
-
-def _of_kind(field: str, value: object, kind: type) -> None:
-    if not isinstance(value, kind):
-        raise InvalidInput(field, f"must be a {kind.__name__}, not {type(value).__name__}")
-
-
-def _one_of(field: str, value: Any, allowed: Sequence[Any]) -> Any:
-    if value not in allowed:
-        raise InvalidInput(field, f"{value!r} is not one of {', '.join(map(repr, allowed))}")
-    return value
-
-
-def _whole(field: str, value: int, least: int, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise InvalidInput(field, f"{value!r} must be a whole number from {least} to {most:,}")
-    return value
-
-
-def _scope(queue: str, tenant: str | None, group: str | None) -> tuple[str | None, str | None]:
-    """Whom a limit is for: a group without a tenant is that group of every tenant."""
-    check_name("queue", queue)
-    if group is not None:
-        check_name("group", group)
-        tenant = "*" if tenant is None else tenant
-    if tenant is not None:
-        check_label("tenant", tenant)
-    return tenant, group
-
-
-def _one_scope(queue: str, tenant: str | None, group: str | None) -> tuple[str | None, str | None]:
-    if group == "*" or (tenant == "*" and group is None):
-        raise InvalidInput("pause", "pause the whole queue, or one tenant or group by name")
-    return _scope(queue, tenant, group)
 
 
 def _deleting(states: tuple[State, ...]) -> Callable[[tuple[str, ...]], Op]:

@@ -499,3 +499,14 @@ def test_a_job_that_was_refused_is_no_parent(queue: Queue) -> None:
     jobs = [NewJob(queue="q", id="a", unique_key="k"), NewJob(queue="q", id="b", after=["a"])]
     with nothing_changes(queue), pytest.raises(DependencyNotFound):
         queue.enqueue_many(jobs, if_exists="skip")
+
+
+def test_a_child_that_a_claim_sets_free_in_a_queue_it_has_looked_at_is_not_lost(
+    queue: Queue, clock: ManualClock
+) -> None:
+    queue.enqueue("second", id="parent", expires_in=1)
+    queue.enqueue("first", id="child", after=["parent"], if_parent_fails="run")
+    queue.enqueue("first", id="other")
+    clock.advance(2)
+    claimed = [job for _ in range(3) for job in queue.claim(["first", "second"], limit=5)]
+    assert sorted(job.id for job in claimed) == ["child", "other"]

@@ -296,7 +296,10 @@ class MemoryEngine:
     def _claim(self, op: ops.Claim, now: int) -> Answer:
         leased: list[Job] = []
         picked = 0
-        for queue in op.queues:
+        for queue in dict.fromkeys(op.queues):
+            if queue in self._queues:
+                self._sweep(queue, self._sweep_limit, now)
+        for queue in dict.fromkeys(op.queues):
             for record in self._pick(queue, op, op.limit - picked, now):
                 picked += 1
                 self._move(record, states.Claimed(), now)
@@ -319,7 +322,6 @@ class MemoryEngine:
         """The jobs to give out: tenants in turns, each one's jobs in order, within all limits."""
         if queue not in self._queues or room <= 0:
             return []
-        self._sweep(queue, self._sweep_limit, now)
         book, limit = self._queues[queue], self._limit(queue)
         if limit.paused:
             return []

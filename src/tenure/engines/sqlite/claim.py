@@ -46,18 +46,16 @@ def claim(tx: Transaction, batch: Sequence[ops.Claim]) -> list[Answer]:
 
 
 def _pick(tx: Transaction, op: ops.Claim, limit: int, calls: int) -> list[Picked]:
-    picked: list[Picked] = []
-    for name in dict.fromkeys(op.queues):
-        queue = tx.books.queue(name)
-        if queue is None or len(picked) >= limit:
-            continue
+    queues = [book for name in dict.fromkeys(op.queues) if (book := tx.books.queue(name))]
+    # All that time has brought comes first: nothing may join a lane once it was picked from.
+    for queue in queues:
         sweep_if_due(tx, queue, tx.sweep * calls)
-        if queue.paused:
-            continue
+    tx.books.flush()
+    picked: list[Picked] = []
+    for queue in queues:
         room = min(limit - len(picked), _room(queue, tx.now))
-        if room <= 0:
+        if queue.paused or room <= 0:
             continue
-        tx.books.flush()
         serve = _in_turns if op.tenant is None else _of_tenant
         found = serve(tx, queue, op, room)
         if queue.rate is not None:
@@ -273,7 +271,8 @@ def _lease(tx: Transaction, op: ops.Claim, picked: list[Picked], token: int) -> 
         tx.books.move(lane, READY, LEASED, len(rows))
         lane.head_known = False
     # A lane's jobs are picked from its head on: up to the last of them, none stays ready.
-    tx.db.many("delete_ready_up_to", taken)
+    if tx.db.many("delete_ready_up_to", taken) != len(jobs):
+        raise RuntimeError("a claim would have taken jobs out of line that it did not pick")
     for queue, mine in groupby(picked, key=lambda pick: pick[1].tenant.queue.id):
         tx.db.named(
             "lease_jobs",

@@ -45,10 +45,9 @@ class Db:
         """How many rows it changed."""
         return self._cursor.execute(SQL[name], params).rowcount
 
-    def many(self, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        """The statement for each of the rows."""
-        if rows:
-            self._cursor.executemany(SQL[name], rows)
+    def many(self, name: str, rows: Sequence[tuple[Any, ...]]) -> int:
+        """The statement for each of the rows; how many rows it changed in all."""
+        return self._cursor.executemany(SQL[name], rows).rowcount if rows else 0
 
     def insert(self, name: str, rows: list[tuple[Any, ...]]) -> None:
         """The INSERT for all of the rows, many of them in one step."""

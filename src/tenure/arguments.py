@@ -1,0 +1,159 @@
+"""What callers give to `Queue`, checked: what cannot be is an InvalidInput that names it."""
+
+from __future__ import annotations
+
+import traceback as tracebacks
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from tenure import ops
+from tenure.errors import InvalidInput
+from tenure.job import (
+    MAX_FAILURE_TEXT,
+    Job,
+    Lease,
+    State,
+    check_label,
+    check_name,
+    span_ms,
+)
+from tenure.ops import Filter
+
+Seconds = float | timedelta
+T = TypeVar("T")
+
+
+def fail_op(
+    job: Job | Lease, error: str | BaseException, retry_in: Seconds | None, fatal: bool
+) -> ops.Fail:
+    if isinstance(error, BaseException):
+        kind = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
+        message, trace = _told(error)
+    else:
+        message, kind, trace = str(error), "", ""
+    return ops.Fail(
+        *lease_of(job),
+        _clean(message[:MAX_FAILURE_TEXT]),
+        kind[:MAX_FAILURE_TEXT],
+        _clean(trace[-MAX_FAILURE_TEXT:]),
+        None if retry_in is None else span_ms("retry_in", retry_in),
+        bool(fatal),
+    )
+
+
+def _told(error: BaseException) -> tuple[str, str]:
+    """An exception's message and traceback, also where it cannot say what it is."""
+    try:
+        return str(error), "".join(tracebacks.format_exception(error))
+    except Exception as another:
+        return f"(its message could not be had: {type(another).__name__})", ""
+
+
+def _clean(text: str) -> str:
+    """What an error says is stored, whatever it is made of."""
+    return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
+
+
+def lease_of(job: Job | Lease) -> tuple[str, int]:
+    """What proves that the caller holds the job."""
+    if isinstance(job, Job):
+        return job.id, job.token
+    if not isinstance(job, Lease):
+        raise InvalidInput("job", f"must be a Job that was claimed, or a Lease, not {job!r:.60}")
+    return check_name("id", job.id), whole("token", job.token, -(2**63), 2**63 - 1)
+
+
+def filter_of(
+    queue: str | None,
+    states: tuple[State, ...],
+    tenant: str | None = None,
+    group: str | None = None,
+    kind: str | None = None,
+) -> Filter:
+    return Filter(
+        optional("queue", queue),
+        states,
+        optional("tenant", tenant),
+        optional("group", group),
+        optional("kind", kind),
+    )
+
+
+def optional(field: str, name: str | None) -> str | None:
+    return None if name is None else check_label(field, name)
+
+
+def listed(field: str, values: Iterable[T]) -> list[T]:
+    """Several of something; one of it is a mistake that Python would take for many letters."""
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+        raise InvalidInput(field, f"must be a list, not {type(values).__name__}")
+    return list(values)
+
+
+def ids_of(jobs: Iterable[str | Job], field: str) -> tuple[str, ...]:
+    return tuple(
+        job.id if isinstance(job, Job) else check_name(field, job) for job in listed(field, jobs)
+    )
+
+
+def several(field: str, names: str | Sequence[str]) -> Sequence[str]:
+    names = [names] if isinstance(names, str) else listed(field, names)
+    if not names:
+        raise InvalidInput(field, "name at least one")
+    return names
+
+
+def states_of(state: str | Sequence[str] | None) -> tuple[State, ...]:
+    if state is None:
+        return ()
+    try:
+        return tuple(State(one) for one in several("state", state))
+    except ValueError:
+        known = ", ".join(State)
+        raise InvalidInput("state", f"{state!r} is not one of {known}") from None
+
+
+def some_jobs(call: str, jobs: object, *filters: str | None) -> None:
+    """Which jobs is said once: by id or by a filter, not by both and not by neither."""
+    filtered = any(value is not None for value in filters)
+    if jobs is None and not filtered:
+        raise InvalidInput(call, "say which jobs: by id, or by a filter such as queue=")
+    if jobs is not None and filtered:
+        raise InvalidInput(call, "say which jobs by id or by a filter, not by both")
+
+
+def of_kind(field: str, value: object, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise InvalidInput(field, f"must be a {kind.__name__}, not {type(value).__name__}")
+
+
+def one_of(field: str, value: Any, allowed: Sequence[Any]) -> Any:
+    if value not in allowed:
+        raise InvalidInput(field, f"{value!r} is not one of {', '.join(map(repr, allowed))}")
+    return value
+
+
+def whole(field: str, value: int, least: int, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise InvalidInput(field, f"{value!r} must be a whole number from {least} to {most:,}")
+    return value
+
+
+def scope_of(queue: str, tenant: str | None, group: str | None) -> tuple[str | None, str | None]:
+    """Whom a limit is for: a group without a tenant is that group of every tenant."""
+    check_name("queue", queue)
+    if group is not None:
+        check_name("group", group)
+        tenant = "*" if tenant is None else tenant
+    if tenant is not None:
+        check_label("tenant", tenant)
+    return tenant, group
+
+
+def one_scope_of(
+    queue: str, tenant: str | None, group: str | None
+) -> tuple[str | None, str | None]:
+    if group == "*" or (tenant == "*" and group is None):
+        raise InvalidInput("pause", "pause the whole queue, or one tenant or group by name")
+    return scope_of(queue, tenant, group)
