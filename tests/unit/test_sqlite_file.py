@@ -540,3 +540,16 @@ def test_a_url_that_names_no_file_is_refused(
     with pytest.raises(tenure.InvalidInput, match="url"):
         tenure.connect(url)
     assert contents(tmp_path) == {}
+
+
+def test_books_that_were_tampered_with_stop_a_claim_and_can_be_put_right(tmp_path: Path) -> None:
+    """A lane whose head is wrong must not make a claim lose the jobs before it."""
+    with opened(tmp_path / "jobs.db") as queue:
+        queue.enqueue_many([tenure.NewJob(queue="mail", id=f"job-{n}") for n in range(3)])
+        with closing(sqlite3.connect(tmp_path / "jobs.db")) as db, db:
+            db.execute("UPDATE tenure_lanes SET head_seq = 2")
+        with pytest.raises(RuntimeError, match="tenure reconcile"):
+            queue.claim("mail", limit=2)
+        assert queue.stats("mail").ready == 3
+        queue.reconcile("mail")
+        assert [job.id for job in queue.claim("mail", limit=5)] == ["job-0", "job-1", "job-2"]

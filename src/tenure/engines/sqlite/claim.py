@@ -272,7 +272,10 @@ def _lease(tx: Transaction, op: ops.Claim, picked: list[Picked], token: int) -> 
         lane.head_known = False
     # A lane's jobs are picked from its head on: up to the last of them, none stays ready.
     if tx.db.many("delete_ready_up_to", taken) != len(jobs):
-        raise RuntimeError("a claim would have taken jobs out of line that it did not pick")
+        raise RuntimeError(
+            f"the books of {', '.join(op.queues)} do not match the jobs in line; nothing was "
+            "claimed: run `tenure reconcile QUEUE`, and report this"
+        )
     for queue, mine in groupby(picked, key=lambda pick: pick[1].tenant.queue.id):
         tx.db.named(
             "lease_jobs",
