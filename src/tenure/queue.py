@@ -280,10 +280,11 @@ class Queue:
         jobs = listed("jobs", jobs)
         if results is not None and len(results) != len(jobs):
             raise InvalidInput("results", f"{len(results)} for {len(jobs)} jobs")
-        answers = yield [
-            self._ack_op(job, None if results is None else results[n], (), keep)
-            for n, job in enumerate(jobs)
-        ]
+        if results is None:
+            answers = yield [ops.Ack(*lease_of(job), NULL, (), keep) for job in jobs]
+        else:
+            pairs = zip(jobs, results, strict=True)
+            answers = yield [self._ack_op(job, result, (), keep) for job, result in pairs]
         return _errors(answers)
 
     def _ack_op(self, job: Job | Lease, result: Any, then: Iterable[NewJob], keep: bool) -> Op:

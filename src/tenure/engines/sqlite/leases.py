@@ -76,7 +76,7 @@ def _ack_alone(tx: Transaction, row: Held, op: ops.Ack) -> Answer:
 
 
 def _text(op: ops.Ack) -> str | None:
-    return None if op.result == NULL else str(op.result, "utf-8")
+    return None if op.result is NULL or op.result == NULL else str(op.result, "utf-8")
 
 
 def fail(tx: Transaction, batch: Sequence[ops.Fail]) -> list[Answer]:
