@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from tenure import ops
+from tenure import ops, states
 from tenure.arguments import (
     Seconds,
     fail_op,
@@ -42,7 +42,6 @@ from tenure.engines import Engine, open_engine
 from tenure.errors import Closed, Duplicate, InvalidInput, JobNotFound, TenureError
 from tenure.job import (
     FINAL,
-    LIVE,
     MAX_CLAIM,
     MAX_JOBS_PER_CALL,
     NULL,
@@ -405,7 +404,9 @@ class Queue:
     ) -> Steps[int]:
         """Cancel one job (JobNotFound if there is none), some, or all that match; answers with
         how many were not finished yet."""
-        where = filter_of(queue, tuple(sorted(LIVE)), tenant, group, kind)
+        where = filter_of(
+            queue, tuple(sorted(states.sources(states.Cancelled))), tenant, group, kind
+        )
         some_jobs("cancel", jobs, queue, tenant, group, kind)
         return (yield from self._change(jobs, where, ops.Cancel))
 
@@ -423,7 +424,7 @@ class Queue:
         where = filter_of(queue, states_of(state), tenant, group, kind)
         if jobs is not None:
             some_jobs("replay", jobs, queue, tenant, group, kind)
-        elif not set(where.states) <= {State.DEAD, State.CANCELLED}:
+        elif not set(where.states) <= states.sources(states.Replayed):
             raise InvalidInput("state", "only dead and cancelled jobs can be replayed")
         return (yield from self._change(jobs, where, ops.Replay))
 
@@ -453,12 +454,12 @@ class Queue:
         """Remove jobs that ended more than `older_than` seconds ago. Dead ones stay unless asked
         for."""
         before = self._clock.now_ms() - span_ms("older_than", older_than)
-        states = states_of(state)
-        for one in states:
+        ended = states_of(state)
+        for one in ended:
             if one not in FINAL:
                 raise InvalidInput("state", f"{one.value} jobs have not ended")
         removed = 0
-        for one in states:
+        for one in ended:
             where = replace(filter_of(queue, (one,)), finished_before=before)
             removed += yield from self._change(None, where, _deleting((one,)))
         return removed
@@ -753,5 +754,5 @@ def _as_enqueued(spec: JobSpec, enqueued: ops.Enqueued) -> Job:
     )
 
 
-def _deleting(states: tuple[State, ...]) -> Callable[[tuple[str, ...]], Op]:
-    return lambda ids: ops.Delete(ids, states)
+def _deleting(only: tuple[State, ...]) -> Callable[[tuple[str, ...]], Op]:
+    return lambda ids: ops.Delete(ids, only)

@@ -182,9 +182,7 @@ class Plan:
 
 
 # A job with nothing beyond these is ready at once, and needs no row of what changes.
-_COMMON = msgspec.structs.fields(JobSpec).index(
-    next(f for f in msgspec.structs.fields(JobSpec) if f.name == "delay_ms")
-)
+_COMMON = JobSpec.__struct_fields__.index("delay_ms")
 _PLAIN = astuple(JobSpec("", "", msgspec.Raw(b"")))[_COMMON:]
 _lane_of = attrgetter("queue", "tenant", "group")
 

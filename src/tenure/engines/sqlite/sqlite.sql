@@ -432,8 +432,6 @@ SELECT queue, tenant, grp, concurrency, rate, per_ms, weight, paused FROM tenure
 WHERE ?1 IS NULL OR queue = ?1 ORDER BY queue, tenant, grp;
 -- name: limit_queue
 UPDATE tenure_queues SET paused = ?, max_leased = ?, rate = ?, per_ms = ? WHERE id = ?;
--- name: fill_bucket
-UPDATE tenure_queues SET tokens = ?, tokens_at = ? WHERE id = ?;
 -- name: tenants_of_queue
 SELECT id, tenant FROM tenure_tenants WHERE queue = ?1 AND (?2 = '*' OR tenant = ?2);
 -- name: limit_tenant
