@@ -25,7 +25,11 @@ T = TypeVar("T")
 
 
 def fail_op(
-    job: Job | Lease, error: str | BaseException, retry_in: Seconds | None, fatal: bool
+    job: Job | Lease,
+    error: str | BaseException,
+    retry_in: Seconds | None = None,
+    fatal: bool = False,
+    cancel: bool = False,
 ) -> ops.Fail:
     if isinstance(error, BaseException):
         kind = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
@@ -39,6 +43,7 @@ def fail_op(
         _clean(trace[-MAX_FAILURE_TEXT:]),
         None if retry_in is None else span_ms("retry_in", retry_in),
         bool(fatal),
+        bool(cancel),
     )
 
 

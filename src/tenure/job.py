@@ -336,10 +336,11 @@ _decode = msgspec.json.Decoder().decode
 
 
 def encode_json(field: str, value: Any, limit: int) -> msgspec.Raw:
-    """A value as JSON; what JSON cannot hold (NaN, bytes, objects) is an error, not a guess."""
+    """A value as JSON; what JSON cannot hold (NaN, bytes, objects) is an error, not a guess.
+    A msgspec.Raw is JSON already."""
     try:
         text = _encode(value)
-        if _decode(text) != value:
+        if _decode(text) != value and type(value) is not msgspec.Raw:
             # Not what came in: harmless (a tuple, a number as a key) or not (NaN, bytes). The
             # standard encoder knows, and is slower.
             text = json.dumps(
@@ -347,7 +348,7 @@ def encode_json(field: str, value: Any, limit: int) -> msgspec.Raw:
             ).encode()
     except RecursionError:
         raise InvalidPayload(field, "is nested too deeply") from None
-    except (TypeError, ValueError, OverflowError) as error:
+    except (TypeError, ValueError, OverflowError, msgspec.DecodeError) as error:
         raise InvalidPayload(field, f"is not JSON: {error}") from None
     if len(text) > limit:
         raise PayloadTooLarge(

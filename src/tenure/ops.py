@@ -11,11 +11,12 @@ from typing import Literal
 
 import msgspec
 
+from tenure import states
+from tenure.cron import CatchUp
 from tenure.errors import InvalidInput, TenureError
 from tenure.job import NULL, Job, JobSpec, State
 
 IfExists = Literal["error", "skip"]
-CatchUp = Literal["last", "all", "none"]
 
 
 class Op(msgspec.Struct, frozen=True, gc=False, tag=True, tag_field="op", omit_defaults=True):
@@ -52,7 +53,7 @@ class Ack(Op, frozen=True):
 
 
 class Fail(Op, frozen=True):
-    """The attempt failed: pending again after the backoff, or dead."""
+    """The attempt failed: pending again after the backoff, or dead, or cancelled."""
 
     id: str
     token: int
@@ -61,6 +62,13 @@ class Fail(Op, frozen=True):
     traceback: str = ""
     retry_in_ms: int | None = None
     fatal: bool = False
+    cancel: bool = False
+
+    def event(self) -> states.Failed:
+        """What happens to the job."""
+        return states.Failed(
+            self.message, self.type, self.traceback, self.retry_in_ms, self.fatal, self.cancel
+        )
 
 
 class Extend(Op, frozen=True):
@@ -332,6 +340,12 @@ class FindIds(Query, frozen=True):
     cursor: str | None = None
 
 
+class NextDue(Query, frozen=True):
+    """When the next delayed job of these queues is due or a lease of theirs ends."""
+
+    queues: tuple[str, ...]
+
+
 class GetStats(Query, frozen=True):
     """Counts of one queue or of all."""
 
@@ -384,6 +398,12 @@ class Ids(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
 
     ids: list[str]
     cursor: str | None = None
+
+
+class Due(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
+    """A time that may have passed already; None if there is nothing to wait for."""
+
+    at: int | None
 
 
 class Counts(msgspec.Struct, frozen=True):
@@ -474,6 +494,7 @@ Found = (
     Job
     | Page
     | Ids
+    | Due
     | list[QueueStats]
     | list[TenantStats]
     | list[GroupStats]

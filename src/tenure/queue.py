@@ -35,9 +35,10 @@ from tenure.arguments import (
     states_of,
     whole,
 )
+from tenure.changes import Changes
 from tenure.clock import Clock, SystemClock
 from tenure.committer import Committer
-from tenure.cron import next_tick
+from tenure.cron import CatchUp, due_tick, next_tick
 from tenure.engines import Engine, open_engine
 from tenure.errors import Closed, Duplicate, InvalidInput, JobNotFound, TenureError
 from tenure.job import (
@@ -58,7 +59,7 @@ from tenure.job import (
     prepare,
     span_ms,
 )
-from tenure.ops import CatchUp, Filter, IfExists, Limit, Op, Query, Schedule, Slot
+from tenure.ops import Filter, IfExists, Limit, Op, Query, Schedule, Slot
 from tenure.retry import Backoff
 from tenure.settings import Settings, checked, from_environment
 from tenure.steps import Steps, Wanted, Within, awaiting, blocking
@@ -85,7 +86,10 @@ class Queue:
         self._engine = engine
         self._clock = clock
         self._closed = False
-        self._committer = Committer(engine, settings.max_waiting, settings.max_waiting_bytes)
+        self.changes = Changes(engine)  # who is told when jobs may be ready or may have ended
+        self._committer = Committer(
+            engine, settings.max_waiting, settings.max_waiting_bytes, self.changes.committed
+        )
 
     def __repr__(self) -> str:
         return f"<tenure.Queue {self.settings.url}{' closed' if self._closed else ''}>"
@@ -299,10 +303,11 @@ class Queue:
         *,
         retry_in: Seconds | None = None,
         fatal: bool = False,
+        cancel: bool = False,
     ) -> Steps[State]:
-        """The attempt failed: pending again after its backoff, or `retry_in`, or dead. Answers
-        with the new state."""
-        (answer,) = yield [fail_op(job, error, retry_in, fatal)]
+        """The attempt failed: pending again after its backoff, or `retry_in`, or dead. fatal: dead
+        at once. cancel: cancelled, since it need not be done. Answers with the new state."""
+        (answer,) = yield [fail_op(job, error, retry_in, fatal, cancel)]
         return _good(answer, ops.Moved).state
 
     def _fail_many(
@@ -367,6 +372,12 @@ class Queue:
         where = filter_of(queue, states_of(state), tenant, group, kind)
         query = ops.ListJobs(where, whole("limit", limit, 1, 10_000), optional("cursor", cursor))
         return _good((yield query), ops.Page)
+
+    def _next_due(self, queues: str | Sequence[str]) -> Steps[int | None]:
+        """When the next delayed job of the queues is due or a lease of theirs ends, in
+        milliseconds since 1970; it may have passed."""
+        names = tuple(check_name("queue", name) for name in several("queues", queues))
+        return _good((yield ops.NextDue(names)), ops.Due).at
 
     def _stats(self, queue: str | None = None) -> Steps[ops.Stats]:
         """How many jobs are in each state, overall and by queue; raises QueueNotFound."""
@@ -617,14 +628,20 @@ class Queue:
         return _good((yield ops.ListSchedules()), list)
 
     def _fire(self, schedule: Schedule) -> Steps[bool]:
-        """Enqueue the job of a schedule whose time has come. Of many that try with the same
-        `next_at`, one does."""
+        """Enqueue the job of a schedule whose time has come; its run_at is that time. Of times
+        that were missed, catch_up says which count. Of many that try with the same `next_at`, one
+        does."""
         of_kind("schedule", schedule, Schedule)
-        (fresh,) = new_ids(self._clock.now_ms(), 1)
-        job = replace(schedule.job, id=fresh)
-        next_at = next_tick(schedule.cron, schedule.tz, schedule.next_at)
-        (answer,) = yield [ops.Fire(schedule.name, schedule.next_at, next_at, (job,))]
-        return _good(answer, ops.Fired).fired
+        now, job = self._clock.now_ms(), schedule.job
+        tick, next_at = due_tick(
+            schedule.cron, schedule.tz, schedule.catch_up, schedule.next_at, now
+        )
+        jobs: tuple[JobSpec, ...] = ()
+        if tick is not None:
+            (fresh,) = new_ids(now, 1)
+            jobs = (replace(job, id=fresh, delay_ms=0, run_at=tick + job.delay_ms),)
+        (answer,) = yield [ops.Fire(schedule.name, schedule.next_at, next_at, jobs)]
+        return _good(answer, ops.Fired).fired and tick is not None
 
     # Upkeep -------------------------------------------------------------------------------------
 
@@ -670,6 +687,7 @@ class Queue:
     progress, aprogress = blocking(_progress), awaiting(_progress)
     get, aget = blocking(_get), awaiting(_get)
     jobs, ajobs = blocking(_jobs), awaiting(_jobs)
+    next_due, anext_due = blocking(_next_due), awaiting(_next_due)
     stats, astats = blocking(_stats), awaiting(_stats)
     tenants, atenants = blocking(_tenants), awaiting(_tenants)
     groups, agroups = blocking(_groups), awaiting(_groups)

@@ -33,6 +33,10 @@ class Engine(Protocol):
     def read(self, query: Query) -> Found:
         """Answer from one snapshot."""
 
+    def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call `wake`, from a thread of the engine's, soon after another process changed
+        something; it may also be called for nothing. Answers with what ends it."""
+
     def close(self) -> None:
         """Give everything back. Nothing is called afterwards."""
 

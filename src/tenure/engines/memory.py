@@ -114,6 +114,7 @@ class MemoryEngine:
             ops.GetJob: self._get_job,
             ops.ListJobs: self._list_jobs,
             ops.FindIds: self._find_ids,
+            ops.NextDue: self._next_due,
             ops.GetStats: self._get_stats,
             ops.ListTenants: self._list_tenants,
             ops.ListGroups: self._list_groups,
@@ -139,6 +140,9 @@ class MemoryEngine:
     def read(self, query: Query) -> Found:
         with self._lock:
             return self._queries[type(query)](query, self._clock.now_ms())
+
+    def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
+        return lambda: None  # nobody else can reach these jobs
 
     def close(self) -> None:
         pass
@@ -437,7 +441,7 @@ class MemoryEngine:
         return ops.Ok()
 
     def _fail(self, op: ops.Fail, now: int) -> Answer:
-        event = states.Failed(op.message, op.type, op.traceback, op.retry_in_ms, op.fatal)
+        event = op.event()
         return self._give_back(op.id, op.token, event, now)
 
     def _release(self, op: ops.Release, now: int) -> Answer:
@@ -712,6 +716,12 @@ class MemoryEngine:
                 )
             ):
                 yield record
+
+    def _next_due(self, query: ops.NextDue, now: int) -> Found:
+        theirs = [r for r in self._live.values() if r.job.queue in query.queues]
+        due = [r.job.run_at for r in theirs if r.count_as == "delayed"]
+        due += [r.job.lease_until for r in theirs if r.job.lease_until is not None]
+        return ops.Due(min(due, default=None))
 
     def _get_stats(self, query: ops.GetStats, now: int) -> Found:
         if query.queue is not None and query.queue not in self._queues:

@@ -17,6 +17,7 @@ from tenure.clock import Clock
 from tenure.engines.sqlite import claim, enqueue, file, leases, operator, reads, upkeep
 from tenure.engines.sqlite.db import Db
 from tenure.engines.sqlite.transaction import Transaction
+from tenure.engines.sqlite.watch import Watch
 from tenure.errors import InvalidInput
 from tenure.ops import Answer, Found, Op, Query
 from tenure.settings import Settings
@@ -59,6 +60,8 @@ class SqliteEngine:
         self._reading = threading.Condition()
         self._reads = 0  # that are under way
         self._readers: list[sqlite3.Connection] = []
+        self._watcher: sqlite3.Connection | None = None
+        self._watch = Watch(self._version)
         self._closed = False
         self._writer: sqlite3.Connection | None = self._open_writer()
         _OPEN.add(self)
@@ -175,6 +178,19 @@ class SqliteEngine:
             if connection is not None:
                 connection.close()
 
+    def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
+        return self._watch.listen(wake)
+
+    def _version(self) -> int | None:
+        """A number that another connection's commit changes."""
+        with self._reading:  # a fork or a close waits for it
+            if self._closed:
+                return None
+            if self._watcher is None:
+                self._watcher = file.connect(self.path, self._settings.busy_timeout)
+            row = self._watcher.execute("PRAGMA data_version").fetchone()
+            return int(row[0])
+
     def close(self) -> None:
         with self._writing, self._reading:
             self._closed = True
@@ -188,6 +204,9 @@ class SqliteEngine:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+        if self._watcher is not None:
+            self._watcher.close()
+            self._watcher = None
 
 
 # Engines that must know when the process forks.

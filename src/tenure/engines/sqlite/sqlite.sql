@@ -585,6 +585,13 @@ WHERE f.seq < :before_seq
     AND (:kind IS NULL OR j.kind = :kind)
     AND (:finished_before IS NULL OR (s.state > 3 AND s.at < :finished_before))
 ORDER BY j.seq DESC LIMIT :limit;
+-- name: next_due
+SELECT min(due) FROM (
+    SELECT (SELECT min(at) FROM tenure_states INDEXED BY tenure_states_at
+        WHERE queue = q.id AND state = c.value AND state <> 2) AS due
+    FROM tenure_queues q CROSS JOIN json_each('[1, 3]') c
+    WHERE q.queue IN (SELECT value FROM json_each(?))
+);
 -- name: queues
 SELECT id, queue FROM tenure_queues ORDER BY id;
 -- name: totals
