@@ -13,6 +13,9 @@ TenureError
 ├── Conflict
 │   ├── Duplicate           the id or the unique key is held by another job
 │   └── LeaseLost           the job is no longer leased under this token
+├── JobFailed               the job that was waited for is dead or cancelled
+├── WaitTimeout             it had not ended in time (also a TimeoutError)
+├── NoCurrentJob            current_job() outside of a running job
 ├── Busy                    too much is waiting to be committed, or the store stayed locked
 ├── Closed                  the handle was closed
 └── StoreError              the store could not do its work; nothing of the operation happened
@@ -180,6 +183,40 @@ class LeaseLost(Conflict):
         )
         self.job_id = job_id
         self.state = state
+
+
+class JobFailed(TenureError):
+    """The job that was waited for is dead or cancelled."""
+
+    code = "job_failed"
+
+    def __init__(self, job_id: str, state: str, error: str | None) -> None:
+        super().__init__(
+            f"job {job_id!r} is {state}" + (f": {error}" if error else ""), id=job_id, state=state
+        )
+        self.job_id = job_id
+        self.state = state
+
+
+class WaitTimeout(TenureError, TimeoutError):
+    """The job that was waited for had not ended in time; it goes on."""
+
+    code = "wait_timeout"
+
+    def __init__(self, job_id: str, state: str, seconds: float) -> None:
+        super().__init__(
+            f"job {job_id!r} is {state} after {seconds:g} s of waiting; it goes on",
+            id=job_id,
+            state=state,
+        )
+        self.job_id = job_id
+        self.state = state
+
+
+class NoCurrentJob(TenureError):
+    """No job is being worked on here."""
+
+    code = "no_current_job"
 
 
 class Busy(TenureError):

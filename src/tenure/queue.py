@@ -84,7 +84,7 @@ class Queue:
     def __init__(self, engine: Engine, settings: Settings, clock: Clock) -> None:
         self.settings = settings
         self._engine = engine
-        self._clock = clock
+        self.clock = clock
         self._closed = False
         self.changes = Changes(engine)  # who is told when jobs may be ready or may have ended
         self._committer = Committer(
@@ -230,7 +230,7 @@ class Queue:
         return EnqueuedIds(enqueued.ids, enqueued.created)
 
     def _prepare(self, jobs: Sequence[NewJob]) -> list[JobSpec]:
-        return prepare(jobs, self._clock.now_ms(), self.settings.payload_limit)
+        return prepare(jobs, self.clock.now_ms(), self.settings.payload_limit)
 
     # Working ------------------------------------------------------------------------------------
 
@@ -464,7 +464,7 @@ class Queue:
     ) -> Steps[int]:
         """Remove jobs that ended more than `older_than` seconds ago. Dead ones stay unless asked
         for."""
-        before = self._clock.now_ms() - span_ms("older_than", older_than)
+        before = self.clock.now_ms() - span_ms("older_than", older_than)
         ended = states_of(state)
         for one in ended:
             if one not in FINAL:
@@ -612,7 +612,7 @@ class Queue:
         if job.id is not None:
             raise InvalidInput("id", "each firing makes a job of its own, with an id of its own")
         one_of("catch_up", catch_up, ("last", "all", "none"))
-        next_at = next_tick(cron, tz, self._clock.now_ms())
+        next_at = next_tick(cron, tz, self.clock.now_ms())
         (spec,) = self._prepare([job])
         schedule = Schedule(check_name("name", name), cron, spec, next_at, tz, catch_up)
         (answer,) = yield [ops.PutSchedule(schedule)]
@@ -632,7 +632,7 @@ class Queue:
         that were missed, catch_up says which count. Of many that try with the same `next_at`, one
         does."""
         of_kind("schedule", schedule, Schedule)
-        now, job = self._clock.now_ms(), schedule.job
+        now, job = self.clock.now_ms(), schedule.job
         tick, next_at = due_tick(
             schedule.cron, schedule.tz, schedule.catch_up, schedule.next_at, now
         )
