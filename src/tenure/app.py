@@ -18,6 +18,7 @@ from tenure.arguments import listed
 from tenure.clock import Clock
 from tenure.cron import CatchUp, next_tick
 from tenure.errors import InvalidInput
+from tenure.handler import Worker
 from tenure.job import NewJob, check_name, new_ids
 from tenure.queue import Queue, connect
 from tenure.runner import Post, Runner
@@ -78,9 +79,10 @@ class Tenure:
         """include: modules that declare tasks, imported before jobs are run."""
         self.tasks: dict[str, Task[Any, Any]] = {}
         self.crons: dict[str, Cron] = {}
+        self.workers: list[Worker] = []
         self.default_queue = check_name("default_queue", default_queue)
         self._include = listed("include", include)
-        self._open: Callable[[], Queue] = lambda: connect(url, settings=settings, clock=clock)
+        self._settings: dict[str, Any] = {"url": url, "settings": settings, "clock": clock}
         self._queue: Queue | None = None
         self._opening = threading.Lock()
         self.sandbox: Sandbox | None = None
@@ -95,8 +97,14 @@ class Tenure:
             return self.sandbox.queue
         with self._opening:
             if self._queue is None:
-                self._queue = self._open()
+                self._queue = connect(**self._settings)
             return self._queue
+
+    def move_to(self, url: str | None) -> None:
+        """Keep the jobs there instead; None changes nothing."""
+        if url is not None:
+            self.close()
+            self._settings = {**self._settings, "url": url}
 
     def close(self) -> None:
         """Close the store, if it was opened; it is opened again when it is next used."""
@@ -202,6 +210,10 @@ class Tenure:
 
         return declare
 
+    def register(self, worker: Worker) -> None:
+        """Have a Worker work on its queue, in every runner of this app."""
+        self.workers.append(worker)
+
     def put_schedules(self) -> None:
         """Write the schedules that were declared with @cron into the store."""
         for name, cron in self.crons.items():
@@ -272,11 +284,17 @@ class Tenure:
         self.load()
         posts = []
         known = list(dict.fromkeys(str(task.options.get("queue")) for task in self.tasks.values()))
-        chosen = known if queues is None else listed("queues", queues)
+        theirs = {worker.queue for worker in self.workers}
+        chosen = (
+            known if queues is None else [n for n in listed("queues", queues) if n not in theirs]
+        )
         if chosen:
             handlers = {name: task.handler for name, task in self.tasks.items()}
             posts.append(Post(chosen, concurrency, handlers, in_order=queues is not None))
         runner = Runner(self.queue, posts, **options)
+        for worker in self.workers:
+            if queues is None or worker.queue in queues:
+                runner.register(worker)
         runner.before_start = self.put_schedules
         return runner
 

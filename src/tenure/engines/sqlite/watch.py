@@ -6,7 +6,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 
-INTERVAL_SECONDS = 0.02  # to look costs some microseconds
+INTERVAL_SECONDS = 0.035  # a waking thread costs a hundred microseconds, the look a few
 
 
 class Watch:
