@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -24,6 +25,7 @@ from tenure.runner import Runner
 from tenure.scheduler import Scheduler
 
 ABORTED = 130
+SAME_SIGNAL_SECONDS = 0.5  # a shell or a `timeout` may pass on what the terminal sent as well
 LAST_WORDS_SECONDS = 5.0  # that an abort may take before the process ends anyway
 
 log = logging.getLogger("tenure.worker")
@@ -137,11 +139,13 @@ def _own_command() -> list[str]:
 async def _work(runner: Runner, supervised: bool) -> int:
     await runner.start()
     loop, ends = asyncio.get_running_loop(), asyncio.Event()
-    signals: list[int] = []
+    told_at: list[float] = []
 
     def stop(number: int, frame: FrameType | None = None) -> None:
-        signals.append(number)
-        if len(signals) == 1:
+        told_at.append(time.monotonic())
+        if len(told_at) > 1 and told_at[-1] - told_at[0] < SAME_SIGNAL_SECONDS:
+            return
+        if len(told_at) == 1:
             running = len(runner.running())
             log.info("stopping: %d jobs are running; once more gives them back at once", running)
             loop.call_soon_threadsafe(ends.set)
@@ -172,7 +176,7 @@ def _abort(runner: Runner) -> None:
 
 def _stop_with_parent(stop: Callable[[int], None]) -> None:
     """A supervisor that is gone, however it went, closes our standard input."""
-    while sys.stdin.buffer.read(1):
+    while os.read(0, 1):
         pass
     stop(signal.SIGTERM)
 
