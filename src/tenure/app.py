@@ -21,7 +21,7 @@ from tenure.errors import InvalidInput
 from tenure.handler import Worker
 from tenure.job import NewJob, check_name, new_ids
 from tenure.queue import Queue, connect
-from tenure.runner import Post, Runner
+from tenure.runner import Post, Runner, post_of
 from tenure.settings import Settings
 from tenure.tasks import Handle, Options, Task
 
@@ -200,8 +200,10 @@ class Tenure:
             raise InvalidInput("catch_up", f"{catch_up!r} is not one of 'last', 'all', 'none'")
 
         def declare(function: Any) -> Any:
-            task = function if isinstance(function, Task) else self.task(function)
-            job = task.using(**options).job()  # it must be callable without arguments
+            task = function if isinstance(function, Task) else self.task(**options)(function)
+            fired = task.using(**options)
+            fired.check_options()
+            job = fired.job()  # it must be callable without arguments
             own = check_name("name", name or task.name)
             if own in self.crons and self.crons[own].job.kind != task.name:
                 raise InvalidInput("name", f"two schedules are named {own!r}: give one a name=")
@@ -212,6 +214,9 @@ class Tenure:
 
     def register(self, worker: Worker) -> None:
         """Have a Worker work on its queue, in every runner of this app."""
+        if any(worker.queue == other.queue for other in self.workers):
+            raise InvalidInput("queue", f"{worker.queue!r} has another Worker already")
+        worker.handler()  # one that cannot work is an error here
         self.workers.append(worker)
 
     def put_schedules(self) -> None:
@@ -233,42 +238,59 @@ class Tenure:
 
         A job reads what came before it with `current_job().results()`.
         """
+        return self._enqueue_all(self._chained(jobs))
+
+    async def achain(self, *jobs: NewJob) -> list[Handle[Any]]:
+        """The same for a task of asyncio."""
+        return await self._aenqueue_all(self._chained(jobs))
+
+    def group(self, jobs: Iterable[NewJob], then: NewJob | None = None) -> list[Handle[Any]]:
+        """Enqueue jobs that run side by side, and one that runs when all are done, all or none. If
+        one of them fails, `if_parent_fails` of `then` says what becomes of it. Answers with the
+        handles of the jobs, and last that of `then`."""
+        return self._enqueue_all(self._grouped(jobs, then))
+
+    async def agroup(self, jobs: Iterable[NewJob], then: NewJob | None = None) -> list[Handle[Any]]:
+        """The same for a task of asyncio."""
+        return await self._aenqueue_all(self._grouped(jobs, then))
+
+    def _chained(self, jobs: Sequence[NewJob]) -> list[NewJob]:
         linked = self._with_ids(jobs)
         for before, job in itertools.pairwise(linked):
             job.after = [*job.after, str(before.id)]
-        return self._enqueue_all(linked)
+        return linked
 
-    def group(self, jobs: Iterable[NewJob], then: NewJob | None = None) -> list[Handle[Any]]:
-        """Enqueue jobs that run side by side, and one that runs when all have ended well, all or
-        none. If one of them fails, `if_parent_fails` of `then` says what becomes of it. Answers
-        with the handles of the jobs, and last that of `then`."""
+    def _grouped(self, jobs: Iterable[NewJob], then: NewJob | None) -> list[NewJob]:
         members = self._with_ids(listed("jobs", jobs))
         if then is not None:
             (last,) = self._with_ids([then])
             last.after = [*last.after, *(str(job.id) for job in members)]
             members.append(last)
-        return self._enqueue_all(members)
+        return members
 
-    def _with_ids(self, jobs: Iterable[NewJob]) -> list[NewJob]:
-        given = list(jobs)
-        for n, job in enumerate(given):
+    def _with_ids(self, jobs: Sequence[NewJob]) -> list[NewJob]:
+        for n, job in enumerate(jobs):
             if not isinstance(job, NewJob):
                 raise InvalidInput(
                     f"jobs[{n}]", f"must be a job, as task.job(...) makes it, not {job!r:.60}"
                 )
-        fresh = new_ids(self.queue.clock.now_ms(), len(given))
-        return [replace(job, id=job.id or made) for job, made in zip(given, fresh, strict=True)]
+            if job.kind not in self.tasks:
+                raise InvalidInput(f"jobs[{n}]", f"{job.kind!r} is not a task of this app")
+        fresh = new_ids(self.queue.clock.now_ms(), len(jobs))
+        return [replace(job, id=job.id or made) for job, made in zip(jobs, fresh, strict=True)]
 
     def _enqueue_all(self, jobs: list[NewJob]) -> list[Handle[Any]]:
         ids = self.queue.enqueue_many(jobs)
         self.enqueued()
-        return [self._handle(job.kind, id) for job, id in zip(jobs, ids, strict=True)]
+        return self._handles(jobs, ids)
 
-    def _handle(self, kind: str, id: str) -> Handle[Any]:
-        task = self.tasks.get(kind)
-        if task is None:
-            raise InvalidInput("jobs", f"{kind!r} is not a task of this app")
-        return Handle(task, id)
+    async def _aenqueue_all(self, jobs: list[NewJob]) -> list[Handle[Any]]:
+        ids = await self.queue.aenqueue_many(jobs)
+        await self.aenqueued()
+        return self._handles(jobs, ids)
+
+    def _handles(self, jobs: list[NewJob], ids: list[str]) -> list[Handle[Any]]:
+        return [Handle(self.tasks[job.kind], id) for job, id in zip(jobs, ids, strict=True)]
 
     # Running ------------------------------------------------------------------------------------
 
@@ -281,22 +303,24 @@ class Tenure:
     ) -> Runner:
         """What works on the jobs of the tasks. queues: only these, in this order. concurrency: how
         many run at once. For the other options see Runner."""
-        self.load()
-        posts = []
-        known = list(dict.fromkeys(str(task.options.get("queue")) for task in self.tasks.values()))
-        theirs = {worker.queue for worker in self.workers}
-        chosen = (
-            known if queues is None else [n for n in listed("queues", queues) if n not in theirs]
-        )
-        if chosen:
-            handlers = {name: task.handler for name, task in self.tasks.items()}
-            posts.append(Post(chosen, concurrency, handlers, in_order=queues is not None))
-        runner = Runner(self.queue, posts, **options)
-        for worker in self.workers:
-            if queues is None or worker.queue in queues:
-                runner.register(worker)
+        runner = Runner(self.queue, self.posts(queues, concurrency), **options)
         runner.before_start = self.put_schedules
         return runner
+
+    def posts(self, queues: Sequence[str] | None = None, concurrency: int = 10) -> list[Post]:
+        """The queues of the tasks, and those of the Workers, with what handles their jobs."""
+        self.load()
+        workers = {worker.queue: worker for worker in self.workers}
+        known = [str(task.options.get("queue")) for task in self.tasks.values()]
+        known += [cron.job.queue for cron in self.crons.values()]
+        all_of_them = list(dict.fromkeys([*known, *workers]))
+        wanted = all_of_them if queues is None else listed("queues", queues)
+        tasks = [name for name in wanted if name not in workers]
+        posts = [post_of(workers[name]) for name in wanted if name in workers]
+        if tasks:
+            handlers = {name: task.handler for name, task in self.tasks.items()}
+            posts.append(Post(tasks, concurrency, handlers, in_order=queues is not None))
+        return posts
 
     @asynccontextmanager
     async def lifespan(self, asgi_app: object = None, **options: Any) -> AsyncIterator[None]:
@@ -320,6 +344,18 @@ class Tenure:
         """The same for a task of asyncio."""
         if self.sandbox is not None and self.sandbox.eager:
             await self.sandbox.adrain()
+
+    def settle(self) -> bool:
+        """In a sandbox, run what is ready, since nobody else will; False outside of one."""
+        if self.sandbox is not None:
+            self.sandbox.drain()
+        return self.sandbox is not None
+
+    async def asettle(self) -> bool:
+        """The same for a task of asyncio."""
+        if self.sandbox is not None:
+            await self.sandbox.adrain()
+        return self.sandbox is not None
 
 
 def _where(function: Callable[..., Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import TracebackType
 
 from msgspec.structs import replace
 
@@ -47,7 +48,17 @@ def after_error(job: Job, error: BaseException, reason: str | None) -> Op | None
         return ops.Release(job.id, job.token)
     if isinstance(error, asyncio.CancelledError):
         return fail_op(job, "the task cancelled itself")
-    return fail_op(job, error)
+    return fail_op(job, error.with_traceback(_from_the_task(error.__traceback__)))
+
+
+def _from_the_task(traceback: TracebackType | None) -> TracebackType | None:
+    """The traceback without the way from the worker to the task."""
+    whole = traceback
+    while traceback is not None:
+        if not traceback.tb_frame.f_globals.get("__name__", "").startswith("tenure."):
+            return traceback
+        traceback = traceback.tb_next
+    return whole
 
 
 def timed_out(job: Job) -> Timeout:

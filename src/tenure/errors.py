@@ -56,7 +56,9 @@ class TenureError(Exception):
 
 
 def _rebuilt(kind: type[TenureError], args: tuple[object, ...]) -> TenureError:
-    return kind.__new__(kind, *args)
+    error = kind.__new__(kind, *args)
+    error.args = args  # an OSError does not take them from there
+    return error
 
 
 class InvalidInput(TenureError, ValueError):

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Collection
 
 from tenure.errors import LeaseLost, NotFound, TenureError
+from tenure.job import Lease
 from tenure.queue import Queue
 from tenure.run import Run
 
@@ -27,16 +28,26 @@ class Keeper:
         lease: float,
         runs: Callable[[], Collection[Run]],
         overdue: Callable[[Run], None],
+        untold: Callable[[], Collection[Lease]],
     ) -> None:
+        """untold: leases of jobs that have ended without the store knowing it yet."""
         self._queue = queue
         self._lease = lease
         self._interval = min(lease / 3, LONGEST_INTERVAL)
         self._runs = runs
         self._overdue = overdue
+        self._untold = untold
+        self._looked_at_ms = queue.clock.now_ms()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="tenure-keeper", daemon=True)
 
+    @property
+    def overslept(self) -> bool:
+        """Whether leases may have run out, because the whole process was put to sleep."""
+        return self._queue.clock.now_ms() - self._looked_at_ms > self._lease * 1000
+
     def start(self) -> None:
+        self._looked_at_ms = self._queue.clock.now_ms()
         self._thread.start()
 
     def stop(self) -> None:
@@ -54,18 +65,23 @@ class Keeper:
 
     def look(self) -> None:
         """Renew what is old enough, and see to what is overdue."""
-        now = self._queue.clock.monotonic()
+        now, all_of_them = self._queue.clock.monotonic(), self.overslept
+        self._looked_at_ms = self._queue.clock.now_ms()
         running = [run for run in self._runs() if not run.ended]
+        old = [run for run in running if all_of_them or now - run.kept_at >= self._interval]
+        for start in range(0, len(old), MOST_AT_ONCE):
+            self._renew(old[start : start + MOST_AT_ONCE], now)
+        if untold := self._untold():
+            self._queue.extend_many(list(untold), self._lease)  # if one was told meanwhile, good
         for run in running:
             if run.deadline is not None and now > run.deadline + OVERDUE_SECONDS:
                 self._overdue(run)
-        old = [run for run in running if now - run.kept_at >= self._interval and not run.ended]
-        for start in range(0, len(old), MOST_AT_ONCE):
-            some = old[start : start + MOST_AT_ONCE]
-            answers = self._queue.extend_many([run.job for run in some], self._lease)
-            for run, error in zip(some, answers, strict=True):
-                if error is None:
-                    run.kept_at = now
-                elif isinstance(error, LeaseLost | NotFound) and not run.ended:
-                    log.warning("job %s was lost, its handler is stopped: %s", run.job.id, error)
-                    run.stop("lost")
+
+    def _renew(self, runs: list[Run], now: float) -> None:
+        answers = self._queue.extend_many([run.job for run in runs], self._lease)
+        for run, error in zip(runs, answers, strict=True):
+            if error is None:
+                run.kept_at = now
+            elif isinstance(error, LeaseLost | NotFound) and not run.ended and run.reason is None:
+                log.warning("job %s was lost, its handler is stopped: %s", run.job.id, error)
+                run.stop("lost")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
+import contextvars
 import importlib
 import multiprocessing
+import os
 import signal
 import threading
+import weakref
 from collections.abc import Callable
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from tenure.attempt import after_error, after_return
@@ -40,8 +44,11 @@ class Processes:
         what is to be said of the job."""
         with self._lock:
             child = self._idle.pop() if self._idle else None
-        if child is None or not child.process.is_alive():
-            child = Child(self._settings)
+        try:
+            if child is None or not child.process.is_alive():
+                child = Child(self._settings)
+        except Exception as error:  # no more processes can be had
+            return after_error(run.job, error, run.reason)
         run.can_be_interrupted_by(child.process.kill)
         try:
             op = child.attempt(run)
@@ -81,6 +88,8 @@ class Child:
             target=serve, args=(theirs, settings), name="tenure-process", daemon=True
         )
         self.process.start()
+        self.parent = os.getpid()
+        _CHILDREN.add(self)
         theirs.close()
 
     def attempt(self, run: Run) -> Op | None:
@@ -94,9 +103,25 @@ class Child:
                 return op
 
 
+_CHILDREN: weakref.WeakSet[Child] = weakref.WeakSet()
+
+
+@atexit.register
+def _kill_all() -> None:
+    """Those of a program that ends without stopping its runner: they heed no SIGTERM, which
+    multiprocessing would send, and then wait for them."""
+    for child in list(_CHILDREN):
+        if child.parent == os.getpid():  # not in a fork
+            child.process.kill()
+
+
 def serve(pipe: Connection, settings: Settings) -> None:
     """What the process does: run the jobs that it is sent, until its parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    # The parent decides, also where a terminal or a service manager signals all processes. Not
+    # SIG_IGN, which programs that a task starts would inherit.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, frame: None)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     queue = connect(settings=settings)
     while True:
         try:
@@ -105,11 +130,19 @@ def serve(pipe: Connection, settings: Settings) -> None:
             return
         CURRENT.set(CurrentJob(job, queue, lambda _, *value: pipe.send(("progress", value))))
         try:
-            value = find(module, qualname)(job)
+            value = contextvars.copy_context().run(find(module, qualname), job)
             op = after_return(job, value, None, settings.payload_limit)
         except BaseException as error:
             op = after_error(job, error, None)
         pipe.send(("ended", op))
+
+
+def _end_with_parent() -> None:
+    """Another worker will run the job of one that was killed; two at once help nobody."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)
 
 
 def find(module: str, qualname: str) -> Callable[[Job], Any]:

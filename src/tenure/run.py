@@ -7,10 +7,14 @@ import contextvars
 import ctypes
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 
+from tenure.attempt import after_error, after_return
 from tenure.current import CURRENT, CurrentJob, Report
 from tenure.handler import Handler
 from tenure.job import Job
+from tenure.ops import Op
 from tenure.queue import Queue
 
 
@@ -21,7 +25,10 @@ class Stopped(BaseException):
 class Run(CurrentJob):
     """A job that is being worked on, and how it can be ended."""
 
-    __slots__ = ("_ended", "_interrupt", "_lock", "deadline", "handler", "kept_at", "timer")
+    __slots__ = (
+        *("_ended", "_interrupt", "_lock"),
+        *("came_to", "deadline", "handler", "kept_at", "timer"),
+    )
 
     def __init__(
         self, job: Job, handler: Handler, queue: Queue, report: Report, now: float
@@ -31,6 +38,7 @@ class Run(CurrentJob):
         self.timer: asyncio.TimerHandle | None = None
         self.deadline: float | None = None  # on the runner's clock
         self.kept_at = now  # when its lease was last renewed
+        self.came_to: Op | None = None  # what is to be said, once its thread has ended
         self._interrupt: Callable[[], object] | None = None
         self._ended = False
         self._lock = threading.Lock()
@@ -59,25 +67,42 @@ class Run(CurrentJob):
             return first
 
 
-def call_in_thread(run: Run) -> object:
-    """Call a plain handler in this thread, so that it can be interrupted."""
-    thread = threading.get_ident()
+async def attempt(run: Run, payload_limit: int) -> Op | None:
+    """Await a handler that runs in the loop; answers with what is to be said of the job."""
+    CURRENT.set(run)
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None
+    run.can_be_interrupted_by(partial(_in_loop, loop, task.cancel))
+    try:
+        value = await run.handler.call(run.job)
+        return after_return(run.job, value, run.reason, payload_limit)
+    except BaseException as error:
+        return after_error(run.job, error, run.reason)
+    finally:
+        run.can_be_interrupted_by(None)
 
-    def interrupt() -> None:
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(
-            ctypes.c_ulong(thread), ctypes.py_object(Stopped)
-        )
 
-    def uninterrupt() -> None:
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), None)
+def attempt_in_thread(run: Run, payload_limit: int) -> Op | None:
+    """Call a plain handler in this thread, so that it can be interrupted from another."""
+    thread = ctypes.c_ulong(threading.get_ident())
+    raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
 
     def call() -> object:
         CURRENT.set(run)
         return run.handler.call(run.job)
 
-    run.can_be_interrupted_by(interrupt)
     try:
-        return contextvars.copy_context().run(call)
-    finally:
-        run.can_be_interrupted_by(None)
-        uninterrupt()  # one that was sent and has not arrived is not meant for the next job
+        try:  # it may be raised from the next line on
+            run.can_be_interrupted_by(lambda: raise_in(thread, ctypes.py_object(Stopped)))
+            value = contextvars.copy_context().run(call)
+        finally:
+            run.can_be_interrupted_by(None)
+            raise_in(thread, None)  # one that has not arrived is not meant for the next job
+        return after_return(run.job, value, run.reason, payload_limit)
+    except BaseException as error:
+        return after_error(run.job, error, run.reason)
+
+
+def _in_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
+    with suppress(RuntimeError):  # the loop was closed: there is nobody to tell
+        loop.call_soon_threadsafe(call)

@@ -7,25 +7,29 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from typing import TypeVar
 
 from tenure import ops
 from tenure.arguments import Seconds, fail_op, whole
-from tenure.attempt import after_error, after_return, timed_out
-from tenure.current import CURRENT, CurrentJob
+from tenure.attempt import timed_out
+from tenure.current import CurrentJob
 from tenure.errors import Busy, Closed, InvalidInput, StoreError, TenureError
 from tenure.handler import Handler, Worker
-from tenure.job import MAX_CLAIM, Job, check_name, span_ms
+from tenure.job import MAX_CLAIM, Job, Lease, check_name, span_ms
 from tenure.keeper import Keeper
 from tenure.ops import Answer, Op
 from tenure.processes import Processes
 from tenure.queue import Queue, default_worker
-from tenure.run import Run, call_in_thread
+from tenure.run import Run, attempt, attempt_in_thread
 from tenure.scheduler import Scheduler
 from tenure.threads import Threads
 
 log = logging.getLogger("tenure.worker")
+
+T = TypeVar("T")
 
 AFTER_GRACE_SECONDS = 2.0  # that handlers get to end once they are told to
 LOOK_AHEAD_SECONDS = 0.05  # that lie between two looks at what is due next
@@ -56,6 +60,7 @@ class Post:
         self._in_order = in_order
         self.runs: dict[int, Run] = {}  # whose handlers have not ended, also if they were given up
         self.to_tell: list[Op] = []  # what the store does not know yet
+        self.telling: list[Op] = []  # what is on its way to the store
         self.reports: dict[str, Op] = {}  # of progress, the last of each job
         self.look = True  # whether something may be ready
         self.looked_ahead_at = -1.0
@@ -80,9 +85,29 @@ class Post:
 
     def take(self) -> list[Op]:
         """What is to be told, like next to like."""
-        batch = [*self.reports.values(), *sorted(self.to_tell, key=lambda op: type(op).__name__)]
-        self.reports, self.to_tell = {}, []
-        return batch
+        reports, self.reports = self.reports, {}
+        to_tell, self.to_tell = self.to_tell, []
+        return [*reports.values(), *sorted(to_tell, key=lambda op: type(op).__name__)]
+
+    @property
+    def untold(self) -> list[Lease]:
+        """Whose jobs have ended without the store knowing it yet. For any thread."""
+        return [
+            Lease(op.id, op.token)
+            for op in [*self.to_tell, *self.telling]
+            if isinstance(op, ops.Ack | ops.Fail | ops.Release)
+        ]
+
+
+def post_of(worker: Worker) -> Post:
+    """The post of a Worker: all jobs of its queue."""
+    return Post(
+        [worker.queue],
+        worker.concurrency,
+        {},
+        default=worker.handler(),
+        poll_interval=worker.poll_interval,
+    )
 
 
 class Signal:
@@ -153,14 +178,19 @@ class Runner:
         self._grace = span_ms("grace", grace) / 1000
         self._burst = burst
         self._left = None if max_jobs is None else whole("max_jobs", max_jobs, 1, 10**12)
+        self._asked_for = 0  # jobs of claims that are under way
         self._payload_limit = queue.settings.payload_limit
         self._stopping = False
         self._serving: list[asyncio.Task[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()  # asyncio itself keeps no hold of them
-        self._keeper = Keeper(queue, self._lease_ms / 1000, self.running, self._overdue)
+        self._keeper = Keeper(
+            queue, self._lease_ms / 1000, self.running, self._overdue, self._untold
+        )
         self._scheduler = Scheduler(queue, self.name) if schedule else None
         self._processes = Processes(queue.settings)
         self._threads = Threads()
+        # Not asyncio's own, which handlers may keep busy for as long as they like.
+        self._aside = ThreadPoolExecutor(thread_name_prefix="tenure-runner")
         self._from_threads: deque[tuple[Post, Run, Op | None]] = deque()
         self._collecting = False
         self._unlisten: Callable[[], None] = lambda: None
@@ -171,16 +201,7 @@ class Runner:
             raise InvalidInput("worker", "register it before the runner is started")
         if any(worker.queue in post.queues for post in self._posts):
             raise InvalidInput("queue", f"{worker.queue!r} has tasks or another Worker already")
-        handler = worker.handler()
-        self._posts.append(
-            Post(
-                [worker.queue],
-                worker.concurrency,
-                {},
-                default=handler,
-                poll_interval=worker.poll_interval,
-            )
-        )
+        self._posts.append(post_of(worker))
 
     # Starting and stopping ----------------------------------------------------------------------
 
@@ -209,7 +230,9 @@ class Runner:
     async def wait(self) -> None:
         """Until there is nothing more to do, which only burst and max_jobs bring about, or it was
         stopped."""
-        await asyncio.gather(*self._serving)
+        if self._serving:  # not gather(), which would cancel them together with its caller
+            await asyncio.wait(self._serving, return_when=asyncio.FIRST_EXCEPTION)
+            self._raise_what_ended_it()
 
     async def run(self) -> None:
         """Start, work until the end, and stop."""
@@ -218,6 +241,11 @@ class Runner:
             await self.wait()
         finally:
             await self.stop()
+
+    @property
+    def patience(self) -> float:
+        """The seconds within which stop() has given every job back, if the loop runs."""
+        return self._grace + 2 * AFTER_GRACE_SECONDS
 
     def stop_soon(self) -> None:
         """Claim no more. Must be called in the runner's loop."""
@@ -232,46 +260,66 @@ class Runner:
         seconds = self._grace if grace is None else span_ms("grace", grace) / 1000
         if self._serving:
             _, late = await asyncio.wait(self._serving, timeout=seconds)
-            if late:
+            if late or self.running() or self._untold():
                 await self._give_back()
         self._unlisten()
         if self._scheduler is not None:
-            await asyncio.to_thread(self._scheduler.stop)
+            await self._in_thread(self._scheduler.stop)
         if self._serving:
-            await asyncio.to_thread(self._keeper.stop)
+            await self._in_thread(self._keeper.stop)
             self._threads.close()
-            await asyncio.to_thread(self._processes.close)
-        for task in self._serving:
-            if task.done() and not task.cancelled() and task.exception() is not None:
-                raise task.exception()  # type: ignore[misc]
+            await self._in_thread(self._processes.close)
+        self._aside.shutdown(wait=False)
+        self._raise_what_ended_it()
         log.info("worker %s has stopped; it handled %d jobs", self.name, self.handled)
+
+    def _raise_what_ended_it(self) -> None:
+        for task in self._serving:
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                raise error
+
+    async def _in_thread(self, call: Callable[..., T], *args: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._aside, call, *args)
 
     async def _give_back(self) -> None:
         """The grace time is over."""
         running = self.running()
-        log.warning("%d jobs did not end in time and are given back", len(running))
+        if running:
+            log.warning("%d jobs did not end in time and are given back", len(running))
         for run in running:
             run.stop("stop")
         _, late = await asyncio.wait(self._serving, timeout=AFTER_GRACE_SECONDS)
-        if late:
-            self.give_up()
+        if late or self.running() or self._untold():
+            await self._in_thread(self.give_up)
             await asyncio.wait(self._serving, timeout=AFTER_GRACE_SECONDS)
+            if untold := self._untold():
+                log.error("what became of %d jobs could not be stored", len(untold))
             for task in self._serving:
                 task.cancel()
 
     def give_up(self) -> None:
-        """Give all jobs back at once, whatever their handlers do. For any thread."""
-        for run in [run for run in self.running() if run.end()]:
-            try:
-                self.queue.release(run.job)
-            except TenureError as error:
-                log.warning("job %s could not be given back: %s", run.job.id, error)
+        """Tell what has ended, and give the rest back at once, whatever their handlers do. For
+        any thread."""
+        batch = [op for post in self._posts for op in post.take()]
+        ended = [run for run in self.running() if run.end()]
+        batch += [run.came_to or ops.Release(run.job.id, run.token) for run in ended]
+        try:
+            for op, answer in zip(batch, self.queue.do(batch), strict=True):
+                if isinstance(answer, TenureError):
+                    self._complain(op, answer)
+        except TenureError as error:
+            log.warning("%d jobs could not be given back: %s", len(batch), error)
+        except Exception:
+            log.exception("%d jobs could not be given back", len(batch))
         for post in self._posts:
             self._soon(post.changed.set)
 
     def running(self) -> list[Run]:
         """What is being worked on. For any thread."""
         return [run for post in self._posts for run in post.runs.copy().values() if not run.ended]
+
+    def _untold(self) -> list[Lease]:
+        return [lease for post in self._posts for lease in post.untold]
 
     # Serving ------------------------------------------------------------------------------------
 
@@ -296,12 +344,12 @@ class Runner:
         """How many jobs to claim now."""
         if self._stopping or not post.look:
             return 0
-        return post.room if self._left is None else min(post.room, self._left)
+        return post.room if self._left is None else min(post.room, self._left - self._asked_for)
 
     def _is_over(self, post: Post) -> bool:
-        if self._stopping or self._left == 0:
-            return not post.busy
-        return self._burst and not any(p.look or p.busy or p.to_tell for p in self._posts)
+        if self._burst and not any(p.look or p.busy or p.to_tell or p.telling for p in self._posts):
+            self.stop_soon()  # all end together, whatever comes from here on
+        return (self._stopping or self._left == 0) and not post.busy
 
     async def _idle_seconds(self, post: Post) -> float | None:
         """How long to wait if nothing happens: until something is due, or for the next look."""
@@ -313,22 +361,46 @@ class Runner:
         post.looked_ahead_at = clock.monotonic()
         longest = post.poll_interval or self._poll_interval
         try:
-            due = await self.queue.anext_due(post.queues)
+            due = await self._in_thread(self.queue.next_due, post.queues)
         except TenureError as error:
             log.warning("worker %s could not look ahead: %s", self.name, error)
+            return longest
+        except Exception:
+            log.exception("worker %s could not look ahead", self.name)
             return longest
         return longest if due is None else min(max(due - clock.now_ms(), 1) / 1000, longest)
 
     async def _exchange(self, post: Post, room: int) -> None:
-        batch = post.take()
+        if room and self._keeper.overslept:
+            await self._renew_first()
+        batch = post.telling = post.take()
         if room:
             post.look = False  # what comes from here on sets it again
             batch.append(ops.Claim(post.next_order(), self.name, self._lease_ms, room))
-        for op, answer in zip(batch, await self._commit(batch), strict=True):
+        self._asked_for += room
+        try:
+            answers = await self._commit(batch)
+        except BaseException:
+            post.to_tell += [op for op in batch if not isinstance(op, ops.Claim | ops.Progress)]
+            raise
+        finally:
+            post.telling = []
+            self._asked_for -= room
+        for op, answer in zip(batch, answers, strict=True):
             if isinstance(answer, ops.Leased):
                 self._begin(post, answer.jobs, room)
             elif isinstance(answer, TenureError):
                 self._complain(op, answer)
+        if room and self._left is not None:
+            for other in self._posts:
+                other.changed.set()  # there may be some left for it
+
+    async def _renew_first(self) -> None:
+        """After a sleep of the whole process, our own claim would take our own jobs from us."""
+        try:
+            await self._in_thread(self._keeper.look)
+        except Exception as error:
+            log.warning("leases could not be renewed: %s", error)
 
     async def _commit(self, batch: list[Op]) -> list[Answer]:
         """Have it committed, however long the store is away."""
@@ -359,12 +431,17 @@ class Runner:
     def _begin(self, post: Post, jobs: list[Job], room: int) -> None:
         if len(jobs) == room:
             post.look = True  # there may be more
-        if self._stopping:
+        # What the claim took, or the loop was blocked for, has gone from the lease.
+        lost_ms = self._lease_ms - self._lease_left_ms(jobs)
+        too_late = lost_ms > self._lease_ms * 2 / 3
+        if self._stopping or too_late:
+            if too_late:
+                log.warning("%d jobs were claimed too long ago, they are given back", len(jobs))
             post.to_tell += [ops.Release(job.id, job.token) for job in jobs]
             return
         if self._left is not None:
             self._left -= len(jobs)
-        now = self.queue.clock.monotonic()
+        kept_at = self.queue.clock.monotonic() - lost_ms / 1000
         for job in jobs:
             handler = post.handler_of(job)
             if handler is None:
@@ -372,13 +449,18 @@ class Runner:
                 known = f"this worker has no task named {job.kind!r}"
                 post.to_tell.append(fail_op(job, known))
             else:
-                self._start(post, job, handler, now)
+                self._start(post, job, handler, kept_at)
 
-    def _start(self, post: Post, job: Job, handler: Handler, now: float) -> None:
-        run = Run(job, handler, self.queue, partial(self._report, post), now)
+    def _lease_left_ms(self, jobs: list[Job]) -> int:
+        """Of jobs of one claim, which have one lease."""
+        until = jobs[0].lease_until if jobs else None
+        return self._lease_ms if until is None else until - self.queue.clock.now_ms()
+
+    def _start(self, post: Post, job: Job, handler: Handler, kept_at: float) -> None:
+        run = Run(job, handler, self.queue, partial(self._report, post), kept_at)
         post.runs[id(run)] = run
         if job.timeout_ms is not None:
-            run.deadline = now + job.timeout_ms / 1000
+            run.deadline = self.queue.clock.monotonic() + job.timeout_ms / 1000
             run.timer = self._loop.call_later(job.timeout_ms / 1000, run.stop, "timeout")
         if handler.place == "loop":
             task = self._loop.create_task(self._attempt(post, run))
@@ -388,27 +470,18 @@ class Runner:
             self._threads.submit(partial(self._attempt_in_thread, post, run))
 
     async def _attempt(self, post: Post, run: Run) -> None:
-        CURRENT.set(run)
-        task = asyncio.current_task()
-        assert task is not None
-        run.can_be_interrupted_by(partial(self._soon, task.cancel))
-        try:
-            value = await run.handler.call(run.job)
-            op = after_return(run.job, value, run.reason, self._payload_limit)
-        except BaseException as error:
-            op = after_error(run.job, error, run.reason)
-        run.can_be_interrupted_by(None)
-        self._finish(post, run, op)
+        self._finish(post, run, await attempt(run, self._payload_limit))
 
     def _attempt_in_thread(self, post: Post, run: Run) -> None:
         try:
             if run.handler.place == "process":
                 op = self._processes.attempt(run)
             else:
-                value = call_in_thread(run)
-                op = after_return(run.job, value, run.reason, self._payload_limit)
-        except BaseException as error:
-            op = after_error(run.job, error, run.reason)
+                op = attempt_in_thread(run, self._payload_limit)
+        except BaseException as error:  # not of the handler: of what runs it
+            log.exception("job %s (%s) could not be run", run.job.id, run.handler.name)
+            op = fail_op(run.job, error)
+        run.came_to = op
         self._from_threads.append((post, run, op))
         if not self._collecting:
             self._collecting = True
@@ -435,7 +508,10 @@ class Runner:
         """It was told to end because its time is over, and does not. For the keeper's thread."""
         if run.end():
             log.error("job %s (%s) does not end, and is given up", run.job.id, run.handler.name)
-            self.queue.fail(run.job, timed_out(run.job))
+            try:
+                self.queue.fail(run.job, timed_out(run.job))
+            except TenureError as error:
+                log.warning("job %s could not be failed: %s", run.job.id, error)
 
     def _report(self, post: Post, run: CurrentJob, percent: int, note: str | None) -> None:
         op = ops.Progress(run.job.id, run.token, percent, note)

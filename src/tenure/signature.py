@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from tenure.errors import InvalidInput, InvalidPayload
-from tenure.job import encode_json
+from tenure.job import NULL, encode_json
 
 
 def _encode_special(value: Any) -> Any:
@@ -34,6 +34,7 @@ def _decode_special(kind: type, value: Any) -> Any:
 
 
 _encode = msgspec.json.Encoder(enc_hook=_encode_special).encode
+_NO_ARGUMENTS = msgspec.Raw(b"{}")
 _UNREADABLE = (msgspec.ValidationError, msgspec.DecodeError, NotImplementedError, TypeError)
 
 
@@ -78,10 +79,12 @@ class Signature:
 
     def decode(self, payload: msgspec.Raw) -> tuple[list[Any], dict[str, Any]]:
         """A payload as the arguments of a call; raises InvalidInput."""
-        if not self._parameters and payload in (b"{}", b"null"):
+        if payload == NULL:
+            payload = _NO_ARGUMENTS
+        if not self._parameters and payload == _NO_ARGUMENTS:
             return [], {}
         try:
-            values = self._decoder.decode(b"{}" if payload == b"null" else payload)
+            values = self._decoder.decode(payload)
         except (*_UNREADABLE, ValueError) as error:
             raise InvalidInput(self._name, f"the payload does not fit: {_plain(error)}") from None
         args: list[Any] = []

@@ -59,6 +59,8 @@ class App(Protocol):
     def queue(self) -> Queue: ...
     def enqueued(self) -> None: ...
     async def aenqueued(self) -> None: ...
+    def settle(self) -> bool: ...
+    async def asettle(self) -> bool: ...
 
 
 _NOT_OF_THE_JOB = {"if_exists", "connection"}
@@ -242,6 +244,8 @@ class Handle(Generic[R]):
     def wait(self, timeout: Seconds | None = None) -> R:
         """Wait until the job has ended and answer with its result. Raises JobFailed if it is dead
         or cancelled, WaitTimeout if it takes longer."""
+        if self.task.app.settle():
+            return self._result_now(self.job())
         changed = threading.Event()
         stop = self._queue.changes.listen(lambda queues: changed.set())
         try:
@@ -257,6 +261,8 @@ class Handle(Generic[R]):
 
     async def awaited(self, timeout: Seconds | None = None) -> R:
         """The same for a task of asyncio."""
+        if await self.task.app.asettle():
+            return self._result_now(await self.ajob())
         loop, changed = asyncio.get_running_loop(), asyncio.Event()
         stop = self._queue.changes.listen(lambda queues: _set_soon(loop, changed))
         try:
@@ -266,12 +272,16 @@ class Handle(Generic[R]):
                 job = await self.ajob()
                 if job.state in FINAL:
                     return self._result(job)
-                try:
-                    await asyncio.wait_for(changed.wait(), patience.next_look(job))
-                except TimeoutError:
-                    continue
+                seconds = patience.next_look(job)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(changed.wait(), seconds)
         finally:
             stop()
+
+    def _result_now(self, job: Job) -> R:
+        if job.state not in FINAL:
+            raise WaitTimeout(job.id, job.state.value, 0)
+        return self._result(job)
 
     def _result(self, job: Job) -> R:
         if job.state is not State.DONE:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections.abc import Callable
+
+log = logging.getLogger("tenure.worker")
 
 
 class Threads:
@@ -25,7 +28,12 @@ class Threads:
         self._inbox.put(call)
         if more:
             name = f"tenure-worker-{self._count}"
-            threading.Thread(target=self._serve, name=name, daemon=True).start()
+            try:
+                threading.Thread(target=self._serve, name=name, daemon=True).start()
+            except RuntimeError as error:  # no more threads can be had: it waits for its turn
+                with self._lock:
+                    self._count -= 1
+                log.warning("%s; %d threads do the work", error, self._count)
 
     def close(self) -> None:
         """Let each thread end when it is done with what it does."""

@@ -17,6 +17,16 @@ from tenure import queue as queue_module
 
 PROMISED = {
     "opening a queue": ["connect", "Queue", "Settings"],
+    "tasks and what runs them": [
+        "Tenure",
+        "Task",
+        "Handle",
+        "Worker",
+        "Runner",
+        "current_job",
+        "CurrentJob",
+    ],
+    "what a task may return or raise": ["Outcome", "Snooze", "Retry", "Cancel", "Dead"],
     "jobs": ["NewJob", "Job", "Lease", "State", "Failure"],
     "retries": ["Backoff", "fixed", "linear", "quadratic", "exponential"],
     "what is answered": [
@@ -46,6 +56,9 @@ PROMISED = {
         "Conflict",
         "Duplicate",
         "LeaseLost",
+        "JobFailed",
+        "WaitTimeout",
+        "NoCurrentJob",
         "Busy",
         "Closed",
         "StoreError",

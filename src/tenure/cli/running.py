@@ -17,9 +17,10 @@ from typing import Any
 import click
 
 from tenure.app import Tenure
-from tenure.cli.app import App, pass_app
+from tenure.cli.app import App, json_option, pass_app
 from tenure.cli.params import duration, target
 from tenure.cli.supervisor import Supervisor
+from tenure.cli.tables import words
 from tenure.queue import default_worker
 from tenure.runner import Runner
 from tenure.scheduler import Scheduler
@@ -27,6 +28,7 @@ from tenure.scheduler import Scheduler
 ABORTED = 130
 SAME_SIGNAL_SECONDS = 0.5  # a shell or a `timeout` may pass on what the terminal sent as well
 LAST_WORDS_SECONDS = 5.0  # that an abort may take before the process ends anyway
+LEAVING_SECONDS = 2.0  # that a process may take to end once its runner has stopped
 
 log = logging.getLogger("tenure.worker")
 
@@ -88,8 +90,9 @@ log_level = click.option(
     show_default=True,
     help="Fire schedules and look after the store, too.",
 )
-@click.option("--supervised", is_flag=True, hidden=True)
+@click.option("--supervised", is_flag=True, hidden=True, help="Started by a supervisor.")
 @log_level
+@json_option
 @pass_app
 def worker(
     app: App,
@@ -116,19 +119,22 @@ def worker(
     if processes > 1 or reload:
         again = options["max_jobs"] is not None and not options["burst"]
         code = Supervisor(_own_command(), processes, reload=reload, again=again).run()
+        app.answer({"exit_code": code}, lambda: words("All processes have ended."))
         sys.exit(code)
     named = None if queues is None else [name.strip() for name in queues.split(",")]
     tasks.move_to(app.url)
     with tasks:
         runner = tasks.runner(queues=named, **options)
-        code = asyncio.run(_work(runner, supervised))
-    sys.exit(code)
+        asyncio.run(_work(runner, supervised))
+    value = {"worker": runner.name, "handled": runner.handled}
+    if not supervised:
+        app.answer(value, lambda: words(f"{runner.handled:,} jobs were handled."))
 
 
 def _own_command() -> list[str]:
     """This command, as a supervisor starts it."""
     arguments = list(sys.argv[1:])
-    for name, takes in (("--processes", True), ("--reload", False)):
+    for name, takes in (("--processes", True), ("--reload", False), ("--json", False)):
         while name in arguments:
             at = arguments.index(name)
             del arguments[at : at + 1 + takes]
@@ -136,21 +142,21 @@ def _own_command() -> list[str]:
     return [sys.executable, "-m", "tenure", *arguments, "--supervised"]
 
 
-async def _work(runner: Runner, supervised: bool) -> int:
+async def _work(runner: Runner, supervised: bool) -> None:
     await runner.start()
-    loop, ends = asyncio.get_running_loop(), asyncio.Event()
+    loop, ends, stopped = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
     told_at: list[float] = []
 
     def stop(number: int, frame: FrameType | None = None) -> None:
         told_at.append(time.monotonic())
         if len(told_at) > 1 and told_at[-1] - told_at[0] < SAME_SIGNAL_SECONDS:
             return
+        # The loop may be blocked by what runs in it: only what is graceful depends on it. And a
+        # signal may come while something is written to the log: that is left to the threads.
         if len(told_at) == 1:
-            running = len(runner.running())
-            log.info("stopping: %d jobs are running; once more gives them back at once", running)
             loop.call_soon_threadsafe(ends.set)
+            threading.Thread(target=_see_to_the_end, args=(runner, stopped), daemon=True).start()
         else:
-            # The loop may be blocked by what runs in it: this must not depend on it.
             threading.Thread(target=_abort, args=(runner,), daemon=True).start()
 
     with _on_signals(stop):
@@ -163,8 +169,22 @@ async def _work(runner: Runner, supervised: bool) -> int:
         finally:
             ended.cancel()
             await runner.stop()
+            stopped.set()
         await worked
-    return 0
+
+
+def _see_to_the_end(runner: Runner, stopped: threading.Event) -> None:
+    """A task that blocks the loop, or takes no notice when it is cancelled, or leaves a thread
+    behind, would keep the process alive for as long as it likes."""
+    running = len(runner.running())
+    log.info("stopping: %d jobs are running; once more gives them back at once", running)
+    if not stopped.wait(runner.patience + 1):
+        log.warning("the event loop is blocked: %d jobs are given back", len(runner.running()))
+        runner.give_up()
+    else:
+        time.sleep(LEAVING_SECONDS)
+        log.warning("tasks that were given up keep the process from ending: it ends now")
+    os._exit(0)
 
 
 def _abort(runner: Runner) -> None:
@@ -194,6 +214,7 @@ def _on_signals(stop: Callable[[int, FrameType | None], None]) -> Iterator[None]
 @click.command()
 @click.argument("tasks", metavar="[MODULE:APP]", type=target, required=False)
 @log_level
+@json_option
 @pass_app
 def scheduler(app: App, tasks: Tenure | None, log_level: str) -> None:
     """Fire schedules, and look after the store, without working on jobs.
@@ -218,3 +239,4 @@ def scheduler(app: App, tasks: Tenure | None, log_level: str) -> None:
         while not stopped.wait(1):
             pass
         works.stop()
+    app.answer({"scheduler": default_worker()}, lambda: words("The scheduler has stopped."))

@@ -36,6 +36,7 @@ class Supervisor:
         self._signals: list[int] = []
         self._passed_on = 0
         self._seen = dict(_sources()) if reload else {}
+        self._outdated: set[int] = set()  # who was told to end because a file changed
 
     def run(self) -> int:
         """Until all have ended; answers with the worst of their exit codes."""
@@ -72,11 +73,15 @@ class Supervisor:
         """Replace one that is gone, or answer with the exit code with which it ended for good."""
         self._children.remove(child)
         code = child.returncode if child.returncode >= 0 else 128 - child.returncode
-        if self._signals or (code == 0 and not self._again):
-            return code
-        if code:
+        outdated = child.pid in self._outdated
+        self._outdated.discard(child.pid)
+        if self._signals or (code == 0 and not self._again and not outdated):
+            return 0 if outdated else code
+        if code and not outdated:
             log.error("process %d ended with exit code %d; a new one is started", child.pid, code)
             time.sleep(PAUSE_SECONDS)
+            if self._signals:  # it came meanwhile
+                return code
         self._children.append(self._start())
         return 0
 
@@ -87,10 +92,10 @@ class Supervisor:
         changed = sorted(name for name, _ in set(now.items()) ^ set(self._seen.items()))
         self._seen = now
         log.info("%s changed: starting anew", ", ".join(dict.fromkeys(changed)))
-        self._send(signal.SIGTERM)
         for child in self._children:
-            child.wait()
-        self._children = [self._start() for _ in range(self._count)]
+            if child.pid not in self._outdated:  # a second signal would abort it
+                self._outdated.add(child.pid)
+                child.send_signal(signal.SIGTERM)
 
 
 def _sources() -> Iterator[tuple[str, int]]:
