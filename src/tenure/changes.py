@@ -7,7 +7,7 @@ is told by the engine, as soon as it knows.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from tenure import ops
 from tenure.engines import Engine
@@ -16,6 +16,15 @@ from tenure.ops import Op
 Wake = Callable[[Collection[str] | None], None]  # None: it may concern any queue
 
 _TELLS_NOTHING = (ops.Claim, ops.Extend, ops.Progress, ops.TakeSlot, ops.DropSlot)
+
+
+def flat(batch: Sequence[Op]) -> Iterator[Op]:
+    """The operations of a batch, also those that are to be done once."""
+    for op in batch:
+        if isinstance(op, ops.Once):
+            yield from op.ops
+        else:
+            yield op
 
 
 class Changes:
@@ -54,7 +63,7 @@ class Changes:
         if not self._listeners:
             return
         queues: set[str] = set()
-        for op in batch:
+        for op in flat(batch):
             if isinstance(op, ops.Enqueue):
                 queues.update([spec.queue for spec in op.jobs])
             elif not isinstance(op, _TELLS_NOTHING):

@@ -231,6 +231,41 @@ class ReconcileSlots(Op, frozen=True):
     key: str
 
 
+class Once(Op, frozen=True):
+    """Run operations unless this key was used before; then answer as the first time. The key is
+    kept for as long as ONCE_MS, with the answers."""
+
+    key: str
+    ops: tuple[
+        Enqueue
+        | Claim
+        | Ack
+        | Fail
+        | Extend
+        | Release
+        | Progress
+        | Cancel
+        | Replay
+        | Delete
+        | SetLimit
+        | ClearLimit
+        | Pause
+        | Resume
+        | TakeSlot
+        | DropSlot
+        | PutSchedule
+        | DropSchedule
+        | Fire
+        | Maintain
+        | Reconcile
+        | ReconcileSlots,
+        ...,
+    ]
+
+
+ONCE_MS = 15 * 60_000  # by then, whoever asked has the answer or has given up
+
+
 # Answers ----------------------------------------------------------------------------------------
 
 
@@ -292,6 +327,12 @@ class Maintained(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
     @property
     def total(self) -> int:
         return self.promoted + self.leases + self.expired + self.slots + self.purged
+
+
+class Answers(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
+    """What each operation of a Once was answered."""
+
+    answers: list[Answer]
 
 
 class Corrected(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
@@ -488,7 +529,17 @@ class Slot(msgspec.Struct, frozen=True):
 
 
 Answer = (
-    Ok | Enqueued | Leased | Moved | Changed | Slots | Fired | Maintained | Corrected | TenureError
+    Ok
+    | Enqueued
+    | Leased
+    | Moved
+    | Changed
+    | Slots
+    | Fired
+    | Maintained
+    | Corrected
+    | Answers
+    | TenureError
 )
 Found = (
     Job

@@ -84,6 +84,7 @@ class MemoryEngine:
         self._limits: dict[tuple[str, str | None, str | None], Limit] = {}
         self._slots: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
         self._schedules: dict[str, ops.Schedule] = {}
+        self._answered: dict[str, tuple[int, ops.Answers]] = {}
         self._token = 0
         self._news: deque[tuple[str, states.Event]] = deque()
         self._operations: dict[type[Op], Callable[[Any, int], Answer]] = {
@@ -109,6 +110,7 @@ class MemoryEngine:
             ops.Maintain: self._maintain,
             ops.Reconcile: self._reconcile,
             ops.ReconcileSlots: self._reconcile_slots,
+            ops.Once: self._once,
         }
         self._queries: dict[type[Query], Callable[[Any, int], Found]] = {
             ops.GetJob: self._get_job,
@@ -146,6 +148,12 @@ class MemoryEngine:
 
     def close(self) -> None:
         pass
+
+    def _once(self, op: ops.Once, now: int) -> Answer:
+        if op.key not in self._answered:
+            answers = [self._operations[type(one)](one, now) for one in op.ops]
+            self._answered[op.key] = (now, ops.Answers(answers))
+        return self._answered[op.key][1]
 
     # Enqueue ------------------------------------------------------------------------------------
 
@@ -635,6 +643,9 @@ class MemoryEngine:
         )[: op.limit]
         for _, scope, key, holder in over:
             del self._slots[scope, key][holder]
+        for key, (at, _) in list(self._answered.items()):
+            if at <= now - ops.ONCE_MS:
+                del self._answered[key]
         return ops.Maintained(promoted, leases, expired, len(over), purged)
 
     def _purge(self, op: ops.Maintain, now: int) -> int:

@@ -12,7 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from tenure import ops
+from tenure import ops, wire
 from tenure.clock import Clock
 from tenure.engines.sqlite import claim, enqueue, file, leases, operator, reads, upkeep
 from tenure.engines.sqlite.db import Db
@@ -105,9 +105,7 @@ class SqliteEngine:
 
     def _run(self, connection: sqlite3.Connection, batch: Sequence[Op]) -> list[Answer]:
         tx = Transaction(Db(connection), self._clock.now_ms(), self._settings.sweep)
-        answers: list[Answer] = []
-        for kind, run in groupby(batch, key=type):
-            answers.extend(_OPERATIONS[kind](tx, list(run)))
+        answers = _operate(tx, batch)
         tx.books.flush()
         return answers
 
@@ -208,6 +206,30 @@ class SqliteEngine:
             self._watcher.close()
             self._watcher = None
 
+
+def _operate(tx: Transaction, batch: Sequence[Op]) -> list[Answer]:
+    answers: list[Answer] = []
+    for kind, run in groupby(batch, key=type):
+        answers.extend(_OPERATIONS[kind](tx, list(run)))
+    return answers
+
+
+def _once(tx: Transaction, batch: Sequence[ops.Once]) -> list[Answer]:
+    return [_answered(tx, op) or _answer(tx, op) for op in batch]
+
+
+def _answered(tx: Transaction, op: ops.Once) -> Answer | None:
+    row = tx.db.one("once", op.key)
+    return None if row is None else ops.Answers(wire.decode_answers(row[0]))
+
+
+def _answer(tx: Transaction, op: ops.Once) -> Answer:
+    answers = _operate(tx, op.ops)
+    tx.db.run("put_once", op.key, tx.now, wire.encode(answers).decode())
+    return ops.Answers(answers)
+
+
+_OPERATIONS[ops.Once] = _once
 
 # Engines that must know when the process forks.
 _OPEN: weakref.WeakSet[SqliteEngine] = weakref.WeakSet()

@@ -167,6 +167,14 @@ CREATE TABLE tenure_schedules (
     schedule TEXT NOT NULL
 ) WITHOUT ROWID;
 
+-- version: 2
+CREATE TABLE tenure_once (
+    key TEXT PRIMARY KEY,
+    at INTEGER NOT NULL,
+    answers TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX tenure_once_at ON tenure_once (at);
+
 -- statements
 
 -- name: databases
@@ -489,6 +497,13 @@ INSERT INTO tenure_schedules (name, schedule) VALUES (?, ?)
 ON CONFLICT (name) DO UPDATE SET schedule = excluded.schedule;
 -- name: drop_schedule
 DELETE FROM tenure_schedules WHERE name = ?;
+
+-- name: once
+SELECT answers FROM tenure_once WHERE key = ?;
+-- name: put_once
+INSERT INTO tenure_once (key, at, answers) VALUES (?, ?, ?);
+-- name: drop_once
+DELETE FROM tenure_once WHERE key IN (SELECT key FROM tenure_once WHERE at <= ? LIMIT ?);
 
 -- Recounting
 
