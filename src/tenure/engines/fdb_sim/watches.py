@@ -1,0 +1,62 @@
+"""Keys that somebody waits for to change."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from tenure.engines.fdb_sim.futures import WatchFuture
+
+
+class Watch(NamedTuple):
+    """A future that is answered when the key no longer has the value."""
+
+    value: bytes | None
+    future: weakref.ref[WatchFuture]  # who drops it waits no longer
+    fired: Callable[[], None]
+
+
+class Watches:
+    """The watches of a cluster, by key."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[bytes, list[Watch]] = {}
+
+    def __len__(self) -> int:
+        return sum(len(watches) for watches in self._by_key.values())
+
+    def __bool__(self) -> bool:
+        return bool(self._by_key)
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._by_key
+
+    def add(self, key: bytes, watch: Watch) -> None:
+        self._by_key.setdefault(key, []).append(watch)
+
+    def changed(
+        self, keys: Iterable[bytes], value_of: Callable[[bytes], bytes | None]
+    ) -> list[Callable[[], None]]:
+        """Answer the watches whose keys have another value now; whom to tell."""
+        tell: list[Callable[[], None]] = []
+        for key in keys:
+            watches = self._by_key.get(key)
+            if watches is None:
+                continue
+            value = value_of(key)
+            kept = []
+            for watch in watches:
+                future = watch.future()
+                if future is None or future.answered:
+                    continue
+                if watch.value == value:
+                    kept.append(watch)
+                else:
+                    watch.fired()
+                    tell.append(future.settle())
+            if kept:
+                self._by_key[key] = kept
+            else:
+                del self._by_key[key]
+        return tell
