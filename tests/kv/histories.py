@@ -114,6 +114,10 @@ class Player:
         tr.add_write_conflict_range(self._key(step, "begin"), self._key(step, "end"))
         return {}
 
+    def _next_write_has_no_conflict(self, step: Step) -> Step:
+        self._open[step["t"]].options.set_next_write_no_write_conflict_range()
+        return {}
+
     def _commit(self, step: Step) -> Step:
         tr = self._open.pop(step["t"])
         stamp = tr.get_versionstamp()
