@@ -22,7 +22,8 @@ from tenure.engines.fdb_sim.faults import Faults
 from tenure.engines.fdb_sim.futures import Future, Key, Value
 from tenure.engines.fdb_sim.selectors import KeySelector, KeyValue, StreamingMode
 from tenure.engines.fdb_sim.stats import Stats
-from tenure.engines.fdb_sim.transaction import FDBRange, Transaction, TransactionRead, strinc
+from tenure.engines.fdb_sim.transaction import FDBRange, Transaction, TransactionRead
+from tenure.engines.fdb_tuple import Subspace, strinc
 
 __all__ = [
     "Cluster",
@@ -37,6 +38,7 @@ __all__ = [
     "SkewedClock",
     "Stats",
     "StreamingMode",
+    "Subspace",
     "Transaction",
     "TransactionRead",
     "Value",

@@ -13,6 +13,7 @@ from tenure.engines.fdb_sim.options import TransactionOptions
 from tenure.engines.fdb_sim.reading import Found
 from tenure.engines.fdb_sim.selectors import KeySelector, KeyValue, StreamingMode
 from tenure.engines.fdb_sim.writes import KEYS_END
+from tenure.engines.fdb_tuple import strinc
 
 
 class AsKey(Protocol):
@@ -47,14 +48,6 @@ def value_of(value: Any) -> bytes:
     if not isinstance(value, bytes):
         raise TypeError("Value must be of type bytes")
     return value
-
-
-def strinc(key: bytes) -> bytes:
-    """The first key that does not begin with these bytes and is after all that do."""
-    key = key.rstrip(b"\xff")
-    if not key:
-        raise ValueError("Key must contain at least one byte not equal to 0xFF.")
-    return key[:-1] + bytes([key[-1] + 1])
 
 
 class FDBRange:
