@@ -52,7 +52,7 @@ class Attempt:
             with self._cluster.lock:
                 self._end(errors.CANCELLED)
             self._cluster.tell()
-        self.life.error = errors.CANCELLED
+        self.life.error = self.life.error or errors.CANCELLED
 
     def _start_over(self) -> None:
         """Forget everything, as a new transaction."""
@@ -250,6 +250,7 @@ class Attempt:
             except FDBError as raised:
                 if self._refused is None:
                     self._refused = raised.code
+        self._cluster.tell()
 
     def _takes_conflict(self) -> bool:
         off, self._lost.no_write_conflict = self._lost.no_write_conflict, False

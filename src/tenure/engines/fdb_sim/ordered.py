@@ -45,8 +45,5 @@ class Ordered(Generic[V]):
 
     def floor(self, key: bytes) -> bytes | None:
         """The last key that is not after `key`."""
-        place = self._map.bisect_right(key)
-        if not place:
-            return None
-        found: bytes = self._map.keys()[place - 1]
+        found: bytes | None = next(self._map.irange(None, key, (True, True), True), None)
         return found

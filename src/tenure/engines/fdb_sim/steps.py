@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Generic, TypeVar
 
 from tenure.engines.fdb_sim.ordered import Ordered
@@ -13,22 +14,21 @@ V = TypeVar("V")
 class Steps(Generic[V]):
     """A step function over the byte strings: from each mark to the next, one value."""
 
-    __slots__ = ("_marks",)
+    __slots__ = ("_everywhere", "_marks")
 
     def __init__(self, everywhere: V) -> None:
-        self._marks: Ordered[V] = Ordered()
-        self._marks[b""] = everywhere
+        self._everywhere = everywhere  # before the first mark
+        self._marks: Ordered[V] | None = None  # made when there is one: most never have any
 
     def __len__(self) -> int:
-        return len(self._marks)
+        return 0 if self._marks is None else len(self._marks)
 
     def at(self, key: bytes) -> V:
         """The value at a key."""
-        if len(self._marks) == 1:
-            return self._marks[b""]
+        if self._marks is None:
+            return self._everywhere
         mark = self._marks.floor(key)
-        assert mark is not None  # the empty string is always marked
-        return self._marks[mark]
+        return self._everywhere if mark is None else self._marks[mark]
 
     def spans(
         self, begin: bytes, end: bytes, *, reverse: bool = False
@@ -36,13 +36,11 @@ class Steps(Generic[V]):
         """The stretches of one value between `begin` and `end`."""
         if begin >= end:
             return
-        if len(self._marks) == 1:
-            yield begin, end, self._marks[b""]
+        if self._marks is None:
+            yield begin, end, self._everywhere
             return
         marks = [mark for mark in self._marks.between(begin, end) if mark != begin]
-        starts = [begin, *marks]
-        ends = [*marks, end]
-        pairs = list(zip(starts, ends, strict=True))
+        pairs = list(pairwise([begin, *marks, end]))
         for start, stop in reversed(pairs) if reverse else pairs:
             yield start, stop, self.at(start)
 
@@ -52,18 +50,20 @@ class Steps(Generic[V]):
             return False
         if test(self.at(begin)):
             return True
-        return any(test(self._marks[mark]) for mark in self._marks.between(begin, end))
+        marks = self._marks
+        return marks is not None and any(test(marks[mark]) for mark in marks.between(begin, end))
 
     def paint(self, begin: bytes, end: bytes, value: V) -> None:
         """Have this value from `begin` up to but without `end`."""
         if begin >= end:
             return
+        if self._marks is None:
+            self._marks = Ordered()
         marks = self._marks
         after = self.at(end)
         for mark in list(marks.between(begin, end)):
             del marks[mark]
-        before = marks.floor(begin)
-        if before is None or marks[before] != value:
+        if self.at(begin) != value:
             marks[begin] = value
         if after != value:
             marks[end] = after

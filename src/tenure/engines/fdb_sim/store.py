@@ -68,10 +68,10 @@ class Store:
             history = self._rows.get(key)
             if history is None:
                 continue
-            keep = len(history) - 1
-            while keep and history[keep][0] > oldest:
-                keep -= 1
-            del history[:keep]
+            unread = 0
+            while unread + 1 < len(history) and history[unread + 1][0] <= oldest:
+                unread += 1
+            del history[:unread]
             if len(history) == 1 and history[0][1] is None and history[0][0] <= oldest:
                 del self._rows[key]
 

@@ -74,7 +74,7 @@ class Writes:
 
     @property
     def empty(self) -> bool:
-        return not len(self._keys) and len(self._areas) == 1 and self._areas.at(b"") == Area()
+        return not len(self._keys) and not len(self._areas)
 
     def mutate(self, mutation: Mutation, *, conflict: bool) -> None:
         """Write one key."""
@@ -134,8 +134,7 @@ class Writes:
         area = self._areas.at(key)
         if written is None:
             return Segment(key, key + b"\x00", None, *area)
-        stack, conflict, unreadable = written.stack, written.conflict, written.unreadable
-        return Segment(key, key + b"\x00", stack, area.cleared, conflict, unreadable)
+        return _segment(key, written, area)
 
     def segments(self, begin: bytes, end: bytes, *, reverse: bool = False) -> Iterator[Segment]:
         """Everything between two keys, cut at them."""
@@ -150,7 +149,7 @@ class Writes:
         for key in self._keys.between(start, stop):
             if place < key:
                 yield Segment(place, key, None, *area)
-            yield self.at(key)
+            yield _segment(key, self._keys[key], area)
             place = key + b"\x00"
         if place < stop:
             yield Segment(place, stop, None, *area)
@@ -161,7 +160,7 @@ class Writes:
             after = key + b"\x00"
             if after < place:
                 yield Segment(after, place, None, *area)
-            yield self.at(key)
+            yield _segment(key, self._keys[key], area)
             place = key
         if start < place:
             yield Segment(start, place, None, *area)
@@ -181,6 +180,11 @@ class Writes:
                 _append(conflicts, segment)
         sent = [Mutation(Kind.CLEAR_RANGE, first, last) for first, last in clears]
         return sent + mutations, conflicts
+
+
+def _segment(key: bytes, written: Written, area: Area) -> Segment:
+    stack, conflict, unreadable = written.stack, written.conflict, written.unreadable
+    return Segment(key, key + b"\x00", stack, area.cleared, conflict, unreadable)
 
 
 def _append(ranges: list[Range], segment: Segment) -> None:
