@@ -70,7 +70,7 @@ def test_the_same_seed_makes_the_same_stream() -> None:
 
 
 @pytest.fixture
-def cluster() -> Iterator[tuple[Any, Any, bytes]]:
+def real() -> Iterator[tuple[Any, Any, bytes]]:
     """A real cluster, the binding, and a prefix that is ours; what we leave there is removed."""
     if "FDB_CLUSTER_FILE" not in os.environ:
         pytest.skip("FDB_CLUSTER_FILE does not name a cluster")
@@ -85,10 +85,10 @@ def cluster() -> Iterator[tuple[Any, Any, bytes]]:
     db.clear_range_startswith(prefix)
 
 
-def test_the_simulation_answers_as_a_real_cluster(cluster: tuple[Any, Any, bytes]) -> None:
-    fdb, db, prefix = cluster
+def test_the_simulation_answers_as_a_real_cluster(real: tuple[Any, Any, bytes]) -> None:
+    fdb, db, prefix = real
     for seed in range(_SEEDS_ON_A_CLUSTER):
         db.clear_range_startswith(prefix)
-        real = Player(fdb, db, prefix)
-        difference = _difference(Stream(seed).steps(), _simulated(), real)
+        player = Player(fdb, db, prefix)
+        difference = _difference(Stream(seed).steps(), _simulated(), player)
         assert difference is None, f"seed {seed}"

@@ -165,6 +165,14 @@ class Attempt:
             self.client.stats.read_versions += 1
         return self._read_version
 
+    def _commit_version(self) -> int:
+        """The same for the commit. One that depends on nothing takes whatever is the newest, and so
+        can share its version with others that are under way."""
+        if self._read_version is None and not self._reads:
+            self.client.stats.read_versions += 1
+            return self._cluster.newest_version()
+        return self.version()
+
     def read_version(self) -> Future[int]:
         def ask() -> int:
             self._check_alive()
@@ -492,7 +500,8 @@ class Attempt:
             self._settle_stamps(error=errors.NO_COMMIT_VERSION)
             self._start_watches()
             return
-        request = Request(self.version(), self._sent, merged(self._reads), self._sent_conflicts)
+        reads = merged(self._reads)
+        request = Request(self._commit_version(), self._sent, reads, self._sent_conflicts)
         try:
             self._committed = send(self.client, request, self.kept)
         except FDBError as raised:

@@ -90,6 +90,11 @@ class Cluster:
         self._batch_open = False
         return self._version
 
+    def newest_version(self) -> int:
+        """The same for one who will read nothing at it: others may still be committed with it."""
+        self._catch_up()
+        return self._version
+
     def close_batch(self) -> None:
         """Somebody knows the version of the last commit: no other may get it."""
         self._batch_open = False

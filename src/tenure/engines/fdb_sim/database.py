@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from tenure.clock import Clock
 from tenure.engines.fdb_sim.attempt import Attempt
@@ -23,14 +23,26 @@ from tenure.engines.fdb_sim.transaction import (
     ValueLike,
 )
 
+R = TypeVar("R")
 
-def transactional(*given: Any, **options: Any) -> Any:
+
+@overload
+def transactional(function: Callable[..., R], /) -> Callable[..., R]: ...
+
+
+@overload
+def transactional(*, parameter: str) -> Callable[[Callable[..., R]], Callable[..., R]]: ...
+
+
+def transactional(
+    function: Callable[..., Any] | None = None, /, *, parameter: str = "tr"
+) -> Callable[..., Any]:
     """Let a function run in a transaction of its own when it is given a database, again until it is
-    committed; in the caller's when it is given a transaction. The argument is `tr`, or that named
-    by `parameter`."""
+    committed; in the caller's when it is given a transaction. `parameter` is which argument that
+    is."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        place = inspect.getfullargspec(function).args.index(options.get("parameter", "tr"))
+        place = inspect.getfullargspec(function).args.index(parameter)
 
         @functools.wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -51,7 +63,7 @@ def transactional(*given: Any, **options: Any) -> Any:
 
         return run
 
-    return decorate(given[0]) if given else decorate
+    return decorate if function is None else decorate(function)
 
 
 class Database:

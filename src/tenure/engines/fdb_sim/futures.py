@@ -154,6 +154,7 @@ class Future(Generic[T]):
         if self._ready_at and left > 0:
             self._scene.clock.sleep(left)
         with self._scene.lock:
+            self._ready_at = 0.0  # a clock may count in steps that are longer than what was left
             self._bury()
             self._see()
 
