@@ -57,7 +57,7 @@ class Segment(NamedTuple):
         """Whether what is read here depends on what is stored."""
         if self.stack is None:
             return not self.cleared
-        return not self.cleared and self.stack[0].kind not in INDEPENDENT
+        return self.stack[0].kind not in INDEPENDENT
 
     def value(self, stored: bytes | None) -> bytes | None:
         """What a read of the written key finds."""
