@@ -194,3 +194,25 @@ def test_ranges_between_selectors_are_read(db: fdb_sim.Database) -> None:
         b"h",
     ]
     assert keys(tr.get_range(last, first)) == []
+
+
+def test_a_range_that_ran_into_an_end_of_the_keys_depends_on_all_up_to_it(
+    db: fdb_sim.Database,
+) -> None:
+    named = fdb_sim.KeySelector
+    for begin, end, changed, expected in (
+        (named.first_greater_or_equal(b"m"), named.first_greater_than(b"n"), b"p", None),
+        (named.first_greater_or_equal(b"m"), named.first_greater_than(b"n") + 1, b"p", 1020),
+        (named.last_less_than(b"m") + 1, named.first_greater_than(b"n"), b"b", None),
+        (named.last_less_than(b"m"), named.first_greater_than(b"n"), b"b", 1020),
+    ):
+        db.clear_range(None, None)
+        put(db, b"m", b"")
+        for reverse in (False, True):
+            tr = begun(db)
+            assert keys(tr.get_range(begin, end, reverse=reverse)) == [b"m"]
+            tr.set(b"elsewhere", b"")
+            put(db, changed, b"new")
+            assert code_of(tr.commit) == expected
+            db.clear(changed)
+            db.clear(b"elsewhere")

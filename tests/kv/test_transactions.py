@@ -141,6 +141,26 @@ def test_a_reader_never_shares_its_version_with_a_later_commit(db: fdb_sim.Datab
         assert reader.get(b"k") == b"%d" % number
 
 
+def test_nobody_commits_at_a_version_that_was_read_at(
+    db: fdb_sim.Database, clock: ManualClock
+) -> None:
+    def commit(value: bytes) -> tuple[fdb_sim.Transaction, fdb_sim.Future[None]]:
+        tr = db.create_transaction()
+        tr.set(b"k", value)
+        return tr, tr.commit()
+
+    clock.advance(2)
+    version = version_now(db)
+    first = commit(b"1")
+    clock.advance(0.5)
+    reader = db.create_transaction()
+    reader.set_read_version(version + 500_000)
+    assert reader.get(b"k") == b"1"
+    second = commit(b"2")
+    assert reader.get(b"k") == b"1"
+    assert first[0].get_committed_version() < version + 500_000 < second[0].get_committed_version()
+
+
 def test_writes_that_cannot_be_done_are_reported_by_the_next_answer(db: fdb_sim.Database) -> None:
     tr = db.create_transaction()
     tr.set(b"k" * 10_001, b"")

@@ -198,3 +198,27 @@ def test_get_and_watch_reads_what_it_watches(db: fdb_sim.Database) -> None:
     assert value == b"1"
     put(db, b"k", b"2")
     assert watch.is_ready()
+
+
+def test_watches_and_versionstamps_of_one_transaction_are_told_apart(
+    db: fdb_sim.Database,
+) -> None:
+    tr = db.create_transaction()
+    first, watch, second = tr.get_versionstamp(), tr.watch(b"k"), tr.get_versionstamp()
+    own = tr.watch(b"own")
+    tr.set(b"own", b"")
+    tr.commit().wait()
+    assert first == second
+    assert own.is_ready()
+    assert not watch.is_ready()
+    put(db, b"k", b"v")
+    assert watch.is_ready()
+
+
+def test_a_timeout_of_the_commit_ends_what_waited_for_it(cluster: fdb_sim.Cluster) -> None:
+    db = fdb_sim.open(cluster, faults=fdb_sim.Faults(timeout=1.0))
+    tr = db.create_transaction()
+    stamp, watch = tr.get_versionstamp(), tr.watch(b"k")
+    tr.options.set_timeout(500)
+    tr.set(b"other", b"")
+    assert [code_of(tr.commit), code_of(stamp.wait), code_of(watch.wait)] == [1031, 1031, 1031]

@@ -43,7 +43,7 @@ class Attempt:
         self._cluster = client.cluster
         self._scene = client.cluster.scene
         self.life = Life()
-        self._pending: list[Future[Any]] = []
+        self._pending: dict[int, Future[Any]] = {}  # by id: to compare two answers is to wait
         self._start_over()
         self._stored = StoredAt(client, self)
 
@@ -85,8 +85,8 @@ class Attempt:
         """Answer those who wait with an error."""
         if self.life.error is None:
             self.life.error = error
-        pending, self._pending = self._pending, []
-        for future in pending:
+        pending, self._pending = self._pending, {}
+        for future in pending.values():
             self._cluster.will_tell(future.settle(error=self.life.error))
 
     def die(self, error: int) -> None:
@@ -395,21 +395,29 @@ class Attempt:
     def watch(self, key: bytes) -> WatchFuture:
         """Be told when a key has another value than this transaction sees, once it is committed."""
         future = WatchFuture(self._scene, self.life)
+
+        def ask() -> None:
+            self._check_watch(key)
+            value = self._view(False).get(key)
+            self._depend(key, key + b"\x00")
+            self._watches.append(_OwnWatch(key, value, future))
+            self.client.watches.add(future)
+            self.client.stats.watches_set += 1
+
+        return self._promise(future, ask)
+
+    def _promise(self, future: F, ask: Callable[[], None]) -> F:
+        """Ask for what the commit will answer."""
         with self._cluster.lock:
             try:
                 self._check_refused()
                 self._check_not_committing()
                 self._check_alive()
-                self._check_watch(key)
-                value = self._view(False).get(key)
-                self._depend(key, key + b"\x00")
+                ask()
+                self._pending[id(future)] = future
             except FDBError as raised:
                 future.settle(error=raised.code)
-                return future
-            self._watches.append(_OwnWatch(key, value, future))
-            self._pending.append(future)
-            self.client.watches.add(future)
-            self.client.stats.watches_set += 1
+        self._cluster.tell()
         return future
 
     def _check_watch(self, key: bytes) -> None:
@@ -427,6 +435,7 @@ class Attempt:
         for watch in list(self._watches):
             if begin <= watch.key < end and (not known or watch.value != value):
                 self._watches.remove(watch)
+                self._pending.pop(id(watch.future), None)
                 watch.future.committed = True
                 self.client.stats.watches_fired += 1
                 self._cluster.will_tell(watch.future.settle())
@@ -439,30 +448,20 @@ class Attempt:
 
         for watch in self._watches:
             watch.future.committed = True
-            self._pending.remove(watch.future)
+            self._pending.pop(id(watch.future), None)
             self._cluster.watch(watch.key, Watch(watch.value, weakref.ref(watch.future), fired))
         self._watches = []
 
     def _drop_watches(self, error: int) -> None:
         for watch in self._watches:
-            self._pending.remove(watch.future)
+            self._pending.pop(id(watch.future), None)
             self._cluster.will_tell(watch.future.settle(error=error))
         self._watches = []
 
     def versionstamp(self) -> Key:
         """The versionstamp that the commit will get."""
         future = Key(self._scene, self.life)
-        with self._cluster.lock:
-            try:
-                self._check_refused()
-                self._check_not_committing()
-                self._check_alive()
-            except FDBError as raised:
-                future.settle(error=raised.code)
-                return future
-            self._stamps.append(future)
-            self._pending.append(future)
-        return future
+        return self._promise(future, lambda: self._stamps.append(future))
 
     def approximate_size(self) -> Future[int]:
         return self._answer(Future(self._scene, self.life), lambda: self.size)
@@ -514,7 +513,7 @@ class Attempt:
 
     def _settle_stamps(self, stamp: bytes | None = None, *, error: int | None = None) -> None:
         for future in self._stamps:
-            self._pending.remove(future)
+            self._pending.pop(id(future), None)
             self._cluster.will_tell(future.settle(stamp, error=error))
         self._stamps = []
 

@@ -111,13 +111,13 @@ class Cluster:
 
     def _check_readable(self, version: int) -> None:
         self._catch_up()
-        if version > self._version:
-            if version > self._clock_version():
-                raise FDBError(FUTURE_VERSION)
-            self._version = version
-        self._batch_open = self._batch_open and version < self._version
         if version < self._version - LIFE_VERSIONS:
             raise FDBError(TOO_OLD)
+        if version > max(self._version, self._clock_version()):
+            raise FDBError(FUTURE_VERSION)
+        if version >= self._version:
+            self._version = version
+            self._batch_open = False
 
     def _clock_version(self) -> int:
         elapsed = self.clock.monotonic() - self._began

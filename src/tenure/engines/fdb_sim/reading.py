@@ -67,8 +67,6 @@ class View:
                 return key
             return KEYS_END
         place = self._resolve(selector + 1)
-        if place.at_end:
-            return KEYS_END
         for key, _ in _present(self._walk(b"", place.key, reverse=True)):
             return key
         return b""
