@@ -192,6 +192,15 @@ def test_a_watch_that_nobody_holds_makes_room(db: fdb_sim.Database) -> None:
     assert len(db.cluster.watches) == 0
 
 
+def test_watches_that_were_given_up_leave_nothing_behind(db: fdb_sim.Database) -> None:
+    held = _watch(db)
+    for _ in range(1_000):
+        _watch(db)
+    assert len(db.cluster.watches) <= 16
+    put(db, b"k", b"v")
+    assert held.is_ready()
+
+
 def test_get_and_watch_reads_what_it_watches(db: fdb_sim.Database) -> None:
     put(db, b"k", b"1")
     value, watch = db.get_and_watch(b"k")

@@ -427,7 +427,7 @@ class Attempt:
             raise FDBError(errors.OUTSIDE_LEGAL_RANGE)
         if len(key) > KEY_LIMIT:
             raise FDBError(errors.KEY_TOO_LARGE)
-        if self.client.outstanding_watches >= self.client.options.max_watches:
+        if not self.client.may_watch():
             raise FDBError(errors.TOO_MANY_WATCHES)
 
     def _own_change(self, begin: bytes, end: bytes, value: bytes | None, known: bool) -> None:

@@ -40,6 +40,9 @@ class Client:
         self.watches: weakref.WeakSet[WatchFuture] = weakref.WeakSet()
         cluster.join(self.stats)
 
-    @property
-    def outstanding_watches(self) -> int:
-        return sum(1 for watch in self.watches if not watch.answered)
+    def may_watch(self) -> bool:
+        """Whether there is room for another watch."""
+        most = self.options.max_watches
+        if len(self.watches) < most:
+            return True
+        return sum(1 for watch in self.watches if not watch.answered) < most

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from tenure.engines.fdb_sim.futures import WatchFuture
 
+_LOOK_FROM = 16  # as many watches of a key are looked through, and at each doubling
+
 
 class Watch(NamedTuple):
     """A future that is answered when the key no longer has the value."""
@@ -33,7 +35,11 @@ class Watches:
         return key in self._by_key
 
     def add(self, key: bytes, watch: Watch) -> None:
-        self._by_key.setdefault(key, []).append(watch)
+        watches = self._by_key.setdefault(key, [])
+        watches.append(watch)
+        if len(watches) >= _LOOK_FROM and len(watches).bit_count() == 1:
+            # Whoever waits for a while and gives up, over and over, leaves nothing behind.
+            watches[:] = [watch for watch in watches if watch.future() is not None]
 
     def changed(
         self, keys: Iterable[bytes], value_of: Callable[[bytes], bytes | None]
