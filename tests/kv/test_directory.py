@@ -12,7 +12,8 @@ from tenure.engines import fdb_sim
 from tenure.engines.fdb_directory import DirectoryLayer
 from tenure.testing import ManualClock
 
-# Written by the official directory layer, release 7.3.79: every row, and the prefix of each path.
+# Written by the official directory layer, release 7.3.79, on the simulation: every row, and the
+# prefix of each path.
 _RECORDED = json.loads((Path(__file__).parent / "directories.json").read_text())
 
 
