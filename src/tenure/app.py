@@ -324,14 +324,15 @@ class Tenure:
 
     @asynccontextmanager
     async def lifespan(self, asgi_app: object = None, **options: Any) -> AsyncIterator[None]:
-        """Work on the jobs while a web server runs: `FastAPI(lifespan=app.lifespan)`. The options
-        are those of `runner()`."""
+        """Work on the jobs while a web server runs: `FastAPI(lifespan=app.lifespan)`; then close
+        the store. The options are those of `runner()`."""
         runner = self.runner(**options)
         await runner.start()
         try:
             yield
         finally:
             await runner.stop()
+            await self.aclose()
 
     # Testing ------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -211,7 +212,7 @@ class Runner:
             raise InvalidInput("runner", "was started before; make a new one")
         if not self._posts:
             raise InvalidInput("runner", "there is nothing to run: no task and no Worker")
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         await asyncio.to_thread(self.before_start)
         self._unlisten = self.queue.changes.listen(self._wake)
         self._keeper.start()
@@ -521,7 +522,10 @@ class Runner:
                 post.reports[run.job.id] = op
                 post.changed.set()
 
-        self._soon(add)
+        if threading.get_ident() == self._thread:
+            add()  # at once: the task may return without another pause
+        else:
+            self._soon(add)
 
     def _wake(self, queues: Collection[str] | None) -> None:
         """Something may be ready. For any thread."""

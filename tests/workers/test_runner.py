@@ -294,6 +294,20 @@ def test_progress_is_seen_while_the_job_runs(app: Tenure) -> None:
     asyncio.run(main())
 
 
+def test_the_last_words_of_a_task_are_heard(app: Tenure) -> None:
+    @app.task
+    async def in_the_loop() -> None:
+        current_job().progress(100, "all of it")
+
+    @app.task
+    def in_a_thread() -> None:
+        current_job().progress(100, "all of it")
+
+    handles = [in_the_loop.enqueue(), in_a_thread.enqueue()]
+    work_off(app)
+    assert [handle.job().progress for handle in handles] == [100, 100]
+
+
 def test_a_timeout_ends_what_runs_in_the_loop_and_in_a_thread(app: Tenure) -> None:
     ended: list[str] = []
 
