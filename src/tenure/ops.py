@@ -14,7 +14,7 @@ import msgspec
 from tenure import states
 from tenure.cron import CatchUp
 from tenure.errors import InvalidInput, TenureError
-from tenure.job import NULL, Job, JobSpec, State
+from tenure.job import Job, JobSpec, State, null
 
 IfExists = Literal["error", "skip"]
 
@@ -47,7 +47,7 @@ class Ack(Op, frozen=True):
 
     id: str
     token: int
-    result: msgspec.Raw = NULL
+    result: msgspec.Raw = msgspec.field(default_factory=null)
     then: tuple[JobSpec, ...] = ()
     keep: bool = True
 
@@ -394,11 +394,12 @@ class GetStats(Query, frozen=True):
 
 
 class ListTenants(Query, frozen=True):
-    """Counts of a queue's tenants in the order of their names."""
+    """Counts of a queue's tenants in the order of their names, or of one of them."""
 
     queue: str
     limit: int = 100
     after: str | None = None
+    tenant: str | None = None
 
 
 class ListGroups(Query, frozen=True):
@@ -480,6 +481,17 @@ class Stats(Counts, frozen=True, kw_only=True):
     """The counts of all queues together, and of each."""
 
     queues: dict[str, QueueStats]
+
+
+def as_counts(counts: Counts) -> dict[str, int]:
+    """The counts by name."""
+    return {field.name: getattr(counts, field.name) for field in msgspec.structs.fields(Counts)}
+
+
+def add(one: Counts, other: Counts) -> Counts:
+    """Two counts together."""
+    theirs = as_counts(other)
+    return Counts(**{name: count + theirs[name] for name, count in as_counts(one).items()})
 
 
 def overall(queues: list[QueueStats]) -> Stats:

@@ -199,7 +199,7 @@ class Queue:
             expires_in=expires_in,
             timeout=timeout,
         )
-        (spec,) = self._prepare([new])
+        (spec,) = self.prepare([new])
         batch = [ops.Enqueue((spec,), one_of("if_exists", if_exists, ("error", "skip")))]
         (answer,) = yield batch if connection is None else Within(connection, batch)
         enqueued = _good(answer, ops.Enqueued)
@@ -223,13 +223,14 @@ class Queue:
             raise InvalidInput("jobs", f"{len(news):,} in one call; at most {MAX_JOBS_PER_CALL:,}")
         if not news:
             return EnqueuedIds()
-        specs = self._prepare(news)
+        specs = self.prepare(news)
         batch = [ops.Enqueue(tuple(specs), one_of("if_exists", if_exists, ("error", "skip")))]
         (answer,) = yield batch if connection is None else Within(connection, batch)
         enqueued = _good(answer, ops.Enqueued)
         return EnqueuedIds(enqueued.ids, enqueued.created)
 
-    def _prepare(self, jobs: Sequence[NewJob]) -> list[JobSpec]:
+    def prepare(self, jobs: Sequence[NewJob]) -> list[JobSpec]:
+        """Jobs as an operation carries them; raises InvalidInput."""
         return prepare(jobs, self.clock.now_ms(), self.settings.payload_limit)
 
     # Working ------------------------------------------------------------------------------------
@@ -293,7 +294,7 @@ class Queue:
     def _ack_op(self, job: Job | Lease, result: Any, then: Iterable[NewJob], keep: bool) -> Op:
         limit = self.settings.payload_limit
         raw = NULL if result is None else encode_json("result", result, limit)
-        jobs = tuple(self._prepare(listed("then", then))) if then != () else ()
+        jobs = tuple(self.prepare(listed("then", then))) if then != () else ()
         return ops.Ack(*lease_of(job), raw, jobs, keep)
 
     def _fail(
@@ -613,7 +614,7 @@ class Queue:
             raise InvalidInput("id", "each firing makes a job of its own, with an id of its own")
         one_of("catch_up", catch_up, ("last", "all", "none"))
         next_at = next_tick(cron, tz, self.clock.now_ms())
-        (spec,) = self._prepare([job])
+        (spec,) = self.prepare([job])
         schedule = Schedule(check_name("name", name), cron, spec, next_at, tz, catch_up)
         (answer,) = yield [ops.PutSchedule(schedule)]
         _good(answer, ops.Ok)
