@@ -714,13 +714,20 @@ class Queue:
 
 
 def connect(
-    url: str | None = None, *, settings: Settings | None = None, clock: Clock | None = None
+    url: str | None = None,
+    *,
+    token: str | None = None,
+    settings: Settings | None = None,
+    clock: Clock | None = None,
 ) -> Queue:
-    """Open a queue by its URL: sqlite:///file.db or memory://. Without one, TENURE_URL counts."""
+    """Open a queue by its URL: sqlite:///file.db, memory://, or http://host:port for a service of
+    Tenure, which may ask for a token. Without one, TENURE_URL and TENURE_TOKEN count."""
     if settings is None:
-        settings = from_environment(os.environ, url=url)
+        settings = from_environment(os.environ, url=url, token=token)
     else:
-        settings = checked(settings if url is None else replace(settings, url=url))
+        given = {"url": url, "token": token}
+        known = {name: value for name, value in given.items() if value is not None}
+        settings = checked(replace(settings, **known))
     clock = clock or SystemClock()
     return Queue(open_engine(settings, clock), settings, clock)
 

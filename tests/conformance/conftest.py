@@ -19,6 +19,8 @@ from tenure.ops import Answer, Op
 from tenure.testing import ManualClock
 from tests.audit import audit
 from tests.conformance.state import wrong_counts
+from tests.server import host
+from tests.server.host import Serve
 
 
 class Backend(NamedTuple):
@@ -30,6 +32,8 @@ class Backend(NamedTuple):
     exact_counts: bool  # counters are right before a Reconcile, too
     connect: Callable[[Path], Any] | None  # a caller's own connection, if it can be written through
     audit: Callable[[Path], list[str]]  # looks into the store, past the engine, for what is wrong
+    serve: Serve | None = None  # starts what the engine speaks to, and answers with its URL
+    drop: Callable[[Path], None] = lambda folder: None  # ends what is not in the folder
 
 
 BACKENDS: dict[str, Backend] = {
@@ -48,6 +52,16 @@ BACKENDS: dict[str, Backend] = {
         exact_counts=True,
         connect=lambda folder: sqlite3.connect(folder / "jobs.db"),
         audit=lambda folder: audit(folder / "jobs.db") if (folder / "jobs.db").exists() else [],
+    ),
+    "remote": Backend(
+        url=lambda folder: "",
+        durable=True,
+        strict_turns=True,
+        exact_counts=True,
+        connect=None,
+        audit=lambda folder: audit(folder / "jobs.db") if (folder / "jobs.db").exists() else [],
+        serve=host.serve,
+        drop=host.close,
     ),
 }
 
@@ -82,7 +96,7 @@ def open_queue(backend: Backend, clock: ManualClock, tmp_path: Path) -> Iterator
     handles: list[Queue] = []
 
     def open_one(**settings: Any) -> Queue:
-        url = backend.url(tmp_path)
+        url = backend.serve(tmp_path, clock) if backend.serve else backend.url(tmp_path)
         handles.append(tenure.connect(url, settings=Settings(**settings), clock=clock))
         return handles[-1]
 
@@ -95,6 +109,7 @@ def open_queue(backend: Backend, clock: ManualClock, tmp_path: Path) -> Iterator
         handle.close()
         assert wrong == []
     assert backend.audit(tmp_path) == []
+    backend.drop(tmp_path)
 
 
 @pytest.fixture

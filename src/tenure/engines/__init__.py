@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from tenure.clock import Clock
 from tenure.engines.memory import MemoryEngine
+from tenure.engines.remote import RemoteEngine
 from tenure.engines.sqlite.engine import SqliteEngine
 from tenure.errors import InvalidInput
 from tenure.ops import Answer, Found, Op, Query
@@ -44,6 +45,8 @@ class Engine(Protocol):
 ENGINES: dict[str, Callable[[str, Settings, Clock], Engine]] = {
     "memory": MemoryEngine.open,
     "sqlite": SqliteEngine.open,
+    "http": RemoteEngine.open,
+    "https": RemoteEngine.open,
 }
 
 

@@ -10,14 +10,20 @@ import msgspec
 
 from tenure.errors import InvalidInput, TenureError
 from tenure.queue import Queue
-from tenure.server import native
+from tenure.server import events, native
 from tenure.server.auth import Tokens
+from tenure.server.dialects import d1, evekill, firecrawl, queuey
 from tenure.server.openapi import openapi
 from tenure.server.pages import docs_page
 from tenure.server.route import Call, Reply, Route, encode
 from tenure.server.service import Service
 
-DIALECTS: dict[str, Callable[[], list[Route]]] = {}
+DIALECTS: dict[str, Callable[[], list[Route]]] = {
+    "firecrawl": firecrawl.routes,
+    "d1": d1.routes,
+    "queuey": queuey.routes,
+    "evekill": evekill.routes,
+}
 
 
 class Health(msgspec.Struct):
@@ -58,7 +64,7 @@ COMMON = [
 
 def routes_of(dialects: Iterable[str]) -> list[Route]:
     """The table of routes, with those of the dialects that are wanted."""
-    routes = [*COMMON, *native.ROUTES]
+    routes = [*COMMON, *native.ROUTES, *events.ROUTES]
     for name in dialects:
         if name not in DIALECTS:
             raise InvalidInput("dialects", f"{name!r} is not one of {', '.join(DIALECTS)}")

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from tenure.errors import InvalidInput, NotFound
+from tenure.errors import InvalidInput, NotFound, Unauthorized
 from tenure.job import check_label, check_name
-from tenure.server.problems import Unauthorized
 
 PREFIX = "tnr_"
 

@@ -15,6 +15,8 @@ from msgspec.structs import replace
 from tenure import ops
 from tenure.errors import (
     DependencyNotFound,
+    Duplicate,
+    Forbidden,
     JobNotFound,
     NotFound,
     QueueNotFound,
@@ -25,7 +27,6 @@ from tenure.job import Job, JobSpec
 from tenure.ops import Filter, Op, Query
 from tenure.queue import Queue
 from tenure.server.auth import Scope, Token
-from tenure.server.problems import Forbidden
 from tenure.steps import Wanted, Within
 
 NEEDS: dict[type[Op] | type[Query], Scope] = {
@@ -62,6 +63,8 @@ NEEDS: dict[type[Op] | type[Query], Scope] = {
     ops.ListSlots: Scope.READ,
     ops.ListSchedules: Scope.READ,
 }
+
+NOTHING = ops.Release("", 0)  # no job has this id
 
 
 class Guarded(Queue):
@@ -120,12 +123,12 @@ class Guarded(Queue):
             whom = "all tenants" if tenant in (None, "*") else f"the tenant {tenant!r}"
             raise Forbidden(f"this token is not for {whom}")
 
-    async def _ours(self, ids: Iterable[str]) -> set[str]:
-        """Those of the jobs that are ours to know of."""
+    async def _of_others(self, ids: Iterable[str]) -> set[str]:
+        """Those of the jobs that are there, but do not exist for us."""
         found: set[str] = set()
         for id in dict.fromkeys(ids):
             job = await self._inner.ado(ops.GetJob(id))
-            if isinstance(job, Job) and self._has(job.queue, job.tenant):
+            if isinstance(job, Job) and not self._has(job.queue, job.tenant):
                 found.add(id)
         return found
 
@@ -142,48 +145,54 @@ class Guarded(Queue):
     # Operations ---------------------------------------------------------------------------------
 
     async def _apply(self, batch: Sequence[Op]) -> list[Any]:
-        """Each operation is asked for by itself if it is ours, and refused if it is not."""
-        allowed = [await self._narrowed(op) for op in batch]
-        wanted = [op for op in allowed if isinstance(op, Op)]
-        answers = iter(await self._inner.ado(wanted) if wanted else [])
-        merged = [next(answers) if isinstance(op, Op) else op for op in allowed]
-        return [self._told(op, answer) for op, answer in zip(batch, merged, strict=True)]
+        """Each operation is asked for by itself if it is ours, and refused if it is not. One that
+        is refused is replaced by one that does nothing: operations that are sent again under their
+        key find as many answers as they had."""
+        plain = [ops_of(op) for op in batch]
+        allowed = [[await self._narrowed(one) for one in some] for some in plain]
+        wanted: list[Op] = []
+        for op, narrowed in zip(batch, allowed, strict=True):
+            sent: Any = tuple(one if isinstance(one, Op) else NOTHING for one in narrowed)
+            wanted.append(ops.Once(op.key, sent) if isinstance(op, ops.Once) else sent[0])
+        told: list[Any] = []
+        answers = await self._inner.ado(wanted)
+        for op, some, narrowed, answer in zip(batch, plain, allowed, answers, strict=True):
+            if isinstance(answer, ops.Answers):
+                each = zip(some, narrowed, answer.answers, strict=True)
+                told.append(ops.Answers([_told(*one) for one in each]))
+            else:
+                told.append(answer if isinstance(op, ops.Once) else _told(op, narrowed[0], answer))
+        return told
 
     async def _narrowed(self, op: Op) -> Op | TenureError:
         """The operation as far as it is ours, or the error that it meets."""
         match op:
-            case ops.Once():
-                for one in op.ops:
-                    refused = await self._narrowed(one)
-                    if refused is not one:
-                        raise Forbidden("a token that is bound cannot send such a batch at once")
-                return op
             case ops.Enqueue():
-                return await self._specs(op.jobs) or op
+                return await self._specs(op.jobs) or await self._taken(op) or op
             case ops.Claim():
                 for queue in op.queues:
                     self._must_have(queue, self._one_tenant(op.tenant))
                 return replace(op, tenant=self._one_tenant(op.tenant))
             case ops.Ack() | ops.Fail() | ops.Extend() | ops.Release() | ops.Progress():
-                if not await self._ours([op.id]):
+                if await self._of_others([op.id]):
                     return JobNotFound(op.id)
                 return (await self._specs(op.then) if isinstance(op, ops.Ack) else None) or op
             case ops.Cancel() | ops.Replay() | ops.Delete():
-                ours = await self._ours(op.ids)
-                return replace(op, ids=tuple(id for id in op.ids if id in ours))
+                others = await self._of_others(op.ids)
+                return replace(op, ids=tuple(id for id in op.ids if id not in others))
             case ops.SetLimit() | ops.ClearLimit() | ops.Pause() | ops.Resume() | ops.Reconcile():
                 self._must_have(op.queue, op.tenant)
                 return op
             case ops.PutSchedule():
                 return await self._specs([op.schedule.job]) or await self._free_name(op)
             case ops.DropSchedule() | ops.Fire():
-                if op.name not in {one.name for one in await self._schedules_of_ours()}:
+                if op.name in await self._schedules_of_others():
                     return ScheduleNotFound(op.name)
                 if isinstance(op, ops.Fire):
                     return await self._specs(op.jobs) or op
                 return op
             case ops.TakeSlot() | ops.DropSlot() | ops.ReconcileSlots():
-                self._must_have_slot(op.key)
+                self._must_have_slot(op.scope, op.key)
                 return op
         raise Forbidden(
             f"{type(op).__name__} is for tokens that are not bound to tenants or queues"
@@ -195,12 +204,20 @@ class Guarded(Queue):
             self._must_have(spec.queue, spec.tenant)
         parents = [parent for spec in specs for parent in spec.after]
         own = {spec.id for spec in specs}
-        hidden = set(parents) - own - await self._ours(set(parents) - own)
+        hidden = await self._of_others(set(parents) - own)
         return DependencyNotFound(min(hidden)) if hidden else None
 
+    async def _taken(self, op: ops.Enqueue) -> TenureError | None:
+        """An id that another's job has is not ours to skip: we would be told that the job is
+        there."""
+        if op.if_exists == "skip":
+            named = [spec.id for spec in op.jobs if not spec.made_up_id]
+            for id in await self._of_others(named):
+                return Duplicate("id", id, id)
+        return None
+
     async def _free_name(self, op: ops.PutSchedule) -> Op:
-        taken = {one.name for one in await self._inner.ado(ops.ListSchedules())}
-        if op.schedule.name in taken - {one.name for one in await self._schedules_of_ours()}:
+        if op.schedule.name in await self._schedules_of_others():
             raise Forbidden(f"another has a schedule named {op.schedule.name!r}")
         return op
 
@@ -208,16 +225,17 @@ class Guarded(Queue):
         found: list[ops.Schedule] = await self._inner.ado(ops.ListSchedules())
         return [one for one in found if self._has(one.job.queue, one.job.tenant)]
 
-    def _must_have_slot(self, key: str) -> None:
+    async def _schedules_of_others(self) -> set[str]:
+        ours = {one.name for one in await self._schedules_of_ours()}
+        return {one.name for one in await self._inner.ado(ops.ListSchedules())} - ours
+
+    def _must_have_slot(self, scope: str, key: str) -> None:
+        """Slots are of nobody: the scope stands for a queue (or, as `queue/...`, for something
+        of it) and the key for a tenant, where a token is bound to some."""
         if self.token.tenants is not None and key not in self.token.tenants:
             raise Forbidden("this token can only use slots whose key is one of its tenants")
-
-    def _told(self, op: Op, answer: Any) -> Any:
-        """Ids that were left out because they are another's do not exist for us."""
-        if isinstance(op, ops.Cancel | ops.Replay | ops.Delete) and isinstance(answer, ops.Changed):
-            known = set(answer.missing)
-            return replace(answer, missing=tuple(id for id in op.ids if id in known))
-        return answer
+        if not self._has_queue(scope) and not self._has_queue(scope.partition("/")[0]):
+            raise Forbidden("this token can only use slots whose scope is one of its queues")
 
     # Queries ------------------------------------------------------------------------------------
 
@@ -228,7 +246,9 @@ class Guarded(Queue):
         match query:
             case ops.GetJob():
                 job = await self._inner.ado(query)
-                return job if await self._ours([query.id]) else JobNotFound(query.id)
+                if isinstance(job, Job) and not self._has(job.queue, job.tenant):
+                    return JobNotFound(query.id)
+                return job
             case ops.ListJobs() | ops.FindIds():
                 narrowed = self._filter(query.filter)
                 if isinstance(narrowed, NotFound):
@@ -237,6 +257,8 @@ class Guarded(Queue):
             case ops.NextDue():
                 for queue in query.queues:
                     self._must_have(queue, self.token.tenants[0] if self.token.tenants else None)
+                if self.token.tenants is not None:
+                    return ops.Due(None)  # whose job it would be is not known
                 return await self._inner.ado(query)
             case ops.GetStats():
                 return await self._stats_of_ours(query)
@@ -250,7 +272,7 @@ class Guarded(Queue):
                 found = await self._inner.ado(query)
                 return [one for one in found if self._has(one.queue, one.tenant or "")]
             case ops.ListSlots():
-                self._must_have_slot(query.key)
+                self._must_have_slot(query.scope, query.key)
                 return await self._inner.ado(query)
             case ops.ListSchedules():
                 return await self._schedules_of_ours()
@@ -277,7 +299,11 @@ class Guarded(Queue):
             return QueueNotFound(query.queue)
         if self.token.tenants is None:
             return ours
-        return [await self._counted(one) for one in ours]
+        counted = [await self._counted(one) for one in ours]
+        # A queue in which we have nothing is known to us only if we were told its name.
+        known = self.token.queues is not None
+        shown = [one for one in counted if known or any(ops.as_counts(one).values())]
+        return shown if shown or query.queue is None else QueueNotFound(query.queue)
 
     async def _counted(self, queue: ops.QueueStats) -> ops.QueueStats:
         """The counts of a queue, as far as they are of our tenants."""
@@ -293,9 +319,28 @@ class Guarded(Queue):
             return await self._inner.ado(query)
         found: list[ops.TenantStats] = []
         for tenant in sorted(self.token.tenants):
-            if query.after is None or tenant > query.after:
+            wanted = query.tenant in (None, tenant)
+            if wanted and (query.after is None or tenant > query.after):
                 some = await self._inner.ado(replace(query, tenant=tenant, limit=1))
                 if isinstance(some, TenureError):
                     return some
                 found += some
         return found[: query.limit]
+
+
+def ops_of(op: Op) -> Sequence[Op]:
+    """The operations that are asked for."""
+    return op.ops if isinstance(op, ops.Once) else [op]
+
+
+def _told(op: Op, narrowed: Op | TenureError, answer: Any) -> Any:
+    """The answer to an operation that was narrowed: what was left out does not exist for us."""
+    if isinstance(narrowed, TenureError):
+        return narrowed
+    changed = isinstance(answer, ops.Changed)
+    if changed and isinstance(narrowed, ops.Cancel | ops.Replay | ops.Delete):
+        assert isinstance(op, type(narrowed))
+        there = set(narrowed.ids) - set(answer.missing)
+        missing = tuple(id for id in dict.fromkeys(op.ids) if id not in there)
+        return replace(answer, missing=missing)
+    return answer

@@ -10,7 +10,7 @@ from msgspec import Meta, Raw
 
 from tenure import ops, wire
 from tenure.arguments import clean
-from tenure.errors import PayloadTooLarge, ScheduleNotFound, TenureError
+from tenure.errors import ScheduleNotFound, TenureError
 from tenure.job import (
     MAX_CLAIM,
     MAX_FAILURE_TEXT,
@@ -21,6 +21,7 @@ from tenure.job import (
     Lease,
     NewJob,
     State,
+    encode_json,
     null,
 )
 from tenure.ops import (
@@ -36,9 +37,9 @@ from tenure.ops import (
     TenantStats,
 )
 from tenure.retry import Backoff
-from tenure.server.auth import Scope
+from tenure.server.auth import Scope, hash_of
 from tenure.server.route import ANY, Call, Reply, Route, encode
-from tenure.server.sane import sane
+from tenure.server.sane import sane, sane_query
 from tenure.server.waiting import claim_or_wait, wait_for_end
 
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
@@ -536,7 +537,9 @@ async def apply(call: Call, body: OpsBody) -> Reply:
     if body.key is None:
         answers = await call.queue.ado(batch)
     else:
-        (once,) = await call.queue.ado([ops.Once(body.key, tuple(batch))])
+        # Of the caller: whoever sends another's key is not told what that was answered.
+        key = hash_of(f"{call.token.hash}:{body.key}")
+        (once,) = await call.queue.ado([ops.Once(key, tuple(batch))])
         if isinstance(once, TenureError):
             raise once
         answers = once.answers
@@ -545,7 +548,7 @@ async def apply(call: Call, body: OpsBody) -> Reply:
 
 async def query(call: Call, body: QueryBody) -> Reply:
     """Answer a query; what the http:// engine sends."""
-    found = await call.queue.ado(body.query)
+    found = await call.queue.ado(sane_query(body.query))
     if isinstance(found, TenureError):
         raise found
     return Reply(b'{"found":' + encode(found) + b"}")
@@ -555,10 +558,7 @@ def checked(field: str, raw: Raw, call: Call) -> Raw:
     """JSON that came in a request, if it is not too large."""
     if raw is NULL:
         return raw
-    limit = call.queue.settings.payload_limit
-    if len(raw) > limit:
-        raise PayloadTooLarge(field, f"is {len(raw):,} bytes of JSON; the limit is {limit:,}")
-    return Raw(bytes(raw))  # not the whole request that it came with
+    return encode_json(field, raw, call.queue.settings.payload_limit)
 
 
 def _results(sent: Any, answers: list[Any], state: State | None) -> Results:

@@ -18,7 +18,8 @@ def openapi(routes: Iterable[Route], version: str) -> dict[str, Any]:
     table = [route for route in routes if route.tag]
     kinds: list[Any] = [Problem]
     for route in table:
-        kinds += [kind for kind in (route.body, route.query, route.answer) if kind is not None]
+        named = (route.body, route.query, route.answer, route.problem)
+        kinds += [kind for kind in named if kind is not None]
     schemas, components = msgspec.json.schema_components(kinds, ref_template=REF)
     of = {id(kind): schema for kind, schema in zip(kinds, schemas, strict=True)}
     paths: dict[str, Any] = {}

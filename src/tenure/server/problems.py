@@ -10,26 +10,16 @@ from tenure.errors import (
     Busy,
     Closed,
     Conflict,
+    Forbidden,
     InvalidInput,
     JobFailed,
     NotFound,
     PayloadTooLarge,
     StoreError,
     TenureError,
+    Unauthorized,
     WaitTimeout,
 )
-
-
-class Unauthorized(TenureError):
-    """No token, or one that is not known."""
-
-    code = "unauthorized"
-
-
-class Forbidden(TenureError):
-    """The token does not allow it."""
-
-    code = "forbidden"
 
 
 class BodyTooLarge(TenureError):
@@ -80,6 +70,7 @@ class Problem(msgspec.Struct, omit_defaults=True):
     code: str
     field: str | None = None
     id: str | None = None
+    carries: dict[str, Any] = {}  # what a client needs to raise the same error
 
 
 def status_of(error: TenureError) -> int:
@@ -98,4 +89,5 @@ def problem_of(error: TenureError) -> Problem:
         code=error.code,
         field=details.get("field"),
         id=details.get("id"),
+        carries=vars(error),
     )

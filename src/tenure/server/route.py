@@ -117,10 +117,11 @@ class Route:
     def read_query(self, query: Params) -> Any:
         """The query string, as the handler takes it; raises InvalidInput."""
         assert self.query is not None
-        known = {field.encode_name for field in msgspec.structs.fields(self.query)}
-        for name in query:
-            if name not in known:
-                raise InvalidInput(name, f"is not a parameter; there are {', '.join(known)}")
+        if self.query.__struct_config__.forbid_unknown_fields:
+            known = [field.encode_name for field in msgspec.structs.fields(self.query)]
+            for name in query:
+                if name not in known:
+                    raise InvalidInput(name, f"is not a parameter; there are {', '.join(known)}")
         try:
             return msgspec.convert(query, self.query, strict=False)
         except (msgspec.ValidationError, OverflowError) as error:
@@ -161,7 +162,8 @@ class Table:
                 self._exact[route.method, route.path] = route
 
     def find(self, method: str, raw_path: str) -> tuple[Route, Params]:
-        """The route of a request, and the names in its path; raises NoSuchRoute."""
+        """The route of a request, and the names in its path as they were sent; raises
+        NoSuchRoute."""
         route = self._exact.get((method, raw_path))
         if route is not None:
             return route, {}
@@ -178,7 +180,7 @@ class Table:
         for method in ("GET", "POST", "PUT", "DELETE"):
             try:
                 self.find(method, raw_path)
-            except (NoSuchRoute, InvalidInput):
+            except NoSuchRoute:
                 continue
             found.append(method)
         return found
@@ -187,17 +189,22 @@ class Table:
 def _matched(segments: list[str], given: list[str]) -> Params | None:
     params: Params = {}
     for segment, text in zip(segments, given, strict=True):
-        if segment.startswith("{"):
-            name = segment[1:-1]
-            try:
-                params[name] = unquote(text, errors="strict")
-            except UnicodeDecodeError:
-                raise InvalidInput(name, "is not UTF-8") from None
-            if not params[name]:
-                return None
+        if segment.startswith("{") and text:
+            params[segment[1:-1]] = text
         elif segment != text:
             return None
     return params
+
+
+def names_of(params: Params) -> Params:
+    """What stands in a path for names, as it is meant; raises InvalidInput."""
+    names: Params = {}
+    for name, text in params.items():
+        try:
+            names[name] = unquote(text, errors="strict")
+        except UnicodeDecodeError:
+            raise InvalidInput(name, "is not UTF-8") from None
+    return names
 
 
 def query_of(raw: bytes) -> Params:

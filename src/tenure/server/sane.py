@@ -1,5 +1,5 @@
-"""Operations that come from outside: their types are right, and here it is seen that their values
-can be."""
+"""Operations and queries that come from outside: their types are right, and here it is seen that
+their values can be."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from tenure import ops
-from tenure.arguments import clean, whole
+from tenure.arguments import clean, optional, whole
 from tenure.cron import next_tick
-from tenure.errors import InvalidInput, PayloadTooLarge
+from tenure.errors import InvalidInput
 from tenure.job import (
     MAX_AFTER,
     MAX_ATTEMPTS,
@@ -24,15 +24,16 @@ from tenure.job import (
     JobSpec,
     check_label,
     check_name,
+    encode_json,
 )
-from tenure.ops import Op
+from tenure.ops import Op, Query
 
 _NAMES = {"id", "queue", "worker", "scope", "key", "holder", "name"}
 _LABELS = {"kind", "tenant", "group", "note"}
 _SPANS = {"lease_ms", "ttl_ms", "per_ms", "delay_ms", "retry_in_ms", "expires_in_ms", "timeout_ms"}
 _AT_LEAST_ONE = {"lease_ms", "ttl_ms", "per_ms", "expires_in_ms", "timeout_ms"}
 _NUMBERS = {
-    "token": (0, 2**63 - 1),
+    "token": (-(2**63), 2**63 - 1),
     "percent": (0, 100),
     "limit": (1, 10**9),
     "concurrency": (1, 10**9),
@@ -46,7 +47,9 @@ _NUMBERS = {
     "priority": (MIN_PRIORITY, MAX_PRIORITY),
     "max_attempts": (1, MAX_ATTEMPTS),
     "run_at": (0, 2 * MAX_SPAN_MS),
+    "finished_before": (0, 2 * MAX_SPAN_MS),
 }
+MAX_LISTED = 1_000_000
 
 
 def sane(op: Op, payload_limit: int) -> Op:
@@ -82,6 +85,24 @@ def sane(op: Op, payload_limit: int) -> Op:
     except InvalidInput as error:
         raise error.within(type(op).__name__) from None
     return op
+
+
+def sane_query(query: Query) -> Query:
+    """The query, if it can be; raises InvalidInput."""
+    try:
+        _check(query)
+        match query:
+            case ops.ListJobs() | ops.FindIds():
+                _check(query.filter)
+                whole("limit", query.limit, 1, MAX_LISTED)
+            case ops.ListTenants() | ops.ListGroups():
+                whole("limit", query.limit, 1, MAX_LISTED)
+                optional("after", query.after)
+            case ops.NextDue():
+                _names("queues", query.queues, check_name, 1, 1_000)
+    except InvalidInput as error:
+        raise error.within(type(query).__name__) from None
+    return query
 
 
 def _check(value: Any) -> None:
@@ -131,6 +152,4 @@ def _names(field: str, names: tuple[str, ...], check: Any, least: int, most: int
 
 
 def _json(field: str, raw: Raw, limit: int) -> Raw:
-    if len(raw) > limit:
-        raise PayloadTooLarge(field, f"is {len(raw):,} bytes of JSON; the limit is {limit:,}")
-    return Raw(bytes(raw))  # a copy: not the whole request that it came in
+    return encode_json(field, raw, limit)  # it is a copy, and JSON all through

@@ -9,14 +9,23 @@ from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
-from msgspec.structs import replace
-
-from tenure.errors import StoreError, TenureError
+from tenure.errors import Forbidden, TenureError
 from tenure.queue import Queue
 from tenure.server.auth import Tokens
+from tenure.server.events import News
 from tenure.server.guard import Guarded
-from tenure.server.problems import RETRY_AFTER, BodyTooLarge, Forbidden, NoSuchRoute, TooSlow
-from tenure.server.route import ANY, Call, Reply, Route, Shown, Table, as_problem, query_of
+from tenure.server.problems import RETRY_AFTER, BodyTooLarge, NoSuchRoute, TooSlow
+from tenure.server.route import (
+    ANY,
+    Call,
+    Reply,
+    Route,
+    Shown,
+    Table,
+    as_problem,
+    names_of,
+    query_of,
+)
 
 log = logging.getLogger("tenure.service")
 
@@ -43,6 +52,7 @@ class Service:
         self.tokens = tokens
         self.max_body = max_body
         self.closing = asyncio.Event()
+        self.news = News(queue)
         self._guards: dict[str, Guarded] = {}
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -65,21 +75,17 @@ class Service:
         show: Shown = as_problem
         reply: Reply | None
         try:
-            path = (
-                (scope.get("raw_path") or scope["path"].encode()).partition(b"?")[0].decode("ascii")
-            )
-            route, params = self._find(scope["method"], path)
+            route, params = self._find(scope["method"], _path(scope))
             show = route.show_error
             reply = await self._handle(route, params, scope, receive, send)
         except TenureError as error:
             reply = show(error)
-        except UnicodeDecodeError:
-            reply = show(NoSuchRoute("the path is not ASCII"))
         except Exception:
             request_id = uuid4().hex
             log.exception("request %s failed: %s %s", request_id, scope["method"], scope["path"])
-            ours = StoreError(f"this should not have happened; the log has it as {request_id}")
-            reply = replace(show(ours), status=500)
+            reply = show(
+                TenureError(f"this should not have happened; the log has it as {request_id}")
+            )
         if reply is not None:
             await _send(send, reply, scope["method"] == "HEAD")
 
@@ -105,7 +111,8 @@ class Service:
                 raise Forbidden(f"{route} needs the scope {route.scope.value!r}")
             queue = self._guards.setdefault(token.hash, Guarded(self.queue, token))
         query = query_of(scope["query_string"]) if scope["query_string"] else {}
-        call = Call(self, token, queue, params, query, headers)  # type: ignore[arg-type]
+        names = names_of(params)
+        call = Call(self, token, queue, names, query, headers)  # type: ignore[arg-type]
         arguments: list[Any] = [call]
         if route.query is not None:
             arguments.append(route.read_query(query))
@@ -146,11 +153,20 @@ class Service:
         return b"".join(parts)
 
 
+def _path(scope: Message) -> str:
+    """The path as it was sent; raises NoSuchRoute."""
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    try:
+        return raw.partition(b"?")[0].decode("ascii")
+    except UnicodeDecodeError:
+        raise NoSuchRoute("the path is not ASCII") from None
+
+
 async def _send(send: Send, reply: Reply, only_head: bool) -> None:
-    headers = [
-        (b"content-type", reply.media_type.encode()),
-        (b"content-length", str(len(reply.body)).encode()),
-    ]
+    headers: list[tuple[bytes, bytes]] = []
+    if reply.status != 204:  # which has no body to speak of
+        headers.append((b"content-type", reply.media_type.encode()))
+        headers.append((b"content-length", str(len(reply.body)).encode()))
     if reply.status in RETRY_AFTER:
         headers.append((b"retry-after", RETRY_AFTER[reply.status].encode()))
     if reply.status == 401:
