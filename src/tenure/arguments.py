@@ -39,7 +39,7 @@ def fail_op(
     return ops.Fail(
         *lease_of(job),
         clean(message[:MAX_FAILURE_TEXT]),
-        kind[:MAX_FAILURE_TEXT],
+        clean(kind[:MAX_FAILURE_TEXT]),
         clean(trace[-MAX_FAILURE_TEXT:]),
         None if retry_in is None else span_ms("retry_in", retry_in),
         bool(fatal),

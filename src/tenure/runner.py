@@ -183,6 +183,7 @@ class Runner:
         self._payload_limit = queue.settings.payload_limit
         self._stopping = False
         self._serving: list[asyncio.Task[None]] = []
+        self._closing: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()  # asyncio itself keeps no hold of them
         self._keeper = Keeper(
             queue, self._lease_ms / 1000, self.running, self._overdue, self._untold
@@ -261,8 +262,14 @@ class Runner:
         seconds = self._grace if grace is None else span_ms("grace", grace) / 1000
         if self._serving:
             _, late = await asyncio.wait(self._serving, timeout=seconds)
-            if late or self.running() or self._untold():
+            if (late or self.running() or self._untold()) and self._closing is None:
                 await self._give_back()
+        if self._closing is None:  # several may stop it, and each shall wait until it has
+            self._closing = asyncio.create_task(self._close())
+        await asyncio.shield(self._closing)
+        self._raise_what_ended_it()
+
+    async def _close(self) -> None:
         self._unlisten()
         if self._scheduler is not None:
             await self._in_thread(self._scheduler.stop)
@@ -271,7 +278,6 @@ class Runner:
             self._threads.close()
             await self._in_thread(self._processes.close)
         self._aside.shutdown(wait=False)
-        self._raise_what_ended_it()
         log.info("worker %s has stopped; it handled %d jobs", self.name, self.handled)
 
     def _raise_what_ended_it(self) -> None:
