@@ -386,7 +386,7 @@ class Runner:
             batch.append(ops.Claim(post.next_order(), self.name, self._lease_ms, room))
         self._asked_for += room
         try:
-            answers = await self._commit(batch)
+            answers, sent_at = await self._commit(batch)
         except BaseException:
             post.to_tell += [op for op in batch if not isinstance(op, ops.Claim | ops.Progress)]
             raise
@@ -395,7 +395,7 @@ class Runner:
             self._asked_for -= room
         for op, answer in zip(batch, answers, strict=True):
             if isinstance(answer, ops.Leased):
-                self._begin(post, answer.jobs, room)
+                self._begin(post, answer.jobs, room, sent_at)
             elif isinstance(answer, TenureError):
                 self._complain(op, answer)
         if room and self._left is not None:
@@ -409,10 +409,12 @@ class Runner:
         except Exception as error:
             log.warning("leases could not be renewed: %s", error)
 
-    async def _commit(self, batch: list[Op]) -> list[Answer]:
-        """Have it committed, however long the store is away."""
+    async def _commit(self, batch: list[Op]) -> tuple[list[Answer], float]:
+        """Have it committed, however long the store is away; answers also with when it was sent
+        off for the last time."""
         pause = FIRST_PAUSE
         while True:
+            sent_at = self.queue.clock.monotonic()
             try:
                 answers: list[Answer] = await self.queue.ado(batch)
             except (Busy, StoreError) as error:
@@ -423,11 +425,12 @@ class Runner:
                 raise
             except Exception as error:
                 if len(batch) > 1:  # one of them is at fault; the others shall not suffer for it
-                    return [(await self._commit([op]))[0] for op in batch]
+                    each = [(await self._commit([op]))[0][0] for op in batch]
+                    return each, sent_at
                 log.exception("an operation failed in a way that it should not: %r", batch[0])
-                return [StoreError(str(error))]
+                return [StoreError(str(error))], sent_at
             else:
-                return answers
+                return answers, sent_at
 
     def _complain(self, op: Op, error: TenureError) -> None:
         if not isinstance(op, ops.Progress):
@@ -435,12 +438,13 @@ class Runner:
 
     # Running ------------------------------------------------------------------------------------
 
-    def _begin(self, post: Post, jobs: list[Job], room: int) -> None:
+    def _begin(self, post: Post, jobs: list[Job], room: int, sent_at: float) -> None:
         if len(jobs) == room:
             post.look = True  # there may be more
-        # What the claim took, or the loop was blocked for, has gone from the lease.
-        lost_ms = self._lease_ms - self._lease_left_ms(jobs)
-        too_late = lost_ms > self._lease_ms * 2 / 3
+        # What the claim took, or the loop was blocked for, has gone from the lease. Our own clock
+        # says how long that was: the store's may be another.
+        now = self.queue.clock.monotonic()
+        too_late = jobs and now - sent_at > self._lease_ms / 1000 * 2 / 3
         if self._stopping or too_late:
             if too_late:
                 log.warning("%d jobs were claimed too long ago, they are given back", len(jobs))
@@ -448,7 +452,6 @@ class Runner:
             return
         if self._left is not None:
             self._left -= len(jobs)
-        kept_at = self.queue.clock.monotonic() - lost_ms / 1000
         for job in jobs:
             handler = post.handler_of(job)
             if handler is None:
@@ -456,12 +459,7 @@ class Runner:
                 known = f"this worker has no task named {job.kind!r}"
                 post.to_tell.append(fail_op(job, known))
             else:
-                self._start(post, job, handler, kept_at)
-
-    def _lease_left_ms(self, jobs: list[Job]) -> int:
-        """Of jobs of one claim, which have one lease."""
-        until = jobs[0].lease_until if jobs else None
-        return self._lease_ms if until is None else until - self.queue.clock.now_ms()
+                self._start(post, job, handler, sent_at)
 
     def _start(self, post: Post, job: Job, handler: Handler, kept_at: float) -> None:
         run = Run(job, handler, self.queue, partial(self._report, post), kept_at)
