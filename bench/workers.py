@@ -117,10 +117,10 @@ async def _idle(app: Tenure, url: str, floor: Floor, starts: int, seconds: float
     used = (time.process_time() - used) / seconds
     await runner.stop()
     last = {name: quantiles(some, n=100)[98] for name, some in waits.items()}
-    here = {name: (median(some), last[name]) for name, some in waits.items()}
+    found = {name: (median(some), last[name]) for name, some in waits.items()}
     return [
         *(
-            _limited(f"{what}, idle, one process: {which}", here[name][n], limit)
+            _limited(f"{what}, idle, one process: {which}", found[name][n], limit)
             for name, what in (
                 ("here", "call of enqueue to start of the task"),
                 ("answered", "answer of enqueue to start of the task"),
@@ -129,13 +129,13 @@ async def _idle(app: Tenure, url: str, floor: Floor, starts: int, seconds: float
         ),
         Figure(
             "call of enqueue to start, to one plain durable commit",
-            here["here"][0] * 1e6,
-            here["commit"][0] * 1e6,
-            here["here"][0] / here["commit"][0],
+            found["here"][0] * 1e6,
+            found["commit"][0] * 1e6,
+            found["here"][0] / found["commit"][0],
             unit="microseconds",
         ),
-        _limited("enqueue to start, across processes: median", here["other"][0], 0.050),
-        _limited("enqueue to start, across processes: p99", here["other"][1], 0.050),
+        _limited("enqueue to start, across processes: median", found["other"][0], 0.050),
+        _limited("enqueue to start, across processes: p99", found["other"][1], 0.050),
         Figure("an idle worker", used * 1e6, 1e4, used / 0.01, at_most=1.0, unit="us of CPU/s"),
     ]
 
