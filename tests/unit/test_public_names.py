@@ -59,6 +59,9 @@ PROMISED = {
         "JobFailed",
         "WaitTimeout",
         "NoCurrentJob",
+        "NotAllowed",
+        "Unauthorized",
+        "Forbidden",
         "Busy",
         "Closed",
         "StoreError",
@@ -88,7 +91,7 @@ CALLS = {
     "schedules": ["put_schedule", "drop_schedule", "schedules", "fire"],
     "upkeep": ["maintain", "reconcile", "close"],
 }
-WITHIN = {"do", "ado", "stand", "withdraw"}  # for other parts of Tenure
+WITHIN = {"do", "ado", "stand", "withdraw", "prepare"}  # for other parts of Tenure
 NAMES = [name for names in PROMISED.values() for name in names]
 METHODS = [name for names in CALLS.values() for name in names]
 STEPS = sorted(
