@@ -116,6 +116,8 @@ def test_a_job_whose_result_cannot_be_told_for_several_leases_is_not_run_again(
     got: list[tenure.Job] = []
 
     def before(batch: Sequence[Op]) -> None:
+        if any(isinstance(op, ops.Extend) for op in batch):
+            return  # a renewal may share the commit; that it works is what this is about
         if any(isinstance(op, ops.Ack) for op in batch):
             told_at.append(time.monotonic())
             if time.monotonic() < told_at[0] + 4 * lease:
