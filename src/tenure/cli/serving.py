@@ -25,6 +25,7 @@ from tenure.server.auth import (
     tokens_of,
 )
 from tenure.server.dialects import NAMES
+from tenure.server.logs import log_as
 
 TOKENS = "tenure-tokens.json"
 
@@ -111,7 +112,7 @@ def serve(
       tenure serve --port 3100 --tokens tenure-tokens.json
     """
     # To import what serves takes longer than most commands run.
-    from tenure.server.hosting import host_until_told, log_as
+    from tenure.server.hosting import host_until_told
 
     log_as(log_format)
     known = tokens_of(tokens, os.environ)

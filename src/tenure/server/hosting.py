@@ -18,11 +18,8 @@ from tenure.metrics import Metrics, measured
 from tenure.scheduler import Scheduler
 from tenure.server.app import make_app
 from tenure.server.auth import Tokens
-from tenure.server.logs import log_as
 from tenure.server.mdns import announced
 from tenure.server.service import Service
-
-__all__ = ["host_until_told", "log_as"]
 
 log = logging.getLogger("tenure.service")
 
