@@ -1,0 +1,287 @@
+"""Claim: tenants in turns, each tenant's jobs in order, within every limit.
+
+The books are taken first, so that what is decided on cannot change; the candidates come locked,
+each tenant's in order and within the bounds of the tenant and its lanes. Whose turn it is, is
+decided here; then all that was picked is leased in one statement.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from itertools import groupby, islice
+from typing import Any, NamedTuple
+
+from tenure import ops, states
+from tenure.engines.postgres.db import Sent
+from tenure.engines.postgres.rows import CODES, LEASED, READY, leased_job
+from tenure.engines.postgres.transaction import Transaction
+from tenure.job import Job, State
+from tenure.ops import Answer
+
+# What the table makes of a ready job that is claimed; one that expired is looked for apart.
+_CLAIMED = states.plain(State.PENDING, states.Claimed)
+
+
+class QueueBook:
+    """A row of queues, while its books are taken."""
+
+    def __init__(self, row: tuple[Any, ...]) -> None:
+        (
+            self.id, self.name, self.paused, self.max_leased, self.rate, self.per_ms, self.tokens,
+            self.tokens_at, self.served, self.leased, self.now, self.due,
+        ) = row  # fmt: skip
+        self._before = self.saved
+
+    @property
+    def saved(self) -> tuple[int, int, int]:
+        return self.tokens, self.tokens_at, self.served
+
+    @property
+    def changed(self) -> bool:
+        return self.saved != self._before
+
+    def room(self, now: int) -> int:
+        """How many more the queue's own limits allow."""
+        if self.paused:
+            return 0
+        room = 2**31 if self.max_leased is None else self.max_leased - self.leased
+        if self.rate is not None:
+            gained = max(0, now - self.tokens_at) * self.rate
+            self.tokens = min(self.tokens + gained, self.rate * self.per_ms)
+            self.tokens_at = now
+            room = min(room, self.tokens // self.per_ms)
+        return int(room)
+
+
+class Pick(NamedTuple):
+    """A job to be leased, and where it stands."""
+
+    seq: int
+    lane: int
+    expires_at: int | None
+    queue: QueueBook
+    tenant: str
+    group: str
+
+
+class Line:
+    """The candidates of a tenant, in order."""
+
+    def __init__(self, row: tuple[Any, ...]) -> None:
+        self.id, self.name, self.turn, self.stride = row[:4]
+        self.share = row[8]
+        self.rows: list[tuple[int, str, int, int | None]] = []  # lane, group, seq, expires_at
+        self.used = 0
+
+    @property
+    def left(self) -> int:
+        return len(self.rows) - self.used
+
+    @property
+    def may_have_more(self) -> bool:
+        return len(self.rows) == self.share
+
+
+def claim(tx: Transaction, batch: Sequence[ops.Claim]) -> list[Answer]:
+    """Claims in a row that differ only in worker, lease and limit are picked for together, and
+    dealt out in order."""
+    answers: list[Answer] = []
+    names = list(dict.fromkeys(name for op in batch for name in op.queues))
+    for _, run in groupby(batch, key=lambda op: (op.queues, op.tenant, op.not_groups)):
+        calls = list(run)
+        picked = iter(_pick(tx, calls, names))
+        dealt = [list(islice(picked, op.limit)) for op in calls]
+        answers += _lease(tx, calls, dealt)
+    return answers
+
+
+def _pick(tx: Transaction, calls: Sequence[ops.Claim], names: list[str]) -> list[Pick]:
+    op, limit = calls[0], sum(call.limit for call in calls)
+    tx.forget()
+    asked = list(dict.fromkeys(op.queues))
+    sent = tx.db.send("open_books", names, tx.given, False)
+    first = _send(tx, asked[0], op, 0, limit, None)
+    books = {row[1]: QueueBook(row) for row in sent.fetchall()}
+    if any(book.due for book in books.values()):
+        for book in books.values():
+            tx.now = book.now
+            if book.due:
+                sweep(tx, book.id, book.name, tx.sweep * len(calls))
+        sent = tx.db.send("open_books", names, tx.given, True)
+        first = _send(tx, asked[0], op, 0, limit, None)
+        books = {row[1]: QueueBook(row) for row in sent.fetchall()}
+    picked: list[Pick] = []
+    for name in asked:
+        queue = books.get(name)
+        if queue is None:
+            continue
+        tx.now = queue.now
+        room = min(limit - len(picked), queue.room(tx.now))
+        if room > 0:
+            picked += _of_queue(tx, queue, op, room, first if name == asked[0] else None)
+        if queue.changed:
+            tx.db.send("save_queue", *queue.saved, queue.id)
+    return picked
+
+
+def _send(
+    tx: Transaction, queue: str, op: ops.Claim, past: int, most: int, share: int | None
+) -> Sent:
+    return tx.db.send("candidates", queue, op.tenant, list(op.not_groups), past, most, share)
+
+
+def _of_queue(
+    tx: Transaction, queue: QueueBook, op: ops.Claim, room: int, first: Sent | None
+) -> list[Pick]:
+    turns = Turns(tx, queue, op, room, first)
+    picked: list[Pick] = []
+    moved: dict[int, int] = {}
+    while len(picked) < room:
+        line, alone = turns.next()
+        if line is None:
+            break
+        n = room - len(picked) if alone or op.tenant is not None else 1
+        rows = turns.take(line, n)
+        picked += [Pick(seq, lane, at, queue, line.name, group) for lane, group, seq, at in rows]
+        if rows and op.tenant is None:  # to ask for one tenant takes nobody's turn
+            place = max(line.turn, queue.served + 1) + (len(rows) - 1) * line.stride
+            queue.served, line.turn = place, place + line.stride
+            moved[line.id] = line.turn
+        if rows:
+            turns.back(line)
+    if moved:
+        tx.db.send("save_turns", list(moved), list(moved.values()))
+    if queue.rate is not None:
+        queue.tokens -= len(picked) * queue.per_ms
+    return picked
+
+
+class Turns:
+    """The tenants of a queue that can be served, in the order of their turns."""
+
+    def __init__(
+        self, tx: Transaction, queue: QueueBook, op: ops.Claim, room: int, first: Sent | None
+    ) -> None:
+        self._tx = tx
+        self._queue = queue
+        self._op = op
+        self._room = room
+        self._heap: list[tuple[int, str, Line]] = []
+        self._past = 0  # tenants that were looked at
+        self._last: tuple[int, str] | None = None  # the turn and name of the last of them
+        self._all = False
+        self._first = first
+
+    def next(self) -> tuple[Line | None, bool]:
+        """Whose turn it is, and whether there is no other."""
+        while not self._all and (
+            self._last is None or not self._heap or self._heap[0][:2] > self._last
+        ):
+            self._read_page()
+        if not self._heap:
+            return None, True
+        line = heapq.heappop(self._heap)[2]
+        return line, self._all and not self._heap
+
+    def back(self, line: Line) -> None:
+        """Stand in line again."""
+        heapq.heappush(self._heap, (line.turn, line.name, line))
+
+    def take(self, line: Line, n: int) -> list[tuple[int, str, int, int | None]]:
+        """The next jobs of the line, at most `n`; more are fetched as they are needed."""
+        if line.left < n and line.may_have_more:
+            share = line.used + max(n, self._room - self._used())
+            (again,) = _lines(
+                self._tx.db.all(
+                    "candidates", self._queue.name, line.name, list(self._op.not_groups), 0, 1,
+                    share,
+                )
+            ) or (line,)  # fmt: skip
+            line.rows, line.share = again.rows, again.share
+        rows = line.rows[line.used : line.used + n]
+        line.used += len(rows)
+        return rows
+
+    def _used(self) -> int:
+        return sum(line.used for _, _, line in self._heap)
+
+    def _read_page(self) -> None:
+        page = self._room
+        sent, self._first = self._first, None
+        if sent is None:
+            sent = _send(self._tx, self._queue.name, self._op, self._past, page, None)
+        lines = _lines(sent.fetchall())
+        for line in lines:
+            self._last = (line.turn, line.name)
+            if line.rows:
+                self.back(line)
+        self._past += len(lines)
+        self._all = len(lines) < page or self._op.tenant is not None
+
+
+def _lines(rows: Sequence[tuple[Any, ...]]) -> list[Line]:
+    lines: list[Line] = []
+    for row in rows:
+        if not lines or lines[-1].id != row[0]:
+            lines.append(Line(row))
+        if row[6] is not None:
+            lines[-1].rows.append(row[4:8])
+    return lines
+
+
+def _lease(
+    tx: Transaction, calls: Sequence[ops.Claim], dealt: list[list[Pick]]
+) -> Iterator[Answer]:
+    """Lease what was dealt to each call under a token of its own; bury what has expired, of which
+    there was too much for the sweep."""
+    busy = [(call, mine) for call, mine in zip(calls, dealt, strict=True) if mine]
+    fresh = [
+        (n, pick)
+        for n, (_, mine) in enumerate(busy, 1)
+        for pick in mine
+        if pick.expires_at is None or pick.expires_at > tx.now
+    ]
+    found: dict[int, tuple[Any, ...]] = {}
+    if busy:
+        rows = tx.db.all(
+            "lease", tx.given, [pick.seq for _, pick in fresh], [n for n, _ in fresh],
+            [call.worker for call, _ in busy], [call.lease_ms for call, _ in busy],
+            CODES[_CLAIMED.target][0], _CLAIMED.attempts,
+        )  # fmt: skip
+        found = {row[0]: row for row in rows}
+    for _, pick in fresh:
+        tx.count(pick.queue.id, pick.lane, READY, LEASED)
+    late = [pick.seq for _, mine in busy for pick in mine if pick.seq not in found]
+    if late:
+        for row in tx.load_places(late):
+            tx.move(row, states.Claimed())
+        tx.settle()
+        tx.flush()
+    for mine in dealt:
+        yield ops.Leased([_job(found[pick.seq], pick) for pick in mine if pick.seq in found])
+
+
+def _job(row: tuple[Any, ...], pick: Pick) -> Job:
+    return leased_job(row, pick.queue.name, pick.tenant, pick.group)
+
+
+def sweep(tx: Transaction, queue: int, name: str, limit: int) -> tuple[int, int, int]:
+    """Delays that are over, leases that ran out, jobs that expired: how many of each."""
+    tx.forget()
+    leases = tx.load_places(tx.db.value("overdue", queue, LEASED, tx.now, limit))
+    for row in leases:
+        tx.move(row, states.LeaseRanOut())
+    tx.settle()
+    tx.forget()
+    due = int(tx.db.value("promote", queue, tx.now, limit))
+    if due:
+        tx.woken.add(name)
+    expired = tx.load_places(tx.db.value("expired", queue, tx.now, limit))
+    for row in expired:
+        tx.move(row, states.Expired())
+    tx.settle()
+    tx.forget()
+    return due, len(leases), len(expired)
+
+

@@ -1,0 +1,47 @@
+"""A connection as the rest of the engine uses it: named statements, plain tuples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+from psycopg.rows import TupleRow, tuple_row
+
+Sent = psycopg.Cursor[TupleRow]
+
+
+class Db:
+    """Runs the statements of postgres.sql on one connection. On a connection in pipeline mode,
+    what is sent is on its way while the next is made; `all` and `one` wait for their answer."""
+
+    def __init__(self, connection: psycopg.Connection[Any], sql: dict[str, bytes]) -> None:
+        self._connection = connection
+        self._sql = sql
+
+    def send(self, name: str, *params: Any) -> Sent:
+        """Run it; the answer is there for who asks the cursor."""
+        cursor = self._connection.cursor(row_factory=tuple_row)
+        return cursor.execute(self._sql[name], params, prepare=False)
+
+    def all(self, name: str, *params: Any) -> list[TupleRow]:
+        """Every row."""
+        return self.send(name, *params).fetchall()
+
+    def one(self, name: str, *params: Any) -> TupleRow | None:
+        """The first row, or None."""
+        return self.send(name, *params).fetchone()
+
+    def value(self, name: str, *params: Any) -> Any:
+        """The only value of the only row."""
+        row = self.one(name, *params)
+        assert row is not None
+        return row[0]
+
+    def named(self, name: str, params: dict[str, Any]) -> list[TupleRow]:
+        """Every row of a statement with named parameters."""
+        cursor = self._connection.cursor(row_factory=tuple_row)
+        return cursor.execute(self._sql[name], params, prepare=False).fetchall()
+
+    def send_named(self, name: str, params: dict[str, Any]) -> None:
+        cursor = self._connection.cursor(row_factory=tuple_row)
+        cursor.execute(self._sql[name], params, prepare=False)
