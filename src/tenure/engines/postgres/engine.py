@@ -182,5 +182,3 @@ def _is_lost(error: psycopg.Error) -> bool:
     if state is None:
         return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
     return state.startswith(("08", "57P")) or state == "25006"
-
-

@@ -117,8 +117,7 @@ class Plan:
             self._parents[self._leaving] = (self._parents[self._leaving][0], DONE)
         new = {spec.id for spec in specs} if any(spec.after for spec in specs) else set()
         waits = [
-            bool(spec.after)
-            and any(i in new or self._parents[i][1] != DONE for i in spec.after)
+            bool(spec.after) and any(i in new or self._parents[i][1] != DONE for i in spec.after)
             for spec in specs
         ]
         self._tx.free_keys()
@@ -200,4 +199,3 @@ def _at(answer: Answer, now: int) -> Answer:
     if isinstance(answer, ops.Enqueued):
         return ops.Enqueued(answer.ids, answer.created, now)
     return answer
-

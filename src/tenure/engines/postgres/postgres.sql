@@ -617,11 +617,10 @@ CREATE FUNCTION tenure.promote(in_queue integer, until bigint, most integer) RET
 LANGUAGE plpgsql AS $$
 DECLARE
     n bigint;
+    mine bigint[] := tenure.overdue(in_queue, 1::smallint, until, most);
 BEGIN
     WITH due AS (
-        UPDATE tenure.states SET state = 2
-        WHERE seq = ANY (tenure.overdue(in_queue, 1::smallint, until, most))
-        RETURNING lane, priority, seq
+        UPDATE tenure.states SET state = 2 WHERE seq = ANY (mine) RETURNING lane, priority, seq
     ), told AS (
         INSERT INTO tenure.news (queue, lane, waiting, delayed, ready, leased, done, dead,
             cancelled, head_priority, head_seq)
