@@ -8,7 +8,8 @@ decided here; then all that was picked is leased in one statement.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from itertools import groupby, islice
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from tenure.ops import Answer
 
 # What the table makes of a ready job that is claimed; one that expired is looked for apart.
 _CLAIMED = states.plain(State.PENDING, states.Claimed)
+_STARTED_AT = 8  # of a row that was leased
 
 
 class QueueBook:
@@ -47,11 +49,20 @@ class QueueBook:
             return 0
         room = 2**31 if self.max_leased is None else self.max_leased - self.leased
         if self.rate is not None:
-            gained = max(0, now - self.tokens_at) * self.rate
-            self.tokens = min(self.tokens + gained, self.rate * self.per_ms)
-            self.tokens_at = now
+            self._refill(now)
             room = min(room, self.tokens // self.per_ms)
         return int(room)
+
+    def spend(self, n: int, now: int) -> None:
+        """Take from the bucket for `n` jobs, which were leased at `now`."""
+        if self.rate is not None:
+            self._refill(now)
+            self.tokens -= n * self.per_ms
+
+    def _refill(self, now: int) -> None:
+        gained = max(0, now - self.tokens_at) * self.rate
+        self.tokens = min(self.tokens + gained, self.rate * self.per_ms)
+        self.tokens_at = now
 
 
 class Pick(NamedTuple):
@@ -90,13 +101,21 @@ def claim(tx: Transaction, batch: Sequence[ops.Claim]) -> list[Answer]:
     names = list(dict.fromkeys(name for op in batch for name in op.queues))
     for _, run in groupby(batch, key=lambda op: (op.queues, op.tenant, op.not_groups)):
         calls = list(run)
-        picked = iter(_pick(tx, calls, names))
-        dealt = [list(islice(picked, op.limit)) for op in calls]
+        picked, queues = _pick(tx, calls, names)
+        hand = iter(picked)
+        dealt = [list(islice(hand, op.limit)) for op in calls]
         answers += _lease(tx, calls, dealt)
+        spent = Counter(pick.queue.id for pick in picked)
+        for queue in queues:
+            queue.spend(spent[queue.id], tx.now)
+            if queue.changed:
+                tx.db.send("save_queue", *queue.saved, queue.id)
     return answers
 
 
-def _pick(tx: Transaction, calls: Sequence[ops.Claim], names: list[str]) -> list[Pick]:
+def _pick(
+    tx: Transaction, calls: Sequence[ops.Claim], names: list[str]
+) -> tuple[list[Pick], list[QueueBook]]:
     op, limit = calls[0], sum(call.limit for call in calls)
     tx.forget()
     asked = list(dict.fromkeys(op.queues))
@@ -120,9 +139,7 @@ def _pick(tx: Transaction, calls: Sequence[ops.Claim], names: list[str]) -> list
         room = min(limit - len(picked), queue.room(tx.now))
         if room > 0:
             picked += _of_queue(tx, queue, op, room, first if name == asked[0] else None)
-        if queue.changed:
-            tx.db.send("save_queue", *queue.saved, queue.id)
-    return picked
+    return picked, [books[name] for name in asked if name in books]
 
 
 def _send(
@@ -152,8 +169,6 @@ def _of_queue(
             turns.back(line)
     if moved:
         tx.db.send("save_turns", list(moved), list(moved.values()))
-    if queue.rate is not None:
-        queue.tokens -= len(picked) * queue.per_ms
     return picked
 
 
@@ -230,9 +245,7 @@ def _lines(rows: Sequence[tuple[Any, ...]]) -> list[Line]:
     return lines
 
 
-def _lease(
-    tx: Transaction, calls: Sequence[ops.Claim], dealt: list[list[Pick]]
-) -> Iterator[Answer]:
+def _lease(tx: Transaction, calls: Sequence[ops.Claim], dealt: list[list[Pick]]) -> list[Answer]:
     """Lease what was dealt to each call under a token of its own; bury what has expired, of which
     there was too much for the sweep."""
     busy = [(call, mine) for call, mine in zip(calls, dealt, strict=True) if mine]
@@ -250,6 +263,7 @@ def _lease(
             CODES[_CLAIMED.target][0], _CLAIMED.attempts,
         )  # fmt: skip
         found = {row[0]: row for row in rows}
+        tx.now = rows[0][_STARTED_AT] if rows else tx.now
     for _, pick in fresh:
         tx.count(pick.queue.id, pick.lane, READY, LEASED)
     late = [pick.seq for _, mine in busy for pick in mine if pick.seq not in found]
@@ -258,8 +272,10 @@ def _lease(
             tx.move(row, states.Claimed())
         tx.settle()
         tx.flush()
-    for mine in dealt:
-        yield ops.Leased([_job(found[pick.seq], pick) for pick in mine if pick.seq in found])
+    return [
+        ops.Leased([_job(found[pick.seq], pick) for pick in mine if pick.seq in found])
+        for mine in dealt
+    ]
 
 
 def _job(row: tuple[Any, ...], pick: Pick) -> Job:
