@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import backlog, batches, callers, tenants
+from bench import backlog, batches, callers, postgres, tenants
 from bench.report import Figure, show
 
 BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
@@ -15,6 +15,7 @@ BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
     "callers": callers.run,
     "tenants": tenants.run,
     "backlog": backlog.run,
+    "postgres": postgres.run,
 }
 
 

@@ -30,7 +30,12 @@ CARELESS = {
     "full_page_writes": "off",
     "autovacuum": "off",
 }
-_COMMON = {"listen_addresses": "", "max_connections": "100", "shared_buffers": "64MB"}
+_COMMON = {
+    "listen_addresses": "",
+    "unix_socket_permissions": "0777",
+    "max_connections": "100",
+    "shared_buffers": "64MB",
+}
 _PATIENCE = 60.0  # seconds until a server that does not come up is given up
 
 

@@ -14,7 +14,7 @@ from psycopg.pq import TransactionStatus
 
 from tenure import ops
 from tenure.engines.postgres import claim, enqueue, leases, operator, upkeep
-from tenure.engines.postgres.db import Db, Sent
+from tenure.engines.postgres.db import Db, Sent, piped
 from tenure.engines.postgres.server import Connection
 from tenure.engines.postgres.transaction import Transaction
 from tenure.ops import Answer, Op
@@ -94,7 +94,7 @@ class Attempt:
         commit with a notification keeps every other such commit waiting."""
         db = Db(connection, sql)
         try:
-            with connection.pipeline():
+            with piped(connection):
                 db.send("begin")
                 self.answers, names = run(db, batch, given, sweep)
                 db.send("mark", self.mark)

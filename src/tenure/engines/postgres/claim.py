@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from tenure import ops, states
 from tenure.engines.postgres.db import Sent
-from tenure.engines.postgres.rows import CODES, LEASED, READY, leased_job
+from tenure.engines.postgres.rows import CODES, LEASED, leased_job
 from tenure.engines.postgres.transaction import Transaction
 from tenure.job import Job, State
 from tenure.ops import Answer
@@ -72,7 +72,7 @@ class Pick(NamedTuple):
     lane: int
     expires_at: int | None
     queue: QueueBook
-    tenant: str
+    line: Line
     group: str
 
 
@@ -153,22 +153,18 @@ def _of_queue(
 ) -> list[Pick]:
     turns = Turns(tx, queue, op, room, first)
     picked: list[Pick] = []
-    moved: dict[int, int] = {}
     while len(picked) < room:
         line, alone = turns.next()
         if line is None:
             break
         n = room - len(picked) if alone or op.tenant is not None else 1
         rows = turns.take(line, n)
-        picked += [Pick(seq, lane, at, queue, line.name, group) for lane, group, seq, at in rows]
+        picked += [Pick(seq, lane, at, queue, line, group) for lane, group, seq, at in rows]
         if rows and op.tenant is None:  # to ask for one tenant takes nobody's turn
             place = max(line.turn, queue.served + 1) + (len(rows) - 1) * line.stride
             queue.served, line.turn = place, place + line.stride
-            moved[line.id] = line.turn
         if rows:
             turns.back(line)
-    if moved:
-        tx.db.send("save_turns", list(moved), list(moved.values()))
     return picked
 
 
@@ -257,15 +253,17 @@ def _lease(tx: Transaction, calls: Sequence[ops.Claim], dealt: list[list[Pick]])
     ]
     found: dict[int, tuple[Any, ...]] = {}
     if busy:
+        lanes = Counter((pick.queue.id, pick.lane) for _, pick in fresh)
+        moved = [pick.line for _, mine in busy for pick in mine if calls[0].tenant is None]
+        turns = {line.id: line.turn for line in moved}
         rows = tx.db.all(
             "lease", tx.given, [pick.seq for _, pick in fresh], [n for n, _ in fresh],
             [call.worker for call, _ in busy], [call.lease_ms for call, _ in busy],
-            CODES[_CLAIMED.target][0], _CLAIMED.attempts,
+            CODES[_CLAIMED.target][0], _CLAIMED.attempts, [queue for queue, _ in lanes],
+            [lane for _, lane in lanes], list(lanes.values()), list(turns), list(turns.values()),
         )  # fmt: skip
         found = {row[0]: row for row in rows}
         tx.now = rows[0][_STARTED_AT] if rows else tx.now
-    for _, pick in fresh:
-        tx.count(pick.queue.id, pick.lane, READY, LEASED)
     late = [pick.seq for _, mine in busy for pick in mine if pick.seq not in found]
     if late:
         for row in tx.load_places(late):
@@ -279,7 +277,7 @@ def _lease(tx: Transaction, calls: Sequence[ops.Claim], dealt: list[list[Pick]])
 
 
 def _job(row: tuple[Any, ...], pick: Pick) -> Job:
-    return leased_job(row, pick.queue.name, pick.tenant, pick.group)
+    return leased_job(row, pick.queue.name, pick.line.name, pick.group)
 
 
 def sweep(tx: Transaction, queue: int, name: str, limit: int) -> tuple[int, int, int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
@@ -45,3 +47,20 @@ class Db:
     def send_named(self, name: str, params: dict[str, Any]) -> None:
         cursor = self._connection.cursor(row_factory=tuple_row)
         cursor.execute(self._sql[name], params, prepare=False)
+
+
+@contextmanager
+def piped(connection: psycopg.Connection[Any]) -> Iterator[None]:
+    """Pipeline mode. Of errors the first is raised; psycopg would log those that follow from it."""
+    first: Exception | None = None
+    try:
+        with connection.pipeline():
+            try:
+                yield
+            except Exception as error:
+                first = error
+    except psycopg.Error:
+        if first is None:
+            raise
+    if first is not None:
+        raise first

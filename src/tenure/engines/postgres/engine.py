@@ -3,7 +3,7 @@ at once."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import psycopg
@@ -12,7 +12,8 @@ from psycopg.pq import TransactionStatus
 from tenure.clock import Clock, SystemClock
 from tenure.engines.postgres import reads, server
 from tenure.engines.postgres.attempt import LOST_RACES, Attempt, run
-from tenure.engines.postgres.db import Db
+from tenure.engines.postgres.db import Db, piped
+from tenure.engines.postgres.listen import Callback, Listener
 from tenure.engines.postgres.pool import Pool
 from tenure.engines.postgres.server import Connection
 from tenure.errors import InvalidInput, StoreError
@@ -33,6 +34,7 @@ class PostgresEngine:
         self._settings = settings
         self._clock = clock
         self._pool = Pool(lambda: server.connect(self.address))
+        self._listener = Listener(self.address)
         self._store = self._open()
 
     @classmethod
@@ -166,13 +168,19 @@ class PostgresEngine:
 
     def _read(self, connection: Connection, query: Query) -> Found:
         db = Db(connection, self._sql)
-        with connection.pipeline():
+        with piped(connection):
             db.send("begin_reading")
             found = reads.read(db, query, self._given)
             db.send("commit")
         return found
 
+    def listen(self, callback: Callback) -> Callable[[], None]:
+        """Call back, from a thread of its own, with the names of queues in which jobs became ready
+        (with none, when that may be any), until what this answers with is called."""
+        return self._listener.add(callback)
+
     def close(self) -> None:
+        self._listener.close()
         self._pool.close()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from tenure import ops, states
 from tenure.engines.postgres.enqueue import Plan
-from tenure.engines.postgres.rows import CODES, LEASED, STATES, Row
+from tenure.engines.postgres.rows import CODES, LEASED, Row
 from tenure.engines.postgres.transaction import Transaction
 from tenure.errors import JobNotFound, LeaseLost, TenureError
 from tenure.job import NULL, State
@@ -45,28 +45,28 @@ def ack(tx: Transaction, batch: Sequence[ops.Ack]) -> list[Answer]:
 
 
 def _ack_together(tx: Transaction, batch: Sequence[ops.Ack]) -> list[Answer]:
-    found = tx.db.all(
-        "ack", tx.given, [op.id for op in batch], [op.token for op in batch],
-        [_text(op) for op in batch], LEASED, _ACKED,
+    """In the order of the ids, in which others ack, too, so that no two wait for each other."""
+    order = sorted(batch, key=lambda op: op.id)
+    row = tx.db.one(
+        "ack", tx.given, [op.id for op in order], [op.token for op in order],
+        [_text(op) for op in order], LEASED, _ACKED,
     )  # fmt: skip
-    answers: list[Answer] = [JobNotFound(op.id) for op in batch] if len(found) < len(batch) else []
-    answers = answers or [OK] * len(batch)
-    parents: list[int] = []
-    for n, seq, code, token, lane, queue, unique_key, is_parent in found:
-        op = batch[n - 1]
-        if code != LEASED or token != op.token:
-            answers[n - 1] = LeaseLost(op.id, STATES[code].value)
-            continue
-        answers[n - 1] = OK
-        tx.count(queue, lane, LEASED, _ACKED)
-        if unique_key is not None:
-            tx.free_key(lane, unique_key)
-        if is_parent:
-            parents.append(seq)
+    assert row is not None
+    missing, parents = row
     if parents:
         tx.read_clock()
         tx.acked(parents)
-    return answers
+    if not missing:
+        return [OK] * len(batch)
+    lost = {order[n - 1].id for n in missing}
+    rows = tx.load(lost)
+    return [_lost(rows, op) if op.id in lost else OK for op in batch]
+
+
+def _lost(rows: dict[str, Row], op: ops.Ack) -> TenureError:
+    """Why an acknowledgement was too late."""
+    row = rows.get(op.id)
+    return JobNotFound(op.id) if row is None else LeaseLost(op.id, row.state.value)
 
 
 def _ack_alone(tx: Transaction, rows: dict[str, Row], op: ops.Ack) -> Answer:

@@ -219,9 +219,6 @@ class Transaction:
 
     # Writing ------------------------------------------------------------------------------------
 
-    def free_key(self, lane: int, unique_key: str) -> None:
-        self._freed.append((lane, unique_key))
-
     def free_keys(self) -> None:
         """Let go of the keys of jobs that ended, before another takes one."""
         if self._freed:
