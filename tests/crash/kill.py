@@ -90,6 +90,8 @@ class Arena:
     """One store, and the processes on it. This process itself never opens it: what is forked
     shall inherit nothing of it."""
 
+    between_seconds = BETWEEN_SECONDS
+
     def __init__(self, folder: Path, seed: int, store: Store) -> None:
         self.folder = folder
         self.seed = seed
@@ -106,7 +108,7 @@ class Arena:
         end = time.monotonic() + seconds
         try:
             while time.monotonic() < end and not failures:
-                time.sleep(self._random.expovariate(1 / BETWEEN_SECONDS))
+                time.sleep(self._random.expovariate(1 / self.between_seconds))
                 failures = self._blow()
         finally:
             self._kill_all()

@@ -33,7 +33,9 @@ class Schema:
 
 
 class ServerArena(Arena):
-    """Now and then it is the server that is hit."""
+    """Now and then it is the server that is hit. What begins anew takes a moment to warm up."""
+
+    between_seconds = 0.25
 
     def __init__(self, folder: Path, seed: int, server: Server) -> None:
         super().__init__(folder, seed, Schema(server, f"round_{seed}"))

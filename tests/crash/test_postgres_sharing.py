@@ -17,6 +17,7 @@ import pytest
 import tenure
 from tenure import ops
 from tenure.clock import SystemClock
+from tenure.engines.postgres.db import Db, Sent
 from tenure.engines.postgres.engine import PostgresEngine
 from tenure.job import NULL, JobSpec
 from tenure.ops import Answer, Op
@@ -243,6 +244,47 @@ def test_slots_that_are_taken_at_once_keep_their_limit(engine: PostgresEngine) -
     take = [ops.TakeSlot("s", "k", str(n), 60_000, 3) for n in range(8)]
     answers = at_once(*[partial(apply, engine, op) for op in take])
     assert sum(answer.held for (answer,) in answers) == 3
+
+
+def test_a_claim_does_not_wait_for_another_where_nothing_is_bounded(
+    engine: PostgresEngine, url: str, tmp_path: Path
+) -> None:
+    """One holds the books of the queue, and the first jobs; the next takes those after them."""
+    apply(engine, ops.Enqueue(tuple(spec(str(n), priority=n) for n in range(10))))
+    claimed(engine, 1)
+    apply(engine, ops.Enqueue((spec("first", priority=-1),)))  # of which the books do not know
+    schema = postgres.schema_of(tmp_path)
+    with psycopg.connect(postgres.shared_url()) as other:
+        other.execute(f"SELECT FROM {schema}.queues FOR NO KEY UPDATE".encode())
+        other.execute(f"SELECT FROM {schema}.states WHERE priority IN (1, 2) FOR UPDATE".encode())
+        jobs = claimed(engine, 4)
+        assert [job.id for job in jobs] == ["first", "3", "4", "5"]
+        other.rollback()
+    apply(engine, *[ops.Ack(job.id, job.token) for job in jobs])
+    assert [job.id for job in claimed(engine, 9)] == ["1", "2", "6", "7", "8", "9"]
+
+
+def test_what_was_held_by_another_is_not_picked_twice(
+    engine: PostgresEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A claim that has to look again may find jobs that were held the first time."""
+    jobs = [spec(f"a{n}", tenant="a") for n in range(10)]
+    apply(engine, ops.Enqueue((*jobs, spec("b", tenant="b"))))
+    schema, looks, send = postgres.schema_of(tmp_path), [0], Db.send
+    with psycopg.connect(postgres.shared_url()) as other:
+        query = f"SELECT FROM {schema}.states s JOIN {schema}.jobs j USING (seq) WHERE id = 'a0'"
+        other.execute(f"{query} FOR UPDATE OF s".encode())
+
+        def let_go(self: Db, name: str, *params: object) -> Sent:
+            looks[0] += name == "candidates"
+            if looks[0] == 2:
+                other.rollback()
+            return send(self, name, *params)
+
+        monkeypatch.setattr(Db, "send", let_go)
+        ids = [job.id for job in claimed(engine, 8)]
+    assert looks[0] >= 2
+    assert sorted(ids) == ["a0", "a1", "a2", "a3", "a4", "a5", "a6", "b"]
 
 
 # Many processes ---------------------------------------------------------------------------------

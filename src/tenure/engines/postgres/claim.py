@@ -11,6 +11,7 @@ import heapq
 from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby, islice
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from tenure import ops, states
@@ -31,7 +32,7 @@ class QueueBook:
     def __init__(self, row: tuple[Any, ...]) -> None:
         (
             self.id, self.name, self.paused, self.max_leased, self.rate, self.per_ms, self.tokens,
-            self.tokens_at, self.served, self.leased, self.now, self.due,
+            self.tokens_at, self.served, self.leased, self.now, self.due, self.beside,
         ) = row  # fmt: skip
         self._before = self.saved
 
@@ -76,22 +77,29 @@ class Pick(NamedTuple):
     group: str
 
 
+Candidate = tuple[int, str, int, int | None]  # lane, group, seq, expires_at
+
+
 class Line:
     """The candidates of a tenant, in order."""
 
     def __init__(self, row: tuple[Any, ...]) -> None:
         self.id, self.name, self.turn, self.stride = row[:4]
         self.share = row[8]
-        self.rows: list[tuple[int, str, int, int | None]] = []  # lane, group, seq, expires_at
-        self.used = 0
+        self.rows: list[Candidate] = []
+        self.taken: set[int] = set()
+        self.may_have_more = False
 
-    @property
-    def left(self) -> int:
-        return len(self.rows) - self.used
+    def fill(self, rows: list[Candidate]) -> None:
+        """Put the candidates in, but for those that were taken. Where as many came as were asked
+        for, there may be more."""
+        self.may_have_more = len(rows) >= self.share
+        self.rows = [row for row in rows if row[2] not in self.taken]
 
-    @property
-    def may_have_more(self) -> bool:
-        return len(self.rows) == int(self.share)
+    def take(self, n: int) -> list[Candidate]:
+        taken, self.rows = self.rows[:n], self.rows[n:]
+        self.taken.update(row[2] for row in taken)
+        return taken
 
 
 def claim(tx: Transaction, batch: Sequence[ops.Claim]) -> list[Answer]:
@@ -151,6 +159,8 @@ def _send(
 def _of_queue(
     tx: Transaction, queue: QueueBook, op: ops.Claim, room: int, first: Sent | None
 ) -> list[Pick]:
+    if queue.beside:
+        return _beside(tx, queue, op, room)
     turns = Turns(tx, queue, op, room, first)
     picked: list[Pick] = []
     while len(picked) < room:
@@ -165,6 +175,18 @@ def _of_queue(
             queue.served, line.turn = place, place + line.stride
         if rows:
             turns.back(line)
+    return picked
+
+
+def _beside(tx: Transaction, queue: QueueBook, op: ops.Claim, room: int) -> list[Pick]:
+    """Pick while another has the books: what none has locked of the only lane."""
+    picked: list[Pick] = []
+    for line in _lines(tx.db.all("candidates_beside", queue.name, room)):
+        wanted = op.tenant in (None, line.name)
+        rows = [row for row in line.rows if wanted and row[1] not in op.not_groups]
+        picked += [Pick(seq, lane, at, queue, line, group) for lane, group, seq, at in rows]
+        if rows and op.tenant is None:
+            tx.lane(queue.id, rows[0][0]).served += len(rows)
     return picked
 
 
@@ -199,23 +221,17 @@ class Turns:
         """Stand in line again."""
         heapq.heappush(self._heap, (line.turn, line.name, line))
 
-    def take(self, line: Line, n: int) -> list[tuple[int, str, int, int | None]]:
-        """The next jobs of the line, at most `n`; more are fetched as they are needed."""
-        if line.left < n and line.may_have_more:
-            share = line.used + max(n, self._room - self._used())
-            (again,) = _lines(
-                self._tx.db.all(
-                    "candidates", self._queue.name, line.name, list(self._op.not_groups), 0, 1,
-                    share,
-                )
-            ) or (line,)  # fmt: skip
-            line.rows, line.share = again.rows, again.share
-        rows = line.rows[line.used : line.used + n]
-        line.used += len(rows)
-        return rows
-
-    def _used(self) -> int:
-        return sum(line.used for _, _, line in self._heap)
+    def take(self, line: Line, n: int) -> list[Candidate]:
+        """The next jobs of the line, at most `n`; more are fetched as they are needed. What
+        others held the first time may be free the second."""
+        if len(line.rows) < n and line.may_have_more:
+            line.share = len(line.taken) + self._room
+            found = self._tx.db.all(
+                "candidates", self._queue.name, line.name, list(self._op.not_groups), 0, 1,
+                line.share,
+            )  # fmt: skip
+            line.fill([row[4:8] for row in found if row[6] is not None])
+        return line.take(n)
 
     def _read_page(self) -> None:
         page = self._room
@@ -233,11 +249,10 @@ class Turns:
 
 def _lines(rows: Sequence[tuple[Any, ...]]) -> list[Line]:
     lines: list[Line] = []
-    for row in rows:
-        if not lines or lines[-1].id != row[0]:
-            lines.append(Line(row))
-        if row[6] is not None:
-            lines[-1].rows.append(row[4:8])
+    for _, run in groupby(rows, key=itemgetter(0)):
+        mine = list(run)
+        lines.append(Line(mine[0]))
+        lines[-1].fill([row[4:8] for row in mine if row[6] is not None])
     return lines
 
 
@@ -254,8 +269,12 @@ def _lease(tx: Transaction, calls: Sequence[ops.Claim], dealt: list[list[Pick]])
     found: dict[int, tuple[Any, ...]] = {}
     if busy:
         lanes = Counter((pick.queue.id, pick.lane) for _, pick in fresh)
-        moved = [pick.line for _, mine in busy for pick in mine if calls[0].tenant is None]
-        turns = {line.id: line.turn for line in moved}
+        turns = {
+            pick.line.id: pick.line.turn
+            for _, mine in busy
+            for pick in mine
+            if calls[0].tenant is None and not pick.queue.beside
+        }
         rows = tx.db.all(
             "lease", tx.given, [pick.seq for _, pick in fresh], [n for n, _ in fresh],
             [call.worker for call, _ in busy], [call.lease_ms for call, _ in busy],
@@ -263,6 +282,8 @@ def _lease(tx: Transaction, calls: Sequence[ops.Claim], dealt: list[list[Pick]])
             [lane for _, lane in lanes], list(lanes.values()), list(turns), list(turns.values()),
         )  # fmt: skip
         found = {row[0]: row for row in rows}
+        if len(found) != len(fresh):
+            raise RuntimeError("a claim picked what it had not locked; nothing was claimed")
         tx.now = rows[0][_STARTED_AT] if rows else tx.now
     late = [pick.seq for _, mine in busy for pick in mine if pick.seq not in found]
     if late:

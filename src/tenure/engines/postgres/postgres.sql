@@ -85,6 +85,7 @@ CREATE TABLE tenure.lanes (
     UNIQUE (tenant, grp)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 1000);
 CREATE INDEX lanes_head ON tenure.lanes (tenant, head_priority, head_seq) WHERE open;
+CREATE INDEX lanes_queue ON tenure.lanes (queue);
 CREATE INDEX lanes_empty ON tenure.lanes (queue, id)
     WHERE waiting + delayed + ready + leased + done + dead + cancelled = 0;
 
@@ -302,45 +303,70 @@ BEGIN
     FROM of_queue b WHERE q.id = one;
 END $$;
 
+-- A queue of one lane and without limits: whose turn it is, and how many are leased, decides
+-- nothing in it.
+CREATE FUNCTION tenure.is_plain(one integer) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN (
+        SELECT q.max_leased IS NULL AND q.rate IS NULL AND NOT q.paused
+        FROM tenure.queues q WHERE q.id = one
+    ) AND 1 = (
+        SELECT count(*) FROM (SELECT FROM tenure.lanes l WHERE l.queue = one LIMIT 2) x
+    ) AND (
+        SELECT l.max_leased IS NULL AND t.max_leased IS NULL
+        FROM tenure.lanes l JOIN tenure.tenants t ON t.id = l.tenant WHERE l.queue = one);
+END $$;
+
 -- Takes the books of these queues, in the order of their ids, so that no two wait for each other;
 -- unless time has brought something to one of them and that was not yet looked after: it is for
--- the caller to do so before it takes the books, since it may have to wait for others.
+-- the caller to do so before it takes the books, since it may have to wait for others. Where
+-- another has the books of a plain queue, one may claim beside it: the lock that is taken then
+-- lets the other go on, but not who is about to set a limit.
 CREATE FUNCTION tenure.open_books(names text[], given bigint, swept boolean)
 RETURNS TABLE (id integer, queue text, paused boolean, max_leased integer, rate bigint,
     per_ms bigint, tokens bigint, tokens_at bigint, served bigint, leased bigint, now_ms bigint,
-    due boolean) LANGUAGE plpgsql AS $$
+    due boolean, beside boolean) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     one integer;
     moment bigint := tenure.moment(given);
+    ids integer[] := ARRAY(SELECT q.id FROM tenure.queues q WHERE q.queue = ANY (names) ORDER BY 1);
     overdue integer[];
+    beside boolean := false;
 BEGIN
     IF NOT swept THEN
         overdue := ARRAY(
-            SELECT q.id FROM tenure.queues q WHERE q.queue = ANY (names) AND (
+            SELECT w.id FROM unnest(ids) w (id) WHERE
                 EXISTS (
                     SELECT FROM tenure.states s
-                    WHERE s.queue = q.id AND s.state = 3 AND s.state <> 2 AND s.at <= moment)
+                    WHERE s.queue = w.id AND s.state = 3 AND s.state <> 2 AND s.at <= moment)
                 OR EXISTS (
                     SELECT FROM tenure.states s
-                    WHERE s.queue = q.id AND s.state = 1 AND s.state <> 2 AND s.at <= moment)
+                    WHERE s.queue = w.id AND s.state = 1 AND s.state <> 2 AND s.at <= moment)
                 OR EXISTS (
                     SELECT FROM tenure.states s
-                    WHERE s.queue = q.id AND s.expires_at IS NOT NULL AND s.state < 3
-                        AND s.expires_at <= moment)));
+                    WHERE s.queue = w.id AND s.expires_at IS NOT NULL AND s.state < 3
+                        AND s.expires_at <= moment));
     END IF;
     IF swept OR cardinality(overdue) = 0 THEN
-        FOR one IN
-            SELECT q.id FROM tenure.queues q WHERE q.queue = ANY (names)
-            ORDER BY q.id FOR NO KEY UPDATE
-        LOOP
-            PERFORM tenure.fold(one);
-        END LOOP;
+        IF cardinality(ids) = 1 THEN
+            PERFORM FROM tenure.queues q WHERE q.id = ids[1] FOR NO KEY UPDATE SKIP LOCKED;
+            IF NOT FOUND AND tenure.is_plain(ids[1]) THEN
+                PERFORM FROM tenure.queues q WHERE q.id = ids[1] FOR KEY SHARE;
+                beside := tenure.is_plain(ids[1]); -- it may have been bound while this waited
+            END IF;
+        END IF;
+        IF NOT beside THEN
+            FOREACH one IN ARRAY ids LOOP
+                PERFORM FROM tenure.queues q WHERE q.id = one FOR NO KEY UPDATE;
+                PERFORM tenure.fold(one);
+            END LOOP;
+        END IF;
     END IF;
     RETURN QUERY
     SELECT q.id, q.queue, q.paused, q.max_leased, q.rate, q.per_ms, q.tokens, q.tokens_at,
-        q.served, q.leased, tenure.moment(given), q.id = ANY (overdue)
-    FROM tenure.queues q WHERE q.queue = ANY (names);
+        q.served, q.leased, tenure.moment(given), q.id = ANY (overdue), beside
+    FROM tenure.queues q WHERE q.id = ANY (ids);
 END $$;
 
 -- The lanes of these names, made where there is none. The lock on a lane keeps it from being
@@ -572,6 +598,33 @@ BEGIN
                     FOR UPDATE SKIP LOCKED) s
             ORDER BY s.priority, s.seq LIMIT least(each, t.max_leased - t.leased)) c ON true
     ORDER BY w.n, c.priority, c.seq;
+END $$;
+
+-- The same beside another who has the books, in a plain queue. They may lag behind: the first job
+-- is told by the books or by the news.
+CREATE FUNCTION tenure.candidates_beside(in_queue text, most integer) RETURNS TABLE (
+    tenant integer, name text, turn bigint, stride integer, lane integer, grp text, seq bigint,
+    expires_at bigint, share integer
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT t.id, t.tenant, t.turn, t.stride, l.id, l.grp, s.seq, s.expires_at, most
+    FROM tenure.queues q JOIN tenure.lanes l ON l.queue = q.id
+        JOIN tenure.tenants t ON t.id = l.tenant
+        CROSS JOIN LATERAL (
+            SELECT min(x.head) AS head FROM (
+                SELECT ARRAY[l.head_priority::bigint, l.head_seq] AS head
+                WHERE l.head_seq IS NOT NULL
+                UNION ALL
+                SELECT ARRAY[n.head_priority::bigint, n.head_seq] FROM tenure.news n
+                WHERE n.queue = q.id AND n.xid >= q.folded AND n.head_seq IS NOT NULL) x) b
+        CROSS JOIN LATERAL (
+            SELECT r.seq, r.priority, r.expires_at FROM tenure.states r
+            WHERE r.lane = l.id AND r.state = 2
+                AND (r.priority, r.seq) >= (b.head[1]::integer, b.head[2])
+            ORDER BY r.priority, r.seq LIMIT most FOR UPDATE SKIP LOCKED) s
+    WHERE q.queue = in_queue;
 END $$;
 
 -- Leases jobs that the caller has locked, to several calls, each of which has a token of its own;
@@ -986,6 +1039,8 @@ SELECT * FROM tenure.open_books(%b::text[], %s::bigint, %s);
 -- name: candidates
 SELECT * FROM tenure.candidates(%s, %s::text, %b::text[], %s::integer, %s::integer,
     %s::integer);
+-- name: candidates_beside
+SELECT * FROM tenure.candidates_beside(%s, %s::integer);
 -- name: lease
 SELECT * FROM tenure.lease(%s::bigint, %s::bigint[], %s::integer[], %b::text[], %s::bigint[],
     %s::smallint, %s::integer, %s::integer[], %s::integer[], %s::integer[], %s::integer[],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Any, NamedTuple
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode
 
 import psycopg
 from psycopg import errors as pg
@@ -52,17 +52,16 @@ class Address(NamedTuple):
 
 def address_of(url: str) -> Address:
     """The address that postgresql://user:password@host/database?schema=name means."""
-    parts = urlsplit(url)
-    query = parse_qsl(parts.query, keep_blank_values=True)
+    base, _, text = url.partition("?")
+    query = parse_qsl(text, keep_blank_values=True)
     schema = dict(query).get("schema", "tenure")
     if not _NAME.fullmatch(schema):
         raise InvalidInput(
             "url", f"schema={schema} must be small letters, digits and _, and no digit first"
         )
     rest = [(name, value) for name, value in query if name != "schema"]
-    plain = urlunsplit(parts._replace(query=urlencode(rest)))
     try:
-        given = conninfo_to_dict(plain)
+        given = conninfo_to_dict(f"{base}?{urlencode(rest)}" if rest else base)
     except psycopg.ProgrammingError as error:
         raise InvalidInput("url", f"is not one that PostgreSQL knows: {error}") from None
     host, port, database = given.get("host", ""), given.get("port", ""), given.get("dbname", "")

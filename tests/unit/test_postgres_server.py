@@ -1,0 +1,237 @@
+"""PostgreSQL: opening and migrating a schema, rights, URLs, and what goes wrong with them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+import tenure
+from tenure import InvalidInput, NewJob, ops
+from tenure.engines.postgres.server import address_of
+from tenure.engines.postgres.statements import statements
+from tests import audit_postgres, postgres
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+
+@pytest.fixture
+def schema(tmp_path: Path) -> Iterator[str]:
+    name = postgres.schema_of(tmp_path)
+    yield name
+    assert audit_postgres.audit(postgres.shared_url(), name) == []
+    postgres.drop(tmp_path)
+
+
+@pytest.fixture
+def url(schema: str, tmp_path: Path) -> str:
+    return postgres.url_of(tmp_path)
+
+
+@pytest.fixture
+def queue(url: str) -> Iterator[tenure.Queue]:
+    with tenure.connect(url) as queue:
+        yield queue
+
+
+@pytest.fixture
+def connection(queue: tenure.Queue) -> Iterator[Connection]:
+    """A connection of the caller's own."""
+    with psycopg.connect(postgres.shared_url()) as connection:
+        yield connection
+
+
+# URLs -------------------------------------------------------------------------------------------
+
+
+def test_tenure_does_not_need_psycopg_until_it_is_asked_for() -> None:
+    code = (
+        "import sys; sys.modules['psycopg'] = None\n"
+        "import tenure\n"
+        "tenure.connect('memory://').close()\n"
+        "try: tenure.connect('postgresql://localhost/db')\n"
+        "except tenure.InvalidInput as error: print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )  # fmt: skip
+    assert "pip install 'tenure[postgresql]'" in done.stdout
+
+
+def test_a_url_names_a_database_and_a_schema() -> None:
+    address = address_of("postgresql://me:secret@db.example:5433/shop?schema=jobs&sslmode=require")
+    assert address.schema == "jobs"
+    assert address.parameters["host"] == "db.example"
+    assert address.parameters["sslmode"] == "require"
+    assert "schema" not in address.parameters
+    assert address.shown == "postgresql://db.example:5433/shop"
+    assert address_of("postgresql:///shop").schema == "tenure"
+
+
+@pytest.mark.parametrize("name", ["", "Jobs", "a-b", "1st", 'x"y', "a.b", "x" * 64])
+def test_a_schema_that_cannot_be_is_refused(name: str) -> None:
+    with pytest.raises(InvalidInput, match="schema"):
+        address_of(f"postgresql://localhost/db?schema={name}")
+
+
+def test_a_url_that_postgresql_does_not_know_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="url"):
+        tenure.connect("postgresql://localhost/db?colour=blue")
+
+
+def test_a_server_that_is_not_there_is_an_error_at_once(tmp_path: Path) -> None:
+    with pytest.raises(tenure.StoreError, match=str(tmp_path)):
+        tenure.connect(f"postgresql:///db?host={tmp_path}")
+
+
+# The schema -------------------------------------------------------------------------------------
+
+
+def test_two_schemas_of_a_database_know_nothing_of_each_other(url: str, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    with tenure.connect(url) as one, tenure.connect(postgres.url_of(other)) as two:
+        one.enqueue("q", id="a")
+        two.enqueue("q", id="a")
+        assert len(two.jobs().jobs) == 1
+    postgres.drop(other)
+
+
+def test_a_schema_of_a_newer_tenure_is_refused(queue: tenure.Queue, url: str, schema: str) -> None:
+    with psycopg.connect(postgres.shared_url()) as connection:
+        connection.execute(f"UPDATE {schema}.about SET version = 999".encode())
+    with pytest.raises(tenure.WrongVersion, match="999"):
+        tenure.connect(url)
+
+
+def test_what_opening_changes_is_nothing_the_second_time(url: str, schema: str) -> None:
+    for _ in range(2):
+        with tenure.connect(url) as queue:
+            queue.enqueue("q")
+    with psycopg.connect(postgres.shared_url()) as connection:
+        version = connection.execute(f"SELECT version FROM {schema}.about".encode()).fetchall()
+    assert version == [(max(statements(schema).schema),)]
+
+
+def test_a_turn_is_counted_as_everywhere(queue: tenure.Queue, schema: str) -> None:
+    with psycopg.connect(postgres.shared_url()) as connection:
+        for weight in (None, 1, 3, 7, ops.MAX_WEIGHT):
+            query = f"SELECT {schema}.stride(%s::integer)".encode()
+            assert connection.execute(query, (weight,)).fetchall() == [(ops.stride(weight),)]
+
+
+def test_a_role_with_few_rights_can_work_but_not_migrate(url: str, schema: str) -> None:
+    role = f"role_{schema}"
+    with psycopg.connect(postgres.shared_url(), autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {role} LOGIN".encode())
+        try:
+            theirs = url.replace("postgres@", f"{role}@", 1)
+            with pytest.raises(tenure.StoreReadOnly):
+                tenure.connect(theirs)
+            with tenure.connect(url):
+                pass
+            for right in (
+                "USAGE ON SCHEMA {0}",
+                "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {0}",
+                "USAGE ON ALL SEQUENCES IN SCHEMA {0}",
+            ):
+                connection.execute(f"GRANT {right.format(schema)} TO {role}".encode())
+            with tenure.connect(theirs) as queue:
+                queue.set_limit("q", concurrency=1)
+                queue.enqueue_many([NewJob(queue="q", unique_key=str(n)) for n in range(3)])
+                (job,) = queue.claim("q", limit=3)
+                queue.ack(job)
+                queue.maintain()
+                assert queue.stats("q").ready == 2
+        finally:
+            connection.execute(f"DROP OWNED BY {role}".encode())
+            connection.execute(f"DROP ROLE {role}".encode())
+
+
+def test_the_servers_clock_counts_unless_another_is_given(queue: tenure.Queue) -> None:
+    with psycopg.connect(postgres.shared_url()) as connection:
+        query = "SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+        ((before,),) = connection.execute(query).fetchall()
+        queue.enqueue("q", id="a")
+        (job,) = queue.claim("q", lease=10)
+        connection.rollback()
+        ((after,),) = connection.execute(query).fetchall()
+    assert before <= job.created_at <= (job.started_at or 0) <= after
+    assert job.lease_until == (job.started_at or 0) + 10_000
+
+
+# The caller's own transaction -------------------------------------------------------------------
+
+
+def ids(queue: tenure.Queue) -> list[str]:
+    return sorted(job.id for job in queue.jobs().jobs)
+
+
+def test_a_commit_brings_the_job_and_a_rollback_takes_it_back(
+    queue: tenure.Queue, connection: Connection
+) -> None:
+    queue.enqueue("q", id="a", connection=connection)
+    assert ids(queue) == []
+    connection.rollback()
+    assert ids(queue) == []
+    queue.enqueue("q", id="a", connection=connection)
+    queue.enqueue("q", id="b", after=["a"], connection=connection)
+    connection.commit()
+    assert ids(queue) == ["a", "b"]
+
+
+def test_a_block_of_the_caller_decides(queue: tenure.Queue) -> None:
+    with psycopg.connect(postgres.shared_url(), autocommit=True) as connection:
+        with connection.transaction():
+            queue.enqueue("q", id="a", connection=connection)
+        with connection.transaction(force_rollback=True):
+            queue.enqueue("q", id="b", connection=connection)
+        assert ids(queue) == ["a"]
+        with pytest.raises(InvalidInput, match="no open transaction"):
+            queue.enqueue("q", id="c", connection=connection)
+
+
+def test_what_is_refused_leaves_the_callers_transaction_as_it_was(
+    queue: tenure.Queue, connection: Connection
+) -> None:
+    queue.enqueue("q", id="held")
+    connection.execute("CREATE TEMP TABLE orders (n integer)")
+    connection.execute("INSERT INTO orders VALUES (1)")
+    with pytest.raises(tenure.Duplicate):
+        queue.enqueue("q", id="held", connection=connection)
+    assert connection.execute("SELECT n FROM orders").fetchall() == [(1,)]
+
+
+def test_a_connection_with_rows_of_another_kind_will_do(queue: tenure.Queue) -> None:
+    with psycopg.connect(postgres.shared_url(), row_factory=dict_row) as connection:
+        queue.enqueue("q", id="a", unique_key="k", connection=connection)
+    assert ids(queue) == ["a"]
+
+
+def test_a_connection_to_another_store_is_refused(queue: tenure.Queue) -> None:
+    with pytest.raises(InvalidInput, match="psycopg"):
+        queue.enqueue("q", connection=object())
+    name = f"elsewhere_{os.getpid()}"
+    with psycopg.connect(postgres.shared_url(), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}".encode())
+        try:
+            with (
+                psycopg.connect(postgres.shared_url(), dbname=name) as other,
+                pytest.raises(InvalidInput, match="does not lead to"),
+            ):
+                queue.enqueue("q", connection=other)
+        finally:
+            connection.execute(f"DROP DATABASE {name}".encode())
+
+
+def test_a_transaction_that_failed_is_refused(queue: tenure.Queue, connection: Connection) -> None:
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        connection.execute("SELECT 1 / 0")
+    with pytest.raises(InvalidInput, match="roll it back"):
+        queue.enqueue("q", connection=connection)
