@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Literal
 
 Cut = Literal["", "before", "after"]
+# What commits: the word itself, or a statement that is a transaction of its own.
+COMMITS = (b"COMMIT", b"WITH marked", b"claim_plain")
 
 
 class Wire:
     """Carries bytes between clients and the server's socket. Once set to cut, the next connection
-    over which COMMIT goes is cut: before the server gets it, or after the server has answered it
+    over which a commit goes is cut: before the server gets it, or after the server has answered it
     and before the client hears of that."""
 
     def __init__(self, server: Path) -> None:
@@ -53,7 +55,7 @@ class Wire:
     ) -> None:
         with suppress(OSError):
             while data := client.recv(1 << 16):
-                if self.cut and b"COMMIT" in data:
+                if self.cut and any(text in data for text in COMMITS):
                     when, self.cut = self.cut, ""
                     self.cuts += 1
                     if when == "before":

@@ -13,8 +13,8 @@ from psycopg import errors as pg
 from psycopg.pq import TransactionStatus
 
 from tenure import ops
-from tenure.engines.postgres import claim, enqueue, leases, operator, upkeep
-from tenure.engines.postgres.db import Db, Sent, piped
+from tenure.engines.postgres import alone, claim, enqueue, leases, operator, upkeep
+from tenure.engines.postgres.db import Db, piped
 from tenure.engines.postgres.server import Connection
 from tenure.engines.postgres.transaction import Transaction
 from tenure.ops import Answer, Op
@@ -48,19 +48,26 @@ _OPERATIONS: dict[type[Op], Callable[[Transaction, Any], list[Answer]]] = {
 # Another transaction was first, or two stood in each other's way: the next attempt sees it.
 LOST_RACES = (pg.UniqueViolation, pg.DeadlockDetected, pg.SerializationFailure)
 _MOST_NAMED = 7_000  # bytes of a notification
+_NOTHING = ops.Leased([])
 
 
-def run(db: Db, batch: Sequence[Op], given: int | None, sweep: int) -> tuple[list[Answer], str]:
-    """Run the operations in order; the answers, and whom to wake ("" for nobody)."""
+def run(
+    db: Db, batch: Sequence[Op], given: int | None, sweep: int
+) -> tuple[list[Answer], set[str]]:
+    """Run the operations in order; the answers, and the queues in which jobs became ready."""
     tx = Transaction(db, given, sweep)
     answers: list[Answer] = []
     for kind, mine in groupby(batch, key=type):
         answers.extend(_OPERATIONS[kind](tx, list(mine)))
     tx.flush()
-    if not tx.woken:
-        return answers, ""
-    names = msgspec.json.encode(sorted(tx.woken)).decode()
-    return answers, names if len(names.encode()) <= _MOST_NAMED else "[]"
+    return answers, tx.woken
+
+
+def notify(db: Db, queues: set[str]) -> None:
+    """Tell whoever listens."""
+    if queues:
+        names = msgspec.json.encode(sorted(queues)).decode()
+        db.send("notify", names if len(names.encode()) <= _MOST_NAMED else "[]")
 
 
 class Attempt:
@@ -69,18 +76,9 @@ class Attempt:
     def __init__(self, mark: str) -> None:
         self.mark = mark
         self.answers: list[Answer] = []
-        self.heard = False  # later, that it was committed
-        self._commit: Sent | None = None
-
-    @property
-    def may_have_happened(self) -> bool:
-        """Whether the server was told to commit."""
-        return self._commit is not None
-
-    @property
-    def has_happened(self) -> bool:
-        answered = self._commit is not None and self._commit.statusmessage == "COMMIT"
-        return self.heard or answered
+        self.alone = False  # it was one statement, whose answer is that of the commit
+        self.may_have_happened = False  # the server was told to commit
+        self.has_happened = False
 
     def make(
         self,
@@ -94,16 +92,44 @@ class Attempt:
         commit with a notification keeps every other such commit waiting."""
         db = Db(connection, sql)
         try:
-            with piped(connection):
-                db.send("begin")
-                self.answers, names = run(db, batch, given, sweep)
-                db.send("mark", self.mark)
-                self._commit = db.send("commit")
-                if names:
-                    db.send("notify", names)
+            woken = self._make_alone(db, batch, given)
+            if woken is None:
+                woken = self._make_together(db, connection, batch, given, sweep)
+            notify(db, woken)
         except BaseException:
             status = connection.pgconn.transaction_status
             if status in (TransactionStatus.INERROR, TransactionStatus.INTRANS):
                 with suppress(psycopg.Error):
                     db.send("rollback")
             raise
+
+    def recover(self, db: Db, batch: Sequence[Op]) -> None:
+        """It has happened after all; the answers may have been lost with the commit's."""
+        if self.alone:
+            self.answers = alone.recover(db, self.mark, batch)
+        self.has_happened = True
+
+    def _make_alone(self, db: Db, batch: Sequence[Op], given: int | None) -> set[str] | None:
+        way = alone.way_of(batch)
+        if way is None:
+            return None
+        self.alone = self.may_have_happened = True
+        result = way(db, self.mark, batch, given)
+        self.alone = self.may_have_happened = self.has_happened = result is not None
+        if result is None:
+            return None
+        self.answers, woken = result
+        return woken
+
+    def _make_together(
+        self, db: Db, connection: Connection, batch: Sequence[Op], given: int | None, sweep: int
+    ) -> set[str]:
+        with piped(connection):
+            db.send("begin")
+            self.answers, woken = run(db, batch, given, sweep)
+            if any(answer != _NOTHING for answer in self.answers):
+                db.send("mark", self.mark)
+            db.send("commit")
+            self.may_have_happened = True
+        self.has_happened = True
+        return woken

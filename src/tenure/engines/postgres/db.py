@@ -9,6 +9,8 @@ from typing import Any
 import psycopg
 from psycopg.rows import TupleRow, tuple_row
 
+from tenure.errors import InvalidInput
+
 Sent = psycopg.Cursor[TupleRow]
 
 
@@ -23,7 +25,8 @@ class Db:
     def send(self, name: str, *params: Any) -> Sent:
         """Run it; the answer is there for who asks the cursor."""
         cursor = self._connection.cursor(row_factory=tuple_row)
-        return cursor.execute(self._sql[name], params, prepare=False)
+        values = [array(value) if type(value) is list else value for value in params]
+        return cursor.execute(self._sql[name], values, prepare=False)
 
     def all(self, name: str, *params: Any) -> list[TupleRow]:
         """Every row."""
@@ -47,6 +50,21 @@ class Db:
     def send_named(self, name: str, params: dict[str, Any]) -> None:
         cursor = self._connection.cursor(row_factory=tuple_row)
         cursor.execute(self._sql[name], params, prepare=False)
+
+
+def array(values: list[Any]) -> str:
+    """Values as PostgreSQL writes an array; psycopg does it, too, but ten times as slowly. No text
+    has a NUL in it: it may stand between two of them while all are escaped at once."""
+    if not values:
+        return "{}"
+    if None in values:
+        return "{" + ",".join(["NULL" if v is None else array([v])[1:-1] for v in values]) + "}"
+    if type(values[0]) is not str:
+        return "{" + ",".join(map(str, values)) + "}"
+    text = "\0".join(values).replace("\\", "\\\\").replace('"', '\\"')
+    if text.count("\0") != len(values) - 1:
+        raise InvalidInput("text", "must not contain a NUL character")
+    return '{"' + text.replace("\0", '","') + '"}'
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from psycopg.pq import TransactionStatus
 
 from tenure.clock import Clock, SystemClock
 from tenure.engines.postgres import reads, server
-from tenure.engines.postgres.attempt import LOST_RACES, Attempt, run
+from tenure.engines.postgres.attempt import LOST_RACES, Attempt, notify, run
 from tenure.engines.postgres.db import Db, piped
 from tenure.engines.postgres.listen import Callback, Listener
 from tenure.engines.postgres.pool import Pool
@@ -76,33 +76,39 @@ class PostgresEngine:
                     raise server.meaning(error, self.address) from error
             except psycopg.Error as error:
                 if not attempt.has_happened:
-                    self._find_out(attempt, error, deadline)
+                    self._find_out(attempt, batch, error, deadline)
                 if attempt.has_happened:
                     return attempt.answers
             else:
                 return attempt.answers
 
-    def _find_out(self, attempt: Attempt, error: psycopg.Error, deadline: float) -> None:
+    def _find_out(
+        self, attempt: Attempt, batch: Sequence[Op], error: psycopg.Error, deadline: float
+    ) -> None:
         """After an error: raise it, wait for the server to come back, or learn that the batch was
         committed after all."""
         if not _is_lost(error):
             raise server.meaning(error, self.address) from error
         self._pool.clear()
-        if attempt.may_have_happened and self._ask(attempt, error, deadline):
-            attempt.heard = True
-        else:
+        if attempt.may_have_happened:
+            self._ask(attempt, batch, error, deadline)
+        if not attempt.has_happened:
             self._wait(deadline, error)
 
-    def _ask(self, attempt: Attempt, lost: psycopg.Error, deadline: float) -> bool:
-        """Whether a batch whose commit was not answered has happened. Whoever asks leaves the mark
-        itself: a transaction that is still on its way cannot commit any more."""
+    def _ask(
+        self, attempt: Attempt, batch: Sequence[Op], lost: psycopg.Error, deadline: float
+    ) -> None:
+        """Find out whether a batch whose commit was not answered has happened. Whoever asks leaves
+        the mark itself: a transaction that is still on its way cannot commit any more."""
         while True:
             try:
                 with self._pool.use() as connection, connection.transaction():
                     db = Db(connection, self._sql)
                     left = max(1, round((deadline - self._clock.monotonic()) * 1000))
                     db.send("wait_at_most", str(left))
-                    return db.send("mark_unless_marked", attempt.mark).rowcount == 0
+                    if db.send("mark_unless_marked", attempt.mark).rowcount == 0:
+                        attempt.recover(db, batch)
+                    return
             except psycopg.Error as error:
                 if not _is_lost(error) or self._clock.monotonic() >= deadline:
                     raise StoreError(
@@ -124,9 +130,8 @@ class PostgresEngine:
             try:
                 with connection.transaction():
                     db = Db(connection, self._sql)
-                    answers, names = run(db, batch, self._given, self._settings.sweep)
-                    if names:
-                        db.send("notify", names)
+                    answers, woken = run(db, batch, self._given, self._settings.sweep)
+                    notify(db, woken)
                     return answers
             except LOST_RACES as error:
                 races += 1

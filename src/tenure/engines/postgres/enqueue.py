@@ -128,29 +128,10 @@ class Plan:
             self._wait(specs, seqs, waits)
 
     def _insert(self, specs: list[JobSpec], waits: list[bool]) -> tuple[int, list[int]]:
-        lanes: dict[tuple[str, str, str], int] = {}
-        numbers: list[int] = []
-        for names, run in groupby(specs, key=_lane_of):
-            number = lanes.setdefault(names, len(lanes) + 1)
-            numbers.extend([number] * sum(1 for _ in run))
-        rest: list[list[Any]] = [[] for _ in range(6)]
-        if not all(astuple(spec)[_COMMON:] == _PLAIN for spec in specs):
-            rest = [
-                [spec.unique_key for spec in specs],
-                [options_of(spec) for spec in specs],
-                [spec.run_at for spec in specs],
-                [spec.delay_ms for spec in specs],
-                [spec.expires_in_ms for spec in specs],
-                waits,
-            ]
-        row = self._tx.db.one(
-            "enqueue", self._tx.given, *map(list, zip(*lanes, strict=True)), numbers,
-            [spec.id for spec in specs], [str(spec.payload, "utf-8") for spec in specs],
-            [spec.kind for spec in specs], [spec.priority for spec in specs],
-            [spec.max_attempts for spec in specs], *rest,
-        )  # fmt: skip
+        lanes, columns = columns_of(specs, waits)
+        row = self._tx.db.one("enqueue", self._tx.given, *columns)
         assert row is not None
-        self._tx.woken.update(names[0] for names in lanes)
+        self._tx.woken.update(queue for queue, _, _ in lanes)
         return row[0], row[1]
 
     def _wait(self, specs: list[JobSpec], seqs: list[int], waits: list[bool]) -> None:
@@ -177,6 +158,37 @@ class Plan:
 _COMMON = JobSpec.__struct_fields__.index("delay_ms")
 _PLAIN = astuple(JobSpec("", "", msgspec.Raw(b"")))[_COMMON:]
 _lane_of = attrgetter("queue", "tenant", "group")
+
+
+def columns_of(
+    specs: list[JobSpec], waits: list[bool]
+) -> tuple[list[tuple[str, str, str]], list[list[Any]]]:
+    """The lanes that these jobs go to, and all that the server needs to know."""
+    lanes: dict[tuple[str, str, str], int] = {}
+    numbers: list[int] = []
+    for names, run in groupby(specs, key=_lane_of):
+        number = lanes.setdefault(names, len(lanes) + 1)
+        numbers.extend([number] * sum(1 for _ in run))
+    rest: list[list[Any]] = [[] for _ in range(6)]
+    if not all(astuple(spec)[_COMMON:] == _PLAIN for spec in specs):
+        rest = [
+            [spec.unique_key for spec in specs],
+            [options_of(spec) for spec in specs],
+            [spec.run_at for spec in specs],
+            [spec.delay_ms for spec in specs],
+            [spec.expires_in_ms for spec in specs],
+            waits,
+        ]
+    return list(lanes), [
+        *map(list, zip(*lanes, strict=True)),
+        numbers,
+        [spec.id for spec in specs],
+        [str(spec.payload, "utf-8") for spec in specs],
+        [spec.kind for spec in specs],
+        [spec.priority for spec in specs],
+        [spec.max_attempts for spec in specs],
+        *rest,
+    ]
 
 
 def _key_of(spec: JobSpec) -> Key:

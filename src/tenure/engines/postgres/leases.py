@@ -45,12 +45,8 @@ def ack(tx: Transaction, batch: Sequence[ops.Ack]) -> list[Answer]:
 
 
 def _ack_together(tx: Transaction, batch: Sequence[ops.Ack]) -> list[Answer]:
-    """In the order of the ids, in which others ack, too, so that no two wait for each other."""
-    order = sorted(batch, key=lambda op: op.id)
-    row = tx.db.one(
-        "ack", tx.given, [op.id for op in order], [op.token for op in order],
-        [_text(op) for op in order], LEASED, _ACKED,
-    )  # fmt: skip
+    order, columns = columns_of(batch)
+    row = tx.db.one("ack", tx.given, *columns)
     assert row is not None
     missing, parents = row
     if parents:
@@ -61,6 +57,14 @@ def _ack_together(tx: Transaction, batch: Sequence[ops.Ack]) -> list[Answer]:
     lost = {order[n - 1].id for n in missing}
     rows = tx.load(lost)
     return [_lost(rows, op) if op.id in lost else OK for op in batch]
+
+
+def columns_of(batch: Sequence[ops.Ack]) -> tuple[list[ops.Ack], tuple[Any, ...]]:
+    """What the server needs to know. It goes in the order of the ids, in which others ack, too, so
+    that no two wait for each other."""
+    order = sorted(batch, key=lambda op: op.id)
+    ids, tokens = [op.id for op in order], [op.token for op in order]
+    return order, (ids, tokens, [_text(op) for op in order], LEASED, _ACKED)
 
 
 def _lost(rows: dict[str, Row], op: ops.Ack) -> TenureError:

@@ -195,8 +195,17 @@ CREATE TABLE tenure.schedules (
 -- The batches that were committed, for whoever could not hear the answer.
 CREATE TABLE tenure.marks (
     id uuid PRIMARY KEY,
+    tokens bigint[], -- of claims that were one statement
     at timestamptz NOT NULL DEFAULT clock_timestamp()
 ) WITH (autovacuum_vacuum_scale_factor = 0.1);
+
+-- A job that was claimed, and where it stands.
+CREATE TYPE tenure.claimed AS (
+    seq bigint, id text, priority integer, run_at bigint, created_at bigint, attempts integer,
+    max_attempts integer, kind text, started_at bigint, at bigint, token bigint, worker text,
+    expires_at bigint, unique_key text, options text, errors text, payload text, tenant text,
+    grp text
+);
 
 -- Time: that of the server, unless the caller has its own.
 CREATE FUNCTION tenure.moment(given bigint) RETURNS bigint LANGUAGE sql VOLATILE AS $$
@@ -336,17 +345,7 @@ DECLARE
 BEGIN
     IF NOT swept THEN
         overdue := ARRAY(
-            SELECT w.id FROM unnest(ids) w (id) WHERE
-                EXISTS (
-                    SELECT FROM tenure.states s
-                    WHERE s.queue = w.id AND s.state = 3 AND s.state <> 2 AND s.at <= moment)
-                OR EXISTS (
-                    SELECT FROM tenure.states s
-                    WHERE s.queue = w.id AND s.state = 1 AND s.state <> 2 AND s.at <= moment)
-                OR EXISTS (
-                    SELECT FROM tenure.states s
-                    WHERE s.queue = w.id AND s.expires_at IS NOT NULL AND s.state < 3
-                        AND s.expires_at <= moment));
+            SELECT w.id FROM unnest(ids) w (id) WHERE tenure.is_due(w.id, moment));
     END IF;
     IF swept OR cardinality(overdue) = 0 THEN
         IF cardinality(ids) = 1 THEN
@@ -358,6 +357,10 @@ BEGIN
         END IF;
         IF NOT beside THEN
             FOREACH one IN ARRAY ids LOOP
+                -- Whoever looks in vain, again and again, shall leave no trace.
+                CONTINUE WHEN
+                    NOT EXISTS (SELECT FROM tenure.tenants t WHERE t.queue = one AND t.open)
+                    AND NOT EXISTS (SELECT FROM tenure.news w WHERE w.queue = one);
                 PERFORM FROM tenure.queues q WHERE q.id = one FOR NO KEY UPDATE;
                 PERFORM tenure.fold(one);
             END LOOP;
@@ -516,10 +519,11 @@ END $$;
 
 -- Acknowledges those of the jobs that are leased under these tokens: answers with the numbers of
 -- those that are not, and the places of those that others wait for. That is looked up when the job
--- is locked: who enqueues a child holds its parent until the child can be seen.
+-- is locked: who enqueues a child holds its parent until the child can be seen. Who is `alone` can
+-- tell no children, and does not acknowledge any of the jobs if there are some.
 CREATE FUNCTION tenure.ack(
     given bigint, ids text[], tokens bigint[], results text[], leased smallint, done smallint,
-    OUT missing integer[], OUT parents bigint[]
+    alone boolean, OUT missing integer[], OUT parents bigint[]
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -542,6 +546,9 @@ BEGIN
         array_agg(unique_key) FILTER (WHERE unique_key IS NOT NULL)
     INTO ns, seqs, lanes, queues, held FROM moved;
     parents := ARRAY(SELECT DISTINCT d.parent FROM tenure.deps d WHERE d.parent = ANY (seqs));
+    IF alone AND cardinality(parents) > 0 THEN
+        RAISE EXCEPTION 'there are children to be told' USING ERRCODE = 'TN001';
+    END IF;
     missing := ARRAY(
         SELECT n FROM generate_series(1, cardinality(ack.ids)) n
         WHERE cardinality(ns) IS DISTINCT FROM cardinality(ack.ids) AND NOT n = ANY (ns)
@@ -659,6 +666,101 @@ BEGIN
     FROM unnest(lease.queues, lease.lanes, lease.counts) w (queue, lane, n);
     UPDATE tenure.tenants t SET turn = w.turn
     FROM unnest(lease.tenants, lease.turns) w (id, turn) WHERE t.id = w.id;
+END $$;
+
+-- Whether time has brought anything to a queue.
+CREATE FUNCTION tenure.is_due(one integer, moment bigint) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN EXISTS (
+            SELECT FROM tenure.states s
+            WHERE s.queue = one AND s.state = 3 AND s.state <> 2 AND s.at <= moment)
+        OR EXISTS (
+            SELECT FROM tenure.states s
+            WHERE s.queue = one AND s.state = 1 AND s.state <> 2 AND s.at <= moment)
+        OR EXISTS (
+            SELECT FROM tenure.states s
+            WHERE s.queue = one AND s.expires_at IS NOT NULL AND s.state < 3
+                AND s.expires_at <= moment);
+END $$;
+
+-- Claims from a plain queue, all in one statement: what none has locked of the only lane, to
+-- several calls, to whom the jobs go by number. A row without a job says that it cannot be done
+-- so, and was not. The books are brought up to date in passing, if nobody else has them.
+CREATE FUNCTION tenure.claim_plain(
+    mark uuid, given bigint, name text, call_nos integer[], workers text[], spans bigint[],
+    leased smallint, more integer
+) RETURNS SETOF tenure.claimed LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    one integer := (SELECT q.id FROM tenure.queues q WHERE q.queue = name);
+    now_ms bigint := tenure.moment(given);
+    lane_id integer;
+    tenant_name text;
+    grp_name text;
+    head bigint[];
+    picked bigint[];
+    late boolean;
+    n integer;
+    tokens bigint[];
+BEGIN
+    IF one IS NULL THEN
+        RETURN;
+    ELSIF NOT tenure.is_plain(one) OR tenure.is_due(one, now_ms) THEN
+        RETURN QUERY SELECT (NULL::tenure.claimed).*;
+        RETURN;
+    ELSIF NOT EXISTS (SELECT FROM tenure.lanes l WHERE l.queue = one AND l.open)
+        AND NOT EXISTS (SELECT FROM tenure.news w WHERE w.queue = one)
+    THEN
+        RETURN;
+    END IF;
+    PERFORM FROM tenure.queues q WHERE q.id = one FOR NO KEY UPDATE SKIP LOCKED;
+    IF FOUND THEN
+        PERFORM tenure.fold(one);
+    ELSE
+        PERFORM FROM tenure.queues q WHERE q.id = one FOR KEY SHARE;
+    END IF;
+    IF NOT tenure.is_plain(one) THEN
+        RETURN QUERY SELECT (NULL::tenure.claimed).*;
+        RETURN;
+    END IF;
+    SELECT l.id, t.tenant, l.grp,
+        (SELECT min(x.head) FROM (
+            SELECT ARRAY[l.head_priority::bigint, l.head_seq] AS head WHERE l.head_seq IS NOT NULL
+            UNION ALL
+            SELECT ARRAY[w.head_priority::bigint, w.head_seq] FROM tenure.news w
+            WHERE w.queue = one AND w.xid >= q.folded AND w.head_seq IS NOT NULL) x)
+    INTO lane_id, tenant_name, grp_name, head
+    FROM tenure.queues q JOIN tenure.lanes l ON l.queue = q.id
+        JOIN tenure.tenants t ON t.id = l.tenant
+    WHERE q.id = one;
+    SELECT array_agg(x.seq), bool_or(x.expires_at <= now_ms) INTO picked, late FROM (
+        SELECT r.seq, r.expires_at FROM tenure.states r
+        WHERE r.lane = lane_id AND r.state = 2
+            AND (r.priority, r.seq) >= (head[1]::integer, head[2])
+        ORDER BY r.priority, r.seq LIMIT cardinality(call_nos) FOR UPDATE SKIP LOCKED) x;
+    IF late THEN
+        RETURN QUERY SELECT (NULL::tenure.claimed).*;
+        RETURN;
+    END IF;
+    n := cardinality(picked);
+    IF n IS NULL THEN
+        RETURN;
+    END IF;
+    now_ms := tenure.moment(given);
+    tokens := ARRAY(SELECT nextval('tenure.tokens') FROM generate_series(1, call_nos[n]));
+    INSERT INTO tenure.marks (id, tokens) VALUES (mark, tokens);
+    INSERT INTO tenure.news (queue, lane, waiting, delayed, ready, leased, done, dead, cancelled,
+        served)
+    VALUES (one, lane_id, 0, 0, -n, n, 0, 0, 0, n);
+    RETURN QUERY
+    UPDATE tenure.states s SET state = claim_plain.leased, at = now_ms + spans[w.call_no],
+        attempts = s.attempts + more, token = tokens[w.call_no], worker = workers[w.call_no],
+        started_at = now_ms, updated_at = now_ms, progress = NULL, note = NULL
+    FROM unnest(picked, call_nos[:n]) w (seq, call_no) JOIN tenure.jobs j ON j.seq = w.seq
+    WHERE s.seq = w.seq
+    RETURNING s.seq, j.id, s.priority, s.run_at, j.created_at, s.attempts, j.max_attempts, j.kind,
+        s.started_at, s.at, s.token, s.worker, s.expires_at, j.unique_key, j.options, s.errors,
+        j.payload, tenant_name, grp_name;
 END $$;
 
 -- What time has brought to a queue: jobs in a state whose time is over, or that expired, locked.
@@ -973,44 +1075,62 @@ LISTEN tenure;
 -- Enqueueing
 
 -- name: enqueue
-SELECT * FROM tenure.enqueue(%s::bigint, %b::text[], %b::text[], %b::text[], %b::integer[],
-    %b::text[], %b::text[], %b::text[], %b::integer[], %b::integer[], %b::text[], %b::text[],
-    %t::bigint[], %t::bigint[], %t::bigint[], %t::boolean[]);
+SELECT * FROM tenure.enqueue(%s::bigint, %s::text[], %s::text[], %s::text[], %s::integer[],
+    %s::text[], %s::text[], %s::text[], %s::integer[], %s::integer[], %s::text[], %s::text[],
+    %s::bigint[], %s::bigint[], %s::bigint[], %s::boolean[]);
+-- name: enqueue_alone
+WITH marked AS (INSERT INTO tenure.marks (id) VALUES (%s))
+SELECT now_ms FROM tenure.enqueue(%s::bigint, %s::text[], %s::text[], %s::text[], %s::integer[],
+    %s::text[], %s::text[], %s::text[], %s::integer[], %s::integer[], %s::text[], %s::text[],
+    %s::bigint[], %s::bigint[], %s::bigint[], %s::boolean[]);
 -- name: held_ids
-SELECT id FROM tenure.jobs WHERE id = ANY (%b::text[]);
+SELECT id FROM tenure.jobs WHERE id = ANY (%s::text[]);
 -- name: key_holders
 SELECT w.q, w.t, w.k, j.id
-FROM unnest(%b::text[], %b::text[], %b::text[]) w (q, t, k)
+FROM unnest(%s::text[], %s::text[], %s::text[]) w (q, t, k)
     JOIN tenure.queues q ON q.queue = w.q
     JOIN tenure.tenants t ON t.queue = q.id AND t.tenant = w.t
     JOIN tenure.keys k ON k.tenant = t.id AND k.unique_key = w.k
     JOIN tenure.jobs j ON j.seq = k.seq;
 -- name: parents
-SELECT * FROM tenure.parents(%b::text[]);
+SELECT * FROM tenure.parents(%s::text[]);
 -- name: insert_deps
 INSERT INTO tenure.deps (parent, child) SELECT * FROM unnest(%s::bigint[], %s::bigint[]);
 
 -- Moving
 
 -- name: load
-SELECT * FROM tenure.load(%b::text[], %s::bigint[]);
+SELECT * FROM tenure.load(%s::text[], %s::bigint[]);
 -- name: load_children
-SELECT * FROM tenure.load('{}', ARRAY(SELECT child FROM tenure.deps WHERE parent = ANY (%s)));
+SELECT * FROM tenure.load('{}', ARRAY(SELECT child FROM tenure.deps WHERE parent = ANY (%s::bigint[])));
 -- name: ack
-SELECT * FROM tenure.ack(%s::bigint, %b::text[], %s::bigint[], %b::text[], %s::smallint,
-    %s::smallint);
+SELECT * FROM tenure.ack(%s::bigint, %s::text[], %s::bigint[], %s::text[], %s::smallint,
+    %s::smallint, false);
+-- name: ack_alone
+WITH marked AS (INSERT INTO tenure.marks (id) VALUES (%s))
+SELECT * FROM tenure.ack(%s::bigint, %s::text[], %s::bigint[], %s::text[], %s::smallint,
+    %s::smallint, true);
+-- name: marked_tokens
+SELECT tokens FROM tenure.marks WHERE id = %s;
+-- name: leased_under
+SELECT s.seq FROM tenure.states s JOIN tenure.queues q ON q.id = s.queue
+WHERE q.queue = %s AND s.state = 3 AND s.state <> 2 AND s.token = ANY (%s::bigint[])
+ORDER BY s.priority, s.seq;
+-- name: states_of
+SELECT j.id, s.state, s.token, j.created_at FROM tenure.jobs j JOIN tenure.states s ON s.seq = j.seq
+WHERE j.id = ANY (%s::text[]);
 -- name: save
 SELECT tenure.save(%s::bigint[], %s::smallint[], %s::bigint[], %s::integer[], %s::bigint[],
-    %t::bigint[], %b::text[], %b::text[], %s::bigint[]);
+    %s::bigint[], %s::text[], %s::text[], %s::bigint[]);
 -- name: finish
 UPDATE tenure.states s SET result = w.result
-FROM unnest(%s::bigint[], %b::text[]) w (seq, result) WHERE s.seq = w.seq;
+FROM unnest(%s::bigint[], %s::text[]) w (seq, result) WHERE s.seq = w.seq;
 -- name: extend
 UPDATE tenure.states s SET at = w.at, updated_at = %s
 FROM unnest(%s::bigint[], %s::bigint[]) w (seq, at) WHERE s.seq = w.seq;
 -- name: note_progress
 UPDATE tenure.states s SET progress = w.progress, note = w.note, updated_at = %s
-FROM unnest(%s::bigint[], %s::smallint[], %b::text[]) w (seq, progress, note)
+FROM unnest(%s::bigint[], %s::smallint[], %s::text[]) w (seq, progress, note)
 WHERE s.seq = w.seq;
 -- name: delete_jobs
 WITH gone AS (DELETE FROM tenure.states WHERE seq = ANY (%(seqs)s))
@@ -1019,7 +1139,7 @@ DELETE FROM tenure.jobs WHERE seq = ANY (%(seqs)s);
 DELETE FROM tenure.deps d USING unnest(%s::bigint[], %s::bigint[]) w (parent, child)
 WHERE d.parent = w.parent AND d.child = w.child;
 -- name: free_keys
-DELETE FROM tenure.keys k USING unnest(%s::integer[], %b::text[]) w (lane, key)
+DELETE FROM tenure.keys k USING unnest(%s::integer[], %s::text[]) w (lane, key)
     JOIN tenure.lanes l ON l.id = w.lane
 WHERE k.tenant = l.tenant AND k.unique_key = w.key;
 -- name: key_holder
@@ -1029,20 +1149,23 @@ WHERE k.tenant = %s AND k.unique_key = %s;
 INSERT INTO tenure.keys (tenant, unique_key, seq) VALUES (%s, %s, %s);
 -- name: tell
 SELECT tenure.tell(%s::integer[], %s::integer[], %s::integer[], %s::integer[], %s::integer[],
-    %s::integer[], %s::integer[], %s::integer[], %s::integer[], %t::integer[], %t::bigint[],
+    %s::integer[], %s::integer[], %s::integer[], %s::integer[], %s::integer[], %s::bigint[],
     %s::integer[]);
 
 -- Claiming
 
 -- name: open_books
-SELECT * FROM tenure.open_books(%b::text[], %s::bigint, %s);
+SELECT * FROM tenure.open_books(%s::text[], %s::bigint, %s);
 -- name: candidates
-SELECT * FROM tenure.candidates(%s, %s::text, %b::text[], %s::integer, %s::integer,
+SELECT * FROM tenure.candidates(%s, %s::text, %s::text[], %s::integer, %s::integer,
     %s::integer);
 -- name: candidates_beside
 SELECT * FROM tenure.candidates_beside(%s, %s::integer);
+-- name: claim_plain
+SELECT * FROM tenure.claim_plain(%s::uuid, %s::bigint, %s, %s::integer[], %s::text[],
+    %s::bigint[], %s::smallint, %s::integer);
 -- name: lease
-SELECT * FROM tenure.lease(%s::bigint, %s::bigint[], %s::integer[], %b::text[], %s::bigint[],
+SELECT * FROM tenure.lease(%s::bigint, %s::bigint[], %s::integer[], %s::text[], %s::bigint[],
     %s::smallint, %s::integer, %s::integer[], %s::integer[], %s::integer[], %s::integer[],
     %s::bigint[]);
 -- name: save_queue
@@ -1082,7 +1205,7 @@ SELECT tenure.rebound(%s::integer, %s);
 -- Slots, schedules and upkeep
 
 -- name: lock_slots
-SELECT FROM tenure.slot_counts c JOIN unnest(%b::text[], %b::text[]) w (scope, key)
+SELECT FROM tenure.slot_counts c JOIN unnest(%s::text[], %s::text[]) w (scope, key)
     ON c.scope = w.scope AND c.key = w.key
 ORDER BY c.scope, c.key FOR UPDATE OF c;
 -- name: take_slot
@@ -1122,7 +1245,7 @@ SELECT j.seq, j.id, q.queue, s.state, j.payload, j.priority, s.run_at, j.created
     s.expires_at, j.unique_key, j.options, s.progress, s.note, s.result, s.errors
 FROM tenure.jobs j JOIN tenure.states s ON s.seq = j.seq JOIN tenure.lanes l ON l.id = j.lane
     JOIN tenure.tenants t ON t.id = l.tenant JOIN tenure.queues q ON q.id = t.queue
-WHERE j.seq = ANY (%s);
+WHERE j.seq = ANY (%s::bigint[]);
 -- name: find_by_end
 SELECT f.at, f.seq, f.id FROM unnest(%(queues)s::integer[]) w (queue) CROSS JOIN LATERAL (
     SELECT s.at, s.seq, j.id FROM tenure.states s JOIN tenure.jobs j ON j.seq = s.seq
