@@ -235,3 +235,69 @@ def test_a_transaction_that_failed_is_refused(queue: tenure.Queue, connection: C
         connection.execute("SELECT 1 / 0")
     with pytest.raises(InvalidInput, match="roll it back"):
         queue.enqueue("q", connection=connection)
+
+
+# What the engine leaves behind ------------------------------------------------------------------
+
+
+def rows(schema: str, table: str) -> int:
+    with psycopg.connect(postgres.shared_url()) as connection:
+        ((n,),) = connection.execute(f"SELECT count(*) FROM {schema}.{table}".encode()).fetchall()
+    return int(n)
+
+
+def test_claims_that_find_nothing_leave_no_trace(queue: tenure.Queue, schema: str) -> None:
+    queue.enqueue("plain", id="a")
+    queue.ack(queue.claim("plain")[0])
+    queue.set_limit("bound", concurrency=1)
+    for name in ("plain", "bound", "unknown"):
+        assert queue.claim(name) == []  # the news are folded in by this one
+    with psycopg.connect(postgres.shared_url(), autocommit=True) as connection:
+        query = f"SELECT max(xmin::text::bigint), max(xmax::text::bigint) FROM {schema}.queues"
+        before = connection.execute(query.encode()).fetchall(), rows(schema, "marks")
+        for name in ("plain", "bound", "unknown"):
+            assert queue.claim(name) == []
+        assert (connection.execute(query.encode()).fetchall(), rows(schema, "marks")) == before
+
+
+def test_news_do_not_pile_up_where_jobs_are_claimed(queue: tenure.Queue, schema: str) -> None:
+    for n in range(20):
+        queue.enqueue("q", n)
+        queue.ack(queue.claim("q")[0])
+    assert rows(schema, "news") <= 4
+    for n in range(20):
+        queue.enqueue("q", n)
+    assert rows(schema, "news") > 20
+    queue.maintain()
+    assert rows(schema, "news") == 0
+    assert queue.stats("q").ready == 20
+
+
+def test_a_store_that_was_restored_into_a_younger_server_goes_on(
+    queue: tenure.Queue, schema: str
+) -> None:
+    """There the numbers of transactions begin anew."""
+    queue.enqueue("q", id="a")
+    queue.ack(queue.claim("q")[0])
+    with psycopg.connect(postgres.shared_url()) as connection:
+        connection.execute(f"UPDATE {schema}.queues SET folded = '4000000000'".encode())
+    queue.enqueue("q", id="b")
+    assert [job.id for job in queue.claim("q")] == ["b"]
+    queue.set_limit("q", concurrency=5)
+    with psycopg.connect(postgres.shared_url()) as connection:
+        connection.execute(f"UPDATE {schema}.queues SET folded = '4000000000'".encode())
+    queue.enqueue("q", id="c")
+    assert [job.id for job in queue.claim("q")] == ["c"]
+
+
+def test_maintenance_finds_a_lease_that_came_to_light_too_late(
+    queue: tenure.Queue, schema: str
+) -> None:
+    queue.enqueue("q", id="a")
+    queue.claim("q", lease=0.001)
+    with psycopg.connect(postgres.shared_url()) as connection:
+        connection.execute(f"UPDATE {schema}.queues SET no_lease_before = 1e12 * 1.5".encode())
+        connection.execute(f"UPDATE {schema}.states SET at = 1".encode())
+    assert queue.claim("q") == []
+    assert queue.maintain().leases == 1
+    assert [job.id for job in queue.claim("q")] == ["a"]

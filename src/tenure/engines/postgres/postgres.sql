@@ -35,6 +35,7 @@ CREATE TABLE tenure.queues (
     tokens_at bigint NOT NULL DEFAULT 0,
     served bigint NOT NULL DEFAULT 0,
     folded xid8 NOT NULL DEFAULT '0', -- no news of an older transaction will come
+    no_lease_before bigint NOT NULL DEFAULT 0, -- that a claim need look for
     waiting bigint NOT NULL DEFAULT 0,
     delayed bigint NOT NULL DEFAULT 0,
     ready bigint NOT NULL DEFAULT 0,
@@ -242,14 +243,51 @@ LANGUAGE sql STABLE AS $$
     ORDER BY NOT (paused AND grp = '=' || of_grp), tenant = '=*', grp = '=*' LIMIT 1
 $$;
 
--- Takes the queue's row for good measure of the books; the caller has it locked.
-CREATE FUNCTION tenure.fold(one integer) RETURNS void LANGUAGE plpgsql AS $$
+-- From where on news are looked for: what was folded in and not yet vacuumed is not passed over
+-- again. A store that was restored into a younger server begins anew.
+CREATE FUNCTION tenure.unfolded(folded xid8) RETURNS xid8 LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN folded > pg_snapshot_xmin(pg_current_snapshot()) THEN '0' ELSE folded END
+$$;
+
+-- Whether there is anything in a queue that might be claimed.
+CREATE FUNCTION tenure.is_idle(one integer) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN NOT EXISTS (SELECT FROM tenure.tenants t WHERE t.queue = one AND t.open)
+        AND NOT EXISTS (
+            SELECT FROM tenure.news w WHERE w.queue = one AND w.xid >= (
+                SELECT tenure.unfolded(q.folded) FROM tenure.queues q WHERE q.id = one));
+END $$;
+
+-- Whether time has brought anything to a queue. Leases that ran out long ago were seen by another:
+-- only what is left of them, until it is vacuumed, would be passed over. One that comes to light
+-- later than that, since its claim took so long to commit, is found by maintenance.
+CREATE FUNCTION tenure.is_due(one integer, moment bigint) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    since bigint := (
+        SELECT CASE WHEN q.no_lease_before > moment THEN 0 ELSE q.no_lease_before END
+        FROM tenure.queues q WHERE q.id = one);
+BEGIN
+    RETURN EXISTS (
+            SELECT FROM tenure.states s
+            WHERE s.queue = one AND s.state = 3 AND s.state <> 2
+                AND s.at BETWEEN since AND moment)
+        OR EXISTS (
+            SELECT FROM tenure.states s
+            WHERE s.queue = one AND s.state = 1 AND s.state <> 2 AND s.at <= moment)
+        OR EXISTS (
+            SELECT FROM tenure.states s
+            WHERE s.queue = one AND s.expires_at IS NOT NULL AND s.state < 3
+                AND s.expires_at <= moment);
+END $$;
+
+-- Brings the books of a queue up to date; the caller has its row locked, and found at `quiet`, if
+-- that is a time, that none of its leases had run out.
+CREATE FUNCTION tenure.fold(one integer, quiet bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     since xid8;
     until xid8 := pg_snapshot_xmin(pg_current_snapshot());
 BEGIN
-    SELECT CASE WHEN folded > until THEN '0' ELSE folded END INTO since
-    FROM tenure.queues WHERE id = one; -- '0' where the jobs were restored into a younger server
+    SELECT tenure.unfolded(folded) INTO since FROM tenure.queues WHERE id = one;
     WITH gone AS (
         DELETE FROM tenure.news WHERE queue = one AND xid >= since RETURNING *
     ), sums AS (
@@ -308,6 +346,7 @@ BEGIN
     UPDATE tenure.queues q SET waiting = q.waiting + b.waiting, delayed = q.delayed + b.delayed,
         ready = q.ready + b.ready, leased = q.leased + b.leased, done = q.done + b.done,
         dead = q.dead + b.dead, cancelled = q.cancelled + b.cancelled, folded = until,
+        no_lease_before = coalesce(quiet - 2000, q.no_lease_before),
         served = greatest(q.served, (SELECT max(served) FROM of_tenants))
     FROM of_queue b WHERE q.id = one;
 END $$;
@@ -348,7 +387,7 @@ BEGIN
             SELECT w.id FROM unnest(ids) w (id) WHERE tenure.is_due(w.id, moment));
     END IF;
     IF swept OR cardinality(overdue) = 0 THEN
-        IF cardinality(ids) = 1 THEN
+        IF cardinality(ids) = 1 AND NOT tenure.is_idle(ids[1]) THEN
             PERFORM FROM tenure.queues q WHERE q.id = ids[1] FOR NO KEY UPDATE SKIP LOCKED;
             IF NOT FOUND AND tenure.is_plain(ids[1]) THEN
                 PERFORM FROM tenure.queues q WHERE q.id = ids[1] FOR KEY SHARE;
@@ -358,11 +397,9 @@ BEGIN
         IF NOT beside THEN
             FOREACH one IN ARRAY ids LOOP
                 -- Whoever looks in vain, again and again, shall leave no trace.
-                CONTINUE WHEN
-                    NOT EXISTS (SELECT FROM tenure.tenants t WHERE t.queue = one AND t.open)
-                    AND NOT EXISTS (SELECT FROM tenure.news w WHERE w.queue = one);
+                CONTINUE WHEN tenure.is_idle(one);
                 PERFORM FROM tenure.queues q WHERE q.id = one FOR NO KEY UPDATE;
-                PERFORM tenure.fold(one);
+                PERFORM tenure.fold(one, CASE WHEN NOT swept THEN moment END);
             END LOOP;
         END IF;
     END IF;
@@ -625,7 +662,7 @@ BEGIN
                 WHERE l.head_seq IS NOT NULL
                 UNION ALL
                 SELECT ARRAY[n.head_priority::bigint, n.head_seq] FROM tenure.news n
-                WHERE n.queue = q.id AND n.xid >= q.folded AND n.head_seq IS NOT NULL) x) b
+                WHERE n.queue = q.id AND n.xid >= tenure.unfolded(q.folded) AND n.head_seq IS NOT NULL) x) b
         CROSS JOIN LATERAL (
             SELECT r.seq, r.priority, r.expires_at FROM tenure.states r
             WHERE r.lane = l.id AND r.state = 2
@@ -668,21 +705,6 @@ BEGIN
     FROM unnest(lease.tenants, lease.turns) w (id, turn) WHERE t.id = w.id;
 END $$;
 
--- Whether time has brought anything to a queue.
-CREATE FUNCTION tenure.is_due(one integer, moment bigint) RETURNS boolean LANGUAGE plpgsql AS $$
-BEGIN
-    RETURN EXISTS (
-            SELECT FROM tenure.states s
-            WHERE s.queue = one AND s.state = 3 AND s.state <> 2 AND s.at <= moment)
-        OR EXISTS (
-            SELECT FROM tenure.states s
-            WHERE s.queue = one AND s.state = 1 AND s.state <> 2 AND s.at <= moment)
-        OR EXISTS (
-            SELECT FROM tenure.states s
-            WHERE s.queue = one AND s.expires_at IS NOT NULL AND s.state < 3
-                AND s.expires_at <= moment);
-END $$;
-
 -- Claims from a plain queue, all in one statement: what none has locked of the only lane, to
 -- several calls, to whom the jobs go by number. A row without a job says that it cannot be done
 -- so, and was not. The books are brought up to date in passing, if nobody else has them.
@@ -708,14 +730,12 @@ BEGIN
     ELSIF NOT tenure.is_plain(one) OR tenure.is_due(one, now_ms) THEN
         RETURN QUERY SELECT (NULL::tenure.claimed).*;
         RETURN;
-    ELSIF NOT EXISTS (SELECT FROM tenure.lanes l WHERE l.queue = one AND l.open)
-        AND NOT EXISTS (SELECT FROM tenure.news w WHERE w.queue = one)
-    THEN
+    ELSIF tenure.is_idle(one) THEN
         RETURN;
     END IF;
     PERFORM FROM tenure.queues q WHERE q.id = one FOR NO KEY UPDATE SKIP LOCKED;
     IF FOUND THEN
-        PERFORM tenure.fold(one);
+        PERFORM tenure.fold(one, now_ms);
     ELSE
         PERFORM FROM tenure.queues q WHERE q.id = one FOR KEY SHARE;
     END IF;
@@ -728,7 +748,7 @@ BEGIN
             SELECT ARRAY[l.head_priority::bigint, l.head_seq] AS head WHERE l.head_seq IS NOT NULL
             UNION ALL
             SELECT ARRAY[w.head_priority::bigint, w.head_seq] FROM tenure.news w
-            WHERE w.queue = one AND w.xid >= q.folded AND w.head_seq IS NOT NULL) x)
+            WHERE w.queue = one AND w.xid >= tenure.unfolded(q.folded) AND w.head_seq IS NOT NULL) x)
     INTO lane_id, tenant_name, grp_name, head
     FROM tenure.queues q JOIN tenure.lanes l ON l.queue = q.id
         JOIN tenure.tenants t ON t.id = l.tenant
@@ -1186,7 +1206,7 @@ SELECT id FROM tenure.queues WHERE queue = %s;
 -- name: lock_queue
 SELECT id FROM tenure.queues WHERE queue = %s FOR UPDATE;
 -- name: fold
-SELECT tenure.fold(%s::integer);
+SELECT tenure.fold(%s::integer, NULL);
 -- name: limit_of
 SELECT concurrency, rate, per_ms, weight, paused FROM tenure.limits
 WHERE queue = %s AND tenant = %s AND grp = %s;
