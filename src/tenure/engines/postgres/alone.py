@@ -22,7 +22,7 @@ from tenure.job import State
 from tenure.ops import Answer, Op
 
 _CLAIMED = states.plain(State.PENDING, states.Claimed)
-_CHILDREN = "TN001"  # what the server says when there are children to be told
+_CHILDREN = "TN001"  # what the server says when a child came that must be told
 _SEQ, _PRIORITY, _TENANT = 0, 2, 17  # of a row of a claim
 
 Result = tuple[list[Answer], set[str]]  # the answers, and the queues in which jobs became ready
@@ -64,12 +64,13 @@ def _ack_fits(batch: Sequence[ops.Ack]) -> bool:
 def _ack(db: Db, mark: str, batch: Sequence[ops.Ack], given: int | None) -> Result | None:
     order, columns = leases.columns_of(batch)
     try:
-        row = db.one("ack_alone", mark, given, *columns)
+        row = db.one("ack", mark, given, *columns)
     except psycopg.Error as error:
         if error.sqlstate == _CHILDREN:
             return None
         raise
-    assert row is not None
+    if row is None or row[0] is None:
+        return None
     lost = {order[n - 1].id for n in row[0]}
     found = db.all("states_of", sorted(lost)) if lost else []
     codes: dict[str, int] = {row[0]: row[1] for row in found}

@@ -32,7 +32,7 @@ class QueueBook:
     def __init__(self, row: tuple[Any, ...]) -> None:
         (
             self.id, self.name, self.paused, self.max_leased, self.rate, self.per_ms, self.tokens,
-            self.tokens_at, self.served, self.leased, self.now, self.due, self.beside,
+            self.tokens_at, self.served, self.leased, self.now, self.due, self.taken, self.beside,
         ) = row  # fmt: skip
         self._before = self.saved
 
@@ -104,50 +104,60 @@ class Line:
 
 def claim(tx: Transaction, batch: Sequence[ops.Claim]) -> list[Answer]:
     """Claims in a row that differ only in worker, lease and limit are picked for together, and
-    dealt out in order."""
+    dealt out in order. The books of all their queues are taken at once: one that is left closed
+    then, since there was nothing in it, stays closed, or two might wait for each other."""
     answers: list[Answer] = []
     names = list(dict.fromkeys(name for op in batch for name in op.queues))
+    swept = False
     for _, run in groupby(batch, key=lambda op: (op.queues, op.tenant, op.not_groups)):
         calls = list(run)
-        picked, queues = _pick(tx, calls, names)
+        tx.forget()
+        asked = [name for name in dict.fromkeys(calls[0].queues) if name in names]
+        books, first = _open(tx, calls, names, asked, swept)
+        names, swept = [name for name in names if name in books], True
+        picked = _pick(tx, calls, [books[name] for name in asked if name in books], first)
         hand = iter(picked)
         dealt = [list(islice(hand, op.limit)) for op in calls]
         answers += _lease(tx, calls, dealt)
         spent = Counter(pick.queue.id for pick in picked)
-        for queue in queues:
+        for queue in books.values():
             queue.spend(spent[queue.id], tx.now)
             if queue.changed:
                 tx.db.send("save_queue", *queue.saved, queue.id)
     return answers
 
 
-def _pick(
-    tx: Transaction, calls: Sequence[ops.Claim], names: list[str]
-) -> tuple[list[Pick], list[QueueBook]]:
-    op, limit = calls[0], sum(call.limit for call in calls)
-    tx.forget()
-    asked = list(dict.fromkeys(op.queues))
-    sent = tx.db.send("open_books", names, tx.given, False)
-    first = _send(tx, asked[0], op, 0, limit, None)
-    books = {row[1]: QueueBook(row) for row in sent.fetchall()}
-    if any(book.due for book in books.values()):
-        for book in books.values():
-            tx.now = book.now
-            if book.due:
-                sweep(tx, book.id, book.name, tx.sweep * len(calls))
-        sent = tx.db.send("open_books", names, tx.given, True)
-        first = _send(tx, asked[0], op, 0, limit, None)
+def _open(
+    tx: Transaction, calls: Sequence[ops.Claim], names: list[str], asked: list[str], swept: bool
+) -> tuple[dict[str, QueueBook], Sent | None]:
+    """Take the books of these queues, once time's due is done, and ask at the same time for the
+    candidates of the first that is asked for."""
+    while True:
+        sent = tx.db.send("open_books", names, tx.given, swept)
+        limit = sum(call.limit for call in calls)
+        first = _send(tx, asked[0], calls[0], 0, limit, None) if asked else None
         books = {row[1]: QueueBook(row) for row in sent.fetchall()}
+        due = [book for book in books.values() if book.due]
+        if not due:
+            return {n: book for n, book in books.items() if book.taken or book.beside}, first
+        for book in due:
+            tx.now = book.now
+            sweep(tx, book.id, book.name, tx.sweep * len(calls))
+        swept = True
+
+
+def _pick(
+    tx: Transaction, calls: Sequence[ops.Claim], queues: list[QueueBook], first: Sent | None
+) -> list[Pick]:
+    op, limit = calls[0], sum(call.limit for call in calls)
     picked: list[Pick] = []
-    for name in asked:
-        queue = books.get(name)
-        if queue is None:
-            continue
+    for n, queue in enumerate(queues):
         tx.now = queue.now
         room = min(limit - len(picked), queue.room(tx.now))
         if room > 0:
-            picked += _of_queue(tx, queue, op, room, first if name == asked[0] else None)
-    return picked, [books[name] for name in asked if name in books]
+            mine = first if n == 0 and queue.name == op.queues[0] else None
+            picked += _of_queue(tx, queue, op, room, mine)
+    return picked
 
 
 def _send(

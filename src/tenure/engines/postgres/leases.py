@@ -46,7 +46,7 @@ def ack(tx: Transaction, batch: Sequence[ops.Ack]) -> list[Answer]:
 
 def _ack_together(tx: Transaction, batch: Sequence[ops.Ack]) -> list[Answer]:
     order, columns = columns_of(batch)
-    row = tx.db.one("ack", tx.given, *columns)
+    row = tx.db.one("ack", None, tx.given, *columns)
     assert row is not None
     missing, parents = row
     if parents:

@@ -373,13 +373,14 @@ END $$;
 CREATE FUNCTION tenure.open_books(names text[], given bigint, swept boolean)
 RETURNS TABLE (id integer, queue text, paused boolean, max_leased integer, rate bigint,
     per_ms bigint, tokens bigint, tokens_at bigint, served bigint, leased bigint, now_ms bigint,
-    due boolean, beside boolean) LANGUAGE plpgsql AS $$
+    due boolean, taken boolean, beside boolean) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     one integer;
     moment bigint := tenure.moment(given);
     ids integer[] := ARRAY(SELECT q.id FROM tenure.queues q WHERE q.queue = ANY (names) ORDER BY 1);
     overdue integer[];
+    mine integer[] := '{}';
     beside boolean := false;
 BEGIN
     IF NOT swept THEN
@@ -400,12 +401,13 @@ BEGIN
                 CONTINUE WHEN tenure.is_idle(one);
                 PERFORM FROM tenure.queues q WHERE q.id = one FOR NO KEY UPDATE;
                 PERFORM tenure.fold(one, CASE WHEN NOT swept THEN moment END);
+                mine := mine || one;
             END LOOP;
         END IF;
     END IF;
     RETURN QUERY
     SELECT q.id, q.queue, q.paused, q.max_leased, q.rate, q.per_ms, q.tokens, q.tokens_at,
-        q.served, q.leased, tenure.moment(given), q.id = ANY (overdue), beside
+        q.served, q.leased, tenure.moment(given), q.id = ANY (overdue), q.id = ANY (mine), beside
     FROM tenure.queues q WHERE q.id = ANY (ids);
 END $$;
 
@@ -556,11 +558,12 @@ END $$;
 
 -- Acknowledges those of the jobs that are leased under these tokens: answers with the numbers of
 -- those that are not, and the places of those that others wait for. That is looked up when the job
--- is locked: who enqueues a child holds its parent until the child can be seen. Who is `alone` can
--- tell no children, and does not acknowledge any of the jobs if there are some.
+-- is locked: who enqueues a child holds its parent until the child can be seen. With a mark, this is
+-- the whole transaction: if there are children to be told, which it cannot do, nothing is changed,
+-- and it answers with NULL.
 CREATE FUNCTION tenure.ack(
-    given bigint, ids text[], tokens bigint[], results text[], leased smallint, done smallint,
-    alone boolean, OUT missing integer[], OUT parents bigint[]
+    mark uuid, given bigint, ids text[], tokens bigint[], results text[], leased smallint,
+    done smallint, OUT missing integer[], OUT parents bigint[]
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -571,6 +574,11 @@ DECLARE
     held text[];
     now_ms bigint := tenure.moment(given);
 BEGIN
+    IF mark IS NOT NULL AND EXISTS (SELECT FROM tenure.deps) AND EXISTS (
+        SELECT FROM tenure.jobs j JOIN tenure.deps d ON d.parent = j.seq WHERE j.id = ANY (ack.ids))
+    THEN
+        RETURN;
+    END IF;
     WITH moved AS (
         UPDATE tenure.states s SET state = ack.done, at = now_ms, updated_at = now_ms,
             result = w.result
@@ -583,8 +591,11 @@ BEGIN
         array_agg(unique_key) FILTER (WHERE unique_key IS NOT NULL)
     INTO ns, seqs, lanes, queues, held FROM moved;
     parents := ARRAY(SELECT DISTINCT d.parent FROM tenure.deps d WHERE d.parent = ANY (seqs));
-    IF alone AND cardinality(parents) > 0 THEN
-        RAISE EXCEPTION 'there are children to be told' USING ERRCODE = 'TN001';
+    IF mark IS NOT NULL THEN
+        IF cardinality(parents) > 0 THEN -- which came just now
+            RAISE EXCEPTION 'there are children to be told' USING ERRCODE = 'TN001';
+        END IF;
+        INSERT INTO tenure.marks (id) VALUES (mark);
     END IF;
     missing := ARRAY(
         SELECT n FROM generate_series(1, cardinality(ack.ids)) n
@@ -1124,12 +1135,8 @@ SELECT * FROM tenure.load(%s::text[], %s::bigint[]);
 -- name: load_children
 SELECT * FROM tenure.load('{}', ARRAY(SELECT child FROM tenure.deps WHERE parent = ANY (%s::bigint[])));
 -- name: ack
-SELECT * FROM tenure.ack(%s::bigint, %s::text[], %s::bigint[], %s::text[], %s::smallint,
-    %s::smallint, false);
--- name: ack_alone
-WITH marked AS (INSERT INTO tenure.marks (id) VALUES (%s))
-SELECT * FROM tenure.ack(%s::bigint, %s::text[], %s::bigint[], %s::text[], %s::smallint,
-    %s::smallint, true);
+SELECT * FROM tenure.ack(%s::uuid, %s::bigint, %s::text[], %s::bigint[], %s::text[], %s::smallint,
+    %s::smallint);
 -- name: marked_tokens
 SELECT tokens FROM tenure.marks WHERE id = %s;
 -- name: leased_under
