@@ -65,7 +65,7 @@ BACKENDS: dict[str, Backend] = {
         audit=lambda folder: audit_postgres.audit(
             postgres.shared_url(), postgres.schema_of(folder)
         ),
-        drop=postgres.drop,
+        drop=postgres.give_back,
     ),
 }
 
