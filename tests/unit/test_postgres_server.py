@@ -15,8 +15,11 @@ from psycopg.rows import dict_row
 
 import tenure
 from tenure import InvalidInput, NewJob, ops
+from tenure.clock import SystemClock
+from tenure.engines.postgres.engine import PostgresEngine
 from tenure.engines.postgres.server import address_of
 from tenure.engines.postgres.statements import statements
+from tenure.job import NULL, JobSpec
 from tests import audit_postgres, postgres
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -301,3 +304,55 @@ def test_maintenance_finds_a_lease_that_came_to_light_too_late(
     assert queue.claim("q") == []
     assert queue.maintain().leases == 1
     assert [job.id for job in queue.claim("q")] == ["a"]
+
+
+def test_nothing_is_kept_on_a_connection_between_two_transactions(url: str) -> None:
+    """So that a pooler may give it to another."""
+    engine = PostgresEngine(url, tenure.Settings(), SystemClock())
+    session = (
+        b"SELECT (SELECT array_agg(name) FROM pg_settings WHERE source = 'session'), "
+        b"(SELECT count(*) FROM pg_prepared_statements), "
+        b"(SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory'), "
+        b"(SELECT count(*) FROM pg_listening_channels())"
+    )
+    spec = JobSpec("a", "q", NULL, unique_key="k")
+    for batch in (
+        [ops.Enqueue((spec,))],
+        [ops.SetLimit("q", concurrency=1)],
+        [ops.Claim(("q",), "w", 1000)],
+        [ops.Ack("a", 1), ops.Maintain(), ops.TakeSlot("s", "k", "h", 1000)],
+    ):
+        engine.apply(batch)
+        engine.read(ops.ListJobs())
+        with engine._pool.use() as connection:
+            assert connection.execute(session).fetchall() == [(None, 0, 0, 0)]
+    engine.close()
+
+
+def test_a_fork_has_connections_of_its_own(queue: tenure.Queue) -> None:
+    queue.enqueue("q", id="before")
+    assert queue.stats().ready == 1
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            queue.enqueue("q", id="child")
+            code = 0 if queue.stats().ready >= 2 else 2
+        finally:
+            os._exit(code)
+    queue.enqueue("q", id="parent")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert sorted(job.id for job in queue.claim("q", limit=5)) == ["before", "child", "parent"]
+
+
+def test_a_race_that_was_lost_does_not_cost_the_connection(url: str) -> None:
+    engine = PostgresEngine(url, tenure.Settings(), SystemClock())
+    engine.apply([ops.Enqueue((JobSpec("a", "q", NULL),))])
+    with engine._pool.use() as connection:
+        first = connection.info.backend_pid
+    # An id that was made up is not looked for, but held all the same.
+    with pytest.raises(tenure.StoreError):
+        engine.apply([ops.Enqueue((JobSpec("a", "q", NULL, made_up_id=True),))])
+    with engine._pool.use() as connection:
+        assert connection.info.backend_pid == first
+    engine.close()

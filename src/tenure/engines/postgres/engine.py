@@ -35,7 +35,11 @@ class PostgresEngine:
         self._clock = clock
         self._pool = Pool(lambda: server.connect(self.address))
         self._listener = Listener(self.address)
-        self._store = self._open()
+        try:
+            self._store = self._open()
+        except BaseException:
+            self._pool.close()
+            raise
 
     @classmethod
     def open(cls, url: str, settings: Settings, clock: Clock) -> PostgresEngine:

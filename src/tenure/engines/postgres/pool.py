@@ -29,10 +29,13 @@ class Pool:
 
     @contextmanager
     def use(self) -> Iterator[Connection]:
-        """A connection that nobody else has. One that met an error is not used again."""
+        """A connection that nobody else has. One that was interrupted is not used again."""
         connection = self._take()
         try:
             yield connection
+        except Exception:
+            self._give_back(connection)
+            raise
         except BaseException:
             _close(connection)
             raise
@@ -47,6 +50,7 @@ class Pool:
         return self._connect()
 
     def _give_back(self, connection: Connection) -> None:
+        """Keep it, if no transaction is open on it, and it is not broken."""
         clean = connection.pgconn.transaction_status == TransactionStatus.IDLE
         with self._lock:
             if clean and not self._closed and len(self._idle) < MOST_KEPT:

@@ -1045,7 +1045,8 @@ BEGIN
     RETURN n;
 END $$;
 
--- Every plan is made once and walks an index, however small the table was when it was made.
+-- Every plan is made once and walks an index, however small the table was when it was made; and
+-- nobody waits for ever for a transaction that somebody has left open.
 DO $$
 DECLARE
     one regprocedure;
@@ -1059,6 +1060,7 @@ BEGIN
         EXECUTE format('ALTER FUNCTION %s SET enable_hashjoin = off', one);
         EXECUTE format('ALTER FUNCTION %s SET enable_mergejoin = off', one);
         EXECUTE format('ALTER FUNCTION %s SET jit = off', one);
+        EXECUTE format('ALTER FUNCTION %s SET lock_timeout = ''30s''', one);
     END LOOP;
 END $$;
 
