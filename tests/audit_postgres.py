@@ -4,6 +4,7 @@ out. Books and news must add up in one snapshot, whatever goes on meanwhile."""
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import Any
 
 import psycopg
@@ -27,29 +28,30 @@ def _all(db: Db, query: str, *params: object) -> list[tuple[Any, ...]]:
 
 
 def _counters(db: Db) -> list[str]:
-    wrong = []
-    for code, state in enumerate(STATES):
-        for what, query in {
-            "lane": f"""
-                SELECT b.id, b.{state} + coalesce((SELECT sum({state}) FROM news
-                    WHERE lane = b.id), 0), (SELECT count(*) FROM states
-                    WHERE lane = b.id AND state = {code}) FROM lanes b""",
-            "tenant": f"""
-                SELECT b.id, b.{state} + coalesce((SELECT sum(n.{state}) FROM news n
-                    JOIN lanes l ON l.id = n.lane WHERE l.tenant = b.id), 0),
-                    (SELECT count(*) FROM states s JOIN lanes l ON l.id = s.lane
-                    WHERE l.tenant = b.id AND s.state = {code}) FROM tenants b""",
-            "queue": f"""
-                SELECT b.id, b.{state} + coalesce((SELECT sum({state}) FROM news
-                    WHERE queue = b.id), 0), (SELECT count(*) FROM states
-                    WHERE queue = b.id AND state = {code}) FROM queues b""",
-        }.items():
-            wrong += [
-                f"{what} {row[0]} counts {row[1]} {state}, but there are {row[2]}"
-                for row in _all(db, query)
-                if row[1] != row[2]
-            ]
-    return wrong
+    """Every book, with the news added, against the jobs that there are."""
+    names = ", ".join(STATES)
+    books: dict[tuple[str, int], Counter[str]] = {}
+    tenant_of: dict[int, int] = {}
+    for lane, tenant, *counts in _all(db, f"SELECT id, tenant, {names} FROM lanes"):
+        tenant_of[lane] = tenant
+        books["lane", lane] = Counter(dict(zip(STATES, counts, strict=True)))
+    for what in ("tenant", "queue"):
+        for number, *counts in _all(db, f"SELECT id, {names} FROM {what}s"):
+            books[what, number] = Counter(dict(zip(STATES, counts, strict=True)))
+    for queue, lane, *counts in _all(db, f"SELECT queue, lane, {names} FROM news"):
+        for book in (("lane", lane), ("tenant", tenant_of.get(lane, 0)), ("queue", queue)):
+            if book in books:
+                books[book].update(dict(zip(STATES, counts, strict=True)))
+    found: dict[tuple[str, int], Counter[str]] = {book: Counter() for book in books}
+    query = "SELECT queue, lane, state, count(*) FROM states GROUP BY 1, 2, 3"
+    for queue, lane, code, n in _all(db, query):
+        for book in (("lane", lane), ("tenant", tenant_of.get(lane, 0)), ("queue", queue)):
+            found.setdefault(book, Counter())[STATES[code]] += n
+    return [
+        f"{book} counts {books.get(book)}, but there are {found[book]}"
+        for book in found
+        if books.get(book, Counter()) != found[book]
+    ]
 
 
 def _heads(db: Db) -> list[str]:

@@ -37,8 +37,8 @@ class QueueBook:
         self._before = self.saved
 
     @property
-    def saved(self) -> tuple[int, int, int]:
-        return self.tokens, self.tokens_at, self.served
+    def saved(self) -> tuple[int, int]:
+        return self.tokens, self.tokens_at
 
     @property
     def changed(self) -> bool:
@@ -278,18 +278,21 @@ def _lease(tx: Transaction, calls: Sequence[ops.Claim], dealt: list[list[Pick]])
     ]
     found: dict[int, tuple[Any, ...]] = {}
     if busy:
-        lanes = Counter((pick.queue.id, pick.lane) for _, pick in fresh)
-        turns = {
-            pick.line.id: pick.line.turn
-            for _, mine in busy
-            for pick in mine
-            if calls[0].tenant is None and not pick.queue.beside
-        }
+        lanes = {pick.lane: pick for _, mine in busy for pick in mine}
+        counts = Counter(pick.lane for _, pick in fresh)
+        turns = [
+            (None, None)
+            if calls[0].tenant is not None or pick.queue.beside
+            else (pick.line.turn, pick.queue.served)
+            for pick in lanes.values()
+        ]
         rows = tx.db.all(
             "lease", tx.given, [pick.seq for _, pick in fresh], [n for n, _ in fresh],
             [call.worker for call, _ in busy], [call.lease_ms for call, _ in busy],
-            CODES[_CLAIMED.target][0], _CLAIMED.attempts, [queue for queue, _ in lanes],
-            [lane for _, lane in lanes], list(lanes.values()), list(turns), list(turns.values()),
+            CODES[_CLAIMED.target][0], _CLAIMED.attempts,
+            [pick.queue.id for pick in lanes.values()], list(lanes),
+            [counts[lane] for lane in lanes],
+            [turn for turn, _ in turns], [last for _, last in turns],
         )  # fmt: skip
         found = {row[0]: row for row in rows}
         if len(found) != len(fresh):

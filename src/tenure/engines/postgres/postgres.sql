@@ -86,7 +86,6 @@ CREATE TABLE tenure.lanes (
     UNIQUE (tenant, grp)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 1000);
 CREATE INDEX lanes_head ON tenure.lanes (tenant, head_priority, head_seq) WHERE open;
-CREATE INDEX lanes_queue ON tenure.lanes (queue);
 CREATE INDEX lanes_empty ON tenure.lanes (queue, id)
     WHERE waiting + delayed + ready + leased + done + dead + cancelled = 0;
 
@@ -103,7 +102,9 @@ CREATE TABLE tenure.news (
     cancelled integer NOT NULL,
     head_priority integer, -- the first of the jobs that became ready
     head_seq bigint,
-    served integer NOT NULL DEFAULT 0 -- how often the tenant was served past the books
+    served integer NOT NULL DEFAULT 0, -- how often the tenant was served beside the books
+    turn bigint, -- the tenant's next turn, and the queue's last, where it was served by the books
+    last_turn bigint
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000,
     autovacuum_vacuum_insert_threshold = -1);
 CREATE INDEX news_queue ON tenure.news (queue, xid);
@@ -293,14 +294,16 @@ BEGIN
     ), sums AS (
         SELECT lane, sum(waiting) AS waiting, sum(delayed) AS delayed, sum(ready) AS ready,
             sum(leased) AS leased, sum(done) AS done, sum(dead) AS dead,
-            sum(cancelled) AS cancelled, sum(served) AS served,
+            sum(cancelled) AS cancelled, sum(served) AS served, max(turn) AS turn,
+            max(last_turn) AS last_turn,
             min(ARRAY[head_priority::bigint, head_seq]) FILTER (WHERE head_seq IS NOT NULL) AS head
         FROM gone GROUP BY lane
     ), firsts AS (
         -- A lane's first job is not before its old head, unless the news tell of one. To look no
         -- further back spares passing over all that were claimed before, until they are vacuumed.
         SELECT l.id, l.tenant, l.open, s.waiting, s.delayed, s.ready, s.leased, s.done, s.dead,
-            s.cancelled, s.served, f.priority AS head_priority, f.seq AS head_seq
+            s.cancelled, s.served, s.turn, s.last_turn, f.priority AS head_priority,
+            f.seq AS head_seq
         FROM sums s JOIN tenure.lanes l ON l.id = s.lane
             CROSS JOIN LATERAL (SELECT CASE
                 WHEN l.head_seq IS NULL THEN s.head
@@ -318,13 +321,15 @@ BEGIN
             head_priority = f.head_priority, head_seq = f.head_seq,
             open = f.head_seq IS NOT NULL
                 AND (l.max_leased IS NULL OR l.leased + f.leased < l.max_leased)
-        FROM firsts f WHERE l.id = f.id RETURNING l.id, l.open
+        FROM firsts f WHERE l.id = f.id
+        RETURNING f.tenant, f.waiting, f.delayed, f.ready, f.leased, f.done, f.dead, f.cancelled,
+            f.served, f.turn, f.last_turn, l.open::integer - f.open::integer AS opened
     ), by_tenant AS (
-        SELECT f.tenant, sum(f.waiting) AS waiting, sum(f.delayed) AS delayed,
-            sum(f.ready) AS ready, sum(f.leased) AS leased, sum(f.done) AS done,
-            sum(f.dead) AS dead, sum(f.cancelled) AS cancelled, sum(f.served) AS served,
-            sum(l.open::integer - f.open::integer) AS opened
-        FROM firsts f JOIN of_lanes l ON l.id = f.id GROUP BY f.tenant
+        SELECT tenant, sum(waiting) AS waiting, sum(delayed) AS delayed, sum(ready) AS ready,
+            sum(leased) AS leased, sum(done) AS done, sum(dead) AS dead,
+            sum(cancelled) AS cancelled, sum(served) AS served, max(turn) AS turn,
+            max(last_turn) AS last_turn, sum(opened) AS opened
+        FROM of_lanes GROUP BY tenant
     ), of_tenants AS (
         UPDATE tenure.tenants t SET waiting = t.waiting + b.waiting,
             delayed = t.delayed + b.delayed, ready = t.ready + b.ready,
@@ -332,22 +337,22 @@ BEGIN
             cancelled = t.cancelled + b.cancelled, open_lanes = t.open_lanes + b.opened,
             open = t.open_lanes + b.opened > 0
                 AND (t.max_leased IS NULL OR t.leased + b.leased < t.max_leased),
-            turn = CASE WHEN b.served > 0
-                THEN greatest(t.turn, q.served + 1) + b.served * t.stride ELSE t.turn END
+            turn = greatest(b.turn, CASE WHEN b.served > 0
+                THEN greatest(t.turn, q.served + 1) + b.served * t.stride ELSE t.turn END)
         FROM by_tenant b CROSS JOIN tenure.queues q
         WHERE t.id = b.tenant AND q.id = one
         RETURNING CASE WHEN b.served > 0 THEN t.turn - t.stride ELSE 0 END AS served
     ), of_queue AS (
         SELECT sum(waiting) AS waiting, sum(delayed) AS delayed, sum(ready) AS ready,
             sum(leased) AS leased, sum(done) AS done, sum(dead) AS dead,
-            sum(cancelled) AS cancelled
+            sum(cancelled) AS cancelled, max(last_turn) AS last_turn
         FROM by_tenant HAVING count(*) > 0
     )
     UPDATE tenure.queues q SET waiting = q.waiting + b.waiting, delayed = q.delayed + b.delayed,
         ready = q.ready + b.ready, leased = q.leased + b.leased, done = q.done + b.done,
         dead = q.dead + b.dead, cancelled = q.cancelled + b.cancelled, folded = until,
         no_lease_before = coalesce(quiet - 2000, q.no_lease_before),
-        served = greatest(q.served, (SELECT max(served) FROM of_tenants))
+        served = greatest(q.served, b.last_turn, (SELECT max(served) FROM of_tenants))
     FROM of_queue b WHERE q.id = one;
 END $$;
 
@@ -359,10 +364,10 @@ BEGIN
         SELECT q.max_leased IS NULL AND q.rate IS NULL AND NOT q.paused
         FROM tenure.queues q WHERE q.id = one
     ) AND 1 = (
-        SELECT count(*) FROM (SELECT FROM tenure.lanes l WHERE l.queue = one LIMIT 2) x
-    ) AND (
+        SELECT count(*) FROM (SELECT FROM tenure.tenants t WHERE t.queue = one LIMIT 2) x
+    ) AND ARRAY[true] = ARRAY(
         SELECT l.max_leased IS NULL AND t.max_leased IS NULL
-        FROM tenure.lanes l JOIN tenure.tenants t ON t.id = l.tenant WHERE l.queue = one);
+        FROM tenure.tenants t JOIN tenure.lanes l ON l.tenant = t.id WHERE t.queue = one LIMIT 2);
 END $$;
 
 -- Takes the books of these queues, in the order of their ids, so that no two wait for each other;
@@ -421,14 +426,19 @@ DECLARE
     queues_of integer[];
 BEGIN
     LOOP
+        -- Each is looked up by its whole key, whatever the planner thinks of the tables' sizes.
         SELECT array_agg(x.id ORDER BY x.n), array_agg(x.queue ORDER BY x.n)
         INTO found, queues_of FROM (
             SELECT w.n, l.id, l.queue
-            FROM unnest(lanes_of.queues, lanes_of.tenants, lanes_of.grps) WITH ORDINALITY w (q, t, g, n)
+            FROM unnest(lanes_of.queues, lanes_of.tenants, lanes_of.grps)
+                    WITH ORDINALITY w (q, t, g, n)
                 JOIN tenure.queues q ON q.queue = w.q
-                JOIN tenure.tenants t ON t.queue = q.id AND t.tenant = w.t
-                JOIN tenure.lanes l ON l.tenant = t.id AND l.grp = w.g
-            ORDER BY l.id FOR KEY SHARE OF l) x;
+                CROSS JOIN LATERAL (
+                    SELECT k.id FROM tenure.tenants k
+                    WHERE k.queue = q.id AND k.tenant = w.t OFFSET 0) t
+                CROSS JOIN LATERAL (
+                    SELECT k.id, k.queue FROM tenure.lanes k
+                    WHERE k.tenant = t.id AND k.grp = w.g FOR KEY SHARE) l) x;
         EXIT WHEN cardinality(found) = cardinality(lanes_of.queues);
         INSERT INTO tenure.queues (queue)
         SELECT DISTINCT w.q FROM unnest(lanes_of.queues) w (q)
@@ -441,14 +451,18 @@ BEGIN
             JOIN tenure.queues q ON q.queue = w.q
         WHERE NOT EXISTS (SELECT FROM tenure.tenants k WHERE k.queue = q.id AND k.tenant = w.t)
         ORDER BY 1, 2 ON CONFLICT DO NOTHING;
-        PERFORM FROM tenure.tenants t JOIN tenure.queues q ON q.id = t.queue
-            JOIN unnest(lanes_of.queues, lanes_of.tenants) w (q, t) ON q.queue = w.q AND t.tenant = w.t
-        ORDER BY t.id FOR KEY SHARE OF t;
+        PERFORM FROM unnest(lanes_of.queues, lanes_of.tenants) w (q, t)
+            JOIN tenure.queues q ON q.queue = w.q
+            CROSS JOIN LATERAL (
+                SELECT FROM tenure.tenants k
+                WHERE k.queue = q.id AND k.tenant = w.t FOR KEY SHARE) t;
         INSERT INTO tenure.lanes (queue, tenant, grp, max_leased)
         SELECT q.id, t.id, w.g, tenure.group_bound(w.q, w.t, w.g)
         FROM unnest(lanes_of.queues, lanes_of.tenants, lanes_of.grps) w (q, t, g)
             JOIN tenure.queues q ON q.queue = w.q
-            JOIN tenure.tenants t ON t.queue = q.id AND t.tenant = w.t
+            CROSS JOIN LATERAL (
+                SELECT k.id FROM tenure.tenants k
+                WHERE k.queue = q.id AND k.tenant = w.t OFFSET 0) t
         WHERE NOT EXISTS (SELECT FROM tenure.lanes k WHERE k.tenant = t.id AND k.grp = w.g)
         ORDER BY 2, 3 ON CONFLICT DO NOTHING;
     END LOOP;
@@ -665,8 +679,8 @@ CREATE FUNCTION tenure.candidates_beside(in_queue text, most integer) RETURNS TA
 BEGIN
     RETURN QUERY
     SELECT t.id, t.tenant, t.turn, t.stride, l.id, l.grp, s.seq, s.expires_at, most
-    FROM tenure.queues q JOIN tenure.lanes l ON l.queue = q.id
-        JOIN tenure.tenants t ON t.id = l.tenant
+    FROM tenure.queues q JOIN tenure.tenants t ON t.queue = q.id
+        JOIN tenure.lanes l ON l.tenant = t.id
         CROSS JOIN LATERAL (
             SELECT min(x.head) AS head FROM (
                 SELECT ARRAY[l.head_priority::bigint, l.head_seq] AS head
@@ -683,11 +697,11 @@ BEGIN
 END $$;
 
 -- Leases jobs that the caller has locked, to several calls, each of which has a token of its own;
--- and moves their tenants to the end of the line.
+-- and tells the books whose turn it was.
 CREATE FUNCTION tenure.lease(
     given bigint, places bigint[], call_nos integer[], workers text[], spans bigint[],
     leased smallint, more integer, queues integer[], lanes integer[], counts integer[],
-    tenants integer[], turns bigint[]
+    turns bigint[], last_turns bigint[]
 ) RETURNS TABLE (
     seq bigint, id text, priority integer, run_at bigint, created_at bigint, attempts integer,
     max_attempts integer, kind text, started_at bigint, at bigint, token bigint, worker text,
@@ -709,11 +723,11 @@ BEGIN
     RETURNING s.seq, j.id, s.priority, s.run_at, j.created_at, s.attempts, j.max_attempts, j.kind,
         s.started_at, s.at, s.token, s.worker, s.expires_at, j.unique_key, j.options, s.errors,
         j.payload;
-    INSERT INTO tenure.news (queue, lane, waiting, delayed, ready, leased, done, dead, cancelled)
-    SELECT w.queue, w.lane, 0, 0, -w.n, w.n, 0, 0, 0
-    FROM unnest(lease.queues, lease.lanes, lease.counts) w (queue, lane, n);
-    UPDATE tenure.tenants t SET turn = w.turn
-    FROM unnest(lease.tenants, lease.turns) w (id, turn) WHERE t.id = w.id;
+    INSERT INTO tenure.news (queue, lane, waiting, delayed, ready, leased, done, dead, cancelled,
+        turn, last_turn)
+    SELECT w.queue, w.lane, 0, 0, -w.n, w.n, 0, 0, 0, w.turn, w.last_turn
+    FROM unnest(lease.queues, lease.lanes, lease.counts, lease.turns, lease.last_turns)
+        w (queue, lane, n, turn, last_turn);
 END $$;
 
 -- Claims from a plain queue, all in one statement: what none has locked of the only lane, to
@@ -761,8 +775,8 @@ BEGIN
             SELECT ARRAY[w.head_priority::bigint, w.head_seq] FROM tenure.news w
             WHERE w.queue = one AND w.xid >= tenure.unfolded(q.folded) AND w.head_seq IS NOT NULL) x)
     INTO lane_id, tenant_name, grp_name, head
-    FROM tenure.queues q JOIN tenure.lanes l ON l.queue = q.id
-        JOIN tenure.tenants t ON t.id = l.tenant
+    FROM tenure.queues q JOIN tenure.tenants t ON t.queue = q.id
+        JOIN tenure.lanes l ON l.tenant = t.id
     WHERE q.id = one;
     SELECT array_agg(x.seq), bool_or(x.expires_at <= now_ms) INTO picked, late FROM (
         SELECT r.seq, r.expires_at FROM tenure.states r
@@ -916,8 +930,8 @@ RETURNS TABLE (waiting bigint, delayed bigint, ready bigint, leased bigint, done
 BEGIN
     RETURN QUERY
     WITH mine AS (
-        SELECT l.* FROM tenure.lanes l JOIN tenure.tenants t ON t.id = l.tenant
-        WHERE l.queue = in_queue AND (of_tenant IS NULL OR t.tenant = of_tenant)
+        SELECT l.* FROM tenure.tenants t JOIN tenure.lanes l ON l.tenant = t.id
+        WHERE t.queue = in_queue AND (of_tenant IS NULL OR t.tenant = of_tenant)
             AND (of_grp IS NULL OR l.grp = of_grp)
     ), found AS (
         SELECT s.lane,
@@ -1054,11 +1068,13 @@ BEGIN
     FOR one IN
         SELECT p.oid FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang
         WHERE p.pronamespace = 'tenure'::regnamespace AND l.lanname = 'plpgsql'
+            AND p.proname NOT LIKE 'is\_%' -- which are only asked by others
     LOOP
         EXECUTE format('ALTER FUNCTION %s SET plan_cache_mode = force_generic_plan', one);
         EXECUTE format('ALTER FUNCTION %s SET enable_seqscan = off', one);
         EXECUTE format('ALTER FUNCTION %s SET enable_hashjoin = off', one);
         EXECUTE format('ALTER FUNCTION %s SET enable_mergejoin = off', one);
+        EXECUTE format('ALTER FUNCTION %s SET random_page_cost = 1', one);
         EXECUTE format('ALTER FUNCTION %s SET jit = off', one);
         EXECUTE format('ALTER FUNCTION %s SET lock_timeout = ''30s''', one);
     END LOOP;
@@ -1198,7 +1214,7 @@ SELECT * FROM tenure.lease(%s::bigint, %s::bigint[], %s::integer[], %s::text[], 
     %s::smallint, %s::integer, %s::integer[], %s::integer[], %s::integer[], %s::integer[],
     %s::bigint[]);
 -- name: save_queue
-UPDATE tenure.queues SET tokens = %s, tokens_at = %s, served = %s WHERE id = %s;
+UPDATE tenure.queues SET tokens = %s, tokens_at = %s WHERE id = %s;
 -- name: overdue
 SELECT tenure.overdue(%s::integer, %s::smallint, %s::bigint, %s::integer);
 -- name: expired
