@@ -6,6 +6,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -23,8 +25,10 @@ from tenure.job import NULL, JobSpec
 from tenure.ops import Answer, Op
 from tests import audit_postgres, postgres
 from tests.crash.crowd import together
+from tests.crash.watched import start, until
 
 PATIENCE = 60.0
+Connection = psycopg.Connection[tuple[Any, ...]]
 
 
 @pytest.fixture
@@ -285,6 +289,90 @@ def test_what_was_held_by_another_is_not_picked_twice(
         ids = [job.id for job in claimed(engine, 8)]
     assert looks[0] >= 2
     assert sorted(ids) == ["a0", "a1", "a2", "a3", "a4", "a5", "a6", "b"]
+
+
+# One waits for the other ------------------------------------------------------------------------
+
+
+@contextmanager
+def in_flight(engine: PostgresEngine, *batch: Op) -> Iterator[Connection]:
+    """A transaction that has done this, and is yet to end."""
+    with psycopg.connect(postgres.shared_url()) as connection:
+        engine.apply_within(connection, batch)
+        yield connection
+
+
+def waiting(engine: PostgresEngine, *batch: Op) -> Future[list[Answer]]:
+    """The batch, once it waits for another transaction."""
+    schema = engine.address.schema
+    future = start(engine.apply, batch)
+    query = (
+        "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND position(%s IN query) > 0"
+    )
+    with psycopg.connect(postgres.shared_url(), autocommit=True) as connection:
+        until(lambda: bool(connection.execute(query, (f"{schema}.",)).fetchall()))
+    return future
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_an_ack_that_waits_for_a_cancel_is_judged_by_what_became_of_it(
+    engine: PostgresEngine, commits: bool
+) -> None:
+    apply(engine, ops.Enqueue((spec("a"),)))
+    (job,) = claimed(engine)
+    with in_flight(engine, ops.Cancel(("a",))) as other:
+        acked = waiting(engine, ops.Ack("a", job.token))
+        other.commit() if commits else other.rollback()
+        (answer,) = acked.result(PATIENCE)
+    assert answer == (tenure.LeaseLost("a", "cancelled") if commits else ops.Ok())
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_release_that_waits_for_an_ack_is_judged_by_what_became_of_it(
+    engine: PostgresEngine, commits: bool
+) -> None:
+    apply(engine, ops.Enqueue((spec("a"),)))
+    (job,) = claimed(engine)
+    with in_flight(engine, ops.Ack("a", job.token)) as other:
+        released = waiting(engine, ops.Release("a", job.token))
+        other.commit() if commits else other.rollback()
+        (answer,) = released.result(PATIENCE)
+    if commits:
+        assert answer == tenure.LeaseLost("a", "done")
+    else:
+        assert isinstance(answer, ops.Moved)
+
+
+@pytest.mark.parametrize("commits", [True, False])
+@pytest.mark.parametrize("field", ["id", "unique_key"])
+def test_an_enqueue_that_waits_for_a_holder_is_judged_by_what_became_of_it(
+    engine: PostgresEngine, field: str, commits: bool
+) -> None:
+    apply(engine, ops.Enqueue((spec("first"),)))
+    mine = {"id": "b", "unique_key": None} | {field: "x"}
+    theirs = {"id": "a", "unique_key": None} | {field: "x"}
+    with in_flight(engine, ops.Enqueue((spec(**theirs),))) as other:  # type: ignore[arg-type]
+        enqueued = waiting(engine, ops.Enqueue((spec(**mine),)))  # type: ignore[arg-type]
+        other.commit() if commits else other.rollback()
+        (answer,) = enqueued.result(PATIENCE)
+    assert isinstance(answer, tenure.Duplicate if commits else ops.Enqueued)
+
+
+def test_a_claim_passes_over_what_another_is_changing(engine: PostgresEngine) -> None:
+    apply(engine, ops.Enqueue(tuple(spec(id) for id in "abc")))
+    with in_flight(engine, ops.Cancel(("a",))) as other:
+        assert [job.id for job in claimed(engine, 1)] == ["b"]
+        other.rollback()
+    assert [job.id for job in claimed(engine, 2)] == ["a", "c"]
+
+
+def test_jobs_that_are_not_committed_hold_nobody_up(engine: PostgresEngine) -> None:
+    apply(engine, ops.Enqueue((spec("first"),)))
+    with in_flight(engine, ops.Enqueue((spec("later", priority=-1),))) as other:
+        apply(engine, ops.Enqueue((spec("second"),)))
+        assert [job.id for job in claimed(engine, 1)] == ["first"]
+        other.commit()
+    assert [job.id for job in claimed(engine, 2)] == ["later", "second"]
 
 
 # Many processes ---------------------------------------------------------------------------------
