@@ -16,6 +16,7 @@ from psycopg.rows import dict_row
 import tenure
 from tenure import InvalidInput, NewJob, ops
 from tenure.clock import SystemClock
+from tenure.engines.postgres.db import array
 from tenure.engines.postgres.engine import PostgresEngine
 from tenure.engines.postgres.server import address_of
 from tenure.engines.postgres.statements import statements
@@ -356,3 +357,30 @@ def test_a_race_that_was_lost_does_not_cost_the_connection(url: str) -> None:
     with engine._pool.use() as connection:
         assert connection.info.backend_pid == first
     engine.close()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [],
+        [""],
+        ["NULL", "null", "{}", "{a,b}", 'say "hi"', "back\\slash", "a,b", " x ", "ø\x01\n\t'"],
+        ["a", None, "", None],
+        [1, -(2**63), 2**63 - 1],
+        [None, 5],
+        [None, None],
+        [True, False],
+    ],
+    ids=str,
+)
+def test_an_array_arrives_as_it_was_sent(values: list[Any]) -> None:
+    kind = "text" if any(isinstance(value, str) for value in values) else "bigint"
+    kind = "boolean" if values and isinstance(values[0], bool) else kind
+    with psycopg.connect(postgres.shared_url()) as connection:
+        query = f"SELECT %s::{kind}[]".encode()
+        assert connection.execute(query, (array(values),)).fetchall() == [(values,)]
+
+
+def test_a_nul_does_not_make_one_text_of_two() -> None:
+    with pytest.raises(InvalidInput):
+        array(["a\0b", "c"])
