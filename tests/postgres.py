@@ -6,6 +6,7 @@ With TENURE_TEST_PG set to a URL, the server there is used instead where any ser
 from __future__ import annotations
 
 import atexit
+import ctypes
 import fcntl
 import importlib.util
 import itertools
@@ -37,6 +38,12 @@ _COMMON = {
     "shared_buffers": "64MB",
 }
 _PATIENCE = 60.0  # seconds until a server that does not come up is given up
+
+
+def _end_with_parent() -> None:
+    """Whatever becomes of us, the server shall not stay behind."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGINT)  # PR_SET_PDEATHSIG
 
 
 def programs() -> Path:
@@ -94,6 +101,7 @@ class Server:
                 cwd=self.folder,
                 stdout=log,
                 stderr=log,
+                preexec_fn=_end_with_parent,
             )  # fmt: skip
         deadline = time.monotonic() + _PATIENCE
         while True:
