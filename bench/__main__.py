@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import backlog, batches, callers, churn, postgres, tenants
+from bench import backlog, batches, callers, churn, postgres, tenants, workers
 from bench.report import Figure, show
 
 BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
@@ -17,6 +17,7 @@ BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
     "backlog": backlog.run,
     "postgres": postgres.run,
     "churn": churn.run,
+    "workers": workers.run,
 }
 
 

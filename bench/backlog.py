@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from rich.progress import track
 
 import tenure
 from bench.batches import PAYLOAD
+from bench.memory import resident_mib
 from bench.report import Figure
 from tenure import NewJob
 
@@ -39,13 +39,6 @@ def _claim_times(queue: tenure.Queue, limit: int, claims: int) -> list[float]:
         for job in jobs:
             queue.release(job)
     return times
-
-
-def _resident_mib() -> float:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) / 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def _plain(n: int) -> Iterator[NewJob]:
@@ -93,9 +86,9 @@ def run(folder: Path, *, jobs: int = 1_000_000, tenants: int = 1_000) -> list[Fi
         tenure.connect(f"sqlite:///{folder / 'large.db'}") as large,
     ):
         _load(small, _plain(1_000), 1_000, "1,000 jobs")
-        before = _resident_mib()
+        before = resident_mib()
         _load(large, _plain(jobs // 10), jobs // 10, f"{jobs // 10:,} jobs")
-        some = _resident_mib()
+        some = resident_mib()
         _load(large, _plain(jobs - jobs // 10), jobs - jobs // 10, f"{jobs:,} jobs")
         for limit in (1, 100):
             pairs = []
@@ -115,9 +108,9 @@ def run(folder: Path, *, jobs: int = 1_000_000, tenants: int = 1_000) -> list[Fi
         figures.append(
             Figure(
                 f"resident memory at {jobs:,} against {jobs // 10:,}",
-                rate=_resident_mib(),
+                rate=resident_mib(),
                 floor=some,
-                ratio=_resident_mib() / some,
+                ratio=resident_mib() / some,
                 at_most=1.2,
                 unit=f"MiB ({before:.0f} before)",
             )

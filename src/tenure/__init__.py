@@ -1,5 +1,7 @@
 """Tenure: a durable, multi-tenant job queue for Python."""
 
+from tenure.app import Tenure
+from tenure.current import CurrentJob, current_job
 from tenure.errors import (
     Busy,
     Closed,
@@ -9,8 +11,10 @@ from tenure.errors import (
     Duplicate,
     InvalidInput,
     InvalidPayload,
+    JobFailed,
     JobNotFound,
     LeaseLost,
+    NoCurrentJob,
     NotAStore,
     NotFound,
     PayloadTooLarge,
@@ -20,8 +24,10 @@ from tenure.errors import (
     StoreFull,
     StoreReadOnly,
     TenureError,
+    WaitTimeout,
     WrongVersion,
 )
+from tenure.handler import Worker
 from tenure.job import Failure, Job, Lease, NewJob, State
 from tenure.ops import (
     GroupStats,
@@ -35,9 +41,12 @@ from tenure.ops import (
     Stats,
     TenantStats,
 )
+from tenure.outcomes import Cancel, Dead, Outcome, Retry, Snooze
 from tenure.queue import EnqueuedIds, Queue, connect
 from tenure.retry import Backoff, exponential, fixed, linear, quadratic
+from tenure.runner import Runner
 from tenure.settings import Settings
+from tenure.tasks import Handle, Task
 
 __version__ = "0.1.0"
 
@@ -46,6 +55,20 @@ __all__ = [
     "connect",
     "Queue",
     "Settings",
+    # tasks and what runs them
+    "Tenure",
+    "Task",
+    "Handle",
+    "Worker",
+    "Runner",
+    "current_job",
+    "CurrentJob",
+    # what a task may return or raise
+    "Outcome",
+    "Snooze",
+    "Retry",
+    "Cancel",
+    "Dead",
     # jobs
     "NewJob",
     "Job",
@@ -84,6 +107,9 @@ __all__ = [
     "Conflict",
     "Duplicate",
     "LeaseLost",
+    "JobFailed",
+    "WaitTimeout",
+    "NoCurrentJob",
     "Busy",
     "Closed",
     "StoreError",

@@ -13,7 +13,7 @@ import os
 import queue
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from tenure import ops
@@ -61,8 +61,15 @@ class Ticket:
 class Committer:
     """Stands between callers and an engine."""
 
-    def __init__(self, engine: Engine, max_waiting: int, max_waiting_bytes: int) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        max_waiting: int,
+        max_waiting_bytes: int,
+        committed: Callable[[Sequence[Op]], None] = lambda batch: None,
+    ) -> None:
         self._engine = engine
+        self._committed = committed  # called after each commit, in any thread
         self._max_waiting = max_waiting
         self._max_bytes = max_waiting_bytes
         self._closed = False
@@ -87,7 +94,7 @@ class Committer:
         if not self._waiting and _may_go_alone(batch) and self._turn.acquire(blocking=False):
             try:
                 self._check_open()
-                return self._engine.apply(batch)
+                return self._apply(batch)
             finally:
                 self._turn.release()
         ticket = Ticket(batch)
@@ -116,6 +123,11 @@ class Committer:
         except asyncio.CancelledError:
             self._abandon(ticket)
             raise
+
+    def _apply(self, batch: Sequence[Op]) -> list[Answer]:
+        answers = self._engine.apply(batch)
+        self._committed(batch)
+        return answers
 
     def _check_open(self) -> None:
         if self._closed:
@@ -187,7 +199,7 @@ class Committer:
             return
         tickets.sort(key=lambda ticket: ticket.rank)
         try:
-            answers = self._engine.apply([op for ticket in tickets for op in ticket.batch])
+            answers = self._apply([op for ticket in tickets for op in ticket.batch])
             start = 0
             for ticket in tickets:
                 end = start + len(ticket.batch)
@@ -258,7 +270,7 @@ class Committer:
                 self._inbox.put(Ticket(leases))
                 return
         with suppress(Exception), self._turn:  # if this fails, their leases will run out
-            self._engine.apply(leases)
+            self._apply(leases)
 
 
 def _may_go_alone(batch: Sequence[Op]) -> bool:

@@ -1,17 +1,58 @@
-"""When a cron expression fires next: pure, and aware of daylight saving."""
+"""When a cron expression fires: pure, and aware of daylight saving."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import takewhile
+from typing import Literal
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
 from tenure.errors import InvalidInput
 
+CatchUp = Literal["last", "all", "none"]
+
+LATE_MS = 60_000  # a time that is no further past was not missed
+_HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
+
 
 def next_tick(expression: str, tz: str, after_ms: int) -> int:
     """The first time after `after_ms` that the expression names in that time zone."""
+    try:
+        return next(_ticks(expression, tz, after_ms))
+    except StopIteration:
+        raise InvalidInput("cron", f"{expression!r} names no time in the next 50 years") from None
+
+
+def due_tick(
+    expression: str, tz: str, catch_up: CatchUp, first_ms: int, now_ms: int
+) -> tuple[int | None, int]:
+    """What to do at `now_ms` about a schedule whose next time is, or was, `first_ms`: the time to
+    fire for, if any, and the next one after it."""
+    if catch_up == "all" or now_ms < first_ms:
+        return first_ms, next_tick(expression, tz, first_ms)
+    last = _last_tick(expression, tz, first_ms, now_ms)
+    missed = catch_up == "none" and now_ms - last > LATE_MS
+    return None if missed else last, next_tick(expression, tz, last)
+
+
+def _last_tick(expression: str, tz: str, first_ms: int, now_ms: int) -> int:
+    """The last time up to now, from `first_ms` on; looked for near now first, since a schedule of
+    every minute that stood still for a year has missed half a million."""
+    for window_ms in (_HOUR_MS, _DAY_MS, 31 * _DAY_MS, now_ms - first_ms):
+        start_ms = max(first_ms, now_ms - window_ms)
+        passed = takewhile(lambda tick: tick <= now_ms, _ticks(expression, tz, start_ms))
+        last = max(passed, default=None)
+        if last is not None:
+            return last
+        if start_ms == first_ms:
+            break
+    return first_ms
+
+
+def _ticks(expression: str, tz: str, after_ms: int) -> Iterator[int]:
     try:
         zone = ZoneInfo(tz)
     except (LookupError, ValueError, OSError, TypeError, AttributeError):
@@ -20,10 +61,10 @@ def next_tick(expression: str, tz: str, after_ms: int) -> int:
     if not isinstance(expression, str):
         raise InvalidInput("cron", f"must be text, not {type(expression).__name__}")
     try:
-        # In an hour that comes twice, a time of its first run may be found in its second.
-        ticks = (round(tick.timestamp() * 1000) for tick in CronSim(expression, start))
-        return next(tick for tick in ticks if tick > after_ms)
+        for tick in CronSim(expression, start):
+            # In an hour that comes twice, a time of its first run may be found in its second.
+            tick_ms = round(tick.timestamp() * 1000)
+            if tick_ms > after_ms:
+                yield tick_ms
     except CronSimError as error:
         raise InvalidInput("cron", f"{expression!r}: {error}") from None
-    except StopIteration:
-        raise InvalidInput("cron", f"{expression!r} names no time in the next 50 years") from None

@@ -13,6 +13,12 @@ TenureError
 ├── Conflict
 │   ├── Duplicate           the id or the unique key is held by another job
 │   └── LeaseLost           the job is no longer leased under this token
+├── JobFailed               the job that was waited for is dead or cancelled
+├── WaitTimeout             it had not ended in time (also a TimeoutError)
+├── NoCurrentJob            current_job() outside of a running job
+├── NotAllowed
+│   ├── Unauthorized        no token, or one that is not known
+│   └── Forbidden           not for this token
 ├── Busy                    too much is waiting to be committed, or the store stayed locked
 ├── Closed                  the handle was closed
 └── StoreError              the store could not do its work; nothing of the operation happened
@@ -53,7 +59,9 @@ class TenureError(Exception):
 
 
 def _rebuilt(kind: type[TenureError], args: tuple[object, ...]) -> TenureError:
-    return kind.__new__(kind, *args)
+    error = kind.__new__(kind, *args)
+    error.args = args  # an OSError does not take them from there
+    return error
 
 
 class InvalidInput(TenureError, ValueError):
@@ -180,6 +188,58 @@ class LeaseLost(Conflict):
         )
         self.job_id = job_id
         self.state = state
+
+
+class JobFailed(TenureError):
+    """The job that was waited for is dead or cancelled."""
+
+    code = "job_failed"
+
+    def __init__(self, job_id: str, state: str, error: str | None) -> None:
+        super().__init__(
+            f"job {job_id!r} is {state}" + (f": {error}" if error else ""), id=job_id, state=state
+        )
+        self.job_id = job_id
+        self.state = state
+
+
+class WaitTimeout(TenureError, TimeoutError):
+    """The job that was waited for had not ended in time; it goes on."""
+
+    code = "wait_timeout"
+
+    def __init__(self, job_id: str, state: str, seconds: float) -> None:
+        super().__init__(
+            f"job {job_id!r} is {state} after {seconds:g} s of waiting; it goes on",
+            id=job_id,
+            state=state,
+        )
+        self.job_id = job_id
+        self.state = state
+
+
+class NoCurrentJob(TenureError):
+    """No job is being worked on here."""
+
+    code = "no_current_job"
+
+
+class NotAllowed(TenureError):
+    """A service does not do this for the caller."""
+
+    code = "not_allowed"
+
+
+class Unauthorized(NotAllowed):
+    """No token, or one that is not known."""
+
+    code = "unauthorized"
+
+
+class Forbidden(NotAllowed):
+    """The token does not allow it."""
+
+    code = "forbidden"
 
 
 class Busy(TenureError):

@@ -33,6 +33,11 @@ MAX_FAILURE_TEXT = 8_192  # characters kept of an error's message, and of its tr
 NULL = msgspec.Raw(b"null")
 
 
+def null() -> msgspec.Raw:
+    """The JSON of None, as a default; msgspec cannot describe a plain one."""
+    return NULL
+
+
 class State(StrEnum):
     """Where a job is in its life; states.py says how it moves."""
 
@@ -100,7 +105,7 @@ class Job(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     if_parent_fails: IfParentFails = "wait"
     progress: int | None = None
     note: str | None = None
-    raw_result: msgspec.Raw = msgspec.field(default=NULL, name="result")
+    raw_result: msgspec.Raw = msgspec.field(default_factory=null, name="result")
     errors: tuple[Failure, ...] = ()
 
     @property
@@ -336,10 +341,11 @@ _decode = msgspec.json.Decoder().decode
 
 
 def encode_json(field: str, value: Any, limit: int) -> msgspec.Raw:
-    """A value as JSON; what JSON cannot hold (NaN, bytes, objects) is an error, not a guess."""
+    """A value as JSON; what JSON cannot hold (NaN, bytes, objects) is an error, not a guess.
+    A msgspec.Raw is JSON already."""
     try:
         text = _encode(value)
-        if _decode(text) != value:
+        if _decode(text) != value and type(value) is not msgspec.Raw:
             # Not what came in: harmless (a tuple, a number as a key) or not (NaN, bytes). The
             # standard encoder knows, and is slower.
             text = json.dumps(
@@ -347,7 +353,7 @@ def encode_json(field: str, value: Any, limit: int) -> msgspec.Raw:
             ).encode()
     except RecursionError:
         raise InvalidPayload(field, "is nested too deeply") from None
-    except (TypeError, ValueError, OverflowError) as error:
+    except (TypeError, ValueError, OverflowError, msgspec.DecodeError) as error:
         raise InvalidPayload(field, f"is not JSON: {error}") from None
     if len(text) > limit:
         raise PayloadTooLarge(

@@ -11,11 +11,12 @@ from typing import Literal
 
 import msgspec
 
+from tenure import states
+from tenure.cron import CatchUp
 from tenure.errors import InvalidInput, TenureError
-from tenure.job import NULL, Job, JobSpec, State
+from tenure.job import Job, JobSpec, State, null
 
 IfExists = Literal["error", "skip"]
-CatchUp = Literal["last", "all", "none"]
 
 
 class Op(msgspec.Struct, frozen=True, gc=False, tag=True, tag_field="op", omit_defaults=True):
@@ -46,13 +47,13 @@ class Ack(Op, frozen=True):
 
     id: str
     token: int
-    result: msgspec.Raw = NULL
+    result: msgspec.Raw = msgspec.field(default_factory=null)
     then: tuple[JobSpec, ...] = ()
     keep: bool = True
 
 
 class Fail(Op, frozen=True):
-    """The attempt failed: pending again after the backoff, or dead."""
+    """The attempt failed: pending again after the backoff, or dead, or cancelled."""
 
     id: str
     token: int
@@ -61,6 +62,13 @@ class Fail(Op, frozen=True):
     traceback: str = ""
     retry_in_ms: int | None = None
     fatal: bool = False
+    cancel: bool = False
+
+    def event(self) -> states.Failed:
+        """What happens to the job."""
+        return states.Failed(
+            self.message, self.type, self.traceback, self.retry_in_ms, self.fatal, self.cancel
+        )
 
 
 class Extend(Op, frozen=True):
@@ -223,6 +231,41 @@ class ReconcileSlots(Op, frozen=True):
     key: str
 
 
+class Once(Op, frozen=True):
+    """Run operations unless this key was used before; then answer as the first time. The key is
+    kept for as long as ONCE_MS, with the answers."""
+
+    key: str
+    ops: tuple[
+        Enqueue
+        | Claim
+        | Ack
+        | Fail
+        | Extend
+        | Release
+        | Progress
+        | Cancel
+        | Replay
+        | Delete
+        | SetLimit
+        | ClearLimit
+        | Pause
+        | Resume
+        | TakeSlot
+        | DropSlot
+        | PutSchedule
+        | DropSchedule
+        | Fire
+        | Maintain
+        | Reconcile
+        | ReconcileSlots,
+        ...,
+    ]
+
+
+ONCE_MS = 15 * 60_000  # by then, whoever asked has the answer or has given up
+
+
 # Answers ----------------------------------------------------------------------------------------
 
 
@@ -286,6 +329,12 @@ class Maintained(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
         return self.promoted + self.leases + self.expired + self.slots + self.purged
 
 
+class Answers(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
+    """What each operation of a Once was answered."""
+
+    answers: list[Answer]
+
+
 class Corrected(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
     """What was added to each counter that was wrong."""
 
@@ -332,6 +381,12 @@ class FindIds(Query, frozen=True):
     cursor: str | None = None
 
 
+class NextDue(Query, frozen=True):
+    """When the next delayed job of these queues is due or a lease of theirs ends."""
+
+    queues: tuple[str, ...]
+
+
 class GetStats(Query, frozen=True):
     """Counts of one queue or of all."""
 
@@ -339,11 +394,12 @@ class GetStats(Query, frozen=True):
 
 
 class ListTenants(Query, frozen=True):
-    """Counts of a queue's tenants in the order of their names."""
+    """Counts of a queue's tenants in the order of their names, or of one of them."""
 
     queue: str
     limit: int = 100
     after: str | None = None
+    tenant: str | None = None
 
 
 class ListGroups(Query, frozen=True):
@@ -386,6 +442,12 @@ class Ids(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
     cursor: str | None = None
 
 
+class Due(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
+    """A time that may have passed already; None if there is nothing to wait for."""
+
+    at: int | None
+
+
 class Counts(msgspec.Struct, frozen=True):
     """Jobs by state. A pending job is `delayed` until its time has come, then `ready`."""
 
@@ -419,6 +481,17 @@ class Stats(Counts, frozen=True, kw_only=True):
     """The counts of all queues together, and of each."""
 
     queues: dict[str, QueueStats]
+
+
+def as_counts(counts: Counts) -> dict[str, int]:
+    """The counts by name."""
+    return {field.name: getattr(counts, field.name) for field in msgspec.structs.fields(Counts)}
+
+
+def add(one: Counts, other: Counts) -> Counts:
+    """Two counts together."""
+    theirs = as_counts(other)
+    return Counts(**{name: count + theirs[name] for name, count in as_counts(one).items()})
 
 
 def overall(queues: list[QueueStats]) -> Stats:
@@ -468,12 +541,23 @@ class Slot(msgspec.Struct, frozen=True):
 
 
 Answer = (
-    Ok | Enqueued | Leased | Moved | Changed | Slots | Fired | Maintained | Corrected | TenureError
+    Ok
+    | Enqueued
+    | Leased
+    | Moved
+    | Changed
+    | Slots
+    | Fired
+    | Maintained
+    | Corrected
+    | Answers
+    | TenureError
 )
 Found = (
     Job
     | Page
     | Ids
+    | Due
     | list[QueueStats]
     | list[TenantStats]
     | list[GroupStats]

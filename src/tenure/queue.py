@@ -35,9 +35,10 @@ from tenure.arguments import (
     states_of,
     whole,
 )
+from tenure.changes import Changes
 from tenure.clock import Clock, SystemClock
 from tenure.committer import Committer
-from tenure.cron import next_tick
+from tenure.cron import CatchUp, due_tick, next_tick
 from tenure.engines import Engine, open_engine
 from tenure.errors import Closed, Duplicate, InvalidInput, JobNotFound, TenureError
 from tenure.job import (
@@ -58,7 +59,7 @@ from tenure.job import (
     prepare,
     span_ms,
 )
-from tenure.ops import CatchUp, Filter, IfExists, Limit, Op, Query, Schedule, Slot
+from tenure.ops import Filter, IfExists, Limit, Op, Query, Schedule, Slot
 from tenure.retry import Backoff
 from tenure.settings import Settings, checked, from_environment
 from tenure.steps import Steps, Wanted, Within, awaiting, blocking
@@ -83,9 +84,12 @@ class Queue:
     def __init__(self, engine: Engine, settings: Settings, clock: Clock) -> None:
         self.settings = settings
         self._engine = engine
-        self._clock = clock
+        self.clock = clock
         self._closed = False
-        self._committer = Committer(engine, settings.max_waiting, settings.max_waiting_bytes)
+        self.changes = Changes(engine)  # who is told when jobs may be ready or may have ended
+        self._committer = Committer(
+            engine, settings.max_waiting, settings.max_waiting_bytes, self.changes.committed
+        )
 
     def __repr__(self) -> str:
         return f"<tenure.Queue {self.settings.url}{' closed' if self._closed else ''}>"
@@ -195,7 +199,7 @@ class Queue:
             expires_in=expires_in,
             timeout=timeout,
         )
-        (spec,) = self._prepare([new])
+        (spec,) = self.prepare([new])
         batch = [ops.Enqueue((spec,), one_of("if_exists", if_exists, ("error", "skip")))]
         (answer,) = yield batch if connection is None else Within(connection, batch)
         enqueued = _good(answer, ops.Enqueued)
@@ -219,14 +223,15 @@ class Queue:
             raise InvalidInput("jobs", f"{len(news):,} in one call; at most {MAX_JOBS_PER_CALL:,}")
         if not news:
             return EnqueuedIds()
-        specs = self._prepare(news)
+        specs = self.prepare(news)
         batch = [ops.Enqueue(tuple(specs), one_of("if_exists", if_exists, ("error", "skip")))]
         (answer,) = yield batch if connection is None else Within(connection, batch)
         enqueued = _good(answer, ops.Enqueued)
         return EnqueuedIds(enqueued.ids, enqueued.created)
 
-    def _prepare(self, jobs: Sequence[NewJob]) -> list[JobSpec]:
-        return prepare(jobs, self._clock.now_ms(), self.settings.payload_limit)
+    def prepare(self, jobs: Sequence[NewJob]) -> list[JobSpec]:
+        """Jobs as an operation carries them; raises InvalidInput."""
+        return prepare(jobs, self.clock.now_ms(), self.settings.payload_limit)
 
     # Working ------------------------------------------------------------------------------------
 
@@ -289,7 +294,7 @@ class Queue:
     def _ack_op(self, job: Job | Lease, result: Any, then: Iterable[NewJob], keep: bool) -> Op:
         limit = self.settings.payload_limit
         raw = NULL if result is None else encode_json("result", result, limit)
-        jobs = tuple(self._prepare(listed("then", then))) if then != () else ()
+        jobs = tuple(self.prepare(listed("then", then))) if then != () else ()
         return ops.Ack(*lease_of(job), raw, jobs, keep)
 
     def _fail(
@@ -299,10 +304,11 @@ class Queue:
         *,
         retry_in: Seconds | None = None,
         fatal: bool = False,
+        cancel: bool = False,
     ) -> Steps[State]:
-        """The attempt failed: pending again after its backoff, or `retry_in`, or dead. Answers
-        with the new state."""
-        (answer,) = yield [fail_op(job, error, retry_in, fatal)]
+        """The attempt failed: pending again after its backoff, or `retry_in`, or dead. fatal: dead
+        at once. cancel: cancelled, since it need not be done. Answers with the new state."""
+        (answer,) = yield [fail_op(job, error, retry_in, fatal, cancel)]
         return _good(answer, ops.Moved).state
 
     def _fail_many(
@@ -367,6 +373,12 @@ class Queue:
         where = filter_of(queue, states_of(state), tenant, group, kind)
         query = ops.ListJobs(where, whole("limit", limit, 1, 10_000), optional("cursor", cursor))
         return _good((yield query), ops.Page)
+
+    def _next_due(self, queues: str | Sequence[str]) -> Steps[int | None]:
+        """When the next delayed job of the queues is due or a lease of theirs ends, in
+        milliseconds since 1970; it may have passed."""
+        names = tuple(check_name("queue", name) for name in several("queues", queues))
+        return _good((yield ops.NextDue(names)), ops.Due).at
 
     def _stats(self, queue: str | None = None) -> Steps[ops.Stats]:
         """How many jobs are in each state, overall and by queue; raises QueueNotFound."""
@@ -453,7 +465,7 @@ class Queue:
     ) -> Steps[int]:
         """Remove jobs that ended more than `older_than` seconds ago. Dead ones stay unless asked
         for."""
-        before = self._clock.now_ms() - span_ms("older_than", older_than)
+        before = self.clock.now_ms() - span_ms("older_than", older_than)
         ended = states_of(state)
         for one in ended:
             if one not in FINAL:
@@ -601,8 +613,8 @@ class Queue:
         if job.id is not None:
             raise InvalidInput("id", "each firing makes a job of its own, with an id of its own")
         one_of("catch_up", catch_up, ("last", "all", "none"))
-        next_at = next_tick(cron, tz, self._clock.now_ms())
-        (spec,) = self._prepare([job])
+        next_at = next_tick(cron, tz, self.clock.now_ms())
+        (spec,) = self.prepare([job])
         schedule = Schedule(check_name("name", name), cron, spec, next_at, tz, catch_up)
         (answer,) = yield [ops.PutSchedule(schedule)]
         _good(answer, ops.Ok)
@@ -617,14 +629,20 @@ class Queue:
         return _good((yield ops.ListSchedules()), list)
 
     def _fire(self, schedule: Schedule) -> Steps[bool]:
-        """Enqueue the job of a schedule whose time has come. Of many that try with the same
-        `next_at`, one does."""
+        """Enqueue the job of a schedule whose time has come; its run_at is that time. Of times
+        that were missed, catch_up says which count. Of many that try with the same `next_at`, one
+        does."""
         of_kind("schedule", schedule, Schedule)
-        (fresh,) = new_ids(self._clock.now_ms(), 1)
-        job = replace(schedule.job, id=fresh)
-        next_at = next_tick(schedule.cron, schedule.tz, schedule.next_at)
-        (answer,) = yield [ops.Fire(schedule.name, schedule.next_at, next_at, (job,))]
-        return _good(answer, ops.Fired).fired
+        now, job = self.clock.now_ms(), schedule.job
+        tick, next_at = due_tick(
+            schedule.cron, schedule.tz, schedule.catch_up, schedule.next_at, now
+        )
+        jobs: tuple[JobSpec, ...] = ()
+        if tick is not None:
+            (fresh,) = new_ids(now, 1)
+            jobs = (replace(job, id=fresh, delay_ms=0, run_at=tick + job.delay_ms),)
+        (answer,) = yield [ops.Fire(schedule.name, schedule.next_at, next_at, jobs)]
+        return _good(answer, ops.Fired).fired and tick is not None
 
     # Upkeep -------------------------------------------------------------------------------------
 
@@ -670,6 +688,7 @@ class Queue:
     progress, aprogress = blocking(_progress), awaiting(_progress)
     get, aget = blocking(_get), awaiting(_get)
     jobs, ajobs = blocking(_jobs), awaiting(_jobs)
+    next_due, anext_due = blocking(_next_due), awaiting(_next_due)
     stats, astats = blocking(_stats), awaiting(_stats)
     tenants, atenants = blocking(_tenants), awaiting(_tenants)
     groups, agroups = blocking(_groups), awaiting(_groups)
@@ -695,13 +714,20 @@ class Queue:
 
 
 def connect(
-    url: str | None = None, *, settings: Settings | None = None, clock: Clock | None = None
+    url: str | None = None,
+    *,
+    token: str | None = None,
+    settings: Settings | None = None,
+    clock: Clock | None = None,
 ) -> Queue:
-    """Open a queue by its URL: sqlite:///file.db or memory://. Without one, TENURE_URL counts."""
+    """Open a queue by its URL: sqlite:///file.db, memory://, or http://host:port for a service of
+    Tenure, which may ask for a token. Without one, TENURE_URL and TENURE_TOKEN count."""
     if settings is None:
-        settings = from_environment(os.environ, url=url)
+        settings = from_environment(os.environ, url=url, token=token)
     else:
-        settings = checked(settings if url is None else replace(settings, url=url))
+        given = {"url": url, "token": token}
+        known = {name: value for name, value in given.items() if value is not None}
+        settings = checked(replace(settings, **known))
     clock = clock or SystemClock()
     return Queue(open_engine(settings, clock), settings, clock)
 

@@ -61,6 +61,7 @@ class Failed(Event, frozen=True):
     traceback: str = ""
     retry_in_ms: int | None = None
     fatal: bool = False
+    cancel: bool = False
 
 
 class Released(Event, frozen=True):
@@ -138,6 +139,10 @@ def _fatal(_job: Facts, event: Event, _now: int) -> bool:
     return isinstance(event, Failed) and event.fatal
 
 
+def _called_off(_job: Facts, event: Event, _now: int) -> bool:
+    return isinstance(event, Failed) and event.cancel
+
+
 def _used_up(job: Facts, _event: Event, _now: int) -> bool:
     return job.attempts >= job.max_attempts
 
@@ -188,6 +193,7 @@ TABLE: tuple[Move, ...] = (
     Move(P, Cancelled, X),
     Move(L, Kept, L),
     Move(L, Acked, DONE),
+    Move(L, Failed, X, "the worker calls it off", _called_off),
     Move(L, Failed, DEAD, "the failure is fatal", _fatal),
     Move(L, Failed, DEAD, "attempts are used up", _used_up),
     Move(L, Failed, P, "otherwise, after its backoff", start=_after_backoff),

@@ -21,6 +21,8 @@ from tenure.testing import ManualClock
 from tests import audit_postgres, postgres
 from tests.audit import audit
 from tests.conformance.state import wrong_counts
+from tests.server import host
+from tests.server.host import Serve
 
 
 class Backend(NamedTuple):
@@ -33,7 +35,8 @@ class Backend(NamedTuple):
     connect: Callable[[Path], Any] | None  # a caller's own connection, if it can be written through
     begin: str  # what begins a transaction on it
     audit: Callable[[Path], list[str]]  # looks into the store, past the engine, for what is wrong
-    drop: Callable[[Path], None] = lambda folder: None  # removes what is not in the folder
+    serve: Serve | None = None  # starts what the engine speaks to, and answers with its URL
+    drop: Callable[[Path], None] = lambda folder: None  # ends what is not in the folder
 
 
 BACKENDS: dict[str, Backend] = {
@@ -66,6 +69,17 @@ BACKENDS: dict[str, Backend] = {
             postgres.shared_url(), postgres.schema_of(folder)
         ),
         drop=postgres.give_back,
+    ),
+    "remote": Backend(
+        url=lambda folder: "",
+        durable=True,
+        strict_turns=True,
+        exact_counts=True,
+        connect=None,
+        begin="",
+        audit=lambda folder: audit(folder / "jobs.db") if (folder / "jobs.db").exists() else [],
+        serve=host.serve,
+        drop=host.close,
     ),
 }
 
@@ -100,7 +114,7 @@ def open_queue(backend: Backend, clock: ManualClock, tmp_path: Path) -> Iterator
     handles: list[Queue] = []
 
     def open_one(**settings: Any) -> Queue:
-        url = backend.url(tmp_path)
+        url = backend.serve(tmp_path, clock) if backend.serve else backend.url(tmp_path)
         handles.append(tenure.connect(url, settings=Settings(**settings), clock=clock))
         return handles[-1]
 

@@ -38,6 +38,7 @@ from tenure.ops import (
     Maintained,
     Moved,
     Ok,
+    Once,
     Op,
     Pause,
     Progress,
@@ -248,6 +249,7 @@ OPERATIONS: list[Op] = [
     Maintain(5, 1, 2, 3),
     Reconcile("q", "acme", "g"),
     ReconcileSlots("scope", "key"),
+    Once("key", (Ack("a", 1), Pause("q"))),
 ]
 
 

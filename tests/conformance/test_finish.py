@@ -212,6 +212,28 @@ def test_a_fatal_failure_is_the_end(queue: Queue, clock: ManualClock) -> None:
     assert queue.claim("q") == []
 
 
+def test_a_worker_can_call_its_job_off(queue: Queue, clock: ManualClock) -> None:
+    queue.enqueue("q", id="a", max_attempts=9, unique_key="k")
+    queue.enqueue("q", id="child", after=["a"], if_parent_fails="cancel")
+    job = take(queue)
+    clock.advance(1)
+    assert queue.fail(job, "no longer wanted", cancel=True) is State.CANCELLED
+    off = queue.get("a")
+    assert (off.state, off.attempts, off.error) == (State.CANCELLED, 1, "no longer wanted")
+    assert off.finished_at == clock.now_ms()
+    assert state_of(queue, "child") is State.CANCELLED
+    queue.enqueue("q", unique_key="k")
+
+
+def test_only_the_holder_can_call_a_job_off(queue: Queue, clock: ManualClock) -> None:
+    queue.enqueue("q", id="a")
+    stale = take(queue, lease=1)
+    clock.advance(2)
+    take(queue)
+    with nothing_changes(queue), pytest.raises(LeaseLost):
+        queue.fail(stale, cancel=True)
+
+
 def test_a_failure_says_when_who_and_what(queue: Queue, clock: ManualClock) -> None:
     queue.enqueue("q", id="a")
     job = take(queue, worker="w1")

@@ -307,3 +307,41 @@ def test_the_tenants_after_the_nameless_one_have_names(queue: Queue) -> None:
     queue.enqueue("q")
     queue.enqueue("q", tenant="acme")
     assert [one.tenant for one in queue.tenants("q", after="")] == ["acme"]
+
+
+# When something is due --------------------------------------------------------------------------
+
+
+def test_the_next_time_is_of_the_first_delayed_job(queue: Queue, clock: ManualClock) -> None:
+    queue.enqueue("q", delay=60)
+    queue.enqueue("q", delay=30, tenant="acme")
+    queue.enqueue("r", delay=5)
+    queue.enqueue("q")
+    assert queue.next_due("q") == clock.now_ms() + 30_000
+    assert queue.next_due(["q", "r", "unknown"]) == clock.now_ms() + 5_000
+
+
+def test_the_end_of_a_lease_is_such_a_time(queue: Queue, clock: ManualClock) -> None:
+    queue.enqueue("q", delay=60)
+    queue.enqueue("q")
+    job = take(queue, lease=20)
+    assert queue.next_due("q") == clock.now_ms() + 20_000
+    queue.ack(job)
+    assert queue.next_due("q") == clock.now_ms() + 60_000
+
+
+def test_nothing_may_be_due(queue: Queue) -> None:
+    assert queue.next_due("unknown") is None
+    make_done(queue, "a")
+    queue.enqueue("q")
+    queue.enqueue("q", after=[queue.enqueue("q")])
+    assert queue.next_due("q") is None
+
+
+def test_a_time_that_passed_stays_until_a_claim_saw_to_it(queue: Queue, clock: ManualClock) -> None:
+    queue.enqueue("q", delay=1)
+    due = queue.next_due("q")
+    clock.advance(2)
+    assert queue.next_due("q") == due
+    take(queue)
+    assert queue.next_due("q") != due

@@ -229,3 +229,55 @@ def test_a_missed_time_fires_late_and_once(queue: Queue, clock: ManualClock) -> 
     clock.advance(1.5 * 3600)
     assert queue.fire(only(queue)) is True
     assert only(queue).last_at == first
+
+
+def fired(queue: Queue) -> list[int]:
+    """Fire as long as something is due; the times for which jobs were made, in order."""
+    while True:
+        before = only(queue)
+        queue.fire(before)
+        if only(queue) == before:
+            return sorted(job.run_at for job in all_jobs(queue))
+
+
+def test_of_missed_times_the_last_fires(queue: Queue, clock: ManualClock) -> None:
+    queue.put_schedule("a", "* * * * *", JOB)
+    clock.advance(40 + 5 * 60 + 30)
+    assert fired(queue) == [NEXT_MINUTE + 5 * 60_000]
+    assert only(queue).next_at == NEXT_MINUTE + 6 * 60_000
+
+
+def test_of_missed_times_all_fire_if_asked_for(queue: Queue, clock: ManualClock) -> None:
+    queue.put_schedule("a", "* * * * *", JOB, catch_up="all")
+    clock.advance(40 + 5 * 60 + 30)
+    assert fired(queue) == [NEXT_MINUTE + n * 60_000 for n in range(6)]
+    assert only(queue).next_at == NEXT_MINUTE + 6 * 60_000
+
+
+def test_of_missed_times_none_fires_if_asked_for(queue: Queue, clock: ManualClock) -> None:
+    queue.put_schedule("a", "0 * * * *", JOB, catch_up="none")
+    clock.advance(86_400)
+    assert fired(queue) == []
+    assert only(queue).next_at > clock.now_ms()
+
+
+def test_a_time_that_has_just_come_was_not_missed(queue: Queue, clock: ManualClock) -> None:
+    queue.put_schedule("a", "* * * * *", JOB, catch_up="none")
+    clock.advance(40 + 59)
+    assert fired(queue) == [NEXT_MINUTE]
+
+
+def test_a_year_of_missed_minutes_is_caught_up_with_at_once(
+    queue: Queue, clock: ManualClock
+) -> None:
+    queue.put_schedule("a", "* * * * *", JOB)
+    clock.advance(40 + 366 * 86_400)
+    assert fired(queue) == [NEXT_MINUTE + 366 * 86_400_000]
+
+
+def test_the_delay_of_a_scheduled_job_counts_from_its_time(
+    queue: Queue, clock: ManualClock
+) -> None:
+    queue.put_schedule("a", "* * * * *", NewJob(queue="q", delay=10))
+    clock.advance(45)
+    assert fired(queue) == [NEXT_MINUTE + 10_000]

@@ -47,6 +47,9 @@ class Watched:
     def read(self, query: Query) -> Found:
         return self.inner.read(query)
 
+    def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
+        return self.inner.listen(wake)
+
     def close(self) -> None:
         self.inner.close()
 

@@ -16,6 +16,9 @@ ROOT = FOLDER.parent
 DOCUMENTS = [ROOT / "README.md", *sorted(FOLDER.glob("*.md"))]
 
 
+FILE = re.compile(r"# (\w+\.py)\n")
+
+
 def blocks(document: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", document.read_text(), re.M | re.S)
 
@@ -25,6 +28,13 @@ def environment(folder: Path) -> dict[str, str]:
     return {"PATH": path, "HOME": str(folder), "TENURE_URL": "sqlite:///jobs.db"}
 
 
+def write_files(document: Path, folder: Path) -> None:
+    """An example that begins with a name, as `# tasks.py`, is that file."""
+    for code in blocks(document, "python"):
+        if named := FILE.match(code):
+            (folder / named[1]).write_text(code)
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_that_is_made_from_the_code_is_up_to_date(name: str) -> None:
     assert (FOLDER / name).read_text() == PAGES[name](), "run `make docs`"
@@ -32,9 +42,12 @@ def test_a_page_that_is_made_from_the_code_is_up_to_date(name: str) -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_the_examples_run_in_order(document: Path, tmp_path: Path) -> None:
+    write_files(document, tmp_path)
     for code in blocks(document, "python"):
+        named = FILE.match(code)
+        example = [named[1]] if named else ["-c", code]
         result = subprocess.run(
-            [sys.executable, "-W", "error::DeprecationWarning", "-c", code],
+            [sys.executable, "-W", "error::DeprecationWarning", *example],
             cwd=tmp_path,
             env=environment(tmp_path),
             capture_output=True,
@@ -46,6 +59,7 @@ def test_the_examples_run_in_order(document: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_the_commands_run_in_order(document: Path, tmp_path: Path) -> None:
+    write_files(document, tmp_path)
     for session in blocks(document, "console"):
         script = "\n".join(line[2:] for line in session.splitlines() if line.startswith("$ "))
         result = subprocess.run(

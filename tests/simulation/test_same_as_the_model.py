@@ -138,7 +138,7 @@ class SameAsTheModel(RuleBasedStateMachine):
             ops.ListSlots("team", "acme"),
         ]
         for queue in QUEUES:
-            queries.append(ops.ListTenants(queue))
+            queries += [ops.ListTenants(queue), ops.NextDue((queue, "none"))]
             queries += [ops.ListGroups(queue, tenant) for tenant in TENANTS]
         for query in queries:
             assert self.engine.read(query) == self.model.read(query)
@@ -191,6 +191,7 @@ class SameAsTheModel(RuleBasedStateMachine):
         message=st.just("boom"),
         retry_in_ms=st.sampled_from([None, None, 0, 1000]),
         fatal=st.sampled_from([False, False, True]),
+        cancel=st.sampled_from([False, False, True]),
         hold=hold,
     )
     def fail(self, n: int, hold: bool, **rest: Any) -> None:

@@ -17,6 +17,16 @@ from tenure import queue as queue_module
 
 PROMISED = {
     "opening a queue": ["connect", "Queue", "Settings"],
+    "tasks and what runs them": [
+        "Tenure",
+        "Task",
+        "Handle",
+        "Worker",
+        "Runner",
+        "current_job",
+        "CurrentJob",
+    ],
+    "what a task may return or raise": ["Outcome", "Snooze", "Retry", "Cancel", "Dead"],
     "jobs": ["NewJob", "Job", "Lease", "State", "Failure"],
     "retries": ["Backoff", "fixed", "linear", "quadratic", "exponential"],
     "what is answered": [
@@ -46,6 +56,9 @@ PROMISED = {
         "Conflict",
         "Duplicate",
         "LeaseLost",
+        "JobFailed",
+        "WaitTimeout",
+        "NoCurrentJob",
         "Busy",
         "Closed",
         "StoreError",
@@ -68,7 +81,7 @@ CALLS = {
         "release",
         "progress",
     ],
-    "looking": ["get", "jobs", "stats", "tenants", "groups"],
+    "looking": ["get", "jobs", "next_due", "stats", "tenants", "groups"],
     "operating": ["cancel", "replay", "delete", "purge"],
     "flow control": ["set_limit", "clear_limit", "limits", "pause", "resume"],
     "slots": ["take_slot", "drop_slot", "slots", "reconcile_slots"],

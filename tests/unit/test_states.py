@@ -53,7 +53,7 @@ DRAWN: dict[tuple[State, type[Event]], set[State]] = {
     (P, Cancelled): {X},
     (L, Kept): {L},
     (L, Acked): {DONE},
-    (L, Failed): {P, DEAD},
+    (L, Failed): {P, DEAD, X},
     (L, Released): {P},
     (L, LeaseRanOut): {P, DEAD},
     (L, Cancelled): {X},
@@ -64,7 +64,8 @@ EVENTS: dict[type[Event], list[Event]] = {
     kind: [kind()] for kind in Event.__subclasses__() if kind is not Failed
 }
 EVENTS[Failed] = [
-    Failed("boom", fatal=fatal, retry_in_ms=retry)
+    Failed("boom", fatal=fatal, retry_in_ms=retry, cancel=cancel)
+    for cancel in (False, True)
     for fatal in (False, True)
     for retry in (None, 0, 5_000)
 ]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import re
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 import msgspec
 
+from tenure.app import Tenure
 from tenure.job import State
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -32,6 +36,28 @@ def json(text: str) -> Any:
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         hint = """ Text needs quotes of its own: '"hello"'.""" if text[:1].isalpha() else ""
         raise click.BadParameter(f"{text[:60]!r} is not JSON: {error}.{hint}") from None
+
+
+def target(name: str) -> Tenure:
+    """The app that MODULE:APP names."""
+    module, _, attribute = name.partition(":")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        found: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # it is there, but something that it needs is not
+        raise click.BadParameter(f"there is no module {module!r} here or on the path.") from None
+    except ValueError:
+        raise click.BadParameter(f"{name!r} is not MODULE:APP, such as tasks:app.") from None
+    for part in (attribute or "app").split("."):
+        if not hasattr(found, part):
+            raise click.BadParameter(f"{module} has no {attribute or 'app'!r}.")
+        found = getattr(found, part)
+    if not isinstance(found, Tenure):
+        raise click.BadParameter(f"{name} is a {type(found).__name__}, not a Tenure app.")
+    return found
 
 
 STATE = click.Choice([state.value for state in State])

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from tenure.clock import Clock
 from tenure.engines.memory import MemoryEngine
+from tenure.engines.remote import RemoteEngine
 from tenure.engines.sqlite.engine import SqliteEngine
 from tenure.errors import InvalidInput
 from tenure.ops import Answer, Found, Op, Query
@@ -32,6 +33,10 @@ class Engine(Protocol):
 
     def read(self, query: Query) -> Found:
         """Answer from one snapshot."""
+
+    def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call `wake`, from a thread of the engine's, soon after another process changed
+        something; it may also be called for nothing. Answers with what ends it."""
 
     def close(self) -> None:
         """Give everything back. Nothing is called afterwards."""
@@ -54,6 +59,8 @@ ENGINES: dict[str, Callable[[str, Settings, Clock], Engine]] = {
     "memory": MemoryEngine.open,
     "sqlite": SqliteEngine.open,
     "postgresql": _open_postgres,
+    "http": RemoteEngine.open,
+    "https": RemoteEngine.open,
 }
 
 

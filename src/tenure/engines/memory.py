@@ -84,6 +84,7 @@ class MemoryEngine:
         self._limits: dict[tuple[str, str | None, str | None], Limit] = {}
         self._slots: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
         self._schedules: dict[str, ops.Schedule] = {}
+        self._answered: dict[str, tuple[int, ops.Answers]] = {}
         self._token = 0
         self._news: deque[tuple[str, states.Event]] = deque()
         self._operations: dict[type[Op], Callable[[Any, int], Answer]] = {
@@ -109,11 +110,13 @@ class MemoryEngine:
             ops.Maintain: self._maintain,
             ops.Reconcile: self._reconcile,
             ops.ReconcileSlots: self._reconcile_slots,
+            ops.Once: self._once,
         }
         self._queries: dict[type[Query], Callable[[Any, int], Found]] = {
             ops.GetJob: self._get_job,
             ops.ListJobs: self._list_jobs,
             ops.FindIds: self._find_ids,
+            ops.NextDue: self._next_due,
             ops.GetStats: self._get_stats,
             ops.ListTenants: self._list_tenants,
             ops.ListGroups: self._list_groups,
@@ -140,8 +143,17 @@ class MemoryEngine:
         with self._lock:
             return self._queries[type(query)](query, self._clock.now_ms())
 
+    def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
+        return lambda: None  # nobody else can reach these jobs
+
     def close(self) -> None:
         pass
+
+    def _once(self, op: ops.Once, now: int) -> Answer:
+        if op.key not in self._answered:
+            answers = [self._operations[type(one)](one, now) for one in op.ops]
+            self._answered[op.key] = (now, ops.Answers(answers))
+        return self._answered[op.key][1]
 
     # Enqueue ------------------------------------------------------------------------------------
 
@@ -437,7 +449,7 @@ class MemoryEngine:
         return ops.Ok()
 
     def _fail(self, op: ops.Fail, now: int) -> Answer:
-        event = states.Failed(op.message, op.type, op.traceback, op.retry_in_ms, op.fatal)
+        event = op.event()
         return self._give_back(op.id, op.token, event, now)
 
     def _release(self, op: ops.Release, now: int) -> Answer:
@@ -631,6 +643,9 @@ class MemoryEngine:
         )[: op.limit]
         for _, scope, key, holder in over:
             del self._slots[scope, key][holder]
+        for key, (at, _) in list(self._answered.items()):
+            if at <= now - ops.ONCE_MS:
+                del self._answered[key]
         return ops.Maintained(promoted, leases, expired, len(over), purged)
 
     def _purge(self, op: ops.Maintain, now: int) -> int:
@@ -713,6 +728,12 @@ class MemoryEngine:
             ):
                 yield record
 
+    def _next_due(self, query: ops.NextDue, now: int) -> Found:
+        theirs = [r for r in self._live.values() if r.job.queue in query.queues]
+        due = [r.job.run_at for r in theirs if r.count_as == "delayed"]
+        due += [r.job.lease_until for r in theirs if r.job.lease_until is not None]
+        return ops.Due(min(due, default=None))
+
     def _get_stats(self, query: ops.GetStats, now: int) -> Found:
         if query.queue is not None and query.queue not in self._queues:
             return QueueNotFound(query.queue)
@@ -730,7 +751,9 @@ class MemoryEngine:
         return [
             ops.TenantStats(queue=queue, tenant=tenant, **counts[queue, tenant])
             for queue, tenant in sorted(counts)
-            if queue == query.queue and (query.after is None or tenant > query.after)
+            if queue == query.queue
+            and (query.after is None or tenant > query.after)
+            and query.tenant in (None, tenant)
         ][: query.limit]
 
     def _list_groups(self, query: ops.ListGroups, now: int) -> Found:

@@ -12,11 +12,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from tenure import ops
+from tenure import ops, wire
 from tenure.clock import Clock
 from tenure.engines.sqlite import claim, enqueue, file, leases, operator, reads, upkeep
 from tenure.engines.sqlite.db import Db
 from tenure.engines.sqlite.transaction import Transaction
+from tenure.engines.sqlite.watch import Watch
 from tenure.errors import InvalidInput
 from tenure.ops import Answer, Found, Op, Query
 from tenure.settings import Settings
@@ -59,6 +60,8 @@ class SqliteEngine:
         self._reading = threading.Condition()
         self._reads = 0  # that are under way
         self._readers: list[sqlite3.Connection] = []
+        self._watcher: sqlite3.Connection | None = None
+        self._watch = Watch(self._version)
         self._closed = False
         self._writer: sqlite3.Connection | None = self._open_writer()
         _OPEN.add(self)
@@ -102,9 +105,7 @@ class SqliteEngine:
 
     def _run(self, connection: sqlite3.Connection, batch: Sequence[Op]) -> list[Answer]:
         tx = Transaction(Db(connection), self._clock.now_ms(), self._settings.sweep)
-        answers: list[Answer] = []
-        for kind, run in groupby(batch, key=type):
-            answers.extend(_OPERATIONS[kind](tx, list(run)))
+        answers = _operate(tx, batch)
         tx.books.flush()
         return answers
 
@@ -175,6 +176,19 @@ class SqliteEngine:
             if connection is not None:
                 connection.close()
 
+    def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
+        return self._watch.listen(wake)
+
+    def _version(self) -> int | None:
+        """A number that another connection's commit changes."""
+        with self._reading:  # a fork or a close waits for it
+            if self._closed:
+                return None
+            if self._watcher is None:
+                self._watcher = file.connect(self.path, self._settings.busy_timeout)
+            row = self._watcher.execute("PRAGMA data_version").fetchone()
+            return int(row[0])
+
     def close(self) -> None:
         with self._writing, self._reading:
             self._closed = True
@@ -188,7 +202,34 @@ class SqliteEngine:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+        if self._watcher is not None:
+            self._watcher.close()
+            self._watcher = None
 
+
+def _operate(tx: Transaction, batch: Sequence[Op]) -> list[Answer]:
+    answers: list[Answer] = []
+    for kind, run in groupby(batch, key=type):
+        answers.extend(_OPERATIONS[kind](tx, list(run)))
+    return answers
+
+
+def _once(tx: Transaction, batch: Sequence[ops.Once]) -> list[Answer]:
+    return [_answered(tx, op) or _answer(tx, op) for op in batch]
+
+
+def _answered(tx: Transaction, op: ops.Once) -> Answer | None:
+    row = tx.db.one("once", op.key)
+    return None if row is None else ops.Answers(wire.decode_answers(row[0]))
+
+
+def _answer(tx: Transaction, op: ops.Once) -> Answer:
+    answers = _operate(tx, op.ops)
+    tx.db.run("put_once", op.key, tx.now, wire.encode(answers).decode())
+    return ops.Answers(answers)
+
+
+_OPERATIONS[ops.Once] = _once
 
 # Engines that must know when the process forks.
 _OPEN: weakref.WeakSet[SqliteEngine] = weakref.WeakSet()

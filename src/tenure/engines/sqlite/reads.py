@@ -101,6 +101,10 @@ def _by_seq(db: Db, params: dict[str, Any], where: ops.Filter, queues: list[int]
     return db.named("find_by_scan", params | {"states": params.get("states")})
 
 
+def _next_due(db: Db, query: ops.NextDue, now: int) -> Found:
+    return ops.Due(*db.all("next_due", listed(query.queues))[0])
+
+
 def _get_stats(db: Db, query: ops.GetStats, now: int) -> Found:
     rows = db.all("stats", query.queue)
     if query.queue is not None and not rows:
@@ -126,7 +130,7 @@ def _list_tenants(db: Db, query: ops.ListTenants, now: int) -> Found:
         return QueueNotFound(query.queue)
     return [
         ops.TenantStats(queue=query.queue, tenant=tenant, **_counts(counts))
-        for tenant, *counts in db.all("tenants", queue, query.after, query.limit)
+        for tenant, *counts in db.all("tenants", queue, query.after, query.limit, query.tenant)
     ]
 
 
@@ -159,6 +163,7 @@ _QUERIES: dict[type[Query], Callable[[Db, Any, int], Found]] = {
     ops.GetJob: _get_job,
     ops.ListJobs: _list_jobs,
     ops.FindIds: _find_ids,
+    ops.NextDue: _next_due,
     ops.GetStats: _get_stats,
     ops.ListTenants: _list_tenants,
     ops.ListGroups: _list_groups,

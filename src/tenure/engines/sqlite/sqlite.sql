@@ -167,6 +167,14 @@ CREATE TABLE tenure_schedules (
     schedule TEXT NOT NULL
 ) WITHOUT ROWID;
 
+-- version: 2
+CREATE TABLE tenure_once (
+    key TEXT PRIMARY KEY,
+    at INTEGER NOT NULL,
+    answers TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX tenure_once_at ON tenure_once (at);
+
 -- statements
 
 -- name: databases
@@ -490,6 +498,13 @@ ON CONFLICT (name) DO UPDATE SET schedule = excluded.schedule;
 -- name: drop_schedule
 DELETE FROM tenure_schedules WHERE name = ?;
 
+-- name: once
+SELECT answers FROM tenure_once WHERE key = ?;
+-- name: put_once
+INSERT INTO tenure_once (key, at, answers) VALUES (?, ?, ?);
+-- name: drop_once
+DELETE FROM tenure_once WHERE key IN (SELECT key FROM tenure_once WHERE at <= ? LIMIT ?);
+
 -- Recounting
 
 -- name: all_queues
@@ -585,6 +600,13 @@ WHERE f.seq < :before_seq
     AND (:kind IS NULL OR j.kind = :kind)
     AND (:finished_before IS NULL OR (s.state > 3 AND s.at < :finished_before))
 ORDER BY j.seq DESC LIMIT :limit;
+-- name: next_due
+SELECT min(due) FROM (
+    SELECT (SELECT min(at) FROM tenure_states INDEXED BY tenure_states_at
+        WHERE queue = q.id AND state = c.value AND state <> 2) AS due
+    FROM tenure_queues q CROSS JOIN json_each('[1, 3]') c
+    WHERE q.queue IN (SELECT value FROM json_each(?))
+);
 -- name: queues
 SELECT id, queue FROM tenure_queues ORDER BY id;
 -- name: totals
@@ -596,7 +618,7 @@ SELECT queue, paused, waiting, delayed, ready, leased, done, dead, cancelled
 FROM tenure_queues WHERE ?1 IS NULL OR queue = ?1 ORDER BY queue;
 -- name: tenants
 SELECT tenant, waiting, delayed, ready, leased, done, dead, cancelled FROM tenure_tenants
-WHERE queue = ?1 AND (?2 IS NULL OR tenant > ?2)
+WHERE queue = ?1 AND (?2 IS NULL OR tenant > ?2) AND (?4 IS NULL OR tenant = ?4)
     AND waiting + delayed + ready + leased + done + dead + cancelled > 0
 ORDER BY tenant LIMIT ?3;
 -- name: groups

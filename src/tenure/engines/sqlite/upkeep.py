@@ -128,6 +128,7 @@ def maintain(tx: Transaction, batch: Sequence[ops.Maintain]) -> list[Answer]:
             tx.db.run("drop_slot", scope, key, holder)
             row = tx.db.one("slot_count", scope, key)
             _set_count(tx, scope, key, (row[0] if row else 1) - 1)
+        tx.db.run("drop_once", tx.now - ops.ONCE_MS, op.limit)
         answers.append(ops.Maintained(promoted, leases, expired, len(ended), purged))
     return answers
 

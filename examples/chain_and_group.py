@@ -1,0 +1,83 @@
+"""Jobs that wait for each other: one after the other, and side by side with one at the end.
+
+    python examples/chain_and_group.py
+
+The jobs are kept in chain_and_group.db, a file in the folder where you run it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import tenure
+
+app = tenure.Tenure("sqlite:///chain_and_group.db")
+
+TEXTS = {"a.txt": "the quick brown fox", "b.txt": "jumps over", "c.txt": "the lazy dog"}
+
+
+# A chain: each job begins when the one before it is done, and can read what that one returned.
+
+
+@app.task
+def download(name: str) -> str:
+    return TEXTS[name]
+
+
+@app.task
+def shout() -> str:
+    (text,) = tenure.current_job().results()  # of the jobs that this one waited for: here one
+    return str(text).upper()
+
+
+@app.task
+async def publish(where: str) -> str:
+    (text,) = await tenure.current_job().aresults()
+    return f"{where}: {text}"
+
+
+# A group: jobs that run side by side, and one that runs when all of them are done.
+
+
+@app.task
+def count_words(name: str) -> int:
+    return len(TEXTS[name].split())
+
+
+@app.task
+def add_up() -> int:
+    return sum(tenure.current_job().results())  # in the order in which they were enqueued
+
+
+@app.task
+def fail() -> None:
+    raise tenure.Dead("this was bound to happen")
+
+
+async def main() -> None:
+    runner = app.runner()
+    await runner.start()
+
+    # .job(...) makes a job without enqueueing it. A chain is enqueued as a whole, or not at all.
+    *_, last = app.chain(download.job("a.txt"), shout.job(), publish.job("front page"))
+    print(await last.awaited(timeout=10))
+
+    *counts, total = app.group([count_words.job(name) for name in TEXTS], then=add_up.job())
+    print("words:", [await count.awaited(timeout=10) for count in counts])
+    print("in all:", await total.awaited(timeout=10))
+
+    # When a job of the group fails, the last one decides what that means to it: "wait" until
+    # somebody has replayed the failed one (the default), "cancel", or "run" all the same.
+    careful = add_up.using(if_parent_fails="cancel")
+    *_, total = app.group([count_words.job("a.txt"), fail.job()], then=careful.job())
+    try:
+        await total.awaited(timeout=10)
+    except tenure.JobFailed as error:
+        print("called off:", error)
+
+    await runner.stop()
+
+
+if __name__ == "__main__":
+    with app:
+        asyncio.run(main())

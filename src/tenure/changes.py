@@ -1,0 +1,73 @@
+"""Telling those who wait that something changed: jobs may be ready now, or may have ended.
+
+What this process commits is told at once, with the queues that it may concern. What others commit
+is told by the engine, as soon as it knows.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+from tenure import ops
+from tenure.engines import Engine
+from tenure.ops import Op
+
+Wake = Callable[[Collection[str] | None], None]  # None: it may concern any queue
+
+_TELLS_NOTHING = (ops.Claim, ops.Extend, ops.Progress, ops.TakeSlot, ops.DropSlot)
+
+
+def flat(batch: Sequence[Op]) -> Iterator[Op]:
+    """The operations of a batch, also those that are to be done once."""
+    for op in batch:
+        if isinstance(op, ops.Once):
+            yield from op.ops
+        else:
+            yield op
+
+
+class Changes:
+    """Those who listen to one store."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lock = threading.Lock()
+        self._listeners: tuple[Wake, ...] = ()
+        self._stop_engine: Callable[[], None] | None = None
+
+    def listen(self, wake: Wake) -> Callable[[], None]:
+        """Call `wake`, from any thread, after each change; it must be quick, and may be called
+        for nothing. Answers with what ends it."""
+        with self._lock:
+            self._listeners = (*self._listeners, wake)
+            if self._stop_engine is None:
+                self._stop_engine = self._engine.listen(lambda: self.tell(None))
+
+        def stop() -> None:
+            with self._lock:
+                self._listeners = tuple(one for one in self._listeners if one is not wake)
+                if not self._listeners and self._stop_engine is not None:
+                    self._stop_engine()
+                    self._stop_engine = None
+
+        return stop
+
+    def tell(self, queues: Collection[str] | None) -> None:
+        """Something of these queues, or of any, may have changed."""
+        for wake in self._listeners:
+            wake(queues)
+
+    def committed(self, batch: Sequence[Op]) -> None:
+        """These operations were committed."""
+        if not self._listeners:
+            return
+        queues: set[str] = set()
+        for op in flat(batch):
+            if isinstance(op, ops.Enqueue):
+                queues.update([spec.queue for spec in op.jobs])
+            elif not isinstance(op, _TELLS_NOTHING):
+                self.tell(None)
+                return
+        if queues:
+            self.tell(queues)

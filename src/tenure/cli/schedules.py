@@ -1,0 +1,143 @@
+"""Commands about schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+from rich.console import RenderableType
+
+from tenure.cli.app import App, json_option, pass_app
+from tenure.cli.params import json
+from tenure.cli.tables import cell, frame, words
+from tenure.cli.text import relative
+from tenure.errors import ScheduleNotFound
+from tenure.job import JobSpec, NewJob
+from tenure.ops import Schedule
+
+
+@click.group(invoke_without_command=True)
+@json_option
+@click.pass_context
+def schedules(ctx: click.Context) -> None:
+    """List the schedules, put one, drop one, or fire one now.
+
+    \b
+    Example:
+      tenure schedules
+      tenure schedules put nightly '0 3 * * *' reports '{"all": true}' --tz Europe/Copenhagen
+    """
+    if ctx.invoked_subcommand is None:
+        app = ctx.ensure_object(App)
+        with app.open() as store:
+            found = store.schedules()
+        app.answer(found, lambda: _listed(found, app.clock.now_ms()))
+
+
+def _listed(found: Sequence[Schedule], now: int) -> RenderableType:
+    if not found:
+        return words("There are no schedules.")
+    table = frame("name", "cron", "zone", "next", "last", "queue", "kind")
+    for one in found:
+        last = "never" if one.last_at is None else relative(one.last_at, now)
+        late = one.next_at < now - 60_000
+        table.add_row(
+            cell(one.name),
+            cell(one.cron),
+            cell(one.tz),
+            cell(relative(one.next_at, now), "red" if late else ""),
+            cell(last),
+            cell(one.job.queue),
+            cell(one.job.kind),
+        )
+    return table
+
+
+@schedules.command()
+@click.argument("name")
+@click.argument("cron")
+@click.argument("queue")
+@click.argument("payload", type=json, default="null")
+@click.option("--tz", default="UTC", show_default=True, help="The time zone of the expression.")
+@click.option(
+    "--catch-up",
+    type=click.Choice(["last", "all", "none"]),
+    default="last",
+    show_default=True,
+    help="Which of the times fire that were missed because no scheduler ran.",
+)
+@click.option("--kind", default="", help="The kind of the job: the name of a task.")
+@click.option("--tenant", default="", help="Whose job it is.")
+@click.option("--unique-key", help="Skip a time while the job of an earlier one is unfinished.")
+@json_option
+@pass_app
+def put(app: App, /, name: str, cron: str, tz: str, catch_up: Any, **fields: Any) -> None:
+    """Enqueue a job at the times of a cron expression.
+
+    \b
+    Example:
+      tenure schedules put nightly '0 3 * * *' reports '{"all": true}'
+    """
+    with app.open() as store:
+        store.put_schedule(name, cron, NewJob(**fields), tz=tz, catch_up=catch_up)
+        put = _named(store.schedules(), name)
+    now = app.clock.now_ms()
+    app.answer(put, lambda: words(f"Schedule {name} fires {relative(put.next_at, now)}."))
+
+
+@schedules.command()
+@click.argument("name")
+@json_option
+@pass_app
+def drop(app: App, name: str) -> None:
+    """Remove a schedule; the jobs that it made stay.
+
+    \b
+    Example:
+      tenure schedules drop nightly
+    """
+    with app.open() as store:
+        store.drop_schedule(name)
+    app.answer({"dropped": name}, lambda: words(f"Schedule {name} is gone."))
+
+
+@schedules.command()
+@click.argument("name")
+@json_option
+@pass_app
+def fire(app: App, name: str) -> None:
+    """Enqueue the job of a schedule now; its next time stays as it is.
+
+    \b
+    Example:
+      tenure schedules fire nightly
+    """
+    with app.open() as store:
+        job = _named(store.schedules(), name).job
+        ids = store.enqueue_many([_again(job)], if_exists="skip")
+    app.answer(
+        {"id": ids[0], "created": ids.created[0]}, lambda: words(f"Job {ids[0]} is enqueued.")
+    )
+
+
+def _again(job: JobSpec) -> NewJob:
+    """A job like the one that the schedule makes."""
+    kept = {
+        name: getattr(job, name)
+        for name in ("queue", "payload", "kind", "tenant", "group", "priority", "max_attempts")
+    }
+    return NewJob(
+        **kept,
+        unique_key=job.unique_key,
+        backoff=job.backoff,
+        timeout=None if job.timeout_ms is None else job.timeout_ms / 1000,
+        expires_in=None if job.expires_in_ms is None else job.expires_in_ms / 1000,
+    )
+
+
+def _named(found: Sequence[Schedule], name: str) -> Schedule:
+    for one in found:
+        if one.name == name:
+            return one
+    raise ScheduleNotFound(name)

@@ -1,0 +1,113 @@
+"""Several processes of one command: started, replaced when they die, stopped together."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+
+log = logging.getLogger("tenure.worker")
+
+LOOK_SECONDS = 0.2
+RELOAD_LOOK_SECONDS = 1.0
+PAUSE_SECONDS = 1.0  # before one that died is replaced
+
+
+class Supervisor:
+    """Keeps `count` processes of a command alive until it is told to stop.
+
+    again: start one anew also if it ended well. Each child has a pipe as its standard input, which
+    closes when the supervisor is gone.
+    """
+
+    def __init__(
+        self, command: Sequence[str], count: int, *, reload: bool = False, again: bool = False
+    ) -> None:
+        self._command = list(command)
+        self._count = count
+        self._reload = reload
+        self._again = again
+        self._children: list[subprocess.Popen[bytes]] = []
+        self._signals: list[int] = []
+        self._passed_on = 0
+        self._seen = dict(_sources()) if reload else {}
+        self._outdated: set[int] = set()  # who was told to end because a file changed
+
+    def run(self) -> int:
+        """Until all have ended; answers with the worst of their exit codes."""
+        for one in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(one, self._note)
+        self._children = [self._start() for _ in range(self._count)]
+        worst, look_at = 0, 0.0
+        while self._children:
+            time.sleep(LOOK_SECONDS)
+            for _ in self._signals[self._passed_on :]:
+                self._passed_on += 1
+                self._send(signal.SIGTERM)  # means the same, and ends quietly who just begins
+            for child in list(self._children):
+                if child.poll() is not None:
+                    worst = max(worst, self._ended(child))
+            if self._reload and time.monotonic() >= look_at:
+                look_at = time.monotonic() + RELOAD_LOOK_SECONDS
+                self._reload_if_changed()
+        return worst
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._signals.append(number)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        # A group of its own: Ctrl-C reaches the supervisor, which passes it on once.
+        return subprocess.Popen(self._command, stdin=subprocess.PIPE, start_new_session=True)
+
+    def _send(self, number: int) -> None:
+        for child in self._children:
+            if child.poll() is None:
+                child.send_signal(number)
+
+    def _ended(self, child: subprocess.Popen[bytes]) -> int:
+        """Replace one that is gone, or answer with the exit code with which it ended for good."""
+        self._children.remove(child)
+        code = child.returncode if child.returncode >= 0 else 128 - child.returncode
+        if self._signals and child.returncode == -signal.SIGTERM:
+            code = 0  # it was told to stop before it could begin
+        outdated = child.pid in self._outdated
+        self._outdated.discard(child.pid)
+        if self._signals or (code == 0 and not self._again and not outdated):
+            return 0 if outdated else code
+        if code and not outdated:
+            log.error("process %d ended with exit code %d; a new one is started", child.pid, code)
+            time.sleep(PAUSE_SECONDS)
+            if self._signals:  # it came meanwhile
+                return code
+        self._children.append(self._start())
+        return 0
+
+    def _reload_if_changed(self) -> None:
+        now = dict(_sources())
+        if now == self._seen or self._signals:
+            return
+        changed = sorted(name for name, _ in set(now.items()) ^ set(self._seen.items()))
+        self._seen = now
+        log.info("%s changed: starting anew", ", ".join(dict.fromkeys(changed)))
+        for child in self._children:
+            if child.pid not in self._outdated:  # a second signal would abort it
+                self._outdated.add(child.pid)
+                child.send_signal(signal.SIGTERM)
+
+
+def _sources() -> Iterator[tuple[str, int]]:
+    """The Python files below this folder, and when they were written."""
+    for folder, folders, files in os.walk("."):
+        folders[:] = [one for one in folders if not one.startswith((".", "__")) and one != "venv"]
+        for name in files:
+            if name.endswith(".py"):
+                path = Path(folder, name)
+                try:
+                    yield str(path), path.stat().st_mtime_ns
+                except OSError:
+                    continue  # it went while we looked

@@ -1,0 +1,53 @@
+"""A call of a Django task as a job, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from django.utils import timezone
+
+from tenure.django.framework import normalize_json
+from tenure.job import Job
+
+
+class Call(msgspec.Struct, frozen=True):
+    """What is in the payload. The task is the kind of the job: its module path."""
+
+    args: list[Any]
+    kwargs: dict[str, Any]
+    backend: str = ""  # its alias in TASKS
+    run_after: datetime | None = None  # as it was asked for; a retry has another run_at
+
+
+def as_job(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """A call of a task as what Queue.enqueue takes."""
+    payload = {
+        "args": normalize_json(args),
+        "kwargs": normalize_json(kwargs),
+        "backend": task.backend,
+    }
+    if task.run_after is not None:
+        payload["run_after"] = task.run_after.isoformat()
+    return {
+        "queue": task.queue_name,
+        "payload": payload,
+        "kind": task.module_path,
+        "priority": -int(task.priority),  # Django runs the higher one first
+        "run_at": _aware(task.run_after),
+    }
+
+
+def call_of(job: Job) -> Call:
+    """The call that a job is; raises msgspec.DecodeError if it is none."""
+    return msgspec.json.decode(job.raw_payload, type=Call)
+
+
+def _aware(moment: datetime | None) -> datetime | None:
+    """Without USE_TZ a time is the server's."""
+    if moment is None or timezone.is_aware(moment):
+        return moment
+    aware: datetime = timezone.make_aware(moment, timezone.get_default_timezone())
+    return aware

@@ -1,0 +1,55 @@
+"""Django's Tasks framework: its own from Django 6.0, the backport django-tasks before.
+
+Everything else in this package takes it from here, so that it is spelled twice in one place only.
+"""
+
+from __future__ import annotations
+
+try:
+    from django.tasks import TaskContext, TaskResult, TaskResultStatus, task, task_backends
+    from django.tasks.backends.base import BaseTaskBackend
+    from django.tasks.base import TASK_REFRESH_ATTRS, Task, TaskError
+    from django.tasks.exceptions import (
+        InvalidTask,
+        InvalidTaskBackend,
+        TaskResultDoesNotExist,
+        TaskResultMismatch,
+    )
+    from django.tasks.signals import task_enqueued, task_finished, task_started
+    from django.utils.json import normalize_json
+except ModuleNotFoundError as missing:
+    if missing.name != "django.tasks":  # something else is wrong: with Django, or with its settings
+        raise
+    try:
+        from django_tasks import TaskContext, TaskResult, TaskResultStatus, task, task_backends
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            "tenure.django needs Django 6, or the backport of its tasks: pip install django-tasks"
+        ) from None
+    from django_tasks.backends.base import BaseTaskBackend
+    from django_tasks.base import TASK_REFRESH_ATTRS, Task, TaskError
+    from django_tasks.exceptions import InvalidTaskBackendError as InvalidTaskBackend
+    from django_tasks.exceptions import InvalidTaskError as InvalidTask
+    from django_tasks.exceptions import TaskResultDoesNotExist, TaskResultMismatch
+    from django_tasks.signals import task_enqueued, task_finished, task_started
+    from django_tasks.utils import normalize_json
+
+__all__ = [
+    "TASK_REFRESH_ATTRS",
+    "BaseTaskBackend",
+    "InvalidTask",
+    "InvalidTaskBackend",
+    "Task",
+    "TaskContext",
+    "TaskError",
+    "TaskResult",
+    "TaskResultDoesNotExist",
+    "TaskResultMismatch",
+    "TaskResultStatus",
+    "normalize_json",
+    "task",
+    "task_backends",
+    "task_enqueued",
+    "task_finished",
+    "task_started",
+]

@@ -1,0 +1,116 @@
+"""manage.py tenure_worker: runs the tasks that are enqueued in a TenureBackend."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+from django.utils.module_loading import autodiscover_modules
+
+from tenure.cli.running import work_until_told
+from tenure.django.backend import TenureBackend
+from tenure.django.framework import InvalidTaskBackend, task_backends
+from tenure.django.post import TaskPost
+from tenure.errors import TenureError
+from tenure.runner import Runner
+
+LOG_LEVELS = {0: logging.WARNING, 1: logging.INFO}  # by --verbosity; above: DEBUG
+
+
+class Command(BaseCommand):
+    """A worker. The first Ctrl-C or SIGTERM stops it gracefully, the second one at once."""
+
+    help = (
+        "Runs Django tasks. The first Ctrl-C or SIGTERM stops it gracefully: it claims no more, "
+        "lets running tasks end and gives the rest back. The second one gives them back at once."
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Called by Django."""
+        parser.add_argument(
+            "--backend", default="default", help="Which one of TASKS (default: %(default)s)."
+        )
+        parser.add_argument(
+            "--queues", help="Only these queues, the first one's tasks first: high,low."
+        )
+        parser.add_argument(
+            "--concurrency",
+            type=int,
+            default=10,
+            help="How many tasks run at once (default: %(default)s).",
+        )
+        parser.add_argument(
+            "--lease",
+            type=float,
+            default=30,
+            help="Seconds after which the tasks of a worker that died are taken over "
+            "(default: %(default)s).",
+        )
+        parser.add_argument(
+            "--grace",
+            type=float,
+            default=30,
+            help="Seconds that running tasks get when it is stopped (default: %(default)s).",
+        )
+        parser.add_argument("--burst", action="store_true", help="End when nothing is ready.")
+        parser.add_argument("--max-jobs", type=int, help="End after so many tasks.")
+
+    def handle(self, *_: Any, backend: str, verbosity: int, **options: Any) -> None:
+        """Called by Django."""
+        logging.basicConfig(
+            level=LOG_LEVELS.get(verbosity, logging.DEBUG),
+            format="%(asctime)s %(levelname)-7s %(message)s",
+            stream=sys.stderr,
+        )
+        autodiscover_modules("tasks")  # what cannot be imported is an error now, not in a task
+        try:
+            work_until_told(_runner(backend, **options))
+        except TenureError as error:
+            raise CommandError(str(error)) from error
+
+
+def _runner(
+    alias: str,
+    *,
+    queues: str | None,
+    concurrency: int,
+    lease: float,
+    grace: float,
+    burst: bool,
+    max_jobs: int | None,
+    **_: Any,
+) -> Runner:
+    backend = _backend(alias)
+    post = TaskPost(backend, _queues(backend, queues), concurrency, in_order=queues is not None)
+    return Runner(backend.queue, [post], lease=lease, grace=grace, burst=burst, max_jobs=max_jobs)
+
+
+def _backend(alias: str) -> TenureBackend:
+    try:
+        backend = task_backends[alias]
+    except InvalidTaskBackend as error:
+        raise CommandError(str(error)) from error
+    if not isinstance(backend, TenureBackend):
+        kind = type(backend)
+        raise CommandError(
+            f"TASKS[{alias!r}] is a {kind.__module__}.{kind.__qualname__}, "
+            "not a tenure.django.TenureBackend"
+        )
+    return backend
+
+
+def _queues(backend: TenureBackend, given: str | None) -> list[str]:
+    known: set[str] = backend.queues
+    if given is None:
+        if not known:
+            raise CommandError("this backend takes any queue: say which ones with --queues")
+        return sorted(known)
+    named = [name.strip() for name in given.split(",")]
+    for name in named:
+        if known and name not in known:
+            there = ", ".join(sorted(known))
+            raise CommandError(f"--queues: {name!r} is not in QUEUES; there are {there}")
+    return named

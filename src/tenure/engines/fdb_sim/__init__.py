@@ -1,0 +1,49 @@
+"""FoundationDB's key-value API without a cluster, for tests.
+
+`fdb_sim.open()` gives a database where `fdb.open()` would, and this package has the names of the
+official binding that an engine needs, nothing more. It answers as a real cluster of release 7.3 did
+when it was asked (tests/kv holds it to the recordings), and more strictly where a cluster leaves
+things to chance: an answer that nobody waited for is lost with its transaction.
+
+    cluster = fdb_sim.Cluster(clock)
+    db = fdb_sim.open(cluster, faults=fdb_sim.Faults(seed=7, conflict=0.1), skew_ms=30_000)
+
+Versions pass with the clock of the cluster, a million in a second. Nothing goes wrong unless asked
+for.
+"""
+
+from __future__ import annotations
+
+from tenure.engines.fdb_sim.client import SkewedClock
+from tenure.engines.fdb_sim.cluster import Cluster
+from tenure.engines.fdb_sim.database import Database, open, transactional
+from tenure.engines.fdb_sim.errors import FDBError, predicates
+from tenure.engines.fdb_sim.faults import Faults
+from tenure.engines.fdb_sim.futures import Future, Key, Value
+from tenure.engines.fdb_sim.selectors import KeySelector, KeyValue, StreamingMode
+from tenure.engines.fdb_sim.stats import Stats
+from tenure.engines.fdb_sim.transaction import FDBRange, Transaction, TransactionRead
+from tenure.engines.fdb_tuple import Subspace, strinc
+
+__all__ = [
+    "Cluster",
+    "Database",
+    "FDBError",
+    "FDBRange",
+    "Faults",
+    "Future",
+    "Key",
+    "KeySelector",
+    "KeyValue",
+    "SkewedClock",
+    "Stats",
+    "StreamingMode",
+    "Subspace",
+    "Transaction",
+    "TransactionRead",
+    "Value",
+    "open",
+    "predicates",
+    "strinc",
+    "transactional",
+]

@@ -1,0 +1,237 @@
+"""FoundationDB's tuple layer: tuples as keys that sort as the tuples do.
+
+The official binding has one, but it packs a versionstamp only with its C library loaded, and has no
+types. This has what keys of a queue are made of, in the same encoding to the byte: None, bytes,
+str, int, tuples of these, and versionstamps. Tuples sort by the type of an element first, in that
+order (versionstamps last), then by its value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import total_ordering
+from typing import Any, Union
+
+_NULL = 0x00
+_BYTES = 0x01
+_STRING = 0x02
+_NESTED = 0x05
+_NEGATIVE_BIG = 0x0B
+_ZERO = 0x14
+_POSITIVE_BIG = 0x1D
+_VERSIONSTAMP = 0x33
+
+_BIG = (1 << 64) - 1  # from here on, a number says how long it is
+_STAMP_BYTES = 10
+_INCOMPLETE = b"\xff" * _STAMP_BYTES
+
+Element = Union[None, bytes, str, int, "Versionstamp", "tuple[Element, ...]"]
+
+
+@total_ordering
+@dataclass(frozen=True)
+class Versionstamp:
+    """When something was committed. Incomplete, without `tr_version`, it is filled in by the
+    commit; the user version tells apart the stamps of one transaction."""
+
+    tr_version: bytes | None = None
+    user_version: int = 0
+
+    def __post_init__(self) -> None:
+        if self.tr_version is not None and len(self.tr_version) != _STAMP_BYTES:
+            raise ValueError(f"a versionstamp has {_STAMP_BYTES} bytes, not {self.tr_version!r}")
+        if not 0 <= self.user_version <= 0xFFFF:
+            raise ValueError(f"a user version has two bytes: {self.user_version} is out of range")
+
+    def is_complete(self) -> bool:
+        return self.tr_version is not None
+
+    def completed(self, tr_version: bytes) -> Versionstamp:
+        """The same with the bytes that `get_versionstamp` told."""
+        if self.is_complete():
+            raise ValueError("this versionstamp is complete")
+        return Versionstamp(tr_version, self.user_version)
+
+    def to_bytes(self) -> bytes:
+        return (self.tr_version or _INCOMPLETE) + self.user_version.to_bytes(2, "big")
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Versionstamp:
+        stamp = data[:_STAMP_BYTES]
+        user_version = int.from_bytes(data[_STAMP_BYTES : _STAMP_BYTES + 2], "big")
+        return cls(None if stamp == _INCOMPLETE else stamp, user_version)
+
+    def __lt__(self, other: Versionstamp) -> bool:
+        return self.to_bytes() < other.to_bytes()
+
+
+def pack(elements: tuple[Element, ...], prefix: bytes = b"") -> bytes:
+    """The key of a tuple."""
+    out = bytearray(prefix)
+    if _encode(elements, out, nested=False):
+        raise ValueError("a tuple with an incomplete versionstamp: use pack_with_versionstamp")
+    return bytes(out)
+
+
+def pack_with_versionstamp(elements: tuple[Element, ...], prefix: bytes = b"") -> bytes:
+    """The key of a tuple with one incomplete versionstamp, for `set_versionstamped_key`."""
+    out = bytearray(prefix)
+    places = _encode(elements, out, nested=False)
+    if len(places) != 1:
+        raise ValueError(f"one incomplete versionstamp is needed, and there are {len(places)}")
+    return bytes(out) + places[0].to_bytes(4, "little")
+
+
+def _encode(elements: Iterable[Element], out: bytearray, *, nested: bool) -> list[int]:
+    """Append the elements; where incomplete versionstamps came to lie."""
+    places: list[int] = []
+    for element in elements:
+        if isinstance(element, str):
+            out.append(_STRING)
+            out += element.encode().replace(b"\x00", b"\x00\xff") + b"\x00"
+        elif isinstance(element, bytes):
+            out.append(_BYTES)
+            out += element.replace(b"\x00", b"\x00\xff") + b"\x00"
+        elif isinstance(element, int) and not isinstance(element, bool):
+            _encode_int(element, out)
+        elif element is None:
+            out += b"\x00\xff" if nested else b"\x00"
+        elif isinstance(element, Versionstamp):
+            out.append(_VERSIONSTAMP)
+            if not element.is_complete():
+                places.append(len(out))
+            out += element.to_bytes()
+        elif isinstance(element, tuple):
+            out.append(_NESTED)
+            places += _encode(element, out, nested=True)
+            out.append(0)
+        else:
+            raise TypeError(f"a key cannot have a {type(element).__name__} in it: {element!r}")
+    return places
+
+
+def _encode_int(number: int, out: bytearray) -> None:
+    size = (number.bit_length() + 7) // 8
+    if size > 255:
+        raise ValueError("a number in a key has at most 255 bytes")
+    if number < 0:
+        number += (1 << 8 * size) - 1
+        out += bytes([_NEGATIVE_BIG, size ^ 0xFF] if _is_big(number, size) else [_ZERO - size])
+    else:
+        out += bytes([_POSITIVE_BIG, size] if number >= _BIG else [_ZERO + size])
+    out += number.to_bytes(size, "big")
+
+
+def _is_big(shifted: int, size: int) -> bool:
+    """Whether a negative number, already shifted, is below those of eight bytes."""
+    return size > 8 or (size == 8 and shifted == 0)
+
+
+def unpack(key: bytes, prefix_len: int = 0) -> tuple[Any, ...]:
+    """The tuple of a key."""
+    elements: list[Any] = []
+    place = prefix_len
+    while place < len(key):
+        element, place = _decode(key, place)
+        elements.append(element)
+    return tuple(elements)
+
+
+def _decode(key: bytes, place: int) -> tuple[Any, int]:
+    code = key[place]
+    place += 1
+    if code == _NULL:
+        return None, place
+    if code in (_BYTES, _STRING):
+        end = _terminator(key, place)
+        data = key[place:end].replace(b"\x00\xff", b"\x00")
+        return (data if code == _BYTES else data.decode()), end + 1
+    if _ZERO - 8 <= code <= _ZERO + 8:
+        end = place + abs(code - _ZERO)
+        number = int.from_bytes(key[place:end], "big")
+        return number - ((1 << 8 * (end - place)) - 1 if code < _ZERO else 0), end
+    if code == _POSITIVE_BIG:
+        end = place + 1 + key[place]
+        return int.from_bytes(key[place + 1 : end], "big"), end
+    if code == _NEGATIVE_BIG:
+        size = key[place] ^ 0xFF
+        end = place + 1 + size
+        return int.from_bytes(key[place + 1 : end], "big") - ((1 << 8 * size) - 1), end
+    if code == _VERSIONSTAMP:
+        end = place + _STAMP_BYTES + 2
+        return Versionstamp.from_bytes(key[place:end]), end
+    if code == _NESTED:
+        return _decode_nested(key, place)
+    raise ValueError(f"a key has an element of the unknown type {code:#04x}: {key!r}")
+
+
+def _decode_nested(key: bytes, place: int) -> tuple[tuple[Any, ...], int]:
+    elements: list[Any] = []
+    while place < len(key):
+        if key[place] != _NULL:
+            element, place = _decode(key, place)
+            elements.append(element)
+        elif key[place + 1 : place + 2] == b"\xff":
+            elements.append(None)
+            place += 2
+        else:
+            return tuple(elements), place + 1
+    raise ValueError(f"a key ends inside a tuple: {key!r}")
+
+
+def _terminator(key: bytes, place: int) -> int:
+    """Where a string ends: at a zero that no 0xff follows."""
+    while True:
+        place = key.find(b"\x00", place)
+        if place < 0:
+            raise ValueError(f"a key ends inside a string: {key!r}")
+        if key[place + 1 : place + 2] != b"\xff":
+            return place
+        place += 2
+
+
+def strinc(key: bytes) -> bytes:
+    """The first key that is after all that begin with these bytes."""
+    key = key.rstrip(b"\xff")
+    if not key:
+        raise ValueError("Key must contain at least one byte not equal to 0xFF.")
+    return key[:-1] + bytes([key[-1] + 1])
+
+
+class Subspace:
+    """The keys of all tuples that begin with one."""
+
+    def __init__(self, prefix_tuple: tuple[Element, ...] = (), raw_prefix: bytes = b"") -> None:
+        self.raw_prefix = pack(prefix_tuple, raw_prefix)
+
+    def __repr__(self) -> str:
+        return f"Subspace(raw_prefix={self.raw_prefix!r})"
+
+    def __getitem__(self, name: Element) -> Subspace:
+        return Subspace((name,), self.raw_prefix)
+
+    def key(self) -> bytes:
+        return self.raw_prefix
+
+    def pack(self, elements: tuple[Element, ...] = ()) -> bytes:
+        return pack(elements, self.raw_prefix)
+
+    def pack_with_versionstamp(self, elements: tuple[Element, ...]) -> bytes:
+        return pack_with_versionstamp(elements, self.raw_prefix)
+
+    def unpack(self, key: bytes) -> tuple[Any, ...]:
+        if not self.contains(key):
+            raise ValueError(f"{key!r} is not in {self!r}")
+        return unpack(key, len(self.raw_prefix))
+
+    def range(self, elements: tuple[Element, ...] = ()) -> slice:
+        """From before the first to after the last key of longer tuples: `tr[subspace.range()]`"""
+        prefix = self.pack(elements)
+        return slice(prefix + b"\x00", prefix + b"\xff")
+
+    def contains(self, key: bytes) -> bool:
+        return key.startswith(self.raw_prefix)
+
+    def as_foundationdb_key(self) -> bytes:
+        return self.raw_prefix

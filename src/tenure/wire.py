@@ -1,0 +1,72 @@
+"""Operations, queries and their answers as JSON, for stores and wires.
+
+Everything but errors is a struct with a tag and writes itself. An error is written as its code and
+what it carries, and read back as the class that has the code.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from tenure import errors, ops
+from tenure.errors import StoreError, TenureError
+from tenure.ops import Answer
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
+    """An error as data."""
+
+    code: str
+    message: str
+    carries: dict[str, Any] = {}
+
+
+@cache
+def _by_code() -> dict[str, type[TenureError]]:
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    return {kind.code: kind for kind in kinds if issubclass(kind, TenureError)}
+
+
+def refusal(error: TenureError) -> Refused:
+    """An error, as it is written."""
+    return Refused(error.code, error.message, vars(error))
+
+
+def error_of(refused: Refused) -> TenureError:
+    """The error that was written; of a code that is not known, a StoreError."""
+    kind = _by_code().get(refused.code, StoreError)
+    error = kind.__new__(kind, refused.message)
+    error.args = (refused.message,)
+    error.__dict__.update(refused.carries)
+    return error
+
+
+def _encode_special(value: Any) -> Any:
+    if isinstance(value, TenureError):
+        return refusal(value)
+    raise NotImplementedError(f"a {type(value).__qualname__} has no place in an answer")
+
+
+encode = msgspec.json.Encoder(enc_hook=_encode_special).encode
+
+_Answer = (
+    ops.Ok
+    | ops.Enqueued
+    | ops.Leased
+    | ops.Moved
+    | ops.Changed
+    | ops.Slots
+    | ops.Fired
+    | ops.Maintained
+    | ops.Corrected
+    | Refused
+)
+_decode_answers = msgspec.json.Decoder(list[_Answer]).decode
+
+
+def decode_answers(text: bytes | str) -> list[Answer]:
+    """Answers that `encode` wrote."""
+    return [error_of(one) if isinstance(one, Refused) else one for one in _decode_answers(text)]

@@ -1,0 +1,97 @@
+"""Operations under a key happen once, however often they are asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from tenure import Duplicate, LeaseLost, Queue, State, ops
+from tenure.job import NULL, JobSpec
+from tenure.testing import ManualClock
+from tests.conformance.conftest import Apply, OpenQueue
+from tests.conformance.moves import take
+from tests.conformance.state import nothing_changes
+
+
+def enqueue(*ids: str) -> ops.Enqueue:
+    return ops.Enqueue(tuple(JobSpec(id, "q", NULL) for id in ids))
+
+
+def answers(apply: Apply, key: str, *batch: object) -> list[ops.Answer]:
+    (answer,) = apply(ops.Once(key, batch))  # type: ignore[arg-type]
+    assert isinstance(answer, ops.Answers)
+    return answer.answers
+
+
+def test_the_first_time_the_operations_are_run_in_order(queue: Queue, apply: Apply) -> None:
+    first, second = answers(apply, "k", enqueue("a", "b"), ops.Claim(("q",), "w", 1000, 1))
+    assert isinstance(first, ops.Enqueued)
+    assert first.ids == ["a", "b"]
+    assert isinstance(second, ops.Leased)
+    assert [job.id for job in second.jobs] == ["a"]
+
+
+def test_the_second_time_the_answer_is_the_same_and_nothing_happens(
+    queue: Queue, apply: Apply, clock: ManualClock
+) -> None:
+    batch = (
+        enqueue("a", "b"),
+        enqueue("b"),
+        ops.Claim(("q",), "w", 1000, 1),
+        ops.Extend("b", 99, 1000),
+        ops.SetLimit("q", concurrency=5),
+        ops.TakeSlot("s", "k", "h", 1000),
+    )
+    first = answers(apply, "k", *batch)
+    clock.advance(5)
+    with nothing_changes(queue):
+        assert answers(apply, "k", *batch) == first
+    assert isinstance(first[1], Duplicate)
+    assert isinstance(first[3], LeaseLost)
+    assert first[1].job_id == "b"
+
+
+def test_an_ack_whose_answer_was_lost_can_be_repeated(queue: Queue, apply: Apply) -> None:
+    queue.enqueue("q", id="a")
+    job = take(queue)
+    ack = ops.Ack(job.id, job.token)
+    assert answers(apply, "k", ack) == [ops.Ok()]
+    assert answers(apply, "k", ack) == [ops.Ok()]
+    assert isinstance(answers(apply, "another", ack)[0], LeaseLost)
+    assert queue.get("a").state is State.DONE
+
+
+def test_keys_of_one_batch_are_told_apart(queue: Queue, apply: Apply) -> None:
+    found = apply(
+        ops.Once("k", (enqueue("a"),)),
+        ops.Once("k", (enqueue("b"),)),
+        ops.Once("l", (enqueue("c"),)),
+    )
+    ids = [one.answers[0].ids for one in found]  # type: ignore[union-attr]
+    assert ids == [["a"], ["a"], ["c"]]
+    assert queue.stats("q").ready == 2
+
+
+def test_nothing_at_all_can_be_done_once(apply: Apply) -> None:
+    assert answers(apply, "k") == []
+
+
+@pytest.mark.usefixtures("needs_durability")
+def test_a_key_outlives_the_handle(open_queue: OpenQueue) -> None:
+    first = open_queue()
+    first._committer.run([ops.Once("k", (enqueue("a"),))])
+    first.close()
+    second = open_queue()
+    second._committer.run([ops.Once("k", (enqueue("b"),))])
+    assert second.stats("q").ready == 1
+
+
+def test_a_key_is_forgotten_in_time(queue: Queue, apply: Apply, clock: ManualClock) -> None:
+    answers(apply, "k", enqueue("a"))
+    clock.advance(ops.ONCE_MS / 1000 - 1)
+    queue.maintain()
+    with nothing_changes(queue):
+        answers(apply, "k", enqueue("b"))
+    clock.advance(1)
+    queue.maintain()
+    answers(apply, "k", enqueue("b"))
+    assert queue.stats("q").ready == 2

@@ -1,0 +1,94 @@
+"""Random operations have the same outcome on two implementations."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tenure.engines import fdb_sim
+from tenure.testing import ManualClock
+from tests.kv import naive
+from tests.kv.histories import Player, Ranks, Step
+from tests.kv.streams import Stream
+
+_LINES = (Path(__file__).parent / "histories.jsonl").read_text().splitlines()
+_SEEDS = 600
+_PARTS = 10
+_SEEDS_ON_A_CLUSTER = 200
+
+
+def _simulated() -> Player:
+    return Player(fdb_sim, fdb_sim.open(clock=ManualClock()))
+
+
+def _difference(steps: Iterator[Step], one: Player, other: Player) -> str | None:
+    """The first step that two implementations answer differently."""
+    ours, theirs = Ranks(), Ranks()
+    for number, step in enumerate(steps):
+        first, second = ours.of(one.play(step)), theirs.of(other.play(step))
+        if first != second:
+            return f"step {number}: {first} and {second}"
+    return None
+
+
+@pytest.mark.parametrize("part", range(_PARTS))
+def test_the_simulation_answers_as_the_naive_model(part: int) -> None:
+    for seed in range(part, _SEEDS, _PARTS):
+        steps = Stream(seed).steps()
+        difference = _difference(steps, _simulated(), Player(naive, naive.Database()))
+        assert difference is None, f"seed {seed}"
+
+
+def test_the_naive_model_answers_as_the_recorded_cluster_did() -> None:
+    for line in _LINES:
+        history = json.loads(line)
+        player, ours, theirs = Player(naive, naive.Database()), Ranks(), Ranks()
+        for step in history["steps"]:
+            assert ours.of(player.play(step)) == theirs.of(step), f"history {history['seed']}"
+
+
+def test_the_streams_meet_conflicts_unreadable_keys_and_versionstamps() -> None:
+    answers: list[Step] = []
+    for seed in range(60):
+        player = _simulated()
+        answers += [player.play(step) for step in Stream(seed).steps()]
+    errors = [answer.get("error") for answer in answers]
+    assert errors.count(1020) > 20
+    assert errors.count(1036) > 20
+    assert sum(bool(answer.get("versionstamp")) for answer in answers) > 60
+
+
+def test_the_same_seed_makes_the_same_stream() -> None:
+    assert list(Stream(5).steps()) == list(Stream(5).steps())
+    assert list(Stream(5).steps()) != list(Stream(6).steps())
+
+
+@pytest.fixture
+def real() -> Iterator[tuple[Any, Any, bytes]]:
+    """A real cluster, the binding, and a prefix that is ours; what we leave there is removed."""
+    if "FDB_CLUSTER_FILE" not in os.environ:
+        pytest.skip("FDB_CLUSTER_FILE does not name a cluster")
+    fdb = pytest.importorskip("fdb", reason="the package `foundationdb` is not installed")
+    try:
+        fdb.api_version(710)
+    except Exception as error:  # the binding raises a plain Exception without its library
+        pytest.skip(f"the client library libfdb_c is not installed: {error}")
+    db = fdb.open(os.environ["FDB_CLUSTER_FILE"])
+    prefix = b"tenure-tests/" + uuid.uuid4().hex.encode() + b"/"
+    yield fdb, db, prefix
+    db.clear_range_startswith(prefix)
+
+
+def test_the_simulation_answers_as_a_real_cluster(real: tuple[Any, Any, bytes]) -> None:
+    fdb, db, prefix = real
+    for seed in range(_SEEDS_ON_A_CLUSTER):
+        db.clear_range_startswith(prefix)
+        player = Player(fdb, db, prefix)
+        difference = _difference(Stream(seed).steps(), _simulated(), player)
+        assert difference is None, f"seed {seed}"

@@ -1,0 +1,145 @@
+"""Schedules and workers, from the command line."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tenure import NewJob, State
+from tests.unit.cli.terminal import Terminal
+
+
+def test_there_may_be_no_schedules(cli: Terminal) -> None:
+    assert cli.text("schedules") == "There are no schedules.\n"
+    assert cli.json("schedules") == []
+
+
+def test_a_schedule_is_put_listed_fired_and_dropped(cli: Terminal) -> None:
+    put = ["schedules", "put", "nightly", "0 3 * * *", "reports", '{"all": true}']
+    options = ["--tz", "Europe/Copenhagen", "--catch-up", "none", "--kind", "report"]
+    assert cli.text(*put, *options).startswith("Schedule nightly fires in ")
+    (listed,) = cli.json("schedules")
+    assert (listed["name"], listed["cron"], listed["catch_up"]) == ("nightly", "0 3 * * *", "none")
+    assert listed["job"]["payload"] == {"all": True}
+    assert "nightly  0 3 * * *  Europe/Copenhagen" in cli.text("schedules")
+    fired = cli.json("schedules", "fire", "nightly")
+    with cli.open() as store:
+        job = store.get(fired["id"])
+        assert (job.queue, job.kind, job.payload) == ("reports", "report", {"all": True})
+        assert store.schedules()[0].last_at is None
+    assert cli.text("schedules", "drop", "nightly") == "Schedule nightly is gone.\n"
+    assert cli.json("schedules") == []
+
+
+@pytest.mark.parametrize("command", ["drop", "fire"])
+def test_an_unknown_schedule_is_an_error(cli: Terminal, command: str) -> None:
+    assert "no schedule 'x'" in cli.error("schedules", command, "x")
+
+
+def test_a_wrong_expression_is_an_error_that_says_where(cli: Terminal) -> None:
+    assert cli.error("schedules", "put", "x", "* * *", "q").startswith("cron: ")
+    assert cli.error("schedules", "put", "x", "* * * * *", "q", "--tz", "X").startswith("tz: ")
+    assert cli.json("schedules") == []
+
+
+def test_a_schedule_that_is_late_is_seen(cli: Terminal) -> None:
+    with cli.open() as store:
+        store.put_schedule("a", "* * * * *", NewJob(queue="q"))
+    cli.clock.advance(3600)
+    assert "1h ago" in cli.text("schedules") or "59m ago" in cli.text("schedules")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "tasks.py").write_text(
+        textwrap.dedent(
+            """
+            import tenure
+            app = tenure.Tenure("sqlite:///jobs.db")
+            other = 5
+
+            @app.task
+            def work(n: int) -> int:
+                return n
+
+            @app.cron("* * * * *")
+            def tick() -> None: ...
+            """
+        )
+    )
+    (tmp_path / "broken.py").write_text("import nothing_of_this_name\n")
+    return tmp_path
+
+
+def tenure(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tenure", *args],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_a_burst_of_work_says_how_much_it_was(cli: Terminal, folder: Path) -> None:
+    with cli.open() as store:
+        for n in range(3):
+            store.enqueue("default", {"n": n}, kind="work")
+    done = tenure(folder, "worker", "tasks:app", "--burst", "--json")
+    assert (done.returncode, done.stdout.count("\n")) == (0, 1)
+    assert '"handled":3' in done.stdout
+    with cli.open() as store:
+        assert store.stats().done == 3
+        assert [one.name for one in store.schedules()] == ["tick"]
+
+
+def test_the_command_line_says_where_the_jobs_are(folder: Path) -> None:
+    terminal = Terminal(folder)
+    terminal.url = f"sqlite:///{folder}/other.db"
+    with terminal.open() as store:
+        job = store.enqueue("default", {"n": 1}, kind="work")
+    tenure(folder, "--url", terminal.url, "worker", "tasks", "--burst")
+    with terminal.open() as store:
+        assert store.get(job.id).state is State.DONE
+
+
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        ("nowhere:app", "there is no module 'nowhere'"),
+        ("tasks:nothing", "tasks has no 'nothing'"),
+        ("tasks:other", "is a int, not a Tenure app"),
+        (":app", "is not MODULE:APP"),
+    ],
+)
+def test_an_app_that_is_not_there_is_a_clear_error(folder: Path, target: str, says: str) -> None:
+    done = tenure(folder, "worker", target)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_what_a_module_lacks_is_told_as_python_tells_it(folder: Path) -> None:
+    done = tenure(folder, "worker", "broken:app")
+    assert done.returncode != 0
+    assert "nothing_of_this_name" in done.stderr
+
+
+def test_a_scheduler_puts_the_schedules_of_its_app_and_ends_when_told(folder: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tenure", "scheduler", "tasks:app"],
+        cwd=folder,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    assert "fires 1 schedules" in process.stderr.readline()
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode == 0
