@@ -25,8 +25,7 @@ _CLAIMED = states.plain(State.PENDING, states.Claimed)
 _CHILDREN = "TN001"  # what the server says when a child came that must be told
 _SEQ, _PRIORITY, _TENANT = 0, 2, 17  # of a row of a claim
 
-Result = tuple[list[Answer], set[str]]  # the answers, and the queues in which jobs became ready
-Way = Callable[[Db, str, Any, int | None], Result | None]
+Way = Callable[[Db, str, Any, int | None], list[Answer] | None]
 
 
 def way_of(batch: Sequence[Op]) -> Way | None:
@@ -46,14 +45,11 @@ def _enqueue_fits(batch: Sequence[ops.Enqueue]) -> bool:
     ) and any(op.jobs for op in batch)
 
 
-def _enqueue(db: Db, mark: str, batch: Sequence[ops.Enqueue], given: int | None) -> Result:
+def _enqueue(db: Db, mark: str, batch: Sequence[ops.Enqueue], given: int | None) -> list[Answer]:
     specs = [spec for op in batch for spec in op.jobs]
-    lanes, columns = enqueue.columns_of(specs, [False] * len(specs))
+    columns = enqueue.columns_of(specs, [False] * len(specs))
     now = db.value("enqueue_alone", mark, given, *columns)
-    answers: list[Answer] = [
-        ops.Enqueued([spec.id for spec in op.jobs], [True] * len(op.jobs), now) for op in batch
-    ]
-    return answers, {queue for queue, _, _ in lanes}
+    return [ops.Enqueued([spec.id for spec in op.jobs], [True] * len(op.jobs), now) for op in batch]
 
 
 def _ack_fits(batch: Sequence[ops.Ack]) -> bool:
@@ -61,7 +57,7 @@ def _ack_fits(batch: Sequence[ops.Ack]) -> bool:
     return plain and len({op.id for op in batch}) == len(batch)
 
 
-def _ack(db: Db, mark: str, batch: Sequence[ops.Ack], given: int | None) -> Result | None:
+def _ack(db: Db, mark: str, batch: Sequence[ops.Ack], given: int | None) -> list[Answer] | None:
     order, columns = leases.columns_of(batch)
     try:
         row = db.one("ack", mark, given, *columns)
@@ -81,7 +77,7 @@ def _ack(db: Db, mark: str, batch: Sequence[ops.Ack], given: int | None) -> Resu
         if op.id in codes
         else JobNotFound(op.id)
         for op in batch
-    ], set()
+    ]
 
 
 def _claim_fits(batch: Sequence[ops.Claim]) -> bool:
@@ -91,7 +87,7 @@ def _claim_fits(batch: Sequence[ops.Claim]) -> bool:
     )
 
 
-def _claim(db: Db, mark: str, batch: Sequence[ops.Claim], given: int | None) -> Result | None:
+def _claim(db: Db, mark: str, batch: Sequence[ops.Claim], given: int | None) -> list[Answer] | None:
     (queue,) = batch[0].queues
     rows = db.all(
         "claim_plain", mark, given, queue,
@@ -103,7 +99,7 @@ def _claim(db: Db, mark: str, batch: Sequence[ops.Claim], given: int | None) -> 
         return None
     rows.sort(key=lambda row: (row[_PRIORITY], row[_SEQ]))
     jobs = iter([leased_job(row[:_TENANT], queue, *row[_TENANT:]) for row in rows])
-    return [ops.Leased(list(islice(jobs, op.limit))) for op in batch], set()
+    return [ops.Leased(list(islice(jobs, op.limit))) for op in batch]
 
 
 # What was answered, and not heard ---------------------------------------------------------------

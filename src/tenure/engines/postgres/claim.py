@@ -142,7 +142,7 @@ def _open(
             return {n: book for n, book in books.items() if book.taken or book.beside}, first
         for book in due:
             tx.now = book.now
-            sweep(tx, book.id, book.name, tx.sweep * len(calls))
+            sweep(tx, book.id, tx.sweep * len(calls))
         swept = True
 
 
@@ -314,7 +314,7 @@ def _job(row: tuple[Any, ...], pick: Pick) -> Job:
     return leased_job(row, pick.queue.name, pick.line.name, pick.group)
 
 
-def sweep(tx: Transaction, queue: int, name: str, limit: int) -> tuple[int, int, int]:
+def sweep(tx: Transaction, queue: int, limit: int) -> tuple[int, int, int]:
     """Delays that are over, leases that ran out, jobs that expired: how many of each."""
     tx.forget()
     leases = tx.load_places(tx.db.value("overdue", queue, LEASED, tx.now, limit))
@@ -323,8 +323,7 @@ def sweep(tx: Transaction, queue: int, name: str, limit: int) -> tuple[int, int,
     tx.settle()
     tx.forget()
     due = int(tx.db.value("promote", queue, tx.now, limit))
-    if due:
-        tx.woken.add(name)
+    tx.woken = tx.woken or due > 0
     expired = tx.load_places(tx.db.value("expired", queue, tx.now, limit))
     for row in expired:
         tx.move(row, states.Expired())

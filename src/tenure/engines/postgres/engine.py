@@ -11,9 +11,9 @@ from psycopg.pq import TransactionStatus
 
 from tenure.clock import Clock, SystemClock
 from tenure.engines.postgres import reads, server
-from tenure.engines.postgres.attempt import LOST_RACES, Attempt, notify, run
+from tenure.engines.postgres.attempt import LOST_RACES, Attempt, run
 from tenure.engines.postgres.db import Db, piped
-from tenure.engines.postgres.listen import Callback, Listener
+from tenure.engines.postgres.listen import Listener
 from tenure.engines.postgres.pool import Pool
 from tenure.engines.postgres.server import Connection
 from tenure.errors import InvalidInput, StoreError
@@ -70,7 +70,7 @@ class PostgresEngine:
         deadline = self._deadline()
         races = 0
         while True:
-            attempt = Attempt(new_ids(self._clock.now_ms(), 1)[0])
+            attempt = Attempt(new_ids(self._clock.now_ms(), 1)[0], self._listener.name)
             try:
                 with self._pool.use() as connection:
                     attempt.make(connection, self._sql, batch, self._given, self._settings.sweep)
@@ -134,8 +134,9 @@ class PostgresEngine:
             try:
                 with connection.transaction():
                     db = Db(connection, self._sql)
-                    answers, woken = run(db, batch, self._given, self._settings.sweep)
-                    notify(db, woken)
+                    answers, tells = run(db, batch, self._given, self._settings.sweep)
+                    if tells:
+                        db.send("notify_within")
                     return answers
             except LOST_RACES as error:
                 races += 1
@@ -179,14 +180,12 @@ class PostgresEngine:
         db = Db(connection, self._sql)
         with piped(connection):
             db.send("begin_reading")
-            found = reads.read(db, query, self._given)
+            found = reads.read(db, query, reads.Now(self._given, self._clock.now_ms()))
             db.send("commit")
         return found
 
-    def listen(self, callback: Callback) -> Callable[[], None]:
-        """Call back, from a thread of its own, with the names of queues in which jobs became ready
-        (with none, when that may be any), until what this answers with is called."""
-        return self._listener.add(callback)
+    def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
+        return self._listener.add(wake)
 
     def close(self) -> None:
         self._listener.close()

@@ -128,10 +128,9 @@ class Plan:
             self._wait(specs, seqs, waits)
 
     def _insert(self, specs: list[JobSpec], waits: list[bool]) -> tuple[int, list[int]]:
-        lanes, columns = columns_of(specs, waits)
+        columns = columns_of(specs, waits)
         row = self._tx.db.one("enqueue", self._tx.given, *columns)
         assert row is not None
-        self._tx.woken.update(queue for queue, _, _ in lanes)
         return row[0], row[1]
 
     def _wait(self, specs: list[JobSpec], seqs: list[int], waits: list[bool]) -> None:
@@ -160,10 +159,8 @@ _PLAIN = astuple(JobSpec("", "", msgspec.Raw(b"")))[_COMMON:]
 _lane_of = attrgetter("queue", "tenant", "group")
 
 
-def columns_of(
-    specs: list[JobSpec], waits: list[bool]
-) -> tuple[list[tuple[str, str, str]], list[list[Any]]]:
-    """The lanes that these jobs go to, and all that the server needs to know."""
+def columns_of(specs: list[JobSpec], waits: list[bool]) -> list[list[Any]]:
+    """All that the server needs to know of new jobs."""
     lanes: dict[tuple[str, str, str], int] = {}
     numbers: list[int] = []
     for names, run in groupby(specs, key=_lane_of):
@@ -179,7 +176,7 @@ def columns_of(
             [spec.expires_in_ms for spec in specs],
             waits,
         ]
-    return list(lanes), [
+    return [
         *map(list, zip(*lanes, strict=True)),
         numbers,
         [spec.id for spec in specs],

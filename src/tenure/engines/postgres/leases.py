@@ -101,11 +101,7 @@ def _text(op: ops.Ack) -> str | None:
 
 
 def fail(tx: Transaction, batch: Sequence[ops.Fail]) -> list[Answer]:
-    return _give_back(
-        tx,
-        batch,
-        lambda op: states.Failed(op.message, op.type, op.traceback, op.retry_in_ms, op.fatal),
-    )
+    return _give_back(tx, batch, ops.Fail.event)
 
 
 def release(tx: Transaction, batch: Sequence[ops.Release]) -> list[Answer]:

@@ -120,7 +120,6 @@ def _change_limit(
     old = _limit(tx, op)
     kept = {name: getattr(old, name) for name in keep}
     _put(tx, queue, replace(Limit(op.queue, op.tenant, op.group), **kept))
-    tx.woken.add(op.queue)
     return ops.Ok()
 
 

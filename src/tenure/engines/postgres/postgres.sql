@@ -1080,6 +1080,53 @@ BEGIN
     END LOOP;
 END $$;
 
+-- version: 2
+-- What was answered to operations that are done once.
+CREATE TABLE tenure.once (
+    key text COLLATE "C" PRIMARY KEY,
+    at bigint NOT NULL,
+    answers text -- none while the transaction that has taken the key is under way
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05);
+CREATE INDEX once_at ON tenure.once (at);
+
+-- Takes keys in the order given, waiting for whoever has taken one and not committed yet, and
+-- answers with what those that were used before were answered.
+CREATE FUNCTION tenure.take_keys(given bigint, wanted text[])
+RETURNS TABLE (taken text, told text) LANGUAGE plpgsql SET enable_seqscan = off SET jit = off
+SET lock_timeout = '30s' AS $$
+DECLARE
+    found text[];
+    texts text[];
+BEGIN
+    LOOP
+        INSERT INTO tenure.once (key, at) SELECT w, tenure.moment(given) FROM unnest(wanted) w
+        ON CONFLICT DO NOTHING;
+        SELECT array_agg(o.key), array_agg(o.answers) INTO found, texts
+        FROM tenure.once o WHERE o.key = ANY (wanted);
+        -- One that was used long ago may have been forgotten just now.
+        EXIT WHEN cardinality(found) = cardinality(wanted);
+    END LOOP;
+    RETURN QUERY SELECT * FROM unnest(found, texts);
+END $$;
+
+-- When the first of the delayed jobs of these queues is due, or the first of their leases ends,
+-- and what time it is. Of leases that ran out long ago, see is_due.
+CREATE FUNCTION tenure.next_due(given bigint, names text[], OUT due bigint, OUT now_ms bigint)
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
+SET enable_hashjoin = off SET enable_mergejoin = off SET random_page_cost = 1 SET jit = off AS $$
+BEGIN
+    now_ms := tenure.moment(given);
+    SELECT min(x.at) INTO due FROM tenure.queues q CROSS JOIN LATERAL (
+        (SELECT s.at FROM tenure.states s
+            WHERE s.queue = q.id AND s.state = 1 AND s.state <> 2 ORDER BY s.at LIMIT 1)
+        UNION ALL
+        (SELECT s.at FROM tenure.states s
+            WHERE s.queue = q.id AND s.state = 3 AND s.state <> 2
+                AND s.at >= CASE WHEN q.no_lease_before > now_ms THEN 0 ELSE q.no_lease_before END
+            ORDER BY s.at LIMIT 1)) x
+    WHERE q.queue = ANY (names);
+END $$;
+
 -- statements
 
 -- Opening
@@ -1117,7 +1164,9 @@ DELETE FROM tenure.marks WHERE id IN (
     SELECT id FROM tenure.marks WHERE at < clock_timestamp() - interval '1 hour'
     ORDER BY id LIMIT %s FOR UPDATE SKIP LOCKED);
 -- name: notify
-SELECT pg_notify('tenure', %s);
+SELECT set_config('synchronous_commit', 'off', true), pg_notify('tenure', %s);
+-- name: notify_within
+NOTIFY tenure;
 -- name: listen
 LISTEN tenure;
 
@@ -1268,6 +1317,13 @@ INSERT INTO tenure.schedules (name, schedule) VALUES (%s, %s)
 ON CONFLICT (name) DO UPDATE SET schedule = excluded.schedule;
 -- name: drop_schedule
 DELETE FROM tenure.schedules WHERE name = %s RETURNING name;
+-- name: take_keys
+SELECT taken, told FROM tenure.take_keys(%s::bigint, %s::text[]);
+-- name: put_answers
+UPDATE tenure.once SET answers = %s WHERE key = %s;
+-- name: forget_once
+DELETE FROM tenure.once WHERE key IN (
+    SELECT key FROM tenure.once WHERE at <= %s ORDER BY at LIMIT %s FOR UPDATE SKIP LOCKED);
 -- name: all_queues
 SELECT id, queue FROM tenure.queues ORDER BY id;
 -- name: drop_empty
@@ -1336,7 +1392,8 @@ SELECT * FROM (
             sum(n.dead) AS dead, sum(n.cancelled) AS cancelled
         FROM tenure.news n JOIN tenure.lanes l ON l.id = n.lane
         WHERE n.queue = %(queue)s GROUP BY l.tenant) n ON n.tenant = t.id
-    WHERE t.queue = %(queue)s AND (%(after)s::text IS NULL OR t.tenant > %(after)s)) x
+    WHERE t.queue = %(queue)s AND (%(after)s::text IS NULL OR t.tenant > %(after)s)
+        AND (%(tenant)s::text IS NULL OR t.tenant = %(tenant)s)) x
 WHERE waiting + delayed + ready + leased + done + dead + cancelled > 0
 ORDER BY tenant LIMIT %(limit)s;
 -- name: groups
@@ -1360,5 +1417,7 @@ WHERE %(queue)s::text IS NULL OR queue = %(queue)s ORDER BY queue, tenant, grp;
 -- name: slots
 SELECT holder, expires_at FROM tenure.slots
 WHERE scope = %s AND key = %s AND expires_at > tenure.moment(%s::bigint) ORDER BY holder;
+-- name: next_due
+SELECT due, now_ms FROM tenure.next_due(%s::bigint, %s::text[]);
 -- name: schedules
 SELECT schedule FROM tenure.schedules ORDER BY name;

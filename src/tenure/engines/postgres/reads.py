@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -20,17 +20,24 @@ _COUNTS = [field.name for field in msgspec.structs.fields(ops.Counts)]
 _decode_schedule = msgspec.json.Decoder(ops.Schedule).decode
 
 
-def read(db: Db, query: Query, given: int | None) -> Found:
+class Now(NamedTuple):
+    """The time that is given, if the server's does not count, and this machine's."""
+
+    given: int | None
+    here: int
+
+
+def read(db: Db, query: Query, now: Now) -> Found:
     """The answer to a query."""
-    return _QUERIES[type(query)](db, query, given)
+    return _QUERIES[type(query)](db, query, now)
 
 
-def _get_job(db: Db, query: ops.GetJob, given: int | None) -> Found:
+def _get_job(db: Db, query: ops.GetJob, now: Now) -> Found:
     row = db.one("read_job", query.id)
     return JobNotFound(query.id) if row is None else job_of(row)
 
 
-def _list_jobs(db: Db, query: ops.ListJobs, given: int | None) -> Found:
+def _list_jobs(db: Db, query: ops.ListJobs, now: Now) -> Found:
     found = _find(db, query)
     if isinstance(found, TenureError):
         return found
@@ -39,7 +46,7 @@ def _list_jobs(db: Db, query: ops.ListJobs, given: int | None) -> Found:
     return ops.Page([jobs[seq] for _, seq, _ in rows], cursor)
 
 
-def _find_ids(db: Db, query: ops.FindIds, given: int | None) -> Found:
+def _find_ids(db: Db, query: ops.FindIds, now: Now) -> Found:
     found = _find(db, query)
     if isinstance(found, TenureError):
         return found
@@ -82,7 +89,13 @@ def _find(
     return page, f"{end}.{seq}" if by_end else str(seq)
 
 
-def _get_stats(db: Db, query: ops.GetStats, given: int | None) -> Found:
+def _next_due(db: Db, query: ops.NextDue, now: Now) -> Found:
+    """By the clock of this machine, so that whoever waits for it need not know the server's."""
+    ((due, server),) = db.all("next_due", now.given, list(query.queues))
+    return ops.Due(None if due is None else due - server + now.here)
+
+
+def _get_stats(db: Db, query: ops.GetStats, now: Now) -> Found:
     rows = db.named("stats", {"queue": query.queue})
     if query.queue is not None and not rows:
         return QueueNotFound(query.queue)
@@ -101,18 +114,23 @@ def _queue(db: Db, name: str) -> int | None:
     return None if row is None else int(row[0])
 
 
-def _list_tenants(db: Db, query: ops.ListTenants, given: int | None) -> Found:
+def _list_tenants(db: Db, query: ops.ListTenants, now: Now) -> Found:
     queue = _queue(db, query.queue)
     if queue is None:
         return QueueNotFound(query.queue)
-    params = {"queue": queue, "after": query.after, "limit": query.limit}
+    params = {
+        "queue": queue,
+        "after": query.after,
+        "tenant": query.tenant,
+        "limit": query.limit,
+    }
     return [
         ops.TenantStats(queue=query.queue, tenant=tenant, **_counts(counts))
         for tenant, *counts in db.named("tenants", params)
     ]
 
 
-def _list_groups(db: Db, query: ops.ListGroups, given: int | None) -> Found:
+def _list_groups(db: Db, query: ops.ListGroups, now: Now) -> Found:
     queue = _queue(db, query.queue)
     if queue is None:
         return QueueNotFound(query.queue)
@@ -123,25 +141,26 @@ def _list_groups(db: Db, query: ops.ListGroups, given: int | None) -> Found:
     ]
 
 
-def _list_limits(db: Db, query: ops.ListLimits, given: int | None) -> Found:
+def _list_limits(db: Db, query: ops.ListLimits, now: Now) -> Found:
     return [
         ops.Limit(queue, unmark(tenant), unmark(group), *bounds)
         for queue, tenant, group, *bounds in db.named("limits", {"queue": query.queue})
     ]
 
 
-def _list_slots(db: Db, query: ops.ListSlots, given: int | None) -> Found:
-    return [ops.Slot(*row) for row in db.all("slots", query.scope, query.key, given)]
+def _list_slots(db: Db, query: ops.ListSlots, now: Now) -> Found:
+    return [ops.Slot(*row) for row in db.all("slots", query.scope, query.key, now.given)]
 
 
-def _list_schedules(db: Db, query: ops.ListSchedules, given: int | None) -> Found:
+def _list_schedules(db: Db, query: ops.ListSchedules, now: Now) -> Found:
     return [_decode_schedule(text) for (text,) in db.all("schedules")]
 
 
-_QUERIES: dict[type[Query], Callable[[Db, Any, int | None], Found]] = {
+_QUERIES: dict[type[Query], Callable[[Db, Any, Now], Found]] = {
     ops.GetJob: _get_job,
     ops.ListJobs: _list_jobs,
     ops.FindIds: _find_ids,
+    ops.NextDue: _next_due,
     ops.GetStats: _get_stats,
     ops.ListTenants: _list_tenants,
     ops.ListGroups: _list_groups,

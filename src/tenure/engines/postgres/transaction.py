@@ -46,7 +46,8 @@ class Transaction:
         self.given = given
         self.sweep = sweep
         self.now = given or 0  # the server's time is read with what it is needed for
-        self.woken: set[str] = set()  # queues in which jobs became ready
+        self.woken = False  # whether time made jobs ready, or ended them
+        self.once: dict[str, str | None] = {}  # the keys of the batch, with answers if used before
         self._rows: dict[int, Row] = {}
         self._ids: dict[str, Row] = {}
         self._dirty: dict[int, Row] = {}
@@ -115,6 +116,7 @@ class Transaction:
         self.count(row.queue, row.lane, row.code, code)
         if code == READY:
             self.joined(row)
+        self.woken = self.woken or code != LEASED
         if row.code == WAITING:
             self._told += [(parent, row.seq) for parent in row.waits_for]
             row.waits_for = []
@@ -215,7 +217,6 @@ class Transaction:
         news = self.lane(row.queue, row.lane)
         head = (row.priority, row.seq)
         news.head = head if news.head is None else min(head, news.head)
-        self.woken.add(row.queue_name)
 
     # Writing ------------------------------------------------------------------------------------
 

@@ -101,7 +101,7 @@ def _maintain(tx: Transaction, op: ops.Maintain) -> Answer:
     tx.forget()
     tx.read_clock()
     queues = tx.db.all("all_queues")
-    swept = [sweep(tx, number, name, op.limit) for number, name in queues]
+    swept = [sweep(tx, number, op.limit) for number, _ in queues]
     promoted, leases, expired = (sum(kind) for kind in zip((0, 0, 0), *swept, strict=True))
     purged = sum(_purge(tx, number, op) for number, _ in queues)
     tx.forget()
@@ -111,6 +111,7 @@ def _maintain(tx: Transaction, op: ops.Maintain) -> Answer:
         tx.db.send("drop_empty", number, op.limit)
     ended = int(tx.db.value("end_slots", tx.now, op.limit))
     tx.db.send("forget_marks", op.limit)
+    tx.db.send("forget_once", tx.now - ops.ONCE_MS, op.limit)
     return ops.Maintained(promoted, leases, expired, ended, purged)
 
 
