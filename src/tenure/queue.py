@@ -719,9 +719,11 @@ def connect(
     token: str | None = None,
     settings: Settings | None = None,
     clock: Clock | None = None,
+    wrap: Callable[[Engine, Clock], Engine] = lambda engine, clock: engine,
 ) -> Queue:
     """Open a queue by its URL: sqlite:///file.db, memory://, or http://host:port for a service of
-    Tenure, which may ask for a token. Without one, TENURE_URL and TENURE_TOKEN count."""
+    Tenure, which may ask for a token. Without one, TENURE_URL and TENURE_TOKEN count. wrap: what
+    stands between the queue and its engine, for measuring."""
     if settings is None:
         settings = from_environment(os.environ, url=url, token=token)
     else:
@@ -729,7 +731,7 @@ def connect(
         known = {name: value for name, value in given.items() if value is not None}
         settings = checked(replace(settings, **known))
     clock = clock or SystemClock()
-    return Queue(open_engine(settings, clock), settings, clock)
+    return Queue(wrap(open_engine(settings, clock), clock), settings, clock)
 
 
 @functools.cache

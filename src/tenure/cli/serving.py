@@ -8,6 +8,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import click
@@ -18,6 +19,7 @@ from tenure.cli.app import App, json_option, pass_app
 from tenure.cli.params import target
 from tenure.cli.tables import cell, frame, words
 from tenure.errors import InvalidInput
+from tenure.metrics import Metrics, measured
 from tenure.scheduler import Scheduler
 from tenure.server.app import DIALECTS, make_app
 from tenure.server.auth import (
@@ -124,9 +126,10 @@ def serve(
     refuse_strangers(host, known)
     named = [name.strip() for name in dialects.split(",") if name.strip()]
     holder = tasks or Tenure()
-    holder.move_to(app.url)
+    metrics = Metrics()
+    holder.move_to(app.url, wrap=partial(measured, metrics))
     with holder:
-        service = make_app(holder.queue, tokens=known, dialects=named)
+        service = make_app(holder.queue, tokens=known, dialects=named, metrics=metrics)
         asyncio.run(_serve(service, tasks, host, port, certfile, keyfile, mdns))
     app.answer({"served": True}, lambda: words("The service has stopped."))
 

@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 
 from tenure.errors import InvalidInput, TenureError
+from tenure.metrics import Metrics
 from tenure.queue import Queue
 from tenure.server import events, native
-from tenure.server.auth import Tokens
+from tenure.server.auth import Scope, Tokens
 from tenure.server.dialects import d1, evekill, firecrawl, queuey
 from tenure.server.openapi import openapi
 from tenure.server.pages import docs_page
@@ -44,6 +45,13 @@ async def readyz(call: Call) -> Reply:
     return Reply(encode(Health("ok")))
 
 
+async def metrics(call: Call) -> Reply:
+    """What happens here, as Prometheus reads it."""
+    figures: Metrics = call.service.metrics
+    text = figures.text(await call.service.queue.astats())
+    return Reply(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
 async def document(call: Call) -> Any:
     """This description."""
     return openapi(call.service.table.routes, version("tenure"))
@@ -57,9 +65,11 @@ async def docs(call: Call) -> Reply:
 COMMON = [
     Route("GET", "/healthz", healthz, scope=None, answer=Health, tag="health"),
     Route("GET", "/readyz", readyz, scope=None, answer=Health, tag="health"),
+    Route("GET", "/metrics", metrics, scope=Scope.READ, answer=str, media_type="text/plain",
+          tag="health"),
     Route("GET", "/openapi.json", document, scope=None, answer=dict[str, Any], tag="health"),
     Route("GET", "/docs", docs, scope=None, answer=str, media_type="text/html", tag="health"),
-]
+]  # fmt: skip
 
 
 def routes_of(dialects: Iterable[str]) -> list[Route]:
@@ -73,7 +83,11 @@ def routes_of(dialects: Iterable[str]) -> list[Route]:
 
 
 def make_app(
-    queue: Queue, *, tokens: Tokens | None = None, dialects: Iterable[str] = ()
+    queue: Queue,
+    *,
+    tokens: Tokens | None = None,
+    dialects: Iterable[str] = (),
+    metrics: Metrics | None = None,
 ) -> Service:
-    """The ASGI application."""
-    return Service(queue, routes_of(dialects), tokens or Tokens())
+    """The ASGI application. metrics: what the queue was opened with, if it is measured."""
+    return Service(queue, routes_of(dialects), tokens or Tokens(), metrics or Metrics())

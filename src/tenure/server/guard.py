@@ -174,9 +174,11 @@ class Guarded(Queue):
                     self._must_have(queue, self._one_tenant(op.tenant))
                 return replace(op, tenant=self._one_tenant(op.tenant))
             case ops.Ack() | ops.Fail() | ops.Extend() | ops.Release() | ops.Progress():
+                # What it is to enqueue comes first: that must not tell whether the job is there.
+                refused = await self._specs(op.then) if isinstance(op, ops.Ack) else None
                 if await self._of_others([op.id]):
                     return JobNotFound(op.id)
-                return (await self._specs(op.then) if isinstance(op, ops.Ack) else None) or op
+                return refused or op
             case ops.Cancel() | ops.Replay() | ops.Delete():
                 others = await self._of_others(op.ids)
                 return replace(op, ids=tuple(id for id in op.ids if id not in others))
@@ -186,11 +188,10 @@ class Guarded(Queue):
             case ops.PutSchedule():
                 return await self._specs([op.schedule.job]) or await self._free_name(op)
             case ops.DropSchedule() | ops.Fire():
+                refused = await self._specs(op.jobs) if isinstance(op, ops.Fire) else None
                 if op.name in await self._schedules_of_others():
                     return ScheduleNotFound(op.name)
-                if isinstance(op, ops.Fire):
-                    return await self._specs(op.jobs) or op
-                return op
+                return refused or op
             case ops.TakeSlot() | ops.DropSlot() | ops.ReconcileSlots():
                 self._must_have_slot(op.scope, op.key)
                 return op

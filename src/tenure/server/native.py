@@ -101,19 +101,24 @@ class JobsQuery(Body):
     cursor: str | None = None
 
 
-class WhichBody(Body):
+class LiveBody(Body):
     """Jobs by their ids, or by what they have in common."""
 
     ids: Annotated[list[Name], Meta(max_length=MAX_MANY)] | None = None
     queue: Name | None = None
-    state: State | None = None
     tenant: Label | None = None
     group: Label | None = None
     kind: Label | None = None
 
     def of(self) -> dict[str, Any]:
-        named = {"queue": self.queue, "tenant": self.tenant, "group": self.group, "kind": self.kind}
-        return {"jobs": self.ids, "state": self.state, **named}
+        values = _asdict(self)
+        return {"jobs": values.pop("ids"), **values}
+
+
+class WhichBody(LiveBody):
+    """The same, in one state."""
+
+    state: State | None = None
 
 
 class ClaimBody(Body):
@@ -198,6 +203,10 @@ class LimitBody(ScopeBody):
 class NamesQuery(Body):
     limit: Annotated[int, Meta(ge=1, le=10_000)] = 100
     after: Label | None = None
+
+
+class GroupsQuery(NamesQuery):
+    tenant: Label = ""
 
 
 class PurgeBody(Body):
@@ -338,7 +347,7 @@ async def progress_job(call: Call, body: ProgressBody) -> Done:
     return Done()
 
 
-async def cancel_jobs(call: Call, body: WhichBody) -> Count:
+async def cancel_jobs(call: Call, body: LiveBody) -> Count:
     """Cancel jobs by id or by filter."""
     return Count(await call.queue.acancel(**body.of()))
 
@@ -456,6 +465,11 @@ async def list_groups(call: Call, query: NamesQuery) -> list[GroupStats]:
     """The counts of the groups of a queue's tenant, in the order of their names."""
     queue, tenant = call.params["queue"], call.params["tenant"]
     return await call.queue.agroups(queue, tenant=tenant, limit=query.limit, after=query.after)
+
+
+async def list_groups_of(call: Call, query: GroupsQuery) -> list[GroupStats]:
+    """The counts of the groups of a tenant, who may be the one without a name."""
+    return await call.queue.agroups(call.params["queue"], **_asdict(query))
 
 
 async def list_dead(call: Call, query: JobsQuery) -> Page:
@@ -583,7 +597,7 @@ ROUTES = [
     Route("POST", "/v1/jobs", enqueue, scope=P, query=EnqueueQuery, body=JobBody | list[JobBody],
           answer=Job | list[EnqueuedOne], status=201),
     Route("GET", "/v1/jobs", list_jobs, scope=R, query=JobsQuery, answer=Page),
-    Route("POST", "/v1/jobs/cancel", cancel_jobs, scope=P, body=WhichBody, answer=Count),
+    Route("POST", "/v1/jobs/cancel", cancel_jobs, scope=P, body=LiveBody, answer=Count),
     Route("POST", "/v1/jobs/replay", replay_jobs, scope=A, body=WhichBody, answer=Count),
     Route("POST", "/v1/jobs/delete", delete_jobs, scope=A, body=WhichBody, answer=Count),
     Route("GET", "/v1/jobs/{id}", get_job, scope=R, answer=Job),
@@ -613,6 +627,8 @@ ROUTES = [
           answer=list[TenantStats]),
     Route("GET", "/v1/queues/{queue}/tenants/{tenant}/groups", list_groups, scope=R,
           query=NamesQuery, answer=list[GroupStats]),
+    Route("GET", "/v1/queues/{queue}/groups", list_groups_of, scope=R, query=GroupsQuery,
+          answer=list[GroupStats]),
     Route("GET", "/v1/dead", list_dead, scope=R, query=JobsQuery, answer=Page),
     Route("POST", "/v1/dead/replay", replay_dead, scope=A, body=WhichBody, answer=Count),
     Route("POST", "/v1/dead/purge", purge, scope=A, body=PurgeBody, answer=Count),

@@ -44,12 +44,14 @@ class Service:
         queue: Queue,
         routes: Iterable[Route],
         tokens: Tokens,
+        metrics: Any,
         *,
         max_body: int = 32 * 1_048_576,
     ) -> None:
         self.queue = queue
         self.table = Table(routes)
         self.tokens = tokens
+        self.metrics = metrics
         self.max_body = max_body
         self.closing = asyncio.Event()
         self.news = News(queue)

@@ -1,0 +1,1 @@
+"""Dialects: the wires of other queues, each a thin translation to operations."""
