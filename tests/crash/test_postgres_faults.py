@@ -156,3 +156,20 @@ def test_a_server_that_stays_away_is_an_error_after_the_time_given() -> None:
         engine.close()
     finally:
         server.stop()
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_what_is_done_once_under_a_key_outlives_a_cut(
+    behind: tenure.Queue, wire: Wire, cut: Cut
+) -> None:
+    behind.enqueue("q", id="a")
+    once = ops.Once("k", (ops.Claim(("q",), "w", 60_000), ops.SetLimit("q", concurrency=3)))
+    wire.cut = cut
+    (first,) = behind.do([once])
+    assert wire.cuts == 1
+    assert behind.do([once]) == [first]
+    assert isinstance(first, ops.Answers)
+    (leased, _) = first.answers
+    assert isinstance(leased, ops.Leased)
+    assert [job.id for job in leased.jobs] == ["a"]
+    assert behind.get("a").attempts == 1

@@ -104,6 +104,52 @@ def state(engine: PostgresEngine, id: str) -> str:
 # Two at the same time ---------------------------------------------------------------------------
 
 
+def test_of_two_that_send_one_key_at_once_one_is_done_and_both_are_answered_alike(
+    engine: PostgresEngine,
+) -> None:
+    for n in range(40):
+        sent = [ops.Once(f"k{n}", (ops.Enqueue((spec(f"{n}{side}"),)),)) for side in "abcd"]
+        found = at_once(*[partial(apply, engine, op) for op in sent])
+        assert found[1:] == found[:1] * 3
+        (answers,) = found[0]
+        assert [answer.ids for answer in answers.answers] in [[[f"{n}{side}"]] for side in "abcd"]
+    assert len(claimed(engine, 100)) == 40
+
+
+def test_the_second_with_a_key_waits_for_the_first(engine: PostgresEngine) -> None:
+    """Whatever becomes of it."""
+    once = [ops.Once("k", (ops.Enqueue((spec("a"),)),))]
+    for commits in (False, True):
+        with psycopg.connect(postgres.shared_url()) as connection:
+            first = engine.apply_within(connection, once)
+            second = start(engine.apply, once)
+            time.sleep(0.2)
+            assert not second.done()
+            if commits:
+                connection.commit()
+            else:
+                connection.rollback()
+        if commits:
+            assert second.result(PATIENCE) == first
+        else:
+            (answers,) = second.result(PATIENCE)
+            assert isinstance(answers, ops.Answers)
+            assert isinstance(answers.answers[0], ops.Enqueued)
+            once = [ops.Once("l", (ops.Enqueue((spec("b"),)),))]
+    assert [job.id for job in claimed(engine, 5)] == ["a", "b"]
+
+
+def test_keys_that_are_sent_in_any_order_keep_nobody_waiting_for_ever(
+    engine: PostgresEngine,
+) -> None:
+    """The store of this test has seen no deadlock in the end."""
+    for n in range(20):
+        sent = [ops.Once(f"{n}{key}", (ops.Enqueue((spec(f"{n}{key}"),)),)) for key in "abcdef"]
+        one, other = at_once(partial(apply, engine, *sent), partial(apply, engine, *sent[::-1]))
+        assert one == other[::-1]
+    assert len(claimed(engine, 500)) == 120
+
+
 def test_two_parents_that_finish_at_once_wake_their_child(engine: PostgresEngine) -> None:
     for n in range(40):
         parents = (f"{n}a", f"{n}b")

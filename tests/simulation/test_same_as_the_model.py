@@ -120,8 +120,9 @@ class SameAsTheModel(RuleBasedStateMachine):
         answers = self.engine.apply(batch)
         assert answers == expected
         for answer in answers:
-            if isinstance(answer, ops.Leased):
-                self.leases += [Lease(job.id, job.token) for job in answer.jobs]
+            for one in answer.answers if isinstance(answer, ops.Answers) else [answer]:
+                if isinstance(one, ops.Leased):
+                    self.leases += [Lease(job.id, job.token) for job in one.jobs]
 
     def lease(self, n: int) -> Lease:
         return self.leases[-1 - n % len(self.leases)]
@@ -139,6 +140,7 @@ class SameAsTheModel(RuleBasedStateMachine):
         ]
         for queue in QUEUES:
             queries += [ops.ListTenants(queue), ops.NextDue((queue, "none"))]
+            queries.append(ops.ListTenants(queue, tenant="acme"))
             queries += [ops.ListGroups(queue, tenant) for tenant in TENANTS]
         for query in queries:
             assert self.engine.read(query) == self.model.read(query)
@@ -286,6 +288,36 @@ class SameAsTheModel(RuleBasedStateMachine):
     @rule(keep_ms=st.sampled_from([None, 0, 5000]), hold=hold)
     def maintain(self, keep_ms: int | None, hold: bool) -> None:
         self.do(ops.Maintain(self.sweep, keep_ms, keep_ms, keep_ms), hold=hold)
+
+    @rule(
+        key=st.sampled_from(["k", "l", "m", "n"]),
+        again=st.booleans(),
+        jobs=st.lists(specs, max_size=2).map(tuple),
+        queue=queues,
+        lease_ms=spans,
+        n=leases_of,
+        end=st.sampled_from([ops.Ack, ops.Fail, ops.Release]),
+        hold=hold,
+    )
+    def once(
+        self,
+        key: str,
+        again: bool,
+        jobs: tuple[JobSpec, ...],
+        queue: str,
+        lease_ms: int,
+        n: int,
+        end: type[ops.Ack | ops.Fail | ops.Release],
+        hold: bool,
+    ) -> None:
+        lease = self.lease(n)
+        batch = (
+            ops.Enqueue(jobs),
+            end(lease.id, lease.token),
+            ops.Claim((queue,), "w1", lease_ms, 2),
+        )
+        fresh = key if again else f"{key}-{len(self.leases)}-{n}"
+        self.do(ops.Once(fresh, batch), hold=hold)
 
     @rule(queue=queues, tenant=st.sampled_from([None, "acme"]), hold=hold)
     def reconcile(self, queue: str, tenant: str | None, hold: bool) -> None:

@@ -123,6 +123,20 @@ def test_what_opening_changes_is_nothing_the_second_time(url: str, schema: str) 
     assert version == [(max(statements(schema).schema),)]
 
 
+def test_a_store_of_the_first_version_is_brought_up_to_date(url: str, schema: str) -> None:
+    with tenure.connect(url) as queue:
+        queue.enqueue("q", id="a")
+    with psycopg.connect(postgres.shared_url()) as connection:
+        connection.execute(f"DROP TABLE {schema}.once".encode())
+        for function in ("take_keys", "next_due"):
+            connection.execute(f"DROP FUNCTION {schema}.{function}".encode())
+        connection.execute(f"UPDATE {schema}.about SET version = 1".encode())
+    with tenure.connect(url) as queue:
+        queue.do([ops.Once("k", (ops.Enqueue((JobSpec("b", "q", NULL),)),))])
+        assert queue.next_due("q") is None
+        assert [job.id for job in queue.claim("q", limit=5)] == ["a", "b"]
+
+
 def test_a_turn_is_counted_as_everywhere(queue: tenure.Queue, schema: str) -> None:
     with psycopg.connect(postgres.shared_url()) as connection:
         for weight in (None, 1, 3, 7, ops.MAX_WEIGHT):
@@ -168,6 +182,42 @@ def test_the_servers_clock_counts_unless_another_is_given(queue: tenure.Queue) -
         ((after,),) = connection.execute(query).fetchall()
     assert before <= job.created_at <= (job.started_at or 0) <= after
     assert job.lease_until == (job.started_at or 0) + 10_000
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_what_is_due_is_said_by_the_clock_of_this_machine(
+    queue: tenure.Queue, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    right = SystemClock.now_ms
+    monkeypatch.setattr(SystemClock, "now_ms", lambda self: right(self) + hours * 3_600_000)
+    before = queue.clock.now_ms()
+    queue.enqueue("q", delay=60)
+    due = queue.next_due("q")
+    assert due is not None
+    assert before + 60_000 - 5 <= due <= queue.clock.now_ms() + 60_000 + 5
+
+
+def test_what_is_due_is_found_without_reading_every_job(queue: tenure.Queue, schema: str) -> None:
+    """Neither those that are delayed for longer, nor those that are done."""
+    queue.enqueue_many([NewJob(queue="q", delay=1000 + n) for n in range(3000)])
+    queue.enqueue_many([NewJob(queue="q") for _ in range(1000)])
+    queue.ack_many(queue.claim("q", limit=1000, lease=900))
+    with psycopg.connect(postgres.shared_url(), autocommit=True) as connection:
+        connection.execute(f"VACUUM ANALYZE {schema}.states".encode())
+        reads = []
+        for _ in range(2):
+            connection.execute("SELECT pg_stat_force_next_flush(), pg_stat_clear_snapshot()")
+            ((sums, *_),) = connection.execute(
+                "SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) FROM pg_stat_all_tables"
+                " WHERE schemaname = %s AND relname = 'states'",
+                (schema,),
+            ).fetchall()
+            reads.append(int(sums))
+            connection.execute(
+                f"SELECT * FROM {schema}.next_due(NULL, '{{q,r}}')".encode()
+            ).fetchall()
+    assert queue.next_due("q") is not None
+    assert reads[1] - reads[0] <= 10
 
 
 # The caller's own transaction -------------------------------------------------------------------
