@@ -124,9 +124,13 @@ class Server:
         """End it at once, as a power failure of its host would: nothing is written any more."""
         self._end(signal.SIGQUIT)  # "immediate": the backends are told to die without a word
 
+    def shut_down(self) -> None:
+        """End it in good order, whoever is connected."""
+        self._end(signal.SIGINT)  # "fast"
+
     def stop(self) -> None:
-        """End it in good order, whoever is connected, and remove all it has."""
-        self._end(signal.SIGINT)
+        """The same, and remove all it has."""
+        self.shut_down()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

@@ -66,8 +66,8 @@ def spec(id: str, queue: str = "q", **fields: object) -> JobSpec:
     return JobSpec(id, queue, NULL, **fields)  # type: ignore[arg-type]
 
 
-def enqueue(engine: PostgresEngine, *ids: str, **fields: object) -> None:
-    engine.apply([ops.Enqueue(tuple(spec(id, **fields) for id in ids))])
+def enqueue(engine: PostgresEngine, *ids: str, delay_ms: int = 0) -> None:
+    engine.apply([ops.Enqueue(tuple(spec(id, delay_ms=delay_ms) for id in ids))])
 
 
 def token(engine: PostgresEngine) -> int:
