@@ -37,7 +37,7 @@ from tenure.arguments import (
 )
 from tenure.changes import Changes
 from tenure.clock import Clock, SystemClock
-from tenure.committer import Committer
+from tenure.committer import Committer, Standing
 from tenure.cron import CatchUp, due_tick, next_tick
 from tenure.engines import Engine, open_engine
 from tenure.errors import Closed, Duplicate, InvalidInput, JobNotFound, TenureError
@@ -144,6 +144,17 @@ class Queue:
         if isinstance(wanted, Within):
             return self._engine.apply_within(*wanted)  # the caller's connection, its thread
         return await self._committer.arun(wanted)
+
+    def stand(self, claim: ops.Claim) -> Standing:
+        """Leave a claim that is run together with the next enqueue in this process that it may be
+        for; `withdraw` it. For workers, in a loop."""
+        self._check_open()
+        return self._committer.stand(claim, self.clock.monotonic)
+
+    async def withdraw(self, standing: Standing) -> list[Job]:
+        """End a standing claim; answers with the jobs that it just found."""
+        answers = await self._committer.withdraw(standing)
+        return [job for answer in answers for job in _good(answer, ops.Leased).jobs]
 
     def _check_open(self) -> None:
         if self._closed:

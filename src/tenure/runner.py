@@ -339,8 +339,8 @@ class Runner:
                     await self._exchange(post, room)
                 elif self._is_over(post):
                     break
-                elif not await post.changed.wait(await self._idle_seconds(post)):
-                    post.look = True
+                else:
+                    await self._stand_by(post)
         except Exception:
             log.exception("worker %s can no longer work on %s", self.name, ", ".join(post.queues))
             raise
@@ -376,6 +376,28 @@ class Runner:
             log.exception("worker %s could not look ahead", self.name)
             return longest
         return longest if due is None else min(max(due - clock.now_ms(), 1) / 1000, longest)
+
+    async def _stand_by(self, post: Post) -> None:
+        """Wait until something happens. While nothing runs, a claim stands, so that a job that is
+        enqueued in this process is stored and claimed in one commit."""
+        seconds = await self._idle_seconds(post)
+        if self._stopping or post.look or post.runs or self._left is not None:
+            if not await post.changed.wait(seconds):
+                post.look = True
+            return
+        room = post.room
+        claim = ops.Claim(post.next_order(), self.name, self._lease_ms, room)
+        standing = self.queue.stand(claim)
+        standing.on_answer(post.changed.set)
+        try:
+            if not await post.changed.wait(seconds):
+                post.look = True
+        except BaseException:
+            found = await self.queue.withdraw(standing)
+            post.to_tell += [ops.Release(job.id, job.token) for job in found]
+            raise
+        if found := await self.queue.withdraw(standing):
+            self._begin(post, found, room, standing.taken_at)
 
     async def _exchange(self, post: Post, room: int) -> None:
         if room and self._keeper.overslept:

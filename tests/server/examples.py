@@ -180,6 +180,7 @@ EXAMPLES: dict[str, list[Example]] = {
     "POST /v1/fail": [Example("/v1/fail", {"jobs": [LEASE]})],
     "POST /v1/extend": [Example("/v1/extend", {"jobs": [LEASE]})],
     "POST /v1/release": [Example("/v1/release", {"jobs": [LEASE]})],
+    "GET /metrics": [Example("/metrics")],
     "GET /v1/queues": [Example("/v1/queues")],
     "GET /v1/queues/{queue}": [Example("/v1/queues/QUEUE")],
     "POST /v1/queues/{queue}/pause": [Example("/v1/queues/QUEUE/pause", {"tenant": "TENANT"})],

@@ -258,7 +258,7 @@ def refused_when_bound(bound: Bound, route: Route, example: Example) -> bool:
         return True  # their queues are not the token's
     name = repr(route)
     return (
-        name == "POST /v1/maintain"
+        name in ("POST /v1/maintain", "GET /metrics")
         or name.startswith(("POST /cleanup", "POST /reconcile/crawl"))
         or "/active/crawl/" in name
         or name == "POST /jobs/create"  # makes jobs of no tenant

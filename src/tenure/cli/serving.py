@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
-import logging
 import os
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -19,9 +15,6 @@ from tenure.cli.app import App, json_option, pass_app
 from tenure.cli.params import target
 from tenure.cli.tables import cell, frame, words
 from tenure.errors import InvalidInput
-from tenure.metrics import Metrics, measured
-from tenure.scheduler import Scheduler
-from tenure.server.app import DIALECTS, make_app
 from tenure.server.auth import (
     Scope,
     Token,
@@ -31,13 +24,9 @@ from tenure.server.auth import (
     revoke_token,
     tokens_of,
 )
-from tenure.server.logs import log_as
-from tenure.server.service import Service
-
-log = logging.getLogger("tenure.service")
+from tenure.server.dialects import NAMES
 
 TOKENS = "tenure-tokens.json"
-GRACE_SECONDS = 30
 
 
 @click.command()
@@ -65,7 +54,7 @@ GRACE_SECONDS = 30
 @click.option(
     "--dialects",
     envvar="TENURE_DIALECTS",
-    default=",".join(DIALECTS),
+    default=",".join(NAMES),
     show_default=True,
     help="Which other APIs are served beside the native one.",
 )
@@ -121,16 +110,27 @@ def serve(
     Example:
       tenure serve --port 3100 --tokens tenure-tokens.json
     """
+    # To import what serves takes longer than most commands run.
+    from tenure.server.hosting import host_until_told, log_as
+
     log_as(log_format)
     known = tokens_of(tokens, os.environ)
     refuse_strangers(host, known)
     named = [name.strip() for name in dialects.split(",") if name.strip()]
     holder = tasks or Tenure()
-    metrics = Metrics()
-    holder.move_to(app.url, wrap=partial(measured, metrics))
+    holder.move_to(app.url)
     with holder:
-        service = make_app(holder.queue, tokens=known, dialects=named, metrics=metrics)
-        asyncio.run(_serve(service, tasks, host, port, certfile, keyfile, mdns))
+        host_until_told(
+            holder,
+            known,
+            named,
+            works=tasks is not None,
+            host=host,
+            port=port,
+            certfile=certfile,
+            keyfile=keyfile,
+            mdns=mdns,
+        )
     app.answer({"served": True}, lambda: words("The service has stopped."))
 
 
@@ -153,56 +153,6 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-async def _serve(
-    service: Service,
-    tasks: Tenure | None,
-    host: str,
-    port: int,
-    certfile: str | None,
-    keyfile: str | None,
-    mdns: bool,
-) -> None:
-    import uvicorn
-
-    config = uvicorn.Config(
-        service,
-        host=host,
-        port=port,
-        interface="asgi3",
-        log_config=None,
-        access_log=False,
-        ssl_certfile=certfile,
-        ssl_keyfile=keyfile,
-        timeout_graceful_shutdown=GRACE_SECONDS,
-        server_header=False,
-    )
-    server = uvicorn.Server(config)
-    async with AsyncExitStack() as stack:
-        await stack.enter_async_context(_looked_after(service, tasks))
-        if mdns:
-            from tenure.server.mdns import announced
-
-            await stack.enter_async_context(announced(port))
-        scheme = "https" if certfile else "http"
-        log.info("serving %s on %s://%s:%s", service.queue.settings.url, scheme, host, port)
-        await server.serve()
-
-
-@asynccontextmanager
-async def _looked_after(service: Service, tasks: Tenure | None) -> AsyncIterator[None]:
-    """Schedules and upkeep, by the workers of an app or alone."""
-    if tasks is not None:
-        async with tasks.lifespan():
-            yield
-        return
-    scheduler = Scheduler(service.queue, f"service-{os.getpid()}")
-    scheduler.start()
-    try:
-        yield
-    finally:
-        await asyncio.to_thread(scheduler.stop)
-
-
 file_option = click.option(
     "--file",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -214,6 +164,7 @@ file_option = click.option(
 
 
 @click.group()
+@json_option
 def token() -> None:
     """Make, list and revoke the tokens of a service.
 

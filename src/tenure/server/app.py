@@ -8,23 +8,20 @@ from typing import Any
 
 import msgspec
 
-from tenure.errors import InvalidInput, TenureError
+from tenure.errors import Forbidden, InvalidInput, TenureError
 from tenure.metrics import Metrics
 from tenure.queue import Queue
 from tenure.server import events, native
 from tenure.server.auth import Scope, Tokens
-from tenure.server.dialects import d1, evekill, firecrawl, queuey
+from tenure.server.dialects import NAMES, d1, evekill, firecrawl, queuey
 from tenure.server.openapi import openapi
 from tenure.server.pages import docs_page
 from tenure.server.route import Call, Reply, Route, encode
 from tenure.server.service import Service
 
-DIALECTS: dict[str, Callable[[], list[Route]]] = {
-    "firecrawl": firecrawl.routes,
-    "d1": d1.routes,
-    "queuey": queuey.routes,
-    "evekill": evekill.routes,
-}
+DIALECTS: dict[str, Callable[[], list[Route]]] = dict(
+    zip(NAMES, (firecrawl.routes, d1.routes, queuey.routes, evekill.routes), strict=True)
+)
 
 
 class Health(msgspec.Struct):
@@ -47,6 +44,8 @@ async def readyz(call: Call) -> Reply:
 
 async def metrics(call: Call) -> Reply:
     """What happens here, as Prometheus reads it."""
+    if call.token.queues is not None or call.token.tenants is not None:
+        raise Forbidden("the figures are of all queues and tenants, and this token is not")
     figures: Metrics = call.service.metrics
     text = figures.text(await call.service.queue.astats())
     return Reply(text, media_type="text/plain; version=0.0.4; charset=utf-8")
