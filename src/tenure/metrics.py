@@ -13,7 +13,6 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from tenure import ops
-from tenure.changes import flat
 from tenure.clock import Clock
 from tenure.engines import Engine
 from tenure.errors import LeaseLost, TenureError
@@ -92,7 +91,7 @@ class Measured:
             for answer in answers
             for one in (answer.answers if isinstance(answer, ops.Answers) else [answer])
         ]
-        for op, answer in zip(flat(batch), given, strict=True):
+        for op, answer in zip(ops.flat(batch), given, strict=True):
             self._note(op, answer)
         return answers
 

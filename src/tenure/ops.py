@@ -7,6 +7,7 @@ answered with a TenureError as a value.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import msgspec
@@ -264,6 +265,18 @@ class Once(Op, frozen=True):
 
 
 ONCE_MS = 15 * 60_000  # by then, whoever asked has the answer or has given up
+
+# Those after which there is nothing for others to look at.
+QUIET = (Claim, Extend, Progress, TakeSlot, DropSlot)
+
+
+def flat(batch: Sequence[Op]) -> Iterator[Op]:
+    """The operations of a batch, also those that are to be done once."""
+    for op in batch:
+        if isinstance(op, Once):
+            yield from op.ops
+        else:
+            yield op
 
 
 # Answers ----------------------------------------------------------------------------------------

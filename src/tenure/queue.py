@@ -387,7 +387,7 @@ class Queue:
 
     def _next_due(self, queues: str | Sequence[str]) -> Steps[int | None]:
         """When the next delayed job of the queues is due or a lease of theirs ends, in
-        milliseconds since 1970; it may have passed."""
+        milliseconds since 1970 by this machine's clock; it may have passed."""
         names = tuple(check_name("queue", name) for name in several("queues", queues))
         return _good((yield ops.NextDue(names)), ops.Due).at
 
@@ -732,9 +732,9 @@ def connect(
     clock: Clock | None = None,
     wrap: Callable[[Engine, Clock], Engine] = lambda engine, clock: engine,
 ) -> Queue:
-    """Open a queue by its URL: sqlite:///file.db, memory://, or http://host:port for a service of
-    Tenure, which may ask for a token. Without one, TENURE_URL and TENURE_TOKEN count. wrap: what
-    stands between the queue and its engine, for measuring."""
+    """Open a queue by its URL: sqlite:///file.db, memory://, postgresql://host/database, or
+    http://host:port for a service of Tenure, which may ask for a token. Without one, TENURE_URL and
+    TENURE_TOKEN count. wrap: what stands between the queue and its engine, for measuring."""
     if settings is None:
         settings = from_environment(os.environ, url=url, token=token)
     else:

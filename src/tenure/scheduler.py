@@ -74,15 +74,18 @@ class Scheduler:
                 times.append(schedule.next_at)
                 continue
             try:
-                if self._queue.fire(schedule):
-                    log.info("schedule %s has fired", schedule.name)
+                fired = self._queue.fire(schedule)
             except (Busy, Closed, StoreError):
                 raise
             except TenureError as error:  # the others shall not suffer for it
                 log.warning("schedule %s cannot fire: %s", schedule.name, error)
                 times.append(now + RETRY_MS)
             else:
-                times.append(0)  # look again: it has a new time now, which may have passed as well
+                # It has a new time now, which may have passed as well, if it was we who fired.
+                # Else another was first, or it is not yet time by the clock of the store.
+                times.append(0 if fired else now + RETRY_MS)
+                if fired:
+                    log.info("schedule %s has fired", schedule.name)
         return min(times, default=None)
 
 

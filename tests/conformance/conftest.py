@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import psycopg
 import pytest
 
 import tenure
 from tenure import Closed, Queue, Settings
 from tenure.ops import Answer, Op
 from tenure.testing import ManualClock
+from tests import audit_postgres, postgres
 from tests.audit import audit
 from tests.conformance.state import wrong_counts
 from tests.server import host
@@ -31,6 +33,7 @@ class Backend(NamedTuple):
     strict_turns: bool  # tenants are served exactly in turns, not only on average
     exact_counts: bool  # counters are right before a Reconcile, too
     connect: Callable[[Path], Any] | None  # a caller's own connection, if it can be written through
+    begin: str  # what begins a transaction on it
     audit: Callable[[Path], list[str]]  # looks into the store, past the engine, for what is wrong
     serve: Serve | None = None  # starts what the engine speaks to, and answers with its URL
     drop: Callable[[Path], None] = lambda folder: None  # ends what is not in the folder
@@ -43,6 +46,7 @@ BACKENDS: dict[str, Backend] = {
         strict_turns=True,
         exact_counts=True,
         connect=None,
+        begin="",
         audit=lambda folder: [],
     ),
     "sqlite": Backend(
@@ -51,7 +55,20 @@ BACKENDS: dict[str, Backend] = {
         strict_turns=True,
         exact_counts=True,
         connect=lambda folder: sqlite3.connect(folder / "jobs.db"),
+        begin="BEGIN IMMEDIATE",
         audit=lambda folder: audit(folder / "jobs.db") if (folder / "jobs.db").exists() else [],
+    ),
+    "postgres": Backend(
+        url=postgres.url_of,
+        durable=True,
+        strict_turns=True,
+        exact_counts=True,
+        connect=lambda folder: psycopg.connect(postgres.shared_url()),
+        begin="BEGIN",
+        audit=lambda folder: audit_postgres.audit(
+            postgres.shared_url(), postgres.schema_of(folder)
+        ),
+        drop=postgres.give_back,
     ),
     "remote": Backend(
         url=lambda folder: "",
@@ -59,6 +76,7 @@ BACKENDS: dict[str, Backend] = {
         strict_turns=True,
         exact_counts=True,
         connect=None,
+        begin="",
         audit=lambda folder: audit(folder / "jobs.db") if (folder / "jobs.db").exists() else [],
         serve=host.serve,
         drop=host.close,

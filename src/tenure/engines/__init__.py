@@ -42,9 +42,23 @@ class Engine(Protocol):
         """Give everything back. Nothing is called afterwards."""
 
 
+def _open_postgres(url: str, settings: Settings, clock: Clock) -> Engine:
+    """Whoever does not use PostgreSQL need not have its client."""
+    try:
+        from tenure.engines.postgres.engine import PostgresEngine
+    except ImportError as error:
+        if (error.name or "psycopg").partition(".")[0] != "psycopg":
+            raise
+        raise InvalidInput(
+            "url", f"{url!r} needs psycopg: pip install 'tenure[postgresql]' ({error})"
+        ) from None
+    return PostgresEngine.open(url, settings, clock)
+
+
 ENGINES: dict[str, Callable[[str, Settings, Clock], Engine]] = {
     "memory": MemoryEngine.open,
     "sqlite": SqliteEngine.open,
+    "postgresql": _open_postgres,
     "http": RemoteEngine.open,
     "https": RemoteEngine.open,
 }
