@@ -139,8 +139,8 @@ def serve(
             tenants=tenant_metrics,
             host=host,
             port=port,
-            certfile=certfile,
-            keyfile=keyfile,
+            ssl_certfile=certfile,
+            ssl_keyfile=keyfile,
             mdns=mdns,
         )
     app.answer({"served": True}, lambda: words("The service has stopped."))

@@ -25,6 +25,7 @@ from tenure.server.service import Service
 log = logging.getLogger("tenure.service")
 
 GRACE_SECONDS = 30
+KEEP_ALIVE_SECONDS = 75  # longer than load balancers keep a connection that is not used
 
 
 def host_until_told(
@@ -34,51 +35,44 @@ def host_until_told(
     *,
     works: bool,
     tenants: bool,
+    mdns: bool,
     **options: Any,
 ) -> None:
     """Serve the store of an app until a signal comes. works: run its tasks, too. tenants: have
-    figures of each."""
+    figures of each. The options are uvicorn's."""
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # what it says is said here
     metrics = Metrics(tenants=tenants)
     app.move_to(None, wrap=partial(measured, metrics))
     service = make_app(app.queue, tokens=tokens, dialects=dialects, metrics=metrics)
-    asyncio.run(_serve(service, app if works else None, **options))
-
-
-async def _serve(
-    service: Service,
-    tasks: Tenure | None,
-    host: str,
-    port: int,
-    certfile: str | None,
-    keyfile: str | None,
-    mdns: bool,
-) -> None:
     config = uvicorn.Config(
         service,
-        host=host,
-        port=port,
         interface="asgi3",
         log_config=None,
         access_log=False,
-        ssl_certfile=certfile,
-        ssl_keyfile=keyfile,
-        timeout_graceful_shutdown=GRACE_SECONDS,
+        proxy_headers=False,
         server_header=False,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        **options,
     )
-    server = _Server(config)
-    server.service = service
+    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+        runner.run(_serve(_Server(config, service), app if works else None, mdns=mdns))
+
+
+async def _serve(server: _Server, tasks: Tenure | None, *, mdns: bool) -> None:
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(_looked_after(service, tasks))
+        await stack.enter_async_context(_looked_after(server.service, tasks))
         if mdns:
-            await stack.enter_async_context(announced(port))
+            await stack.enter_async_context(announced(server.config.port))
         await server.serve()
 
 
 class _Server(uvicorn.Server):
     """A server that ends long requests first when it is told to stop."""
 
-    service: Service
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self.service = service
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self.service.closing.set()

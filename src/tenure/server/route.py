@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Literal
 from urllib.parse import parse_qsl, unquote
 
@@ -29,6 +29,20 @@ class Reply(msgspec.Struct):
     headers: dict[str, str] = {}
 
 
+class Headers:
+    """The headers of a request, of which few are looked at."""
+
+    __slots__ = ("_raw",)
+
+    def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
+        self._raw = dict(raw)
+
+    def get(self, name: bytes) -> str | None:
+        """Its value. The name in lower case."""
+        value = self._raw.get(name)
+        return None if value is None else value.decode("latin-1")
+
+
 class Call:
     """One request, as a handler sees it."""
 
@@ -41,7 +55,7 @@ class Call:
         queue: Queue,
         params: Params,
         query: Params,
-        headers: Mapping[str, str],
+        headers: Headers,
     ) -> None:
         self.service = service
         self.token = token
@@ -118,7 +132,7 @@ class Route:
         """The query string, as the handler takes it; raises InvalidInput."""
         assert self.query is not None
         if self.query.__struct_config__.forbid_unknown_fields:
-            known = [field.encode_name for field in msgspec.structs.fields(self.query)]
+            known = self.query.__struct_encode_fields__
             for name in query:
                 if name not in known:
                     raise InvalidInput(name, f"is not a parameter; there are {', '.join(known)}")

@@ -23,6 +23,7 @@ from tenure.server.problems import RETRY_AFTER, BodyTooLarge, NoSuchRoute, TooSl
 from tenure.server.route import (
     ANY,
     Call,
+    Headers,
     Reply,
     Route,
     Table,
@@ -53,12 +54,10 @@ class Request:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.query: bytes = scope["query_string"]
-        self.headers = {
-            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
-        }
-        given = self.headers.get("x-request-id", "")
+        self.headers = Headers(scope["headers"])
+        given = self.headers.get(b"x-request-id") or ""
         self.id = given if _REQUEST_ID.fullmatch(given) else number
-        self.trace = self.headers.get("traceparent", "")
+        self.trace = self.headers.get(b"traceparent") or ""
         if self.trace and not is_trace(self.trace):
             self.trace = ""
         CARRIED.set(self.trace)
@@ -181,7 +180,7 @@ class Service:
         queue: Queue = self.queue
         token = None
         if route.scope is not None:
-            token = self.tokens.who(request.headers.get("authorization"))
+            token = self.tokens.who(request.headers.get(b"authorization"))
             if route.scope != ANY and not token.allows(route.scope):
                 raise Forbidden(f"{route} needs the scope {route.scope.value!r}")
             queue = self._guards.setdefault(token.hash, Guarded(self.queue, token))
@@ -205,8 +204,8 @@ class Service:
             request.job = value.id
         return route.write(value)
 
-    async def _body(self, headers: dict[str, str], receive: Receive) -> bytes:
-        length = headers.get("content-length", "")
+    async def _body(self, headers: Headers, receive: Receive) -> bytes:
+        length = headers.get(b"content-length") or ""
         if length.isdigit() and int(length) > self.max_body:
             raise BodyTooLarge(f"the body is {int(length):,} bytes; at most {self.max_body:,}")
         message = await receive()
