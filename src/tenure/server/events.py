@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from tenure.queue import Queue
 from tenure.server.route import ANY, Call, Route
-from tenure.server.waiting import changes_of
+from tenure.server.waiting import changes_of, while_heard
 
 
 class ChangesQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -60,7 +60,8 @@ class News:
 
 async def changes(call: Call, query: ChangesQuery) -> Version:
     """Wait until something may have changed since a version."""
-    return Version(await call.service.news.newer(query.since, query.wait, call.service.closing))
+    newer = call.service.news.newer(query.since, query.wait, call.service.closing)
+    return Version(await while_heard(call, newer))
 
 
 ROUTES = [

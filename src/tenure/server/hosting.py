@@ -5,25 +5,29 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
-from types import FrameType
+from socket import socket
 from typing import Any
 
 import uvicorn
 
 from tenure.app import Tenure
 from tenure.metrics import Metrics, measured
+from tenure.runner import Runner
 from tenure.scheduler import Scheduler
 from tenure.server.app import make_app
 from tenure.server.auth import Tokens
+from tenure.server.listening import check_certificate, listeners
 from tenure.server.mdns import announced
 from tenure.server.service import Service
+from tenure.stopping import give_back_at_once, see_to_the_end, told_to_stop
 
 log = logging.getLogger("tenure.service")
 
-GRACE_SECONDS = 30
+GRACE_SECONDS = 10  # that requests get to be answered once the service is told to stop
 
 
 def host_until_told(
@@ -33,22 +37,30 @@ def host_until_told(
     metrics = Metrics()
     app.move_to(None, wrap=partial(measured, metrics))
     service = make_app(app.queue, tokens=tokens, dialects=dialects, metrics=metrics)
-    asyncio.run(_serve(service, app if works else None, **options))
+    runner = app.runner() if works else None
+    left = threading.Event()
+    try:
+        asyncio.run(_serve(service, runner, left, **options))
+    finally:
+        left.set()
 
 
 async def _serve(
     service: Service,
-    tasks: Tenure | None,
+    runner: Runner | None,
+    left: threading.Event,
     host: str,
     port: int,
     certfile: str | None,
     keyfile: str | None,
     mdns: bool,
 ) -> None:
+    check_certificate(certfile, keyfile)
+    sockets = listeners(host, port)
+    port = sockets[0].getsockname()[1]
+    scheme = "https" if certfile else "http"
     config = uvicorn.Config(
         service,
-        host=host,
-        port=port,
         interface="asgi3",
         log_config=None,
         access_log=False,
@@ -58,32 +70,67 @@ async def _serve(
         server_header=False,
     )
     server = _Server(config)
-    server.service = service
-    async with AsyncExitStack() as stack:
-        await stack.enter_async_context(_looked_after(service, tasks))
-        if mdns:
-            await stack.enter_async_context(announced(port))
-        scheme = "https" if certfile else "http"
-        log.info("serving %s on %s://%s:%s", service.queue.settings.url, scheme, host, port)
-        await server.serve()
+    server.where = f"{service.queue.settings.url} on {scheme}://{host}:{port}"
+    with _until_told(service, server, runner, left):
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(_looked_after(service, runner))
+            if mdns:
+                await stack.enter_async_context(announced(port))
+            await server.serve(sockets)
 
 
 class _Server(uvicorn.Server):
-    """A server that ends long requests first when it is told to stop."""
+    """A server that says when it serves, and leaves the signals to us."""
 
-    service: Service
+    where = ""
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self.service.closing.set()
-        super().handle_exit(sig, frame)
+    async def startup(self, sockets: list[socket] | None = None) -> None:
+        await super().startup(sockets)
+        log.info("serving %s", self.where)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@contextmanager
+def _until_told(
+    service: Service, server: _Server, runner: Runner | None, left: threading.Event
+) -> Iterator[None]:
+    """Have the first signal stop everything gracefully, and the second one at once."""
+    loop, stopped = asyncio.get_running_loop(), threading.Event()
+
+    def stop() -> None:
+        server.should_exit = True
+        if runner is not None:
+            runner.stop_soon()
+        service.close()
+
+    def gracefully() -> None:
+        log.info("stopping: requests that are being served are answered; once more ends it at once")
+        loop.call_soon_threadsafe(stop)
+        if runner is not None:
+            see_to_the_end(runner, stopped, left, GRACE_SECONDS)
+
+    def at_once() -> None:
+        log.warning("aborting: requests that are being served are not answered")
+        if runner is not None:
+            give_back_at_once(runner)
+
+    with told_to_stop(gracefully, at_once):
+        yield
+        stopped.set()
 
 
 @asynccontextmanager
-async def _looked_after(service: Service, tasks: Tenure | None) -> AsyncIterator[None]:
+async def _looked_after(service: Service, runner: Runner | None) -> AsyncIterator[None]:
     """Schedules and upkeep, by the workers of an app or alone."""
-    if tasks is not None:
-        async with tasks.lifespan():
+    if runner is not None:
+        await runner.start()
+        try:
             yield
+        finally:
+            await runner.stop()
         return
     scheduler = Scheduler(service.queue, f"service-{os.getpid()}")
     scheduler.start()

@@ -32,7 +32,7 @@ class Reply(msgspec.Struct):
 class Call:
     """One request, as a handler sees it."""
 
-    __slots__ = ("headers", "params", "query", "queue", "service", "token")
+    __slots__ = ("headers", "params", "query", "queue", "receive", "service", "token")
 
     def __init__(
         self,
@@ -42,6 +42,7 @@ class Call:
         params: Params,
         query: Params,
         headers: Mapping[str, str],
+        receive: Callable[[], Awaitable[Mapping[str, Any]]],
     ) -> None:
         self.service = service
         self.token = token
@@ -49,6 +50,7 @@ class Call:
         self.params = params  # from the path
         self.query = query
         self.headers = headers
+        self.receive = receive  # what else the server has to say of the client
 
 
 Handler = Callable[..., Awaitable[Any]]

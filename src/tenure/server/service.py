@@ -57,6 +57,11 @@ class Service:
         self.news = News(queue)
         self._guards: dict[str, Guarded] = {}
 
+    def close(self) -> None:
+        """Answer those who wait; whoever asks from here on does not wait. In the event loop."""
+        self.closing.set()
+        self.queue.changes.tell(None)
+
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
@@ -69,7 +74,7 @@ class Service:
             if message["type"] == "lifespan.startup":
                 await send({"type": "lifespan.startup.complete"})
             else:
-                self.closing.set()
+                self.close()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 
@@ -89,7 +94,7 @@ class Service:
                 TenureError(f"this should not have happened; the log has it as {request_id}")
             )
         if reply is not None:
-            await _send(send, reply, scope["method"] == "HEAD")
+            await _send(send, reply, scope["method"] == "HEAD", is_last=self.closing.is_set())
 
     def _find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
         return self.table.find("GET" if method == "HEAD" else method, path)
@@ -114,7 +119,7 @@ class Service:
             queue = self._guards.setdefault(token.hash, Guarded(self.queue, token))
         query = query_of(scope["query_string"]) if scope["query_string"] else {}
         names = names_of(params)
-        call = Call(self, token, queue, names, query, headers)  # type: ignore[arg-type]
+        call = Call(self, token, queue, names, query, headers, receive)  # type: ignore[arg-type]
         arguments: list[Any] = [call]
         if route.query is not None:
             arguments.append(route.read_query(query))
@@ -164,8 +169,10 @@ def _path(scope: Message) -> str:
         raise NoSuchRoute("the path is not ASCII") from None
 
 
-async def _send(send: Send, reply: Reply, only_head: bool) -> None:
+async def _send(send: Send, reply: Reply, only_head: bool, is_last: bool) -> None:
     headers: list[tuple[bytes, bytes]] = []
+    if is_last:  # over this connection: whoever comes next finds another service
+        headers.append((b"connection", b"close"))
     if reply.status != 204:  # which has no body to speak of
         headers.append((b"content-type", reply.media_type.encode()))
         headers.append((b"content-length", str(len(reply.body)).encode()))
