@@ -94,6 +94,8 @@ class Arena:
             self._enqueue()
             self._tick()
             self._blow()
+        if not self.counted["stores struck"]:
+            self._strike_store()
         self._stop_all()
         self._drain()
         jobs = everything(self._queue)

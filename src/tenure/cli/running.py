@@ -31,6 +31,8 @@ def _log_to_stderr(level: str) -> None:
     logging.basicConfig(
         level=level.upper(), format="%(asctime)s %(levelname)-7s %(message)s", stream=sys.stderr
     )
+    if level != "debug":
+        logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells of every request
 
 
 log_level = click.option(
