@@ -62,7 +62,7 @@ def served(store: tenure.Queue, seed: int, loss: float, **options: object) -> It
         yield proxy
     finally:
         proxy.close()
-        service.news.close()
+        service.close()
         del host.host().services[name]
 
 

@@ -35,29 +35,17 @@ def service(tmp_path: Path) -> Iterator[ServiceProcess]:
     process.kill()
 
 
-def stopped_within(service: ServiceProcess, seconds: float) -> None:
-    """Tell it to stop; it does so in time and without complaint."""
-    began = time.monotonic()
-    assert service.stop() == 0, service.log
-    assert time.monotonic() - began < seconds, service.log
-    assert "Traceback" not in service.log
-    assert "ERROR" not in service.log
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_service_that_is_idle_ends_well(service: ServiceProcess, number: signal.Signals) -> None:
+def test_a_service_that_is_idle_ends_well_and_closes_its_store(
+    service: ServiceProcess, tmp_path: Path
+) -> None:
     with httpx.Client(base_url=service.url) as client:
-        assert client.get("/readyz").status_code == 200  # and the connection stays open
-        service.send(number)
+        assert client.post("/v1/jobs", json={"queue": "mail"}).status_code == 201
+        service.send(signal.SIGINT)  # while the connection stays open
         assert service.wait(SECONDS) == 0, service.log
     assert "Traceback" not in service.log
+    assert "ERROR" not in service.log
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{service.url}/healthz")
-
-
-def test_the_store_is_closed_when_the_service_ends(service: ServiceProcess, tmp_path: Path) -> None:
-    assert httpx.post(f"{service.url}/v1/jobs", json={"queue": "mail"}).status_code == 201
-    stopped_within(service, SECONDS)
     assert not list(tmp_path.glob("jobs.db-*")), "the log of the file was not folded into it"
     with closing(sqlite3.connect(tmp_path / "jobs.db")) as db:
         assert db.execute("SELECT count(*) FROM tenure_jobs").fetchone() == (1,)
@@ -98,6 +86,20 @@ def test_those_who_wait_are_answered_at_once_when_it_stops(service: ServiceProce
         assert all(one.is_last for one in [*answers[::3], *answers[1::3]])
         assert [one.json for one in answers[::3]] == [{"jobs": []}] * 10
         assert [one.json["state"] for one in answers[1::3]] == ["pending"] * 10
+
+    asyncio.run(act())
+    assert service.wait(SECONDS) == 0, service.log
+
+
+def test_streams_of_events_end_when_it_stops(service: ServiceProcess) -> None:
+    async def act() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
+        writer.write(b"GET /v1/events HTTP/1.1\r\nhost: t\r\n\r\n")
+        await reader.readuntil(b": follow")
+        service.send(signal.SIGTERM)
+        async with asyncio.timeout(PROMPTLY):
+            assert (await reader.read()).endswith(b"\r\n0\r\n\r\n"), "it was cut off"
+        writer.close()
 
     asyncio.run(act())
     assert service.wait(SECONDS) == 0, service.log

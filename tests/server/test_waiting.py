@@ -43,7 +43,7 @@ def test_those_who_wait_are_woken_when_the_service_closes(
             where = path.format(version=service.news.version)
             asked = asyncio.create_task(client._ask(method, where, body, None, {}))
             late = bool((await asyncio.wait([asked], timeout=0.05))[1])
-        service.close()
+        service.finish()
         async with asyncio.timeout(30):
             answer = await asked
         assert answer.status == 200
@@ -54,7 +54,7 @@ def test_those_who_wait_are_woken_when_the_service_closes(
 
 def test_who_comes_while_the_service_closes_does_not_wait(client: Client) -> None:
     client.ask("GET", "/healthz")
-    client.service.close()
+    client.service.finish()
     asked = client.ask("POST", "/v1/claim", {"queues": ["mail"], "wait": 60})
     assert asked.json == {"jobs": []}
 

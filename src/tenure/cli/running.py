@@ -16,32 +16,16 @@ import click
 
 from tenure.app import Tenure
 from tenure.cli.app import App, json_option, pass_app
-from tenure.cli.params import duration, target
+from tenure.cli.params import duration, log_options, target
 from tenure.cli.supervisor import Supervisor
 from tenure.cli.tables import words
+from tenure.logs import log_as
 from tenure.queue import default_worker
 from tenure.runner import Runner
 from tenure.scheduler import Scheduler
 from tenure.stopping import give_back_at_once, on_signals, see_to_the_end, told_to_stop
 
 log = logging.getLogger("tenure.worker")
-
-
-def _log_to_stderr(level: str) -> None:
-    logging.basicConfig(
-        level=level.upper(), format="%(asctime)s %(levelname)-7s %(message)s", stream=sys.stderr
-    )
-    if level != "debug":
-        logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells of every request
-
-
-log_level = click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    show_default=True,
-    help="What is written to stderr.",
-)
 
 
 @click.command()
@@ -87,7 +71,7 @@ log_level = click.option(
     help="Fire schedules and look after the store, too.",
 )
 @click.option("--supervised", is_flag=True, hidden=True, help="Started by a supervisor.")
-@log_level
+@log_options
 @json_option
 @pass_app
 def worker(
@@ -99,6 +83,7 @@ def worker(
     reload: bool,
     supervised: bool,
     log_level: str,
+    log_format: str,
     **options: Any,
 ) -> None:
     """Run the tasks of an app.
@@ -111,7 +96,7 @@ def worker(
     Example:
       tenure worker tasks:app --queues high,low --concurrency 50 --processes 2
     """
-    _log_to_stderr(log_level)
+    log_as(log_format, log_level)
     if processes > 1 or reload:
         again = options["max_jobs"] is not None and not options["burst"]
         code = Supervisor(_own_command(), processes, reload=reload, again=again).run()
@@ -178,10 +163,10 @@ def _stop_with_parent(stop: Callable[[int], None]) -> None:
 
 @click.command()
 @click.argument("tasks", metavar="[MODULE:APP]", type=target, required=False)
-@log_level
+@log_options
 @json_option
 @pass_app
-def scheduler(app: App, tasks: Tenure | None, log_level: str) -> None:
+def scheduler(app: App, tasks: Tenure | None, log_level: str, log_format: str) -> None:
     """Fire schedules, and look after the store, without working on jobs.
 
     With MODULE:APP, the schedules that the app declares with @app.cron are put into the store
@@ -191,7 +176,7 @@ def scheduler(app: App, tasks: Tenure | None, log_level: str) -> None:
     Example:
       tenure scheduler tasks:app
     """
-    _log_to_stderr(log_level)
+    log_as(log_format, log_level)
     stopped = threading.Event()
     found = tasks or Tenure()
     found.move_to(app.url)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import threading
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -31,10 +32,18 @@ GRACE_SECONDS = 10  # that requests get to be answered once the service is told 
 
 
 def host_until_told(
-    app: Tenure, tokens: Tokens, dialects: Iterable[str], *, works: bool, **options: Any
+    app: Tenure,
+    tokens: Tokens,
+    dialects: Iterable[str],
+    *,
+    works: bool,
+    tenants: bool,
+    **options: Any,
 ) -> None:
-    """Serve the store of an app until a signal comes. works: run its tasks, too."""
-    metrics = Metrics()
+    """Serve the store of an app until a signal comes. works: run its tasks, too. tenants: have
+    figures of each."""
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # what it says is said here
+    metrics = Metrics(tenants=tenants)
     app.move_to(None, wrap=partial(measured, metrics))
     service = make_app(app.queue, tokens=tokens, dialects=dialects, metrics=metrics)
     runner = app.runner() if works else None
@@ -58,7 +67,6 @@ async def _serve(
     check_certificate(certfile, keyfile)
     sockets = listeners(host, port)
     port = sockets[0].getsockname()[1]
-    scheme = "https" if certfile else "http"
     config = uvicorn.Config(
         service,
         interface="asgi3",
@@ -70,7 +78,9 @@ async def _serve(
         server_header=False,
     )
     server = _Server(config)
-    server.where = f"{service.queue.settings.url} on {scheme}://{host}:{port}"
+    server.store = _without_password(service.queue.settings.url)
+    shown = f"[{host}]" if ":" in host else host
+    server.here = f"{'https' if certfile else 'http'}://{shown}:{port}"
     with _until_told(service, server, runner, left):
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(_looked_after(service, runner))
@@ -82,15 +92,21 @@ async def _serve(
 class _Server(uvicorn.Server):
     """A server that says when it serves, and leaves the signals to us."""
 
-    where = ""
+    store = here = ""
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
         await super().startup(sockets)
-        log.info("serving %s", self.where)
+        log.info("serving %s on %s", self.store, self.here)
+        log.info("the API: %s/docs - figures: %s/metrics", self.here, self.here)
+        log.info("or in another terminal: tenure --url %s stats", self.here)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+def _without_password(url: str) -> str:
+    return re.sub(r"(//[^/@:]*):[^/@]*@", r"\1@", url)
 
 
 @contextmanager
@@ -104,7 +120,7 @@ def _until_told(
         server.should_exit = True
         if runner is not None:
             runner.stop_soon()
-        service.close()
+        service.finish()
 
     def gracefully() -> None:
         log.info("stopping: requests that are being served are answered; once more ends it at once")
