@@ -85,7 +85,8 @@ async def _serve(
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(_looked_after(service, runner))
             if mdns:
-                await stack.enter_async_context(announced(port))
+                addresses = [one.getsockname()[0] for one in sockets]
+                await stack.enter_async_context(announced(addresses, port))
             await server.serve(sockets)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tenure.server.listening import listeners
 from tests.unit.cli.terminal import Terminal
 
 PATIENCE = 30.0
@@ -69,3 +70,17 @@ def test_a_token_is_made_listed_and_revoked(cli: Terminal, tmp_path: Path) -> No
     cli.text("token", "revoke", "web", *file)
     assert cli.json("token", "list", *file) == []
     assert "no token named 'web'" in cli.error("token", "revoke", "web", *file)
+
+
+def test_the_command_says_what_is_wrong_with_the_files(cli: Terminal, tmp_path: Path) -> None:
+    (tmp_path / "bad.pem").write_text("nonsense")
+    text = cli.error("serve", "--port", "0", "--certfile", str(tmp_path / "bad.pem"))
+    assert "not a certificate and its key" in text
+
+
+def test_a_port_that_is_taken_is_said_before_anything_starts(cli: Terminal) -> None:
+    (taken,) = listeners("127.0.0.1", 0)
+    with taken:
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        assert f"cannot listen on 127.0.0.1:{port}" in cli.error("serve", "--port", port)
