@@ -28,7 +28,7 @@ from tests.server.conftest import token
 from tests.server.process import ServiceProcess
 from tests.server.proxy import LossyProxy
 
-N = 60
+N = 40
 
 
 class Hasty(SystemClock):
@@ -185,7 +185,7 @@ def test_two_services_on_one_file_apply_a_batch_once_although_they_are_killed(
             client.start()
         for service in services:
             done = sum(len(client.acked) for client in clients)
-            _until(lambda done=done: sum(len(one.acked) for one in clients) > done + 20)  # type: ignore[misc]
+            _until(lambda done=done: sum(len(one.acked) for one in clients) > done + 10)  # type: ignore[misc]
             service.kill()
             service.start()
         for client in clients:

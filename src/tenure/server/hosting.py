@@ -78,7 +78,7 @@ async def _serve(
         server_header=False,
     )
     server = _Server(config)
-    server.store = _without_password(service.queue.settings.url)
+    server.store = without_password(service.queue.settings.url)
     shown = f"[{host}]" if ":" in host else host
     server.here = f"{'https' if certfile else 'http'}://{shown}:{port}"
     with _until_told(service, server, runner, left):
@@ -106,7 +106,8 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _without_password(url: str) -> str:
+def without_password(url: str) -> str:
+    """The address of a store, as a log may have it."""
     return re.sub(r"(//[^/@:]*):[^/@]*@", r"\1@", url)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tenure.server.hosting import without_password
 from tenure.server.listening import listeners
 from tests.unit.cli.terminal import Terminal
 
@@ -84,3 +85,16 @@ def test_a_port_that_is_taken_is_said_before_anything_starts(cli: Terminal) -> N
         taken.listen()
         port = str(taken.getsockname()[1])
         assert f"cannot listen on 127.0.0.1:{port}" in cli.error("serve", "--port", port)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("sqlite:///jobs.db", "sqlite:///jobs.db"),
+        ("postgresql://ann:se:cret@db/jobs?schema=a", "postgresql://ann@db/jobs?schema=a"),
+        ("postgresql://ann@db:5432/jobs", "postgresql://ann@db:5432/jobs"),
+        ("http://127.0.0.1:3100", "http://127.0.0.1:3100"),
+    ],
+)
+def test_the_log_does_not_have_the_password_of_the_store(url: str, shown: str) -> None:
+    assert without_password(url) == shown
