@@ -139,8 +139,8 @@ def serve(
             tenants=tenant_metrics,
             host=host,
             port=port,
-            ssl_certfile=certfile,
-            ssl_keyfile=keyfile,
+            certfile=certfile,
+            keyfile=keyfile,
             mdns=mdns,
         )
     app.answer({"served": True}, lambda: words("The service has stopped."))

@@ -17,7 +17,7 @@ from tenure.queue import Queue
 from tenure.server.auth import Scope, Token
 from tenure.server.feed import Entry, Feed, JobEvent, What
 from tenure.server.route import ANY, Call, Route
-from tenure.server.waiting import changes_of
+from tenure.server.waiting import changes_of, while_heard
 
 log = logging.getLogger("tenure.service")
 
@@ -71,7 +71,8 @@ class News:
 
 async def changes(call: Call, query: ChangesQuery) -> Version:
     """Wait until something may have changed since a version."""
-    return Version(await call.service.news.newer(query.since, query.wait, call.service.closing))
+    newer = call.service.news.newer(query.since, query.wait, call.service.closing)
+    return Version(await while_heard(call, newer))
 
 
 class EventsQuery(msgspec.Struct, forbid_unknown_fields=True):

@@ -40,7 +40,7 @@ from tenure.retry import Backoff
 from tenure.server.auth import Scope, hash_of
 from tenure.server.route import ANY, Call, Reply, Route, encode
 from tenure.server.sane import sane, sane_query
-from tenure.server.waiting import claim_or_wait, wait_for_end
+from tenure.server.waiting import claim_or_wait, wait_for_end, while_heard
 
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
 Label = Annotated[str, Meta(max_length=MAX_NAME)]
@@ -339,7 +339,8 @@ async def replay_job(call: Call) -> Count:
 
 async def wait_job(call: Call, query: WaitQuery) -> Job:
     """The job once it has ended, or as it is when the time is over."""
-    return await wait_for_end(call.queue, call.service.closing, call.params["id"], query.timeout)
+    end = wait_for_end(call.queue, call.service.closing, call.params["id"], query.timeout)
+    return await while_heard(call, end)
 
 
 async def progress_job(call: Call, body: ProgressBody) -> Done:
@@ -368,7 +369,8 @@ async def claim(call: Call, body: ClaimBody) -> Jobs:
     """Lease ready jobs; with `wait`, wait for one."""
     options = _asdict(body)
     queues, seconds = options.pop("queues"), options.pop("wait")
-    return Jobs(await claim_or_wait(call.queue, call.service.closing, queues, seconds, **options))
+    claimed = claim_or_wait(call.queue, call.service.closing, queues, seconds, **options)
+    return Jobs(await (while_heard(call, claimed) if seconds else claimed))
 
 
 async def ack(call: Call, body: AckBody) -> Results:

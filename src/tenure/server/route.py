@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Literal
 from urllib.parse import parse_qsl, unquote
 
@@ -46,7 +46,7 @@ class Headers:
 class Call:
     """One request, as a handler sees it."""
 
-    __slots__ = ("headers", "params", "query", "queue", "service", "token")
+    __slots__ = ("headers", "params", "query", "queue", "receive", "service", "token")
 
     def __init__(
         self,
@@ -56,6 +56,7 @@ class Call:
         params: Params,
         query: Params,
         headers: Headers,
+        receive: Callable[[], Awaitable[Mapping[str, Any]]],
     ) -> None:
         self.service = service
         self.token = token
@@ -63,6 +64,7 @@ class Call:
         self.params = params  # from the path
         self.query = query
         self.headers = headers
+        self.receive = receive  # what else the server has to say of the client
 
 
 Handler = Callable[..., Awaitable[Any]]

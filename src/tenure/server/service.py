@@ -106,6 +106,12 @@ class Service:
         self._numbers = (f"{start}-{n}" for n in itertools.count(1))
         self._guards: dict[str, Guarded] = {}
 
+    def finish(self) -> None:
+        """Answer those who wait, and end the streams; whoever asks from here on does not wait."""
+        self.closing.set()
+        self.queue.changes.tell(None)
+        self.feed.wake()
+
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
@@ -142,7 +148,7 @@ class Service:
                     span.set_attribute("http.response.status_code", reply.status)
         if reply is not None:
             request.log(reply.status)
-            await _send(send, reply, request)
+            await _send(send, reply, request, is_last=self.closing.is_set())
 
     def _find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
         return self.table.find("GET" if method == "HEAD" else method, path)
@@ -188,7 +194,15 @@ class Service:
         query = query_of(request.query) if request.query else {}
         names = names_of(params)
         request.job = names.get("id", "")
-        call = Call(self, token, queue, names, query, request.headers)  # type: ignore[arg-type]
+        call = Call(
+            self,
+            token,  # type: ignore[arg-type]
+            queue,
+            names,
+            query,
+            request.headers,
+            receive,
+        )
         arguments: list[Any] = [call]
         if route.query is not None:
             arguments.append(route.read_query(query))
@@ -243,8 +257,10 @@ def _path(scope: Message) -> str:
         raise NoSuchRoute("the path is not ASCII") from None
 
 
-async def _send(send: Send, reply: Reply, request: Request) -> None:
+async def _send(send: Send, reply: Reply, request: Request, is_last: bool) -> None:
     headers = [(b"x-request-id", request.id.encode())]
+    if is_last:  # over this connection: whoever comes next finds another service
+        headers.append((b"connection", b"close"))
     if reply.status != 204:  # which has no body to speak of
         headers.append((b"content-type", reply.media_type.encode()))
         headers.append((b"content-length", str(len(reply.body)).encode()))

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from tenure.job import FINAL, Job
 from tenure.queue import Queue
+from tenure.server.problems import TooSlow
+from tenure.server.route import Call
+
+T = TypeVar("T")
 
 LOOK_SECONDS = 1.0  # how often it is looked, if nothing prompts it
 
@@ -82,3 +86,23 @@ async def wait_for_end(queue: Queue, closing: asyncio.Event, id: str, seconds: f
             if job.state in FINAL or left <= 0 or closing.is_set():
                 return job
             await changed.wait(min(left, LOOK_SECONDS))
+
+
+async def while_heard(call: Call, waiting: Coroutine[Any, Any, T]) -> T:
+    """What is waited for, unless the client goes away before: it would not hear of it, and a job
+    that was claimed for it is given back."""
+    answer = asyncio.create_task(waiting)
+    gone = asyncio.create_task(_gone(call))
+    try:
+        await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
+        if answer.done():
+            return answer.result()
+        raise TooSlow("the client went away before it was answered")
+    finally:
+        answer.cancel()
+        gone.cancel()
+
+
+async def _gone(call: Call) -> None:
+    while (await call.receive())["type"] != "http.disconnect":
+        pass
