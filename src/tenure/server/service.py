@@ -14,7 +14,7 @@ from tenure.queue import Queue
 from tenure.server.auth import Tokens
 from tenure.server.events import News
 from tenure.server.guard import Guarded
-from tenure.server.problems import RETRY_AFTER, BodyTooLarge, NoSuchRoute, TooSlow
+from tenure.server.problems import RETRY_AFTER, BodyTooLarge, NoSuchRoute, TooSlow, WrongMethod
 from tenure.server.route import (
     ANY,
     Call,
@@ -77,9 +77,14 @@ class Service:
         show: Shown = as_problem
         reply: Reply | None
         try:
-            route, params = self._find(scope["method"], _path(scope))
-            show = route.show_error
-            reply = await self._handle(route, params, scope, receive, send)
+            path = _path(scope)
+            found = self._find(scope["method"], path)
+            if found is None:
+                reply = self._not_found(scope["method"], path)
+            else:
+                route, params = found
+                show = route.show_error
+                reply = await self._handle(route, params, scope, receive, send)
         except TenureError as error:
             reply = show(error)
         except Exception:
@@ -91,8 +96,17 @@ class Service:
         if reply is not None:
             await _send(send, reply, scope["method"] == "HEAD")
 
-    def _find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
+    def _find(self, method: str, path: str) -> tuple[Route, dict[str, str]] | None:
         return self.table.find("GET" if method == "HEAD" else method, path)
+
+    def _not_found(self, method: str, path: str) -> Reply:
+        routes = self.table.routes_at(path)
+        if not routes:
+            return as_problem(NoSuchRoute(f"there is no {method} {path[:200]}; see /docs"))
+        error = WrongMethod(method, [name for route in routes for name in _methods(route)])
+        reply = routes[0].show_error(error)
+        reply.headers = {"allow": error.allowed}
+        return reply
 
     async def _handle(
         self,
@@ -153,6 +167,10 @@ class Service:
         except TimeoutError:
             raise TooSlow(f"the body did not arrive within {BODY_SECONDS:g} s") from None
         return b"".join(parts)
+
+
+def _methods(route: Route) -> list[str]:
+    return ["GET", "HEAD"] if route.method == "GET" else [route.method]
 
 
 def _path(scope: Message) -> str:
