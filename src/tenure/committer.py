@@ -89,7 +89,7 @@ class Committer:
         engine: Engine,
         max_waiting: int,
         max_waiting_bytes: int,
-        committed: Callable[[Sequence[Op]], None] = lambda batch: None,
+        committed: Callable[[Sequence[Op], Sequence[Answer]], None] = lambda batch, answers: None,
     ) -> None:
         self._engine = engine
         self._committed = committed  # called after each commit, in any thread
@@ -199,7 +199,7 @@ class Committer:
 
     def _apply(self, batch: Sequence[Op]) -> list[Answer]:
         answers = self._engine.apply(batch)
-        self._committed(batch)
+        self._committed(batch, answers)
         return answers
 
     def _check_open(self) -> None:

@@ -86,12 +86,7 @@ class Measured:
         answers = self._engine.apply(batch)
         self._metrics.commits.observe(self._clock.monotonic() - began)
         self._metrics.batch.observe(len(batch))
-        given = [
-            one
-            for answer in answers
-            for one in (answer.answers if isinstance(answer, ops.Answers) else [answer])
-        ]
-        for op, answer in zip(ops.flat(batch), given, strict=True):
+        for op, answer in zip(ops.flat(batch), ops.flat_answers(answers), strict=True):
             self._note(op, answer)
         return answers
 

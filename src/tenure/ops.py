@@ -279,6 +279,15 @@ def flat(batch: Sequence[Op]) -> Iterator[Op]:
             yield op
 
 
+def flat_answers(answers: Sequence[Answer]) -> Iterator[Answer]:
+    """The answers to `flat` operations, in their order."""
+    for answer in answers:
+        if isinstance(answer, Answers):
+            yield from answer.answers
+        else:
+            yield answer
+
+
 # Answers ----------------------------------------------------------------------------------------
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import pytest
@@ -16,6 +16,8 @@ from tenure.server.app import DIALECTS, make_app
 from tenure.server.auth import Scope, Token, Tokens, hash_of
 from tenure.server.service import Service
 from tenure.testing import ManualClock
+
+T = TypeVar("T")
 
 # The engines that every dialect runs on; others join by an entry.
 ENGINES: dict[str, Callable[[Path], str]] = {
@@ -77,6 +79,10 @@ class Client:
                 given = {"content": content}
             return Asked(await client.request(method, path, headers=headers, **given))
 
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do something in the loop of the service."""
+        return self._runner.run(work)
+
     def get(self, path: str, **options: Any) -> Any:
         """The JSON of a GET that works."""
         return self._good(self.ask("GET", path, **options))
@@ -127,7 +133,7 @@ def serve(queue: Queue) -> Iterator[Serve]:
 
         yield start
         for service in services:
-            service.news.close()
+            service.close()
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from tenure.errors import Forbidden, TenureError
 from tenure.queue import Queue
 from tenure.server.auth import Tokens
 from tenure.server.events import News
+from tenure.server.feed import Feed
 from tenure.server.guard import Guarded
 from tenure.server.problems import RETRY_AFTER, BodyTooLarge, NoSuchRoute, TooSlow, WrongMethod
 from tenure.server.route import (
@@ -55,6 +56,7 @@ class Service:
         self.max_body = max_body
         self.closing = asyncio.Event()
         self.news = News(queue)
+        self.feed = Feed(queue)
         self._guards: dict[str, Guarded] = {}
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -69,9 +71,15 @@ class Service:
             if message["type"] == "lifespan.startup":
                 await send({"type": "lifespan.startup.complete"})
             else:
-                self.closing.set()
+                self.close()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
+
+    def close(self) -> None:
+        """End what is long, and listen no more."""
+        self.closing.set()
+        self.news.close()
+        self.feed.close()
 
     async def _answer(self, scope: Message, receive: Receive, send: Send) -> None:
         show: Shown = as_problem
@@ -134,9 +142,11 @@ class Service:
             arguments.append(route.read_query(query))
         if route.body is not None:
             arguments.append(route.read(await self._body(headers, receive)))
-        if route.streams:
+        if route.streams and scope["method"] != "HEAD":
             await route.handler(*arguments, receive, send)
             return None
+        if route.streams:
+            return Reply(b"", media_type=route.media_type)
         return route.write(await route.handler(*arguments))
 
     async def _body(self, headers: dict[str, str], receive: Receive) -> bytes:
