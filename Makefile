@@ -6,8 +6,8 @@ SEED ?= 0
 
 .PHONY: run test lint bench crash crash-workers fuzz docs clean
 
-run: .venv/installed ## a small demonstration: jobs of three tenants, worked before your eyes
-	$(BIN)/tenure demo
+run: .venv/installed ## the service on http://127.0.0.1:3100, with a small queue being worked
+	$(BIN)/tenure serve --demo
 
 test: lint ## all checks and tests
 	$(BIN)/pytest -n 2

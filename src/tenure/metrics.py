@@ -1,7 +1,7 @@
 """Counting what happens: wraps an engine once, so that no engine counts anything itself.
 
-Names of queues are labels, up to a number; tenants are not. What is counted is what this process
-does; how many jobs there are is asked of the store when somebody looks.
+Names of queues are labels, up to a number; tenants are only if that is asked for. What is counted
+is what this process does; how many jobs there are is asked of the store when somebody looks.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from tenure.clock import Clock
 from tenure.engines import Engine
 from tenure.errors import LeaseLost, TenureError
 from tenure.job import Job, State
-from tenure.ops import Answer, Found, Op, Query, Stats
+from tenure.ops import Answer, Found, Op, Query
+from tenure.queue import Queue
 
 MOST_QUEUES = 100  # that get labels of their own; the others are "other"
+MOST_TENANTS = 1_000  # that are counted, if they are
 MOST_RUNNING = 100_000  # jobs whose start is remembered
 WAITS = (0.001, 0.005, 0.02, 0.1, 0.5, 1, 5, 20, 60, 300, 1800, 7200, 86_400)
 COMMITS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2)
@@ -29,7 +31,8 @@ SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000)
 class Metrics:
     """The figures of one process."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, tenants: bool = False) -> None:
+        """tenants: count the jobs of each, too."""
         self.registry = CollectorRegistry()
         kept: dict[str, Any] = {"registry": self.registry}
         self.operations = Counter(
@@ -53,6 +56,17 @@ class Metrics:
             "tenure_run_seconds", "From claimed to ended.", ["queue"], buckets=WAITS, **kept
         )
         self.jobs = Gauge("tenure_jobs", "Jobs in the store.", ["queue", "state"], **kept)
+        self.oldest = Gauge(
+            "tenure_oldest_ready_seconds",
+            "How long the ready job waits that waits longest.",
+            ["queue"],
+            **kept,
+        )
+        self._tenants = (
+            Gauge("tenure_tenant_jobs", "Jobs by tenant.", ["queue", "tenant", "state"], **kept)
+            if tenants
+            else None
+        )
         self._queues: set[str] = set()
 
     def label(self, queue: str) -> str:
@@ -63,13 +77,37 @@ class Metrics:
             self._queues.add(queue)
         return queue
 
-    def text(self, stats: Stats) -> bytes:
-        """All of it, as Prometheus reads it."""
+    async def text(self, queue: Queue) -> bytes:
+        """All of it, as Prometheus reads it; with what the store says now."""
+        stats = await queue.astats()
+        waiting: dict[str, list[str]] = {}
         self.jobs.clear()
         for one in stats.queues.values():
+            label = self.label(one.queue)
             for state, count in ops.as_counts(one).items():
-                self.jobs.labels(self.label(one.queue), state).inc(count)
+                self.jobs.labels(label, state).inc(count)
+            if one.ready:
+                waiting.setdefault(label, []).append(one.queue)
+        self.oldest.clear()
+        for label, queues in waiting.items():
+            since = await queue.aoldest_ready(queues)
+            if since is not None:
+                self.oldest.labels(label).set(max(0, queue.clock.now_ms() - since) / 1000)
+        if self._tenants is not None:
+            await self._count_tenants(self._tenants, queue, list(stats.queues))
         return generate_latest(self.registry)
+
+    async def _count_tenants(self, jobs: Gauge, queue: Queue, names: Sequence[str]) -> None:
+        """The tenants of the queues in their order, up to a number."""
+        jobs.clear()
+        left = MOST_TENANTS
+        for name in names:
+            if not left:
+                return
+            for one in await queue.atenants(name, limit=left):
+                left -= 1
+                for state, count in ops.as_counts(one).items():
+                    jobs.labels(self.label(name), one.tenant, state).inc(count)
 
 
 class Measured:

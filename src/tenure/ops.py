@@ -409,6 +409,13 @@ class NextDue(Query, frozen=True):
     queues: tuple[str, ...]
 
 
+class OldestReady(Query, frozen=True):
+    """Since when the ready job of these queues waits that waits longest; of each tenant, group
+    and priority, the next in line counts."""
+
+    queues: tuple[str, ...]
+
+
 class GetStats(Query, frozen=True):
     """Counts of one queue or of all."""
 
@@ -465,7 +472,7 @@ class Ids(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
 
 
 class Due(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
-    """A time that may have passed already; None if there is nothing to wait for."""
+    """A time, which may have passed already; None if there is none."""
 
     at: int | None
 

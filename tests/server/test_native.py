@@ -829,6 +829,10 @@ def test_queries_are_answered(client: Client) -> None:
         ),
         ({"query": "NextDue", "queues": ["q"]}, {"answer": "Due", "at": None}),
         (
+            {"query": "OldestReady", "queues": ["q"]},
+            {"answer": "Due", "at": job["run_at"]},
+        ),
+        (
             {"query": "GetStats", "queue": "q"},
             [counts(ready=1) | {"queue": "q", "paused": False}],
         ),
@@ -863,6 +867,7 @@ def test_queries_are_answered(client: Client) -> None:
         {"query": "ListTenants", "queue": "q", "after": "\0"},
         {"query": "ListGroups", "queue": "", "limit": 1},
         {"query": "NextDue", "queues": []},
+        {"query": "OldestReady", "queues": []},
         {"query": "ListSlots", "scope": "", "key": "k"},
     ],
 )

@@ -139,7 +139,11 @@ class SameAsTheModel(RuleBasedStateMachine):
             ops.ListSlots("team", "acme"),
         ]
         for queue in QUEUES:
-            queries += [ops.ListTenants(queue), ops.NextDue((queue, "none"))]
+            queries += [
+                ops.ListTenants(queue),
+                ops.NextDue((queue, "none")),
+                ops.OldestReady((queue, "none")),
+            ]
             queries.append(ops.ListTenants(queue, tenant="acme"))
             queries += [ops.ListGroups(queue, tenant) for tenant in TENANTS]
         for query in queries:

@@ -18,9 +18,10 @@ import click
 
 from tenure.app import Tenure
 from tenure.cli.app import App, json_option, pass_app
-from tenure.cli.params import duration, target
+from tenure.cli.params import duration, log_options, target
 from tenure.cli.supervisor import Supervisor
 from tenure.cli.tables import words
+from tenure.logs import log_as
 from tenure.queue import default_worker
 from tenure.runner import Runner
 from tenure.scheduler import Scheduler
@@ -31,21 +32,6 @@ LAST_WORDS_SECONDS = 5.0  # that an abort may take before the process ends anywa
 LEAVING_SECONDS = 2.0  # that a process may take to end once its runner has stopped
 
 log = logging.getLogger("tenure.worker")
-
-
-def _log_to_stderr(level: str) -> None:
-    logging.basicConfig(
-        level=level.upper(), format="%(asctime)s %(levelname)-7s %(message)s", stream=sys.stderr
-    )
-
-
-log_level = click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    show_default=True,
-    help="What is written to stderr.",
-)
 
 
 @click.command()
@@ -91,7 +77,7 @@ log_level = click.option(
     help="Fire schedules and look after the store, too.",
 )
 @click.option("--supervised", is_flag=True, hidden=True, help="Started by a supervisor.")
-@log_level
+@log_options
 @json_option
 @pass_app
 def worker(
@@ -103,6 +89,7 @@ def worker(
     reload: bool,
     supervised: bool,
     log_level: str,
+    log_format: str,
     **options: Any,
 ) -> None:
     """Run the tasks of an app.
@@ -115,7 +102,7 @@ def worker(
     Example:
       tenure worker tasks:app --queues high,low --concurrency 50 --processes 2
     """
-    _log_to_stderr(log_level)
+    log_as(log_format, log_level)
     if processes > 1 or reload:
         again = options["max_jobs"] is not None and not options["burst"]
         code = Supervisor(_own_command(), processes, reload=reload, again=again).run()
@@ -224,10 +211,10 @@ def _on_signals(stop: Callable[[int, FrameType | None], None]) -> Iterator[None]
 
 @click.command()
 @click.argument("tasks", metavar="[MODULE:APP]", type=target, required=False)
-@log_level
+@log_options
 @json_option
 @pass_app
-def scheduler(app: App, tasks: Tenure | None, log_level: str) -> None:
+def scheduler(app: App, tasks: Tenure | None, log_level: str, log_format: str) -> None:
     """Fire schedules, and look after the store, without working on jobs.
 
     With MODULE:APP, the schedules that the app declares with @app.cron are put into the store
@@ -237,7 +224,7 @@ def scheduler(app: App, tasks: Tenure | None, log_level: str) -> None:
     Example:
       tenure scheduler tasks:app
     """
-    _log_to_stderr(log_level)
+    log_as(log_format, log_level)
     stopped = threading.Event()
     found = tasks or Tenure()
     found.move_to(app.url)

@@ -117,6 +117,7 @@ class MemoryEngine:
             ops.ListJobs: self._list_jobs,
             ops.FindIds: self._find_ids,
             ops.NextDue: self._next_due,
+            ops.OldestReady: self._oldest_ready,
             ops.GetStats: self._get_stats,
             ops.ListTenants: self._list_tenants,
             ops.ListGroups: self._list_groups,
@@ -239,6 +240,7 @@ class MemoryEngine:
             backoff=spec.backoff,
             after=spec.after,
             if_parent_fails=spec.if_parent_fails,
+            trace=spec.trace,
         )
         last = next(reversed(self._records.values()), None)
         seq = 1 if last is None else last.seq + 1
@@ -733,6 +735,16 @@ class MemoryEngine:
         due = [r.job.run_at for r in theirs if r.count_as == "delayed"]
         due += [r.job.lease_until for r in theirs if r.job.lease_until is not None]
         return ops.Due(min(due, default=None))
+
+    def _oldest_ready(self, query: ops.OldestReady, now: int) -> Found:
+        heads: dict[tuple[str, str, str, int], Record] = {}
+        for record in self._live.values():
+            job = record.job
+            if job.queue in query.queues and record.count_as == "ready":
+                line = (job.queue, job.tenant, job.group, job.priority)
+                if line not in heads or record.order < heads[line].order:
+                    heads[line] = record
+        return ops.Due(min([record.job.run_at for record in heads.values()], default=None))
 
     def _get_stats(self, query: ops.GetStats, now: int) -> Found:
         if query.queue is not None and query.queue not in self._queues:

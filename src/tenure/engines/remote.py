@@ -37,6 +37,7 @@ _FOUND: dict[type[Query], Any] = {
     ops.ListJobs: ops.Page,
     ops.FindIds: ops.Ids,
     ops.NextDue: ops.Due,
+    ops.OldestReady: ops.Due,
     ops.GetStats: list[ops.QueueStats],
     ops.ListTenants: list[ops.TenantStats],
     ops.ListGroups: list[ops.GroupStats],

@@ -47,7 +47,7 @@ async def metrics(call: Call) -> Reply:
     if call.token.queues is not None or call.token.tenants is not None:
         raise Forbidden("the figures are of all queues and tenants, and this token is not")
     figures: Metrics = call.service.metrics
-    text = figures.text(await call.service.queue.astats())
+    text = await figures.text(call.service.queue)
     return Reply(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 

@@ -56,6 +56,7 @@ NEEDS: dict[type[Op] | type[Query], Scope] = {
     ops.GetJob: Scope.READ,
     ops.ListJobs: Scope.READ,
     ops.FindIds: Scope.READ,
+    ops.OldestReady: Scope.READ,
     ops.GetStats: Scope.READ,
     ops.ListTenants: Scope.READ,
     ops.ListGroups: Scope.READ,
@@ -255,7 +256,7 @@ class Guarded(Queue):
                 if isinstance(narrowed, NotFound):
                     return narrowed
                 return await self._inner.ado(replace(query, filter=narrowed))
-            case ops.NextDue():
+            case ops.NextDue() | ops.OldestReady():
                 for queue in query.queues:
                     self._must_have(queue, self.token.tenants[0] if self.token.tenants else None)
                 if self.token.tenants is not None:

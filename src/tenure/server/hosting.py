@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -27,10 +28,18 @@ GRACE_SECONDS = 30
 
 
 def host_until_told(
-    app: Tenure, tokens: Tokens, dialects: Iterable[str], *, works: bool, **options: Any
+    app: Tenure,
+    tokens: Tokens,
+    dialects: Iterable[str],
+    *,
+    works: bool,
+    tenants: bool,
+    **options: Any,
 ) -> None:
-    """Serve the store of an app until a signal comes. works: run its tasks, too."""
-    metrics = Metrics()
+    """Serve the store of an app until a signal comes. works: run its tasks, too. tenants: have
+    figures of each."""
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # what it says is said here
+    metrics = Metrics(tenants=tenants)
     app.move_to(None, wrap=partial(measured, metrics))
     service = make_app(app.queue, tokens=tokens, dialects=dialects, metrics=metrics)
     asyncio.run(_serve(service, app if works else None, **options))
@@ -63,8 +72,6 @@ async def _serve(
         await stack.enter_async_context(_looked_after(service, tasks))
         if mdns:
             await stack.enter_async_context(announced(port))
-        scheme = "https" if certfile else "http"
-        log.info("serving %s on %s://%s:%s", service.queue.settings.url, scheme, host, port)
         await server.serve()
 
 
@@ -76,6 +83,18 @@ class _Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self.service.closing.set()
         super().handle_exit(sig, frame)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if not self.started:
+            return
+        port = self.servers[0].sockets[0].getsockname()[1]
+        scheme = "https" if self.config.is_ssl else "http"
+        host = f"[{self.config.host}]" if ":" in self.config.host else self.config.host
+        here = f"{scheme}://{host}:{port}"
+        log.info("serving %s on %s", self.service.queue.settings.url, here)
+        log.info("the API: %s/docs - figures: %s/metrics", here, here)
+        log.info("or in another terminal: tenure --url %s stats", here)
 
 
 @asynccontextmanager

@@ -57,7 +57,8 @@ class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaul
 
 
 class JobBody(Body):
-    """A job to enqueue; spans are seconds, run_at is milliseconds since 1970."""
+    """A job to enqueue; spans are seconds, run_at is milliseconds since 1970. trace: a
+    traceparent, instead of the header of that name."""
 
     queue: Name
     payload: Raw = msgspec.field(default_factory=null)
@@ -75,6 +76,7 @@ class JobBody(Body):
     backoff: Backoff | None = None
     expires_in: Annotated[float, Meta(gt=0, le=100 * 366 * 86_400)] | None = None
     timeout: Annotated[float, Meta(gt=0, le=100 * 366 * 86_400)] | None = None
+    trace: Annotated[str, Meta(max_length=55)] | None = None
 
     def fields(self) -> dict[str, Any]:
         values = {name: getattr(self, name) for name in self.__struct_fields__}
@@ -237,8 +239,8 @@ AnyOp = (
     | ops.Reconcile | ops.ReconcileSlots
 )  # fmt: skip
 AnyQuery = (
-    ops.GetJob | ops.ListJobs | ops.FindIds | ops.NextDue | ops.GetStats | ops.ListTenants
-    | ops.ListGroups | ops.ListLimits | ops.ListSlots | ops.ListSchedules
+    ops.GetJob | ops.ListJobs | ops.FindIds | ops.NextDue | ops.OldestReady | ops.GetStats
+    | ops.ListTenants | ops.ListGroups | ops.ListLimits | ops.ListSlots | ops.ListSchedules
 )  # fmt: skip
 
 

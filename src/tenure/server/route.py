@@ -172,6 +172,8 @@ class Table:
         route = self._exact.get((method, raw_path))
         if route is not None:
             return route, {}
+        if not raw_path.isascii():
+            return None
         given = raw_path.strip("/").split("/")
         for segments, route in self._shaped.get((method, len(given)), ()):
             params = _matched(segments, given)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
+import re
+import secrets
+import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from contextlib import suppress
 from typing import Any
-from uuid import uuid4
 
 from tenure.errors import Forbidden, TenureError
+from tenure.job import Job, is_trace
 from tenure.queue import Queue
 from tenure.server.auth import Tokens
 from tenure.server.events import News
@@ -21,12 +25,12 @@ from tenure.server.route import (
     Call,
     Reply,
     Route,
-    Shown,
     Table,
     as_problem,
     names_of,
     query_of,
 )
+from tenure.tracing import CARRIED, serving
 
 log = logging.getLogger("tenure.service")
 
@@ -35,6 +39,48 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 BODY_SECONDS = 30.0  # that a request may take to arrive
+
+
+class Request:
+    """What is said of a request in the log: never what is in it."""
+
+    __slots__ = (
+        *("began", "error", "headers", "id", "job", "method", "path", "query", "token", "trace"),
+    )
+
+    def __init__(self, scope: Message, number: str) -> None:
+        self.began = time.perf_counter()
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.query: bytes = scope["query_string"]
+        self.headers = {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
+        }
+        given = self.headers.get("x-request-id", "")
+        self.id = given if _REQUEST_ID.fullmatch(given) else number
+        self.trace = self.headers.get("traceparent", "")
+        if self.trace and not is_trace(self.trace):
+            self.trace = ""
+        CARRIED.set(self.trace)
+        self.job = self.token = self.error = ""
+
+    def log(self, status: int) -> None:
+        """Failures of the service are warnings; the rest is for those who look closely."""
+        level = logging.WARNING if status >= 500 else logging.DEBUG
+        if log.isEnabledFor(level):
+            about = {
+                "request": self.id,
+                "job": self.job,
+                "token": self.token,
+                "error": self.error,
+                "status": status,
+                "ms": round((time.perf_counter() - self.began) * 1000, 1),
+            }
+            known = {name: value for name, value in about.items() if value != ""}
+            log.log(level, "%s %s: %d", self.method, self.path, status, extra=known)
+
+
+_REQUEST_ID = re.compile(r"[!-~]{1,128}")
 
 
 class Service:
@@ -57,6 +103,8 @@ class Service:
         self.closing = asyncio.Event()
         self.news = News(queue)
         self.feed = Feed(queue)
+        start = secrets.token_hex(4)
+        self._numbers = (f"{start}-{n}" for n in itertools.count(1))
         self._guards: dict[str, Guarded] = {}
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -82,27 +130,21 @@ class Service:
         self.feed.close()
 
     async def _answer(self, scope: Message, receive: Receive, send: Send) -> None:
-        show: Shown = as_problem
+        request = Request(scope, next(self._numbers))
         reply: Reply | None
-        try:
-            path = _path(scope)
-            found = self._find(scope["method"], path)
-            if found is None:
-                reply = self._not_found(scope["method"], path)
-            else:
-                route, params = found
-                show = route.show_error
-                reply = await self._handle(route, params, scope, receive, send)
-        except TenureError as error:
-            reply = show(error)
-        except Exception:
-            request_id = uuid4().hex
-            log.exception("request %s failed: %s %s", request_id, scope["method"], scope["path"])
-            reply = show(
-                TenureError(f"this should not have happened; the log has it as {request_id}")
-            )
+        path = _path(scope)
+        found = self._find(request.method, path)
+        if found is None:
+            reply = self._not_found(request.method, path)
+        else:
+            route, params = found
+            with serving(route.method, route.path, request.trace) as span:
+                reply = await self._reply(request, route, params, receive, send)
+                if span is not None and reply is not None:
+                    span.set_attribute("http.response.status_code", reply.status)
         if reply is not None:
-            await _send(send, reply, scope["method"] == "HEAD")
+            request.log(reply.status)
+            await _send(send, reply, request)
 
     def _find(self, method: str, path: str) -> tuple[Route, dict[str, str]] | None:
         return self.table.find("GET" if method == "HEAD" else method, path)
@@ -116,38 +158,62 @@ class Service:
         reply.headers = {"allow": error.allowed}
         return reply
 
-    async def _handle(
+    async def _reply(
         self,
+        request: Request,
         route: Route,
         params: dict[str, str],
-        scope: Message,
         receive: Receive,
         send: Send,
     ) -> Reply | None:
-        headers = {
-            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
-        }
+        try:
+            return await self._handle(request, route, params, receive, send)
+        except TenureError as error:
+            request.error = error.code
+            return route.show_error(error)
+        except Exception:
+            log.exception(
+                "%s %s failed", request.method, request.path, extra={"request": request.id}
+            )
+            request.error = "internal"
+            return route.show_error(
+                TenureError(f"this should not have happened; the log has it as {request.id}")
+            )
+
+    async def _handle(
+        self,
+        request: Request,
+        route: Route,
+        params: dict[str, str],
+        receive: Receive,
+        send: Send,
+    ) -> Reply | None:
         queue: Queue = self.queue
         token = None
         if route.scope is not None:
-            token = self.tokens.who(headers.get("authorization"))
+            token = self.tokens.who(request.headers.get("authorization"))
             if route.scope != ANY and not token.allows(route.scope):
                 raise Forbidden(f"{route} needs the scope {route.scope.value!r}")
             queue = self._guards.setdefault(token.hash, Guarded(self.queue, token))
-        query = query_of(scope["query_string"]) if scope["query_string"] else {}
+            request.token = token.name if self.tokens else ""
+        query = query_of(request.query) if request.query else {}
         names = names_of(params)
-        call = Call(self, token, queue, names, query, headers)  # type: ignore[arg-type]
+        request.job = names.get("id", "")
+        call = Call(self, token, queue, names, query, request.headers)  # type: ignore[arg-type]
         arguments: list[Any] = [call]
         if route.query is not None:
             arguments.append(route.read_query(query))
         if route.body is not None:
-            arguments.append(route.read(await self._body(headers, receive)))
-        if route.streams and scope["method"] != "HEAD":
+            arguments.append(route.read(await self._body(request.headers, receive)))
+        if route.streams and request.method != "HEAD":
             await route.handler(*arguments, receive, send)
             return None
         if route.streams:
             return Reply(b"", media_type=route.media_type)
-        return route.write(await route.handler(*arguments))
+        value = await route.handler(*arguments)
+        if isinstance(value, Job):
+            request.job = value.id
+        return route.write(value)
 
     async def _body(self, headers: dict[str, str], receive: Receive) -> bytes:
         length = headers.get("content-length", "")
@@ -184,16 +250,13 @@ def _methods(route: Route) -> list[str]:
 
 
 def _path(scope: Message) -> str:
-    """The path as it was sent; raises NoSuchRoute."""
+    """The path as it was sent. What is not ASCII in it finds no route."""
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
-    try:
-        return raw.partition(b"?")[0].decode("ascii")
-    except UnicodeDecodeError:
-        raise NoSuchRoute("the path is not ASCII") from None
+    return raw.partition(b"?")[0].decode("ascii", "replace")
 
 
-async def _send(send: Send, reply: Reply, only_head: bool) -> None:
-    headers: list[tuple[bytes, bytes]] = []
+async def _send(send: Send, reply: Reply, request: Request) -> None:
+    headers = [(b"x-request-id", request.id.encode())]
     if reply.status != 204:  # which has no body to speak of
         headers.append((b"content-type", reply.media_type.encode()))
         headers.append((b"content-length", str(len(reply.body)).encode()))
@@ -202,6 +265,7 @@ async def _send(send: Send, reply: Reply, only_head: bool) -> None:
     if reply.status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     headers += [(name.encode(), value.encode()) for name, value in reply.headers.items()]
+    body = b"" if request.method == "HEAD" else reply.body
     with suppress(OSError):  # the client went away
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-        await send({"type": "http.response.body", "body": b"" if only_head else reply.body})
+        await send({"type": "http.response.body", "body": body})

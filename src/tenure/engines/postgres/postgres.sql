@@ -1419,5 +1419,20 @@ SELECT holder, expires_at FROM tenure.slots
 WHERE scope = %s AND key = %s AND expires_at > tenure.moment(%s::bigint) ORDER BY holder;
 -- name: next_due
 SELECT due, now_ms FROM tenure.next_due(%s::bigint, %s::text[]);
+-- name: oldest_ready
+WITH RECURSIVE heads AS (
+    SELECT l.id AS lane, r.priority, r.run_at
+    FROM tenure.queues q JOIN tenure.tenants t ON t.queue = q.id
+    JOIN tenure.lanes l ON l.tenant = t.id
+    CROSS JOIN LATERAL (SELECT s.priority, s.run_at FROM tenure.states s
+        WHERE s.lane = l.id AND s.state = 2 ORDER BY s.priority, s.seq LIMIT 1) r
+    WHERE q.queue = ANY (%(queues)s::text[])
+    UNION ALL
+    SELECT h.lane, r.priority, r.run_at FROM heads h
+    CROSS JOIN LATERAL (SELECT s.priority, s.run_at FROM tenure.states s
+        WHERE s.lane = h.lane AND s.state = 2 AND s.priority > h.priority
+        ORDER BY s.priority, s.seq LIMIT 1) r
+)
+SELECT min(run_at), tenure.moment(%(now)s::bigint) FROM heads;
 -- name: schedules
 SELECT schedule FROM tenure.schedules ORDER BY name;

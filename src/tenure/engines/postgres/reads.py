@@ -95,6 +95,12 @@ def _next_due(db: Db, query: ops.NextDue, now: Now) -> Found:
     return ops.Due(None if due is None else due - server + now.here)
 
 
+def _oldest_ready(db: Db, query: ops.OldestReady, now: Now) -> Found:
+    """By the clock of this machine, too."""
+    ((since, server),) = db.named("oldest_ready", {"now": now.given, "queues": list(query.queues)})
+    return ops.Due(None if since is None else since - server + now.here)
+
+
 def _get_stats(db: Db, query: ops.GetStats, now: Now) -> Found:
     rows = db.named("stats", {"queue": query.queue})
     if query.queue is not None and not rows:
@@ -161,6 +167,7 @@ _QUERIES: dict[type[Query], Callable[[Db, Any, Now], Found]] = {
     ops.ListJobs: _list_jobs,
     ops.FindIds: _find_ids,
     ops.NextDue: _next_due,
+    ops.OldestReady: _oldest_ready,
     ops.GetStats: _get_stats,
     ops.ListTenants: _list_tenants,
     ops.ListGroups: _list_groups,

@@ -105,6 +105,10 @@ def _next_due(db: Db, query: ops.NextDue, now: int) -> Found:
     return ops.Due(*db.all("next_due", listed(query.queues))[0])
 
 
+def _oldest_ready(db: Db, query: ops.OldestReady, now: int) -> Found:
+    return ops.Due(*db.all("oldest_ready", listed(query.queues))[0])
+
+
 def _get_stats(db: Db, query: ops.GetStats, now: int) -> Found:
     rows = db.all("stats", query.queue)
     if query.queue is not None and not rows:
@@ -164,6 +168,7 @@ _QUERIES: dict[type[Query], Callable[[Db, Any, int], Found]] = {
     ops.ListJobs: _list_jobs,
     ops.FindIds: _find_ids,
     ops.NextDue: _next_due,
+    ops.OldestReady: _oldest_ready,
     ops.GetStats: _get_stats,
     ops.ListTenants: _list_tenants,
     ops.ListGroups: _list_groups,

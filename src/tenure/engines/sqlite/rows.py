@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec.structs import astuple
 
 from tenure.job import FINAL, NULL, Failure, IfParentFails, Job, JobSpec, State
 from tenure.retry import Backoff
@@ -32,18 +33,21 @@ class Options(msgspec.Struct, omit_defaults=True):
     if_parent_fails: IfParentFails = "wait"
     timeout_ms: int | None = None
     backoff: Backoff | None = None
+    trace: str | None = None
 
 
 _NO_OPTIONS = Options()
+_NONE = astuple(_NO_OPTIONS)
 _decode_options = msgspec.json.Decoder(Options).decode
 _decode_failures = msgspec.json.Decoder(tuple[Failure, ...]).decode
 
 
 def options_of(spec: JobSpec) -> str | None:
     """The options column of a new job."""
-    if not (spec.after or spec.timeout_ms or spec.backoff) and spec.if_parent_fails == "wait":
+    few = (spec.after, spec.if_parent_fails, spec.timeout_ms, spec.backoff, spec.trace)
+    if few == _NONE:
         return None
-    options = Options(spec.after, spec.if_parent_fails, spec.timeout_ms, spec.backoff)
+    options = Options(*few)
     return msgspec.json.encode(options).decode()
 
 
@@ -142,6 +146,7 @@ def leased_job(row: tuple[Any, ...], names: tuple[str, str, str], claim: Claim) 
         options.after,
         options.if_parent_fails,
         errors=_decode_failures(errors) if errors else (),
+        trace=options.trace,
     )
 
 
@@ -183,4 +188,5 @@ def job_of(row: tuple[Any, ...]) -> Job:
         note,
         NULL if result is None else msgspec.Raw(result),
         _decode_failures(errors) if errors else (),
+        options.trace,
     )

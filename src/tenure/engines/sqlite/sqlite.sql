@@ -607,6 +607,20 @@ SELECT min(due) FROM (
     FROM tenure_queues q CROSS JOIN json_each('[1, 3]') c
     WHERE q.queue IN (SELECT value FROM json_each(?))
 );
+-- name: oldest_ready
+WITH RECURSIVE heads (lane, head) AS (
+    SELECT l.id, (SELECT json_array(r.priority, r.seq) FROM tenure_ready r WHERE r.lane = l.id
+        ORDER BY r.priority, r.seq LIMIT 1)
+    FROM tenure_queues q CROSS JOIN tenure_tenants t ON t.queue = q.id
+    CROSS JOIN tenure_lanes l ON l.tenant = t.id
+    WHERE q.queue IN (SELECT value FROM json_each(?)) AND t.ready > 0 AND l.ready > 0
+    UNION ALL
+    SELECT h.lane, (SELECT json_array(r.priority, r.seq) FROM tenure_ready r
+        WHERE r.lane = h.lane AND r.priority > (h.head ->> 0) ORDER BY r.priority, r.seq LIMIT 1)
+    FROM heads h WHERE h.head IS NOT NULL
+)
+SELECT min(ifnull(s.run_at, j.created_at)) FROM heads h
+CROSS JOIN tenure_jobs j ON j.seq = (h.head ->> 1) LEFT JOIN tenure_states s ON s.seq = j.seq;
 -- name: queues
 SELECT id, queue FROM tenure_queues ORDER BY id;
 -- name: totals
