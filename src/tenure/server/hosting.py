@@ -20,6 +20,7 @@ from tenure.scheduler import Scheduler
 from tenure.server.app import make_app
 from tenure.server.auth import Tokens
 from tenure.server.mdns import announced
+from tenure.server.protocol import Protocol
 from tenure.server.service import Service
 
 log = logging.getLogger("tenure.service")
@@ -59,6 +60,7 @@ async def _serve(
         host=host,
         port=port,
         interface="asgi3",
+        http=Protocol,
         log_config=None,
         access_log=False,
         ssl_certfile=certfile,

@@ -370,7 +370,7 @@ async def replay_job(call: Call) -> Count:
 
 async def wait_job(call: Call, query: WaitQuery) -> Job:
     """The job once it has ended, or as it is when the time is over."""
-    return await wait_for_end(call.queue, call.service.closing, call.params["id"], query.timeout)
+    return await wait_for_end(call, call.params["id"], query.timeout)
 
 
 async def progress_job(call: Call, body: ProgressBody) -> Done:
@@ -399,7 +399,7 @@ async def claim(call: Call, body: ClaimBody) -> Jobs:
     """Lease ready jobs; with `wait`, wait for one."""
     options = _asdict(body)
     queues, seconds = options.pop("queues"), options.pop("wait")
-    return Jobs(await claim_or_wait(call.queue, call.service.closing, queues, seconds, **options))
+    return Jobs(await claim_or_wait(call, queues, seconds, **options))
 
 
 async def ack(call: Call, body: AckBody) -> Results:

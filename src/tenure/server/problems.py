@@ -28,6 +28,12 @@ class BodyTooLarge(TenureError):
     code = "body_too_large"
 
 
+class HeadTooLarge(TenureError):
+    """The headers of the request are larger than the service takes."""
+
+    code = "head_too_large"
+
+
 class TooSlow(TenureError):
     """The request did not arrive in time."""
 
@@ -60,6 +66,7 @@ STATUS: tuple[tuple[type[TenureError], int], ...] = (
     (NotFound, 404),
     (NoSuchRoute, 404),
     (WrongMethod, 405),
+    (HeadTooLarge, 431),
     (TooSlow, 408),
     (WaitTimeout, 408),
     (Conflict, 409),

@@ -12,6 +12,7 @@ import msgspec
 from tenure.errors import InvalidInput, TenureError
 from tenure.queue import Queue
 from tenure.server.auth import Scope, Token
+from tenure.server.incoming import Receive
 from tenure.server.problems import Problem, problem_of, status_of
 
 Method = Literal["GET", "POST", "PUT", "DELETE"]
@@ -33,7 +34,7 @@ class Reply(msgspec.Struct):
 class Call:
     """One request, as a handler sees it."""
 
-    __slots__ = ("headers", "params", "query", "queue", "service", "token")
+    __slots__ = ("headers", "params", "query", "queue", "receive", "service", "token")
 
     def __init__(
         self,
@@ -43,6 +44,7 @@ class Call:
         params: Params,
         query: Params,
         headers: Mapping[str, str],
+        receive: Receive,
     ) -> None:
         self.service = service
         self.token = token
@@ -50,6 +52,7 @@ class Call:
         self.params = params  # from the path
         self.query = query
         self.headers = headers
+        self.receive = receive  # what else the client does: it may go away
 
 
 Handler = Callable[..., Awaitable[Any]]

@@ -8,7 +8,7 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -19,7 +19,8 @@ from tenure.server.auth import Tokens
 from tenure.server.events import News
 from tenure.server.feed import Feed
 from tenure.server.guard import Guarded
-from tenure.server.problems import RETRY_AFTER, BodyTooLarge, NoSuchRoute, TooSlow, WrongMethod
+from tenure.server.incoming import Incoming, Message, Receive
+from tenure.server.problems import RETRY_AFTER, NoSuchRoute, WrongMethod
 from tenure.server.route import (
     ANY,
     Call,
@@ -34,11 +35,7 @@ from tenure.tracing import CARRIED, serving
 
 log = logging.getLogger("tenure.service")
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-
-BODY_SECONDS = 30.0  # that a request may take to arrive
 
 
 class Request:
@@ -94,12 +91,14 @@ class Service:
         metrics: Any,
         *,
         max_body: int = 32 * 1_048_576,
+        body_seconds: float = 30.0,
     ) -> None:
         self.queue = queue
         self.table = Table(routes)
         self.tokens = tokens
         self.metrics = metrics
-        self.max_body = max_body
+        self.max_body = max_body  # bytes
+        self.body_seconds = body_seconds  # that a request's body may take to arrive
         self.closing = asyncio.Event()
         self.news = News(queue)
         self.feed = Feed(queue)
@@ -112,6 +111,8 @@ class Service:
             await self._live(receive, send)
         elif scope["type"] == "http":
             await self._answer(scope, receive, send)
+        else:  # a websocket, which is not accepted
+            await send({"type": "websocket.close"})
 
     async def _live(self, receive: Receive, send: Send) -> None:
         while True:
@@ -131,6 +132,7 @@ class Service:
 
     async def _answer(self, scope: Message, receive: Receive, send: Send) -> None:
         request = Request(scope, next(self._numbers))
+        incoming = Incoming(receive, request.headers, self.max_body, self.body_seconds)
         reply: Reply | None
         path = _path(scope)
         found = self._find(request.method, path)
@@ -139,10 +141,12 @@ class Service:
         else:
             route, params = found
             with serving(route.method, route.path, request.trace) as span:
-                reply = await self._reply(request, route, params, receive, send)
+                reply = await self._reply(request, route, params, incoming, receive, send)
                 if span is not None and reply is not None:
                     span.set_attribute("http.response.status_code", reply.status)
         if reply is not None:
+            if not await incoming.is_over():
+                reply.headers = {**reply.headers, "connection": "close"}
             request.log(reply.status)
             await _send(send, reply, request)
 
@@ -163,11 +167,12 @@ class Service:
         request: Request,
         route: Route,
         params: dict[str, str],
+        incoming: Incoming,
         receive: Receive,
         send: Send,
     ) -> Reply | None:
         try:
-            return await self._handle(request, route, params, receive, send)
+            return await self._handle(request, route, params, incoming, receive, send)
         except TenureError as error:
             request.error = error.code
             return route.show_error(error)
@@ -185,6 +190,7 @@ class Service:
         request: Request,
         route: Route,
         params: dict[str, str],
+        incoming: Incoming,
         receive: Receive,
         send: Send,
     ) -> Reply | None:
@@ -199,12 +205,22 @@ class Service:
         query = query_of(request.query) if request.query else {}
         names = names_of(params)
         request.job = names.get("id", "")
-        call = Call(self, token, queue, names, query, request.headers)  # type: ignore[arg-type]
+        call = Call(
+            self,
+            token,  # type: ignore[arg-type]
+            queue,
+            names,
+            query,
+            request.headers,
+            receive,
+        )
         arguments: list[Any] = [call]
         if route.query is not None:
             arguments.append(route.read_query(query))
         if route.body is not None:
-            arguments.append(route.read(await self._body(request.headers, receive)))
+            arguments.append(route.read(await incoming.read()))
+        elif incoming.is_announced:
+            await incoming.read()  # and leave it: nothing is done for half a request
         if route.streams and request.method != "HEAD":
             await route.handler(*arguments, receive, send)
             return None
@@ -214,35 +230,6 @@ class Service:
         if isinstance(value, Job):
             request.job = value.id
         return route.write(value)
-
-    async def _body(self, headers: dict[str, str], receive: Receive) -> bytes:
-        length = headers.get("content-length", "")
-        if length.isdigit() and int(length) > self.max_body:
-            raise BodyTooLarge(f"the body is {int(length):,} bytes; at most {self.max_body:,}")
-        message = await receive()
-        if not message.get("more_body"):
-            body: bytes = message.get("body", b"")
-        else:
-            body = await self._rest(message, receive)
-        if len(body) > self.max_body:
-            raise BodyTooLarge(f"the body is over {self.max_body:,} bytes")
-        return body
-
-    async def _rest(self, message: Message, receive: Receive) -> bytes:
-        """A body that comes in pieces, up to a size and a time."""
-        parts = [message.get("body", b"")]
-        size = len(parts[0])
-        try:
-            async with asyncio.timeout(BODY_SECONDS):
-                while message.get("more_body") and size <= self.max_body:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise TooSlow("the client went away before its request was complete")
-                    parts.append(message.get("body", b""))
-                    size += len(parts[-1])
-        except TimeoutError:
-            raise TooSlow(f"the body did not arrive within {BODY_SECONDS:g} s") from None
-        return b"".join(parts)
 
 
 def _methods(route: Route) -> list[str]:
