@@ -10,7 +10,7 @@ import pytest
 from tenure import Queue
 from tenure.server import native
 from tenure.testing import ManualClock
-from tests.server.conftest import Asked, Client, all_jobs
+from tests.server.conftest import Asked, Client, Serve, all_jobs, token
 
 NOW = 1_700_000_000_000
 
@@ -765,6 +765,18 @@ def test_operations_under_a_key_are_applied_once(client: Client, queue: Queue) -
     first = client.post("/v1/ops", body)
     assert client.post("/v1/ops", body) == first
     assert len(all_jobs(queue)) == 1
+
+
+def test_a_key_that_was_used_for_other_operations_is_a_conflict(serve: Serve, queue: Queue) -> None:
+    for who in (serve(), serve(tokens=[token("ours", tenants=("t",))]).as_("ours")):
+        ids = [f"{who.token}-{n}" for n in range(3)]
+        batch = [
+            {"op": "Enqueue", "jobs": [{"id": id, "queue": "q", "payload": 1, "tenant": "t"}]}
+            for id in ids
+        ]
+        who.post("/v1/ops", {"key": "k", "ops": batch[:1]})
+        refused(who, "POST", "/v1/ops", {"key": "k", "ops": batch[1:]}, 409, "conflict", "'k'")
+        assert [job.id for job in all_jobs(queue) if job.id in ids] == ids[:1]
 
 
 def test_a_key_that_cannot_be_is_refused(client: Client, queue: Queue) -> None:

@@ -10,7 +10,7 @@ from msgspec import Meta, Raw
 
 from tenure import ops, wire
 from tenure.arguments import clean
-from tenure.errors import ScheduleNotFound, TenureError
+from tenure.errors import Conflict, ScheduleNotFound, TenureError
 from tenure.job import (
     MAX_CLAIM,
     MAX_FAILURE_TEXT,
@@ -594,6 +594,8 @@ async def apply(call: Call, body: OpsBody) -> Applied:
         if isinstance(once, TenureError):
             raise once
         answers = once.answers
+        if len(answers) != len(batch):
+            raise Conflict(f"the key {body.key!r} was used for other operations")
     return Applied([wire.refusal(one) if isinstance(one, TenureError) else one for one in answers])
 
 
