@@ -49,7 +49,7 @@ class Client:
     def __init__(self, service: Service, runner: asyncio.Runner, token: str | None = None) -> None:
         self.service = service
         self._runner = runner
-        self._token = token
+        self.token = token
 
     def as_(self, token: str | None) -> Client:
         """The same, with another token."""
@@ -65,8 +65,8 @@ class Client:
         headers: dict[str, str] | None = None,
     ) -> Asked:
         headers = dict(headers or {})
-        if self._token is not None:
-            headers.setdefault("authorization", f"Bearer {self._token}")
+        if self.token is not None:
+            headers.setdefault("authorization", f"Bearer {self.token}")
         return self._runner.run(self._ask(method, path, json, content, headers))
 
     async def _ask(

@@ -51,7 +51,7 @@ async def metrics(call: Call) -> Reply:
     return Reply(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-async def document(call: Call) -> Any:
+async def document(call: Call) -> dict[str, Any]:
     """This description."""
     return openapi(call.service.table.routes, version("tenure"))
 
@@ -63,7 +63,8 @@ async def docs(call: Call) -> Reply:
 
 COMMON = [
     Route("GET", "/healthz", healthz, scope=None, answer=Health, tag="health"),
-    Route("GET", "/readyz", readyz, scope=None, answer=Health, tag="health"),
+    Route("GET", "/readyz", readyz, scope=None, answer=Health, others={503: Health},
+          tag="health"),
     Route("GET", "/metrics", metrics, scope=Scope.READ, answer=str, media_type="text/plain",
           tag="health"),
     Route("GET", "/openapi.json", document, scope=None, answer=dict[str, Any], tag="health"),

@@ -17,7 +17,7 @@ from tenure.queue import Queue
 from tenure.server.auth import Scope, Token
 from tenure.server.feed import Entry, Feed, JobEvent, What
 from tenure.server.route import ANY, Call, Route
-from tenure.server.waiting import changes_of, while_heard
+from tenure.server.waiting import changes_of, until_gone
 
 log = logging.getLogger("tenure.service")
 
@@ -71,8 +71,7 @@ class News:
 
 async def changes(call: Call, query: ChangesQuery) -> Version:
     """Wait until something may have changed since a version."""
-    newer = call.service.news.newer(query.since, query.wait, call.service.closing)
-    return Version(await while_heard(call, newer))
+    return Version(await call.service.news.newer(query.since, query.wait, call.service.closing))
 
 
 class EventsQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -98,7 +97,7 @@ async def events(
     """Follow what happens to jobs, as server-sent events."""
     feed: Feed = call.service.feed
     feed.join()
-    gone = asyncio.create_task(_until_gone(receive))
+    gone = asyncio.create_task(until_gone(receive))
     gone.add_done_callback(lambda _: feed.wake())
     try:
         await _begin(send)
@@ -181,11 +180,6 @@ def _wanted(entry: Entry, query: EventsQuery, token: Token) -> bool:
             (query.state, event.state),
         )
     )
-
-
-async def _until_gone(receive: Callable[[], Awaitable[Any]]) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 ROUTES = [

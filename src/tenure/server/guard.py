@@ -158,7 +158,8 @@ class Guarded(Queue):
         told: list[Any] = []
         answers = await self._inner.ado(wanted)
         for op, some, narrowed, answer in zip(batch, plain, allowed, answers, strict=True):
-            if isinstance(answer, ops.Answers):
+            # A key that was used for others is answered with what they were.
+            if isinstance(answer, ops.Answers) and len(answer.answers) == len(some):
                 each = zip(some, narrowed, answer.answers, strict=True)
                 told.append(ops.Answers([_told(*one) for one in each]))
             else:

@@ -23,6 +23,7 @@ from tenure.server.app import make_app
 from tenure.server.auth import Tokens
 from tenure.server.listening import check_certificate, listeners
 from tenure.server.mdns import announced
+from tenure.server.protocol import Protocol
 from tenure.server.service import Service
 from tenure.stopping import give_back_at_once, see_to_the_end, told_to_stop
 
@@ -73,6 +74,7 @@ async def _serve(
     config = uvicorn.Config(
         service,
         interface="asgi3",
+        http=Protocol,
         log_config=None,
         access_log=False,
         proxy_headers=False,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any, Literal, get_args
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
@@ -11,7 +12,8 @@ import msgspec
 from tenure.errors import InvalidInput, TenureError
 from tenure.queue import Queue
 from tenure.server.auth import Scope, Token
-from tenure.server.problems import NoSuchRoute, Problem, problem_of, status_of
+from tenure.server.incoming import Headers, Receive
+from tenure.server.problems import Problem, problem_of, status_of
 
 Method = Literal["GET", "POST", "PUT", "DELETE"]
 Params = dict[str, str]
@@ -29,20 +31,6 @@ class Reply(msgspec.Struct):
     headers: dict[str, str] = {}
 
 
-class Headers:
-    """The headers of a request, of which few are looked at."""
-
-    __slots__ = ("_raw",)
-
-    def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
-        self._raw = dict(raw)
-
-    def get(self, name: bytes) -> str | None:
-        """Its value. The name in lower case."""
-        value = self._raw.get(name)
-        return None if value is None else value.decode("latin-1")
-
-
 class Call:
     """One request, as a handler sees it."""
 
@@ -56,7 +44,7 @@ class Call:
         params: Params,
         query: Params,
         headers: Headers,
-        receive: Callable[[], Awaitable[Mapping[str, Any]]],
+        receive: Receive,
     ) -> None:
         self.service = service
         self.token = token
@@ -64,10 +52,11 @@ class Call:
         self.params = params  # from the path
         self.query = query
         self.headers = headers
-        self.receive = receive  # what else the server has to say of the client
+        self.receive = receive  # what else the client does: it may go away
 
 
 Handler = Callable[..., Awaitable[Any]]
+NO_OTHERS: Mapping[int, Any] = MappingProxyType({})
 Shown = Callable[[TenureError], Reply]
 
 
@@ -90,7 +79,7 @@ class Route:
         tag: str = "native",
         streams: bool = False,
         media_type: str = "application/json",
-        other_statuses: tuple[int, ...] = (),
+        others: Mapping[int, Any] = NO_OTHERS,
         show_error: Shown | None = None,
         problem: Any = Problem,
     ) -> None:
@@ -107,7 +96,7 @@ class Route:
         self.tag = tag
         self.streams = streams
         self.media_type = media_type
-        self.other_statuses = other_statuses
+        self.others = others  # what is answered with other statuses, if not a problem
         self.show_error: Shown = show_error or as_problem
         self.problem = problem
         self.problem_type = "application/json" if show_error else "application/problem+json"
@@ -139,9 +128,13 @@ class Route:
                 if name not in known:
                     raise InvalidInput(name, f"is not a parameter; there are {', '.join(known)}")
         try:
-            return msgspec.convert(query, self.query, strict=False)
+            value = msgspec.convert(query, self.query, strict=False)
         except (msgspec.ValidationError, OverflowError) as error:
             raise InvalidInput("query", _where(str(error))) from None
+        for field in msgspec.structs.fields(self.query):
+            if field.encode_name in query and getattr(value, field.name) is None:
+                raise InvalidInput(field.encode_name, "is given, and cannot be null")
+        return value
 
     def write(self, value: Any) -> Reply:
         """An answer as it is sent."""
@@ -177,29 +170,24 @@ class Table:
             else:
                 self._exact[route.method, route.path] = route
 
-    def find(self, method: str, raw_path: str) -> tuple[Route, Params]:
-        """The route of a request, and the names in its path as they were sent; raises
-        NoSuchRoute."""
+    def find(self, method: str, raw_path: str) -> tuple[Route, Params] | None:
+        """The route of a request, and the names in its path as they were sent."""
         route = self._exact.get((method, raw_path))
         if route is not None:
             return route, {}
+        if not raw_path.isascii():
+            return None
         given = raw_path.strip("/").split("/")
         for segments, route in self._shaped.get((method, len(given)), ()):
             params = _matched(segments, given)
             if params is not None:
                 return route, params
-        raise NoSuchRoute(f"there is no {method} {raw_path[:200]}; see /docs")
+        return None
 
-    def methods_of(self, raw_path: str) -> list[str]:
-        """The methods that a path has."""
-        found = []
-        for method in ("GET", "POST", "PUT", "DELETE"):
-            try:
-                self.find(method, raw_path)
-            except NoSuchRoute:
-                continue
-            found.append(method)
-        return found
+    def routes_at(self, raw_path: str) -> list[Route]:
+        """What a path has, by any method."""
+        found = [self.find(method, raw_path) for method in get_args(Method)]
+        return [one[0] for one in found if one is not None]
 
 
 def _matched(segments: list[str], given: list[str]) -> Params | None:

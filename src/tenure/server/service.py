@@ -8,22 +8,22 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
 from tenure.errors import Forbidden, TenureError
 from tenure.job import Job, is_trace
 from tenure.queue import Queue
-from tenure.server.auth import Tokens
+from tenure.server.auth import Token, Tokens
 from tenure.server.events import News
 from tenure.server.feed import Feed
 from tenure.server.guard import Guarded
-from tenure.server.problems import RETRY_AFTER, BodyTooLarge, NoSuchRoute, TooSlow
+from tenure.server.incoming import Headers, Incoming, Message, Receive
+from tenure.server.problems import RETRY_AFTER, NoSuchRoute, WrongMethod
 from tenure.server.route import (
     ANY,
     Call,
-    Headers,
     Reply,
     Route,
     Table,
@@ -35,11 +35,7 @@ from tenure.tracing import CARRIED, serving
 
 log = logging.getLogger("tenure.service")
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-
-BODY_SECONDS = 30.0  # that a request may take to arrive
 
 
 class Request:
@@ -93,12 +89,14 @@ class Service:
         metrics: Any,
         *,
         max_body: int = 32 * 1_048_576,
+        body_seconds: float = 30.0,
     ) -> None:
         self.queue = queue
         self.table = Table(routes)
         self.tokens = tokens
         self.metrics = metrics
-        self.max_body = max_body
+        self.max_body = max_body  # bytes
+        self.body_seconds = body_seconds  # that a request's body may take to arrive
         self.closing = asyncio.Event()
         self.news = News(queue)
         self.feed = Feed(queue)
@@ -117,6 +115,8 @@ class Service:
             await self._live(receive, send)
         elif scope["type"] == "http":
             await self._answer(scope, receive, send)
+        else:  # a websocket, which is not accepted
+            await send({"type": "websocket.close"})
 
     async def _live(self, receive: Receive, send: Send) -> None:
         while True:
@@ -136,33 +136,51 @@ class Service:
 
     async def _answer(self, scope: Message, receive: Receive, send: Send) -> None:
         request = Request(scope, next(self._numbers))
+        incoming = Incoming(receive, request.headers, self.max_body, self.body_seconds)
         reply: Reply | None
-        try:
-            route, params = self._find(request.method, _path(scope))
-        except TenureError as error:
-            reply = as_problem(error)
+        path = _path(scope)
+        found = self._find(request.method, path)
+        if found is None:
+            reply = self._not_found(request.method, path)
         else:
+            route, params = found
             with serving(route.method, route.path, request.trace) as span:
-                reply = await self._reply(request, route, params, receive, send)
+                reply = await self._reply(request, route, params, incoming, receive, send)
                 if span is not None and reply is not None:
                     span.set_attribute("http.response.status_code", reply.status)
         if reply is not None:
+            if not await incoming.is_over():
+                reply.headers = {**reply.headers, "connection": "close"}
             request.log(reply.status)
             await _send(send, reply, request, is_last=self.closing.is_set())
 
-    def _find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
+    def _find(self, method: str, path: str) -> tuple[Route, dict[str, str]] | None:
         return self.table.find("GET" if method == "HEAD" else method, path)
+
+    def _not_found(self, method: str, path: str) -> Reply:
+        routes = self.table.routes_at(path)
+        if not routes:
+            return as_problem(NoSuchRoute(f"there is no {method} {path[:200]}; see /docs"))
+        error = WrongMethod(method, [name for route in routes for name in _methods(route)])
+        reply = routes[0].show_error(error)
+        reply.headers = {"allow": error.allowed}
+        return reply
+
+    def _guarded(self, token: Token) -> Guarded:
+        guarded = self._guards[token.hash] = Guarded(self.queue, token)
+        return guarded
 
     async def _reply(
         self,
         request: Request,
         route: Route,
         params: dict[str, str],
+        incoming: Incoming,
         receive: Receive,
         send: Send,
     ) -> Reply | None:
         try:
-            return await self._handle(request, route, params, receive, send)
+            return await self._handle(request, route, params, incoming, receive, send)
         except TenureError as error:
             request.error = error.code
             return route.show_error(error)
@@ -180,6 +198,7 @@ class Service:
         request: Request,
         route: Route,
         params: dict[str, str],
+        incoming: Incoming,
         receive: Receive,
         send: Send,
     ) -> Reply | None:
@@ -189,7 +208,7 @@ class Service:
             token = self.tokens.who(request.headers.get(b"authorization"))
             if route.scope != ANY and not token.allows(route.scope):
                 raise Forbidden(f"{route} needs the scope {route.scope.value!r}")
-            queue = self._guards.setdefault(token.hash, Guarded(self.queue, token))
+            queue = self._guards.get(token.hash) or self._guarded(token)
             request.token = token.name if self.tokens else ""
         query = query_of(request.query) if request.query else {}
         names = names_of(params)
@@ -207,7 +226,9 @@ class Service:
         if route.query is not None:
             arguments.append(route.read_query(query))
         if route.body is not None:
-            arguments.append(route.read(await self._body(request.headers, receive)))
+            arguments.append(route.read(await incoming.read()))
+        elif incoming.is_announced:
+            await incoming.read()  # and leave it: nothing is done for half a request
         if route.streams and request.method != "HEAD":
             await route.handler(*arguments, receive, send)
             return None
@@ -218,43 +239,15 @@ class Service:
             request.job = value.id
         return route.write(value)
 
-    async def _body(self, headers: Headers, receive: Receive) -> bytes:
-        length = headers.get(b"content-length") or ""
-        if length.isdigit() and int(length) > self.max_body:
-            raise BodyTooLarge(f"the body is {int(length):,} bytes; at most {self.max_body:,}")
-        message = await receive()
-        if not message.get("more_body"):
-            body: bytes = message.get("body", b"")
-        else:
-            body = await self._rest(message, receive)
-        if len(body) > self.max_body:
-            raise BodyTooLarge(f"the body is over {self.max_body:,} bytes")
-        return body
 
-    async def _rest(self, message: Message, receive: Receive) -> bytes:
-        """A body that comes in pieces, up to a size and a time."""
-        parts = [message.get("body", b"")]
-        size = len(parts[0])
-        try:
-            async with asyncio.timeout(BODY_SECONDS):
-                while message.get("more_body") and size <= self.max_body:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise TooSlow("the client went away before its request was complete")
-                    parts.append(message.get("body", b""))
-                    size += len(parts[-1])
-        except TimeoutError:
-            raise TooSlow(f"the body did not arrive within {BODY_SECONDS:g} s") from None
-        return b"".join(parts)
+def _methods(route: Route) -> list[str]:
+    return ["GET", "HEAD"] if route.method == "GET" else [route.method]
 
 
 def _path(scope: Message) -> str:
-    """The path as it was sent; raises NoSuchRoute."""
+    """The path as it was sent. What is not ASCII in it finds no route."""
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
-    try:
-        return raw.partition(b"?")[0].decode("ascii")
-    except UnicodeDecodeError:
-        raise NoSuchRoute("the path is not ASCII") from None
+    return raw.partition(b"?")[0].decode("ascii", "replace")
 
 
 async def _send(send: Send, reply: Reply, request: Request, is_last: bool) -> None:

@@ -37,6 +37,7 @@ from tenure.queue import Queue
 from tenure.server.auth import Scope
 from tenure.server.dialects.errors import ErrorText, as_text
 from tenure.server.dialects.reach import job_of, listed, must_be_for, must_be_for_all, reach
+from tenure.server.names import Label, Name
 from tenure.server.route import Call, Route, encode
 
 QUEUE = "firecrawl"
@@ -44,8 +45,6 @@ LEASE_SECONDS = 300.0
 PAGE = 1_000
 MOST = 10_000  # of each kind that one round of the upkeep looks after
 TRIES = 5  # that a push makes for an id whose job ends meanwhile
-
-Id = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
 
 
 class Sent(msgspec.Struct, rename="camel", kw_only=True):
@@ -56,7 +55,7 @@ class Sent(msgspec.Struct, rename="camel", kw_only=True):
 
 
 class PushedJob(Sent):
-    id: Id
+    id: Name
     data: Raw
     priority: Annotated[int, Meta(ge=MIN_PRIORITY, le=MAX_PRIORITY)]
     listenable: bool
@@ -66,14 +65,14 @@ class PushedJob(Sent):
 class Push(Sent):
     """timeout: milliseconds; null or not above 0 is none."""
 
-    team_id: Id
+    team_id: Name
     job: PushedJob
     timeout: Annotated[float, Meta(le=MAX_SPAN_MS)] | None = None
-    crawl_id: Annotated[str, Meta(max_length=MAX_NAME)] | None = None
+    crawl_id: Label | None = None
 
 
 class Pop(Sent):
-    worker_id: Id
+    worker_id: Name
     blocked_crawl_ids: Annotated[list[str], Meta(max_length=100_000)] | None = None
 
 
@@ -82,12 +81,12 @@ class Complete(Sent):
 
 
 class ReleaseClaim(Sent):
-    job_id: Id
+    job_id: Name
 
 
 class ActiveJob(Sent):
-    team_id: Id
-    job_id: Id
+    team_id: Name
+    job_id: Name
 
 
 class ActivePush(ActiveJob):
@@ -97,8 +96,8 @@ class ActivePush(ActiveJob):
 
 
 class ActiveCrawlJob(Sent):
-    crawl_id: Id
-    job_id: Id
+    crawl_id: Name
+    job_id: Name
 
 
 class ActiveCrawlPush(ActiveCrawlJob):
@@ -111,7 +110,7 @@ class JobIdsQuery(Sent):
 
 class SampleQuery(Sent):
     limit: Annotated[int, Meta(ge=1, le=10_000)] = 50
-    after: Annotated[str, Meta(max_length=MAX_NAME)] | None = None
+    after: Label | None = None
 
 
 # What is answered -------------------------------------------------------------------------------
