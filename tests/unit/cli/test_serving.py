@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import signal
 import socket
 import subprocess
@@ -98,3 +100,36 @@ def test_a_port_that_is_taken_is_said_before_anything_starts(cli: Terminal) -> N
 )
 def test_the_log_does_not_have_the_password_of_the_store(url: str, shown: str) -> None:
     assert without_password(url) == shown
+
+
+def test_the_demonstration_is_worked_and_says_where_to_look(tmp_path: Path) -> None:
+    """What `make run` starts."""
+    command = [sys.executable, "-m", "tenure", "serve", "--demo", "--port", "0"]
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        try:
+            for line in process.stderr:
+                if found := re.search(r"serving sqlite:///tenure\.db on (http://\S+)", line):
+                    break
+            assert found is not None
+            url = found[1]
+            said = process.stderr.readline() + process.stderr.readline()
+            assert f"{url}/docs" in said
+            assert f"tenure --url {url} stats" in said
+            assert "<title>" in answer(f"{url}/docs").text
+            deadline = time.monotonic() + PATIENCE
+            while answer(f"{url}/v1/queues/demo").json()["done"] < 4:
+                assert time.monotonic() < deadline, "nothing was worked"
+                time.sleep(0.1)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.stderr.read()
+        assert process.wait(PATIENCE) == 0
+
+
+def test_the_demonstration_has_tasks_of_its_own(cli: Terminal) -> None:
+    said = cli.error("serve", "--demo", "--workers-in-process", "tenure.demo:app")
+    assert "leave --workers-in-process out" in said
