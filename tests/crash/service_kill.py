@@ -28,7 +28,7 @@ from tests.server.process import ServiceProcess
 
 ROUND_SECONDS = 60.0  # then all is checked, and a new file begun
 CONNECTIONS = 200
-KILLS = 5  # in each round
+KILLS = 5  # in each round; once it is stopped gracefully, too
 COUNTED = ("enqueued", "claimed", "acked", "removed", "refused", "refused again", "cut")
 
 
@@ -66,6 +66,7 @@ class Arena:
         self.seed = seed
         self.counted: Counter[str] = Counter()
         self._random = random.Random(seed)
+        self._wrong: list[str] = []
         self._service = ServiceProcess(folder)
         journal = Journal(folder / "callers.journal")
         kinds: tuple[type[Caller], ...] = (NativeCaller, FirecrawlCaller)
@@ -85,18 +86,29 @@ class Arena:
     async def _live(self, seconds: float, kills: int) -> None:
         over = asyncio.Event()
         calls = [asyncio.create_task(one.call_until(over)) for one in self._callers]
-        start, pause = time.monotonic(), seconds / (kills + 1)
-        for n in range(1, kills + 1):
+        blows = [self._kill] * kills + [self._stop]
+        self._random.shuffle(blows)
+        start, pause = time.monotonic(), seconds / (len(blows) + 1)
+        for n, blow in enumerate(blows, 1):
             # At any moment: what else would be worth a kill?
             at = start + pause * (n + self._random.uniform(-0.3, 0.3))
             await asyncio.sleep(max(0, at - time.monotonic()))
-            await asyncio.to_thread(self._service.kill)
+            await asyncio.to_thread(blow)
             await asyncio.sleep(self._random.random() * 0.3)
             await asyncio.to_thread(self._service.start)
-            self.counted["kills"] += 1
         await asyncio.sleep(max(0, start + seconds - time.monotonic()))
         over.set()
         await asyncio.gather(*calls)
+
+    def _kill(self) -> None:
+        self._service.kill()
+        self.counted["kills"] += 1
+
+    def _stop(self) -> None:
+        """Gracefully, for once, while all are calling."""
+        if self._service.stop() != 0:
+            self._wrong.append(f"the service did not end well:\n{self._service.log}")
+        self.counted["stops"] += 1
 
     def _check(self) -> list[str]:
         """By what the service says, by what is in the file, and once all has run that could."""
@@ -110,9 +122,8 @@ class Arena:
         failures += service_checks.every_lease_is_somebodys(seen)
         failures += service_checks.marks_are_as_they_were_told(seen, active)
         self.counted += Counter({name: len(seen.events[name]) for name in COUNTED})
-        if self._service.stop() != 0:
-            failures.append(f"the service did not end well:\n{self._service.log}")
-        return failures + audit(self.folder / "jobs.db") + self._run_the_rest(seen)
+        self._stop()
+        return failures + self._wrong + audit(self.folder / "jobs.db") + self._run_the_rest(seen)
 
     def _run_the_rest(self, seen: Evidence) -> list[str]:
         """Nothing is stuck: once all leases have run out, every job can be done."""
