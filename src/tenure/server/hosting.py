@@ -73,7 +73,7 @@ async def _serve(
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(_looked_after(service, tasks))
         if mdns:
-            await stack.enter_async_context(announced(port))
+            await stack.enter_async_context(announced(host, port))
         await server.serve()
 
 
