@@ -4,7 +4,7 @@ BIN := .venv/bin
 SECONDS ?= 300
 SEED ?= 0
 
-.PHONY: run test lint bench crash crash-workers fuzz docs clean
+.PHONY: run test lint bench crash crash-workers crash-service fuzz docs clean
 
 run: .venv/installed ## the service on http://127.0.0.1:3100, with a small queue being worked
 	$(BIN)/tenure serve --demo
@@ -26,6 +26,9 @@ crash: .venv/installed ## kill processes for SECONDS=300 with SEED=0
 
 crash-workers: .venv/installed ## the same with workers that run tasks
 	$(BIN)/python -m tests.crash.worker_kill --seconds $(SECONDS) --seed $(SEED)
+
+crash-service: .venv/installed ## a service with 200 callers, killed five times a minute
+	$(BIN)/python -m tests.crash.service_kill --seconds $(SECONDS) --seed $(SEED)
 
 fuzz: .venv/installed ## send the service what Schemathesis makes up, for SECONDS=300 from SEED=0
 	$(BIN)/python -m tests.server.fuzz --seconds $(SECONDS) --seed $(SEED)

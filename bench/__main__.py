@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import backlog, batches, callers, churn, postgres, tenants, workers
+from bench import backlog, batches, callers, churn, postgres, service, tenants, workers
 from bench.report import Figure, show
 
 BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
@@ -18,6 +18,7 @@ BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
     "postgres": postgres.run,
     "churn": churn.run,
     "workers": workers.run,
+    "service": service.run,
 }
 
 

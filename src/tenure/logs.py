@@ -57,3 +57,5 @@ def log_as(form: str, level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler])
+    if level != "debug":
+        logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells of every request

@@ -18,6 +18,7 @@ import tenure
 from tenure import Job, Queue
 from tenure.server.app import DIALECTS, make_app
 from tenure.server.auth import EVERYTHING
+from tenure.server.incoming import Headers
 from tenure.server.protocol import Protocol
 from tenure.server.route import Call
 from tenure.server.service import Service
@@ -254,7 +255,7 @@ def test_a_job_that_was_claimed_for_one_who_left_is_given_back(
 
         aclaim = queue.aclaim
         monkeypatch.setattr(queue, "aclaim", claim_while_leaving)
-        call = Call(service, EVERYTHING, queue, {}, {}, {}, receive)
+        call = Call(service, EVERYTHING, queue, {}, {}, Headers([]), receive)
         assert await claim_or_wait(call, ["q"], 60, worker="w") == []
 
     asyncio.run(main())

@@ -101,7 +101,7 @@ async def events(
     gone.add_done_callback(lambda _: feed.wake())
     try:
         await _begin(send)
-        last_id = query.since or call.headers.get("last-event-id")
+        last_id = query.since or call.headers.get(b"last-event-id") or ""
         with suppress(OSError):  # the reader went away
             await _follow(call, query, last_id, gone, send)
             await send({"type": "http.response.body", "body": b""})
@@ -124,12 +124,12 @@ async def _begin(send: Callable[[Any], Awaitable[None]]) -> None:
 async def _follow(
     call: Call,
     query: EventsQuery,
-    last_id: str | None,
+    last_id: str,
     gone: asyncio.Task[None],
     send: Callable[[Any], Awaitable[None]],
 ) -> None:
     feed: Feed = call.service.feed
-    place = feed.end if last_id is None else feed.place(last_id)
+    place = feed.place(last_id) if last_id else feed.end
     text = b": follow\n\n"
     if place is None:
         place = feed.end

@@ -82,6 +82,7 @@ class Feed:
         self._queue = queue
         self._readers = 0
         self._task: asyncio.Task[None] | None = None
+        self._news = asyncio.Event()  # for the readers; another one each time
 
     def join(self) -> None:
         """Somebody begins to read; raises Busy."""
@@ -106,7 +107,6 @@ class Feed:
         self._missed = False  # too much came at once
         self._changed = False
         self._more = asyncio.Event()  # for the task
-        self._news = asyncio.Event()  # for the readers; another one each time
         self._left_at = self._loop.time()
         self._stops: list[Callable[[], None]] = [
             self._queue.changes.watch(self._committed),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
 from tenure.errors import InvalidInput
@@ -13,12 +13,24 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 
 
+class Headers:
+    """The headers of a request, of which few are looked at."""
+
+    __slots__ = ("_raw",)
+
+    def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
+        self._raw = dict(raw)
+
+    def get(self, name: bytes) -> str | None:
+        """Its value. The name in lower case."""
+        value = self._raw.get(name)
+        return None if value is None else value.decode("latin-1")
+
+
 class Incoming:
     """A body that is read once, or passed over."""
 
-    def __init__(
-        self, receive: Receive, headers: Mapping[str, str], most: int, seconds: float
-    ) -> None:
+    def __init__(self, receive: Receive, headers: Headers, most: int, seconds: float) -> None:
         self._receive = receive
         self._headers = headers
         self._most = most
@@ -28,20 +40,20 @@ class Incoming:
     @property
     def is_announced(self) -> bool:
         """Whether the headers speak of a body."""
-        headers = self._headers
-        return headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+        length = self._headers.get(b"content-length") or "0"
+        return length != "0" or self._headers.get(b"transfer-encoding") is not None
 
     @property
     def _asks_first(self) -> bool:
         """Whether the client waits for a word before it sends."""
-        return not self._ended and "expect" in self._headers
+        return not self._ended and self._headers.get(b"expect") is not None
 
     async def read(self) -> bytes:
         """All of it; raises BodyTooLarge, TooSlow or InvalidInput."""
-        encoding = self._headers.get("content-encoding", "identity")
+        encoding = self._headers.get(b"content-encoding") or "identity"
         if encoding.lower() != "identity":
             raise InvalidInput("content-encoding", f"{encoding!r} is not read; send JSON as it is")
-        said = self._headers.get("content-length", "")
+        said = self._headers.get(b"content-length") or ""
         if self._asks_first and said.isdecimal() and int(said) > self._most:
             raise self._too_large(int(said))
         parts: list[bytes] = []

@@ -12,7 +12,7 @@ import msgspec
 from tenure.errors import InvalidInput, TenureError
 from tenure.queue import Queue
 from tenure.server.auth import Scope, Token
-from tenure.server.incoming import Receive
+from tenure.server.incoming import Headers, Receive
 from tenure.server.problems import Problem, problem_of, status_of
 
 Method = Literal["GET", "POST", "PUT", "DELETE"]
@@ -43,7 +43,7 @@ class Call:
         queue: Queue,
         params: Params,
         query: Params,
-        headers: Mapping[str, str],
+        headers: Headers,
         receive: Receive,
     ) -> None:
         self.service = service

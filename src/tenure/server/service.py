@@ -15,11 +15,11 @@ from typing import Any
 from tenure.errors import Forbidden, TenureError
 from tenure.job import Job, is_trace
 from tenure.queue import Queue
-from tenure.server.auth import Tokens
+from tenure.server.auth import Token, Tokens
 from tenure.server.events import News
 from tenure.server.feed import Feed
 from tenure.server.guard import Guarded
-from tenure.server.incoming import Incoming, Message, Receive
+from tenure.server.incoming import Headers, Incoming, Message, Receive
 from tenure.server.problems import RETRY_AFTER, NoSuchRoute, WrongMethod
 from tenure.server.route import (
     ANY,
@@ -50,12 +50,10 @@ class Request:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.query: bytes = scope["query_string"]
-        self.headers = {
-            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
-        }
-        given = self.headers.get("x-request-id", "")
+        self.headers = Headers(scope["headers"])
+        given = self.headers.get(b"x-request-id") or ""
         self.id = given if _REQUEST_ID.fullmatch(given) else number
-        self.trace = self.headers.get("traceparent", "")
+        self.trace = self.headers.get(b"traceparent") or ""
         if self.trace and not is_trace(self.trace):
             self.trace = ""
         CARRIED.set(self.trace)
@@ -106,6 +104,12 @@ class Service:
         self._numbers = (f"{start}-{n}" for n in itertools.count(1))
         self._guards: dict[str, Guarded] = {}
 
+    def finish(self) -> None:
+        """Answer those who wait, and end the streams; whoever asks from here on does not wait."""
+        self.closing.set()
+        self.queue.changes.tell(None)
+        self.feed.wake()
+
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
@@ -148,7 +152,7 @@ class Service:
             if not await incoming.is_over():
                 reply.headers = {**reply.headers, "connection": "close"}
             request.log(reply.status)
-            await _send(send, reply, request)
+            await _send(send, reply, request, is_last=self.closing.is_set())
 
     def _find(self, method: str, path: str) -> tuple[Route, dict[str, str]] | None:
         return self.table.find("GET" if method == "HEAD" else method, path)
@@ -161,6 +165,10 @@ class Service:
         reply = routes[0].show_error(error)
         reply.headers = {"allow": error.allowed}
         return reply
+
+    def _guarded(self, token: Token) -> Guarded:
+        guarded = self._guards[token.hash] = Guarded(self.queue, token)
+        return guarded
 
     async def _reply(
         self,
@@ -197,10 +205,10 @@ class Service:
         queue: Queue = self.queue
         token = None
         if route.scope is not None:
-            token = self.tokens.who(request.headers.get("authorization"))
+            token = self.tokens.who(request.headers.get(b"authorization"))
             if route.scope != ANY and not token.allows(route.scope):
                 raise Forbidden(f"{route} needs the scope {route.scope.value!r}")
-            queue = self._guards.setdefault(token.hash, Guarded(self.queue, token))
+            queue = self._guards.get(token.hash) or self._guarded(token)
             request.token = token.name if self.tokens else ""
         query = query_of(request.query) if request.query else {}
         names = names_of(params)
@@ -242,8 +250,10 @@ def _path(scope: Message) -> str:
     return raw.partition(b"?")[0].decode("ascii", "replace")
 
 
-async def _send(send: Send, reply: Reply, request: Request) -> None:
+async def _send(send: Send, reply: Reply, request: Request, is_last: bool) -> None:
     headers = [(b"x-request-id", request.id.encode())]
+    if is_last:  # over this connection: whoever comes next finds another service
+        headers.append((b"connection", b"close"))
     if reply.status != 204:  # which has no body to speak of
         headers.append((b"content-type", reply.media_type.encode()))
         headers.append((b"content-length", str(len(reply.body)).encode()))
