@@ -101,6 +101,10 @@ class Route:
         self.problem = problem
         self.problem_type = "application/json" if show_error else "application/problem+json"
         self._decoder = None if body is None else msgspec.json.Decoder(body)
+        self._parameters: dict[str, str] = {}  # of the query, and the fields they become
+        if query is not None:
+            names = zip(query.__struct_encode_fields__, query.__struct_fields__, strict=True)
+            self._parameters = dict(names)
 
     def __repr__(self) -> str:
         return f"{self.method} {self.path}"
@@ -123,17 +127,17 @@ class Route:
         """The query string, as the handler takes it; raises InvalidInput."""
         assert self.query is not None
         if self.query.__struct_config__.forbid_unknown_fields:
-            known = self.query.__struct_encode_fields__
             for name in query:
-                if name not in known:
-                    raise InvalidInput(name, f"is not a parameter; there are {', '.join(known)}")
+                if name not in self._parameters:
+                    known = ", ".join(self._parameters)
+                    raise InvalidInput(name, f"is not a parameter; there are {known}")
         try:
             value = msgspec.convert(query, self.query, strict=False)
         except (msgspec.ValidationError, OverflowError) as error:
             raise InvalidInput("query", _where(str(error))) from None
-        for field in msgspec.structs.fields(self.query):
-            if field.encode_name in query and getattr(value, field.name) is None:
-                raise InvalidInput(field.encode_name, "is given, and cannot be null")
+        for name in query:
+            if name in self._parameters and getattr(value, self._parameters[name]) is None:
+                raise InvalidInput(name, "is given, and cannot be null")
         return value
 
     def write(self, value: Any) -> Reply:
