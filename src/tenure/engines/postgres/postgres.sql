@@ -1195,6 +1195,31 @@ SELECT * FROM tenure.parents(%s::text[]);
 -- name: insert_deps
 INSERT INTO tenure.deps (parent, child) SELECT * FROM unnest(%s::bigint[], %s::bigint[]);
 
+-- Importing
+
+-- name: lanes_of
+SELECT tenure.lanes_of(%s::text[], %s::text[], %s::text[]);
+-- name: blocks
+SELECT nextval('tenure.blocks') * 1024 FROM generate_series(1, %s::integer);
+-- name: import_jobs
+INSERT INTO tenure.jobs (seq, created_at, lane, priority, max_attempts, id, kind, unique_key,
+    options, payload)
+SELECT * FROM unnest(%s::bigint[], %s::bigint[], %s::integer[], %s::integer[], %s::integer[],
+    %s::text[], %s::text[], %s::text[], %s::text[], %s::text[]);
+-- name: import_states
+INSERT INTO tenure.states (seq, at, run_at, updated_at, lane, queue, priority, attempts, state,
+    progress, token, started_at, expires_at, worker, note, errors, result)
+SELECT * FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::integer[],
+    %s::integer[], %s::integer[], %s::integer[], %s::smallint[], %s::smallint[], %s::bigint[],
+    %s::bigint[], %s::bigint[], %s::text[], %s::text[], %s::text[], %s::text[]);
+-- name: import_keys
+INSERT INTO tenure.keys (tenant, unique_key, seq)
+SELECT l.tenant, w.key, w.seq FROM unnest(%s::integer[], %s::text[], %s::bigint[])
+    w (lane, key, seq) JOIN tenure.lanes l ON l.id = w.lane ORDER BY 1, 2;
+-- name: tokens_from
+SELECT count(nextval('tenure.tokens')) FROM generate_series(1, %s::bigint - (
+    SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM tenure.tokens));
+
 -- Moving
 
 -- name: load
@@ -1347,6 +1372,11 @@ SELECT j.seq, j.id, q.queue, s.state, j.payload, j.priority, s.run_at, j.created
 FROM tenure.jobs j JOIN tenure.states s ON s.seq = j.seq JOIN tenure.lanes l ON l.id = j.lane
     JOIN tenure.tenants t ON t.id = l.tenant JOIN tenure.queues q ON q.id = t.queue
 WHERE j.seq = ANY (%s::bigint[]);
+-- name: seqs_after
+SELECT seq FROM tenure.jobs WHERE seq > %s::bigint ORDER BY seq LIMIT %s;
+-- name: parents_of
+SELECT d.child, j.id FROM tenure.deps d JOIN tenure.jobs j ON j.seq = d.parent
+WHERE d.child = ANY (%s::bigint[]);
 -- name: find_by_end
 SELECT f.at, f.seq, f.id FROM unnest(%(queues)s::integer[]) w (queue) CROSS JOIN LATERAL (
     SELECT s.at, s.seq, j.id FROM tenure.states s JOIN tenure.jobs j ON j.seq = s.seq
