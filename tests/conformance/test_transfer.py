@@ -7,8 +7,19 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
-from tenure import DependencyNotFound, Duplicate, LeaseLost, NewJob, Queue, Settings, State, ops
+from tenure import (
+    DependencyNotFound,
+    Duplicate,
+    InvalidInput,
+    LeaseLost,
+    NewJob,
+    Queue,
+    Settings,
+    State,
+    ops,
+)
 from tenure.engines.memory import MemoryEngine
+from tenure.job import IfParentFails
 from tenure.ops import Entry
 from tenure.testing import ManualClock
 from tests.conformance.conftest import Apply
@@ -177,7 +188,7 @@ def test_none_is_put_in_if_one_waits_for_a_job_that_is_not_there(
     ],
 )
 def test_a_child_hears_of_a_parent_that_has_ended_here_meanwhile(
-    queue: Queue, other: Queue, if_parent_fails: str, fatal: bool, state: State
+    queue: Queue, other: Queue, if_parent_fails: IfParentFails, fatal: bool, state: State
 ) -> None:
     other.enqueue("q", id="parent")
     other.enqueue("q", id="child", after=["parent"], if_parent_fails=if_parent_fails)
@@ -199,7 +210,7 @@ def test_an_export_of_nothing_is_empty(queue: Queue, apply: Apply) -> None:
     (answer,) = apply(ops.Import(()))
     assert isinstance(answer, ops.Enqueued)
     assert answer.ids == []
-    assert isinstance(queue.do(ops.Export(cursor="x")), ops.InvalidInput)
+    assert isinstance(queue.do(ops.Export(cursor="x")), InvalidInput)
 
 
 def test_an_export_goes_on_where_it_ended(queue: Queue) -> None:

@@ -1135,6 +1135,9 @@ END $$;
 SELECT to_regclass('tenure.about') IS NOT NULL;
 -- name: has_namespace
 SELECT to_regnamespace('tenure') IS NOT NULL;
+-- name: who_is_who
+SELECT current_user, current_database(),
+    (SELECT nspowner::regrole::text FROM pg_namespace WHERE nspname = %s);
 -- name: version
 SELECT version, store::text FROM tenure.about;
 -- name: set_version
