@@ -15,6 +15,7 @@ from tenure.server.auth import Tokens
 from tenure.server.events import News
 from tenure.server.guard import Guarded
 from tenure.server.problems import RETRY_AFTER, BodyTooLarge, NoSuchRoute, TooSlow
+from tenure.server.pulse import Pulse
 from tenure.server.route import (
     ANY,
     Call,
@@ -55,6 +56,7 @@ class Service:
         self.max_body = max_body
         self.closing = asyncio.Event()
         self.news = News(queue)
+        self.pulse = Pulse(queue)
         self._guards: dict[str, Guarded] = {}
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
