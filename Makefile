@@ -4,7 +4,7 @@ BIN := .venv/bin
 SECONDS ?= 300
 SEED ?= 0
 
-.PHONY: run test lint bench crash crash-workers docs clean
+.PHONY: run test lint bench crash crash-workers crash-postgres docs clean
 
 run: .venv/installed ## a small demonstration: jobs of three tenants, worked before your eyes
 	$(BIN)/tenure demo
@@ -26,6 +26,9 @@ crash: .venv/installed ## kill processes for SECONDS=300 with SEED=0
 
 crash-workers: .venv/installed ## the same with workers that run tasks
 	$(BIN)/python -m tests.crash.worker_kill --seconds $(SECONDS) --seed $(SEED)
+
+crash-postgres: .venv/installed ## kill a PostgreSQL server under services and workers
+	$(BIN)/python -m tests.crash.outage --seconds $(SECONDS) --seed $(SEED)
 
 docs: .venv/installed ## write the pages that are made from the code
 	$(BIN)/python -m docs.generate

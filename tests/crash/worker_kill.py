@@ -1,6 +1,6 @@
 """Workers are killed, put to sleep past their leases and stopped; then all their stories must fit.
 
-    python -m tests.crash.worker_kill --seconds 300 --seed 7
+    python -m tests.crash.worker_kill --seconds 300 --seed 7 [--store postgresql]
 
 The seed drives what is enqueued and who is struck when; the machine drives the rest.
 """
@@ -23,16 +23,17 @@ from pathlib import Path
 
 import tenure
 from tenure.job import FINAL
-from tests.audit import audit
-from tests.crash.kill import everything, say, told
+from tests.crash.kill import SqliteFile, Store, everything, say, told
+from tests.crash.kill_postgres import Schema
 from tests.crash.worker_checks import Story, broken
+from tests.postgres import Server
 from tests.workers import errands
 from tests.workers.life import Place, WorkerProcess, children_of
 
 WORKERS = 3
 LEASE_SECONDS = 1.0
 BETWEEN_SECONDS = 0.25  # on average, from one blow to the next
-ROUND_SECONDS = 30.0  # then all is checked, and a new file begun
+ROUND_SECONDS = 30.0  # then all is checked, and a new store begun
 DRAIN_SECONDS = 120.0
 IN_FLIGHT = 40
 MANY = 50  # attempts, so that no blow of ours makes a job end dead
@@ -43,13 +44,25 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.crash.worker_kill", description=__doc__)
     parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
+    parser.add_argument("--store", choices=["sqlite", "postgresql"], default="sqlite")
     options = parser.parse_args(arguments)
     say(f"--seed {options.seed}")
+    server = Server() if options.store == "postgresql" else None
+    try:
+        return rounds(options.seconds, options.seed, server)
+    finally:
+        if server is not None:
+            server.stop()
+
+
+def rounds(seconds: float, seed: int, server: Server | None) -> int:
     total: Counter[str] = Counter()
-    end = time.monotonic() + options.seconds
+    end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 1 or not total:
         folder = Path(tempfile.mkdtemp(prefix="tenure-worker-kill-"))
-        arena = Arena(folder, options.seed + total["rounds"])
+        number = seed + total["rounds"]
+        store = SqliteFile(folder / "jobs.db") if server is None else Schema(server, f"r_{number}")
+        arena = Arena(folder, number, store)
         try:
             failures = arena.round(min(left, ROUND_SECONDS))
         finally:
@@ -67,11 +80,12 @@ def main(arguments: list[str]) -> int:
 
 
 class Arena:
-    """One file, the workers on it, and what happens to them."""
+    """One store, the workers on it, and what happens to them."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int, store: Store) -> None:
         self.seed = seed
-        self.place = Place(folder)
+        self.place = Place(folder, store.url)
+        self._store = store
         self.counted: Counter[str] = Counter()
         self._random = random.Random(seed)
         self._queue = self.place.queue()
@@ -95,7 +109,7 @@ class Arena:
         self.counted["jobs"] = len(jobs)
         self.counted["attempts"] = sum(job.attempts for job in jobs.values())
         self.counted["runs"] = sum(event.kind == "began" for event in events)
-        failures = self._story.wrong + broken(jobs, events) + audit(self.place.folder / "jobs.db")
+        failures = self._story.wrong + broken(jobs, events) + self._store.audit()
         failures += [f"{id} was answered, and is gone" for id in self._story.made - jobs.keys()]
         if self.place.pids():
             failures.append(f"processes are left: {self.place.pids()}")

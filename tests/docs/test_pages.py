@@ -25,7 +25,8 @@ def blocks(document: Path, language: str) -> list[str]:
 
 def environment(folder: Path) -> dict[str, str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {"PATH": path, "HOME": str(folder), "TENURE_URL": "sqlite:///jobs.db"}
+    known = {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
+    return {"PATH": path, "HOME": str(folder), "TENURE_URL": "sqlite:///jobs.db"} | known
 
 
 def write_files(document: Path, folder: Path) -> None:
