@@ -79,7 +79,7 @@ class ServiceProcess:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "tenure", "--url", place.url, "serve", "--port", str(port)],
                 cwd=ROOT,
-                env=os.environ | {FOLDER: str(place.folder)},
+                env=os.environ | place.settings | {FOLDER: str(place.folder)},
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -96,18 +96,18 @@ class ServiceProcess:
 class Producer(threading.Thread):
     """Enqueues by way of a service, as long as there is not too much to do."""
 
-    def __init__(self, url: str, seed: int) -> None:
+    def __init__(self, url: str, seed: int, busy_timeout: float) -> None:
         super().__init__(daemon=True)
+        self._settings = tenure.Settings(url=url, busy_timeout=busy_timeout)
         self.made: list[str] = []
         self.refused: list[str] = []
         self.failed: list[BaseException] = []
         self.enough = threading.Event()
-        self._url = url
         self._random = random.Random(seed)
 
     def run(self) -> None:
         try:
-            with tenure.connect(self._url) as queue:
+            with tenure.connect(settings=self._settings) as queue:
                 while not self.enough.is_set():
                     self._enqueue(queue)
         except BaseException as error:
@@ -123,6 +123,7 @@ class Producer(threading.Thread):
             self.made += queue.enqueue_many(jobs)
         except tenure.StoreError as error:  # away for longer than a call waits
             self.refused.append(error.message)
+            time.sleep(0.05)
 
     def _new(self) -> tenure.NewJob:
         chance = self._random
@@ -150,6 +151,10 @@ class Arena:
         self._random = random.Random(seed)
         self._server = Server()
         self._place = Place(folder, self._server.url)
+        # Who waits shortly meets an error, and must come back by itself.
+        busy_timeout = self._random.choice(("0.5", "30"))
+        self._place.settings["TENURE_BUSY_TIMEOUT"] = busy_timeout
+        self.counted[f"rounds with a busy timeout of {busy_timeout} s"] = 1
         self._services: list[ServiceProcess] = []
         self._workers: list[WorkerProcess] = []
         self._story = Story()
@@ -171,7 +176,11 @@ class Arena:
         queue.set_limit("mail", tenant="*", group="*", concurrency=2)
         self._start()
         producers = [
-            Producer(service.url, self.seed * SERVICES + n)
+            Producer(
+                service.url,
+                self.seed * SERVICES + n,
+                float(self._place.settings["TENURE_BUSY_TIMEOUT"]),
+            )
             for n, service in enumerate(self._services)
         ]
         for producer in producers:

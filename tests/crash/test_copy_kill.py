@@ -35,7 +35,7 @@ def fill(queue: tenure.Queue) -> None:
         )
     queue.ack_many(queue.claim("q", limit=1000), range(1000))
     for job in queue.claim("q", limit=100):
-        queue.fail(job, "boom", fatal=job.created_at % 2 == 0)
+        queue.fail(job, "boom", retry_in=1000, fatal=job.created_at % 2 == 0)
     parents = queue.enqueue_many(NewJob(queue="web", group="g") for _ in range(100))
     queue.enqueue_many(NewJob(queue="web", after=[parent]) for parent in parents)
     queue.set_limit("q", concurrency=7)

@@ -43,6 +43,7 @@ class Place:
         self.folder = folder
         self.url = url or f"sqlite:///{folder / 'jobs.db'}"
         self.workers: list[WorkerProcess] = []
+        self.settings: dict[str, str] = {}  # what the environment of the processes says besides
 
     def queue(self) -> tenure.Queue:
         return tenure.connect(self.url)
@@ -94,6 +95,7 @@ class WorkerProcess:
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("TENURE_")},
             "TENURE_URL": url or place.url,
+            **place.settings,
             FOLDER: str(place.folder),
             "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
         }

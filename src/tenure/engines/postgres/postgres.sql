@@ -1375,8 +1375,17 @@ SELECT j.seq, j.id, q.queue, s.state, j.payload, j.priority, s.run_at, j.created
 FROM tenure.jobs j JOIN tenure.states s ON s.seq = j.seq JOIN tenure.lanes l ON l.id = j.lane
     JOIN tenure.tenants t ON t.id = l.tenant JOIN tenure.queues q ON q.id = t.queue
 WHERE j.seq = ANY (%s::bigint[]);
--- name: seqs_after
-SELECT seq FROM tenure.jobs WHERE seq > %s::bigint ORDER BY seq LIMIT %s;
+-- Each is looked up by its key, whatever the planner thinks: or all are read for every page.
+-- name: export
+SELECT j.seq, j.id, q.queue, s.state, j.payload, j.priority, s.run_at, j.created_at, s.updated_at,
+    s.attempts, j.max_attempts, t.tenant, l.grp, j.kind, s.started_at, s.at, s.token, s.worker,
+    s.expires_at, j.unique_key, j.options, s.progress, s.note, s.result, s.errors
+FROM (SELECT * FROM tenure.jobs WHERE seq > %s::bigint ORDER BY seq LIMIT %s) j
+    CROSS JOIN LATERAL (SELECT * FROM tenure.states k WHERE k.seq = j.seq OFFSET 0) s
+    CROSS JOIN LATERAL (SELECT * FROM tenure.lanes k WHERE k.id = j.lane OFFSET 0) l
+    CROSS JOIN LATERAL (SELECT * FROM tenure.tenants k WHERE k.id = l.tenant OFFSET 0) t
+    CROSS JOIN LATERAL (SELECT * FROM tenure.queues k WHERE k.id = l.queue OFFSET 0) q
+ORDER BY j.seq;
 -- name: parents_of
 SELECT d.child, j.id FROM tenure.deps d JOIN tenure.jobs j ON j.seq = d.parent
 WHERE d.child = ANY (%s::bigint[]);

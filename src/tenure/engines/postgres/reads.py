@@ -11,7 +11,7 @@ import msgspec
 from tenure import ops
 from tenure.engines.postgres.db import Db
 from tenure.engines.postgres.operator import unmark
-from tenure.engines.postgres.rows import CODES, entry_of, job_of
+from tenure.engines.postgres.rows import CODES, WAITING, entry_of, job_of
 from tenure.errors import InvalidInput, JobNotFound, QueueNotFound, TenureError
 from tenure.job import FINAL
 from tenure.ops import Found, Query
@@ -161,13 +161,12 @@ def _export(db: Db, query: ops.Export, now: Now) -> Found:
     start = [-1] if query.cursor is None else ops.parse_cursor(query.cursor, 1)
     if isinstance(start, InvalidInput):
         return start
-    seqs = [seq for (seq,) in db.all("seqs_after", start[0], query.limit)]
+    rows = db.all("export", start[0], query.limit)
     waits: dict[int, set[str]] = defaultdict(set)
-    for child, parent in db.all("parents_of", seqs):
+    for child, parent in db.all("parents_of", [row[0] for row in rows if row[3] == WAITING]):
         waits[child].add(parent)
-    rows = sorted(db.all("read_jobs", seqs), key=lambda row: int(row[0]))
     entries = [entry_of(row, waits[row[0]]) for row in rows]
-    return ops.Exported(entries, str(seqs[-1]) if seqs else query.cursor)
+    return ops.Exported(entries, str(rows[-1][0]) if rows else query.cursor)
 
 
 _QUERIES: dict[type[Query], Callable[[Db, Any, Now], Found]] = {
