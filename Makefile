@@ -4,7 +4,7 @@ BIN := .venv/bin
 SECONDS ?= 300
 SEED ?= 0
 
-.PHONY: run test lint bench crash crash-workers crash-service fuzz docs clean
+.PHONY: run test lint bench crash crash-workers crash-service crash-postgres fuzz docs clean
 
 run: .venv/installed ## the service on http://127.0.0.1:3100, with a small queue being worked
 	$(BIN)/tenure serve --demo
@@ -29,6 +29,9 @@ crash-workers: .venv/installed ## the same with workers that run tasks
 
 crash-service: .venv/installed ## a service with 200 callers, killed five times a minute
 	$(BIN)/python -m tests.crash.service_kill --seconds $(SECONDS) --seed $(SEED)
+
+crash-postgres: .venv/installed ## kill a PostgreSQL server under services and workers
+	$(BIN)/python -m tests.crash.outage --seconds $(SECONDS) --seed $(SEED)
 
 fuzz: .venv/installed ## send the service what Schemathesis makes up, for SECONDS=300 from SEED=0
 	$(BIN)/python -m tests.server.fuzz --seconds $(SECONDS) --seed $(SEED)

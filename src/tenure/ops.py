@@ -264,6 +264,21 @@ class Once(Op, frozen=True):
     ]
 
 
+class Entry(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """A job, and what its store knows about it besides: all that it takes to have it elsewhere."""
+
+    job: Job
+    ready: bool = False  # of a pending job: its time was seen to have come
+    waits_for: tuple[str, ...] = ()  # those of `after` that a waiting job still waits for
+
+
+class Import(Op, frozen=True):
+    """Add jobs of another store as they are, in the order given, all or none; those whose id is
+    there are passed over. The tokens of later claims are greater than theirs."""
+
+    entries: tuple[Entry, ...]
+
+
 ONCE_MS = 15 * 60_000  # by then, whoever asked has the answer or has given up
 
 # Those after which there is nothing for others to look at.
@@ -457,6 +472,14 @@ class ListSchedules(Query, frozen=True):
     """All schedules by name."""
 
 
+class Export(Query, frozen=True):
+    """Jobs with all that Import needs, in the order in which they were enqueued, from after the
+    cursor on."""
+
+    limit: int = 1000
+    cursor: str | None = None
+
+
 class Page(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
     """Some jobs, and the cursor that continues after them."""
 
@@ -469,6 +492,13 @@ class Ids(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
 
     ids: list[str]
     cursor: str | None = None
+
+
+class Exported(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
+    """Some jobs, fewer than asked for at the end, and the cursor that continues after them."""
+
+    entries: list[Entry]
+    cursor: str | None
 
 
 class Due(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
@@ -586,6 +616,7 @@ Found = (
     Job
     | Page
     | Ids
+    | Exported
     | Due
     | list[QueueStats]
     | list[TenantStats]

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Protocol
 
 from tests.audit import audit
+from tests.crash.kill_postgres import Schema
+from tests.postgres import Server
 from tests.server.process import ServiceProcess
 
 
@@ -72,4 +74,32 @@ class ServiceStore:
         return True
 
 
-STORES: dict[str, Callable[[Path], Store]] = {"sqlite": FileStore, "http": ServiceStore}
+class ServerStore:
+    """A PostgreSQL server."""
+
+    def __init__(self, folder: Path) -> None:
+        self.url = ""
+
+    def start(self) -> None:
+        self._server = Server()
+        self._schema = Schema(self._server, "workers")
+        self.url = self._schema.url
+
+    def stop(self) -> None:
+        self._server.stop()
+
+    def audit(self) -> list[str]:
+        return self._schema.audit()
+
+    def strike(self, chance: random.Random) -> bool:
+        self._server.kill()
+        time.sleep(chance.random() * 0.5)
+        self._server.start()
+        return True
+
+
+STORES: dict[str, Callable[[Path], Store]] = {
+    "sqlite": FileStore,
+    "http": ServiceStore,
+    "postgresql": ServerStore,
+}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections import Counter
@@ -15,12 +16,15 @@ from typing import Any
 
 import psycopg
 import pytest
+from click.testing import CliRunner
 
 import tenure
 from tenure import ops
+from tenure.cli import main
 from tenure.clock import SystemClock
 from tenure.engines.postgres.db import Db, Sent
 from tenure.engines.postgres.engine import PostgresEngine
+from tenure.engines.postgres.statements import statements
 from tenure.job import NULL, JobSpec
 from tenure.ops import Answer, Op
 from tests import audit_postgres, postgres
@@ -432,6 +436,23 @@ def open_and_count(number: int, url: str) -> int:
 
 def test_ten_processes_may_make_the_store_at_once(url: str) -> None:
     assert together(10, open_and_count, url) == [1] * 10
+
+
+def migrate(number: int, url: str) -> int:
+    """The version before, as `tenure migrate` says it."""
+    said = CliRunner().invoke(main, ["--url", url, "migrate", "--json"])
+    assert said.exit_code == 0, said.output
+    return int(json.loads(said.stdout)["from"])
+
+
+def test_of_ten_processes_that_migrate_at_once_one_makes_the_schema(
+    url: str, tmp_path: Path
+) -> None:
+    with psycopg.connect(postgres.shared_url(), autocommit=True) as connection:
+        name = postgres.schema_of(tmp_path)  # which another test may have used
+        connection.execute(f"DROP SCHEMA IF EXISTS {name} CASCADE".encode())
+    newest = max(statements("tenure").schema)
+    assert sorted(together(10, migrate, url)) == [0] + [newest] * 9
 
 
 SECONDS = 3.0

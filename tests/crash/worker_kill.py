@@ -1,6 +1,6 @@
 """Workers are killed, put to sleep past their leases and stopped; then all their stories must fit.
 
-    python -m tests.crash.worker_kill --seconds 300 --seed 7 --store http
+    python -m tests.crash.worker_kill --seconds 300 --seed 7 [--store http]
 
 The seed drives what is enqueued and who is struck when; the machine drives the rest.
 """
@@ -32,7 +32,7 @@ from tests.workers.life import Place, WorkerProcess, children_of
 WORKERS = 3
 LEASE_SECONDS = 1.0
 BETWEEN_SECONDS = 0.25  # on average, from one blow to the next
-ROUND_SECONDS = 30.0  # then all is checked, and a new file begun
+ROUND_SECONDS = 30.0  # then all is checked, and a new store begun
 DRAIN_SECONDS = 120.0
 IN_FLIGHT = 40
 MANY = 50  # attempts, so that no blow of ours makes a job end dead
@@ -76,8 +76,7 @@ class Arena:
 
     def __init__(self, folder: Path, seed: int, store: Store) -> None:
         self.seed = seed
-        self.place = Place(folder)
-        self.place.url = store.url
+        self.place = Place(folder, store.url)
         self._store = store
         self.counted: Counter[str] = Counter()
         self._random = random.Random(seed)

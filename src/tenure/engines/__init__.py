@@ -6,13 +6,15 @@ calls `apply` from one thread at a time; `read` may be called from any thread at
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from tenure.clock import Clock
 from tenure.engines.memory import MemoryEngine
 from tenure.engines.remote import RemoteEngine
+from tenure.engines.sqlite import file
 from tenure.engines.sqlite.engine import SqliteEngine
 from tenure.errors import InvalidInput
 from tenure.ops import Answer, Found, Op, Query
@@ -43,16 +45,22 @@ class Engine(Protocol):
 
 
 def _open_postgres(url: str, settings: Settings, clock: Clock) -> Engine:
+    with _psycopg_for(url):
+        from tenure.engines.postgres.engine import PostgresEngine
+    return PostgresEngine.open(url, settings, clock)
+
+
+@contextmanager
+def _psycopg_for(url: str) -> Iterator[None]:
     """Whoever does not use PostgreSQL need not have its client."""
     try:
-        from tenure.engines.postgres.engine import PostgresEngine
+        yield
     except ImportError as error:
         if (error.name or "psycopg").partition(".")[0] != "psycopg":
             raise
         raise InvalidInput(
             "url", f"{url!r} needs psycopg: pip install 'tenure[postgresql]' ({error})"
         ) from None
-    return PostgresEngine.open(url, settings, clock)
 
 
 ENGINES: dict[str, Callable[[str, Settings, Clock], Engine]] = {
@@ -66,8 +74,37 @@ ENGINES: dict[str, Callable[[str, Settings, Clock], Engine]] = {
 
 def open_engine(settings: Settings, clock: Clock) -> Engine:
     """The engine that the URL names."""
-    scheme = urlsplit(settings.url).scheme
+    return ENGINES[_scheme_of(settings.url)](settings.url, settings, clock)
+
+
+def _scheme_of(url: str) -> str:
+    scheme = urlsplit(url).scheme
     if scheme not in ENGINES:
         known = ", ".join(f"{name}://" for name in ENGINES)
-        raise InvalidInput("url", f"{settings.url!r} must begin with one of {known}")
-    return ENGINES[scheme](settings.url, settings, clock)
+        raise InvalidInput("url", f"{url!r} must begin with one of {known}")
+    return scheme
+
+
+def migrate(settings: Settings, clock: Clock) -> tuple[int, int] | None:
+    """Make the schema of the store, or bring it up to date; answers with its versions before and
+    after, or None where a store has no schema."""
+    match _scheme_of(settings.url):
+        case "sqlite":
+            return file.upgrade(settings.url, settings.busy_timeout, clock)
+        case "postgresql":
+            with _psycopg_for(settings.url):
+                from tenure.engines.postgres import server
+            return server.upgrade(settings.url)
+    return None
+
+
+def migration_sql(settings: Settings) -> str | None:
+    """What `migrate` would execute now, for who wants to see it or to do it by hand."""
+    match _scheme_of(settings.url):
+        case "sqlite":
+            return file.upgrade_sql(settings.url, settings.busy_timeout)
+        case "postgresql":
+            with _psycopg_for(settings.url):
+                from tenure.engines.postgres import server
+            return server.upgrade_sql(settings.url)
+    return None

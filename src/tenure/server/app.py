@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from tenure.errors import Forbidden, InvalidInput, TenureError
+from tenure.errors import Forbidden, InvalidInput
 from tenure.metrics import Metrics
 from tenure.queue import Queue
 from tenure.server import events, native
@@ -35,10 +35,9 @@ async def healthz(call: Call) -> Health:
 
 async def readyz(call: Call) -> Reply:
     """Whether the store answers."""
-    try:
-        await call.service.queue.astats()
-    except TenureError as error:
-        return Reply(encode(Health(f"the store is away: {error.message}")), 503)
+    trouble = await call.service.pulse.trouble()
+    if trouble is not None:
+        return Reply(encode(Health(f"the store is away: {trouble}")), 503)
     return Reply(encode(Health("ok")))
 
 

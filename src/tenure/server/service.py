@@ -21,6 +21,7 @@ from tenure.server.feed import Feed
 from tenure.server.guard import Guarded
 from tenure.server.incoming import Headers, Incoming, Message, Receive
 from tenure.server.problems import RETRY_AFTER, NoSuchRoute, WrongMethod
+from tenure.server.pulse import Pulse
 from tenure.server.route import (
     ANY,
     Call,
@@ -102,6 +103,7 @@ class Service:
         self.feed = Feed(queue)
         start = secrets.token_hex(4)
         self._numbers = (f"{start}-{n}" for n in itertools.count(1))
+        self.pulse = Pulse(queue)
         self._guards: dict[str, Guarded] = {}
 
     def finish(self) -> None:

@@ -12,7 +12,7 @@ from psycopg import errors as pg
 from psycopg.pq import TransactionStatus
 
 from tenure import ops, wire
-from tenure.engines.postgres import alone, claim, enqueue, leases, operator, upkeep
+from tenure.engines.postgres import alone, claim, enqueue, leases, operator, transfer, upkeep
 from tenure.engines.postgres.db import Db, piped
 from tenure.engines.postgres.server import Connection
 from tenure.engines.postgres.transaction import Transaction
@@ -42,6 +42,7 @@ _OPERATIONS: dict[type[Op], Callable[[Transaction, Any], list[Answer]]] = {
     ops.Maintain: upkeep.maintain,
     ops.Reconcile: upkeep.reconcile,
     ops.ReconcileSlots: upkeep.reconcile_slots,
+    ops.Import: transfer.import_,
 }
 
 # Another transaction was first, or two stood in each other's way: the next attempt sees it.

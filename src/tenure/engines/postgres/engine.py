@@ -52,7 +52,7 @@ class PostgresEngine:
         while True:
             try:
                 with self._pool.use() as connection:
-                    return server.migrate(self.address, connection)
+                    return server.migrate(self.address, connection).store
             except psycopg.Error as error:
                 if not server.may_come_up(error):
                     raise server.meaning(error, self.address) from error

@@ -1135,6 +1135,9 @@ END $$;
 SELECT to_regclass('tenure.about') IS NOT NULL;
 -- name: has_namespace
 SELECT to_regnamespace('tenure') IS NOT NULL;
+-- name: who_is_who
+SELECT current_user, current_database(),
+    (SELECT nspowner::regrole::text FROM pg_namespace WHERE nspname = %s);
 -- name: version
 SELECT version, store::text FROM tenure.about;
 -- name: set_version
@@ -1194,6 +1197,31 @@ FROM unnest(%s::text[], %s::text[], %s::text[]) w (q, t, k)
 SELECT * FROM tenure.parents(%s::text[]);
 -- name: insert_deps
 INSERT INTO tenure.deps (parent, child) SELECT * FROM unnest(%s::bigint[], %s::bigint[]);
+
+-- Importing
+
+-- name: lanes_of
+SELECT tenure.lanes_of(%s::text[], %s::text[], %s::text[]);
+-- name: blocks
+SELECT nextval('tenure.blocks') * 1024 FROM generate_series(1, %s::integer);
+-- name: import_jobs
+INSERT INTO tenure.jobs (seq, created_at, lane, priority, max_attempts, id, kind, unique_key,
+    options, payload)
+SELECT * FROM unnest(%s::bigint[], %s::bigint[], %s::integer[], %s::integer[], %s::integer[],
+    %s::text[], %s::text[], %s::text[], %s::text[], %s::text[]);
+-- name: import_states
+INSERT INTO tenure.states (seq, at, run_at, updated_at, lane, queue, priority, attempts, state,
+    progress, token, started_at, expires_at, worker, note, errors, result)
+SELECT * FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::integer[],
+    %s::integer[], %s::integer[], %s::integer[], %s::smallint[], %s::smallint[], %s::bigint[],
+    %s::bigint[], %s::bigint[], %s::text[], %s::text[], %s::text[], %s::text[]);
+-- name: import_keys
+INSERT INTO tenure.keys (tenant, unique_key, seq)
+SELECT l.tenant, w.key, w.seq FROM unnest(%s::integer[], %s::text[], %s::bigint[])
+    w (lane, key, seq) JOIN tenure.lanes l ON l.id = w.lane ORDER BY 1, 2;
+-- name: tokens_from
+SELECT count(nextval('tenure.tokens')) FROM generate_series(1, %s::bigint - (
+    SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM tenure.tokens));
 
 -- Moving
 
@@ -1347,6 +1375,20 @@ SELECT j.seq, j.id, q.queue, s.state, j.payload, j.priority, s.run_at, j.created
 FROM tenure.jobs j JOIN tenure.states s ON s.seq = j.seq JOIN tenure.lanes l ON l.id = j.lane
     JOIN tenure.tenants t ON t.id = l.tenant JOIN tenure.queues q ON q.id = t.queue
 WHERE j.seq = ANY (%s::bigint[]);
+-- Each is looked up by its key, whatever the planner thinks: or all are read for every page.
+-- name: export
+SELECT j.seq, j.id, q.queue, s.state, j.payload, j.priority, s.run_at, j.created_at, s.updated_at,
+    s.attempts, j.max_attempts, t.tenant, l.grp, j.kind, s.started_at, s.at, s.token, s.worker,
+    s.expires_at, j.unique_key, j.options, s.progress, s.note, s.result, s.errors
+FROM (SELECT * FROM tenure.jobs WHERE seq > %s::bigint ORDER BY seq LIMIT %s) j
+    CROSS JOIN LATERAL (SELECT * FROM tenure.states k WHERE k.seq = j.seq OFFSET 0) s
+    CROSS JOIN LATERAL (SELECT * FROM tenure.lanes k WHERE k.id = j.lane OFFSET 0) l
+    CROSS JOIN LATERAL (SELECT * FROM tenure.tenants k WHERE k.id = l.tenant OFFSET 0) t
+    CROSS JOIN LATERAL (SELECT * FROM tenure.queues k WHERE k.id = l.queue OFFSET 0) q
+ORDER BY j.seq;
+-- name: parents_of
+SELECT d.child, j.id FROM tenure.deps d JOIN tenure.jobs j ON j.seq = d.parent
+WHERE d.child = ANY (%s::bigint[]);
 -- name: find_by_end
 SELECT f.at, f.seq, f.id FROM unnest(%(queues)s::integer[]) w (queue) CROSS JOIN LATERAL (
     SELECT s.at, s.seq, j.id FROM tenure.states s JOIN tenure.jobs j ON j.seq = s.seq

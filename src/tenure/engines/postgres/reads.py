@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ import msgspec
 from tenure import ops
 from tenure.engines.postgres.db import Db
 from tenure.engines.postgres.operator import unmark
-from tenure.engines.postgres.rows import CODES, job_of
+from tenure.engines.postgres.rows import CODES, WAITING, entry_of, job_of
 from tenure.errors import InvalidInput, JobNotFound, QueueNotFound, TenureError
 from tenure.job import FINAL
 from tenure.ops import Found, Query
@@ -162,6 +163,18 @@ def _list_schedules(db: Db, query: ops.ListSchedules, now: Now) -> Found:
     return [_decode_schedule(text) for (text,) in db.all("schedules")]
 
 
+def _export(db: Db, query: ops.Export, now: Now) -> Found:
+    start = [-1] if query.cursor is None else ops.parse_cursor(query.cursor, 1)
+    if isinstance(start, InvalidInput):
+        return start
+    rows = db.all("export", start[0], query.limit)
+    waits: dict[int, set[str]] = defaultdict(set)
+    for child, parent in db.all("parents_of", [row[0] for row in rows if row[3] == WAITING]):
+        waits[child].add(parent)
+    entries = [entry_of(row, waits[row[0]]) for row in rows]
+    return ops.Exported(entries, str(rows[-1][0]) if rows else query.cursor)
+
+
 _QUERIES: dict[type[Query], Callable[[Db, Any, Now], Found]] = {
     ops.GetJob: _get_job,
     ops.ListJobs: _list_jobs,
@@ -174,4 +187,5 @@ _QUERIES: dict[type[Query], Callable[[Db, Any, Now], Found]] = {
     ops.ListLimits: _list_limits,
     ops.ListSlots: _list_slots,
     ops.ListSchedules: _list_schedules,
+    ops.Export: _export,
 }

@@ -190,9 +190,7 @@ class Firecrawl:
 
     async def health(self, call: Call) -> ServiceHealth:
         """Whether the store answers."""
-        try:
-            await call.service.queue.astats()
-        except TenureError:
+        if await call.service.pulse.trouble() is not None:
             return ServiceHealth(status="degraded", fdb_connected=False)
         return ServiceHealth(status="ok", fdb_connected=True)
 
