@@ -174,7 +174,7 @@ class Arena:
             return
         worker = self._random.choice(at_work)
         blow = self._random.choices((self._kill, self._put_to_sleep, self._stop), (4, 3, 3))[0]
-        blow(worker)
+        (blow if self.counted["kills"] else self._kill)(worker)
 
     def _strike_store(self) -> bool:
         """Whoever holds a lease meanwhile may lose it, as if it had slept."""
