@@ -133,7 +133,6 @@ def work_until_told(runner: Runner, *, supervised: bool = False) -> None:
 
 
 async def _work(runner: Runner, supervised: bool, left: threading.Event) -> None:
-    await runner.start()
     loop, ends, stopped = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
 
     def gracefully() -> None:
@@ -141,6 +140,7 @@ async def _work(runner: Runner, supervised: bool, left: threading.Event) -> None
         see_to_the_end(runner, stopped, left)
 
     with told_to_stop(gracefully, partial(give_back_at_once, runner)) as stop:
+        await runner.start()
         if supervised:
             threading.Thread(target=_stop_with_parent, args=(stop,), daemon=True).start()
         worked = asyncio.create_task(runner.wait())
