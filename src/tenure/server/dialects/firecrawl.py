@@ -41,7 +41,6 @@ from tenure.server.names import Label, Name
 from tenure.server.route import Call, Route, encode
 
 QUEUE = "firecrawl"
-LEASE_SECONDS = 300.0
 PAGE = 1_000
 MOST = 10_000  # of each kind that one round of the upkeep looks after
 TRIES = 5  # that a push makes for an id whose job ends meanwhile
@@ -183,9 +182,8 @@ _read_payload = msgspec.json.Decoder(Payload).decode
 class Firecrawl:
     """The calls, over one queue."""
 
-    def __init__(self, queue: str, lease_seconds: float) -> None:
+    def __init__(self, queue: str) -> None:
         self.queue = queue
-        self.lease_seconds = lease_seconds
         self.team_slots, self.crawl_slots = f"{queue}/team", f"{queue}/crawl"
 
     async def health(self, call: Call) -> ServiceHealth:
@@ -234,9 +232,10 @@ class Firecrawl:
 
     async def pop(self, call: Call, body: Pop) -> Popped | None:
         """Claim a team's next job, of none of the blocked crawls; null if there is none."""
-        jobs = await reach(call, self.queue).aclaim(
+        queue = reach(call, self.queue)
+        jobs = await queue.aclaim(
             self.queue,
-            lease=self.lease_seconds,
+            lease=queue.settings.pop_lease,
             worker=body.worker_id,
             tenant=call.params["team_id"],
             not_groups=[crawl for crawl in body.blocked_crawl_ids or () if crawl],
@@ -513,9 +512,9 @@ def just_before(name: str) -> str:
     return start + chr(before) + "\U0010ffff" * (MAX_NAME - len(name))
 
 
-def routes(queue: str = QUEUE, lease_seconds: float = LEASE_SECONDS) -> list[Route]:
+def routes(queue: str = QUEUE) -> list[Route]:
     """The calls of Firecrawl's workers; their jobs are in a queue of their own."""
-    calls = Firecrawl(queue, lease_seconds)
+    calls = Firecrawl(queue)
     p, w, r, a = Scope.PRODUCE, Scope.WORK, Scope.READ, Scope.ADMIN
 
     def route(*args: Any, **kwargs: Any) -> Route:
