@@ -42,6 +42,7 @@ class Copy:
         self._target = target
         self._clock = clock
         self._id = ""
+        self._run = uuid.uuid4().hex  # the last to begin is the one that goes on
         self._pages = 0  # that were brought, by earlier runs as well
         self.resumed = False  # an earlier run had begun
         self.over = False  # an earlier run had ended: only what came since is brought
@@ -85,8 +86,12 @@ class Copy:
         if begun:
             self._id = min(begun)
             self.resumed = True
+            self._take_over()
             self.over = DONE in _marks(self._target, self._id)
-            return
+        else:
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
         self._refuse_a_used_target()
         self._id = uuid.uuid4().hex
         _apply(self._source, [_mark(TO, self._id)])
@@ -96,6 +101,21 @@ class Copy:
         before = [name for name, one in self._stats(self._source).items() if one.paused]
         marks = [_mark(self._paused_before, name) for name in before]
         _apply(self._target, [*marks, _mark(FROM, self._id)])
+        self._take_over()
+
+    def _take_over(self) -> None:
+        """From another run of the same copy, which may be under way still."""
+        others = [_unmark(self._runs, one) for one in _marks(self._target, self._runs)]
+        _apply(self._target, [_mark(self._runs, self._run), *others])
+
+    def _refuse_to_go_on_beside_another(self) -> None:
+        if _marks(self._target, self._runs) != [self._run]:
+            raise Conflict("another run of this copy has taken over: let that one end")
+
+    @property
+    def _runs(self) -> str:
+        """The key of the mark that names the run that goes on."""
+        return f"{self._id} runs"
 
     @property
     def _paused_before(self) -> str:
@@ -157,7 +177,7 @@ class Copy:
         _apply(self._source, [_unmark(TO, self._id)])
         before = _marks(self._target, self._paused_before)
         marks = [_unmark(self._paused_before, name) for name in before]
-        _apply(self._target, [*marks, _unmark(FROM, self._id)])
+        _apply(self._target, [*marks, _unmark(self._runs, self._run), _unmark(FROM, self._id)])
 
     # What there is to copy ----------------------------------------------------------------------
 
@@ -178,6 +198,7 @@ class Copy:
         while True:
             page = _read(self._source, ops.Export(size, cursor), ops.Exported)
             entries += page.entries
+            self._refuse_to_go_on_beside_another()
             refused = self._import(entries, marks)
             cursor = page.cursor
             if isinstance(refused, DependencyNotFound) and page.entries:
@@ -223,6 +244,7 @@ class Copy:
         batch += [ops.Resume(name) for name in sorted(names)]
         batch += [_unmark(self._id, one) for one in _marks(self._target, self._id)]
         batch += [_unmark(self._paused_before, name) for name in paused]
+        self._refuse_to_go_on_beside_another()
         _apply(self._target, [*batch, _mark(self._id, DONE)])
 
     def _differences(self) -> list[str]:

@@ -181,6 +181,25 @@ def test_a_second_run_brings_what_came_since(source: Queue, target: Queue) -> No
     assert source.stats().queues["new"].paused
 
 
+def test_of_two_runs_the_last_to_begin_goes_on(
+    source: Queue, target: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tenure.copying.FIRST_PAGE", 2)
+    source.enqueue_many(NewJob(queue="q", id=f"{n}") for n in range(20))
+    second = of(source, target)
+    begun: list[bool] = []
+
+    def begin_again() -> None:
+        if not begun:
+            begun.append(True)
+            second.run()
+
+    with pytest.raises(Conflict, match="another run of this copy has taken over"):
+        of(source, target).run(on_page=begin_again)
+    assert (second.copied, second.passed_over) == (18, 2)
+    assert len(target.claim("q", limit=100)) == 20
+
+
 def test_a_key_that_is_held_in_the_target_is_not_taken_from_it(
     source: Queue, target: Queue
 ) -> None:
