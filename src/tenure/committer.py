@@ -1,9 +1,12 @@
 """Group commit: operations that arrive while the last commit is under way share the next one.
 
-Callers, threads or tasks, hand in operations and wait. One thread takes all that is waiting,
-applies it as one batch, and answers after it is durable. There is no timer: the batch is whatever
-came in meanwhile. A thread that comes alone, with nobody before it, applies its own and is spared
-the way through another thread.
+Callers, threads or tasks, hand in operations and wait. A thread takes all that is waiting, applies
+it as one batch, and answers after it is durable. There is no timer: the batch is whatever came in
+meanwhile. A thread that comes alone, with nobody before it, applies its own and is spared the way
+through another thread.
+
+An engine says how many batches it gains from having under way at once. While fewer are, what comes
+in is sent off at once; while none may be added, it is collected, and goes together.
 
 A worker that found nothing may leave a claim standing: it is run in the same transaction as the
 next enqueue that it may be for, so that a job on an idle queue is stored and claimed in one commit.
@@ -18,6 +21,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from itertools import islice
 
 from tenure import ops
 from tenure.engines import Engine
@@ -81,6 +85,10 @@ class Standing(Ticket):
         self.future.add_done_callback(lambda future: call())
 
 
+class Turn:
+    """Whoever has one may apply a batch."""
+
+
 class Committer:
     """Stands between callers and an engine."""
 
@@ -103,25 +111,27 @@ class Committer:
         """Begin as in a new process: a fork has none of its parent's threads, and its locks may
         be held by one of them."""
         self._lock = threading.Lock()
-        self._turn = threading.Lock()  # held while a batch is applied
+        self._most = self._engine.in_flight  # batches at once
+        self._turns: queue.SimpleQueue[Turn] = queue.SimpleQueue()
+        for _ in range(self._most):
+            self._turns.put(Turn())
+        self._free = iter(self._turns.get_nowait, None)
+        self._taking = threading.Lock()  # held by the thread that makes up the next batch
         self._inbox: queue.SimpleQueue[Ticket | None] = queue.SimpleQueue()
         self._waiting = 0
         self._waiting_bytes = 0
-        self._thread: threading.Thread | None = None
-        self._ended = False  # the thread takes no more
+        self._threads: list[threading.Thread] = []
+        self._ended = False  # nobody looks into the inbox any more
         self._standing: list[Standing] = []
 
     def run(self, batch: Sequence[Op]) -> list[Answer]:
         """Have the operations committed, and wait for the answers."""
         if not batch:
             return []
-        alone = not self._waiting and not self._standing and _may_go_alone(batch)
-        if alone and self._turn.acquire(blocking=False):
-            try:
-                self._check_open()
-                return self._apply(batch)
-            finally:
-                self._turn.release()
+        if not self._waiting and not self._standing and _may_go_alone(batch):
+            answers = self._run_alone(batch)
+            if answers is not None:
+                return answers
         ticket = Ticket(batch)
         ticket.event = threading.Lock()
         ticket.event.acquire()
@@ -134,6 +144,20 @@ class Committer:
         if ticket.error is not None:
             raise ticket.error
         return ticket.answers
+
+    def _run_alone(self, batch: Sequence[Op]) -> list[Answer] | None:
+        """Apply it in the caller's thread, unless as much is under way as may be."""
+        mine: list[Turn] = []
+        try:
+            try:
+                mine.extend(islice(self._free, 1))  # one step, which no signal can interrupt
+            except queue.Empty:
+                return None
+            self._check_open()
+            return self._apply(batch)
+        finally:
+            if mine:
+                self._turns.put(mine[0])
 
     async def arun(self, batch: Sequence[Op]) -> list[Answer]:
         """The same for a task."""
@@ -215,10 +239,10 @@ class Committer:
                     f"{self._waiting:,} operations ({self._waiting_bytes:,} bytes) wait to be "
                     "committed; try again later"
                 )
-            if self._thread is None:
+            while len(self._threads) < self._most:
                 thread = threading.Thread(target=self._work, name="tenure-committer", daemon=True)
                 thread.start()
-                self._thread = thread
+                self._threads.append(thread)
             self._waiting += len(ticket.batch)
             self._waiting_bytes += ticket.bytes
             self._inbox.put(ticket)
@@ -227,43 +251,48 @@ class Committer:
         """Commit what was handed in, then stop."""
         with self._lock:
             self._closed = True
-            thread, self._thread = self._thread, None
+            threads, self._threads = self._threads, []
             self._inbox.put(None)
             left, self._standing = self._standing, []
         self._answer(left)
-        if thread is not None:
+        for thread in threads:
             thread.join()
-        with self._turn:
-            pass  # nobody is in the middle of a batch
+        turns = [self._turns.get() for _ in range(self._most)]
+        # Nobody is in the middle of a batch. What was handed in since the end is what callers who
+        # left give back.
+        while late := self._left_over():
+            self._commit(late)
+        for turn in turns:
+            self._turns.put(turn)
+
+    def _left_over(self) -> list[Ticket]:
+        with self._lock:
+            left = self._empty_inbox()
+            self._ended = not left
+        return left
+
+    def _empty_inbox(self) -> list[Ticket]:
+        left = []
+        with suppress(queue.Empty):
+            while True:
+                ticket = self._inbox.get_nowait()
+                if ticket is not None:
+                    left.append(ticket)
+        return left
 
     def _work(self) -> None:
-        inbox = self._inbox
+        """Make up a batch, leave it to the next thread to make up another, and commit it."""
+        inbox, turns = self._inbox, self._turns
         open_ = True
         while open_:
-            tickets = [inbox.get()]
-            with self._turn:
-                size = 0
-                while size < MAX_BATCH:
-                    try:
-                        tickets.append(inbox.get_nowait())
-                    except queue.Empty:
-                        break
-                    size += len(tickets[-1].batch) if tickets[-1] is not None else 0
-                open_ = None not in tickets
-                self._commit([ticket for ticket in tickets if ticket is not None])
-        self._finish(inbox)
-
-    def _finish(self, inbox: queue.SimpleQueue[Ticket | None]) -> None:
-        """The last thing that is handed in, after the end, is what callers who left give back."""
-        while True:
-            with self._lock:
-                self._ended = inbox.empty()
-                if self._ended:
-                    return
-            late = inbox.get()
-            if late is not None:
-                with self._turn:
-                    self._commit([late])
+            with self._taking:
+                first = inbox.get()
+                turn = turns.get()
+                tickets, open_ = _take_from(inbox, first)
+            try:
+                self._commit(tickets)
+            finally:
+                turns.put(turn)
 
     def _commit(self, tickets: list[Ticket], *, join: bool = True) -> None:
         with self._lock:
@@ -349,8 +378,31 @@ class Committer:
                 self._waiting += len(leases)
                 self._inbox.put(Ticket(leases))
                 return
-        with suppress(Exception), self._turn:  # if this fails, their leases will run out
-            self._apply(leases)
+        turn = self._turns.get()
+        try:
+            with suppress(Exception):  # if this fails, their leases will run out
+                self._apply(leases)
+        finally:
+            self._turns.put(turn)
+
+
+def _take_from(
+    inbox: queue.SimpleQueue[Ticket | None], first: Ticket | None
+) -> tuple[list[Ticket], bool]:
+    """All that is waiting, up to the size of a batch, and whether more may come."""
+    tickets: list[Ticket] = []
+    size, ticket = 0, first
+    while ticket is not None:
+        tickets.append(ticket)
+        size += len(ticket.batch)
+        if size >= MAX_BATCH:
+            return tickets, True
+        try:
+            ticket = inbox.get_nowait()
+        except queue.Empty:
+            return tickets, True
+    inbox.put(None)  # it is the end for the other threads, too
+    return tickets, False
 
 
 def _may_go_alone(batch: Sequence[Op]) -> bool:
