@@ -6,7 +6,8 @@ meanwhile. A thread that comes alone, with nobody before it, applies its own and
 through another thread.
 
 An engine says how many batches it gains from having under way at once. While fewer are, what comes
-in is sent off at once; while none may be added, it is collected, and goes together.
+in is sent off at once; while none may be added, it is collected, and goes together. Claims stand in
+a line of their own, one batch at a time: those of one queue would only wait for each other.
 
 A worker that found nothing may leave a claim standing: it is run in the same transaction as the
 next enqueue that it may be for, so that a job on an idle queue is stored and claimed in one commit.
@@ -16,29 +17,28 @@ from __future__ import annotations
 
 import asyncio
 import os
-import queue
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import groupby
+from operator import itemgetter
 
 from tenure import ops
 from tenure.engines import Engine
 from tenure.errors import Busy, Closed, TenureError
 from tenure.job import JobSpec
+from tenure.line import Line
 from tenure.ops import Answer, Op
-
-MAX_BATCH = 2_000  # operations of one transaction, but for a call that is larger by itself
 
 # Like goes next to like, so that the engine can do it together. What frees comes first, what
 # takes comes last.
 _RANK: dict[type[Op], int] = {
-    ops.Ack: 0,
-    ops.Fail: 1,
-    ops.Release: 2,
-    ops.Extend: 3,
-    ops.Progress: 4,
+    ops.Progress: 0,
+    ops.Ack: 1,
+    ops.Fail: 2,
+    ops.Release: 3,
+    ops.Extend: 4,
     ops.Enqueue: 5,
     ops.Claim: 7,
 }
@@ -60,9 +60,32 @@ class Ticket:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.future: asyncio.Future[list[Answer]] | None = None
 
-    @property
-    def rank(self) -> int:
-        return _RANK.get(type(self.batch[0]), _OTHERS)
+
+Piece = tuple[int, Ticket, int, int]  # operations of a ticket, from one to another, and their rank
+
+
+def _pieces(ticket: Ticket) -> list[Piece]:
+    """Where a ticket may be taken apart: its operations stay in order."""
+    batch = ticket.batch
+    whole = [(_rank(batch[0]), ticket, 0, len(batch))]
+    if type(batch[0]) is type(batch[-1]):
+        return whole
+    pieces: list[Piece] = []
+    start = 0
+    for rank, some in groupby(batch, key=_rank):
+        if pieces and rank < pieces[-1][0]:
+            return whole
+        end = start + sum(1 for _ in some)
+        pieces.append((rank, ticket, start, end))
+        start = end
+    return pieces
+
+
+def _rank(op: Op) -> int:
+    return _RANK.get(type(op), _OTHERS)
+
+
+_rank_of = itemgetter(0)
 
 
 class Standing(Ticket):
@@ -83,10 +106,6 @@ class Standing(Ticket):
         """Have it called, in the loop, when there is an answer."""
         assert self.future is not None
         self.future.add_done_callback(lambda future: call())
-
-
-class Turn:
-    """Whoever has one may apply a batch."""
 
 
 class Committer:
@@ -111,25 +130,22 @@ class Committer:
         """Begin as in a new process: a fork has none of its parent's threads, and its locks may
         be held by one of them."""
         self._lock = threading.Lock()
-        self._most = self._engine.in_flight  # batches at once
-        self._turns: queue.SimpleQueue[Turn] = queue.SimpleQueue()
-        for _ in range(self._most):
-            self._turns.put(Turn())
-        self._free = iter(self._turns.get_nowait, None)
-        self._taking = threading.Lock()  # held by the thread that makes up the next batch
-        self._inbox: queue.SimpleQueue[Ticket | None] = queue.SimpleQueue()
+        most = self._engine.in_flight
+        self._line = Line[Ticket](max(1, most - 1), self._commit)
+        self._claims = Line[Ticket](1, self._commit) if most > 1 else self._line
         self._waiting = 0
         self._waiting_bytes = 0
-        self._threads: list[threading.Thread] = []
-        self._ended = False  # nobody looks into the inbox any more
+        self._ended = False  # the lines take no more
         self._standing: list[Standing] = []
 
     def run(self, batch: Sequence[Op]) -> list[Answer]:
         """Have the operations committed, and wait for the answers."""
         if not batch:
             return []
-        if not self._waiting and not self._standing and _may_go_alone(batch):
-            answers = self._run_alone(batch)
+        # A claim would be lost if its caller were interrupted right after the commit, so it leaves
+        # a ticket that says whose it was.
+        if not self._waiting and not self._standing and not _claims(batch):
+            answers = self._line.pass_by(lambda: self._apply_if_open(batch))
             if answers is not None:
                 return answers
         ticket = Ticket(batch)
@@ -144,20 +160,6 @@ class Committer:
         if ticket.error is not None:
             raise ticket.error
         return ticket.answers
-
-    def _run_alone(self, batch: Sequence[Op]) -> list[Answer] | None:
-        """Apply it in the caller's thread, unless as much is under way as may be."""
-        mine: list[Turn] = []
-        try:
-            try:
-                mine.extend(islice(self._free, 1))  # one step, which no signal can interrupt
-            except queue.Empty:
-                return None
-            self._check_open()
-            return self._apply(batch)
-        finally:
-            if mine:
-                self._turns.put(mine[0])
 
     async def arun(self, batch: Sequence[Op]) -> list[Answer]:
         """The same for a task."""
@@ -208,6 +210,7 @@ class Committer:
             for one in joined:
                 self._standing.remove(one)
                 one.taken_at = one.now()
+                one.answers = []
         return joined
 
     def _part(self, joined: Sequence[Standing]) -> None:
@@ -226,6 +229,10 @@ class Committer:
         self._committed(batch)
         return answers
 
+    def _apply_if_open(self, batch: Sequence[Op]) -> list[Answer]:
+        self._check_open()
+        return self._apply(batch)
+
     def _check_open(self) -> None:
         if self._closed:
             raise Closed("this queue handle was closed")
@@ -239,60 +246,34 @@ class Committer:
                     f"{self._waiting:,} operations ({self._waiting_bytes:,} bytes) wait to be "
                     "committed; try again later"
                 )
-            while len(self._threads) < self._most:
-                thread = threading.Thread(target=self._work, name="tenure-committer", daemon=True)
-                thread.start()
-                self._threads.append(thread)
+            line = self._line_of(ticket.batch)
+            line.start()
             self._waiting += len(ticket.batch)
             self._waiting_bytes += ticket.bytes
-            self._inbox.put(ticket)
+            line.put(ticket)
+
+    def _line_of(self, batch: Sequence[Op]) -> Line[Ticket]:
+        if self._claims is self._line or not _claims(batch):
+            return self._line
+        return self._claims
 
     def close(self) -> None:
         """Commit what was handed in, then stop."""
         with self._lock:
             self._closed = True
-            threads, self._threads = self._threads, []
-            self._inbox.put(None)
             left, self._standing = self._standing, []
         self._answer(left)
-        for thread in threads:
-            thread.join()
-        turns = [self._turns.get() for _ in range(self._most)]
-        # Nobody is in the middle of a batch. What was handed in since the end is what callers who
-        # left give back.
+        self._claims.end()  # which may leave something to be given back in the other line
+        self._line.end()
         while late := self._left_over():
             self._commit(late)
-        for turn in turns:
-            self._turns.put(turn)
 
     def _left_over(self) -> list[Ticket]:
+        """What callers who left have given back since."""
         with self._lock:
-            left = self._empty_inbox()
+            left = self._line.leftovers()
             self._ended = not left
         return left
-
-    def _empty_inbox(self) -> list[Ticket]:
-        left = []
-        with suppress(queue.Empty):
-            while True:
-                ticket = self._inbox.get_nowait()
-                if ticket is not None:
-                    left.append(ticket)
-        return left
-
-    def _work(self) -> None:
-        """Make up a batch, leave it to the next thread to make up another, and commit it."""
-        inbox, turns = self._inbox, self._turns
-        open_ = True
-        while open_:
-            with self._taking:
-                first = inbox.get()
-                turn = turns.get()
-                tickets, open_ = _take_from(inbox, first)
-            try:
-                self._commit(tickets)
-            finally:
-                turns.put(turn)
 
     def _commit(self, tickets: list[Ticket], *, join: bool = True) -> None:
         with self._lock:
@@ -301,17 +282,18 @@ class Committer:
         tickets = [ticket for ticket in tickets if not ticket.abandoned]
         if not tickets:
             return
-        tickets.sort(key=lambda ticket: ticket.rank)
-        batch = [op for ticket in tickets for op in ticket.batch]
+        pieces = [piece for ticket in tickets for piece in _pieces(ticket)]
+        pieces.sort(key=_rank_of)
+        batch = [op for _, ticket, start, end in pieces for op in ticket.batch[start:end]]
         joined = self._join(batch) if join and self._standing else []
+        pieces += [piece for one in joined for piece in _pieces(one)]
         batch += [op for one in joined for op in one.batch]
         try:
             answers = self._apply(batch)
-            start = 0
-            for ticket in [*tickets, *joined]:
-                end = start + len(ticket.batch)
-                ticket.answers = answers[start:end]
-                start = end
+            at = 0
+            for _, ticket, start, end in pieces:
+                ticket.answers += answers[at : at + end - start]
+                at += end - start
         except TenureError as error:
             for ticket in tickets:
                 ticket.error = error
@@ -376,39 +358,16 @@ class Committer:
         with self._lock:
             if not self._ended:
                 self._waiting += len(leases)
-                self._inbox.put(Ticket(leases))
+                self._line.put(Ticket(leases))
+                if not self._closed:
+                    self._line.start()
                 return
-        turn = self._turns.get()
-        try:
             with suppress(Exception):  # if this fails, their leases will run out
                 self._apply(leases)
-        finally:
-            self._turns.put(turn)
 
 
-def _take_from(
-    inbox: queue.SimpleQueue[Ticket | None], first: Ticket | None
-) -> tuple[list[Ticket], bool]:
-    """All that is waiting, up to the size of a batch, and whether more may come."""
-    tickets: list[Ticket] = []
-    size, ticket = 0, first
-    while ticket is not None:
-        tickets.append(ticket)
-        size += len(ticket.batch)
-        if size >= MAX_BATCH:
-            return tickets, True
-        try:
-            ticket = inbox.get_nowait()
-        except queue.Empty:
-            return tickets, True
-    inbox.put(None)  # it is the end for the other threads, too
-    return tickets, False
-
-
-def _may_go_alone(batch: Sequence[Op]) -> bool:
-    """Whether nothing is lost if the caller is interrupted right after the commit: a claim would
-    be, so it leaves a ticket that says whose it was."""
-    return not any(isinstance(op, ops.Claim) for op in batch)
+def _claims(batch: Sequence[Op]) -> bool:
+    return any(isinstance(op, ops.Claim) for op in batch)
 
 
 def _bytes_of(batch: Sequence[Op]) -> int:
