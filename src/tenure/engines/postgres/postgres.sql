@@ -1270,7 +1270,7 @@ SELECT * FROM tenure.claim_plain(%s::uuid, %s::bigint, %s, %s::integer[], %s::te
     %s::bigint[], %s::smallint, %s::integer);
 -- name: lease
 SELECT * FROM tenure.lease(%s::bigint, %s::bigint[], %s::integer[], %s::text[], %s::bigint[],
-    %s::smallint, %s::integer, %s::integer[], %s::integer[], %s::integer[], %s::integer[],
+    %s::smallint, %s::integer, %s::integer[], %s::integer[], %s::integer[], %s::bigint[],
     %s::bigint[]);
 -- name: save_queue
 UPDATE tenure.queues SET tokens = %s, tokens_at = %s WHERE id = %s;
