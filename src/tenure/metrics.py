@@ -189,6 +189,10 @@ class Measured:
         self._clock = clock
         self._running: OrderedDict[tuple[str, int], tuple[str, int]] = OrderedDict()
 
+    @property
+    def in_flight(self) -> int:
+        return self._engine.in_flight
+
     def apply(self, batch: Sequence[Op]) -> list[Answer]:
         began = self._clock.monotonic()
         answers = self._engine.apply(batch)

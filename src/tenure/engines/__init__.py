@@ -1,7 +1,8 @@
 """The engine contract, and opening an engine by its URL.
 
 An engine runs operations; it knows nothing of threads, tasks, HTTP or workers. The committer
-calls `apply` from one thread at a time; `read` may be called from any thread at any time.
+calls `apply` from as many threads at a time as the engine says that it gains from; `read` may be
+called from any thread at any time.
 """
 
 from __future__ import annotations
@@ -23,6 +24,11 @@ from tenure.settings import Settings
 
 class Engine(Protocol):
     """What every store can do."""
+
+    @property
+    def in_flight(self) -> int:
+        """How many batches may be applied at once. More than one only where they do not stand in
+        each other's way; what one of them does is then not yet seen by another."""
 
     def apply(self, batch: Sequence[Op]) -> list[Answer]:
         """Run the operations in order and answer each. Every one is atomic, and durable before

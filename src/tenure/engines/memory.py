@@ -77,6 +77,8 @@ class Plan:
 class MemoryEngine:
     """Jobs in dictionaries, under one lock."""
 
+    in_flight = 1
+
     def __init__(self, clock: Clock, sweep: int = 1000) -> None:
         self._clock = clock
         self._sweep_limit = sweep

@@ -68,6 +68,8 @@ class _Found(msgspec.Struct):
 class RemoteEngine:
     """Jobs of a service, over HTTP."""
 
+    in_flight = 1
+
     def __init__(self, url: str, settings: Settings, clock: Clock) -> None:
         self._url = url.rstrip("/")
         self._settings = settings

@@ -14,6 +14,7 @@ from psycopg.pq import TransactionStatus
 from tenure import ops, wire
 from tenure.engines.postgres import alone, claim, enqueue, leases, operator, transfer, upkeep
 from tenure.engines.postgres.db import Db, piped
+from tenure.engines.postgres.locks import lock
 from tenure.engines.postgres.server import Connection
 from tenure.engines.postgres.transaction import Transaction
 from tenure.ops import Answer, Op
@@ -57,6 +58,7 @@ def run(db: Db, batch: Sequence[Op], given: int | None, sweep: int) -> tuple[lis
     keys = sorted({op.key for op in batch if isinstance(op, ops.Once)})
     if keys:
         tx.once = dict(db.all("take_keys", given, keys))
+    lock(db, list(ops.flat(batch)))
     answers = _operate(tx, batch)
     tx.flush()
     return answers, tx.woken or _tells(batch)

@@ -28,6 +28,8 @@ RETRY_SECONDS = 0.05
 class PostgresEngine:
     """Jobs in a schema of a database that several machines share."""
 
+    in_flight = 4  # each on a connection of its own
+
     def __init__(self, url: str, settings: Settings, clock: Clock) -> None:
         self.address = server.address_of(url)
         self._sql = self.address.statements.sql

@@ -53,6 +53,8 @@ _OPERATIONS: dict[type[Op], Callable[[Transaction, Any], list[Answer]]] = {
 class SqliteEngine:
     """Jobs in one SQLite file that several processes may share."""
 
+    in_flight = 1  # a file has one writer
+
     def __init__(self, path: Path, settings: Settings, clock: Clock) -> None:
         self.path = path
         self._settings = settings
