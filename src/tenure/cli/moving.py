@@ -42,8 +42,9 @@ def migrate(app: App, sql: bool) -> None:
 
     \b
     Example:
-      tenure --url postgresql://owner@db.example/shop migrate
-      tenure --url postgresql://owner@db.example/shop migrate --sql | psql -v ON_ERROR_STOP=1 shop
+      export TENURE_URL=postgresql://owner@db.example/shop
+      tenure migrate
+      tenure migrate --sql | psql -v ON_ERROR_STOP=1 shop
     """
     settings = from_environment(os.environ, url=app.url)
     if sql:
