@@ -17,6 +17,7 @@ import tenure
 from tenure import Closed, Queue, Settings
 from tenure.ops import Answer, Op
 from tenure.testing import ManualClock
+from tests import fdb
 from tests.audit import audit
 from tests.conformance.state import wrong_counts
 
@@ -48,6 +49,14 @@ BACKENDS: dict[str, Backend] = {
         exact_counts=True,
         connect=lambda folder: sqlite3.connect(folder / "jobs.db"),
         audit=lambda folder: audit(folder / "jobs.db") if (folder / "jobs.db").exists() else [],
+    ),
+    "fdb-sim": Backend(
+        url=lambda folder: f"fdb-sim://{folder}",
+        durable=True,
+        strict_turns=False,
+        exact_counts=True,
+        connect=None,
+        audit=lambda folder: fdb.forget(f"fdb-sim://{folder}") or [],
     ),
 }
 

@@ -1,0 +1,54 @@
+"""Finding the official binding, its C library, and a cluster."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from tenure.errors import InvalidInput, StoreError
+
+API_VERSION = 710
+DEFAULT_DIRECTORY = ("tenure",)
+
+
+def load() -> Any:
+    """The module of the binding, ready for use."""
+    try:
+        fdb = importlib.import_module("fdb")
+    except ImportError:
+        raise StoreError(
+            "fdb:// needs FoundationDB's Python binding: pip install 'tenure[fdb]'"
+        ) from None
+    try:
+        fdb.api_version(API_VERSION)
+    except (OSError, RuntimeError) as error:
+        raise StoreError(
+            f"FoundationDB's C library could not be used ({error}): install the package "
+            "foundationdb-clients of the release that your cluster runs, 7.1 or newer"
+        ) from None
+    return fdb
+
+
+def parse(url: str) -> tuple[str | None, tuple[str, ...]]:
+    """The cluster file, None for FDB_CLUSTER_FILE or the system's, and the directory."""
+    parts = urlsplit(url)
+    options = parse_qs(parts.query)
+    if parts.netloc or not options.keys() <= {"directory"}:
+        raise InvalidInput(
+            "url", f"{url!r}: write fdb:///path/to/fdb.cluster or fdb://, and ?directory=a/b if "
+            "the jobs are not to be in the directory 'tenure'"
+        )
+    path = tuple(name for name in options.get("directory", [""])[0].split("/") if name)
+    return unquote(parts.path) or None, path or DEFAULT_DIRECTORY
+
+
+def open_database(fdb: Any, cluster_file: str | None) -> Any:
+    """A connection; nothing is asked of the cluster yet."""
+    try:
+        return fdb.open(cluster_file)
+    except fdb.FDBError as error:
+        raise StoreError(
+            f"the cluster file {cluster_file or '(the default)'} cannot be used: "
+            f"{error.description} ({error.code})"
+        ) from None

@@ -1,0 +1,254 @@
+"""Claim: write down who wants which jobs, commit, and look who came first.
+
+A claim reads by snapshot and writes a CLAIM key with a versionstamp for each job that it wants. It
+depends on the jobs' own keys, which no claim writes: so claims of the same jobs never conflict,
+and one that was decided on a job which has moved since is not committed at all. After the commit,
+the lowest CLAIM key of each job tells whose it is; to have lost costs nothing, for a lost claim has
+changed nothing that the winner's has not. Under a limit, claims also depend on what is taken of it
+and add to that, so that they come one after the other, and none is ever lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from tenure import ops, states
+from tenure.engines.foundationdb import keys as k
+from tenure.engines.foundationdb.pick import Empty, Picker, Ready
+from tenure.engines.foundationdb.places import places
+from tenure.engines.foundationdb.record import (
+    ClaimNote,
+    Facts,
+    Record,
+    claimed,
+    decode_body,
+    decode_errors,
+    decode_record,
+    encode,
+    job_of,
+)
+from tenure.engines.foundationdb.sweep import anything_due, sweep
+from tenure.engines.foundationdb.transact import Transactor
+from tenure.engines.foundationdb.tx import Tx
+from tenure.job import Job, State
+from tenure.ops import Answer
+
+_ROUNDS = 16
+_MOST_SPREAD = 64
+_CALM_AFTER = 4  # claims that lost nothing, until others are thought to be gone
+
+
+class Wanted(NamedTuple):
+    """A job that a claim wants, as it will be if it gets it but for the token."""
+
+    job: Job
+
+
+class Claims:
+    """Claims of one engine."""
+
+    def __init__(self, transactor: Transactor) -> None:
+        self._transactor = transactor
+        self._spread = 1  # how far from the head of a lane to look, so as not to meet others
+        self._calm = 0
+
+    def claim(self, batch: Sequence[ops.Claim]) -> list[Answer]:
+        """All in one commit, and again for those that lost."""
+        queues = list(dict.fromkeys(queue for op in batch for queue in op.queues))
+        if self._transactor.read(lambda tx: any(anything_due(tx, queue) for queue in queues)):
+            self._transactor.run(lambda tx: [_sweep(tx, queue) for queue in queues])
+        given: list[list[Job]] = [[] for _ in batch]
+        left = [op.limit for op in batch]
+        for _ in range(_ROUNDS):
+            lost = self._round(batch, left, given)
+            if not lost:
+                break
+        return [ops.Leased(jobs) for jobs in given]
+
+    def _round(self, batch: Sequence[ops.Claim], left: list[int], given: list[list[Job]]) -> bool:
+        """Claim what is left to be claimed; whether another was faster with some of it."""
+
+        def work(tx: Tx) -> tuple[list[list[Wanted]], list[int], list[Empty]]:
+            empty: list[Empty] = []
+            counts = [0] * len(batch)
+            wanted = []
+            for n, op in enumerate(batch):
+                found, counts[n] = _want(tx, op, left[n], self._spread, empty)
+                wanted.append(found)
+            return wanted, counts, empty
+
+        (wanted, counts, empty), stamp = self._transactor.run(work)
+        won = self._who_won([one.job.id for each in wanted for one in each], stamp)
+        lost = False
+        for n, each in enumerate(wanted):
+            token = int.from_bytes(stamp[:8], "big")
+            mine = [replace(one.job, token=token) for one in each if one.job.id in won]
+            given[n] += mine
+            left[n] -= counts[n] - (len(each) - len(mine))
+            lost = lost or len(mine) < len(each)
+        self._adapt(lost, any(wanted))
+        if empty:
+            self._clear_away(empty)
+        return lost
+
+    def _who_won(self, ids: list[str], stamp: bytes) -> set[str]:
+        """Those of the jobs whose first claim has this versionstamp."""
+        if not ids:
+            return set()
+
+        def work(tx: Tx) -> set[str]:
+            asked = [
+                (one, tx.tr.snapshot.get_range(*tx.keys.span(k.CLAIM, one), limit=1)) for one in ids
+            ]
+            won = set()
+            for job_id, rows in asked:
+                for row in rows:
+                    if tx.keys.unpack(bytes(row.key))[1].tr_version == stamp:
+                        won.add(job_id)
+            return won
+
+        return self._transactor.read(work)
+
+    def _adapt(self, lost: bool, wanted: bool) -> None:
+        if lost:
+            self._spread, self._calm = min(self._spread * 2, _MOST_SPREAD), 0
+        elif wanted and self._spread > 1:
+            self._calm += 1
+            if self._calm >= _CALM_AFTER:
+                self._spread, self._calm = self._spread // 2, 0
+
+    def _clear_away(self, empty: list[Empty]) -> None:
+        """Take lanes without jobs out of the index, unless one is enqueued meanwhile; nobody waits
+        for it, and if it fails the next claim will try."""
+        store = self._transactor.store
+        tr = store.db.create_transaction()
+        try:
+            clear_away(Tx(store, tr, 0), empty)
+            tr.commit().wait()
+        except store.handle.FDBError:
+            pass
+
+
+def _sweep(tx: Tx, queue: str) -> None:
+    most = tx.store.sweep
+    sweep(tx, queue, most, most, most)
+
+
+def _want(
+    tx: Tx, op: ops.Claim, limit: int, spread: int, empty: list[Empty]
+) -> tuple[list[Wanted], int]:
+    """Write claims on the jobs to be had; these, and how many were picked with those that had
+    expired unseen."""
+    wanted: list[Wanted] = []
+    picked = 0
+    for queue in dict.fromkeys(op.queues):
+        if picked >= limit:
+            break
+        picker = Picker(tx, queue, op, spread)
+        found = picker.pick(limit - picked)
+        empty += picker.empty
+        picked += len(found)
+        wanted += _write_claims(tx, op, found)
+    return wanted, picked
+
+
+def _write_claims(tx: Tx, op: ops.Claim, found: list[Ready]) -> list[Wanted]:
+    keys, snapshot = tx.keys, tx.tr.snapshot
+    asked = [
+        (
+            ready.id,
+            snapshot.get(keys.pack(k.JOB, ready.id)),
+            snapshot.get_range(*keys.span(k.BODY, ready.id)),
+        )
+        for ready in found
+    ]
+    note = ClaimNote(op.worker, tx.now, op.lease_ms)
+    encoded = encode(note)
+    wanted = []
+    for job_id, data, body in asked:
+        record = decode_record(bytes(data.value))
+        errors = decode_errors(tx.parts(k.ERRORS, job_id)) if record.failures else ()
+        change = states.decide(Facts(job_id, record, errors), states.Claimed(), tx.now)
+        assert change is not None
+        if change.state is not State.LEASED:
+            held = tx.job(job_id)
+            assert held is not None
+            tx.move(held, states.Claimed())
+            continue
+        leased = claimed(record, change, note, 0)
+        tx.tr.add_read_conflict_key(keys.pack(k.JOB, job_id))
+        tx.wrote = True
+        tx.tr.set_versionstamped_key(keys.new_claim(job_id), encoded)
+        _change_places(tx, job_id, record, leased)
+        parts = [bytes(row.value) for row in body]
+        wanted.append(Wanted(job_of(job_id, leased, decode_body(parts), errors, None)))
+    return wanted
+
+
+def _change_places(tx: Tx, job_id: str, before: Record, after: Record) -> None:
+    """What every claim of the job does alike, but for the end of its lease."""
+    was, is_now = places(tx.keys, job_id, before), places(tx.keys, job_id, after)
+    for key in was.keys() - is_now.keys():
+        tx.clear(key)
+    for key in is_now.keys() - was.keys():
+        tx.set(key, is_now[key])
+
+
+def claim_serially(tx: Tx, op: ops.Claim) -> Answer:
+    """A claim whose answer must be known before the commit, because it is stored with it: it
+    depends on nobody else claiming the same jobs."""
+    for queue in dict.fromkeys(op.queues):
+        _sweep(tx, queue)
+    leased: list[Job] = []
+    picked = 0
+    for queue in dict.fromkeys(op.queues):
+        if picked >= op.limit:
+            break
+        found = Picker(tx, queue, op, 1).pick(op.limit - picked)
+        picked += len(found)
+        tx.prefetch([ready.id for ready in found])
+        for ready in found:
+            job = _lease(tx, ready.id, op)
+            if job is not None:
+                leased.append(job)
+    return ops.Leased(leased)
+
+
+def _lease(tx: Tx, job_id: str, op: ops.Claim) -> Job | None:
+    held = tx.job(job_id)
+    assert held is not None
+    errors = tx.errors(held)
+    before = held.record
+    change = states.decide(Facts(job_id, before, errors), states.Claimed(), tx.now)
+    assert change is not None
+    if change.state is not State.LEASED:
+        tx.move(held, states.Claimed())
+        return None
+    note = ClaimNote(op.worker, tx.now, op.lease_ms)
+    # Later than all that was read, and no later than the commit: a token that only grows.
+    tx.put(held, claimed(before, change, note, tx.version + 1))
+    return job_of(job_id, held.record, tx.body(job_id), errors, None)
+
+
+def clear_away(tx: Tx, empty: Sequence[Empty]) -> None:
+    """Take lanes and tenants without ready jobs out of the index. Whoever adds a job to one of
+    them writes its key, and makes this conflict."""
+    lanes = [one for one in empty if one.group is not None]
+    for one in lanes:
+        assert one.group is not None
+        key = tx.keys.lane(one.queue, one.tenant, one.group)
+        if not _any(tx, k.READY, one.queue, one.tenant, one.group):
+            tx.tr.add_read_conflict_key(key)
+            tx.clear(key)
+    for queue, tenant in dict.fromkeys((one.queue, one.tenant) for one in empty):
+        if not _any(tx, k.LANE, queue, tenant):
+            key = tx.keys.turn(queue, tenant)
+            tx.tr.add_read_conflict_key(key)
+            tx.clear(key)
+
+
+def _any(tx: Tx, *elements: Any) -> bool:
+    return any(True for _ in tx.scan(*tx.keys.span(*elements), limit=1))

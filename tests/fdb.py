@@ -1,0 +1,55 @@
+"""Engines on the simulation of FoundationDB, for suites that open engines by URL.
+
+    fdb-sim:///some/folder             a cluster of its own for each folder
+    fdb-sim:///some/folder?faults=7    the same where much goes wrong, by this seed
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from urllib.parse import parse_qs, urlsplit
+
+from tenure.clock import Clock
+from tenure.engines import ENGINES, fdb_sim
+from tenure.engines.foundationdb.engine import FoundationDbEngine
+from tenure.settings import Settings
+from tenure.testing import ManualClock
+
+_clusters: dict[str, fdb_sim.Cluster] = {}
+_count = itertools.count()
+
+
+def faults(seed: int) -> fdb_sim.Faults:
+    """Of everything that can go wrong, a good deal."""
+    return fdb_sim.Faults(
+        seed=seed, conflict=0.1, unknown_applied=0.07, unknown_lost=0.07, too_old=0.004
+    )
+
+
+def cluster_of(url: str) -> fdb_sim.Cluster:
+    """The cluster that a URL names. It has a clock of its own, which only its waits move: the time
+    of the test stands still while an engine tries again."""
+    path = urlsplit(url).path
+    if path not in _clusters:
+        _clusters[path] = fdb_sim.Cluster(ManualClock())
+    return _clusters[path]
+
+
+def open_simulated(url: str, settings: Settings, clock: Clock) -> FoundationDbEngine:
+    options = parse_qs(urlsplit(url).query)
+    seed = int(options["faults"][0]) if "faults" in options else None
+    n = next(_count)
+    wrong = None if seed is None else faults(seed + n)
+    db = fdb_sim.open(cluster_of(url), faults=wrong)
+    return FoundationDbEngine(
+        fdb_sim, db, settings, clock, hybrid=False, chance=random.Random(n)
+    )
+
+
+def forget(url: str) -> None:
+    """Give the memory of a cluster back."""
+    _clusters.pop(urlsplit(url).path, None)
+
+
+ENGINES.setdefault("fdb-sim", open_simulated)
