@@ -1,7 +1,7 @@
 """Engines on the simulation of FoundationDB, for suites that open engines by URL.
 
-    fdb-sim:///some/folder             a cluster of its own for each folder
-    fdb-sim:///some/folder?faults=7    the same where much goes wrong, by this seed
+fdb-sim:///some/folder             a cluster of its own for each folder
+fdb-sim:///some/folder?faults=7    the same where much goes wrong, by this seed
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from tenure.engines import ENGINES, fdb_sim
 from tenure.engines.foundationdb.engine import FoundationDbEngine
 from tenure.settings import Settings
 from tenure.testing import ManualClock
+from tests.fdb_audit import wrong_keys
 
 _clusters: dict[str, fdb_sim.Cluster] = {}
 _count = itertools.count()
@@ -23,7 +24,7 @@ _count = itertools.count()
 def faults(seed: int) -> fdb_sim.Faults:
     """Of everything that can go wrong, a good deal."""
     return fdb_sim.Faults(
-        seed=seed, conflict=0.1, unknown_applied=0.07, unknown_lost=0.07, too_old=0.004
+        seed=seed, conflict=0.1, unknown_applied=0.07, unknown_lost=0.07, too_old=0.0002
     )
 
 
@@ -42,14 +43,13 @@ def open_simulated(url: str, settings: Settings, clock: Clock) -> FoundationDbEn
     n = next(_count)
     wrong = None if seed is None else faults(seed + n)
     db = fdb_sim.open(cluster_of(url), faults=wrong)
-    return FoundationDbEngine(
-        fdb_sim, db, settings, clock, hybrid=False, chance=random.Random(n)
-    )
+    return FoundationDbEngine(fdb_sim, db, settings, clock, hybrid=False, chance=random.Random(n))
 
 
-def forget(url: str) -> None:
-    """Give the memory of a cluster back."""
-    _clusters.pop(urlsplit(url).path, None)
+def audit(url: str) -> list[str]:
+    """What is wrong with the keys of a cluster that a test is done with."""
+    cluster = _clusters.pop(urlsplit(url).path, None)
+    return [] if cluster is None else wrong_keys(fdb_sim.open(cluster))
 
 
 ENGINES.setdefault("fdb-sim", open_simulated)

@@ -56,7 +56,15 @@ BACKENDS: dict[str, Backend] = {
         strict_turns=False,
         exact_counts=True,
         connect=None,
-        audit=lambda folder: fdb.forget(f"fdb-sim://{folder}") or [],
+        audit=lambda folder: fdb.audit(f"fdb-sim://{folder}"),
+    ),
+    "fdb-sim-faults": Backend(
+        url=lambda folder: f"fdb-sim://{folder}?faults=7",
+        durable=True,
+        strict_turns=False,
+        exact_counts=True,
+        connect=None,
+        audit=lambda folder: fdb.audit(f"fdb-sim://{folder}"),
     ),
 }
 

@@ -6,6 +6,7 @@ calls `apply` from one thread at a time; `read` may be called from any thread at
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -41,9 +42,17 @@ class Engine(Protocol):
         """Give everything back. Nothing is called afterwards."""
 
 
+def _open_foundationdb(url: str, settings: Settings, clock: Clock) -> Engine:
+    # Loaded when it is asked for: the binding below it is a large library that few have.
+    module = importlib.import_module("tenure.engines.foundationdb.engine")
+    engine: Engine = module.FoundationDbEngine.open(url, settings, clock)
+    return engine
+
+
 ENGINES: dict[str, Callable[[str, Settings, Clock], Engine]] = {
     "memory": MemoryEngine.open,
     "sqlite": SqliteEngine.open,
+    "fdb": _open_foundationdb,
 }
 
 

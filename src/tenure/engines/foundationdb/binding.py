@@ -36,8 +36,9 @@ def parse(url: str) -> tuple[str | None, tuple[str, ...]]:
     options = parse_qs(parts.query)
     if parts.netloc or not options.keys() <= {"directory"}:
         raise InvalidInput(
-            "url", f"{url!r}: write fdb:///path/to/fdb.cluster or fdb://, and ?directory=a/b if "
-            "the jobs are not to be in the directory 'tenure'"
+            "url",
+            f"{url!r}: write fdb:///path/to/fdb.cluster or fdb://, and ?directory=a/b if "
+            "the jobs are not to be in the directory 'tenure'",
         )
     path = tuple(name for name in options.get("directory", [""])[0].split("/") if name)
     return unquote(parts.path) or None, path or DEFAULT_DIRECTORY

@@ -10,7 +10,7 @@ and add to that, so that they come one after the other, and none is ever lost.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -59,7 +59,7 @@ class Claims:
         """All in one commit, and again for those that lost."""
         queues = list(dict.fromkeys(queue for op in batch for queue in op.queues))
         if self._transactor.read(lambda tx: any(anything_due(tx, queue) for queue in queues)):
-            self._transactor.run(lambda tx: [_sweep(tx, queue) for queue in queues])
+            self._transactor.run(lambda tx: _sweep(tx, queues))
         given: list[list[Job]] = [[] for _ in batch]
         left = [op.limit for op in batch]
         for _ in range(_ROUNDS):
@@ -132,9 +132,10 @@ class Claims:
             pass
 
 
-def _sweep(tx: Tx, queue: str) -> None:
+def _sweep(tx: Tx, queues: Iterable[str]) -> None:
     most = tx.store.sweep
-    sweep(tx, queue, most, most, most)
+    for queue in queues:
+        sweep(tx, queue, most, most, most)
 
 
 def _want(
@@ -200,8 +201,7 @@ def _change_places(tx: Tx, job_id: str, before: Record, after: Record) -> None:
 def claim_serially(tx: Tx, op: ops.Claim) -> Answer:
     """A claim whose answer must be known before the commit, because it is stored with it: it
     depends on nobody else claiming the same jobs."""
-    for queue in dict.fromkeys(op.queues):
-        _sweep(tx, queue)
+    _sweep(tx, dict.fromkeys(op.queues))
     leased: list[Job] = []
     picked = 0
     for queue in dict.fromkeys(op.queues):

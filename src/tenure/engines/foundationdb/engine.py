@@ -141,8 +141,9 @@ class FoundationDbEngine:
             if len(batch) == 1:
                 return [
                     InvalidInput(
-                        "jobs", "are too much for one transaction of FoundationDB (10 MB): "
-                        "make several calls"
+                        "jobs",
+                        "are too much for one transaction of FoundationDB (10 MB): "
+                        "make several calls",
                     )
                 ]
             half = len(batch) // 2

@@ -13,8 +13,8 @@ in the order of calls, and are known before the commit.
 | RESULT | (3, id, part): (3, "mail-7", 0) | the result, in parts |
 | CLAIM | (4, id, versionstamp): (4, "mail-7", <00 00 3c 2f 00 11 22 33 00 00 00 00>) | who wants \
 the pending job and for how long; the lowest has it |
-| READY | (5, queue, tenant, group, priority, seq, id): (5, "mail", "acme", "", 0, 66000000, 77, 1, \
-"mail-7") | nothing: a job that can be claimed |
+| READY | (5, queue, tenant, group, priority, seq, id): (5, "mail", "acme", "", 0, 66000000, 77, \
+1, "mail-7") | nothing: a job that can be claimed |
 | LANE | (6, queue, tenant, hash of group, group): (6, "mail", "acme", 4711, "g") | nothing: there \
 may be READY keys with this tenant and group |
 | TURN | (7, queue, hash of tenant, tenant): (7, "mail", 815, "acme") | nothing: there may be LANE \
@@ -40,8 +40,8 @@ job that holds the key |
 | QUEUE | (20, queue): (20, "mail") | nothing: the queue is known |
 | LIMIT | (21, queue, tenant or None, group or None): (21, "mail", "acme", None) | a Limit as JSON |
 | RULES | (22, queue): (22, "mail") | other bytes whenever a limit of the queue changes |
-| TAKEN | (23, queue, tenant or None, group or None): (23, "mail", None, None) | leases taken under \
-a limit, 8 bytes |
+| TAKEN | (23, queue, tenant or None, group or None): (23, "mail", None, None) | leases taken \
+under a limit, 8 bytes |
 | FREED | (24, queue, tenant or None, group or None): (24, "mail", None, None) | of these, given \
 back; what is in use is the difference |
 | BUCKET | (25, queue): (25, "mail") | the tokens of a rate, and when they were counted |

@@ -192,9 +192,9 @@ class Picker:
             return []
         left = self.room.left(EVERYTHING, whole.concurrency)
         most = most if left is None else min(most, left)
+        most = min(most, bucket.available(self.tx, self.queue, whole))
         if most <= 0:
             return []
-        most = min(most, bucket.available(self.tx, self.queue, whole))
         self.look = max(1, min(most * self._spread, 1000))
         picked = self._pick(most)
         self.room.write()

@@ -53,9 +53,7 @@ def _jobs(tx: Tx, found: Sequence[Held]) -> list[Job]:
     for held, *parts in asked:
         body, errors, result = ([bytes(row.value) for row in rows] for rows in parts)
         answer = b"".join(result) if held.record.has_result else None
-        jobs.append(
-            job_of(held.id, held.record, decode_body(body), decode_errors(errors), answer)
-        )
+        jobs.append(job_of(held.id, held.record, decode_body(body), decode_errors(errors), answer))
     return jobs
 
 
@@ -215,9 +213,7 @@ def list_tenants(tx: Tx, query: ops.ListTenants) -> Found:
     if not knows(tx, query.queue):
         return QueueNotFound(query.queue)
     within = (query.queue,)
-    found = _by_name(
-        tx, (k.TENANT_COUNT, *within), (k.LEASE, *within), query.after, query.limit
-    )
+    found = _by_name(tx, (k.TENANT_COUNT, *within), (k.LEASE, *within), query.after, query.limit)
     return [ops.TenantStats(queue=query.queue, tenant=name, **counts) for name, counts in found]
 
 
@@ -241,8 +237,15 @@ def list_limits(tx: Tx, query: ops.ListLimits) -> Found:
     found: list[Limit] = []
     for queue in names:
         limits = tx.rules(queue).limits.values()
-        found += sorted(limits, key=lambda x: (x.tenant is not None, x.tenant or "",
-                                               x.group is not None, x.group or ""))
+        found += sorted(
+            limits,
+            key=lambda x: (
+                x.tenant is not None,
+                x.tenant or "",
+                x.group is not None,
+                x.group or "",
+            ),
+        )
     return found
 
 

@@ -42,18 +42,16 @@ def sweep(
     promoted = 0
     due = _due(tx, k.DELAYED, queue, tx.now, most_promoted)
     tx.prefetch(job_id for _, job_id in due)
-    for _, job_id in due:
-        held = tx.job(job_id)
-        if held is not None and held.record.state is State.PENDING and not held.record.ready:
-            tx.put(held, replace(held.record, ready=True))
+    for job in (tx.job(job_id) for _, job_id in due):
+        if job is not None and job.record.state is State.PENDING and not job.record.ready:
+            tx.put(job, replace(job.record, ready=True))
             promoted += 1
     expired = 0
     due = _due(tx, k.EXPIRING, queue, tx.now, most_expired)
     tx.prefetch(job_id for _, job_id in due)
-    for _, job_id in due:
-        held = tx.job(job_id)
-        if held is not None:
-            expired += tx.move(held, states.Expired())
+    for job in (tx.job(job_id) for _, job_id in due):
+        if job is not None:
+            expired += tx.move(job, states.Expired())
     tx.tells = tx.tells or bool(leases or promoted or expired)
     return promoted, leases, expired
 

@@ -129,7 +129,8 @@ class _Run(Generic[R]):
         if over and self._store.handle.predicates.is_retryable(error):
             raise Busy(
                 f"FoundationDB could not commit within {self._patience_s:g} s "
-                f"({error.code}); it is not known whether it did" if self._sent
+                f"({error.code}); it is not known whether it did"
+                if self._sent
                 else f"FoundationDB did not answer within {self._patience_s:g} s ({error.code})"
             )
         if error.code == TIMED_OUT and not over:

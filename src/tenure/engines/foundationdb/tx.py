@@ -372,5 +372,3 @@ class Tx:
         the commit conflict, those who give one back do not."""
         taken = self.number(k.TAKEN, queue, *scope)
         return taken - self.number(k.FREED, queue, *scope, snapshot=True)
-
-

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -159,16 +160,20 @@ def _sweep(run: Run, queue: str, limit: int) -> tuple[int, int, int]:
     total = [0, 0, 0]
     while True:
         most = [min(_STEP, limit - so_far) for so_far in total]
-        found = run(lambda tx, most=most: sweep(tx, queue, *most))
+        found = run(partial(_sweep_some, queue=queue, most=most))
         total = [so_far + more for so_far, more in zip(total, found, strict=True)]
         if not any(0 < most[n] <= found[n] for n in range(3)):
             return total[0], total[1], total[2]
 
 
+def _sweep_some(tx: Tx, *, queue: str, most: list[int]) -> tuple[int, int, int]:
+    return sweep(tx, queue, *most)
+
+
 def _purge(run: Run, queue: str, state: State, keep_ms: int, limit: int) -> int:
     """Remove the oldest jobs of a final state."""
 
-    def step(tx: Tx, most: int) -> int:
+    def step(tx: Tx, *, most: int) -> int:
         begin, _ = tx.keys.span(k.ENDED, queue, state.value)
         end = tx.keys.pack(k.ENDED, queue, state.value, tx.now - keep_ms + 1)
         ids = [key[-1] for key in tx.scan(begin, end, limit=most)]
@@ -183,7 +188,7 @@ def _purge(run: Run, queue: str, state: State, keep_ms: int, limit: int) -> int:
     total = 0
     while total < limit:
         most = min(_STEP, limit - total)
-        found = run(lambda tx, most=most: step(tx, most))
+        found = run(partial(step, most=most))
         total += found
         if found < most:
             break
