@@ -24,7 +24,7 @@ _count = itertools.count()
 def faults(seed: int) -> fdb_sim.Faults:
     """Of everything that can go wrong, a good deal."""
     return fdb_sim.Faults(
-        seed=seed, conflict=0.1, unknown_applied=0.07, unknown_lost=0.07, too_old=0.0002
+        seed=seed, conflict=0.1, unknown_applied=0.07, unknown_lost=0.07, too_old=0.00005
     )
 
 

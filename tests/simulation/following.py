@@ -28,8 +28,8 @@ class FollowingModel(MemoryEngine):
         return answered
 
     def _claim(self, op: ops.Claim, now: int) -> Answer:
-        token = self._chosen[0][1] - 1 if self._chosen else self._token
-        self._token = max(self._token, token)
+        if self._chosen:
+            self._token = self._chosen[0][1] - 1  # claims of one commit share theirs
         return super()._claim(op, now)
 
     def _pick(self, queue: str, op: ops.Claim, room: int, now: int) -> list[Record]:
