@@ -3,8 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 SECONDS ?= 300
 SEED ?= 0
+SEEDS ?= 100
 
-.PHONY: run test lint bench crash docs clean
+.PHONY: run test lint bench crash simulate docs clean
 
 run: .venv/installed ## a small demonstration: jobs of three tenants, worked before your eyes
 	$(BIN)/tenure demo
@@ -23,6 +24,9 @@ bench: .venv/installed ## the figures of the README, measured here
 
 crash: .venv/installed ## kill processes for SECONDS=300 with SEED=0
 	$(BIN)/python -m tests.crash.kill --seconds $(SECONDS) --seed $(SEED)
+
+simulate: .venv/installed ## servers on a simulated FoundationDB, SEEDS=100 of them from SEED=0 on
+	$(BIN)/python -m tests.simulation.servers.run --seeds $(SEEDS) --first $(SEED)
 
 docs: .venv/installed ## write the pages that are made from the code
 	$(BIN)/python -m docs.generate

@@ -32,7 +32,7 @@ from tenure.engines.foundationdb.record import (
 )
 from tenure.engines.foundationdb.sweep import anything_due, sweep
 from tenure.engines.foundationdb.transact import Transactor
-from tenure.engines.foundationdb.tx import Tx
+from tenure.engines.foundationdb.tx import Held, Tx
 from tenure.job import Job, State
 from tenure.ops import Answer
 
@@ -177,7 +177,7 @@ def _write_claims(tx: Tx, op: ops.Claim, found: list[Ready]) -> list[Wanted]:
         if change.state is not State.LEASED:
             held = tx.job(job_id)
             assert held is not None
-            tx.move(held, states.Claimed())
+            _turn_down(tx, held)
             continue
         leased = claimed(record, change, note, 0)
         tx.tr.add_read_conflict_key(keys.pack(k.JOB, job_id))
@@ -187,6 +187,12 @@ def _write_claims(tx: Tx, op: ops.Claim, found: list[Ready]) -> list[Wanted]:
         parts = [bytes(row.value) for row in body]
         wanted.append(Wanted(job_of(job_id, leased, decode_body(parts), errors, None)))
     return wanted
+
+
+def _turn_down(tx: Tx, held: Held) -> None:
+    """A job that was picked turns out to have expired: what was taken for it is free again."""
+    tx.move(held, states.Claimed())
+    tx.free(held.record)
 
 
 def _change_places(tx: Tx, job_id: str, before: Record, after: Record) -> None:
@@ -225,7 +231,7 @@ def _lease(tx: Tx, job_id: str, op: ops.Claim) -> Job | None:
     change = states.decide(Facts(job_id, before, errors), states.Claimed(), tx.now)
     assert change is not None
     if change.state is not State.LEASED:
-        tx.move(held, states.Claimed())
+        _turn_down(tx, held)
         return None
     note = ClaimNote(op.worker, tx.now, op.lease_ms)
     # Later than all that was read, and no later than the commit: a token that only grows.

@@ -138,5 +138,7 @@ class _Run(Generic[R]):
         try:
             tr.on_error(error).wait()
         except self._store.handle.FDBError as final:
+            if final.code == TIMED_OUT and not over:
+                return self._begin()
             raise StoreError(f"FoundationDB: {final.description} ({final.code})") from None
         return tr

@@ -283,10 +283,14 @@ class Tx:
         if before is not None:
             self._counts[(*lane, before.counted_as)] -= 1
             if before.state is State.LEASED and (after is None or after.state is not State.LEASED):
-                for scope in self.rules(one.queue).bounded(one.tenant, one.group):
-                    self.add(self.keys.pack(k.FREED, one.queue, *scope), 1)
+                self.free(one)
         if after is not None:
             self._counts[(*lane, after.counted_as)] += 1
+
+    def free(self, record: Record) -> None:
+        """Give back what a lease had taken of the limits on it."""
+        for scope in self.rules(record.queue).bounded(record.tenant, record.group):
+            self.add(self.keys.pack(k.FREED, record.queue, *scope), 1)
 
     # Dependencies -------------------------------------------------------------------------------
 
@@ -294,6 +298,10 @@ class Tx:
         """What a job still waits for."""
         rows = self.tr.get_range(*self.keys.span(k.WAITS, job_id))
         return [self.keys.unpack(bytes(row.key))[1] for row in rows]
+
+    def _waits(self, job_id: str) -> bool:
+        """Whether a job waits for anything still."""
+        return bool(list(self.tr.get_range(*self.keys.span(k.WAITS, job_id), limit=1)))
 
     def _forget_parents(self, job_id: str, before: Record) -> None:
         if before.state is State.WAITING:
@@ -332,7 +340,7 @@ class Tx:
         self._asked_children.pop(parent, None)
         self.clear(self.keys.pack(k.WAITS, child.id, parent))
         self.clear(self.keys.pack(k.CHILD, parent, child.id))
-        if change.state is not State.PENDING or not self.waits_for(child.id):
+        if change.state is not State.PENDING or not self._waits(child.id):
             self.move(child, event)
 
     # Limits -------------------------------------------------------------------------------------
