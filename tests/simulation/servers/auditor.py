@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Any
@@ -104,7 +105,7 @@ class Auditor:
                 self.wrong.append(f"{job.id} was acknowledged, and is {job.state}")
         for job_id, holdings in self.held.items():
             holdings.sort(key=lambda one: one.token)
-            for first, second in zip(holdings, holdings[1:], strict=False):
+            for first, second in itertools.pairwise(holdings):
                 kept = not first.ended and job_id not in self.cancelled
                 if kept and second.token < first.valid_until:
                     self.wrong.append(

@@ -66,6 +66,7 @@ class Tx:
         self._asked: dict[str, tuple[Any, Any]] = {}
         self._asked_children: dict[str, Any] = {}
         self._jobs: dict[str, Held | None] = {}
+        self._waiting: dict[str, dict[str, None]] = {}
         self._rules: dict[str, Rules] = {}
         self._marked: set[bytes] = set()
         self._counts: Counter[tuple[str, str, str, str]] = Counter()
@@ -214,7 +215,8 @@ class Tx:
         self.set(self.keys.pack(k.JOB, job_id), encode(record))
         self._settle(job_id, None, record)
         self.mark(self.keys.pack(k.QUEUE, record.queue))
-        for parent in waits_for:
+        self._waiting[job_id] = dict.fromkeys(waits_for)
+        for parent in self._waiting[job_id]:
             self._asked_children.pop(parent, None)
             self.set(self.keys.pack(k.WAITS, job_id, parent))
             self.set(self.keys.pack(k.CHILD, parent, job_id))
@@ -294,21 +296,28 @@ class Tx:
 
     # Dependencies -------------------------------------------------------------------------------
 
-    def waits_for(self, job_id: str) -> list[str]:
-        """What a job still waits for."""
-        rows = self.tr.get_range(*self.keys.span(k.WAITS, job_id))
-        return [self.keys.unpack(bytes(row.key))[1] for row in rows]
+    def _parents(self, job_id: str) -> dict[str, None]:
+        """What a job still waits for, read once and kept up to date."""
+        if job_id not in self._waiting:
+            span = self.keys.span(k.WAITS, job_id)
+            self._waiting[job_id] = dict.fromkeys(parent for _, parent in self.scan(*span))
+        return self._waiting[job_id]
 
-    def _waits(self, job_id: str) -> bool:
-        """Whether a job waits for anything still."""
-        return bool(list(self.tr.get_range(*self.keys.span(k.WAITS, job_id), limit=1)))
+    def _still_waits(self, job_id: str) -> bool:
+        """Whether a job waits for anything. If so, that depends on one of those that it waits for:
+        when another transaction strikes out that one, only one of the two is committed."""
+        parents = self._parents(job_id)
+        if parents:
+            self.tr.add_read_conflict_key(self.keys.pack(k.WAITS, job_id, next(reversed(parents))))
+        return bool(parents)
 
     def _forget_parents(self, job_id: str, before: Record) -> None:
         if before.state is State.WAITING:
-            for parent in self.waits_for(job_id):
+            for parent in self._parents(job_id):
                 self._asked_children.pop(parent, None)
                 self.clear(self.keys.pack(k.CHILD, parent, job_id))
             self.clear_span(k.WAITS, job_id)
+            self._waiting[job_id] = {}
 
     def tell_children(self, parent: str, event: states.Event) -> None:
         """Tell those who wait for a job what became of it, and theirs in turn."""
@@ -338,9 +347,10 @@ class Tx:
         if change is None or change.state is State.WAITING:
             return
         self._asked_children.pop(parent, None)
+        self._parents(child.id).pop(parent, None)
         self.clear(self.keys.pack(k.WAITS, child.id, parent))
         self.clear(self.keys.pack(k.CHILD, parent, child.id))
-        if change.state is not State.PENDING or not self._waits(child.id):
+        if change.state is not State.PENDING or not self._still_waits(child.id):
             self.move(child, event)
 
     # Limits -------------------------------------------------------------------------------------
