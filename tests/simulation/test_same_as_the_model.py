@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tenure import ops
+from tenure.engines import Engine
 from tenure.engines.memory import MemoryEngine
 from tenure.engines.sqlite.engine import SqliteEngine
 from tenure.job import NULL, JobSpec, Lease, State
@@ -82,7 +83,7 @@ class SameAsTheModel(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory()
         self.path = Path(self.folder.name) / "jobs.db"
         self.model = MemoryEngine(self.clock, self.sweep)
-        self.engine = SqliteEngine(self.path, Settings(sweep=self.sweep), self.clock)
+        self.engine: Engine = SqliteEngine(self.path, Settings(sweep=self.sweep), self.clock)
         self.leases = [Lease("nobody", 1)]
         self.waiting: list[ops.Op] = []
 
