@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -14,11 +15,12 @@ from tenure import ops
 from tenure.engines import fdb_sim
 from tenure.engines.foundationdb.engine import FoundationDbEngine
 from tenure.engines.foundationdb.store import NTP_GRACE_MS, VERSION_GRACE_MS
-from tenure.errors import InvalidInput, LeaseLost
+from tenure.errors import Busy, InvalidInput, LeaseLost, StoreError
 from tenure.job import NULL, Job, JobSpec, State
 from tenure.settings import Settings
 from tenure.testing import ManualClock
 from tests.simulation.contention import measure
+from tests.simulation.servers.stepping import Actor, Driver, SteppedDatabase
 
 
 @pytest.fixture
@@ -60,6 +62,39 @@ def test_of_many_claimers_on_one_lane_few_commit_for_nothing() -> None:
     assert ours.jobs_per_commit > naive.jobs_per_commit
     assert (ours.twice, naive.twice) == (0, 0)
     assert ours.given == naive.given
+
+
+def test_enqueues_and_acks_conflict_with_nobody(
+    cluster: fdb_sim.Cluster, clock: ManualClock
+) -> None:
+    driver = Driver(random.Random(5), crashes=0.0)
+    conflicts: Counter[str] = Counter()
+    commits: Counter[str] = Counter()
+
+    def counted(db: fdb_sim.Database, engine: FoundationDbEngine, op: ops.Op) -> ops.Answer:
+        before = (db.stats.commits_conflicted, db.stats.commits_committed)
+        (answer,) = engine.apply([op])
+        conflicts[type(op).__name__] += db.stats.commits_conflicted - before[0]
+        commits[type(op).__name__] += db.stats.commits_committed - before[1]
+        return answer
+
+    def work(actor: Actor, name: str, tenant: str) -> None:
+        db = fdb_sim.open(cluster)
+        stepped = SteppedDatabase(db, actor)
+        engine = FoundationDbEngine(fdb_sim, stepped, Settings(), clock)
+        for n in range(20):
+            spec = JobSpec(f"{name}-{n}", "q", NULL, tenant=tenant)
+            assert isinstance(counted(db, engine, ops.Enqueue((spec,))), ops.Enqueued)
+            leased = counted(db, engine, ops.Claim(("q",), name, 600_000, 2))
+            assert isinstance(leased, ops.Leased)
+            for job in leased.jobs:
+                assert counted(db, engine, ops.Ack(job.id, job.token)) == ops.Ok()
+
+    for n in range(12):
+        driver.add(f"w{n}", partial(work, name=f"w{n}", tenant=f"t{n % 3}"))
+    driver.run(lambda step: clock.advance(0.001))
+    assert conflicts["Enqueue"] == conflicts["Ack"] == 0
+    assert commits["Enqueue"] == 240
 
 
 # Leases -----------------------------------------------------------------------------------------
@@ -178,6 +213,28 @@ def test_an_unknown_result_is_not_applied_twice(cluster: fdb_sim.Cluster, seed: 
     for job in jobs:
         assert engine.apply([ops.Ack(job.id, job.token)]) == [ops.Ok()]  # not LeaseLost
     assert isinstance(engine.apply([ops.Ack("0", 1)])[0], LeaseLost)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_who_is_told_that_nothing_was_changed_can_rely_on_it(
+    cluster: fdb_sim.Cluster, clock: ManualClock, seed: int
+) -> None:
+    faulty = engine_of(cluster, seed=seed, unknown_applied=0.3, unknown_lost=0.3, timeout=0.3)
+    faulty._transactor._patience_s = 0.0
+    told: dict[int, ops.Answer | None] = {}
+    for n in range(20):
+        try:
+            (told[n],) = faulty.apply([ops.Enqueue((JobSpec(str(n), "q", NULL),))])
+        except Busy:
+            told[n] = None
+        except StoreError:
+            pass  # it is not known
+    clock.advance(10)  # what is under way arrives
+    found = engine_of(cluster).read(ops.FindIds())
+    assert isinstance(found, ops.Ids)
+    for n, answer in told.items():
+        assert (str(n) in found.ids) == isinstance(answer, ops.Enqueued)
+    assert None in told.values()
 
 
 def test_what_a_claim_in_a_once_is_answered_is_what_is_stored(cluster: fdb_sim.Cluster) -> None:

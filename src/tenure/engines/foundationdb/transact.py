@@ -21,6 +21,7 @@ UNKNOWN_RESULT = 1021
 TOO_LARGE = 2101
 _TIMEOUT_MS = 10_000
 _MOST_TRIES = 1_000
+_LAST_TRIES = 5  # to find out what became of those before
 _STAMP_BYTES = 10
 
 
@@ -66,6 +67,7 @@ class _Run(Generic[R]):
         self._work = work
         self._sent: list[R] = []  # the answers of tries whose commit was sent
         self._unsure = False
+        self._giving_up = False
         self._tries = 0
 
     def run(self) -> tuple[R, bytes]:
@@ -73,6 +75,8 @@ class _Run(Generic[R]):
         while True:
             try:
                 found = self._committed(tr) if self._unsure else None
+                if found is None and self._giving_up:
+                    self._make_sure(tr)
                 return found or self._try(tr)
             except self._store.handle.FDBError as error:
                 tr = self._again(tr, error)
@@ -97,14 +101,25 @@ class _Run(Generic[R]):
             return None
         value = bytes(found)
         self._old.append(self._key)
+        if len(value) == _STAMP_BYTES:
+            raise Busy("FoundationDB could not commit in time; nothing was changed")
         which = int.from_bytes(value[_STAMP_BYTES:], "big")
         return self._sent[which], value[:_STAMP_BYTES]
+
+    def _make_sure(self, tr: Any) -> None:
+        """Have no try that may be under way be committed any more."""
+        tr.add_read_conflict_key(self._key)
+        tr.set(self._key, bytes(_STAMP_BYTES))
+        tr.commit().wait()
+        raise Busy(
+            f"FoundationDB could not commit within {self._patience_s:g} s; nothing was changed"
+        )
 
     def _try(self, tr: Any) -> tuple[R, bytes]:
         tx = Tx(self._store, tr, self._clock.now_ms())
         answer = self._work(tx)
         tx.finish()
-        if not tx.wrote:
+        if not (tx.wrote or self._unsure):  # if it is, the commit keeps out an earlier try
             return answer, b""
         tr.add_read_conflict_key(self._key)
         which = len(self._sent).to_bytes(4, "big")
@@ -124,21 +139,30 @@ class _Run(Generic[R]):
         self._tries += 1
         if error.code == TOO_LARGE:
             raise TooLarge
-        self._unsure = self._unsure or (error.code in (TIMED_OUT, UNKNOWN_RESULT))
-        over = self._tries >= _MOST_TRIES or self._clock.monotonic() > self._deadline
-        if over and self._store.handle.predicates.is_retryable(error):
-            raise Busy(
-                f"FoundationDB could not commit within {self._patience_s:g} s "
-                f"({error.code}); it is not known whether it did"
-                if self._sent
-                else f"FoundationDB did not answer within {self._patience_s:g} s ({error.code})"
-            )
-        if error.code == TIMED_OUT and not over:
+        timed_out = error.code == TIMED_OUT
+        self._unsure = self._unsure or timed_out or error.code == UNKNOWN_RESULT
+        if timed_out or self._store.handle.predicates.is_retryable(error):
+            self._check_patience(error)
+        if timed_out:
             return self._begin()
         try:
             tr.on_error(error).wait()
         except self._store.handle.FDBError as final:
-            if final.code == TIMED_OUT and not over:
+            if final.code == TIMED_OUT:
                 return self._begin()
             raise StoreError(f"FoundationDB: {final.description} ({final.code})") from None
         return tr
+
+    def _check_patience(self, error: Any) -> None:
+        over = self._tries >= _MOST_TRIES or self._clock.monotonic() > self._deadline
+        if self._giving_up and self._tries >= _LAST_TRIES:
+            raise StoreError(
+                f"FoundationDB could not commit ({error.code}), and it is not known whether it did"
+            )
+        if over and not self._giving_up:
+            if not (self._unsure and self._sent):
+                raise Busy(
+                    f"FoundationDB did not commit within {self._patience_s:g} s ({error.code}); "
+                    "nothing was changed"
+                )
+            self._giving_up, self._tries = True, 0
