@@ -7,15 +7,21 @@ fdb-sim:///some/folder?faults=7    the same where much goes wrong, by this seed
 from __future__ import annotations
 
 import itertools
+import os
 import random
+from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from tenure.clock import Clock
 from tenure.engines import ENGINES, fdb_sim
+from tenure.engines.fdb_directory import DirectoryLayer
+from tenure.engines.foundationdb import binding
 from tenure.engines.foundationdb.engine import FoundationDbEngine
 from tenure.settings import Settings
 from tenure.testing import ManualClock
 from tests.fdb_audit import wrong_keys
+
+CLUSTER_FILE = os.environ.get("FDB_CLUSTER_FILE")
 
 _clusters: dict[str, fdb_sim.Cluster] = {}
 _count = itertools.count()
@@ -50,6 +56,31 @@ def audit(url: str) -> list[str]:
     """What is wrong with the keys of a cluster that a test is done with."""
     cluster = _clusters.pop(urlsplit(url).path, None)
     return [] if cluster is None else wrong_keys(fdb_sim.open(cluster))
+
+
+def _directory(folder: Path) -> tuple[str, ...]:
+    return ("tenure-tests", *folder.parts[1:])
+
+
+def url_of(folder: Path) -> str:
+    """A store for each folder on the cluster that the environment names."""
+    return f"fdb://{CLUSTER_FILE}?directory={'/'.join(_directory(folder))}"
+
+
+def audit_cluster(folder: Path) -> list[str]:
+    """What is wrong with the keys of a test; they are removed."""
+    fdb = binding.load()
+    db = binding.open_database(fdb, CLUSTER_FILE)
+    wrong = wrong_keys(db, _directory(folder))
+    tr = db.create_transaction()
+    while True:
+        try:
+            DirectoryLayer().remove(tr, _directory(folder))
+            tr.commit().wait()
+        except fdb.FDBError as error:
+            tr.on_error(error).wait()
+        else:
+            return wrong
 
 
 ENGINES.setdefault("fdb-sim", open_simulated)

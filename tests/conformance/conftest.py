@@ -69,6 +69,17 @@ BACKENDS: dict[str, Backend] = {
 }
 
 
+if fdb.CLUSTER_FILE:
+    BACKENDS["fdb"] = Backend(
+        url=lambda folder: fdb.url_of(folder),
+        durable=True,
+        strict_turns=False,
+        exact_counts=True,
+        connect=None,
+        audit=lambda folder: fdb.audit_cluster(folder),
+    )
+
+
 class OpenQueue(Protocol):
     """Opens a handle on the test's store, with settings of its own."""
 
