@@ -13,7 +13,7 @@ from tenure.errors import Busy, LeaseLost, TenureError
 from tenure.job import NULL, JobSpec, Lease
 from tenure.retry import Backoff
 from tenure.settings import Settings
-from tests.simulation.servers.auditor import Auditor
+from tests.simulation.servers.auditor import QUEUE_LIMIT, Auditor
 from tests.simulation.servers.stepping import Actor, Crashed, SteppedDatabase
 
 QUEUES = ("mail", "web")
@@ -55,9 +55,12 @@ class Program:
 
     def _operate(self, engine: FoundationDbEngine) -> None:
         kind = self.chance.choices(
-            ["enqueue", "claim", "ack", "fail", "release", "extend", "cancel", "maintain", "once"],
-            [4, 6, 5, 2, 1, 1, 0.5, 0.5, 1],
-        )[0]
+            [
+                "enqueue", "claim", "claim_once", "ack", "fail", "release", "extend", "cancel",
+                "maintain", "once", "set_limits",
+            ],
+            [4, 6, 1, 5, 2, 1, 1, 0.5, 0.5, 1, 0.3],
+        )[0]  # fmt: skip
         getattr(self, kind)(engine)
 
     def _spec(self) -> JobSpec:
@@ -114,6 +117,31 @@ class Program:
             assert isinstance(answer, ops.Leased)
             self.auditor.claimed(self.name, answer.jobs, lease_ms)
             self.leases += [Lease(job.id, job.token) for job in answer.jobs]
+
+    def claim_once(self, engine: FoundationDbEngine) -> None:
+        """A claim whose answer is stored, and asked for twice."""
+        self.count += 1
+        claim = ops.Claim((self.chance.choice(QUEUES),), self.name, 5000, self.chance.randint(1, 2))
+        op = ops.Once(f"{self.name}-{self.count}", (claim,))
+        first, second = engine.apply([op]), engine.apply([op])
+        assert first == second
+        (answers,) = first
+        assert isinstance(answers, ops.Answers)
+        (answer,) = answers.answers
+        assert isinstance(answer, ops.Leased)
+        self.auditor.claimed(self.name, answer.jobs, 5000)
+        self.leases += [Lease(job.id, job.token) for job in answer.jobs]
+
+    def set_limits(self, engine: FoundationDbEngine) -> None:
+        """Limits that change nothing but have everything counted anew, or no tenant at all."""
+        engine.apply(
+            [
+                ops.SetLimit("web", concurrency=QUEUE_LIMIT, rate=1000, per_ms=1000),
+                ops.SetLimit("mail", tenant="nobody", concurrency=1, weight=2),
+                ops.Pause("mail", "acme"),
+                ops.Resume("mail", "acme"),
+            ]
+        )
 
     def _lease(self, *, forget: bool = True) -> Lease | None:
         if not self.leases:

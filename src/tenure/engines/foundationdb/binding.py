@@ -20,9 +20,12 @@ def load() -> Any:
         raise StoreError(
             "fdb:// needs FoundationDB's Python binding: pip install 'tenure[fdb]'"
         ) from None
+    chosen = getattr(fdb, "_version", None)  # by another part of the program, once and for all
+    if chosen is not None and chosen >= API_VERSION:
+        return fdb
     try:
         fdb.api_version(API_VERSION)
-    except (OSError, RuntimeError) as error:
+    except Exception as error:  # the binding raises bare ones
         raise StoreError(
             f"FoundationDB's C library could not be used ({error}): install the package "
             "foundationdb-clients of the release that your cluster runs, 7.1 or newer"
