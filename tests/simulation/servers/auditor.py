@@ -33,6 +33,7 @@ class Auditor:
     cluster: fdb_sim.Cluster
     enqueued: set[str] = field(default_factory=set)
     maybe_enqueued: set[str] = field(default_factory=set)
+    acking: Counter[str] = field(default_factory=Counter)  # tried to, and never heard
     acked: Counter[str] = field(default_factory=Counter)
     held: dict[str, list[Holding]] = field(default_factory=lambda: defaultdict(list))
     cancelled: set[str] = field(default_factory=set)  # tried to: whatever lease there was may end
@@ -103,6 +104,8 @@ class Auditor:
                 self.wrong.append(f"{job.id} is still {job.state}")
             if self.acked[job.id] and job.state is not State.DONE:
                 self.wrong.append(f"{job.id} was acknowledged, and is {job.state}")
+            if job.state is State.DONE and not self.acked[job.id] and not self.acking[job.id]:
+                self.wrong.append(f"{job.id} is done, and nobody was told so")
         for job_id, holdings in self.held.items():
             holdings.sort(key=lambda one: one.token)
             for first, second in itertools.pairwise(holdings):

@@ -86,27 +86,32 @@ class Program:
             backoff=Backoff("fixed", 500),
         )
 
-    def _note_enqueued(self, answer: Any) -> None:
-        if isinstance(answer, ops.Enqueued):
-            made = zip(answer.ids, answer.created, strict=True)
-            self.auditor.enqueued.update(job_id for job_id, created in made if created)
+    def _note_enqueued(self, op: ops.Enqueue, answer: Any) -> None:
+        if not isinstance(answer, ops.Enqueued):
+            return
+        for spec, job_id, created in zip(op.jobs, answer.ids, answer.created, strict=True):
+            if created:
+                self.auditor.enqueued.add(job_id)
+            elif job_id == spec.id:
+                self.auditor.wrong.append(f"{job_id} was enqueued twice")
 
     def enqueue(self, engine: FoundationDbEngine) -> None:
         batch = [
             ops.Enqueue(tuple(self._spec() for _ in range(self.chance.randint(1, 3))), "skip")
             for _ in range(self.chance.randint(1, 2))
         ]
-        for answer in engine.apply(batch):
-            self._note_enqueued(answer)
+        for op, answer in zip(batch, engine.apply(batch), strict=True):
+            self._note_enqueued(op, answer)
 
     def once(self, engine: FoundationDbEngine) -> None:
         """As a client that lost the answer does: twice under one key."""
-        op = ops.Once(f"{self.name}-{self.count}", (ops.Enqueue((self._spec(),), "skip"),))
+        enqueue = ops.Enqueue((self._spec(),), "skip")
+        op = ops.Once(f"{self.name}-{self.count}", (enqueue,))
         first, second = engine.apply([op]), engine.apply([op])
         assert first == second
         (answers,) = first
         assert isinstance(answers, ops.Answers)
-        self._note_enqueued(answers.answers[0])
+        self._note_enqueued(enqueue, answers.answers[0])
 
     def claim(self, engine: FoundationDbEngine) -> None:
         lease_ms = self.chance.choice([1000, 5000, 20_000])
@@ -154,8 +159,10 @@ class Program:
         leases = [one for one in (self._lease(), self._lease()) if one is not None]
         for lease in leases:
             self.auditor.may_have_ended(lease.id, lease.token)
+            self.auditor.acking[lease.id] += 1
         answers = engine.apply([ops.Ack(lease.id, lease.token) for lease in leases])
         for lease, answer in zip(leases, answers, strict=True):
+            self.auditor.acking[lease.id] -= 1
             if isinstance(answer, ops.Ok):
                 self.auditor.ack(lease.id)
             else:
