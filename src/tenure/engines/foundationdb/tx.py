@@ -379,14 +379,12 @@ class Tx:
         self._rules.pop(queue, None)
         self.set(self.keys.pack(k.RULES, queue), self.store.chance.randbytes(16))
 
-    def number(self, *elements: Any, snapshot: bool = False) -> int:
-        """What a counter says."""
-        reader = self.tr.snapshot if snapshot else self.tr
-        found = reader.get(self.keys.pack(*elements)).value
+    def number(self, *elements: Any) -> int:
+        """What a counter says, without depending on it."""
+        found = self.tr.snapshot.get(self.keys.pack(*elements)).value
         return 0 if found is None else int.from_bytes(bytes(found), "little", signed=True)
 
     def in_use(self, queue: str, scope: Scope) -> int:
-        """How many leases count against a limit, or a few more: those who take one meanwhile make
-        the commit conflict, those who give one back do not."""
-        taken = self.number(k.TAKEN, queue, *scope)
-        return taken - self.number(k.FREED, queue, *scope, snapshot=True)
+        """How many leases count against a limit, or a few more. Whoever adds to them must depend
+        on TAKEN: others who take one meanwhile then conflict, those who give one back do not."""
+        return self.number(k.TAKEN, queue, *scope) - self.number(k.FREED, queue, *scope)
