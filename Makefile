@@ -5,7 +5,7 @@ SECONDS ?= 300
 SEED ?= 0
 SEEDS ?= 100
 
-.PHONY: run test lint bench crash simulate docs clean
+.PHONY: run test lint bench crash crash-workers simulate docs clean
 
 run: .venv/installed ## a small demonstration: jobs of three tenants, worked before your eyes
 	$(BIN)/tenure demo
@@ -24,6 +24,9 @@ bench: .venv/installed ## the figures of the README, measured here
 
 crash: .venv/installed ## kill processes for SECONDS=300 with SEED=0
 	$(BIN)/python -m tests.crash.kill --seconds $(SECONDS) --seed $(SEED)
+
+crash-workers: .venv/installed ## the same with workers that run tasks
+	$(BIN)/python -m tests.crash.worker_kill --seconds $(SECONDS) --seed $(SEED)
 
 simulate: .venv/installed ## servers on a simulated FoundationDB, SEEDS=100 of them from SEED=0 on
 	$(BIN)/python -m tests.simulation.servers.run --seeds $(SEEDS) --first $(SEED)

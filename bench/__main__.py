@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import backlog, batches, callers, tenants, workers
+from bench import backlog, batches, callers, churn, postgres, tenants, workers
 from bench.report import Figure, show
 
 BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
@@ -15,6 +15,8 @@ BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
     "callers": callers.run,
     "tenants": tenants.run,
     "backlog": backlog.run,
+    "postgres": postgres.run,
+    "churn": churn.run,
     "workers": workers.run,
 }
 

@@ -28,7 +28,7 @@ class Figure:
 
 
 def show(figures: list[Figure]) -> None:
-    table = Table(title="Tenure on SQLite, against a floor measured in the same run")
+    table = Table(title="Tenure, against a floor measured in the same run")
     for column in ("what", "Tenure", "floor", "unit", "ratio", "promise", ""):
         table.add_column(column, justify="left" if column in ("what", "unit") else "right")
     for one in figures:

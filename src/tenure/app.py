@@ -100,11 +100,10 @@ class Tenure:
                 self._queue = connect(**self._settings)
             return self._queue
 
-    def move_to(self, url: str | None) -> None:
-        """Keep the jobs there instead; None changes nothing."""
-        if url is not None:
-            self.close()
-            self._settings = {**self._settings, "url": url}
+    def move_to(self, url: str | None, **options: Any) -> None:
+        """Keep the jobs there instead, None: where they were; with other options of connect()."""
+        self.close()
+        self._settings |= options if url is None else {"url": url, **options}
 
     def close(self) -> None:
         """Close the store, if it was opened; it is opened again when it is next used."""
@@ -324,14 +323,15 @@ class Tenure:
 
     @asynccontextmanager
     async def lifespan(self, asgi_app: object = None, **options: Any) -> AsyncIterator[None]:
-        """Work on the jobs while a web server runs: `FastAPI(lifespan=app.lifespan)`. The options
-        are those of `runner()`."""
+        """Work on the jobs while a web server runs: `FastAPI(lifespan=app.lifespan)`; then close
+        the store. The options are those of `runner()`."""
         runner = self.runner(**options)
         await runner.start()
         try:
             yield
         finally:
             await runner.stop()
+            await self.aclose()
 
     # Testing ------------------------------------------------------------------------------------
 

@@ -38,9 +38,9 @@ def fail_op(
         message, kind, trace = str(error), "", ""
     return ops.Fail(
         *lease_of(job),
-        _clean(message[:MAX_FAILURE_TEXT]),
-        kind[:MAX_FAILURE_TEXT],
-        _clean(trace[-MAX_FAILURE_TEXT:]),
+        clean(message[:MAX_FAILURE_TEXT]),
+        clean(kind[:MAX_FAILURE_TEXT]),
+        clean(trace[-MAX_FAILURE_TEXT:]),
         None if retry_in is None else span_ms("retry_in", retry_in),
         bool(fatal),
         bool(cancel),
@@ -55,7 +55,7 @@ def _told(error: BaseException) -> tuple[str, str]:
         return f"(its message could not be had: {type(another).__name__})", ""
 
 
-def _clean(text: str) -> str:
+def clean(text: str) -> str:
     """What an error says is stored, whatever it is made of."""
     return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
 

@@ -7,24 +7,13 @@ is told by the engine, as soon as it knows.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from tenure import ops
 from tenure.engines import Engine
 from tenure.ops import Op
 
 Wake = Callable[[Collection[str] | None], None]  # None: it may concern any queue
-
-_TELLS_NOTHING = (ops.Claim, ops.Extend, ops.Progress, ops.TakeSlot, ops.DropSlot)
-
-
-def flat(batch: Sequence[Op]) -> Iterator[Op]:
-    """The operations of a batch, also those that are to be done once."""
-    for op in batch:
-        if isinstance(op, ops.Once):
-            yield from op.ops
-        else:
-            yield op
 
 
 class Changes:
@@ -63,10 +52,10 @@ class Changes:
         if not self._listeners:
             return
         queues: set[str] = set()
-        for op in flat(batch):
+        for op in ops.flat(batch):
             if isinstance(op, ops.Enqueue):
                 queues.update([spec.queue for spec in op.jobs])
-            elif not isinstance(op, _TELLS_NOTHING):
+            elif not isinstance(op, ops.QUIET):
                 self.tell(None)
                 return
         if queues:

@@ -4,6 +4,9 @@ Callers, threads or tasks, hand in operations and wait. One thread takes all tha
 applies it as one batch, and answers after it is durable. There is no timer: the batch is whatever
 came in meanwhile. A thread that comes alone, with nobody before it, applies its own and is spared
 the way through another thread.
+
+A worker that found nothing may leave a claim standing: it is run in the same transaction as the
+next enqueue that it may be for, so that a job on an idle queue is stored and claimed in one commit.
 """
 
 from __future__ import annotations
@@ -58,6 +61,26 @@ class Ticket:
         return _RANK.get(type(self.batch[0]), _OTHERS)
 
 
+class Standing(Ticket):
+    """A claim that waits for something to claim; for one task."""
+
+    __slots__ = ("leaving", "now", "queues", "taken_at")
+
+    def __init__(self, claim: ops.Claim, now: Callable[[], float]) -> None:
+        super().__init__([claim])
+        self.queues = claim.queues
+        self.now = now
+        self.taken_at = 0.0  # into a batch, by the clock of whoever stands
+        self.leaving = False  # whoever stands wants an answer, be it that there is nothing
+        self.loop = asyncio.get_running_loop()
+        self.future = self.loop.create_future()
+
+    def on_answer(self, call: Callable[[], object]) -> None:
+        """Have it called, in the loop, when there is an answer."""
+        assert self.future is not None
+        self.future.add_done_callback(lambda future: call())
+
+
 class Committer:
     """Stands between callers and an engine."""
 
@@ -86,12 +109,14 @@ class Committer:
         self._waiting_bytes = 0
         self._thread: threading.Thread | None = None
         self._ended = False  # the thread takes no more
+        self._standing: list[Standing] = []
 
     def run(self, batch: Sequence[Op]) -> list[Answer]:
         """Have the operations committed, and wait for the answers."""
         if not batch:
             return []
-        if not self._waiting and _may_go_alone(batch) and self._turn.acquire(blocking=False):
+        alone = not self._waiting and not self._standing and _may_go_alone(batch)
+        if alone and self._turn.acquire(blocking=False):
             try:
                 self._check_open()
                 return self._apply(batch)
@@ -123,6 +148,54 @@ class Committer:
         except asyncio.CancelledError:
             self._abandon(ticket)
             raise
+
+    def stand(self, claim: ops.Claim, now: Callable[[], float]) -> Standing:
+        """Leave a claim, to be run together with an enqueue of its queues. Its future has the
+        answer once that found something."""
+        standing = Standing(claim, now)
+        with self._lock:
+            self._check_open()
+            self._standing.append(standing)
+        return standing
+
+    async def withdraw(self, standing: Standing) -> list[Answer]:
+        """Stand no longer; answers with what was found, if it was just found."""
+        with self._lock:
+            if standing in self._standing:
+                self._standing.remove(standing)
+                return []
+            standing.leaving = True
+        assert standing.future is not None
+        try:
+            return await standing.future
+        except asyncio.CancelledError:
+            self._abandon(standing)
+            raise
+
+    def _join(self, batch: Sequence[Op]) -> list[Standing]:
+        """Those who stand and may find something once these operations are done."""
+        queues = {
+            spec.queue for op in batch if isinstance(op, ops.Enqueue | ops.Fire) for spec in op.jobs
+        }
+        if not queues:
+            return []
+        with self._lock:
+            joined = [one for one in self._standing if not queues.isdisjoint(one.queues)]
+            for one in joined:
+                self._standing.remove(one)
+                one.taken_at = one.now()
+        return joined
+
+    def _part(self, joined: Sequence[Standing]) -> None:
+        """Those who joined a batch have their answers; who found nothing stands on."""
+        for one in joined:
+            found = any(isinstance(answer, ops.Leased) and answer.jobs for answer in one.answers)
+            with self._lock:
+                stands_on = not (found or one.leaving or self._closed)
+                if stands_on:
+                    self._standing.append(one)
+            if not stands_on:
+                self._answer([one])
 
     def _apply(self, batch: Sequence[Op]) -> list[Answer]:
         answers = self._engine.apply(batch)
@@ -156,6 +229,8 @@ class Committer:
             self._closed = True
             thread, self._thread = self._thread, None
             self._inbox.put(None)
+            left, self._standing = self._standing, []
+        self._answer(left)
         if thread is not None:
             thread.join()
         with self._turn:
@@ -190,7 +265,7 @@ class Committer:
                 with self._turn:
                     self._commit([late])
 
-    def _commit(self, tickets: list[Ticket]) -> None:
+    def _commit(self, tickets: list[Ticket], *, join: bool = True) -> None:
         with self._lock:
             self._waiting -= sum(len(ticket.batch) for ticket in tickets)
             self._waiting_bytes -= sum(ticket.bytes for ticket in tickets)
@@ -198,10 +273,13 @@ class Committer:
         if not tickets:
             return
         tickets.sort(key=lambda ticket: ticket.rank)
+        batch = [op for ticket in tickets for op in ticket.batch]
+        joined = self._join(batch) if join and self._standing else []
+        batch += [op for one in joined for op in one.batch]
         try:
-            answers = self._apply([op for ticket in tickets for op in ticket.batch])
+            answers = self._apply(batch)
             start = 0
-            for ticket in tickets:
+            for ticket in [*tickets, *joined]:
                 end = start + len(ticket.batch)
                 ticket.answers = answers[start:end]
                 start = end
@@ -209,21 +287,23 @@ class Committer:
             for ticket in tickets:
                 ticket.error = error
         except Exception as error:
-            if len(tickets) > 1:
+            if len(tickets) > 1 or joined:
                 # Nothing was applied. One call is at fault; the others shall not suffer for it.
+                self._part(joined)
                 for ticket in tickets:
                     self._commit_again(ticket)
                 return
             tickets[0].error = error
         self._answer(tickets)
+        self._part(joined)
 
     def _commit_again(self, ticket: Ticket) -> None:
         with self._lock:
             self._waiting += len(ticket.batch)
             self._waiting_bytes += ticket.bytes
-        self._commit([ticket])
+        self._commit([ticket], join=False)
 
-    def _answer(self, tickets: list[Ticket]) -> None:
+    def _answer(self, tickets: Sequence[Ticket]) -> None:
         by_loop: dict[asyncio.AbstractEventLoop, list[Ticket]] = {}
         for ticket in tickets:
             if ticket.event is not None:

@@ -16,6 +16,9 @@ TenureError
 ├── JobFailed               the job that was waited for is dead or cancelled
 ├── WaitTimeout             it had not ended in time (also a TimeoutError)
 ├── NoCurrentJob            current_job() outside of a running job
+├── NotAllowed
+│   ├── Unauthorized        no token, or one that is not known
+│   └── Forbidden           not for this token
 ├── Busy                    too much is waiting to be committed, or the store stayed locked
 ├── Closed                  the handle was closed
 └── StoreError              the store could not do its work; nothing of the operation happened
@@ -219,6 +222,24 @@ class NoCurrentJob(TenureError):
     """No job is being worked on here."""
 
     code = "no_current_job"
+
+
+class NotAllowed(TenureError):
+    """A service does not do this for the caller."""
+
+    code = "not_allowed"
+
+
+class Unauthorized(NotAllowed):
+    """No token, or one that is not known."""
+
+    code = "unauthorized"
+
+
+class Forbidden(NotAllowed):
+    """The token does not allow it."""
+
+    code = "forbidden"
 
 
 class Busy(TenureError):

@@ -33,6 +33,11 @@ MAX_FAILURE_TEXT = 8_192  # characters kept of an error's message, and of its tr
 NULL = msgspec.Raw(b"null")
 
 
+def null() -> msgspec.Raw:
+    """The JSON of None, as a default; msgspec cannot describe a plain one."""
+    return NULL
+
+
 class State(StrEnum):
     """Where a job is in its life; states.py says how it moves."""
 
@@ -100,7 +105,7 @@ class Job(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     if_parent_fails: IfParentFails = "wait"
     progress: int | None = None
     note: str | None = None
-    raw_result: msgspec.Raw = msgspec.field(default=NULL, name="result")
+    raw_result: msgspec.Raw = msgspec.field(default_factory=null, name="result")
     errors: tuple[Failure, ...] = ()
 
     @property

@@ -68,7 +68,10 @@ class Keeper:
         now, all_of_them = self._queue.clock.monotonic(), self.overslept
         self._looked_at_ms = self._queue.clock.now_ms()
         running = [run for run in self._runs() if not run.ended]
-        old = [run for run in running if all_of_them or now - run.kept_at >= self._interval]
+        # Half an interval: one that was claimed just after a look is renewed at the next, when half
+        # of its lease is left, and not at the one after that.
+        age = 0.0 if all_of_them else self._interval / 2
+        old = [run for run in running if now - run.kept_at >= age]
         for start in range(0, len(old), MOST_AT_ONCE):
             self._renew(old[start : start + MOST_AT_ONCE], now)
         if untold := self._untold():

@@ -7,6 +7,7 @@ answered with a TenureError as a value.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import msgspec
@@ -14,7 +15,7 @@ import msgspec
 from tenure import states
 from tenure.cron import CatchUp
 from tenure.errors import InvalidInput, TenureError
-from tenure.job import NULL, Job, JobSpec, State
+from tenure.job import Job, JobSpec, State, null
 
 IfExists = Literal["error", "skip"]
 
@@ -47,7 +48,7 @@ class Ack(Op, frozen=True):
 
     id: str
     token: int
-    result: msgspec.Raw = NULL
+    result: msgspec.Raw = msgspec.field(default_factory=null)
     then: tuple[JobSpec, ...] = ()
     keep: bool = True
 
@@ -265,6 +266,18 @@ class Once(Op, frozen=True):
 
 ONCE_MS = 15 * 60_000  # by then, whoever asked has the answer or has given up
 
+# Those after which there is nothing for others to look at.
+QUIET = (Claim, Extend, Progress, TakeSlot, DropSlot)
+
+
+def flat(batch: Sequence[Op]) -> Iterator[Op]:
+    """The operations of a batch, also those that are to be done once."""
+    for op in batch:
+        if isinstance(op, Once):
+            yield from op.ops
+        else:
+            yield op
+
 
 # Answers ----------------------------------------------------------------------------------------
 
@@ -394,11 +407,12 @@ class GetStats(Query, frozen=True):
 
 
 class ListTenants(Query, frozen=True):
-    """Counts of a queue's tenants in the order of their names."""
+    """Counts of a queue's tenants in the order of their names, or of one of them."""
 
     queue: str
     limit: int = 100
     after: str | None = None
+    tenant: str | None = None
 
 
 class ListGroups(Query, frozen=True):
@@ -480,6 +494,17 @@ class Stats(Counts, frozen=True, kw_only=True):
     """The counts of all queues together, and of each."""
 
     queues: dict[str, QueueStats]
+
+
+def as_counts(counts: Counts) -> dict[str, int]:
+    """The counts by name."""
+    return {field.name: getattr(counts, field.name) for field in msgspec.structs.fields(Counts)}
+
+
+def add(one: Counts, other: Counts) -> Counts:
+    """Two counts together."""
+    theirs = as_counts(other)
+    return Counts(**{name: count + theirs[name] for name, count in as_counts(one).items()})
 
 
 def overall(queues: list[QueueStats]) -> Stats:

@@ -37,7 +37,7 @@ from tenure.arguments import (
 )
 from tenure.changes import Changes
 from tenure.clock import Clock, SystemClock
-from tenure.committer import Committer
+from tenure.committer import Committer, Standing
 from tenure.cron import CatchUp, due_tick, next_tick
 from tenure.engines import Engine, open_engine
 from tenure.errors import Closed, Duplicate, InvalidInput, JobNotFound, TenureError
@@ -145,6 +145,17 @@ class Queue:
             return self._engine.apply_within(*wanted)  # the caller's connection, its thread
         return await self._committer.arun(wanted)
 
+    def stand(self, claim: ops.Claim) -> Standing:
+        """Leave a claim that is run together with the next enqueue in this process that it may be
+        for; `withdraw` it. For workers, in a loop."""
+        self._check_open()
+        return self._committer.stand(claim, self.clock.monotonic)
+
+    async def withdraw(self, standing: Standing) -> list[Job]:
+        """End a standing claim; answers with the jobs that it just found."""
+        answers = await self._committer.withdraw(standing)
+        return [job for answer in answers for job in _good(answer, ops.Leased).jobs]
+
     def _check_open(self) -> None:
         if self._closed:
             raise Closed("this queue handle was closed")
@@ -199,7 +210,7 @@ class Queue:
             expires_in=expires_in,
             timeout=timeout,
         )
-        (spec,) = self._prepare([new])
+        (spec,) = self.prepare([new])
         batch = [ops.Enqueue((spec,), one_of("if_exists", if_exists, ("error", "skip")))]
         (answer,) = yield batch if connection is None else Within(connection, batch)
         enqueued = _good(answer, ops.Enqueued)
@@ -223,13 +234,14 @@ class Queue:
             raise InvalidInput("jobs", f"{len(news):,} in one call; at most {MAX_JOBS_PER_CALL:,}")
         if not news:
             return EnqueuedIds()
-        specs = self._prepare(news)
+        specs = self.prepare(news)
         batch = [ops.Enqueue(tuple(specs), one_of("if_exists", if_exists, ("error", "skip")))]
         (answer,) = yield batch if connection is None else Within(connection, batch)
         enqueued = _good(answer, ops.Enqueued)
         return EnqueuedIds(enqueued.ids, enqueued.created)
 
-    def _prepare(self, jobs: Sequence[NewJob]) -> list[JobSpec]:
+    def prepare(self, jobs: Sequence[NewJob]) -> list[JobSpec]:
+        """Jobs as an operation carries them; raises InvalidInput."""
         return prepare(jobs, self.clock.now_ms(), self.settings.payload_limit)
 
     # Working ------------------------------------------------------------------------------------
@@ -293,7 +305,7 @@ class Queue:
     def _ack_op(self, job: Job | Lease, result: Any, then: Iterable[NewJob], keep: bool) -> Op:
         limit = self.settings.payload_limit
         raw = NULL if result is None else encode_json("result", result, limit)
-        jobs = tuple(self._prepare(listed("then", then))) if then != () else ()
+        jobs = tuple(self.prepare(listed("then", then))) if then != () else ()
         return ops.Ack(*lease_of(job), raw, jobs, keep)
 
     def _fail(
@@ -375,7 +387,7 @@ class Queue:
 
     def _next_due(self, queues: str | Sequence[str]) -> Steps[int | None]:
         """When the next delayed job of the queues is due or a lease of theirs ends, in
-        milliseconds since 1970; it may have passed."""
+        milliseconds since 1970 by this machine's clock; it may have passed."""
         names = tuple(check_name("queue", name) for name in several("queues", queues))
         return _good((yield ops.NextDue(names)), ops.Due).at
 
@@ -613,7 +625,7 @@ class Queue:
             raise InvalidInput("id", "each firing makes a job of its own, with an id of its own")
         one_of("catch_up", catch_up, ("last", "all", "none"))
         next_at = next_tick(cron, tz, self.clock.now_ms())
-        (spec,) = self._prepare([job])
+        (spec,) = self.prepare([job])
         schedule = Schedule(check_name("name", name), cron, spec, next_at, tz, catch_up)
         (answer,) = yield [ops.PutSchedule(schedule)]
         _good(answer, ops.Ok)
@@ -713,15 +725,24 @@ class Queue:
 
 
 def connect(
-    url: str | None = None, *, settings: Settings | None = None, clock: Clock | None = None
+    url: str | None = None,
+    *,
+    token: str | None = None,
+    settings: Settings | None = None,
+    clock: Clock | None = None,
+    wrap: Callable[[Engine, Clock], Engine] = lambda engine, clock: engine,
 ) -> Queue:
-    """Open a queue by its URL: sqlite:///file.db or memory://. Without one, TENURE_URL counts."""
+    """Open a queue by its URL: sqlite:///file.db, memory://, postgresql://host/database, or
+    http://host:port for a service of Tenure, which may ask for a token. Without one, TENURE_URL and
+    TENURE_TOKEN count. wrap: what stands between the queue and its engine, for measuring."""
     if settings is None:
-        settings = from_environment(os.environ, url=url)
+        settings = from_environment(os.environ, url=url, token=token)
     else:
-        settings = checked(settings if url is None else replace(settings, url=url))
+        given = {"url": url, "token": token}
+        known = {name: value for name, value in given.items() if value is not None}
+        settings = checked(replace(settings, **known))
     clock = clock or SystemClock()
-    return Queue(open_engine(settings, clock), settings, clock)
+    return Queue(wrap(open_engine(settings, clock), clock), settings, clock)
 
 
 @functools.cache

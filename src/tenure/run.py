@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import ctypes
+import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -16,6 +18,13 @@ from tenure.handler import Handler
 from tenure.job import Job
 from tenure.ops import Op
 from tenure.queue import Queue
+
+FIRST_LOOK, LONGEST_LOOK = 0.002, 0.1  # seconds between looks at where a thread is
+_TAKES_LOCKS = frozenset(
+    ("tenure", "logging", "threading", "queue", "concurrent", "multiprocessing", "importlib")
+)
+
+_raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
 
 
 class Stopped(BaseException):
@@ -60,6 +69,27 @@ class Run(CurrentJob):
             if not self._ended and self.to_end(reason) and self._interrupt is not None:
                 self._interrupt()
 
+    def check(self) -> None:
+        """Raise Stopped if it was told to end before it began."""
+        if self.reason is not None:
+            raise Stopped
+
+    def interrupt_thread(self, thread: int) -> None:
+        """Raise Stopped in the thread that runs the handler, but not where it may just have taken
+        a lock, as in logging, which it would never give back."""
+        pause = FIRST_LOOK
+        while True:
+            # Who wakes up has a full turn of the interpreter: the thread does not move on
+            # between the look and the raising.
+            time.sleep(pause)
+            pause = min(pause * 1.5, LONGEST_LOOK)
+            with self._lock:
+                if self._interrupt is None:
+                    return
+                if _holds_no_lock(thread):
+                    _raise_in(ctypes.c_ulong(thread), ctypes.py_object(Stopped))
+                    return
+
     def end(self) -> bool:
         """It is over for the store; True for the one who says so first, and may tell it why."""
         with self._lock:
@@ -74,6 +104,7 @@ async def attempt(run: Run, payload_limit: int) -> Op | None:
     assert task is not None
     run.can_be_interrupted_by(partial(_in_loop, loop, task.cancel))
     try:
+        run.check()
         value = await run.handler.call(run.job)
         return after_return(run.job, value, run.reason, payload_limit)
     except BaseException as error:
@@ -84,23 +115,35 @@ async def attempt(run: Run, payload_limit: int) -> Op | None:
 
 def attempt_in_thread(run: Run, payload_limit: int) -> Op | None:
     """Call a plain handler in this thread, so that it can be interrupted from another."""
-    thread = ctypes.c_ulong(threading.get_ident())
-    raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    thread = threading.get_ident()
+
+    def interrupt() -> None:
+        threading.Thread(target=run.interrupt_thread, args=(thread,), daemon=True).start()
 
     def call() -> object:
         CURRENT.set(run)
         return run.handler.call(run.job)
 
     try:
-        try:  # it may be raised from the next line on
-            run.can_be_interrupted_by(lambda: raise_in(thread, ctypes.py_object(Stopped)))
+        try:
+            run.can_be_interrupted_by(interrupt)
+            run.check()
             value = contextvars.copy_context().run(call)
         finally:
             run.can_be_interrupted_by(None)
-            raise_in(thread, None)  # one that has not arrived is not meant for the next job
+            _raise_in(
+                ctypes.c_ulong(thread), None
+            )  # one that has not arrived is not meant for the next job
         return after_return(run.job, value, run.reason, payload_limit)
     except BaseException as error:
         return after_error(run.job, error, run.reason)
+
+
+def _holds_no_lock(thread: int) -> bool:
+    """Whether a thread is not in code that takes locks without `with`."""
+    frame = sys._current_frames().get(thread)
+    name = "" if frame is None else str(frame.f_globals.get("__name__", ""))
+    return frame is not None and name.partition(".")[0] not in _TAKES_LOCKS
 
 
 def _in_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -182,6 +183,7 @@ class Runner:
         self._payload_limit = queue.settings.payload_limit
         self._stopping = False
         self._serving: list[asyncio.Task[None]] = []
+        self._closing: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()  # asyncio itself keeps no hold of them
         self._keeper = Keeper(
             queue, self._lease_ms / 1000, self.running, self._overdue, self._untold
@@ -211,7 +213,7 @@ class Runner:
             raise InvalidInput("runner", "was started before; make a new one")
         if not self._posts:
             raise InvalidInput("runner", "there is nothing to run: no task and no Worker")
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         await asyncio.to_thread(self.before_start)
         self._unlisten = self.queue.changes.listen(self._wake)
         self._keeper.start()
@@ -260,8 +262,14 @@ class Runner:
         seconds = self._grace if grace is None else span_ms("grace", grace) / 1000
         if self._serving:
             _, late = await asyncio.wait(self._serving, timeout=seconds)
-            if late or self.running() or self._untold():
+            if (late or self.running() or self._untold()) and self._closing is None:
                 await self._give_back()
+        if self._closing is None:  # several may stop it, and each shall wait until it has
+            self._closing = asyncio.create_task(self._close())
+        await asyncio.shield(self._closing)
+        self._raise_what_ended_it()
+
+    async def _close(self) -> None:
         self._unlisten()
         if self._scheduler is not None:
             await self._in_thread(self._scheduler.stop)
@@ -270,7 +278,6 @@ class Runner:
             self._threads.close()
             await self._in_thread(self._processes.close)
         self._aside.shutdown(wait=False)
-        self._raise_what_ended_it()
         log.info("worker %s has stopped; it handled %d jobs", self.name, self.handled)
 
     def _raise_what_ended_it(self) -> None:
@@ -332,8 +339,8 @@ class Runner:
                     await self._exchange(post, room)
                 elif self._is_over(post):
                     break
-                elif not await post.changed.wait(await self._idle_seconds(post)):
-                    post.look = True
+                else:
+                    await self._stand_by(post)
         except Exception:
             log.exception("worker %s can no longer work on %s", self.name, ", ".join(post.queues))
             raise
@@ -370,6 +377,28 @@ class Runner:
             return longest
         return longest if due is None else min(max(due - clock.now_ms(), 1) / 1000, longest)
 
+    async def _stand_by(self, post: Post) -> None:
+        """Wait until something happens. While nothing runs, a claim stands, so that a job that is
+        enqueued in this process is stored and claimed in one commit."""
+        seconds = await self._idle_seconds(post)
+        if self._stopping or post.look or post.runs or self._left is not None:
+            if not await post.changed.wait(seconds):
+                post.look = True
+            return
+        room = post.room
+        claim = ops.Claim(post.next_order(), self.name, self._lease_ms, room)
+        standing = self.queue.stand(claim)
+        standing.on_answer(post.changed.set)
+        try:
+            if not await post.changed.wait(seconds):
+                post.look = True
+        except BaseException:
+            found = await self.queue.withdraw(standing)
+            post.to_tell += [ops.Release(job.id, job.token) for job in found]
+            raise
+        if found := await self.queue.withdraw(standing):
+            self._begin(post, found, room, standing.taken_at)
+
     async def _exchange(self, post: Post, room: int) -> None:
         if room and self._keeper.overslept:
             await self._renew_first()
@@ -379,7 +408,7 @@ class Runner:
             batch.append(ops.Claim(post.next_order(), self.name, self._lease_ms, room))
         self._asked_for += room
         try:
-            answers = await self._commit(batch)
+            answers, sent_at = await self._commit(batch)
         except BaseException:
             post.to_tell += [op for op in batch if not isinstance(op, ops.Claim | ops.Progress)]
             raise
@@ -388,7 +417,7 @@ class Runner:
             self._asked_for -= room
         for op, answer in zip(batch, answers, strict=True):
             if isinstance(answer, ops.Leased):
-                self._begin(post, answer.jobs, room)
+                self._begin(post, answer.jobs, room, sent_at)
             elif isinstance(answer, TenureError):
                 self._complain(op, answer)
         if room and self._left is not None:
@@ -402,10 +431,12 @@ class Runner:
         except Exception as error:
             log.warning("leases could not be renewed: %s", error)
 
-    async def _commit(self, batch: list[Op]) -> list[Answer]:
-        """Have it committed, however long the store is away."""
+    async def _commit(self, batch: list[Op]) -> tuple[list[Answer], float]:
+        """Have it committed, however long the store is away; answers also with when it was sent
+        off for the last time."""
         pause = FIRST_PAUSE
         while True:
+            sent_at = self.queue.clock.monotonic()
             try:
                 answers: list[Answer] = await self.queue.ado(batch)
             except (Busy, StoreError) as error:
@@ -416,11 +447,12 @@ class Runner:
                 raise
             except Exception as error:
                 if len(batch) > 1:  # one of them is at fault; the others shall not suffer for it
-                    return [(await self._commit([op]))[0] for op in batch]
+                    each = [(await self._commit([op]))[0][0] for op in batch]
+                    return each, sent_at
                 log.exception("an operation failed in a way that it should not: %r", batch[0])
-                return [StoreError(str(error))]
+                return [StoreError(str(error))], sent_at
             else:
-                return answers
+                return answers, sent_at
 
     def _complain(self, op: Op, error: TenureError) -> None:
         if not isinstance(op, ops.Progress):
@@ -428,12 +460,13 @@ class Runner:
 
     # Running ------------------------------------------------------------------------------------
 
-    def _begin(self, post: Post, jobs: list[Job], room: int) -> None:
+    def _begin(self, post: Post, jobs: list[Job], room: int, sent_at: float) -> None:
         if len(jobs) == room:
             post.look = True  # there may be more
-        # What the claim took, or the loop was blocked for, has gone from the lease.
-        lost_ms = self._lease_ms - self._lease_left_ms(jobs)
-        too_late = lost_ms > self._lease_ms * 2 / 3
+        # What the claim took, or the loop was blocked for, has gone from the lease. Our own clock
+        # says how long that was: the store's may be another.
+        now = self.queue.clock.monotonic()
+        too_late = jobs and now - sent_at > self._lease_ms / 1000 * 2 / 3
         if self._stopping or too_late:
             if too_late:
                 log.warning("%d jobs were claimed too long ago, they are given back", len(jobs))
@@ -441,7 +474,6 @@ class Runner:
             return
         if self._left is not None:
             self._left -= len(jobs)
-        kept_at = self.queue.clock.monotonic() - lost_ms / 1000
         for job in jobs:
             handler = post.handler_of(job)
             if handler is None:
@@ -449,12 +481,7 @@ class Runner:
                 known = f"this worker has no task named {job.kind!r}"
                 post.to_tell.append(fail_op(job, known))
             else:
-                self._start(post, job, handler, kept_at)
-
-    def _lease_left_ms(self, jobs: list[Job]) -> int:
-        """Of jobs of one claim, which have one lease."""
-        until = jobs[0].lease_until if jobs else None
-        return self._lease_ms if until is None else until - self.queue.clock.now_ms()
+                self._start(post, job, handler, sent_at)
 
     def _start(self, post: Post, job: Job, handler: Handler, kept_at: float) -> None:
         run = Run(job, handler, self.queue, partial(self._report, post), kept_at)
@@ -521,7 +548,10 @@ class Runner:
                 post.reports[run.job.id] = op
                 post.changed.set()
 
-        self._soon(add)
+        if threading.get_ident() == self._thread:
+            add()  # at once: the task may return without another pause
+        else:
+            self._soon(add)
 
     def _wake(self, queues: Collection[str] | None) -> None:
         """Something may be ready. For any thread."""

@@ -7,14 +7,16 @@ the firing. The upkeep is done by the one that holds a slot in the store.
 from __future__ import annotations
 
 import logging
+import secrets
 import threading
 
-from tenure.errors import NotFound, TenureError
+from tenure.errors import Busy, Closed, StoreError, TenureError
 from tenure.queue import Queue
 
 log = logging.getLogger("tenure.scheduler")
 
 LONGEST_SLEEP = 1.0  # seconds until a schedule that another process put is noticed
+RETRY_MS = 1_000  # until a schedule that could not fire is tried again
 UPKEEP_INTERVAL = 5.0  # seconds between two rounds
 SLOT = ("tenure", "janitor")
 SLOT_SECONDS = 60.0  # after which another takes over from one that died
@@ -67,15 +69,23 @@ class Scheduler:
         """Fire what is due; answers with the next time of any schedule."""
         times: list[int] = []
         for schedule in self._queue.schedules():
-            if schedule.next_at > self._queue.clock.now_ms():
+            now = self._queue.clock.now_ms()
+            if schedule.next_at > now:
                 times.append(schedule.next_at)
                 continue
-            times.append(0)  # look again: it has a new time now, which may have passed as well
             try:
-                if self._queue.fire(schedule):
-                    log.info("schedule %s has fired", schedule.name)
-            except NotFound as error:
+                fired = self._queue.fire(schedule)
+            except (Busy, Closed, StoreError):
+                raise
+            except TenureError as error:  # the others shall not suffer for it
                 log.warning("schedule %s cannot fire: %s", schedule.name, error)
+                times.append(now + RETRY_MS)
+            else:
+                # It has a new time now, which may have passed as well, if it was we who fired.
+                # Else another was first, or it is not yet time by the clock of the store.
+                times.append(0 if fired else now + RETRY_MS)
+                if fired:
+                    log.info("schedule %s has fired", schedule.name)
         return min(times, default=None)
 
 
@@ -84,7 +94,7 @@ class Janitor:
 
     def __init__(self, queue: Queue, name: str) -> None:
         self._queue = queue
-        self._name = name
+        self._name = f"{name}/{secrets.token_hex(4)}"  # two of one name are two
         self._next_round = 0.0
         self._held_until = 0.0
         self._renew_at = 0.0

@@ -46,6 +46,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     busy_timeout: Annotated[
         Span, Meta(description="Seconds to wait for a store that another has locked.")
     ] = 30.0
+    token: Annotated[
+        str | None, Meta(description="The token that a service of Tenure (http://) asks for.")
+    ] = None
     sweep: Annotated[
         int, Meta(ge=1, description="Due jobs and ended leases that one claim looks after.")
     ] = 1_000

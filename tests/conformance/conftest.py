@@ -11,15 +11,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import psycopg
 import pytest
 
 import tenure
 from tenure import Closed, Queue, Settings
 from tenure.ops import Answer, Op
 from tenure.testing import ManualClock
-from tests import fdb
+from tests import audit_postgres, fdb, postgres
 from tests.audit import audit
 from tests.conformance.state import wrong_counts
+from tests.server import host
+from tests.server.host import Serve
 
 
 class Backend(NamedTuple):
@@ -30,7 +33,10 @@ class Backend(NamedTuple):
     strict_turns: bool  # tenants are served exactly in turns, not only on average
     exact_counts: bool  # counters are right before a Reconcile, too
     connect: Callable[[Path], Any] | None  # a caller's own connection, if it can be written through
+    begin: str  # what begins a transaction on it
     audit: Callable[[Path], list[str]]  # looks into the store, past the engine, for what is wrong
+    serve: Serve | None = None  # starts what the engine speaks to, and answers with its URL
+    drop: Callable[[Path], None] = lambda folder: None  # ends what is not in the folder
 
 
 BACKENDS: dict[str, Backend] = {
@@ -40,6 +46,7 @@ BACKENDS: dict[str, Backend] = {
         strict_turns=True,
         exact_counts=True,
         connect=None,
+        begin="",
         audit=lambda folder: [],
     ),
     "sqlite": Backend(
@@ -48,7 +55,31 @@ BACKENDS: dict[str, Backend] = {
         strict_turns=True,
         exact_counts=True,
         connect=lambda folder: sqlite3.connect(folder / "jobs.db"),
+        begin="BEGIN IMMEDIATE",
         audit=lambda folder: audit(folder / "jobs.db") if (folder / "jobs.db").exists() else [],
+    ),
+    "postgres": Backend(
+        url=postgres.url_of,
+        durable=True,
+        strict_turns=True,
+        exact_counts=True,
+        connect=lambda folder: psycopg.connect(postgres.shared_url()),
+        begin="BEGIN",
+        audit=lambda folder: audit_postgres.audit(
+            postgres.shared_url(), postgres.schema_of(folder)
+        ),
+        drop=postgres.give_back,
+    ),
+    "remote": Backend(
+        url=lambda folder: "",
+        durable=True,
+        strict_turns=True,
+        exact_counts=True,
+        connect=None,
+        begin="",
+        audit=lambda folder: audit(folder / "jobs.db") if (folder / "jobs.db").exists() else [],
+        serve=host.serve,
+        drop=host.close,
     ),
     "fdb-sim": Backend(
         url=lambda folder: f"fdb-sim://{folder}",
@@ -56,6 +87,7 @@ BACKENDS: dict[str, Backend] = {
         strict_turns=False,
         exact_counts=True,
         connect=None,
+        begin="",
         audit=lambda folder: fdb.audit(f"fdb-sim://{folder}"),
     ),
     "fdb-sim-faults": Backend(
@@ -64,6 +96,7 @@ BACKENDS: dict[str, Backend] = {
         strict_turns=False,
         exact_counts=True,
         connect=None,
+        begin="",
         audit=lambda folder: fdb.audit(f"fdb-sim://{folder}"),
     ),
 }
@@ -76,6 +109,7 @@ if fdb.CLUSTER_FILE:
         strict_turns=False,
         exact_counts=True,
         connect=None,
+        begin="",
         audit=lambda folder: fdb.audit_cluster(folder),
     )
 
@@ -110,7 +144,7 @@ def open_queue(backend: Backend, clock: ManualClock, tmp_path: Path) -> Iterator
     handles: list[Queue] = []
 
     def open_one(**settings: Any) -> Queue:
-        url = backend.url(tmp_path)
+        url = backend.serve(tmp_path, clock) if backend.serve else backend.url(tmp_path)
         handles.append(tenure.connect(url, settings=Settings(**settings), clock=clock))
         return handles[-1]
 
@@ -123,6 +157,7 @@ def open_queue(backend: Backend, clock: ManualClock, tmp_path: Path) -> Iterator
         handle.close()
         assert wrong == []
     assert backend.audit(tmp_path) == []
+    backend.drop(tmp_path)
 
 
 @pytest.fixture

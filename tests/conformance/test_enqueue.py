@@ -409,8 +409,10 @@ def test_a_priority_is_any_32_bit_number(queue: Queue, priority: int) -> None:
 # The caller's own transaction -------------------------------------------------------------------
 
 
-def test_a_job_is_enqueued_with_the_callers_transaction(queue: Queue, connection: Any) -> None:
-    connection.execute("BEGIN IMMEDIATE")
+def test_a_job_is_enqueued_with_the_callers_transaction(
+    queue: Queue, backend: Backend, connection: Any
+) -> None:
+    connection.execute(backend.begin)
     job = queue.enqueue("q", BIG, connection=connection)
     more = queue.enqueue_many([NewJob(queue="q")], connection=connection)
     assert all_jobs(queue) == []
@@ -418,20 +420,22 @@ def test_a_job_is_enqueued_with_the_callers_transaction(queue: Queue, connection
     assert drain(queue) == [job.id, *more]
 
 
-def test_a_job_goes_with_the_callers_transaction(queue: Queue, connection: Any) -> None:
+def test_a_job_goes_with_the_callers_transaction(
+    queue: Queue, backend: Backend, connection: Any
+) -> None:
     queue.enqueue("q", id="before")
     with nothing_changes(queue):
-        connection.execute("BEGIN IMMEDIATE")
+        connection.execute(backend.begin)
         queue.enqueue("q", unique_key="k", connection=connection)
         connection.rollback()
     queue.enqueue("q", unique_key="k")
 
 
 def test_a_refused_job_leaves_the_callers_transaction_as_it_was(
-    queue: Queue, connection: Any
+    queue: Queue, backend: Backend, connection: Any
 ) -> None:
     queue.enqueue("q", id="held")
-    connection.execute("BEGIN IMMEDIATE")
+    connection.execute(backend.begin)
     queue.enqueue("q", id="good", connection=connection)
     with pytest.raises(Duplicate):
         queue.enqueue_many([NewJob(queue="q"), NewJob(queue="q", id="held")], connection=connection)

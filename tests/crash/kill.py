@@ -19,6 +19,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -27,7 +28,7 @@ from tenure.clock import SystemClock
 from tests.audit import audit
 from tests.crash.checks import Evidence, broken, stuck
 from tests.crash.journal import Journal, read
-from tests.crash.workload import QUEUES, prepare, url, watch, work
+from tests.crash.workload import QUEUES, prepare, watch, work
 
 WORKERS = 4
 ROUND_SECONDS = 10.0  # then all is checked, and a new file begun
@@ -43,7 +44,7 @@ def main(arguments: list[str]) -> int:
     end = time.monotonic() + options.seconds
     while (left := end - time.monotonic()) > 0.5 or not total:
         folder = Path(tempfile.mkdtemp(prefix="tenure-kill-"))
-        arena = Arena(folder, options.seed + total["rounds"])
+        arena = Arena(folder, options.seed + total["rounds"], SqliteFile(folder / "jobs.db"))
         failures = arena.round(min(left, ROUND_SECONDS))
         total += arena.counted
         total["rounds"] += 1
@@ -66,14 +67,35 @@ def told(counted: Counter[str]) -> str:
     return ", ".join(f"{n:,} {name}" for name, n in sorted(counted.items()))
 
 
-class Arena:
-    """One file, and the processes on it. This process itself never opens the file: what is
-    forked shall inherit nothing of it."""
+class Store(Protocol):
+    """Where the jobs are."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    @property
+    def url(self) -> str: ...
+
+    def audit(self) -> list[str]:
+        """What is wrong with it."""
+
+
+class SqliteFile:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.url = f"sqlite:///{path}"
+
+    def audit(self) -> list[str]:
+        return audit(self._path)
+
+
+class Arena:
+    """One store, and the processes on it. This process itself never opens it: what is forked
+    shall inherit nothing of it."""
+
+    between_seconds = BETWEEN_SECONDS
+
+    def __init__(self, folder: Path, seed: int, store: Store) -> None:
         self.folder = folder
         self.seed = seed
-        self.path = folder / "jobs.db"
+        self.store = store
         self.counted: Counter[str] = Counter()
         self._random = random.Random(seed)
         self._alive: dict[str, int] = {}  # pids by name
@@ -86,14 +108,14 @@ class Arena:
         end = time.monotonic() + seconds
         try:
             while time.monotonic() < end and not failures:
-                time.sleep(self._random.expovariate(1 / BETWEEN_SECONDS))
+                time.sleep(self._random.expovariate(1 / self.between_seconds))
                 failures = self._blow()
         finally:
             self._kill_all()
         return failures or self._ask(self._check)
 
     def _prepare(self) -> list[str]:
-        prepare(self.path)
+        prepare(self.store.url)
         return []
 
     def _fill_up(self) -> None:
@@ -102,15 +124,15 @@ class Arena:
             if f"worker{n}" not in self._alive:
                 self._start(f"worker{n}", work)
         if "watcher" not in self._alive:
-            self._start("watcher", lambda path, journal, *_: watch(path, journal))
+            self._start("watcher", lambda url, journal, *_: watch(url, journal))
 
-    def _start(self, name: str, life: Callable[[Path, Journal, str, int], None]) -> None:
+    def _start(self, name: str, life: Callable[[str, Journal, str, int], None]) -> None:
         self._born += 1
         journal = Journal(self.folder / f"{self._born:05}.journal")
         self._alive[name] = pid = os.fork()
         if pid == 0:
             try:
-                life(self.path, journal, f"{name}.{self._born}", self.seed)
+                life(self.store.url, journal, f"{name}.{self._born}", self.seed)
             except BaseException:
                 journal.note("error", text=traceback.format_exc())
             finally:
@@ -123,7 +145,7 @@ class Arena:
         name = self._random.choice(sorted(self._alive))
         if chance < 0.04:
             self._kill_all()
-            failures = self._ask(lambda: audit(self.path))
+            failures = self._ask(self.store.audit)
             self.counted["massacres"] += 1
             self._fill_up()
             return failures
@@ -171,20 +193,20 @@ class Arena:
 
     def _check(self) -> list[str]:
         """Everything, when nobody is left: as it was found, and once all has run that could."""
-        failures = audit(self.path)
+        failures = self.store.audit()
         events = list(read(self.folder))
-        with tenure.connect(url(self.path)) as queue:
+        with tenure.connect(self.store.url) as queue:
             seen = Evidence(events, everything(queue))
         failures += broken(seen)
         names = ("enqueued", "claimed", "acked", "looked", "refused")
         counts = {name: len(seen.events[name]) for name in names}
         (self.folder / "counts").write_bytes(msgspec.json.encode(counts))
-        with tenure.connect(url(self.path), clock=Tomorrow()) as queue:
+        with tenure.connect(self.store.url, clock=Tomorrow()) as queue:
             queue.clear_limit("rated")
             while jobs := queue.claim(QUEUES, limit=1000):
                 failures += [str(error) for error in queue.ack_many(jobs) if error is not None]
             failures += stuck(everything(queue))
-        return failures + audit(self.path)
+        return failures + self.store.audit()
 
 
 class Tomorrow(SystemClock):

@@ -9,7 +9,6 @@ import time
 import traceback
 from collections import Counter
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import tenure
@@ -32,27 +31,23 @@ HELD = (tenure.Duplicate, tenure.DependencyNotFound)
 LOST = (tenure.LeaseLost, tenure.JobNotFound)
 
 
-def url(path: Path) -> str:
-    return f"sqlite:///{path}"
-
-
-def prepare(path: Path) -> None:
+def prepare(url: str) -> None:
     """Make the store and its limits."""
-    with tenure.connect(url(path)) as queue:
+    with tenure.connect(url) as queue:
         queue.set_limit("bounded", concurrency=IN_QUEUE)
         queue.set_limit("bounded", tenant="*", concurrency=IN_TENANT)
         queue.set_limit("bounded", group="*", concurrency=IN_GROUP)
         queue.set_limit("rated", rate=RATE, per=PER_SECONDS)
 
 
-def work(path: Path, journal: Journal, name: str, seed: int) -> None:
+def work(url: str, journal: Journal, name: str, seed: int) -> None:
     """Several threads, most of them on one handle, until the end, or until nobody watches."""
     threads = [
-        threading.Thread(target=Worker(path, journal, f"{name}.solo", seed).run_alone, daemon=True)
+        threading.Thread(target=Worker(url, journal, f"{name}.solo", seed).run_alone, daemon=True)
     ]
-    shared = tenure.connect(url(path))
+    shared = connected(url, journal)
     for n in range(CREW):
-        worker = Worker(path, journal, f"{name}.crew{n}", seed)
+        worker = Worker(url, journal, f"{name}.crew{n}", seed)
         threads.append(threading.Thread(target=worker.run, args=(shared,), daemon=True))
     for thread in threads:
         thread.start()
@@ -61,11 +56,21 @@ def work(path: Path, journal: Journal, name: str, seed: int) -> None:
         time.sleep(0.5)
 
 
+def connected(url: str, journal: Journal) -> tenure.Queue:
+    """A handle, as soon as there is a server to be had."""
+    while True:
+        try:
+            return tenure.connect(url)
+        except tenure.StoreError as error:
+            journal.note("not opened", text=str(error))
+            time.sleep(0.05)
+
+
 class Worker:
     """One thread that does what chance tells it."""
 
-    def __init__(self, path: Path, journal: Journal, name: str, seed: int) -> None:
-        self._path = path
+    def __init__(self, url: str, journal: Journal, name: str, seed: int) -> None:
+        self._url = url
         self._journal = journal
         self._name = name
         self._random = random.Random(f"{seed}.{name}")
@@ -73,10 +78,10 @@ class Worker:
         self._queue: tenure.Queue
 
     def run_alone(self) -> None:
-        """Open and close the file again and again."""
+        """Open and close the store again and again; a server may be away for a while."""
         while True:
             try:
-                with tenure.connect(url(self._path)) as queue:
+                with connected(self._url, self._journal) as queue:
                     self.run(queue, steps=self._random.randrange(1, 60))
             except BaseException:
                 self._journal.note("error", text=traceback.format_exc())
@@ -253,11 +258,11 @@ class Worker:
                 self._journal.note("error", text=f"the counters of {name} were off by {off}")
 
 
-def watch(path: Path, journal: Journal) -> None:
+def watch(url: str, journal: Journal) -> None:
     """Look at one snapshot of the jobs after the other for what must never be."""
     boss = os.getppid()
     while os.getppid() == boss:
-        with tenure.connect(url(path)) as queue:
+        with connected(url, journal) as queue:
             for n in range(50):
                 _look_at_leases(queue.jobs(queue="bounded", state="leased", limit=1000), journal)
                 if n % 10 == 0:

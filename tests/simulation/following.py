@@ -21,7 +21,8 @@ class FollowingModel(MemoryEngine):
     def follow(self, op: ops.Op, answer: Answer, dead: set[str]) -> Answer:
         """Apply an operation as the engine did. `dead` are jobs that are dead now: a claim may
         have found them expired."""
-        self._chosen = _chosen(op, answer)
+        done = isinstance(op, ops.Once) and op.key in self._answered
+        self._chosen = [] if done else given_out(answer)
         self._dead = dead
         (answered,) = self.apply([op])
         assert not self._chosen, f"the model would not have given out {self._chosen}"
@@ -84,5 +85,9 @@ class FollowingModel(MemoryEngine):
         return allowed[job_id]
 
 
-def _chosen(op: ops.Op, answer: Answer) -> list[tuple[str, int]]:
-    return [(job.id, job.token) for job in answer.jobs] if isinstance(answer, ops.Leased) else []
+def given_out(answer: Answer) -> list[tuple[str, int]]:
+    """The jobs that an answer gives out, with their tokens."""
+    answers = answer.answers if isinstance(answer, ops.Answers) else [answer]
+    return [
+        (job.id, job.token) for one in answers if isinstance(one, ops.Leased) for job in one.jobs
+    ]

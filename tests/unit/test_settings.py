@@ -23,7 +23,7 @@ def variable(name: str) -> str:
 
 
 def test_this_test_knows_every_setting() -> None:
-    assert {"url", *SPANS, *NUMBERS} == set(FIELDS)
+    assert {"url", "token", *SPANS, *NUMBERS} == set(FIELDS)
 
 
 def test_defaults_are_as_documented() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -15,6 +16,8 @@ from tenure import (
     Job,
     JobFailed,
     Queue,
+    Runner,
+    Settings,
     Snooze,
     State,
     Tenure,
@@ -22,6 +25,9 @@ from tenure import (
     current_job,
     fixed,
 )
+from tenure.clock import SystemClock
+from tenure.engines.sqlite.engine import SqliteEngine
+from tenure.runner import post_of
 from tests.workers.conftest import PATIENCE, running, work_off
 
 
@@ -294,6 +300,20 @@ def test_progress_is_seen_while_the_job_runs(app: Tenure) -> None:
     asyncio.run(main())
 
 
+def test_the_last_words_of_a_task_are_heard(app: Tenure) -> None:
+    @app.task
+    async def in_the_loop() -> None:
+        current_job().progress(100, "all of it")
+
+    @app.task
+    def in_a_thread() -> None:
+        current_job().progress(100, "all of it")
+
+    handles = [in_the_loop.enqueue(), in_a_thread.enqueue()]
+    work_off(app)
+    assert [handle.job().progress for handle in handles] == [100, 100]
+
+
 def test_a_timeout_ends_what_runs_in_the_loop_and_in_a_thread(app: Tenure) -> None:
     ended: list[str] = []
 
@@ -401,6 +421,28 @@ def test_what_one_runs_another_does_not(app: Tenure) -> None:
 
     asyncio.run(main())
     assert sorted(runs) == list(range(500))
+
+
+class SkewedClock(SystemClock):
+    """A clock that is wrong."""
+
+    def __init__(self, seconds: float) -> None:
+        self._ms = round(seconds * 1000)
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self._ms
+
+
+@pytest.mark.parametrize("seconds", [-3600, 3600])
+def test_a_worker_whose_clock_is_not_the_stores_works(seconds: float, tmp_path: Path) -> None:
+    settings = Settings(url=f"sqlite:///{tmp_path}/jobs.db")
+    engine = SqliteEngine(tmp_path / "jobs.db", settings, SkewedClock(seconds))
+    with Queue(engine, settings, SystemClock()) as queue:
+        jobs = [queue.enqueue("plain") for _ in range(3)]
+        runner = Runner(queue, [post_of(Plain())], burst=True)
+        asyncio.run(asyncio.wait_for(runner.run(), PATIENCE))
+        assert {queue.get(job.id).attempts for job in jobs} == {1}
+        assert {queue.get(job.id).state for job in jobs} == {State.DONE}
 
 
 def test_an_open_queue_is_all_a_runner_needs(app: Tenure) -> None:

@@ -190,7 +190,7 @@ def test_one_of_many_does_the_upkeep(crowd_at: Any) -> None:
     crowd.queue.enqueue_many([NewJob(queue="q", expires_in=1) for _ in range(2500)])
     crowd.clock.advance(2)
     assert [janitor.step() for janitor in janitors] == [2500, 0, 0]
-    assert [slot.holder for slot in crowd.queue.slots(*SLOT)] == ["j0"]
+    assert [slot.holder[:2] for slot in crowd.queue.slots(*SLOT)] == ["j0"]
 
 
 def test_another_takes_over_from_one_that_resigned_or_died(crowd_at: Any) -> None:
@@ -199,13 +199,13 @@ def test_another_takes_over_from_one_that_resigned_or_died(crowd_at: Any) -> Non
     first.step()
     first.resign()
     second.step()
-    assert [slot.holder for slot in crowd.queue.slots(*SLOT)] == ["j1"]
+    assert [slot.holder[:2] for slot in crowd.queue.slots(*SLOT)] == ["j1"]
     crowd.clock.advance(SLOT_SECONDS - 1)
     third.step()
-    assert [slot.holder for slot in crowd.queue.slots(*SLOT)] == ["j1"]
+    assert [slot.holder[:2] for slot in crowd.queue.slots(*SLOT)] == ["j1"]
     crowd.clock.advance(30)  # the second was not heard of again
     third.step()
-    assert [slot.holder for slot in crowd.queue.slots(*SLOT)] == ["j2"]
+    assert [slot.holder[:2] for slot in crowd.queue.slots(*SLOT)] == ["j2"]
 
 
 def test_one_that_slept_through_its_slot_does_nothing(crowd_at: Any) -> None:

@@ -18,6 +18,7 @@ from tenure.cli.operating import cancel, delete, purge, replay
 from tenure.cli.producing import enqueue
 from tenure.cli.running import scheduler, worker
 from tenure.cli.schedules import schedules
+from tenure.cli.serving import serve, token
 from tenure.cli.upkeep import maintain, reconcile
 from tenure.cli.working import ack, claim, extend, fail, release
 from tenure.errors import TenureError
@@ -25,7 +26,7 @@ from tenure.errors import TenureError
 INTERRUPTED = 130  # what a shell answers for a program that Ctrl-C ended
 
 SECTIONS: dict[str, list[click.Command]] = {
-    "Run": [worker, scheduler, schedules],
+    "Run": [worker, scheduler, schedules, serve, token],
     "Look": [stats, jobs, show, dead, tenants, groups, limits],
     "Produce": [enqueue],
     "Work": [claim, ack, fail, extend, release],

@@ -125,7 +125,7 @@ def worker(
     tasks.move_to(app.url)
     with tasks:
         runner = tasks.runner(queues=named, **options)
-        asyncio.run(_work(runner, supervised))
+        work_until_told(runner, supervised=supervised)
     value = {"worker": runner.name, "handled": runner.handled}
     if not supervised:
         app.answer(value, lambda: words(f"{runner.handled:,} jobs were handled."))
@@ -142,7 +142,16 @@ def _own_command() -> list[str]:
     return [sys.executable, "-m", "tenure", *arguments, "--supervised"]
 
 
-async def _work(runner: Runner, supervised: bool) -> None:
+def work_until_told(runner: Runner, *, supervised: bool = False) -> None:
+    """Work until a signal comes, or nothing is left to do; a second signal ends the process."""
+    left = threading.Event()
+    try:
+        asyncio.run(_work(runner, supervised, left))
+    finally:
+        left.set()
+
+
+async def _work(runner: Runner, supervised: bool, left: threading.Event) -> None:
     await runner.start()
     loop, ends, stopped = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
     told_at: list[float] = []
@@ -155,7 +164,8 @@ async def _work(runner: Runner, supervised: bool) -> None:
         # signal may come while something is written to the log: that is left to the threads.
         if len(told_at) == 1:
             loop.call_soon_threadsafe(ends.set)
-            threading.Thread(target=_see_to_the_end, args=(runner, stopped), daemon=True).start()
+            watch = (runner, stopped, left)
+            threading.Thread(target=_see_to_the_end, args=watch, daemon=True).start()
         else:
             threading.Thread(target=_abort, args=(runner,), daemon=True).start()
 
@@ -173,7 +183,7 @@ async def _work(runner: Runner, supervised: bool) -> None:
         await worked
 
 
-def _see_to_the_end(runner: Runner, stopped: threading.Event) -> None:
+def _see_to_the_end(runner: Runner, stopped: threading.Event, left: threading.Event) -> None:
     """A task that blocks the loop, or takes no notice when it is cancelled, or leaves a thread
     behind, would keep the process alive for as long as it likes."""
     running = len(runner.running())
@@ -181,8 +191,9 @@ def _see_to_the_end(runner: Runner, stopped: threading.Event) -> None:
     if not stopped.wait(runner.patience + 1):
         log.warning("the event loop is blocked: %d jobs are given back", len(runner.running()))
         runner.give_up()
+    elif left.wait(LEAVING_SECONDS):
+        return
     else:
-        time.sleep(LEAVING_SECONDS)
         log.warning("tasks that were given up keep the process from ending: it ends now")
     os._exit(0)
 

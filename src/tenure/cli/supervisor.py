@@ -46,9 +46,9 @@ class Supervisor:
         worst, look_at = 0, 0.0
         while self._children:
             time.sleep(LOOK_SECONDS)
-            for number in self._signals[self._passed_on :]:
+            for _ in self._signals[self._passed_on :]:
                 self._passed_on += 1
-                self._send(number)
+                self._send(signal.SIGTERM)  # means the same, and ends quietly who just begins
             for child in list(self._children):
                 if child.poll() is not None:
                     worst = max(worst, self._ended(child))
@@ -73,6 +73,8 @@ class Supervisor:
         """Replace one that is gone, or answer with the exit code with which it ended for good."""
         self._children.remove(child)
         code = child.returncode if child.returncode >= 0 else 128 - child.returncode
+        if self._signals and child.returncode == -signal.SIGTERM:
+            code = 0  # it was told to stop before it could begin
         outdated = child.pid in self._outdated
         self._outdated.discard(child.pid)
         if self._signals or (code == 0 and not self._again and not outdated):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from typing import Any
 
-from asgiref.sync import ThreadSensitiveContext, sync_to_async
+from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from django.db import close_old_connections, connections
 from msgspec.structs import replace
 
@@ -60,11 +61,8 @@ class Attempt:
                 _drop_connections()
 
     async def arun(self) -> Any:
-        """The same of a coroutine function, in the loop. What it calls with sync_to_async, and so
-        the ORM, has a thread of its own, as in a request."""
-        async with ThreadSensitiveContext():
-            value, error = await self._acall()
-            await sync_to_async(connections.close_all)()  # its thread ends here
+        """The same of a coroutine function, in the loop."""
+        value, error = await self._acall()
         try:
             if error is not None:
                 raise error
@@ -77,17 +75,29 @@ class Attempt:
         itself into the traceback of an exception that is under way."""
         value: Any = None
         try:
-            await task_started.asend_robust(**self._signal)
+            await self._atell(task_started)
             args, kwargs = self._arguments()
-            value = self._returned(await self._result.task.func(*args, **kwargs))
+            async with ThreadOfItsOwn():
+                value = await self._result.task.func(*args, **kwargs)
+            value = self._returned(value)
         except BaseException as error:
             traceback = error.__traceback__
             if self._raised(error):
-                await task_finished.asend_robust(**self._signal)
+                await self._atell(task_finished)
             return None, error.with_traceback(traceback)
         if self._result.is_finished:
-            await task_finished.asend_robust(**self._signal)
+            await self._atell(task_finished)
         return value, None
+
+    async def _atell(self, signal: Any) -> None:
+        """Receivers may use the ORM, which may not be used in the loop."""
+
+        def tell() -> None:
+            close_old_connections()
+            signal.send_robust(**self._signal)
+            close_old_connections()
+
+        await sync_to_async(tell)()
 
     def _arguments(self) -> tuple[list[Any], dict[str, Any]]:
         args = list(self._result.args)
@@ -127,6 +137,22 @@ class Attempt:
         new = self._backend.result_of(job)
         for name in TASK_REFRESH_ATTRS:
             object.__setattr__(self._result, name, getattr(new, name))
+
+
+class ThreadOfItsOwn(ThreadSensitiveContext):
+    """What is called with sync_to_async meanwhile, and so the ORM, has a thread of its own, as in
+    a request of Django's. It is not there until it is used."""
+
+    async def __aexit__(self, *raised: Any) -> None:
+        """Its connections end with it."""
+        if self in SyncToAsync.context_to_thread_executor:
+            # In a task, which knows nothing of an exception that is under way: see _acall.
+            await asyncio.create_task(_close_connections())
+        await super().__aexit__(*raised)
+
+
+async def _close_connections() -> None:
+    await sync_to_async(connections.close_all)()
 
 
 def _drop_connections() -> None:

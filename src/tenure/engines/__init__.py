@@ -6,13 +6,13 @@ calls `apply` from one thread at a time; `read` may be called from any thread at
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from tenure.clock import Clock
 from tenure.engines.memory import MemoryEngine
+from tenure.engines.remote import RemoteEngine
 from tenure.engines.sqlite.engine import SqliteEngine
 from tenure.errors import InvalidInput
 from tenure.ops import Answer, Found, Op, Query
@@ -42,17 +42,33 @@ class Engine(Protocol):
         """Give everything back. Nothing is called afterwards."""
 
 
+def _open_postgres(url: str, settings: Settings, clock: Clock) -> Engine:
+    """Whoever does not use PostgreSQL need not have its client."""
+    try:
+        from tenure.engines.postgres.engine import PostgresEngine
+    except ImportError as error:
+        if (error.name or "psycopg").partition(".")[0] != "psycopg":
+            raise
+        raise InvalidInput(
+            "url", f"{url!r} needs psycopg: pip install 'tenure[postgresql]' ({error})"
+        ) from None
+    return PostgresEngine.open(url, settings, clock)
+
+
 def _open_foundationdb(url: str, settings: Settings, clock: Clock) -> Engine:
-    # Loaded when it is asked for: the binding below it is a large library that few have.
-    module = importlib.import_module("tenure.engines.foundationdb.engine")
-    engine: Engine = module.FoundationDbEngine.open(url, settings, clock)
-    return engine
+    """Whoever does not use FoundationDB need not load the engine."""
+    from tenure.engines.foundationdb.engine import FoundationDbEngine
+
+    return FoundationDbEngine.open(url, settings, clock)
 
 
 ENGINES: dict[str, Callable[[str, Settings, Clock], Engine]] = {
     "memory": MemoryEngine.open,
     "sqlite": SqliteEngine.open,
+    "postgresql": _open_postgres,
     "fdb": _open_foundationdb,
+    "http": RemoteEngine.open,
+    "https": RemoteEngine.open,
 }
 
 

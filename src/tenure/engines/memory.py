@@ -751,7 +751,9 @@ class MemoryEngine:
         return [
             ops.TenantStats(queue=queue, tenant=tenant, **counts[queue, tenant])
             for queue, tenant in sorted(counts)
-            if queue == query.queue and (query.after is None or tenant > query.after)
+            if queue == query.queue
+            and (query.after is None or tenant > query.after)
+            and query.tenant in (None, tenant)
         ][: query.limit]
 
     def _list_groups(self, query: ops.ListGroups, now: int) -> Found:

@@ -186,12 +186,18 @@ def get_stats(tx: Tx, query: ops.GetStats) -> Found:
 
 
 def _by_name(
-    tx: Tx, counts_of: tuple[Any, ...], leases_of: tuple[Any, ...], after: str | None, limit: int
+    tx: Tx,
+    counts_of: tuple[Any, ...],
+    leases_of: tuple[Any, ...],
+    after: str | None,
+    limit: int,
+    only: str | None = None,
 ) -> Iterator[tuple[str, dict[str, int]]]:
-    """Counts of those whose name comes after another in the keys."""
-    begin, end = tx.keys.span(*counts_of)
+    """Counts of those whose name comes after another in the keys, or of one of them."""
+    begin, end = tx.keys.span(*counts_of) if only is None else tx.keys.span(*counts_of, only)
     if after is not None:
-        begin = tx.keys.pack(*counts_of, after) + b"\xff"
+        begin = max(begin, tx.keys.pack(*counts_of, after) + b"\xff")
+        end = max(begin, end)
     counted: dict[str, dict[str, int]] = {}
     for row in tx.tr.snapshot.get_range(begin, end):
         *_, name, what = tx.keys.unpack(bytes(row.key))
@@ -213,7 +219,14 @@ def list_tenants(tx: Tx, query: ops.ListTenants) -> Found:
     if not knows(tx, query.queue):
         return QueueNotFound(query.queue)
     within = (query.queue,)
-    found = _by_name(tx, (k.TENANT_COUNT, *within), (k.LEASE, *within), query.after, query.limit)
+    found = _by_name(
+        tx,
+        (k.TENANT_COUNT, *within),
+        (k.LEASE, *within),
+        query.after,
+        query.limit,
+        query.tenant,
+    )
     return [ops.TenantStats(queue=query.queue, tenant=name, **counts) for name, counts in found]
 
 

@@ -130,7 +130,7 @@ def _list_tenants(db: Db, query: ops.ListTenants, now: int) -> Found:
         return QueueNotFound(query.queue)
     return [
         ops.TenantStats(queue=query.queue, tenant=tenant, **_counts(counts))
-        for tenant, *counts in db.all("tenants", queue, query.after, query.limit)
+        for tenant, *counts in db.all("tenants", queue, query.after, query.limit, query.tenant)
     ]
 
 

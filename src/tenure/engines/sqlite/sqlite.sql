@@ -618,7 +618,7 @@ SELECT queue, paused, waiting, delayed, ready, leased, done, dead, cancelled
 FROM tenure_queues WHERE ?1 IS NULL OR queue = ?1 ORDER BY queue;
 -- name: tenants
 SELECT tenant, waiting, delayed, ready, leased, done, dead, cancelled FROM tenure_tenants
-WHERE queue = ?1 AND (?2 IS NULL OR tenant > ?2)
+WHERE queue = ?1 AND (?2 IS NULL OR tenant > ?2) AND (?4 IS NULL OR tenant = ?4)
     AND waiting + delayed + ready + leased + done + dead + cancelled > 0
 ORDER BY tenant LIMIT ?3;
 -- name: groups

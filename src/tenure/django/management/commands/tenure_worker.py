@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import sys
 from argparse import ArgumentParser
@@ -11,7 +10,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from django.utils.module_loading import autodiscover_modules
 
-from tenure.cli.running import _work as work_until_told
+from tenure.cli.running import work_until_told
 from tenure.django.backend import TenureBackend
 from tenure.django.framework import InvalidTaskBackend, task_backends
 from tenure.django.post import TaskPost
@@ -68,7 +67,7 @@ class Command(BaseCommand):
         )
         autodiscover_modules("tasks")  # what cannot be imported is an error now, not in a task
         try:
-            asyncio.run(work_until_told(_runner(backend, **options), supervised=False))
+            work_until_told(_runner(backend, **options))
         except TenureError as error:
             raise CommandError(str(error)) from error
 

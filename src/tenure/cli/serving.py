@@ -1,0 +1,255 @@
+"""Commands of the service: serve it, and make its tokens."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+from rich.console import RenderableType
+
+from tenure.app import Tenure
+from tenure.cli.app import App, json_option, pass_app
+from tenure.cli.params import target
+from tenure.cli.tables import cell, frame, words
+from tenure.errors import InvalidInput
+from tenure.server.auth import (
+    Scope,
+    Token,
+    Tokens,
+    create_token,
+    read_tokens,
+    revoke_token,
+    tokens_of,
+)
+from tenure.server.dialects import NAMES
+from tenure.server.logs import log_as
+
+TOKENS = "tenure-tokens.json"
+
+
+@click.command()
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    envvar="TENURE_HOST",
+    help="The address to listen on.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=3100,
+    show_default=True,
+    envvar=["TENURE_PORT", "PORT"],
+    help="0 takes one that is free.",
+)
+@click.option(
+    "--tokens",
+    type=click.Path(dir_okay=False, path_type=Path),
+    envvar="TENURE_TOKENS",
+    help="The file of `tenure token create`. Without tokens only this machine is served.",
+)
+@click.option(
+    "--dialects",
+    envvar="TENURE_DIALECTS",
+    default=",".join(NAMES),
+    show_default=True,
+    help="Which other APIs are served beside the native one.",
+)
+@click.option(
+    "--workers-in-process",
+    "tasks",
+    metavar="MODULE:APP",
+    type=target,
+    envvar="TENURE_WORKERS_IN_PROCESS",
+    help="Run the tasks of an app, too.",
+)
+@click.option("--mdns", is_flag=True, envvar="TENURE_MDNS", help="Announce it on the network.")
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    envvar="TENURE_LOG_FORMAT",
+    help="How the log is written, to stderr.",
+)
+@click.option(
+    "--certfile",
+    type=click.Path(exists=True, dir_okay=False),
+    envvar="TENURE_CERTFILE",
+    help="Serve https:// with this certificate.",
+)
+@click.option(
+    "--keyfile",
+    type=click.Path(exists=True, dir_okay=False),
+    envvar="TENURE_KEYFILE",
+    help="The key of the certificate.",
+)
+@json_option
+@pass_app
+def serve(
+    app: App,
+    host: str,
+    port: int,
+    tokens: Path | None,
+    dialects: str,
+    tasks: Tenure | None,
+    mdns: bool,
+    log_format: str,
+    certfile: str | None,
+    keyfile: str | None,
+) -> None:
+    """Serve the queue over HTTP.
+
+    The native API is described at /docs. Every option can be set in the environment: TENURE_ and
+    its name.
+
+    \b
+    Example:
+      tenure serve --port 3100 --tokens tenure-tokens.json
+    """
+    # To import what serves takes longer than most commands run.
+    from tenure.server.hosting import host_until_told
+
+    log_as(log_format)
+    known = tokens_of(tokens, os.environ)
+    refuse_strangers(host, known)
+    named = [name.strip() for name in dialects.split(",") if name.strip()]
+    holder = tasks or Tenure()
+    holder.move_to(app.url)
+    with holder:
+        host_until_told(
+            holder,
+            known,
+            named,
+            works=tasks is not None,
+            host=host,
+            port=port,
+            certfile=certfile,
+            keyfile=keyfile,
+            mdns=mdns,
+        )
+    app.answer({"served": True}, lambda: words("The service has stopped."))
+
+
+def refuse_strangers(host: str, tokens: Tokens) -> None:
+    """Without tokens, everybody may do everything: then only this machine is listened to."""
+    if not tokens and not is_loopback(host):
+        raise InvalidInput(
+            "host",
+            f"{host} can be reached by others, and no tokens are set: make one with "
+            f"`tenure token create`, or listen on 127.0.0.1",
+        )
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+file_option = click.option(
+    "--file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=TOKENS,
+    show_default=True,
+    envvar="TENURE_TOKENS",
+    help="Where they are kept, as hashes.",
+)
+
+
+@click.group()
+@json_option
+def token() -> None:
+    """Make, list and revoke the tokens of a service.
+
+    \b
+    Example:
+      tenure token create web --scope produce --scope read --tenant acme
+    """
+
+
+@token.command()
+@click.argument("name")
+@click.option(
+    "--scope",
+    "scopes",
+    multiple=True,
+    required=True,
+    type=click.Choice([scope.value for scope in Scope]),
+    help="What it is good for; repeatable.",
+)
+@click.option("--queue", "queues", multiple=True, help="Only this queue; repeatable.")
+@click.option("--tenant", "tenants", multiple=True, help="Only this tenant; repeatable.")
+@file_option
+@json_option
+@pass_app
+def create(
+    app: App,
+    name: str,
+    scopes: Sequence[str],
+    queues: Sequence[str],
+    tenants: Sequence[str],
+    file: Path,
+) -> None:
+    """Make a token. It is shown once, and kept nowhere.
+
+    \b
+    Example:
+      tenure token create worker --scope work --queue mail
+    """
+    secret = create_token(file, name, scopes, queues, tenants)
+    app.answer({"name": name, "token": secret}, lambda: words(secret))
+    if not app.as_json:
+        click.echo(f"Added to {file}; a running service must be restarted.", err=True)
+
+
+@token.command(name="list")
+@file_option
+@json_option
+@pass_app
+def list_(app: App, file: Path) -> None:
+    """List the tokens, without their secrets.
+
+    \b
+    Example:
+      tenure token list
+    """
+    found = read_tokens(file)
+    app.answer(found, lambda: _listed(found))
+
+
+def _listed(found: Sequence[Token]) -> RenderableType:
+    if not found:
+        return words("There are no tokens.")
+    table = frame("name", "scopes", "queues", "tenants")
+    for one in found:
+        table.add_row(
+            cell(one.name),
+            cell(", ".join(one.scopes)),
+            cell("all" if one.queues is None else ", ".join(one.queues)),
+            cell("all" if one.tenants is None else ", ".join(one.tenants)),
+        )
+    return table
+
+
+@token.command()
+@click.argument("name")
+@file_option
+@json_option
+@pass_app
+def revoke(app: App, name: str, file: Path) -> None:
+    """Remove a token.
+
+    \b
+    Example:
+      tenure token revoke web
+    """
+    revoke_token(file, name)
+    app.answer({"revoked": name}, lambda: words(f"Token {name} is gone."))

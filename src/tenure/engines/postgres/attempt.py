@@ -1,0 +1,155 @@
+"""One attempt to have a batch committed, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import groupby
+from typing import Any
+
+import psycopg
+from psycopg import errors as pg
+from psycopg.pq import TransactionStatus
+
+from tenure import ops, wire
+from tenure.engines.postgres import alone, claim, enqueue, leases, operator, upkeep
+from tenure.engines.postgres.db import Db, piped
+from tenure.engines.postgres.server import Connection
+from tenure.engines.postgres.transaction import Transaction
+from tenure.ops import Answer, Op
+
+# Operations of one kind that stand next to each other are run together.
+_OPERATIONS: dict[type[Op], Callable[[Transaction, Any], list[Answer]]] = {
+    ops.Enqueue: enqueue.enqueue,
+    ops.Claim: claim.claim,
+    ops.Ack: leases.ack,
+    ops.Fail: leases.fail,
+    ops.Extend: leases.extend,
+    ops.Release: leases.release,
+    ops.Progress: leases.progress,
+    ops.Cancel: operator.cancel,
+    ops.Replay: operator.replay,
+    ops.Delete: operator.delete,
+    ops.SetLimit: operator.set_limit,
+    ops.ClearLimit: operator.clear_limit,
+    ops.Pause: operator.pause,
+    ops.Resume: operator.resume,
+    ops.TakeSlot: upkeep.take_slot,
+    ops.DropSlot: upkeep.drop_slot,
+    ops.PutSchedule: upkeep.put_schedule,
+    ops.DropSchedule: upkeep.drop_schedule,
+    ops.Fire: upkeep.fire,
+    ops.Maintain: upkeep.maintain,
+    ops.Reconcile: upkeep.reconcile,
+    ops.ReconcileSlots: upkeep.reconcile_slots,
+}
+
+# Another transaction was first, or two stood in each other's way: the next attempt sees it.
+LOST_RACES = (pg.UniqueViolation, pg.DeadlockDetected, pg.SerializationFailure)
+_NOTHING = ops.Leased([])
+
+
+def run(db: Db, batch: Sequence[Op], given: int | None, sweep: int) -> tuple[list[Answer], bool]:
+    """Run the operations in order; the answers, and whether others may want to look."""
+    tx = Transaction(db, given, sweep)
+    # Before all else, and in one order: whoever has a key waits for nobody who wants it.
+    keys = sorted({op.key for op in batch if isinstance(op, ops.Once)})
+    if keys:
+        tx.once = dict(db.all("take_keys", given, keys))
+    answers = _operate(tx, batch)
+    tx.flush()
+    return answers, tx.woken or _tells(batch)
+
+
+def _operate(tx: Transaction, batch: Sequence[Op]) -> list[Answer]:
+    answers: list[Answer] = []
+    for kind, mine in groupby(batch, key=type):
+        answers.extend(_OPERATIONS[kind](tx, list(mine)))
+    return answers
+
+
+def _once(tx: Transaction, batch: Sequence[ops.Once]) -> list[Answer]:
+    return [ops.Answers(_answers(tx, op)) for op in batch]
+
+
+def _answers(tx: Transaction, op: ops.Once) -> list[Answer]:
+    known = tx.once[op.key]
+    if known is not None:
+        return wire.decode_answers(known)
+    answers = _operate(tx, op.ops)
+    text = tx.once[op.key] = wire.encode(answers).decode()
+    tx.db.send("put_answers", text, op.key)
+    return answers
+
+
+_OPERATIONS[ops.Once] = _once
+
+
+def _tells(batch: Sequence[Op]) -> bool:
+    return any(not isinstance(op, ops.QUIET) for op in ops.flat(batch))
+
+
+class Attempt:
+    """A transaction with a mark in it, by which one can find out later whether it happened."""
+
+    def __init__(self, mark: str, sender: str) -> None:
+        self.mark = mark
+        self._sender = sender  # who need not hear of it
+        self.answers: list[Answer] = []
+        self.alone = False  # it was one statement, whose answer is that of the commit
+        self.may_have_happened = False  # the server was told to commit
+        self.has_happened = False
+
+    def make(
+        self,
+        connection: Connection,
+        sql: dict[str, bytes],
+        batch: Sequence[Op],
+        given: int | None,
+        sweep: int,
+    ) -> None:
+        """Run the batch and commit. Whom it wakes is told in a transaction of its own, since a
+        commit with a notification keeps every other such commit waiting."""
+        db = Db(connection, sql)
+        try:
+            if self._make_alone(db, batch, given):
+                tells = _tells(batch)
+            else:
+                tells = self._make_together(db, connection, batch, given, sweep)
+            if tells:
+                db.send("notify", self._sender)
+        except BaseException:
+            status = connection.pgconn.transaction_status
+            if status in (TransactionStatus.INERROR, TransactionStatus.INTRANS):
+                with suppress(psycopg.Error):
+                    db.send("rollback")
+            raise
+
+    def recover(self, db: Db, batch: Sequence[Op]) -> None:
+        """It has happened after all; the answers may have been lost with the commit's."""
+        if self.alone:
+            self.answers = alone.recover(db, self.mark, batch)
+        self.has_happened = True
+
+    def _make_alone(self, db: Db, batch: Sequence[Op], given: int | None) -> bool:
+        way = alone.way_of(batch)
+        if way is None:
+            return False
+        self.alone = self.may_have_happened = True
+        answers = way(db, self.mark, batch, given)
+        self.alone = self.may_have_happened = self.has_happened = answers is not None
+        self.answers = answers or []
+        return self.has_happened
+
+    def _make_together(
+        self, db: Db, connection: Connection, batch: Sequence[Op], given: int | None, sweep: int
+    ) -> bool:
+        with piped(connection):
+            db.send("begin")
+            self.answers, tells = run(db, batch, given, sweep)
+            if any(answer != _NOTHING for answer in self.answers):
+                db.send("mark", self.mark)
+            db.send("commit")
+            self.may_have_happened = True
+        self.has_happened = True
+        return tells

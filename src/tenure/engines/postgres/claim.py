@@ -1,0 +1,332 @@
+"""Claim: tenants in turns, each tenant's jobs in order, within every limit.
+
+The books are taken first, so that what is decided on cannot change; the candidates come locked,
+each tenant's in order and within the bounds of the tenant and its lanes. Whose turn it is, is
+decided here; then all that was picked is leased in one statement.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Sequence
+from itertools import groupby, islice
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from tenure import ops, states
+from tenure.engines.postgres.db import Sent
+from tenure.engines.postgres.rows import CODES, LEASED, leased_job
+from tenure.engines.postgres.transaction import Transaction
+from tenure.job import Job, State
+from tenure.ops import Answer
+
+# What the table makes of a ready job that is claimed; one that expired is looked for apart.
+_CLAIMED = states.plain(State.PENDING, states.Claimed)
+_STARTED_AT = 8  # of a row that was leased
+
+
+class QueueBook:
+    """A row of queues, while its books are taken."""
+
+    def __init__(self, row: tuple[Any, ...]) -> None:
+        (
+            self.id, self.name, self.paused, self.max_leased, self.rate, self.per_ms, self.tokens,
+            self.tokens_at, self.served, self.leased, self.now, self.due, self.taken, self.beside,
+        ) = row  # fmt: skip
+        self._before = self.saved
+
+    @property
+    def saved(self) -> tuple[int, int]:
+        return self.tokens, self.tokens_at
+
+    @property
+    def changed(self) -> bool:
+        return self.saved != self._before
+
+    def room(self, now: int) -> int:
+        """How many more the queue's own limits allow."""
+        if self.paused:
+            return 0
+        room = 2**31 if self.max_leased is None else self.max_leased - self.leased
+        if self.rate is not None:
+            self._refill(now)
+            room = min(room, self.tokens // self.per_ms)
+        return int(room)
+
+    def spend(self, n: int, now: int) -> None:
+        """Take from the bucket for `n` jobs, which were leased at `now`."""
+        if self.rate is not None:
+            self._refill(now)
+            self.tokens -= n * self.per_ms
+
+    def _refill(self, now: int) -> None:
+        gained = max(0, now - self.tokens_at) * self.rate
+        self.tokens = min(self.tokens + gained, self.rate * self.per_ms)
+        self.tokens_at = now
+
+
+class Pick(NamedTuple):
+    """A job to be leased, and where it stands."""
+
+    seq: int
+    lane: int
+    expires_at: int | None
+    queue: QueueBook
+    line: Line
+    group: str
+
+
+Candidate = tuple[int, str, int, int | None]  # lane, group, seq, expires_at
+
+
+class Line:
+    """The candidates of a tenant, in order."""
+
+    def __init__(self, row: tuple[Any, ...]) -> None:
+        self.id, self.name, self.turn, self.stride = row[:4]
+        self.share = row[8]
+        self.rows: list[Candidate] = []
+        self.taken: set[int] = set()
+        self.may_have_more = False
+
+    def fill(self, rows: list[Candidate]) -> None:
+        """Put the candidates in, but for those that were taken. Where as many came as were asked
+        for, there may be more."""
+        self.may_have_more = len(rows) >= self.share
+        self.rows = [row for row in rows if row[2] not in self.taken]
+
+    def take(self, n: int) -> list[Candidate]:
+        taken, self.rows = self.rows[:n], self.rows[n:]
+        self.taken.update(row[2] for row in taken)
+        return taken
+
+
+def claim(tx: Transaction, batch: Sequence[ops.Claim]) -> list[Answer]:
+    """Claims in a row that differ only in worker, lease and limit are picked for together, and
+    dealt out in order. The books of all their queues are taken at once: one that is left closed
+    then, since there was nothing in it, stays closed, or two might wait for each other."""
+    answers: list[Answer] = []
+    names = list(dict.fromkeys(name for op in batch for name in op.queues))
+    swept = False
+    for _, run in groupby(batch, key=lambda op: (op.queues, op.tenant, op.not_groups)):
+        calls = list(run)
+        tx.forget()
+        asked = [name for name in dict.fromkeys(calls[0].queues) if name in names]
+        books, first = _open(tx, calls, names, asked, swept)
+        names, swept = [name for name in names if name in books], True
+        picked = _pick(tx, calls, [books[name] for name in asked if name in books], first)
+        hand = iter(picked)
+        dealt = [list(islice(hand, op.limit)) for op in calls]
+        answers += _lease(tx, calls, dealt)
+        spent = Counter(pick.queue.id for pick in picked)
+        for queue in books.values():
+            queue.spend(spent[queue.id], tx.now)
+            if queue.changed:
+                tx.db.send("save_queue", *queue.saved, queue.id)
+    return answers
+
+
+def _open(
+    tx: Transaction, calls: Sequence[ops.Claim], names: list[str], asked: list[str], swept: bool
+) -> tuple[dict[str, QueueBook], Sent | None]:
+    """Take the books of these queues, once time's due is done, and ask at the same time for the
+    candidates of the first that is asked for."""
+    while True:
+        sent = tx.db.send("open_books", names, tx.given, swept)
+        limit = sum(call.limit for call in calls)
+        first = _send(tx, asked[0], calls[0], 0, limit, None) if asked else None
+        books = {row[1]: QueueBook(row) for row in sent.fetchall()}
+        due = [book for book in books.values() if book.due]
+        if not due:
+            return {n: book for n, book in books.items() if book.taken or book.beside}, first
+        for book in due:
+            tx.now = book.now
+            sweep(tx, book.id, tx.sweep * len(calls))
+        swept = True
+
+
+def _pick(
+    tx: Transaction, calls: Sequence[ops.Claim], queues: list[QueueBook], first: Sent | None
+) -> list[Pick]:
+    op, limit = calls[0], sum(call.limit for call in calls)
+    picked: list[Pick] = []
+    for n, queue in enumerate(queues):
+        tx.now = queue.now
+        room = min(limit - len(picked), queue.room(tx.now))
+        if room > 0:
+            mine = first if n == 0 and queue.name == op.queues[0] else None
+            picked += _of_queue(tx, queue, op, room, mine)
+    return picked
+
+
+def _send(
+    tx: Transaction, queue: str, op: ops.Claim, past: int, most: int, share: int | None
+) -> Sent:
+    return tx.db.send("candidates", queue, op.tenant, list(op.not_groups), past, most, share)
+
+
+def _of_queue(
+    tx: Transaction, queue: QueueBook, op: ops.Claim, room: int, first: Sent | None
+) -> list[Pick]:
+    if queue.beside:
+        return _beside(tx, queue, op, room)
+    turns = Turns(tx, queue, op, room, first)
+    picked: list[Pick] = []
+    while len(picked) < room:
+        line, alone = turns.next()
+        if line is None:
+            break
+        n = room - len(picked) if alone or op.tenant is not None else 1
+        rows = turns.take(line, n)
+        picked += [Pick(seq, lane, at, queue, line, group) for lane, group, seq, at in rows]
+        if rows and op.tenant is None:  # to ask for one tenant takes nobody's turn
+            place = max(line.turn, queue.served + 1) + (len(rows) - 1) * line.stride
+            queue.served, line.turn = place, place + line.stride
+        if rows:
+            turns.back(line)
+    return picked
+
+
+def _beside(tx: Transaction, queue: QueueBook, op: ops.Claim, room: int) -> list[Pick]:
+    """Pick while another has the books: what none has locked of the only lane."""
+    picked: list[Pick] = []
+    for line in _lines(tx.db.all("candidates_beside", queue.name, room)):
+        wanted = op.tenant in (None, line.name)
+        rows = [row for row in line.rows if wanted and row[1] not in op.not_groups]
+        picked += [Pick(seq, lane, at, queue, line, group) for lane, group, seq, at in rows]
+        if rows and op.tenant is None:
+            tx.lane(queue.id, rows[0][0]).served += len(rows)
+    return picked
+
+
+class Turns:
+    """The tenants of a queue that can be served, in the order of their turns."""
+
+    def __init__(
+        self, tx: Transaction, queue: QueueBook, op: ops.Claim, room: int, first: Sent | None
+    ) -> None:
+        self._tx = tx
+        self._queue = queue
+        self._op = op
+        self._room = room
+        self._heap: list[tuple[int, str, Line]] = []
+        self._past = 0  # tenants that were looked at
+        self._last: tuple[int, str] | None = None  # the turn and name of the last of them
+        self._all = False
+        self._first = first
+
+    def next(self) -> tuple[Line | None, bool]:
+        """Whose turn it is, and whether there is no other."""
+        while not self._all and (
+            self._last is None or not self._heap or self._heap[0][:2] > self._last
+        ):
+            self._read_page()
+        if not self._heap:
+            return None, True
+        line = heapq.heappop(self._heap)[2]
+        return line, self._all and not self._heap
+
+    def back(self, line: Line) -> None:
+        """Stand in line again."""
+        heapq.heappush(self._heap, (line.turn, line.name, line))
+
+    def take(self, line: Line, n: int) -> list[Candidate]:
+        """The next jobs of the line, at most `n`; more are fetched as they are needed. What
+        others held the first time may be free the second."""
+        if len(line.rows) < n and line.may_have_more:
+            line.share = len(line.taken) + self._room
+            found = self._tx.db.all(
+                "candidates", self._queue.name, line.name, list(self._op.not_groups), 0, 1,
+                line.share,
+            )  # fmt: skip
+            line.fill([row[4:8] for row in found if row[6] is not None])
+        return line.take(n)
+
+    def _read_page(self) -> None:
+        page = self._room
+        sent, self._first = self._first, None
+        if sent is None:
+            sent = _send(self._tx, self._queue.name, self._op, self._past, page, None)
+        lines = _lines(sent.fetchall())
+        for line in lines:
+            self._last = (line.turn, line.name)
+            if line.rows:
+                self.back(line)
+        self._past += len(lines)
+        self._all = len(lines) < page or self._op.tenant is not None
+
+
+def _lines(rows: Sequence[tuple[Any, ...]]) -> list[Line]:
+    lines: list[Line] = []
+    for _, run in groupby(rows, key=itemgetter(0)):
+        mine = list(run)
+        lines.append(Line(mine[0]))
+        lines[-1].fill([row[4:8] for row in mine if row[6] is not None])
+    return lines
+
+
+def _lease(tx: Transaction, calls: Sequence[ops.Claim], dealt: list[list[Pick]]) -> list[Answer]:
+    """Lease what was dealt to each call under a token of its own; bury what has expired, of which
+    there was too much for the sweep."""
+    busy = [(call, mine) for call, mine in zip(calls, dealt, strict=True) if mine]
+    fresh = [
+        (n, pick)
+        for n, (_, mine) in enumerate(busy, 1)
+        for pick in mine
+        if pick.expires_at is None or pick.expires_at > tx.now
+    ]
+    found: dict[int, tuple[Any, ...]] = {}
+    if busy:
+        lanes = {pick.lane: pick for _, mine in busy for pick in mine}
+        counts = Counter(pick.lane for _, pick in fresh)
+        turns = [
+            (None, None)
+            if calls[0].tenant is not None or pick.queue.beside
+            else (pick.line.turn, pick.queue.served)
+            for pick in lanes.values()
+        ]
+        rows = tx.db.all(
+            "lease", tx.given, [pick.seq for _, pick in fresh], [n for n, _ in fresh],
+            [call.worker for call, _ in busy], [call.lease_ms for call, _ in busy],
+            CODES[_CLAIMED.target][0], _CLAIMED.attempts,
+            [pick.queue.id for pick in lanes.values()], list(lanes),
+            [counts[lane] for lane in lanes],
+            [turn for turn, _ in turns], [last for _, last in turns],
+        )  # fmt: skip
+        found = {row[0]: row for row in rows}
+        if len(found) != len(fresh):
+            raise RuntimeError("a claim picked what it had not locked; nothing was claimed")
+        tx.now = rows[0][_STARTED_AT] if rows else tx.now
+    late = [pick.seq for _, mine in busy for pick in mine if pick.seq not in found]
+    if late:
+        for row in tx.load_places(late):
+            tx.move(row, states.Claimed())
+        tx.settle()
+        tx.flush()
+    return [
+        ops.Leased([_job(found[pick.seq], pick) for pick in mine if pick.seq in found])
+        for mine in dealt
+    ]
+
+
+def _job(row: tuple[Any, ...], pick: Pick) -> Job:
+    return leased_job(row, pick.queue.name, pick.line.name, pick.group)
+
+
+def sweep(tx: Transaction, queue: int, limit: int) -> tuple[int, int, int]:
+    """Delays that are over, leases that ran out, jobs that expired: how many of each."""
+    tx.forget()
+    leases = tx.load_places(tx.db.value("overdue", queue, LEASED, tx.now, limit))
+    for row in leases:
+        tx.move(row, states.LeaseRanOut())
+    tx.settle()
+    tx.forget()
+    due = int(tx.db.value("promote", queue, tx.now, limit))
+    tx.woken = tx.woken or due > 0
+    expired = tx.load_places(tx.db.value("expired", queue, tx.now, limit))
+    for row in expired:
+        tx.move(row, states.Expired())
+    tx.settle()
+    tx.forget()
+    return due, len(leases), len(expired)

@@ -1,0 +1,200 @@
+"""The PostgreSQL engine: one transaction for each batch, on as many connections as are asked for
+at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from tenure.clock import Clock, SystemClock
+from tenure.engines.postgres import reads, server
+from tenure.engines.postgres.attempt import LOST_RACES, Attempt, run
+from tenure.engines.postgres.db import Db, piped
+from tenure.engines.postgres.listen import Listener
+from tenure.engines.postgres.pool import Pool
+from tenure.engines.postgres.server import Connection
+from tenure.errors import InvalidInput, StoreError
+from tenure.job import new_ids
+from tenure.ops import Answer, Found, Op, Query
+from tenure.settings import Settings
+
+MOST_RACES = 100  # that one batch may lose before it is given up
+RETRY_SECONDS = 0.05
+
+
+class PostgresEngine:
+    """Jobs in a schema of a database that several machines share."""
+
+    def __init__(self, url: str, settings: Settings, clock: Clock) -> None:
+        self.address = server.address_of(url)
+        self._sql = self.address.statements.sql
+        self._settings = settings
+        self._clock = clock
+        self._pool = Pool(lambda: server.connect(self.address))
+        self._listener = Listener(self.address)
+        try:
+            self._store = self._open()
+        except BaseException:
+            self._pool.close()
+            raise
+
+    @classmethod
+    def open(cls, url: str, settings: Settings, clock: Clock) -> PostgresEngine:
+        return cls(url, settings, clock)
+
+    def _open(self) -> str:
+        """Make or migrate the schema, if need be. A server that is not there is an error at once;
+        for one that is starting up it waits."""
+        deadline = self._deadline()
+        while True:
+            try:
+                with self._pool.use() as connection:
+                    return server.migrate(self.address, connection)
+            except psycopg.Error as error:
+                if not server.may_come_up(error):
+                    raise server.meaning(error, self.address) from error
+                self._wait(deadline, error)
+
+    @property
+    def _given(self) -> int | None:
+        """The time, if it is not the server's that counts."""
+        return None if type(self._clock) is SystemClock else self._clock.now_ms()
+
+    def _deadline(self) -> float:
+        return self._clock.monotonic() + self._settings.busy_timeout
+
+    def apply(self, batch: Sequence[Op]) -> list[Answer]:
+        deadline = self._deadline()
+        races = 0
+        while True:
+            attempt = Attempt(new_ids(self._clock.now_ms(), 1)[0], self._listener.name)
+            try:
+                with self._pool.use() as connection:
+                    attempt.make(connection, self._sql, batch, self._given, self._settings.sweep)
+            except LOST_RACES as error:
+                races += 1
+                if races > MOST_RACES:
+                    raise server.meaning(error, self.address) from error
+            except psycopg.Error as error:
+                if not attempt.has_happened:
+                    self._find_out(attempt, batch, error, deadline)
+                if attempt.has_happened:
+                    return attempt.answers
+            else:
+                return attempt.answers
+
+    def _find_out(
+        self, attempt: Attempt, batch: Sequence[Op], error: psycopg.Error, deadline: float
+    ) -> None:
+        """After an error: raise it, wait for the server to come back, or learn that the batch was
+        committed after all."""
+        if not _is_lost(error):
+            raise server.meaning(error, self.address) from error
+        self._pool.clear()
+        if attempt.may_have_happened:
+            self._ask(attempt, batch, error, deadline)
+        if not attempt.has_happened:
+            self._wait(deadline, error)
+
+    def _ask(
+        self, attempt: Attempt, batch: Sequence[Op], lost: psycopg.Error, deadline: float
+    ) -> None:
+        """Find out whether a batch whose commit was not answered has happened. Whoever asks leaves
+        the mark itself: a transaction that is still on its way cannot commit any more."""
+        while True:
+            try:
+                with self._pool.use() as connection, connection.transaction():
+                    db = Db(connection, self._sql)
+                    left = max(1, round((deadline - self._clock.monotonic()) * 1000))
+                    db.send("wait_at_most", str(left))
+                    if db.send("mark_unless_marked", attempt.mark).rowcount == 0:
+                        attempt.recover(db, batch)
+                    return
+            except psycopg.Error as error:
+                if not _is_lost(error) or self._clock.monotonic() >= deadline:
+                    raise StoreError(
+                        f"{self.address.shown} was lost in the middle of a commit, and cannot be "
+                        f"asked whether it happened: {error}"
+                    ) from lost
+                self._pool.clear()
+                self._clock.sleep(RETRY_SECONDS)
+
+    def _wait(self, deadline: float, error: psycopg.Error) -> None:
+        if self._clock.monotonic() >= deadline:
+            raise server.meaning(error, self.address) from error
+        self._clock.sleep(RETRY_SECONDS)
+
+    def apply_within(self, connection: Any, batch: Sequence[Op]) -> list[Answer]:
+        self._check_shared(connection)
+        races = 0
+        while True:
+            try:
+                with connection.transaction():
+                    db = Db(connection, self._sql)
+                    answers, tells = run(db, batch, self._given, self._settings.sweep)
+                    if tells:
+                        db.send("notify_within")
+                    return answers
+            except LOST_RACES as error:
+                races += 1
+                if races > MOST_RACES or not isinstance(error, LOST_RACES[0]):
+                    raise server.meaning(error, self.address) from error
+            except psycopg.Error as error:
+                raise server.meaning(error, self.address) from error
+
+    def _check_shared(self, connection: Any) -> None:
+        """The connection must lead to this store, and a transaction must be open, or begin with
+        the first statement."""
+        if not isinstance(connection, psycopg.Connection):
+            raise InvalidInput("connection", "must be a psycopg.Connection to the queue's database")
+        status = connection.info.transaction_status
+        if status == TransactionStatus.INERROR:
+            raise InvalidInput("connection", "has a transaction that failed: roll it back first")
+        if connection.autocommit and status != TransactionStatus.INTRANS:
+            raise InvalidInput(
+                "connection", "has no open transaction: use `with connection.transaction():`"
+            )
+        try:
+            _, store = server.version_of(Db(connection, self._sql))
+        except psycopg.Error as error:
+            raise server.meaning(error, self.address) from error
+        if store != self._store:
+            raise InvalidInput("connection", f"does not lead to {self.address.shown}")
+
+    def read(self, query: Query) -> Found:
+        deadline = self._deadline()
+        while True:
+            try:
+                with self._pool.use() as connection:
+                    return self._read(connection, query)
+            except psycopg.Error as error:
+                if not _is_lost(error):
+                    raise server.meaning(error, self.address) from error
+                self._pool.clear()
+                self._wait(deadline, error)
+
+    def _read(self, connection: Connection, query: Query) -> Found:
+        db = Db(connection, self._sql)
+        with piped(connection):
+            db.send("begin_reading")
+            found = reads.read(db, query, reads.Now(self._given, self._clock.now_ms()))
+            db.send("commit")
+        return found
+
+    def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
+        return self._listener.add(wake)
+
+    def close(self) -> None:
+        self._listener.close()
+        self._pool.close()
+
+
+def _is_lost(error: psycopg.Error) -> bool:
+    """Whether the connection, or the server, is gone: not whether it refused something."""
+    state = error.sqlstate
+    if state is None:
+        return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    return state.startswith(("08", "57P")) or state == "25006"

@@ -1,0 +1,94 @@
+"""Connections that are kept for the next who needs one."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from tenure.engines.postgres.server import Connection
+from tenure.errors import Closed
+
+MOST_KEPT = 8
+
+
+class Pool:
+    """As many connections as are in use at once; few of them are kept."""
+
+    def __init__(self, connect: Callable[[], Connection]) -> None:
+        self._connect = connect
+        self._lock = threading.Lock()
+        self._idle: list[Connection] = []
+        self._closed = False
+        _POOLS.add(self)
+
+    @contextmanager
+    def use(self) -> Iterator[Connection]:
+        """A connection that nobody else has. One that was interrupted is not used again."""
+        connection = self._take()
+        try:
+            yield connection
+        except Exception:
+            self._give_back(connection)
+            raise
+        except BaseException:
+            _close(connection)
+            raise
+        self._give_back(connection)
+
+    def _take(self) -> Connection:
+        with self._lock:
+            if self._closed:
+                raise Closed("this queue handle was closed")
+            if self._idle:
+                return self._idle.pop()
+        return self._connect()
+
+    def _give_back(self, connection: Connection) -> None:
+        """Keep it, if no transaction is open on it, and it is not broken."""
+        clean = connection.pgconn.transaction_status == TransactionStatus.IDLE
+        with self._lock:
+            if clean and not self._closed and len(self._idle) < MOST_KEPT:
+                self._idle.append(connection)
+                return
+        _close(connection)
+
+    def clear(self) -> None:
+        """Close what is kept: the server they lead to is gone."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            _close(connection)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+        self.clear()
+
+    def after_fork(self) -> None:
+        """The connections are the parent's: leave them be, and do not even close them."""
+        self._lock = threading.Lock()
+        _THE_PARENTS.extend(self._idle)
+        self._idle = []
+
+
+def _close(connection: Connection) -> None:
+    with suppress(psycopg.Error):
+        connection.close()
+
+
+_POOLS: weakref.WeakSet[Pool] = weakref.WeakSet()
+_THE_PARENTS: list[Connection] = []
+
+
+def _in_child() -> None:
+    for pool in list(_POOLS):
+        pool.after_fork()
+
+
+os.register_at_fork(after_in_child=_in_child)

@@ -1,0 +1,181 @@
+"""Rows of the tables: what a decision is made on, and what becomes a Job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from tenure.job import FINAL, NULL, Failure, IfParentFails, Job, JobSpec, State
+from tenure.retry import Backoff
+from tenure.states import Change
+
+WAITING, DELAYED, READY, LEASED, DONE, DEAD, CANCELLED = range(7)
+STATES = (
+    State.WAITING,
+    State.PENDING,
+    State.PENDING,
+    State.LEASED,
+    State.DONE,
+    State.DEAD,
+    State.CANCELLED,
+)
+CODES: dict[State, tuple[int, ...]] = {
+    state: tuple(code for code, s in enumerate(STATES) if s is state) for state in State
+}
+
+
+class Options(msgspec.Struct, omit_defaults=True):
+    """What few jobs have, in one column."""
+
+    after: tuple[str, ...] = ()
+    if_parent_fails: IfParentFails = "wait"
+    timeout_ms: int | None = None
+    backoff: Backoff | None = None
+
+
+_NO_OPTIONS = Options()
+_decode_options = msgspec.json.Decoder(Options).decode
+_decode_failures = msgspec.json.Decoder(tuple[Failure, ...]).decode
+
+
+def options_of(spec: JobSpec) -> str | None:
+    """The options column of a new job."""
+    if not (spec.after or spec.timeout_ms or spec.backoff) and spec.if_parent_fails == "wait":
+        return None
+    options = Options(spec.after, spec.if_parent_fails, spec.timeout_ms, spec.backoff)
+    return msgspec.json.encode(options).decode()
+
+
+def errors_text(errors: tuple[Failure, ...]) -> str | None:
+    """The errors column."""
+    return msgspec.json.encode(errors).decode() if errors else None
+
+
+class Row(msgspec.Struct, gc=False):
+    """A job as far as a decision needs it (states.Facts), in the order of `load`."""
+
+    seq: int
+    id: str
+    lane: int
+    code: int
+    priority: int
+    attempts: int
+    max_attempts: int
+    run_at: int
+    expires_at: int | None
+    worker: str
+    token: int
+    unique_key: str | None
+    options_text: str | None
+    errors_text: str | None
+    queue: int
+    queue_name: str
+    tenant: int
+    is_parent: bool
+    waits_for: list[int]
+    gone: bool = False
+
+    @property
+    def state(self) -> State:
+        return STATES[self.code]
+
+    @property
+    def options(self) -> Options:
+        return _decode_options(self.options_text) if self.options_text else _NO_OPTIONS
+
+    @property
+    def backoff(self) -> Backoff | None:
+        return self.options.backoff
+
+    @property
+    def if_parent_fails(self) -> IfParentFails:
+        return self.options.if_parent_fails
+
+    @property
+    def errors(self) -> tuple[Failure, ...]:
+        return _decode_failures(self.errors_text) if self.errors_text else ()
+
+
+def code_of(change: Change, now: int) -> int:
+    """The state code that a change leads to."""
+    if change.state is State.PENDING:
+        return READY if change.run_at <= now else DELAYED
+    return CODES[change.state][0]
+
+
+def leased_job(row: tuple[Any, ...], queue: str, tenant: str, group: str) -> Job:
+    """The Job of a row that was leased just now."""
+    (
+        _seq, id, priority, run_at, created_at, attempts, max_attempts, kind, started_at, at,
+        token, worker, expires_at, unique_key, options_text, errors, payload,
+    ) = row  # fmt: skip
+    options = _decode_options(options_text) if options_text else _NO_OPTIONS
+    return Job(
+        id,
+        queue,
+        State.LEASED,
+        msgspec.Raw(payload),
+        priority,
+        run_at,
+        created_at,
+        started_at,
+        attempts,
+        max_attempts,
+        tenant,
+        group,
+        kind,
+        started_at,
+        at,
+        token,
+        worker,
+        None,
+        expires_at,
+        unique_key,
+        options.timeout_ms,
+        options.backoff,
+        options.after,
+        options.if_parent_fails,
+        errors=_decode_failures(errors) if errors else (),
+    )
+
+
+def job_of(row: tuple[Any, ...]) -> Job:
+    """The Job of a row that is read."""
+    (
+        _seq, id, queue, code, payload, priority, run_at, created_at, updated_at, attempts,
+        max_attempts, tenant, group, kind, started_at, at, token, worker, expires_at, unique_key,
+        options_text, progress, note, result, errors,
+    ) = row  # fmt: skip
+    state = STATES[code]
+    options = _decode_options(options_text) if options_text else _NO_OPTIONS
+    return Job(
+        id,
+        queue,
+        state,
+        msgspec.Raw(payload),
+        priority,
+        run_at,
+        created_at,
+        updated_at,
+        attempts,
+        max_attempts,
+        tenant,
+        group,
+        kind,
+        started_at,
+        at if code == LEASED else None,
+        token,
+        worker,
+        at if state in FINAL else None,
+        expires_at,
+        unique_key,
+        options.timeout_ms,
+        options.backoff,
+        options.after,
+        options.if_parent_fails,
+        progress,
+        note,
+        NULL if result is None else msgspec.Raw(result),
+        _decode_failures(errors) if errors else (),
+    )

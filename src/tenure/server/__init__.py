@@ -1,0 +1,1 @@
+"""The service: the queue over HTTP, for other languages and other machines."""

@@ -1,0 +1,92 @@
+"""The application: the table of all routes, over one queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from importlib.metadata import version
+from typing import Any
+
+import msgspec
+
+from tenure.errors import Forbidden, InvalidInput, TenureError
+from tenure.metrics import Metrics
+from tenure.queue import Queue
+from tenure.server import events, native
+from tenure.server.auth import Scope, Tokens
+from tenure.server.dialects import NAMES, d1, evekill, firecrawl, queuey
+from tenure.server.openapi import openapi
+from tenure.server.pages import docs_page
+from tenure.server.route import Call, Reply, Route, encode
+from tenure.server.service import Service
+
+DIALECTS: dict[str, Callable[[], list[Route]]] = dict(
+    zip(NAMES, (firecrawl.routes, d1.routes, queuey.routes, evekill.routes), strict=True)
+)
+
+
+class Health(msgspec.Struct):
+    status: str
+
+
+async def healthz(call: Call) -> Health:
+    """Whether the process lives."""
+    return Health("ok")
+
+
+async def readyz(call: Call) -> Reply:
+    """Whether the store answers."""
+    try:
+        await call.service.queue.astats()
+    except TenureError as error:
+        return Reply(encode(Health(f"the store is away: {error.message}")), 503)
+    return Reply(encode(Health("ok")))
+
+
+async def metrics(call: Call) -> Reply:
+    """What happens here, as Prometheus reads it."""
+    if call.token.queues is not None or call.token.tenants is not None:
+        raise Forbidden("the figures are of all queues and tenants, and this token is not")
+    figures: Metrics = call.service.metrics
+    text = figures.text(await call.service.queue.astats())
+    return Reply(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+async def document(call: Call) -> Any:
+    """This description."""
+    return openapi(call.service.table.routes, version("tenure"))
+
+
+async def docs(call: Call) -> Reply:
+    """This description, for people."""
+    return docs_page(openapi(call.service.table.routes, version("tenure")))
+
+
+COMMON = [
+    Route("GET", "/healthz", healthz, scope=None, answer=Health, tag="health"),
+    Route("GET", "/readyz", readyz, scope=None, answer=Health, tag="health"),
+    Route("GET", "/metrics", metrics, scope=Scope.READ, answer=str, media_type="text/plain",
+          tag="health"),
+    Route("GET", "/openapi.json", document, scope=None, answer=dict[str, Any], tag="health"),
+    Route("GET", "/docs", docs, scope=None, answer=str, media_type="text/html", tag="health"),
+]  # fmt: skip
+
+
+def routes_of(dialects: Iterable[str]) -> list[Route]:
+    """The table of routes, with those of the dialects that are wanted."""
+    routes = [*COMMON, *native.ROUTES, *events.ROUTES]
+    for name in dialects:
+        if name not in DIALECTS:
+            raise InvalidInput("dialects", f"{name!r} is not one of {', '.join(DIALECTS)}")
+        routes += DIALECTS[name]()
+    return routes
+
+
+def make_app(
+    queue: Queue,
+    *,
+    tokens: Tokens | None = None,
+    dialects: Iterable[str] = (),
+    metrics: Metrics | None = None,
+) -> Service:
+    """The ASGI application. metrics: what the queue was opened with, if it is measured."""
+    return Service(queue, routes_of(dialects), tokens or Tokens(), metrics or Metrics())

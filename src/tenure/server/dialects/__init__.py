@@ -1,0 +1,3 @@
+"""Dialects: the wires of other queues, each a thin translation to operations."""
+
+NAMES = ("firecrawl", "d1", "queuey", "evekill")

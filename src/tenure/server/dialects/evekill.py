@@ -1,0 +1,127 @@
+"""The wire of EVE Kill's SQLite queue: what its operators look at, over all queues.
+
+Dispatching and working is done in the process there; here that is the Python API.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Raw
+
+from tenure import ops
+from tenure.errors import Conflict
+from tenure.job import MAX_NAME, Job, State
+from tenure.server.auth import Scope
+from tenure.server.dialects.errors import ErrorText, as_text
+from tenure.server.route import Call, Route
+
+
+class FailedQuery(msgspec.Struct):
+    limit: Annotated[int, Meta(ge=1, le=1_000)] = 50
+
+
+class Retry(msgspec.Struct, rename="camel"):
+    job_id: Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
+
+
+class StateCounts(msgspec.Struct):
+    pending: int
+    processing: int
+    completed: int
+    failed: int
+
+
+class AllCounts(msgspec.Struct):
+    overall: StateCounts
+    queues: dict[str, StateCounts]
+
+
+class FailedJob(msgspec.Struct, rename="camel"):
+    """A row of the table of jobs, its times as ISO 8601."""
+
+    id: str
+    queue: str
+    type: str
+    payload: Raw
+    status: Literal["failed"]
+    available_at: str
+    reserved_at: str | None
+    processed_at: str | None
+    created_at: str
+    attempts: int
+    max_attempts: int
+    error: str | None
+    priority: int
+
+
+class FailedJobs(msgspec.Struct):
+    jobs: list[FailedJob]
+
+
+class Retrying(msgspec.Struct):
+    status: Literal["retrying"] = "retrying"
+
+
+async def stats(call: Call) -> AllCounts:
+    """How many jobs are in each status, overall and by queue."""
+    found = await call.queue.astats()
+    return AllCounts(_counts(found), {name: _counts(one) for name, one in found.queues.items()})
+
+
+async def failed(call: Call, query: FailedQuery) -> FailedJobs:
+    """The jobs that failed, the last first."""
+    page = await call.queue.ajobs(state=State.DEAD, limit=query.limit)
+    return FailedJobs([_row(job) for job in page.jobs])
+
+
+async def retry(call: Call, body: Retry) -> Retrying:
+    """Run a failed job again, from attempt 0."""
+    if not await call.queue.areplay(body.job_id):
+        raise Conflict(f"the job {body.job_id!r} has not failed")
+    return Retrying()
+
+
+def _counts(counts: ops.Counts) -> StateCounts:
+    pending = counts.waiting + counts.pending
+    return StateCounts(pending, counts.leased, counts.done, counts.dead)
+
+
+def _row(job: Job) -> FailedJob:
+    return FailedJob(
+        id=job.id,
+        queue=job.queue,
+        type=job.kind,
+        payload=job.raw_payload,
+        status="failed",
+        available_at=_iso(job.run_at),
+        reserved_at=None if job.started_at is None else _iso(job.started_at),
+        processed_at=None if job.finished_at is None else _iso(job.finished_at),
+        created_at=_iso(job.created_at),
+        attempts=job.attempts,
+        max_attempts=job.max_attempts,
+        error=job.error,
+        priority=job.priority,
+    )
+
+
+def _iso(ms: int) -> str:
+    """A time as JavaScript writes it."""
+    text = datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
+    return text.replace("+00:00", "Z")
+
+
+def routes() -> list[Route]:
+    """The calls of the operators' pages."""
+
+    def route(*args: Any, **kwargs: Any) -> Route:
+        return Route(*args, **kwargs, tag="evekill", show_error=as_text, problem=ErrorText)
+
+    return [
+        route("GET", "/api/queue/stats", stats, scope=Scope.READ, answer=AllCounts),
+        route("GET", "/api/queue/failed", failed, scope=Scope.READ, query=FailedQuery,
+              answer=FailedJobs),
+        route("POST", "/api/queue/retry", retry, scope=Scope.ADMIN, body=Retry, answer=Retrying),
+    ]  # fmt: skip

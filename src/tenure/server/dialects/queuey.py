@@ -1,0 +1,203 @@
+"""The wire of queuey-queue, the job queue of the Serval mesh.
+
+A runner's claim is a lease of ABANDONED_AGE, and a tickle extends it. Runners name jobs by their
+ids alone, so the token of the claim is read first.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from tenure import ops
+from tenure.errors import InvalidInput, JobNotFound, LeaseLost
+from tenure.job import MAX_NAME, Job, NewJob, State, encode_json
+from tenure.ops import Op
+from tenure.queue import Queue
+from tenure.server.auth import Scope
+from tenure.server.dialects.errors import ErrorText, as_text
+from tenure.server.dialects.reach import enqueue, job_of, reach
+from tenure.server.route import Call, Reply, Route
+
+QUEUE = "queuey"
+ABANDONED_AGE = 300  # seconds
+MAX_ATTEMPTS = 3
+ROUNDS = 10  # of upkeep, until an abandoned job is found
+
+Address = Annotated[str, Meta(min_length=1, max_length=4_096)]
+Status = Literal["pending", "active", "completed", "failed"]
+STATUS: dict[State, Status] = {
+    State.WAITING: "pending",
+    State.PENDING: "pending",
+    State.LEASED: "active",
+    State.DONE: "completed",
+    State.DEAD: "failed",
+    State.CANCELLED: "failed",
+}
+FAILED_BY_RUNNER = "queuey.failed"  # the type of the failure; where its output is, is kept with it
+
+
+class CreateJob(msgspec.Struct):
+    binary_addr: Address
+    input_addr: Address | None = None
+
+
+class ClaimJob(msgspec.Struct):
+    runner_id: Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
+
+
+class CompleteJob(msgspec.Struct):
+    status: Literal["completed", "failed", "Completed", "Failed"]
+    output_addr: Address | None = None
+
+
+class MeshJob(msgspec.Struct):
+    """Times are milliseconds since 1970."""
+
+    job_id: str
+    binary_addr: str
+    input_addr: str | None
+    output_addr: str | None
+    created_at: int
+    updated_at: int
+    completed_at: int | None
+    status: Status
+    run_attempts: int
+    runner_id: str | None
+
+
+class Nothing(msgspec.Struct):
+    """{}"""
+
+
+class Queuey:
+    """The calls, over one queue."""
+
+    def __init__(self, queue: str) -> None:
+        self.queue = queue
+
+    async def ping(self, call: Call) -> Reply:
+        """Whether the process lives."""
+        return Reply(b"pong", media_type="text/plain; charset=utf-8")
+
+    async def create(self, call: Call, body: CreateJob) -> MeshJob:
+        """Add a job."""
+        new = NewJob(
+            queue=self.queue,
+            payload={"binary_addr": body.binary_addr, "input_addr": body.input_addr},
+            max_attempts=MAX_ATTEMPTS,
+        )
+        return _shown(await enqueue(call, reach(call, self.queue), new))
+
+    async def claim(self, call: Call, body: ClaimJob) -> MeshJob | Reply:
+        """Take the oldest pending job; 204 if there is none."""
+        queue = reach(call, self.queue)
+        jobs = await queue.aclaim(self.queue, lease=ABANDONED_AGE, worker=body.runner_id)
+        return _shown(jobs[0]) if jobs else Reply(b"", 204)
+
+    async def get(self, call: Call) -> MeshJob:
+        """One job."""
+        return _shown(await self._job(call, reach(call, self.queue)))
+
+    async def tickle(self, call: Call) -> Nothing:
+        """The runner is still at it."""
+        queue = reach(call, self.queue)
+        job = await self._active(call, queue)
+        return await _done(queue, ops.Extend(job.id, job.token, ABANDONED_AGE * 1000))
+
+    async def complete(self, call: Call, body: CompleteJob) -> Nothing:
+        """The runner is through with a job, well or not."""
+        queue = reach(call, self.queue)
+        job = await self._active(call, queue)
+        if body.status.lower() == "completed":
+            result = {"output_addr": body.output_addr}
+            raw = encode_json("output_addr", result, queue.settings.payload_limit)
+            return await _done(queue, ops.Ack(job.id, job.token, raw))
+        output = body.output_addr or ""
+        failed = ops.Fail(
+            job.id, job.token, "its runner said so", FAILED_BY_RUNNER, output, fatal=True
+        )
+        return await _done(queue, failed)
+
+    async def _active(self, call: Call, queue: Queue) -> Job:
+        job = await self._job(call, queue)
+        if job.state is not State.LEASED:
+            raise _not_active(job.id)
+        return job
+
+    async def _job(self, call: Call, queue: Queue) -> Job:
+        """The job of the path, given back already if it was abandoned."""
+        id = call.params["id"]
+        left = ROUNDS
+        while True:
+            job = await job_of(queue, self.queue, id)
+            if job is None:
+                raise JobNotFound(id)
+            if not left or job.lease_until is None or job.lease_until > queue.clock.now_ms():
+                return job
+            # It is the store's to say what becomes of it, whoever asked.
+            await call.service.queue.amaintain()
+            left -= 1
+
+
+async def _done(queue: Queue, op: Op) -> Nothing:
+    (answer,) = await queue.ado([op])
+    if isinstance(answer, LeaseLost):
+        raise _not_active(answer.job_id)
+    if isinstance(answer, Exception):
+        raise answer
+    return Nothing()
+
+
+def _not_active(id: str) -> InvalidInput:
+    return InvalidInput("job_id", f"the job {id!r} is not active")
+
+
+def _shown(job: Job) -> MeshJob:
+    given = _strings(job.payload)
+    return MeshJob(
+        job_id=job.id,
+        binary_addr=given.get("binary_addr", ""),
+        input_addr=given.get("input_addr"),
+        output_addr=_output(job),
+        created_at=job.created_at,
+        updated_at=job.updated_at,
+        completed_at=job.finished_at,
+        status=STATUS[job.state],
+        run_attempts=job.attempts,
+        runner_id=job.worker or None,
+    )
+
+
+def _output(job: Job) -> str | None:
+    if job.state is State.DEAD and job.errors and job.errors[-1].type == FAILED_BY_RUNNER:
+        return job.errors[-1].traceback or None
+    return _strings(job.result).get("output_addr")
+
+
+def _strings(value: Any) -> dict[str, str]:
+    """Those fields of a JSON value that are texts; a job may have come by other means."""
+    fields = value if isinstance(value, dict) else {}
+    return {name: text for name, text in fields.items() if isinstance(text, str)}
+
+
+def routes(queue: str = QUEUE) -> list[Route]:
+    """The calls of the mesh; its jobs are in a queue of their own."""
+    calls = Queuey(queue)
+    p, w, r = Scope.PRODUCE, Scope.WORK, Scope.READ
+
+    def route(*args: Any, **kwargs: Any) -> Route:
+        return Route(*args, **kwargs, tag="queuey", show_error=as_text, problem=ErrorText)
+
+    return [
+        route("GET", "/ping", calls.ping, scope=None, answer=str, media_type="text/plain"),
+        route("POST", "/jobs/create", calls.create, scope=p, body=CreateJob, answer=MeshJob),
+        route("POST", "/jobs/claim", calls.claim, scope=w, body=ClaimJob, answer=MeshJob,
+              other_statuses=(204,)),
+        route("GET", "/jobs/{id}", calls.get, scope=r, answer=MeshJob),
+        route("POST", "/jobs/{id}/tickle", calls.tickle, scope=w, answer=Nothing),
+        route("POST", "/jobs/{id}/complete", calls.complete, scope=w, body=CompleteJob,
+              answer=Nothing),
+    ]  # fmt: skip

@@ -1,0 +1,85 @@
+"""How far a call of a dialect reaches.
+
+The route says which scope a call needs. The steps that it is made of may need others (to finish a
+job by its id alone, its token is read first), so they are done with every scope, but within the
+queues and tenants that the caller's token is bound to: what is outside does not exist.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec.structs import replace
+
+from tenure import ops
+from tenure.errors import Forbidden, QueueNotFound, TenureError
+from tenure.job import Job, NewJob, check_name
+from tenure.queue import Queue
+from tenure.server.auth import Scope
+from tenure.server.guard import Guarded
+from tenure.server.route import Call
+
+
+def reach(call: Call, queue: str) -> Queue:
+    """The queue within the bounds of the call's token; raises Forbidden if it is not for it."""
+    token = call.token
+    if token.queues is not None and queue not in token.queues:
+        raise Forbidden(f"this token is not for the queue {queue!r}")
+    if token.allows(Scope.ADMIN):
+        return call.queue
+    return Guarded(call.service.queue, replace(token, scopes=(Scope.ADMIN,)))
+
+
+def must_be_for(call: Call, tenant: str) -> None:
+    """Refuse a call about a tenant that is not the token's."""
+    if call.token.tenants is not None and tenant not in call.token.tenants:
+        raise Forbidden(f"this token is not for {tenant!r}")
+
+
+def must_be_for_all(call: Call) -> None:
+    """Refuse a call that says nothing of a tenant to a token that is bound to some."""
+    if call.token.tenants is not None:
+        raise Forbidden("this call is for tokens that are not bound to tenants")
+
+
+async def listed(queue: Queue, query: ops.Query) -> list[Any]:
+    """What a query lists; nothing, of a queue that nobody has used yet."""
+    found = await queue.ado(query)
+    if isinstance(found, QueueNotFound):
+        return []
+    if isinstance(found, TenureError):
+        raise found
+    return list(found)
+
+
+async def job_of(queue: Queue, name: str, id: str) -> Job | None:
+    """A job of the dialect's queue, with the token that it is leased under now: what is done with
+    it fails if another got it in between."""
+    found = await queue.ado(ops.GetJob(check_name("id", id)))
+    return found if isinstance(found, Job) and found.queue == name else None
+
+
+async def enqueue(call: Call, queue: Queue, new: NewJob) -> Job:
+    """Enqueue a job whose id is made up. A client that sends the header Idempotency-Key can send
+    its request again and is answered with the same job."""
+    key = call.headers.get("idempotency-key")
+    if key is None:
+        return await queue.aenqueue(**as_options(new))
+    said = (call.token.hash, check_name("Idempotency-Key", key), repr(new))
+    (spec,) = queue.prepare([new])
+    (once,) = await queue.ado([ops.Once(digest(said), (ops.Enqueue((spec,)),))])
+    answer = once if isinstance(once, TenureError) else once.answers[0]
+    if isinstance(answer, TenureError):
+        raise answer
+    found: Job = await queue.aget(answer.ids[0])
+    return found
+
+
+def as_options(new: NewJob) -> dict[str, Any]:
+    return {name: getattr(new, name) for name in new.__struct_fields__}
+
+
+def digest(parts: Iterable[str]) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()

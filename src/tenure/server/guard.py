@@ -1,0 +1,347 @@
+"""A queue as one token sees it.
+
+Every call becomes operations and queries, so this is the one place that decides what a token may
+do: it needs a scope for the kind of operation, and where it is bound to queues or tenants, the jobs
+of others do not exist for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from tenure import ops
+from tenure.errors import (
+    DependencyNotFound,
+    Duplicate,
+    Forbidden,
+    JobNotFound,
+    NotFound,
+    QueueNotFound,
+    ScheduleNotFound,
+    TenureError,
+)
+from tenure.job import Job, JobSpec
+from tenure.ops import Filter, Op, Query
+from tenure.queue import Queue
+from tenure.server.auth import Scope, Token
+from tenure.steps import Wanted, Within
+
+NEEDS: dict[type[Op] | type[Query], Scope] = {
+    ops.Enqueue: Scope.PRODUCE,
+    ops.Cancel: Scope.PRODUCE,
+    ops.Claim: Scope.WORK,
+    ops.Ack: Scope.WORK,
+    ops.Fail: Scope.WORK,
+    ops.Extend: Scope.WORK,
+    ops.Release: Scope.WORK,
+    ops.Progress: Scope.WORK,
+    ops.TakeSlot: Scope.WORK,
+    ops.DropSlot: Scope.WORK,
+    ops.NextDue: Scope.WORK,
+    ops.Replay: Scope.ADMIN,
+    ops.Delete: Scope.ADMIN,
+    ops.SetLimit: Scope.ADMIN,
+    ops.ClearLimit: Scope.ADMIN,
+    ops.Pause: Scope.ADMIN,
+    ops.Resume: Scope.ADMIN,
+    ops.PutSchedule: Scope.ADMIN,
+    ops.DropSchedule: Scope.ADMIN,
+    ops.Fire: Scope.ADMIN,
+    ops.Maintain: Scope.ADMIN,
+    ops.Reconcile: Scope.ADMIN,
+    ops.ReconcileSlots: Scope.ADMIN,
+    ops.GetJob: Scope.READ,
+    ops.ListJobs: Scope.READ,
+    ops.FindIds: Scope.READ,
+    ops.GetStats: Scope.READ,
+    ops.ListTenants: Scope.READ,
+    ops.ListGroups: Scope.READ,
+    ops.ListLimits: Scope.READ,
+    ops.ListSlots: Scope.READ,
+    ops.ListSchedules: Scope.READ,
+}
+
+NOTHING = ops.Release("", 0)  # no job has this id
+
+
+class Guarded(Queue):
+    """The calls of a Queue, within what a token may do."""
+
+    def __init__(self, inner: Queue, token: Token) -> None:
+        self.settings, self.clock, self.changes = inner.settings, inner.clock, inner.changes
+        self._inner = inner
+        self.token = token
+        self._free = token.queues is None and token.tenants is None
+
+    def do(self, wanted: Wanted) -> Any:
+        raise Forbidden("a request does not wait in a thread")
+
+    async def ado(self, wanted: Wanted) -> Any:
+        if isinstance(wanted, Within):
+            raise Forbidden("a request has no connection to share")
+        if isinstance(wanted, Query):
+            return await self._read(wanted)
+        for op in wanted:
+            self.must(op)
+        if self._free:
+            return await self._inner.ado(wanted)
+        return await self._apply(wanted)
+
+    def must(self, op: Op | Query) -> None:
+        """Have the scope that an operation needs; raises Forbidden."""
+        if isinstance(op, ops.Once):
+            for one in op.ops:
+                self.must(one)
+            return
+        needed = [NEEDS[type(op)]]
+        if isinstance(op, ops.Ack) and op.then:
+            needed.append(Scope.PRODUCE)
+        for scope in needed:
+            if not self.token.allows(scope):
+                raise Forbidden(
+                    f"{type(op).__name__} needs the scope {scope!r}, which this token has not"
+                )
+
+    # What is ours -------------------------------------------------------------------------------
+
+    def _has(self, queue: str, tenant: str) -> bool:
+        return self._has_queue(queue) and self._has_tenant(tenant)
+
+    def _has_queue(self, queue: str) -> bool:
+        return self.token.queues is None or queue in self.token.queues
+
+    def _has_tenant(self, tenant: str | None) -> bool:
+        return self.token.tenants is None or tenant in self.token.tenants
+
+    def _must_have(self, queue: str, tenant: str | None) -> None:
+        if not self._has_queue(queue):
+            raise Forbidden(f"this token is not for the queue {queue!r}")
+        if not self._has_tenant(tenant):
+            whom = "all tenants" if tenant in (None, "*") else f"the tenant {tenant!r}"
+            raise Forbidden(f"this token is not for {whom}")
+
+    async def _of_others(self, ids: Iterable[str]) -> set[str]:
+        """Those of the jobs that are there, but do not exist for us."""
+        found: set[str] = set()
+        for id in dict.fromkeys(ids):
+            job = await self._inner.ado(ops.GetJob(id))
+            if isinstance(job, Job) and not self._has(job.queue, job.tenant):
+                found.add(id)
+        return found
+
+    def _one_tenant(self, tenant: str | None) -> str | None:
+        """The tenant that is meant: a token of one need not say so."""
+        if self.token.tenants is None:
+            return tenant
+        if tenant is None and len(self.token.tenants) == 1:
+            return self.token.tenants[0]
+        if tenant not in self.token.tenants:
+            raise Forbidden(f"say for which tenant: {', '.join(map(repr, self.token.tenants))}")
+        return tenant
+
+    # Operations ---------------------------------------------------------------------------------
+
+    async def _apply(self, batch: Sequence[Op]) -> list[Any]:
+        """Each operation is asked for by itself if it is ours, and refused if it is not. One that
+        is refused is replaced by one that does nothing: operations that are sent again under their
+        key find as many answers as they had."""
+        plain = [ops_of(op) for op in batch]
+        allowed = [[await self._narrowed(one) for one in some] for some in plain]
+        wanted: list[Op] = []
+        for op, narrowed in zip(batch, allowed, strict=True):
+            sent: Any = tuple(one if isinstance(one, Op) else NOTHING for one in narrowed)
+            wanted.append(ops.Once(op.key, sent) if isinstance(op, ops.Once) else sent[0])
+        told: list[Any] = []
+        answers = await self._inner.ado(wanted)
+        for op, some, narrowed, answer in zip(batch, plain, allowed, answers, strict=True):
+            if isinstance(answer, ops.Answers):
+                each = zip(some, narrowed, answer.answers, strict=True)
+                told.append(ops.Answers([_told(*one) for one in each]))
+            else:
+                told.append(answer if isinstance(op, ops.Once) else _told(op, narrowed[0], answer))
+        return told
+
+    async def _narrowed(self, op: Op) -> Op | TenureError:
+        """The operation as far as it is ours, or the error that it meets."""
+        match op:
+            case ops.Enqueue():
+                return await self._specs(op.jobs) or await self._taken(op) or op
+            case ops.Claim():
+                for queue in op.queues:
+                    self._must_have(queue, self._one_tenant(op.tenant))
+                return replace(op, tenant=self._one_tenant(op.tenant))
+            case ops.Ack() | ops.Fail() | ops.Extend() | ops.Release() | ops.Progress():
+                # What it is to enqueue comes first: that must not tell whether the job is there.
+                refused = await self._specs(op.then) if isinstance(op, ops.Ack) else None
+                if await self._of_others([op.id]):
+                    return JobNotFound(op.id)
+                return refused or op
+            case ops.Cancel() | ops.Replay() | ops.Delete():
+                others = await self._of_others(op.ids)
+                return replace(op, ids=tuple(id for id in op.ids if id not in others))
+            case ops.SetLimit() | ops.ClearLimit() | ops.Pause() | ops.Resume() | ops.Reconcile():
+                self._must_have(op.queue, op.tenant)
+                return op
+            case ops.PutSchedule():
+                return await self._specs([op.schedule.job]) or await self._free_name(op)
+            case ops.DropSchedule() | ops.Fire():
+                refused = await self._specs(op.jobs) if isinstance(op, ops.Fire) else None
+                if op.name in await self._schedules_of_others():
+                    return ScheduleNotFound(op.name)
+                return refused or op
+            case ops.TakeSlot() | ops.DropSlot() | ops.ReconcileSlots():
+                self._must_have_slot(op.scope, op.key)
+                return op
+        raise Forbidden(
+            f"{type(op).__name__} is for tokens that are not bound to tenants or queues"
+        )
+
+    async def _specs(self, specs: Sequence[JobSpec]) -> TenureError | None:
+        """Jobs that are to be enqueued: ours, and waiting only for ours."""
+        for spec in specs:
+            self._must_have(spec.queue, spec.tenant)
+        parents = [parent for spec in specs for parent in spec.after]
+        own = {spec.id for spec in specs}
+        hidden = await self._of_others(set(parents) - own)
+        return DependencyNotFound(min(hidden)) if hidden else None
+
+    async def _taken(self, op: ops.Enqueue) -> TenureError | None:
+        """An id that another's job has is not ours to skip: we would be told that the job is
+        there."""
+        if op.if_exists == "skip":
+            named = [spec.id for spec in op.jobs if not spec.made_up_id]
+            for id in await self._of_others(named):
+                return Duplicate("id", id, id)
+        return None
+
+    async def _free_name(self, op: ops.PutSchedule) -> Op:
+        if op.schedule.name in await self._schedules_of_others():
+            raise Forbidden(f"another has a schedule named {op.schedule.name!r}")
+        return op
+
+    async def _schedules_of_ours(self) -> list[ops.Schedule]:
+        found: list[ops.Schedule] = await self._inner.ado(ops.ListSchedules())
+        return [one for one in found if self._has(one.job.queue, one.job.tenant)]
+
+    async def _schedules_of_others(self) -> set[str]:
+        ours = {one.name for one in await self._schedules_of_ours()}
+        return {one.name for one in await self._inner.ado(ops.ListSchedules())} - ours
+
+    def _must_have_slot(self, scope: str, key: str) -> None:
+        """Slots are of nobody: the scope stands for a queue (or, as `queue/...`, for something
+        of it) and the key for a tenant, where a token is bound to some."""
+        if self.token.tenants is not None and key not in self.token.tenants:
+            raise Forbidden("this token can only use slots whose key is one of its tenants")
+        if not self._has_queue(scope) and not self._has_queue(scope.partition("/")[0]):
+            raise Forbidden("this token can only use slots whose scope is one of its queues")
+
+    # Queries ------------------------------------------------------------------------------------
+
+    async def _read(self, query: Query) -> Any:
+        self.must(query)
+        if self._free:
+            return await self._inner.ado(query)
+        match query:
+            case ops.GetJob():
+                job = await self._inner.ado(query)
+                if isinstance(job, Job) and not self._has(job.queue, job.tenant):
+                    return JobNotFound(query.id)
+                return job
+            case ops.ListJobs() | ops.FindIds():
+                narrowed = self._filter(query.filter)
+                if isinstance(narrowed, NotFound):
+                    return narrowed
+                return await self._inner.ado(replace(query, filter=narrowed))
+            case ops.NextDue():
+                for queue in query.queues:
+                    self._must_have(queue, self.token.tenants[0] if self.token.tenants else None)
+                if self.token.tenants is not None:
+                    return ops.Due(None)  # whose job it would be is not known
+                return await self._inner.ado(query)
+            case ops.GetStats():
+                return await self._stats_of_ours(query)
+            case ops.ListTenants():
+                return await self._tenants_of_ours(query)
+            case ops.ListGroups():
+                if not self._has(query.queue, query.tenant):
+                    return QueueNotFound(query.queue)
+                return await self._inner.ado(query)
+            case ops.ListLimits():
+                found = await self._inner.ado(query)
+                return [one for one in found if self._has(one.queue, one.tenant or "")]
+            case ops.ListSlots():
+                self._must_have_slot(query.scope, query.key)
+                return await self._inner.ado(query)
+            case ops.ListSchedules():
+                return await self._schedules_of_ours()
+        raise Forbidden(f"{type(query).__name__} is not for this token")
+
+    def _filter(self, where: Filter) -> Filter | NotFound:
+        tenant = self._one_tenant(where.tenant)
+        queue = where.queue
+        if self.token.queues is not None:
+            if queue is None and len(self.token.queues) == 1:
+                queue = self.token.queues[0]
+            if queue is None:
+                raise Forbidden(f"say of which queue: {', '.join(map(repr, self.token.queues))}")
+            if queue not in self.token.queues:
+                return QueueNotFound(queue)
+        return replace(where, tenant=tenant, queue=queue)
+
+    async def _stats_of_ours(self, query: ops.GetStats) -> Any:
+        found = await self._inner.ado(query)
+        if isinstance(found, TenureError):
+            return found
+        ours = [one for one in found if self._has_queue(one.queue)]
+        if query.queue is not None and not ours:
+            return QueueNotFound(query.queue)
+        if self.token.tenants is None:
+            return ours
+        counted = [await self._counted(one) for one in ours]
+        # A queue in which we have nothing is known to us only if we were told its name.
+        known = self.token.queues is not None
+        shown = [one for one in counted if known or any(ops.as_counts(one).values())]
+        return shown if shown or query.queue is None else QueueNotFound(query.queue)
+
+    async def _counted(self, queue: ops.QueueStats) -> ops.QueueStats:
+        """The counts of a queue, as far as they are of our tenants."""
+        counts = ops.Counts()
+        for one in await self._tenants_of_ours(ops.ListTenants(queue.queue, 1_000_000)):
+            counts = ops.add(counts, one)
+        return ops.QueueStats(queue=queue.queue, paused=queue.paused, **ops.as_counts(counts))
+
+    async def _tenants_of_ours(self, query: ops.ListTenants) -> Any:
+        if not self._has_queue(query.queue):
+            return QueueNotFound(query.queue)
+        if self.token.tenants is None:
+            return await self._inner.ado(query)
+        found: list[ops.TenantStats] = []
+        for tenant in sorted(self.token.tenants):
+            wanted = query.tenant in (None, tenant)
+            if wanted and (query.after is None or tenant > query.after):
+                some = await self._inner.ado(replace(query, tenant=tenant, limit=1))
+                if isinstance(some, TenureError):
+                    return some
+                found += some
+        return found[: query.limit]
+
+
+def ops_of(op: Op) -> Sequence[Op]:
+    """The operations that are asked for."""
+    return op.ops if isinstance(op, ops.Once) else [op]
+
+
+def _told(op: Op, narrowed: Op | TenureError, answer: Any) -> Any:
+    """The answer to an operation that was narrowed: what was left out does not exist for us."""
+    if isinstance(narrowed, TenureError):
+        return narrowed
+    changed = isinstance(answer, ops.Changed)
+    if changed and isinstance(narrowed, ops.Cancel | ops.Replay | ops.Delete):
+        assert isinstance(op, type(narrowed))
+        there = set(narrowed.ids) - set(answer.missing)
+        missing = tuple(id for id in dict.fromkeys(op.ids) if id not in there)
+        return replace(answer, missing=missing)
+    return answer

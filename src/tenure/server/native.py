@@ -1,0 +1,646 @@
+"""The native API: /v1, for people and for other languages."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Raw
+
+from tenure import ops, wire
+from tenure.arguments import clean
+from tenure.errors import ScheduleNotFound, TenureError
+from tenure.job import (
+    MAX_CLAIM,
+    MAX_FAILURE_TEXT,
+    MAX_NAME,
+    NULL,
+    IfParentFails,
+    Job,
+    Lease,
+    NewJob,
+    State,
+    encode_json,
+    null,
+)
+from tenure.ops import (
+    GroupStats,
+    Limit,
+    Maintained,
+    Page,
+    QueueStats,
+    Schedule,
+    Slot,
+    Slots,
+    Stats,
+    TenantStats,
+)
+from tenure.retry import Backoff
+from tenure.server.auth import Scope, hash_of
+from tenure.server.route import ANY, Call, Reply, Route, encode
+from tenure.server.sane import sane, sane_query
+from tenure.server.waiting import claim_or_wait, wait_for_end
+
+Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
+Label = Annotated[str, Meta(max_length=MAX_NAME)]
+Seconds = Annotated[float, Meta(ge=0, le=100 * 366 * 86_400)]
+Percent = Annotated[int, Meta(ge=0, le=100)]
+Wait = Annotated[float, Meta(ge=0, le=60)]
+MAX_MANY = 1_000
+
+
+class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The base of what is sent: a misspelt name is an error."""
+
+
+# What is sent -----------------------------------------------------------------------------------
+
+
+class JobBody(Body):
+    """A job to enqueue; spans are seconds, run_at is milliseconds since 1970."""
+
+    queue: Name
+    payload: Raw = msgspec.field(default_factory=null)
+    kind: Label = ""
+    tenant: Label = ""
+    group: Label = ""
+    priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] = 0
+    max_attempts: Annotated[int, Meta(ge=1, le=1_000_000)] = 3
+    delay: Seconds = 0
+    run_at: Annotated[int, Meta(ge=0, le=10**13)] | None = None
+    id: Name | None = None
+    unique_key: Name | None = None
+    after: list[Name] = []
+    if_parent_fails: IfParentFails = "wait"
+    backoff: Backoff | None = None
+    expires_in: Annotated[float, Meta(gt=0, le=100 * 366 * 86_400)] | None = None
+    timeout: Annotated[float, Meta(gt=0, le=100 * 366 * 86_400)] | None = None
+
+    def fields(self) -> dict[str, Any]:
+        values = {name: getattr(self, name) for name in self.__struct_fields__}
+        if self.run_at is not None:
+            values["run_at"] = datetime.fromtimestamp(self.run_at / 1000, UTC)
+        return values
+
+    def new(self) -> NewJob:
+        return NewJob(**self.fields())
+
+
+class EnqueueQuery(Body):
+    if_exists: Literal["error", "skip"] = "error"
+
+
+class JobsQuery(Body):
+    queue: Name | None = None
+    state: State | None = None
+    tenant: Label | None = None
+    group: Label | None = None
+    kind: Label | None = None
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 50
+    cursor: str | None = None
+
+
+class LiveBody(Body):
+    """Jobs by their ids, or by what they have in common."""
+
+    ids: Annotated[list[Name], Meta(max_length=MAX_MANY)] | None = None
+    queue: Name | None = None
+    tenant: Label | None = None
+    group: Label | None = None
+    kind: Label | None = None
+
+    def of(self) -> dict[str, Any]:
+        values = _asdict(self)
+        return {"jobs": values.pop("ids"), **values}
+
+
+class WhichBody(LiveBody):
+    """The same, in one state."""
+
+    state: State | None = None
+
+
+class ClaimBody(Body):
+    """wait: seconds to wait for a job if none is ready."""
+
+    queues: Annotated[list[Name], Meta(min_length=1, max_length=100)]
+    limit: Annotated[int, Meta(ge=1, le=MAX_CLAIM)] = 1
+    lease: Annotated[float, Meta(gt=0, le=86_400)] | None = None
+    worker: Name = "http"
+    tenant: Label | None = None
+    not_groups: Annotated[list[Label], Meta(max_length=10_000)] = []
+    wait: Wait = 0
+
+
+class LeaseBody(Body):
+    """The id and token that a claim gave."""
+
+    id: Name
+    token: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+
+class AckOne(LeaseBody):
+    result: Raw = msgspec.field(default_factory=null)
+    keep: bool = True
+    then: Annotated[list[JobBody], Meta(max_length=MAX_MANY)] = []
+
+
+class FailOne(LeaseBody):
+    """retry_in: seconds, instead of the backoff; fatal: dead at once; cancel: cancelled."""
+
+    message: str = ""
+    type: str = ""
+    traceback: str = ""
+    retry_in: Seconds | None = None
+    fatal: bool = False
+    cancel: bool = False
+
+
+class ReleaseOne(LeaseBody):
+    delay: Seconds = 0
+
+
+class AckBody(Body):
+    jobs: Annotated[list[AckOne], Meta(max_length=MAX_MANY)]
+
+
+class FailBody(Body):
+    jobs: Annotated[list[FailOne], Meta(max_length=MAX_MANY)]
+
+
+class ReleaseBody(Body):
+    jobs: Annotated[list[ReleaseOne], Meta(max_length=MAX_MANY)]
+
+
+class ExtendBody(Body):
+    jobs: Annotated[list[LeaseBody], Meta(max_length=MAX_MANY)]
+    lease: Annotated[float, Meta(gt=0, le=86_400)] | None = None
+
+
+class ProgressBody(Body):
+    token: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+    percent: Percent
+    note: Label | None = None
+
+
+class WaitQuery(Body):
+    timeout: Wait = 30
+
+
+class ScopeBody(Body):
+    tenant: Label | None = None
+    group: Name | None = None
+
+
+class LimitBody(ScopeBody):
+    concurrency: Annotated[int, Meta(ge=1, le=10**9)] | None = None
+    rate: Annotated[int, Meta(ge=1, le=10**6)] | None = None
+    per: Annotated[float, Meta(gt=0, le=86_400 * 366)] | None = None
+    weight: Annotated[int, Meta(ge=1, le=ops.MAX_WEIGHT)] | None = None
+
+
+class NamesQuery(Body):
+    limit: Annotated[int, Meta(ge=1, le=10_000)] = 100
+    after: Label | None = None
+
+
+class GroupsQuery(NamesQuery):
+    tenant: Label = ""
+
+
+class PurgeBody(Body):
+    older_than: Seconds
+    queue: Name | None = None
+    state: list[State] | None = None
+
+
+class SlotBody(Body):
+    ttl: Annotated[float, Meta(gt=0, le=86_400 * 366)]
+    limit: Annotated[int, Meta(ge=1, le=10**9)] | None = None
+
+
+class ScheduleBody(Body):
+    cron: Annotated[str, Meta(min_length=1, max_length=200)]
+    job: JobBody
+    tz: Annotated[str, Meta(min_length=1, max_length=100)] = "UTC"
+    catch_up: Literal["last", "all", "none"] = "last"
+
+
+class MaintainBody(Body):
+    limit: Annotated[int, Meta(ge=1, le=100_000)] = 1000
+
+
+AnyOp = (
+    ops.Enqueue | ops.Claim | ops.Ack | ops.Fail | ops.Extend | ops.Release | ops.Progress
+    | ops.Cancel | ops.Replay | ops.Delete | ops.SetLimit | ops.ClearLimit | ops.Pause | ops.Resume
+    | ops.TakeSlot | ops.DropSlot | ops.PutSchedule | ops.DropSchedule | ops.Fire | ops.Maintain
+    | ops.Reconcile | ops.ReconcileSlots
+)  # fmt: skip
+AnyQuery = (
+    ops.GetJob | ops.ListJobs | ops.FindIds | ops.NextDue | ops.GetStats | ops.ListTenants
+    | ops.ListGroups | ops.ListLimits | ops.ListSlots | ops.ListSchedules
+)  # fmt: skip
+
+
+class OpsBody(Body):
+    """Operations; with a key they are applied once, however often they are sent."""
+
+    ops: list[AnyOp]
+    key: Name | None = None
+
+
+class QueryBody(Body):
+    query: AnyQuery
+
+
+# What is answered -------------------------------------------------------------------------------
+
+
+class EnqueuedOne(msgspec.Struct):
+    """One of many; created is false where the job existed."""
+
+    id: str
+    created: bool
+
+
+class Jobs(msgspec.Struct):
+    jobs: list[Job]
+
+
+class Refusal(msgspec.Struct):
+    code: str
+    message: str
+
+
+class Result(msgspec.Struct, omit_defaults=True):
+    """What became of one job of many: its state, or why nothing did."""
+
+    id: str
+    ok: bool
+    state: State | None = None
+    error: Refusal | None = None
+
+
+class Results(msgspec.Struct):
+    results: list[Result]
+
+
+class Count(msgspec.Struct):
+    count: int
+
+
+class Corrections(msgspec.Struct):
+    corrected: dict[str, int]
+
+
+class Done(msgspec.Struct):
+    ok: bool = True
+
+
+# Handlers ---------------------------------------------------------------------------------------
+
+
+async def enqueue(call: Call, query: EnqueueQuery, body: JobBody | list[JobBody]) -> Any:
+    """Enqueue a job, or many, all or none."""
+    if isinstance(body, JobBody):
+        return await call.queue.aenqueue(**body.fields(), if_exists=query.if_exists)
+    news = [one.new() for one in body]
+    ids = await call.queue.aenqueue_many(news, if_exists=query.if_exists)
+    return [EnqueuedOne(id, created) for id, created in zip(ids, ids.created, strict=True)]
+
+
+async def list_jobs(call: Call, query: JobsQuery) -> Page:
+    """List jobs, newest first; of one final state, the last to finish first."""
+    return await call.queue.ajobs(**_asdict(query))
+
+
+async def get_job(call: Call) -> Job:
+    """One job."""
+    return await call.queue.aget(call.params["id"])
+
+
+async def delete_job(call: Call) -> Count:
+    """Remove a job for good."""
+    return Count(await call.queue.adelete(call.params["id"]))
+
+
+async def cancel_job(call: Call) -> Count:
+    """Cancel a job, if it has not ended."""
+    return Count(await call.queue.acancel(call.params["id"]))
+
+
+async def replay_job(call: Call) -> Count:
+    """Run a dead or cancelled job again."""
+    return Count(await call.queue.areplay(call.params["id"]))
+
+
+async def wait_job(call: Call, query: WaitQuery) -> Job:
+    """The job once it has ended, or as it is when the time is over."""
+    return await wait_for_end(call.queue, call.service.closing, call.params["id"], query.timeout)
+
+
+async def progress_job(call: Call, body: ProgressBody) -> Done:
+    """Report how far the work on a job is."""
+    lease = Lease(call.params["id"], body.token)
+    await call.queue.aprogress(lease, body.percent, body.note)
+    return Done()
+
+
+async def cancel_jobs(call: Call, body: LiveBody) -> Count:
+    """Cancel jobs by id or by filter."""
+    return Count(await call.queue.acancel(**body.of()))
+
+
+async def replay_jobs(call: Call, body: WhichBody) -> Count:
+    """Run dead and cancelled jobs again, by id or by filter."""
+    return Count(await call.queue.areplay(**body.of()))
+
+
+async def delete_jobs(call: Call, body: WhichBody) -> Count:
+    """Remove jobs for good, by id or by filter."""
+    return Count(await call.queue.adelete(**body.of()))
+
+
+async def claim(call: Call, body: ClaimBody) -> Jobs:
+    """Lease ready jobs; with `wait`, wait for one."""
+    options = _asdict(body)
+    queues, seconds = options.pop("queues"), options.pop("wait")
+    return Jobs(await claim_or_wait(call.queue, call.service.closing, queues, seconds, **options))
+
+
+async def ack(call: Call, body: AckBody) -> Results:
+    """Jobs are done; each is answered for itself."""
+    prepare = call.queue.prepare
+    batch = [
+        ops.Ack(
+            one.id,
+            one.token,
+            checked("result", one.result, call),
+            tuple(prepare([new.new() for new in one.then])) if one.then else (),
+            one.keep,
+        )
+        for one in body.jobs
+    ]
+    return _results(body.jobs, await call.queue.ado(batch), State.DONE)
+
+
+async def fail(call: Call, body: FailBody) -> Results:
+    """Attempts failed: tried again after the backoff, or dead; each is answered for itself."""
+    batch = [
+        ops.Fail(
+            one.id,
+            one.token,
+            clean(one.message[:MAX_FAILURE_TEXT]),
+            clean(one.type[:MAX_FAILURE_TEXT]),
+            clean(one.traceback[-MAX_FAILURE_TEXT:]),
+            None if one.retry_in is None else round(one.retry_in * 1000),
+            one.fatal,
+            one.cancel,
+        )
+        for one in body.jobs
+    ]
+    return _results(body.jobs, await call.queue.ado(batch), None)
+
+
+async def extend(call: Call, body: ExtendBody) -> Results:
+    """Keep jobs for longer, counted from now."""
+    lease = call.queue.settings.lease if body.lease is None else body.lease
+    batch = [ops.Extend(one.id, one.token, max(1, round(lease * 1000))) for one in body.jobs]
+    return _results(body.jobs, await call.queue.ado(batch), State.LEASED)
+
+
+async def release(call: Call, body: ReleaseBody) -> Results:
+    """Give jobs back with their attempts."""
+    batch = [ops.Release(one.id, one.token, round(one.delay * 1000)) for one in body.jobs]
+    return _results(body.jobs, await call.queue.ado(batch), State.PENDING)
+
+
+async def list_queues(call: Call) -> Stats:
+    """The counts of all queues."""
+    return await call.queue.astats()
+
+
+async def get_queue(call: Call) -> QueueStats:
+    """The counts of a queue."""
+    queue = call.params["queue"]
+    return (await call.queue.astats(queue)).queues[queue]
+
+
+async def pause_queue(call: Call, body: ScopeBody) -> Done:
+    """Give out no more jobs of a queue, or of one tenant or group of it."""
+    await call.queue.apause(call.params["queue"], tenant=body.tenant, group=body.group)
+    return Done()
+
+
+async def resume_queue(call: Call, body: ScopeBody) -> Done:
+    """End a pause."""
+    await call.queue.aresume(call.params["queue"], tenant=body.tenant, group=body.group)
+    return Done()
+
+
+async def list_limits(call: Call) -> list[Limit]:
+    """Every limit and pause of a queue."""
+    return await call.queue.alimits(call.params["queue"])
+
+
+async def put_limit(call: Call, body: LimitBody) -> Done:
+    """Bound a queue, a tenant or a group of it; what is left out stays."""
+    await call.queue.aset_limit(call.params["queue"], **_asdict(body))
+    return Done()
+
+
+async def clear_limit(call: Call, query: ScopeBody) -> Done:
+    """Remove the limits of a queue, a tenant or a group."""
+    await call.queue.aclear_limit(call.params["queue"], tenant=query.tenant, group=query.group)
+    return Done()
+
+
+async def list_tenants(call: Call, query: NamesQuery) -> list[TenantStats]:
+    """The counts of a queue's tenants, in the order of their names."""
+    return await call.queue.atenants(call.params["queue"], limit=query.limit, after=query.after)
+
+
+async def list_groups(call: Call, query: NamesQuery) -> list[GroupStats]:
+    """The counts of the groups of a queue's tenant, in the order of their names."""
+    queue, tenant = call.params["queue"], call.params["tenant"]
+    return await call.queue.agroups(queue, tenant=tenant, limit=query.limit, after=query.after)
+
+
+async def list_groups_of(call: Call, query: GroupsQuery) -> list[GroupStats]:
+    """The counts of the groups of a tenant, who may be the one without a name."""
+    return await call.queue.agroups(call.params["queue"], **_asdict(query))
+
+
+async def list_dead(call: Call, query: JobsQuery) -> Page:
+    """The dead jobs, the last to die first."""
+    return await call.queue.ajobs(**_asdict(query) | {"state": State.DEAD})
+
+
+async def replay_dead(call: Call, body: WhichBody) -> Count:
+    """Run dead jobs again, by id or by filter."""
+    return Count(await call.queue.areplay(**body.of() | {"state": State.DEAD}))
+
+
+async def purge(call: Call, body: PurgeBody) -> Count:
+    """Remove jobs that ended longer ago than so many seconds."""
+    states = body.state or [State.DEAD]
+    return Count(await call.queue.apurge(body.older_than, queue=body.queue, state=states))
+
+
+async def list_slots(call: Call) -> list[Slot]:
+    """Who holds a slot."""
+    return await call.queue.aslots(call.params["scope"], call.params["key"])
+
+
+async def take_slot(call: Call, body: SlotBody) -> Slots:
+    """Take or renew a slot."""
+    names = (call.params["scope"], call.params["key"], call.params["holder"])
+    return await call.queue.atake_slot(*names, body.ttl, limit=body.limit)
+
+
+async def drop_slot(call: Call) -> Count:
+    """Give a slot up; answers with how many are left."""
+    names = (call.params["scope"], call.params["key"], call.params["holder"])
+    return Count(await call.queue.adrop_slot(*names))
+
+
+async def list_schedules(call: Call) -> list[Schedule]:
+    """Every schedule, by name."""
+    return await call.queue.aschedules()
+
+
+async def put_schedule(call: Call, body: ScheduleBody) -> Schedule:
+    """Enqueue a job at the times of a cron expression."""
+    name = call.params["name"]
+    await call.queue.aput_schedule(
+        name, body.cron, body.job.new(), tz=body.tz, catch_up=body.catch_up
+    )
+    return await _schedule(call, name)
+
+
+async def drop_schedule(call: Call) -> Done:
+    """Remove a schedule."""
+    await call.queue.adrop_schedule(call.params["name"])
+    return Done()
+
+
+async def _schedule(call: Call, name: str) -> Schedule:
+    for one in await call.service.queue.aschedules():
+        if one.name == name:
+            found: Schedule = one
+            return found
+    raise ScheduleNotFound(name)
+
+
+async def maintain(call: Call, body: MaintainBody) -> Maintained:
+    """Do what time asks for: due jobs, ended leases, expired jobs and slots, retention."""
+    return await call.queue.amaintain(limit=body.limit)
+
+
+async def reconcile(call: Call, body: ScopeBody) -> Corrections:
+    """Recount the counters of a queue, a tenant or a group."""
+    queue = call.params["queue"]
+    return Corrections(await call.queue.areconcile(queue, tenant=body.tenant, group=body.group))
+
+
+async def apply(call: Call, body: OpsBody) -> Reply:
+    """Apply a batch of operations; what the http:// engine sends."""
+    limit = call.queue.settings.payload_limit
+    batch: list[Any] = [sane(op, limit) for op in body.ops]
+    if body.key is None:
+        answers = await call.queue.ado(batch)
+    else:
+        # Of the caller: whoever sends another's key is not told what that was answered.
+        key = hash_of(f"{call.token.hash}:{body.key}")
+        (once,) = await call.queue.ado([ops.Once(key, tuple(batch))])
+        if isinstance(once, TenureError):
+            raise once
+        answers = once.answers
+    return Reply(b'{"answers":' + wire.encode(answers) + b"}")
+
+
+async def query(call: Call, body: QueryBody) -> Reply:
+    """Answer a query; what the http:// engine sends."""
+    found = await call.queue.ado(sane_query(body.query))
+    if isinstance(found, TenureError):
+        raise found
+    return Reply(b'{"found":' + encode(found) + b"}")
+
+
+def checked(field: str, raw: Raw, call: Call) -> Raw:
+    """JSON that came in a request, if it is not too large."""
+    if raw is NULL:
+        return raw
+    return encode_json(field, raw, call.queue.settings.payload_limit)
+
+
+def _results(sent: Any, answers: list[Any], state: State | None) -> Results:
+    return Results(
+        [_result(one.id, answer, state) for one, answer in zip(sent, answers, strict=True)]
+    )
+
+
+def _result(id: str, answer: Any, state: State | None) -> Result:
+    if isinstance(answer, TenureError):
+        return Result(id, False, None, Refusal(answer.code, answer.message))
+    return Result(id, True, answer.state if isinstance(answer, ops.Moved) else state)
+
+
+def _asdict(body: Body) -> dict[str, Any]:
+    return msgspec.structs.asdict(body)
+
+
+P, W, R, A = Scope.PRODUCE, Scope.WORK, Scope.READ, Scope.ADMIN
+
+ROUTES = [
+    Route("POST", "/v1/jobs", enqueue, scope=P, query=EnqueueQuery, body=JobBody | list[JobBody],
+          answer=Job | list[EnqueuedOne], status=201),
+    Route("GET", "/v1/jobs", list_jobs, scope=R, query=JobsQuery, answer=Page),
+    Route("POST", "/v1/jobs/cancel", cancel_jobs, scope=P, body=LiveBody, answer=Count),
+    Route("POST", "/v1/jobs/replay", replay_jobs, scope=A, body=WhichBody, answer=Count),
+    Route("POST", "/v1/jobs/delete", delete_jobs, scope=A, body=WhichBody, answer=Count),
+    Route("GET", "/v1/jobs/{id}", get_job, scope=R, answer=Job),
+    Route("DELETE", "/v1/jobs/{id}", delete_job, scope=A, answer=Count),
+    Route("POST", "/v1/jobs/{id}/cancel", cancel_job, scope=P, answer=Count),
+    Route("POST", "/v1/jobs/{id}/replay", replay_job, scope=A, answer=Count),
+    Route("POST", "/v1/jobs/{id}/progress", progress_job, scope=W, body=ProgressBody, answer=Done),
+    Route("GET", "/v1/jobs/{id}/wait", wait_job, scope=R, query=WaitQuery, answer=Job),
+    Route("POST", "/v1/claim", claim, scope=W, body=ClaimBody, answer=Jobs),
+    Route("POST", "/v1/ack", ack, scope=W, body=AckBody, answer=Results),
+    Route("POST", "/v1/fail", fail, scope=W, body=FailBody, answer=Results),
+    Route("POST", "/v1/extend", extend, scope=W, body=ExtendBody, answer=Results),
+    Route("POST", "/v1/release", release, scope=W, body=ReleaseBody, answer=Results),
+    Route("GET", "/v1/queues", list_queues, scope=R, answer=Stats),
+    Route("GET", "/v1/queues/{queue}", get_queue, scope=R, answer=QueueStats),
+    Route("POST", "/v1/queues/{queue}/pause", pause_queue, scope=A, body=ScopeBody, answer=Done,
+          body_required=False),
+    Route("POST", "/v1/queues/{queue}/resume", resume_queue, scope=A, body=ScopeBody, answer=Done,
+          body_required=False),
+    Route("POST", "/v1/queues/{queue}/reconcile", reconcile, scope=A, body=ScopeBody,
+          answer=Corrections, body_required=False),
+    Route("GET", "/v1/queues/{queue}/limits", list_limits, scope=R, answer=list[Limit]),
+    Route("PUT", "/v1/queues/{queue}/limits", put_limit, scope=A, body=LimitBody, answer=Done),
+    Route("DELETE", "/v1/queues/{queue}/limits", clear_limit, scope=A, query=ScopeBody,
+          answer=Done),
+    Route("GET", "/v1/queues/{queue}/tenants", list_tenants, scope=R, query=NamesQuery,
+          answer=list[TenantStats]),
+    Route("GET", "/v1/queues/{queue}/tenants/{tenant}/groups", list_groups, scope=R,
+          query=NamesQuery, answer=list[GroupStats]),
+    Route("GET", "/v1/queues/{queue}/groups", list_groups_of, scope=R, query=GroupsQuery,
+          answer=list[GroupStats]),
+    Route("GET", "/v1/dead", list_dead, scope=R, query=JobsQuery, answer=Page),
+    Route("POST", "/v1/dead/replay", replay_dead, scope=A, body=WhichBody, answer=Count),
+    Route("POST", "/v1/dead/purge", purge, scope=A, body=PurgeBody, answer=Count),
+    Route("GET", "/v1/slots/{scope}/{key}", list_slots, scope=R, answer=list[Slot]),
+    Route("PUT", "/v1/slots/{scope}/{key}/{holder}", take_slot, scope=W, body=SlotBody,
+          answer=Slots),
+    Route("DELETE", "/v1/slots/{scope}/{key}/{holder}", drop_slot, scope=W, answer=Count),
+    Route("GET", "/v1/schedules", list_schedules, scope=R, answer=list[Schedule]),
+    Route("PUT", "/v1/schedules/{name}", put_schedule, scope=A, body=ScheduleBody, answer=Schedule),
+    Route("DELETE", "/v1/schedules/{name}", drop_schedule, scope=A, answer=Done),
+    Route("POST", "/v1/maintain", maintain, scope=A, body=MaintainBody, answer=Maintained,
+          body_required=False),
+    Route("POST", "/v1/ops", apply, scope=ANY, body=OpsBody, answer=dict[str, Any]),
+    Route("POST", "/v1/query", query, scope=ANY, body=QueryBody, answer=dict[str, Any]),
+]  # fmt: skip

@@ -1,0 +1,93 @@
+"""What went wrong, as an HTTP answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from tenure.errors import (
+    Busy,
+    Closed,
+    Conflict,
+    Forbidden,
+    InvalidInput,
+    JobFailed,
+    NotFound,
+    PayloadTooLarge,
+    StoreError,
+    TenureError,
+    Unauthorized,
+    WaitTimeout,
+)
+
+
+class BodyTooLarge(TenureError):
+    """The request is larger than the service takes."""
+
+    code = "body_too_large"
+
+
+class TooSlow(TenureError):
+    """The request did not arrive in time."""
+
+    code = "too_slow"
+
+
+class NoSuchRoute(TenureError):
+    """There is nothing at this address, or not by this method."""
+
+    code = "no_such_route"
+
+
+# The first that fits.
+STATUS: tuple[tuple[type[TenureError], int], ...] = (
+    (PayloadTooLarge, 413),
+    (BodyTooLarge, 413),
+    (InvalidInput, 400),
+    (Unauthorized, 401),
+    (Forbidden, 403),
+    (NotFound, 404),
+    (NoSuchRoute, 404),
+    (TooSlow, 408),
+    (WaitTimeout, 408),
+    (Conflict, 409),
+    (JobFailed, 409),
+    (Busy, 429),
+    (Closed, 503),
+    (StoreError, 503),
+)
+RETRY_AFTER = {429: "1", 503: "2"}  # seconds
+
+
+class Problem(msgspec.Struct, omit_defaults=True):
+    """An error as RFC 9457 has it."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    field: str | None = None
+    id: str | None = None
+    carries: dict[str, Any] = {}  # what a client needs to raise the same error
+
+
+def status_of(error: TenureError) -> int:
+    """The HTTP status of an error."""
+    return next((status for kind, status in STATUS if isinstance(error, kind)), 500)
+
+
+def problem_of(error: TenureError) -> Problem:
+    """An error as data for people and programs."""
+    details: dict[str, Any] = error.details
+    return Problem(
+        type=f"urn:tenure:{error.code}",
+        title=error.code.replace("_", " "),
+        status=status_of(error),
+        detail=error.message,
+        code=error.code,
+        field=details.get("field"),
+        id=details.get("id"),
+        carries=vars(error),
+    )

@@ -1,0 +1,221 @@
+"""A route: what is asked for, what is answered, who may ask; and how a request finds it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Literal
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+
+from tenure.errors import InvalidInput, TenureError
+from tenure.queue import Queue
+from tenure.server.auth import Scope, Token
+from tenure.server.problems import NoSuchRoute, Problem, problem_of, status_of
+
+Method = Literal["GET", "POST", "PUT", "DELETE"]
+Params = dict[str, str]
+ANY: Literal["any"] = (
+    "any"  # any token that is known; what it may do is seen operation by operation
+)
+
+
+class Reply(msgspec.Struct):
+    """An answer that is not just a value as JSON."""
+
+    body: bytes
+    status: int = 200
+    media_type: str = "application/json"
+    headers: dict[str, str] = {}
+
+
+class Call:
+    """One request, as a handler sees it."""
+
+    __slots__ = ("headers", "params", "query", "queue", "service", "token")
+
+    def __init__(
+        self,
+        service: Any,
+        token: Token,
+        queue: Queue,
+        params: Params,
+        query: Params,
+        headers: Mapping[str, str],
+    ) -> None:
+        self.service = service
+        self.token = token
+        self.queue = queue  # within what the token may do
+        self.params = params  # from the path
+        self.query = query
+        self.headers = headers
+
+
+Handler = Callable[..., Awaitable[Any]]
+Shown = Callable[[TenureError], Reply]
+
+
+class Route:
+    """A row of the table of routes."""
+
+    def __init__(
+        self,
+        method: Method,
+        path: str,
+        handler: Handler,
+        *,
+        scope: Scope | Literal["any"] | None,
+        body: Any = None,
+        query: type[msgspec.Struct] | None = None,
+        answer: Any = None,
+        status: int = 200,
+        summary: str = "",
+        body_required: bool = True,
+        tag: str = "native",
+        streams: bool = False,
+        media_type: str = "application/json",
+        other_statuses: tuple[int, ...] = (),
+        show_error: Shown | None = None,
+        problem: Any = Problem,
+    ) -> None:
+        self.method = method
+        self.path = path
+        self.handler = handler
+        self.scope = scope  # None: everybody, without a token
+        self.body = body
+        self.query = query
+        self.answer = answer
+        self.status = status
+        self.summary = summary or (handler.__doc__ or "").strip().splitlines()[0]
+        self.body_required = body_required
+        self.tag = tag
+        self.streams = streams
+        self.media_type = media_type
+        self.other_statuses = other_statuses
+        self.show_error: Shown = show_error or as_problem
+        self.problem = problem
+        self.problem_type = "application/json" if show_error else "application/problem+json"
+        self._decoder = None if body is None else msgspec.json.Decoder(body)
+
+    def __repr__(self) -> str:
+        return f"{self.method} {self.path}"
+
+    def read(self, text: bytes) -> Any:
+        """The body, as the handler takes it; raises InvalidInput."""
+        assert self._decoder is not None
+        if not text.strip() and not self.body_required:
+            text = b"{}"
+        try:
+            return self._decoder.decode(text)
+        except msgspec.ValidationError as error:
+            raise InvalidInput("body", _where(str(error))) from None
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise InvalidInput("body", f"is not JSON: {error}") from None
+        except RecursionError:
+            raise InvalidInput("body", "is nested too deeply") from None
+
+    def read_query(self, query: Params) -> Any:
+        """The query string, as the handler takes it; raises InvalidInput."""
+        assert self.query is not None
+        if self.query.__struct_config__.forbid_unknown_fields:
+            known = [field.encode_name for field in msgspec.structs.fields(self.query)]
+            for name in query:
+                if name not in known:
+                    raise InvalidInput(name, f"is not a parameter; there are {', '.join(known)}")
+        try:
+            return msgspec.convert(query, self.query, strict=False)
+        except (msgspec.ValidationError, OverflowError) as error:
+            raise InvalidInput("query", _where(str(error))) from None
+
+    def write(self, value: Any) -> Reply:
+        """An answer as it is sent."""
+        if isinstance(value, Reply):
+            return value
+        return Reply(b"" if self.status == 204 else encode(value), self.status)
+
+
+encode = msgspec.json.Encoder().encode
+
+
+def as_problem(error: TenureError) -> Reply:
+    """The native shape of an error."""
+    return Reply(encode(problem_of(error)), status_of(error), "application/problem+json")
+
+
+def _where(text: str) -> str:
+    return text.replace(" - at `$.", " at `").replace(" - at `$`", "")
+
+
+class Table:
+    """The routes, found by the segments of a path as it was sent: a name in it may hold any
+    character, also a slash, if it is percent-encoded."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self.routes = list(routes)
+        self._exact: dict[tuple[str, str], Route] = {}
+        self._shaped: dict[tuple[str, int], list[tuple[list[str], Route]]] = {}
+        for route in self.routes:
+            segments = route.path.strip("/").split("/")
+            if "{" in route.path:
+                self._shaped.setdefault((route.method, len(segments)), []).append((segments, route))
+            else:
+                self._exact[route.method, route.path] = route
+
+    def find(self, method: str, raw_path: str) -> tuple[Route, Params]:
+        """The route of a request, and the names in its path as they were sent; raises
+        NoSuchRoute."""
+        route = self._exact.get((method, raw_path))
+        if route is not None:
+            return route, {}
+        given = raw_path.strip("/").split("/")
+        for segments, route in self._shaped.get((method, len(given)), ()):
+            params = _matched(segments, given)
+            if params is not None:
+                return route, params
+        raise NoSuchRoute(f"there is no {method} {raw_path[:200]}; see /docs")
+
+    def methods_of(self, raw_path: str) -> list[str]:
+        """The methods that a path has."""
+        found = []
+        for method in ("GET", "POST", "PUT", "DELETE"):
+            try:
+                self.find(method, raw_path)
+            except NoSuchRoute:
+                continue
+            found.append(method)
+        return found
+
+
+def _matched(segments: list[str], given: list[str]) -> Params | None:
+    params: Params = {}
+    for segment, text in zip(segments, given, strict=True):
+        if segment.startswith("{") and text:
+            params[segment[1:-1]] = text
+        elif segment != text:
+            return None
+    return params
+
+
+def names_of(params: Params) -> Params:
+    """What stands in a path for names, as it is meant; raises InvalidInput."""
+    names: Params = {}
+    for name, text in params.items():
+        try:
+            names[name] = unquote(text, errors="strict")
+        except UnicodeDecodeError:
+            raise InvalidInput(name, "is not UTF-8") from None
+    return names
+
+
+def query_of(raw: bytes) -> Params:
+    """A query string; raises InvalidInput."""
+    try:
+        pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict")
+    except (UnicodeDecodeError, ValueError) as error:
+        raise InvalidInput("query", str(error)) from None
+    found: Params = {}
+    for name, value in pairs:
+        if name in found:
+            raise InvalidInput(name, "is given twice")
+        found[name] = value
+    return found

@@ -1,0 +1,84 @@
+"""Requests that wait, without holding a thread: for a job to be ready, or to end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from tenure.job import FINAL, Job
+from tenure.queue import Queue
+
+LOOK_SECONDS = 1.0  # how often it is looked, if nothing prompts it
+
+
+class Changed:
+    """Whether something changed since it was last asked; for one task."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._event = asyncio.Event()
+
+    def wake(self, queues: object = None) -> None:
+        """For any thread."""
+        with suppress(RuntimeError):  # the loop was closed
+            self._loop.call_soon_threadsafe(self._event.set)
+
+    def forget(self) -> None:
+        self._event.clear()
+
+    async def wait(self, seconds: float) -> None:
+        """Until something changes, or for so long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._event.wait()
+
+
+@asynccontextmanager
+async def changes_of(queue: Queue) -> AsyncIterator[Changed]:
+    changed = Changed()
+    stop = queue.changes.listen(changed.wake)
+    try:
+        yield changed
+    finally:
+        stop()
+
+
+async def claim_or_wait(
+    queue: Queue, closing: asyncio.Event, queues: list[str], seconds: float, **options: Any
+) -> list[Job]:
+    """Claim, and again when something changes, until there is a job or the time is over."""
+    jobs = await queue.aclaim(queues, **options)
+    if jobs or not seconds:
+        return jobs
+    end = asyncio.get_running_loop().time() + seconds
+    async with changes_of(queue) as changed:
+        while not jobs and not closing.is_set():
+            changed.forget()
+            jobs = await queue.aclaim(queues, **options)
+            left = end - asyncio.get_running_loop().time()
+            if jobs or left <= 0:
+                break
+            await changed.wait(min(left, await _until_due(queue, queues)))
+    return jobs
+
+
+async def _until_due(queue: Queue, queues: list[str]) -> float:
+    due = await queue.anext_due(queues)
+    if due is None:
+        return LOOK_SECONDS
+    return min(max(due - queue.clock.now_ms(), 1) / 1000, LOOK_SECONDS)
+
+
+async def wait_for_end(queue: Queue, closing: asyncio.Event, id: str, seconds: float) -> Job:
+    """The job once it has ended, or as it is when the time is over."""
+    end = asyncio.get_running_loop().time() + seconds
+    async with changes_of(queue) as changed:
+        while True:
+            changed.forget()
+            job = await queue.aget(id)
+            left = end - asyncio.get_running_loop().time()
+            if job.state in FINAL or left <= 0 or closing.is_set():
+                return job
+            await changed.wait(min(left, LOOK_SECONDS))

@@ -1,0 +1,85 @@
+"""The same on PostgreSQL, whose server is killed, too, and started again, under load.
+
+python -m tests.crash.kill_postgres --seconds 300 --seed 7
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import tenure.engines.postgres.engine  # noqa: F401 (before the forks, which live but shortly)
+from tests import audit_postgres
+from tests.crash.kill import ROUND_SECONDS, Arena, say, told
+from tests.postgres import Server
+
+
+class Schema:
+    """A store on a server of our own."""
+
+    def __init__(self, server: Server, name: str) -> None:
+        self._server = server
+        self._name = name
+        self.url = f"{server.url}&schema={name}"
+
+    def audit(self) -> list[str]:
+        return audit_postgres.audit(self._server.url, self._name)
+
+
+class ServerArena(Arena):
+    """Now and then it is the server that is hit. What begins anew takes a moment to warm up."""
+
+    between_seconds = 0.25
+
+    def __init__(self, folder: Path, seed: int, server: Server) -> None:
+        super().__init__(folder, seed, Schema(server, f"round_{seed}"))
+        self._server = server
+        self._restarts_at = [1.5, 4.5, 7.5]  # seconds into the round
+        self._began = time.monotonic()
+
+    def _blow(self) -> list[str]:
+        if self._restarts_at and time.monotonic() - self._began > self._restarts_at[0]:
+            self._restarts_at.pop(0)
+            self._server.kill()
+            time.sleep(self._random.random() * 0.3)
+            self._server.start()
+            self.counted["servers killed"] += 1
+            return []
+        return super()._blow()
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.crash.kill_postgres")
+    parser.add_argument("--seconds", type=float, default=300)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
+    options = parser.parse_args(arguments)
+    total: Counter[str] = Counter()
+    end = time.monotonic() + options.seconds
+    server = Server()
+    try:
+        while (left := end - time.monotonic()) > 0.5 or not total:
+            folder = Path(tempfile.mkdtemp(prefix="tenure-kill-"))
+            arena = ServerArena(folder, options.seed + total["rounds"], server)
+            failures = arena.round(min(left, ROUND_SECONDS))
+            total += arena.counted
+            total["rounds"] += 1
+            say(f"{max(0, end - time.monotonic()):.0f} s left: {told(total)}")
+            if failures:
+                for text in failures[:20]:
+                    say(text)
+                say(f"{len(failures)} failures with --seed {arena.seed}; see {folder}")
+                return 1
+            shutil.rmtree(folder)
+    finally:
+        server.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

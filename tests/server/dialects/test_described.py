@@ -1,0 +1,34 @@
+"""The dialects in the description of the API."""
+
+from __future__ import annotations
+
+import re
+
+from tests.server.conftest import Client
+
+
+def test_every_call_is_described(client: Client) -> None:
+    document = client.get("/openapi.json")
+    for route in client.service.table.routes:
+        operation = document["paths"][route.path][route.method.lower()]
+        assert operation["tags"] == [route.tag]
+        assert operation["summary"]
+    names = set(re.findall(r"#/components/schemas/([^'\"]+)", str(document["paths"])))
+    assert names <= set(document["components"]["schemas"])
+
+
+def test_an_error_of_a_dialect_is_described_in_its_own_shape(client: Client) -> None:
+    operation = client.get("/openapi.json")["paths"]["/queue/push"]["post"]
+    bad = operation["responses"]["400"]["content"]
+    assert bad == {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorText"}}}
+
+
+def test_an_unexpected_error_is_told_in_the_shape_of_the_dialect(client: Client) -> None:
+    async def broken() -> None:
+        raise ZeroDivisionError("secret")
+
+    client.service.queue.ado = lambda wanted: broken()  # type: ignore[method-assign]
+    asked = client.ask("GET", "/queue/count/team/t")
+    assert asked.status == 500
+    assert list(asked.json) == ["error"]
+    assert "secret" not in asked.json["error"]

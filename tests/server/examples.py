@@ -1,0 +1,273 @@
+"""A good request for every route, about the things of one owner, and the things that it is about.
+
+OWNER, QUEUE, TENANT, TOKEN and KEY in a request stand for the owner's name, the queue and tenant
+that its jobs are in, the token of its leased job, and the same as Firecrawl writes it.
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64encode
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from tenure import NewJob, Queue
+
+Bound = Literal["tenant", "queue"]
+
+
+class Example(NamedTuple):
+    """A request of a route; `job` is the leased one that TOKEN is of."""
+
+    path: str
+    body: Any = None
+    job: str = "OWNER-leased"
+
+
+class Request(NamedTuple):
+    method: str
+    path: str
+    content: bytes | None
+
+
+def place_of(owner: str, bound: Bound) -> tuple[str, str]:
+    """The queue and the tenant of an owner's jobs."""
+    return ("shared", owner) if bound == "tenant" else (f"{owner}-queue", "")
+
+
+def fill(queue: Queue, owner: str, bound: Bound) -> None:
+    """Some of everything that an owner can have."""
+    name, tenant = place_of(owner, bound)
+    for where, who, start in (
+        (name, tenant, ""),
+        ("firecrawl", owner, "fc-"),
+        ("d1", owner, "d1-"),
+        ("queuey", owner, "mesh-"),
+    ):
+        id, group = f"{start}{owner}", f"{owner}-group"
+        for state in ("done", "dead", "cancelled", "leased"):
+            queue.enqueue(where, f"{id}-payload", id=f"{id}-{state}", tenant=who, group=group)
+            if state == "cancelled":
+                queue.cancel(f"{id}-{state}")
+                continue
+            (job,) = queue.claim(where, worker=f"{id}-worker", tenant=who, lease=10_000)
+            if state == "done":
+                queue.ack(job, f"{id}-result")
+            elif state == "dead":
+                queue.fail(job, f"{id}-error", fatal=True)
+        queue.enqueue(where, id=f"{id}-delayed", tenant=who, delay=77)
+        queue.enqueue(where, id=f"{id}-ready", tenant=who, group=group, unique_key=f"{id}-key")
+    for scope, key in (
+        (name, owner),
+        ("firecrawl/team", owner),
+        ("firecrawl/crawl", f"{owner}-group"),
+    ):
+        queue.take_slot(scope, key, f"{owner}-holder", 1000)
+    job_of = NewJob(queue=name, tenant=tenant, payload=f"{owner}-payload")
+    queue.put_schedule(f"{owner}-schedule", "0 3 * * *", job_of)
+    queue.set_limit(name, tenant=tenant, concurrency=50 if owner == "ours" else 60)
+
+
+def request_of(queue: Queue, method: str, example: Example, owner: str, bound: Bound) -> Request:
+    """The request about an owner's things."""
+    name, tenant = place_of(owner, bound)
+    id = example.job.replace("OWNER", owner)
+    token = queue.get(id).token if _is_there(queue, id) else 1
+    key = urlsafe_b64encode(f"{token}.{id}".encode()).decode()
+    values = {"OWNER": owner, "QUEUE": name, "TENANT": tenant, "KEY": key}
+    text = None if example.body is None else msgspec.json.encode(example.body).decode()
+    path = example.path
+    for word, value in values.items():
+        path = path.replace(word, value)
+        text = None if text is None else text.replace(word, value)
+    text = None if text is None else text.replace('"TOKEN"', str(token))
+    return Request(method, path, None if text is None else text.encode())
+
+
+def _is_there(queue: Queue, id: str) -> bool:
+    return any(job.id == id for job in queue.jobs(limit=1000).jobs)
+
+
+LEASE = {"id": "OWNER-leased", "token": "TOKEN"}
+JOB = {"queue": "QUEUE", "tenant": "TENANT"}
+SPEC = {"id": "OWNER-new", "queue": "QUEUE", "tenant": "TENANT", "payload": 1}
+SCHEDULE = {"cron": "0 4 * * *", "job": JOB}
+FIRECRAWL_JOB = {"id": "OWNER-new", "data": 1, "priority": 0, "listenable": True}
+MARK = {"jobId": "OWNER-holder", "timeout": 1000}
+
+OPS: list[dict[str, Any]] = [
+    {"op": "Enqueue", "jobs": [SPEC]},
+    {"op": "Enqueue", "jobs": [SPEC | {"after": ["OWNER-ready"]}], "if_exists": "skip"},
+    {"op": "Claim", "queues": ["QUEUE"], "worker": "w", "lease_ms": 1000, "tenant": "TENANT"},
+    {"op": "Ack", **LEASE},
+    {"op": "Ack", **LEASE, "then": [SPEC]},
+    {"op": "Fail", **LEASE},
+    {"op": "Extend", **LEASE, "lease_ms": 1000},
+    {"op": "Release", **LEASE},
+    {"op": "Progress", **LEASE, "percent": 5},
+    {"op": "Cancel", "ids": ["OWNER-ready", "OWNER-dead"]},
+    {"op": "Replay", "ids": ["OWNER-dead"]},
+    {"op": "Delete", "ids": ["OWNER-done", "OWNER-ready"]},
+    {"op": "SetLimit", **JOB, "concurrency": 3},
+    {"op": "ClearLimit", **JOB},
+    {"op": "Pause", **JOB},
+    {"op": "Resume", **JOB},
+    {"op": "TakeSlot", "scope": "QUEUE", "key": "OWNER", "holder": "h", "ttl_ms": 1000},
+    {"op": "DropSlot", "scope": "QUEUE", "key": "OWNER", "holder": "OWNER-holder"},
+    {
+        "op": "PutSchedule",
+        "schedule": {"name": "OWNER-new", "cron": "0 4 * * *", "job": SPEC, "next_at": 5},
+    },
+    {"op": "DropSchedule", "name": "OWNER-schedule"},
+    {"op": "Fire", "name": "OWNER-schedule", "tick": 5, "next_at": 6, "jobs": [SPEC]},
+    {"op": "Maintain"},
+    {"op": "Reconcile", **JOB},
+    {"op": "ReconcileSlots", "scope": "QUEUE", "key": "OWNER"},
+]
+FILTER = {"queue": "QUEUE", "tenant": "TENANT"}
+QUERIES: list[dict[str, Any]] = [
+    {"query": "GetJob", "id": "OWNER-ready"},
+    {"query": "ListJobs", "filter": FILTER},
+    {"query": "FindIds", "filter": FILTER},
+    {"query": "FindIds", "filter": FILTER | {"group": "OWNER-group"}},
+    {"query": "NextDue", "queues": ["QUEUE"]},
+    {"query": "GetStats", "queue": "QUEUE"},
+    {"query": "GetStats"},
+    {"query": "ListTenants", "queue": "QUEUE"},
+    {"query": "ListTenants", "queue": "QUEUE", "tenant": "TENANT"},
+    {"query": "ListGroups", "queue": "QUEUE", "tenant": "TENANT"},
+    {"query": "ListLimits"},
+    {"query": "ListLimits", "queue": "QUEUE"},
+    {"query": "ListSlots", "scope": "QUEUE", "key": "OWNER"},
+    {"query": "ListSchedules"},
+]
+
+EXAMPLES: dict[str, list[Example]] = {
+    "POST /v1/jobs": [
+        Example("/v1/jobs", JOB),
+        Example("/v1/jobs", [JOB, JOB | {"after": ["OWNER-ready"]}]),
+        Example("/v1/jobs?if_exists=skip", JOB | {"unique_key": "OWNER-key"}),
+    ],
+    "GET /v1/jobs": [
+        Example("/v1/jobs?queue=QUEUE&tenant=TENANT"),
+        Example("/v1/jobs?queue=QUEUE&tenant=TENANT&state=dead"),
+    ],
+    "POST /v1/jobs/cancel": [
+        Example("/v1/jobs/cancel", {"ids": ["OWNER-ready"]}),
+        Example("/v1/jobs/cancel", FILTER),
+    ],
+    "POST /v1/jobs/replay": [
+        Example("/v1/jobs/replay", {"ids": ["OWNER-dead"]}),
+        Example("/v1/jobs/replay", FILTER | {"state": "dead"}),
+    ],
+    "POST /v1/jobs/delete": [
+        Example("/v1/jobs/delete", {"ids": ["OWNER-done"]}),
+        Example("/v1/jobs/delete", FILTER),
+    ],
+    "GET /v1/jobs/{id}": [Example("/v1/jobs/OWNER-done")],
+    "DELETE /v1/jobs/{id}": [Example("/v1/jobs/OWNER-done")],
+    "POST /v1/jobs/{id}/cancel": [Example("/v1/jobs/OWNER-ready/cancel")],
+    "POST /v1/jobs/{id}/replay": [Example("/v1/jobs/OWNER-dead/replay")],
+    "POST /v1/jobs/{id}/progress": [
+        Example("/v1/jobs/OWNER-leased/progress", {"token": "TOKEN", "percent": 5})
+    ],
+    "GET /v1/jobs/{id}/wait": [Example("/v1/jobs/OWNER-done/wait?timeout=0")],
+    "POST /v1/claim": [Example("/v1/claim", {"queues": ["QUEUE"], "tenant": "TENANT"})],
+    "POST /v1/ack": [
+        Example("/v1/ack", {"jobs": [LEASE]}),
+        Example("/v1/ack", {"jobs": [LEASE | {"then": [JOB]}]}),
+    ],
+    "POST /v1/fail": [Example("/v1/fail", {"jobs": [LEASE]})],
+    "POST /v1/extend": [Example("/v1/extend", {"jobs": [LEASE]})],
+    "POST /v1/release": [Example("/v1/release", {"jobs": [LEASE]})],
+    "GET /metrics": [Example("/metrics")],
+    "GET /v1/queues": [Example("/v1/queues")],
+    "GET /v1/queues/{queue}": [Example("/v1/queues/QUEUE")],
+    "POST /v1/queues/{queue}/pause": [Example("/v1/queues/QUEUE/pause", {"tenant": "TENANT"})],
+    "POST /v1/queues/{queue}/resume": [Example("/v1/queues/QUEUE/resume", {"tenant": "TENANT"})],
+    "POST /v1/queues/{queue}/reconcile": [
+        Example("/v1/queues/QUEUE/reconcile", {"tenant": "TENANT"})
+    ],
+    "GET /v1/queues/{queue}/limits": [Example("/v1/queues/QUEUE/limits")],
+    "PUT /v1/queues/{queue}/limits": [
+        Example("/v1/queues/QUEUE/limits", {"tenant": "TENANT", "concurrency": 2})
+    ],
+    "DELETE /v1/queues/{queue}/limits": [Example("/v1/queues/QUEUE/limits?tenant=TENANT")],
+    "GET /v1/queues/{queue}/tenants": [Example("/v1/queues/QUEUE/tenants")],
+    "GET /v1/queues/{queue}/tenants/{tenant}/groups": [
+        Example("/v1/queues/QUEUE/tenants/OWNER/groups")
+    ],
+    "GET /v1/queues/{queue}/groups": [Example("/v1/queues/QUEUE/groups?tenant=TENANT")],
+    "GET /v1/dead": [Example("/v1/dead?queue=QUEUE&tenant=TENANT")],
+    "POST /v1/dead/replay": [
+        Example("/v1/dead/replay", {"ids": ["OWNER-dead"]}),
+        Example("/v1/dead/replay", FILTER),
+    ],
+    "POST /v1/dead/purge": [Example("/v1/dead/purge", {"older_than": 0, "queue": "QUEUE"})],
+    "GET /v1/slots/{scope}/{key}": [Example("/v1/slots/QUEUE/OWNER")],
+    "PUT /v1/slots/{scope}/{key}/{holder}": [Example("/v1/slots/QUEUE/OWNER/h", {"ttl": 5})],
+    "DELETE /v1/slots/{scope}/{key}/{holder}": [Example("/v1/slots/QUEUE/OWNER/OWNER-holder")],
+    "GET /v1/schedules": [Example("/v1/schedules")],
+    "PUT /v1/schedules/{name}": [Example("/v1/schedules/OWNER-new", SCHEDULE)],
+    "DELETE /v1/schedules/{name}": [Example("/v1/schedules/OWNER-schedule")],
+    "POST /v1/maintain": [Example("/v1/maintain")],
+    "POST /v1/ops": [
+        *(Example("/v1/ops", {"ops": [op]}) for op in OPS),
+        *(Example("/v1/ops", {"ops": [op], "key": "once"}) for op in OPS),
+    ],
+    "POST /v1/query": [Example("/v1/query", {"query": query}) for query in QUERIES],
+    "GET /v1/changes": [Example("/v1/changes")],
+    # Firecrawl
+    "POST /queue/push": [Example("/queue/push", {"teamId": "OWNER", "job": FIRECRAWL_JOB})],
+    "POST /queue/pop/{team_id}": [Example("/queue/pop/OWNER", {"workerId": "w"})],
+    "POST /queue/complete": [Example("/queue/complete", {"queueKey": "KEY"}, "fc-OWNER-leased")],
+    "POST /queue/release": [Example("/queue/release", {"jobId": "fc-OWNER-leased"})],
+    "GET /queue/count/team/{team_id}": [Example("/queue/count/team/OWNER")],
+    "GET /queue/count/crawl/{crawl_id}": [Example("/queue/count/crawl/OWNER-group")],
+    "GET /queue/jobs/team/{team_id}": [Example("/queue/jobs/team/OWNER")],
+    "POST /active/push": [Example("/active/push", {"teamId": "OWNER", **MARK})],
+    "DELETE /active/remove": [Example("/active/remove", {"teamId": "OWNER", **MARK})],
+    "GET /active/count/{team_id}": [Example("/active/count/OWNER")],
+    "GET /active/jobs/{team_id}": [Example("/active/jobs/OWNER")],
+    "POST /active/crawl/push": [Example("/active/crawl/push", {"crawlId": "OWNER", **MARK})],
+    "DELETE /active/crawl/remove": [Example("/active/crawl/remove", {"crawlId": "OWNER", **MARK})],
+    "GET /active/crawl/jobs/{crawl_id}": [
+        Example("/active/crawl/jobs/OWNER-group"),
+        Example("/active/crawl/jobs/OWNER"),
+    ],
+    "POST /cleanup/expired-jobs": [Example("/cleanup/expired-jobs")],
+    "POST /cleanup/expired-active-jobs": [Example("/cleanup/expired-active-jobs")],
+    "POST /cleanup/orphaned-claims": [Example("/cleanup/orphaned-claims")],
+    "POST /cleanup/stale-counters": [Example("/cleanup/stale-counters")],
+    "POST /reconcile/team/queue/{team_id}": [Example("/reconcile/team/queue/OWNER")],
+    "POST /reconcile/team/active/{team_id}": [Example("/reconcile/team/active/OWNER")],
+    "POST /reconcile/crawl/queue/{crawl_id}": [Example("/reconcile/crawl/queue/OWNER-group")],
+    "POST /reconcile/crawl/active/{crawl_id}": [Example("/reconcile/crawl/active/OWNER-group")],
+    "GET /sample/teams": [Example("/sample/teams")],
+    "GET /sample/crawls": [Example("/sample/crawls")],
+    # D1
+    "POST /jobs/enqueue": [
+        Example("/jobs/enqueue", {"runId": "r", "tenantId": "OWNER", "r2Key": "k"})
+    ],
+    "POST /runs/{run_id}/enqueue": [
+        Example("/runs/OWNER-group/enqueue", {"tenantId": "OWNER", "r2Key": "k"})
+    ],
+    "POST /jobs/pull": [Example("/jobs/pull", {"max": 100})],
+    "POST /jobs/ack": [
+        Example("/jobs/ack", {"ids": ["d1-OWNER-leased", "d1-OWNER-done"], "status": "done"}),
+        Example("/jobs/ack", {"ids": ["d1-OWNER-leased", "OWNER-leased"], "status": "failed"}),
+    ],
+    "GET /jobs/stats": [Example("/jobs/stats")],
+    # Queuey
+    "POST /jobs/create": [Example("/jobs/create", {"binary_addr": "b"})],
+    "POST /jobs/claim": [Example("/jobs/claim", {"runner_id": "r"})],
+    "GET /jobs/{id}": [Example("/jobs/mesh-OWNER-done")],
+    "POST /jobs/{id}/tickle": [Example("/jobs/mesh-OWNER-leased/tickle")],
+    "POST /jobs/{id}/complete": [
+        Example("/jobs/mesh-OWNER-leased/complete", {"status": "completed"})
+    ],
+    # EVE Kill
+    "GET /api/queue/stats": [Example("/api/queue/stats")],
+    "GET /api/queue/failed": [Example("/api/queue/failed")],
+    "POST /api/queue/retry": [Example("/api/queue/retry", {"jobId": "OWNER-dead"})],
+}

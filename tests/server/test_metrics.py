@@ -1,0 +1,86 @@
+"""What Prometheus is told."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+import httpx
+
+import tenure
+from tenure.metrics import MOST_QUEUES, Metrics, measured
+from tenure.server.app import make_app
+from tenure.testing import ManualClock
+
+
+def scraped(queue: tenure.Queue, metrics: Metrics) -> dict[str, float]:
+    """The samples by name and labels."""
+
+    async def ask() -> str:
+        transport = httpx.ASGITransport(make_app(queue, metrics=metrics))
+        async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+            response = await client.get("/metrics")
+            assert response.headers["content-type"].startswith("text/plain")
+            return response.text
+
+    lines = [line for line in asyncio.run(ask()).splitlines() if not line.startswith("#")]
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
+
+
+def opened(metrics: Metrics, clock: Any) -> tenure.Queue:
+    return tenure.connect("memory://", clock=clock, wrap=partial(measured, metrics))
+
+
+def test_the_figures_answer_what_an_operator_asks() -> None:
+    clock, metrics = ManualClock(), Metrics()
+    with opened(metrics, clock) as queue:
+        for _ in range(3):
+            queue.enqueue("mail", max_attempts=2)
+        clock.advance(10)
+        first, second, third = queue.claim("mail", limit=3)
+        clock.advance(5)
+        queue.ack(first)
+        queue.fail(second, "no", fatal=True)
+        queue.fail(third, "no", retry_in=0)
+        (third,) = queue.claim("mail")
+        assert queue.ack_many([first])[0] is not None
+        found = scraped(queue, metrics)
+    expected = {
+        'tenure_jobs_enqueued_total{queue="mail"}': 3,
+        'tenure_jobs_claimed_total{queue="mail"}': 4,
+        'tenure_retries_total{queue="mail"}': 1,
+        'tenure_jobs_ended_total{queue="mail",state="done"}': 1,
+        'tenure_jobs_ended_total{queue="mail",state="dead"}': 1,
+        'tenure_wait_seconds_sum{queue="mail"}': 30,
+        'tenure_run_seconds_sum{queue="mail"}': 15,
+        "tenure_leases_lost_total": 1,
+        'tenure_operations_total{op="Ack",outcome="lease_lost"}': 1,
+        'tenure_jobs{queue="mail",state="leased"}': 1,
+        'tenure_jobs{queue="mail",state="done"}': 1,
+        'tenure_jobs{queue="mail",state="dead"}': 1,
+    }
+    assert {name: found[name] for name in expected} == expected
+    assert found["tenure_operations_per_commit_count"] == found["tenure_commit_seconds_count"]
+
+
+def test_what_is_done_once_is_counted_as_what_it_is() -> None:
+    metrics = Metrics()
+    with opened(metrics, ManualClock()) as queue:
+        spec = queue.prepare([tenure.NewJob(queue="mail")])
+        queue.do([tenure.ops.Once("k", (tenure.ops.Enqueue(tuple(spec)),))])
+        found = scraped(queue, metrics)
+    assert found['tenure_operations_total{op="Enqueue",outcome="ok"}'] == 1
+    assert found['tenure_jobs_enqueued_total{queue="mail"}'] == 1
+
+
+def test_the_labels_are_bounded() -> None:
+    metrics = Metrics()
+    with opened(metrics, ManualClock()) as queue:
+        for n in range(MOST_QUEUES + 50):
+            queue.enqueue(f"q{n}", tenant=f"tenant-{n}")
+        found = scraped(queue, metrics)
+    names = [name for name in found if name.startswith("tenure_jobs_enqueued_total")]
+    assert len(names) == MOST_QUEUES + 1
+    assert found['tenure_jobs_enqueued_total{queue="other"}'] == 50
+    assert not any("tenant-" in name for name in found)

@@ -1,0 +1,558 @@
+"""What somebody found who tried to lose a job, to run one twice, or to keep a runner from ending.
+
+Each test is the shortest way to a mistake that was there once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tenure
+from tenure import ops
+from tenure.clock import SystemClock
+from tenure.engines.memory import MemoryEngine
+from tenure.handler import Handler, Place
+from tenure.job import Job
+from tenure.ops import Op
+from tenure.run import Run, attempt_in_thread
+from tenure.runner import Post, Runner
+from tenure.scheduler import Scheduler
+from tenure.testing import ManualClock
+from tenure.threads import Threads
+from tests.crash.watched import PATIENCE, Watched, opened, start, until
+from tests.workers import errands
+
+SOON = 5.0  # seconds; what takes longer does not happen at all
+
+
+@pytest.fixture
+def engine() -> Watched:
+    return Watched(MemoryEngine(SystemClock(), 1000))
+
+
+@pytest.fixture
+def queue(engine: Watched) -> Iterator[tenure.Queue]:
+    with opened(engine) as queue:
+        yield queue
+        engine.let_all()
+
+
+def post(
+    name: str, call: Callable[[Job], Any], place: Place = "loop", concurrency: int = 5
+) -> Post:
+    return Post([name], concurrency, {}, default=Handler(call, place, name), poll_interval=0.02)
+
+
+def runner_of(queue: tenure.Queue, *posts: Post, **options: Any) -> Runner:
+    return Runner(queue, posts, schedule=False, **options)
+
+
+async def nothing(job: Job) -> None:
+    """What most jobs of these tests do."""
+
+
+async def within(seconds: float, work: Coroutine[Any, Any, object]) -> None:
+    """Fail if it takes longer, rather than wait for it to be cancelled."""
+    task = asyncio.ensure_future(work)
+    _, late = await asyncio.wait([task], timeout=seconds)
+    assert not late, "it does not end"
+    task.result()
+
+
+async def seen(condition: Callable[[], bool]) -> None:
+    """Let the loop run until something has happened."""
+    deadline = time.monotonic() + SOON
+    while not condition():
+        assert time.monotonic() < deadline, "it never happened"
+        await asyncio.sleep(0.005)
+
+
+def as_it_was(queue: tenure.Queue, job: tenure.Job) -> bool:
+    found = queue.get(job.id)
+    return (found.state, found.attempts) == ("pending", 0)
+
+
+# So many jobs, and no more ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_two_posts_together_do_no_more_than_max_jobs(queue: tenure.Queue, most: int) -> None:
+    """Each has room for all that is left."""
+    for name in ("a", "b"):
+        queue.enqueue_many([tenure.NewJob(queue=name) for _ in range(10)])
+    runner = runner_of(queue, post("a", nothing), post("b", nothing), max_jobs=most)
+    asyncio.run(within(SOON, runner.run()))
+    found = queue.stats()
+    assert (found.done, found.leased, found.ready) == (most, 0, 20 - most)
+
+
+def test_a_post_goes_on_though_another_had_asked_for_all_that_is_left(
+    engine: Watched, queue: tenure.Queue
+) -> None:
+    """The other one's claim finds nothing."""
+    queue.enqueue_many([tenure.NewJob(queue="b") for _ in range(10)])
+    runner = runner_of(queue, post("a", nothing), post("b", nothing), max_jobs=6)
+    asyncio.run(within(SOON, runner.run()))
+    assert queue.stats("b").done == 6
+
+
+# A burst ----------------------------------------------------------------------------------------
+
+
+def test_a_burst_does_not_end_while_a_result_is_on_its_way(
+    engine: Watched, queue: tenure.Queue
+) -> None:
+    """The post of the child asks whether all is over when the parent has ended, and the store
+    does not know it yet."""
+    parent = queue.enqueue("a")
+    child = queue.enqueue("b", after=[parent])
+    began, go_on = threading.Event(), asyncio.Event()
+    answered: list[str] = []
+
+    async def first(job: Job) -> None:
+        began.set()
+        await go_on.wait()
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+
+        def before(batch: Sequence[Op]) -> None:
+            claims = [op.queues for op in batch if isinstance(op, ops.Claim)]
+            if claims == [("b",)] and began.is_set() and not answered:
+                answered.append("b")  # it will find nothing
+                loop.call_soon_threadsafe(go_on.set)
+                until(lambda: queue._committer._waiting > 0)  # the result of the parent
+            elif any(isinstance(op, ops.Ack) for op in batch):
+                time.sleep(0.2)  # plenty for the other post to believe that all is over
+
+        engine.before = before
+        posts = post("a", first, concurrency=1), post("b", nothing)
+        await within(SOON, runner_of(queue, *posts, burst=True).run())
+
+    asyncio.run(main())
+    assert queue.get(child.id).state == "done"
+
+
+def test_a_burst_ends_though_something_stirs_when_the_first_post_has_ended(
+    queue: tenure.Queue,
+) -> None:
+    """Another process has enqueued something for it."""
+    runner = runner_of(queue, post("a", nothing), post("b", nothing), burst=True)
+    serve = runner._serve
+
+    async def serve_and_stir(one: Post) -> None:
+        await serve(one)
+        one.look = True
+
+    runner._serve = serve_and_stir  # type: ignore[method-assign,assignment]
+    asyncio.run(within(SOON, runner.run()))
+
+
+# Cancelled from outside -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["loop", "thread"])
+def test_a_program_that_is_interrupted_gives_its_jobs_back(
+    queue: tenure.Queue, place: Place
+) -> None:
+    """What asyncio.run() does on Ctrl-C: it cancels the task that runs the runner."""
+    job = queue.enqueue("mail")
+    began = threading.Event()
+
+    async def in_loop(job: Job) -> None:
+        began.set()
+        await asyncio.sleep(60)
+
+    def in_thread(job: Job) -> None:
+        began.set()
+        for _ in range(6000):
+            time.sleep(0.01)
+
+    call = in_loop if place == "loop" else in_thread
+
+    async def main() -> None:
+        running = asyncio.ensure_future(
+            runner_of(queue, post("mail", call, place), grace=0.05).run()
+        )
+        await seen(began.is_set)
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+        assert as_it_was(queue, job)
+
+    asyncio.run(main())
+
+
+def test_a_program_that_is_interrupted_lets_its_jobs_end_within_the_grace_time(
+    queue: tenure.Queue,
+) -> None:
+    job = queue.enqueue("mail")
+    began = threading.Event()
+
+    async def work(job: Job) -> None:
+        began.set()
+        await asyncio.sleep(0.1)
+
+    async def main() -> None:
+        running = asyncio.ensure_future(runner_of(queue, post("mail", work)).run())
+        await seen(began.is_set)
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+        assert queue.get(job.id).state == "done"
+
+    asyncio.run(main())
+
+
+class Failing(Post):
+    """Cannot go on once it has begun something."""
+
+    def next_order(self) -> tuple[str, ...]:
+        if self.runs:
+            raise MemoryError("as told")
+        return super().next_order()
+
+
+def test_jobs_of_a_post_that_can_no_longer_work_are_given_back(queue: tenure.Queue) -> None:
+    job = queue.enqueue("mail")
+
+    async def work(job: Job) -> None:
+        await asyncio.sleep(60)
+
+    failing = Failing(["mail"], 5, {}, default=Handler(work, "loop", "mail"), poll_interval=0.02)
+    runner = runner_of(queue, failing, grace=0.05)
+    with pytest.raises(MemoryError, match="as told"):
+        asyncio.run(within(SOON, runner.run()))
+    assert as_it_was(queue, job)
+
+
+def test_a_runner_can_be_stopped_by_several_at_once(queue: tenure.Queue) -> None:
+    """By whoever runs it, and by whoever told it to stop; and once more, for good measure."""
+    job = queue.enqueue("mail")
+    began = threading.Event()
+
+    async def work(job: Job) -> None:
+        began.set()
+        await asyncio.sleep(0.05)
+
+    async def main() -> None:
+        runner = runner_of(queue, post("mail", work))
+        running = asyncio.ensure_future(runner.run())
+        await seen(began.is_set)
+        await asyncio.gather(runner.stop(), runner.stop(), running)
+        await runner.stop()
+
+    asyncio.run(main())
+    assert queue.get(job.id).state == "done"
+
+
+def test_a_job_can_stop_the_runner_that_runs_it(queue: tenure.Queue) -> None:
+    job = queue.enqueue("mail")
+
+    async def main() -> None:
+        async def work(job: Job) -> None:
+            await runner.stop(grace=0.05)
+
+        runner = runner_of(queue, post("mail", work))
+        await within(SOON, runner.run())
+        assert as_it_was(queue, job)
+
+    asyncio.run(main())
+
+
+def test_nothing_is_left_when_a_runner_has_stopped(queue: tenure.Queue) -> None:
+    """No thread, no task, no listener."""
+
+    def plain(job: Job) -> None:
+        """In a thread."""
+
+    async def main() -> None:
+        for name in ("loop", "thread"):
+            queue.enqueue_many([tenure.NewJob(queue=name) for _ in range(20)])
+        runner = Runner(queue, [post("loop", nothing), post("thread", plain, "thread")])
+        await runner.start()
+        await seen(lambda: queue.stats().unfinished == 0)
+        await runner.stop()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    before = set(threading.enumerate())
+    asyncio.run(main())
+    until(lambda: [one for one in set(threading.enumerate()) - before if _is_of(one)] == [])
+    assert queue.changes._listeners == ()
+
+
+def _is_of(thread: threading.Thread) -> bool:
+    """Of a runner; a committer belongs to the queue."""
+    return thread.name.startswith("tenure-") and thread.name != "tenure-committer"
+
+
+# Leases that run out ----------------------------------------------------------------------------
+
+
+def test_a_job_that_was_claimed_before_the_loop_was_blocked_is_not_run_on_an_ended_lease(
+    engine: Watched, queue: tenure.Queue
+) -> None:
+    """Another worker has it by then."""
+    lease = 0.2
+    ran: list[str] = []
+    got: list[str] = []
+    go_on = asyncio.Event()
+    first = queue.enqueue("mail")
+
+    async def work(job: Job) -> None:
+        ran.append(job.id)
+        if job.id == first.id:
+            await go_on.wait()
+            time.sleep(5 * lease)
+
+    ours_has_it = threading.Event()
+
+    def rival() -> None:
+        ours_has_it.wait(PATIENCE)
+        while "done" not in got:
+            got.extend(job.id for job in queue.claim("mail", lease=60))
+            time.sleep(0.01)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+
+        def after(batch: Sequence[Op]) -> None:
+            found = engine.inner.read(ops.GetJob(second))
+            ours = any(isinstance(op, ops.Claim) and op.worker == "ours" for op in batch)
+            if ours and isinstance(found, Job) and found.state == "leased":
+                loop.call_soon_threadsafe(go_on.set)  # before the answer comes
+                ours_has_it.set()
+
+        runner = runner_of(queue, post("mail", work), lease=lease, name="ours")
+        await runner.start()
+        await seen(lambda: ran == [first.id])
+        engine.after = after
+        claims = start(rival)
+        queue.enqueue("mail", id=second)
+        await seen(lambda: queue.get(first.id).state == "done")
+        await runner.stop()
+        got.append("done")
+        claims.result(PATIENCE)
+
+    second = "second"
+    asyncio.run(main())
+    assert got.count(second) + ran.count(second) == 1
+    assert ran.count(first.id) == 1
+
+
+def test_jobs_keep_their_leases_though_others_cannot_be_given_up(
+    queue: tenure.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that hang past their timeout were cancelled by an operator meanwhile."""
+    monkeypatch.setattr("tenure.keeper.OVERDUE_SECONDS", 0.0)
+    lease, end = 0.3, threading.Event()
+    queue.enqueue_many([tenure.NewJob(queue="hung", timeout=0.05) for _ in range(6)])
+    ran: list[str] = []
+
+    def hang(job: Job) -> None:
+        ran.append(job.id)
+        end.wait(PATIENCE)
+
+    async def work(job: Job) -> None:
+        ran.append(job.id)
+        await asyncio.sleep(5 * lease)
+
+    async def main() -> None:
+        posts = post("hung", hang, "thread", 6), post("mail", work)
+        runner = runner_of(queue, *posts, lease=lease, grace=0)
+        monkeypatch.setattr(queue, "fail", refuse)
+        await runner.start()
+        healthy = queue.enqueue("mail")
+        await seen(lambda: len(ran) == 7)
+        while queue.get(healthy.id).state != "done":
+            assert queue.claim("mail") == []
+            await asyncio.sleep(0.01)
+        end.set()
+        await runner.stop()
+
+    def refuse(job: Job, error: object) -> None:
+        raise tenure.LeaseLost(job.id, "cancelled")
+
+    asyncio.run(main())
+    assert len(ran) == 7
+
+
+# Threads that others hold -----------------------------------------------------------------------
+
+
+def test_a_task_that_holds_the_threads_of_asyncio_holds_up_nobody_else(
+    queue: tenure.Queue,
+) -> None:
+    """Neither the results of others, nor the end."""
+    end = threading.Event()
+
+    async def work(job: Job) -> None:
+        if job.payload == "hold":
+            await asyncio.to_thread(end.wait, PATIENCE)
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        runner = runner_of(queue, post("mail", work), grace=0.05)
+        await runner.start()
+        holding = queue.enqueue("mail", "hold")
+        await seen(lambda: queue.get(holding.id).state == "leased")
+        for n in range(1, 4):
+            queue.enqueue("mail")
+            await seen(partial(lambda n: queue.stats("mail").done == n, n))
+            await asyncio.sleep(0.06)  # it looks ahead again
+        try:
+            await within(SOON, runner.stop())
+            assert as_it_was(queue, holding)
+        finally:
+            end.set()
+
+    asyncio.run(main())
+
+
+def test_a_thread_that_cannot_be_had_loses_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads, go_on = Threads(), threading.Event()
+    called: list[int] = []
+
+    def first() -> None:
+        go_on.wait(PATIENCE)
+        called.append(1)
+
+    threads.submit(first)
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        threads.submit(lambda: called.append(2))
+    go_on.set()
+    until(lambda: called == [1, 2])
+    threads.close()
+
+
+# Told to end too early, or too late -------------------------------------------------------------
+
+
+def run_of(queue: tenure.Queue, call: Callable[[Job], Any]) -> Run:
+    queue.enqueue("mail")
+    (job,) = queue.claim("mail")
+    return Run(job, Handler(call, "thread", "mail"), queue, lambda *_: None, 0.0)
+
+
+def test_a_plain_function_that_is_told_to_end_before_it_began_is_given_back(
+    queue: tenure.Queue,
+) -> None:
+    run = run_of(queue, lambda job: time.sleep(0.01))
+    run.stop("stop")
+    assert attempt_in_thread(run, 1000) == ops.Release(run.job.id, run.token)
+
+
+def test_an_interrupt_that_comes_at_any_moment_leaves_the_thread_whole(
+    queue: tenure.Queue,
+) -> None:
+    """Before the function, inside of it, or after it: never in what the thread does next."""
+    rounds, threads = 300, Threads()
+    answers: list[object] = []
+
+    def work(job: Job) -> None:
+        for _ in range(50):
+            pass
+
+    def one(run: Run, began: threading.Event) -> None:
+        began.set()
+        answers.append(attempt_in_thread(run, 1000))
+
+    for n in range(rounds):
+        run, began = run_of(queue, work), threading.Event()
+        threads.submit(lambda run=run, began=began: one(run, began))  # type: ignore[misc]
+        began.wait(PATIENCE)
+        for _ in range(n % 30 * 10):
+            pass
+        run.stop("stop")
+        until(lambda: len(answers) == n + 1)  # noqa: B023
+    assert {type(answer) for answer in answers} <= {ops.Release, ops.Ack}
+    threads.close()
+
+
+def test_a_plain_function_that_is_interrupted_leaves_no_lock_behind(
+    queue: tenure.Queue, tmp_path: Path
+) -> None:
+    """Many log at once, so that most of them wait for the lock when they are told to end."""
+    log = logging.getLogger("tests.workers.busy")
+    handler = logging.FileHandler(tmp_path / "log")
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False  # what is left locked here shall hold up nobody else
+
+    def work(job: Job) -> None:
+        while True:
+            for _ in range(20):
+                log.info("still at it")
+            time.sleep(0.001)
+
+    new = tenure.NewJob(queue="mail", timeout=0.02, max_attempts=1)
+    queue.enqueue_many([new] * 60)
+    runner = runner_of(queue, post("mail", work, "thread", 10), max_jobs=60)
+    asyncio.run(within(PATIENCE, runner.run()))
+    assert queue.stats("mail").dead == 60
+    log.removeHandler(handler)
+    handler.close()
+
+
+# What one job leaves to the next ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", [errands.remember_in_a_process, errands.remember_in_a_thread])
+def test_what_a_task_sets_in_its_context_is_not_there_for_the_next(
+    tmp_path: Path, task: tenure.Task[[], str]
+) -> None:
+    with tenure.connect(f"sqlite:///{tmp_path / 'jobs.db'}") as queue:
+        ids = queue.enqueue_many([task.job() for _ in range(3)])
+        runner = Runner(queue, errands.app.posts(concurrency=1), burst=True, schedule=False)
+        asyncio.run(within(PATIENCE, runner.run()))
+        assert [queue.get(id).result for id in ids] == ["nothing"] * 3
+
+
+# Schedules --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def timed() -> Iterator[tenure.Queue]:
+    with tenure.connect("memory://", clock=ManualClock()) as queue:
+        yield queue
+
+
+def test_a_schedule_that_cannot_fire_does_not_hold_up_the_others(timed: tenure.Queue) -> None:
+    """Its time zone is not known on this machine."""
+    for name in ("a", "b"):
+        timed.put_schedule(name, "* * * * *", tenure.NewJob(queue=name))
+    (first, _) = timed.schedules()
+    timed.do([ops.DropSchedule("a")])
+    lost = tenure.Schedule("a", first.cron, first.job, first.next_at, tz="Atlantis/Poseidonis")
+    timed.do([ops.PutSchedule(lost)])
+    assert isinstance(timed.clock, ManualClock)
+    timed.clock.advance(61)
+    scheduler = Scheduler(timed, "me")
+    with suppress(tenure.TenureError):
+        scheduler.step()
+    assert timed.stats("b").ready == 1
+
+
+def test_a_schedule_whose_parent_is_gone_is_not_tried_without_rest(timed: tenure.Queue) -> None:
+    parent = timed.enqueue("parents")
+    timed.put_schedule("a", "* * * * *", tenure.NewJob(queue="a", after=[parent.id]))
+    timed.delete(parent)
+    assert isinstance(timed.clock, ManualClock)
+    timed.clock.advance(61)
+    assert Scheduler(timed, "me").step() > 0

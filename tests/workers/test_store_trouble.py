@@ -1,0 +1,250 @@
+"""A store that cannot commit for a while, or meets what nobody thought of, costs no job."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+import tenure
+from tenure import ops
+from tenure.clock import SystemClock
+from tenure.engines.sqlite.engine import SqliteEngine
+from tenure.handler import Handler
+from tenure.job import Job
+from tenure.ops import Found, Op, Query
+from tenure.runner import Post, Runner
+from tests.crash.watched import PATIENCE, Watched, opened
+from tests.workers import errands
+from tests.workers.life import Place, WorkerProcess, a_place, until
+
+TROUBLES = pytest.mark.parametrize(
+    "trouble",
+    [tenure.Busy("locked"), tenure.StoreError("disk I/O error")],
+    ids=lambda error: type(error).__name__,
+)
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Watched:
+    return Watched(SqliteEngine(tmp_path / "jobs.db", tenure.Settings(), SystemClock()))
+
+
+@pytest.fixture
+def queue(engine: Watched) -> Iterator[tenure.Queue]:
+    with opened(engine) as queue:
+        yield queue
+
+
+@pytest.fixture
+def rival(tmp_path: Path) -> Iterator[tenure.Queue]:
+    """Another handle on the same file, which meets no trouble."""
+    with tenure.connect(f"sqlite:///{tmp_path / 'jobs.db'}") as queue:
+        yield queue
+
+
+class Work:
+    """Jobs that a runner runs, and how often each was."""
+
+    def __init__(self, queue: tenure.Queue, lease: float = 30.0) -> None:
+        self.queue = queue
+        self.ran: Counter[str] = Counter()
+        self.began = threading.Event()
+        post = Post(["mail"], 10, {}, default=Handler(self._run, "loop", "mail"))
+        self.runner = Runner(
+            queue, [post], lease=lease, schedule=False, poll_interval=0.05, name="ours"
+        )
+
+    async def _run(self, job: Job) -> None:
+        self.ran[job.id] += 1
+        self.began.set()
+
+    def until(self, over: Callable[[], bool], meanwhile: Callable[[], object]) -> None:
+        """Run until something has happened, doing something in another thread."""
+
+        async def main() -> None:
+            await self.runner.start()
+            deadline = time.monotonic() + PATIENCE
+            while not await asyncio.to_thread(over):
+                assert time.monotonic() < deadline, "it never happened"
+                await asyncio.to_thread(meanwhile)
+                await asyncio.sleep(0.005)
+            await self.runner.stop()
+
+        asyncio.run(main())
+
+
+def all_done(queue: tenure.Queue) -> bool:
+    return queue.stats("mail").unfinished == 0
+
+
+@TROUBLES
+def test_results_go_through_when_the_store_can_commit_again(
+    engine: Watched, queue: tenure.Queue, rival: tenure.Queue, trouble: tenure.TenureError
+) -> None:
+    ids = queue.enqueue_many([tenure.NewJob(queue="mail") for _ in range(20)])
+    work = Work(queue)
+    away_until: list[float] = []
+
+    def before(batch: Sequence[Op]) -> None:
+        if any(isinstance(op, ops.Ack) for op in batch) and not away_until:
+            away_until.append(time.monotonic() + 0.5)
+        if away_until and time.monotonic() < away_until[0]:
+            raise trouble
+
+    engine.before = before
+    work.until(lambda: all_done(rival), lambda: None)
+    assert away_until != []
+    assert work.ran == dict.fromkeys(ids, 1)
+    assert rival.stats("mail").done == 20
+
+
+@TROUBLES
+def test_a_job_whose_result_cannot_be_told_for_several_leases_is_not_run_again(
+    engine: Watched, queue: tenure.Queue, rival: tenure.Queue, trouble: tenure.TenureError
+) -> None:
+    """Its lease is kept until the store knows."""
+    lease = 0.3
+    ids = queue.enqueue_many([tenure.NewJob(queue="mail") for _ in range(5)])
+    work = Work(queue, lease)
+    told_at: list[float] = []
+    got: list[tenure.Job] = []
+
+    def before(batch: Sequence[Op]) -> None:
+        if any(isinstance(op, ops.Extend) for op in batch):
+            return  # a renewal may share the commit; that it works is what this is about
+        if any(isinstance(op, ops.Ack) for op in batch):
+            told_at.append(time.monotonic())
+            if time.monotonic() < told_at[0] + 4 * lease:
+                raise trouble
+
+    def meanwhile() -> None:
+        if work.began.is_set():
+            got.extend(rival.claim("mail", lease=60))
+
+    engine.before = before
+    work.until(lambda: all_done(rival), meanwhile)
+    assert got == []
+    assert work.ran == dict.fromkeys(ids, 1)
+    assert [rival.get(id).attempts for id in ids] == [1] * 5
+
+
+def test_what_the_store_cannot_do_for_one_job_takes_no_other_down(
+    engine: Watched, queue: tenure.Queue, rival: tenure.Queue
+) -> None:
+    """Its result is lost, so it is run again when its lease has ended; at least once, that is."""
+    ids = queue.enqueue_many([tenure.NewJob(queue="mail", id=f"{n}") for n in range(10)])
+    work = Work(queue, lease=0.3)
+
+    def before(batch: Sequence[Op]) -> None:
+        for op in batch:
+            if isinstance(op, ops.Ack) and op.id == "5" and work.ran["5"] == 1:
+                raise ZeroDivisionError("nobody thought of this")
+
+    engine.before = before
+    work.until(lambda: all_done(rival), lambda: None)
+    assert work.ran == dict.fromkeys(ids, 1) | {"5": 2}
+    assert rival.stats("mail").done == 10
+
+
+def test_a_claim_that_the_store_cannot_do_is_tried_again(
+    engine: Watched, queue: tenure.Queue, rival: tenure.Queue
+) -> None:
+    ids = queue.enqueue_many([tenure.NewJob(queue="mail") for _ in range(3)])
+    work, tries = Work(queue), [0]
+
+    def before(batch: Sequence[Op]) -> None:
+        if any(isinstance(op, ops.Claim) for op in batch):
+            tries[0] += 1
+            if tries[0] <= 3:
+                raise ZeroDivisionError("nobody thought of this")
+
+    engine.before = before
+    work.until(lambda: all_done(rival), lambda: None)
+    assert work.ran == dict.fromkeys(ids, 1)
+
+
+@pytest.mark.parametrize(
+    "trouble", [tenure.StoreError("disk I/O error"), ZeroDivisionError("nobody thought of this")]
+)
+def test_a_worker_that_cannot_look_ahead_goes_on(
+    engine: Watched,
+    queue: tenure.Queue,
+    rival: tenure.Queue,
+    monkeypatch: pytest.MonkeyPatch,
+    trouble: Exception,
+) -> None:
+    read, looked = engine.read, threading.Event()
+
+    def refuse(query: Query) -> Found:
+        if isinstance(query, ops.NextDue):
+            looked.set()
+            raise trouble
+        return read(query)
+
+    monkeypatch.setattr(engine, "read", refuse)
+    work = Work(queue)
+    ids: list[str] = []
+
+    def meanwhile() -> None:
+        if looked.is_set() and len(ids) < 3:
+            ids.append(rival.enqueue("mail").id)
+            looked.clear()
+
+    work.until(lambda: len(ids) == 3 and all_done(rival), meanwhile)
+    assert work.ran == dict.fromkeys(ids, 1)
+
+
+def test_a_runner_can_be_stopped_while_the_store_is_away(
+    engine: Watched, queue: tenure.Queue, rival: tenure.Queue
+) -> None:
+    """What it could not tell is lost to it; the lease runs out, and another runs the job."""
+    job = queue.enqueue("mail")
+    work = Work(queue, lease=0.3)
+
+    def before(batch: Sequence[Op]) -> None:
+        if work.began.is_set():
+            raise tenure.Busy("locked")
+
+    async def main() -> None:
+        await work.runner.start()
+        while not work.began.is_set():
+            await asyncio.sleep(0.005)
+        await asyncio.wait_for(work.runner.stop(grace=0.1), PATIENCE)
+
+    engine.before = before
+    asyncio.run(main())
+    until(lambda: rival.claim("mail", lease=60) != [])
+    assert rival.get(job.id).attempts == 2
+
+
+# Across processes -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    with a_place(tmp_path) as place:
+        yield place
+
+
+def test_an_idle_worker_begins_what_another_process_enqueues_soon(
+    place: Place, record_property: Callable[[str, object], None]
+) -> None:
+    """Within 50 ms on a machine that has nothing else to do."""
+    waits: list[int] = []
+    with place.queue() as queue:
+        WorkerProcess(place, "--no-schedule").ready()
+        for n in range(1, 16):
+            time.sleep(0.05 + n % 7 / 100)  # it has gone to sleep again, at another moment
+            enqueued_at = time.time_ns() // 1_000_000
+            (id,) = queue.enqueue_many([errands.quick.job()])
+            (event,) = place.wait_for("began", id=id)
+            waits.append(event.at - enqueued_at)
+    waits.sort()
+    record_property("milliseconds", waits)
+    assert waits[-1] < 1000, waits
