@@ -28,7 +28,8 @@ crash: .venv/installed ## kill processes for SECONDS=300 with SEED=0
 crash-workers: .venv/installed ## the same with workers that run tasks
 	$(BIN)/python -m tests.crash.worker_kill --seconds $(SECONDS) --seed $(SEED)
 
-simulate: .venv/installed ## servers on a simulated FoundationDB, SEEDS=100 of them from SEED=0 on
+simulate: .venv/installed ## all tests on a simulated FoundationDB; then servers, SEEDS=100 of them from SEED=0 on
+	TENURE_SIMULATE=all $(BIN)/pytest -n 2 tests/conformance tests/server tests/simulation -k "fdb or Follows"
 	$(BIN)/python -m tests.simulation.servers.run --seeds $(SEEDS) --first $(SEED)
 
 docs: .venv/installed ## write the pages that are made from the code

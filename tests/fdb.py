@@ -2,14 +2,18 @@
 
 fdb-sim:///some/folder             a cluster of its own for each folder
 fdb-sim:///some/folder?faults=7    the same where much goes wrong, by this seed
+
+What holds where much goes wrong holds where nothing does, so that the suites run with faults only,
+and few rounds of what is random. TENURE_SIMULATE=all has them run without faults, too, and more.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
 import random
-from pathlib import Path
+import zlib
+from collections import Counter
+from pathlib import Path, PurePath
 from urllib.parse import parse_qs, urlsplit
 
 from tenure.clock import Clock
@@ -21,10 +25,11 @@ from tenure.settings import Settings
 from tenure.testing import ManualClock
 from tests.fdb_audit import wrong_keys
 
+EVERYTHING = os.environ.get("TENURE_SIMULATE") == "all"
 CLUSTER_FILE = os.environ.get("FDB_CLUSTER_FILE")
 
 _clusters: dict[str, fdb_sim.Cluster] = {}
-_count = itertools.count()
+_opened: Counter[str] = Counter()  # engines, by the folder
 
 
 def faults(seed: int) -> fdb_sim.Faults:
@@ -44,17 +49,21 @@ def cluster_of(url: str) -> fdb_sim.Cluster:
 
 
 def open_simulated(url: str, settings: Settings, clock: Clock) -> FoundationDbEngine:
-    options = parse_qs(urlsplit(url).query)
-    seed = int(options["faults"][0]) if "faults" in options else None
-    n = next(_count)
-    wrong = None if seed is None else faults(seed + n)
+    parts = urlsplit(url)
+    options = parse_qs(parts.query)
+    # Of the test's own name: it meets the same faults however it is run.
+    n = zlib.crc32(PurePath(parts.path).name.encode()) + _opened[parts.path]
+    _opened[parts.path] += 1
+    wrong = faults(int(options["faults"][0]) + n) if "faults" in options else None
     db = fdb_sim.open(cluster_of(url), faults=wrong)
     return FoundationDbEngine(fdb_sim, db, settings, clock, hybrid=False, chance=random.Random(n))
 
 
 def audit(url: str) -> list[str]:
     """What is wrong with the keys of a cluster that a test is done with."""
-    cluster = _clusters.pop(urlsplit(url).path, None)
+    path = urlsplit(url).path
+    cluster = _clusters.pop(path, None)
+    _opened.pop(path, None)
     return [] if cluster is None else wrong_keys(fdb_sim.open(cluster))
 
 

@@ -32,12 +32,11 @@ class Rows:
         root = DirectoryLayer().open(tr, directory)
         self.keys = Keys(root) if root is not None else None
         self.by_kind: dict[int, dict[tuple[Any, ...], bytes]] = {}
-        if self.keys is None:
+        if root is None:
             return
-        for row in tr.get_range(*self.keys.everything()):
-            whole = bytes(row.key)
-            kind = next(n for n in range(k.FORMAT + 1) if whole.startswith(self.keys.pack(n)))
-            self.by_kind.setdefault(kind, {})[self.keys.unpack(whole)] = bytes(row.value)
+        for row in tr.get_range_startswith(root.key()):
+            kind, *key = root.unpack(row.key)
+            self.by_kind.setdefault(kind, {})[tuple(key)] = bytes(row.value)
 
     def of(self, kind: int) -> dict[tuple[Any, ...], bytes]:
         return self.by_kind.get(kind, {})

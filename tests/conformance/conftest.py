@@ -81,15 +81,6 @@ BACKENDS: dict[str, Backend] = {
         serve=host.serve,
         drop=host.close,
     ),
-    "fdb-sim": Backend(
-        url=lambda folder: f"fdb-sim://{folder}",
-        durable=True,
-        strict_turns=False,
-        exact_counts=True,
-        connect=None,
-        begin="",
-        audit=lambda folder: fdb.audit(f"fdb-sim://{folder}"),
-    ),
     "fdb-sim-faults": Backend(
         url=lambda folder: f"fdb-sim://{folder}?faults=7",
         durable=True,
@@ -102,6 +93,10 @@ BACKENDS: dict[str, Backend] = {
 }
 
 
+if fdb.EVERYTHING:
+    BACKENDS["fdb-sim"] = BACKENDS["fdb-sim-faults"]._replace(
+        url=lambda folder: f"fdb-sim://{folder}"
+    )
 if fdb.CLUSTER_FILE:
     BACKENDS["fdb"] = Backend(
         url=lambda folder: fdb.url_of(folder),

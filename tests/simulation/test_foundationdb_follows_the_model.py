@@ -67,7 +67,7 @@ class FollowsWithFaults(FollowsTheModel):
 
 
 _SETTINGS = settings(
-    max_examples=60,
+    max_examples=100 if fdb.EVERYTHING else 10,
     stateful_step_count=50,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -8,6 +8,6 @@ import pytest
 from tests.simulation.servers.run import simulate
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_servers_keep_every_promise(seed: int) -> None:
-    assert simulate(seed) == [], f"again: make simulate SEED={seed} SEEDS=1"
+    assert simulate(seed) == [], f"seed {seed}"

@@ -1,7 +1,7 @@
 """Runs of several servers on one simulated cluster.
 
 python -m tests.simulation.servers.run --seeds 1000
-python -m tests.simulation.servers.run --seed 4711      # this one again
+python -m tests.simulation.servers.run --first 4711 --seeds 1      # this one again
 """
 
 from __future__ import annotations
@@ -109,9 +109,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--seed", type=int)
     args = parser.parse_args()
-    seeds = [args.seed] if args.seed is not None else range(args.first, args.first + args.seeds)
+    seeds = range(args.first, args.first + args.seeds)
     started, failed = time.monotonic(), 0
     for seed in seeds:
         wrong = simulate(seed)
@@ -119,7 +118,9 @@ def main() -> int:
             failed += 1
             sys.stdout.write(f"seed {seed}: {len(wrong)} wrong\n")
             sys.stdout.writelines(f"    {one}\n" for one in wrong[:10])
-            sys.stdout.write(f"    again: make simulate SEED={seed} SEEDS=1\n")
+            sys.stdout.write(
+                f"    again: python -m tests.simulation.servers.run --first {seed} --seeds 1\n"
+            )
     taken = time.monotonic() - started
     sys.stdout.write(f"{len(seeds)} seeds, {failed} failed, {taken:.0f} s\n")
     return 1 if failed else 0

@@ -14,6 +14,13 @@ class Crashed(BaseException):
     """The program is gone, at this very point."""
 
 
+def _closed() -> threading.Lock:
+    """A door that lets one through each time it is released: much cheaper than a semaphore."""
+    door = threading.Lock()
+    door.acquire()
+    return door
+
+
 class Actor:
     """A program."""
 
@@ -21,7 +28,7 @@ class Actor:
         self.name = name
         self._driver = driver
         self._work = work
-        self._go = threading.Semaphore(0)
+        self._go = _closed()
         self.crash = False
         self.done = False
         self.error: BaseException | None = None
@@ -56,7 +63,7 @@ class Driver:
     def __init__(self, chance: random.Random, crashes: float) -> None:
         self._chance = chance
         self._crashes = crashes
-        self.back = threading.Semaphore(0)
+        self.back = _closed()
         self.actors: list[Actor] = []
         self.steps = 0
         self.crashed = 0

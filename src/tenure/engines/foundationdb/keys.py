@@ -87,29 +87,26 @@ class Keys:
 
     def __init__(self, root: Subspace) -> None:
         self._prefix = root.key()
+        self._kinds = [pack((kind,), self._prefix) for kind in range(FORMAT + 1)]
         self._length = len(self._prefix)
-        self._hints = tuple(pack((kind,), self._prefix) for kind in _HINTS)
+        self._hints = tuple(self._kinds[kind] for kind in _HINTS)
 
-    def pack(self, *elements: Any) -> bytes:
+    def pack(self, kind: int, *elements: Any) -> bytes:
         """The key of a tuple."""
-        return pack(elements, self._prefix)
+        return pack(elements, self._kinds[kind])
 
     def unpack(self, key: bytes) -> tuple[Any, ...]:
         """The tuple of a key, without the first element."""
         return unpack(key, self._length)[1:]
 
-    def span(self, *elements: Any) -> tuple[bytes, bytes]:
+    def span(self, kind: int, *elements: Any) -> tuple[bytes, bytes]:
         """From the first to after the last key of tuples that begin so and are longer."""
-        prefix = pack(elements, self._prefix)
+        prefix = pack(elements, self._kinds[kind])
         return prefix + b"\x00", prefix + b"\xff"
 
     def is_hint(self, key: bytes) -> bool:
         """Whether a write to this key need not be told to those who read it."""
         return key.startswith(self._hints)
-
-    def everything(self) -> tuple[bytes, bytes]:
-        """All keys of the store."""
-        return self._prefix, self._prefix + b"\xff"
 
     def new_claim(self, job_id: str) -> bytes:
         """The key of a claim whose versionstamp the commit fills in."""
