@@ -48,6 +48,16 @@ def cluster_of(url: str) -> fdb_sim.Cluster:
     return _clusters[path]
 
 
+def simulated_url(folder: Path) -> str:
+    """A cluster for each folder."""
+    return f"fdb-sim://{folder}"
+
+
+def faulty_url(folder: Path) -> str:
+    """The same where much goes wrong."""
+    return f"fdb-sim://{folder}?faults=7"
+
+
 def open_simulated(url: str, settings: Settings, clock: Clock) -> FoundationDbEngine:
     parts = urlsplit(url)
     options = parse_qs(parts.query)
@@ -59,11 +69,10 @@ def open_simulated(url: str, settings: Settings, clock: Clock) -> FoundationDbEn
     return FoundationDbEngine(fdb_sim, db, settings, clock, hybrid=False, chance=random.Random(n))
 
 
-def audit(url: str) -> list[str]:
-    """What is wrong with the keys of a cluster that a test is done with."""
-    path = urlsplit(url).path
-    cluster = _clusters.pop(path, None)
-    _opened.pop(path, None)
+def audit(folder: Path) -> list[str]:
+    """What is wrong with the keys of a simulated cluster that a test is done with."""
+    cluster = _clusters.pop(str(folder), None)
+    _opened.pop(str(folder), None)
     return [] if cluster is None else wrong_keys(fdb_sim.open(cluster))
 
 

@@ -82,30 +82,28 @@ BACKENDS: dict[str, Backend] = {
         drop=host.close,
     ),
     "fdb-sim-faults": Backend(
-        url=lambda folder: f"fdb-sim://{folder}?faults=7",
+        url=fdb.faulty_url,
         durable=True,
         strict_turns=False,
         exact_counts=True,
         connect=None,
         begin="",
-        audit=lambda folder: fdb.audit(f"fdb-sim://{folder}"),
+        audit=fdb.audit,
     ),
 }
 
 
 if fdb.EVERYTHING:
-    BACKENDS["fdb-sim"] = BACKENDS["fdb-sim-faults"]._replace(
-        url=lambda folder: f"fdb-sim://{folder}"
-    )
+    BACKENDS["fdb-sim"] = BACKENDS["fdb-sim-faults"]._replace(url=fdb.simulated_url)
 if fdb.CLUSTER_FILE:
     BACKENDS["fdb"] = Backend(
-        url=lambda folder: fdb.url_of(folder),
+        url=fdb.url_of,
         durable=True,
         strict_turns=False,
         exact_counts=True,
         connect=None,
         begin="",
-        audit=lambda folder: fdb.audit_cluster(folder),
+        audit=fdb.audit_cluster,
     )
 
 

@@ -16,11 +16,13 @@ from tenure.server.app import DIALECTS, make_app
 from tenure.server.auth import Scope, Token, Tokens, hash_of
 from tenure.server.service import Service
 from tenure.testing import ManualClock
+from tests import fdb
 
 # The engines that every dialect runs on; others join by an entry.
 ENGINES: dict[str, Callable[[Path], str]] = {
     "memory": lambda folder: "memory://",
     "sqlite": lambda folder: f"sqlite:///{folder}/jobs.db",
+    "fdb-sim-faults": fdb.faulty_url,
 }
 
 
