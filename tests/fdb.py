@@ -16,7 +16,7 @@ from collections import Counter
 from pathlib import Path, PurePath
 from urllib.parse import parse_qs, urlsplit
 
-from tenure.clock import Clock
+from tenure.clock import Clock, SystemClock
 from tenure.engines import ENGINES, fdb_sim
 from tenure.engines.fdb_directory import DirectoryLayer
 from tenure.engines.foundationdb import binding
@@ -39,13 +39,17 @@ def faults(seed: int) -> fdb_sim.Faults:
     )
 
 
-def cluster_of(url: str) -> fdb_sim.Cluster:
-    """The cluster that a URL names. It has a clock of its own, which only its waits move: the time
-    of the test stands still while an engine tries again."""
+def cluster_of(url: str, clock: Clock) -> fdb_sim.Cluster:
+    """The cluster that a URL names. Where a test moves the clock by hand, it has one of its own,
+    which only its waits move: the time of the test stands still while an engine tries again."""
     path = urlsplit(url).path
     if path not in _clusters:
-        _clusters[path] = fdb_sim.Cluster(ManualClock())
+        _clusters[path] = fdb_sim.Cluster(None if _is_real(clock) else ManualClock())
     return _clusters[path]
+
+
+def _is_real(clock: Clock) -> bool:
+    return isinstance(clock, SystemClock)
 
 
 def simulated_url(folder: Path) -> str:
@@ -65,8 +69,10 @@ def open_simulated(url: str, settings: Settings, clock: Clock) -> FoundationDbEn
     n = zlib.crc32(PurePath(parts.path).name.encode()) + _opened[parts.path]
     _opened[parts.path] += 1
     wrong = faults(int(options["faults"][0]) + n) if "faults" in options else None
-    db = fdb_sim.open(cluster_of(url), faults=wrong)
-    return FoundationDbEngine(fdb_sim, db, settings, clock, hybrid=False, chance=random.Random(n))
+    db = fdb_sim.open(cluster_of(url, clock), faults=wrong)
+    return FoundationDbEngine(
+        fdb_sim, db, settings, clock, hybrid=_is_real(clock), chance=random.Random(n)
+    )
 
 
 def audit(folder: Path) -> list[str]:

@@ -14,7 +14,7 @@ import pytest
 from tenure import ops
 from tenure.engines import fdb_sim
 from tenure.engines.foundationdb.engine import FoundationDbEngine
-from tenure.engines.foundationdb.store import NTP_GRACE_MS, VERSION_GRACE_MS
+from tenure.engines.foundationdb.store import NTP_GRACE_MS, VERSION_GRACE_MS, Lease
 from tenure.errors import Busy, InvalidInput, LeaseLost, StoreError
 from tenure.job import NULL, Job, JobSpec, State
 from tenure.settings import Settings
@@ -132,9 +132,9 @@ def test_a_lease_is_over_by_the_clock_where_versions_stand_still(
 ) -> None:
     engine = engine_of(cluster)
     now = clock.now_ms()
-    lease = (now, 10_000, 1_000)
-    assert not engine._store.lease_is_over(now + NTP_GRACE_MS, *lease, 1_000)
-    assert engine._store.lease_is_over(now + NTP_GRACE_MS + 1, *lease, 1_000)
+    for later_ms in (0, 40_000, NTP_GRACE_MS):
+        over_at = engine._store.lease_is_over_at(now + later_ms, Lease(now, 90_000, 1_000), 1_000)
+        assert over_at == now + NTP_GRACE_MS + 1
 
 
 # Turns ------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from tenure.ops import Filter, Found, Limit, Query
 Place = tuple[int, ...]  # in a list: seq, or finished_at and seq
 
 _AT_ONCE = 100  # jobs that are asked for together
+_FIRST_ENDING = 16  # leases that are looked at for the one that is over first
 _COUNTED = ("waiting", "delayed", "done", "dead", "cancelled")
 
 
@@ -144,11 +145,20 @@ def _parse_cursor(cursor: str, parts: int) -> Place | InvalidInput:
 
 
 def next_due(tx: Tx, query: ops.NextDue) -> Found:
-    due = []
+    due: list[int] = []
     for queue in query.queues:
-        for kind in (k.DELAYED, k.ENDING):
-            due += [key[1] for key in tx.scan(*tx.keys.span(kind, queue), limit=1)]
+        due += [key[1] for key in tx.scan(*tx.keys.span(k.DELAYED, queue), limit=1)]
+        due += _ends_of_leases(tx, queue)
     return ops.Due(min(due, default=None))
+
+
+def _ends_of_leases(tx: Tx, queue: str) -> Iterator[int]:
+    """When the leases that end first will be over. By two clocks, one that ends later may be over
+    earlier, but not by much."""
+    ending = [key[-1] for key in tx.scan(*tx.keys.span(k.ENDING, queue), limit=_FIRST_ENDING)]
+    for held in tx.peek(ending):
+        if held is not None and held.record.lease is not None:
+            yield tx.store.lease_is_over_at(tx.now, held.record.lease, tx.version)
 
 
 # Counts -----------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from tenure import states
 from tenure.engines.foundationdb.keys import Seq
+from tenure.engines.foundationdb.store import Lease
 from tenure.job import FINAL, NULL, Failure, IfParentFails, Job, JobSpec, State
 from tenure.retry import Backoff
 
@@ -40,7 +41,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
     started_at: int | None = None
     lease_until: int | None = None
     lease_ms: int = 0
-    lease_version: int = 0  # of the store, when the lease began or was last extended
+    lease_version: int = 0
     token: int = 0
     worker: str = ""
     finished_at: int | None = None
@@ -48,6 +49,13 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
     note: str | None = None
     failures: int = 0  # how many are stored
     has_result: bool = False
+
+    @property
+    def lease(self) -> Lease | None:
+        """The lease that is out."""
+        if self.lease_until is None:
+            return None
+        return Lease(self.lease_until, self.lease_ms, self.lease_version)
 
     @property
     def counted_as(self) -> str:

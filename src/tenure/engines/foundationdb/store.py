@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from typing import Any
+from typing import Any, NamedTuple
 
 from tenure.engines.foundationdb.keys import Keys
 from tenure.engines.foundationdb.limits import Rules
@@ -12,6 +12,14 @@ from tenure.engines.foundationdb.limits import Rules
 VERSIONS_PER_MS = 1_000
 NTP_GRACE_MS = 60_000  # between two machines whose clocks are wrong by up to 30 s each
 VERSION_GRACE_MS = 6_000  # a transaction is up to 5 s older than its commit
+
+
+class Lease(NamedTuple):
+    """For how long a job was given out, by two clocks."""
+
+    until: int  # by the clock of the claimer
+    ms: int
+    version: int  # of the store, when the lease began or was last extended
 
 
 class Store:
@@ -30,14 +38,13 @@ class Store:
         self.client = chance.getrandbits(31)
         self.count = itertools.count()
 
-    def lease_is_over(
-        self, now: int, lease_until: int, lease_ms: int, lease_version: int, read_version: int
-    ) -> bool:
-        """Whether nobody may rely on a lease any longer."""
+    def lease_is_over_at(self, now: int, lease: Lease, read_version: int) -> int:
+        """When nobody may rely on a lease any longer, by this machine's clock."""
         if not self.hybrid:
-            return lease_until <= now
-        age_ms = (read_version - lease_version) // VERSIONS_PER_MS
-        return now > lease_until + NTP_GRACE_MS or age_ms > lease_ms + VERSION_GRACE_MS
+            return lease.until
+        age_ms = (read_version - lease.version) // VERSIONS_PER_MS
+        by_version = now + lease.ms + VERSION_GRACE_MS - age_ms
+        return 1 + min(lease.until + NTP_GRACE_MS, by_version)
 
     def sweep_until(self, now: int) -> int:
         """No lease that ends later than this can be over."""

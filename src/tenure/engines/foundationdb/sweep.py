@@ -74,10 +74,8 @@ def _overdue(tx: Tx, queue: str, limit: int) -> Iterator[Held]:
 
 
 def _is_over(tx: Tx, record: Record) -> bool:
-    if record.lease_until is None:
-        return False
-    lease = (record.lease_until, record.lease_ms, record.lease_version)
-    return tx.store.lease_is_over(tx.now, *lease, tx.version)
+    lease = record.lease
+    return lease is not None and tx.store.lease_is_over_at(tx.now, lease, tx.version) <= tx.now
 
 
 def _drop_stray(tx: Tx, queue: str, until: int, job_id: str) -> None:
