@@ -71,7 +71,13 @@ def open_simulated(url: str, settings: Settings, clock: Clock) -> FoundationDbEn
     wrong = faults(int(options["faults"][0]) + n) if "faults" in options else None
     db = fdb_sim.open(cluster_of(url, clock), faults=wrong)
     return FoundationDbEngine(
-        fdb_sim, db, settings, clock, hybrid=_is_real(clock), chance=random.Random(n)
+        fdb_sim,
+        db,
+        settings,
+        clock,
+        hybrid=_is_real(clock),
+        chance=random.Random(n),
+        aside_from=1,
     )
 
 

@@ -51,6 +51,7 @@ def wrong_keys(db: Any, directory: tuple[str, ...] = ("tenure",)) -> list[str]:
     return [
         *_places(rows, jobs),
         *_lanes(rows),
+        *_aside(rows),
         *_counters(rows, jobs),
         *_taken(rows, jobs),
         *_dependencies(rows, jobs),
@@ -87,14 +88,52 @@ def _places(rows: Rows, jobs: dict[str, Record]) -> list[str]:
 
 
 def _lanes(rows: Rows) -> list[str]:
+    aside = set(rows.of(k.PARKED))
     lanes = {(queue, tenant, group) for queue, tenant, _, group in rows.of(k.LANE)}
     turns = {(queue, tenant) for queue, _, tenant in rows.of(k.TURN)}
     wrong = [
-        f"{key[:3]} has ready jobs, but no lane" for key in rows.of(k.READY) if key[:3] not in lanes
+        f"{key[:3]} has ready jobs, but no lane"
+        for key in rows.of(k.READY)
+        if key[:3] not in lanes | aside
     ]
     return wrong + [
-        f"{lane[:2]} has a lane, but no turn" for lane in lanes if lane[:2] not in turns
+        f"{lane[:2]} has a lane, but no turn"
+        for lane in lanes
+        if lane[:2] not in turns and (*lane[:2], None) not in aside
     ]
+
+
+def _aside(rows: Rows) -> list[str]:
+    """What was put aside could not be claimed."""
+    limits = _limits(rows)
+    wrong = []
+    for queue, tenant, group in rows.of(k.PARKED):
+        rules = Rules(queue, limits.get(queue, {}))
+        if group is None:
+            paused, bound = rules.tenant_paused(tenant), rules.tenant_concurrency(tenant)
+        else:
+            paused = rules.group_paused(tenant, group)
+            bound = rules.group_concurrency(tenant, group)
+        full = bound is not None and _in_use(rows, (queue, tenant, group)) >= bound
+        more_to_come = len(rows.of(k.RULES).get((queue,), b"")) > 16
+        if not (paused or full or more_to_come):
+            wrong.append(f"{(queue, tenant, group)} was put aside, but nothing holds it back")
+    return wrong
+
+
+def _limits(rows: Rows) -> dict[str, dict[Any, Any]]:
+    limits: dict[str, dict[Any, Any]] = {}
+    for (queue, tenant, group), data in rows.of(k.LIMIT).items():
+        limits.setdefault(queue, {})[tenant, group] = _decode_limit(data)
+    return limits
+
+
+def _in_use(rows: Rows, scope: tuple[Any, ...]) -> int:
+    taken, freed = (
+        int.from_bytes(rows.of(kind).get(scope, b""), "little", signed=True)
+        for kind in (k.TAKEN, k.FREED)
+    )
+    return taken - freed
 
 
 def _counters(rows: Rows, jobs: dict[str, Record]) -> list[str]:
@@ -118,9 +157,7 @@ def _counters(rows: Rows, jobs: dict[str, Record]) -> list[str]:
 
 def _taken(rows: Rows, jobs: dict[str, Record]) -> list[str]:
     """What is taken of each limit is what is leased."""
-    limits: dict[str, dict[Any, Any]] = {}
-    for (queue, tenant, group), data in rows.of(k.LIMIT).items():
-        limits.setdefault(queue, {})[tenant, group] = _decode_limit(data)
+    limits = _limits(rows)
     expected: Counter[tuple[Any, ...]] = Counter()
     for one in jobs.values():
         if one.state is State.LEASED:

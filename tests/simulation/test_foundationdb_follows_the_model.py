@@ -33,7 +33,9 @@ class FollowsTheModel(SameAsTheModel):
         self.cluster = fdb_sim.Cluster(ManualClock())
         db = fdb_sim.open(self.cluster, faults=fdb.faults(5) if self.faults else None)
         chance = random.Random(3)
-        return FoundationDbEngine(fdb_sim, db, settings, self.clock, hybrid=False, chance=chance)
+        return FoundationDbEngine(
+            fdb_sim, db, settings, self.clock, hybrid=False, chance=chance, aside_from=1
+        )
 
     def audit(self) -> list[str]:
         return wrong_keys(fdb_sim.open(self.cluster))

@@ -51,7 +51,9 @@ class Program:
         chance = random.Random(self.chance.random())
         db = SteppedDatabase(self.db, actor)
         clock = self.db.clock
-        return FoundationDbEngine(fdb_sim, db, Settings(), clock, hybrid=True, chance=chance)
+        return FoundationDbEngine(
+            fdb_sim, db, Settings(), clock, hybrid=True, chance=chance, aside_from=1
+        )
 
     def _operate(self, engine: FoundationDbEngine) -> None:
         kind = self.chance.choices(

@@ -11,13 +11,15 @@ and add to that, so that they come one after the other, and none is ever lost.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from tenure import ops, states
 from tenure.engines.foundationdb import keys as k
-from tenure.engines.foundationdb.pick import Empty, Picker, Ready
+from tenure.engines.foundationdb.aside import Idle, put_aside, put_more_back
+from tenure.engines.foundationdb.pick import Picker, Ready
 from tenure.engines.foundationdb.places import places
 from tenure.engines.foundationdb.record import (
     ClaimNote,
@@ -47,6 +49,18 @@ class Wanted(NamedTuple):
     job: Job
 
 
+class Seen(NamedTuple):
+    """What claims came across besides jobs."""
+
+    idle: list[Idle]
+    unfinished: list[str]  # queues in which they have not looked at everything
+
+    def add(self, picker: Picker) -> None:
+        self.idle.extend(picker.idle)
+        if picker.tired or picker.tx.aside_left(picker.queue) is not None:
+            self.unfinished.append(picker.queue)
+
+
 class Claims:
     """Claims of one engine."""
 
@@ -63,24 +77,24 @@ class Claims:
         given: list[list[Job]] = [[] for _ in batch]
         left = [op.limit for op in batch]
         for _ in range(_ROUNDS):
-            lost = self._round(batch, left, given)
-            if not lost:
+            if not self._round(batch, left, given):
                 break
         return [ops.Leased(jobs) for jobs in given]
 
     def _round(self, batch: Sequence[ops.Claim], left: list[int], given: list[list[Job]]) -> bool:
-        """Claim what is left to be claimed; whether another was faster with some of it."""
+        """Claim what is left to be claimed; whether there may be more to be had: another was faster
+        with some of it, or not everything was looked at."""
 
-        def work(tx: Tx) -> tuple[list[list[Wanted]], list[int], list[Empty]]:
-            empty: list[Empty] = []
+        def work(tx: Tx) -> tuple[list[list[Wanted]], list[int], Seen]:
+            seen = Seen([], [])
             counts = [0] * len(batch)
             wanted = []
             for n, op in enumerate(batch):
-                found, counts[n] = _want(tx, op, left[n], self._spread, empty)
+                found, counts[n] = _want(tx, op, left[n], self._spread, seen)
                 wanted.append(found)
-            return wanted, counts, empty
+            return wanted, counts, seen
 
-        (wanted, counts, empty), stamp = self._transactor.run(work)
+        (wanted, counts, seen), stamp = self._transactor.run(work)
         won = self._who_won([one.job.id for each in wanted for one in each], stamp)
         lost = False
         for n, each in enumerate(wanted):
@@ -90,9 +104,10 @@ class Claims:
             left[n] -= counts[n] - (len(each) - len(mine))
             lost = lost or len(mine) < len(each)
         self._adapt(lost, any(wanted))
-        if empty:
-            self._clear_away(empty)
-        return lost
+        self._put_aside(seen.idle)
+        for queue in seen.unfinished:
+            self._transactor.run(partial(put_more_back, queue=queue))
+        return lost or bool(seen.unfinished)
 
     def _who_won(self, ids: list[str], stamp: bytes) -> set[str]:
         """Those of the jobs whose first claim has this versionstamp."""
@@ -120,13 +135,17 @@ class Claims:
             if self._calm >= _CALM_AFTER:
                 self._spread, self._calm = self._spread // 2, 0
 
-    def _clear_away(self, empty: list[Empty]) -> None:
-        """Take lanes without jobs out of the index, unless one is enqueued meanwhile; nobody waits
-        for it, and if it fails the next claim will try."""
+    def _put_aside(self, idle: list[Idle]) -> None:
+        """Take lanes that nothing can be had from out of the index; if it fails, the next claim
+        will try. A few that are held back are sooner passed over by every claim."""
         store = self._transactor.store
+        if sum(one.held_back for one in idle) < store.aside_from:
+            idle = [one for one in idle if not one.held_back]
+        if not idle:
+            return
         tr = store.db.create_transaction()
         try:
-            clear_away(Tx(store, tr, 0), empty)
+            put_aside(Tx(store, tr, 0), idle)
             tr.commit().wait()
         except store.handle.FDBError:
             pass
@@ -138,9 +157,7 @@ def _sweep(tx: Tx, queues: Iterable[str]) -> None:
         sweep(tx, queue, most, most, most)
 
 
-def _want(
-    tx: Tx, op: ops.Claim, limit: int, spread: int, empty: list[Empty]
-) -> tuple[list[Wanted], int]:
+def _want(tx: Tx, op: ops.Claim, limit: int, spread: int, seen: Seen) -> tuple[list[Wanted], int]:
     """Write claims on the jobs to be had; these, and how many were picked with those that had
     expired unseen."""
     wanted: list[Wanted] = []
@@ -150,7 +167,7 @@ def _want(
             break
         picker = Picker(tx, queue, op, spread)
         found = picker.pick(limit - picked)
-        empty += picker.empty
+        seen.add(picker)
         picked += len(found)
         wanted += _write_claims(tx, op, found)
     return wanted, picked
@@ -208,13 +225,18 @@ def claim_serially(tx: Tx, op: ops.Claim) -> Answer:
     """A claim whose answer must be known before the commit, because it is stored with it: it
     depends on nobody else claiming the same jobs."""
     _sweep(tx, dict.fromkeys(op.queues))
+    tx.put_freed_back()
     leased: list[Job] = []
     picked = 0
     for queue in dict.fromkeys(op.queues):
         if picked >= op.limit:
             break
-        found = Picker(tx, queue, op, 1).pick(op.limit - picked)
+        picker = Picker(tx, queue, op, 1)
+        found = picker.pick(op.limit - picked)
         picked += len(found)
+        if picker.tired:
+            put_aside(tx, picker.idle)
+        put_more_back(tx, queue)
         tx.prefetch([ready.id for ready in found])
         for ready in found:
             job = _lease(tx, ready.id, op)
@@ -237,24 +259,3 @@ def _lease(tx: Tx, job_id: str, op: ops.Claim) -> Job | None:
     # Later than all that was read, and no later than the commit: a token that only grows.
     tx.put(held, claimed(before, change, note, tx.version + 1))
     return job_of(job_id, held.record, tx.body(job_id), errors, None)
-
-
-def clear_away(tx: Tx, empty: Sequence[Empty]) -> None:
-    """Take lanes and tenants without ready jobs out of the index. Whoever adds a job to one of
-    them writes its key, and makes this conflict."""
-    lanes = [one for one in empty if one.group is not None]
-    for one in lanes:
-        assert one.group is not None
-        key = tx.keys.lane(one.queue, one.tenant, one.group)
-        if not _any(tx, k.READY, one.queue, one.tenant, one.group):
-            tx.tr.add_read_conflict_key(key)
-            tx.clear(key)
-    for queue, tenant in dict.fromkeys((one.queue, one.tenant) for one in empty):
-        if not _any(tx, k.LANE, queue, tenant):
-            key = tx.keys.turn(queue, tenant)
-            tx.tr.add_read_conflict_key(key)
-            tx.clear(key)
-
-
-def _any(tx: Tx, *elements: Any) -> bool:
-    return any(True for _ in tx.scan(*tx.keys.span(*elements), limit=1))

@@ -22,7 +22,7 @@ from tenure.engines.foundationdb import (
 )
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb.keys import Keys
-from tenure.engines.foundationdb.store import Store
+from tenure.engines.foundationdb.store import ASIDE_FROM, Store
 from tenure.engines.foundationdb.transact import TooLarge, Transactor
 from tenure.engines.foundationdb.tx import Tx
 from tenure.engines.foundationdb.wake import Wake
@@ -73,10 +73,12 @@ class FoundationDbEngine:
         directory: tuple[str, ...] = binding.DEFAULT_DIRECTORY,
         hybrid: bool | None = None,
         chance: random.Random | None = None,
+        aside_from: int = ASIDE_FROM,
     ) -> None:
         """`handle` is the module `fdb`, or its simulation, and `db` what its open() gave. hybrid:
         judge leases by the cluster's versions, too, and be patient with wrong clocks; False where
-        the clock is moved by hand."""
+        the clock is moved by hand. aside_from: how many lanes must be held back for a claim to put
+        them aside."""
         chance = chance or random.Random()
         root = _directory(handle, db, directory, chance)
         self._store = Store(
@@ -86,6 +88,7 @@ class FoundationDbEngine:
             sweep=settings.sweep,
             hybrid=isinstance(clock, SystemClock) if hybrid is None else hybrid,
             chance=chance,
+            aside_from=aside_from,
         )
         self._transactor = Transactor(self._store, clock, settings.busy_timeout)
         self._claims = claim.Claims(self._transactor)

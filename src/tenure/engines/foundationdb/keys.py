@@ -39,7 +39,8 @@ job that holds the key |
 | GROUP_COUNT | (19, queue, tenant, group, what): (19, "mail", "acme", "g", "dead") | of a group |
 | QUEUE | (20, queue): (20, "mail") | nothing: the queue is known |
 | LIMIT | (21, queue, tenant or None, group or None): (21, "mail", "acme", None) | a Limit as JSON |
-| RULES | (22, queue): (22, "mail") | other bytes whenever a limit of the queue changes |
+| RULES | (22, queue): (22, "mail") | other bytes whenever a limit of the queue changes; then the \
+first key of PARKED that has to be looked at because of it, if any |
 | TAKEN | (23, queue, tenant or None, group or None): (23, "mail", None, None) | leases taken \
 under a limit, 8 bytes |
 | FREED | (24, queue, tenant or None, group or None): (24, "mail", None, None) | of these, given \
@@ -54,6 +55,8 @@ back; what is in use is the difference |
 | DID | (31, bytes): (31, <16 random bytes>) | the versionstamp of a batch that was committed |
 | WAKE | (32, shard): (32, 3) | a count that is watched by those who wait for news |
 | FORMAT | (33,) | the version of this table |
+| PARKED | (34, queue, tenant, group or None): (34, "mail", "acme", None) | nothing: has ready \
+jobs, but is paused or full, so that its LANE, or without a group its TURN, is not there |
 """
 
 from __future__ import annotations
@@ -66,7 +69,7 @@ from tenure.engines.fdb_tuple import Subspace, Versionstamp, pack, pack_with_ver
 JOB, BODY, ERRORS, RESULT, CLAIM, READY, LANE, TURN, LEASE, ENDING = range(10)
 DELAYED, EXPIRING, LISTED, ENDED, UNIQUE, WAITS, CHILD = range(10, 17)
 QUEUE_COUNT, TENANT_COUNT, GROUP_COUNT, QUEUE, LIMIT, RULES, TAKEN, FREED, BUCKET = range(17, 26)
-SLOT, SLOT_END, SCHEDULE, ONCE, ONCE_AT, DID, WAKE, FORMAT = range(26, 34)
+SLOT, SLOT_END, SCHEDULE, ONCE, ONCE_AT, DID, WAKE, FORMAT, PARKED = range(26, 35)
 
 # Nobody's transaction depends on having seen these: they are found by snapshot reads, and what is
 # found is checked against the job's own key.
@@ -87,7 +90,7 @@ class Keys:
 
     def __init__(self, root: Subspace) -> None:
         self._prefix = root.key()
-        self._kinds = [pack((kind,), self._prefix) for kind in range(FORMAT + 1)]
+        self._kinds = [pack((kind,), self._prefix) for kind in range(PARKED + 1)]
         self._length = len(self._prefix)
         self._hints = tuple(self._kinds[kind] for kind in _HINTS)
 

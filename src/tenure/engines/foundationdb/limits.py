@@ -14,6 +14,7 @@ class Rules:
     def __init__(self, queue: str, limits: dict[Scope, Limit]) -> None:
         self.queue = queue
         self.limits = limits
+        self.any_concurrency = any(limit.concurrency is not None for limit in limits.values())
 
     def of(self, tenant: str | None = None, group: str | None = None) -> Limit:
         return self.limits.get((tenant, group)) or Limit(self.queue, tenant, group)

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from tenure import ops, states
 from tenure.engines.foundationdb import bucket
 from tenure.engines.foundationdb import keys as k
+from tenure.engines.foundationdb.aside import put_back
 from tenure.engines.foundationdb.limits import Scope
 from tenure.engines.foundationdb.tx import Held, Tx
 from tenure.errors import QueueNotFound
@@ -81,7 +82,7 @@ def _put_limit(tx: Tx, limit: Limit, *, recount: bool) -> Answer:
         tx.clear(key)
     else:
         tx.set(key, msgspec.json.encode(limit))
-    tx.rules_changed(limit.queue)
+    put_back(tx, limit.queue, limit.tenant)
     tx.tells = True
     if recount:
         recount_leases(tx, limit.queue)

@@ -10,11 +10,13 @@ from typing import Any, NamedTuple
 from tenure import ops
 from tenure.engines.foundationdb import bucket
 from tenure.engines.foundationdb import keys as k
+from tenure.engines.foundationdb.aside import Idle
 from tenure.engines.foundationdb.keys import RING, Seq
 from tenure.engines.foundationdb.limits import EVERYTHING, Rules, Scope
 from tenure.engines.foundationdb.tx import Tx
 
 WINDOW = 256  # tenants, or lanes of a tenant, that are looked at together
+MOST_HELD_BACK = 1000  # lanes that one transaction passes over
 _FIRST_LOOK = 8  # jobs of a lane that are read at once
 
 
@@ -26,14 +28,6 @@ class Ready(NamedTuple):
     id: str
     tenant: str
     group: str
-
-
-class Empty(NamedTuple):
-    """A lane that turned out to have nothing in line."""
-
-    queue: str
-    tenant: str
-    group: str | None  # None: the tenant has no lane
 
 
 class Room:
@@ -124,14 +118,13 @@ class Line:
 
     def next(self) -> Ready | None:
         """The first job that no limit holds back, taken out of the line."""
-        left = self._picker.room.tenant(self.tenant)
-        if left is not None and left <= 0:
+        picker = self._picker
+        if not picker.has_room(self.tenant, None):
             return None
-        while True:
+        while not picker.tired:
             while self._heads:
                 ready, lane = self._heads[0]
-                left = self._picker.room.group(self.tenant, ready.group)
-                if left is not None and left <= 0:
+                if not picker.has_room(self.tenant, ready.group):
                     heapq.heappop(self._heads)
                     continue
                 following = lane.next()
@@ -142,6 +135,7 @@ class Line:
                 return ready
             if not self._open_lanes():
                 return None
+        return None
 
     def _open_lanes(self) -> bool:
         """Look at more groups; whether there were any."""
@@ -149,7 +143,7 @@ class Line:
         picker = self._picker
         if groups is None:
             if not self._lanes and picker.op.tenant is None:
-                picker.empty.append(Empty(picker.queue, self.tenant, None))
+                picker.idle.append(Idle(picker.queue, self.tenant, None, False))
             return False
         self._lanes += len(groups)
         wanted = [
@@ -164,7 +158,7 @@ class Line:
             if first is not None:
                 heapq.heappush(self._heads, (first, lane))
             elif lane.is_empty:
-                picker.empty.append(Empty(picker.queue, self.tenant, group))
+                picker.idle.append(Idle(picker.queue, self.tenant, group, False))
         return True
 
 
@@ -177,13 +171,24 @@ class Picker:
         self.op = op
         self.rules = tx.rules(queue)
         self.room = Room(tx, self.rules)
-        self.empty: list[Empty] = []
+        self.idle: list[Idle] = []
         self.look = 1
         self._spread = spread
+        self._held_back = 0
 
-    def has_room(self, tenant: str, group: str) -> bool:
-        left = self.room.group(tenant, group)
-        return left is None or left > 0
+    @property
+    def tired(self) -> bool:
+        """So many were held back that they had better be put aside before it looks any further."""
+        return self._held_back >= MOST_HELD_BACK
+
+    def has_room(self, tenant: str, group: str | None) -> bool:
+        """Whether a lane, or a tenant, may have one more lease."""
+        left = self.room.tenant(tenant) if group is None else self.room.group(tenant, group)
+        if left is None or left > 0:
+            return True
+        self._held_back += 1
+        self.idle.append(Idle(self.queue, tenant, group, True))
+        return False
 
     def pick(self, most: int) -> list[Ready]:
         """Up to so many jobs. They count against the limits from now on."""
@@ -203,8 +208,7 @@ class Picker:
 
     def _pick(self, most: int) -> list[Ready]:
         """Where claims were lost lately, take some of the first instead of the very first."""
-        limited = any(limit.concurrency is not None for limit in self.rules.limits.values())
-        if self._spread == 1 or limited:
+        if self._spread == 1 or self.rules.any_concurrency:
             return list(self._in_turns(most))
         found = list(self._in_turns(min(most * self._spread, 4096)))
         if len(found) <= most:
@@ -217,7 +221,7 @@ class Picker:
         for tenants in windows:
             lines = [Line(self, tenant) for tenant in tenants]
             weights = [self.rules.weight(line.tenant) for line in lines]
-            while lines and count < most:
+            while lines and count < most and not self.tired:
                 (n,) = self.tx.store.chance.choices(range(len(lines)), weights)
                 ready = lines[n].next()
                 if ready is None:
@@ -226,7 +230,7 @@ class Picker:
                     count += 1
                     self.room.take(ready.tenant, ready.group)
                     yield ready
-            if count >= most:
+            if count >= most or self.tired:
                 return
 
     def _tenants(self) -> Iterator[list[str]]:

@@ -11,6 +11,7 @@ from tenure.engines.foundationdb.limits import Rules
 
 VERSIONS_PER_MS = 1_000
 NTP_GRACE_MS = 60_000  # between two machines whose clocks are wrong by up to 30 s each
+ASIDE_FROM = 32  # a claim passes over fewer lanes that are held back without putting them aside
 VERSION_GRACE_MS = 6_000  # a transaction is up to 5 s older than its commit
 
 
@@ -26,7 +27,15 @@ class Store:
     """A directory of a cluster, seen by one client."""
 
     def __init__(
-        self, handle: Any, db: Any, keys: Keys, *, sweep: int, hybrid: bool, chance: random.Random
+        self,
+        handle: Any,
+        db: Any,
+        keys: Keys,
+        *,
+        sweep: int,
+        hybrid: bool,
+        chance: random.Random,
+        aside_from: int,
     ) -> None:
         self.handle = handle  # the module: fdb, or its simulation
         self.db = db
@@ -34,6 +43,7 @@ class Store:
         self.sweep = sweep
         self.hybrid = hybrid  # judge leases by two clocks, neither of which is quite right
         self.chance = chance
+        self.aside_from = aside_from
         self.rules: dict[str, tuple[bytes, Rules]] = {}
         self.client = chance.getrandbits(31)
         self.count = itertools.count()

@@ -16,7 +16,7 @@ import msgspec
 from tenure import states
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb.keys import Seq
-from tenure.engines.foundationdb.limits import Rules, Scope
+from tenure.engines.foundationdb.limits import EVERYTHING, Rules, Scope
 from tenure.engines.foundationdb.places import places
 from tenure.engines.foundationdb.record import (
     Body,
@@ -37,6 +37,7 @@ from tenure.ops import Limit
 
 WAKE_SHARDS = 8
 _ZERO = bytes(8)
+_RULES_STAMP = 16  # bytes of a RULES value; what follows is a key
 _decode_limit = msgspec.json.Decoder(Limit).decode
 
 
@@ -69,6 +70,7 @@ class Tx:
         self._waiting: dict[str, dict[str, None]] = {}
         self._rules: dict[str, Rules] = {}
         self._marked: set[bytes] = set()
+        self._freed: dict[tuple[str, Scope], Any] = {}  # whether they had been put aside
         self._counts: Counter[tuple[str, str, str, str]] = Counter()
         self._news: deque[tuple[str, states.Event]] = deque()
 
@@ -89,6 +91,7 @@ class Tx:
 
     def clear(self, key: bytes) -> None:
         self.wrote = True
+        self._marked.discard(key)
         if self.keys.is_hint(key):
             self.tr.options.set_next_write_no_write_conflict_range()
         self.tr.clear(key)
@@ -138,6 +141,7 @@ class Tx:
 
     def finish(self) -> None:
         """Make ready to commit."""
+        self.put_freed_back()
         self.flush()
         if self.tells and self.wrote:
             self.add(self.keys.pack(k.WAKE, self.store.chance.randrange(WAKE_SHARDS)), 1)
@@ -293,6 +297,25 @@ class Tx:
         """Give back what a lease had taken of the limits on it."""
         for scope in self.rules(record.queue).bounded(record.tenant, record.group):
             self.add(self.keys.pack(k.FREED, record.queue, *scope), 1)
+            if scope != EVERYTHING and (record.queue, scope) not in self._freed:
+                aside = self.tr.get(self.keys.pack(k.PARKED, record.queue, *scope))
+                self._freed[record.queue, scope] = aside
+
+    def put_freed_back(self) -> None:
+        """Have claims look again at lanes that were put aside because of what is free now."""
+        freed, self._freed = self._freed, {}
+        for (queue, scope), aside in freed.items():
+            if aside.value is not None:
+                self.put_back(queue, scope)
+
+    def put_back(self, queue: str, scope: Scope) -> None:
+        """Have claims look again at a lane, or a tenant, that was put aside."""
+        tenant, group = scope
+        assert tenant is not None
+        if group is not None:
+            self.mark(self.keys.lane(queue, tenant, group))
+        self.mark(self.keys.turn(queue, tenant))
+        self.clear(self.keys.pack(k.PARKED, queue, *scope))
 
     # Dependencies -------------------------------------------------------------------------------
 
@@ -358,14 +381,18 @@ class Tx:
     def rules(self, queue: str) -> Rules:
         """The limits of a queue; if they change before the commit, it conflicts."""
         if queue not in self._rules:
-            found = self.tr.get(self.keys.pack(k.RULES, queue)).value
-            stamp = b"" if found is None else bytes(found)
+            stamp, _ = self._rules_value(queue)
             known = self.store.rules.get(queue)
             if known is None or known[0] != stamp:
                 known = (stamp, self._read_rules(queue) if stamp else Rules(queue, {}))
                 self.store.rules[queue] = known
             self._rules[queue] = known[1]
         return self._rules[queue]
+
+    def _rules_value(self, queue: str) -> tuple[bytes, bytes]:
+        found = self.tr.get(self.keys.pack(k.RULES, queue)).value
+        value = b"" if found is None else bytes(found)
+        return value[:_RULES_STAMP], value[_RULES_STAMP:]
 
     def _read_rules(self, queue: str) -> Rules:
         limits: dict[Scope, Limit] = {}
@@ -374,17 +401,30 @@ class Tx:
             limits[tenant, group] = _decode_limit(bytes(row.value))
         return Rules(queue, limits)
 
-    def rules_changed(self, queue: str) -> None:
+    def rules_changed(self, queue: str, aside_left: bytes | None) -> None:
         """Have everybody read the limits of a queue anew."""
         self._rules.pop(queue, None)
-        self.set(self.keys.pack(k.RULES, queue), self.store.chance.randbytes(16))
+        stamp = self.store.chance.randbytes(_RULES_STAMP)
+        self.set(self.keys.pack(k.RULES, queue), stamp + (aside_left or b""))
 
-    def number(self, *elements: Any) -> int:
-        """What a counter says, without depending on it."""
-        found = self.tr.snapshot.get(self.keys.pack(*elements)).value
+    def aside_left(self, queue: str) -> bytes | None:
+        """From where on, in PARKED, lanes were put aside under limits that have changed."""
+        return self._rules_value(queue)[1] or None
+
+    def aside_is_left(self, queue: str, aside_left: bytes | None) -> None:
+        stamp, _ = self._rules_value(queue)
+        self.set(self.keys.pack(k.RULES, queue), stamp + (aside_left or b""))
+
+    @staticmethod
+    def number_of(asked: Any) -> int:
+        """The number in a counter that was asked for."""
+        found = asked.value
         return 0 if found is None else int.from_bytes(bytes(found), "little", signed=True)
 
     def in_use(self, queue: str, scope: Scope) -> int:
         """How many leases count against a limit, or a few more. Whoever adds to them must depend
         on TAKEN: others who take one meanwhile then conflict, those who give one back do not."""
-        return self.number(k.TAKEN, queue, *scope) - self.number(k.FREED, queue, *scope)
+        kinds = (k.TAKEN, k.FREED)
+        asked = [self.tr.snapshot.get(self.keys.pack(kind, queue, *scope)) for kind in kinds]
+        taken, freed = (self.number_of(one) for one in asked)
+        return taken - freed

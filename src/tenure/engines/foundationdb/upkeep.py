@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from tenure import ops
 from tenure.engines.foundationdb import keys as k
+from tenure.engines.foundationdb.aside import put_back
 from tenure.engines.foundationdb.enqueue import enqueue
 from tenure.engines.foundationdb.operator import knows, recount_leases, remove
 from tenure.engines.foundationdb.sweep import sweep
@@ -241,6 +242,7 @@ def reconcile(tx: Tx, op: ops.Reconcile) -> Answer:
             corrected[key[-1]] += by
     if op.tenant is None and tx.rules(op.queue).limits:
         recount_leases(tx, op.queue)
+        put_back(tx, op.queue, None)
     return ops.Corrected({_NAMES.get(name, name): by for name, by in corrected.items() if by})
 
 
