@@ -10,6 +10,10 @@ from tenure.errors import InvalidInput, StoreError
 
 API_VERSION = 710
 DEFAULT_DIRECTORY = ("tenure",)
+AFTER_FORK = (
+    "FoundationDB's client does not survive a fork: open the queue after the process has forked, "
+    "and not before (or start processes by spawn instead)"
+)
 
 
 def load() -> Any:
@@ -49,6 +53,9 @@ def parse(url: str) -> tuple[str | None, tuple[str, ...]]:
 
 def open_database(fdb: Any, cluster_file: str | None) -> Any:
     """A connection; nothing is asked of the cluster yet."""
+    network = getattr(getattr(fdb, "impl", None), "_network_thread", None)
+    if network is not None and not network.is_alive():
+        raise StoreError(AFTER_FORK)  # the binding would wait for that thread for ever
     try:
         return fdb.open(cluster_file)
     except fdb.FDBError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
@@ -26,7 +27,7 @@ from tenure.engines.foundationdb.store import ASIDE_FROM, Store
 from tenure.engines.foundationdb.transact import TooLarge, Transactor
 from tenure.engines.foundationdb.tx import Tx
 from tenure.engines.foundationdb.wake import Wake
-from tenure.errors import InvalidInput, TenureError, WrongVersion
+from tenure.errors import InvalidInput, StoreError, TenureError, WrongVersion
 from tenure.ops import Answer, Found, Op, Query
 from tenure.settings import Settings
 
@@ -61,7 +62,10 @@ _OPERATIONS: dict[type[Op], Callable[[Tx, Any], Answer]] = {
 
 
 class FoundationDbEngine:
-    """Jobs in a directory of a cluster that many processes share."""
+    """Jobs in a directory of a cluster that many processes share. `apply` may be called from
+    several threads at once."""
+
+    in_flight = 8  # batches that it gains from having under way at once
 
     def __init__(
         self,
@@ -93,6 +97,7 @@ class FoundationDbEngine:
         self._transactor = Transactor(self._store, clock, settings.busy_timeout)
         self._claims = claim.Claims(self._transactor)
         self._wake = Wake(self._store)
+        self._pid = os.getpid()
         self._check_format()
 
     @classmethod
@@ -119,7 +124,12 @@ class FoundationDbEngine:
                 f"{FORMAT.decode()}: use a newer Tenure"
             )
 
+    def _check_not_forked(self) -> None:
+        if os.getpid() != self._pid:
+            raise StoreError(binding.AFTER_FORK)
+
     def apply(self, batch: Sequence[Op]) -> list[Answer]:
+        self._check_not_forked()
         answers: list[Answer] = []
         try:
             for kind, run in groupby(batch, key=_kind):
@@ -160,13 +170,16 @@ class FoundationDbEngine:
         raise InvalidInput("connection", "a FoundationDB queue has no connections to share")
 
     def read(self, query: Query) -> Found:
+        self._check_not_forked()
         return self._transactor.read(lambda tx: reads.read(tx, query))
 
     def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
+        self._check_not_forked()
         return self._wake.listen(wake)
 
     def close(self) -> None:
-        self._wake.close()
+        if os.getpid() == self._pid:  # a fork has none of its parent's threads
+            self._wake.close()
 
 
 def _directory(handle: Any, db: Any, path: tuple[str, ...], chance: random.Random) -> Subspace:

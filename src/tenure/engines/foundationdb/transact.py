@@ -36,7 +36,9 @@ class Transactor:
         self.store = store
         self._clock = clock
         self._patience_s = patience_s
-        self._did: list[bytes] = []  # keys of commits that are known: nobody will ask for them
+        # Keys of commits that are known, so that nobody will ask for them: a set in order, of which
+        # every single step is safe among threads.
+        self._did: dict[bytes, None] = {}
 
     def run(self, work: Callable[[Tx], R]) -> tuple[R, bytes]:
         """What `work` answered in the try that was committed, and the versionstamp of that."""
@@ -44,7 +46,7 @@ class Transactor:
 
     def read(self, work: Callable[[Tx], R]) -> R:
         """What `work` finds in one snapshot."""
-        return _Run(self.store, self._clock, self._patience_s, [], work).read()
+        return _Run(self.store, self._clock, self._patience_s, {}, work).read()
 
 
 class _Run(Generic[R]):
@@ -55,7 +57,7 @@ class _Run(Generic[R]):
         store: Store,
         clock: Clock,
         patience_s: float,
-        did: list[bytes],
+        did: dict[bytes, None],
         work: Callable[[Tx], R],
     ) -> None:
         self._store = store
@@ -100,7 +102,7 @@ class _Run(Generic[R]):
         if found is None:
             return None
         value = bytes(found)
-        self._old.append(self._key)
+        self._old[self._key] = None
         if len(value) == _STAMP_BYTES:
             raise Busy("FoundationDB could not commit in time; nothing was changed")
         which = int.from_bytes(value[_STAMP_BYTES:], "big")
@@ -130,8 +132,9 @@ class _Run(Generic[R]):
         stamp = tr.get_versionstamp()
         self._sent.append(answer)
         tr.commit().wait()
-        del self._old[: len(old)]
-        self._old.append(self._key)
+        for key in old:
+            self._old.pop(key, None)
+        self._old[self._key] = None
         return answer, bytes(stamp.value)
 
     def _again(self, tr: Any, error: Any) -> Any:
