@@ -19,7 +19,7 @@ from tenure.settings import Settings
 from tenure.testing import ManualClock
 from tests.simulation.servers.auditor import GROUP_LIMIT, QUEUE_LIMIT, TENANT_LIMIT, Auditor
 from tests.simulation.servers.stepping import Driver
-from tests.simulation.servers.workload import QUEUES, Program
+from tests.simulation.servers.workload import QUEUES, SCOPES, Program
 
 SERVERS = 4
 OPERATIONS = 30
@@ -83,6 +83,7 @@ def _calm_engine(cluster: fdb_sim.Cluster, clock: ManualClock, seed: int) -> Fou
 
 def _finish(engine: FoundationDbEngine, clock: ManualClock, auditor: Auditor) -> dict[str, Job]:
     """Wait until every lease is over, and do the work that is left."""
+    engine.apply([ops.Resume("web", *scope) for scope in SCOPES])
     for _ in range(60):
         clock.advance(100)
         engine.apply([ops.Maintain()])

@@ -17,6 +17,7 @@ from tests.simulation.servers.auditor import QUEUE_LIMIT, Auditor
 from tests.simulation.servers.stepping import Actor, Crashed, SteppedDatabase
 
 QUEUES = ("mail", "web")
+SCOPES: list[tuple[str, str | None]] = [("acme", None), ("acme", "g"), ("*", "g"), ("", None)]
 
 
 class Program:
@@ -59,9 +60,9 @@ class Program:
         kind = self.chance.choices(
             [
                 "enqueue", "claim", "claim_once", "ack", "fail", "release", "extend", "cancel",
-                "maintain", "once", "set_limits",
+                "maintain", "once", "set_limits", "pause", "reconcile", "look",
             ],
-            [4, 6, 1, 5, 2, 1, 1, 0.5, 0.5, 1, 0.3],
+            [4, 6, 1, 5, 2, 1, 1, 0.5, 0.5, 1, 0.3, 0.7, 0.3, 0.3],
         )[0]  # fmt: skip
         getattr(self, kind)(engine)
 
@@ -77,7 +78,7 @@ class Program:
             self.chance.choice(QUEUES),
             NULL,
             tenant=self.chance.choice(["", "acme", "bolt"]),
-            group=self.chance.choice(["", "g"]),
+            group=self.chance.choice(["", "g", "h"]),
             priority=self.chance.choice([0, 0, 5]),
             max_attempts=self.chance.randint(1, 4),
             delay_ms=self.chance.choice([0, 0, 0, 2000]),
@@ -149,6 +150,27 @@ class Program:
                 ops.Resume("mail", "acme"),
             ]
         )
+
+    def pause(self, engine: FoundationDbEngine) -> None:
+        """A tenant or a group is paused, or any that is goes on."""
+        scope = self.chance.choice(SCOPES)
+        change = self.chance.choice([ops.Pause, ops.Resume, ops.Resume])
+        engine.apply([change("web", *scope)])
+
+    def reconcile(self, engine: FoundationDbEngine) -> None:
+        """While the others work: there is never anything to correct."""
+        for answer in engine.apply([ops.Reconcile(queue) for queue in QUEUES]):
+            if isinstance(answer, ops.Corrected) and answer.by:
+                self.auditor.wrong.append(f"a recount corrected {answer.by}")
+
+    def look(self, engine: FoundationDbEngine) -> None:
+        """Counts are those of one moment: none is below nothing."""
+        found = engine.read(ops.GetStats())
+        assert isinstance(found, list)
+        for one in found:
+            assert isinstance(one, ops.QueueStats)
+            if min(ops.as_counts(one).values()) < 0:
+                self.auditor.wrong.append(f"counted {one}")
 
     def _lease(self, *, forget: bool = True) -> Lease | None:
         if not self.leases:
