@@ -9,10 +9,13 @@ and few rounds of what is random. TENURE_SIMULATE=all has them run without fault
 
 from __future__ import annotations
 
+import atexit
 import os
 import random
+import uuid
 import zlib
 from collections import Counter
+from functools import cache
 from pathlib import Path, PurePath
 from urllib.parse import parse_qs, urlsplit
 
@@ -88,8 +91,17 @@ def audit(folder: Path) -> list[str]:
     return [] if cluster is None else wrong_keys(fdb_sim.open(cluster))
 
 
+@cache
+def _own_directory() -> tuple[str, ...]:
+    """Of this run alone, on a cluster that others may use; it goes with the process."""
+    own = ("tenure-tests", uuid.uuid4().hex)
+    binding.load()  # before the exit is seen to: the binding ends its network at the exit, too
+    atexit.register(_remove, own)
+    return own
+
+
 def _directory(folder: Path) -> tuple[str, ...]:
-    return ("tenure-tests", *folder.parts[1:])
+    return (*_own_directory(), *folder.parts[1:])
 
 
 def url_of(folder: Path) -> str:
@@ -99,18 +111,23 @@ def url_of(folder: Path) -> str:
 
 def audit_cluster(folder: Path) -> list[str]:
     """What is wrong with the keys of a test; they are removed."""
-    fdb = binding.load()
-    db = binding.open_database(fdb, CLUSTER_FILE)
+    db = binding.open_database(binding.load(), CLUSTER_FILE)
     wrong = wrong_keys(db, _directory(folder))
-    tr = db.create_transaction()
+    _remove(_directory(folder))
+    return wrong
+
+
+def _remove(directory: tuple[str, ...]) -> None:
+    fdb = binding.load()
+    tr = binding.open_database(fdb, CLUSTER_FILE).create_transaction()
     while True:
         try:
-            DirectoryLayer().remove(tr, _directory(folder))
+            DirectoryLayer().remove(tr, directory)
             tr.commit().wait()
         except fdb.FDBError as error:
             tr.on_error(error).wait()
         else:
-            return wrong
+            return
 
 
 ENGINES.setdefault("fdb-sim", open_simulated)

@@ -52,6 +52,8 @@ def test_without_the_c_library_the_error_says_what_to_install(
     ("url", "expected"),
     [
         ("fdb://", (None, ("tenure",))),
+        ("fdb:///", (None, ("tenure",))),
+        ("fdb:///?directory=x", (None, ("x",))),
         ("fdb:///etc/fdb.cluster", ("/etc/fdb.cluster", ("tenure",))),
         ("fdb:///a%20b/fdb.cluster?directory=x/y", ("/a b/fdb.cluster", ("x", "y"))),
         ("fdb://?directory=x", (None, ("x",))),

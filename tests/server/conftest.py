@@ -23,6 +23,7 @@ ENGINES: dict[str, Callable[[Path], str]] = {
     "memory": lambda folder: "memory://",
     "sqlite": lambda folder: f"sqlite:///{folder}/jobs.db",
     "fdb-sim-faults": fdb.faulty_url,
+    **({"fdb": fdb.url_of} if fdb.CLUSTER_FILE else {}),
 }
 
 

@@ -47,8 +47,9 @@ def parse(url: str) -> tuple[str | None, tuple[str, ...]]:
             f"{url!r}: write fdb:///path/to/fdb.cluster or fdb://, and ?directory=a/b if "
             "the jobs are not to be in the directory 'tenure'",
         )
+    file = unquote(parts.path)
     path = tuple(name for name in options.get("directory", [""])[0].split("/") if name)
-    return unquote(parts.path) or None, path or DEFAULT_DIRECTORY
+    return None if file in ("", "/") else file, path or DEFAULT_DIRECTORY
 
 
 def open_database(fdb: Any, cluster_file: str | None) -> Any:
