@@ -3,8 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 SECONDS ?= 300
 SEED ?= 0
+SEEDS ?= 100
 
-.PHONY: run test lint bench crash crash-workers crash-service crash-postgres fuzz docs clean
+.PHONY: run test lint bench crash crash-workers crash-service crash-postgres fuzz simulate docs clean
 
 run: .venv/installed ## the service on http://127.0.0.1:3100, with a small queue being worked
 	$(BIN)/tenure serve --demo
@@ -35,6 +36,10 @@ crash-postgres: .venv/installed ## kill a PostgreSQL server under services and w
 
 fuzz: .venv/installed ## send the service what Schemathesis makes up, for SECONDS=300 from SEED=0
 	$(BIN)/python -m tests.server.fuzz --seconds $(SECONDS) --seed $(SEED)
+
+simulate: .venv/installed ## all tests on a simulated FoundationDB; then SEEDS=100 runs of servers
+	TENURE_SIMULATE=all $(BIN)/pytest -n 2 tests/conformance tests/server tests/simulation -k "fdb or Follows"
+	$(BIN)/python -m tests.simulation.servers.run --seeds $(SEEDS) --first $(SEED)
 
 docs: .venv/installed ## write the pages that are made from the code
 	$(BIN)/python -m docs.generate

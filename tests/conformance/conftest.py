@@ -18,7 +18,7 @@ import tenure
 from tenure import Closed, Queue, Settings
 from tenure.ops import Answer, Op
 from tenure.testing import ManualClock
-from tests import audit_postgres, postgres
+from tests import audit_postgres, fdb, postgres
 from tests.audit import audit
 from tests.conformance.state import wrong_counts
 from tests.server import host
@@ -83,7 +83,30 @@ BACKENDS: dict[str, Backend] = {
         serve=host.serve,
         drop=host.close,
     ),
+    "fdb-sim-faults": Backend(
+        url=fdb.faulty_url,
+        durable=True,
+        strict_turns=False,
+        exact_counts=True,
+        connect=None,
+        begin="",
+        audit=fdb.audit,
+    ),
 }
+
+
+if fdb.EVERYTHING:
+    BACKENDS["fdb-sim"] = BACKENDS["fdb-sim-faults"]._replace(url=fdb.simulated_url)
+if fdb.CLUSTER_FILE:
+    BACKENDS["fdb"] = Backend(
+        url=fdb.url_of,
+        durable=True,
+        strict_turns=False,
+        exact_counts=True,
+        connect=None,
+        begin="",
+        audit=fdb.audit_cluster,
+    )
 
 
 class OpenQueue(Protocol):

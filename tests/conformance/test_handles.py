@@ -146,7 +146,7 @@ def test_tokens_go_on_growing_after_a_restart(open_queue: OpenQueue, clock: Manu
     assert tokens == sorted(set(tokens))
 
 
-@pytest.mark.usefixtures("needs_durability")
+@pytest.mark.usefixtures("needs_durability", "needs_strict_turns")
 def test_turns_and_order_go_on_after_a_restart(open_queue: OpenQueue) -> None:
     queue = open_queue()
     for tenant in "abc":

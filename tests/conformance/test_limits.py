@@ -148,7 +148,7 @@ def test_claims_that_come_together_keep_to_the_limits(queue: Queue, apply: Apply
     fill(queue, 10, prefix="bolt", tenant="bolt")
     answers = apply(*[Claim(("q",), f"w{n}", 1000, limit=2) for n in range(6)])
     assert sum(len(one.jobs) for one in answers if isinstance(one, Leased)) == 5
-    assert leased_by(queue, "tenant")["acme"] <= 3
+    assert leased_by(queue, "tenant").get("acme", 0) <= 3
 
 
 def test_a_limit_may_be_set_before_there_is_a_job(queue: Queue) -> None:

@@ -16,6 +16,7 @@ from tenure.server.app import DIALECTS, make_app
 from tenure.server.auth import Scope, Token, Tokens, hash_of
 from tenure.server.service import Service
 from tenure.testing import ManualClock
+from tests import fdb
 
 T = TypeVar("T")
 
@@ -23,6 +24,8 @@ T = TypeVar("T")
 ENGINES: dict[str, Callable[[Path], str]] = {
     "memory": lambda folder: "memory://",
     "sqlite": lambda folder: f"sqlite:///{folder}/jobs.db",
+    "fdb-sim-faults": fdb.faulty_url,
+    **({"fdb": fdb.url_of} if fdb.CLUSTER_FILE else {}),
 }
 
 

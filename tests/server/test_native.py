@@ -348,20 +348,17 @@ def test_jobs_are_claimed(client: Client, clock: ManualClock) -> None:
         "not_groups": ["full"],
         "wait": 0,
     }
-    assert client.post("/v1/claim", body) == {
-        "jobs": [
-            plain(
-                "b",
-                state="leased",
-                attempts=1,
-                tenant="t",
-                started_at=NOW,
-                lease_until=NOW + 5000,
-                token=1,
-                worker="w",
-            )
-        ]
-    }
+    (claimed,) = client.post("/v1/claim", body)["jobs"]
+    assert claimed == plain(
+        "b",
+        state="leased",
+        attempts=1,
+        tenant="t",
+        started_at=NOW,
+        lease_until=NOW + 5000,
+        token=claimed["token"],
+        worker="w",
+    )
     assert [job["id"] for job in client.post("/v1/claim", {"queues": ["q"]})["jobs"]] == ["a"]
     clock.advance(5)
     again = client.post("/v1/claim", {"queues": ["q"], "limit": 9})["jobs"]

@@ -69,10 +69,18 @@ def _psycopg_for(url: str) -> Iterator[None]:
         ) from None
 
 
+def _open_foundationdb(url: str, settings: Settings, clock: Clock) -> Engine:
+    """Whoever does not use FoundationDB need not load the engine."""
+    from tenure.engines.foundationdb.engine import FoundationDbEngine
+
+    return FoundationDbEngine.open(url, settings, clock)
+
+
 ENGINES: dict[str, Callable[[str, Settings, Clock], Engine]] = {
     "memory": MemoryEngine.open,
     "sqlite": SqliteEngine.open,
     "postgresql": _open_postgres,
+    "fdb": _open_foundationdb,
     "http": RemoteEngine.open,
     "https": RemoteEngine.open,
 }

@@ -23,6 +23,7 @@ _POSITIVE_BIG = 0x1D
 _VERSIONSTAMP = 0x33
 
 _BIG = (1 << 64) - 1  # from here on, a number says how long it is
+_POSITIVE = [bytes([_ZERO + size]) for size in range(9)]  # what stands before a smaller one
 _STAMP_BYTES = 10
 _INCOMPLETE = b"\xff" * _STAMP_BYTES
 
@@ -89,38 +90,55 @@ def _encode(elements: Iterable[Element], out: bytearray, *, nested: bool) -> lis
     for element in elements:
         if isinstance(element, str):
             out.append(_STRING)
-            out += element.encode().replace(b"\x00", b"\x00\xff") + b"\x00"
-        elif isinstance(element, bytes):
-            out.append(_BYTES)
-            out += element.replace(b"\x00", b"\x00\xff") + b"\x00"
-        elif isinstance(element, int) and not isinstance(element, bool):
-            _encode_int(element, out)
-        elif element is None:
-            out += b"\x00\xff" if nested else b"\x00"
-        elif isinstance(element, Versionstamp):
-            out.append(_VERSIONSTAMP)
-            if not element.is_complete():
-                places.append(len(out))
-            out += element.to_bytes()
-        elif isinstance(element, tuple):
-            out.append(_NESTED)
-            places += _encode(element, out, nested=True)
-            out.append(0)
+            out += _escaped(element.encode())
+        elif type(element) is int:
+            out += _encode_int(element)
         else:
-            raise TypeError(f"a key cannot have a {type(element).__name__} in it: {element!r}")
+            places += _encode_other(element, out, nested=nested)
     return places
 
 
-def _encode_int(number: int, out: bytearray) -> None:
+def _encode_other(element: Element, out: bytearray, *, nested: bool) -> list[int]:
+    """The same for one element of the rarer kinds."""
+    if isinstance(element, bytes):
+        out.append(_BYTES)
+        out += _escaped(element)
+    elif isinstance(element, int) and not isinstance(element, bool):
+        out += _encode_int(element)
+    elif element is None:
+        out += b"\x00\xff" if nested else b"\x00"
+    elif isinstance(element, Versionstamp):
+        out.append(_VERSIONSTAMP)
+        place = len(out)
+        out += element.to_bytes()
+        return [] if element.is_complete() else [place]
+    elif isinstance(element, tuple):
+        out.append(_NESTED)
+        places = _encode(element, out, nested=True)
+        out.append(0)
+        return places
+    else:
+        raise TypeError(f"a key cannot have a {type(element).__name__} in it: {element!r}")
+    return []
+
+
+def _escaped(data: bytes) -> bytes:
+    """Bytes that end at the first zero that no 0xff follows."""
+    return (data.replace(b"\x00", b"\x00\xff") if b"\x00" in data else data) + b"\x00"
+
+
+def _encode_int(number: int) -> bytes:
     size = (number.bit_length() + 7) // 8
+    if 0 <= number < _BIG:
+        return _POSITIVE[size] + number.to_bytes(size, "big")
     if size > 255:
         raise ValueError("a number in a key has at most 255 bytes")
     if number < 0:
         number += (1 << 8 * size) - 1
-        out += bytes([_NEGATIVE_BIG, size ^ 0xFF] if _is_big(number, size) else [_ZERO - size])
+        code = bytes([_NEGATIVE_BIG, size ^ 0xFF] if _is_big(number, size) else [_ZERO - size])
     else:
-        out += bytes([_POSITIVE_BIG, size] if number >= _BIG else [_ZERO + size])
-    out += number.to_bytes(size, "big")
+        code = bytes([_POSITIVE_BIG, size])
+    return code + number.to_bytes(size, "big")
 
 
 def _is_big(shifted: int, size: int) -> bool:

@@ -31,6 +31,9 @@ class Area(NamedTuple):
     unreadable: bool = False
 
 
+_UNTOUCHED = Area()
+
+
 class Written:
     """What holds for a key that was."""
 
@@ -70,7 +73,7 @@ class Writes:
 
     def __init__(self) -> None:
         self._keys: Ordered[Written] = Ordered()
-        self._areas: Steps[Area] = Steps(Area())
+        self._areas: Steps[Area] = Steps(_UNTOUCHED)
 
     @property
     def empty(self) -> bool:
@@ -138,6 +141,10 @@ class Writes:
 
     def segments(self, begin: bytes, end: bytes, *, reverse: bool = False) -> Iterator[Segment]:
         """Everything between two keys, cut at them."""
+        if self.empty:  # as in most transactions when they read
+            if begin < end:
+                yield Segment(begin, end, None, *_UNTOUCHED)
+            return
         for start, stop, area in self._areas.spans(begin, end, reverse=reverse):
             if reverse:
                 yield from self._backward(start, stop, area)

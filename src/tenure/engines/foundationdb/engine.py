@@ -1,0 +1,253 @@
+"""The engine: batches cut into transactions, and the table of what does what."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+from tenure import ops, wire
+from tenure.clock import Clock, SystemClock
+from tenure.engines.fdb_directory import DirectoryLayer
+from tenure.engines.fdb_tuple import Subspace
+from tenure.engines.foundationdb import (
+    binding,
+    claim,
+    enqueue,
+    leases,
+    operator,
+    reads,
+    upkeep,
+)
+from tenure.engines.foundationdb import keys as k
+from tenure.engines.foundationdb.keys import Keys
+from tenure.engines.foundationdb.store import ASIDE_FROM, Store
+from tenure.engines.foundationdb.transact import TooLarge, Transactor
+from tenure.engines.foundationdb.tx import Tx
+from tenure.engines.foundationdb.wake import Wake
+from tenure.errors import InvalidInput, StoreError, TenureError, WrongVersion
+from tenure.ops import Answer, Found, Op, Query
+from tenure.settings import Settings
+
+FORMAT = b"1"
+_MOST_JOBS = 500  # of one transaction, but for an operation that is larger by itself
+_MOST_BYTES = 2_000_000
+
+_OPERATIONS: dict[type[Op], Callable[[Tx, Any], Answer]] = {
+    ops.Enqueue: enqueue.enqueue,
+    ops.Claim: claim.claim_serially,
+    ops.Ack: leases.ack,
+    ops.Fail: leases.fail,
+    ops.Extend: leases.extend,
+    ops.Release: leases.release,
+    ops.Progress: leases.progress,
+    ops.Cancel: operator.cancel,
+    ops.Replay: operator.replay,
+    ops.Delete: operator.delete,
+    ops.SetLimit: operator.set_limit,
+    ops.ClearLimit: operator.clear_limit,
+    ops.Pause: operator.pause,
+    ops.Resume: operator.resume,
+    ops.TakeSlot: upkeep.take_slot,
+    ops.DropSlot: upkeep.drop_slot,
+    ops.PutSchedule: upkeep.put_schedule,
+    ops.DropSchedule: upkeep.drop_schedule,
+    ops.Fire: upkeep.fire,
+    ops.Maintain: lambda tx, op: upkeep.maintain(lambda work: work(tx), op),
+    ops.Reconcile: upkeep.reconcile,
+    ops.ReconcileSlots: upkeep.reconcile_slots,
+}
+
+
+class FoundationDbEngine:
+    """Jobs in a directory of a cluster that many processes share. `apply` may be called from
+    several threads at once."""
+
+    in_flight = 8  # batches that it gains from having under way at once
+
+    def __init__(
+        self,
+        handle: Any,
+        db: Any,
+        settings: Settings,
+        clock: Clock,
+        *,
+        directory: tuple[str, ...] = binding.DEFAULT_DIRECTORY,
+        hybrid: bool | None = None,
+        chance: random.Random | None = None,
+        aside_from: int = ASIDE_FROM,
+    ) -> None:
+        """`handle` is the module `fdb`, or its simulation, and `db` what its open() gave. hybrid:
+        judge leases by the cluster's versions, too, and be patient with wrong clocks; False where
+        the clock is moved by hand. aside_from: how many lanes must be held back for a claim to put
+        them aside."""
+        chance = chance or random.Random()
+        root = _directory(handle, db, directory, chance)
+        self._store = Store(
+            handle,
+            db,
+            Keys(root),
+            sweep=settings.sweep,
+            hybrid=isinstance(clock, SystemClock) if hybrid is None else hybrid,
+            chance=chance,
+            aside_from=aside_from,
+        )
+        self._transactor = Transactor(self._store, clock, settings.busy_timeout)
+        self._claims = claim.Claims(self._transactor)
+        self._wake = Wake(self._store)
+        self._pid = os.getpid()
+        self._check_format()
+
+    @classmethod
+    def open(cls, url: str, settings: Settings, clock: Clock) -> FoundationDbEngine:
+        cluster_file, directory = binding.parse(url)
+        fdb = binding.load()
+        db = binding.open_database(fdb, cluster_file)
+        return cls(fdb, db, settings, clock, directory=directory)
+
+    def _check_format(self) -> None:
+        key = self._store.keys.pack(k.FORMAT)
+
+        def work(tx: Tx) -> bytes:
+            found = tx.tr.get(key).value
+            if found is None:
+                tx.set(key, FORMAT)
+                return FORMAT
+            return bytes(found)
+
+        found, _ = self._transactor.run(work)
+        if found != FORMAT:
+            raise WrongVersion(
+                f"the jobs of this cluster have the format {found.decode()}, and this Tenure knows "
+                f"{FORMAT.decode()}: use a newer Tenure"
+            )
+
+    def _check_not_forked(self) -> None:
+        if os.getpid() != self._pid:
+            raise StoreError(binding.AFTER_FORK)
+
+    def apply(self, batch: Sequence[Op]) -> list[Answer]:
+        self._check_not_forked()
+        answers: list[Answer] = []
+        try:
+            for kind, run in groupby(batch, key=_kind):
+                if kind is ops.Claim:
+                    answers += self._claims.claim([op for op in run if isinstance(op, ops.Claim)])
+                elif kind is ops.Maintain:
+                    answers += [self._maintain(op) for op in run if isinstance(op, ops.Maintain)]
+                else:
+                    for part in _parts(list(run)):
+                        answers += self._serially(part)
+        except TenureError as error:
+            if not answers:
+                raise
+            answers += [error] * (len(batch) - len(answers))
+        return answers
+
+    def _serially(self, batch: list[Op]) -> list[Answer]:
+        """Operations in one transaction, or in several if they are too large for one."""
+        try:
+            answers, _ = self._transactor.run(lambda tx: _operate(tx, batch))
+        except TooLarge:
+            if len(batch) == 1:
+                return [
+                    InvalidInput(
+                        "jobs",
+                        "are too much for one transaction of FoundationDB (10 MB): "
+                        "make several calls",
+                    )
+                ]
+            half = len(batch) // 2
+            return self._serially(batch[:half]) + self._serially(batch[half:])
+        return answers
+
+    def _maintain(self, op: ops.Maintain) -> Answer:
+        return upkeep.maintain(lambda work: self._transactor.run(work)[0], op)
+
+    def apply_within(self, connection: Any, batch: Sequence[Op]) -> list[Answer]:
+        raise InvalidInput("connection", "a FoundationDB queue has no connections to share")
+
+    def read(self, query: Query) -> Found:
+        self._check_not_forked()
+        return self._transactor.read(lambda tx: reads.read(tx, query))
+
+    def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
+        self._check_not_forked()
+        return self._wake.listen(wake)
+
+    def close(self) -> None:
+        if os.getpid() == self._pid:  # a fork has none of its parent's threads
+            self._wake.close()
+
+
+def _directory(handle: Any, db: Any, path: tuple[str, ...], chance: random.Random) -> Subspace:
+    layer = DirectoryLayer(chance)
+    tr = db.create_transaction()
+    while True:
+        try:
+            found = layer.create_or_open(tr, path, b"tenure")
+            tr.commit().wait()
+        except handle.FDBError as error:
+            tr.on_error(error).wait()
+        else:
+            return found
+
+
+def _kind(op: Op) -> type[Op]:
+    """What is run together: claims, and everything else that is no maintenance."""
+    return type(op) if isinstance(op, ops.Claim | ops.Maintain) else Op
+
+
+def _parts(batch: list[Op]) -> Iterator[list[Op]]:
+    """Operations that fit into one transaction each."""
+    part: list[Op] = []
+    jobs = size = 0
+    for op in batch:
+        more_jobs, more_bytes = _weight(op)
+        if part and (jobs + more_jobs > _MOST_JOBS or size + more_bytes > _MOST_BYTES):
+            yield part
+            part, jobs, size = [], 0, 0
+        part.append(op)
+        jobs, size = jobs + more_jobs, size + more_bytes
+    if part:
+        yield part
+
+
+def _weight(op: Op) -> tuple[int, int]:
+    """How many jobs an operation is about, and the bytes that it brings."""
+    if isinstance(op, ops.Once):
+        weights = [_weight(one) for one in op.ops]
+        return sum(n for n, _ in weights), sum(size for _, size in weights)
+    if isinstance(op, ops.Enqueue | ops.Fire):
+        return len(op.jobs), sum(len(spec.payload) for spec in op.jobs)
+    if isinstance(op, ops.Ack):
+        return 1 + len(op.then), len(op.result) + sum(len(spec.payload) for spec in op.then)
+    if isinstance(op, ops.Cancel | ops.Replay | ops.Delete):
+        return len(op.ids), 0
+    return 1, 0
+
+
+def _operate(tx: Tx, batch: Sequence[Op]) -> list[Answer]:
+    for op in batch:
+        if isinstance(op, ops.Ack | ops.Fail):
+            tx.prefetch_children([op.id])
+        if isinstance(op, ops.Ack | ops.Fail | ops.Release | ops.Extend | ops.Progress):
+            tx.prefetch([op.id])
+        elif isinstance(op, ops.Cancel | ops.Replay | ops.Delete):
+            tx.prefetch(op.ids)
+    return [_OPERATIONS[type(op)](tx, op) for op in batch]
+
+
+def _once(tx: Tx, op: ops.Once) -> Answer:
+    rows = list(tx.tr.get_range(*tx.keys.span(k.ONCE, op.key)))
+    if rows:
+        return ops.Answers(wire.decode_answers(b"".join(bytes(row.value) for row in rows)))
+    answers = _operate(tx, op.ops)
+    tx.put_parts(wire.encode(answers), k.ONCE, op.key)
+    tx.set(tx.keys.pack(k.ONCE_AT, tx.now, op.key))
+    return ops.Answers(answers)
+
+
+_OPERATIONS[ops.Once] = _once

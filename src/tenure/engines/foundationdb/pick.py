@@ -1,0 +1,256 @@
+"""Which jobs a claim takes: a tenant at random, by weight, then the first of its lanes, within all
+limits. Everything is found by snapshot reads; only what a limit counts is depended on."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from tenure import ops
+from tenure.engines.foundationdb import bucket
+from tenure.engines.foundationdb import keys as k
+from tenure.engines.foundationdb.aside import Idle
+from tenure.engines.foundationdb.keys import RING, Seq
+from tenure.engines.foundationdb.limits import EVERYTHING, Rules, Scope
+from tenure.engines.foundationdb.tx import Tx
+
+WINDOW = 256  # tenants, or lanes of a tenant, that are looked at together
+MOST_HELD_BACK = 1000  # lanes that one transaction passes over
+_FIRST_LOOK = 8  # jobs of a lane that are read at once
+
+
+class Ready(NamedTuple):
+    """A job in line; the first sorts first."""
+
+    priority: int
+    seq: Seq
+    id: str
+    tenant: str
+    group: str
+
+
+class Room:
+    """What the limits of a queue leave."""
+
+    def __init__(self, tx: Tx, rules: Rules) -> None:
+        self._tx = tx
+        self._rules = rules
+        self._left: dict[Scope, int] = {}
+        self.taken: dict[Scope, int] = {}
+
+    def left(self, scope: Scope, bound: int | None) -> int | None:
+        """How many more leases a scope may have; None is any number."""
+        if bound is None:
+            return None
+        if scope not in self._left:
+            self._left[scope] = bound - self._tx.in_use(self._rules.queue, scope)
+        return self._left[scope]
+
+    def tenant(self, tenant: str) -> int | None:
+        if self._rules.tenant_paused(tenant):
+            return 0
+        return self.left((tenant, None), self._rules.tenant_concurrency(tenant))
+
+    def group(self, tenant: str, group: str) -> int | None:
+        if self._rules.group_paused(tenant, group):
+            return 0
+        return self.left((tenant, group), self._rules.group_concurrency(tenant, group))
+
+    def take(self, tenant: str, group: str) -> None:
+        for scope in self._rules.bounded(tenant, group):
+            self.taken[scope] = self.taken.get(scope, 0) + 1
+            if scope in self._left:
+                self._left[scope] -= 1
+
+    def write(self) -> None:
+        """Count what was taken."""
+        tx, queue = self._tx, self._rules.queue
+        for scope, count in self.taken.items():
+            key = tx.keys.pack(k.TAKEN, queue, *scope)
+            tx.tr.add_read_conflict_key(key)
+            tx.add(key, count)
+
+
+class Lane:
+    """The line of one group."""
+
+    def __init__(self, tx: Tx, queue: str, tenant: str, group: str, look: int) -> None:
+        self._tx = tx
+        self._tenant, self._group = tenant, group
+        self._begin, self._end = tx.keys.span(k.READY, queue, tenant, group)
+        self._look = look
+        self._asked: Any = self._ask()
+        self._found: list[Ready] = []
+        self._more = True
+        self.is_empty = False
+
+    def _ask(self) -> Any:
+        return self._tx.tr.snapshot.get_range(self._begin, self._end, limit=self._look)
+
+    def next(self) -> Ready | None:
+        """The next in line, taken out of it."""
+        if not self._found and self._more:
+            rows = list(self._asked if self._asked is not None else self._ask())
+            self.is_empty = self._asked is not None and not rows
+            self._asked = None
+            self._more = len(rows) == self._look
+            for row in rows:
+                *_, priority, version, client, count, job_id = self._tx.keys.unpack(bytes(row.key))
+                seq = (version, client, count)
+                self._found.append(Ready(priority, seq, job_id, self._tenant, self._group))
+            if rows:
+                self._begin = bytes(rows[-1].key) + b"\x00"
+            self._found.reverse()
+            self._look = WINDOW
+        return self._found.pop() if self._found else None
+
+
+class Line:
+    """The jobs of a tenant in order, over all of its groups that have room."""
+
+    def __init__(self, picker: Picker, tenant: str) -> None:
+        self._picker = picker
+        self.tenant = tenant
+        self._windows = ring(picker.tx, k.LANE, picker.queue, tenant)
+        self._heads: list[tuple[Ready, Lane]] = []
+        self._lanes = 0
+
+    def next(self) -> Ready | None:
+        """The first job that no limit holds back, taken out of the line."""
+        picker = self._picker
+        if not picker.has_room(self.tenant, None):
+            return None
+        while not picker.tired:
+            while self._heads:
+                ready, lane = self._heads[0]
+                if not picker.has_room(self.tenant, ready.group):
+                    heapq.heappop(self._heads)
+                    continue
+                following = lane.next()
+                if following is None:
+                    heapq.heappop(self._heads)
+                else:
+                    heapq.heapreplace(self._heads, (following, lane))
+                return ready
+            if not self._open_lanes():
+                return None
+        return None
+
+    def _open_lanes(self) -> bool:
+        """Look at more groups; whether there were any."""
+        groups = next(self._windows, None)
+        picker = self._picker
+        if groups is None:
+            if not self._lanes and picker.op.tenant is None:
+                picker.idle.append(Idle(picker.queue, self.tenant, None, False))
+            return False
+        self._lanes += len(groups)
+        wanted = [
+            group
+            for group in groups
+            if group not in picker.op.not_groups and picker.has_room(self.tenant, group)
+        ]
+        look = picker.look if len(wanted) < _FIRST_LOOK else min(picker.look, _FIRST_LOOK)
+        lanes = [(g, Lane(picker.tx, picker.queue, self.tenant, g, look)) for g in wanted]
+        for group, lane in lanes:
+            first = lane.next()
+            if first is not None:
+                heapq.heappush(self._heads, (first, lane))
+            elif lane.is_empty:
+                picker.idle.append(Idle(picker.queue, self.tenant, group, False))
+        return True
+
+
+class Picker:
+    """Finds the jobs of one queue for one claim."""
+
+    def __init__(self, tx: Tx, queue: str, op: ops.Claim, spread: int) -> None:
+        self.tx = tx
+        self.queue = queue
+        self.op = op
+        self.rules = tx.rules(queue)
+        self.room = Room(tx, self.rules)
+        self.idle: list[Idle] = []
+        self.look = 1
+        self._spread = spread
+        self._held_back = 0
+
+    @property
+    def tired(self) -> bool:
+        """So many were held back that they had better be put aside before it looks any further."""
+        return self._held_back >= MOST_HELD_BACK
+
+    def has_room(self, tenant: str, group: str | None) -> bool:
+        """Whether a lane, or a tenant, may have one more lease."""
+        left = self.room.tenant(tenant) if group is None else self.room.group(tenant, group)
+        if left is None or left > 0:
+            return True
+        self._held_back += 1
+        self.idle.append(Idle(self.queue, tenant, group, True))
+        return False
+
+    def pick(self, most: int) -> list[Ready]:
+        """Up to so many jobs. They count against the limits from now on."""
+        whole = self.rules.whole
+        if whole.paused or most <= 0:
+            return []
+        left = self.room.left(EVERYTHING, whole.concurrency)
+        most = most if left is None else min(most, left)
+        most = min(most, bucket.available(self.tx, self.queue, whole))
+        if most <= 0:
+            return []
+        self.look = max(1, min(most * self._spread, 1000))
+        picked = self._pick(most)
+        self.room.write()
+        bucket.use(self.tx, self.queue, whole, len(picked))
+        return picked
+
+    def _pick(self, most: int) -> list[Ready]:
+        """Where claims were lost lately, take some of the first instead of the very first."""
+        if self._spread == 1 or self.rules.any_concurrency:
+            return list(self._in_turns(most))
+        found = list(self._in_turns(min(most * self._spread, 4096)))
+        if len(found) <= most:
+            return found
+        return sorted(self.tx.store.chance.sample(found, most))
+
+    def _in_turns(self, most: int) -> Iterator[Ready]:
+        count = 0
+        windows = iter([[self.op.tenant]]) if self.op.tenant is not None else self._tenants()
+        for tenants in windows:
+            lines = [Line(self, tenant) for tenant in tenants]
+            weights = [self.rules.weight(line.tenant) for line in lines]
+            while lines and count < most and not self.tired:
+                (n,) = self.tx.store.chance.choices(range(len(lines)), weights)
+                ready = lines[n].next()
+                if ready is None:
+                    del lines[n], weights[n]
+                else:
+                    count += 1
+                    self.room.take(ready.tenant, ready.group)
+                    yield ready
+            if count >= most or self.tired:
+                return
+
+    def _tenants(self) -> Iterator[list[str]]:
+        return ring(self.tx, k.TURN, self.queue)
+
+
+def ring(tx: Tx, *elements: Any) -> Iterator[list[str]]:
+    """The names on a ring, a window at a time; if they are more than one window, from a place
+    drawn by chance."""
+    begin, end = tx.keys.span(*elements)
+    found = list(tx.scan(begin, end, limit=WINDOW + 1))
+    if len(found) <= WINDOW:
+        if found:
+            yield [one[-1] for one in found]
+        return
+    start = tx.keys.pack(*elements, tx.store.chance.randrange(RING))
+    for first, last in ((start, end), (begin, start)):
+        while True:
+            rows = list(tx.tr.snapshot.get_range(first, last, limit=WINDOW))
+            if not rows:
+                break
+            yield [tx.keys.unpack(bytes(row.key))[-1] for row in rows]
+            first = bytes(rows[-1].key) + b"\x00"

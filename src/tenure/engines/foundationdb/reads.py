@@ -1,0 +1,295 @@
+"""Queries: each from one snapshot."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from tenure import ops
+from tenure.engines.foundationdb import keys as k
+from tenure.engines.foundationdb import upkeep
+from tenure.engines.foundationdb.operator import knows
+from tenure.engines.foundationdb.record import decode_body, decode_errors, job_of
+from tenure.engines.foundationdb.tx import Held, Tx
+from tenure.errors import InvalidInput, JobNotFound, QueueNotFound
+from tenure.job import FINAL, Job
+from tenure.ops import Filter, Found, Limit, Query
+
+Place = tuple[int, ...]  # in a list: seq, or finished_at and seq
+
+_AT_ONCE = 100  # jobs that are asked for together
+_FIRST_ENDING = 16  # leases that are looked at for the one that is over first
+_COUNTED = ("waiting", "delayed", "done", "dead", "cancelled")
+
+
+def read(tx: Tx, query: Query) -> Found:
+    return _QUERIES[type(query)](tx, query)
+
+
+def get_job(tx: Tx, query: ops.GetJob) -> Found:
+    (held,) = tx.peek([query.id])
+    return JobNotFound(query.id) if held is None else _jobs(tx, [held])[0]
+
+
+def _jobs(tx: Tx, found: Sequence[Held]) -> list[Job]:
+    """With all that is stored apart."""
+    snapshot, keys = tx.tr.snapshot, tx.keys
+
+    def ask(kind: int, job_id: str, wanted: bool) -> Any:
+        return snapshot.get_range(*keys.span(kind, job_id)) if wanted else ()
+
+    asked = [
+        (
+            held,
+            ask(k.BODY, held.id, True),
+            ask(k.ERRORS, held.id, bool(held.record.failures)),
+            ask(k.RESULT, held.id, held.record.has_result),
+        )
+        for held in found
+    ]
+    jobs = []
+    for held, *parts in asked:
+        body, errors, result = ([bytes(row.value) for row in rows] for rows in parts)
+        answer = b"".join(result) if held.record.has_result else None
+        jobs.append(job_of(held.id, held.record, decode_body(body), decode_errors(errors), answer))
+    return jobs
+
+
+# Lists ------------------------------------------------------------------------------------------
+
+
+def list_jobs(tx: Tx, query: ops.ListJobs) -> Found:
+    return _page(tx, query, lambda found, cursor: ops.Page(_jobs(tx, found), cursor))
+
+
+def find_ids(tx: Tx, query: ops.FindIds) -> Found:
+    return _page(tx, query, lambda found, cursor: ops.Ids([held.id for held in found], cursor))
+
+
+def _page(
+    tx: Tx,
+    query: ops.ListJobs | ops.FindIds,
+    answer: Callable[[list[Held], str | None], Found],
+) -> Found:
+    where = query.filter
+    if where.queue is not None and not knows(tx, where.queue):
+        return QueueNotFound(where.queue)
+    by_end = len(where.states) == 1 and where.states[0] in FINAL
+    start = None if query.cursor is None else _parse_cursor(query.cursor, 3 + by_end)
+    if isinstance(start, InvalidInput):
+        return start
+    names = upkeep.queues(tx) if where.queue is None else [where.queue]
+    listed = [_places(tx, _range_of(where, by_end), name, start) for name in names]
+    places = heapq.merge(*listed, reverse=True)
+    found = list(islice(_matching(tx, where, places), query.limit + 1))
+    page = found[: query.limit]
+    cursor = _cursor(page[-1][0]) if len(found) > query.limit else None
+    return answer([held for _, held in page], cursor)
+
+
+def _range_of(where: Filter, by_end: bool) -> Callable[[str], tuple[Any, ...]]:
+    if by_end:
+        return lambda queue: (k.ENDED, queue, where.states[0].value)
+    return lambda queue: (k.LISTED, queue)
+
+
+def _places(
+    tx: Tx, range_of: Callable[[str], tuple[Any, ...]], queue: str, start: Place | None
+) -> Iterator[tuple[Place, str]]:
+    """Places in a list of a queue, from the last to the first, and the jobs there."""
+    within = range_of(queue)
+    begin, end = tx.keys.span(*within)
+    if start is not None:
+        end = tx.keys.pack(*within, *start)
+    for row in tx.tr.snapshot.get_range(begin, end, reverse=True):
+        *place, job_id = tx.keys.unpack(bytes(row.key))[len(within) - 1 :]
+        yield tuple(place), job_id
+
+
+def _matching(
+    tx: Tx, where: Filter, places: Iterator[tuple[Place, str]]
+) -> Iterator[tuple[Place, Held]]:
+    while some := list(islice(places, _AT_ONCE)):
+        for (place, _), held in zip(some, tx.peek(job_id for _, job_id in some), strict=True):
+            if held is not None and _matches(where, held):
+                yield place, held
+
+
+def _matches(where: Filter, held: Held) -> bool:
+    job = held.record
+    return (
+        (not where.states or job.state in where.states)
+        and where.tenant in (None, job.tenant)
+        and where.group in (None, job.group)
+        and where.kind in (None, job.kind)
+        and (
+            where.finished_before is None
+            or (job.finished_at is not None and job.finished_at < where.finished_before)
+        )
+    )
+
+
+def _cursor(place: Place) -> str:
+    return "-".join(f"{part:x}" for part in place)
+
+
+def _parse_cursor(cursor: str, parts: int) -> Place | InvalidInput:
+    texts = cursor.split("-")
+    allowed = set("0123456789abcdef")
+    if len(texts) == parts and all(0 < len(one) <= 15 and set(one) <= allowed for one in texts):
+        return tuple(int(one, 16) for one in texts)
+    return InvalidInput("cursor", f"{cursor!r} is not one that a list gave")
+
+
+def next_due(tx: Tx, query: ops.NextDue) -> Found:
+    due: list[int] = []
+    for queue in query.queues:
+        due += [key[1] for key in tx.scan(*tx.keys.span(k.DELAYED, queue), limit=1)]
+        due += _ends_of_leases(tx, queue)
+    return ops.Due(min(due, default=None))
+
+
+def _ends_of_leases(tx: Tx, queue: str) -> Iterator[int]:
+    """When the leases that end first will be over. By two clocks, one that ends later may be over
+    earlier, but not by much."""
+    ending = [key[-1] for key in tx.scan(*tx.keys.span(k.ENDING, queue), limit=_FIRST_ENDING)]
+    for held in tx.peek(ending):
+        if held is not None and held.record.lease is not None:
+            yield tx.store.lease_is_over_at(tx.now, held.record.lease, tx.version)
+
+
+# Counts -----------------------------------------------------------------------------------------
+
+
+def _counts(tx: Tx, counted: dict[str, int], leased: int) -> dict[str, int]:
+    """Of the jobs that are ready or leased, those that are leased have a key each."""
+    counts = {name: counted.get(name, 0) for name in _COUNTED}
+    return counts | {"ready": counted.get("active", 0) - leased, "leased": leased}
+
+
+def _number(row: Any) -> int:
+    return int.from_bytes(bytes(row.value), "little", signed=True)
+
+
+def get_stats(tx: Tx, query: ops.GetStats) -> Found:
+    if query.queue is not None and not knows(tx, query.queue):
+        return QueueNotFound(query.queue)
+    names = upkeep.queues(tx) if query.queue is None else [query.queue]
+    asked = [
+        (
+            queue,
+            tx.tr.snapshot.get_range(*tx.keys.span(k.QUEUE_COUNT, queue)),
+            tx.tr.snapshot.get_range(*tx.keys.span(k.LEASE, queue)),
+        )
+        for queue in names
+    ]
+    found = []
+    for queue, counters, leases in asked:
+        counted = {tx.keys.unpack(bytes(row.key))[-1]: _number(row) for row in counters}
+        counts = _counts(tx, counted, sum(1 for _ in leases))
+        paused = tx.rules(queue).whole.paused
+        found.append(ops.QueueStats(queue=queue, paused=paused, **counts))
+    return found
+
+
+def _by_name(
+    tx: Tx,
+    counts_of: tuple[Any, ...],
+    leases_of: tuple[Any, ...],
+    after: str | None,
+    limit: int,
+    only: str | None = None,
+) -> Iterator[tuple[str, dict[str, int]]]:
+    """Counts of those whose name comes after another in the keys, or of one of them."""
+    begin, end = tx.keys.span(*counts_of) if only is None else tx.keys.span(*counts_of, only)
+    if after is not None:
+        begin = max(begin, tx.keys.pack(*counts_of, after) + b"\xff")
+        end = max(begin, end)
+    counted: dict[str, dict[str, int]] = {}
+    for row in tx.tr.snapshot.get_range(begin, end):
+        *_, name, what = tx.keys.unpack(bytes(row.key))
+        if name not in counted and len(counted) == limit:
+            break
+        counted.setdefault(name, {})[what] = _number(row)
+    if not counted:
+        return
+    names = list(counted)
+    first, last = tx.keys.pack(*leases_of, names[0]), tx.keys.pack(*leases_of, names[-1]) + b"\xff"
+    leased = Counter(key[len(leases_of) - 1] for key in tx.scan(first, last))
+    for name in names:
+        counts = _counts(tx, counted[name], leased[name])
+        if any(counts.values()):
+            yield name, counts
+
+
+def list_tenants(tx: Tx, query: ops.ListTenants) -> Found:
+    if not knows(tx, query.queue):
+        return QueueNotFound(query.queue)
+    within = (query.queue,)
+    found = _by_name(
+        tx,
+        (k.TENANT_COUNT, *within),
+        (k.LEASE, *within),
+        query.after,
+        query.limit,
+        query.tenant,
+    )
+    return [ops.TenantStats(queue=query.queue, tenant=name, **counts) for name, counts in found]
+
+
+def list_groups(tx: Tx, query: ops.ListGroups) -> Found:
+    if not knows(tx, query.queue):
+        return QueueNotFound(query.queue)
+    within = (query.queue, query.tenant)
+    after = query.after or ""  # jobs of no group are in none
+    found = _by_name(tx, (k.GROUP_COUNT, *within), (k.LEASE, *within), after, query.limit)
+    return [
+        ops.GroupStats(queue=query.queue, tenant=query.tenant, group=name, **counts)
+        for name, counts in found
+    ]
+
+
+# The rest ---------------------------------------------------------------------------------------
+
+
+def list_limits(tx: Tx, query: ops.ListLimits) -> Found:
+    names = upkeep.queues(tx) if query.queue is None else [query.queue]
+    found: list[Limit] = []
+    for queue in names:
+        limits = tx.rules(queue).limits.values()
+        found += sorted(
+            limits,
+            key=lambda x: (
+                x.tenant is not None,
+                x.tenant or "",
+                x.group is not None,
+                x.group or "",
+            ),
+        )
+    return found
+
+
+def list_slots(tx: Tx, query: ops.ListSlots) -> Found:
+    slots = upkeep.read_slots(tx, query.scope, query.key, tx.tr.snapshot)
+    return [ops.Slot(h, expires_at) for h, expires_at in slots.items() if expires_at > tx.now]
+
+
+def list_schedules(tx: Tx, query: ops.ListSchedules) -> Found:
+    return upkeep.read_schedules(tx)
+
+
+_QUERIES: dict[type[Query], Callable[[Tx, Any], Found]] = {
+    ops.GetJob: get_job,
+    ops.ListJobs: list_jobs,
+    ops.FindIds: find_ids,
+    ops.NextDue: next_due,
+    ops.GetStats: get_stats,
+    ops.ListTenants: list_tenants,
+    ops.ListGroups: list_groups,
+    ops.ListLimits: list_limits,
+    ops.ListSlots: list_slots,
+    ops.ListSchedules: list_schedules,
+}

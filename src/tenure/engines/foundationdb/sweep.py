@@ -1,0 +1,84 @@
+"""What time asks for in a queue: leases that are over, delays that are over, jobs that expired."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from tenure import states
+from tenure.engines.foundationdb import keys as k
+from tenure.engines.foundationdb.record import Record
+from tenure.engines.foundationdb.tx import Held, Tx
+from tenure.job import State
+
+
+def _due(tx: Tx, kind: int, queue: str, until: int, limit: int) -> list[tuple[int, str]]:
+    """The first keys of an index by time: when, and which job."""
+    if limit <= 0:
+        return []
+    begin, _ = tx.keys.span(kind, queue)
+    end = tx.keys.pack(kind, queue, until + 1)
+    return [(one[1], one[-1]) for one in tx.scan(begin, end, limit=limit)]
+
+
+def anything_due(tx: Tx, queue: str) -> bool:
+    """Whether a sweep would find something."""
+    return bool(
+        _due(tx, k.DELAYED, queue, tx.now, 1)
+        or _due(tx, k.EXPIRING, queue, tx.now, 1)
+        or next(_overdue(tx, queue, 16), None) is not None
+        or tx.wrote  # a stray key was found
+    )
+
+
+def sweep(
+    tx: Tx, queue: str, most_promoted: int, most_leases: int, most_expired: int
+) -> tuple[int, int, int]:
+    """At most so many of each: promoted, leases taken back, expired."""
+    leases = 0
+    for held in _overdue(tx, queue, most_leases):
+        leases += tx.move(held, states.LeaseRanOut())
+    promoted = 0
+    due = _due(tx, k.DELAYED, queue, tx.now, most_promoted)
+    tx.prefetch(job_id for _, job_id in due)
+    for job in (tx.job(job_id) for _, job_id in due):
+        if job is not None and job.record.state is State.PENDING and not job.record.ready:
+            tx.put(job, replace(job.record, ready=True))
+            promoted += 1
+    expired = 0
+    due = _due(tx, k.EXPIRING, queue, tx.now, most_expired)
+    tx.prefetch(job_id for _, job_id in due)
+    for job in (tx.job(job_id) for _, job_id in due):
+        if job is not None:
+            expired += tx.move(job, states.Expired())
+    tx.tells = tx.tells or bool(leases or promoted or expired)
+    return promoted, leases, expired
+
+
+def _overdue(tx: Tx, queue: str, limit: int) -> Iterator[Held]:
+    """Jobs whose lease is over. A key that a lost claim left is taken away on the way."""
+    due = _due(tx, k.ENDING, queue, tx.store.sweep_until(tx.now), limit)
+    over = []
+    for (until, job_id), seen in zip(due, tx.peek(job_id for _, job_id in due), strict=True):
+        if seen is None or seen.record.lease_until != until:
+            if until <= tx.now:
+                _drop_stray(tx, queue, until, job_id)
+        elif _is_over(tx, seen.record):
+            over.append(job_id)
+    tx.prefetch(over)
+    for job_id in over:
+        held = tx.job(job_id)
+        if held is not None and _is_over(tx, held.record):
+            yield held
+
+
+def _is_over(tx: Tx, record: Record) -> bool:
+    lease = record.lease
+    return lease is not None and tx.store.lease_is_over_at(tx.now, lease, tx.version) <= tx.now
+
+
+def _drop_stray(tx: Tx, queue: str, until: int, job_id: str) -> None:
+    for key in tx.scan(*tx.keys.span(k.ENDING, queue, until)):
+        if key[-1] == job_id:
+            tx.clear(tx.keys.pack(k.ENDING, *key))

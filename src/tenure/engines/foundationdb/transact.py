@@ -1,0 +1,171 @@
+"""Running something in a transaction until it is committed, once.
+
+With each commit goes a DID key. A commit whose outcome is unknown is looked for under it before
+anything is tried again, and depends on it, so that it cannot arrive after a later try."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from tenure.clock import Clock
+from tenure.engines.foundationdb import keys as k
+from tenure.engines.foundationdb.store import Store
+from tenure.engines.foundationdb.tx import Tx
+from tenure.errors import Busy, StoreError
+
+R = TypeVar("R")
+
+TIMED_OUT = 1031
+UNKNOWN_RESULT = 1021
+TOO_LARGE = 2101
+_TIMEOUT_MS = 10_000
+_MOST_TRIES = 1_000
+_LAST_TRIES = 5  # to find out what became of those before
+_STAMP_BYTES = 10
+
+
+class TooLarge(Exception):
+    """It does not fit into one transaction."""
+
+
+class Transactor:
+    """Commits for one engine."""
+
+    def __init__(self, store: Store, clock: Clock, patience_s: float) -> None:
+        self.store = store
+        self._clock = clock
+        self._patience_s = patience_s
+        # Keys of commits that are known, so that nobody will ask for them: a set in order, of which
+        # every single step is safe among threads.
+        self._did: dict[bytes, None] = {}
+
+    def run(self, work: Callable[[Tx], R]) -> tuple[R, bytes]:
+        """What `work` answered in the try that was committed, and the versionstamp of that."""
+        return _Run(self.store, self._clock, self._patience_s, self._did, work).run()
+
+    def read(self, work: Callable[[Tx], R]) -> R:
+        """What `work` finds in one snapshot."""
+        return _Run(self.store, self._clock, self._patience_s, {}, work).read()
+
+
+class _Run(Generic[R]):
+    """All tries of one transaction."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        patience_s: float,
+        did: dict[bytes, None],
+        work: Callable[[Tx], R],
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._deadline = clock.monotonic() + patience_s
+        self._patience_s = patience_s
+        self._old = did
+        self._key = store.keys.pack(k.DID, store.chance.randbytes(16))
+        self._work = work
+        self._sent: list[R] = []  # the answers of tries whose commit was sent
+        self._unsure = False
+        self._giving_up = False
+        self._tries = 0
+
+    def run(self) -> tuple[R, bytes]:
+        tr = self._begin()
+        while True:
+            try:
+                found = self._committed(tr) if self._unsure else None
+                if found is None and self._giving_up:
+                    self._make_sure(tr)
+                return found or self._try(tr)
+            except self._store.handle.FDBError as error:
+                tr = self._again(tr, error)
+
+    def read(self) -> R:
+        tr = self._begin()
+        while True:
+            try:
+                return self._work(Tx(self._store, tr, self._clock.now_ms()))
+            except self._store.handle.FDBError as error:
+                tr = self._again(tr, error)
+
+    def _begin(self) -> Any:
+        tr = self._store.db.create_transaction()
+        tr.options.set_timeout(_TIMEOUT_MS)
+        return tr
+
+    def _committed(self, tr: Any) -> tuple[R, bytes] | None:
+        """What an earlier try did after all."""
+        found = tr.get(self._key).value
+        if found is None:
+            return None
+        value = bytes(found)
+        self._old[self._key] = None
+        if len(value) == _STAMP_BYTES:
+            raise Busy("FoundationDB could not commit in time; nothing was changed")
+        which = int.from_bytes(value[_STAMP_BYTES:], "big")
+        return self._sent[which], value[:_STAMP_BYTES]
+
+    def _make_sure(self, tr: Any) -> None:
+        """Have no try that may be under way be committed any more."""
+        tr.add_read_conflict_key(self._key)
+        tr.set(self._key, bytes(_STAMP_BYTES))
+        tr.commit().wait()
+        raise Busy(
+            f"FoundationDB could not commit within {self._patience_s:g} s; nothing was changed"
+        )
+
+    def _try(self, tr: Any) -> tuple[R, bytes]:
+        tx = Tx(self._store, tr, self._clock.now_ms())
+        answer = self._work(tx)
+        tx.finish()
+        if not (tx.wrote or self._unsure):  # if it is, the commit keeps out an earlier try
+            return answer, b""
+        tr.add_read_conflict_key(self._key)
+        which = len(self._sent).to_bytes(4, "big")
+        tr.set_versionstamped_value(self._key, bytes(_STAMP_BYTES) + which + bytes(4))
+        old = list(self._old)
+        for key in old:
+            tr.clear(key)
+        stamp = tr.get_versionstamp()
+        self._sent.append(answer)
+        tr.commit().wait()
+        for key in old:
+            self._old.pop(key, None)
+        self._old[self._key] = None
+        return answer, bytes(stamp.value)
+
+    def _again(self, tr: Any, error: Any) -> Any:
+        """Wait a while and make ready for another try, or give up."""
+        self._tries += 1
+        if error.code == TOO_LARGE:
+            raise TooLarge
+        timed_out = error.code == TIMED_OUT
+        self._unsure = self._unsure or timed_out or error.code == UNKNOWN_RESULT
+        if timed_out or self._store.handle.predicates.is_retryable(error):
+            self._check_patience(error)
+        if timed_out:
+            return self._begin()
+        try:
+            tr.on_error(error).wait()
+        except self._store.handle.FDBError as final:
+            if final.code == TIMED_OUT:
+                return self._begin()
+            raise StoreError(f"FoundationDB: {final.description} ({final.code})") from None
+        return tr
+
+    def _check_patience(self, error: Any) -> None:
+        over = self._tries >= _MOST_TRIES or self._clock.monotonic() > self._deadline
+        if self._giving_up and self._tries >= _LAST_TRIES:
+            raise StoreError(
+                f"FoundationDB could not commit ({error.code}), and it is not known whether it did"
+            )
+        if over and not self._giving_up:
+            if not (self._unsure and self._sent):
+                raise Busy(
+                    f"FoundationDB did not commit within {self._patience_s:g} s ({error.code}); "
+                    "nothing was changed"
+                )
+            self._giving_up, self._tries = True, 0

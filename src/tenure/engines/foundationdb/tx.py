@@ -1,0 +1,430 @@
+"""A transaction: jobs as they are read and moved in it, and all the books that go with a move.
+
+Everything that is written is seen by what is read later in the same transaction. A job that is read
+is depended on: if another moves or claims it before the commit, the commit conflicts. Nothing else
+that others do to the queue makes it conflict.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from tenure import states
+from tenure.engines.foundationdb import keys as k
+from tenure.engines.foundationdb.keys import Seq
+from tenure.engines.foundationdb.limits import EVERYTHING, Rules, Scope
+from tenure.engines.foundationdb.places import places
+from tenure.engines.foundationdb.record import (
+    Body,
+    Facts,
+    Record,
+    changed,
+    decode_body,
+    decode_claim,
+    decode_errors,
+    decode_record,
+    encode,
+    parts_of,
+    under_claim,
+)
+from tenure.engines.foundationdb.store import Store
+from tenure.job import Failure, State
+from tenure.ops import Limit
+
+WAKE_SHARDS = 8
+_ZERO = bytes(8)
+_RULES_STAMP = 16  # bytes of a RULES value; what follows is a key
+_decode_limit = msgspec.json.Decoder(Limit).decode
+
+
+class Held:
+    """A job in a transaction."""
+
+    __slots__ = ("claimed", "errors", "id", "record")
+
+    def __init__(self, job_id: str, record: Record, claimed: bool) -> None:
+        self.id = job_id
+        self.record = record
+        self.claimed = claimed  # a CLAIM key makes it leased, its own key does not say so yet
+        self.errors: tuple[Failure, ...] | None = None if record.failures else ()
+
+
+class Tx:
+    """One try of a transaction."""
+
+    def __init__(self, store: Store, tr: Any, now: int) -> None:
+        self.store = store
+        self.keys = store.keys
+        self.tr = tr
+        self.now = now
+        self.wrote = False
+        self.tells = False  # somebody may wait for what this does
+        self._version: int | None = None
+        self._asked: dict[str, tuple[Any, Any]] = {}
+        self._asked_children: dict[str, Any] = {}
+        self._jobs: dict[str, Held | None] = {}
+        self._waiting: dict[str, dict[str, None]] = {}
+        self._rules: dict[str, Rules] = {}
+        self._marked: set[bytes] = set()
+        self._freed: dict[tuple[str, Scope], Any] = {}  # whether they had been put aside
+        self._counts: Counter[tuple[str, str, str, str]] = Counter()
+        self._news: deque[tuple[str, states.Event]] = deque()
+
+    # Keys ---------------------------------------------------------------------------------------
+
+    @property
+    def version(self) -> int:
+        """The version of the store that this reads."""
+        if self._version is None:
+            self._version = int(self.tr.get_read_version().wait())
+        return self._version
+
+    def set(self, key: bytes, value: bytes = b"") -> None:
+        self.wrote = True
+        if self.keys.is_hint(key):
+            self.tr.options.set_next_write_no_write_conflict_range()
+        self.tr.set(key, value)
+
+    def clear(self, key: bytes) -> None:
+        self.wrote = True
+        self._marked.discard(key)
+        if self.keys.is_hint(key):
+            self.tr.options.set_next_write_no_write_conflict_range()
+        self.tr.clear(key)
+
+    def clear_span(self, *elements: Any) -> None:
+        self.wrote = True
+        self.tr.clear_range(*self.keys.span(*elements))
+
+    def add(self, key: bytes, by: int) -> None:
+        """Count without reading; a counter that comes to nothing goes away."""
+        if by:
+            self.wrote = True
+            self.tr.add(key, by.to_bytes(8, "little", signed=True))
+            if by < 0:
+                self.tr.compare_and_clear(key, _ZERO)
+
+    def mark(self, key: bytes) -> None:
+        """Write a key that says that there may be something, once."""
+        if key not in self._marked:
+            self._marked.add(key)
+            self.set(key)
+
+    def put_parts(self, data: bytes, *elements: Any) -> None:
+        """Write something large."""
+        for n, part in parts_of(data):
+            self.set(self.keys.pack(*elements, n), part)
+
+    def parts(self, *elements: Any) -> list[bytes]:
+        """Read something large, of a job that is depended on."""
+        return [bytes(row.value) for row in self.tr.snapshot.get_range(*self.keys.span(*elements))]
+
+    def scan(self, begin: bytes, end: bytes, limit: int = 0) -> Iterator[tuple[Any, ...]]:
+        """The tuples of the keys in a range, without depending on them."""
+        for row in self.tr.snapshot.get_range(begin, end, limit=limit):
+            yield self.keys.unpack(bytes(row.key))
+
+    def flush(self) -> None:
+        """Write what was put off."""
+        sums: Counter[tuple[Any, ...]] = Counter()
+        for (queue, tenant, group, what), by in self._counts.items():
+            sums[k.QUEUE_COUNT, queue, what] += by
+            sums[k.TENANT_COUNT, queue, tenant, what] += by
+            sums[k.GROUP_COUNT, queue, tenant, group, what] += by
+        self._counts.clear()
+        for key, by in sums.items():
+            self.add(self.keys.pack(*key), by)
+
+    def finish(self) -> None:
+        """Make ready to commit."""
+        self.put_freed_back()
+        self.flush()
+        if self.tells and self.wrote:
+            self.add(self.keys.pack(k.WAKE, self.store.chance.randrange(WAKE_SHARDS)), 1)
+
+    # Jobs ---------------------------------------------------------------------------------------
+
+    def prefetch(self, ids: Iterable[str]) -> None:
+        """Ask for jobs that will be needed."""
+        for job_id in ids:
+            if job_id not in self._jobs and job_id not in self._asked:
+                self._asked[job_id] = (
+                    self.tr.get(self.keys.pack(k.JOB, job_id)),
+                    self.tr.get_range(*self.keys.span(k.CLAIM, job_id), limit=1),
+                )
+
+    def prefetch_children(self, ids: Iterable[str]) -> None:
+        """Ask who waits for jobs that may end."""
+        for job_id in ids:
+            if job_id not in self._asked_children:
+                span = self.keys.span(k.CHILD, job_id)
+                self._asked_children[job_id] = self.tr.get_range(*span)
+
+    def job(self, job_id: str) -> Held | None:
+        """A job, if there is one."""
+        if job_id not in self._jobs:
+            self.prefetch([job_id])
+            self._jobs[job_id] = self._held(job_id, *self._asked.pop(job_id))
+        return self._jobs[job_id]
+
+    def _held(self, job_id: str, found: Any, claims: Any) -> Held | None:
+        data = found.value
+        if data is None:
+            return None
+        record = decode_record(bytes(data))
+        if record.state is State.PENDING:
+            for row in claims:
+                stamp = self.keys.unpack(bytes(row.key))[1].tr_version
+                version = int.from_bytes(stamp[:8], "big")
+                note = decode_claim(bytes(row.value))
+                return Held(job_id, under_claim(job_id, record, note, version), True)
+        return Held(job_id, record, False)
+
+    def peek(self, ids: Iterable[str]) -> list[Held | None]:
+        """Jobs as they are now, without depending on them."""
+        snapshot, keys = self.tr.snapshot, self.keys
+        asked = [
+            (
+                job_id,
+                snapshot.get(keys.pack(k.JOB, job_id)),
+                snapshot.get_range(*keys.span(k.CLAIM, job_id), limit=1),
+            )
+            for job_id in ids
+        ]
+        return [self._held(*one) for one in asked]
+
+    def errors(self, held: Held) -> tuple[Failure, ...]:
+        """The failures of a job that are kept."""
+        if held.errors is None:
+            held.errors = decode_errors(self.parts(k.ERRORS, held.id))
+        return held.errors
+
+    def body(self, job_id: str) -> Body:
+        return decode_body(self.parts(k.BODY, job_id))
+
+    def next_seq(self) -> Seq:
+        """The place of the next job in enqueue order."""
+        return self.version, self.store.client, next(self.store.count)
+
+    def insert(self, job_id: str, record: Record, body: Body, waits_for: Iterable[str]) -> Held:
+        """Add a job."""
+        held = Held(job_id, record, False)
+        self._asked.pop(job_id, None)
+        self._jobs[job_id] = held
+        self.put_parts(encode(body), k.BODY, job_id)
+        self.set(self.keys.pack(k.JOB, job_id), encode(record))
+        self._settle(job_id, None, record)
+        self.mark(self.keys.pack(k.QUEUE, record.queue))
+        self._waiting[job_id] = dict.fromkeys(waits_for)
+        for parent in self._waiting[job_id]:
+            self._asked_children.pop(parent, None)
+            self.set(self.keys.pack(k.WAITS, job_id, parent))
+            self.set(self.keys.pack(k.CHILD, parent, job_id))
+        self.tells = True
+        return held
+
+    def put(self, held: Held, record: Record) -> None:
+        """Have a job be so from now on."""
+        if held.claimed:
+            self.clear_span(k.CLAIM, held.id)
+            held.claimed = False
+        before, held.record = held.record, record
+        self.set(self.keys.pack(k.JOB, held.id), encode(record))
+        self._settle(held.id, before, record)
+
+    def move(self, held: Held, event: states.Event) -> bool:
+        """Make the move that the table has for this event, if it has one."""
+        errors = self.errors(held)
+        change = states.decide(Facts(held.id, held.record, errors), event, self.now)
+        if change is None:
+            return False
+        if change.errors != errors:
+            self._put_errors(held, change.errors)
+        before = held.record
+        self.put(held, changed(before, change, self.now))
+        if change.final:
+            self._forget_parents(held.id, before)
+            done = change.state is State.DONE
+            self.tell_children(held.id, states.ParentsDone() if done else states.ParentFailed())
+        return True
+
+    def remove(self, held: Held) -> None:
+        """Take a job out of the store."""
+        for kind in (k.BODY, k.ERRORS, k.RESULT, k.CLAIM):
+            self.clear_span(kind, held.id)
+        self.clear(self.keys.pack(k.JOB, held.id))
+        self._settle(held.id, held.record, None)
+        self._forget_parents(held.id, held.record)
+        self._jobs[held.id] = None
+        self.tells = True
+
+    def _put_errors(self, held: Held, errors: tuple[Failure, ...]) -> None:
+        held.errors = errors
+        self.clear_span(k.ERRORS, held.id)
+        self.put_parts(encode(errors), k.ERRORS, held.id)
+
+    def _settle(self, job_id: str, before: Record | None, after: Record | None) -> None:
+        """Take a job out of the indexes and counters of what it was, into those of what it is."""
+        was = {} if before is None else places(self.keys, job_id, before)
+        now = {} if after is None else places(self.keys, job_id, after)
+        for key in was:
+            if key not in now:
+                self.clear(key)
+        for key, value in now.items():
+            if key not in was:
+                self.set(key, value)
+        if after is not None and after.state is State.PENDING and after.ready:
+            self.mark(self.keys.lane(after.queue, after.tenant, after.group))
+            self.mark(self.keys.turn(after.queue, after.tenant))
+        self._count(before, after)
+
+    def _count(self, before: Record | None, after: Record | None) -> None:
+        one = before or after
+        assert one is not None
+        lane = (one.queue, one.tenant, one.group)
+        if before is not None:
+            self._counts[(*lane, before.counted_as)] -= 1
+            if before.state is State.LEASED and (after is None or after.state is not State.LEASED):
+                self.free(one)
+        if after is not None:
+            self._counts[(*lane, after.counted_as)] += 1
+
+    def free(self, record: Record) -> None:
+        """Give back what a lease had taken of the limits on it."""
+        for scope in self.rules(record.queue).bounded(record.tenant, record.group):
+            self.add(self.keys.pack(k.FREED, record.queue, *scope), 1)
+            if scope != EVERYTHING and (record.queue, scope) not in self._freed:
+                aside = self.tr.get(self.keys.pack(k.PARKED, record.queue, *scope))
+                self._freed[record.queue, scope] = aside
+
+    def put_freed_back(self) -> None:
+        """Have claims look again at lanes that were put aside because of what is free now."""
+        freed, self._freed = self._freed, {}
+        for (queue, scope), aside in freed.items():
+            if aside.value is not None:
+                self.put_back(queue, scope)
+
+    def put_back(self, queue: str, scope: Scope) -> None:
+        """Have claims look again at a lane, or a tenant, that was put aside."""
+        tenant, group = scope
+        assert tenant is not None
+        if group is not None:
+            self.mark(self.keys.lane(queue, tenant, group))
+        self.mark(self.keys.turn(queue, tenant))
+        self.clear(self.keys.pack(k.PARKED, queue, *scope))
+
+    # Dependencies -------------------------------------------------------------------------------
+
+    def _parents(self, job_id: str) -> dict[str, None]:
+        """What a job still waits for, read once and kept up to date."""
+        if job_id not in self._waiting:
+            span = self.keys.span(k.WAITS, job_id)
+            self._waiting[job_id] = dict.fromkeys(parent for _, parent in self.scan(*span))
+        return self._waiting[job_id]
+
+    def _still_waits(self, job_id: str) -> bool:
+        """Whether a job waits for anything. If so, that depends on one of those that it waits for:
+        when another transaction strikes out that one, only one of the two is committed."""
+        parents = self._parents(job_id)
+        if parents:
+            self.tr.add_read_conflict_key(self.keys.pack(k.WAITS, job_id, next(reversed(parents))))
+        return bool(parents)
+
+    def _forget_parents(self, job_id: str, before: Record) -> None:
+        if before.state is State.WAITING:
+            for parent in self._parents(job_id):
+                self._asked_children.pop(parent, None)
+                self.clear(self.keys.pack(k.CHILD, parent, job_id))
+            self.clear_span(k.WAITS, job_id)
+            self._waiting[job_id] = {}
+
+    def tell_children(self, parent: str, event: states.Event) -> None:
+        """Tell those who wait for a job what became of it, and theirs in turn."""
+        self.tells = True
+        self._news.append((parent, event))
+        if len(self._news) > 1:
+            return  # the loop below, of which this is a consequence, comes to it
+        while self._news:
+            parent, event = self._news[0]
+            children = self._children(parent)
+            self.prefetch(children)
+            for child_id in children:
+                child = self.job(child_id)
+                if child is not None:
+                    self.tell_child(child, parent, event)
+            self._news.popleft()
+
+    def _children(self, parent: str) -> list[str]:
+        self.prefetch_children([parent])
+        rows = self._asked_children.pop(parent)
+        return [self.keys.unpack(bytes(row.key))[1] for row in rows]
+
+    def tell_child(self, child: Held, parent: str, event: states.Event) -> None:
+        """Tell one of them."""
+        facts = Facts(child.id, child.record, self.errors(child))
+        change = states.decide(facts, event, self.now)
+        if change is None or change.state is State.WAITING:
+            return
+        self._asked_children.pop(parent, None)
+        self._parents(child.id).pop(parent, None)
+        self.clear(self.keys.pack(k.WAITS, child.id, parent))
+        self.clear(self.keys.pack(k.CHILD, parent, child.id))
+        if change.state is not State.PENDING or not self._still_waits(child.id):
+            self.move(child, event)
+
+    # Limits -------------------------------------------------------------------------------------
+
+    def rules(self, queue: str) -> Rules:
+        """The limits of a queue; if they change before the commit, it conflicts."""
+        if queue not in self._rules:
+            stamp, _ = self._rules_value(queue)
+            known = self.store.rules.get(queue)
+            if known is None or known[0] != stamp:
+                known = (stamp, self._read_rules(queue) if stamp else Rules(queue, {}))
+                self.store.rules[queue] = known
+            self._rules[queue] = known[1]
+        return self._rules[queue]
+
+    def _rules_value(self, queue: str) -> tuple[bytes, bytes]:
+        found = self.tr.get(self.keys.pack(k.RULES, queue)).value
+        value = b"" if found is None else bytes(found)
+        return value[:_RULES_STAMP], value[_RULES_STAMP:]
+
+    def _read_rules(self, queue: str) -> Rules:
+        limits: dict[Scope, Limit] = {}
+        for row in self.tr.snapshot.get_range(*self.keys.span(k.LIMIT, queue)):
+            _, tenant, group = self.keys.unpack(bytes(row.key))
+            limits[tenant, group] = _decode_limit(bytes(row.value))
+        return Rules(queue, limits)
+
+    def rules_changed(self, queue: str, aside_left: bytes | None) -> None:
+        """Have everybody read the limits of a queue anew."""
+        self._rules.pop(queue, None)
+        stamp = self.store.chance.randbytes(_RULES_STAMP)
+        self.set(self.keys.pack(k.RULES, queue), stamp + (aside_left or b""))
+
+    def aside_left(self, queue: str) -> bytes | None:
+        """From where on, in PARKED, lanes were put aside under limits that have changed."""
+        return self._rules_value(queue)[1] or None
+
+    def aside_is_left(self, queue: str, aside_left: bytes | None) -> None:
+        stamp, _ = self._rules_value(queue)
+        self.set(self.keys.pack(k.RULES, queue), stamp + (aside_left or b""))
+
+    @staticmethod
+    def number_of(asked: Any) -> int:
+        """The number in a counter that was asked for."""
+        found = asked.value
+        return 0 if found is None else int.from_bytes(bytes(found), "little", signed=True)
+
+    def in_use(self, queue: str, scope: Scope) -> int:
+        """How many leases count against a limit, or a few more. Whoever adds to them must depend
+        on TAKEN: others who take one meanwhile then conflict, those who give one back do not."""
+        kinds = (k.TAKEN, k.FREED)
+        asked = [self.tr.snapshot.get(self.keys.pack(kind, queue, *scope)) for kind in kinds]
+        taken, freed = (self.number_of(one) for one in asked)
+        return taken - freed

@@ -1,0 +1,89 @@
+"""Telling those who listen that others committed something, by watching a few keys that every
+commit which may concern them adds to, one at random."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from tenure.engines.foundationdb import keys as k
+from tenure.engines.foundationdb.store import Store
+from tenure.engines.foundationdb.tx import WAKE_SHARDS
+
+_LOOK_AGAIN_S = 30.0  # a watch may be lost with the process that kept it
+_AFTER_ERROR_S = 1.0
+
+
+class Wake:
+    """The listeners of one engine, and the thread that watches for them."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._listeners: dict[object, Callable[[], None]] = {}
+        self._thread: threading.Thread | None = None
+        self._news = threading.Event()
+        self._closed = False
+
+    def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
+        mine = object()
+        with self._lock:
+            self._listeners[mine] = wake
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="tenure-fdb", daemon=True)
+                self._thread.start()
+
+        def stop() -> None:
+            with self._lock:
+                self._listeners.pop(mine, None)
+                self._news.set()
+
+        return stop
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._listeners.clear()
+            self._news.set()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def _work(self) -> None:
+        seen: list[bytes | None] | None = None
+        while True:
+            with self._lock:
+                if self._closed or not self._listeners:
+                    self._thread = None
+                    return
+                self._news.clear()
+            try:
+                found, watches = self._watch()
+            except self._store.handle.FDBError:
+                self._news.wait(_AFTER_ERROR_S)
+                continue
+            if found != seen:  # at first, too: something may have come before the first look
+                self._tell()
+            seen = found
+            self._news.wait(_LOOK_AGAIN_S)
+            for watch in watches:
+                watch.cancel()
+
+    def _watch(self) -> tuple[list[bytes | None], list[Any]]:
+        """What the keys hold, and watches on them."""
+        tr = self._store.db.create_transaction()
+        keys = [self._store.keys.pack(k.WAKE, shard) for shard in range(WAKE_SHARDS)]
+        asked = [tr.get(key) for key in keys]
+        watches = [tr.watch(key) for key in keys]
+        found = [one.value for one in asked]
+        tr.commit().wait()
+        for watch in watches:
+            watch.on_ready(lambda _: self._news.set())
+        return [None if one is None else bytes(one) for one in found], watches
+
+    def _tell(self) -> None:
+        with self._lock:
+            listeners = list(self._listeners.values())
+        for wake in listeners:
+            wake()

@@ -1,0 +1,93 @@
+"""The reference model, made to follow an engine that has a freedom.
+
+Which tenant is served next is the engine's choice, by weighted chance. The model takes the same
+jobs, if it might have: each must be the first of its tenant's line that no limit holds back, and
+when the engine stops, nobody may be left who could be served.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+from tenure import ops, states
+from tenure.engines.memory import MemoryEngine, Record
+from tenure.job import State
+from tenure.ops import Answer
+
+
+class FollowingModel(MemoryEngine):
+    """A model that is told what the engine answered."""
+
+    def follow(self, op: ops.Op, answer: Answer, dead: set[str]) -> Answer:
+        """Apply an operation as the engine did. `dead` are jobs that are dead now: a claim may
+        have found them expired."""
+        done = isinstance(op, ops.Once) and op.key in self._answered
+        self._chosen = [] if done else given_out(answer)
+        self._dead = dead
+        (answered,) = self.apply([op])
+        assert not self._chosen, f"the model would not have given out {self._chosen}"
+        return answered
+
+    def _claim(self, op: ops.Claim, now: int) -> Answer:
+        if self._chosen:
+            self._token = self._chosen[0][1] - 1  # claims of one commit share theirs
+        return super()._claim(op, now)
+
+    def _pick(self, queue: str, op: ops.Claim, room: int, now: int) -> list[Record]:
+        if queue not in self._queues or room <= 0 or self._limit(queue).paused:
+            return []
+        book, limit = self._queues[queue], self._limit(queue)
+        live = [r for r in self._live.values() if r.job.queue == queue]
+        leased = [r for r in live if r.job.state is State.LEASED]
+        if limit.concurrency is not None:
+            room = min(room, limit.concurrency - len(leased))
+        room = min(room, self._tokens(queue, now))
+        held: Counter[tuple[str, str | None]] = Counter((r.job.tenant, None) for r in leased)
+        held.update((r.job.tenant, r.job.group) for r in leased)
+        lines: dict[str, list[Record]] = defaultdict(list)
+        for record in sorted((r for r in live if r.ready), key=lambda r: r.order):
+            wanted = op.tenant is None or record.job.tenant == op.tenant
+            if wanted and record.job.group not in op.not_groups:
+                lines[record.job.tenant].append(record)
+        picked: list[Record] = []
+        while len(picked) < room:
+            first = self._served(queue, lines, held, now)
+            if first is None:
+                break
+            lines[first.job.tenant].remove(first)
+            held.update([(first.job.tenant, None), (first.job.tenant, first.job.group)])
+            picked.append(first)
+        if limit.rate is not None and limit.per_ms is not None:
+            book.tokens -= len(picked) * limit.per_ms
+        return picked
+
+    def _served(
+        self,
+        queue: str,
+        lines: dict[str, list[Record]],
+        held: Counter[tuple[str, str | None]],
+        now: int,
+    ) -> Record | None:
+        """The job that the engine took next."""
+        heads = [self._next(queue, tenant, lines, held) for tenant in lines]
+        allowed = {head.job.id: head for head in heads if head is not None}
+        for job_id, head in allowed.items():
+            change = states.decide(head.job, states.Claimed(), now)
+            assert change is not None
+            if change.state is State.DEAD and job_id in self._dead:
+                return head
+        if not allowed:
+            return None
+        assert self._chosen, f"nothing was given out, but {sorted(allowed)} could be"
+        job_id, _ = self._chosen[0]
+        assert job_id in allowed, f"{job_id} was given out instead of one of {sorted(allowed)}"
+        self._chosen = self._chosen[1:]
+        return allowed[job_id]
+
+
+def given_out(answer: Answer) -> list[tuple[str, int]]:
+    """The jobs that an answer gives out, with their tokens."""
+    answers = answer.answers if isinstance(answer, ops.Answers) else [answer]
+    return [
+        (job.id, job.token) for one in answers if isinstance(one, ops.Leased) for job in one.jobs
+    ]

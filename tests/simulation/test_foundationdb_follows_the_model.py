@@ -1,0 +1,82 @@
+"""Random operations on FoundationDB's simulation and on the reference model side by side. Whom a
+claim serves is the engine's choice; everything else must be the same after every step."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import HealthCheck, settings
+
+from tenure import ops
+from tenure.engines import Engine, fdb_sim
+from tenure.engines.foundationdb.engine import FoundationDbEngine
+from tenure.job import Lease, State
+from tenure.settings import Settings
+from tenure.testing import ManualClock
+from tests import fdb
+from tests.fdb_audit import wrong_keys
+from tests.simulation.following import FollowingModel, given_out
+from tests.simulation.test_same_as_the_model import SameAsTheModel
+
+
+class FollowsTheModel(SameAsTheModel):
+    """What the engine answers, the model allows."""
+
+    faults = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.following = FollowingModel(self.clock, self.sweep)
+        self.model = self.following
+
+    def open(self, settings: Settings) -> Engine:
+        self.cluster = fdb_sim.Cluster(ManualClock())
+        db = fdb_sim.open(self.cluster, faults=fdb.faults(5) if self.faults else None)
+        chance = random.Random(3)
+        return FoundationDbEngine(
+            fdb_sim, db, settings, self.clock, hybrid=False, chance=chance, aside_from=1
+        )
+
+    def audit(self) -> list[str]:
+        return wrong_keys(fdb_sim.open(self.cluster))
+
+    def clean_up(self) -> None:
+        pass
+
+    def flush(self) -> None:
+        batch, self.waiting = self.waiting, []
+        if not batch:
+            return
+        answers = self.engine.apply(batch)
+        found = self.engine.read(ops.FindIds(ops.Filter(states=(State.DEAD,))))
+        assert isinstance(found, ops.Ids)
+        for op, answer in zip(batch, answers, strict=True):
+            assert answer == self.following.follow(op, answer, set(found.ids))
+            self.leases += [Lease(*one) for one in given_out(answer)]
+
+
+class FollowsWithSmallSweeps(FollowsTheModel):
+    """The same where a claim looks after few due jobs, so that it meets some unswept."""
+
+    sweep = 1
+    batches = False
+
+
+class FollowsWithFaults(FollowsTheModel):
+    """The same where much goes wrong."""
+
+    faults = True
+
+
+_SETTINGS = settings(
+    max_examples=100 if fdb.EVERYTHING else 10,
+    stateful_step_count=50,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+TestFollowsTheModel = FollowsTheModel.TestCase
+TestFollowsTheModel.settings = _SETTINGS
+TestFollowsWithSmallSweeps = FollowsWithSmallSweeps.TestCase
+TestFollowsWithSmallSweeps.settings = _SETTINGS
+TestFollowsWithFaults = FollowsWithFaults.TestCase
+TestFollowsWithFaults.settings = _SETTINGS
