@@ -15,12 +15,13 @@ from tenure.engines.foundationdb.operator import knows
 from tenure.engines.foundationdb.record import decode_body, decode_errors, job_of
 from tenure.engines.foundationdb.tx import Held, Tx
 from tenure.errors import InvalidInput, JobNotFound, QueueNotFound
-from tenure.job import FINAL, Job
+from tenure.job import FINAL, Job, State
 from tenure.ops import Filter, Found, Limit, Query
 
 Place = tuple[int, ...]  # in a list: seq, or finished_at and seq
 
 _AT_ONCE = 100  # jobs that are asked for together
+MOST_HEADS = 1_000  # of a queue, that are looked at for the job that waits longest
 _FIRST_ENDING = 16  # leases that are looked at for the one that is over first
 _COUNTED = ("waiting", "delayed", "done", "dead", "cancelled")
 
@@ -150,6 +151,25 @@ def next_due(tx: Tx, query: ops.NextDue) -> Found:
         due += [key[1] for key in tx.scan(*tx.keys.span(k.DELAYED, queue), limit=1)]
         due += _ends_of_leases(tx, queue)
     return ops.Due(min(due, default=None))
+
+
+def oldest_ready(tx: Tx, query: ops.OldestReady) -> Found:
+    heads = [job_id for queue in query.queues for job_id in islice(_heads(tx, queue), MOST_HEADS)]
+    since = [
+        held.record.run_at
+        for held in tx.peek(heads)
+        if held is not None and held.record.state is State.PENDING
+    ]
+    return ops.Due(min(since, default=None))
+
+
+def _heads(tx: Tx, queue: str) -> Iterator[str]:
+    """The next in line of each tenant, group and priority."""
+    begin, end = tx.keys.span(k.READY, queue)
+    while first := list(tx.scan(begin, end, limit=1)):
+        _, tenant, group, priority, *_, job_id = first[0]
+        yield job_id
+        begin = tx.keys.span(k.READY, queue, tenant, group, priority)[1]
 
 
 def _ends_of_leases(tx: Tx, queue: str) -> Iterator[int]:
@@ -286,6 +306,7 @@ _QUERIES: dict[type[Query], Callable[[Tx, Any], Found]] = {
     ops.ListJobs: list_jobs,
     ops.FindIds: find_ids,
     ops.NextDue: next_due,
+    ops.OldestReady: oldest_ready,
     ops.GetStats: get_stats,
     ops.ListTenants: list_tenants,
     ops.ListGroups: list_groups,

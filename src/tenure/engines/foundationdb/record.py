@@ -79,6 +79,7 @@ class Body(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     payload: bytes
     after: tuple[str, ...] = ()
+    trace: str | None = None
 
 
 class Facts(msgspec.Struct, frozen=True, gc=False):
@@ -243,4 +244,5 @@ def job_of(
         note=record.note,
         raw_result=NULL if result is None else msgspec.Raw(result),
         errors=errors,
+        trace=body.trace,
     )
