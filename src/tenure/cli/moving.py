@@ -42,7 +42,7 @@ def migrate(app: App, sql: bool) -> None:
 
     \b
     Example:
-      tenure --url postgresql://owner@db.example/shop migrate
+      tenure migrate
       tenure --url postgresql://owner@db.example/shop migrate --sql | psql -v ON_ERROR_STOP=1 shop
     """
     settings = from_environment(os.environ, url=app.url)

@@ -15,7 +15,7 @@ from tests.unit.cli.terminal import Terminal
 COMMANDS = [
     "stats", "jobs", "show", "dead", "tenants", "groups", "limits", "enqueue", "claim", "ack",
     "fail", "extend", "release", "cancel", "replay", "delete", "purge", "pause", "resume", "limit",
-    "maintain", "reconcile", "demo", "worker", "scheduler", "schedules",
+    "maintain", "reconcile", "migrate", "copy", "demo", "worker", "scheduler", "schedules",
     "serve", "token",
 ]  # fmt: skip
 JOB_FIELDS = {field.encode_name for field in msgspec.structs.fields(Job)}
