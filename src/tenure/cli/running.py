@@ -152,7 +152,6 @@ def work_until_told(runner: Runner, *, supervised: bool = False) -> None:
 
 
 async def _work(runner: Runner, supervised: bool, left: threading.Event) -> None:
-    await runner.start()
     loop, ends, stopped = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
     told_at: list[float] = []
 
@@ -169,7 +168,8 @@ async def _work(runner: Runner, supervised: bool, left: threading.Event) -> None
         else:
             threading.Thread(target=_abort, args=(runner,), daemon=True).start()
 
-    with _on_signals(stop):
+    with _on_signals(stop):  # from before the first claim on
+        await runner.start()
         if supervised:
             threading.Thread(target=_stop_with_parent, args=(stop,), daemon=True).start()
         worked = asyncio.create_task(runner.wait())
