@@ -20,7 +20,7 @@ from tenure.clock import Clock
 from tenure.engines import Engine
 from tenure.errors import Conflict, DependencyNotFound, InvalidInput, TenureError
 from tenure.job import MAX_SPAN_MS, State
-from tenure.ops import Answer, Counts, Entry, Limit, Op, Query
+from tenure.ops import Counts, Entry, Limit, Op, Query
 
 Leased = Literal["refuse", "requeue"]
 T = TypeVar("T")
@@ -47,6 +47,7 @@ class Copy:
         self.resumed = False  # an earlier run had begun
         self.over = False  # an earlier run had ended: only what came since is brought
         self.total = 0  # jobs in the source
+        self.before = 0  # jobs that earlier runs have brought, if this one goes on after them
         self.copied = 0  # jobs that were brought by this run
         self.passed_over = 0  # jobs that were there
         self.paused: list[str] = []  # queues of the source that this run has paused
@@ -74,7 +75,10 @@ class Copy:
         if not self.over:
             _apply(self._target, [ops.Pause(name) for name in stats])
             self._copy_limits()
-        self._copy_jobs(self._arrived(), on_page)
+        arrived = self._arrived()
+        if arrived is not None:
+            self.before = sum(map(_sum, self._stats(self._target).values()))
+        self._copy_jobs(arrived, on_page)
         if not self.over:
             self._compare_and_finish(on_page)
 
@@ -158,7 +162,7 @@ class Copy:
                 "workers, wait longer, or have the jobs given back and run again in the target"
             )
         while some := self._leased():
-            _apply(self._source, some)
+            self._source.apply(some)  # one that has ended meanwhile is none of the next
 
     def _running(self) -> int:
         """How many jobs are leased, once leases that ran out are ended."""
@@ -314,6 +318,8 @@ def _read(engine: Engine, query: Query, kind: type[T]) -> T:
     return found
 
 
-def _apply(engine: Engine, batch: Sequence[Op]) -> list[Answer]:
-    """Have it done; what cannot be done any more is not an error."""
-    return engine.apply(batch) if batch else []
+def _apply(engine: Engine, batch: Sequence[Op]) -> None:
+    """Have all of it done; raises what one of them is answered that cannot be."""
+    for answer in engine.apply(batch) if batch else []:
+        if isinstance(answer, TenureError):
+            raise answer

@@ -18,7 +18,7 @@ from tenure import (
     TenureError,
     exponential,
 )
-from tenure.job import JobSpec
+from tenure.job import Job, JobSpec
 from tenure.ops import (
     Ack,
     Cancel,
@@ -30,9 +30,11 @@ from tenure.ops import (
     DropSlot,
     Enqueue,
     Enqueued,
+    Entry,
     Extend,
     Fail,
     Fire,
+    Import,
     Leased,
     Maintain,
     Maintained,
@@ -225,6 +227,8 @@ JOB = JobSpec(
     backoff=exponential(60, factor=5),
 )
 SCHEDULE = Schedule("s", "* * * * *", JOB, 5, "Europe/Copenhagen", "all", 4)
+WAITING = Job("a", "q", State.WAITING, RAW, 0, 1, 2, 3, 0, 3, after=("b", "c"))
+ENTRY = Entry(WAITING, False, ("b",))
 OPERATIONS: list[Op] = [
     Enqueue((JOB, JOB), "skip"),
     Claim(("q", "r"), "w", 1000, 5, "acme", ("g",)),
@@ -250,6 +254,9 @@ OPERATIONS: list[Op] = [
     Reconcile("q", "acme", "g"),
     ReconcileSlots("scope", "key"),
     Once("key", (Ack("a", 1), Pause("q"))),
+    Import(
+        (Entry(Job("a", "q", State.WAITING, RAW, 0, 1, 2, 3, 0, 3, after=("b",)), False, ("b",)),)
+    ),
 ]
 
 

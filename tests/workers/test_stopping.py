@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import tenure
+from tenure.cli.running import work_until_told
 from tests.workers import errands
 from tests.workers.life import Place, WorkerProcess, a_place, children_of, until
 
@@ -467,3 +468,25 @@ def test_a_store_that_cannot_be_opened_is_an_error_that_says_so(place: Place) ->
     assert worker.wait() == 1
     assert "error: " in worker.log
     assert "Traceback" not in worker.log
+
+
+# Before it has begun ----------------------------------------------------------------------------
+
+
+@BOTH
+def test_a_signal_that_comes_while_it_starts_stops_it_gracefully(number: signal.Signals) -> None:
+    """It may have claimed jobs by the time that it says that it works."""
+    with tenure.Tenure("memory://") as app:
+
+        @app.task
+        def nothing() -> None:
+            pass
+
+        runner = app.runner()
+        runner.before_start = lambda: os.kill(os.getpid(), number)
+        before = signal.signal(number, lambda number, frame: pytest.fail("it was not ready for it"))
+        try:
+            work_until_told(runner)
+        finally:
+            signal.signal(number, before)
+    assert runner.handled == 0

@@ -25,6 +25,7 @@ from tenure.cli.tables import words
 from tenure.cli.text import one_line
 from tenure.copying import Copy, Leased
 from tenure.engines import Engine, open_engine
+from tenure.engines.sqlite.file import path_of
 from tenure.errors import InvalidInput, TenureError
 from tenure.settings import from_environment
 
@@ -137,9 +138,17 @@ def copy(app: App, source: str, target: str, wait: float, leased: Leased) -> Non
 
 def _open(app: App, url: str, name: str) -> Engine:
     try:
+        if name == "source":
+            _refuse_to_make_it(url)
         return open_engine(from_environment(os.environ, url=url), app.clock)
     except InvalidInput as error:
         raise InvalidInput(name, error.reason) from None
+
+
+def _refuse_to_make_it(url: str) -> None:
+    """A store that is to be read, and is not there, was misspelled."""
+    if urlsplit(url).scheme == "sqlite" and not path_of(url).exists():
+        raise InvalidInput("url", f"there is no file {path_of(url)}")
 
 
 def _summary(work: Copy, seconds: float) -> str:
@@ -174,8 +183,9 @@ def _progress(app: App, work: Copy) -> Iterator[dict[str, Any]]:
             bar.update(task, description=one_line(f"waiting for {running:,} jobs that run"))
 
         def on_page() -> None:
-            done = work.copied + work.passed_over
-            rate = done / (bar.tasks[0].elapsed or 1)
+            brought = work.copied + work.passed_over
+            rate = brought / (bar.tasks[0].elapsed or 1)
+            done = min(work.before + brought, work.total)
             said = f"{done:,} of {work.total:,} jobs, {rate:,.0f} a second"
             bar.update(task, total=work.total, completed=done, description=said)
 

@@ -172,3 +172,10 @@ def test_copy_refuses_jobs_that_run_and_says_what_to_do(cli: Terminal, tmp_path:
 def test_copy_wants_stores_and_not_services(cli: Terminal) -> None:
     assert "target: http://queue is a service" in cli.error("copy", cli.url, "http://queue")
     assert "source: 'jobs.db' must begin with" in cli.error("copy", "jobs.db", cli.url)
+
+
+def test_copy_does_not_make_the_file_that_it_is_to_read(cli: Terminal, tmp_path: Path) -> None:
+    missing = tmp_path / "typo.db"
+    said = cli.error("copy", f"sqlite:///{missing}", f"sqlite:///{tmp_path}/new.db")
+    assert said == f"source: there is no file {missing}"
+    assert list(tmp_path.iterdir()) == []
