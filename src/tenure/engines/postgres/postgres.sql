@@ -1164,12 +1164,16 @@ SELECT tenure.moment(NULL);
 -- name: mark
 INSERT INTO tenure.marks (id) VALUES (%s);
 -- name: mark_unless_marked
-INSERT INTO tenure.marks (id) VALUES (%s) ON CONFLICT DO NOTHING;
+INSERT INTO tenure.marks (id, tokens) VALUES (%s, '{}') ON CONFLICT DO NOTHING;
+-- name: has_happened
+SELECT tokens IS DISTINCT FROM '{}' FROM tenure.marks WHERE id = %s;
 -- name: wait_at_most
 SELECT set_config('lock_timeout', %s, true);
 -- name: forget_marks
+-- Their ids grow with time: those that are young are not even looked at.
 DELETE FROM tenure.marks WHERE id IN (
-    SELECT id FROM tenure.marks WHERE at < clock_timestamp() - interval '1 hour'
+    SELECT id FROM tenure.marks
+    WHERE id < %s::uuid AND at < clock_timestamp() - interval '1 hour'
     ORDER BY id LIMIT %s FOR UPDATE SKIP LOCKED);
 -- name: notify
 SELECT set_config('synchronous_commit', 'off', true), pg_notify('tenure', %s);
