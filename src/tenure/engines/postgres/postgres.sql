@@ -1293,6 +1293,9 @@ INSERT INTO tenure.queues (queue) VALUES (%s) ON CONFLICT DO NOTHING;
 SELECT id FROM tenure.queues WHERE queue = %s;
 -- name: lock_queue
 SELECT id FROM tenure.queues WHERE queue = %s FOR UPDATE;
+-- name: lock_queues
+SELECT id FROM tenure.queues WHERE queue = ANY (%s::text[]) AND NOT tenure.is_idle(id)
+ORDER BY id FOR NO KEY UPDATE;
 -- name: fold
 SELECT tenure.fold(%s::integer, NULL);
 -- name: limit_of
