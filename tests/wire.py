@@ -23,6 +23,7 @@ class Wire:
         self._door = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._door.getsockname()[1]
         self.cut: Cut = ""
+        self.then: list[Cut] = []  # what is cut after that
         self.cuts = 0
         self._open: list[socket.socket] = []
         threading.Thread(target=self._let_in, daemon=True).start()
@@ -56,7 +57,7 @@ class Wire:
         with suppress(OSError):
             while data := client.recv(1 << 16):
                 if self.cut and any(text in data for text in COMMITS):
-                    when, self.cut = self.cut, ""
+                    when, self.cut = self.cut, self.then.pop(0) if self.then else ""
                     self.cuts += 1
                     if when == "before":
                         break

@@ -367,7 +367,7 @@ class Committer:
 
 
 def _claims(batch: Sequence[Op]) -> bool:
-    return any(isinstance(op, ops.Claim) for op in batch)
+    return any(isinstance(op, ops.Claim) for op in ops.flat(batch))
 
 
 def _bytes_of(batch: Sequence[Op]) -> int:

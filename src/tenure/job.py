@@ -200,6 +200,11 @@ def new_ids(now_ms: int, n: int) -> list[str]:
     ]
 
 
+def first_id(ms: int) -> str:
+    """Not after any UUIDv7 that was made at this time or later."""
+    return f"{_time_part(max(0, ms))}-7000-8000-000000000000"
+
+
 @lru_cache(maxsize=4)
 def _time_part(now_ms: int) -> str:
     digits = f"{now_ms:012x}"

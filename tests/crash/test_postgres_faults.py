@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -16,6 +17,7 @@ from tenure.engines.postgres.db import Db, Sent
 from tenure.engines.postgres.engine import PostgresEngine
 from tenure.engines.postgres.statements import statements
 from tests import audit_postgres, postgres
+from tests.crash.watched import PATIENCE, start, until
 from tests.wire import Cut, Wire
 
 
@@ -72,6 +74,58 @@ def test_jobs_that_are_made_up_are_not_made_twice(
     ids = behind.enqueue_many([tenure.NewJob(queue="q") for _ in range(10)])
     assert wire.cuts == 1
     assert [job.id for job in reversed(behind.jobs().jobs)] == ids
+
+
+@pytest.mark.parametrize("last", CUTS)
+@pytest.mark.parametrize("first", CUTS)
+def test_who_is_cut_off_while_it_asks_whether_it_was_committed_asks_again(
+    behind: tenure.Queue, wire: Wire, first: Cut, last: Cut
+) -> None:
+    def twice_cut() -> None:
+        wire.then = [last]
+        wire.cut = first
+
+    twice_cut()
+    job = behind.enqueue("q")
+    twice_cut()
+    named = behind.enqueue("q", id="named")
+    twice_cut()
+    jobs = behind.claim("q", limit=5)
+    twice_cut()
+    assert behind.ack_many(jobs[:1]) == [None]
+    assert wire.cuts == 8
+    assert [one.id for one in jobs] == [job.id, named.id]
+    assert [one.state for one in map(behind.get, (job.id, "named"))] == ["done", "leased"]
+
+
+def test_several_batches_under_way_that_are_cut_off_happen_once_each(
+    behind: tenure.Queue, wire: Wire
+) -> None:
+    """Each thread enqueues, claims and acknowledges, while connections are cut, one at the moment
+    that hurts most, then all."""
+    each, threads = 15, 5
+
+    def act(name: str) -> list[str]:
+        ids = []
+        for n in range(each):
+            ids.append(behind.enqueue(name, n).id)
+            (job,) = behind.claim(name)
+            assert (job.id, job.attempts) == (ids[-1], 1)
+            behind.ack(job)
+        return ids
+
+    acting = [start(act, f"q{n}") for n in range(threads)]
+    for n in range(12):
+        wire.cut = CUTS[n % 2]
+        until(lambda: not wire.cut or all(one.done() for one in acting))
+        if n % 4 == 3:
+            wire.cut_all()
+        time.sleep(0.02)
+    ids = [job_id for one in acting for job_id in one.result(PATIENCE)]
+    assert wire.cuts > 2
+    stats = behind.stats()
+    assert (stats.done, stats.unfinished) == (each * threads, 0)
+    assert len(set(ids)) == each * threads
 
 
 @pytest.mark.parametrize("cut", CUTS)

@@ -244,6 +244,27 @@ def test_claims_of_several_queues_in_any_order_do_not_wait_for_each_other_in_a_r
     assert sum(at_once(*[partial(drain, *q) for q in ("ab", "ba", "ab", "ba")])) == 400
 
 
+def test_claims_under_keys_in_any_order_do_not_wait_for_each_other_in_a_ring(
+    engine: PostgresEngine,
+) -> None:
+    """As a service makes them for its clients."""
+    apply(engine, *[ops.SetLimit(queue, concurrency=1000) for queue in "abc"])
+    apply(engine, *[ops.Enqueue((spec(f"{q}{n}", queue=q),)) for q in "abc" for n in range(100)])
+
+    def drain(name: str, queues: str) -> int:
+        taken = 0
+        for n in range(25):
+            claims = [ops.Claim((queue,), "w", 60_000, 1) for queue in queues]
+            batch = [ops.Once(f"{name}{n}{claim.queues}", (claim,)) for claim in claims]
+            for answer in apply(engine, *batch):
+                assert isinstance(answer, ops.Answers)
+                taken += sum(len(one.jobs) for one in answer.answers if isinstance(one, ops.Leased))
+        return taken
+
+    orders = {"1": "abc", "2": "cba", "3": "bac", "4": "cab"}
+    assert sum(at_once(*[partial(drain, *item) for item in orders.items()])) == 300
+
+
 def test_a_limit_is_not_passed_by_claims_that_come_at_once(engine: PostgresEngine) -> None:
     apply(engine, ops.SetLimit("q", concurrency=7), ops.SetLimit("q", "*", concurrency=4))
     apply(engine, ops.Enqueue(tuple(spec(str(n), tenant=f"t{n % 3}") for n in range(60))))

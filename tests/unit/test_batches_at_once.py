@@ -234,6 +234,19 @@ def test_claims_are_collected_while_another_is_under_way_and_hold_nobody_else_up
     assert sizes(engine) == [1, 1, 9]
 
 
+def test_claims_under_a_key_are_collected_like_others(engine: Watched, queue: tenure.Queue) -> None:
+    engine.hold()
+    claims = [ops.Once(f"{n}", (ops.Claim(("mail",), "w", 60_000, 1),)) for n in range(5)]
+    calls = [start(queue.do, [claims[0]])]
+    engine.arrived()
+    calls += [start(queue.do, [claim]) for claim in claims[1:]]
+    handed_in(queue, 4)
+    engine.let_all()
+    for call in calls:
+        assert call.result(PATIENCE) == [ops.Answers([ops.Leased([])])]
+    assert sizes(engine) == [1, 4]
+
+
 def test_what_several_callers_want_is_put_like_to_like(
     engine: Watched, queue: tenure.Queue
 ) -> None:

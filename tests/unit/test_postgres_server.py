@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from tenure.engines.postgres.db import array
 from tenure.engines.postgres.engine import PostgresEngine
 from tenure.engines.postgres.server import address_of
 from tenure.engines.postgres.statements import statements
-from tenure.job import NULL, JobSpec
+from tenure.job import NULL, JobSpec, new_ids
 from tests import audit_postgres, postgres
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -357,6 +358,17 @@ def test_maintenance_finds_a_lease_that_came_to_light_too_late(
     assert queue.claim("q") == []
     assert queue.maintain().leases == 1
     assert [job.id for job in queue.claim("q")] == ["a"]
+
+
+def test_the_marks_of_batches_are_forgotten_after_an_hour(queue: tenure.Queue, schema: str) -> None:
+    queue.enqueue("q")
+    with psycopg.connect(postgres.shared_url()) as connection:
+        old = new_ids(int(time.time() * 1000) - 3_700_000, 1)[0]
+        insert = f"INSERT INTO {schema}.marks (id, at) VALUES (%s, now() - interval '61 minutes')"
+        connection.execute(insert.encode(), (old,))
+    before = rows(schema, "marks")
+    queue.maintain()
+    assert rows(schema, "marks") == before  # one went, and one came with the maintenance
 
 
 def test_nothing_is_kept_on_a_connection_between_two_transactions(url: str) -> None:

@@ -58,7 +58,7 @@ def run(db: Db, batch: Sequence[Op], given: int | None, sweep: int) -> tuple[lis
     keys = sorted({op.key for op in batch if isinstance(op, ops.Once)})
     if keys:
         tx.once = dict(db.all("take_keys", given, keys))
-    lock(db, list(ops.flat(batch)))
+    lock(db, batch)
     answers = _operate(tx, batch)
     tx.flush()
     return answers, tx.woken or _tells(batch)

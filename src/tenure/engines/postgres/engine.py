@@ -105,14 +105,16 @@ class PostgresEngine:
         self, attempt: Attempt, batch: Sequence[Op], lost: psycopg.Error, deadline: float
     ) -> None:
         """Find out whether a batch whose commit was not answered has happened. Whoever asks leaves
-        the mark itself: a transaction that is still on its way cannot commit any more."""
+        a mark in its place, which can be told from its own: a transaction that is still on its way
+        cannot commit any more."""
         while True:
             try:
                 with self._pool.use() as connection, connection.transaction():
                     db = Db(connection, self._sql)
                     left = max(1, round((deadline - self._clock.monotonic()) * 1000))
                     db.send("wait_at_most", str(left))
-                    if db.send("mark_unless_marked", attempt.mark).rowcount == 0:
+                    db.send("mark_unless_marked", attempt.mark)
+                    if db.value("has_happened", attempt.mark):
                         attempt.recover(db, batch)
                     return
             except psycopg.Error as error:

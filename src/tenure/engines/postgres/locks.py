@@ -15,8 +15,18 @@ _OF_A_SLOT = (ops.TakeSlot, ops.DropSlot, ops.ReconcileSlots)
 
 
 def lock(db: Db, batch: Sequence[Op]) -> None:
-    """Lock the jobs and the slots that the batch names. Jobs that only the first operations name,
-    all of one kind, are locked together by those."""
+    """Lock what the batch names: jobs, slots, and the queues of claims that are apart."""
+    flat = list(ops.flat(batch))
+    _lock_jobs_and_slots(db, flat)
+    if len(flat) > 1 and any(isinstance(op, ops.Once) for op in batch):
+        claims = [op for op in flat if isinstance(op, ops.Claim)]
+        queues = list(dict.fromkeys(name for op in claims for name in op.queues))
+        if len(queues) > 1:
+            db.send("lock_queues", queues)
+
+
+def _lock_jobs_and_slots(db: Db, batch: Sequence[Op]) -> None:
+    """Jobs that only the first operations name, all of one kind, are locked together by those."""
     kinds = list(dict.fromkeys(map(type, batch)))
     if any(kind in (*_OF_A_JOB, *_OF_JOBS) for kind in kinds[1:]):
         ids = [op.id for op in batch if isinstance(op, _OF_A_JOB)]

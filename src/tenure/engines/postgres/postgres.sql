@@ -1167,12 +1167,16 @@ SELECT tenure.moment(NULL);
 -- name: mark
 INSERT INTO tenure.marks (id) VALUES (%s);
 -- name: mark_unless_marked
-INSERT INTO tenure.marks (id) VALUES (%s) ON CONFLICT DO NOTHING;
+INSERT INTO tenure.marks (id, tokens) VALUES (%s, '{}') ON CONFLICT DO NOTHING;
+-- name: has_happened
+SELECT tokens IS DISTINCT FROM '{}' FROM tenure.marks WHERE id = %s;
 -- name: wait_at_most
 SELECT set_config('lock_timeout', %s, true);
 -- name: forget_marks
+-- Their ids grow with time: those that are young are not even looked at.
 DELETE FROM tenure.marks WHERE id IN (
-    SELECT id FROM tenure.marks WHERE at < clock_timestamp() - interval '1 hour'
+    SELECT id FROM tenure.marks
+    WHERE id < %s::uuid AND at < clock_timestamp() - interval '1 hour'
     ORDER BY id LIMIT %s FOR UPDATE SKIP LOCKED);
 -- name: notify
 SELECT set_config('synchronous_commit', 'off', true), pg_notify('tenure', %s);
@@ -1317,6 +1321,9 @@ INSERT INTO tenure.queues (queue) VALUES (%s) ON CONFLICT DO NOTHING;
 SELECT id FROM tenure.queues WHERE queue = %s;
 -- name: lock_queue
 SELECT id FROM tenure.queues WHERE queue = %s FOR UPDATE;
+-- name: lock_queues
+SELECT id FROM tenure.queues WHERE queue = ANY (%s::text[]) AND NOT tenure.is_idle(id)
+ORDER BY id FOR NO KEY UPDATE;
 -- name: fold
 SELECT tenure.fold(%s::integer, NULL);
 -- name: limit_of

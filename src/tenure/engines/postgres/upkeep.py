@@ -13,9 +13,11 @@ from tenure.engines.postgres.enqueue import enqueue
 from tenure.engines.postgres.rows import CANCELLED, DEAD, DONE
 from tenure.engines.postgres.transaction import Transaction
 from tenure.errors import QueueNotFound, ScheduleNotFound, TenureError
+from tenure.job import first_id
 from tenure.ops import Answer
 
 _decode_schedule = msgspec.json.Decoder(ops.Schedule).decode
+MARKED_MS = 3600_000  # for which it is known that a batch was committed; also in forget_marks
 _COUNTS = msgspec.structs.fields(ops.Counts)
 
 
@@ -99,7 +101,7 @@ def _maintain(tx: Transaction, op: ops.Maintain) -> Answer:
     for number, _ in queues:
         tx.db.send("drop_empty", number, op.limit)
     ended = int(tx.db.value("end_slots", tx.now, op.limit))
-    tx.db.send("forget_marks", op.limit)
+    tx.db.send("forget_marks", first_id(tx.now - MARKED_MS), op.limit)
     _forget_once(tx, op.limit)
     return ops.Maintained(promoted, leases, expired, ended, purged)
 
