@@ -214,7 +214,7 @@ class Queue:
             timeout=timeout,
             trace=trace,
         )
-        with sending(queue, 1) as its_trace:
+        with sending([new]) as its_trace:
             (spec,) = self.prepare([new], its_trace)
             batch = [ops.Enqueue((spec,), one_of("if_exists", if_exists, ("error", "skip")))]
             (answer,) = yield batch if connection is None else Within(connection, batch)
@@ -239,7 +239,7 @@ class Queue:
             raise InvalidInput("jobs", f"{len(news):,} in one call; at most {MAX_JOBS_PER_CALL:,}")
         if not news:
             return EnqueuedIds()
-        with sending(_queue_of(news), len(news)) as its_trace:
+        with sending(news) as its_trace:
             specs = self.prepare(news, its_trace)
             batch = [ops.Enqueue(tuple(specs), one_of("if_exists", if_exists, ("error", "skip")))]
             (answer,) = yield batch if connection is None else Within(connection, batch)
@@ -784,12 +784,6 @@ def _good(answer: Any, kind: type[T]) -> T:
 
 def _errors(answers: Iterable[Any]) -> list[TenureError | None]:
     return [answer if isinstance(answer, TenureError) else None for answer in answers]
-
-
-def _queue_of(news: Sequence[NewJob]) -> str:
-    """The queue of many jobs, as far as they have one in common."""
-    queues = {new.queue for new in news if isinstance(new, NewJob)}
-    return queues.pop() if len(queues) == 1 else "(several)"
 
 
 def _as_enqueued(spec: JobSpec, enqueued: ops.Enqueued) -> Job:

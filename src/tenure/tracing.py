@@ -8,12 +8,12 @@ is imported.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from tenure.job import Job
+from tenure.job import Job, NewJob
 
 if TYPE_CHECKING:
     from opentelemetry import trace
@@ -33,9 +33,9 @@ def current_trace() -> str | None:
     return (None if span is None else _trace_of(span)) or CARRIED.get() or None
 
 
-def sending(queue: str, jobs: int) -> AbstractContextManager[str | None]:
+def sending(jobs: Sequence[NewJob]) -> AbstractContextManager[str | None]:
     """A span of a call that enqueues, and what its jobs are to carry."""
-    return _NO_TRACE if _api() is None else _sending(queue, jobs)
+    return _NO_TRACE if _api() is None else _sending(jobs)
 
 
 def working(
@@ -79,15 +79,17 @@ def _parent(text: str | None) -> Any:
 
 
 @contextmanager
-def _sending(queue: str, jobs: int) -> Iterator[str | None]:
+def _sending(jobs: Sequence[NewJob]) -> Iterator[str | None]:
+    queues = [str(getattr(new, "queue", "")) for new in jobs]  # they are not checked yet
+    queue = queues[0] if all(one == queues[0] for one in queues) else "(several)"
     attributes: dict[str, Any] = {
         "messaging.system": "tenure",
         "messaging.operation.type": "send",
         "messaging.operation.name": "enqueue",
         "messaging.destination.name": queue,
     }
-    if jobs != 1:
-        attributes["messaging.batch.message_count"] = jobs
+    if len(jobs) != 1:
+        attributes["messaging.batch.message_count"] = len(jobs)
     # Not made the current one: the call may be a course of steps, between which others run.
     span = _tracer().start_span(
         f"enqueue {queue}", kind=_api().SpanKind.PRODUCER, attributes=attributes

@@ -91,6 +91,7 @@ BACKENDS: dict[str, Backend] = {
         connect=None,
         begin="",
         audit=fdb.audit,
+        transfers=False,
     ),
 }
 
@@ -106,6 +107,7 @@ if fdb.CLUSTER_FILE:
         connect=None,
         begin="",
         audit=fdb.audit_cluster,
+        transfers=False,
     )
 
 

@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from tenure import Duplicate, NewJob, Snooze, Tenure
+from tenure import Duplicate, InvalidInput, NewJob, Snooze, Tenure
 from tests.workers.conftest import work_off
 
 GIVEN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -145,6 +145,14 @@ def test_a_call_that_is_refused_is_an_error(app: Tenure, spans: InMemorySpanExpo
         StatusCode.UNSET,
         StatusCode.ERROR,
     ]
+
+
+@pytest.mark.parametrize("job", [NewJob(queue=[]), NewJob(queue=None), 7])  # type: ignore[arg-type]
+def test_a_job_that_cannot_be_is_refused_as_without_traces(
+    app: Tenure, spans: InMemorySpanExporter, job: Any
+) -> None:
+    with pytest.raises(InvalidInput):
+        app.queue.enqueue_many([job])
 
 
 def test_what_follows_an_ack_is_in_the_trace_of_the_task(

@@ -58,6 +58,7 @@ _OPERATIONS: dict[type[Op], Callable[[Tx, Any], Answer]] = {
     ops.Maintain: lambda tx, op: upkeep.maintain(lambda work: work(tx), op),
     ops.Reconcile: upkeep.reconcile,
     ops.ReconcileSlots: upkeep.reconcile_slots,
+    ops.Import: lambda tx, op: InvalidInput("copy", "FoundationDB cannot take jobs over yet"),
 }
 
 

@@ -313,4 +313,5 @@ _QUERIES: dict[type[Query], Callable[[Tx, Any], Found]] = {
     ops.ListLimits: list_limits,
     ops.ListSlots: list_slots,
     ops.ListSchedules: list_schedules,
+    ops.Export: lambda tx, query: InvalidInput("copy", "FoundationDB cannot give jobs away yet"),
 }
