@@ -147,8 +147,6 @@ class Server:
 
 # One server for all processes of a test run ------------------------------------------------------
 
-_KEEPERS: list[subprocess.Popen[bytes]] = []  # which outlive this process
-
 
 @cache
 def shared_url() -> str:
@@ -165,13 +163,13 @@ def shared_url() -> str:
         users = os.open(folder / "users", os.O_RDWR | os.O_CREAT)
         fcntl.flock(users, fcntl.LOCK_SH)
         if not (folder / "url").exists():
-            _KEEPERS.append(
-                subprocess.Popen(
-                    [sys.executable, "-m", "tests.postgres", str(folder)],
-                    cwd=Path(__file__).parents[1],
-                    start_new_session=True,
-                )
+            keeper = subprocess.Popen(
+                [sys.executable, "-m", "tests.postgres", str(folder)],
+                cwd=Path(__file__).parents[1],
+                start_new_session=True,
             )
+            # It outlives this process, which Python would complain about at its end.
+            atexit.register(setattr, keeper, "returncode", 0)
             deadline = time.monotonic() + _PATIENCE
             while not (folder / "url").exists():
                 assert time.monotonic() < deadline, "the keeper of the server does not answer"
