@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 import click
 from rich.console import RenderableType
@@ -110,7 +111,7 @@ def serve(
     """Serve the queue over HTTP.
 
     The native API is described at /docs. Every option can be set in the environment: TENURE_ and
-    its name.
+    its name. Without a URL, FDB_CLUSTER_FILE names the FoundationDB cluster that has the jobs.
 
     \b
     Example:
@@ -127,7 +128,7 @@ def serve(
         raise InvalidInput("demo", "the tasks are its own: leave --workers-in-process out")
     tasks = demonstration if demo else tasks
     holder = tasks or Tenure()
-    holder.move_to(app.url)
+    holder.move_to(app.url or named_cluster(os.environ))
     with holder:
         if demo:
             next_round.enqueue()
@@ -144,6 +145,14 @@ def serve(
             mdns=mdns,
         )
     app.answer({"served": True}, lambda: words("The service has stopped."))
+
+
+def named_cluster(environ: Mapping[str, str]) -> str | None:
+    """The store that the variable of FoundationDB's own tools names, if ours names none."""
+    named = environ.get("FDB_CLUSTER_FILE")
+    if not named or "TENURE_URL" in environ:
+        return None
+    return f"fdb://{quote(str(Path(named).absolute()))}"
 
 
 def refuse_strangers(host: str, tokens: Tokens) -> None:

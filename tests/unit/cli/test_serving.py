@@ -10,10 +10,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from urllib.parse import quote
 
 import httpx
 import pytest
 
+from tenure.cli.serving import named_cluster
 from tenure.server.hosting import without_password
 from tenure.server.listening import listeners
 from tests.unit.cli.terminal import Terminal
@@ -100,6 +102,25 @@ def test_a_port_that_is_taken_is_said_before_anything_starts(cli: Terminal) -> N
 )
 def test_the_log_does_not_have_the_password_of_the_store(url: str, shown: str) -> None:
     assert without_password(url) == shown
+
+
+@pytest.mark.parametrize(
+    ("environ", "url"),
+    [
+        ({}, None),
+        ({"FDB_CLUSTER_FILE": ""}, None),
+        ({"FDB_CLUSTER_FILE": "/etc/a b/fdb.cluster"}, "fdb:///etc/a%20b/fdb.cluster"),
+        (
+            {"FDB_CLUSTER_FILE": "fdb.cluster"},
+            f"fdb://{quote(str(Path('fdb.cluster').absolute()))}",
+        ),
+        ({"FDB_CLUSTER_FILE": "/fdb.cluster", "TENURE_URL": "memory://"}, None),
+    ],
+)
+def test_the_variable_of_foundationdb_names_the_store_if_ours_does_not(
+    environ: dict[str, str], url: str | None
+) -> None:
+    assert named_cluster(environ) == url
 
 
 def test_the_demonstration_is_worked_and_says_where_to_look(tmp_path: Path) -> None:
