@@ -5,10 +5,10 @@ SECONDS ?= 300
 SEED ?= 0
 SEEDS ?= 100
 
-.PHONY: run test lint bench crash crash-workers simulate docs clean
+.PHONY: run test lint bench crash crash-workers crash-service crash-postgres simulate fuzz docs clean
 
-run: .venv/installed ## a small demonstration: jobs of three tenants, worked before your eyes
-	$(BIN)/tenure demo
+run: .venv/installed ## the service on http://127.0.0.1:3100, with a small queue being worked
+	$(BIN)/tenure serve --demo
 
 test: lint ## all checks and tests
 	$(BIN)/pytest -n 2
@@ -31,6 +31,15 @@ crash-workers: .venv/installed ## the same with workers that run tasks
 simulate: .venv/installed ## all tests on a simulated FoundationDB; then servers, SEEDS=100 of them from SEED=0 on
 	TENURE_SIMULATE=all $(BIN)/pytest -n 2 tests/conformance tests/server tests/simulation -k "fdb or Follows"
 	$(BIN)/python -m tests.simulation.servers.run --seeds $(SEEDS) --first $(SEED)
+
+crash-service: .venv/installed ## a service with 200 callers, killed five times a minute
+	$(BIN)/python -m tests.crash.service_kill --seconds $(SECONDS) --seed $(SEED)
+
+crash-postgres: .venv/installed ## kill a PostgreSQL server under services and workers
+	$(BIN)/python -m tests.crash.outage --seconds $(SECONDS) --seed $(SEED)
+
+fuzz: .venv/installed ## send the service what Schemathesis makes up, for SECONDS=300 from SEED=0
+	$(BIN)/python -m tests.server.fuzz --seconds $(SECONDS) --seed $(SEED)
 
 docs: .venv/installed ## write the pages that are made from the code
 	$(BIN)/python -m docs.generate

@@ -1,4 +1,5 @@
-"""Run the benchmarks: python -m bench [name ...]; all of them without a name."""
+"""Run the benchmarks: python -m bench [name ...]; without a name all but the rivals, which have to
+be installed first."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import backlog, batches, callers, churn, postgres, tenants, workers
+from bench import backlog, batches, callers, churn, postgres, rivals, service, tenants, workers
 from bench.report import Figure, show
 
 BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
@@ -18,7 +19,10 @@ BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
     "postgres": postgres.run,
     "churn": churn.run,
     "workers": workers.run,
+    "service": service.run,
+    "rivals": rivals.run,
 }
+ON_REQUEST = ("rivals",)
 
 
 def main(names: list[str]) -> int:
@@ -27,7 +31,7 @@ def main(names: list[str]) -> int:
         print(f"no benchmark {unknown[0]!r}; there are {', '.join(BENCHMARKS)}", file=sys.stderr)
         return 2
     figures: list[Figure] = []
-    for name in names or BENCHMARKS:
+    for name in names or [name for name in BENCHMARKS if name not in ON_REQUEST]:
         with tempfile.TemporaryDirectory(dir=".", prefix=".bench-") as folder:
             figures += BENCHMARKS[name](Path(folder).absolute())
     show(figures)

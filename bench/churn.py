@@ -1,8 +1,13 @@
 """Many jobs through a PostgreSQL queue that always holds some, while a reader keeps an old
-snapshot for part of the time: what was done and cannot be vacuumed must not slow down claims."""
+snapshot for part of the time: what was done and cannot be vacuumed must not slow down claims.
+
+The long form: python -m bench.churn --jobs 2000000 --held 100000
+"""
 
 from __future__ import annotations
 
+import argparse
+import sys
 import time
 from pathlib import Path
 
@@ -11,14 +16,13 @@ from rich.progress import track
 
 import tenure
 from bench.batches import BATCH, PAYLOAD
-from bench.report import Figure
+from bench.report import Figure, show
 from tests.postgres import Server
 
 LEASE = 0.5  # seconds: so that the leases of jobs that are done run out, too
 
 
 def run(folder: Path, *, jobs: int = 200_000, held: int = 10_000) -> list[Figure]:
-    """The long form: run(folder, jobs=2_000_000, held=100_000)."""
     server = Server(shared_buffers="128MB")
     try:
         return _run(server.url, jobs, held)
@@ -87,3 +91,17 @@ def _size(url: str) -> float:
             "AND relname IN ('news', 'lanes', 'tenants', 'queues', 'keys', 'deps')"
         ).fetchall()
     return float(size) / 2**20
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.churn")
+    parser.add_argument("--jobs", type=int, default=200_000)
+    parser.add_argument("--held", type=int, default=10_000)
+    options = parser.parse_args(arguments)
+    figures = run(Path(), jobs=options.jobs, held=options.held)
+    show(figures)
+    return 0 if all(figure.kept for figure in figures) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

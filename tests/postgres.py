@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from urllib.parse import quote
@@ -123,6 +124,16 @@ class Server:
     def kill(self) -> None:
         """End it at once, as a power failure of its host would: nothing is written any more."""
         self._end(signal.SIGQUIT)  # "immediate": the backends are told to die without a word
+
+    def kill_all(self) -> None:
+        """The same, by the kernel: not even the processes themselves are told."""
+        assert self._process is not None
+        pid = self._process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        self._end(signal.SIGKILL)
+        for child in children:
+            with suppress(ProcessLookupError):
+                os.kill(int(child), signal.SIGKILL)
 
     def shut_down(self) -> None:
         """End it in good order, whoever is connected."""

@@ -11,9 +11,10 @@ from collections.abc import Callable, Collection, Sequence
 
 from tenure import ops
 from tenure.engines import Engine
-from tenure.ops import Op
+from tenure.ops import Answer, Op
 
 Wake = Callable[[Collection[str] | None], None]  # None: it may concern any queue
+Watch = Callable[[Sequence[Op], Sequence[Answer]], None]
 
 
 class Changes:
@@ -23,6 +24,7 @@ class Changes:
         self._engine = engine
         self._lock = threading.Lock()
         self._listeners: tuple[Wake, ...] = ()
+        self._watchers: tuple[Watch, ...] = ()
         self._stop_engine: Callable[[], None] | None = None
 
     def listen(self, wake: Wake) -> Callable[[], None]:
@@ -42,13 +44,27 @@ class Changes:
 
         return stop
 
+    def watch(self, watcher: Watch) -> Callable[[], None]:
+        """Call `watcher`, from any thread, with what this process committed and what it was
+        answered; it must be quick. Answers with what ends it."""
+        with self._lock:
+            self._watchers = (*self._watchers, watcher)
+
+        def stop() -> None:
+            with self._lock:
+                self._watchers = tuple(one for one in self._watchers if one is not watcher)
+
+        return stop
+
     def tell(self, queues: Collection[str] | None) -> None:
         """Something of these queues, or of any, may have changed."""
         for wake in self._listeners:
             wake(queues)
 
-    def committed(self, batch: Sequence[Op]) -> None:
-        """These operations were committed."""
+    def committed(self, batch: Sequence[Op], answers: Sequence[Answer]) -> None:
+        """These operations were committed, and answered so."""
+        for watcher in self._watchers:
+            watcher(batch, answers)
         if not self._listeners:
             return
         queues: set[str] = set()

@@ -1,9 +1,13 @@
 """Group commit: operations that arrive while the last commit is under way share the next one.
 
-Callers, threads or tasks, hand in operations and wait. One thread takes all that is waiting,
-applies it as one batch, and answers after it is durable. There is no timer: the batch is whatever
-came in meanwhile. A thread that comes alone, with nobody before it, applies its own and is spared
-the way through another thread.
+Callers, threads or tasks, hand in operations and wait. A thread takes all that is waiting, applies
+it as one batch, and answers after it is durable. There is no timer: the batch is whatever came in
+meanwhile. A thread that comes alone, with nobody before it, applies its own and is spared the way
+through another thread.
+
+An engine says how many batches it gains from having under way at once. While fewer are, what comes
+in is sent off at once; while none may be added, it is collected, and goes together. Claims stand in
+a line of their own, one batch at a time: those of one queue would only wait for each other.
 
 A worker that found nothing may leave a claim standing: it is run in the same transaction as the
 next enqueue that it may be for, so that a job on an idle queue is stored and claimed in one commit.
@@ -13,28 +17,28 @@ from __future__ import annotations
 
 import asyncio
 import os
-import queue
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from itertools import groupby
+from operator import itemgetter
 
 from tenure import ops
 from tenure.engines import Engine
 from tenure.errors import Busy, Closed, TenureError
 from tenure.job import JobSpec
+from tenure.line import Line
 from tenure.ops import Answer, Op
-
-MAX_BATCH = 2_000  # operations of one transaction, but for a call that is larger by itself
 
 # Like goes next to like, so that the engine can do it together. What frees comes first, what
 # takes comes last.
 _RANK: dict[type[Op], int] = {
-    ops.Ack: 0,
-    ops.Fail: 1,
-    ops.Release: 2,
-    ops.Extend: 3,
-    ops.Progress: 4,
+    ops.Progress: 0,
+    ops.Ack: 1,
+    ops.Fail: 2,
+    ops.Release: 3,
+    ops.Extend: 4,
     ops.Enqueue: 5,
     ops.Claim: 7,
 }
@@ -56,9 +60,32 @@ class Ticket:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.future: asyncio.Future[list[Answer]] | None = None
 
-    @property
-    def rank(self) -> int:
-        return _RANK.get(type(self.batch[0]), _OTHERS)
+
+Piece = tuple[int, Ticket, int, int]  # operations of a ticket, from one to another, and their rank
+
+
+def _pieces(ticket: Ticket) -> list[Piece]:
+    """Where a ticket may be taken apart: its operations stay in order."""
+    batch = ticket.batch
+    whole = [(_rank(batch[0]), ticket, 0, len(batch))]
+    if type(batch[0]) is type(batch[-1]):
+        return whole
+    pieces: list[Piece] = []
+    start = 0
+    for rank, some in groupby(batch, key=_rank):
+        if pieces and rank < pieces[-1][0]:
+            return whole
+        end = start + sum(1 for _ in some)
+        pieces.append((rank, ticket, start, end))
+        start = end
+    return pieces
+
+
+def _rank(op: Op) -> int:
+    return _RANK.get(type(op), _OTHERS)
+
+
+_rank_of = itemgetter(0)
 
 
 class Standing(Ticket):
@@ -89,7 +116,7 @@ class Committer:
         engine: Engine,
         max_waiting: int,
         max_waiting_bytes: int,
-        committed: Callable[[Sequence[Op]], None] = lambda batch: None,
+        committed: Callable[[Sequence[Op], Sequence[Answer]], None] = lambda batch, answers: None,
     ) -> None:
         self._engine = engine
         self._committed = committed  # called after each commit, in any thread
@@ -103,25 +130,24 @@ class Committer:
         """Begin as in a new process: a fork has none of its parent's threads, and its locks may
         be held by one of them."""
         self._lock = threading.Lock()
-        self._turn = threading.Lock()  # held while a batch is applied
-        self._inbox: queue.SimpleQueue[Ticket | None] = queue.SimpleQueue()
+        most = self._engine.in_flight
+        self._line = Line[Ticket](max(1, most - 1), self._commit)
+        self._claims = Line[Ticket](1, self._commit) if most > 1 else self._line
         self._waiting = 0
         self._waiting_bytes = 0
-        self._thread: threading.Thread | None = None
-        self._ended = False  # the thread takes no more
+        self._ended = False  # the lines take no more
         self._standing: list[Standing] = []
 
     def run(self, batch: Sequence[Op]) -> list[Answer]:
         """Have the operations committed, and wait for the answers."""
         if not batch:
             return []
-        alone = not self._waiting and not self._standing and _may_go_alone(batch)
-        if alone and self._turn.acquire(blocking=False):
-            try:
-                self._check_open()
-                return self._apply(batch)
-            finally:
-                self._turn.release()
+        # A claim would be lost if its caller were interrupted right after the commit, so it leaves
+        # a ticket that says whose it was.
+        if not self._waiting and not self._standing and not _claims(batch):
+            answers = self._line.pass_by(lambda: self._apply_if_open(batch))
+            if answers is not None:
+                return answers
         ticket = Ticket(batch)
         ticket.event = threading.Lock()
         ticket.event.acquire()
@@ -184,6 +210,7 @@ class Committer:
             for one in joined:
                 self._standing.remove(one)
                 one.taken_at = one.now()
+                one.answers = []
         return joined
 
     def _part(self, joined: Sequence[Standing]) -> None:
@@ -199,8 +226,12 @@ class Committer:
 
     def _apply(self, batch: Sequence[Op]) -> list[Answer]:
         answers = self._engine.apply(batch)
-        self._committed(batch)
+        self._committed(batch, answers)
         return answers
+
+    def _apply_if_open(self, batch: Sequence[Op]) -> list[Answer]:
+        self._check_open()
+        return self._apply(batch)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -215,55 +246,34 @@ class Committer:
                     f"{self._waiting:,} operations ({self._waiting_bytes:,} bytes) wait to be "
                     "committed; try again later"
                 )
-            if self._thread is None:
-                thread = threading.Thread(target=self._work, name="tenure-committer", daemon=True)
-                thread.start()
-                self._thread = thread
+            line = self._line_of(ticket.batch)
+            line.start()
             self._waiting += len(ticket.batch)
             self._waiting_bytes += ticket.bytes
-            self._inbox.put(ticket)
+            line.put(ticket)
+
+    def _line_of(self, batch: Sequence[Op]) -> Line[Ticket]:
+        if self._claims is self._line or not _claims(batch):
+            return self._line
+        return self._claims
 
     def close(self) -> None:
         """Commit what was handed in, then stop."""
         with self._lock:
             self._closed = True
-            thread, self._thread = self._thread, None
-            self._inbox.put(None)
             left, self._standing = self._standing, []
         self._answer(left)
-        if thread is not None:
-            thread.join()
-        with self._turn:
-            pass  # nobody is in the middle of a batch
+        self._claims.end()  # which may leave something to be given back in the other line
+        self._line.end()
+        while late := self._left_over():
+            self._commit(late)
 
-    def _work(self) -> None:
-        inbox = self._inbox
-        open_ = True
-        while open_:
-            tickets = [inbox.get()]
-            with self._turn:
-                size = 0
-                while size < MAX_BATCH:
-                    try:
-                        tickets.append(inbox.get_nowait())
-                    except queue.Empty:
-                        break
-                    size += len(tickets[-1].batch) if tickets[-1] is not None else 0
-                open_ = None not in tickets
-                self._commit([ticket for ticket in tickets if ticket is not None])
-        self._finish(inbox)
-
-    def _finish(self, inbox: queue.SimpleQueue[Ticket | None]) -> None:
-        """The last thing that is handed in, after the end, is what callers who left give back."""
-        while True:
-            with self._lock:
-                self._ended = inbox.empty()
-                if self._ended:
-                    return
-            late = inbox.get()
-            if late is not None:
-                with self._turn:
-                    self._commit([late])
+    def _left_over(self) -> list[Ticket]:
+        """What callers who left have given back since."""
+        with self._lock:
+            left = self._line.leftovers()
+            self._ended = not left
+        return left
 
     def _commit(self, tickets: list[Ticket], *, join: bool = True) -> None:
         with self._lock:
@@ -272,17 +282,18 @@ class Committer:
         tickets = [ticket for ticket in tickets if not ticket.abandoned]
         if not tickets:
             return
-        tickets.sort(key=lambda ticket: ticket.rank)
-        batch = [op for ticket in tickets for op in ticket.batch]
+        pieces = [piece for ticket in tickets for piece in _pieces(ticket)]
+        pieces.sort(key=_rank_of)
+        batch = [op for _, ticket, start, end in pieces for op in ticket.batch[start:end]]
         joined = self._join(batch) if join and self._standing else []
+        pieces += [piece for one in joined for piece in _pieces(one)]
         batch += [op for one in joined for op in one.batch]
         try:
             answers = self._apply(batch)
-            start = 0
-            for ticket in [*tickets, *joined]:
-                end = start + len(ticket.batch)
-                ticket.answers = answers[start:end]
-                start = end
+            at = 0
+            for _, ticket, start, end in pieces:
+                ticket.answers += answers[at : at + end - start]
+                at += end - start
         except TenureError as error:
             for ticket in tickets:
                 ticket.error = error
@@ -347,16 +358,16 @@ class Committer:
         with self._lock:
             if not self._ended:
                 self._waiting += len(leases)
-                self._inbox.put(Ticket(leases))
+                self._line.put(Ticket(leases))
+                if not self._closed:
+                    self._line.start()
                 return
-        with suppress(Exception), self._turn:  # if this fails, their leases will run out
-            self._apply(leases)
+            with suppress(Exception):  # if this fails, their leases will run out
+                self._apply(leases)
 
 
-def _may_go_alone(batch: Sequence[Op]) -> bool:
-    """Whether nothing is lost if the caller is interrupted right after the commit: a claim would
-    be, so it leaves a ticket that says whose it was."""
-    return not any(isinstance(op, ops.Claim) for op in batch)
+def _claims(batch: Sequence[Op]) -> bool:
+    return any(isinstance(op, ops.Claim) for op in batch)
 
 
 def _bytes_of(batch: Sequence[Op]) -> int:

@@ -1,10 +1,16 @@
-"""A small demonstration: three tenants, a worker, some failures, one job that dies."""
+"""A small demonstration: three tenants, a worker, some failures, one job that dies.
+
+Once and in a few seconds (`demo_jobs`, `work`), or for as long as a service runs (`app`).
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 
+from tenure.app import Tenure
 from tenure.clock import Clock
+from tenure.current import current_job
 from tenure.job import Job, NewJob
 from tenure.queue import Queue
 from tenure.retry import fixed
@@ -53,3 +59,28 @@ def work(queue: Queue, clock: Clock, tell: Callable[[Job, str], None]) -> None:
             else:
                 queue.ack(job, {"sent": True})
                 tell(job, "done")
+
+
+app = Tenure()
+ROUNDS_SECONDS = 20  # within which the jobs of one round are due
+
+
+@app.task(queue=QUEUE, max_attempts=3, backoff=fixed(5))
+async def email(to: str, fails: int = 0) -> dict[str, bool]:
+    """Take a while, and fail as often as is asked for."""
+    job = current_job()
+    for percent in (25, 50, 75):
+        await asyncio.sleep(0.2)
+        job.progress(percent)
+    if job.job.attempts <= fails:
+        raise ConnectionError("the mail server hung up")
+    return {"sent": True}
+
+
+@app.cron("*/20 * * * * *", catch_up="none", queue=QUEUE)
+async def next_round() -> None:
+    """The same jobs again, spread over the time until the next round."""
+    jobs = list(demo_jobs())
+    for n, new in enumerate(jobs):
+        later = email.using(tenant=new.tenant, delay=n * ROUNDS_SECONDS / len(jobs))
+        await later.aenqueue(**new.payload)

@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import random
+import re
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -107,6 +108,7 @@ class Job(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     note: str | None = None
     raw_result: msgspec.Raw = msgspec.field(default_factory=null, name="result")
     errors: tuple[Failure, ...] = ()
+    trace: str | None = None
 
     @property
     def payload(self) -> Any:
@@ -143,6 +145,7 @@ class NewJob(msgspec.Struct, kw_only=True, gc=False):
     backoff: Backoff | None = None
     expires_in: float | timedelta | None = None
     timeout: float | timedelta | None = None
+    trace: str | None = None
 
 
 _COMMON = 7  # fields that most jobs give; the rest is mostly left at its default
@@ -169,6 +172,7 @@ class JobSpec(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     if_parent_fails: IfParentFails = "wait"
     timeout_ms: int | None = None
     backoff: Backoff | None = None
+    trace: str | None = None  # a traceparent of W3C Trace Context
 
     def starts_at(self, now: int) -> int:
         """When the job may first run, if it is enqueued at `now`."""
@@ -285,7 +289,23 @@ def _prepare_rest(new: NewJob, made_up: str, raw: msgspec.Raw) -> JobSpec:
         new.if_parent_fails,
         None if new.timeout is None else span_ms("timeout", new.timeout, least=1),
         new.backoff,
+        None if new.trace is None else check_trace(new.trace),
     )
+
+
+def check_trace(trace: str) -> str:
+    """A traceparent of W3C Trace Context."""
+    if not isinstance(trace, str) or not is_trace(trace):
+        raise InvalidInput("trace", f"{trace!r:.80} is not a traceparent (W3C Trace Context)")
+    return trace
+
+
+def is_trace(text: str) -> bool:
+    """Whether it is a traceparent."""
+    return _TRACE.fullmatch(text) is not None
+
+
+_TRACE = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 def check_name(field: str, name: str) -> str:

@@ -1,59 +1,139 @@
 """Counting what happens: wraps an engine once, so that no engine counts anything itself.
 
-Names of queues are labels, up to a number; tenants are not. What is counted is what this process
-does; how many jobs there are is asked of the store when somebody looks.
+Names of queues are labels, up to a number; tenants are only if that is asked for. What is counted
+is what this process does; how many jobs there are is asked of the store when somebody looks.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+import threading
+from bisect import bisect_left
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 
 from tenure import ops
 from tenure.clock import Clock
 from tenure.engines import Engine
 from tenure.errors import LeaseLost, TenureError
 from tenure.job import Job, State
-from tenure.ops import Answer, Found, Op, Query, Stats
+from tenure.ops import Answer, Found, Op, Query
+from tenure.queue import Queue
 
 MOST_QUEUES = 100  # that get labels of their own; the others are "other"
+MOST_TENANTS = 1_000  # that are counted, if they are
 MOST_RUNNING = 100_000  # jobs whose start is remembered
 WAITS = (0.001, 0.005, 0.02, 0.1, 0.5, 1, 5, 20, 60, 300, 1800, 7200, 86_400)
 COMMITS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2)
 SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000)
 
+Labels = tuple[str, ...]
+
+
+class Tally:
+    """How often something happened, by labels."""
+
+    def __init__(self, name: str, about: str, *labels: str) -> None:
+        self._about = (name, about)
+        self._labels = labels
+        self.counts: Counter[Labels] = Counter()
+
+    def family(self) -> Metric:
+        found = CounterMetricFamily(*self._about, labels=self._labels)
+        for labels, count in self.counts.items():
+            found.add_metric(labels, count)
+        return found
+
+
+class Gauge:
+    """How much there is of something, by labels."""
+
+    def __init__(self, name: str, about: str, *labels: str) -> None:
+        self._about = (name, about)
+        self._labels = labels
+        self.values: dict[Labels, float] = {}
+
+    def family(self) -> Metric:
+        found = GaugeMetricFamily(*self._about, labels=self._labels)
+        for labels, value in self.values.items():
+            found.add_metric(labels, value)
+        return found
+
+
+class Spread:
+    """How large something was, by labels: a histogram."""
+
+    def __init__(self, name: str, about: str, edges: Sequence[float], *labels: str) -> None:
+        self._about = (name, about)
+        self._edges = edges
+        self._labels = labels
+        self._rows: dict[Labels, list[int]] = {}
+        self._sums: defaultdict[Labels, float] = defaultdict(float)
+
+    def add(self, value: float, *labels: str) -> None:
+        row = self._rows.get(labels)
+        if row is None:
+            row = self._rows[labels] = [0] * (len(self._edges) + 1)
+        row[bisect_left(self._edges, value)] += 1
+        self._sums[labels] += value
+
+    def family(self) -> Metric:
+        found = HistogramMetricFamily(*self._about, labels=self._labels)
+        names = [*[f"{float(edge)}" for edge in self._edges], "+Inf"]
+        for labels, row in self._rows.items():
+            up_to = 0
+            buckets = []
+            for name, count in zip(names, row, strict=True):
+                up_to += count
+                buckets.append((name, float(up_to)))
+            found.add_metric(labels, buckets, self._sums[labels])
+        return found
+
 
 class Metrics:
     """The figures of one process."""
 
-    def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        kept: dict[str, Any] = {"registry": self.registry}
-        self.operations = Counter(
-            "tenure_operations", "Operations by kind and outcome.", ["op", "outcome"], **kept
+    def __init__(self, *, tenants: bool = False) -> None:
+        """tenants: count the jobs of each, too."""
+        self.lock = threading.Lock()  # held while a batch is noted, or all of it is written
+        self.operations = Tally(
+            "tenure_operations", "Operations by kind and outcome.", "op", "outcome"
         )
-        self.commits = Histogram(
-            "tenure_commit_seconds", "How long a commit took.", buckets=COMMITS, **kept
+        self.commits = Spread("tenure_commit_seconds", "How long a commit took.", COMMITS)
+        self.batch = Spread("tenure_operations_per_commit", "Operations that shared it.", SIZES)
+        self.enqueued = Tally("tenure_jobs_enqueued", "Jobs enqueued.", "queue")
+        self.claimed = Tally("tenure_jobs_claimed", "Jobs claimed.", "queue")
+        self.retries = Tally("tenure_retries", "Attempts after the first.", "queue")
+        self.ended = Tally("tenure_jobs_ended", "Jobs that ended.", "queue", "state")
+        self.lost = Tally("tenure_leases_lost", "Operations with a lease that was lost.")
+        self.waited = Spread("tenure_wait_seconds", "From ready to claimed.", WAITS, "queue")
+        self.ran = Spread("tenure_run_seconds", "From claimed to ended.", WAITS, "queue")
+        self.jobs = Gauge("tenure_jobs", "Jobs in the store.", "queue", "state")
+        self.oldest = Gauge(
+            "tenure_oldest_ready_seconds",
+            "How long the ready job waits that waits longest.",
+            "queue",
         )
-        self.batch = Histogram(
-            "tenure_operations_per_commit", "Operations that shared it.", buckets=SIZES, **kept
-        )
-        self.enqueued = Counter("tenure_jobs_enqueued", "Jobs enqueued.", ["queue"], **kept)
-        self.claimed = Counter("tenure_jobs_claimed", "Jobs claimed.", ["queue"], **kept)
-        self.retries = Counter("tenure_retries", "Attempts after the first.", ["queue"], **kept)
-        self.ended = Counter("tenure_jobs_ended", "Jobs that ended.", ["queue", "state"], **kept)
-        self.lost = Counter("tenure_leases_lost", "Operations with a lease that was lost.", **kept)
-        self.waited = Histogram(
-            "tenure_wait_seconds", "From ready to claimed.", ["queue"], buckets=WAITS, **kept
-        )
-        self.ran = Histogram(
-            "tenure_run_seconds", "From claimed to ended.", ["queue"], buckets=WAITS, **kept
-        )
-        self.jobs = Gauge("tenure_jobs", "Jobs in the store.", ["queue", "state"], **kept)
+        self.tenants = Gauge("tenure_tenant_jobs", "Jobs by tenant.", "queue", "tenant", "state")
+        self._counts_tenants = tenants
         self._queues: set[str] = set()
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+        self.lost.counts[()] = 0  # so that it is there from the start
+
+    def collect(self) -> Iterator[Metric]:
+        """What the registry asks for."""
+        for one in vars(self).values():
+            if isinstance(one, Tally | Gauge | Spread):
+                yield one.family()
 
     def label(self, queue: str) -> str:
         """The label of a queue; those that come late share one."""
@@ -63,13 +143,41 @@ class Metrics:
             self._queues.add(queue)
         return queue
 
-    def text(self, stats: Stats) -> bytes:
-        """All of it, as Prometheus reads it."""
-        self.jobs.clear()
+    async def text(self, queue: Queue) -> bytes:
+        """All of it, as Prometheus reads it; with what the store says now."""
+        stats = await queue.astats()
+        waiting: dict[str, list[str]] = {}
+        jobs: defaultdict[Labels, float] = defaultdict(float)
         for one in stats.queues.values():
+            label = self.label(one.queue)
             for state, count in ops.as_counts(one).items():
-                self.jobs.labels(self.label(one.queue), state).inc(count)
-        return generate_latest(self.registry)
+                jobs[label, state] += count
+            if one.ready:
+                waiting.setdefault(label, []).append(one.queue)
+        self.jobs.values = jobs
+        oldest: dict[Labels, float] = {}
+        for label, queues in waiting.items():
+            since = await queue.aoldest_ready(queues)
+            if since is not None:
+                oldest[label,] = max(0, queue.clock.now_ms() - since) / 1000
+        self.oldest.values = oldest
+        if self._counts_tenants:
+            self.tenants.values = await self._by_tenant(queue, list(stats.queues))
+        with self.lock:
+            return generate_latest(self._registry)
+
+    async def _by_tenant(self, queue: Queue, names: Sequence[str]) -> dict[Labels, float]:
+        """The tenants of the queues in their order, up to a number."""
+        found: defaultdict[Labels, float] = defaultdict(float)
+        left = MOST_TENANTS
+        for name in names:
+            if not left:
+                break
+            for one in await queue.atenants(name, limit=left):
+                left -= 1
+                for state, count in ops.as_counts(one).items():
+                    found[self.label(name), one.tenant, state] += count
+        return found
 
 
 class Measured:
@@ -81,32 +189,33 @@ class Measured:
         self._clock = clock
         self._running: OrderedDict[tuple[str, int], tuple[str, int]] = OrderedDict()
 
+    @property
+    def in_flight(self) -> int:
+        return self._engine.in_flight
+
     def apply(self, batch: Sequence[Op]) -> list[Answer]:
         began = self._clock.monotonic()
         answers = self._engine.apply(batch)
-        self._metrics.commits.observe(self._clock.monotonic() - began)
-        self._metrics.batch.observe(len(batch))
-        given = [
-            one
-            for answer in answers
-            for one in (answer.answers if isinstance(answer, ops.Answers) else [answer])
-        ]
-        for op, answer in zip(ops.flat(batch), given, strict=True):
-            self._note(op, answer)
+        took = self._clock.monotonic() - began
+        with self._metrics.lock:
+            self._metrics.commits.add(took)
+            self._metrics.batch.add(len(batch))
+            for op, answer in zip(ops.flat(batch), ops.flat_answers(answers), strict=True):
+                self._note(op, answer)
         return answers
 
     def _note(self, op: Op, answer: Answer) -> None:
-        refused = isinstance(answer, TenureError)
-        outcome = answer.code if isinstance(answer, TenureError) else "ok"
-        self._metrics.operations.labels(type(op).__name__, outcome).inc()
-        if isinstance(answer, LeaseLost):
-            self._metrics.lost.inc()
-        if refused:
+        metrics, kind = self._metrics, type(op).__name__
+        if isinstance(answer, TenureError):
+            metrics.operations.counts[kind, answer.code] += 1
+            if isinstance(answer, LeaseLost):
+                metrics.lost.counts[()] += 1
             return
+        metrics.operations.counts[kind, "ok"] += 1
         if isinstance(op, ops.Enqueue) and isinstance(answer, ops.Enqueued):
             for spec, created in zip(op.jobs, answer.created, strict=True):
                 if created:
-                    self._metrics.enqueued.labels(self._metrics.label(spec.queue)).inc()
+                    metrics.enqueued.counts[metrics.label(spec.queue),] += 1
         elif isinstance(answer, ops.Leased):
             for job in answer.jobs:
                 self._claimed(job)
@@ -118,10 +227,10 @@ class Measured:
     def _claimed(self, job: Job) -> None:
         queue = self._metrics.label(job.queue)
         started = job.started_at or job.updated_at
-        self._metrics.claimed.labels(queue).inc()
+        self._metrics.claimed.counts[queue,] += 1
         if job.attempts > 1:
-            self._metrics.retries.labels(queue).inc()
-        self._metrics.waited.labels(queue).observe(max(0, started - job.run_at) / 1000)
+            self._metrics.retries.counts[queue,] += 1
+        self._metrics.waited.add(max(0, started - job.run_at) / 1000, queue)
         self._running[job.id, job.token] = (queue, started)
         if len(self._running) > MOST_RUNNING:
             self._running.popitem(last=False)
@@ -130,9 +239,9 @@ class Measured:
         queue, started = self._running.pop((id, token), ("", 0))
         if queue:
             ran = max(0, self._clock.now_ms() - started) / 1000
-            self._metrics.ran.labels(queue).observe(ran)
+            self._metrics.ran.add(ran, queue)
             if state is not State.PENDING:
-                self._metrics.ended.labels(queue, state.value).inc()
+                self._metrics.ended.counts[queue, state.value] += 1
 
     def apply_within(self, connection: Any, batch: Sequence[Op]) -> list[Answer]:
         return self._engine.apply_within(connection, batch)

@@ -264,6 +264,21 @@ class Once(Op, frozen=True):
     ]
 
 
+class Entry(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """A job, and what its store knows about it besides: all that it takes to have it elsewhere."""
+
+    job: Job
+    ready: bool = False  # of a pending job: its time was seen to have come
+    waits_for: tuple[str, ...] = ()  # those of `after` that a waiting job still waits for
+
+
+class Import(Op, frozen=True):
+    """Add jobs of another store as they are, in the order given, all or none; those whose id is
+    there are passed over. The tokens of later claims are greater than theirs."""
+
+    entries: tuple[Entry, ...]
+
+
 ONCE_MS = 15 * 60_000  # by then, whoever asked has the answer or has given up
 
 # Those after which there is nothing for others to look at.
@@ -277,6 +292,15 @@ def flat(batch: Sequence[Op]) -> Iterator[Op]:
             yield from op.ops
         else:
             yield op
+
+
+def flat_answers(answers: Sequence[Answer]) -> Iterator[Answer]:
+    """The answers to `flat` operations, in their order."""
+    for answer in answers:
+        if isinstance(answer, Answers):
+            yield from answer.answers
+        else:
+            yield answer
 
 
 # Answers ----------------------------------------------------------------------------------------
@@ -400,6 +424,13 @@ class NextDue(Query, frozen=True):
     queues: tuple[str, ...]
 
 
+class OldestReady(Query, frozen=True):
+    """Since when the ready job of these queues waits that waits longest; of each tenant, group
+    and priority, the next in line counts."""
+
+    queues: tuple[str, ...]
+
+
 class GetStats(Query, frozen=True):
     """Counts of one queue or of all."""
 
@@ -441,6 +472,14 @@ class ListSchedules(Query, frozen=True):
     """All schedules by name."""
 
 
+class Export(Query, frozen=True):
+    """Jobs with all that Import needs, in the order in which they were enqueued, from after the
+    cursor on."""
+
+    limit: int = 1000
+    cursor: str | None = None
+
+
 class Page(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
     """Some jobs, and the cursor that continues after them."""
 
@@ -455,8 +494,15 @@ class Ids(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
     cursor: str | None = None
 
 
+class Exported(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
+    """Some jobs, fewer than asked for at the end, and the cursor that continues after them."""
+
+    entries: list[Entry]
+    cursor: str | None
+
+
 class Due(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
-    """A time that may have passed already; None if there is nothing to wait for."""
+    """A time, which may have passed already; None if there is none."""
 
     at: int | None
 
@@ -570,6 +616,7 @@ Found = (
     Job
     | Page
     | Ids
+    | Exported
     | Due
     | list[QueueStats]
     | list[TenantStats]

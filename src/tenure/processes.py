@@ -19,9 +19,11 @@ from tenure.current import CURRENT, CurrentJob
 from tenure.errors import InvalidInput
 from tenure.job import Job
 from tenure.ops import Op
+from tenure.outcomes import Outcome
 from tenure.queue import connect
 from tenure.run import Run
 from tenure.settings import Settings
+from tenure.tracing import working
 
 _CONTEXT = multiprocessing.get_context("spawn")
 
@@ -130,11 +132,16 @@ def serve(pipe: Connection, settings: Settings) -> None:
             return
         CURRENT.set(CurrentJob(job, queue, lambda _, *value: pipe.send(("progress", value))))
         try:
-            value = contextvars.copy_context().run(find(module, qualname), job)
+            value = contextvars.copy_context().run(_call, find(module, qualname), job)
             op = after_return(job, value, None, settings.payload_limit)
         except BaseException as error:
             op = after_error(job, error, None)
         pipe.send(("ended", op))
+
+
+def _call(handler: Callable[[Job], Any], job: Job) -> Any:
+    with working(job, job.kind, Outcome):
+        return handler(job)
 
 
 def _end_with_parent() -> None:

@@ -63,6 +63,7 @@ from tenure.ops import Filter, IfExists, Limit, Op, Query, Schedule, Slot
 from tenure.retry import Backoff
 from tenure.settings import Settings, checked, from_environment
 from tenure.steps import Steps, Wanted, Within, awaiting, blocking
+from tenure.tracing import current_trace, sending
 
 T = TypeVar("T")
 
@@ -181,6 +182,7 @@ class Queue:
         backoff: Backoff | None = None,
         expires_in: Seconds | None = None,
         timeout: Seconds | None = None,
+        trace: str | None = None,
         if_exists: IfExists = "error",
         connection: Any = None,
     ) -> Steps[Job]:
@@ -190,7 +192,8 @@ class Queue:
         done before it runs; if_parent_fails says what to do when one of them is not. unique_key:
         at most one unfinished job of the queue and tenant has it. if_exists="skip": where the id
         or unique key is held, answer with the holder instead of raising Duplicate. connection:
-        write through this connection, in its open transaction.
+        write through this connection, in its open transaction. trace: a traceparent, instead of
+        that of the calling code.
         """
         new = NewJob(
             queue=queue,
@@ -209,11 +212,13 @@ class Queue:
             backoff=backoff,
             expires_in=expires_in,
             timeout=timeout,
+            trace=trace,
         )
-        (spec,) = self.prepare([new])
-        batch = [ops.Enqueue((spec,), one_of("if_exists", if_exists, ("error", "skip")))]
-        (answer,) = yield batch if connection is None else Within(connection, batch)
-        enqueued = _good(answer, ops.Enqueued)
+        with sending(queue, 1) as its_trace:
+            (spec,) = self.prepare([new], its_trace)
+            batch = [ops.Enqueue((spec,), one_of("if_exists", if_exists, ("error", "skip")))]
+            (answer,) = yield batch if connection is None else Within(connection, batch)
+            enqueued = _good(answer, ops.Enqueued)
         if connection is None and (spec.after or not enqueued.created[0]):
             found = yield ops.GetJob(enqueued.ids[0])
             if not isinstance(found, JobNotFound):  # it may have ended and been removed since
@@ -234,15 +239,21 @@ class Queue:
             raise InvalidInput("jobs", f"{len(news):,} in one call; at most {MAX_JOBS_PER_CALL:,}")
         if not news:
             return EnqueuedIds()
-        specs = self.prepare(news)
-        batch = [ops.Enqueue(tuple(specs), one_of("if_exists", if_exists, ("error", "skip")))]
-        (answer,) = yield batch if connection is None else Within(connection, batch)
-        enqueued = _good(answer, ops.Enqueued)
+        with sending(_queue_of(news), len(news)) as its_trace:
+            specs = self.prepare(news, its_trace)
+            batch = [ops.Enqueue(tuple(specs), one_of("if_exists", if_exists, ("error", "skip")))]
+            (answer,) = yield batch if connection is None else Within(connection, batch)
+            enqueued = _good(answer, ops.Enqueued)
         return EnqueuedIds(enqueued.ids, enqueued.created)
 
-    def prepare(self, jobs: Sequence[NewJob]) -> list[JobSpec]:
-        """Jobs as an operation carries them; raises InvalidInput."""
-        return prepare(jobs, self.clock.now_ms(), self.settings.payload_limit)
+    def prepare(self, jobs: Sequence[NewJob], trace: str | None = None) -> list[JobSpec]:
+        """Jobs as an operation carries them; those without a trace get this one, or that of the
+        calling code. Raises InvalidInput."""
+        specs = prepare(jobs, self.clock.now_ms(), self.settings.payload_limit)
+        trace = trace or current_trace()
+        if trace is not None:
+            specs = [spec if spec.trace else replace(spec, trace=trace) for spec in specs]
+        return specs
 
     # Working ------------------------------------------------------------------------------------
 
@@ -390,6 +401,13 @@ class Queue:
         milliseconds since 1970 by this machine's clock; it may have passed."""
         names = tuple(check_name("queue", name) for name in several("queues", queues))
         return _good((yield ops.NextDue(names)), ops.Due).at
+
+    def _oldest_ready(self, queues: str | Sequence[str]) -> Steps[int | None]:
+        """Since when the job that waits longest is ready, in milliseconds since 1970 by this
+        machine's clock; None if none is. Of each tenant, group and priority, the next in line
+        counts."""
+        names = tuple(check_name("queue", name) for name in several("queues", queues))
+        return _good((yield ops.OldestReady(names)), ops.Due).at
 
     def _stats(self, queue: str | None = None) -> Steps[ops.Stats]:
         """How many jobs are in each state, overall and by queue; raises QueueNotFound."""
@@ -700,6 +718,7 @@ class Queue:
     get, aget = blocking(_get), awaiting(_get)
     jobs, ajobs = blocking(_jobs), awaiting(_jobs)
     next_due, anext_due = blocking(_next_due), awaiting(_next_due)
+    oldest_ready, aoldest_ready = blocking(_oldest_ready), awaiting(_oldest_ready)
     stats, astats = blocking(_stats), awaiting(_stats)
     tenants, atenants = blocking(_tenants), awaiting(_tenants)
     groups, agroups = blocking(_groups), awaiting(_groups)
@@ -767,6 +786,12 @@ def _errors(answers: Iterable[Any]) -> list[TenureError | None]:
     return [answer if isinstance(answer, TenureError) else None for answer in answers]
 
 
+def _queue_of(news: Sequence[NewJob]) -> str:
+    """The queue of many jobs, as far as they have one in common."""
+    queues = {new.queue for new in news if isinstance(new, NewJob)}
+    return queues.pop() if len(queues) == 1 else "(several)"
+
+
 def _as_enqueued(spec: JobSpec, enqueued: ops.Enqueued) -> Job:
     """The job that an Enqueue made, without reading it back."""
     now = enqueued.at
@@ -790,6 +815,7 @@ def _as_enqueued(spec: JobSpec, enqueued: ops.Enqueued) -> Job:
         backoff=spec.backoff,
         after=spec.after,
         if_parent_fails=spec.if_parent_fails,
+        trace=spec.trace,
     )
 
 

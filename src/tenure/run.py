@@ -17,11 +17,16 @@ from tenure.current import CURRENT, CurrentJob, Report
 from tenure.handler import Handler
 from tenure.job import Job
 from tenure.ops import Op
+from tenure.outcomes import Outcome
 from tenure.queue import Queue
+from tenure.tracing import working
 
 FIRST_LOOK, LONGEST_LOOK = 0.002, 0.1  # seconds between looks at where a thread is
 _TAKES_LOCKS = frozenset(
-    ("tenure", "logging", "threading", "queue", "concurrent", "multiprocessing", "importlib")
+    (
+        *("tenure", "logging", "threading", "queue", "concurrent", "multiprocessing", "importlib"),
+        "opentelemetry",
+    )
 )
 
 _raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
@@ -105,7 +110,8 @@ async def attempt(run: Run, payload_limit: int) -> Op | None:
     run.can_be_interrupted_by(partial(_in_loop, loop, task.cancel))
     try:
         run.check()
-        value = await run.handler.call(run.job)
+        with working(run.job, run.handler.name, Outcome):
+            value = await run.handler.call(run.job)
         return after_return(run.job, value, run.reason, payload_limit)
     except BaseException as error:
         return after_error(run.job, error, run.reason)
@@ -122,7 +128,8 @@ def attempt_in_thread(run: Run, payload_limit: int) -> Op | None:
 
     def call() -> object:
         CURRENT.set(run)
-        return run.handler.call(run.job)
+        with working(run.job, run.handler.name, Outcome):
+            return run.handler.call(run.job)
 
     try:
         try:

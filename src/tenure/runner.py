@@ -21,6 +21,7 @@ from tenure.errors import Busy, Closed, InvalidInput, StoreError, TenureError
 from tenure.handler import Handler, Worker
 from tenure.job import MAX_CLAIM, Job, Lease, check_name, span_ms
 from tenure.keeper import Keeper
+from tenure.logs import about
 from tenure.ops import Answer, Op
 from tenure.processes import Processes
 from tenure.queue import Queue, default_worker
@@ -449,14 +450,16 @@ class Runner:
                 if len(batch) > 1:  # one of them is at fault; the others shall not suffer for it
                     each = [(await self._commit([op]))[0][0] for op in batch]
                     return each, sent_at
-                log.exception("an operation failed in a way that it should not: %r", batch[0])
+                kind = type(batch[0]).__name__  # no more: it may hold a result
+                log.exception("an operation failed in a way that it should not: %s", kind)
                 return [StoreError(str(error))], sent_at
             else:
                 return answers, sent_at
 
     def _complain(self, op: Op, error: TenureError) -> None:
         if not isinstance(op, ops.Progress):
-            log.warning("%s of job %s: %s", type(op).__name__, getattr(op, "id", "?"), error)
+            id = getattr(op, "id", "?")
+            log.warning("%s of job %s: %s", type(op).__name__, id, error, extra={"job": id})
 
     # Running ------------------------------------------------------------------------------------
 
@@ -477,7 +480,9 @@ class Runner:
         for job in jobs:
             handler = post.handler_of(job)
             if handler is None:
-                log.error("job %s: there is no task %r in this worker", job.id, job.kind)
+                log.error(
+                    "job %s: there is no task %r in this worker", job.id, job.kind, extra=about(job)
+                )
                 known = f"this worker has no task named {job.kind!r}"
                 post.to_tell.append(fail_op(job, known))
             else:
@@ -506,7 +511,9 @@ class Runner:
             else:
                 op = attempt_in_thread(run, self._payload_limit)
         except BaseException as error:  # not of the handler: of what runs it
-            log.exception("job %s (%s) could not be run", run.job.id, run.handler.name)
+            log.exception(
+                "job %s (%s) could not be run", run.job.id, run.handler.name, extra=about(run.job)
+            )
             op = fail_op(run.job, error)
         run.came_to = op
         self._from_threads.append((post, run, op))
@@ -528,17 +535,21 @@ class Runner:
         if run.end() and op is not None:
             post.to_tell.append(op)
             if isinstance(op, ops.Fail):
-                log.warning("job %s (%s) failed: %s", run.job.id, run.handler.name, op.message)
+                named = (run.job.id, run.handler.name, op.message)
+                log.warning("job %s (%s) failed: %s", *named, extra=about(run.job))
         post.changed.set()
 
     def _overdue(self, run: Run) -> None:
         """It was told to end because its time is over, and does not. For the keeper's thread."""
         if run.end():
-            log.error("job %s (%s) does not end, and is given up", run.job.id, run.handler.name)
+            named = (run.job.id, run.handler.name)
+            log.error("job %s (%s) does not end, and is given up", *named, extra=about(run.job))
             try:
                 self.queue.fail(run.job, timed_out(run.job))
             except TenureError as error:
-                log.warning("job %s could not be failed: %s", run.job.id, error)
+                log.warning(
+                    "job %s could not be failed: %s", run.job.id, error, extra=about(run.job)
+                )
 
     def _report(self, post: Post, run: CurrentJob, percent: int, note: str | None) -> None:
         op = ops.Progress(run.job.id, run.token, percent, note)

@@ -49,6 +49,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     token: Annotated[
         str | None, Meta(description="The token that a service of Tenure (http://) asks for.")
     ] = None
+    pop_lease: Annotated[
+        float, Meta(gt=0, le=MAX_SPAN, description="Seconds of the lease of a Firecrawl pop.")
+    ] = 300.0
     sweep: Annotated[
         int, Meta(ge=1, description="Due jobs and ended leases that one claim looks after.")
     ] = 1_000

@@ -52,7 +52,8 @@ def _encode_special(value: Any) -> Any:
 
 encode = msgspec.json.Encoder(enc_hook=_encode_special).encode
 
-_Answer = (
+# An answer as it is written.
+Written = (
     ops.Ok
     | ops.Enqueued
     | ops.Leased
@@ -64,7 +65,7 @@ _Answer = (
     | ops.Corrected
     | Refused
 )
-_decode_answers = msgspec.json.Decoder(list[_Answer]).decode
+_decode_answers = msgspec.json.Decoder(list[Written]).decode
 
 
 def decode_answers(text: bytes | str) -> list[Answer]:

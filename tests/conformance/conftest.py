@@ -35,6 +35,7 @@ class Backend(NamedTuple):
     connect: Callable[[Path], Any] | None  # a caller's own connection, if it can be written through
     begin: str  # what begins a transaction on it
     audit: Callable[[Path], list[str]]  # looks into the store, past the engine, for what is wrong
+    transfers: bool = True  # jobs can be exported and imported
     serve: Serve | None = None  # starts what the engine speaks to, and answers with its URL
     drop: Callable[[Path], None] = lambda folder: None  # ends what is not in the folder
 
@@ -78,6 +79,7 @@ BACKENDS: dict[str, Backend] = {
         connect=None,
         begin="",
         audit=lambda folder: audit(folder / "jobs.db") if (folder / "jobs.db").exists() else [],
+        transfers=False,
         serve=host.serve,
         drop=host.close,
     ),
@@ -176,6 +178,12 @@ def needs_strict_turns(backend: Backend) -> None:
 def needs_durability(backend: Backend) -> None:
     if not backend.durable:
         pytest.skip("this engine forgets")
+
+
+@pytest.fixture
+def needs_transfer(backend: Backend) -> None:
+    if not backend.transfers:
+        pytest.skip("this engine neither exports nor imports jobs")
 
 
 @pytest.fixture

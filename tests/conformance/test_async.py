@@ -190,13 +190,22 @@ def test_a_handle_closes_itself_after_an_async_with(queue: Queue) -> None:
 # Cancellation -----------------------------------------------------------------------------------
 
 
+def put_before(
+    queue: Queue, apply: Callable[[Sequence[Op]], list[Answer]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Have another `apply` called, by one thread at a time, whatever the engine could do."""
+    monkeypatch.setattr(queue._engine, "apply", apply)
+    monkeypatch.setattr(queue._engine, "in_flight", 1)
+    queue._committer.start_anew()
+
+
 class Gate:
     """Holds an engine's next batch up, so that a test can act while it is under way."""
 
     def __init__(self, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
         self._apply: Callable[[Sequence[Op]], list[Answer]] = queue._engine.apply
         self.begun, self.open = threading.Event(), threading.Event()
-        monkeypatch.setattr(queue._engine, "apply", self.apply)
+        put_before(queue, self.apply, monkeypatch)
 
     def apply(self, batch: Sequence[Op]) -> list[Answer]:
         self.begun.set()
@@ -320,7 +329,7 @@ class Steps:
     def __init__(self, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
         self._apply: Callable[[Sequence[Op]], list[Answer]] = queue._engine.apply
         self._begun, self._go = threading.Semaphore(0), threading.Semaphore(0)
-        monkeypatch.setattr(queue._engine, "apply", self.apply)
+        put_before(queue, self.apply, monkeypatch)
 
     def apply(self, batch: Sequence[Op]) -> list[Answer]:
         self._begun.release()

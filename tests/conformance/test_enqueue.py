@@ -33,6 +33,7 @@ from tests.conformance.moves import (
 from tests.conformance.state import all_jobs, as_dict, nothing_changes
 
 MIB = 1_048_576
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 def test_a_new_job_is_pending_with_what_it_was_given(queue: Queue, clock: ManualClock) -> None:
@@ -51,6 +52,7 @@ def test_a_new_job_is_pending_with_what_it_was_given(queue: Queue, clock: Manual
         backoff=exponential(60, factor=5),
         expires_in=3600,
         timeout=1.5,
+        trace=TRACE,
     )
     assert as_dict(job) == {
         "id": "job-1",
@@ -81,7 +83,25 @@ def test_a_new_job_is_pending_with_what_it_was_given(queue: Queue, clock: Manual
         "note": None,
         "result": b"null",
         "errors": (),
+        "trace": TRACE,
     }
+
+
+def test_a_trace_is_carried_to_whoever_claims_the_job(queue: Queue) -> None:
+    queue.enqueue_many([NewJob(queue="q", trace=TRACE), NewJob(queue="q")])
+    assert [job.trace for job in queue.claim("q", limit=2)] == [TRACE, None]
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        *("", "00", 7, "00-" + "0" * 32 + "-b7ad6b7169203331-01", TRACE.upper(), TRACE + "\n"),
+        TRACE.replace("00-", "ff-", 1),
+    ],
+)
+def test_what_is_no_trace_is_refused(queue: Queue, trace: Any) -> None:
+    with nothing_changes(queue), pytest.raises(InvalidInput, match="trace"):
+        queue.enqueue("q", trace=trace)
 
 
 def test_a_job_needs_no_more_than_a_queue(queue: Queue, clock: ManualClock) -> None:

@@ -241,3 +241,12 @@ def test_a_retried_job_waits_for_its_tenants_turn(queue: Queue) -> None:
     (job,) = queue.claim("q")
     queue.fail(job, retry_in=0)
     assert serve(queue, 6) == "bcabca"
+
+
+def test_turns_are_taken_without_end(queue: Queue) -> None:
+    """A place in the order of turns is a large number before long."""
+    for n in range(5):
+        fill(queue, 1000, prefix=f"{n}", tenant="ab"[n % 2])
+    for _ in range(5):
+        assert len(queue.claim("q", limit=1000)) == 1000
+    assert queue.claim("q") == []

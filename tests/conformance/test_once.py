@@ -95,3 +95,14 @@ def test_a_key_is_forgotten_in_time(queue: Queue, apply: Apply, clock: ManualClo
     queue.maintain()
     answers(apply, "k", enqueue("b"))
     assert queue.stats("q").ready == 2
+
+
+def test_a_key_that_was_forgotten_just_before_is_used_anew(
+    queue: Queue, apply: Apply, clock: ManualClock
+) -> None:
+    answers(apply, "k", enqueue("a"))
+    clock.advance(ops.ONCE_MS / 1000)
+    apply(ops.Maintain(), ops.Once("k", (enqueue("b"),)))
+    assert queue.stats("q").ready == 2
+    with nothing_changes(queue):
+        answers(apply, "k", enqueue("c"))

@@ -345,3 +345,54 @@ def test_a_time_that_passed_stays_until_a_claim_saw_to_it(queue: Queue, clock: M
     assert queue.next_due("q") == due
     take(queue)
     assert queue.next_due("q") != due
+
+
+# Who waits longest ------------------------------------------------------------------------------
+
+
+def test_the_job_that_waits_longest_is_found_in_any_lane(queue: Queue, clock: ManualClock) -> None:
+    assert queue.oldest_ready("q") is None
+    clock.advance(5)
+    queue.enqueue("q", tenant="acme", group="g", priority=7)
+    since = clock.now_ms()
+    clock.advance(5)
+    queue.enqueue("q", tenant="acme", group="g", priority=-7)
+    queue.enqueue("q", tenant="bolt")
+    queue.enqueue("other")
+    assert queue.oldest_ready("q") == since
+    assert queue.oldest_ready(["q", "other", "unknown"]) == since
+    assert queue.oldest_ready("other") == clock.now_ms()
+
+
+def test_what_is_not_ready_does_not_wait(queue: Queue, clock: ManualClock) -> None:
+    queue.enqueue("q", delay=60)
+    queue.enqueue("q")
+    take(queue)
+    make_done(queue, "a")
+    assert queue.oldest_ready("q") is None
+
+
+def test_a_job_waits_from_when_it_was_due(queue: Queue, clock: ManualClock) -> None:
+    queue.enqueue("q", delay=60)
+    due = clock.now_ms() + 60_000
+    clock.advance(100)
+    queue.maintain()
+    assert queue.oldest_ready("q") == due
+
+
+def test_a_job_that_failed_waits_from_when_it_may_be_tried_again(
+    queue: Queue, clock: ManualClock
+) -> None:
+    queue.enqueue("q")
+    queue.fail(take(queue), retry_in=10)
+    clock.advance(60)
+    queue.maintain()
+    assert queue.oldest_ready("q") == clock.now_ms() - 50_000
+
+
+def test_paused_jobs_wait_too(queue: Queue, clock: ManualClock) -> None:
+    queue.enqueue("q")
+    since = clock.now_ms()
+    queue.pause("q")
+    clock.advance(60)
+    assert queue.oldest_ready("q") == since

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections import Counter
@@ -15,12 +16,15 @@ from typing import Any
 
 import psycopg
 import pytest
+from click.testing import CliRunner
 
 import tenure
 from tenure import ops
+from tenure.cli import main
 from tenure.clock import SystemClock
 from tenure.engines.postgres.db import Db, Sent
 from tenure.engines.postgres.engine import PostgresEngine
+from tenure.engines.postgres.statements import statements
 from tenure.job import NULL, JobSpec
 from tenure.ops import Answer, Op
 from tests import audit_postgres, postgres
@@ -296,6 +300,40 @@ def test_slots_that_are_taken_at_once_keep_their_limit(engine: PostgresEngine) -
     assert sum(answer.held for (answer,) in answers) == 3
 
 
+def test_slots_that_are_taken_in_any_order_keep_nobody_waiting_for_ever(
+    engine: PostgresEngine,
+) -> None:
+    """Also where the first under a key is taken. The store of this test sees no deadlock."""
+    for n in range(20):
+        take = [ops.TakeSlot("s", f"{n}{key}", "h", 60_000, 3) for key in "abcdef"]
+        drop = [ops.DropSlot("s", f"{n}{key}", "h") for key in "abcdef"]
+        at_once(
+            partial(apply, engine, *take, *drop[:3]),
+            partial(apply, engine, *take[::-1]),
+            partial(apply, engine, *drop[::-1], *take),
+        )
+
+
+def test_what_is_done_to_the_same_jobs_in_any_order_keeps_nobody_waiting_for_ever(
+    engine: PostgresEngine,
+) -> None:
+    """A worker acknowledges some of its jobs, and reports on others, while all are extended. The
+    store of this test sees no deadlock."""
+    for n in range(20):
+        ids = [f"{n}-{m}" for m in range(40)]
+        apply(engine, ops.Enqueue(tuple(map(spec, reversed(ids)))))
+        jobs = {job.id: job for job in claimed(engine, 40)}
+        held = [(job_id, jobs[job_id].token) for job_id in ids]
+        acks = [ops.Ack(*one) for one in held[::2]]
+        reports = [ops.Progress(*one, 50, None) for one in held[1::2]]
+        at_once(
+            partial(apply, engine, *acks),
+            partial(apply, engine, *reports, *[ops.Fail(*one, "x") for one in held[1::4]]),
+            partial(apply, engine, *[ops.Extend(*one, 60_000) for one in held]),
+            partial(apply, engine, ops.Claim(("q",), "w", 60_000, 1), *acks[::-1]),
+        )
+
+
 def test_a_claim_does_not_wait_for_another_where_nothing_is_bounded(
     engine: PostgresEngine, url: str, tmp_path: Path
 ) -> None:
@@ -434,6 +472,23 @@ def test_ten_processes_may_make_the_store_at_once(url: str) -> None:
     assert together(10, open_and_count, url) == [1] * 10
 
 
+def migrate(number: int, url: str) -> int:
+    """The version before, as `tenure migrate` says it."""
+    said = CliRunner().invoke(main, ["--url", url, "migrate", "--json"])
+    assert said.exit_code == 0, said.output
+    return int(json.loads(said.stdout)["from"])
+
+
+def test_of_ten_processes_that_migrate_at_once_one_makes_the_schema(
+    url: str, tmp_path: Path
+) -> None:
+    with psycopg.connect(postgres.shared_url(), autocommit=True) as connection:
+        name = postgres.schema_of(tmp_path)  # which another test may have used
+        connection.execute(f"DROP SCHEMA IF EXISTS {name} CASCADE".encode())
+    newest = max(statements("tenure").schema)
+    assert sorted(together(10, migrate, url)) == [0] + [newest] * 9
+
+
 SECONDS = 3.0
 
 
@@ -485,3 +540,50 @@ def test_six_processes_hammer_one_queue_and_the_counters_stay_exact(url: str) ->
         stats = queue.stats("mail")
         assert (stats.done, stats.leased) == (acked, 0)
         assert acked > 100
+
+
+MOST, MOST_OF_A_TENANT = 7, 3
+
+
+def storm(number: int, url: str) -> int:
+    """Several threads with one handle, which has several batches under way at once."""
+    end = time.monotonic() + SECONDS
+    with tenure.connect(url) as queue:
+
+        def act(thread: int) -> int:
+            acked = 0
+            while time.monotonic() < end:
+                tenant = f"t{(number + thread) % 4}"
+                new = [tenure.NewJob(queue=name, tenant=tenant) for name in ("plain", "bounded")]
+                queue.enqueue_many(new * 2)
+                queue.take_slot("s", f"{thread % 3}", tenant, ttl=60, limit=2)
+                jobs = [*queue.claim("plain", limit=3), *queue.claim(["bounded", "plain"], limit=2)]
+                stats = queue.stats("bounded")
+                assert stats.leased <= MOST
+                assert all(one.leased <= MOST_OF_A_TENANT for one in queue.tenants("bounded"))
+                assert queue.extend_many(jobs, 60) == [None] * len(jobs)
+                for job in jobs[::3]:
+                    queue.progress(job, 50)
+                kept, left = jobs[1:], jobs[:1]
+                assert queue.ack_many(kept) == [None] * len(kept)
+                for job in left:
+                    queue.release(job)
+                acked += len(kept)
+                queue.drop_slot("s", f"{thread % 3}", tenant)
+            return acked
+
+        return sum(at_once(*[partial(act, thread) for thread in range(5)]))
+
+
+def test_threads_of_several_processes_with_several_batches_at_once_keep_every_promise(
+    url: str,
+) -> None:
+    with tenure.connect(url) as queue:
+        queue.set_limit("bounded", concurrency=MOST)
+        queue.set_limit("bounded", tenant="*", concurrency=MOST_OF_A_TENANT)
+    acked = sum(together(3, storm, url))
+    with tenure.connect(url) as queue:
+        stats = queue.stats()
+        assert (stats.done, stats.leased) == (acked, 0)
+        assert acked > 50
+        assert queue.reconcile("plain") == queue.reconcile("bounded") == {}

@@ -7,12 +7,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
-def test_workers_that_are_killed_stopped_and_put_to_sleep_lose_nothing() -> None:
-    """The long form is a command: python -m tests.crash.worker_kill --seconds 300."""
+from tests.crash.stores import STORES
+
+
+@pytest.mark.parametrize("store", sorted(STORES))
+def test_workers_that_are_killed_stopped_and_put_to_sleep_lose_nothing(store: str) -> None:
+    """The long form is a command: python -m tests.crash.worker_kill --seconds 300 --store http.
+    A store that can die is killed, too."""
     seed = random.SystemRandom().randrange(2**32)
+    options = ["--seconds", "5", "--seed", str(seed), "--store", store]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.crash.worker_kill", "--seconds", "5", "--seed", str(seed)],
+        [sys.executable, "-m", "tests.crash.worker_kill", *options],
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
@@ -21,3 +28,18 @@ def test_workers_that_are_killed_stopped_and_put_to_sleep_lose_nothing() -> None
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "kills" in done.stdout
+
+
+def test_services_and_workers_outlive_a_postgresql_server_that_is_killed_under_load() -> None:
+    """The long form is a command: python -m tests.crash.outage --seconds 300."""
+    seed = random.SystemRandom().randrange(2**32)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.crash.outage", "--seconds", "6", "--seed", str(seed)],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 servers killed" in done.stdout

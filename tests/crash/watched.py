@@ -20,10 +20,13 @@ PATIENCE = 30.0  # seconds until a test gives up waiting for something that must
 
 
 class Watched:
-    """An engine below which one can look: it notes every batch, and can be held at its gate."""
+    """An engine below which one can look: it notes every batch, and can be held at its gate. What
+    it lets in at once, it has done one after the other."""
 
-    def __init__(self, inner: MemoryEngine | SqliteEngine) -> None:
+    def __init__(self, inner: MemoryEngine | SqliteEngine, in_flight: int = 1) -> None:
         self.inner = inner
+        self.in_flight = in_flight
+        self._one_at_a_time = threading.Lock()
         self.batches: list[list[Op]] = []
         self.entered = threading.Semaphore(0)  # once for each batch that arrived at the gate
         self._passes = threading.Semaphore(0)
@@ -36,8 +39,9 @@ class Watched:
         if self._held:
             assert self._passes.acquire(timeout=PATIENCE)
         self.before(batch)
-        answers = self.inner.apply(batch)
-        self.batches.append(list(batch))
+        with self._one_at_a_time:
+            answers = self.inner.apply(batch)
+            self.batches.append(list(batch))
         self.after(batch)
         return answers
 

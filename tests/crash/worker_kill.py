@@ -1,6 +1,6 @@
 """Workers are killed, put to sleep past their leases and stopped; then all their stories must fit.
 
-    python -m tests.crash.worker_kill --seconds 300 --seed 7
+    python -m tests.crash.worker_kill --seconds 300 --seed 7 [--store http]
 
 The seed drives what is enqueued and who is struck when; the machine drives the rest.
 """
@@ -23,8 +23,8 @@ from pathlib import Path
 
 import tenure
 from tenure.job import FINAL
-from tests.audit import audit
 from tests.crash.kill import everything, say, told
+from tests.crash.stores import STORES, Store
 from tests.crash.worker_checks import Story, broken
 from tests.workers import errands
 from tests.workers.life import Place, WorkerProcess, children_of
@@ -32,28 +32,33 @@ from tests.workers.life import Place, WorkerProcess, children_of
 WORKERS = 3
 LEASE_SECONDS = 1.0
 BETWEEN_SECONDS = 0.25  # on average, from one blow to the next
-ROUND_SECONDS = 30.0  # then all is checked, and a new file begun
+ROUND_SECONDS = 30.0  # then all is checked, and a new store begun
 DRAIN_SECONDS = 120.0
 IN_FLIGHT = 40
 MANY = 50  # attempts, so that no blow of ours makes a job end dead
 FATAL = 0.02  # of the jobs kill their worker
+STRIKES = 0.15  # of the blows hit the store, if that can die
 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.crash.worker_kill", description=__doc__)
     parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
+    parser.add_argument("--store", choices=sorted(STORES), default="sqlite")
     options = parser.parse_args(arguments)
     say(f"--seed {options.seed}")
     total: Counter[str] = Counter()
     end = time.monotonic() + options.seconds
     while (left := end - time.monotonic()) > 1 or not total:
         folder = Path(tempfile.mkdtemp(prefix="tenure-worker-kill-"))
-        arena = Arena(folder, options.seed + total["rounds"])
+        store = STORES[options.store](folder)
+        store.start()
+        arena = Arena(folder, options.seed + total["rounds"], store)
         try:
             failures = arena.round(min(left, ROUND_SECONDS))
         finally:
             arena.place.clean_up()
+            store.stop()
         total += arena.counted
         total["rounds"] += 1
         say(f"{max(0, end - time.monotonic()):.0f} s left: {told(total)}")
@@ -67,11 +72,12 @@ def main(arguments: list[str]) -> int:
 
 
 class Arena:
-    """One file, the workers on it, and what happens to them."""
+    """One store, the workers on it, and what happens to them."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int, store: Store) -> None:
         self.seed = seed
-        self.place = Place(folder)
+        self.place = Place(folder, store.url)
+        self._store = store
         self.counted: Counter[str] = Counter()
         self._random = random.Random(seed)
         self._queue = self.place.queue()
@@ -87,6 +93,8 @@ class Arena:
             self._enqueue()
             self._tick()
             self._blow()
+        if not self.counted["stores struck"]:
+            self._strike_store()
         self._stop_all()
         self._drain()
         jobs = everything(self._queue)
@@ -95,7 +103,7 @@ class Arena:
         self.counted["jobs"] = len(jobs)
         self.counted["attempts"] = sum(job.attempts for job in jobs.values())
         self.counted["runs"] = sum(event.kind == "began" for event in events)
-        failures = self._story.wrong + broken(jobs, events) + audit(self.place.folder / "jobs.db")
+        failures = self._story.wrong + broken(jobs, events) + self._store.audit()
         failures += [f"{id} was answered, and is gone" for id in self._story.made - jobs.keys()]
         if self.place.pids():
             failures.append(f"processes are left: {self.place.pids()}")
@@ -153,8 +161,7 @@ class Arena:
         # A supervisor answers with the worst code of its children, of which one may be killed.
         if began and code not in (0, -signal.SIGKILL, 128 + signal.SIGKILL):
             self._story.wrong.append(f"a worker that was stopped ended with {code}:\n{worker.log}")
-        names = set(re.findall(r"worker (\S+) works on", worker.log)) - died
-        self._story.nothing_is_left_by(names, self._queue, self.place.events())
+        self._story.nothing_is_left_by(_names_of(worker) - died, self._queue, self.place.events())
 
     # What happens to them
 
@@ -163,9 +170,20 @@ class Arena:
         at_work = [one for one in self._working if " works on " in one.log]
         if not at_work:
             return
+        if self._random.random() < STRIKES and self._strike_store():
+            return
         worker = self._random.choice(at_work)
         blow = self._random.choices((self._kill, self._put_to_sleep, self._stop), (4, 3, 3))[0]
-        blow(worker)
+        (blow if self.counted["kills"] else self._kill)(worker)
+
+    def _strike_store(self) -> bool:
+        """Whoever holds a lease meanwhile may lose it, as if it had slept."""
+        struck = self._store.strike(self._random)
+        if struck:
+            for worker in self._working + self._leaving:
+                self._story.slept.update(_names_of(worker))
+            self.counted["stores struck"] += 1
+        return struck
 
     def _some_process(self, worker: WorkerProcess) -> int:
         """The worker, or one of the processes of a supervisor."""
@@ -245,6 +263,11 @@ class Arena:
         self._stop_all()
         left = [job for job in everything(self._queue).values() if job.state not in FINAL]
         self._story.wrong.extend(f"{job.id} has not ended: {job}" for job in left)
+
+
+def _names_of(worker: WorkerProcess) -> set[str]:
+    """A supervisor has several."""
+    return set(re.findall(r"worker (\S+) works on", worker.log))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from docs.generate import FOLDER, PAGES
+from tests import postgres
 
 ROOT = FOLDER.parent
 DOCUMENTS = [ROOT / "README.md", *sorted(FOLDER.glob("*.md"))]
@@ -25,7 +26,8 @@ def blocks(document: Path, language: str) -> list[str]:
 
 def environment(folder: Path) -> dict[str, str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {"PATH": path, "HOME": str(folder), "TENURE_URL": "sqlite:///jobs.db"}
+    known = {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
+    return {"PATH": path, "HOME": str(folder), "TENURE_URL": "sqlite:///jobs.db"} | known
 
 
 def write_files(document: Path, folder: Path) -> None:
@@ -60,17 +62,21 @@ def test_the_examples_run_in_order(document: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_the_commands_run_in_order(document: Path, tmp_path: Path) -> None:
     write_files(document, tmp_path)
+    surroundings = environment(tmp_path)
+    if "$DATABASE_URL" in document.read_text():
+        surroundings["DATABASE_URL"] = postgres.url_of(tmp_path)
     for session in blocks(document, "console"):
         script = "\n".join(line[2:] for line in session.splitlines() if line.startswith("$ "))
         result = subprocess.run(
             ["bash", "-euc", script],
             cwd=tmp_path,
-            env=environment(tmp_path),
+            env=surroundings,
             capture_output=True,
             text=True,
             check=False,
         )
         assert result.returncode == 0, f"{script}\n{result.stdout}\n{result.stderr}"
+    postgres.drop(tmp_path)
 
 
 def test_the_make_targets_of_the_readme_exist() -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import pytest
@@ -17,6 +17,8 @@ from tenure.server.auth import Scope, Token, Tokens, hash_of
 from tenure.server.service import Service
 from tenure.testing import ManualClock
 from tests import fdb
+
+T = TypeVar("T")
 
 # The engines that every dialect runs on; others join by an entry.
 ENGINES: dict[str, Callable[[Path], str]] = {
@@ -50,7 +52,7 @@ class Client:
     def __init__(self, service: Service, runner: asyncio.Runner, token: str | None = None) -> None:
         self.service = service
         self._runner = runner
-        self._token = token
+        self.token = token
 
     def as_(self, token: str | None) -> Client:
         """The same, with another token."""
@@ -66,8 +68,8 @@ class Client:
         headers: dict[str, str] | None = None,
     ) -> Asked:
         headers = dict(headers or {})
-        if self._token is not None:
-            headers.setdefault("authorization", f"Bearer {self._token}")
+        if self.token is not None:
+            headers.setdefault("authorization", f"Bearer {self.token}")
         return self._runner.run(self._ask(method, path, json, content, headers))
 
     async def _ask(
@@ -79,6 +81,10 @@ class Client:
             if content is not None:
                 given = {"content": content}
             return Asked(await client.request(method, path, headers=headers, **given))
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do something in the loop of the service."""
+        return self._runner.run(work)
 
     def get(self, path: str, **options: Any) -> Any:
         """The JSON of a GET that works."""
@@ -130,7 +136,7 @@ def serve(queue: Queue) -> Iterator[Serve]:
 
         yield start
         for service in services:
-            service.news.close()
+            service.close()
 
 
 @pytest.fixture

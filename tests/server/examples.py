@@ -131,6 +131,7 @@ QUERIES: list[dict[str, Any]] = [
     {"query": "FindIds", "filter": FILTER},
     {"query": "FindIds", "filter": FILTER | {"group": "OWNER-group"}},
     {"query": "NextDue", "queues": ["QUEUE"]},
+    {"query": "OldestReady", "queues": ["QUEUE"]},
     {"query": "GetStats", "queue": "QUEUE"},
     {"query": "GetStats"},
     {"query": "ListTenants", "queue": "QUEUE"},

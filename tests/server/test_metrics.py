@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import httpx
+import pytest
 
 import tenure
 from tenure.metrics import MOST_QUEUES, Metrics, measured
@@ -62,6 +63,33 @@ def test_the_figures_answer_what_an_operator_asks() -> None:
     }
     assert {name: found[name] for name in expected} == expected
     assert found["tenure_operations_per_commit_count"] == found["tenure_commit_seconds_count"]
+
+
+def test_the_age_of_the_job_that_waits_longest_is_told() -> None:
+    clock, metrics = ManualClock(), Metrics()
+    with opened(metrics, clock) as queue:
+        queue.enqueue("mail", priority=9)
+        clock.advance(10)
+        queue.enqueue("mail", priority=1)
+        queue.enqueue("web", delay=60)
+        clock.advance(5)
+        found = scraped(queue, metrics)
+        assert found['tenure_oldest_ready_seconds{queue="mail"}'] == 15
+        assert 'tenure_oldest_ready_seconds{queue="web"}' not in found
+        queue.claim("mail", limit=2)
+        assert 'tenure_oldest_ready_seconds{queue="mail"}' not in scraped(queue, metrics)
+
+
+def test_tenants_are_counted_if_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tenure.metrics.MOST_TENANTS", 3)
+    metrics = Metrics(tenants=True)
+    with opened(metrics, ManualClock()) as queue:
+        for n in range(5):
+            queue.enqueue("mail", tenant=f"t{n}")
+        found = scraped(queue, metrics)
+    assert found['tenure_tenant_jobs{queue="mail",state="ready",tenant="t0"}'] == 1
+    named = {name for name in found if name.startswith("tenure_tenant_jobs") and "ready" in name}
+    assert len(named) == 3
 
 
 def test_what_is_done_once_is_counted_as_what_it_is() -> None:

@@ -10,7 +10,7 @@ import pytest
 from tenure import Queue
 from tenure.server import native
 from tenure.testing import ManualClock
-from tests.server.conftest import Asked, Client, all_jobs
+from tests.server.conftest import Asked, Client, Serve, all_jobs, token
 
 NOW = 1_700_000_000_000
 
@@ -203,6 +203,9 @@ def test_jobs_are_listed_newest_first(client: Client) -> None:
         ("who=me", 400, "who: is not a parameter"),
         ("queue=", 400, "queue"),
         ("queue=a&queue=b", 400, "given twice"),
+        ("state=null", 400, "state"),
+        ("limit=null", 400, "limit"),
+        ("queue=null", 404, "there is no queue 'null'"),
         ("queue=never", 404, "there is no queue 'never'"),
     ],
 )
@@ -238,7 +241,6 @@ def test_what_is_not_there_is_404(client: Client) -> None:
         refused(client, method, path, None, 404, "queue_not_found", "there is no queue 'x'")
     refused(client, "DELETE", "/v1/schedules/x", None, 404, "schedule_not_found")
     refused(client, "GET", "/v1/nothing", None, 404, "no_such_route", "GET /v1/nothing")
-    refused(client, "PUT", "/v1/jobs", None, 404, "no_such_route", "PUT /v1/jobs")
 
 
 def test_a_name_in_the_path_that_cannot_be_is_400(client: Client) -> None:
@@ -247,6 +249,23 @@ def test_a_name_in_the_path_that_cannot_be_is_400(client: Client) -> None:
         refused(client, "GET", f"/v1/queues/{part}", None, 400, "invalid")
         refused(client, "GET", f"/v1/slots/{part}/k", None, 400, "invalid")
         refused(client, "DELETE", f"/v1/schedules/{part}", None, 400, "invalid")
+
+
+def test_a_method_that_a_path_has_not_is_405(client: Client, queue: Queue) -> None:
+    for method, path, allowed in (
+        ("PUT", "/v1/jobs", "GET, HEAD, POST"),
+        ("PATCH", "/v1/jobs/x", "GET, HEAD, DELETE"),
+        ("OPTIONS", "/v1/claim", "POST"),
+        ("HEAD", "/v1/claim", "POST"),
+        ("BREW", "/v1/queues/q/limits", "GET, HEAD, PUT, DELETE"),
+        ("TRACE", "/healthz", "GET, HEAD"),
+    ):
+        asked = client.ask(method, path, {"queue": "q"})
+        assert (asked.status, asked.headers["allow"]) == (405, allowed)
+        if method != "HEAD":
+            assert asked.json["code"] == "wrong_method"
+            assert asked.json["detail"] == f"there is no {method} here, only {allowed}"
+    assert all_jobs(queue) == []
 
 
 def test_jobs_are_cancelled_replayed_and_deleted(client: Client) -> None:
@@ -380,6 +399,16 @@ def claimed(client: Client, *ids: str) -> list[dict[str, Any]]:
     client.post("/v1/jobs", [{"queue": "q", "id": id} for id in ids])
     jobs = client.post("/v1/claim", {"queues": ["q"], "limit": 100})["jobs"]
     return [{"id": job["id"], "token": job["token"]} for job in jobs]
+
+
+@pytest.mark.parametrize("call", ["ack", "fail", "extend", "release"])
+def test_an_id_that_cannot_be_is_refused_with_all(client: Client, call: str) -> None:
+    (a,) = claimed(client, "a")
+    asked = refused(
+        client, "POST", f"/v1/{call}", {"jobs": [a, {"id": "\0", "token": 1}]}, 400, "invalid"
+    )
+    assert asked.json["field"] == "id"
+    assert client.get("/v1/jobs/a")["state"] == "leased"
 
 
 GONE = {"code": "job_not_found", "message": "there is no job 'x'"}
@@ -735,6 +764,25 @@ def test_operations_under_a_key_are_applied_once(client: Client, queue: Queue) -
     assert len(all_jobs(queue)) == 1
 
 
+def test_a_key_that_was_used_for_other_operations_is_a_conflict(serve: Serve, queue: Queue) -> None:
+    for who in (serve(), serve(tokens=[token("ours", tenants=("t",))]).as_("ours")):
+        ids = [f"{who.token}-{n}" for n in range(3)]
+        batch = [
+            {"op": "Enqueue", "jobs": [{"id": id, "queue": "q", "payload": 1, "tenant": "t"}]}
+            for id in ids
+        ]
+        who.post("/v1/ops", {"key": "k", "ops": batch[:1]})
+        refused(who, "POST", "/v1/ops", {"key": "k", "ops": batch[1:]}, 409, "conflict", "'k'")
+        assert [job.id for job in all_jobs(queue) if job.id in ids] == ids[:1]
+
+
+def test_a_key_that_cannot_be_is_refused(client: Client, queue: Queue) -> None:
+    batch = [{"op": "Enqueue", "jobs": [{"id": "a", "queue": "q", "payload": 1}]}]
+    for key in ("", "\0", "x" * 513, 1):
+        refused(client, "POST", "/v1/ops", {"key": key, "ops": batch}, 400, "invalid")
+    assert all_jobs(queue) == []
+
+
 @pytest.mark.parametrize(
     "op",
     [
@@ -790,6 +838,10 @@ def test_queries_are_answered(client: Client) -> None:
         ),
         ({"query": "NextDue", "queues": ["q"]}, {"answer": "Due", "at": None}),
         (
+            {"query": "OldestReady", "queues": ["q"]},
+            {"answer": "Due", "at": job["run_at"]},
+        ),
+        (
             {"query": "GetStats", "queue": "q"},
             [counts(ready=1) | {"queue": "q", "paused": False}],
         ),
@@ -824,6 +876,7 @@ def test_queries_are_answered(client: Client) -> None:
         {"query": "ListTenants", "queue": "q", "after": "\0"},
         {"query": "ListGroups", "queue": "", "limit": 1},
         {"query": "NextDue", "queues": []},
+        {"query": "OldestReady", "queues": []},
         {"query": "ListSlots", "scope": "", "key": "k"},
     ],
 )

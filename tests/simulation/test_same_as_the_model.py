@@ -132,18 +132,30 @@ class SameAsTheModel(RuleBasedStateMachine):
         if self.waiting:
             return
         queries: list[ops.Query] = [
-            ops.ListJobs(limit=100),
             ops.GetStats(),
             ops.ListLimits(),
             ops.ListSchedules(),
             ops.ListSlots("team", "acme"),
         ]
         for queue in QUEUES:
-            queries += [ops.ListTenants(queue), ops.NextDue((queue, "none"))]
+            queries += [
+                ops.ListTenants(queue),
+                ops.NextDue((queue, "none")),
+                ops.OldestReady((queue, "none")),
+            ]
             queries.append(ops.ListTenants(queue, tenant="acme"))
             queries += [ops.ListGroups(queue, tenant) for tenant in TENANTS]
         for query in queries:
             assert self.engine.read(query) == self.model.read(query)
+        found = self.engine.read(ops.Export())
+        assert isinstance(found, ops.Exported)
+        assert found.entries == self.exported_entries
+
+    @property
+    def exported_entries(self) -> list[ops.Entry]:
+        found = self.model.read(ops.Export())
+        assert isinstance(found, ops.Exported)
+        return found.entries
 
     @initialize()
     def start(self) -> None:
@@ -318,6 +330,15 @@ class SameAsTheModel(RuleBasedStateMachine):
         )
         fresh = key if again else f"{key}-{len(self.leases)}-{n}"
         self.do(ops.Once(fresh, batch), hold=hold)
+
+    @rule(places=st.lists(st.integers(0, 12), min_size=1, max_size=4, unique=True), hold=hold)
+    def leave_and_come_back(self, places: list[int], hold: bool) -> None:
+        """Those who wait for them, or for whom they wait, may have gone on meanwhile."""
+        self.flush()
+        entries = self.exported_entries
+        some = tuple(entries[place] for place in places if place < len(entries))
+        self.do(ops.Delete(tuple(entry.job.id for entry in some)), hold=hold)
+        self.do(ops.Import(some), hold=hold)
 
     @rule(queue=queues, tenant=st.sampled_from([None, "acme"]), hold=hold)
     def reconcile(self, queue: str, tenant: str | None, hold: bool) -> None:

@@ -128,13 +128,15 @@ def test_a_store_of_the_first_version_is_brought_up_to_date(url: str, schema: st
         queue.enqueue("q", id="a")
     with psycopg.connect(postgres.shared_url()) as connection:
         connection.execute(f"DROP TABLE {schema}.once".encode())
-        for function in ("take_keys", "next_due"):
+        for function in ("take_keys", "next_due", "ack"):
             connection.execute(f"DROP FUNCTION {schema}.{function}".encode())
         connection.execute(f"UPDATE {schema}.about SET version = 1".encode())
     with tenure.connect(url) as queue:
         queue.do([ops.Once("k", (ops.Enqueue((JobSpec("b", "q", NULL),)),))])
         assert queue.next_due("q") is None
-        assert [job.id for job in queue.claim("q", limit=5)] == ["a", "b"]
+        jobs = queue.claim("q", limit=5)
+        assert [job.id for job in jobs] == ["a", "b"]
+        assert queue.ack_many(jobs) == [None, None]
 
 
 def test_a_turn_is_counted_as_everywhere(queue: tenure.Queue, schema: str) -> None:

@@ -84,7 +84,7 @@ CALLS = {
         "release",
         "progress",
     ],
-    "looking": ["get", "jobs", "next_due", "stats", "tenants", "groups"],
+    "looking": ["get", "jobs", "next_due", "oldest_ready", "stats", "tenants", "groups"],
     "operating": ["cancel", "replay", "delete", "purge"],
     "flow control": ["set_limit", "clear_limit", "limits", "pause", "resume"],
     "slots": ["take_slot", "drop_slot", "slots", "reconcile_slots"],

@@ -13,7 +13,7 @@ from tenure.settings import PREFIX, from_environment
 from tenure.testing import ManualClock
 
 FIELDS = {field.name: field for field in msgspec.structs.fields(Settings)}
-SPANS = ["lease", "keep_done", "keep_cancelled", "keep_dead", "busy_timeout"]
+SPANS = ["lease", "pop_lease", "keep_done", "keep_cancelled", "keep_dead", "busy_timeout"]
 NUMBERS = ["payload_limit", "max_waiting", "max_waiting_bytes", "sweep"]
 MAY_BE_NONE = ["keep_done", "keep_cancelled", "keep_dead"]
 
@@ -40,6 +40,7 @@ def test_defaults_are_as_documented() -> None:
             max_waiting=100_000,
             max_waiting_bytes=268_435_456,
             busy_timeout=30,
+            pop_lease=300,
             sweep=1_000,
         )
     )

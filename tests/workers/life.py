@@ -39,10 +39,11 @@ def children_of(pid: int) -> list[int]:
 class Place:
     """A folder with a store, and with the journals of those who work on it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, url: str | None = None) -> None:
         self.folder = folder
-        self.url = f"sqlite:///{folder / 'jobs.db'}"
+        self.url = url or f"sqlite:///{folder / 'jobs.db'}"
         self.workers: list[WorkerProcess] = []
+        self.settings: dict[str, str] = {}  # what the environment of the processes says besides
 
     def queue(self) -> tenure.Queue:
         return tenure.connect(self.url)
@@ -87,13 +88,16 @@ class Place:
 class WorkerProcess:
     """A `tenure worker`, seen from outside."""
 
-    def __init__(self, place: Place, *options: str, app: str = ERRANDS, **more: Path) -> None:
-        self.log_file = place.folder / f"worker-{len(list(place.folder.glob('*.log')))}.log"
+    def __init__(
+        self, place: Place, *options: str, app: str = ERRANDS, url: str | None = None, **more: Path
+    ) -> None:
+        self.log_file = place.folder / f"worker-{len(place.workers)}.log"
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("TENURE_")},
-            "TENURE_URL": place.url,
+            "TENURE_URL": url or place.url,
+            **place.settings,
             FOLDER: str(place.folder),
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
         }
         with self.log_file.open("wb") as log:
             self.process = subprocess.Popen(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -184,6 +186,38 @@ def test_a_signal_to_the_whole_group_leaves_a_process_time_to_finish(
     assert worker.wait() == 0, worker.log
     job = queue.get(id)
     assert (job.state, job.attempts) == ("done", 1)
+
+
+HASTY = """
+import logging, os, signal, tenure
+app = tenure.Tenure("sqlite:///jobs.db")
+
+@app.task
+def work() -> None: ...
+
+def stop_at_once(record: logging.LogRecord) -> bool:
+    if " works on " in record.getMessage():
+        os.kill(os.getpid(), signal.{number})
+    return True
+
+logging.getLogger("tenure.worker").addFilter(stop_at_once)
+"""
+
+
+@BOTH
+def test_a_signal_in_the_moment_in_which_a_worker_starts_is_heeded(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    (tmp_path / "hasty.py").write_text(HASTY.replace("{number}", number.name))
+    done = subprocess.run(
+        [sys.executable, "-m", "tenure", "worker", "hasty:app"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, "stopping: 0 jobs are running" in done.stderr) == (0, True), done
 
 
 # The second signal ------------------------------------------------------------------------------

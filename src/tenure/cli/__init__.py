@@ -14,6 +14,7 @@ from tenure.cli.app import App, json_option
 from tenure.cli.demonstrate import demo
 from tenure.cli.flow import limit, limits, pause, resume
 from tenure.cli.looking import dead, groups, jobs, show, stats, tenants
+from tenure.cli.moving import copy, migrate
 from tenure.cli.operating import cancel, delete, purge, replay
 from tenure.cli.producing import enqueue
 from tenure.cli.running import scheduler, worker
@@ -31,7 +32,7 @@ SECTIONS: dict[str, list[click.Command]] = {
     "Produce": [enqueue],
     "Work": [claim, ack, fail, extend, release],
     "Operate": [cancel, replay, delete, purge, pause, resume, limit],
-    "Keep": [maintain, reconcile],
+    "Keep": [maintain, reconcile, migrate, copy],
     "Try": [demo],
 }
 

@@ -29,6 +29,27 @@ def duration(text: str) -> float:
     return float(found[1]) * _SECONDS[found[2]]
 
 
+def log_options(command: F) -> F:
+    """What of the log is written to stderr, and how."""
+    level = click.option(
+        "--log-level",
+        type=click.Choice(["debug", "info", "warning", "error"]),
+        default="info",
+        show_default=True,
+        envvar="TENURE_LOG_LEVEL",
+        help="What is written to stderr.",
+    )
+    form = click.option(
+        "--log-format",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        envvar="TENURE_LOG_FORMAT",
+        help="Lines for people, or JSON for programs.",
+    )
+    return level(form(command))
+
+
 def json(text: str) -> Any:
     """A JSON value."""
     try:

@@ -8,44 +8,24 @@ import os
 import signal
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import click
 
 from tenure.app import Tenure
 from tenure.cli.app import App, json_option, pass_app
-from tenure.cli.params import duration, target
+from tenure.cli.params import duration, log_options, target
 from tenure.cli.supervisor import Supervisor
 from tenure.cli.tables import words
+from tenure.logs import log_as
 from tenure.queue import default_worker
 from tenure.runner import Runner
 from tenure.scheduler import Scheduler
-
-ABORTED = 130
-SAME_SIGNAL_SECONDS = 0.5  # a shell or a `timeout` may pass on what the terminal sent as well
-LAST_WORDS_SECONDS = 5.0  # that an abort may take before the process ends anyway
-LEAVING_SECONDS = 2.0  # that a process may take to end once its runner has stopped
+from tenure.stopping import give_back_at_once, on_signals, see_to_the_end, told_to_stop
 
 log = logging.getLogger("tenure.worker")
-
-
-def _log_to_stderr(level: str) -> None:
-    logging.basicConfig(
-        level=level.upper(), format="%(asctime)s %(levelname)-7s %(message)s", stream=sys.stderr
-    )
-
-
-log_level = click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    show_default=True,
-    help="What is written to stderr.",
-)
 
 
 @click.command()
@@ -91,7 +71,7 @@ log_level = click.option(
     help="Fire schedules and look after the store, too.",
 )
 @click.option("--supervised", is_flag=True, hidden=True, help="Started by a supervisor.")
-@log_level
+@log_options
 @json_option
 @pass_app
 def worker(
@@ -103,6 +83,7 @@ def worker(
     reload: bool,
     supervised: bool,
     log_level: str,
+    log_format: str,
     **options: Any,
 ) -> None:
     """Run the tasks of an app.
@@ -115,7 +96,7 @@ def worker(
     Example:
       tenure worker tasks:app --queues high,low --concurrency 50 --processes 2
     """
-    _log_to_stderr(log_level)
+    log_as(log_format, log_level)
     if processes > 1 or reload:
         again = options["max_jobs"] is not None and not options["burst"]
         code = Supervisor(_own_command(), processes, reload=reload, again=again).run()
@@ -152,24 +133,14 @@ def work_until_told(runner: Runner, *, supervised: bool = False) -> None:
 
 
 async def _work(runner: Runner, supervised: bool, left: threading.Event) -> None:
-    await runner.start()
     loop, ends, stopped = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
-    told_at: list[float] = []
 
-    def stop(number: int, frame: FrameType | None = None) -> None:
-        told_at.append(time.monotonic())
-        if len(told_at) > 1 and told_at[-1] - told_at[0] < SAME_SIGNAL_SECONDS:
-            return
-        # The loop may be blocked by what runs in it: only what is graceful depends on it. And a
-        # signal may come while something is written to the log: that is left to the threads.
-        if len(told_at) == 1:
-            loop.call_soon_threadsafe(ends.set)
-            watch = (runner, stopped, left)
-            threading.Thread(target=_see_to_the_end, args=watch, daemon=True).start()
-        else:
-            threading.Thread(target=_abort, args=(runner,), daemon=True).start()
+    def gracefully() -> None:
+        loop.call_soon_threadsafe(ends.set)
+        see_to_the_end(runner, stopped, left)
 
-    with _on_signals(stop):
+    with told_to_stop(gracefully, partial(give_back_at_once, runner)) as stop:
+        await runner.start()
         if supervised:
             threading.Thread(target=_stop_with_parent, args=(stop,), daemon=True).start()
         worked = asyncio.create_task(runner.wait())
@@ -183,28 +154,6 @@ async def _work(runner: Runner, supervised: bool, left: threading.Event) -> None
         await worked
 
 
-def _see_to_the_end(runner: Runner, stopped: threading.Event, left: threading.Event) -> None:
-    """A task that blocks the loop, or takes no notice when it is cancelled, or leaves a thread
-    behind, would keep the process alive for as long as it likes."""
-    running = len(runner.running())
-    log.info("stopping: %d jobs are running; once more gives them back at once", running)
-    if not stopped.wait(runner.patience + 1):
-        log.warning("the event loop is blocked: %d jobs are given back", len(runner.running()))
-        runner.give_up()
-    elif left.wait(LEAVING_SECONDS):
-        return
-    else:
-        log.warning("tasks that were given up keep the process from ending: it ends now")
-    os._exit(0)
-
-
-def _abort(runner: Runner) -> None:
-    threading.Timer(LAST_WORDS_SECONDS, os._exit, args=(ABORTED,)).start()
-    log.warning("aborting: %d running jobs are given back", len(runner.running()))
-    runner.give_up()
-    os._exit(ABORTED)
-
-
 def _stop_with_parent(stop: Callable[[int], None]) -> None:
     """A supervisor that is gone, however it went, closes our standard input."""
     while os.read(0, 1):
@@ -212,22 +161,12 @@ def _stop_with_parent(stop: Callable[[int], None]) -> None:
     stop(signal.SIGTERM)
 
 
-@contextmanager
-def _on_signals(stop: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    before = {one: signal.signal(one, stop) for one in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
-
-
 @click.command()
 @click.argument("tasks", metavar="[MODULE:APP]", type=target, required=False)
-@log_level
+@log_options
 @json_option
 @pass_app
-def scheduler(app: App, tasks: Tenure | None, log_level: str) -> None:
+def scheduler(app: App, tasks: Tenure | None, log_level: str, log_format: str) -> None:
     """Fire schedules, and look after the store, without working on jobs.
 
     With MODULE:APP, the schedules that the app declares with @app.cron are put into the store
@@ -237,11 +176,11 @@ def scheduler(app: App, tasks: Tenure | None, log_level: str) -> None:
     Example:
       tenure scheduler tasks:app
     """
-    _log_to_stderr(log_level)
+    log_as(log_format, log_level)
     stopped = threading.Event()
     found = tasks or Tenure()
     found.move_to(app.url)
-    with found, _on_signals(lambda number, frame: stopped.set()):
+    with found, on_signals(lambda number, frame: stopped.set()):
         found.load()
         found.put_schedules()
         works = Scheduler(found.queue, default_worker())

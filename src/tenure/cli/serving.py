@@ -12,9 +12,12 @@ from rich.console import RenderableType
 
 from tenure.app import Tenure
 from tenure.cli.app import App, json_option, pass_app
-from tenure.cli.params import target
+from tenure.cli.params import log_options, target
 from tenure.cli.tables import cell, frame, words
+from tenure.demo import app as demonstration
+from tenure.demo import next_round
 from tenure.errors import InvalidInput
+from tenure.logs import log_as
 from tenure.server.auth import (
     Scope,
     Token,
@@ -25,7 +28,6 @@ from tenure.server.auth import (
     tokens_of,
 )
 from tenure.server.dialects import NAMES
-from tenure.server.logs import log_as
 
 TOKENS = "tenure-tokens.json"
 
@@ -67,15 +69,15 @@ TOKENS = "tenure-tokens.json"
     envvar="TENURE_WORKERS_IN_PROCESS",
     help="Run the tasks of an app, too.",
 )
-@click.option("--mdns", is_flag=True, envvar="TENURE_MDNS", help="Announce it on the network.")
 @click.option(
-    "--log-format",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    envvar="TENURE_LOG_FORMAT",
-    help="How the log is written, to stderr.",
+    "--tenant-metrics",
+    is_flag=True,
+    envvar="TENURE_TENANT_METRICS",
+    help="Have /metrics count the jobs of each tenant, too.",
 )
+@click.option("--demo", is_flag=True, help="Have a small demonstration queue worked, too.")
+@click.option("--mdns", is_flag=True, envvar="TENURE_MDNS", help="Announce it on the network.")
+@log_options
 @click.option(
     "--certfile",
     type=click.Path(exists=True, dir_okay=False),
@@ -97,7 +99,10 @@ def serve(
     tokens: Path | None,
     dialects: str,
     tasks: Tenure | None,
+    tenant_metrics: bool,
+    demo: bool,
     mdns: bool,
+    log_level: str,
     log_format: str,
     certfile: str | None,
     keyfile: str | None,
@@ -114,18 +119,24 @@ def serve(
     # To import what serves takes longer than most commands run.
     from tenure.server.hosting import host_until_told
 
-    log_as(log_format)
+    log_as(log_format, log_level)
     known = tokens_of(tokens, os.environ)
     refuse_strangers(host, known)
     named = [name.strip() for name in dialects.split(",") if name.strip()]
+    if demo and tasks is not None:
+        raise InvalidInput("demo", "the tasks are its own: leave --workers-in-process out")
+    tasks = demonstration if demo else tasks
     holder = tasks or Tenure()
     holder.move_to(app.url)
     with holder:
+        if demo:
+            next_round.enqueue()
         host_until_told(
             holder,
             known,
             named,
             works=tasks is not None,
+            tenants=tenant_metrics,
             host=host,
             port=port,
             certfile=certfile,

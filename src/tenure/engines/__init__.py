@@ -1,18 +1,21 @@
 """The engine contract, and opening an engine by its URL.
 
 An engine runs operations; it knows nothing of threads, tasks, HTTP or workers. The committer
-calls `apply` from one thread at a time; `read` may be called from any thread at any time.
+calls `apply` from as many threads at a time as the engine says that it gains from; `read` may be
+called from any thread at any time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from tenure.clock import Clock
 from tenure.engines.memory import MemoryEngine
 from tenure.engines.remote import RemoteEngine
+from tenure.engines.sqlite import file
 from tenure.engines.sqlite.engine import SqliteEngine
 from tenure.errors import InvalidInput
 from tenure.ops import Answer, Found, Op, Query
@@ -21,6 +24,11 @@ from tenure.settings import Settings
 
 class Engine(Protocol):
     """What every store can do."""
+
+    @property
+    def in_flight(self) -> int:
+        """How many batches may be applied at once. More than one only where they do not stand in
+        each other's way; what one of them does is then not yet seen by another."""
 
     def apply(self, batch: Sequence[Op]) -> list[Answer]:
         """Run the operations in order and answer each. Every one is atomic, and durable before
@@ -43,16 +51,22 @@ class Engine(Protocol):
 
 
 def _open_postgres(url: str, settings: Settings, clock: Clock) -> Engine:
+    with _psycopg_for(url):
+        from tenure.engines.postgres.engine import PostgresEngine
+    return PostgresEngine.open(url, settings, clock)
+
+
+@contextmanager
+def _psycopg_for(url: str) -> Iterator[None]:
     """Whoever does not use PostgreSQL need not have its client."""
     try:
-        from tenure.engines.postgres.engine import PostgresEngine
+        yield
     except ImportError as error:
         if (error.name or "psycopg").partition(".")[0] != "psycopg":
             raise
         raise InvalidInput(
             "url", f"{url!r} needs psycopg: pip install 'tenure[postgresql]' ({error})"
         ) from None
-    return PostgresEngine.open(url, settings, clock)
 
 
 def _open_foundationdb(url: str, settings: Settings, clock: Clock) -> Engine:
@@ -74,8 +88,37 @@ ENGINES: dict[str, Callable[[str, Settings, Clock], Engine]] = {
 
 def open_engine(settings: Settings, clock: Clock) -> Engine:
     """The engine that the URL names."""
-    scheme = urlsplit(settings.url).scheme
+    return ENGINES[_scheme_of(settings.url)](settings.url, settings, clock)
+
+
+def _scheme_of(url: str) -> str:
+    scheme = urlsplit(url).scheme
     if scheme not in ENGINES:
         known = ", ".join(f"{name}://" for name in ENGINES)
-        raise InvalidInput("url", f"{settings.url!r} must begin with one of {known}")
-    return ENGINES[scheme](settings.url, settings, clock)
+        raise InvalidInput("url", f"{url!r} must begin with one of {known}")
+    return scheme
+
+
+def migrate(settings: Settings, clock: Clock) -> tuple[int, int] | None:
+    """Make the schema of the store, or bring it up to date; answers with its versions before and
+    after, or None where a store has no schema."""
+    match _scheme_of(settings.url):
+        case "sqlite":
+            return file.upgrade(settings.url, settings.busy_timeout, clock)
+        case "postgresql":
+            with _psycopg_for(settings.url):
+                from tenure.engines.postgres import server
+            return server.upgrade(settings.url)
+    return None
+
+
+def migration_sql(settings: Settings) -> str | None:
+    """What `migrate` would execute now, for who wants to see it or to do it by hand."""
+    match _scheme_of(settings.url):
+        case "sqlite":
+            return file.upgrade_sql(settings.url, settings.busy_timeout)
+        case "postgresql":
+            with _psycopg_for(settings.url):
+                from tenure.engines.postgres import server
+            return server.upgrade_sql(settings.url)
+    return None

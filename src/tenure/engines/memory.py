@@ -45,6 +45,11 @@ class Record:
         return self.job.priority, self.seq
 
     @property
+    def entry(self) -> ops.Entry:
+        waits_for = tuple(parent for parent in self.job.after if parent in self.waits_for)
+        return ops.Entry(self.job, self.count_as == "ready", waits_for)
+
+    @property
     def count_as(self) -> str:
         if self.job.state is State.PENDING:
             return "ready" if self.ready else "delayed"
@@ -71,6 +76,8 @@ class Plan:
 
 class MemoryEngine:
     """Jobs in dictionaries, under one lock."""
+
+    in_flight = 1
 
     def __init__(self, clock: Clock, sweep: int = 1000) -> None:
         self._clock = clock
@@ -111,18 +118,21 @@ class MemoryEngine:
             ops.Reconcile: self._reconcile,
             ops.ReconcileSlots: self._reconcile_slots,
             ops.Once: self._once,
+            ops.Import: self._import,
         }
         self._queries: dict[type[Query], Callable[[Any, int], Found]] = {
             ops.GetJob: self._get_job,
             ops.ListJobs: self._list_jobs,
             ops.FindIds: self._find_ids,
             ops.NextDue: self._next_due,
+            ops.OldestReady: self._oldest_ready,
             ops.GetStats: self._get_stats,
             ops.ListTenants: self._list_tenants,
             ops.ListGroups: self._list_groups,
             ops.ListLimits: self._list_limits,
             ops.ListSlots: self._list_slots,
             ops.ListSchedules: self._list_schedules,
+            ops.Export: self._export,
         }
 
     @classmethod
@@ -239,14 +249,73 @@ class MemoryEngine:
             backoff=spec.backoff,
             after=spec.after,
             if_parent_fails=spec.if_parent_fails,
+            trace=spec.trace,
         )
+        self._add(job, waits_for)
+
+    def _add(self, job: Job, waits_for: set[str]) -> Record:
+        """Give a job the next place."""
         last = next(reversed(self._records.values()), None)
         seq = 1 if last is None else last.seq + 1
-        self._records[job.id] = self._live[job.id] = Record(job, seq, waits_for)
+        record = self._records[job.id] = Record(job, seq, waits_for)
         self._queues.setdefault(job.queue, QueueBook())
         self._turns.setdefault((job.queue, job.tenant), 0)
-        if job.unique_key is not None:
-            self._unique[job.queue, job.tenant, job.unique_key] = job.id
+        if job.state not in FINAL:
+            self._live[job.id] = record
+            if job.unique_key is not None:
+                self._unique[job.queue, job.tenant, job.unique_key] = job.id
+        return record
+
+    # Moving a store -----------------------------------------------------------------------------
+
+    def _import(self, op: ops.Import, now: int) -> Answer:
+        new: dict[str, ops.Entry] = {}
+        created: list[bool] = []
+        for entry in op.entries:
+            created.append(entry.job.id not in self._records and entry.job.id not in new)
+            if created[-1]:
+                new[entry.job.id] = entry
+        problem = self._held_key(new) or self._lost_parent(new)
+        if problem is not None:
+            return problem
+        for entry in new.values():
+            self._add(entry.job, set(entry.waits_for)).ready = entry.ready
+            self._token = max(self._token, entry.job.token)
+        for entry in new.values():
+            for parent in entry.waits_for:  # which may have ended here meanwhile
+                self._tell_end(self._records[entry.job.id], self._records[parent].job, now)
+        return ops.Enqueued([entry.job.id for entry in op.entries], created, now)
+
+    def _held_key(self, new: dict[str, ops.Entry]) -> TenureError | None:
+        held = dict(self._unique)
+        for job in (entry.job for entry in new.values()):
+            if job.unique_key is not None and job.state not in FINAL:
+                holder = held.setdefault((job.queue, job.tenant, job.unique_key), job.id)
+                if holder != job.id:
+                    return Duplicate("unique_key", job.unique_key, holder)
+        return None
+
+    def _lost_parent(self, new: dict[str, ops.Entry]) -> TenureError | None:
+        for entry in new.values():
+            for parent in entry.waits_for:
+                if parent not in self._records and parent not in new:
+                    return DependencyNotFound(parent)
+        return None
+
+    def _tell_end(self, child: Record, parent: Job, now: int) -> None:
+        if parent.state in FINAL:
+            done = parent.state is State.DONE
+            event = states.ParentsDone() if done else states.ParentFailed()
+            self._tell_child(child, parent.id, event, now)
+
+    def _export(self, query: ops.Export, now: int) -> Found:
+        start = [0] if query.cursor is None else ops.parse_cursor(query.cursor, 1)
+        if isinstance(start, InvalidInput):
+            return start
+        later = [record for record in self._records.values() if record.seq > start[0]]
+        page = later[: query.limit]
+        cursor = str(page[-1].seq) if page else query.cursor
+        return ops.Exported([record.entry for record in page], cursor)
 
     # Moves --------------------------------------------------------------------------------------
 
@@ -733,6 +802,16 @@ class MemoryEngine:
         due = [r.job.run_at for r in theirs if r.count_as == "delayed"]
         due += [r.job.lease_until for r in theirs if r.job.lease_until is not None]
         return ops.Due(min(due, default=None))
+
+    def _oldest_ready(self, query: ops.OldestReady, now: int) -> Found:
+        heads: dict[tuple[str, str, str, int], Record] = {}
+        for record in self._live.values():
+            job = record.job
+            if job.queue in query.queues and record.count_as == "ready":
+                line = (job.queue, job.tenant, job.group, job.priority)
+                if line not in heads or record.order < heads[line].order:
+                    heads[line] = record
+        return ops.Due(min([record.job.run_at for record in heads.values()], default=None))
 
     def _get_stats(self, query: ops.GetStats, now: int) -> Found:
         if query.queue is not None and query.queue not in self._queues:

@@ -30,6 +30,8 @@ log = logging.getLogger("tenure.remote")
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds between tries
 ANSWER_SECONDS = 60.0  # that the service may take for one request
 LISTEN_SECONDS = 25  # that it holds back the news that there is none
+# What TLS says where the other side does not fit, and will not fit later.
+HOPELESS = ("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
 LARGEST_BODY = 8 * 1_048_576  # bytes; more is sent in parts
 
 _FOUND: dict[type[Query], Any] = {
@@ -37,6 +39,7 @@ _FOUND: dict[type[Query], Any] = {
     ops.ListJobs: ops.Page,
     ops.FindIds: ops.Ids,
     ops.NextDue: ops.Due,
+    ops.OldestReady: ops.Due,
     ops.GetStats: list[ops.QueueStats],
     ops.ListTenants: list[ops.TenantStats],
     ops.ListGroups: list[ops.GroupStats],
@@ -64,6 +67,8 @@ class _Found(msgspec.Struct):
 
 class RemoteEngine:
     """Jobs of a service, over HTTP."""
+
+    in_flight = 1
 
     def __init__(self, url: str, settings: Settings, clock: Clock) -> None:
         self._url = url.rstrip("/")
@@ -150,7 +155,9 @@ class RemoteEngine:
             try:
                 response = self._client.post(path, content=body)
             except httpx.HTTPError as error:
-                failed: TenureError = StoreError(f"{self._url} cannot be reached: {error}")
+                failed: TenureError = self._unreachable(error)
+                if any(reason in str(error) for reason in HOPELESS):
+                    raise failed from None
             else:
                 if response.status_code < 300:
                     return response.content
@@ -162,6 +169,19 @@ class RemoteEngine:
             self._clock.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
 
+    def _unreachable(self, error: httpx.HTTPError) -> StoreError:
+        """The error, and what may be behind it."""
+        import httpx
+
+        text, hint = str(error) or type(error).__name__, ""
+        if "CERTIFICATE_VERIFY_FAILED" in text:
+            hint = "; if it is signed by your own authority, name that in SSL_CERT_FILE"
+        elif any(reason in text for reason in HOPELESS):
+            hint = "; if it does not speak TLS, its URL begins with http://"
+        elif isinstance(error, httpx.RemoteProtocolError) and self._url.startswith("http:"):
+            hint = "; if it speaks TLS, its URL begins with https://"
+        return StoreError(f"{self._url} cannot be reached: {text}{hint}")
+
 
 def _client(url: str, settings: Settings) -> httpx.Client:
     try:
@@ -172,7 +192,12 @@ def _client(url: str, settings: Settings) -> httpx.Client:
     if settings.token:
         headers["authorization"] = f"Bearer {settings.token}"
     certificates = url.startswith("https:")  # to load them takes a while
-    return httpx.Client(base_url=url, headers=headers, timeout=ANSWER_SECONDS, verify=certificates)
+    options: dict[str, Any] = {"timeout": ANSWER_SECONDS, "verify": certificates}
+    try:
+        return httpx.Client(base_url=url, headers=headers, **options)
+    except OSError as error:
+        reason = f"the certificates to trust cannot be read: {error}"
+        raise InvalidInput("SSL_CERT_FILE", reason) from None
 
 
 def _error_of(response: httpx.Response) -> TenureError:

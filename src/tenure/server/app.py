@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from tenure.errors import Forbidden, InvalidInput, TenureError
+from tenure.errors import Forbidden, InvalidInput
 from tenure.metrics import Metrics
 from tenure.queue import Queue
 from tenure.server import events, native
@@ -35,10 +35,9 @@ async def healthz(call: Call) -> Health:
 
 async def readyz(call: Call) -> Reply:
     """Whether the store answers."""
-    try:
-        await call.service.queue.astats()
-    except TenureError as error:
-        return Reply(encode(Health(f"the store is away: {error.message}")), 503)
+    trouble = await call.service.pulse.trouble()
+    if trouble is not None:
+        return Reply(encode(Health(f"the store is away: {trouble}")), 503)
     return Reply(encode(Health("ok")))
 
 
@@ -47,11 +46,11 @@ async def metrics(call: Call) -> Reply:
     if call.token.queues is not None or call.token.tenants is not None:
         raise Forbidden("the figures are of all queues and tenants, and this token is not")
     figures: Metrics = call.service.metrics
-    text = figures.text(await call.service.queue.astats())
+    text = await figures.text(call.service.queue)
     return Reply(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-async def document(call: Call) -> Any:
+async def document(call: Call) -> dict[str, Any]:
     """This description."""
     return openapi(call.service.table.routes, version("tenure"))
 
@@ -63,7 +62,8 @@ async def docs(call: Call) -> Reply:
 
 COMMON = [
     Route("GET", "/healthz", healthz, scope=None, answer=Health, tag="health"),
-    Route("GET", "/readyz", readyz, scope=None, answer=Health, tag="health"),
+    Route("GET", "/readyz", readyz, scope=None, answer=Health, others={503: Health},
+          tag="health"),
     Route("GET", "/metrics", metrics, scope=Scope.READ, answer=str, media_type="text/plain",
           tag="health"),
     Route("GET", "/openapi.json", document, scope=None, answer=dict[str, Any], tag="health"),

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
-from collections.abc import Collection
-from typing import Annotated
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
+from tenure.job import State
 from tenure.queue import Queue
+from tenure.server.auth import Scope, Token
+from tenure.server.feed import Entry, Feed, JobEvent, What
 from tenure.server.route import ANY, Call, Route
-from tenure.server.waiting import changes_of
+from tenure.server.waiting import changes_of, until_gone
+
+log = logging.getLogger("tenure.service")
+
+BEAT_SECONDS = 15.0  # of silence, after which a comment shows that the stream lives
+SEND_SECONDS = 30.0  # that a reader may take for what is sent at once
+LOOK_SECONDS = 1.0  # how often it is looked whether the reader is gone or the service closes
 
 
 class ChangesQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -63,6 +74,116 @@ async def changes(call: Call, query: ChangesQuery) -> Version:
     return Version(await call.service.news.newer(query.since, query.wait, call.service.closing))
 
 
+class EventsQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """Which events; what is left out does not matter. since: the id of the last one seen, for
+    those who cannot send the header Last-Event-ID."""
+
+    queue: str | None = None
+    tenant: str | None = None
+    group: str | None = None
+    kind: str | None = None
+    job: str | None = None
+    what: What | None = None
+    state: State | None = None
+    since: str | None = None
+
+
+async def events(
+    call: Call,
+    query: EventsQuery,
+    receive: Callable[[], Awaitable[Any]],
+    send: Callable[[Any], Awaitable[None]],
+) -> None:
+    """Follow what happens to jobs, as server-sent events."""
+    feed: Feed = call.service.feed
+    feed.join()
+    gone = asyncio.create_task(until_gone(receive))
+    gone.add_done_callback(lambda _: feed.wake())
+    try:
+        await _begin(send)
+        last_id = query.since or call.headers.get(b"last-event-id") or ""
+        with suppress(OSError):  # the reader went away
+            await _follow(call, query, last_id, gone, send)
+            await send({"type": "http.response.body", "body": b""})
+    except TimeoutError:
+        log.info("a reader of events was too slow, and was dropped")
+    finally:
+        feed.leave()
+        gone.cancel()
+
+
+async def _begin(send: Callable[[Any], Awaitable[None]]) -> None:
+    headers = [
+        (b"content-type", b"text/event-stream"),
+        (b"cache-control", b"no-store"),
+        (b"x-accel-buffering", b"no"),  # a proxy shall not hold it back
+    ]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+
+
+async def _follow(
+    call: Call,
+    query: EventsQuery,
+    last_id: str,
+    gone: asyncio.Task[None],
+    send: Callable[[Any], Awaitable[None]],
+) -> None:
+    feed: Feed = call.service.feed
+    place = feed.place(last_id) if last_id else feed.end
+    text = b": follow\n\n"
+    if place is None:
+        place = feed.end
+        text += _reset(feed)
+    loop = asyncio.get_running_loop()
+    spoke_at = loop.time()
+    while not gone.done() and not call.service.closing.is_set():
+        entries = feed.after(place)
+        if entries is None and place.epoch == feed.epoch:
+            raise TimeoutError
+        if entries is None:
+            text += _reset(feed)
+        text += b"".join([one.text for one in entries or () if _wanted(one, query, call.token)])
+        place = feed.end
+        if text:
+            async with asyncio.timeout(SEND_SECONDS):
+                await send({"type": "http.response.body", "body": text, "more_body": True})
+            spoke_at = loop.time()
+            text = b""
+        elif loop.time() > spoke_at + BEAT_SECONDS:
+            text = b": still here\n\n"
+        if feed.end == place:
+            await feed.wait(LOOK_SECONDS)
+
+
+def _reset(feed: Feed) -> bytes:
+    """Tells a reader that there may be events that it cannot have any more."""
+    return f"id: {feed.end.epoch}.{feed.end.number}\nevent: reset\ndata: {{}}\n\n".encode()
+
+
+def _wanted(entry: Entry, query: EventsQuery, token: Token) -> bool:
+    event = entry.event
+    if event is None:
+        return True
+    if token.queues is not None and event.queue not in token.queues:
+        return False
+    if token.tenants is not None and event.tenant not in token.tenants:
+        return False
+    return all(
+        wanted is None or wanted == given
+        for wanted, given in (
+            (query.queue, event.queue),
+            (query.tenant, event.tenant),
+            (query.group, event.group),
+            (query.kind, event.kind),
+            (query.job, event.id),
+            (query.what, event.what),
+            (query.state, event.state),
+        )
+    )
+
+
 ROUTES = [
     Route("GET", "/v1/changes", changes, scope=ANY, query=ChangesQuery, answer=Version),
-]
+    Route("GET", "/v1/events", events, scope=Scope.READ, query=EventsQuery, answer=JobEvent,
+          media_type="text/event-stream", streams=True),
+]  # fmt: skip

@@ -56,6 +56,7 @@ NEEDS: dict[type[Op] | type[Query], Scope] = {
     ops.GetJob: Scope.READ,
     ops.ListJobs: Scope.READ,
     ops.FindIds: Scope.READ,
+    ops.OldestReady: Scope.READ,
     ops.GetStats: Scope.READ,
     ops.ListTenants: Scope.READ,
     ops.ListGroups: Scope.READ,
@@ -157,7 +158,8 @@ class Guarded(Queue):
         told: list[Any] = []
         answers = await self._inner.ado(wanted)
         for op, some, narrowed, answer in zip(batch, plain, allowed, answers, strict=True):
-            if isinstance(answer, ops.Answers):
+            # A key that was used for others is answered with what they were.
+            if isinstance(answer, ops.Answers) and len(answer.answers) == len(some):
                 each = zip(some, narrowed, answer.answers, strict=True)
                 told.append(ops.Answers([_told(*one) for one in each]))
             else:
@@ -255,7 +257,7 @@ class Guarded(Queue):
                 if isinstance(narrowed, NotFound):
                     return narrowed
                 return await self._inner.ado(replace(query, filter=narrowed))
-            case ops.NextDue():
+            case ops.NextDue() | ops.OldestReady():
                 for queue in query.queues:
                     self._must_have(queue, self.token.tenants[0] if self.token.tenants else None)
                 if self.token.tenants is not None:

@@ -5,85 +5,157 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+import re
+import threading
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
-from types import FrameType
+from socket import socket
 from typing import Any
 
 import uvicorn
 
 from tenure.app import Tenure
 from tenure.metrics import Metrics, measured
+from tenure.runner import Runner
 from tenure.scheduler import Scheduler
 from tenure.server.app import make_app
 from tenure.server.auth import Tokens
+from tenure.server.listening import check_certificate, listeners
 from tenure.server.mdns import announced
+from tenure.server.protocol import Protocol
 from tenure.server.service import Service
+from tenure.stopping import give_back_at_once, see_to_the_end, told_to_stop
 
 log = logging.getLogger("tenure.service")
 
-GRACE_SECONDS = 30
+GRACE_SECONDS = 10  # that requests get to be answered once the service is told to stop
+KEEP_ALIVE_SECONDS = 75  # longer than load balancers keep a connection that is not used
 
 
 def host_until_told(
-    app: Tenure, tokens: Tokens, dialects: Iterable[str], *, works: bool, **options: Any
+    app: Tenure,
+    tokens: Tokens,
+    dialects: Iterable[str],
+    *,
+    works: bool,
+    tenants: bool,
+    **options: Any,
 ) -> None:
-    """Serve the store of an app until a signal comes. works: run its tasks, too."""
-    metrics = Metrics()
+    """Serve the store of an app until a signal comes. works: run its tasks, too. tenants: have
+    figures of each."""
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # what it says is said here
+    metrics = Metrics(tenants=tenants)
     app.move_to(None, wrap=partial(measured, metrics))
     service = make_app(app.queue, tokens=tokens, dialects=dialects, metrics=metrics)
-    asyncio.run(_serve(service, app if works else None, **options))
+    runner = app.runner() if works else None
+    left = threading.Event()
+    try:
+        with asyncio.Runner(loop_factory=uvicorn.Config(service).get_loop_factory()) as loop:
+            loop.run(_serve(service, runner, left, **options))
+    finally:
+        left.set()
 
 
 async def _serve(
     service: Service,
-    tasks: Tenure | None,
+    runner: Runner | None,
+    left: threading.Event,
+    *,
     host: str,
     port: int,
     certfile: str | None,
     keyfile: str | None,
     mdns: bool,
 ) -> None:
+    check_certificate(certfile, keyfile)
+    sockets = listeners(host, port)
+    port = sockets[0].getsockname()[1]
     config = uvicorn.Config(
         service,
-        host=host,
-        port=port,
         interface="asgi3",
+        http=Protocol,
         log_config=None,
         access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
         ssl_certfile=certfile,
         ssl_keyfile=keyfile,
-        timeout_graceful_shutdown=GRACE_SECONDS,
-        server_header=False,
     )
     server = _Server(config)
-    server.service = service
-    async with AsyncExitStack() as stack:
-        await stack.enter_async_context(_looked_after(service, tasks))
-        if mdns:
-            await stack.enter_async_context(announced(port))
-        scheme = "https" if certfile else "http"
-        log.info("serving %s on %s://%s:%s", service.queue.settings.url, scheme, host, port)
-        await server.serve()
+    server.store = without_password(service.queue.settings.url)
+    shown = f"[{host}]" if ":" in host else host
+    server.here = f"{'https' if certfile else 'http'}://{shown}:{port}"
+    with _until_told(service, server, runner, left):
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(_looked_after(service, runner))
+            if mdns:
+                addresses = [one.getsockname()[0] for one in sockets]
+                await stack.enter_async_context(announced(addresses, port))
+            await server.serve(sockets)
 
 
 class _Server(uvicorn.Server):
-    """A server that ends long requests first when it is told to stop."""
+    """A server that says when it serves, and leaves the signals to us."""
 
-    service: Service
+    store = here = ""
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self.service.closing.set()
-        super().handle_exit(sig, frame)
+    async def startup(self, sockets: list[socket] | None = None) -> None:
+        await super().startup(sockets)
+        log.info("serving %s on %s", self.store, self.here)
+        log.info("the API: %s/docs - figures: %s/metrics", self.here, self.here)
+        log.info("or in another terminal: tenure --url %s stats", self.here)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def without_password(url: str) -> str:
+    """The address of a store, as a log may have it."""
+    return re.sub(r"(//[^/@:]*):[^/@]*@", r"\1@", url)
+
+
+@contextmanager
+def _until_told(
+    service: Service, server: _Server, runner: Runner | None, left: threading.Event
+) -> Iterator[None]:
+    """Have the first signal stop everything gracefully, and the second one at once."""
+    loop, stopped = asyncio.get_running_loop(), threading.Event()
+
+    def stop() -> None:
+        server.should_exit = True
+        if runner is not None:
+            runner.stop_soon()
+        service.finish()
+
+    def gracefully() -> None:
+        log.info("stopping: requests that are being served are answered; once more ends it at once")
+        loop.call_soon_threadsafe(stop)
+        if runner is not None:
+            see_to_the_end(runner, stopped, left, GRACE_SECONDS)
+
+    def at_once() -> None:
+        log.warning("aborting: requests that are being served are not answered")
+        if runner is not None:
+            give_back_at_once(runner)
+
+    with told_to_stop(gracefully, at_once):
+        yield
+        stopped.set()
 
 
 @asynccontextmanager
-async def _looked_after(service: Service, tasks: Tenure | None) -> AsyncIterator[None]:
+async def _looked_after(service: Service, runner: Runner | None) -> AsyncIterator[None]:
     """Schedules and upkeep, by the workers of an app or alone."""
-    if tasks is not None:
-        async with tasks.lifespan():
+    if runner is not None:
+        await runner.start()
+        try:
             yield
+        finally:
+            await runner.stop()
         return
     scheduler = Scheduler(service.queue, f"service-{os.getpid()}")
     scheduler.start()

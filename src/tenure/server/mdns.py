@@ -2,41 +2,83 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from ipaddress import ip_address
+from typing import TYPE_CHECKING
 
 from tenure.errors import InvalidInput
 
-# The first is what the runners of old look for; a colon is not legal in DNS, so there is a second.
-TYPES = ("_serval:queue._tcp.local.", "_serval_queue._tcp.local.")
+if TYPE_CHECKING:
+    from zeroconf import ServiceInfo
+    from zeroconf.asyncio import AsyncZeroconf
+
+log = logging.getLogger("tenure.service")
+
+TYPE = "_serval_queue._tcp.local."
+# What the runners of old look for. A colon is not legal in DNS, so there is the other one.
+OLD_TYPE = "_serval:queue._tcp.local."
 
 
 @asynccontextmanager
-async def announced(port: int) -> AsyncIterator[None]:
-    """Be found by mDNS, with the port as the property http_port."""
+async def announced(listens_on: Sequence[str], port: int) -> AsyncIterator[None]:
+    """Be found by mDNS at the addresses that the service listens on, with the port as the property
+    http_port. A service of this machine only is announced to this machine only."""
     try:
-        from zeroconf import ServiceInfo
+        from zeroconf import InterfaceChoice
         from zeroconf.asyncio import AsyncZeroconf
     except ImportError:
         raise InvalidInput("mdns", "needs zeroconf: pip install 'tenure[mdns]'") from None
-    name = f"tenure-{socket.gethostname()}-{port}"
-    infos = [
-        ServiceInfo(
-            kind,
-            f"{name}.{kind}",
-            port=port,
-            properties={"http_port": str(port)},
-            addresses=[socket.inet_aton("127.0.0.1")],
-            server=f"{name}.local.",
-        )
-        for kind in TYPES
-    ]
-    zeroconf = AsyncZeroconf()
+    everywhere = any(ip_address(one).is_unspecified for one in listens_on)
+    addresses = _all_addresses() if everywhere else list(listens_on)
     try:
-        for info in infos:
-            await zeroconf.async_register_service(info, strict=False)
+        zeroconf = AsyncZeroconf(interfaces=InterfaceChoice.All if everywhere else addresses)
+    except OSError as error:
+        raise InvalidInput("mdns", f"cannot be spoken on {', '.join(addresses)}: {error}") from None
+    announcing = asyncio.create_task(_announce(zeroconf, addresses, port))
+    try:
         yield
     finally:
+        announcing.cancel()
+        await asyncio.wait([announcing])
         await zeroconf.async_unregister_all_services()
         await zeroconf.async_close()
+
+
+async def _announce(zeroconf: AsyncZeroconf, addresses: Sequence[str], port: int) -> None:
+    """Takes a second or two, for which the service need not wait."""
+    name = f"tenure-{socket.gethostname()}-{port}"
+    try:
+        await (await zeroconf.async_register_service(_info(name, addresses, port), strict=False))
+        old = _info(name, addresses, port)
+        old.type, old.name = OLD_TYPE, f"{name}.{OLD_TYPE}"
+        # To register it would be to have its name checked.
+        await (await zeroconf.async_update_service(old))
+    except Exception:
+        log.exception("the service cannot be announced by mDNS")
+    else:
+        log.info("announced by mDNS as %s", name)
+
+
+def _info(name: str, addresses: Sequence[str], port: int) -> ServiceInfo:
+    from zeroconf import ServiceInfo
+
+    return ServiceInfo(
+        TYPE,
+        f"{name}.{TYPE}",
+        port=port,
+        properties={"http_port": str(port)},
+        parsed_addresses=list(addresses),
+        server=f"{name}.local.",
+    )
+
+
+def _all_addresses() -> list[str]:
+    """Of this machine, as others see it."""
+    from zeroconf import get_all_addresses  # type: ignore[attr-defined]  # not in its __all__
+
+    found = get_all_addresses()
+    return [one for one in found if not ip_address(one).is_loopback] or found

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Raw
 
 from tenure import ops, wire
 from tenure.arguments import clean
-from tenure.errors import ScheduleNotFound, TenureError
+from tenure.errors import Conflict, ScheduleNotFound, TenureError
 from tenure.job import (
     MAX_CLAIM,
     MAX_FAILURE_TEXT,
-    MAX_NAME,
     NULL,
     IfParentFails,
     Job,
     Lease,
     NewJob,
     State,
+    check_name,
     encode_json,
     null,
 )
@@ -38,12 +38,11 @@ from tenure.ops import (
 )
 from tenure.retry import Backoff
 from tenure.server.auth import Scope, hash_of
-from tenure.server.route import ANY, Call, Reply, Route, encode
+from tenure.server.names import Label, Name
+from tenure.server.route import ANY, Call, Route
 from tenure.server.sane import sane, sane_query
 from tenure.server.waiting import claim_or_wait, wait_for_end
 
-Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
-Label = Annotated[str, Meta(max_length=MAX_NAME)]
 Seconds = Annotated[float, Meta(ge=0, le=100 * 366 * 86_400)]
 Percent = Annotated[int, Meta(ge=0, le=100)]
 Wait = Annotated[float, Meta(ge=0, le=60)]
@@ -58,7 +57,8 @@ class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaul
 
 
 class JobBody(Body):
-    """A job to enqueue; spans are seconds, run_at is milliseconds since 1970."""
+    """A job to enqueue; spans are seconds, run_at is milliseconds since 1970. trace: a
+    traceparent, instead of the header of that name."""
 
     queue: Name
     payload: Raw = msgspec.field(default_factory=null)
@@ -76,6 +76,7 @@ class JobBody(Body):
     backoff: Backoff | None = None
     expires_in: Annotated[float, Meta(gt=0, le=100 * 366 * 86_400)] | None = None
     timeout: Annotated[float, Meta(gt=0, le=100 * 366 * 86_400)] | None = None
+    trace: Annotated[str, Meta(max_length=55)] | None = None
 
     def fields(self) -> dict[str, Any]:
         values = {name: getattr(self, name) for name in self.__struct_fields__}
@@ -238,8 +239,8 @@ AnyOp = (
     | ops.Reconcile | ops.ReconcileSlots
 )  # fmt: skip
 AnyQuery = (
-    ops.GetJob | ops.ListJobs | ops.FindIds | ops.NextDue | ops.GetStats | ops.ListTenants
-    | ops.ListGroups | ops.ListLimits | ops.ListSlots | ops.ListSchedules
+    ops.GetJob | ops.ListJobs | ops.FindIds | ops.NextDue | ops.OldestReady | ops.GetStats
+    | ops.ListTenants | ops.ListGroups | ops.ListLimits | ops.ListSlots | ops.ListSchedules
 )  # fmt: skip
 
 
@@ -298,13 +299,45 @@ class Done(msgspec.Struct):
     ok: bool = True
 
 
+class Applied(msgspec.Struct):
+    """What each operation was answered."""
+
+    answers: list[wire.Written]
+
+
+T = TypeVar("T")
+
+
+class Found(msgspec.Struct, Generic[T]):
+    """What a query found."""
+
+    found: T
+
+
+AnyFound = (
+    Found[Job]
+    | Found[Page]
+    | Found[ops.Ids]
+    | Found[ops.Due]
+    | Found[list[QueueStats]]
+    | Found[list[TenantStats]]
+    | Found[list[GroupStats]]
+    | Found[list[Limit]]
+    | Found[list[Slot]]
+    | Found[list[Schedule]]
+)
+
+
 # Handlers ---------------------------------------------------------------------------------------
 
 
-async def enqueue(call: Call, query: EnqueueQuery, body: JobBody | list[JobBody]) -> Any:
+async def enqueue(
+    call: Call, query: EnqueueQuery, body: JobBody | list[JobBody]
+) -> Job | list[EnqueuedOne]:
     """Enqueue a job, or many, all or none."""
     if isinstance(body, JobBody):
-        return await call.queue.aenqueue(**body.fields(), if_exists=query.if_exists)
+        job: Job = await call.queue.aenqueue(**body.fields(), if_exists=query.if_exists)
+        return job
     news = [one.new() for one in body]
     ids = await call.queue.aenqueue_many(news, if_exists=query.if_exists)
     return [EnqueuedOne(id, created) for id, created in zip(ids, ids.created, strict=True)]
@@ -337,12 +370,12 @@ async def replay_job(call: Call) -> Count:
 
 async def wait_job(call: Call, query: WaitQuery) -> Job:
     """The job once it has ended, or as it is when the time is over."""
-    return await wait_for_end(call.queue, call.service.closing, call.params["id"], query.timeout)
+    return await wait_for_end(call, call.params["id"], query.timeout)
 
 
 async def progress_job(call: Call, body: ProgressBody) -> Done:
     """Report how far the work on a job is."""
-    lease = Lease(call.params["id"], body.token)
+    lease = Lease(check_name("id", call.params["id"]), body.token)
     await call.queue.aprogress(lease, body.percent, body.note)
     return Done()
 
@@ -366,7 +399,7 @@ async def claim(call: Call, body: ClaimBody) -> Jobs:
     """Lease ready jobs; with `wait`, wait for one."""
     options = _asdict(body)
     queues, seconds = options.pop("queues"), options.pop("wait")
-    return Jobs(await claim_or_wait(call.queue, call.service.closing, queues, seconds, **options))
+    return Jobs(await claim_or_wait(call, queues, seconds, **options))
 
 
 async def ack(call: Call, body: AckBody) -> Results:
@@ -374,7 +407,7 @@ async def ack(call: Call, body: AckBody) -> Results:
     prepare = call.queue.prepare
     batch = [
         ops.Ack(
-            one.id,
+            check_name("id", one.id),
             one.token,
             checked("result", one.result, call),
             tuple(prepare([new.new() for new in one.then])) if one.then else (),
@@ -389,7 +422,7 @@ async def fail(call: Call, body: FailBody) -> Results:
     """Attempts failed: tried again after the backoff, or dead; each is answered for itself."""
     batch = [
         ops.Fail(
-            one.id,
+            check_name("id", one.id),
             one.token,
             clean(one.message[:MAX_FAILURE_TEXT]),
             clean(one.type[:MAX_FAILURE_TEXT]),
@@ -406,13 +439,17 @@ async def fail(call: Call, body: FailBody) -> Results:
 async def extend(call: Call, body: ExtendBody) -> Results:
     """Keep jobs for longer, counted from now."""
     lease = call.queue.settings.lease if body.lease is None else body.lease
-    batch = [ops.Extend(one.id, one.token, max(1, round(lease * 1000))) for one in body.jobs]
+    lease_ms = max(1, round(lease * 1000))
+    batch = [ops.Extend(check_name("id", one.id), one.token, lease_ms) for one in body.jobs]
     return _results(body.jobs, await call.queue.ado(batch), State.LEASED)
 
 
 async def release(call: Call, body: ReleaseBody) -> Results:
     """Give jobs back with their attempts."""
-    batch = [ops.Release(one.id, one.token, round(one.delay * 1000)) for one in body.jobs]
+    batch = [
+        ops.Release(check_name("id", one.id), one.token, round(one.delay * 1000))
+        for one in body.jobs
+    ]
     return _results(body.jobs, await call.queue.ado(batch), State.PENDING)
 
 
@@ -544,7 +581,7 @@ async def reconcile(call: Call, body: ScopeBody) -> Corrections:
     return Corrections(await call.queue.areconcile(queue, tenant=body.tenant, group=body.group))
 
 
-async def apply(call: Call, body: OpsBody) -> Reply:
+async def apply(call: Call, body: OpsBody) -> Applied:
     """Apply a batch of operations; what the http:// engine sends."""
     limit = call.queue.settings.payload_limit
     batch: list[Any] = [sane(op, limit) for op in body.ops]
@@ -552,20 +589,22 @@ async def apply(call: Call, body: OpsBody) -> Reply:
         answers = await call.queue.ado(batch)
     else:
         # Of the caller: whoever sends another's key is not told what that was answered.
-        key = hash_of(f"{call.token.hash}:{body.key}")
+        key = hash_of(f"{call.token.hash}:{check_name('key', body.key)}")
         (once,) = await call.queue.ado([ops.Once(key, tuple(batch))])
         if isinstance(once, TenureError):
             raise once
         answers = once.answers
-    return Reply(b'{"answers":' + wire.encode(answers) + b"}")
+        if len(answers) != len(batch):
+            raise Conflict(f"the key {body.key!r} was used for other operations")
+    return Applied([wire.refusal(one) if isinstance(one, TenureError) else one for one in answers])
 
 
-async def query(call: Call, body: QueryBody) -> Reply:
+async def query(call: Call, body: QueryBody) -> AnyFound:
     """Answer a query; what the http:// engine sends."""
     found = await call.queue.ado(sane_query(body.query))
     if isinstance(found, TenureError):
         raise found
-    return Reply(b'{"found":' + encode(found) + b"}")
+    return Found(found)
 
 
 def checked(field: str, raw: Raw, call: Call) -> Raw:
@@ -641,6 +680,6 @@ ROUTES = [
     Route("DELETE", "/v1/schedules/{name}", drop_schedule, scope=A, answer=Done),
     Route("POST", "/v1/maintain", maintain, scope=A, body=MaintainBody, answer=Maintained,
           body_required=False),
-    Route("POST", "/v1/ops", apply, scope=ANY, body=OpsBody, answer=dict[str, Any]),
-    Route("POST", "/v1/query", query, scope=ANY, body=QueryBody, answer=dict[str, Any]),
+    Route("POST", "/v1/ops", apply, scope=ANY, body=OpsBody, answer=Applied),
+    Route("POST", "/v1/query", query, scope=ANY, body=QueryBody, answer=AnyFound),
 ]  # fmt: skip

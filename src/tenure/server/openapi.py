@@ -1,60 +1,96 @@
-"""OpenAPI 3.1, made from the table of routes and the types that decode the requests."""
+"""OpenAPI 3.1, made from the table of routes, with the types that decode the requests and those
+that the answers are made of."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
 
 import msgspec
 
-from tenure.server.problems import Problem
+from tenure.server.names import Name
 from tenure.server.route import ANY, Route
 
 REF = "#/components/schemas/{name}"
+JSON = "application/json"
+
+PROBLEMS = {
+    400: "The request cannot be",
+    401: "No token, or one that is not known",
+    403: "Not for this token",
+    404: "Something that it names does not exist",
+    408: "The request did not arrive in time",
+    409: "The state does not allow it",
+    413: "Too large",
+    429: "Too busy, try again",
+    503: "The store is away",
+}
+NEED_TOKEN = {401, 403}
+NEED_BODY = {408, 413}
+
+
+class Schemas:
+    """The JSON schemas of types."""
+
+    def __init__(self, kinds: Iterable[Any]) -> None:
+        kinds = list(dict.fromkeys(one for kind in kinds for one in _members(kind)))
+        schemas, self.components = msgspec.json.schema_components(kinds, ref_template=REF)
+        self._of = dict(zip(kinds, schemas, strict=True))
+
+    def of(self, kind: Any) -> dict[str, Any]:
+        """The schema of a type, which may be one of several."""
+        schemas = [self._of[one] for one in _members(kind)]
+        return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
+
+
+def _members(kind: Any) -> list[Any]:
+    """The members of a union are described one by one: an answer, which is never decoded here, may
+    be one of types that cannot be told apart."""
+    return list(get_args(kind)) if get_origin(kind) in (Union, UnionType) else [kind]
 
 
 def openapi(routes: Iterable[Route], version: str) -> dict[str, Any]:
     """The document that /openapi.json answers with."""
-    table = [route for route in routes if route.tag]
-    kinds: list[Any] = [Problem]
+    table = list(routes)
+    kinds: list[Any] = [Name]
     for route in table:
-        named = (route.body, route.query, route.answer, route.problem)
+        named = (route.body, route.query, route.answer, route.problem, *route.others.values())
         kinds += [kind for kind in named if kind is not None]
-    schemas, components = msgspec.json.schema_components(kinds, ref_template=REF)
-    of = {id(kind): schema for kind, schema in zip(kinds, schemas, strict=True)}
+    schemas = Schemas(kinds)
     paths: dict[str, Any] = {}
     for route in table:
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, of, components)
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schemas)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Tenure", "version": version, "description": "A durable job queue."},
         "paths": paths,
         "components": {
-            "schemas": components,
+            "schemas": schemas.components,
+            "responses": _problems(table, schemas),
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }
 
 
-def _operation(route: Route, of: dict[int, Any], components: dict[str, Any]) -> dict[str, Any]:
+def _operation(route: Route, schemas: Schemas) -> dict[str, Any]:
     names = [part[1:-1] for part in route.path.split("/") if part.startswith("{")]
     parameters = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
-        for name in names
+        {"name": name, "in": "path", "required": True, "schema": schemas.of(Name)} for name in names
     ]
     if route.query is not None:
-        parameters += _query(components[route.query.__name__])
+        parameters += _query(schemas.components[route.query.__name__])
     operation: dict[str, Any] = {
         "operationId": f"{route.tag}_{route.handler.__name__}",
         "summary": route.summary,
         "tags": [route.tag],
         "parameters": parameters,
-        "responses": _responses(route, of),
+        "responses": _responses(route, schemas),
     }
     if route.body is not None:
         operation["requestBody"] = {
             "required": route.body_required,
-            "content": {"application/json": {"schema": of[id(route.body)]}},
+            "content": {JSON: {"schema": schemas.of(route.body)}},
         }
     if route.scope is not None:
         operation["security"] = [{"token": []}]
@@ -78,22 +114,34 @@ def _not_null(schema: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in schema.items() if key != "default"}
 
 
-def _responses(route: Route, of: dict[int, Any]) -> dict[str, Any]:
-    good: dict[str, Any] = {"description": "It is done."}
-    if route.answer is not None:
-        good["content"] = {route.media_type: {"schema": of[id(route.answer)]}}
-    statuses = {400: "The request cannot be", 404: "Something that it names does not exist"}
-    if route.scope is not None:
-        statuses |= {401: "No token, or one that is not known", 403: "Not for this token"}
-    statuses |= {
-        408: "The request did not arrive in time",
-        409: "The state does not allow it",
-        413: "Too large",
-        429: "Too busy, try again",
-        503: "The store is away",
+def _responses(route: Route, schemas: Schemas) -> dict[str, Any]:
+    left_out = set() if route.scope is not None else NEED_TOKEN
+    left_out = left_out if route.body is not None else left_out | NEED_BODY
+    responses = {
+        str(status): {"$ref": f"#/components/responses/{_problem_name(route, status)}"}
+        for status in PROBLEMS
+        if status not in left_out
     }
-    problem = {route.problem_type: {"schema": of[id(route.problem)]}} if route.problem else {}
-    bad = {
-        str(status): {"description": text, "content": problem} for status, text in statuses.items()
+    for status, kind in {route.status: route.answer, **route.others}.items():
+        text = PROBLEMS.get(status, "It is done." if kind else "There is nothing.")
+        responses[str(status)] = _response(text, route.media_type, kind, schemas)
+    return dict(sorted(responses.items()))
+
+
+def _response(text: str, media_type: str, kind: Any, schemas: Schemas) -> dict[str, Any]:
+    if kind is None:
+        return {"description": text}
+    return {"description": text, "content": {media_type: {"schema": schemas.of(kind)}}}
+
+
+def _problems(routes: Iterable[Route], schemas: Schemas) -> dict[str, Any]:
+    """What can go wrong, in the shape of each API."""
+    return {
+        _problem_name(route, status): _response(text, route.problem_type, route.problem, schemas)
+        for route in routes
+        for status, text in PROBLEMS.items()
     }
-    return {str(status): good for status in (route.status, *route.other_statuses)} | bad
+
+
+def _problem_name(route: Route, status: int) -> str:
+    return f"{route.problem.__name__}{status}"

@@ -28,6 +28,12 @@ class BodyTooLarge(TenureError):
     code = "body_too_large"
 
 
+class HeadTooLarge(TenureError):
+    """The headers of the request are larger than the service takes."""
+
+    code = "head_too_large"
+
+
 class TooSlow(TenureError):
     """The request did not arrive in time."""
 
@@ -35,9 +41,19 @@ class TooSlow(TenureError):
 
 
 class NoSuchRoute(TenureError):
-    """There is nothing at this address, or not by this method."""
+    """There is nothing at this address."""
 
     code = "no_such_route"
+
+
+class WrongMethod(TenureError):
+    """There is something at this address, but not by this method."""
+
+    code = "wrong_method"
+
+    def __init__(self, method: str, allowed: list[str]) -> None:
+        self.allowed = ", ".join(allowed)
+        super().__init__(f"there is no {method} here, only {self.allowed}")
 
 
 # The first that fits.
@@ -49,6 +65,8 @@ STATUS: tuple[tuple[type[TenureError], int], ...] = (
     (Forbidden, 403),
     (NotFound, 404),
     (NoSuchRoute, 404),
+    (WrongMethod, 405),
+    (HeadTooLarge, 431),
     (TooSlow, 408),
     (WaitTimeout, 408),
     (Conflict, 409),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any, Literal, get_args
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
@@ -11,7 +12,8 @@ import msgspec
 from tenure.errors import InvalidInput, TenureError
 from tenure.queue import Queue
 from tenure.server.auth import Scope, Token
-from tenure.server.problems import NoSuchRoute, Problem, problem_of, status_of
+from tenure.server.incoming import Headers, Receive
+from tenure.server.problems import Problem, problem_of, status_of
 
 Method = Literal["GET", "POST", "PUT", "DELETE"]
 Params = dict[str, str]
@@ -32,7 +34,7 @@ class Reply(msgspec.Struct):
 class Call:
     """One request, as a handler sees it."""
 
-    __slots__ = ("headers", "params", "query", "queue", "service", "token")
+    __slots__ = ("headers", "params", "query", "queue", "receive", "service", "token")
 
     def __init__(
         self,
@@ -41,7 +43,8 @@ class Call:
         queue: Queue,
         params: Params,
         query: Params,
-        headers: Mapping[str, str],
+        headers: Headers,
+        receive: Receive,
     ) -> None:
         self.service = service
         self.token = token
@@ -49,9 +52,11 @@ class Call:
         self.params = params  # from the path
         self.query = query
         self.headers = headers
+        self.receive = receive  # what else the client does: it may go away
 
 
 Handler = Callable[..., Awaitable[Any]]
+NO_OTHERS: Mapping[int, Any] = MappingProxyType({})
 Shown = Callable[[TenureError], Reply]
 
 
@@ -74,7 +79,7 @@ class Route:
         tag: str = "native",
         streams: bool = False,
         media_type: str = "application/json",
-        other_statuses: tuple[int, ...] = (),
+        others: Mapping[int, Any] = NO_OTHERS,
         show_error: Shown | None = None,
         problem: Any = Problem,
     ) -> None:
@@ -91,11 +96,15 @@ class Route:
         self.tag = tag
         self.streams = streams
         self.media_type = media_type
-        self.other_statuses = other_statuses
+        self.others = others  # what is answered with other statuses, if not a problem
         self.show_error: Shown = show_error or as_problem
         self.problem = problem
         self.problem_type = "application/json" if show_error else "application/problem+json"
         self._decoder = None if body is None else msgspec.json.Decoder(body)
+        self._parameters: dict[str, str] = {}  # of the query, and the fields they become
+        if query is not None:
+            names = zip(query.__struct_encode_fields__, query.__struct_fields__, strict=True)
+            self._parameters = dict(names)
 
     def __repr__(self) -> str:
         return f"{self.method} {self.path}"
@@ -118,14 +127,18 @@ class Route:
         """The query string, as the handler takes it; raises InvalidInput."""
         assert self.query is not None
         if self.query.__struct_config__.forbid_unknown_fields:
-            known = [field.encode_name for field in msgspec.structs.fields(self.query)]
             for name in query:
-                if name not in known:
-                    raise InvalidInput(name, f"is not a parameter; there are {', '.join(known)}")
+                if name not in self._parameters:
+                    known = ", ".join(self._parameters)
+                    raise InvalidInput(name, f"is not a parameter; there are {known}")
         try:
-            return msgspec.convert(query, self.query, strict=False)
+            value = msgspec.convert(query, self.query, strict=False)
         except (msgspec.ValidationError, OverflowError) as error:
             raise InvalidInput("query", _where(str(error))) from None
+        for name in query:
+            if name in self._parameters and getattr(value, self._parameters[name]) is None:
+                raise InvalidInput(name, "is given, and cannot be null")
+        return value
 
     def write(self, value: Any) -> Reply:
         """An answer as it is sent."""
@@ -161,29 +174,24 @@ class Table:
             else:
                 self._exact[route.method, route.path] = route
 
-    def find(self, method: str, raw_path: str) -> tuple[Route, Params]:
-        """The route of a request, and the names in its path as they were sent; raises
-        NoSuchRoute."""
+    def find(self, method: str, raw_path: str) -> tuple[Route, Params] | None:
+        """The route of a request, and the names in its path as they were sent."""
         route = self._exact.get((method, raw_path))
         if route is not None:
             return route, {}
+        if not raw_path.isascii():
+            return None
         given = raw_path.strip("/").split("/")
         for segments, route in self._shaped.get((method, len(given)), ()):
             params = _matched(segments, given)
             if params is not None:
                 return route, params
-        raise NoSuchRoute(f"there is no {method} {raw_path[:200]}; see /docs")
+        return None
 
-    def methods_of(self, raw_path: str) -> list[str]:
-        """The methods that a path has."""
-        found = []
-        for method in ("GET", "POST", "PUT", "DELETE"):
-            try:
-                self.find(method, raw_path)
-            except NoSuchRoute:
-                continue
-            found.append(method)
-        return found
+    def routes_at(self, raw_path: str) -> list[Route]:
+        """What a path has, by any method."""
+        found = [self.find(method, raw_path) for method in get_args(Method)]
+        return [one[0] for one in found if one is not None]
 
 
 def _matched(segments: list[str], given: list[str]) -> Params | None:

@@ -24,6 +24,7 @@ from tenure.job import (
     JobSpec,
     check_label,
     check_name,
+    check_trace,
     encode_json,
 )
 from tenure.ops import Op, Query
@@ -98,7 +99,7 @@ def sane_query(query: Query) -> Query:
             case ops.ListTenants() | ops.ListGroups():
                 whole("limit", query.limit, 1, MAX_LISTED)
                 optional("after", query.after)
-            case ops.NextDue():
+            case ops.NextDue() | ops.OldestReady():
                 _names("queues", query.queues, check_name, 1, 1_000)
     except InvalidInput as error:
         raise error.within(type(query).__name__) from None
@@ -133,6 +134,8 @@ def _spec(spec: JobSpec, payload_limit: int) -> JobSpec:
         raise InvalidInput("tenant", "'*' stands for every one in limits, and names none")
     if spec.unique_key is not None:
         check_name("unique_key", spec.unique_key)
+    if spec.trace is not None:
+        check_trace(spec.trace)
     _names("after", spec.after, check_name, 0, MAX_AFTER)
     # Whether an id is new is for the store to find out, not for a stranger to say.
     return replace(spec, payload=_json("payload", spec.payload, payload_limit), made_up_id=False)

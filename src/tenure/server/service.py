@@ -3,37 +3,80 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Any
-from uuid import uuid4
 
 from tenure.errors import Forbidden, TenureError
+from tenure.job import Job, is_trace
 from tenure.queue import Queue
-from tenure.server.auth import Tokens
+from tenure.server.auth import Token, Tokens
 from tenure.server.events import News
+from tenure.server.feed import Feed
 from tenure.server.guard import Guarded
-from tenure.server.problems import RETRY_AFTER, BodyTooLarge, NoSuchRoute, TooSlow
+from tenure.server.incoming import Headers, Incoming, Message, Receive
+from tenure.server.problems import RETRY_AFTER, NoSuchRoute, WrongMethod
+from tenure.server.pulse import Pulse
 from tenure.server.route import (
     ANY,
     Call,
     Reply,
     Route,
-    Shown,
     Table,
     as_problem,
     names_of,
     query_of,
 )
+from tenure.tracing import CARRIED, serving
 
 log = logging.getLogger("tenure.service")
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
-BODY_SECONDS = 30.0  # that a request may take to arrive
+
+class Request:
+    """What is said of a request in the log: never what is in it."""
+
+    __slots__ = (
+        *("began", "error", "headers", "id", "job", "method", "path", "query", "token", "trace"),
+    )
+
+    def __init__(self, scope: Message, number: str) -> None:
+        self.began = time.perf_counter()
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.query: bytes = scope["query_string"]
+        self.headers = Headers(scope["headers"])
+        given = self.headers.get(b"x-request-id") or ""
+        self.id = given if _REQUEST_ID.fullmatch(given) else number
+        self.trace = self.headers.get(b"traceparent") or ""
+        if self.trace and not is_trace(self.trace):
+            self.trace = ""
+        CARRIED.set(self.trace)
+        self.job = self.token = self.error = ""
+
+    def log(self, status: int) -> None:
+        """Failures of the service are warnings; the rest is for those who look closely."""
+        level = logging.WARNING if status >= 500 else logging.DEBUG
+        if log.isEnabledFor(level):
+            about = {
+                "request": self.id,
+                "job": self.job,
+                "token": self.token,
+                "error": self.error,
+                "status": status,
+                "ms": round((time.perf_counter() - self.began) * 1000, 1),
+            }
+            known = {name: value for name, value in about.items() if value != ""}
+            log.log(level, "%s %s: %d", self.method, self.path, status, extra=known)
+
+
+_REQUEST_ID = re.compile(r"[!-~]{1,128}")
 
 
 class Service:
@@ -47,21 +90,35 @@ class Service:
         metrics: Any,
         *,
         max_body: int = 32 * 1_048_576,
+        body_seconds: float = 30.0,
     ) -> None:
         self.queue = queue
         self.table = Table(routes)
         self.tokens = tokens
         self.metrics = metrics
-        self.max_body = max_body
+        self.max_body = max_body  # bytes
+        self.body_seconds = body_seconds  # that a request's body may take to arrive
         self.closing = asyncio.Event()
         self.news = News(queue)
+        self.feed = Feed(queue)
+        start = secrets.token_hex(4)
+        self._numbers = (f"{start}-{n}" for n in itertools.count(1))
+        self.pulse = Pulse(queue)
         self._guards: dict[str, Guarded] = {}
+
+    def finish(self) -> None:
+        """Answer those who wait, and end the streams; whoever asks from here on does not wait."""
+        self.closing.set()
+        self.queue.changes.tell(None)
+        self.feed.wake()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         elif scope["type"] == "http":
             await self._answer(scope, receive, send)
+        else:  # a websocket, which is not accepted
+            await send({"type": "websocket.close"})
 
     async def _live(self, receive: Receive, send: Send) -> None:
         while True:
@@ -69,103 +126,136 @@ class Service:
             if message["type"] == "lifespan.startup":
                 await send({"type": "lifespan.startup.complete"})
             else:
-                self.closing.set()
+                self.close()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 
-    async def _answer(self, scope: Message, receive: Receive, send: Send) -> None:
-        show: Shown = as_problem
-        reply: Reply | None
-        try:
-            route, params = self._find(scope["method"], _path(scope))
-            show = route.show_error
-            reply = await self._handle(route, params, scope, receive, send)
-        except TenureError as error:
-            reply = show(error)
-        except Exception:
-            request_id = uuid4().hex
-            log.exception("request %s failed: %s %s", request_id, scope["method"], scope["path"])
-            reply = show(
-                TenureError(f"this should not have happened; the log has it as {request_id}")
-            )
-        if reply is not None:
-            await _send(send, reply, scope["method"] == "HEAD")
+    def close(self) -> None:
+        """End what is long, and listen no more."""
+        self.closing.set()
+        self.news.close()
+        self.feed.close()
 
-    def _find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
+    async def _answer(self, scope: Message, receive: Receive, send: Send) -> None:
+        request = Request(scope, next(self._numbers))
+        incoming = Incoming(receive, request.headers, self.max_body, self.body_seconds)
+        reply: Reply | None
+        path = _path(scope)
+        found = self._find(request.method, path)
+        if found is None:
+            reply = self._not_found(request.method, path)
+        else:
+            route, params = found
+            with serving(route.method, route.path, request.trace) as span:
+                reply = await self._reply(request, route, params, incoming, receive, send)
+                if span is not None and reply is not None:
+                    span.set_attribute("http.response.status_code", reply.status)
+        if reply is not None:
+            if not await incoming.is_over():
+                reply.headers = {**reply.headers, "connection": "close"}
+            request.log(reply.status)
+            await _send(send, reply, request, is_last=self.closing.is_set())
+
+    def _find(self, method: str, path: str) -> tuple[Route, dict[str, str]] | None:
         return self.table.find("GET" if method == "HEAD" else method, path)
 
-    async def _handle(
+    def _not_found(self, method: str, path: str) -> Reply:
+        routes = self.table.routes_at(path)
+        if not routes:
+            return as_problem(NoSuchRoute(f"there is no {method} {path[:200]}; see /docs"))
+        error = WrongMethod(method, [name for route in routes for name in _methods(route)])
+        reply = routes[0].show_error(error)
+        reply.headers = {"allow": error.allowed}
+        return reply
+
+    def _guarded(self, token: Token) -> Guarded:
+        guarded = self._guards[token.hash] = Guarded(self.queue, token)
+        return guarded
+
+    async def _reply(
         self,
+        request: Request,
         route: Route,
         params: dict[str, str],
-        scope: Message,
+        incoming: Incoming,
         receive: Receive,
         send: Send,
     ) -> Reply | None:
-        headers = {
-            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
-        }
+        try:
+            return await self._handle(request, route, params, incoming, receive, send)
+        except TenureError as error:
+            request.error = error.code
+            return route.show_error(error)
+        except Exception:
+            log.exception(
+                "%s %s failed", request.method, request.path, extra={"request": request.id}
+            )
+            request.error = "internal"
+            return route.show_error(
+                TenureError(f"this should not have happened; the log has it as {request.id}")
+            )
+
+    async def _handle(
+        self,
+        request: Request,
+        route: Route,
+        params: dict[str, str],
+        incoming: Incoming,
+        receive: Receive,
+        send: Send,
+    ) -> Reply | None:
         queue: Queue = self.queue
         token = None
         if route.scope is not None:
-            token = self.tokens.who(headers.get("authorization"))
+            token = self.tokens.who(request.headers.get(b"authorization"))
             if route.scope != ANY and not token.allows(route.scope):
                 raise Forbidden(f"{route} needs the scope {route.scope.value!r}")
-            queue = self._guards.setdefault(token.hash, Guarded(self.queue, token))
-        query = query_of(scope["query_string"]) if scope["query_string"] else {}
+            queue = self._guards.get(token.hash) or self._guarded(token)
+            request.token = token.name if self.tokens else ""
+        query = query_of(request.query) if request.query else {}
         names = names_of(params)
-        call = Call(self, token, queue, names, query, headers)  # type: ignore[arg-type]
+        request.job = names.get("id", "")
+        call = Call(
+            self,
+            token,  # type: ignore[arg-type]
+            queue,
+            names,
+            query,
+            request.headers,
+            receive,
+        )
         arguments: list[Any] = [call]
         if route.query is not None:
             arguments.append(route.read_query(query))
         if route.body is not None:
-            arguments.append(route.read(await self._body(headers, receive)))
-        if route.streams:
+            arguments.append(route.read(await incoming.read()))
+        elif incoming.is_announced:
+            await incoming.read()  # and leave it: nothing is done for half a request
+        if route.streams and request.method != "HEAD":
             await route.handler(*arguments, receive, send)
             return None
-        return route.write(await route.handler(*arguments))
+        if route.streams:
+            return Reply(b"", media_type=route.media_type)
+        value = await route.handler(*arguments)
+        if isinstance(value, Job):
+            request.job = value.id
+        return route.write(value)
 
-    async def _body(self, headers: dict[str, str], receive: Receive) -> bytes:
-        length = headers.get("content-length", "")
-        if length.isdigit() and int(length) > self.max_body:
-            raise BodyTooLarge(f"the body is {int(length):,} bytes; at most {self.max_body:,}")
-        message = await receive()
-        if not message.get("more_body"):
-            body: bytes = message.get("body", b"")
-        else:
-            body = await self._rest(message, receive)
-        if len(body) > self.max_body:
-            raise BodyTooLarge(f"the body is over {self.max_body:,} bytes")
-        return body
 
-    async def _rest(self, message: Message, receive: Receive) -> bytes:
-        """A body that comes in pieces, up to a size and a time."""
-        parts = [message.get("body", b"")]
-        size = len(parts[0])
-        try:
-            async with asyncio.timeout(BODY_SECONDS):
-                while message.get("more_body") and size <= self.max_body:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise TooSlow("the client went away before its request was complete")
-                    parts.append(message.get("body", b""))
-                    size += len(parts[-1])
-        except TimeoutError:
-            raise TooSlow(f"the body did not arrive within {BODY_SECONDS:g} s") from None
-        return b"".join(parts)
+def _methods(route: Route) -> list[str]:
+    return ["GET", "HEAD"] if route.method == "GET" else [route.method]
 
 
 def _path(scope: Message) -> str:
-    """The path as it was sent; raises NoSuchRoute."""
+    """The path as it was sent. What is not ASCII in it finds no route."""
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
-    try:
-        return raw.partition(b"?")[0].decode("ascii")
-    except UnicodeDecodeError:
-        raise NoSuchRoute("the path is not ASCII") from None
+    return raw.partition(b"?")[0].decode("ascii", "replace")
 
 
-async def _send(send: Send, reply: Reply, only_head: bool) -> None:
-    headers: list[tuple[bytes, bytes]] = []
+async def _send(send: Send, reply: Reply, request: Request, is_last: bool) -> None:
+    headers = [(b"x-request-id", request.id.encode())]
+    if is_last:  # over this connection: whoever comes next finds another service
+        headers.append((b"connection", b"close"))
     if reply.status != 204:  # which has no body to speak of
         headers.append((b"content-type", reply.media_type.encode()))
         headers.append((b"content-length", str(len(reply.body)).encode()))
@@ -174,6 +264,7 @@ async def _send(send: Send, reply: Reply, only_head: bool) -> None:
     if reply.status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     headers += [(name.encode(), value.encode()) for name, value in reply.headers.items()]
+    body = b"" if request.method == "HEAD" else reply.body
     with suppress(OSError):  # the client went away
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-        await send({"type": "http.response.body", "body": b"" if only_head else reply.body})
+        await send({"type": "http.response.body", "body": body})

@@ -7,8 +7,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
+from tenure import ops
 from tenure.job import FINAL, Job
 from tenure.queue import Queue
+from tenure.server.incoming import Receive
+from tenure.server.route import Call
 
 LOOK_SECONDS = 1.0  # how often it is looked, if nothing prompts it
 
@@ -45,22 +48,42 @@ async def changes_of(queue: Queue) -> AsyncIterator[Changed]:
         stop()
 
 
-async def claim_or_wait(
-    queue: Queue, closing: asyncio.Event, queues: list[str], seconds: float, **options: Any
-) -> list[Job]:
-    """Claim, and again when something changes, until there is a job or the time is over."""
+@asynccontextmanager
+async def departure_of(receive: Receive, changed: Changed) -> AsyncIterator[asyncio.Task[None]]:
+    """A task that is done once the client has gone away."""
+    task = asyncio.create_task(until_gone(receive))
+    task.add_done_callback(lambda _: changed.wake())
+    try:
+        yield task
+    finally:
+        task.cancel()
+
+
+async def until_gone(receive: Receive) -> None:
+    """Until the client goes away."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def claim_or_wait(call: Call, queues: list[str], seconds: float, **options: Any) -> list[Job]:
+    """Claim, and again when something changes, until there is a job or the time is over. Whoever
+    leaves meanwhile gets none."""
+    queue, closing = call.queue, call.service.closing
     jobs = await queue.aclaim(queues, **options)
     if jobs or not seconds:
         return jobs
     end = asyncio.get_running_loop().time() + seconds
-    async with changes_of(queue) as changed:
-        while not jobs and not closing.is_set():
+    async with changes_of(queue) as changed, departure_of(call.receive, changed) as gone:
+        while not jobs and not closing.is_set() and not gone.done():
             changed.forget()
             jobs = await queue.aclaim(queues, **options)
             left = end - asyncio.get_running_loop().time()
             if jobs or left <= 0:
                 break
             await changed.wait(min(left, await _until_due(queue, queues)))
+        if jobs and gone.done():
+            await queue.ado([ops.Release(job.id, job.token) for job in jobs])
+            return []
     return jobs
 
 
@@ -71,14 +94,15 @@ async def _until_due(queue: Queue, queues: list[str]) -> float:
     return min(max(due - queue.clock.now_ms(), 1) / 1000, LOOK_SECONDS)
 
 
-async def wait_for_end(queue: Queue, closing: asyncio.Event, id: str, seconds: float) -> Job:
-    """The job once it has ended, or as it is when the time is over."""
+async def wait_for_end(call: Call, id: str, seconds: float) -> Job:
+    """The job once it has ended, or as it is when the time is over or nobody waits any more."""
+    queue, closing = call.queue, call.service.closing
     end = asyncio.get_running_loop().time() + seconds
-    async with changes_of(queue) as changed:
+    async with changes_of(queue) as changed, departure_of(call.receive, changed) as gone:
         while True:
             changed.forget()
             job = await queue.aget(id)
             left = end - asyncio.get_running_loop().time()
-            if job.state in FINAL or left <= 0 or closing.is_set():
+            if job.state in FINAL or left <= 0 or closing.is_set() or gone.done():
                 return job
             await changed.wait(min(left, LOOK_SECONDS))

@@ -18,8 +18,10 @@ def test_every_call_is_described(client: Client) -> None:
 
 
 def test_an_error_of_a_dialect_is_described_in_its_own_shape(client: Client) -> None:
-    operation = client.get("/openapi.json")["paths"]["/queue/push"]["post"]
-    bad = operation["responses"]["400"]["content"]
+    document = client.get("/openapi.json")
+    named = document["paths"]["/queue/push"]["post"]["responses"]["400"]
+    assert named == {"$ref": "#/components/responses/ErrorText400"}
+    bad = document["components"]["responses"]["ErrorText400"]["content"]
     assert bad == {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorText"}}}
 
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tenure import NewJob, Queue, StoreError
+from tenure import NewJob, Queue, Settings, StoreError
 from tenure.server.dialects.firecrawl import just_before
 from tenure.testing import ManualClock
 from tests.server.conftest import Client, all_jobs
@@ -283,6 +283,18 @@ def test_a_claim_lasts_for_five_minutes(client: Client, clock: ManualClock) -> N
     push(client)
     pop(client)
     clock.advance(299.999)
+    assert pop(client) is None
+    clock.advance(0.001)
+    assert pop(client)["job"]["id"] == "job-1"
+
+
+def test_how_long_a_claim_lasts_can_be_set(
+    client: Client, queue: Queue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue, "settings", Settings(pop_lease=10))
+    push(client)
+    pop(client)
+    clock.advance(9.999)
     assert pop(client) is None
     clock.advance(0.001)
     assert pop(client)["job"]["id"] == "job-1"

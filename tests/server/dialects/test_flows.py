@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import pytest
+
+import tenure
 from tenure import Queue
 from tenure.testing import ManualClock
-from tests.server.conftest import Client, Serve, all_jobs, token
+from tests import audit_postgres, postgres
+from tests.server.conftest import ENGINES, Client, Serve, all_jobs, token
+
+
+@pytest.fixture(params=sorted({*ENGINES, "postgresql"}))
+def queue(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) -> Iterator[Queue]:
+    """The flows run on PostgreSQL as well; all the rest of the dialects would take too long."""
+    url = (ENGINES | {"postgresql": postgres.url_of})[request.param](tmp_path)
+    with tenure.connect(url, settings=tenure.Settings(), clock=clock) as queue:
+        yield queue
+    if request.param == "postgresql":
+        schema = postgres.schema_of(tmp_path)
+        assert audit_postgres.audit(postgres.shared_url(), schema) == []
+        postgres.give_back(tmp_path)
 
 
 class FirecrawlWorker:

@@ -150,8 +150,10 @@ def raw_get(client: Client, path: bytes) -> tuple[int, bytes]:
 
 
 @pytest.mark.parametrize("method", ["PUT", "PATCH", "OPTIONS", "DELETE", "TRACE"])
-def test_a_method_that_a_path_has_not_finds_nothing(client: Client, method: str) -> None:
-    assert client.ask(method, "/queue/push", {}).status == 404
+def test_a_method_that_a_path_has_not_is_refused(client: Client, method: str) -> None:
+    asked = client.ask(method, "/queue/push", {})
+    assert (asked.status, asked.headers["allow"]) == (405, "POST")
+    assert asked.json == {"error": f"there is no {method} here, only POST"}
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/xml", "multipart/form-data", ""])

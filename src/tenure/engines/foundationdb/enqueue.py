@@ -94,7 +94,7 @@ def carry_out(tx: Tx, planned: Plan) -> Answer:
     for spec in planned.accepted.values():
         waits_for = {one for one in spec.after if not _is_done(tx, one, planned, inserted)}
         record = new_record(spec, tx.next_seq(), tx.now, waits=bool(waits_for))
-        tx.insert(spec.id, record, Body(bytes(spec.payload), spec.after), waits_for)
+        tx.insert(spec.id, record, Body(bytes(spec.payload), spec.after, spec.trace), waits_for)
         inserted.add(spec.id)
     for spec in planned.accepted.values():
         for parent in spec.after:

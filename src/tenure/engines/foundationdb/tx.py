@@ -294,6 +294,11 @@ class Tx:
         if after is not None:
             self._counts[(*lane, after.counted_as)] += 1
 
+    def take(self, record: Record) -> None:
+        """Count a lease that nobody claimed here against the limits on it."""
+        for scope in self.rules(record.queue).bounded(record.tenant, record.group):
+            self.add(self.keys.pack(k.TAKEN, record.queue, *scope), 1)
+
     def free(self, record: Record) -> None:
         """Give back what a lease had taken of the limits on it."""
         for scope in self.rules(record.queue).bounded(record.tenant, record.group):

@@ -12,8 +12,9 @@ from psycopg import errors as pg
 from psycopg.pq import TransactionStatus
 
 from tenure import ops, wire
-from tenure.engines.postgres import alone, claim, enqueue, leases, operator, upkeep
+from tenure.engines.postgres import alone, claim, enqueue, leases, operator, transfer, upkeep
 from tenure.engines.postgres.db import Db, piped
+from tenure.engines.postgres.locks import lock
 from tenure.engines.postgres.server import Connection
 from tenure.engines.postgres.transaction import Transaction
 from tenure.ops import Answer, Op
@@ -42,6 +43,7 @@ _OPERATIONS: dict[type[Op], Callable[[Transaction, Any], list[Answer]]] = {
     ops.Maintain: upkeep.maintain,
     ops.Reconcile: upkeep.reconcile,
     ops.ReconcileSlots: upkeep.reconcile_slots,
+    ops.Import: transfer.import_,
 }
 
 # Another transaction was first, or two stood in each other's way: the next attempt sees it.
@@ -56,6 +58,7 @@ def run(db: Db, batch: Sequence[Op], given: int | None, sweep: int) -> tuple[lis
     keys = sorted({op.key for op in batch if isinstance(op, ops.Once)})
     if keys:
         tx.once = dict(db.all("take_keys", given, keys))
+    lock(db, list(ops.flat(batch)))
     answers = _operate(tx, batch)
     tx.flush()
     return answers, tx.woken or _tells(batch)

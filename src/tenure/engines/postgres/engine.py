@@ -28,6 +28,8 @@ RETRY_SECONDS = 0.05
 class PostgresEngine:
     """Jobs in a schema of a database that several machines share."""
 
+    in_flight = 4  # each on a connection of its own
+
     def __init__(self, url: str, settings: Settings, clock: Clock) -> None:
         self.address = server.address_of(url)
         self._sql = self.address.statements.sql
@@ -52,7 +54,7 @@ class PostgresEngine:
         while True:
             try:
                 with self._pool.use() as connection:
-                    return server.migrate(self.address, connection)
+                    return server.migrate(self.address, connection).store
             except psycopg.Error as error:
                 if not server.may_come_up(error):
                     raise server.meaning(error, self.address) from error

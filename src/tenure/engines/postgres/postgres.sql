@@ -570,61 +570,6 @@ BEGIN
     ORDER BY j.seq;
 END $$;
 
--- Acknowledges those of the jobs that are leased under these tokens: answers with the numbers of
--- those that are not, and the places of those that others wait for. That is looked up when the job
--- is locked: who enqueues a child holds its parent until the child can be seen. With a mark, this is
--- the whole transaction: if there are children to be told, which it cannot do, nothing is changed,
--- and it answers with NULL.
-CREATE FUNCTION tenure.ack(
-    mark uuid, given bigint, ids text[], tokens bigint[], results text[], leased smallint,
-    done smallint, OUT missing integer[], OUT parents bigint[]
-) LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-DECLARE
-    ns integer[];
-    seqs bigint[];
-    lanes integer[];
-    queues integer[];
-    held text[];
-    now_ms bigint := tenure.moment(given);
-BEGIN
-    IF mark IS NOT NULL AND EXISTS (SELECT FROM tenure.deps) AND EXISTS (
-        SELECT FROM tenure.jobs j JOIN tenure.deps d ON d.parent = j.seq WHERE j.id = ANY (ack.ids))
-    THEN
-        RETURN;
-    END IF;
-    WITH moved AS (
-        UPDATE tenure.states s SET state = ack.done, at = now_ms, updated_at = now_ms,
-            result = w.result
-        FROM unnest(ack.ids, ack.tokens, ack.results) WITH ORDINALITY w (id, token, result, n)
-            JOIN tenure.jobs j ON j.id = w.id
-        WHERE s.seq = j.seq AND s.state = ack.leased AND s.token = w.token
-        RETURNING w.n, s.seq, s.lane, s.queue, j.unique_key
-    )
-    SELECT array_agg(n), array_agg(seq), array_agg(lane), array_agg(queue),
-        array_agg(unique_key) FILTER (WHERE unique_key IS NOT NULL)
-    INTO ns, seqs, lanes, queues, held FROM moved;
-    parents := ARRAY(SELECT DISTINCT d.parent FROM tenure.deps d WHERE d.parent = ANY (seqs));
-    IF mark IS NOT NULL THEN
-        IF cardinality(parents) > 0 THEN -- which came just now
-            RAISE EXCEPTION 'there are children to be told' USING ERRCODE = 'TN001';
-        END IF;
-        INSERT INTO tenure.marks (id) VALUES (mark);
-    END IF;
-    missing := ARRAY(
-        SELECT n FROM generate_series(1, cardinality(ack.ids)) n
-        WHERE cardinality(ns) IS DISTINCT FROM cardinality(ack.ids) AND NOT n = ANY (ns)
-            OR ns IS NULL);
-    INSERT INTO tenure.news (queue, lane, waiting, delayed, ready, leased, done, dead, cancelled)
-    SELECT w.queue, w.lane, 0, 0, 0, -count(*), count(*), 0, 0
-    FROM unnest(queues, lanes) w (queue, lane) GROUP BY 1, 2;
-    IF held IS NOT NULL THEN
-        DELETE FROM tenure.keys k USING unnest(seqs, lanes) w (seq, lane)
-            JOIN tenure.lanes l ON l.id = w.lane JOIN tenure.jobs j ON j.seq = w.seq
-        WHERE k.tenant = l.tenant AND k.unique_key = j.unique_key;
-    END IF;
-END $$;
-
 -- The jobs that a claim may pick from, locked: of the first tenants in turn, or of one, the first
 -- ready jobs over their open lanes, within the bounds of both. What another holds is passed over.
 CREATE FUNCTION tenure.candidates(
@@ -1127,6 +1072,69 @@ BEGIN
     WHERE q.queue = ANY (names);
 END $$;
 
+-- version: 3
+-- Acknowledges those of the jobs that are leased under these tokens: answers with the numbers of
+-- those that are not, and the places of those that others wait for. That is looked up when the job
+-- is locked: who enqueues a child holds its parent until the child can be seen. They are locked in
+-- the order of their places, as by all others, so that no two wait for each other. With a mark, this is
+-- the whole transaction: if there are children to be told, which it cannot do, nothing is changed,
+-- and it answers with NULL.
+CREATE OR REPLACE FUNCTION tenure.ack(
+    mark uuid, given bigint, ids text[], tokens bigint[], results text[], leased smallint,
+    done smallint, OUT missing integer[], OUT parents bigint[]
+) LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
+SET enable_hashjoin = off SET enable_mergejoin = off SET random_page_cost = 1 SET jit = off
+SET lock_timeout = '30s' AS $$
+#variable_conflict use_column
+DECLARE
+    ns integer[];
+    seqs bigint[];
+    lanes integer[];
+    queues integer[];
+    held text[];
+    now_ms bigint := tenure.moment(given);
+BEGIN
+    IF mark IS NOT NULL AND EXISTS (SELECT FROM tenure.deps) AND EXISTS (
+        SELECT FROM tenure.jobs j JOIN tenure.deps d ON d.parent = j.seq WHERE j.id = ANY (ack.ids))
+    THEN
+        RETURN;
+    END IF;
+    WITH moved AS (
+        UPDATE tenure.states s SET state = ack.done, at = now_ms, updated_at = now_ms,
+            result = w.result
+        FROM (
+            SELECT u.n, u.token, u.result, j.seq, j.unique_key
+            FROM unnest(ack.ids, ack.tokens, ack.results)
+                    WITH ORDINALITY u (id, token, result, n)
+                JOIN tenure.jobs j ON j.id = u.id
+            ORDER BY j.seq) w
+        WHERE s.seq = w.seq AND s.state = ack.leased AND s.token = w.token
+        RETURNING w.n, s.seq, s.lane, s.queue, w.unique_key
+    )
+    SELECT array_agg(n), array_agg(seq), array_agg(lane), array_agg(queue),
+        array_agg(unique_key) FILTER (WHERE unique_key IS NOT NULL)
+    INTO ns, seqs, lanes, queues, held FROM moved;
+    parents := ARRAY(SELECT DISTINCT d.parent FROM tenure.deps d WHERE d.parent = ANY (seqs));
+    IF mark IS NOT NULL THEN
+        IF cardinality(parents) > 0 THEN -- which came just now
+            RAISE EXCEPTION 'there are children to be told' USING ERRCODE = 'TN001';
+        END IF;
+        INSERT INTO tenure.marks (id) VALUES (mark);
+    END IF;
+    missing := ARRAY(
+        SELECT n FROM generate_series(1, cardinality(ack.ids)) n
+        WHERE cardinality(ns) IS DISTINCT FROM cardinality(ack.ids) AND NOT n = ANY (ns)
+            OR ns IS NULL);
+    INSERT INTO tenure.news (queue, lane, waiting, delayed, ready, leased, done, dead, cancelled)
+    SELECT w.queue, w.lane, 0, 0, 0, -count(*), count(*), 0, 0
+    FROM unnest(queues, lanes) w (queue, lane) GROUP BY 1, 2;
+    IF held IS NOT NULL THEN
+        DELETE FROM tenure.keys k USING unnest(seqs, lanes) w (seq, lane)
+            JOIN tenure.lanes l ON l.id = w.lane JOIN tenure.jobs j ON j.seq = w.seq
+        WHERE k.tenant = l.tenant AND k.unique_key = j.unique_key;
+    END IF;
+END $$;
+
 -- statements
 
 -- Opening
@@ -1135,6 +1143,9 @@ END $$;
 SELECT to_regclass('tenure.about') IS NOT NULL;
 -- name: has_namespace
 SELECT to_regnamespace('tenure') IS NOT NULL;
+-- name: who_is_who
+SELECT current_user, current_database(),
+    (SELECT nspowner::regrole::text FROM pg_namespace WHERE nspname = %s);
 -- name: version
 SELECT version, store::text FROM tenure.about;
 -- name: set_version
@@ -1195,8 +1206,35 @@ SELECT * FROM tenure.parents(%s::text[]);
 -- name: insert_deps
 INSERT INTO tenure.deps (parent, child) SELECT * FROM unnest(%s::bigint[], %s::bigint[]);
 
+-- Importing
+
+-- name: lanes_of
+SELECT tenure.lanes_of(%s::text[], %s::text[], %s::text[]);
+-- name: blocks
+SELECT nextval('tenure.blocks') * 1024 FROM generate_series(1, %s::integer);
+-- name: import_jobs
+INSERT INTO tenure.jobs (seq, created_at, lane, priority, max_attempts, id, kind, unique_key,
+    options, payload)
+SELECT * FROM unnest(%s::bigint[], %s::bigint[], %s::integer[], %s::integer[], %s::integer[],
+    %s::text[], %s::text[], %s::text[], %s::text[], %s::text[]);
+-- name: import_states
+INSERT INTO tenure.states (seq, at, run_at, updated_at, lane, queue, priority, attempts, state,
+    progress, token, started_at, expires_at, worker, note, errors, result)
+SELECT * FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::integer[],
+    %s::integer[], %s::integer[], %s::integer[], %s::smallint[], %s::smallint[], %s::bigint[],
+    %s::bigint[], %s::bigint[], %s::text[], %s::text[], %s::text[], %s::text[]);
+-- name: import_keys
+INSERT INTO tenure.keys (tenant, unique_key, seq)
+SELECT l.tenant, w.key, w.seq FROM unnest(%s::integer[], %s::text[], %s::bigint[])
+    w (lane, key, seq) JOIN tenure.lanes l ON l.id = w.lane ORDER BY 1, 2;
+-- name: tokens_from
+SELECT count(nextval('tenure.tokens')) FROM generate_series(1, %s::bigint - (
+    SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM tenure.tokens));
+
 -- Moving
 
+-- name: lock_jobs
+SELECT count(*) FROM tenure.load(%s::text[], '{}');
 -- name: load
 SELECT * FROM tenure.load(%s::text[], %s::bigint[]);
 -- name: load_children
@@ -1260,7 +1298,7 @@ SELECT * FROM tenure.claim_plain(%s::uuid, %s::bigint, %s, %s::integer[], %s::te
     %s::bigint[], %s::smallint, %s::integer);
 -- name: lease
 SELECT * FROM tenure.lease(%s::bigint, %s::bigint[], %s::integer[], %s::text[], %s::bigint[],
-    %s::smallint, %s::integer, %s::integer[], %s::integer[], %s::integer[], %s::integer[],
+    %s::smallint, %s::integer, %s::integer[], %s::integer[], %s::integer[], %s::bigint[],
     %s::bigint[]);
 -- name: save_queue
 UPDATE tenure.queues SET tokens = %s, tokens_at = %s WHERE id = %s;
@@ -1299,9 +1337,9 @@ SELECT tenure.rebound(%s::integer, %s);
 -- Slots, schedules and upkeep
 
 -- name: lock_slots
-SELECT FROM tenure.slot_counts c JOIN unnest(%s::text[], %s::text[]) w (scope, key)
-    ON c.scope = w.scope AND c.key = w.key
-ORDER BY c.scope, c.key FOR UPDATE OF c;
+INSERT INTO tenure.slot_counts AS c (scope, key, count)
+SELECT DISTINCT w.scope, w.key, 0 FROM unnest(%s::text[], %s::text[]) w (scope, key) ORDER BY 1, 2
+ON CONFLICT (scope, key) DO UPDATE SET count = c.count;
 -- name: take_slot
 SELECT * FROM tenure.take_slot(%s::bigint, %s, %s, %s, %s::bigint, %s::integer);
 -- name: drop_slot
@@ -1323,7 +1361,8 @@ SELECT taken, told FROM tenure.take_keys(%s::bigint, %s::text[]);
 UPDATE tenure.once SET answers = %s WHERE key = %s;
 -- name: forget_once
 DELETE FROM tenure.once WHERE key IN (
-    SELECT key FROM tenure.once WHERE at <= %s ORDER BY at LIMIT %s FOR UPDATE SKIP LOCKED);
+    SELECT key FROM tenure.once WHERE at <= %s ORDER BY at LIMIT %s FOR UPDATE SKIP LOCKED)
+RETURNING key;
 -- name: all_queues
 SELECT id, queue FROM tenure.queues ORDER BY id;
 -- name: drop_empty
@@ -1347,6 +1386,20 @@ SELECT j.seq, j.id, q.queue, s.state, j.payload, j.priority, s.run_at, j.created
 FROM tenure.jobs j JOIN tenure.states s ON s.seq = j.seq JOIN tenure.lanes l ON l.id = j.lane
     JOIN tenure.tenants t ON t.id = l.tenant JOIN tenure.queues q ON q.id = t.queue
 WHERE j.seq = ANY (%s::bigint[]);
+-- Each is looked up by its key, whatever the planner thinks: or all are read for every page.
+-- name: export
+SELECT j.seq, j.id, q.queue, s.state, j.payload, j.priority, s.run_at, j.created_at, s.updated_at,
+    s.attempts, j.max_attempts, t.tenant, l.grp, j.kind, s.started_at, s.at, s.token, s.worker,
+    s.expires_at, j.unique_key, j.options, s.progress, s.note, s.result, s.errors
+FROM (SELECT * FROM tenure.jobs WHERE seq > %s::bigint ORDER BY seq LIMIT %s) j
+    CROSS JOIN LATERAL (SELECT * FROM tenure.states k WHERE k.seq = j.seq OFFSET 0) s
+    CROSS JOIN LATERAL (SELECT * FROM tenure.lanes k WHERE k.id = j.lane OFFSET 0) l
+    CROSS JOIN LATERAL (SELECT * FROM tenure.tenants k WHERE k.id = l.tenant OFFSET 0) t
+    CROSS JOIN LATERAL (SELECT * FROM tenure.queues k WHERE k.id = l.queue OFFSET 0) q
+ORDER BY j.seq;
+-- name: parents_of
+SELECT d.child, j.id FROM tenure.deps d JOIN tenure.jobs j ON j.seq = d.parent
+WHERE d.child = ANY (%s::bigint[]);
 -- name: find_by_end
 SELECT f.at, f.seq, f.id FROM unnest(%(queues)s::integer[]) w (queue) CROSS JOIN LATERAL (
     SELECT s.at, s.seq, j.id FROM tenure.states s JOIN tenure.jobs j ON j.seq = s.seq
@@ -1419,5 +1472,20 @@ SELECT holder, expires_at FROM tenure.slots
 WHERE scope = %s AND key = %s AND expires_at > tenure.moment(%s::bigint) ORDER BY holder;
 -- name: next_due
 SELECT due, now_ms FROM tenure.next_due(%s::bigint, %s::text[]);
+-- name: oldest_ready
+WITH RECURSIVE heads AS (
+    SELECT l.id AS lane, r.priority, r.run_at
+    FROM tenure.queues q JOIN tenure.tenants t ON t.queue = q.id
+    JOIN tenure.lanes l ON l.tenant = t.id
+    CROSS JOIN LATERAL (SELECT s.priority, s.run_at FROM tenure.states s
+        WHERE s.lane = l.id AND s.state = 2 ORDER BY s.priority, s.seq LIMIT 1) r
+    WHERE q.queue = ANY (%(queues)s::text[])
+    UNION ALL
+    SELECT h.lane, r.priority, r.run_at FROM heads h
+    CROSS JOIN LATERAL (SELECT s.priority, s.run_at FROM tenure.states s
+        WHERE s.lane = h.lane AND s.state = 2 AND s.priority > h.priority
+        ORDER BY s.priority, s.seq LIMIT 1) r
+)
+SELECT min(run_at), tenure.moment(%(now)s::bigint) FROM heads;
 -- name: schedules
 SELECT schedule FROM tenure.schedules ORDER BY name;

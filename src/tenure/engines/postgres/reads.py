@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ import msgspec
 from tenure import ops
 from tenure.engines.postgres.db import Db
 from tenure.engines.postgres.operator import unmark
-from tenure.engines.postgres.rows import CODES, job_of
+from tenure.engines.postgres.rows import CODES, WAITING, entry_of, job_of
 from tenure.errors import InvalidInput, JobNotFound, QueueNotFound, TenureError
 from tenure.job import FINAL
 from tenure.ops import Found, Query
@@ -95,6 +96,12 @@ def _next_due(db: Db, query: ops.NextDue, now: Now) -> Found:
     return ops.Due(None if due is None else due - server + now.here)
 
 
+def _oldest_ready(db: Db, query: ops.OldestReady, now: Now) -> Found:
+    """By the clock of this machine, too."""
+    ((since, server),) = db.named("oldest_ready", {"now": now.given, "queues": list(query.queues)})
+    return ops.Due(None if since is None else since - server + now.here)
+
+
 def _get_stats(db: Db, query: ops.GetStats, now: Now) -> Found:
     rows = db.named("stats", {"queue": query.queue})
     if query.queue is not None and not rows:
@@ -156,15 +163,29 @@ def _list_schedules(db: Db, query: ops.ListSchedules, now: Now) -> Found:
     return [_decode_schedule(text) for (text,) in db.all("schedules")]
 
 
+def _export(db: Db, query: ops.Export, now: Now) -> Found:
+    start = [-1] if query.cursor is None else ops.parse_cursor(query.cursor, 1)
+    if isinstance(start, InvalidInput):
+        return start
+    rows = db.all("export", start[0], query.limit)
+    waits: dict[int, set[str]] = defaultdict(set)
+    for child, parent in db.all("parents_of", [row[0] for row in rows if row[3] == WAITING]):
+        waits[child].add(parent)
+    entries = [entry_of(row, waits[row[0]]) for row in rows]
+    return ops.Exported(entries, str(rows[-1][0]) if rows else query.cursor)
+
+
 _QUERIES: dict[type[Query], Callable[[Db, Any, Now], Found]] = {
     ops.GetJob: _get_job,
     ops.ListJobs: _list_jobs,
     ops.FindIds: _find_ids,
     ops.NextDue: _next_due,
+    ops.OldestReady: _oldest_ready,
     ops.GetStats: _get_stats,
     ops.ListTenants: _list_tenants,
     ops.ListGroups: _list_groups,
     ops.ListLimits: _list_limits,
     ops.ListSlots: _list_slots,
     ops.ListSchedules: _list_schedules,
+    ops.Export: _export,
 }

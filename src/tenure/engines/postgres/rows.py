@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec.structs import astuple
 
 from tenure.job import FINAL, NULL, Failure, IfParentFails, Job, JobSpec, State
+from tenure.ops import Entry
 from tenure.retry import Backoff
 from tenure.states import Change
 
@@ -32,18 +34,21 @@ class Options(msgspec.Struct, omit_defaults=True):
     if_parent_fails: IfParentFails = "wait"
     timeout_ms: int | None = None
     backoff: Backoff | None = None
+    trace: str | None = None
 
 
 _NO_OPTIONS = Options()
+_NONE = astuple(_NO_OPTIONS)
 _decode_options = msgspec.json.Decoder(Options).decode
 _decode_failures = msgspec.json.Decoder(tuple[Failure, ...]).decode
 
 
-def options_of(spec: JobSpec) -> str | None:
+def options_of(spec: JobSpec | Job) -> str | None:
     """The options column of a new job."""
-    if not (spec.after or spec.timeout_ms or spec.backoff) and spec.if_parent_fails == "wait":
+    few = (spec.after, spec.if_parent_fails, spec.timeout_ms, spec.backoff, spec.trace)
+    if few == _NONE:
         return None
-    options = Options(spec.after, spec.if_parent_fails, spec.timeout_ms, spec.backoff)
+    options = Options(*few)
     return msgspec.json.encode(options).decode()
 
 
@@ -97,6 +102,20 @@ class Row(msgspec.Struct, gc=False):
         return _decode_failures(self.errors_text) if self.errors_text else ()
 
 
+def code_of_entry(entry: Entry) -> int:
+    """The state code of a job of another store."""
+    if entry.job.state is State.PENDING:
+        return READY if entry.ready else DELAYED
+    return CODES[entry.job.state][0]
+
+
+def at_of(job: Job) -> int:
+    """The time that matters in the state of a job."""
+    if job.state is State.LEASED and job.lease_until is not None:
+        return job.lease_until
+    return job.run_at if job.finished_at is None else job.finished_at
+
+
 def code_of(change: Change, now: int) -> int:
     """The state code that a change leads to."""
     if change.state is State.PENDING:
@@ -137,6 +156,7 @@ def leased_job(row: tuple[Any, ...], queue: str, tenant: str, group: str) -> Job
         options.after,
         options.if_parent_fails,
         errors=_decode_failures(errors) if errors else (),
+        trace=options.trace,
     )
 
 
@@ -178,4 +198,11 @@ def job_of(row: tuple[Any, ...]) -> Job:
         note,
         NULL if result is None else msgspec.Raw(result),
         _decode_failures(errors) if errors else (),
+        options.trace,
     )
+
+
+def entry_of(row: tuple[Any, ...], waits_for: set[str]) -> Entry:
+    """A job of this store, for another."""
+    job = job_of(row)
+    return Entry(job, row[3] == READY, tuple(id for id in job.after if id in waits_for))

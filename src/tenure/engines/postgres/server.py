@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl, urlencode
 import psycopg
 from psycopg import errors as pg
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.sql import Identifier
 
 from tenure.engines.postgres.db import Db
 from tenure.engines.postgres.statements import Statements, statements
@@ -92,10 +93,23 @@ def meaning(error: psycopg.Error, address: Address) -> TenureError:
     if isinstance(error, pg.ReadOnlySqlTransaction):
         return StoreReadOnly(f"{where} cannot be written to: is it a standby?")
     if isinstance(error, pg.InsufficientPrivilege):
-        return StoreReadOnly(f"{where}: the role lacks a right: {why}; nothing was changed")
+        return StoreReadOnly(
+            f"{where}: the role lacks a right: {why}; nothing was changed. What it needs: "
+            f"{grants(address)}"
+        )
     if isinstance(error, pg.UndefinedTable | pg.UndefinedFunction | pg.InvalidSchemaName):
         return NotAStore(f"{where}: schema {address.schema} is not Tenure's, or not whole: {why}")
     return StoreError(f"{where}: {why}")
+
+
+def grants(address: Address) -> str:
+    """The rights that a role needs to work."""
+    schema, role = address.schema, Identifier(str(address.parameters.get("user", "app")))
+    return (
+        f"GRANT USAGE ON SCHEMA {schema} TO {{0}}; "
+        f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {{0}}; "
+        f"GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA {schema} TO {{0}};"
+    ).format(role.as_string(None))
 
 
 def version_of(db: Db) -> tuple[int, str]:
@@ -108,25 +122,90 @@ def version_of(db: Db) -> tuple[int, str]:
     return row[0], row[1]
 
 
-def migrate(address: Address, connection: Connection) -> str:
-    """Bring the schema to the newest version, in one transaction, one process at a time; answers
-    with what tells the store from others."""
+class Opened(NamedTuple):
+    """A schema of the newest version."""
+
+    store: str  # what tells it from others
+    before: int  # the version that it had
+    after: int
+
+
+def migrate(address: Address, connection: Connection) -> Opened:
+    """Bring the schema to the newest version, in one transaction, one process at a time."""
     schema, sql = address.statements
     db, newest = Db(connection, sql), max(schema)
     version, store = version_of(db)
+    before = version
     if version < newest:
-        with connection.transaction():
-            db.send("one_at_a_time")
-            if not db.value("has_namespace"):
-                db.send("make_schema")
-            version, _ = version_of(db)
-            for step in range(version + 1, newest + 1):
-                connection.execute(schema[step].encode())
-                db.send("set_version", step)
-            version, store = version_of(db)
+        try:
+            with connection.transaction():
+                db.send("one_at_a_time")
+                if not db.value("has_namespace"):
+                    db.send("make_schema")
+                before, _ = version_of(db)
+                for step in range(before + 1, newest + 1):
+                    connection.execute(schema[step].encode())
+                    db.send("set_version", step)
+                version, store = version_of(db)
+        except pg.InsufficientPrivilege as error:
+            raise StoreReadOnly(_whom_to_ask(address, db, version, newest, error)) from error
+    refuse_newer(address, version)
+    return Opened(store, before, newest)
+
+
+def refuse_newer(address: Address, version: int) -> None:
+    newest = max(address.statements.schema)
     if version > newest:
         raise WrongVersion(
             f"{address.shown} has schema version {version}; this Tenure knows up to {newest}: "
             "upgrade Tenure"
         )
-    return store
+
+
+def _whom_to_ask(address: Address, db: Db, version: int, newest: int, error: psycopg.Error) -> str:
+    """What to do where the role may not migrate."""
+    role, database, owner = db.all("who_is_who", address.schema)[0]
+    if owner is None:
+        command = f"GRANT CREATE ON DATABASE {Identifier(database).as_string(None)} TO "
+        command += f"{Identifier(role).as_string(None)};"
+        return (
+            f"{address.shown}: role {role} may not make the schema {address.schema} ({error}). "
+            f"Run {command} or have `tenure migrate` run by a role that may"
+        )
+    return (
+        f"{address.shown}: role {role} may not bring the schema {address.schema} from version "
+        f"{version} to {newest} ({error}). Have `tenure migrate` run by its owner, {owner}, or "
+        "what `tenure migrate --sql` prints"
+    )
+
+
+def upgrade(url: str) -> tuple[int, int]:
+    """Make or migrate the schema; answers with the versions before and after."""
+    address = address_of(url)
+    try:
+        with connect(address) as connection:
+            _, before, after = migrate(address, connection)
+    except psycopg.Error as error:
+        raise meaning(error, address) from error
+    return before, after
+
+
+def upgrade_sql(url: str) -> str:
+    """What `upgrade` would execute now, as one transaction for psql."""
+    address = address_of(url)
+    schema, sql = address.statements
+    try:
+        with connect(address) as connection:
+            version, _ = version_of(Db(connection, sql))
+    except psycopg.Error as error:
+        raise meaning(error, address) from error
+    refuse_newer(address, version)
+    newest = max(schema)
+    parts = [f"-- {address.shown}, schema {address.schema}: from version {version} to {newest}"]
+    if version < newest:
+        parts += ["BEGIN;", f"{sql['one_at_a_time'].decode()};", f"{sql['make_schema'].decode()};"]
+    for step in range(version + 1, newest + 1):
+        parts += [schema[step].strip(), f"UPDATE {address.schema}.about SET version = {step};"]
+    if version < newest:
+        parts.append("COMMIT;")
+    return "\n".join(parts)

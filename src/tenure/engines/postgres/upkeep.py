@@ -20,7 +20,6 @@ _COUNTS = msgspec.structs.fields(ops.Counts)
 
 
 def take_slot(tx: Transaction, batch: Sequence[ops.TakeSlot]) -> list[Answer]:
-    _lock_slots(tx, batch)
     sent = [
         tx.db.send(
             "take_slot", tx.given, op.scope, op.key, op.holder, op.ttl_ms, op.limit
@@ -31,23 +30,13 @@ def take_slot(tx: Transaction, batch: Sequence[ops.TakeSlot]) -> list[Answer]:
 
 
 def drop_slot(tx: Transaction, batch: Sequence[ops.DropSlot]) -> list[Answer]:
-    _lock_slots(tx, batch)
     sent = [tx.db.send("drop_slot", tx.given, op.scope, op.key, op.holder) for op in batch]
     return [ops.Slots(count, False) for one in sent for (count,) in one.fetchall()]
 
 
 def reconcile_slots(tx: Transaction, batch: Sequence[ops.ReconcileSlots]) -> list[Answer]:
-    _lock_slots(tx, batch)
     sent = [tx.db.send("recount_slots", tx.given, op.scope, op.key) for op in batch]
     return [ops.Corrected({"slots": by} if by else {}) for one in sent for (by,) in one.fetchall()]
-
-
-def _lock_slots(
-    tx: Transaction, batch: Sequence[ops.TakeSlot | ops.DropSlot | ops.ReconcileSlots]
-) -> None:
-    """Lock all at once, in one order, so that no two wait for each other."""
-    if len(batch) > 1:
-        tx.db.send("lock_slots", [op.scope for op in batch], [op.key for op in batch])
 
 
 def put_schedule(tx: Transaction, batch: Sequence[ops.PutSchedule]) -> list[Answer]:
@@ -111,8 +100,16 @@ def _maintain(tx: Transaction, op: ops.Maintain) -> Answer:
         tx.db.send("drop_empty", number, op.limit)
     ended = int(tx.db.value("end_slots", tx.now, op.limit))
     tx.db.send("forget_marks", op.limit)
-    tx.db.send("forget_once", tx.now - ops.ONCE_MS, op.limit)
+    _forget_once(tx, op.limit)
     return ops.Maintained(promoted, leases, expired, ended, purged)
+
+
+def _forget_once(tx: Transaction, limit: int) -> None:
+    """Forget the keys that are old. Those that come later in the batch are used anew."""
+    gone = [key for (key,) in tx.db.all("forget_once", tx.now - ops.ONCE_MS, limit)]
+    again = sorted(tx.once.keys() & gone)
+    if again:
+        tx.once |= dict(tx.db.all("take_keys", tx.given, again))
 
 
 def _purge(tx: Transaction, queue: int, op: ops.Maintain) -> int:

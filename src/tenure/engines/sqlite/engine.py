@@ -14,7 +14,7 @@ from typing import Any
 
 from tenure import ops, wire
 from tenure.clock import Clock
-from tenure.engines.sqlite import claim, enqueue, file, leases, operator, reads, upkeep
+from tenure.engines.sqlite import claim, enqueue, file, leases, operator, reads, transfer, upkeep
 from tenure.engines.sqlite.db import Db
 from tenure.engines.sqlite.transaction import Transaction
 from tenure.engines.sqlite.watch import Watch
@@ -46,11 +46,14 @@ _OPERATIONS: dict[type[Op], Callable[[Transaction, Any], list[Answer]]] = {
     ops.Maintain: upkeep.maintain,
     ops.Reconcile: upkeep.reconcile,
     ops.ReconcileSlots: upkeep.reconcile_slots,
+    ops.Import: transfer.import_,
 }
 
 
 class SqliteEngine:
     """Jobs in one SQLite file that several processes may share."""
+
+    in_flight = 1  # a file has one writer
 
     def __init__(self, path: Path, settings: Settings, clock: Clock) -> None:
         self.path = path

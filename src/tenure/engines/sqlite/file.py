@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -82,6 +82,33 @@ def connect(path: Path, busy_timeout: float) -> sqlite3.Connection:
 
 def open_writer(path: Path, busy_timeout: float, clock: Clock) -> sqlite3.Connection:
     """The connection that writes; makes or migrates the schema first."""
+    connection, _ = _opened(path, busy_timeout, clock)
+    return connection
+
+
+def upgrade(url: str, busy_timeout: float, clock: Clock) -> tuple[int, int]:
+    """Make or migrate the schema; answers with the versions before and after."""
+    connection, before = _opened(path_of(url), busy_timeout, clock)
+    connection.close()
+    return before, max(SCHEMA)
+
+
+def upgrade_sql(url: str, busy_timeout: float) -> str:
+    """What `upgrade` would execute now."""
+    path = path_of(url)
+    version = 0
+    if path.exists():
+        with translated(path), closing(connect(path, busy_timeout)) as connection:
+            version = version_of(connection)
+    refuse_newer(path, version)
+    lines = [f"-- {path}: from version {version} to {max(SCHEMA)}"]
+    for step in range(version + 1, max(SCHEMA) + 1):
+        lines += [f"{statement};" for statement in SCHEMA[step]]
+        lines.append(f"UPDATE tenure_counters SET value = {step} WHERE name = 'version';")
+    return "\n".join(lines)
+
+
+def _opened(path: Path, busy_timeout: float, clock: Clock) -> tuple[sqlite3.Connection, int]:
     check_sqlite()
     with translated(path):
         connection = connect(path, busy_timeout)
@@ -91,11 +118,11 @@ def open_writer(path: Path, busy_timeout: float, clock: Clock) -> sqlite3.Connec
             set_wal(connection, busy_timeout, clock)
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
-            migrate(path, connection)
+            before = migrate(path, connection)
         except BaseException:
             connection.close()
             raise
-    return connection
+    return connection, before
 
 
 def open_reader(path: Path, busy_timeout: float) -> sqlite3.Connection:
@@ -148,10 +175,10 @@ def refuse_newer(path: Path, version: int) -> None:
         )
 
 
-def migrate(path: Path, connection: sqlite3.Connection) -> None:
-    """Bring the schema to the newest version, in one transaction."""
+def migrate(path: Path, connection: sqlite3.Connection) -> int:
+    """Bring the schema to the newest version, in one transaction; answers with the one before."""
     if version_of(connection) == max(SCHEMA):
-        return
+        return max(SCHEMA)
     connection.execute("BEGIN IMMEDIATE")
     try:
         version = version_of(connection)
@@ -165,3 +192,4 @@ def migrate(path: Path, connection: sqlite3.Connection) -> None:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+    return version

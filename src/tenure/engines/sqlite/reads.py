@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ import msgspec
 from tenure import ops
 from tenure.engines.sqlite.books import unmark
 from tenure.engines.sqlite.db import Db, listed
-from tenure.engines.sqlite.rows import CODES, job_of
+from tenure.engines.sqlite.rows import CODES, entry_of, job_of
 from tenure.errors import InvalidInput, JobNotFound, QueueNotFound, TenureError
 from tenure.job import FINAL
 from tenure.ops import Found, Query
@@ -105,6 +106,10 @@ def _next_due(db: Db, query: ops.NextDue, now: int) -> Found:
     return ops.Due(*db.all("next_due", listed(query.queues))[0])
 
 
+def _oldest_ready(db: Db, query: ops.OldestReady, now: int) -> Found:
+    return ops.Due(*db.all("oldest_ready", listed(query.queues))[0])
+
+
 def _get_stats(db: Db, query: ops.GetStats, now: int) -> Found:
     rows = db.all("stats", query.queue)
     if query.queue is not None and not rows:
@@ -159,15 +164,30 @@ def _list_schedules(db: Db, query: ops.ListSchedules, now: int) -> Found:
     return [_decode_schedule(text) for (text,) in db.all("schedules")]
 
 
+def _export(db: Db, query: ops.Export, now: int) -> Found:
+    start = [-1] if query.cursor is None else ops.parse_cursor(query.cursor, 1)
+    if isinstance(start, InvalidInput):
+        return start
+    seqs = [seq for (seq,) in db.all("seqs_after", start[0], query.limit)]
+    waits: dict[int, set[str]] = defaultdict(set)
+    for child, parent in db.all("parents_of", listed(seqs)):
+        waits[child].add(parent)
+    rows = sorted(db.all("read_jobs", listed(seqs)), key=lambda row: int(row[0]))
+    entries = [entry_of(row, waits[row[0]]) for row in rows]
+    return ops.Exported(entries, str(seqs[-1]) if seqs else query.cursor)
+
+
 _QUERIES: dict[type[Query], Callable[[Db, Any, int], Found]] = {
     ops.GetJob: _get_job,
     ops.ListJobs: _list_jobs,
     ops.FindIds: _find_ids,
     ops.NextDue: _next_due,
+    ops.OldestReady: _oldest_ready,
     ops.GetStats: _get_stats,
     ops.ListTenants: _list_tenants,
     ops.ListGroups: _list_groups,
     ops.ListLimits: _list_limits,
     ops.ListSlots: _list_slots,
     ops.ListSchedules: _list_schedules,
+    ops.Export: _export,
 }

@@ -309,6 +309,10 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 -- name: insert_state
 INSERT INTO tenure_states (seq, queue, state, at, updated_at, run_at, expires_at)
 VALUES (?, ?, ?, ?, ?, ?, ?);
+-- name: import_state
+INSERT INTO tenure_states (seq, queue, state, at, attempts, token, worker, started_at, updated_at,
+    run_at, expires_at, progress, note, errors, result)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 -- name: insert_ready
 INSERT INTO tenure_ready (lane, priority, seq) VALUES (?, ?, ?);
 -- name: ready_since
@@ -553,6 +557,11 @@ FROM tenure_jobs j
     JOIN tenure_lanes l ON l.id = j.lane JOIN tenure_tenants t ON t.id = l.tenant
     JOIN tenure_queues q ON q.id = t.queue LEFT JOIN tenure_states s ON s.seq = j.seq
 WHERE j.id = ?;
+-- name: seqs_after
+SELECT seq FROM tenure_jobs WHERE seq > ? ORDER BY seq LIMIT ?;
+-- name: parents_of
+SELECT d.child, j.id FROM json_each(?) e CROSS JOIN tenure_deps d ON d.child = e.value
+    CROSS JOIN tenure_jobs j ON j.seq = d.parent;
 -- name: read_jobs
 SELECT j.seq, j.id, q.queue, ifnull(s.state, 2), j.payload, j.priority,
     ifnull(s.run_at, j.created_at), j.created_at, ifnull(s.updated_at, j.created_at),
@@ -607,6 +616,20 @@ SELECT min(due) FROM (
     FROM tenure_queues q CROSS JOIN json_each('[1, 3]') c
     WHERE q.queue IN (SELECT value FROM json_each(?))
 );
+-- name: oldest_ready
+WITH RECURSIVE heads (lane, head) AS (
+    SELECT l.id, (SELECT json_array(r.priority, r.seq) FROM tenure_ready r WHERE r.lane = l.id
+        ORDER BY r.priority, r.seq LIMIT 1)
+    FROM tenure_queues q CROSS JOIN tenure_tenants t ON t.queue = q.id
+    CROSS JOIN tenure_lanes l ON l.tenant = t.id
+    WHERE q.queue IN (SELECT value FROM json_each(?)) AND t.ready > 0 AND l.ready > 0
+    UNION ALL
+    SELECT h.lane, (SELECT json_array(r.priority, r.seq) FROM tenure_ready r
+        WHERE r.lane = h.lane AND r.priority > (h.head ->> 0) ORDER BY r.priority, r.seq LIMIT 1)
+    FROM heads h WHERE h.head IS NOT NULL
+)
+SELECT min(ifnull(s.run_at, j.created_at)) FROM heads h
+CROSS JOIN tenure_jobs j ON j.seq = (h.head ->> 1) LEFT JOIN tenure_states s ON s.seq = j.seq;
 -- name: queues
 SELECT id, queue FROM tenure_queues ORDER BY id;
 -- name: totals

@@ -45,6 +45,13 @@ class Transaction:
         self.db.run("set_counter", row[0] + n, "token")
         return int(row[0])
 
+    def tokens_from(self, token: int) -> None:
+        """Give no more tokens up to this one."""
+        row = self.db.one("counter", "token")
+        assert row is not None
+        if token > row[0]:
+            self.db.run("set_counter", token, "token")
+
     def last_seq(self) -> int:
         """The place of the job that was enqueued last."""
         row = self.db.one("last_seq")

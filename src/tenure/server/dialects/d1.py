@@ -13,18 +13,18 @@ from msgspec import Meta
 
 from tenure import ops
 from tenure.errors import JobNotFound, LeaseLost, TenureError
-from tenure.job import MAX_NAME, Job, NewJob, State
+from tenure.job import Job, NewJob, State
 from tenure.ops import Op
 from tenure.server.auth import Scope
 from tenure.server.dialects.errors import ErrorText, as_text
 from tenure.server.dialects.reach import enqueue, job_of, listed, reach
+from tenure.server.names import Name
 from tenure.server.route import Call, Route
 
 QUEUE = "d1"
 ATTEMPTS = 3
 MAX_KEY = 1_024  # bytes of a key in R2
 
-Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
 Key = Annotated[str, Meta(min_length=1, max_length=MAX_KEY)]
 
 

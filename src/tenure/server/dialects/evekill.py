@@ -13,9 +13,10 @@ from msgspec import Meta, Raw
 
 from tenure import ops
 from tenure.errors import Conflict
-from tenure.job import MAX_NAME, Job, State
+from tenure.job import Job, State
 from tenure.server.auth import Scope
 from tenure.server.dialects.errors import ErrorText, as_text
+from tenure.server.names import Name
 from tenure.server.route import Call, Route
 
 
@@ -24,7 +25,7 @@ class FailedQuery(msgspec.Struct):
 
 
 class Retry(msgspec.Struct, rename="camel"):
-    job_id: Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
+    job_id: Name
 
 
 class StateCounts(msgspec.Struct):

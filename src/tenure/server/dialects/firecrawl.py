@@ -37,15 +37,13 @@ from tenure.queue import Queue
 from tenure.server.auth import Scope
 from tenure.server.dialects.errors import ErrorText, as_text
 from tenure.server.dialects.reach import job_of, listed, must_be_for, must_be_for_all, reach
+from tenure.server.names import Label, Name
 from tenure.server.route import Call, Route, encode
 
 QUEUE = "firecrawl"
-LEASE_SECONDS = 300.0
 PAGE = 1_000
 MOST = 10_000  # of each kind that one round of the upkeep looks after
 TRIES = 5  # that a push makes for an id whose job ends meanwhile
-
-Id = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
 
 
 class Sent(msgspec.Struct, rename="camel", kw_only=True):
@@ -56,7 +54,7 @@ class Sent(msgspec.Struct, rename="camel", kw_only=True):
 
 
 class PushedJob(Sent):
-    id: Id
+    id: Name
     data: Raw
     priority: Annotated[int, Meta(ge=MIN_PRIORITY, le=MAX_PRIORITY)]
     listenable: bool
@@ -66,14 +64,14 @@ class PushedJob(Sent):
 class Push(Sent):
     """timeout: milliseconds; null or not above 0 is none."""
 
-    team_id: Id
+    team_id: Name
     job: PushedJob
     timeout: Annotated[float, Meta(le=MAX_SPAN_MS)] | None = None
-    crawl_id: Annotated[str, Meta(max_length=MAX_NAME)] | None = None
+    crawl_id: Label | None = None
 
 
 class Pop(Sent):
-    worker_id: Id
+    worker_id: Name
     blocked_crawl_ids: Annotated[list[str], Meta(max_length=100_000)] | None = None
 
 
@@ -82,12 +80,12 @@ class Complete(Sent):
 
 
 class ReleaseClaim(Sent):
-    job_id: Id
+    job_id: Name
 
 
 class ActiveJob(Sent):
-    team_id: Id
-    job_id: Id
+    team_id: Name
+    job_id: Name
 
 
 class ActivePush(ActiveJob):
@@ -97,8 +95,8 @@ class ActivePush(ActiveJob):
 
 
 class ActiveCrawlJob(Sent):
-    crawl_id: Id
-    job_id: Id
+    crawl_id: Name
+    job_id: Name
 
 
 class ActiveCrawlPush(ActiveCrawlJob):
@@ -111,7 +109,7 @@ class JobIdsQuery(Sent):
 
 class SampleQuery(Sent):
     limit: Annotated[int, Meta(ge=1, le=10_000)] = 50
-    after: Annotated[str, Meta(max_length=MAX_NAME)] | None = None
+    after: Label | None = None
 
 
 # What is answered -------------------------------------------------------------------------------
@@ -184,16 +182,13 @@ _read_payload = msgspec.json.Decoder(Payload).decode
 class Firecrawl:
     """The calls, over one queue."""
 
-    def __init__(self, queue: str, lease_seconds: float) -> None:
+    def __init__(self, queue: str) -> None:
         self.queue = queue
-        self.lease_seconds = lease_seconds
         self.team_slots, self.crawl_slots = f"{queue}/team", f"{queue}/crawl"
 
     async def health(self, call: Call) -> ServiceHealth:
         """Whether the store answers."""
-        try:
-            await call.service.queue.astats()
-        except TenureError:
+        if await call.service.pulse.trouble() is not None:
             return ServiceHealth(status="degraded", fdb_connected=False)
         return ServiceHealth(status="ok", fdb_connected=True)
 
@@ -237,9 +232,10 @@ class Firecrawl:
 
     async def pop(self, call: Call, body: Pop) -> Popped | None:
         """Claim a team's next job, of none of the blocked crawls; null if there is none."""
-        jobs = await reach(call, self.queue).aclaim(
+        queue = reach(call, self.queue)
+        jobs = await queue.aclaim(
             self.queue,
-            lease=self.lease_seconds,
+            lease=queue.settings.pop_lease,
             worker=body.worker_id,
             tenant=call.params["team_id"],
             not_groups=[crawl for crawl in body.blocked_crawl_ids or () if crawl],
@@ -516,9 +512,9 @@ def just_before(name: str) -> str:
     return start + chr(before) + "\U0010ffff" * (MAX_NAME - len(name))
 
 
-def routes(queue: str = QUEUE, lease_seconds: float = LEASE_SECONDS) -> list[Route]:
+def routes(queue: str = QUEUE) -> list[Route]:
     """The calls of Firecrawl's workers; their jobs are in a queue of their own."""
-    calls = Firecrawl(queue, lease_seconds)
+    calls = Firecrawl(queue)
     p, w, r, a = Scope.PRODUCE, Scope.WORK, Scope.READ, Scope.ADMIN
 
     def route(*args: Any, **kwargs: Any) -> Route:

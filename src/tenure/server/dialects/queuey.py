@@ -13,12 +13,13 @@ from msgspec import Meta
 
 from tenure import ops
 from tenure.errors import InvalidInput, JobNotFound, LeaseLost
-from tenure.job import MAX_NAME, Job, NewJob, State, encode_json
+from tenure.job import Job, NewJob, State, encode_json
 from tenure.ops import Op
 from tenure.queue import Queue
 from tenure.server.auth import Scope
 from tenure.server.dialects.errors import ErrorText, as_text
 from tenure.server.dialects.reach import enqueue, job_of, reach
+from tenure.server.names import Name
 from tenure.server.route import Call, Reply, Route
 
 QUEUE = "queuey"
@@ -45,7 +46,7 @@ class CreateJob(msgspec.Struct):
 
 
 class ClaimJob(msgspec.Struct):
-    runner_id: Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
+    runner_id: Name
 
 
 class CompleteJob(msgspec.Struct):
@@ -195,7 +196,7 @@ def routes(queue: str = QUEUE) -> list[Route]:
         route("GET", "/ping", calls.ping, scope=None, answer=str, media_type="text/plain"),
         route("POST", "/jobs/create", calls.create, scope=p, body=CreateJob, answer=MeshJob),
         route("POST", "/jobs/claim", calls.claim, scope=w, body=ClaimJob, answer=MeshJob,
-              other_statuses=(204,)),
+              others={204: None}),
         route("GET", "/jobs/{id}", calls.get, scope=r, answer=MeshJob),
         route("POST", "/jobs/{id}/tickle", calls.tickle, scope=w, answer=Nothing),
         route("POST", "/jobs/{id}/complete", calls.complete, scope=w, body=CompleteJob,

@@ -64,7 +64,7 @@ async def job_of(queue: Queue, name: str, id: str) -> Job | None:
 async def enqueue(call: Call, queue: Queue, new: NewJob) -> Job:
     """Enqueue a job whose id is made up. A client that sends the header Idempotency-Key can send
     its request again and is answered with the same job."""
-    key = call.headers.get("idempotency-key")
+    key = call.headers.get(b"idempotency-key")
     if key is None:
         return await queue.aenqueue(**as_options(new))
     said = (call.token.hash, check_name("Idempotency-Key", key), repr(new))

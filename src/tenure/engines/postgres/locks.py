@@ -1,0 +1,28 @@
+"""Locks that a batch takes before anything else, in the one order in which all take them: if it
+took them operation by operation, two batches might wait for each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tenure import ops
+from tenure.engines.postgres.db import Db
+from tenure.ops import Op
+
+_OF_A_JOB = (ops.Ack, ops.Fail, ops.Extend, ops.Release, ops.Progress)
+_OF_JOBS = (ops.Cancel, ops.Replay, ops.Delete)
+_OF_A_SLOT = (ops.TakeSlot, ops.DropSlot, ops.ReconcileSlots)
+
+
+def lock(db: Db, batch: Sequence[Op]) -> None:
+    """Lock the jobs and the slots that the batch names. Jobs that only the first operations name,
+    all of one kind, are locked together by those."""
+    kinds = list(dict.fromkeys(map(type, batch)))
+    if any(kind in (*_OF_A_JOB, *_OF_JOBS) for kind in kinds[1:]):
+        ids = [op.id for op in batch if isinstance(op, _OF_A_JOB)]
+        ids += [job_id for op in batch if isinstance(op, _OF_JOBS) for job_id in op.ids]
+        db.send("lock_jobs", list(dict.fromkeys(ids)))
+    if any(kind in _OF_A_SLOT for kind in kinds):
+        slots = [op for op in batch if isinstance(op, _OF_A_SLOT)]
+        if len(slots) > 1:
+            db.send("lock_slots", [op.scope for op in slots], [op.key for op in slots])

@@ -1,0 +1,99 @@
+"""The body of a request, while it arrives: up to a size, and within a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
+
+from tenure.errors import InvalidInput
+from tenure.server.problems import BodyTooLarge, TooSlow
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+
+
+class Headers:
+    """The headers of a request, of which few are looked at."""
+
+    __slots__ = ("_raw",)
+
+    def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
+        self._raw = dict(raw)
+
+    def get(self, name: bytes) -> str | None:
+        """Its value. The name in lower case."""
+        value = self._raw.get(name)
+        return None if value is None else value.decode("latin-1")
+
+
+class Incoming:
+    """A body that is read once, or passed over."""
+
+    def __init__(self, receive: Receive, headers: Headers, most: int, seconds: float) -> None:
+        self._receive = receive
+        self._headers = headers
+        self._most = most
+        self._seconds = seconds
+        self._ended = False
+
+    @property
+    def is_announced(self) -> bool:
+        """Whether the headers speak of a body."""
+        length = self._headers.get(b"content-length") or "0"
+        return length != "0" or self._headers.get(b"transfer-encoding") is not None
+
+    @property
+    def _asks_first(self) -> bool:
+        """Whether the client waits for a word before it sends."""
+        return not self._ended and self._headers.get(b"expect") is not None
+
+    async def read(self) -> bytes:
+        """All of it; raises BodyTooLarge, TooSlow or InvalidInput."""
+        encoding = self._headers.get(b"content-encoding") or "identity"
+        if encoding.lower() != "identity":
+            raise InvalidInput("content-encoding", f"{encoding!r} is not read; send JSON as it is")
+        said = self._headers.get(b"content-length") or ""
+        if self._asks_first and said.isdecimal() and int(said) > self._most:
+            raise self._too_large(int(said))
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(self._seconds):
+                while not self._ended:
+                    part = await self._next()
+                    size += len(part)
+                    # What is too much is read on and dropped: whoever sends does not listen yet.
+                    if size <= self._most:
+                        parts.append(part)
+        except TimeoutError:
+            raise TooSlow(f"the body did not arrive within {self._seconds:g} s") from None
+        if size > self._most:
+            raise self._too_large(size)
+        return b"".join(parts)
+
+    async def is_over(self) -> bool:
+        """Whether the client is through with sending, so that it hears an answer and can ask
+        again; what it still sends is dropped."""
+        if self._ended or not self.is_announced:
+            return True
+        if self._asks_first:
+            return False
+        try:
+            async with asyncio.timeout(self._seconds):
+                while not self._ended:
+                    await self._next()
+        except (TimeoutError, TooSlow):
+            return False
+        return True
+
+    async def _next(self) -> bytes:
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise TooSlow("the client went away before its request was complete")
+        self._ended = not message.get("more_body", False)
+        part: bytes = message.get("body", b"")
+        return part
+
+    def _too_large(self, size: int) -> BodyTooLarge:
+        return BodyTooLarge(f"the body is {size:,} bytes; at most {self._most:,}")

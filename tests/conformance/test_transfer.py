@@ -1,0 +1,221 @@
+"""Jobs that are taken out of one store and put into another are the same jobs there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from msgspec.structs import replace
+
+from tenure import (
+    DependencyNotFound,
+    Duplicate,
+    InvalidInput,
+    LeaseLost,
+    NewJob,
+    Queue,
+    Settings,
+    State,
+    ops,
+)
+from tenure.engines.memory import MemoryEngine
+from tenure.job import IfParentFails
+from tenure.ops import Entry
+from tenure.testing import ManualClock
+from tests.conformance.conftest import Apply
+from tests.conformance.moves import BIG, drain, ids, make_cancelled, make_dead, make_done, take
+from tests.conformance.state import as_dict, dump
+
+pytestmark = pytest.mark.usefixtures("needs_transfer")
+
+
+@pytest.fixture
+def other(clock: ManualClock) -> Iterator[Queue]:
+    """Another store, in memory: the model."""
+    with Queue(MemoryEngine(clock), Settings(), clock) as queue:
+        yield queue
+
+
+def exported(queue: Queue, limit: int = 1000) -> list[Entry]:
+    """Every job of a store, page by page."""
+    entries: list[Entry] = []
+    cursor = None
+    while True:
+        page = queue.do(ops.Export(limit, cursor))
+        entries += page.entries
+        cursor = page.cursor
+        if len(page.entries) < limit:
+            return entries
+
+
+def put(queue: Queue, *entries: Entry) -> ops.Answer:
+    (answer,) = queue.do([ops.Import(entries)])
+    return answer  # type: ignore[no-any-return]
+
+
+def fill(queue: Queue, clock: ManualClock) -> None:
+    """Jobs in every state, with everything that a job can have."""
+    make_done(queue, "done", tenant="acme")
+    make_dead(queue, "dead", group="g", max_attempts=7)
+    make_cancelled(queue, "cancelled", kind="mail")
+    queue.enqueue("q", BIG, id="failed", max_attempts=5, timeout=3)
+    queue.fail(take(queue), ValueError("once"), retry_in=60)
+    queue.enqueue("q", id="leased", unique_key="k")
+    queue.progress(take(queue, lease=30, worker="w"), 40, "nearly")
+    queue.enqueue("q", id="due soon", delay=0.5)
+    queue.enqueue("q", id="ready", priority=-3, expires_in=300, unique_key="k2")
+    queue.enqueue("web", id="ready too", tenant="acme", group="g")
+    queue.enqueue("q", id="waits", after=["ready", "done", "dead"], if_parent_fails="run")
+    queue.enqueue("q", id="waits long", after=["dead", "ready"])
+    queue.enqueue_many(
+        [NewJob(queue="q", id="child first", after=["parent"]), NewJob(queue="q", id="parent")]
+    )
+    clock.advance(1)  # past a delay that nobody has looked at yet
+
+
+def test_every_state_comes_out_of_a_store_as_it_is(
+    queue: Queue, other: Queue, clock: ManualClock
+) -> None:
+    fill(queue, clock)
+    fill(other, clock)
+    for pages in (1, 3, 1000):
+        entries = exported(queue, pages)
+        assert [entry.job.id for entry in entries] == [job.id for job in queue.jobs().jobs[::-1]]
+        assert [as_dict(entry.job) for entry in entries] == [
+            as_dict(queue.get(entry.job.id)) for entry in entries
+        ]
+        theirs = exported(other)
+        assert [(e.ready, e.waits_for) for e in entries] == [(e.ready, e.waits_for) for e in theirs]
+
+
+def test_every_state_goes_into_a_store_as_it_is(
+    queue: Queue, other: Queue, clock: ManualClock
+) -> None:
+    fill(other, clock)
+    entries = exported(other)
+    answer = put(queue, *entries)
+    assert answer == ops.Enqueued(
+        [entry.job.id for entry in entries], [True] * len(entries), clock.now_ms()
+    )
+    assert exported(queue) == entries
+    assert dump(queue) == dump(other)
+
+
+def test_what_was_put_in_goes_on_as_if_it_had_always_been_there(
+    queue: Queue, other: Queue, clock: ManualClock
+) -> None:
+    fill(other, clock)
+    put(queue, *exported(other))
+    for one in (queue, other):
+        assert drain(one) == ["ready", "due soon", "waits", "parent", "child first"]
+    clock.advance(60)
+    assert sorted(drain(queue)) == ["failed", "leased"]
+    assert queue.get("leased").errors[-1].message == "the lease ran out"
+    assert queue.get("waits long").state is State.WAITING
+    queue.replay("dead")
+    assert drain(queue) == ["dead", "waits long"]
+
+
+def test_a_lease_goes_on_under_its_token(queue: Queue, other: Queue) -> None:
+    other.enqueue("q", id="a")
+    job = take(other)
+    put(queue, *exported(other))
+    queue.ack(job, "result")
+    assert queue.get("a").result == "result"
+
+
+def test_later_tokens_are_greater(queue: Queue, other: Queue) -> None:
+    other.enqueue("q", id="a")
+    for _ in range(5):
+        stale = take(other)
+        other.release(stale)
+    put(queue, *exported(other))
+    assert take(queue).token > stale.token
+    with pytest.raises(LeaseLost):
+        queue.ack(stale)
+
+
+def test_jobs_that_are_there_are_passed_over(queue: Queue, other: Queue) -> None:
+    other.enqueue("q", "theirs", id="a", unique_key="k")
+    other.enqueue("q", "theirs", id="b")
+    a, b = exported(other)
+    queue.enqueue("q", "ours", id="a", unique_key="k")
+    answer = put(queue, a, b, b)
+    assert isinstance(answer, ops.Enqueued)
+    assert answer.created == [False, True, False]
+    assert put(queue, a, b) == ops.Enqueued(["a", "b"], [False, False], answer.at)
+    assert [queue.get(id).payload for id in ("a", "b")] == ["ours", "theirs"]
+    assert queue.stats("q").ready == 2
+
+
+def test_none_is_put_in_if_a_key_of_one_is_held(queue: Queue, other: Queue) -> None:
+    other.enqueue("q", id="free")
+    other.enqueue("q", id="a", unique_key="k")
+    queue.enqueue("q", id="holder", unique_key="k")
+    assert put(queue, *exported(other)) == Duplicate("unique_key", "k", "holder")
+    assert ids(queue.jobs().jobs) == ["holder"]
+    twice = [replace(entry, job=replace(entry.job, unique_key="l")) for entry in exported(other)]
+    assert put(queue, *twice) == Duplicate("unique_key", "l", "free")
+
+
+def test_a_key_is_held_by_what_has_not_ended(queue: Queue, other: Queue) -> None:
+    make_done(other, "ended", unique_key="k")
+    other.enqueue("q", id="goes on", unique_key="k")
+    put(queue, *exported(other))
+    with pytest.raises(Duplicate, match="goes on"):
+        queue.enqueue("q", unique_key="k")
+
+
+def test_none_is_put_in_if_one_waits_for_a_job_that_is_not_there(
+    queue: Queue, other: Queue
+) -> None:
+    other.enqueue("q", id="parent")
+    other.enqueue("q", id="child", after=["parent"])
+    parent, child = exported(other)
+    assert put(queue, child) == DependencyNotFound("parent")
+    assert queue.stats().queues == {}
+    assert isinstance(put(queue, child, parent), ops.Enqueued)
+    assert drain(queue) == ["parent", "child"]
+
+
+@pytest.mark.parametrize(
+    ("if_parent_fails", "fatal", "state"),
+    [
+        ("wait", False, State.PENDING),
+        ("wait", True, State.WAITING),
+        ("cancel", True, State.CANCELLED),
+        ("run", True, State.PENDING),
+    ],
+)
+def test_a_child_hears_of_a_parent_that_has_ended_here_meanwhile(
+    queue: Queue, other: Queue, if_parent_fails: IfParentFails, fatal: bool, state: State
+) -> None:
+    other.enqueue("q", id="parent")
+    other.enqueue("q", id="child", after=["parent"], if_parent_fails=if_parent_fails)
+    other.enqueue("q", id="grandchild", after=["child"], if_parent_fails="cancel")
+    parent, *children = exported(other)
+    put(queue, parent)
+    if fatal:
+        queue.fail(take(queue), "boom", fatal=True)
+    else:
+        queue.ack(take(queue))
+    put(queue, *children)
+    assert queue.get("child").state is state
+    cancelled = state is State.CANCELLED
+    assert queue.get("grandchild").state is (State.CANCELLED if cancelled else State.WAITING)
+
+
+def test_an_export_of_nothing_is_empty(queue: Queue, apply: Apply) -> None:
+    assert queue.do(ops.Export()) == ops.Exported([], None)
+    (answer,) = apply(ops.Import(()))
+    assert isinstance(answer, ops.Enqueued)
+    assert answer.ids == []
+    assert isinstance(queue.do(ops.Export(cursor="x")), InvalidInput)
+
+
+def test_an_export_goes_on_where_it_ended(queue: Queue) -> None:
+    queue.enqueue("q", id="a")
+    end = queue.do(ops.Export()).cursor
+    assert queue.do(ops.Export(cursor=end)) == ops.Exported([], end)
+    queue.enqueue("q", id="b")
+    assert [entry.job.id for entry in queue.do(ops.Export(cursor=end)).entries] == ["b"]

@@ -1,0 +1,65 @@
+"""The description of the API is true: what is answered is as it says, whatever is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import get_type_hints
+
+import pytest
+
+from tenure.server.app import DIALECTS, routes_of
+from tenure.server.openapi import openapi
+from tenure.server.route import Reply
+from tests.server import fuzz
+
+SEED = 4
+AT_THE_EDGES = AT_RANDOM = 8  # requests of each call, as each caller; `make fuzz` sends more
+
+
+@pytest.mark.parametrize("who", fuzz.WHO)
+@pytest.mark.parametrize("label", fuzz.LABELS)
+def test_every_answer_is_as_it_is_described(label: str, who: fuzz.Who) -> None:
+    statuses = fuzz.try_systematically(label, who, AT_THE_EDGES)
+    statuses += fuzz.try_at_random(label, who, AT_RANDOM, SEED)
+    assert statuses
+
+
+def test_requests_are_about_what_is_there() -> None:
+    """Or only errors would be tried."""
+    for label in ("POST /v1/extend", "POST /queue/complete", "GET /jobs/{id}"):
+        statuses = fuzz.try_at_random(label, "everybody", 20, SEED)
+        assert statuses[200] > 5, (label, statuses)
+
+
+def test_an_answer_is_described_by_the_type_that_the_handler_returns() -> None:
+    for route in routes_of(DIALECTS):
+        returned = get_type_hints(route.handler)["return"]
+        if returned is not Reply and route.media_type == "application/json":
+            expected = route.answer | Reply if 204 in route.others else route.answer
+            assert returned == expected, route
+
+
+def test_every_reference_of_the_description_leads_somewhere() -> None:
+    document = openapi(routes_of(DIALECTS), "1")
+    for reference in _references(document):
+        found = document
+        for part in reference.removeprefix("#/").split("/"):
+            found = found[part]
+
+
+def test_every_call_has_a_name_of_its_own() -> None:
+    paths = openapi(routes_of(DIALECTS), "1")["paths"].values()
+    names = [one["operationId"] for operations in paths for one in operations.values()]
+    assert len(names) == len(set(names))
+
+
+def _references(value: object) -> Iterator[str]:
+    if isinstance(value, dict):
+        for name, one in value.items():
+            if name == "$ref":
+                yield one
+            else:
+                yield from _references(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _references(one)

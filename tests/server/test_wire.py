@@ -1,0 +1,402 @@
+"""Hostile clients on a real socket: they get a clear answer or are hung up on, leave nothing in the
+store, and do not keep others from being served."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+import tenure
+from tenure import Job, Queue
+from tenure.server.app import DIALECTS, make_app
+from tenure.server.auth import EVERYTHING
+from tenure.server.incoming import Headers
+from tenure.server.protocol import Protocol
+from tenure.server.route import Call
+from tenure.server.service import Service
+from tenure.server.waiting import claim_or_wait
+from tenure.testing import ManualClock
+from tests.conformance.state import nothing_changes
+from tests.server.wire import PATIENCE, Dial, Watched, hosted, request
+
+JOB = b'{"queue":"q"}'
+MB = 1_048_576
+
+
+@pytest.fixture
+def queue() -> Iterator[Queue]:
+    with tenure.connect("memory://", clock=ManualClock()) as queue:
+        queue.enqueue("q", id="ready")
+        queue.enqueue("d1", id="file")
+        yield queue
+
+
+@pytest.fixture
+def service(queue: Queue) -> Iterator[Service]:
+    service = make_app(queue, dialects=DIALECTS)
+    yield service
+    service.close()
+
+
+@pytest.fixture
+def watched(service: Service) -> Watched:
+    return Watched(service)
+
+
+@pytest.fixture
+def dial(watched: Watched) -> Iterator[Dial]:
+    with hosted(watched) as dial:
+        yield dial
+
+
+@pytest.fixture
+def impatient(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What may take long may not."""
+    service.body_seconds = 0.2
+    monkeypatch.setattr(Protocol, "head_seconds", 0.2)
+
+
+# Bodies -------------------------------------------------------------------------------------------
+
+
+def test_a_body_over_the_limit_is_413(dial: Dial, queue: Queue) -> None:
+    body = b'{"queue":"q","payload":"' + b"x" * 40 * MB + b'"}'
+    line = dial()
+    with nothing_changes(queue):
+        heard = line.say(request("POST", "/v1/jobs", body)).hear()
+        assert (heard.status, heard.closed) == (413, False)
+        assert heard.detail == f"the body is {len(body):,} bytes; at most {32 * MB:,}"
+        chunk = b"%x\r\n%s\r\n" % (MB, b"x" * MB)
+        head = request("POST", "/v1/jobs", headers=["Transfer-Encoding: chunked"])
+        heard = line.say(head, *[chunk] * 33, b"0\r\n\r\n").hear()
+        assert heard.status == 413
+        assert heard.detail == f"the body is {33 * MB:,} bytes; at most {32 * MB:,}"
+
+
+def test_who_asks_before_sending_too_much_is_refused_at_once(dial: Dial) -> None:
+    head = request("POST", "/v1/jobs", headers=["Expect: 100-continue"], length=10**12)
+    heard = dial().say(head).hear()
+    assert (heard.status, heard.closed) == (413, True)
+
+
+def test_who_asks_before_sending_is_told_to_go_on(dial: Dial, queue: Queue) -> None:
+    line = dial()
+    line.say(request("POST", "/v1/jobs", headers=["Expect: 100-continue"], length=len(JOB)))
+    assert line.hear().status == 100
+    assert line.say(JOB).hear().status == 201
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(
+    ("path", "start"),
+    [
+        ("/v1/jobs", JOB),
+        ("/v1/jobs", b""),
+        ("/jobs/pull", b""),
+        ("/jobs/pull", b"{"),
+        ("/v1/jobs/ready/cancel", b""),
+        ("/v1/nothing", b"{"),
+    ],
+)
+def test_a_body_that_does_not_come_is_not_waited_for(
+    dial: Dial, queue: Queue, path: str, start: bytes
+) -> None:
+    with nothing_changes(queue):
+        heard = dial().say(request("POST", path, start, length=100)).hear()
+    assert heard.status == (404 if path == "/v1/nothing" else 408)
+    assert heard.closed
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_body_that_comes_byte_by_byte_holds_nobody_up(dial: Dial, queue: Queue) -> None:
+    slow, done = dial(), threading.Event()
+
+    def drip() -> None:
+        slow.say(request("POST", "/v1/jobs", length=100_000))
+        try:
+            while not done.wait(0.01):
+                slow.say(b" ")
+        except OSError:
+            pass  # hung up on, as it should be
+
+    thread = threading.Thread(target=drip)
+    with nothing_changes(queue):
+        thread.start()
+        assert dial().say(request("GET", "/v1/queues/q")).hear().status == 200
+        heard = slow.hear()
+        assert heard.status == 408
+        assert "did not arrive within 0.2 s" in heard.detail
+        done.set()
+        thread.join(PATIENCE)
+
+
+@pytest.mark.parametrize("path", ["/v1/jobs", "/jobs/pull", "/v1/queues/q/pause", "/v1/claim"])
+@pytest.mark.parametrize("start", [b"", b"{"])
+def test_who_leaves_in_the_middle_of_a_body_has_asked_for_nothing(
+    dial: Dial, watched: Watched, queue: Queue, path: str, start: bytes
+) -> None:
+    with nothing_changes(queue):
+        dial().say(request("POST", path, start, length=50)).hang_up()
+        assert watched.ended.acquire(timeout=PATIENCE)
+
+
+def test_a_body_in_an_encoding_is_refused_by_name(dial: Dial, queue: Queue) -> None:
+    line = dial()
+    with nothing_changes(queue):
+        for name in ("gzip", "br", "deflate, gzip"):
+            headers = [f"Content-Encoding: {name}"]
+            heard = line.say(request("POST", "/v1/jobs", gzip.compress(JOB), headers)).hear()
+            assert heard.status == 400
+            assert f"content-encoding: '{name}'" in heard.detail
+    plain = ["Content-Encoding: identity"]
+    assert line.say(request("POST", "/v1/jobs", JOB, plain)).hear().status == 201
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        JOB.decode().encode("utf-16"),
+        JOB.decode().encode("utf-32"),
+        b"\xef\xbb\xbf" + JOB,
+        b'{"queue":"\xff"}',
+        b'{"queue":"\\ud800"}',
+        b'{"queue":"q","priority":1e400}',
+        b'{"queue":"q","priority":1208925819614629174706176}',
+        b'{"queue":"q","delay":1e400}',
+        b'{"queue":"q","delay":-1e-9}',
+        b'{"queue":"q","payload":1e400}',
+        b'{"queue":"q","payload":NaN}',
+        b'{"queue":"q","payload":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"queue":"q"} {"queue":"q"}',
+        b"queue=q",
+    ],
+)
+def test_a_body_that_is_not_what_it_should_be_is_400(dial: Dial, queue: Queue, body: bytes) -> None:
+    with nothing_changes(queue):
+        heard = dial().say(request("POST", "/v1/jobs", body)).hear()
+        assert heard.status == 400
+        assert heard.detail
+
+
+def test_of_a_field_that_is_given_twice_the_last_counts(dial: Dial, queue: Queue) -> None:
+    heard = dial().say(request("POST", "/v1/jobs", b'{"queue":"a","queue":"b"}')).hear()
+    assert heard.status == 201
+    assert list(queue.stats().queues) == ["b", "d1", "q"]
+
+
+def test_minus_zero_is_zero(dial: Dial) -> None:
+    body = b'{"queue":"q","id":"z","priority":-0,"delay":-0.0,"payload":-0}'
+    assert dial().say(request("POST", "/v1/jobs", body)).hear().status == 201
+
+
+# Long requests ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def waits(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set when somebody begins to wait for a change."""
+    event, listen = threading.Event(), queue.changes.listen
+
+    def noted(wake: Any) -> Callable[[], None]:
+        event.set()
+        return listen(wake)
+
+    monkeypatch.setattr(queue.changes, "listen", noted)
+    return event
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        request("POST", "/v1/claim", b'{"queues":["later"],"wait":60,"lease":3600}'),
+        request("GET", "/v1/jobs/ready/wait?timeout=60"),
+    ],
+)
+def test_who_leaves_while_waiting_is_not_waited_with(
+    dial: Dial, watched: Watched, queue: Queue, waits: threading.Event, asked: bytes
+) -> None:
+    line = dial()
+    waits.clear()
+    line.say(asked)
+    assert waits.wait(PATIENCE)
+    line.hang_up()
+    assert watched.ended.acquire(timeout=PATIENCE)
+    queue.enqueue("later", id="kept")
+    assert queue.get("kept").state == "pending"
+
+
+def test_a_job_that_was_claimed_for_one_who_left_is_given_back(
+    service: Service, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        left, claims = asyncio.Event(), iter([False, True])
+
+        async def receive() -> dict[str, str]:
+            await left.wait()
+            return {"type": "http.disconnect"}
+
+        async def claim_while_leaving(*args: Any, **options: Any) -> list[Job]:
+            if not next(claims):
+                return []
+            jobs = await aclaim(*args, **options)
+            assert [job.id for job in jobs] == ["ready"]
+            left.set()
+            await asyncio.sleep(0)  # the client is seen leaving
+            await asyncio.sleep(0)
+            return jobs
+
+        aclaim = queue.aclaim
+        monkeypatch.setattr(queue, "aclaim", claim_while_leaving)
+        call = Call(service, EVERYTHING, queue, {}, {}, Headers([]), receive)
+        assert await claim_or_wait(call, ["q"], 60, worker="w") == []
+
+    asyncio.run(main())
+    job = queue.get("ready")
+    assert (job.state, job.attempts) == ("pending", 0)
+
+
+# What is not HTTP, or too much of it --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n",
+        b"hello\r\n\r\n",
+        b"GET /healthz HTTP/9.9\r\n\r\n",
+        b"GET /healthz HTTP/1.1\nHost: x\n\n",
+        b"GET /healthz HTTP/1.1\r\nA: b\r\n c\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nA: b\0c\r\n\r\n",
+        b"GET /v1/jobs/a b HTTP/1.1\r\n\r\n",
+        b"GET /v1/jobs/\xff HTTP/1.1\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        request("POST", "/v1/jobs", JOB, ["Content-Length: 5"]),
+        request("POST", "/v1/jobs", JOB, length=-5),
+        request("POST", "/v1/jobs", JOB, length=10**30),
+        request("POST", "/v1/jobs", JOB, ["Transfer-Encoding: chunked"]),
+        request("POST", "/v1/jobs", headers=["Transfer-Encoding: xchunked"]) + JOB,
+        request("POST", "/v1/jobs", headers=["Transfer-Encoding: chunked"]) + b"ZZ\r\n",
+    ],
+)
+def test_what_is_not_http_is_refused_and_hung_up_on(dial: Dial, queue: Queue, text: bytes) -> None:
+    with nothing_changes(queue):
+        heard = dial().say(text).hear()
+        assert (heard.status, heard.closed) == (400, True)
+        assert heard.detail == "request: is not HTTP that is understood here"
+
+
+def test_a_body_that_is_longer_than_it_said_is_not_taken_at_all(
+    dial: Dial, watched: Watched, queue: Queue
+) -> None:
+    with nothing_changes(queue):
+        for length in (len(JOB), 5):
+            text = request("POST", "/v1/jobs", JOB + b"{}", length=length)
+            assert dial().say(text).hear().status == 400
+            assert watched.ended.acquire(timeout=PATIENCE)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"a: b\r\n" * 100_000,
+        b"a: " + b"b" * 20 * MB,
+        b"c" * 20 * MB,
+    ],
+)
+def test_headers_without_end_are_431(dial: Dial, head: bytes) -> None:
+    line = dial()
+    with contextlib.suppress(OSError):  # hung up on before all of it was sent
+        line.say(b"GET /healthz HTTP/1.1\r\n" + head)
+    try:
+        heard = line.hear()
+    except ConnectionResetError:
+        return
+    assert (heard.status, heard.closed) == (431, True)
+    assert heard.detail == "the headers are over 65,536 bytes"
+
+
+def test_large_headers_that_are_not_too_large_are_read(dial: Dial) -> None:
+    headers = [f"X-{n}: {'y' * 1000}" for n in range(50)]
+    assert dial().say(request("GET", "/healthz", headers=headers)).hear().status == 200
+
+
+@pytest.mark.usefixtures("impatient")
+def test_headers_that_do_not_come_are_not_waited_for(dial: Dial) -> None:
+    heard = dial().say(b"GET /healthz HTTP/1.1\r\nHost").hear()
+    assert (heard.status, heard.closed) == (408, True)
+    assert heard.detail == "the headers did not arrive within 0.2 s"
+    assert dial().is_closed()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_connection_that_asks_now_and_then_is_kept(dial: Dial) -> None:
+    line = dial()
+    for _ in range(3):
+        assert line.say(request("GET", "/healthz")).hear().status == 200
+        time.sleep(0.15)  # for longer than a head may take, in all
+
+
+def test_requests_that_come_at_once_are_answered_in_order(dial: Dial, queue: Queue) -> None:
+    line = dial()
+    line.say(
+        request("GET", "/healthz")
+        + request("POST", "/v1/jobs", b"{")
+        + request("POST", "/v1/jobs", b'{"queue":"q","id":"second"}')
+        + request("GET", "/v1/jobs/second")
+    )
+    assert [line.hear().status for _ in range(4)] == [200, 400, 201, 200]
+
+
+def test_a_websocket_is_refused(dial: Dial) -> None:
+    headers = ["Connection: upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13"]
+    headers.append("Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==")
+    line = dial().say(request("GET", "/v1/events", headers=headers))
+    assert line.hear().status == 403
+
+
+# Paths and queries --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/v1/jobs/%2F", 404),
+        ("/v1/jobs/%00", 400),
+        ("/v1/jobs/%ff", 400),
+        ("/v1/jobs/%ED%A0%80", 400),
+        ("/v1/jobs/" + "a" * 513, 400),
+        ("/v1/jobs/" + "a" * 60_000, 400),
+        ("/v1/jobs/" + "a/" * 10_000, 404),
+        ("/v1/jobs/..", 404),
+        ("/v1/../v1/jobs", 404),
+        ("//v1/jobs", 404),
+        ("/v1//jobs", 404),
+        ("/v1/jobs//", 404),
+        ("/V1/jobs", 404),
+        ("/v1%2Fjobs", 404),
+        ("/v1/jobs?limit=1&limit=2", 400),
+        ("/v1/jobs?" + "&".join(f"p{n}=1" for n in range(8_000)), 400),
+        ("/v1/jobs?limit=%ff", 400),
+        ("/v1/jobs?queue=%00", 400),
+        ("/v1/jobs?%00=1", 400),
+        ("/v1/jobs?cursor=" + "9" * 60_000, 400),
+    ],
+)
+def test_path_and_query_tricks_are_refused(dial: Dial, path: str, status: int) -> None:
+    heard = dial().say(request("GET", path)).hear()
+    assert (heard.status, len(heard.detail) < 1_000) == (status, True), heard
+
+
+def test_a_name_may_hold_what_a_path_may_not(dial: Dial, queue: Queue) -> None:
+    for id in ("a/b", "..", "a?b#c", "%2F", " ", "\u2028", "\x01", "\U0010ffff"):
+        queue.enqueue("q", id=id)
+        heard = dial().say(request("GET", f"/v1/jobs/{quote(id, safe='')}")).hear()
+        assert heard.status == 200, id

@@ -1,0 +1,174 @@
+"""The commands that make, migrate and move a store."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tenure import connect, ops
+from tenure.engines.postgres.statements import statements
+from tenure.engines.sqlite.statements import SCHEMA
+from tests import audit_postgres, postgres
+from tests.unit.cli.terminal import Terminal
+
+NEWEST = max(SCHEMA)
+
+
+@pytest.fixture
+def schema(tmp_path: Path) -> Iterator[str]:
+    """A schema of the test's own that there is not yet."""
+    name = f"{postgres.schema_of(tmp_path / 'new')}_new"
+    yield name
+    with psycopg.connect(postgres.shared_url(), autocommit=True) as connection:
+        connection.execute(f"DROP SCHEMA IF EXISTS {name} CASCADE".encode())
+
+
+@pytest.fixture
+def on_postgres(cli: Terminal, schema: str) -> Terminal:
+    cli.url = f"{postgres.shared_url()}&schema={schema}"
+    return cli
+
+
+# migrate ----------------------------------------------------------------------------------------
+
+
+def test_migrate_makes_the_file_and_says_so(cli: Terminal) -> None:
+    assert cli.text("migrate") == f"Made the schema, version {NEWEST}.\n"
+    assert "nothing to do" in cli.text("migrate")
+    assert cli.json("migrate") == {"from": NEWEST, "to": NEWEST}
+
+
+def test_migrate_says_from_which_version_to_which(cli: Terminal, tmp_path: Path) -> None:
+    cli.text("migrate")
+    with closing(sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)) as db:
+        db.execute("DROP TABLE tenure_once")
+        db.execute("UPDATE tenure_counters SET value = 1 WHERE name = 'version'")
+    assert cli.text("migrate") == f"Brought the schema from version 1 to {NEWEST}.\n"
+
+
+def test_migrate_refuses_a_store_of_a_newer_tenure(cli: Terminal, tmp_path: Path) -> None:
+    cli.text("migrate")
+    with closing(sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)) as db:
+        db.execute("UPDATE tenure_counters SET value = 99 WHERE name = 'version'")
+    for options in ([], ["--sql"]):
+        assert "has schema version 99" in cli.error("migrate", *options)
+        assert "upgrade Tenure" in cli.error("migrate", *options)
+
+
+def test_migrate_prints_the_sql_and_does_nothing(cli: Terminal, tmp_path: Path) -> None:
+    text = cli.text("migrate", "--sql")
+    assert not (tmp_path / "jobs.db").exists()
+    with closing(sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)) as db:
+        db.executescript(text)
+    assert "nothing to do" in cli.text("migrate")
+    assert cli.text("migrate", "--sql").count("\n") == 1
+
+
+def test_migrate_has_nothing_to_do_where_there_is_no_schema(cli: Terminal) -> None:
+    for url in ("memory://", "http://localhost:3100"):
+        for options in ([], ["--sql"]):
+            result = cli.run("migrate", *options, url=url)
+            assert result.exit_code == 0, result.stderr
+            assert "nothing to do" in result.stdout or "no schema" in result.stdout
+
+
+def test_migrate_makes_and_brings_up_to_date_a_schema_of_postgresql(
+    on_postgres: Terminal, schema: str
+) -> None:
+    newest = max(statements(schema).schema)
+    assert on_postgres.json("migrate") == {"from": 0, "to": newest}
+    assert on_postgres.json("migrate") == {"from": newest, "to": newest}
+    with psycopg.connect(postgres.shared_url()) as connection:
+        connection.execute(f"UPDATE {schema}.about SET version = 99".encode())
+    assert "has schema version 99" in on_postgres.error("migrate")
+
+
+def test_what_migrate_prints_is_what_psql_can_run(on_postgres: Terminal, schema: str) -> None:
+    text = on_postgres.text("migrate", "--sql")
+    psql = [str(postgres.programs() / "psql"), postgres.shared_url(), "-v", "ON_ERROR_STOP=1", "-q"]
+    subprocess.run(psql, input=text, text=True, check=True, stdout=subprocess.DEVNULL)
+    assert "nothing to do" in on_postgres.text("migrate")
+    assert on_postgres.text("migrate", "--sql").count("\n") == 1
+    with connect(on_postgres.url) as queue:
+        queue.enqueue("q", id="a")
+        assert [job.id for job in queue.claim("q")] == ["a"]
+    assert audit_postgres.audit(postgres.shared_url(), schema) == []
+
+
+def test_migrate_says_which_right_is_missing(on_postgres: Terminal, schema: str) -> None:
+    role, owners = f"role_{schema}", on_postgres.url
+    on_postgres.url = owners.replace("postgres@", f"{role}@", 1)
+    with psycopg.connect(postgres.shared_url(), autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {role} LOGIN".encode())
+        try:
+            said = on_postgres.error("migrate")
+            assert f'GRANT CREATE ON DATABASE "postgres" TO "{role}";' in said
+            connection.execute(f'GRANT CREATE ON DATABASE "postgres" TO "{role}"'.encode())
+            assert on_postgres.json("migrate")["from"] == 0
+            # What belongs to another is for that one to migrate.
+            connection.execute(f"ALTER TABLE {schema}.about OWNER TO postgres".encode())
+            connection.execute(f"ALTER SCHEMA {schema} OWNER TO postgres".encode())
+            said = on_postgres.error("migrate")
+            assert f"GRANT USAGE ON SCHEMA {schema} TO" in said
+            connection.execute(f"GRANT USAGE ON SCHEMA {schema} TO {role}".encode())
+            connection.execute(f"GRANT SELECT ON {schema}.about TO {role}".encode())
+            connection.execute(f"UPDATE {schema}.about SET version = 1".encode())
+            said = on_postgres.error("migrate")
+            assert "Have `tenure migrate` run by its owner, postgres" in said
+        finally:
+            connection.execute(f"DROP OWNED BY {role} CASCADE".encode())
+            connection.execute(f"DROP ROLE {role}".encode())
+
+
+# copy -------------------------------------------------------------------------------------------
+
+
+def test_copy_says_what_it_did(cli: Terminal, tmp_path: Path) -> None:
+    with cli.open() as queue:
+        queue.enqueue("q", id="a")
+        queue.set_limit("q", concurrency=5)
+    target = f"sqlite:///{tmp_path}/new.db"
+    said = cli.text("copy", cli.url, target)
+    assert said.startswith("Copied 1 jobs in ")
+    assert "1 limits and 0 schedules. The queues of the source are paused" in said
+    cli.text("enqueue", "q", "1")
+    assert "1 were there already" in cli.text("copy", cli.url, target)
+    again = cli.json("copy", cli.url, target)
+    assert (again["copied"], again["there"], again["resumed"]) == (0, 2, True)
+
+
+def test_copy_from_a_file_to_postgresql_and_back(
+    cli: Terminal, schema: str, tmp_path: Path
+) -> None:
+    with cli.open() as queue:
+        queue.enqueue("q", {"ø": 1}, id="a", tenant="acme")
+        queue.enqueue("q", id="b", after=["a"])
+        before = queue.do(ops.Export()).entries
+    there = f"{postgres.shared_url()}&schema={schema}"
+    back = f"sqlite:///{tmp_path}/back.db"
+    cli.text("copy", cli.url, there)
+    cli.text("copy", there, back)
+    with connect(back, clock=cli.clock) as queue:
+        assert queue.do(ops.Export()).entries == before
+
+
+def test_copy_refuses_jobs_that_run_and_says_what_to_do(cli: Terminal, tmp_path: Path) -> None:
+    cli.text("enqueue", "q", "1")
+    cli.json("claim", "q")
+    target = f"sqlite:///{tmp_path}/new.db"
+    said = cli.error("copy", cli.url, target, "--wait", "0")
+    assert "1 jobs of the source are still leased" in said
+    done = cli.run("copy", cli.url, target, "--wait", "0", "--leased", "requeue", "--json")
+    assert json.loads(done.stdout)["copied"] == 1
+
+
+def test_copy_wants_stores_and_not_services(cli: Terminal) -> None:
+    assert "target: http://queue is a service" in cli.error("copy", cli.url, "http://queue")
+    assert "source: 'jobs.db' must begin with" in cli.error("copy", "jobs.db", cli.url)
