@@ -91,7 +91,6 @@ BACKENDS: dict[str, Backend] = {
         connect=None,
         begin="",
         audit=fdb.audit,
-        transfers=False,
     ),
 }
 
@@ -107,7 +106,6 @@ if fdb.CLUSTER_FILE:
         connect=None,
         begin="",
         audit=fdb.audit_cluster,
-        transfers=False,
     )
 
 

@@ -130,7 +130,7 @@ def test_later_tokens_are_greater(queue: Queue, other: Queue) -> None:
         stale = take(other)
         other.release(stale)
     put(queue, *exported(other))
-    assert take(queue).token == stale.token + 1
+    assert take(queue).token > stale.token
     with pytest.raises(LeaseLost):
         queue.ack(stale)
 

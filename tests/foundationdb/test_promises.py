@@ -251,3 +251,20 @@ def test_what_a_claim_in_a_once_is_answered_is_what_is_stored(cluster: fdb_sim.C
     found = engine.read(ops.ListJobs(ops.Filter(states=(State.DONE,))))
     assert isinstance(found, ops.Page)
     assert len(found.jobs) == 2
+
+
+# Moving -----------------------------------------------------------------------------------------
+
+
+def test_a_token_that_is_ahead_of_the_cluster_is_refused(cluster: fdb_sim.Cluster) -> None:
+    engine = engine_of(cluster)
+    enqueue(engine, "a")
+    found = engine.read(ops.Export())
+    assert isinstance(found, ops.Exported)
+    (entry,) = found.entries
+    engine.apply([ops.Delete(("a",))])
+    late = msgspec.structs.replace(entry.job, token=10**15)
+    (refused,) = engine.apply([ops.Import((msgspec.structs.replace(entry, job=late),))])
+    assert isinstance(refused, InvalidInput)
+    assert "advanceversion" in str(refused)
+    assert isinstance(engine.apply([ops.Import((entry,))])[0], ops.Enqueued)

@@ -19,6 +19,7 @@ from tenure.engines.foundationdb import (
     leases,
     operator,
     reads,
+    transfer,
     upkeep,
 )
 from tenure.engines.foundationdb import keys as k
@@ -58,7 +59,7 @@ _OPERATIONS: dict[type[Op], Callable[[Tx, Any], Answer]] = {
     ops.Maintain: lambda tx, op: upkeep.maintain(lambda work: work(tx), op),
     ops.Reconcile: upkeep.reconcile,
     ops.ReconcileSlots: upkeep.reconcile_slots,
-    ops.Import: lambda tx, op: InvalidInput("copy", "FoundationDB cannot take jobs over yet"),
+    ops.Import: transfer.import_,
 }
 
 
@@ -223,6 +224,9 @@ def _weight(op: Op) -> tuple[int, int]:
         return sum(n for n, _ in weights), sum(size for _, size in weights)
     if isinstance(op, ops.Enqueue | ops.Fire):
         return len(op.jobs), sum(len(spec.payload) for spec in op.jobs)
+    if isinstance(op, ops.Import):
+        jobs = [entry.job for entry in op.entries]
+        return len(jobs), sum(len(job.raw_payload) + len(job.raw_result) for job in jobs)
     if isinstance(op, ops.Ack):
         return 1 + len(op.then), len(op.result) + sum(len(spec.payload) for spec in op.then)
     if isinstance(op, ops.Cancel | ops.Replay | ops.Delete):

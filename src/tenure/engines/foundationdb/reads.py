@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
 from tenure import ops
 from tenure.engines.foundationdb import keys as k
-from tenure.engines.foundationdb import upkeep
+from tenure.engines.foundationdb import transfer, upkeep
+from tenure.engines.foundationdb.cursor import cursor_of, place_of
+from tenure.engines.foundationdb.jobs import jobs_of
 from tenure.engines.foundationdb.operator import knows
-from tenure.engines.foundationdb.record import decode_body, decode_errors, job_of
 from tenure.engines.foundationdb.tx import Held, Tx
 from tenure.errors import InvalidInput, JobNotFound, QueueNotFound
-from tenure.job import FINAL, Job, State
+from tenure.job import FINAL
 from tenure.ops import Filter, Found, Limit, Query
 
 Place = tuple[int, ...]  # in a list: seq, or finished_at and seq
@@ -32,38 +33,14 @@ def read(tx: Tx, query: Query) -> Found:
 
 def get_job(tx: Tx, query: ops.GetJob) -> Found:
     (held,) = tx.peek([query.id])
-    return JobNotFound(query.id) if held is None else _jobs(tx, [held])[0]
-
-
-def _jobs(tx: Tx, found: Sequence[Held]) -> list[Job]:
-    """With all that is stored apart."""
-    snapshot, keys = tx.tr.snapshot, tx.keys
-
-    def ask(kind: int, job_id: str, wanted: bool) -> Any:
-        return snapshot.get_range(*keys.span(kind, job_id)) if wanted else ()
-
-    asked = [
-        (
-            held,
-            ask(k.BODY, held.id, True),
-            ask(k.ERRORS, held.id, bool(held.record.failures)),
-            ask(k.RESULT, held.id, held.record.has_result),
-        )
-        for held in found
-    ]
-    jobs = []
-    for held, *parts in asked:
-        body, errors, result = ([bytes(row.value) for row in rows] for rows in parts)
-        answer = b"".join(result) if held.record.has_result else None
-        jobs.append(job_of(held.id, held.record, decode_body(body), decode_errors(errors), answer))
-    return jobs
+    return JobNotFound(query.id) if held is None else jobs_of(tx, [held])[0]
 
 
 # Lists ------------------------------------------------------------------------------------------
 
 
 def list_jobs(tx: Tx, query: ops.ListJobs) -> Found:
-    return _page(tx, query, lambda found, cursor: ops.Page(_jobs(tx, found), cursor))
+    return _page(tx, query, lambda found, cursor: ops.Page(jobs_of(tx, found), cursor))
 
 
 def find_ids(tx: Tx, query: ops.FindIds) -> Found:
@@ -79,7 +56,7 @@ def _page(
     if where.queue is not None and not knows(tx, where.queue):
         return QueueNotFound(where.queue)
     by_end = len(where.states) == 1 and where.states[0] in FINAL
-    start = None if query.cursor is None else _parse_cursor(query.cursor, 3 + by_end)
+    start = None if query.cursor is None else place_of(query.cursor, 3 + by_end)
     if isinstance(start, InvalidInput):
         return start
     names = upkeep.queues(tx) if where.queue is None else [where.queue]
@@ -87,7 +64,7 @@ def _page(
     places = heapq.merge(*listed, reverse=True)
     found = list(islice(_matching(tx, where, places), query.limit + 1))
     page = found[: query.limit]
-    cursor = _cursor(page[-1][0]) if len(found) > query.limit else None
+    cursor = cursor_of(page[-1][0]) if len(found) > query.limit else None
     return answer([held for _, held in page], cursor)
 
 
@@ -133,18 +110,6 @@ def _matches(where: Filter, held: Held) -> bool:
     )
 
 
-def _cursor(place: Place) -> str:
-    return "-".join(f"{part:x}" for part in place)
-
-
-def _parse_cursor(cursor: str, parts: int) -> Place | InvalidInput:
-    texts = cursor.split("-")
-    allowed = set("0123456789abcdef")
-    if len(texts) == parts and all(0 < len(one) <= 15 and set(one) <= allowed for one in texts):
-        return tuple(int(one, 16) for one in texts)
-    return InvalidInput("cursor", f"{cursor!r} is not one that a list gave")
-
-
 def next_due(tx: Tx, query: ops.NextDue) -> Found:
     due: list[int] = []
     for queue in query.queues:
@@ -154,22 +119,24 @@ def next_due(tx: Tx, query: ops.NextDue) -> Found:
 
 
 def oldest_ready(tx: Tx, query: ops.OldestReady) -> Found:
-    heads = [job_id for queue in query.queues for job_id in islice(_heads(tx, queue), MOST_HEADS)]
-    since = [
-        held.record.run_at
-        for held in tx.peek(heads)
-        if held is not None and held.record.state is State.PENDING
+    heads = [
+        head
+        for queue in dict.fromkeys(query.queues)
+        for head in islice(_heads(tx, queue), MOST_HEADS)
     ]
-    return ops.Due(min(since, default=None))
+    found = [held for held in tx.peek(heads) if held is not None]
+    return ops.Due(min([held.record.run_at for held in found], default=None))
 
 
 def _heads(tx: Tx, queue: str) -> Iterator[str]:
     """The next in line of each tenant, group and priority."""
     begin, end = tx.keys.span(k.READY, queue)
-    while first := list(tx.scan(begin, end, limit=1)):
-        _, tenant, group, priority, *_, job_id = first[0]
-        yield job_id
-        begin = tx.keys.span(k.READY, queue, tenant, group, priority)[1]
+    while True:
+        first = next(tx.scan(begin, end, limit=1), None)
+        if first is None:
+            return
+        yield first[-1]
+        begin = tx.keys.pack(k.READY, *first[:4]) + b"\xff"
 
 
 def _ends_of_leases(tx: Tx, queue: str) -> Iterator[int]:
@@ -307,11 +274,11 @@ _QUERIES: dict[type[Query], Callable[[Tx, Any], Found]] = {
     ops.FindIds: find_ids,
     ops.NextDue: next_due,
     ops.OldestReady: oldest_ready,
+    ops.Export: transfer.export,
     ops.GetStats: get_stats,
     ops.ListTenants: list_tenants,
     ops.ListGroups: list_groups,
     ops.ListLimits: list_limits,
     ops.ListSlots: list_slots,
     ops.ListSchedules: list_schedules,
-    ops.Export: lambda tx, query: InvalidInput("copy", "FoundationDB cannot give jobs away yet"),
 }

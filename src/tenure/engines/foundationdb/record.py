@@ -169,6 +169,42 @@ def new_record(spec: JobSpec, seq: Seq, now: int, *, waits: bool) -> Record:
     )
 
 
+def imported_record(job: Job, seq: Seq, version: int, now: int, *, ready: bool) -> Record:
+    """A job of another store. A lease that is out is as long as what is left of it."""
+    left_ms = 0 if job.lease_until is None else max(0, job.lease_until - now)
+    return Record(
+        queue=job.queue,
+        tenant=job.tenant,
+        group=job.group,
+        kind=job.kind,
+        priority=job.priority,
+        seq=seq,
+        state=job.state,
+        ready=ready and job.state is State.PENDING,
+        run_at=job.run_at,
+        created_at=job.created_at,
+        updated_at=job.updated_at,
+        attempts=job.attempts,
+        max_attempts=job.max_attempts,
+        expires_at=job.expires_at,
+        unique_key=job.unique_key,
+        timeout_ms=job.timeout_ms,
+        backoff=job.backoff,
+        if_parent_fails=job.if_parent_fails,
+        started_at=job.started_at,
+        lease_until=job.lease_until,
+        lease_ms=left_ms,
+        lease_version=version,
+        token=job.token,
+        worker=job.worker,
+        finished_at=job.finished_at,
+        progress=job.progress,
+        note=job.note,
+        failures=len(job.errors),
+        has_result=job.raw_result != NULL,
+    )
+
+
 def changed(record: Record, change: states.Change, now: int) -> Record:
     """What a move makes of a record."""
     leased = change.state is State.LEASED

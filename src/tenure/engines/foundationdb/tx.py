@@ -69,6 +69,7 @@ class Tx:
         self._jobs: dict[str, Held | None] = {}
         self._waiting: dict[str, dict[str, None]] = {}
         self._rules: dict[str, Rules] = {}
+        self._rules_values: dict[str, tuple[bytes, bytes]] = {}
         self._marked: set[bytes] = set()
         self._freed: dict[tuple[str, Scope], Any] = {}  # whether they had been put aside
         self._counts: Counter[tuple[str, str, str, str]] = Counter()
@@ -293,6 +294,11 @@ class Tx:
         if after is not None:
             self._counts[(*lane, after.counted_as)] += 1
 
+    def take(self, record: Record) -> None:
+        """Count a lease that nobody claimed here against the limits on it."""
+        for scope in self.rules(record.queue).bounded(record.tenant, record.group):
+            self.add(self.keys.pack(k.TAKEN, record.queue, *scope), 1)
+
     def free(self, record: Record) -> None:
         """Give back what a lease had taken of the limits on it."""
         for scope in self.rules(record.queue).bounded(record.tenant, record.group):
@@ -390,9 +396,15 @@ class Tx:
         return self._rules[queue]
 
     def _rules_value(self, queue: str) -> tuple[bytes, bytes]:
-        found = self.tr.get(self.keys.pack(k.RULES, queue)).value
-        value = b"" if found is None else bytes(found)
-        return value[:_RULES_STAMP], value[_RULES_STAMP:]
+        if queue not in self._rules_values:
+            found = self.tr.get(self.keys.pack(k.RULES, queue)).value
+            value = b"" if found is None else bytes(found)
+            self._rules_values[queue] = value[:_RULES_STAMP], value[_RULES_STAMP:]
+        return self._rules_values[queue]
+
+    def _put_rules_value(self, queue: str, stamp: bytes, aside_left: bytes) -> None:
+        self._rules_values[queue] = stamp, aside_left
+        self.set(self.keys.pack(k.RULES, queue), stamp + aside_left)
 
     def _read_rules(self, queue: str) -> Rules:
         limits: dict[Scope, Limit] = {}
@@ -405,7 +417,7 @@ class Tx:
         """Have everybody read the limits of a queue anew."""
         self._rules.pop(queue, None)
         stamp = self.store.chance.randbytes(_RULES_STAMP)
-        self.set(self.keys.pack(k.RULES, queue), stamp + (aside_left or b""))
+        self._put_rules_value(queue, stamp, aside_left or b"")
 
     def aside_left(self, queue: str) -> bytes | None:
         """From where on, in PARKED, lanes were put aside under limits that have changed."""
@@ -413,7 +425,7 @@ class Tx:
 
     def aside_is_left(self, queue: str, aside_left: bytes | None) -> None:
         stamp, _ = self._rules_value(queue)
-        self.set(self.keys.pack(k.RULES, queue), stamp + (aside_left or b""))
+        self._put_rules_value(queue, stamp, aside_left or b"")
 
     @staticmethod
     def number_of(asked: Any) -> int:

@@ -1,0 +1,35 @@
+"""Jobs as they are answered, put together from all their keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tenure.engines.foundationdb import keys as k
+from tenure.engines.foundationdb.record import decode_body, decode_errors, job_of
+from tenure.engines.foundationdb.tx import Held, Tx
+from tenure.job import Job
+
+
+def jobs_of(tx: Tx, found: Sequence[Held]) -> list[Job]:
+    """With all that is stored apart."""
+    snapshot, keys = tx.tr.snapshot, tx.keys
+
+    def ask(kind: int, job_id: str, wanted: bool) -> Any:
+        return snapshot.get_range(*keys.span(kind, job_id)) if wanted else ()
+
+    asked = [
+        (
+            held,
+            ask(k.BODY, held.id, True),
+            ask(k.ERRORS, held.id, bool(held.record.failures)),
+            ask(k.RESULT, held.id, held.record.has_result),
+        )
+        for held in found
+    ]
+    jobs = []
+    for held, *parts in asked:
+        body, errors, result = ([bytes(row.value) for row in rows] for rows in parts)
+        answer = b"".join(result) if held.record.has_result else None
+        jobs.append(job_of(held.id, held.record, decode_body(body), decode_errors(errors), answer))
+    return jobs
