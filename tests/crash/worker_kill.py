@@ -143,8 +143,14 @@ class Arena:
         """See who has come or gone, and look at the jobs."""
         for worker in [one for one in self._working if one.ended()]:
             self._working.remove(worker)
-            # It may come while one sleeps that holds the lock of the file.
-            if worker.process.returncode != -signal.SIGKILL and "stayed locked" not in worker.log:
+            # It may come while one sleeps that holds the lock of the file, or while the store is
+            # away: then it says so, and ends.
+            may_end = " works on " not in worker.log and self.counted["stores struck"]
+            if (
+                worker.process.returncode != -signal.SIGKILL
+                and "stayed locked" not in worker.log
+                and not (may_end and worker.log.startswith("error: "))
+            ):
                 self._story.wrong.append(f"a worker ended by itself:\n{worker.log}")
         for worker in [one for one in self._leaving if one.ended()]:
             self._leaving.remove(worker)

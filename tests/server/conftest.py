@@ -24,7 +24,7 @@ T = TypeVar("T")
 ENGINES: dict[str, Callable[[Path], str]] = {
     "memory": lambda folder: "memory://",
     "sqlite": lambda folder: f"sqlite:///{folder}/jobs.db",
-    "fdb-sim-faults": fdb.faulty_url,
+    **({"fdb-sim-faults": fdb.faulty_url} if fdb.EVERYTHING else {}),
     **({"fdb": fdb.url_of} if fdb.CLUSTER_FILE else {}),
 }
 

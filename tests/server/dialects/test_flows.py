@@ -12,14 +12,16 @@ import pytest
 import tenure
 from tenure import Queue
 from tenure.testing import ManualClock
-from tests import audit_postgres, postgres
+from tests import audit_postgres, fdb, postgres
 from tests.server.conftest import ENGINES, Client, Serve, all_jobs, token
 
+# The flows run on every engine; all the rest of the dialects would take too long.
+EVERY = ENGINES | {"postgresql": postgres.url_of, "fdb-sim-faults": fdb.faulty_url}
 
-@pytest.fixture(params=sorted({*ENGINES, "postgresql"}))
+
+@pytest.fixture(params=sorted(EVERY))
 def queue(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) -> Iterator[Queue]:
-    """The flows run on PostgreSQL as well; all the rest of the dialects would take too long."""
-    url = (ENGINES | {"postgresql": postgres.url_of})[request.param](tmp_path)
+    url = EVERY[request.param](tmp_path)
     with tenure.connect(url, settings=tenure.Settings(), clock=clock) as queue:
         yield queue
     if request.param == "postgresql":
