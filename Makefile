@@ -11,7 +11,7 @@ run: .venv/installed ## the service on http://127.0.0.1:3100, with a small queue
 	$(BIN)/tenure serve --demo
 
 test: lint ## all checks and tests
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 4 --dist worksteal # many tests wait for the disk
 
 lint: .venv/installed
 	$(BIN)/ruff format --check .
@@ -38,7 +38,7 @@ fuzz: .venv/installed ## send the service what Schemathesis makes up, for SECOND
 	$(BIN)/python -m tests.server.fuzz --seconds $(SECONDS) --seed $(SEED)
 
 simulate: .venv/installed ## all tests on a simulated FoundationDB; then SEEDS=100 runs of servers
-	TENURE_SIMULATE=all $(BIN)/pytest -n 2 tests/conformance tests/server tests/simulation -k "fdb or Follows"
+	TENURE_SIMULATE=all $(BIN)/pytest -n 2 tests/conformance tests/server tests/simulation -k "fdb or Follows or Same"
 	$(BIN)/python -m tests.simulation.servers.run --seeds $(SEEDS) --first $(SEED)
 
 docs: .venv/installed ## write the pages that are made from the code

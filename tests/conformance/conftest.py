@@ -121,9 +121,21 @@ class Apply(Protocol):
     def __call__(self, *batch: Op) -> list[Answer]: ...
 
 
+# What takes the simulation of FoundationDB ten seconds and more; `make simulate` runs all of it.
+DEAR = (
+    "test_groups_that_are_left_out_are_passed_over_however_many_jobs_they_have",
+    "test_however_many_are_purged",
+    "test_however_many_match_are_cancelled",
+    "test_however_many_match_are_deleted",
+    "test_however_many_match_are_replayed",
+)
+
+
 @pytest.fixture(params=sorted(BACKENDS))
 def backend(request: pytest.FixtureRequest) -> Backend:
     name: str = request.param
+    if name == "fdb-sim-faults" and not fdb.EVERYTHING and request.node.originalname in DEAR:
+        pytest.skip("too many jobs for the simulation; make simulate runs it")
     return BACKENDS[name]
 
 

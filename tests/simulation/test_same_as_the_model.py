@@ -22,7 +22,7 @@ from tenure.job import NULL, JobSpec, Lease, State
 from tenure.retry import Backoff
 from tenure.settings import Settings
 from tenure.testing import ManualClock
-from tests import audit_postgres, postgres
+from tests import audit_postgres, fdb, postgres
 from tests.audit import audit
 
 IDS = [f"job-{letter}" for letter in "abcdefghij"]
@@ -419,7 +419,7 @@ class OnPostgresWithSmallSweeps(OnPostgres):
 
 
 _SETTINGS = settings(
-    max_examples=150,
+    max_examples=300 if fdb.EVERYTHING else 75,
     stateful_step_count=60,
     deadline=None,
     suppress_health_check=list(HealthCheck),
@@ -429,6 +429,6 @@ TestSameAsTheModel.settings = _SETTINGS
 TestSameWithSmallSweeps = SameWithSmallSweeps.TestCase
 TestSameWithSmallSweeps.settings = _SETTINGS
 TestOnPostgres = OnPostgres.TestCase
-TestOnPostgres.settings = settings(_SETTINGS, max_examples=25)
+TestOnPostgres.settings = settings(_SETTINGS, max_examples=15)
 TestOnPostgresWithSmallSweeps = OnPostgresWithSmallSweeps.TestCase
-TestOnPostgresWithSmallSweeps.settings = settings(_SETTINGS, max_examples=25)
+TestOnPostgresWithSmallSweeps.settings = settings(_SETTINGS, max_examples=15)
