@@ -206,7 +206,7 @@ class Queue:
             run_at=run_at,
             id=id,
             unique_key=unique_key,
-            after=ids_of(after, "after"),
+            after=ids_of(after, "after") if after else (),
             if_parent_fails=if_parent_fails,
             max_attempts=max_attempts,
             backoff=backoff,

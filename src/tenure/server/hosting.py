@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import re
+import sys
 import threading
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -30,6 +31,9 @@ from tenure.stopping import give_back_at_once, see_to_the_end, told_to_stop
 log = logging.getLogger("tenure.service")
 
 GRACE_SECONDS = 10  # that requests get to be answered once the service is told to stop
+# A commit gives the interpreter up at each statement, and would get it back from a busy loop after
+# Python's 5 ms each time: at 64 connections, 0.1 ms halves the time that a commit takes.
+SWITCH_SECONDS = 0.0001
 KEEP_ALIVE_SECONDS = 75  # longer than load balancers keep a connection that is not used
 
 
@@ -45,6 +49,7 @@ def host_until_told(
     """Serve the store of an app until a signal comes. works: run its tasks, too. tenants: have
     figures of each."""
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # what it says is said here
+    sys.setswitchinterval(SWITCH_SECONDS)
     metrics = Metrics(tenants=tenants)
     app.move_to(None, wrap=partial(measured, metrics))
     service = make_app(app.queue, tokens=tokens, dialects=dialects, metrics=metrics)

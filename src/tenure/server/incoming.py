@@ -36,6 +36,7 @@ class Incoming:
         self._most = most
         self._seconds = seconds
         self._ended = False
+        self._late = False
 
     @property
     def is_announced(self) -> bool:
@@ -56,18 +57,35 @@ class Incoming:
         said = self._headers.get(b"content-length") or ""
         if self._asks_first and said.isdecimal() and int(said) > self._most:
             raise self._too_large(int(said))
-        parts: list[bytes] = []
-        size = 0
+        task = asyncio.current_task()
+        assert task is not None
+        # Most bodies are there already: asyncio.timeout would cost more than all the rest.
+        timer = asyncio.get_running_loop().call_later(self._seconds, self._give_up, task)
         try:
-            async with asyncio.timeout(self._seconds):
-                while not self._ended:
-                    part = await self._next()
-                    size += len(part)
-                    # What is too much is read on and dropped: whoever sends does not listen yet.
-                    if size <= self._most:
-                        parts.append(part)
-        except TimeoutError:
+            return await self._read()
+        except asyncio.CancelledError:
+            if not self._late:
+                raise
+            task.uncancel()
             raise TooSlow(f"the body did not arrive within {self._seconds:g} s") from None
+        finally:
+            timer.cancel()
+
+    def _give_up(self, task: asyncio.Task[object]) -> None:
+        self._late = True
+        task.cancel()
+
+    async def _read(self) -> bytes:
+        first = await self._next()
+        if self._ended and len(first) <= self._most:
+            return first
+        parts, size = [first], len(first)
+        while not self._ended:
+            part = await self._next()
+            size += len(part)
+            # What is too much is read on and dropped: whoever sends does not listen yet.
+            if size <= self._most:
+                parts.append(part)
         if size > self._most:
             raise self._too_large(size)
         return b"".join(parts)

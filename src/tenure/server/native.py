@@ -79,7 +79,7 @@ class JobBody(Body):
     trace: Annotated[str, Meta(max_length=55)] | None = None
 
     def fields(self) -> dict[str, Any]:
-        values = {name: getattr(self, name) for name in self.__struct_fields__}
+        values = _asdict(self)
         if self.run_at is not None:
             values["run_at"] = datetime.fromtimestamp(self.run_at / 1000, UTC)
         return values

@@ -101,6 +101,7 @@ class Route:
         self.problem = problem
         self.problem_type = "application/json" if show_error else "application/problem+json"
         self._decoder = None if body is None else msgspec.json.Decoder(body)
+        self._no_query = None if query is None or _must_be_given(query) else query()
         self._parameters: dict[str, str] = {}  # of the query, and the fields they become
         if query is not None:
             names = zip(query.__struct_encode_fields__, query.__struct_fields__, strict=True)
@@ -126,6 +127,8 @@ class Route:
     def read_query(self, query: Params) -> Any:
         """The query string, as the handler takes it; raises InvalidInput."""
         assert self.query is not None
+        if not query and self._no_query is not None:
+            return self._no_query
         if self.query.__struct_config__.forbid_unknown_fields:
             for name in query:
                 if name not in self._parameters:
@@ -145,6 +148,10 @@ class Route:
         if isinstance(value, Reply):
             return value
         return Reply(b"" if self.status == 204 else encode(value), self.status)
+
+
+def _must_be_given(query: type[msgspec.Struct]) -> bool:
+    return any(field.required for field in msgspec.structs.fields(query))
 
 
 encode = msgspec.json.Encoder().encode

@@ -52,8 +52,8 @@ class Request:
         self.path: str = scope["path"]
         self.query: bytes = scope["query_string"]
         self.headers = Headers(scope["headers"])
-        given = self.headers.get(b"x-request-id") or ""
-        self.id = given if _REQUEST_ID.fullmatch(given) else number
+        given = self.headers.get(b"x-request-id")
+        self.id = given if given and _REQUEST_ID.fullmatch(given) else number
         self.trace = self.headers.get(b"traceparent") or ""
         if self.trace and not is_trace(self.trace):
             self.trace = ""
