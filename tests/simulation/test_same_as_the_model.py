@@ -419,7 +419,7 @@ class OnPostgresWithSmallSweeps(OnPostgres):
 
 
 _SETTINGS = settings(
-    max_examples=300 if fdb.EVERYTHING else 75,
+    max_examples=300 if fdb.EVERYTHING else 50,
     stateful_step_count=60,
     deadline=None,
     suppress_health_check=list(HealthCheck),
@@ -429,6 +429,6 @@ TestSameAsTheModel.settings = _SETTINGS
 TestSameWithSmallSweeps = SameWithSmallSweeps.TestCase
 TestSameWithSmallSweeps.settings = _SETTINGS
 TestOnPostgres = OnPostgres.TestCase
-TestOnPostgres.settings = settings(_SETTINGS, max_examples=15)
+TestOnPostgres.settings = settings(_SETTINGS, max_examples=10)
 TestOnPostgresWithSmallSweeps = OnPostgresWithSmallSweeps.TestCase
-TestOnPostgresWithSmallSweeps.settings = settings(_SETTINGS, max_examples=15)
+TestOnPostgresWithSmallSweeps.settings = settings(_SETTINGS, max_examples=10)

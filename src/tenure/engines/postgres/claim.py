@@ -87,18 +87,29 @@ class Line:
         self.id, self.name, self.turn, self.stride = row[:4]
         self.share = row[8]
         self.rows: list[Candidate] = []
-        self.taken: set[int] = set()
+        self.taken: dict[int, int] = {}  # the lanes of those that were taken
         self.may_have_more = False
 
     def fill(self, rows: list[Candidate]) -> None:
         """Put the candidates in, but for those that were taken. Where as many came as were asked
-        for, there may be more."""
+        for, there may be more.
+
+        As many come as there is room for, in all and in each lane, and those that were taken count,
+        whether they are among them or not: another may have let go of one that comes before them.
+        """
         self.may_have_more = len(rows) >= self.share
-        self.rows = [row for row in rows if row[2] not in self.taken]
+        room = Counter(row[0] for row in rows)
+        room.subtract(self.taken.values())
+        self.rows = []
+        for row in rows:
+            in_all = len(rows) - len(self.taken) - len(self.rows)
+            if row[2] not in self.taken and room[row[0]] > 0 and in_all > 0:
+                room[row[0]] -= 1
+                self.rows.append(row)
 
     def take(self, n: int) -> list[Candidate]:
         taken, self.rows = self.rows[:n], self.rows[n:]
-        self.taken.update(row[2] for row in taken)
+        self.taken.update({row[2]: row[0] for row in taken})
         return taken
 
 
