@@ -12,7 +12,7 @@ def test_processes_that_are_killed_again_and_again_lose_nothing() -> None:
     """The long form is a command: python -m tests.crash.kill --seconds 300."""
     seed = random.SystemRandom().randrange(2**32)
     done = subprocess.run(
-        [sys.executable, "-m", "tests.crash.kill", "--seconds", "12", "--seed", str(seed)],
+        [sys.executable, "-m", "tests.crash.kill", "--seconds", "8", "--seed", str(seed)],
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,

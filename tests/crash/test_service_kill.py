@@ -11,7 +11,7 @@ from pathlib import Path
 def test_a_service_that_is_killed_under_load_loses_nothing() -> None:
     """The long form is a command: python -m tests.crash.service_kill --seconds 60."""
     seed = random.SystemRandom().randrange(2**32)
-    options = ["--seconds", "10", "--kills", "2", "--connections", "100", "--seed", str(seed)]
+    options = ["--seconds", "7", "--kills", "2", "--connections", "100", "--seed", str(seed)]
     done = subprocess.run(
         [sys.executable, "-m", "tests.crash.service_kill", *options],
         cwd=Path(__file__).parents[2],
