@@ -121,13 +121,17 @@ class Apply(Protocol):
     def __call__(self, *batch: Op) -> list[Answer]: ...
 
 
-# What takes the simulation of FoundationDB ten seconds and more; `make simulate` runs all of it.
+# What takes the simulation of FoundationDB many seconds; `make simulate` runs all of it.
 DEAR = (
+    "test_a_chain_of_a_thousand_is_cancelled_when_its_first_dies",
+    "test_a_chain_of_a_thousand_is_cancelled_with_its_first",
     "test_groups_that_are_left_out_are_passed_over_however_many_jobs_they_have",
     "test_however_many_are_purged",
     "test_however_many_match_are_cancelled",
     "test_however_many_match_are_deleted",
     "test_however_many_match_are_replayed",
+    "test_one_child_may_have_a_thousand_parents",
+    "test_one_parent_may_have_a_thousand_children",
 )
 
 

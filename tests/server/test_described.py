@@ -13,7 +13,7 @@ from tenure.server.route import Reply
 from tests.server import fuzz
 
 SEED = 4
-AT_THE_EDGES = AT_RANDOM = 4  # requests of each call, as each caller; `make fuzz` sends more
+AT_THE_EDGES = AT_RANDOM = 3  # requests of each call, as each caller; `make fuzz` sends more
 
 
 @pytest.mark.parametrize("who", fuzz.WHO)
