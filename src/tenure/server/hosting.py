@@ -56,7 +56,9 @@ def host_until_told(
     runner = app.runner() if works else None
     left = threading.Event()
     try:
-        with asyncio.Runner(loop_factory=uvicorn.Config(service).get_loop_factory()) as loop:
+        with asyncio.Runner(
+            loop_factory=uvicorn.Config(service, log_config=None).get_loop_factory()
+        ) as loop:
             loop.run(_serve(service, runner, left, **options))
     finally:
         left.set()
