@@ -98,6 +98,17 @@ def test_a_waiting_job_may_expire(queue: Queue, clock: ManualClock) -> None:
     assert state_of(queue, "child") is State.DEAD
 
 
+def test_a_job_that_expired_with_its_parent_is_dead_and_not_cancelled(
+    queue: Queue, clock: ManualClock
+) -> None:
+    queue.enqueue("q", id="a", expires_in=10)
+    queue.enqueue("q", id="b", expires_in=10, after=["a"], if_parent_fails="cancel")
+    queue.enqueue("q", id="c", expires_in=10, after=["b"], if_parent_fails="cancel")
+    clock.advance(10)
+    queue.maintain()
+    assert [state_of(queue, id) for id in "abc"] == [State.DEAD] * 3
+
+
 def test_the_children_of_an_expired_job_are_told(queue: Queue, clock: ManualClock) -> None:
     queue.enqueue("q", id="a", expires_in=10, delay=60)
     queue.enqueue("q", id="b", after=["a"], if_parent_fails="cancel")

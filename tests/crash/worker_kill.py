@@ -89,7 +89,7 @@ class Arena:
     def round(self, seconds: float) -> list[str]:
         """Let them live and die for a while; answers with what is wrong afterwards."""
         end = time.monotonic() + seconds
-        while time.monotonic() < end:
+        while time.monotonic() < end or not self.counted["kills"]:
             self._enqueue()
             self._tick()
             self._blow()

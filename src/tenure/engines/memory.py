@@ -94,6 +94,7 @@ class MemoryEngine:
         self._answered: dict[str, tuple[int, ops.Answers]] = {}
         self._token = 0
         self._news: deque[tuple[str, states.Event]] = deque()
+        self._telling = False
         self._operations: dict[type[Op], Callable[[Any, int], Answer]] = {
             ops.Enqueue: self._enqueue,
             ops.Claim: self._claim,
@@ -356,13 +357,16 @@ class MemoryEngine:
     def _tell_children(self, parent: str, event: states.Event, now: int) -> None:
         """Tell those who wait for a job what became of it, and theirs in turn."""
         self._news.append((parent, event))
-        if len(self._news) > 1:
-            return  # the loop below, of which this is a consequence, comes to it
+        if not self._telling:
+            self._settle(now)
+
+    def _settle(self, now: int) -> None:
+        self._telling = True  # what this brings about joins the end of the line
         while self._news:
-            parent, event = self._news[0]
+            parent, event = self._news.popleft()
             for child in [r for r in self._live.values() if parent in r.waits_for]:
                 self._tell_child(child, parent, event, now)
-            self._news.popleft()
+        self._telling = False
 
     def _tell_child(self, child: Record, parent: str, event: states.Event, now: int) -> None:
         change = states.decide(child.job, event, now)
@@ -489,8 +493,10 @@ class MemoryEngine:
             and r.job.expires_at <= now
         ]
         expired.sort(key=lambda r: (r.job.expires_at, r.seq))
+        self._telling = True  # all that expired have, before one is told of another
         for record in expired[:limit]:
             self._move(record, states.Expired(), now)
+        self._settle(now)
         return len(due[:limit]), len(overdue[:limit]), len(expired[:limit])
 
     # What the holder of a lease does ------------------------------------------------------------

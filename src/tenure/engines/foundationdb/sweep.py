@@ -46,12 +46,10 @@ def sweep(
         if job is not None and job.record.state is State.PENDING and not job.record.ready:
             tx.put(job, replace(job.record, ready=True))
             promoted += 1
-    expired = 0
     due = _due(tx, k.EXPIRING, queue, tx.now, most_expired)
     tx.prefetch(job_id for _, job_id in due)
-    for job in (tx.job(job_id) for _, job_id in due):
-        if job is not None:
-            expired += tx.move(job, states.Expired())
+    late = [job for _, job_id in due if (job := tx.job(job_id)) is not None]
+    expired = tx.move_all(late, states.Expired())
     tx.tells = tx.tells or bool(leases or promoted or expired)
     return promoted, leases, expired
 

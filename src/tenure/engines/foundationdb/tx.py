@@ -74,6 +74,7 @@ class Tx:
         self._freed: dict[tuple[str, Scope], Any] = {}  # whether they had been put aside
         self._counts: Counter[tuple[str, str, str, str]] = Counter()
         self._news: deque[tuple[str, states.Event]] = deque()
+        self._telling = False
 
     # Keys ---------------------------------------------------------------------------------------
 
@@ -237,6 +238,13 @@ class Tx:
         self.set(self.keys.pack(k.JOB, held.id), encode(record))
         self._settle(held.id, before, record)
 
+    def move_all(self, jobs: Iterable[Held], event: states.Event) -> int:
+        """Move all of them before one is told of another: how many moved."""
+        self._telling = True
+        moved = sum(self.move(held, event) for held in jobs)
+        self._tell()
+        return moved
+
     def move(self, held: Held, event: states.Event) -> bool:
         """Make the move that the table has for this event, if it has one."""
         errors = self.errors(held)
@@ -352,17 +360,20 @@ class Tx:
         """Tell those who wait for a job what became of it, and theirs in turn."""
         self.tells = True
         self._news.append((parent, event))
-        if len(self._news) > 1:
-            return  # the loop below, of which this is a consequence, comes to it
+        if not self._telling:
+            self._tell()
+
+    def _tell(self) -> None:
+        self._telling = True  # what this brings about joins the end of the line
         while self._news:
-            parent, event = self._news[0]
+            parent, event = self._news.popleft()
             children = self._children(parent)
             self.prefetch(children)
             for child_id in children:
                 child = self.job(child_id)
                 if child is not None:
                     self.tell_child(child, parent, event)
-            self._news.popleft()
+        self._telling = False
 
     def _children(self, parent: str) -> list[str]:
         self.prefetch_children([parent])
