@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any
+from typing import Any, Protocol
 
 from tenure.errors import InvalidInput
 from tenure.server.problems import BodyTooLarge, TooSlow
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
+
+
+WHOLE = "tenure.whole"  # an extension of ASGI that our own server has
+
+
+class Whole(Protocol):
+    """A request and its answer, each in one piece."""
+
+    def body(self) -> bytes | None:
+        """The body, if all of it has come."""
+
+    def answer(
+        self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes, *, last: bool
+    ) -> bool:
+        """Send the answer. False, if it has to go by messages."""
 
 
 class Headers:
@@ -30,8 +45,18 @@ class Headers:
 class Incoming:
     """A body that is read once, or passed over."""
 
-    def __init__(self, receive: Receive, headers: Headers, most: int, seconds: float) -> None:
+    __slots__ = ("_ended", "_headers", "_late", "_most", "_receive", "_seconds", "_whole")
+
+    def __init__(
+        self,
+        receive: Receive,
+        whole: Whole | None,
+        headers: Headers,
+        most: int,
+        seconds: float,
+    ) -> None:
         self._receive = receive
+        self._whole = whole
         self._headers = headers
         self._most = most
         self._seconds = seconds
@@ -54,12 +79,16 @@ class Incoming:
         encoding = self._headers.get(b"content-encoding") or "identity"
         if encoding.lower() != "identity":
             raise InvalidInput("content-encoding", f"{encoding!r} is not read; send JSON as it is")
+        if self._whole is not None and (body := self._whole.body()) is not None:
+            self._ended = True
+            if len(body) > self._most:
+                raise self._too_large(len(body))
+            return body
         said = self._headers.get(b"content-length") or ""
         if self._asks_first and said.isdecimal() and int(said) > self._most:
             raise self._too_large(int(said))
         task = asyncio.current_task()
         assert task is not None
-        # Most bodies are there already: asyncio.timeout would cost more than all the rest.
         timer = asyncio.get_running_loop().call_later(self._seconds, self._give_up, task)
         try:
             return await self._read()
@@ -90,11 +119,14 @@ class Incoming:
             raise self._too_large(size)
         return b"".join(parts)
 
-    async def is_over(self) -> bool:
-        """Whether the client is through with sending, so that it hears an answer and can ask
-        again; what it still sends is dropped."""
-        if self._ended or not self.is_announced:
-            return True
+    @property
+    def is_over(self) -> bool:
+        """Whether the client is through with sending."""
+        return self._ended or not self.is_announced
+
+    async def ends(self) -> bool:
+        """Whether the client comes to the end of what it sends, so that it hears an answer and
+        can ask again; what it still sends is dropped."""
         if self._asks_first:
             return False
         try:

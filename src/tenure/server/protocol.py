@@ -1,17 +1,67 @@
 """HTTP as uvicorn speaks it, with bounds on the head of a request, which uvicorn does not have:
-without, one client could fill the memory with headers, or keep a connection for good."""
+without, one client could fill the memory with headers, or keep a connection for good. And with a
+short way for what is whole: a body that is there, an answer that is written at once."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 
 from tenure.errors import InvalidInput, TenureError
+from tenure.server.incoming import WHOLE
 from tenure.server.problems import HeadTooLarge, TooSlow
 from tenure.server.route import as_problem
+
+
+class Exchange:
+    """A request and its answer, without the messages of ASGI."""
+
+    __slots__ = ("_cycle",)
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+
+    def body(self) -> bytes | None:
+        """The body, if all of it has come."""
+        cycle = self._cycle
+        if cycle.more_body or cycle.disconnected:
+            return None
+        body, cycle.body = bytes(cycle.body), bytearray()
+        cycle.message_event.clear()  # it is read: whoever waits now waits for the client to leave
+        return body
+
+    def answer(
+        self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes, *, last: bool
+    ) -> bool:
+        """Write the answer in one piece. False, if the client does not take what it was sent."""
+        cycle = self._cycle
+        if cycle.flow.write_paused:
+            return False
+        if cycle.disconnected:
+            return True
+        parts = [STATUS_LINE[status]]
+        for name, value in (*cycle.default_headers, *headers):
+            parts += (name, b": ", value, b"\r\n")
+        if last:
+            cycle.keep_alive = False
+        if not cycle.keep_alive:
+            parts.append(b"connection: close\r\n")
+        parts += (b"\r\n", body)
+        cycle.transport.write(b"".join(parts))
+        cycle.response_started = cycle.response_complete = True
+        cycle.message_event.set()
+        if not cycle.keep_alive:
+            cycle.transport.close()
+        cycle.on_response()
+        return True
 
 
 class Protocol(HttpToolsProtocol):
@@ -25,6 +75,7 @@ class Protocol(HttpToolsProtocol):
         self._in_head = False
         self._head_size = 0
         self._head_timer: asyncio.TimerHandle | None = None
+        self._idle_since: float | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -32,6 +83,9 @@ class Protocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
+            self.timeout_keep_alive_task = None
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -51,6 +105,39 @@ class Protocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_head = False
         super().on_headers_complete()
+        if self.cycle is not None:
+            self.scope["extensions"] = {WHOLE: Exchange(self.cycle)}  # type: ignore[dict-item]
+
+    def on_response_complete(self) -> None:
+        """As uvicorn has it, but with a timer for each connection and not for each answer."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+            return
+        self._idle_since = self.loop.time()
+        if self.timeout_keep_alive_task is None:
+            self._look_later(self.timeout_keep_alive)
+
+    def _look_later(self, seconds: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(
+            seconds, self.timeout_keep_alive_handler
+        )
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close the connection, if nothing was asked for so long."""
+        self.timeout_keep_alive_task = None
+        if self._idle_since is not None:
+            left = self._idle_since + self.timeout_keep_alive - self.loop.time()
+            if left > 0:
+                self._look_later(left)
+            else:
+                super().timeout_keep_alive_handler()
+
+    def _unset_keepalive_if_required(self) -> None:
+        self._idle_since = None  # the timer finds out
 
     def send_400_response(self, msg: str) -> None:
         """What uvicorn answers to what is not HTTP."""

@@ -113,7 +113,7 @@ class Route:
     def read(self, text: bytes) -> Any:
         """The body, as the handler takes it; raises InvalidInput."""
         assert self._decoder is not None
-        if not text.strip() and not self.body_required:
+        if not self.body_required and not text.strip():
             text = b"{}"
         try:
             return self._decoder.decode(text)

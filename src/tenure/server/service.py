@@ -19,7 +19,7 @@ from tenure.server.auth import Token, Tokens
 from tenure.server.events import News
 from tenure.server.feed import Feed
 from tenure.server.guard import Guarded
-from tenure.server.incoming import Headers, Incoming, Message, Receive
+from tenure.server.incoming import WHOLE, Headers, Incoming, Message, Receive, Whole
 from tenure.server.problems import RETRY_AFTER, NoSuchRoute, WrongMethod
 from tenure.server.pulse import Pulse
 from tenure.server.route import (
@@ -57,7 +57,8 @@ class Request:
         self.trace = self.headers.get(b"traceparent") or ""
         if self.trace and not is_trace(self.trace):
             self.trace = ""
-        CARRIED.set(self.trace)
+        if self.trace or CARRIED.get():  # of the request before it on this connection
+            CARRIED.set(self.trace)
         self.job = self.token = self.error = ""
 
     def log(self, status: int) -> None:
@@ -138,7 +139,9 @@ class Service:
 
     async def _answer(self, scope: Message, receive: Receive, send: Send) -> None:
         request = Request(scope, next(self._numbers))
-        incoming = Incoming(receive, request.headers, self.max_body, self.body_seconds)
+        extensions = scope.get("extensions")
+        whole: Whole | None = extensions.get(WHOLE) if extensions else None
+        incoming = Incoming(receive, whole, request.headers, self.max_body, self.body_seconds)
         reply: Reply | None
         path = _path(scope)
         found = self._find(request.method, path)
@@ -151,10 +154,10 @@ class Service:
                 if span is not None and reply is not None:
                     span.set_attribute("http.response.status_code", reply.status)
         if reply is not None:
-            if not await incoming.is_over():
-                reply.headers = {**reply.headers, "connection": "close"}
+            # The last over this connection: whoever comes next finds another service.
+            last = self.closing.is_set() or not (incoming.is_over or await incoming.ends())
             request.log(reply.status)
-            await _send(send, reply, request, is_last=self.closing.is_set())
+            await _send(send, whole, reply, request, last=last)
 
     def _find(self, method: str, path: str) -> tuple[Route, dict[str, str]] | None:
         return self.table.find("GET" if method == "HEAD" else method, path)
@@ -213,7 +216,7 @@ class Service:
             queue = self._guards.get(token.hash) or self._guarded(token)
             request.token = token.name if self.tokens else ""
         query = query_of(request.query) if request.query else {}
-        names = names_of(params)
+        names = names_of(params) if params else params
         request.job = names.get("id", "")
         call = Call(
             self,
@@ -252,10 +255,10 @@ def _path(scope: Message) -> str:
     return raw.partition(b"?")[0].decode("ascii", "replace")
 
 
-async def _send(send: Send, reply: Reply, request: Request, is_last: bool) -> None:
+async def _send(
+    send: Send, whole: Whole | None, reply: Reply, request: Request, *, last: bool
+) -> None:
     headers = [(b"x-request-id", request.id.encode())]
-    if is_last:  # over this connection: whoever comes next finds another service
-        headers.append((b"connection", b"close"))
     if reply.status != 204:  # which has no body to speak of
         headers.append((b"content-type", reply.media_type.encode()))
         headers.append((b"content-length", str(len(reply.body)).encode()))
@@ -263,8 +266,13 @@ async def _send(send: Send, reply: Reply, request: Request, is_last: bool) -> No
         headers.append((b"retry-after", RETRY_AFTER[reply.status].encode()))
     if reply.status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
-    headers += [(name.encode(), value.encode()) for name, value in reply.headers.items()]
+    if reply.headers:
+        headers += [(name.encode(), value.encode()) for name, value in reply.headers.items()]
     body = b"" if request.method == "HEAD" else reply.body
+    if whole is not None and whole.answer(reply.status, headers, body, last=last):
+        return
+    if last:
+        headers.append((b"connection", b"close"))
     with suppress(OSError):  # the client went away
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
