@@ -192,7 +192,11 @@ def new_ids(now_ms: int, n: int) -> list[str]:
 
     18 bits after the time count up within this process, 56 are random.
     """
-    time, noise = _time_part(now_ms), _chance.randbytes(7 * n).hex()
+    time = _time_part(now_ms)
+    if n == 1:
+        i, noise = next(_made), f"{_chance.getrandbits(56):014x}"
+        return [f"{time}-7{_HEX_3[i >> 6 & 0xFFF]}-{_HEX_2[i & 0x3F]}{noise[:2]}-{noise[2:]}"]
+    noise = _chance.randbytes(7 * n).hex()
     return [
         f"{time}-7{_HEX_3[i >> 6 & 0xFFF]}-{_HEX_2[i & 0x3F]}{noise[at : at + 2]}"
         f"-{noise[at + 2 : at + 14]}"

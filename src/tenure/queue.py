@@ -214,6 +214,12 @@ class Queue:
             timeout=timeout,
             trace=trace,
         )
+        return (yield from self._enqueue_new(new, if_exists, connection))
+
+    def _enqueue_new(
+        self, new: NewJob, if_exists: IfExists = "error", connection: Any = None
+    ) -> Steps[Job]:
+        """Add a job that is written down as a NewJob, and answer with it."""
         with sending([new]) as its_trace:
             (spec,) = self.prepare([new], its_trace)
             batch = [ops.Enqueue((spec,), one_of("if_exists", if_exists, ("error", "skip")))]
@@ -705,6 +711,7 @@ class Queue:
     # The public forms ---------------------------------------------------------------------------
 
     enqueue, aenqueue = blocking(_enqueue), awaiting(_enqueue)
+    enqueue_new, aenqueue_new = blocking(_enqueue_new), awaiting(_enqueue_new)
     enqueue_many, aenqueue_many = blocking(_enqueue_many), awaiting(_enqueue_many)
     claim, aclaim = blocking(_claim), awaiting(_claim)
     ack, aack = blocking(_ack), awaiting(_ack)

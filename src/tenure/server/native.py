@@ -78,14 +78,11 @@ class JobBody(Body):
     timeout: Annotated[float, Meta(gt=0, le=100 * 366 * 86_400)] | None = None
     trace: Annotated[str, Meta(max_length=55)] | None = None
 
-    def fields(self) -> dict[str, Any]:
+    def new(self) -> NewJob:
         values = _asdict(self)
         if self.run_at is not None:
             values["run_at"] = datetime.fromtimestamp(self.run_at / 1000, UTC)
-        return values
-
-    def new(self) -> NewJob:
-        return NewJob(**self.fields())
+        return NewJob(**values)
 
 
 class EnqueueQuery(Body):
@@ -336,7 +333,7 @@ async def enqueue(
 ) -> Job | list[EnqueuedOne]:
     """Enqueue a job, or many, all or none."""
     if isinstance(body, JobBody):
-        job: Job = await call.queue.aenqueue(**body.fields(), if_exists=query.if_exists)
+        job: Job = await call.queue.aenqueue_new(body.new(), query.if_exists)
         return job
     news = [one.new() for one in body]
     ids = await call.queue.aenqueue_many(news, if_exists=query.if_exists)
