@@ -3,7 +3,7 @@
 Callers, threads or tasks, hand in operations and wait. A thread takes all that is waiting, applies
 it as one batch, and answers after it is durable. There is no timer: the batch is whatever came in
 meanwhile. A thread that comes alone, with nobody before it, applies its own and is spared the way
-through another thread.
+through another thread. What the tasks of a loop hand in during one turn of it goes together.
 
 An engine says how many batches it gains from having under way at once. While fewer are, what comes
 in is sent off at once; while none may be added, it is collected, and goes together. Claims stand in
@@ -137,6 +137,7 @@ class Committer:
         self._waiting_bytes = 0
         self._ended = False  # the lines take no more
         self._standing: list[Standing] = []
+        self._gathered: dict[asyncio.AbstractEventLoop, list[Ticket]] = {}
 
     def run(self, batch: Sequence[Op]) -> list[Answer]:
         """Have the operations committed, and wait for the answers."""
@@ -250,7 +251,30 @@ class Committer:
             line.start()
             self._waiting += len(ticket.batch)
             self._waiting_bytes += ticket.bytes
-            line.put(ticket)
+            if ticket.loop is None:
+                line.put(ticket)
+            elif (gathered := self._gathered.get(ticket.loop)) is not None:
+                gathered.append(ticket)
+            else:
+                self._drop_closed_loops()
+                self._gathered[ticket.loop] = [ticket]
+                ticket.loop.call_soon(self._hand_in, ticket.loop)
+
+    def _hand_in(self, loop: asyncio.AbstractEventLoop) -> None:
+        """What the tasks of a loop have handed in since its last turn."""
+        with self._lock:
+            self._put_all(self._gathered.pop(loop, ()))
+
+    def _put_all(self, tickets: Iterable[Ticket]) -> None:
+        for ticket in tickets:
+            self._line_of(ticket.batch).put(ticket)
+
+    def _drop_closed_loops(self) -> None:
+        """Nobody waits in a loop that was closed before its next turn."""
+        for loop in [one for one in self._gathered if one.is_closed()]:
+            for ticket in self._gathered.pop(loop):
+                self._waiting -= len(ticket.batch)
+                self._waiting_bytes -= ticket.bytes
 
     def _line_of(self, batch: Sequence[Op]) -> Line[Ticket]:
         if self._claims is self._line or not _claims(batch):
@@ -261,6 +285,9 @@ class Committer:
         """Commit what was handed in, then stop."""
         with self._lock:
             self._closed = True
+            for gathered in self._gathered.values():
+                self._put_all(gathered)
+            self._gathered.clear()
             left, self._standing = self._standing, []
         self._answer(left)
         self._claims.end()  # which may leave something to be given back in the other line
