@@ -105,7 +105,7 @@ class Books:
             row = self._db.one("queue_by_name", name)
             if row is None:
                 return None
-            self._queues_by_name[name] = self._queues.setdefault(row[0], QueueBook(row))
+            self._queue_of_row(row)
         return self._queues_by_name[name]
 
     def queue_or_new(self, name: str) -> QueueBook:
@@ -120,8 +120,12 @@ class Books:
         if queue_id not in self._queues:
             row = self._db.one("queue_by_id", queue_id)
             assert row is not None
-            self._queues[queue_id] = self._queues_by_name[row[1]] = QueueBook(row)
+            self._queue_of_row(row)
         return self._queues[queue_id]
+
+    def _queue_of_row(self, row: tuple[Any, ...]) -> None:
+        if row[0] not in self._queues:
+            self._queues[row[0]] = self._queues_by_name[row[1]] = QueueBook(row)
 
     def tenant_of_row(self, row: tuple[Any, ...]) -> TenantBook:
         if row[0] not in self._tenants:
@@ -160,8 +164,14 @@ class Books:
         if lane is None:
             row = self._db.one("lane_by_id", lane_id)
             assert row is not None
-            lane = self.lane_of_row(row)
+            lane = self._lane_of_joined(row)
         return lane
+
+    def _lane_of_joined(self, row: tuple[Any, ...]) -> LaneBook:
+        """The book of a lane, whose row goes on with those of its tenant and queue."""
+        self._queue_of_row(row[29:])
+        self.tenant_of_row(row[14:29])
+        return self.lane_of_row(row[:14])
 
     def tenant(self, queue: str, tenant: str) -> TenantBook | None:
         """The book of a tenant, if there is one."""
@@ -174,13 +184,13 @@ class Books:
         key = (queue, tenant, group)
         lane = self._lanes_by_name.get(key)
         if lane is None:
-            owner = self._tenant_or_new(self.queue_or_new(queue), tenant)
-            row = self._db.one("lane_by_name", owner.id, group)
+            row = self._db.one("lane_by_names", tenant, group, queue)
             if row is None:
+                owner = self._tenant_or_new(self.queue_or_new(queue), tenant)
                 self._db.run("add_lane", owner.id, group, self.group_bound(queue, tenant, group))
-                row = self._db.one("lane_by_name", owner.id, group)
+                row = self._db.one("lane_by_names", tenant, group, queue)
                 assert row is not None
-            lane = self._lanes_by_name[key] = self.lane_of_row(row)
+            lane = self._lanes_by_name[key] = self._lane_of_joined(row)
         return lane
 
     def _tenant_or_new(self, queue: QueueBook, tenant: str) -> TenantBook:

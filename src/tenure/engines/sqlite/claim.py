@@ -175,7 +175,12 @@ class LaneCursor:
         return taken
 
     def _fetch(self, tx: Transaction, after: Head, most: int) -> None:
-        self._rows.extend(tx.db.all("next_in_lane", self.lane.id, *after, min(self._chunk, most)))
+        rows = tx.db.packed("next_in_lane", self.lane.id, *after, min(self._chunk, most))
+        large = [row[_SEQ] for row in rows if row[-1] is None]
+        if large:
+            payloads = dict(tx.db.all("payloads", listed(large)))
+            rows = [(*row[:-1], payloads.get(row[_SEQ], row[-1])) for row in rows]
+        self._rows.extend(rows)
         self._chunk *= 2
 
 

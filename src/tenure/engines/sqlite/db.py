@@ -11,7 +11,7 @@ import msgspec
 
 from tenure.engines.sqlite.statements import SQL
 
-_INSERT_SIZES = (100, 10, 1)
+_INSERT_SIZES = (128, 64, 32, 16, 8, 4, 2, 1)
 
 
 @cache
@@ -37,6 +37,12 @@ class Db:
         """Every row."""
         return self._cursor.execute(SQL[name], params).fetchall()
 
+    def packed(self, name: str, *params: Any) -> list[tuple[Any, ...]]:
+        """Every row of a statement that packs them into one. Python's own lock is given away for
+        each row that is stepped to, and a busy program takes its time to give it back."""
+        ((text,),) = self._cursor.execute(SQL[name], params).fetchall()
+        return _unpack(text)
+
     def named(self, name: str, params: dict[str, Any]) -> list[tuple[Any, ...]]:
         """Every row of a statement with named parameters."""
         return self._cursor.execute(SQL[name], params).fetchall()
@@ -57,6 +63,9 @@ class Db:
                 params = [value for row in rows[start : start + size] for value in row]
                 self._cursor.execute(_insert_of(name, size), params)
                 start += size
+
+
+_unpack = msgspec.json.Decoder(list[tuple[Any, ...]]).decode
 
 
 def listed(values: Iterable[int] | Iterable[str] | Iterable[tuple[str, ...]]) -> str:

@@ -76,7 +76,7 @@ def connect(path: Path, busy_timeout: float) -> sqlite3.Connection:
         timeout=busy_timeout,
         isolation_level=None,
         check_same_thread=False,
-        cached_statements=256,
+        cached_statements=512,
     )
 
 

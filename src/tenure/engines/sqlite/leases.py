@@ -32,7 +32,7 @@ def _held(rows: dict[str, Row], job_id: str, token: int) -> Row | TenureError:
 
 def ack(tx: Transaction, batch: Sequence[ops.Ack]) -> list[Answer]:
     """Acknowledgements in a row are written together, but for those that enqueue or delete."""
-    found: list[Held] = tx.db.all("held_by_id", listed([op.id for op in batch]))
+    found: list[Held] = tx.db.packed("held_by_id", listed([op.id for op in batch]))
     rows = {row[1]: row for row in found}
     answers: list[Answer] = []
     done: list[Held] = []

@@ -185,6 +185,8 @@ SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'tenure_counters';
 SELECT value FROM tenure_counters WHERE name = ?;
 -- name: set_counter
 UPDATE tenure_counters SET value = ? WHERE name = ?;
+-- name: raise_counter
+UPDATE tenure_counters SET value = value + ? WHERE name = ? RETURNING value;
 
 -- Lanes, tenants and queues
 
@@ -225,14 +227,30 @@ UPDATE tenure_tenants SET turn = ?, open_lanes = ?, open = ?, waiting = ?, delay
 UPDATE tenure_tenants SET waiting = ?, delayed = ?, ready = ?, leased = ?, done = ?, dead = ?,
     cancelled = ? WHERE id = ?;
 
--- name: lane_by_name
-SELECT id, grp, max_leased, head_priority, head_seq, open,
-    waiting, delayed, ready, leased, done, dead, cancelled, tenant
-FROM tenure_lanes WHERE tenant = ? AND grp = ?;
+-- name: lane_by_names
+SELECT
+    l.id, l.grp, l.max_leased, l.head_priority, l.head_seq, l.open, l.waiting, l.delayed,
+    l.ready, l.leased, l.done, l.dead, l.cancelled, l.tenant,
+    t.id, t.tenant, t.turn, t.stride, t.max_leased, t.open_lanes, t.open, t.waiting, t.delayed,
+    t.ready, t.leased, t.done, t.dead, t.cancelled, t.queue,
+    q.id, q.queue, q.paused, q.max_leased, q.rate, q.per_ms, q.tokens, q.tokens_at, q.served,
+    q.waiting, q.delayed, q.ready, q.leased, q.done, q.dead, q.cancelled
+FROM tenure_queues q
+    CROSS JOIN tenure_tenants t ON t.queue = q.id AND t.tenant = ?
+    CROSS JOIN tenure_lanes l ON l.tenant = t.id AND l.grp = ?
+WHERE q.queue = ?;
 -- name: lane_by_id
-SELECT id, grp, max_leased, head_priority, head_seq, open,
-    waiting, delayed, ready, leased, done, dead, cancelled, tenant
-FROM tenure_lanes WHERE id = ?;
+SELECT
+    l.id, l.grp, l.max_leased, l.head_priority, l.head_seq, l.open, l.waiting, l.delayed,
+    l.ready, l.leased, l.done, l.dead, l.cancelled, l.tenant,
+    t.id, t.tenant, t.turn, t.stride, t.max_leased, t.open_lanes, t.open, t.waiting, t.delayed,
+    t.ready, t.leased, t.done, t.dead, t.cancelled, t.queue,
+    q.id, q.queue, q.paused, q.max_leased, q.rate, q.per_ms, q.tokens, q.tokens_at, q.served,
+    q.waiting, q.delayed, q.ready, q.leased, q.done, q.dead, q.cancelled
+FROM tenure_lanes l
+    CROSS JOIN tenure_tenants t ON t.id = l.tenant
+    CROSS JOIN tenure_queues q ON q.id = t.queue
+WHERE l.id = ?;
 -- name: lanes_by_head
 SELECT id, grp, max_leased, head_priority, head_seq, open,
     waiting, delayed, ready, leased, done, dead, cancelled, tenant
@@ -278,12 +296,17 @@ SELECT e.value, (
     ORDER BY priority, seq LIMIT 1)
 FROM json_each(?) e;
 -- name: next_in_lane
-SELECT r.priority, r.seq, j.id, ifnull(s.run_at, j.created_at), j.created_at,
-    ifnull(s.attempts, 0), j.max_attempts, j.kind, s.expires_at, j.unique_key, j.options, s.errors,
-    j.payload
-FROM tenure_ready r CROSS JOIN tenure_jobs j ON j.seq = r.seq
-    LEFT JOIN tenure_states s ON s.seq = r.seq
-WHERE r.lane = ? AND (r.priority, r.seq) > (?, ?) ORDER BY r.priority, r.seq LIMIT ?;
+SELECT json_group_array(json_array(priority, seq, id, run_at, created_at, attempts, max_attempts,
+    kind, expires_at, unique_key, options, errors, payload))
+FROM (
+    SELECT r.priority, r.seq, j.id, ifnull(s.run_at, j.created_at) AS run_at, j.created_at,
+        ifnull(s.attempts, 0) AS attempts, j.max_attempts, j.kind, s.expires_at, j.unique_key,
+        j.options, s.errors, iif(length(j.payload) <= 10000, j.payload, NULL) AS payload
+    FROM tenure_ready r CROSS JOIN tenure_jobs j ON j.seq = r.seq
+        LEFT JOIN tenure_states s ON s.seq = r.seq
+    WHERE r.lane = ? AND (r.priority, r.seq) > (?, ?) ORDER BY r.priority, r.seq LIMIT ?);
+-- name: payloads
+SELECT seq, payload FROM json_each(?) e CROSS JOIN tenure_jobs j ON j.seq = e.value;
 -- name: drop_empty_lanes
 DELETE FROM tenure_lanes WHERE id IN (
     SELECT id FROM tenure_lanes INDEXED BY tenure_lanes_empty
@@ -365,7 +388,8 @@ ON CONFLICT (seq) DO UPDATE SET state = excluded.state, at = excluded.at,
     started_at = excluded.started_at, updated_at = excluded.updated_at, progress = NULL,
     note = NULL;
 -- name: held_by_id
-SELECT j.seq, j.id, j.lane, ifnull(s.state, 2), ifnull(s.token, 0), j.unique_key
+SELECT json_group_array(
+    json_array(j.seq, j.id, j.lane, ifnull(s.state, 2), ifnull(s.token, 0), j.unique_key))
 FROM json_each(?) e CROSS JOIN tenure_jobs j ON j.id = e.value
     LEFT JOIN tenure_states s ON s.seq = j.seq;
 -- name: rows_by_id
