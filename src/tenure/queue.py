@@ -711,7 +711,7 @@ class Queue:
     # The public forms ---------------------------------------------------------------------------
 
     enqueue, aenqueue = blocking(_enqueue), awaiting(_enqueue)
-    enqueue_new, aenqueue_new = blocking(_enqueue_new), awaiting(_enqueue_new)
+    _aenqueue_new = awaiting(_enqueue_new)  # for the service, which has read one
     enqueue_many, aenqueue_many = blocking(_enqueue_many), awaiting(_enqueue_many)
     claim, aclaim = blocking(_claim), awaiting(_claim)
     ack, aack = blocking(_ack), awaiting(_ack)

@@ -333,7 +333,7 @@ async def enqueue(
 ) -> Job | list[EnqueuedOne]:
     """Enqueue a job, or many, all or none."""
     if isinstance(body, JobBody):
-        job: Job = await call.queue.aenqueue_new(body.new(), query.if_exists)
+        job: Job = await call.queue._aenqueue_new(body.new(), query.if_exists)
         return job
     news = [one.new() for one in body]
     ids = await call.queue.aenqueue_many(news, if_exists=query.if_exists)
