@@ -394,7 +394,10 @@ class Committer:
 
 
 def _claims(batch: Sequence[Op]) -> bool:
-    return any(isinstance(op, ops.Claim) for op in ops.flat(batch))
+    kinds = {type(op) for op in batch}
+    if ops.Once in kinds:
+        kinds = {type(op) for op in ops.flat(batch)}
+    return ops.Claim in kinds
 
 
 def _bytes_of(batch: Sequence[Op]) -> int:

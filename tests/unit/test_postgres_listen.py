@@ -15,6 +15,7 @@ from tenure import Settings, ops
 from tenure.clock import SystemClock
 from tenure.engines.postgres.engine import PostgresEngine
 from tenure.engines.postgres.listen import QUIET_SECONDS
+from tenure.engines.postgres.tell import Teller
 from tenure.job import NULL, JobSpec
 from tests import postgres
 from tests.postgres import Server
@@ -68,6 +69,8 @@ def spec(id: str, queue: str = "q", **fields: object) -> JobSpec:
 
 def enqueue(engine: PostgresEngine, *ids: str, delay_ms: int = 0) -> None:
     engine.apply([ops.Enqueue(tuple(spec(id, delay_ms=delay_ms) for id in ids))])
+    engine._teller.close()  # until the others are told
+    engine._teller = Teller(engine._notify)
 
 
 def token(engine: PostgresEngine) -> int:

@@ -16,6 +16,7 @@ import psycopg
 from tenure import ops, states
 from tenure.engines.postgres import enqueue, leases
 from tenure.engines.postgres.db import Db
+from tenure.engines.postgres.places import Places
 from tenure.engines.postgres.rows import CODES, STATES, job_of, leased_job
 from tenure.errors import JobNotFound, LeaseLost
 from tenure.job import State
@@ -25,13 +26,14 @@ _CLAIMED = states.plain(State.PENDING, states.Claimed)
 _CHILDREN = "TN001"  # what the server says when a child came that must be told
 _SEQ, _PRIORITY, _TENANT = 0, 2, 17  # of a row of a claim
 
-Way = Callable[[Db, str, Any, int | None], list[Answer] | None]
+Way = Callable[[Db, str, Any, int | None, Places], list[Answer] | None]
 
 
 def way_of(batch: Sequence[Op]) -> Way | None:
     """How the batch is done in one statement, if it may be."""
-    kind = type(batch[0]) if batch else None
-    if kind not in _WAYS or any(type(op) is not kind for op in batch):
+    kinds = {type(op) for op in batch}
+    kind = kinds.pop() if len(kinds) == 1 else None
+    if kind not in _WAYS:
         return None
     fits, way = _WAYS[kind]
     return way if fits(batch) else None
@@ -45,7 +47,9 @@ def _enqueue_fits(batch: Sequence[ops.Enqueue]) -> bool:
     ) and any(op.jobs for op in batch)
 
 
-def _enqueue(db: Db, mark: str, batch: Sequence[ops.Enqueue], given: int | None) -> list[Answer]:
+def _enqueue(
+    db: Db, mark: str, batch: Sequence[ops.Enqueue], given: int | None, places: Places
+) -> list[Answer]:
     specs = [spec for op in batch for spec in op.jobs]
     columns = enqueue.columns_of(specs, [False] * len(specs))
     now = db.value("enqueue_alone", mark, given, *columns)
@@ -57,8 +61,10 @@ def _ack_fits(batch: Sequence[ops.Ack]) -> bool:
     return plain and len({op.id for op in batch}) == len(batch)
 
 
-def _ack(db: Db, mark: str, batch: Sequence[ops.Ack], given: int | None) -> list[Answer] | None:
-    order, columns = leases.columns_of(batch)
+def _ack(
+    db: Db, mark: str, batch: Sequence[ops.Ack], given: int | None, places: Places
+) -> list[Answer] | None:
+    order, columns = leases.columns_of(batch, places)
     try:
         row = db.one("ack", mark, given, *columns)
     except psycopg.Error as error:
@@ -87,7 +93,9 @@ def _claim_fits(batch: Sequence[ops.Claim]) -> bool:
     )
 
 
-def _claim(db: Db, mark: str, batch: Sequence[ops.Claim], given: int | None) -> list[Answer] | None:
+def _claim(
+    db: Db, mark: str, batch: Sequence[ops.Claim], given: int | None, places: Places
+) -> list[Answer] | None:
     (queue,) = batch[0].queues
     rows = db.all(
         "claim_plain", mark, given, queue,
@@ -98,7 +106,11 @@ def _claim(db: Db, mark: str, batch: Sequence[ops.Claim], given: int | None) -> 
     if rows and rows[0][_SEQ] is None:
         return None
     rows.sort(key=lambda row: (row[_PRIORITY], row[_SEQ]))
-    jobs = iter([leased_job(row[:_TENANT], queue, *row[_TENANT:]) for row in rows])
+    found = [leased_job(row[:_TENANT], queue, *row[_TENANT:]) for row in rows]
+    places.note(
+        (job.id, row[_SEQ]) for job, row in zip(found, rows, strict=True) if job.unique_key is None
+    )
+    jobs = iter(found)
     return [ops.Leased(list(islice(jobs, op.limit))) for op in batch]
 
 

@@ -15,6 +15,7 @@ from tenure import ops, wire
 from tenure.engines.postgres import alone, claim, enqueue, leases, operator, transfer, upkeep
 from tenure.engines.postgres.db import Db, piped
 from tenure.engines.postgres.locks import lock
+from tenure.engines.postgres.places import Places
 from tenure.engines.postgres.server import Connection
 from tenure.engines.postgres.transaction import Transaction
 from tenure.ops import Answer, Op
@@ -95,13 +96,14 @@ def _tells(batch: Sequence[Op]) -> bool:
 class Attempt:
     """A transaction with a mark in it, by which one can find out later whether it happened."""
 
-    def __init__(self, mark: str, sender: str) -> None:
+    def __init__(self, mark: str, places: Places) -> None:
         self.mark = mark
-        self._sender = sender  # who need not hear of it
+        self._places = places
         self.answers: list[Answer] = []
         self.alone = False  # it was one statement, whose answer is that of the commit
         self.may_have_happened = False  # the server was told to commit
         self.has_happened = False
+        self.tells = False  # others may want to look
 
     def make(
         self,
@@ -111,16 +113,13 @@ class Attempt:
         given: int | None,
         sweep: int,
     ) -> None:
-        """Run the batch and commit. Whom it wakes is told in a transaction of its own, since a
-        commit with a notification keeps every other such commit waiting."""
+        """Run the batch and commit."""
         db = Db(connection, sql)
         try:
             if self._make_alone(db, batch, given):
-                tells = _tells(batch)
+                self.tells = _tells(batch)
             else:
-                tells = self._make_together(db, connection, batch, given, sweep)
-            if tells:
-                db.send("notify", self._sender)
+                self.tells = self._make_together(db, connection, batch, given, sweep)
         except BaseException:
             status = connection.pgconn.transaction_status
             if status in (TransactionStatus.INERROR, TransactionStatus.INTRANS):
@@ -132,14 +131,14 @@ class Attempt:
         """It has happened after all; the answers may have been lost with the commit's."""
         if self.alone:
             self.answers = alone.recover(db, self.mark, batch)
-        self.has_happened = True
+        self.has_happened = self.tells = True
 
     def _make_alone(self, db: Db, batch: Sequence[Op], given: int | None) -> bool:
         way = alone.way_of(batch)
         if way is None:
             return False
         self.alone = self.may_have_happened = True
-        answers = way(db, self.mark, batch, given)
+        answers = way(db, self.mark, batch, given, self._places)
         self.alone = self.may_have_happened = self.has_happened = answers is not None
         self.answers = answers or []
         return self.has_happened

@@ -14,8 +14,10 @@ from tenure.engines.postgres import reads, server
 from tenure.engines.postgres.attempt import LOST_RACES, Attempt, run
 from tenure.engines.postgres.db import Db, piped
 from tenure.engines.postgres.listen import Listener
+from tenure.engines.postgres.places import Places
 from tenure.engines.postgres.pool import Pool
 from tenure.engines.postgres.server import Connection
+from tenure.engines.postgres.tell import Teller
 from tenure.errors import InvalidInput, StoreError
 from tenure.job import new_ids
 from tenure.ops import Answer, Found, Op, Query
@@ -37,6 +39,8 @@ class PostgresEngine:
         self._clock = clock
         self._pool = Pool(lambda: server.connect(self.address))
         self._listener = Listener(self.address)
+        self._teller = Teller(self._notify)
+        self._places = Places()
         try:
             self._store = self._open()
         except BaseException:
@@ -72,7 +76,8 @@ class PostgresEngine:
         deadline = self._deadline()
         races = 0
         while True:
-            attempt = Attempt(new_ids(self._clock.now_ms(), 1)[0], self._listener.name)
+            mark = new_ids(self._clock.now_ms(), 1)[0]
+            attempt = Attempt(mark, self._places)
             try:
                 with self._pool.use() as connection:
                     attempt.make(connection, self._sql, batch, self._given, self._settings.sweep)
@@ -83,9 +88,9 @@ class PostgresEngine:
             except psycopg.Error as error:
                 if not attempt.has_happened:
                     self._find_out(attempt, batch, error, deadline)
-                if attempt.has_happened:
-                    return attempt.answers
-            else:
+            if attempt.has_happened:
+                if attempt.tells:
+                    self._teller.tell()
                 return attempt.answers
 
     def _find_out(
@@ -188,11 +193,16 @@ class PostgresEngine:
             db.send("commit")
         return found
 
+    def _notify(self) -> None:
+        with self._pool.use() as connection:
+            Db(connection, self._sql).send("notify", self._listener.name)
+
     def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
         return self._listener.add(wake)
 
     def close(self) -> None:
         self._listener.close()
+        self._teller.close()
         self._pool.close()
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from tenure import ops, states
 from tenure.engines.postgres.enqueue import Plan
+from tenure.engines.postgres.places import Places
 from tenure.engines.postgres.rows import CODES, LEASED, Row
 from tenure.engines.postgres.transaction import Transaction
 from tenure.errors import JobNotFound, LeaseLost, TenureError
@@ -45,7 +46,7 @@ def ack(tx: Transaction, batch: Sequence[ops.Ack]) -> list[Answer]:
 
 
 def _ack_together(tx: Transaction, batch: Sequence[ops.Ack]) -> list[Answer]:
-    order, columns = columns_of(batch)
+    order, columns = columns_of(batch, None)
     row = tx.db.one("ack", None, tx.given, *columns)
     assert row is not None
     missing, parents = row
@@ -59,12 +60,23 @@ def _ack_together(tx: Transaction, batch: Sequence[ops.Ack]) -> list[Answer]:
     return [_lost(rows, op) if op.id in lost else OK for op in batch]
 
 
-def columns_of(batch: Sequence[ops.Ack]) -> tuple[list[ops.Ack], tuple[Any, ...]]:
+def columns_of(
+    batch: Sequence[ops.Ack], places: Places | None
+) -> tuple[list[ops.Ack], tuple[Any, ...]]:
     """What the server needs to know. It goes in the order of the ids, in which others ack, too, so
     that no two wait for each other."""
     order = sorted(batch, key=lambda op: op.id)
     ids, tokens = [op.id for op in order], [op.token for op in order]
-    return order, (ids, tokens, [_text(op) for op in order], LEASED, _ACKED)
+    known = None if places is None else places.take(ids)
+    results = [_text(op) for op in order]
+    return order, (
+        ids if known is None else None,
+        known,
+        tokens,
+        None if all(result is None for result in results) else results,
+        LEASED,
+        _ACKED,
+    )
 
 
 def _lost(rows: dict[str, Row], op: ops.Ack) -> TenureError:

@@ -1078,10 +1078,12 @@ END $$;
 -- is locked: who enqueues a child holds its parent until the child can be seen. They are locked in
 -- the order of their places, as by all others, so that no two wait for each other. With a mark, this is
 -- the whole transaction: if there are children to be told, which it cannot do, nothing is changed,
--- and it answers with NULL.
-CREATE OR REPLACE FUNCTION tenure.ack(
-    mark uuid, given bigint, ids text[], tokens bigint[], results text[], leased smallint,
-    done smallint, OUT missing integer[], OUT parents bigint[]
+-- and it answers with NULL. Whoever knows the places of the jobs, none of which has a unique key,
+-- gives them instead of the ids, and they need not be looked up.
+DROP FUNCTION IF EXISTS tenure.ack(uuid, bigint, text[], bigint[], text[], smallint, smallint);
+CREATE FUNCTION tenure.ack(
+    mark uuid, given bigint, ids text[], places bigint[], tokens bigint[], results text[],
+    leased smallint, done smallint, OUT missing integer[], OUT parents bigint[]
 ) LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off SET random_page_cost = 1 SET jit = off
 SET lock_timeout = '30s' AS $$
@@ -1095,36 +1097,57 @@ DECLARE
     now_ms bigint := tenure.moment(given);
 BEGIN
     IF mark IS NOT NULL AND EXISTS (SELECT FROM tenure.deps) AND EXISTS (
-        SELECT FROM tenure.jobs j JOIN tenure.deps d ON d.parent = j.seq WHERE j.id = ANY (ack.ids))
+        SELECT FROM tenure.jobs j JOIN tenure.deps d ON d.parent = j.seq WHERE j.id = ANY (ack.ids)
+        UNION ALL SELECT FROM tenure.deps d WHERE d.parent = ANY (ack.places))
     THEN
         RETURN;
     END IF;
-    WITH moved AS (
-        UPDATE tenure.states s SET state = ack.done, at = now_ms, updated_at = now_ms,
-            result = w.result
-        FROM (
-            SELECT u.n, u.token, u.result, j.seq, j.unique_key
-            FROM unnest(ack.ids, ack.tokens, ack.results)
-                    WITH ORDINALITY u (id, token, result, n)
-                JOIN tenure.jobs j ON j.id = u.id
-            ORDER BY j.seq) w
-        WHERE s.seq = w.seq AND s.state = ack.leased AND s.token = w.token
-        RETURNING w.n, s.seq, s.lane, s.queue, w.unique_key
-    )
-    SELECT array_agg(n), array_agg(seq), array_agg(lane), array_agg(queue),
-        array_agg(unique_key) FILTER (WHERE unique_key IS NOT NULL)
-    INTO ns, seqs, lanes, queues, held FROM moved;
-    parents := ARRAY(SELECT DISTINCT d.parent FROM tenure.deps d WHERE d.parent = ANY (seqs));
+    IF ack.places IS NULL THEN
+        WITH moved AS (
+            UPDATE tenure.states s SET state = ack.done, at = now_ms, updated_at = now_ms,
+                result = w.result
+            FROM (
+                SELECT u.n, u.token, u.result, j.seq, j.unique_key
+                FROM unnest(ack.ids, ack.tokens, ack.results)
+                        WITH ORDINALITY u (id, token, result, n)
+                    JOIN tenure.jobs j ON j.id = u.id
+                ORDER BY j.seq) w
+            WHERE s.seq = w.seq AND s.state = ack.leased AND s.token = w.token
+            RETURNING w.n, s.seq, s.lane, s.queue, w.unique_key
+        )
+        SELECT array_agg(n), array_agg(seq), array_agg(lane), array_agg(queue),
+            array_agg(unique_key) FILTER (WHERE unique_key IS NOT NULL)
+        INTO ns, seqs, lanes, queues, held FROM moved;
+    ELSE
+        WITH moved AS (
+            UPDATE tenure.states s SET state = ack.done, at = now_ms, updated_at = now_ms,
+                result = w.result
+            FROM (
+                SELECT u.* FROM unnest(ack.places, ack.tokens, ack.results)
+                    WITH ORDINALITY u (seq, token, result, n)
+                ORDER BY u.seq) w
+            WHERE s.seq = w.seq AND s.state = ack.leased AND s.token = w.token
+            RETURNING w.n, s.seq, s.lane, s.queue
+        )
+        SELECT array_agg(n), array_agg(seq), array_agg(lane), array_agg(queue)
+        INTO ns, seqs, lanes, queues FROM moved;
+    END IF;
+    parents := '{}';
+    IF EXISTS (SELECT FROM tenure.deps) THEN
+        parents := ARRAY(SELECT DISTINCT d.parent FROM tenure.deps d WHERE d.parent = ANY (seqs));
+    END IF;
     IF mark IS NOT NULL THEN
         IF cardinality(parents) > 0 THEN -- which came just now
             RAISE EXCEPTION 'there are children to be told' USING ERRCODE = 'TN001';
         END IF;
         INSERT INTO tenure.marks (id) VALUES (mark);
     END IF;
-    missing := ARRAY(
-        SELECT n FROM generate_series(1, cardinality(ack.ids)) n
-        WHERE cardinality(ns) IS DISTINCT FROM cardinality(ack.ids) AND NOT n = ANY (ns)
-            OR ns IS NULL);
+    missing := '{}';
+    IF cardinality(ns) IS DISTINCT FROM cardinality(ack.tokens) THEN
+        missing := ARRAY(
+            SELECT n FROM generate_series(1, cardinality(ack.tokens)) n
+            WHERE ns IS NULL OR NOT n = ANY (ns));
+    END IF;
     INSERT INTO tenure.news (queue, lane, waiting, delayed, ready, leased, done, dead, cancelled)
     SELECT w.queue, w.lane, 0, 0, 0, -count(*), count(*), 0, 0
     FROM unnest(queues, lanes) w (queue, lane) GROUP BY 1, 2;
@@ -1244,8 +1267,8 @@ SELECT * FROM tenure.load(%s::text[], %s::bigint[]);
 -- name: load_children
 SELECT * FROM tenure.load('{}', ARRAY(SELECT child FROM tenure.deps WHERE parent = ANY (%s::bigint[])));
 -- name: ack
-SELECT * FROM tenure.ack(%s::uuid, %s::bigint, %s::text[], %s::bigint[], %s::text[], %s::smallint,
-    %s::smallint);
+SELECT * FROM tenure.ack(%s::uuid, %s::bigint, %s::text[], %s::bigint[], %s::bigint[], %s::text[],
+    %s::smallint, %s::smallint);
 -- name: marked_tokens
 SELECT tokens FROM tenure.marks WHERE id = %s;
 -- name: leased_under
