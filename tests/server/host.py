@@ -62,9 +62,9 @@ _open: dict[Path, tuple[str, tenure.Queue]] = {}
 
 
 def serve(folder: Path, clock: ManualClock) -> str:
-    """The URL of a service of a test, whose jobs are in a SQLite file of its folder."""
+    """The URL of a service of a test that has this folder to itself."""
     if folder not in _open:
-        queue = tenure.connect(f"sqlite:///{folder}/jobs.db", clock=clock)
+        queue = tenure.connect("memory://", clock=clock)
         name = str(len(host().services))
         host().services[name] = make_app(queue)
         _open[folder] = (name, queue)
