@@ -67,6 +67,16 @@ def test_calls_of_64_tasks_share_two_transactions(engine: Watched, queue: tenure
     assert queue.stats("mail").ready == 64
 
 
+def test_calls_of_one_turn_of_a_loop_share_one_transaction(
+    engine: Watched, queue: tenure.Queue
+) -> None:
+    async def main() -> None:
+        await asyncio.gather(*[queue.aenqueue("mail", n) for n in range(64)])
+
+    asyncio.run(main())
+    assert [len(batch) for batch in engine.batches] == [64]
+
+
 def test_nobody_is_answered_before_the_commit(engine: Watched, queue: tenure.Queue) -> None:
     engine.hold()
     calls = [start(queue.enqueue, "mail", id="job-0")]
@@ -277,6 +287,33 @@ def test_close_commits_what_was_handed_in(engine: Watched) -> None:
     for call in calls:
         call.result(PATIENCE)
     assert sorted(engine.enqueued()) == [f"job-{n}" for n in range(10)]
+
+
+def test_close_commits_what_a_loop_has_not_come_to_hand_in(engine: Watched) -> None:
+    queue = opened(engine)
+
+    async def main() -> None:
+        task = asyncio.ensure_future(queue.aenqueue("mail", id="a"))
+        await asyncio.sleep(0)  # the call is made, and the loop's next turn has not begun
+        queue.close()
+        assert (await task).id == "a"
+
+    asyncio.run(main())
+    assert engine.enqueued() == ["a"]
+
+
+def test_what_a_loop_did_not_come_to_hand_in_does_not_count_as_waiting(
+    queue: tenure.Queue,
+) -> None:
+    loop = asyncio.new_event_loop()
+    left = loop.create_task(queue.aenqueue("mail", id="a"))
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    loop.close()
+    start(asyncio.run, _aenqueue(queue, "b")).result(PATIENCE)
+    assert queue._committer._waiting == 0
+    assert [job.id for job in queue.jobs().jobs] == ["b"]
+    left._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
 def test_a_closed_handle_says_so_to_everyone(queue: tenure.Queue) -> None:
