@@ -268,3 +268,14 @@ def test_this_test_knows_every_operation() -> None:
 def test_an_operation_is_data_that_can_be_sent(op: Op) -> None:
     anything: Any = Union[tuple(Op.__subclasses__())]  # noqa: UP007
     assert msgspec.json.decode(msgspec.json.encode(op), type=anything) == op
+
+
+def test_claims_of_one_batch_give_small_and_large_payloads_alike(
+    queue: Queue, apply: Apply
+) -> None:
+    payloads = ["é" * 9_000, "x" * 20_000, {"n": 1}, ['\\"\n', None], "y" * 200_000, 6]
+    for payload in payloads:
+        queue.enqueue("q", payload)
+    answers = apply(*[Claim(("q",), "w", 60_000, 2) for _ in range(3)])
+    leased = [job for answer in answers if isinstance(answer, Leased) for job in answer.jobs]
+    assert [job.payload for job in leased] == payloads

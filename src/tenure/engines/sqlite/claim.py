@@ -35,6 +35,7 @@ def claim(tx: Transaction, batch: Sequence[ops.Claim]) -> list[Answer]:
     answers: list[Answer] = []
     for _, run in groupby(batch, key=lambda op: (op.queues, op.tenant, op.not_groups)):
         calls = list(run)
+        tx.shared = len(calls) > 1
         picked = iter(_pick(tx, calls[0], sum(op.limit for op in calls), len(calls)))
         dealt = [list(islice(picked, op.limit)) for op in calls]
         token = tx.next_tokens(sum(map(bool, dealt))) if dealt[0] else 0
@@ -175,13 +176,19 @@ class LaneCursor:
         return taken
 
     def _fetch(self, tx: Transaction, after: Head, most: int) -> None:
-        rows = tx.db.packed("next_in_lane", self.lane.id, *after, min(self._chunk, most))
-        large = [row[_SEQ] for row in rows if row[-1] is None]
-        if large:
-            payloads = dict(tx.db.all("payloads", listed(large)))
-            rows = [(*row[:-1], payloads.get(row[_SEQ], row[-1])) for row in rows]
-        self._rows.extend(rows)
+        wanted = (self.lane.id, *after, min(self._chunk, most))
+        self._rows.extend(_packed(tx, wanted) if tx.shared else tx.db.all("next_in_lane", *wanted))
         self._chunk *= 2
+
+
+def _packed(tx: Transaction, wanted: tuple[int, ...]) -> list[tuple[Any, ...]]:
+    """The same rows in one step. Large payloads do not fit in there, and are added."""
+    rows = tx.db.packed("next_in_lane_packed", *wanted)
+    large = [row[_SEQ] for row in rows if row[-1] is None]
+    if large:
+        payloads = dict(tx.db.all("payloads", listed(large)))
+        rows = [(*row[:-1], payloads.get(row[_SEQ], row[-1])) for row in rows]
+    return rows
 
 
 class Line:

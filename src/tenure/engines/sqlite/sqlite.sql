@@ -296,6 +296,13 @@ SELECT e.value, (
     ORDER BY priority, seq LIMIT 1)
 FROM json_each(?) e;
 -- name: next_in_lane
+SELECT r.priority, r.seq, j.id, ifnull(s.run_at, j.created_at), j.created_at,
+    ifnull(s.attempts, 0), j.max_attempts, j.kind, s.expires_at, j.unique_key, j.options, s.errors,
+    j.payload
+FROM tenure_ready r CROSS JOIN tenure_jobs j ON j.seq = r.seq
+    LEFT JOIN tenure_states s ON s.seq = r.seq
+WHERE r.lane = ? AND (r.priority, r.seq) > (?, ?) ORDER BY r.priority, r.seq LIMIT ?;
+-- name: next_in_lane_packed
 SELECT json_group_array(json_array(priority, seq, id, run_at, created_at, attempts, max_attempts,
     kind, expires_at, unique_key, options, errors, payload))
 FROM (

@@ -35,6 +35,7 @@ class Transaction:
         self.db = db
         self.now = now
         self.sweep = sweep
+        self.shared = False  # by several callers, who want Python's lock meanwhile
         self.books = Books(db)
         self._news: list[tuple[int, states.Event]] = []
 
