@@ -252,7 +252,7 @@ class Committer:
             self._waiting += len(ticket.batch)
             self._waiting_bytes += ticket.bytes
             if ticket.loop is None:
-                line.put(ticket)
+                line.put([ticket])
             elif (gathered := self._gathered.get(ticket.loop)) is not None:
                 gathered.append(ticket)
             else:
@@ -266,8 +266,11 @@ class Committer:
             self._put_all(self._gathered.pop(loop, ()))
 
     def _put_all(self, tickets: Iterable[Ticket]) -> None:
+        by_line: dict[Line[Ticket], list[Ticket]] = {}
         for ticket in tickets:
-            self._line_of(ticket.batch).put(ticket)
+            by_line.setdefault(self._line_of(ticket.batch), []).append(ticket)
+        for line, mine in by_line.items():
+            line.put(mine)
 
     def _drop_closed_loops(self) -> None:
         """Nobody waits in a loop that was closed before its next turn."""
@@ -385,7 +388,7 @@ class Committer:
         with self._lock:
             if not self._ended:
                 self._waiting += len(leases)
-                self._line.put(Ticket(leases))
+                self._line.put([Ticket(leases)])
                 if not self._closed:
                     self._line.start()
                 return

@@ -36,7 +36,7 @@ class Line(Generic[T]):
     def __init__(self, most: int, handle: Callable[[list[T]], None]) -> None:
         self._most = most
         self._handle = handle
-        self._inbox: queue.SimpleQueue[T | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Sequence[T] | None] = queue.SimpleQueue()
         self._turns: queue.SimpleQueue[Turn] = queue.SimpleQueue()
         for _ in range(most):
             self._turns.put(Turn())
@@ -55,8 +55,17 @@ class Line(Generic[T]):
             thread.start()
             self._threads.append(thread)
 
-    def put(self, ticket: T) -> None:
-        self._inbox.put(ticket)
+    def put(self, tickets: Sequence[T]) -> None:
+        """They are taken together, up to the size of a batch."""
+        some: list[T] = []
+        size = 0
+        for ticket in tickets:
+            if some and size + len(ticket.batch) > MAX_BATCH:
+                self._inbox.put(some)
+                some, size = [], 0
+            some.append(ticket)
+            size += len(ticket.batch)
+        self._inbox.put(some)
 
     def pass_by(self, apply: Callable[[], list[Answer]]) -> list[Answer] | None:
         """Do something in the caller's thread, unless as much is under way as may be."""
@@ -85,9 +94,7 @@ class Line(Generic[T]):
         left: list[T] = []
         with suppress(queue.Empty):
             while True:
-                ticket = self._inbox.get_nowait()
-                if ticket is not None:
-                    left.append(ticket)
+                left.extend(self._inbox.get_nowait() or ())
         return left
 
     def _work(self) -> None:
@@ -102,17 +109,17 @@ class Line(Generic[T]):
             finally:
                 self._turns.put(turn)
 
-    def _take(self, first: T | None) -> tuple[list[T], bool]:
+    def _take(self, first: Sequence[T] | None) -> tuple[list[T], bool]:
         """All that is waiting, up to the size of a batch, and whether more may come."""
         tickets: list[T] = []
-        size, ticket = 0, first
-        while ticket is not None:
-            tickets.append(ticket)
-            size += len(ticket.batch)
+        size, some = 0, first
+        while some is not None:
+            tickets.extend(some)
+            size += sum([len(ticket.batch) for ticket in some])
             if size >= MAX_BATCH:
                 return tickets, True
             try:
-                ticket = self._inbox.get_nowait()
+                some = self._inbox.get_nowait()
             except queue.Empty:
                 return tickets, True
         self._inbox.put(None)  # it is the end for the other threads, too

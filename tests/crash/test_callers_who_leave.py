@@ -306,7 +306,8 @@ def test_a_task_that_left_a_full_committer_leaves_nobody_unanswered(engine: Watc
         async def main() -> list[tenure.Job]:
             leaves = asyncio.ensure_future(_aclaim(queue))
             stays = asyncio.ensure_future(_aclaim(queue))
-            await asyncio.sleep(0)
+            for _ in range(2):  # turns of the loop: they are called, and then handed in
+                await asyncio.sleep(0)
             engine.let_one()
             engine.arrived()  # both claims stand at the gate
             leaves.cancel()

@@ -77,6 +77,16 @@ def test_calls_of_one_turn_of_a_loop_share_one_transaction(
     assert [len(batch) for batch in engine.batches] == [64]
 
 
+def test_more_than_a_transaction_may_hold_is_not_put_into_one(
+    engine: Watched, queue: tenure.Queue
+) -> None:
+    async def main() -> None:
+        await asyncio.gather(*[queue.aenqueue("mail", n) for n in range(2_500)])
+
+    asyncio.run(main())
+    assert [len(batch) for batch in engine.batches] == [2_000, 500]
+
+
 def test_nobody_is_answered_before_the_commit(engine: Watched, queue: tenure.Queue) -> None:
     engine.hold()
     calls = [start(queue.enqueue, "mail", id="job-0")]
