@@ -419,7 +419,7 @@ class OnPostgresWithSmallSweeps(OnPostgres):
 
 
 _SETTINGS = settings(
-    max_examples=300 if fdb.EVERYTHING else 50,
+    max_examples=300 if fdb.EVERYTHING else 30,
     stateful_step_count=60,
     deadline=None,
     suppress_health_check=list(HealthCheck),
