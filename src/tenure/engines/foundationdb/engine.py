@@ -138,32 +138,47 @@ class FoundationDbEngine:
                 if kind is ops.Claim:
                     answers += self._claims.claim([op for op in run if isinstance(op, ops.Claim)])
                 elif kind is ops.Maintain:
-                    answers += [self._maintain(op) for op in run if isinstance(op, ops.Maintain)]
+                    for op in run:
+                        assert isinstance(op, ops.Maintain)
+                        answers.append(self._maintain(op))
                 else:
                     for part in _parts(list(run)):
-                        answers += self._serially(part)
-        except TenureError as error:
+                        self._serially(part, answers)
+        except Exception as error:
             if not answers:
                 raise
-            answers += [error] * (len(batch) - len(answers))
+            answers += [_told(error)] * (len(batch) - len(answers))
         return answers
 
-    def _serially(self, batch: list[Op]) -> list[Answer]:
-        """Operations in one transaction, or in several if they are too large for one."""
+    def _serially(self, batch: list[Op], answers: list[Answer]) -> None:
+        """Operations in one transaction, or in several if they are too large for one, or if one
+        of them cannot be done and others were done before. Adds to the answers."""
         try:
-            answers, _ = self._transactor.run(lambda tx: _operate(tx, batch))
+            more, _ = self._transactor.run(lambda tx: _operate(tx, batch))
         except TooLarge:
             if len(batch) == 1:
-                return [
+                answers.append(
                     InvalidInput(
                         "jobs",
                         "are too much for one transaction of FoundationDB (10 MB): "
                         "make several calls",
                     )
-                ]
-            half = len(batch) // 2
-            return self._serially(batch[:half]) + self._serially(batch[half:])
-        return answers
+                )
+                return
+        except TenureError:
+            raise
+        except Exception as error:
+            if not answers:
+                raise  # whoever asked for all this finds out who is to blame
+            if len(batch) == 1:
+                answers.append(_told(error))
+                return
+        else:
+            answers += more
+            return
+        half = len(batch) // 2
+        self._serially(batch[:half], answers)
+        self._serially(batch[half:], answers)
 
     def _maintain(self, op: ops.Maintain) -> Answer:
         return upkeep.maintain(lambda work: self._transactor.run(work)[0], op)
@@ -182,6 +197,15 @@ class FoundationDbEngine:
     def close(self) -> None:
         if os.getpid() == self._pid:  # a fork has none of its parent's threads
             self._wake.close()
+
+
+def _told(error: Exception) -> TenureError:
+    """An error as the answer of an operation; nothing of that happened."""
+    if isinstance(error, TenureError):
+        return error
+    found = StoreError(f"the engine made a mistake: {error!r}")
+    found.__cause__ = error
+    return found
 
 
 def _directory(handle: Any, db: Any, path: tuple[str, ...], chance: random.Random) -> Subspace:
