@@ -304,6 +304,19 @@ def _watch_conflicts(asker: Asker) -> Answer:
     return found
 
 
+@question("a watch in a transaction with a timeout of 1 s: ready 1.5 s later, after a set")
+def _watch_outlives_the_timeout(asker: Asker) -> Answer:
+    tr = asker.fresh()
+    tr.options.set_timeout(1000)
+    watch = tr.watch(P + b"w")
+    tr.commit().wait()
+    asker.pause(1.5)
+    before = watch.is_ready()
+    asker.put(b"changed")
+    asker.pause(0.7)
+    return [before, watch.is_ready(), *asker.codes(lambda: watch)]
+
+
 @question("a watch before its transaction committed is ready")
 def _watch_uncommitted(asker: Asker) -> Answer:
     tr = asker.fresh()

@@ -162,7 +162,7 @@ class Claims:
             idle = [one for one in idle if not one.held_back]
         if not idle:
             return
-        tr = begin(store)
+        tr = begin(store.db)
         try:
             put_aside(Tx(store, tr, 0), idle)
             tr.commit().wait()

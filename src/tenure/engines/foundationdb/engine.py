@@ -25,10 +25,10 @@ from tenure.engines.foundationdb import (
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb.keys import Keys
 from tenure.engines.foundationdb.store import ASIDE_FROM, Store
-from tenure.engines.foundationdb.transact import TooLarge, Transactor
+from tenure.engines.foundationdb.transact import MOST_TRIES, TIMED_OUT, TooLarge, Transactor, begin
 from tenure.engines.foundationdb.tx import Tx
 from tenure.engines.foundationdb.wake import Wake
-from tenure.errors import InvalidInput, StoreError, TenureError, WrongVersion
+from tenure.errors import Busy, InvalidInput, StoreError, TenureError, WrongVersion
 from tenure.ops import Answer, Found, Op, Query
 from tenure.settings import Settings
 
@@ -86,7 +86,7 @@ class FoundationDbEngine:
         the clock is moved by hand. aside_from: how many lanes must be held back for a claim to put
         them aside."""
         chance = chance or random.Random()
-        root = _directory(handle, db, directory, chance)
+        root = _directory(handle, db, directory, chance, clock, settings.busy_timeout)
         self._store = Store(
             handle,
             db,
@@ -208,17 +208,40 @@ def _told(error: Exception) -> TenureError:
     return found
 
 
-def _directory(handle: Any, db: Any, path: tuple[str, ...], chance: random.Random) -> Subspace:
-    layer = DirectoryLayer(chance)
-    tr = db.create_transaction()
-    while True:
+def _directory(
+    handle: Any,
+    db: Any,
+    path: tuple[str, ...],
+    chance: random.Random,
+    clock: Clock,
+    patience_s: float,
+) -> Subspace:
+    """Find the directory, or make it; it does not matter if that happens twice."""
+    layer, deadline = DirectoryLayer(chance), clock.monotonic() + patience_s
+    tr = begin(db, patience_s)
+    for _ in range(MOST_TRIES):
         try:
             found = layer.create_or_open(tr, path, b"tenure")
             tr.commit().wait()
         except handle.FDBError as error:
-            tr.on_error(error).wait()
+            left_s = deadline - clock.monotonic()
+            if left_s <= 0:
+                break
+            tr = _again(handle, db, tr, error, left_s)
         else:
             return found
+    raise Busy(f"FoundationDB could not be reached within {patience_s:g} s; is the cluster up?")
+
+
+def _again(handle: Any, db: Any, tr: Any, error: Any, left_s: float) -> Any:
+    """The transaction for another try."""
+    try:
+        tr.on_error(error).wait()
+    except handle.FDBError as final:
+        if final.code == TIMED_OUT:
+            return begin(db, left_s)
+        raise StoreError(f"FoundationDB: {final.description} ({final.code})") from None
+    return tr
 
 
 def _kind(op: Op) -> type[Op]:

@@ -18,9 +18,9 @@ R = TypeVar("R")
 
 TIMED_OUT = 1031
 TOO_LARGE = 2101
-_TIMEOUT_S = 10.0
+_MOST_TIMEOUT_S = 10.0
 _LEAST_TIMEOUT_S = 3.0
-_MOST_TRIES = 1_000
+MOST_TRIES = 1_000
 _LAST_TRIES = 5  # to find out what became of those before
 _STAMP_BYTES = 10
 
@@ -32,9 +32,10 @@ class TooLarge(StoreError):
         super().__init__("this is too much for one transaction of FoundationDB (10 MB)")
 
 
-def begin(store: Store, timeout_s: float = _TIMEOUT_S) -> Any:
-    """A transaction. Without a timeout it would wait for a cluster that is down for ever."""
-    tr = store.db.create_transaction()
+def begin(db: Any, patience_s: float = _MOST_TIMEOUT_S) -> Any:
+    """A transaction that waits for a cluster which is down for a while, and not for ever."""
+    tr = db.create_transaction()
+    timeout_s = max(_LEAST_TIMEOUT_S, min(patience_s, _MOST_TIMEOUT_S))
     tr.options.set_timeout(round(timeout_s * 1000))
     return tr
 
@@ -129,8 +130,7 @@ class _Run(Generic[R]):
                 tr = self._again(tr, error)
 
     def _begin(self) -> Any:
-        left_s = self._deadline - self._clock.monotonic()
-        return begin(self._store, max(_LEAST_TIMEOUT_S, min(left_s, _TIMEOUT_S)))
+        return begin(self._store.db, self._deadline - self._clock.monotonic())
 
     def _committed(self, tr: Any) -> tuple[R, bytes] | None:
         """What an earlier try did after all."""
@@ -197,7 +197,7 @@ class _Run(Generic[R]):
         return tr
 
     def _check_patience(self, error: Any) -> None:
-        over = self._tries >= _MOST_TRIES or self._clock.monotonic() > self._deadline
+        over = self._tries >= MOST_TRIES or self._clock.monotonic() > self._deadline
         if self._giving_up and self._tries >= _LAST_TRIES:
             raise StoreError(
                 f"FoundationDB could not commit ({error.code}), and it is not known whether it did"
