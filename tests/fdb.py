@@ -1,4 +1,5 @@
-"""Engines on the simulation of FoundationDB, for suites that open engines by URL.
+"""Engines on the simulation of FoundationDB, for suites that open engines by URL; and on the real
+cluster that FDB_CLUSTER_FILE names, in a directory of their own.
 
 fdb-sim:///some/folder             a cluster of its own for each folder
 fdb-sim:///some/folder?faults=7    the same where much goes wrong, by this seed
@@ -107,6 +108,20 @@ def _directory(folder: Path) -> tuple[str, ...]:
 def url_of(folder: Path) -> str:
     """A store for each folder on the cluster that the environment names."""
     return f"fdb://{CLUSTER_FILE}?directory={'/'.join(_directory(folder))}"
+
+
+def open_real(folder: Path, settings: Settings, clock: Clock) -> FoundationDbEngine:
+    """An engine on such a store that puts aside what it can, as those on the simulation do."""
+    module = binding.load()
+    return FoundationDbEngine(
+        module,
+        binding.open_database(module, CLUSTER_FILE),
+        settings,
+        clock,
+        directory=_directory(folder),
+        hybrid=_is_real(clock),
+        aside_from=1,
+    )
 
 
 def audit_cluster(folder: Path) -> list[str]:

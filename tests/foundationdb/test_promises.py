@@ -13,6 +13,7 @@ import pytest
 
 from tenure import ops
 from tenure.engines import fdb_sim
+from tenure.engines.fdb_sim.faults import Fate
 from tenure.engines.foundationdb.engine import FoundationDbEngine
 from tenure.engines.foundationdb.store import NTP_GRACE_MS, VERSION_GRACE_MS, Lease
 from tenure.errors import Busy, InvalidInput, LeaseLost, StoreError
@@ -213,6 +214,16 @@ def test_an_unknown_result_is_not_applied_twice(cluster: fdb_sim.Cluster, seed: 
     for job in jobs:
         assert engine.apply([ops.Ack(job.id, job.token)]) == [ops.Ok()]  # not LeaseLost
     assert isinstance(engine.apply([ops.Ack("0", 1)])[0], LeaseLost)
+
+
+def test_a_commit_that_an_upgrade_of_the_cluster_left_unknown_is_not_applied_twice(
+    cluster: fdb_sim.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engine_of(cluster)
+    dice, fates = engine._store.db._client.dice, iter([Fate.UNKNOWN_APPLIED])
+    monkeypatch.setattr(dice, "fate", lambda has_timeout: next(fates, Fate.NORMAL))
+    monkeypatch.setattr(dice, "unknown", lambda: 1039)
+    enqueue(engine, "a")  # a second time it would be a duplicate
 
 
 @pytest.mark.parametrize("seed", range(10))

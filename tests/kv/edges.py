@@ -296,10 +296,25 @@ def _watch_nothing(asker: Asker) -> Answer:
 @question("a watch in a transaction that also writes, key changed before commit: commit")
 def _watch_conflicts(asker: Asker) -> Answer:
     tr = asker.fresh()
-    tr.watch(P + b"w")
+    watch = tr.watch(P + b"w")  # one that nobody keeps is given up at once, and depends on nothing
     asker.put(b"9")
     tr.set(P + b"other", b"")
-    return asker.codes(tr.commit)
+    found = asker.codes(tr.commit)
+    watch.cancel()
+    return found
+
+
+@question("a watch in a transaction with a timeout of 1 s: ready 1.5 s later, after a set")
+def _watch_outlives_the_timeout(asker: Asker) -> Answer:
+    tr = asker.fresh()
+    tr.options.set_timeout(1000)
+    watch = tr.watch(P + b"w")
+    tr.commit().wait()
+    asker.pause(1.5)
+    before = watch.is_ready()
+    asker.put(b"changed")
+    asker.pause(0.7)
+    return [before, watch.is_ready(), *asker.codes(lambda: watch)]
 
 
 @question("a watch before its transaction committed is ready")

@@ -256,7 +256,7 @@ class Transaction:
     def set_versionstamped_key(self, marked: bytes, value: bytes) -> None:
         place = int.from_bytes(marked[-4:], "little")
         before, after = marked[:place], marked[place + 10 : -4]
-        lowest = _stamp_of(self.version + 1)
+        lowest = _stamp_of(self.version)
         end = before + b"\xff" * 10 + after + b"\0"
         self._write("unknown", before + lowest + after, end, None, False)
         self.log.append(("key", b"", b"", lambda stamp: (before + stamp + after, value)))

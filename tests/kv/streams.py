@@ -10,6 +10,8 @@ from tests.kv.histories import Step
 _ATOMIC = ["add", "bit_and", "bit_or", "bit_xor", "min", "max", "byte_min", "byte_max"]
 _ATOMIC += ["compare_and_clear", "append_if_fits"]
 _MOST_STEPS = 60
+_EDGES = [bytes([letter]) for letter in b"ABCDEFuvwxyz"]
+_EDGES += [b"\xfe\xff" + bytes([letter]) for letter in b"uvwxyz"]
 
 
 class Stream:
@@ -23,8 +25,8 @@ class Stream:
         """Everything from the first write to the look at the whole store."""
         pick = self._random
         yield {"t": 0, "op": "begin"}
-        for key in [*b"ABCDEFuvwxyz"]:
-            yield {"t": 0, "op": "set", "key": bytes([key]).hex(), "value": b"edge".hex()}
+        for key in _EDGES:
+            yield {"t": 0, "op": "set", "key": key.hex(), "value": b"edge".hex()}
         for _ in range(pick.randrange(8)):
             yield {"t": 0, "op": "set", "key": self._key(), "value": self._value()}
         yield {"t": 0, "op": "commit"}

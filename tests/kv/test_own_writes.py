@@ -46,11 +46,24 @@ def test_a_key_that_was_stamped_before_is_readable_next_to_a_new_one(
     first = db.create_transaction()
     first.set_versionstamped_key(stamped(b"claim/"), b"first")
     first.commit().wait()
+    put(db, b"Z", b"")  # a version later
     tr = begun(db)
     tr.set_versionstamped_key(stamped(b"claim/"), b"second")
     assert [value for _, value in rows(tr.get_range(b"a", b"z", limit=1))] == [b"first"]
     assert code_of(lambda: list(tr.get_range(b"a", b"z"))) == 1036
     assert code_of(lambda: list(tr.get_range(b"a", b"z", limit=1, reverse=True))) == 1036
+
+
+def test_a_key_that_was_stamped_at_the_version_that_is_read_might_be_the_new_one(
+    db: fdb_sim.Database,
+) -> None:
+    first = db.create_transaction()
+    first.set_versionstamped_key(stamped(b"claim/"), b"first")
+    first.commit().wait()
+    tr = begun(db)
+    assert tr.get_read_version().wait() == first.get_committed_version()
+    tr.set_versionstamped_key(stamped(b"claim/"), b"second")
+    assert code_of(lambda: list(tr.get_range(b"a", b"z", limit=1))) == 1036
 
 
 def test_without_a_read_version_every_stamp_might_be_the_new_one(db: fdb_sim.Database) -> None:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tenure.engines import fdb_sim
 from tenure.testing import ManualClock
 from tests.kv import naive
+from tests.kv.conftest import Real
 from tests.kv.histories import Player, Ranks, Step
 from tests.kv.streams import Stream
 
@@ -21,6 +19,7 @@ _LINES = (Path(__file__).parent / "histories.jsonl").read_text().splitlines()
 _SEEDS = 600
 _PARTS = 10
 _SEEDS_ON_A_CLUSTER = 200
+_TRIES = 3  # a version may pass on a cluster between two steps, and more than one where it is busy
 
 
 def _simulated() -> Player:
@@ -69,26 +68,13 @@ def test_the_same_seed_makes_the_same_stream() -> None:
     assert list(Stream(5).steps()) != list(Stream(6).steps())
 
 
-@pytest.fixture
-def real() -> Iterator[tuple[Any, Any, bytes]]:
-    """A real cluster, the binding, and a prefix that is ours; what we leave there is removed."""
-    if "FDB_CLUSTER_FILE" not in os.environ:
-        pytest.skip("FDB_CLUSTER_FILE does not name a cluster")
-    fdb = pytest.importorskip("fdb", reason="the package `foundationdb` is not installed")
-    try:
-        fdb.api_version(710)
-    except Exception as error:  # the binding raises a plain Exception without its library
-        pytest.skip(f"the client library libfdb_c is not installed: {error}")
-    db = fdb.open(os.environ["FDB_CLUSTER_FILE"])
-    prefix = b"tenure-tests/" + uuid.uuid4().hex.encode() + b"/"
-    yield fdb, db, prefix
-    db.clear_range_startswith(prefix)
-
-
-def test_the_simulation_answers_as_a_real_cluster(real: tuple[Any, Any, bytes]) -> None:
+def test_the_simulation_answers_as_a_real_cluster(real: Real) -> None:
     fdb, db, prefix = real
     for seed in range(_SEEDS_ON_A_CLUSTER):
-        db.clear_range_startswith(prefix)
-        player = Player(fdb, db, prefix)
-        difference = _difference(Stream(seed).steps(), _simulated(), player)
+        for _ in range(_TRIES):
+            db.clear_range_startswith(prefix)
+            player = Player(fdb, db, prefix)
+            difference = _difference(Stream(seed).steps(), _simulated(), player)
+            if difference is None:
+                break
         assert difference is None, f"seed {seed}"

@@ -318,9 +318,10 @@ def test_an_error_that_is_none_of_the_cluster_is_raised(db: fdb_sim.Database) ->
 
 
 def test_predicates_say_what_may_have_happened() -> None:
-    errors = {code: fdb_sim.FDBError(code) for code in (1007, 1009, 1020, 1021, 1031)}
+    errors = {code: fdb_sim.FDBError(code) for code in (1007, 1009, 1020, 1021, 1031, 1039)}
     says = fdb_sim.predicates
-    assert [code for code, error in errors.items() if says.is_maybe_committed(error)] == [1021]
+    unknown = [code for code, error in errors.items() if says.is_maybe_committed(error)]
+    assert unknown == [1021, 1039]
     retryable = [code for code, error in errors.items() if says.is_retryable_not_committed(error)]
     assert retryable == [1007, 1009, 1020]
     assert [code for code, error in errors.items() if not says.is_retryable(error)] == [1031]

@@ -1,9 +1,12 @@
-"""Random operations on FoundationDB's simulation and on the reference model side by side. Whom a
-claim serves is the engine's choice; everything else must be the same after every step."""
+"""Random operations on FoundationDB's simulation, and on a real cluster if there is one, and on the
+reference model side by side. Whom a claim serves is the engine's choice; everything else must be
+the same after every step."""
 
 from __future__ import annotations
 
 import random
+import uuid
+from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 
@@ -68,6 +71,22 @@ class FollowsWithFaults(FollowsTheModel):
     faults = True
 
 
+class FollowsOnACluster(FollowsTheModel):
+    """The same on a real cluster, in a directory for each run."""
+
+    def open(self, settings: Settings) -> Engine:
+        self.place = Path("/follows", uuid.uuid4().hex)
+        return fdb.open_real(self.place, settings, self.clock)
+
+    def audit(self) -> list[str]:
+        return fdb.audit_cluster(self.place)
+
+
+class FollowsOnAClusterWithSmallSweeps(FollowsOnACluster):
+    sweep = 1
+    batches = False
+
+
 _SETTINGS = settings(
     max_examples=100 if fdb.EVERYTHING else 10,
     stateful_step_count=50,
@@ -80,3 +99,8 @@ TestFollowsWithSmallSweeps = FollowsWithSmallSweeps.TestCase
 TestFollowsWithSmallSweeps.settings = _SETTINGS
 TestFollowsWithFaults = FollowsWithFaults.TestCase
 TestFollowsWithFaults.settings = _SETTINGS
+if fdb.CLUSTER_FILE:
+    TestFollowsOnACluster = FollowsOnACluster.TestCase
+    TestFollowsOnACluster.settings = _SETTINGS
+    TestFollowsOnAClusterWithSmallSweeps = FollowsOnAClusterWithSmallSweeps.TestCase
+    TestFollowsOnAClusterWithSmallSweeps.settings = _SETTINGS

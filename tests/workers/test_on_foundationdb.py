@@ -1,5 +1,5 @@
-"""Workers on a simulated FoundationDB where much goes wrong, in real time: woken by watches, and
-patient with leases that are over by one clock only."""
+"""Workers on a simulated FoundationDB where much goes wrong, and on a real one if there is one, in
+real time: woken by watches, and patient with leases that are over by one clock only."""
 
 from __future__ import annotations
 
@@ -21,10 +21,14 @@ SOON = 5.0  # seconds on a busy machine; what waits for the next look comes a mi
 NEVER = 60.0  # seconds between two looks that nothing prompts
 
 
-@pytest.fixture
-def url(tmp_path: Path) -> Iterator[str]:
-    yield fdb.faulty_url(tmp_path)
-    assert fdb.audit(tmp_path) == []
+@pytest.fixture(params=["simulated", "real"] if fdb.CLUSTER_FILE else ["simulated"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "real":
+        yield fdb.url_of(tmp_path)
+        assert fdb.audit_cluster(tmp_path) == []
+    else:
+        yield fdb.faulty_url(tmp_path)
+        assert fdb.audit(tmp_path) == []
 
 
 @pytest.fixture

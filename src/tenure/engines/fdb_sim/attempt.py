@@ -303,7 +303,7 @@ class Attempt:
         place = stamp_place(key)
         if place is None:
             raise FDBError(errors.INVALID_OPERATION)
-        version = 0 if self._read_version is None else self._read_version + 1
+        version = self._read_version or 0
         lowest = version.to_bytes(8, "big") + b"\x00\x00"
         begin = with_stamp(key, lowest)
         end = min(with_stamp(key, b"\xff" * STAMP_BYTES) + b"\x00", KEYS_END)

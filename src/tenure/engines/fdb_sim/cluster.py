@@ -119,17 +119,17 @@ class Cluster:
             self._version = version
             self._batch_open = False
 
-    def _clock_version(self) -> int:
-        elapsed = self.clock.monotonic() - self._began
+    def _clock_version(self, at: float | None = None) -> int:
+        elapsed = (self.clock.monotonic() if at is None else at) - self._began
         return _FIRST_VERSION + round(elapsed * VERSIONS_PER_SECOND)
 
     def _catch_up(self) -> None:
         """Do what the time has brought: versions pass, late commits arrive."""
         now = self.clock.monotonic()
         while self._late and self._late[0][0] <= now:
-            _, _, request = heapq.heappop(self._late)
+            due, _, request = heapq.heappop(self._late)
             with suppress(FDBError):
-                self._commit(request)
+                self._commit(request, due)
         idle = (self._clock_version() - self._version) // IDLE_VERSIONS
         if idle > 0:
             self._version += idle * IDLE_VERSIONS
@@ -145,8 +145,8 @@ class Cluster:
         due = self.clock.monotonic() + delay_s
         heapq.heappush(self._late, (due, next(self._count), request))
 
-    def _commit(self, request: Request) -> Committed:
-        version, batch = self._next()
+    def _commit(self, request: Request, at: float | None = None) -> Committed:
+        version, batch = self._next(at)
         if request.read_version > version:
             raise FDBError(FUTURE_VERSION)
         if request.read_version < version - LIFE_VERSIONS:
@@ -162,10 +162,10 @@ class Cluster:
         self._untold += self.watches.changed(keys, self._newest)
         return committed
 
-    def _next(self) -> tuple[int, int]:
+    def _next(self, at: float | None) -> tuple[int, int]:
         """The version and place of the next commit. Commits that were sent before any of them was
         answered share a version, as on a cluster."""
-        now = self._clock_version()
+        now = self._clock_version(at)
         if self._batch_open and now <= self._version and self._batch + 1 < _MAX_BATCH:
             return self._version, self._batch + 1
         return max(self._version + 1, now), 0

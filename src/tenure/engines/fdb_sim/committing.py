@@ -45,7 +45,7 @@ def send(client: Client, request: Request, kept: Kept) -> Committed:
     except FDBError as raised:
         if raised.code == errors.NOT_COMMITTED:
             stats.commits_conflicted += 1
-        elif raised.code in (errors.UNKNOWN_RESULT, errors.TIMED_OUT):
+        elif raised.code in errors.MAYBE_COMMITTED | {errors.TIMED_OUT}:
             stats.commits_unknown += 1
         else:
             stats.commits_failed += 1
@@ -76,7 +76,7 @@ def _meet_fate(client: Client, request: Request, *, has_timeout: bool) -> Commit
     elif fate is Fate.TIMEOUT_LATE:
         client.cluster.commit_late(request, client.dice.late_s())
     unknown = fate in (Fate.UNKNOWN_APPLIED, Fate.UNKNOWN_LOST)
-    raise FDBError(errors.UNKNOWN_RESULT if unknown else errors.TIMED_OUT)
+    raise FDBError(client.dice.unknown() if unknown else errors.TIMED_OUT)
 
 
 def _apply(client: Client, request: Request) -> Committed:

@@ -14,6 +14,7 @@ DESCRIPTIONS = {
     1034: "Watches cannot be set if read your writes is disabled",
     1036: "Read or wrote an unreadable key",
     1037: "Storage process does not have recent mutations",
+    1039: "The protocol version of the cluster has changed",
     1101: "Asynchronous operation cancelled",
     2000: "Invalid API call",
     2004: "Key outside legal range",
@@ -42,6 +43,7 @@ TOO_MANY_WATCHES = 1032
 WATCHES_DISABLED = 1034
 UNREADABLE = 1036
 PROCESS_BEHIND = 1037
+CLUSTER_VERSION_CHANGED = 1039
 FUTURE_CANCELLED = 1101
 INVALID_OPERATION = 2000
 OUTSIDE_LEGAL_RANGE = 2004
@@ -58,7 +60,7 @@ KEY_TOO_LARGE = 2102
 VALUE_TOO_LARGE = 2103
 EXACT_WITHOUT_LIMIT = 2210
 
-MAYBE_COMMITTED = frozenset({UNKNOWN_RESULT})
+MAYBE_COMMITTED = frozenset({UNKNOWN_RESULT, CLUSTER_VERSION_CHANGED})
 RETRYABLE_NOT_COMMITTED = frozenset({NOT_COMMITTED, TOO_OLD, FUTURE_VERSION, PROCESS_BEHIND})
 
 

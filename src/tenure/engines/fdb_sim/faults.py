@@ -6,6 +6,8 @@ import random
 from dataclasses import dataclass
 from enum import Enum
 
+from tenure.engines.fdb_sim.errors import CLUSTER_VERSION_CHANGED, UNKNOWN_RESULT
+
 
 class Fate(Enum):
     """What happens to a commit."""
@@ -42,6 +44,7 @@ class Dice:
     def __init__(self, faults: Faults) -> None:
         self._faults = faults
         self._random = random.Random(faults.seed)
+        self._unknown = 0
 
     def fate(self, *, has_timeout: bool) -> Fate:
         """What a commit meets."""
@@ -59,6 +62,12 @@ class Dice:
             late = (Fate.TIMEOUT_APPLIED, Fate.TIMEOUT_LOST, Fate.TIMEOUT_LATE)
             return self._random.choice(late)
         return Fate.NORMAL
+
+    def unknown(self) -> int:
+        """How a client hears that it is not known whether a commit happened."""
+        self._unknown += 1
+        upgraded = self._unknown % 4 == 0
+        return CLUSTER_VERSION_CHANGED if upgraded else UNKNOWN_RESULT
 
     def too_old(self) -> bool:
         """Whether a read finds its version gone."""

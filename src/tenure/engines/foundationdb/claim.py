@@ -11,6 +11,7 @@ and add to that, so that they come one after the other, and none is ever lost.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from enum import Enum
 from functools import partial
 from typing import NamedTuple
 
@@ -33,12 +34,13 @@ from tenure.engines.foundationdb.record import (
     job_of,
 )
 from tenure.engines.foundationdb.sweep import anything_due, sweep
-from tenure.engines.foundationdb.transact import Transactor
+from tenure.engines.foundationdb.transact import Transactor, begin
 from tenure.engines.foundationdb.tx import Held, Tx
 from tenure.job import Job, State
 from tenure.ops import Answer
 
 _ROUNDS = 16
+_MOST_JOBS = 500  # of one transaction
 _MOST_SPREAD = 64
 _CALM_AFTER = 4  # claims that lost nothing, until others are thought to be gone
 
@@ -61,6 +63,14 @@ class Seen(NamedTuple):
             self.unfinished.append(picker.queue)
 
 
+class More(Enum):
+    """What there is to be had after a round of claims."""
+
+    NONE = "none"
+    PERHAPS = "perhaps"  # another was faster with some of it, or not everything was looked at
+    SURELY = "surely"  # there was no room for more in the transaction
+
+
 class Claims:
     """Claims of one engine."""
 
@@ -73,28 +83,35 @@ class Claims:
         """All in one commit, and again for those that lost."""
         queues = list(dict.fromkeys(queue for op in batch for queue in op.queues))
         if self._transactor.read(lambda tx: any(anything_due(tx, queue) for queue in queues)):
-            self._transactor.run(lambda tx: _sweep(tx, queues))
+            most = self._transactor.store.sweep
+            self._transactor.run_some(lambda tx, most: _sweep(tx, queues, most), most)
         given: list[list[Job]] = [[] for _ in batch]
         left = [op.limit for op in batch]
-        for _ in range(_ROUNDS):
-            if not self._round(batch, left, given):
-                break
+        rounds = 0
+        try:
+            while rounds < _ROUNDS and (more := self._round(batch, left, given)) is not More.NONE:
+                rounds += more is More.PERHAPS
+        except Exception:
+            if not any(given):
+                raise
         return [ops.Leased(jobs) for jobs in given]
 
-    def _round(self, batch: Sequence[ops.Claim], left: list[int], given: list[list[Job]]) -> bool:
-        """Claim what is left to be claimed; whether there may be more to be had: another was faster
-        with some of it, or not everything was looked at."""
+    def _round(self, batch: Sequence[ops.Claim], left: list[int], given: list[list[Job]]) -> More:
+        """Claim of what is left to be claimed as much as fits into a transaction."""
 
-        def work(tx: Tx) -> tuple[list[list[Wanted]], list[int], Seen]:
+        def work(tx: Tx, most: int) -> tuple[list[list[Wanted]], list[int], Seen, bool]:
             seen = Seen([], [])
             counts = [0] * len(batch)
             wanted = []
+            cut = False
             for n, op in enumerate(batch):
-                found, counts[n] = _want(tx, op, left[n], self._spread, seen)
+                some = min(left[n], most - sum(counts))
+                found, counts[n] = _want(tx, op, some, self._spread, seen)
                 wanted.append(found)
-            return wanted, counts, seen
+                cut = cut or counts[n] == some < left[n]
+            return wanted, counts, seen, cut
 
-        (wanted, counts, seen), stamp = self._transactor.run(work)
+        (wanted, counts, seen, cut), stamp = self._transactor.run_some(work, _MOST_JOBS)
         won = self._who_won([one.job.id for each in wanted for one in each], stamp)
         lost = False
         for n, each in enumerate(wanted):
@@ -107,7 +124,9 @@ class Claims:
         self._put_aside(seen.idle)
         for queue in seen.unfinished:
             self._transactor.run(partial(put_more_back, queue=queue))
-        return lost or bool(seen.unfinished)
+        if cut and any(counts) and not lost:
+            return More.SURELY
+        return More.PERHAPS if lost or seen.unfinished else More.NONE
 
     def _who_won(self, ids: list[str], stamp: bytes) -> set[str]:
         """Those of the jobs whose first claim has this versionstamp."""
@@ -143,7 +162,7 @@ class Claims:
             idle = [one for one in idle if not one.held_back]
         if not idle:
             return
-        tr = store.db.create_transaction()
+        tr = begin(store.db)
         try:
             put_aside(Tx(store, tr, 0), idle)
             tr.commit().wait()
@@ -151,8 +170,7 @@ class Claims:
             pass
 
 
-def _sweep(tx: Tx, queues: Iterable[str]) -> None:
-    most = tx.store.sweep
+def _sweep(tx: Tx, queues: Iterable[str], most: int) -> None:
     for queue in queues:
         sweep(tx, queue, most, most, most)
 
@@ -224,7 +242,7 @@ def _change_places(tx: Tx, job_id: str, before: Record, after: Record) -> None:
 def claim_serially(tx: Tx, op: ops.Claim) -> Answer:
     """A claim whose answer must be known before the commit, because it is stored with it: it
     depends on nobody else claiming the same jobs."""
-    _sweep(tx, dict.fromkeys(op.queues))
+    _sweep(tx, dict.fromkeys(op.queues), tx.store.sweep)
     tx.put_freed_back()
     leased: list[Job] = []
     picked = 0

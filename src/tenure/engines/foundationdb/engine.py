@@ -25,10 +25,10 @@ from tenure.engines.foundationdb import (
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb.keys import Keys
 from tenure.engines.foundationdb.store import ASIDE_FROM, Store
-from tenure.engines.foundationdb.transact import TooLarge, Transactor
+from tenure.engines.foundationdb.transact import MOST_TRIES, TIMED_OUT, TooLarge, Transactor, begin
 from tenure.engines.foundationdb.tx import Tx
 from tenure.engines.foundationdb.wake import Wake
-from tenure.errors import InvalidInput, StoreError, TenureError, WrongVersion
+from tenure.errors import Busy, InvalidInput, StoreError, TenureError, WrongVersion
 from tenure.ops import Answer, Found, Op, Query
 from tenure.settings import Settings
 
@@ -86,7 +86,7 @@ class FoundationDbEngine:
         the clock is moved by hand. aside_from: how many lanes must be held back for a claim to put
         them aside."""
         chance = chance or random.Random()
-        root = _directory(handle, db, directory, chance)
+        root = _directory(handle, db, directory, chance, clock, settings.busy_timeout)
         self._store = Store(
             handle,
             db,
@@ -138,32 +138,47 @@ class FoundationDbEngine:
                 if kind is ops.Claim:
                     answers += self._claims.claim([op for op in run if isinstance(op, ops.Claim)])
                 elif kind is ops.Maintain:
-                    answers += [self._maintain(op) for op in run if isinstance(op, ops.Maintain)]
+                    for op in run:
+                        assert isinstance(op, ops.Maintain)
+                        answers.append(self._maintain(op))
                 else:
                     for part in _parts(list(run)):
-                        answers += self._serially(part)
-        except TenureError as error:
+                        self._serially(part, answers)
+        except Exception as error:
             if not answers:
                 raise
-            answers += [error] * (len(batch) - len(answers))
+            answers += [_told(error)] * (len(batch) - len(answers))
         return answers
 
-    def _serially(self, batch: list[Op]) -> list[Answer]:
-        """Operations in one transaction, or in several if they are too large for one."""
+    def _serially(self, batch: list[Op], answers: list[Answer]) -> None:
+        """Operations in one transaction, or in several if they are too large for one, or if one
+        of them cannot be done and others were done before. Adds to the answers."""
         try:
-            answers, _ = self._transactor.run(lambda tx: _operate(tx, batch))
+            more, _ = self._transactor.run(lambda tx: _operate(tx, batch))
         except TooLarge:
             if len(batch) == 1:
-                return [
+                answers.append(
                     InvalidInput(
                         "jobs",
                         "are too much for one transaction of FoundationDB (10 MB): "
                         "make several calls",
                     )
-                ]
-            half = len(batch) // 2
-            return self._serially(batch[:half]) + self._serially(batch[half:])
-        return answers
+                )
+                return
+        except TenureError:
+            raise
+        except Exception as error:
+            if not answers:
+                raise  # whoever asked for all this finds out who is to blame
+            if len(batch) == 1:
+                answers.append(_told(error))
+                return
+        else:
+            answers += more
+            return
+        half = len(batch) // 2
+        self._serially(batch[:half], answers)
+        self._serially(batch[half:], answers)
 
     def _maintain(self, op: ops.Maintain) -> Answer:
         return upkeep.maintain(lambda work: self._transactor.run(work)[0], op)
@@ -184,17 +199,49 @@ class FoundationDbEngine:
             self._wake.close()
 
 
-def _directory(handle: Any, db: Any, path: tuple[str, ...], chance: random.Random) -> Subspace:
-    layer = DirectoryLayer(chance)
-    tr = db.create_transaction()
-    while True:
+def _told(error: Exception) -> TenureError:
+    """An error as the answer of an operation; nothing of that happened."""
+    if isinstance(error, TenureError):
+        return error
+    found = StoreError(f"the engine made a mistake: {error!r}")
+    found.__cause__ = error
+    return found
+
+
+def _directory(
+    handle: Any,
+    db: Any,
+    path: tuple[str, ...],
+    chance: random.Random,
+    clock: Clock,
+    patience_s: float,
+) -> Subspace:
+    """Find the directory, or make it; it does not matter if that happens twice."""
+    layer, deadline = DirectoryLayer(chance), clock.monotonic() + patience_s
+    tr = begin(db, patience_s)
+    for _ in range(MOST_TRIES):
         try:
             found = layer.create_or_open(tr, path, b"tenure")
             tr.commit().wait()
         except handle.FDBError as error:
-            tr.on_error(error).wait()
+            left_s = deadline - clock.monotonic()
+            if left_s <= 0:
+                break
+            tr = _again(handle, db, tr, error, left_s)
         else:
             return found
+    raise Busy(f"FoundationDB could not be reached within {patience_s:g} s; is the cluster up?")
+
+
+def _again(handle: Any, db: Any, tr: Any, error: Any, left_s: float) -> Any:
+    """The transaction for another try."""
+    try:
+        tr.on_error(error).wait()
+    except handle.FDBError as final:
+        if final.code == TIMED_OUT:
+            return begin(db, left_s)
+        raise StoreError(f"FoundationDB: {final.description} ({final.code})") from None
+    return tr
 
 
 def _kind(op: Op) -> type[Op]:

@@ -17,16 +17,27 @@ from tenure.errors import Busy, StoreError
 R = TypeVar("R")
 
 TIMED_OUT = 1031
-UNKNOWN_RESULT = 1021
 TOO_LARGE = 2101
-_TIMEOUT_MS = 10_000
-_MOST_TRIES = 1_000
+_MOST_TIMEOUT_S = 10.0
+_LEAST_TIMEOUT_S = 3.0
+MOST_TRIES = 1_000
 _LAST_TRIES = 5  # to find out what became of those before
 _STAMP_BYTES = 10
 
 
-class TooLarge(Exception):
+class TooLarge(StoreError):
     """It does not fit into one transaction."""
+
+    def __init__(self) -> None:
+        super().__init__("this is too much for one transaction of FoundationDB (10 MB)")
+
+
+def begin(db: Any, patience_s: float = _MOST_TIMEOUT_S) -> Any:
+    """A transaction that waits for a cluster which is down for a while, and not for ever."""
+    tr = db.create_transaction()
+    timeout_s = max(_LEAST_TIMEOUT_S, min(patience_s, _MOST_TIMEOUT_S))
+    tr.options.set_timeout(round(timeout_s * 1000))
+    return tr
 
 
 class Transactor:
@@ -43,6 +54,16 @@ class Transactor:
     def run(self, work: Callable[[Tx], R]) -> tuple[R, bytes]:
         """What `work` answered in the try that was committed, and the versionstamp of that."""
         return _Run(self.store, self._clock, self._patience_s, self._did, work).run()
+
+    def run_some(self, work: Callable[[Tx, int], R], most: int) -> tuple[R, bytes]:
+        """The same for work on so many at most; on fewer, if these are too large for one."""
+        while True:
+            try:
+                return self.run(lambda tx, most=most: work(tx, most))  # type: ignore[misc]
+            except TooLarge:
+                if most <= 1:
+                    raise
+                most //= 2
 
     def read(self, work: Callable[[Tx], R]) -> R:
         """What `work` finds in one snapshot."""
@@ -70,18 +91,35 @@ class _Run(Generic[R]):
         self._sent: list[R] = []  # the answers of tries whose commit was sent
         self._unsure = False
         self._giving_up = False
+        self._mistake: Exception | None = None  # why it is given up, if not for want of time
         self._tries = 0
 
     def run(self) -> tuple[R, bytes]:
         tr = self._begin()
         while True:
             try:
-                found = self._committed(tr) if self._unsure else None
-                if found is None and self._giving_up:
-                    self._make_sure(tr)
-                return found or self._try(tr)
-            except self._store.handle.FDBError as error:
-                tr = self._again(tr, error)
+                if isinstance(done := self._step(tr), tuple):
+                    return done
+                tr = done
+            except Exception as mistake:
+                if self._giving_up or not (self._unsure and self._sent):
+                    raise
+                tr = self._give_up(mistake)
+
+    def _step(self, tr: Any) -> tuple[R, bytes] | Any:
+        """What was committed, or the transaction of the next try."""
+        try:
+            found = self._committed(tr) if self._unsure else None
+            if found is None and self._giving_up:
+                self._make_sure(tr)
+            return found or self._try(tr)
+        except self._store.handle.FDBError as error:
+            return self._again(tr, error)
+
+    def _give_up(self, mistake: Exception | None = None) -> Any:
+        """Try nothing more, but find out about the tries that may have been committed."""
+        self._giving_up, self._mistake, self._tries = True, mistake, 0
+        return self._begin()
 
     def read(self) -> R:
         tr = self._begin()
@@ -92,9 +130,7 @@ class _Run(Generic[R]):
                 tr = self._again(tr, error)
 
     def _begin(self) -> Any:
-        tr = self._store.db.create_transaction()
-        tr.options.set_timeout(_TIMEOUT_MS)
-        return tr
+        return begin(self._store.db, self._deadline - self._clock.monotonic())
 
     def _committed(self, tr: Any) -> tuple[R, bytes] | None:
         """What an earlier try did after all."""
@@ -104,7 +140,7 @@ class _Run(Generic[R]):
         value = bytes(found)
         self._old[self._key] = None
         if len(value) == _STAMP_BYTES:
-            raise Busy("FoundationDB could not commit in time; nothing was changed")
+            raise self._given_up()
         which = int.from_bytes(value[_STAMP_BYTES:], "big")
         return self._sent[which], value[:_STAMP_BYTES]
 
@@ -113,7 +149,10 @@ class _Run(Generic[R]):
         tr.add_read_conflict_key(self._key)
         tr.set(self._key, bytes(_STAMP_BYTES))
         tr.commit().wait()
-        raise Busy(
+        raise self._given_up()
+
+    def _given_up(self) -> Exception:
+        return self._mistake or Busy(
             f"FoundationDB could not commit within {self._patience_s:g} s; nothing was changed"
         )
 
@@ -143,8 +182,9 @@ class _Run(Generic[R]):
         if error.code == TOO_LARGE:
             raise TooLarge
         timed_out = error.code == TIMED_OUT
-        self._unsure = self._unsure or timed_out or error.code == UNKNOWN_RESULT
-        if timed_out or self._store.handle.predicates.is_retryable(error):
+        says = self._store.handle.predicates
+        self._unsure = self._unsure or timed_out or says.is_maybe_committed(error)
+        if timed_out or says.is_retryable(error):
             self._check_patience(error)
         if timed_out:
             return self._begin()
@@ -157,7 +197,7 @@ class _Run(Generic[R]):
         return tr
 
     def _check_patience(self, error: Any) -> None:
-        over = self._tries >= _MOST_TRIES or self._clock.monotonic() > self._deadline
+        over = self._tries >= MOST_TRIES or self._clock.monotonic() > self._deadline
         if self._giving_up and self._tries >= _LAST_TRIES:
             raise StoreError(
                 f"FoundationDB could not commit ({error.code}), and it is not known whether it did"
@@ -168,4 +208,4 @@ class _Run(Generic[R]):
                     f"FoundationDB did not commit within {self._patience_s:g} s ({error.code}); "
                     "nothing was changed"
                 )
-            self._giving_up, self._tries = True, 0
+            self._give_up()

@@ -16,6 +16,7 @@ from tenure.engines.foundationdb.aside import put_back
 from tenure.engines.foundationdb.enqueue import enqueue
 from tenure.engines.foundationdb.operator import knows, recount_leases, remove
 from tenure.engines.foundationdb.sweep import sweep
+from tenure.engines.foundationdb.transact import TooLarge
 from tenure.engines.foundationdb.tx import Tx
 from tenure.errors import QueueNotFound, ScheduleNotFound, TenureError
 from tenure.job import State
@@ -159,9 +160,16 @@ def maintain(run: Run, op: ops.Maintain) -> ops.Maintained:
 def _sweep(run: Run, queue: str, limit: int) -> tuple[int, int, int]:
     """At most so many of each kind, a step at a time."""
     total = [0, 0, 0]
+    step = _STEP
     while True:
-        most = [min(_STEP, limit - so_far) for so_far in total]
-        found = run(partial(_sweep_some, queue=queue, most=most))
+        most = [min(step, limit - so_far) for so_far in total]
+        try:
+            found = run(partial(_sweep_some, queue=queue, most=most))
+        except TooLarge:
+            if step == 1:
+                raise
+            step //= 2
+            continue
         total = [so_far + more for so_far, more in zip(total, found, strict=True)]
         if not any(0 < most[n] <= found[n] for n in range(3)):
             return total[0], total[1], total[2]

@@ -9,10 +9,12 @@ from typing import Any
 
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb.store import Store
+from tenure.engines.foundationdb.transact import begin
 from tenure.engines.foundationdb.tx import WAKE_SHARDS
 
 _LOOK_AGAIN_S = 30.0  # a watch may be lost with the process that kept it
 _AFTER_ERROR_S = 1.0
+_PATIENCE_S = 3.0  # whoever closes the engine waits for as long, if the cluster is down
 
 
 class Wake:
@@ -71,8 +73,8 @@ class Wake:
                 watch.cancel()
 
     def _watch(self) -> tuple[list[bytes | None], list[Any]]:
-        """What the keys hold, and watches on them."""
-        tr = self._store.db.create_transaction()
+        """What the keys hold, and watches on them, which outlive the timeout."""
+        tr = begin(self._store.db, _PATIENCE_S)
         keys = [self._store.keys.pack(k.WAKE, shard) for shard in range(WAKE_SHARDS)]
         asked = [tr.get(key) for key in keys]
         watches = [tr.watch(key) for key in keys]

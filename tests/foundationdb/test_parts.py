@@ -1,0 +1,220 @@
+"""A batch may take several transactions. Whatever becomes of one of them, what the others did is
+answered as done, and nothing is done twice."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from tenure import ops
+from tenure.committer import Committer, Ticket
+from tenure.engines import fdb_sim
+from tenure.engines.fdb_sim.faults import Fate
+from tenure.engines.foundationdb import claim as claims
+from tenure.engines.foundationdb import engine as engines
+from tenure.engines.foundationdb.engine import FoundationDbEngine
+from tenure.engines.foundationdb.enqueue import enqueue
+from tenure.engines.foundationdb.tx import Tx
+from tenure.errors import Busy, StoreError
+from tenure.job import NULL, JobSpec, State
+from tenure.settings import Settings
+from tenure.testing import ManualClock
+
+OPERATIONS: dict[Any, Any] = engines._OPERATIONS
+PART = 5  # operations of one transaction here
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "_MOST_JOBS", PART)
+    monkeypatch.setattr(claims, "_MOST_JOBS", PART)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def engine(clock: ManualClock) -> FoundationDbEngine:
+    db, chance = fdb_sim.open(clock=clock), random.Random(1)
+    return FoundationDbEngine(fdb_sim, db, Settings(), clock, hybrid=False, chance=chance)
+
+
+@pytest.fixture
+def stumbling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine has a mistake: it cannot add a job that is called "bad"."""
+
+    def stumble(tx: Tx, op: ops.Enqueue) -> ops.Answer:
+        if any(spec.id == "bad" for spec in op.jobs):
+            raise RuntimeError("a mistake")
+        return enqueue(tx, op)
+
+    monkeypatch.setitem(OPERATIONS, ops.Enqueue, stumble)
+
+
+def enqueues(*ids: object, **fields: Any) -> list[ops.Op]:
+    specs = [msgspec.structs.replace(JobSpec(str(one), "q", NULL), **fields) for one in ids]
+    return [ops.Enqueue((spec,)) for spec in specs]
+
+
+def ids_of(engine: FoundationDbEngine) -> list[str]:
+    found = engine.read(ops.FindIds(limit=1000))
+    assert isinstance(found, ops.Ids)
+    return sorted(found.ids)
+
+
+def fail_after(
+    engine: FoundationDbEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    good: int,
+    error: Exception,
+) -> None:
+    """So many transactions are committed, and none after them."""
+    run, left = engine._transactor.run, [good]
+
+    def limited(work: Callable[[Tx], Any]) -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            raise error
+        return run(work)
+
+    monkeypatch.setattr(engine._transactor, "run", limited)
+
+
+@pytest.mark.usefixtures("stumbling")
+def test_an_operation_that_the_engine_stumbles_over_is_answered_so_and_the_others_are_done(
+    engine: FoundationDbEngine,
+) -> None:
+    answers = engine.apply(enqueues(*range(7), "bad", *range(7, 12)))
+    assert [type(answer) for answer in answers].count(ops.Enqueued) == 12
+    assert isinstance(answers[7], StoreError)
+    assert "a mistake" in str(answers[7])
+    assert ids_of(engine) == sorted(str(n) for n in range(12))
+
+
+@pytest.mark.usefixtures("stumbling")
+def test_if_nothing_was_done_yet_the_mistake_is_raised(engine: FoundationDbEngine) -> None:
+    with pytest.raises(RuntimeError, match="a mistake"):
+        engine.apply(enqueues("bad", *range(9)))
+    assert ids_of(engine) == []
+
+
+@pytest.mark.usefixtures("stumbling")
+@pytest.mark.parametrize("place", [0, 3, 4, 5, 8])
+def test_a_mistake_in_the_call_of_one_makes_nobody_elses_call_happen_twice(
+    engine: FoundationDbEngine, place: int
+) -> None:
+    """Done a second time, an enqueue is answered that its id is taken."""
+    calls = [enqueues(n, f"{n}'") for n in range(8)]
+    calls.insert(place, enqueues("bad"))
+    tickets = [Ticket(call) for call in calls]
+    committer = Committer(engine, 1000, 10**9)
+    committer._waiting = sum(len(call) for call in calls)
+    committer._commit(tickets)
+    bad = tickets.pop(place)
+    assert bad.error is not None or isinstance(bad.answers[0], StoreError)
+    for ticket in tickets:
+        assert ticket.error is None
+        assert [type(answer) for answer in ticket.answers] == [ops.Enqueued, ops.Enqueued]
+    assert len(ids_of(engine)) == 16
+
+
+def test_what_was_done_before_the_store_failed_is_answered_as_done(
+    engine: FoundationDbEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_after(engine, monkeypatch, 1, Busy("no"))
+    answers = engine.apply(enqueues(*range(8)))
+    assert [type(answer) for answer in answers] == [ops.Enqueued] * PART + [Busy] * 3
+    assert len(ids_of(engine)) == PART
+
+
+def test_the_same_where_a_part_was_too_large_and_was_halved(
+    engine: FoundationDbEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "_MOST_BYTES", 10**9)
+    monkeypatch.setattr(engines, "_MOST_JOBS", 10**9)
+    payload = msgspec.Raw(b'"' + b"x" * 900_000 + b'"')
+    fail_after(engine, monkeypatch, 2, Busy("no"))  # the first is too large
+    answers = engine.apply(enqueues(*range(12), payload=payload))
+    assert [type(answer) for answer in answers] == [ops.Enqueued] * 6 + [Busy] * 6
+    assert len(ids_of(engine)) == 6
+
+
+def test_of_several_maintenances_those_that_were_done_are_answered(
+    engine: FoundationDbEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_after(engine, monkeypatch, 3, Busy("no"))  # an empty store takes three
+    answers = engine.apply([ops.Maintain(), ops.Maintain()])
+    assert [type(answer) for answer in answers] == [ops.Maintained, Busy]
+
+
+def test_leases_that_were_had_are_given_out_though_there_are_no_more_to_be_had(
+    engine: FoundationDbEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.apply(enqueues(*range(12)))
+    fail_after(engine, monkeypatch, 2, Busy("no"))
+    claim = ops.Claim(("q",), "w", 60_000, 6)
+    first, second = engine.apply([claim, claim])
+    assert isinstance(first, ops.Leased)
+    assert isinstance(second, ops.Leased)
+    assert len(first.jobs) + len(second.jobs) == 2 * PART
+    monkeypatch.undo()
+    for job in first.jobs + second.jobs:
+        assert engine.apply([ops.Ack(job.id, job.token)]) == [ops.Ok()]
+
+
+def test_claims_of_more_than_fits_into_a_transaction_take_several(
+    engine: FoundationDbEngine,
+) -> None:
+    engine.apply(enqueues(*range(60)))
+    answers = engine.apply([ops.Claim(("q",), "w", 60_000, 12)] * 4)
+    given = [[job.id for job in one.jobs] for one in answers if isinstance(one, ops.Leased)]
+    assert [len(ids) for ids in given] == [12] * 4
+    assert len({one for ids in given for one in ids}) == 48
+
+
+def test_leases_run_out_though_all_of_their_jobs_are_too_much_for_a_transaction(
+    engine: FoundationDbEngine, clock: ManualClock
+) -> None:
+    claim = ops.Claim(("q",), "w", 60_000, 40)
+    engine.apply(enqueues(*range(40)))
+    (answer,) = engine.apply([claim])
+    assert isinstance(answer, ops.Leased)
+    trace = "x" * 8_000
+    engine.apply([ops.Fail(job.id, job.token, traceback=trace) for job in answer.jobs])
+    clock.advance(3600)
+    engine.apply([claim])
+    clock.advance(3600)
+    engine._store.db.options.set_transaction_size_limit(100_000)
+    (answer,) = engine.apply([claim])
+    assert isinstance(answer, ops.Leased)
+    engine.apply([ops.Maintain()])
+    found = engine.read(ops.FindIds(ops.Filter(states=(State.LEASED,)), limit=1000))
+    assert isinstance(found, ops.Ids)
+    assert set(found.ids) == {job.id for job in answer.jobs}
+
+
+def test_a_mistake_in_a_second_try_does_not_hide_that_the_first_is_committed_after_all(
+    engine: FoundationDbEngine, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fates = iter([Fate.TIMEOUT_LATE])
+    dice = engine._store.db._client.dice
+    monkeypatch.setattr(dice, "fate", lambda has_timeout: next(fates, Fate.NORMAL))
+    tries = []
+
+    def stumble(tx: Tx, op: ops.Enqueue) -> ops.Answer:
+        tries.append(op)
+        if len(tries) == 2:
+            raise RuntimeError("a mistake")
+        return enqueue(tx, op)
+
+    monkeypatch.setitem(OPERATIONS, ops.Enqueue, stumble)
+    with pytest.raises(RuntimeError, match="a mistake"):
+        engine.apply(enqueues("a"))
+    clock.advance(3)  # what is under way arrives
+    assert ids_of(engine) == []
