@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import gzip
 import threading
 import time
@@ -62,6 +63,39 @@ def impatient(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """What may take long may not."""
     service.body_seconds = 0.2
     monkeypatch.setattr(Protocol, "head_seconds", 0.2)
+
+
+# Connections --------------------------------------------------------------------------------------
+
+
+def test_requests_leave_no_garbage_for_the_collector(dial: Dial) -> None:
+    """To collect it would keep everybody waiting for milliseconds."""
+    line = dial()
+    assert line.say(request("POST", "/v1/jobs", JOB)).hear().status == 201
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(100):
+            assert line.say(request("POST", "/v1/jobs", JOB)).hear().status == 201
+        assert gc.collect() < 100
+    finally:
+        gc.enable()
+
+
+def test_a_connection_that_is_not_used_is_closed_after_its_time(
+    dial: Dial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made(self: Protocol, transport: asyncio.Transport) -> None:
+        self.timeout_keep_alive = 0.3  # type: ignore[assignment]
+        connection_made(self, transport)
+
+    connection_made = Protocol.connection_made
+    monkeypatch.setattr(Protocol, "connection_made", made)
+    line = dial()
+    for _ in range(3):
+        time.sleep(0.2)  # less than that, and more in all
+        assert line.say(request("GET", "/healthz")).hear().status == 200
+    assert line.is_closed()
 
 
 # Bodies -------------------------------------------------------------------------------------------

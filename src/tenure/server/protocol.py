@@ -57,6 +57,7 @@ class Exchange:
         parts += (b"\r\n", body)
         cycle.transport.write(b"".join(parts))
         cycle.response_started = cycle.response_complete = True
+        cycle.scope.pop("extensions", None)  # which leads back here: garbage would be left
         cycle.message_event.set()
         if not cycle.keep_alive:
             cycle.transport.close()
