@@ -218,3 +218,22 @@ def test_a_mistake_in_a_second_try_does_not_hide_that_the_first_is_committed_aft
         engine.apply(enqueues("a"))
     clock.advance(3)  # what is under way arrives
     assert ids_of(engine) == []
+
+
+def test_a_claim_that_cannot_be_read_back_does_not_say_that_nothing_was_changed(
+    engine: FoundationDbEngine, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.apply(enqueues("a"))
+
+    def away(*_: object) -> set[str]:
+        raise Busy("nothing was changed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(claims.Claims, "_who_won", away)
+        with pytest.raises(StoreError, match="their leases will run out"):
+            engine.apply([ops.Claim(("q",), "w", 1000)])
+    assert engine.apply([ops.Claim(("q",), "w", 1000)]) == [ops.Leased([])]
+    clock.advance(30)
+    (leased,) = engine.apply([ops.Claim(("q",), "w", 1000)])
+    assert isinstance(leased, ops.Leased)
+    assert [job.id for job in leased.jobs] == ["a"]

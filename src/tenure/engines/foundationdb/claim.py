@@ -36,6 +36,7 @@ from tenure.engines.foundationdb.record import (
 from tenure.engines.foundationdb.sweep import anything_due, sweep
 from tenure.engines.foundationdb.transact import Transactor, begin
 from tenure.engines.foundationdb.tx import Held, Tx
+from tenure.errors import StoreError, TenureError
 from tenure.job import Job, State
 from tenure.ops import Answer
 
@@ -112,7 +113,12 @@ class Claims:
             return wanted, counts, seen, cut
 
         (wanted, counts, seen, cut), stamp = self._transactor.run_some(work, _MOST_JOBS)
-        won = self._who_won([one.job.id for each in wanted for one in each], stamp)
+        try:
+            won = self._who_won([one.job.id for each in wanted for one in each], stamp)
+        except TenureError as error:
+            raise StoreError(
+                f"jobs were claimed, and which cannot be read; their leases will run out: {error}"
+            ) from error
         lost = False
         for n, each in enumerate(wanted):
             token = int.from_bytes(stamp[:8], "big")
