@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import threading
 import time
 from collections import Counter
@@ -13,6 +15,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
@@ -33,6 +36,22 @@ from tests.crash.watched import start, until
 
 PATIENCE = 60.0
 Connection = psycopg.Connection[tuple[Any, ...]]
+
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(autouse=True)
+def database(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A database of the test's own: what is counted there, it did, and not a test beside it."""
+    shared, name = postgres.shared_url(), f"d_{os.getpid()}_{next(_numbers)}"
+    with psycopg.connect(shared, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}".encode())
+        with monkeypatch.context() as patch:
+            own = urlunsplit(urlsplit(shared)._replace(path=f"/{name}"))
+            patch.setattr(postgres, "shared_url", lambda: own)
+            yield
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
 
 
 @pytest.fixture

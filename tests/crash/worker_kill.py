@@ -164,8 +164,10 @@ class Arena:
         code = worker.process.returncode
         died = {event.data["worker"] for event in self.place.events() if event.kind == "killed"}
         began = " works on " in worker.log  # before that, a signal may end it as it likes
-        # A supervisor answers with the worst code of its children, of which one may be killed.
-        if began and code not in (0, -signal.SIGKILL, 128 + signal.SIGKILL):
+        # A supervisor answers with the worst code of its children, of which one may be killed, or
+        # have come while the store was away.
+        away = self.counted["stores struck"] and code == 1 and "error: " in worker.log
+        if began and not away and code not in (0, -signal.SIGKILL, 128 + signal.SIGKILL):
             self._story.wrong.append(f"a worker that was stopped ended with {code}:\n{worker.log}")
         self._story.nothing_is_left_by(_names_of(worker) - died, self._queue, self.place.events())
 
