@@ -37,8 +37,8 @@ crash-postgres: .venv/installed ## kill a PostgreSQL server under services and w
 fuzz: .venv/installed ## send the service what Schemathesis makes up, for SECONDS=300 from SEED=0
 	$(BIN)/python -m tests.server.fuzz --seconds $(SECONDS) --seed $(SEED)
 
-simulate: .venv/installed ## all tests on a simulated FoundationDB; then SEEDS=100 runs of servers
-	TENURE_SIMULATE=all $(BIN)/pytest -n 2 tests/conformance tests/server tests/simulation -k "fdb or Follows or Same"
+simulate: .venv/installed ## all tests on a simulated FoundationDB and over HTTP; then SEEDS=100 runs of servers
+	TENURE_SIMULATE=all $(BIN)/pytest -n 2 tests/conformance tests/server tests/simulation -k "fdb or remote or Follows or Same"
 	$(BIN)/python -m tests.simulation.servers.run --seeds $(SEEDS) --first $(SEED)
 
 docs: .venv/installed ## write the pages that are made from the code

@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
+from zlib import crc32
 
 import psycopg
 import pytest
@@ -146,6 +147,8 @@ def backend(request: pytest.FixtureRequest) -> Backend:
         and "test_errors" in request.node.nodeid
     ):
         pytest.skip("arguments are checked before an engine is asked; make simulate runs it")
+    if name == "remote" and not fdb.EVERYTHING and crc32(request.node.originalname.encode()) % 3:
+        pytest.skip("one test in three: behind the wire is an engine that has all of them")
     return BACKENDS[name]
 
 
