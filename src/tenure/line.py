@@ -16,7 +16,7 @@ from typing import Generic, Protocol, TypeVar
 
 from tenure.ops import Answer, Op
 
-MAX_BATCH = 2_000  # operations of one transaction, but for a call that is larger by itself
+MAX_BATCH = 2_000  # operations: a transaction that has as many takes no more
 
 
 class HasBatch(Protocol):

@@ -200,7 +200,7 @@ class FoundationDbEngine:
 
 
 def _told(error: Exception) -> TenureError:
-    """An error as the answer of an operation; nothing of that happened."""
+    """An error as the answer of an operation."""
     if isinstance(error, TenureError):
         return error
     found = StoreError(f"the engine made a mistake: {error!r}")
