@@ -167,6 +167,17 @@ def test_a_scheduler_sleeps_until_it_is_time_in_the_store(store: Store) -> None:
     assert [one.step() for one in schedulers] == [0.25] * 3
 
 
+@pytest.mark.parametrize("store", [on_http], indirect=True)
+def test_a_client_of_a_service_cannot_say_when_a_schedule_fires(store: Store) -> None:
+    """As clients of releases before this one do."""
+    queue = store.open()
+    queue.put_schedule("a", "0 * * * *", NewJob(queue="q"))
+    right = only(queue)
+    queue.drop_schedule("a")
+    queue.do([ops.PutSchedule(replace(right, next_at=MIDNIGHT + YEAR * 1000, last_at=MIDNIGHT))])
+    assert only(queue) == right
+
+
 # On PostgreSQL, whose time is that of a real server -----------------------------------------------
 
 
