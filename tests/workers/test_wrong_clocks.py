@@ -178,6 +178,27 @@ def test_a_client_of_a_service_cannot_say_when_a_schedule_fires(store: Store) ->
     assert only(queue) == right
 
 
+@pytest.mark.parametrize("store", [on_foundationdb], indirect=True)
+def test_on_foundationdb_a_scheduler_that_has_gone_counts_no_longer(store: Store) -> None:
+    gone, *_, last = store.schedulers(-DAY, -DAY, 0)
+    store.clock.advance(60)
+    last.step()
+    assert store.handles[2].timetable().now < MIDNIGHT
+    store.clock.advance(300)
+    last.step()
+    assert store.handles[2].timetable().now == MIDNIGHT + 360_000
+    gone.step()
+    assert store.handles[0].timetable().now == MIDNIGHT + 360_000 - DAY * 1000
+
+
+@pytest.mark.parametrize("store", [on_foundationdb], indirect=True)
+def test_on_foundationdb_the_clock_of_one_who_looks_once_does_not_count(store: Store) -> None:
+    store.schedulers(0)
+    for _ in range(3):
+        store.open(-DAY).timetable()
+    assert store.handles[0].timetable().now == MIDNIGHT
+
+
 # On PostgreSQL, whose time is that of a real server -----------------------------------------------
 
 
