@@ -30,9 +30,9 @@ def next_tick(expression: str, tz: str, after_ms: int) -> int:
 def due_tick(
     expression: str, tz: str, catch_up: CatchUp, first_ms: int, now_ms: int
 ) -> tuple[int | None, int]:
-    """What to do at `now_ms` about a schedule whose next time is, or was, `first_ms`: the time to
-    fire for, if any, and the next one after it."""
-    if catch_up == "all" or now_ms < first_ms:
+    """What to do at `now_ms` about a schedule whose next time was `first_ms`: the time to fire
+    for, if any, and the next one after it."""
+    if catch_up == "all":
         return first_ms, next_tick(expression, tz, first_ms)
     last = last_tick(expression, tz, first_ms, now_ms)
     missed = catch_up == "none" and now_ms - last > LATE_MS
