@@ -43,6 +43,7 @@ from tenure.ops import (
     Slots,
     Stats,
     TenantStats,
+    Timetable,
 )
 from tenure.outcomes import Cancel, Dead, Outcome, Retry, Snooze
 from tenure.queue import EnqueuedIds, Queue, connect
@@ -96,6 +97,7 @@ __all__ = [
     "Slot",
     "Slots",
     "Schedule",
+    "Timetable",
     # errors
     "TenureError",
     "InvalidInput",

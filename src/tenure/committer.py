@@ -201,9 +201,7 @@ class Committer:
 
     def _join(self, batch: Sequence[Op]) -> list[Standing]:
         """Those who stand and may find something once these operations are done."""
-        queues = {
-            spec.queue for op in batch if isinstance(op, ops.Enqueue | ops.Fire) for spec in op.jobs
-        }
+        queues = {spec.queue for op in batch if isinstance(op, ops.Enqueue) for spec in op.jobs}
         if not queues:
             return []
         with self._lock:

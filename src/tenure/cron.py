@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 from typing import Literal
 from zoneinfo import ZoneInfo
@@ -16,6 +16,7 @@ CatchUp = Literal["last", "all", "none"]
 
 LATE_MS = 60_000  # a time that is no further past was not missed
 _HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
+_MINUTE = timedelta(minutes=1)
 
 
 def next_tick(expression: str, tz: str, after_ms: int) -> int:
@@ -29,16 +30,16 @@ def next_tick(expression: str, tz: str, after_ms: int) -> int:
 def due_tick(
     expression: str, tz: str, catch_up: CatchUp, first_ms: int, now_ms: int
 ) -> tuple[int | None, int]:
-    """What to do at `now_ms` about a schedule whose next time is, or was, `first_ms`: the time to
-    fire for, if any, and the next one after it."""
-    if catch_up == "all" or now_ms < first_ms:
+    """What to do at `now_ms` about a schedule whose next time was `first_ms`: the time to fire
+    for, if any, and the next one after it."""
+    if catch_up == "all":
         return first_ms, next_tick(expression, tz, first_ms)
-    last = _last_tick(expression, tz, first_ms, now_ms)
+    last = last_tick(expression, tz, first_ms, now_ms)
     missed = catch_up == "none" and now_ms - last > LATE_MS
     return None if missed else last, next_tick(expression, tz, last)
 
 
-def _last_tick(expression: str, tz: str, first_ms: int, now_ms: int) -> int:
+def last_tick(expression: str, tz: str, first_ms: int, now_ms: int) -> int:
     """The last time up to now, from `first_ms` on; looked for near now first, since a schedule of
     every minute that stood still for a year has missed half a million."""
     for window_ms in (_HOUR_MS, _DAY_MS, 31 * _DAY_MS, now_ms - first_ms):
@@ -61,10 +62,34 @@ def _ticks(expression: str, tz: str, after_ms: int) -> Iterator[int]:
     if not isinstance(expression, str):
         raise InvalidInput("cron", f"must be text, not {type(expression).__name__}")
     try:
-        for tick in CronSim(expression, start):
-            # In an hour that comes twice, a time of its first run may be found in its second.
+        for tick in _local_ticks(expression, start, zone):
+            # In an hour that comes twice, a time of its first run may be found in its second; and
+            # all times of an hour that is skipped are the same one.
             tick_ms = round(tick.timestamp() * 1000)
             if tick_ms > after_ms:
+                after_ms = tick_ms
                 yield tick_ms
     except CronSimError as error:
         raise InvalidInput("cron", f"{expression!r}: {error}") from None
+
+
+def _local_ticks(expression: str, start: datetime, zone: ZoneInfo) -> Iterator[datetime]:
+    """What the expression names. One for every hour follows the hours as they pass. One that names
+    hours means what clocks show: a time that comes twice is the first of the two, and one that is
+    skipped is the end of the gap. (Left to itself, CronSim skips it if the minutes are `*/30`, as
+    Debian's cron does, and a daily job loses a day.)"""
+    by_the_clock = CronSim(expression, start.replace(tzinfo=None))
+    if by_the_clock.parts[2].startswith("*") and len(by_the_clock.hours) == 24:
+        yield from CronSim(expression, start)
+        return
+    for local in by_the_clock:
+        yield _existing(local, zone)
+
+
+def _existing(local: datetime, zone: ZoneInfo) -> datetime:
+    """A local time in its zone; the first after the gap, if it is skipped there."""
+    found = local.replace(tzinfo=zone)
+    while found.astimezone(UTC).astimezone(zone) != found:
+        local = local.replace(second=0) + _MINUTE
+        found = local.replace(tzinfo=zone)
+    return found

@@ -180,14 +180,15 @@ class Schedule(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str
     cron: str
     job: JobSpec
-    next_at: int
+    next_at: int = 0
     tz: str = "UTC"
     catch_up: CatchUp = "last"
     last_at: int | None = None
 
 
 class PutSchedule(Op, frozen=True):
-    """Add or replace a schedule; one that exists with the same cron and tz keeps its next time."""
+    """Add or replace a schedule. One that exists with the same cron and tz keeps its next time. Of
+    another, the store computes it from its own time, unless a copy brings it along."""
 
     schedule: Schedule
 
@@ -199,13 +200,13 @@ class DropSchedule(Op, frozen=True):
 
 
 class Fire(Op, frozen=True):
-    """Enqueue a schedule's jobs, if its next time is still `tick` and has come: of many
-    schedulers that try, one fires."""
+    """Enqueue a schedule's job under this id, if its next time is still `tick` and has come by the
+    store's time: of many schedulers that try, one fires. A next time that is too far ahead is
+    corrected."""
 
     name: str
     tick: int
-    next_at: int
-    jobs: tuple[JobSpec, ...] = ()
+    id: str
 
 
 class Maintain(Op, frozen=True):
@@ -280,6 +281,7 @@ class Import(Op, frozen=True):
 
 
 ONCE_MS = 15 * 60_000  # by then, whoever asked has the answer or has given up
+BACK_MS = 10 * 60_000  # a store's clock may be set back so far, and no schedule fires again
 
 # Those after which there is nothing for others to look at.
 QUIET = (Claim, Extend, Progress, TakeSlot, DropSlot)
@@ -347,7 +349,7 @@ class Slots(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
 
 
 class Fired(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
-    """Whether this call was the one that fired."""
+    """Whether this call was the one that fired. False if the time was skipped, too."""
 
     fired: bool
 
@@ -470,6 +472,10 @@ class ListSlots(Query, frozen=True):
 
 class ListSchedules(Query, frozen=True):
     """All schedules by name."""
+
+
+class GetTimetable(Query, frozen=True):
+    """All schedules by name, and the store's time."""
 
 
 class Export(Query, frozen=True):
@@ -599,6 +605,13 @@ class Slot(msgspec.Struct, frozen=True):
     expires_at: int
 
 
+class Timetable(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
+    """Schedules, and the store's time, by which they are due."""
+
+    now: int
+    schedules: list[Schedule]
+
+
 Answer = (
     Ok
     | Enqueued
@@ -624,6 +637,7 @@ Found = (
     | list[Limit]
     | list[Slot]
     | list[Schedule]
+    | Timetable
     | TenureError
 )
 

@@ -38,7 +38,7 @@ from tenure.arguments import (
 from tenure.changes import Changes
 from tenure.clock import Clock, SystemClock
 from tenure.committer import Committer, Standing
-from tenure.cron import CatchUp, due_tick, next_tick
+from tenure.cron import CatchUp, next_tick
 from tenure.engines import Engine, open_engine
 from tenure.errors import Closed, Duplicate, InvalidInput, JobNotFound, TenureError
 from tenure.job import (
@@ -648,9 +648,9 @@ class Queue:
         if job.id is not None:
             raise InvalidInput("id", "each firing makes a job of its own, with an id of its own")
         one_of("catch_up", catch_up, ("last", "all", "none"))
-        next_at = next_tick(cron, tz, self.clock.now_ms())
+        next_tick(cron, tz, 0)  # raises InvalidInput; when it fires is for the store to say
         (spec,) = self.prepare([job])
-        schedule = Schedule(check_name("name", name), cron, spec, next_at, tz, catch_up)
+        schedule = Schedule(check_name("name", name), cron, spec, tz=tz, catch_up=catch_up)
         (answer,) = yield [ops.PutSchedule(schedule)]
         _good(answer, ops.Ok)
 
@@ -663,21 +663,19 @@ class Queue:
         """Every schedule, by name."""
         return _good((yield ops.ListSchedules()), list)
 
+    def _timetable(self) -> Steps[ops.Timetable]:
+        """Every schedule, by name, and the store's time, by which they are due."""
+        return _good((yield ops.GetTimetable()), ops.Timetable)
+
     def _fire(self, schedule: Schedule) -> Steps[bool]:
-        """Enqueue the job of a schedule whose time has come; its run_at is that time. Of times
-        that were missed, catch_up says which count. Of many that try with the same `next_at`, one
-        does."""
+        """Enqueue the job of a schedule whose time has come by the store's clock; its run_at is
+        that time. Of times that were missed, catch_up says which count. Of many that try with the
+        same `next_at`, one does. A `next_at` that skips times, left by a wrong clock, is
+        corrected."""
         of_kind("schedule", schedule, Schedule)
-        now, job = self.clock.now_ms(), schedule.job
-        tick, next_at = due_tick(
-            schedule.cron, schedule.tz, schedule.catch_up, schedule.next_at, now
-        )
-        jobs: tuple[JobSpec, ...] = ()
-        if tick is not None:
-            (fresh,) = new_ids(now, 1)
-            jobs = (replace(job, id=fresh, delay_ms=0, run_at=tick + job.delay_ms),)
-        (answer,) = yield [ops.Fire(schedule.name, schedule.next_at, next_at, jobs)]
-        return _good(answer, ops.Fired).fired and tick is not None
+        (fresh,) = new_ids(self.clock.now_ms(), 1)
+        (answer,) = yield [ops.Fire(schedule.name, schedule.next_at, fresh)]
+        return _good(answer, ops.Fired).fired
 
     # Upkeep -------------------------------------------------------------------------------------
 
@@ -744,6 +742,7 @@ class Queue:
     put_schedule, aput_schedule = blocking(_put_schedule), awaiting(_put_schedule)
     drop_schedule, adrop_schedule = blocking(_drop_schedule), awaiting(_drop_schedule)
     schedules, aschedules = blocking(_schedules), awaiting(_schedules)
+    timetable, atimetable = blocking(_timetable), awaiting(_timetable)
     fire, afire = blocking(_fire), awaiting(_fire)
     maintain, amaintain = blocking(_maintain), awaiting(_maintain)
     reconcile, areconcile = blocking(_reconcile), awaiting(_reconcile)

@@ -1,7 +1,8 @@
 """What time asks for: schedules that are due, and the store's upkeep.
 
 Any number may run. A tick of a schedule is fired by one of them, since the store moves it on with
-the firing. The upkeep is done by the one that holds a slot in the store.
+the firing. What is due is judged by the store's time, which comes with the schedules: the clocks of
+schedulers decide nothing. The upkeep is done by the one that holds a slot in the store.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ import logging
 import secrets
 import threading
 
-from tenure.errors import Busy, Closed, StoreError, TenureError
+from tenure.errors import Busy, Closed, InvalidInput, StoreError, TenureError
+from tenure.ops import Schedule
 from tenure.queue import Queue
+from tenure.timetable import is_too_far
 
 log = logging.getLogger("tenure.scheduler")
 
@@ -23,6 +26,7 @@ SLOT_SECONDS = 60.0  # after which another takes over from one that died
 RENEW_SECONDS = 20.0
 MOST_AT_ONCE = 1_000  # jobs that one step of the upkeep looks at
 MOST_STEPS = 100  # in a row, before schedules are looked at again
+MOST_NEAR = 10_000  # times that are remembered
 
 
 class Scheduler:
@@ -31,6 +35,8 @@ class Scheduler:
     def __init__(self, queue: Queue, name: str, *, upkeep: bool = True) -> None:
         self._queue = queue
         self._janitor = Janitor(queue, name) if upkeep else None
+        self._now = 0  # of the store, when it was last looked at
+        self._near: set[tuple[str, str, int]] = set()  # the times that are known not to be too far
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._work, name="tenure-scheduler", daemon=True)
 
@@ -57,36 +63,58 @@ class Scheduler:
                 log.exception("the store could not be looked after, trying again")
 
     def step(self) -> float:
-        """Do what is due; answers with the seconds until something is again."""
-        next_at = self.fire_due()
+        """Do what is due; returns the seconds until something is again."""
+        began = self._queue.clock.monotonic()
+        wait_ms = self.fire_due()
         if self._janitor is not None:
             self._janitor.step()
-        if next_at is None:
+        if wait_ms is None:
             return LONGEST_SLEEP
-        return min(max(next_at - self._queue.clock.now_ms(), 0) / 1000, LONGEST_SLEEP)
+        left = wait_ms / 1000 - (self._queue.clock.monotonic() - began)
+        return min(max(left, 0), LONGEST_SLEEP)
 
     def fire_due(self) -> int | None:
-        """Fire what is due; answers with the next time of any schedule."""
-        times: list[int] = []
-        for schedule in self._queue.schedules():
-            now = self._queue.clock.now_ms()
-            if schedule.next_at > now:
-                times.append(schedule.next_at)
+        """Fire what is due; returns the milliseconds until a schedule is due again, if there is
+        one."""
+        waits: list[int] = []
+        found = self._queue.timetable()
+        if found.now < self._now:
+            self._near.clear()  # the store's clock was ahead, and may have left times behind
+        self._now = found.now
+        for schedule in found.schedules:
+            if schedule.next_at > found.now and not self._is_too_far(schedule):
+                waits.append(schedule.next_at - found.now)
                 continue
             try:
                 fired = self._queue.fire(schedule)
             except (Busy, Closed, StoreError):
                 raise
-            except TenureError as error:  # the others shall not suffer for it
+            except TenureError as error:  # the other schedules must not suffer for it
                 log.warning("schedule %s cannot fire: %s", schedule.name, error)
-                times.append(now + RETRY_MS)
+                waits.append(RETRY_MS)
             else:
-                # It has a new time now, which may have passed as well, if it was we who fired.
-                # Else another was first, or it is not yet time by the clock of the store.
-                times.append(0 if fired else now + RETRY_MS)
+                # If it was we who fired, its next time may have passed as well. Else another was
+                # first, or it was corrected.
+                waits.append(0 if fired else RETRY_MS)
                 if fired:
                     log.info("schedule %s has fired", schedule.name)
-        return min(times, default=None)
+        return min(waits, default=None)
+
+    def _is_too_far(self, schedule: Schedule) -> bool:
+        """Whether the store has to correct the next time. One that is near enough stays so while
+        the store's time goes forward, and is looked at once."""
+        times = (schedule.cron, schedule.tz, schedule.next_at)
+        if times in self._near:
+            return False
+        try:
+            if is_too_far(schedule, self._now):
+                return True
+        except InvalidInput:
+            pass  # of this machine's time zones, not of the store's
+        if len(self._near) >= MOST_NEAR:
+            self._near.clear()
+        self._near.add(times)
+        return False
 
 
 class Janitor:

@@ -209,7 +209,8 @@ class Sandbox:
 
     def _go_on(self, posts: list[Post], until: int) -> bool:
         """Move to the next time at which something is due, if it is near enough."""
-        next_tick = Scheduler(self.queue, "sandbox", upkeep=False).fire_due()
+        wait_ms = Scheduler(self.queue, "sandbox", upkeep=False).fire_due()
+        next_tick = None if wait_ms is None else self.clock.now_ms() + wait_ms
         queues = [name for post in posts for name in post.queues]
         due = self.queue.next_due(queues) if queues else None
         at = min((one for one in (next_tick, due) if one is not None), default=None)

@@ -249,7 +249,7 @@ OPERATIONS: list[Op] = [
     DropSlot("scope", "key", "holder"),
     PutSchedule(SCHEDULE),
     DropSchedule("s"),
-    Fire("s", 1, 2, (JOB,)),
+    Fire("s", 1, "fired"),
     Maintain(5, 1, 2, 3),
     Reconcile("q", "acme", "g"),
     ReconcileSlots("scope", "key"),

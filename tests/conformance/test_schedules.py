@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tenure import (
     DependencyNotFound,
@@ -16,12 +17,15 @@ from tenure import (
     ScheduleNotFound,
     fixed,
 )
+from tenure.ops import PutSchedule, Timetable
 from tenure.testing import ManualClock
+from tests.conformance.conftest import Apply
 from tests.conformance.moves import BIG, make_done, take
 from tests.conformance.state import all_jobs, nothing_changes
 
 START = 1_700_000_000_000  # 2023-11-14 22:13:20 UTC
 NEXT_MINUTE = START + 40_000
+NEXT_HOUR = START + 2_800_000
 JOB = NewJob(queue="q", payload={"n": 1})
 
 
@@ -273,6 +277,101 @@ def test_a_year_of_missed_minutes_is_caught_up_with_at_once(
     queue.put_schedule("a", "* * * * *", JOB)
     clock.advance(40 + 366 * 86_400)
     assert fired(queue) == [NEXT_MINUTE + 366 * 86_400_000]
+
+
+# By whose time ------------------------------------------------------------------------------------
+
+
+def silenced(queue: Queue, ahead: float, cron: str = "0 * * * *") -> Schedule:
+    """Put a schedule whose next time is so many seconds too late, as wrong clocks left them behind;
+    returns it as it should be."""
+    queue.put_schedule("a", cron, JOB)
+    right = only(queue)
+    queue.drop_schedule("a")
+    queue.do([PutSchedule(replace(right, next_at=right.next_at + round(ahead * 1000)))])
+    return right
+
+
+def test_the_timetable_tells_the_stores_time(queue: Queue, clock: ManualClock) -> None:
+    assert queue.timetable() == Timetable(START, [])
+    for name in ("b", "a"):
+        queue.put_schedule(name, "* * * * *", JOB)
+    clock.advance(5)
+    assert queue.timetable() == Timetable(START + 5_000, queue.schedules())
+    assert [one.name for one in queue.timetable().schedules] == ["a", "b"]
+
+
+def test_a_schedule_that_is_a_year_ahead_is_corrected(
+    queue: Queue, clock: ManualClock, needs_transfer: None
+) -> None:
+    right = silenced(queue, 365 * 86_400)
+    assert queue.fire(only(queue)) is False
+    assert only(queue) == right
+    assert all_jobs(queue) == []
+    clock.advance(3600)
+    assert queue.fire(only(queue)) is True
+    assert [job.run_at for job in all_jobs(queue)] == [right.next_at]
+
+
+def test_a_schedule_of_rare_times_that_is_ahead_by_one_is_corrected(
+    queue: Queue, needs_transfer: None
+) -> None:
+    right = silenced(queue, 366 * 86_400, "0 0 1 1 *")  # 2025 in place of 2024
+    assert queue.fire(only(queue)) is False
+    assert only(queue) == right
+
+
+def test_a_schedule_that_waits_for_its_next_time_stays_as_it_is(queue: Queue) -> None:
+    queue.put_schedule("a", "0 0 1 1 *", JOB)
+    with nothing_changes(queue):
+        assert queue.fire(only(queue)) is False
+
+
+@pytest.mark.parametrize("catch_up", ["last", "all", "none"])
+def test_nothing_fires_again_when_the_clock_is_set_back_a_little(
+    queue: Queue, clock: ManualClock, catch_up: Any
+) -> None:
+    queue.put_schedule("a", "* * * * *", JOB, catch_up=catch_up)
+    clock.advance(40)
+    assert queue.fire(only(queue)) is True
+    clock.advance(-599)
+    with nothing_changes(queue):
+        assert queue.fire(only(queue)) is False
+
+
+def test_a_schedule_goes_on_from_the_time_of_a_clock_that_was_set_back(
+    queue: Queue, clock: ManualClock
+) -> None:
+    queue.put_schedule("a", "* * * * *", JOB)
+    clock.advance(40 + 86_400)
+    assert queue.fire(only(queue)) is True
+    clock.advance(-86_400)
+    assert queue.fire(only(queue)) is False
+    assert only(queue).next_at == NEXT_MINUTE + 60_000
+
+
+def test_a_copied_schedule_keeps_its_time(queue: Queue, needs_transfer: None) -> None:
+    missed = replace(silenced(queue, 0), next_at=START - 3_200_000, last_at=START - 6_800_000)
+    queue.drop_schedule("a")
+    queue.do([PutSchedule(missed)])
+    assert only(queue) == missed
+    assert queue.fire(only(queue)) is True
+    assert only(queue).next_at == NEXT_HOUR
+
+
+def test_a_schedule_whose_zone_the_store_does_not_know_is_an_error(
+    queue: Queue, apply: Apply, needs_transfer: None, clock: ManualClock
+) -> None:
+    spec = silenced(queue, 0).job
+    queue.drop_schedule("a")
+    lost = Schedule("a", "* * * * *", spec, tz="Atlantis/Poseidonis")
+    (refused,) = apply(PutSchedule(lost))
+    assert isinstance(refused, InvalidInput)
+    assert queue.schedules() == []
+    apply(PutSchedule(replace(lost, next_at=NEXT_MINUTE)))
+    clock.advance(60)
+    with nothing_changes(queue), pytest.raises(InvalidInput):
+        queue.fire(only(queue))
 
 
 def test_the_delay_of_a_scheduled_job_counts_from_its_time(

@@ -119,7 +119,7 @@ OPS: list[dict[str, Any]] = [
         "schedule": {"name": "OWNER-new", "cron": "0 4 * * *", "job": SPEC, "next_at": 5},
     },
     {"op": "DropSchedule", "name": "OWNER-schedule"},
-    {"op": "Fire", "name": "OWNER-schedule", "tick": 5, "next_at": 6, "jobs": [SPEC]},
+    {"op": "Fire", "name": "OWNER-schedule", "tick": 5, "id": "OWNER-fired"},
     {"op": "Maintain"},
     {"op": "Reconcile", **JOB},
     {"op": "ReconcileSlots", "scope": "QUEUE", "key": "OWNER"},
@@ -141,6 +141,7 @@ QUERIES: list[dict[str, Any]] = [
     {"query": "ListLimits", "queue": "QUEUE"},
     {"query": "ListSlots", "scope": "QUEUE", "key": "OWNER"},
     {"query": "ListSchedules"},
+    {"query": "GetTimetable"},
 ]
 
 EXAMPLES: dict[str, list[Example]] = {

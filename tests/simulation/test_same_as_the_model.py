@@ -295,7 +295,7 @@ class SameAsTheModel(RuleBasedStateMachine):
     def fire(self, name: str, spec: JobSpec, hold: bool) -> None:
         schedules: Any = self.model.read(ops.ListSchedules())
         tick = next((known.next_at for known in schedules if known.name == name), 0)
-        self.do(ops.Fire(name, tick, tick + 60_000, (spec,)), hold=hold)
+        self.do(ops.Fire(name, tick, spec.id), hold=hold)
 
     @rule(keep_ms=st.sampled_from([None, 0, 5000]), hold=hold)
     def maintain(self, keep_ms: int | None, hold: bool) -> None:

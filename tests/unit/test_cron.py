@@ -110,6 +110,87 @@ def test_a_daily_time_is_never_in_the_past_in_the_hour_that_comes_twice() -> Non
     )
 
 
+@pytest.mark.parametrize(
+    "expression", ["*/30 2 * * *", "*/20 2 * * *", "* 2 * * *", "0 30 2 * * *"]
+)
+def test_a_skipped_hour_loses_no_day_whatever_its_minutes_are(expression: str) -> None:
+    first, second = ticks(expression, "2024-03-30T12:00+01:00", 2)
+    assert first == "2024-03-31T03:00+02:00"
+    assert second.startswith("2024-04-01T02:")
+
+
+def test_every_half_hour_of_an_hour_that_comes_twice_fires_once() -> None:
+    assert ticks("*/30 2 * * *", "2024-10-26T12:00+02:00", 3) == [
+        "2024-10-27T02:00+02:00",
+        "2024-10-27T02:30+02:00",
+        "2024-10-28T02:00+01:00",
+    ]
+
+
+def test_a_midnight_that_is_skipped_loses_no_day() -> None:
+    assert ticks("0 */12 * * *", "2024-04-25T13:00+02:00", 2, "Africa/Cairo") == [
+        "2024-04-26T01:00+03:00",
+        "2024-04-26T12:00+03:00",
+    ]
+
+
+def test_a_day_that_is_skipped_fires_when_it_is_over() -> None:
+    assert ticks("0 12 30 12 *", "2011-12-01T00:00-10:00", 1, "Pacific/Apia") == [
+        "2011-12-31T00:00+14:00"
+    ]
+
+
+# One change forward and one back of each, by noon UTC of the day before.
+CHANGES = {
+    "Europe/Copenhagen": ("2024-03-30", "2024-10-26"),
+    "America/New_York": ("2024-03-09", "2024-11-02"),
+    "Africa/Cairo": ("2024-04-25", "2024-10-31"),  # at midnight
+    "Australia/Lord_Howe": ("2024-10-05", "2024-04-06"),  # by half an hour
+    "Antarctica/Troll": ("2024-03-30", "2024-10-26"),  # by two hours
+    "Asia/Kolkata": ("2024-03-30", "2024-10-26"),  # not at all
+}
+MINUTES = {"0": {0}, "15,45": {15, 45}, "*/30": {0, 30}, "*": set(range(60))}
+HOURS = {
+    "*": set(range(24)),
+    "2": {2},
+    "0-3": {0, 1, 2, 3},
+    "*/12": {0, 12},
+    "*/2": set(range(0, 24, 2)),
+}
+
+
+def named(minutes: set[int], hours: set[int], every_hour: bool, start: int, tz: str) -> list[int]:
+    """The times of two days, found by looking at every minute of them: all that a clock shows, or,
+    where hours are named, each once, and what no clock shows when a clock is past it."""
+    zone, found = ZoneInfo(tz), []
+    shown: set[datetime] = set()
+    wall = datetime.fromtimestamp(start / 1000, zone).replace(tzinfo=None)
+    for at in range(start + 60_000, start + 2 * 86_400_000, 60_000):
+        before, wall = wall, datetime.fromtimestamp(at / 1000, zone).replace(tzinfo=None, fold=0)
+        skipped = max(0, (wall - before) // timedelta(minutes=1) - 1)
+        shows = [wall - timedelta(minutes=n) for n in range(skipped + 1)]
+        if every_hour:
+            shows = [wall]
+        new = [one for one in shows if every_hour or one not in shown]
+        shown.update(shows)
+        if any(one.minute in minutes and one.hour in hours for one in new):
+            found.append(at)
+    return found
+
+
+@pytest.mark.parametrize("minute", MINUTES)
+@pytest.mark.parametrize("hour", HOURS)
+@pytest.mark.parametrize(("tz", "day"), [(tz, day) for tz, days in CHANGES.items() for day in days])
+def test_around_a_change_of_the_clocks_the_times_are_those_that_clocks_show(
+    minute: str, hour: str, tz: str, day: str
+) -> None:
+    start = now = ms(f"{day}T12:00Z")
+    found = []
+    while (now := next_tick(f"{minute} {hour} * * *", tz, now)) < start + 2 * 86_400_000:
+        found.append(now)
+    assert found == named(MINUTES[minute], HOURS[hour], hour == "*", start, tz)
+
+
 @pytest.mark.parametrize("start", ["2024-03-31T00:00+01:00", "2024-10-27T00:00+02:00"])
 @pytest.mark.parametrize(
     "expression", ["30 2 * * *", "0 3 * * *", "15 1-4 * * *", "*/20 * * * *", "0 0 * * 1"]

@@ -41,6 +41,7 @@ PROMISED = {
         "Slot",
         "Slots",
         "Schedule",
+        "Timetable",
     ],
     "errors": [
         "TenureError",
@@ -88,7 +89,7 @@ CALLS = {
     "operating": ["cancel", "replay", "delete", "purge"],
     "flow control": ["set_limit", "clear_limit", "limits", "pause", "resume"],
     "slots": ["take_slot", "drop_slot", "slots", "reconcile_slots"],
-    "schedules": ["put_schedule", "drop_schedule", "schedules", "fire"],
+    "schedules": ["put_schedule", "drop_schedule", "schedules", "timetable", "fire"],
     "upkeep": ["maintain", "reconcile", "close"],
 }
 WITHIN = {"do", "ado", "stand", "withdraw", "prepare"}  # for other parts of Tenure

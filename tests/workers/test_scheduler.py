@@ -170,6 +170,22 @@ def test_each_tick_at_most_once_whatever_the_clock_does(crowd_at: Any) -> None:
     assert len(fired) > 20
 
 
+def test_a_store_that_was_a_year_ahead_for_a_moment_goes_on(crowd_at: Any) -> None:
+    """The schedulers know the times that it had then."""
+    crowd = crowd_at(ms(2026, 11, 15))
+    start, year = crowd.clock.now_ms(), 365 * 86_400
+    crowd.queue.put_schedule("a", "0 * * * *", NewJob(queue="q"))
+    crowd.run_until(start + 90 * 60_000, 600)
+    crowd.clock.advance(year)
+    crowd.at_once()
+    crowd.at_once()
+    crowd.clock.advance(-year)
+    crowd.run_until(start + 4 * 3_600_000, 600)
+    in_time = [at for at in crowd.fired() if at < start + year * 1000]
+    assert in_time == [start + n * 3_600_000 for n in range(1, 5)]
+    assert len(crowd.fired()) == 5
+
+
 def test_a_schedule_that_cannot_fire_does_not_hold_up_the_others(crowd_at: Any) -> None:
     crowd = crowd_at(ms(2026, 11, 15), 1)
     parent = crowd.queue.enqueue("q", id="parent")

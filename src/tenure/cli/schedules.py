@@ -31,8 +31,8 @@ def schedules(ctx: click.Context) -> None:
     if ctx.invoked_subcommand is None:
         app = ctx.ensure_object(App)
         with app.open() as store:
-            found = store.schedules()
-        app.answer(found, lambda: _listed(found, app.clock.now_ms()))
+            found = store.timetable()
+        app.answer(found.schedules, lambda: _listed(found.schedules, found.now))
 
 
 def _listed(found: Sequence[Schedule], now: int) -> RenderableType:
@@ -81,9 +81,9 @@ def put(app: App, /, name: str, cron: str, tz: str, catch_up: Any, **fields: Any
     """
     with app.open() as store:
         store.put_schedule(name, cron, NewJob(**fields), tz=tz, catch_up=catch_up)
-        put = _named(store.schedules(), name)
-    now = app.clock.now_ms()
-    app.answer(put, lambda: words(f"Schedule {name} fires {relative(put.next_at, now)}."))
+        found = store.timetable()
+    put = _named(found.schedules, name)
+    app.answer(put, lambda: words(f"Schedule {name} fires {relative(put.next_at, found.now)}."))
 
 
 @schedules.command()

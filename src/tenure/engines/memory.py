@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from tenure import ops, states
 from tenure.clock import Clock
+from tenure.cron import LATE_MS, last_tick, next_tick
 from tenure.errors import (
     DependencyCycle,
     DependencyNotFound,
@@ -133,6 +134,7 @@ class MemoryEngine:
             ops.ListLimits: self._list_limits,
             ops.ListSlots: self._list_slots,
             ops.ListSchedules: self._list_schedules,
+            ops.GetTimetable: self._get_timetable,
             ops.Export: self._export,
         }
 
@@ -680,6 +682,11 @@ class MemoryEngine:
         new, old = op.schedule, self._schedules.get(op.schedule.name)
         if old is not None and (old.cron, old.tz) == (new.cron, new.tz):
             new = replace(new, next_at=old.next_at, last_at=old.last_at)
+        elif new.next_at == 0:
+            try:
+                new = replace(new, next_at=next_tick(new.cron, new.tz, now))
+            except InvalidInput as error:
+                return error
         self._schedules[new.name] = new
         return ops.Ok()
 
@@ -692,13 +699,39 @@ class MemoryEngine:
         schedule = self._schedules.get(op.name)
         if schedule is None:
             return ScheduleNotFound(op.name)
-        if schedule.next_at != op.tick or op.tick > now:
+        if schedule.next_at != op.tick:
             return ops.Fired(False)
-        answer = self._enqueue(ops.Enqueue(op.jobs, "skip"), now)
-        if isinstance(answer, TenureError):
-            return answer
-        self._schedules[op.name] = replace(schedule, next_at=op.next_at, last_at=op.tick)
-        return ops.Fired(True)
+        try:
+            if op.tick > now:
+                self._correct(schedule, now)
+                return ops.Fired(False)
+            return self._fire_due(schedule, op.id, now)
+        except InvalidInput as error:
+            return error
+
+    def _correct(self, schedule: ops.Schedule, now: int) -> None:
+        """A schedule waits for its next time. If it waits for a later one, a clock was ahead. It
+        may have fired already what comes within BACK_MS, and then the clock was set back."""
+        latest = next_tick(schedule.cron, schedule.tz, now + ops.BACK_MS)
+        if schedule.next_at > latest:
+            next_at = next_tick(schedule.cron, schedule.tz, now)
+            self._schedules[schedule.name] = replace(schedule, next_at=next_at)
+
+    def _fire_due(self, schedule: ops.Schedule, id: str, now: int) -> Answer:
+        cron, tz, tick = schedule.cron, schedule.tz, schedule.next_at
+        if schedule.catch_up != "all":
+            tick = last_tick(cron, tz, tick, now)
+        fires = schedule.catch_up != "none" or now <= tick + LATE_MS
+        if fires:
+            run_at = tick + schedule.job.delay_ms
+            job = replace(schedule.job, id=id, delay_ms=0, run_at=run_at, made_up_id=False)
+            answer = self._enqueue(ops.Enqueue((job,), "skip"), now)
+            if isinstance(answer, TenureError):
+                return answer
+        self._schedules[schedule.name] = replace(
+            schedule, next_at=next_tick(cron, tz, tick), last_at=schedule.next_at
+        )
+        return ops.Fired(fires)
 
     # Maintenance --------------------------------------------------------------------------------
 
@@ -871,3 +904,6 @@ class MemoryEngine:
 
     def _list_schedules(self, query: ops.ListSchedules, now: int) -> Found:
         return [self._schedules[name] for name in sorted(self._schedules)]
+
+    def _get_timetable(self, query: ops.GetTimetable, now: int) -> Found:
+        return ops.Timetable(now, [self._schedules[name] for name in sorted(self._schedules)])

@@ -46,6 +46,7 @@ _FOUND: dict[type[Query], Any] = {
     ops.ListLimits: list[ops.Limit],
     ops.ListSlots: list[ops.Slot],
     ops.ListSchedules: list[ops.Schedule],
+    ops.GetTimetable: ops.Timetable,
 }
 
 

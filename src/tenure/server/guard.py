@@ -63,6 +63,7 @@ NEEDS: dict[type[Op] | type[Query], Scope] = {
     ops.ListLimits: Scope.READ,
     ops.ListSlots: Scope.READ,
     ops.ListSchedules: Scope.READ,
+    ops.GetTimetable: Scope.READ,
 }
 
 NOTHING = ops.Release("", 0)  # no job has this id
@@ -189,10 +190,9 @@ class Guarded(Queue):
             case ops.PutSchedule():
                 return await self._specs([op.schedule.job]) or await self._free_name(op)
             case ops.DropSchedule() | ops.Fire():
-                refused = await self._specs(op.jobs) if isinstance(op, ops.Fire) else None
                 if op.name in await self._schedules_of_others():
                     return ScheduleNotFound(op.name)
-                return refused or op
+                return op
             case ops.TakeSlot() | ops.DropSlot() | ops.ReconcileSlots():
                 self._must_have_slot(op.scope, op.key)
                 return op
@@ -224,8 +224,10 @@ class Guarded(Queue):
         return op
 
     async def _schedules_of_ours(self) -> list[ops.Schedule]:
-        found: list[ops.Schedule] = await self._inner.ado(ops.ListSchedules())
-        return [one for one in found if self._has(one.job.queue, one.job.tenant)]
+        return self._ours(await self._inner.ado(ops.ListSchedules()))
+
+    def _ours(self, schedules: list[ops.Schedule]) -> list[ops.Schedule]:
+        return [one for one in schedules if self._has(one.job.queue, one.job.tenant)]
 
     async def _schedules_of_others(self) -> set[str]:
         ours = {one.name for one in await self._schedules_of_ours()}
@@ -278,6 +280,9 @@ class Guarded(Queue):
                 return await self._inner.ado(query)
             case ops.ListSchedules():
                 return await self._schedules_of_ours()
+            case ops.GetTimetable():
+                found = await self._inner.ado(query)
+                return replace(found, schedules=self._ours(found.schedules))
         raise Forbidden(f"{type(query).__name__} is not for this token")
 
     def _filter(self, where: Filter) -> Filter | NotFound:

@@ -238,6 +238,7 @@ AnyOp = (
 AnyQuery = (
     ops.GetJob | ops.ListJobs | ops.FindIds | ops.NextDue | ops.OldestReady | ops.GetStats
     | ops.ListTenants | ops.ListGroups | ops.ListLimits | ops.ListSlots | ops.ListSchedules
+    | ops.GetTimetable
 )  # fmt: skip
 
 
@@ -322,6 +323,7 @@ AnyFound = (
     | Found[list[Limit]]
     | Found[list[Slot]]
     | Found[list[Schedule]]
+    | Found[ops.Timetable]
 )
 
 

@@ -41,7 +41,6 @@ _NUMBERS = {
     "rate": (1, 10**6),
     "weight": (1, ops.MAX_WEIGHT),
     "tick": (0, 2 * MAX_SPAN_MS),
-    "next_at": (0, 2 * MAX_SPAN_MS),
     "keep_done_ms": (0, MAX_SPAN_MS),
     "keep_cancelled_ms": (0, MAX_SPAN_MS),
     "keep_dead_ms": (0, MAX_SPAN_MS),
@@ -66,8 +65,6 @@ def sane(op: Op, payload_limit: int) -> Op:
                     result=_json("result", op.result, payload_limit),
                     then=_specs(op.then, payload_limit),
                 )
-            case ops.Fire():
-                return replace(op, jobs=_specs(op.jobs, payload_limit))
             case ops.Fail():
                 return replace(
                     op,
@@ -144,7 +141,8 @@ def _spec(spec: JobSpec, payload_limit: int) -> JobSpec:
 def _schedule(schedule: ops.Schedule, payload_limit: int) -> ops.Schedule:
     _check(schedule)
     next_tick(schedule.cron, schedule.tz, 0)
-    return replace(schedule, job=_spec(schedule.job, payload_limit))
+    # When it fires is for the store to say, and when it did.
+    return replace(schedule, job=_spec(schedule.job, payload_limit), next_at=0, last_at=None)
 
 
 def _names(field: str, names: tuple[str, ...], check: Any, least: int, most: int) -> None:

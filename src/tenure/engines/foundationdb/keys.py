@@ -57,6 +57,7 @@ back; what is in use is the difference |
 | FORMAT | (33,) | the version of this table |
 | PARKED | (34, queue, tenant, group or None): (34, "mail", "acme", None) | nothing: has ready \
 jobs, but is paused or full, so that its LANE, or without a group its TURN, is not there |
+| CLOCK | (35, client): (35, 4711) | what time it was by a scheduler's clock, and at which version |
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ from tenure.engines.fdb_tuple import Subspace, Versionstamp, pack, pack_with_ver
 JOB, BODY, ERRORS, RESULT, CLAIM, READY, LANE, TURN, LEASE, ENDING = range(10)
 DELAYED, EXPIRING, LISTED, ENDED, UNIQUE, WAITS, CHILD = range(10, 17)
 QUEUE_COUNT, TENANT_COUNT, GROUP_COUNT, QUEUE, LIMIT, RULES, TAKEN, FREED, BUCKET = range(17, 26)
-SLOT, SLOT_END, SCHEDULE, ONCE, ONCE_AT, DID, WAKE, FORMAT, PARKED = range(26, 35)
+SLOT, SLOT_END, SCHEDULE, ONCE, ONCE_AT, DID, WAKE, FORMAT, PARKED, CLOCK = range(26, 36)
 
 # Nobody's transaction depends on having seen these: they are found by snapshot reads, and what is
 # found is checked against the job's own key.
@@ -90,7 +91,7 @@ class Keys:
 
     def __init__(self, root: Subspace) -> None:
         self._prefix = root.key()
-        self._kinds = [pack((kind,), self._prefix) for kind in range(PARKED + 1)]
+        self._kinds = [pack((kind,), self._prefix) for kind in range(CLOCK + 1)]
         self._length = len(self._prefix)
         self._hints = tuple(self._kinds[kind] for kind in _HINTS)
 

@@ -11,6 +11,7 @@ from typing import Any
 from tenure import ops
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb import transfer, upkeep
+from tenure.engines.foundationdb.clocks import now_of
 from tenure.engines.foundationdb.cursor import cursor_of, place_of
 from tenure.engines.foundationdb.jobs import jobs_of
 from tenure.engines.foundationdb.operator import knows
@@ -268,6 +269,10 @@ def list_schedules(tx: Tx, query: ops.ListSchedules) -> Found:
     return upkeep.read_schedules(tx)
 
 
+def get_timetable(tx: Tx, query: ops.GetTimetable) -> Found:
+    return ops.Timetable(now_of(tx), upkeep.read_schedules(tx))
+
+
 _QUERIES: dict[type[Query], Callable[[Tx, Any], Found]] = {
     ops.GetJob: get_job,
     ops.ListJobs: list_jobs,
@@ -281,4 +286,5 @@ _QUERIES: dict[type[Query], Callable[[Tx, Any], Found]] = {
     ops.ListLimits: list_limits,
     ops.ListSlots: list_slots,
     ops.ListSchedules: list_schedules,
+    ops.GetTimetable: get_timetable,
 }

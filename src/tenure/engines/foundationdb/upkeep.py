@@ -8,17 +8,17 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import msgspec
-from msgspec.structs import replace
 
-from tenure import ops
+from tenure import ops, timetable
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb.aside import put_back
+from tenure.engines.foundationdb.clocks import by_the_store, now_of
 from tenure.engines.foundationdb.enqueue import enqueue
 from tenure.engines.foundationdb.operator import knows, recount_leases, remove
 from tenure.engines.foundationdb.sweep import sweep
 from tenure.engines.foundationdb.transact import TooLarge
 from tenure.engines.foundationdb.tx import Tx
-from tenure.errors import QueueNotFound, ScheduleNotFound, TenureError
+from tenure.errors import InvalidInput, QueueNotFound, ScheduleNotFound, TenureError
 from tenure.job import State
 from tenure.ops import Answer
 
@@ -101,9 +101,10 @@ def _save(tx: Tx, schedule: ops.Schedule) -> None:
 
 
 def put_schedule(tx: Tx, op: ops.PutSchedule) -> Answer:
-    new, old = op.schedule, _schedule(tx, op.schedule.name)
-    if old is not None and (old.cron, old.tz) == (new.cron, new.tz):
-        new = replace(new, next_at=old.next_at, last_at=old.last_at)
+    try:
+        new = timetable.put(op, _schedule(tx, op.schedule.name), now_of(tx))
+    except InvalidInput as error:
+        return error
     _save(tx, new)
     return ops.Ok()
 
@@ -116,16 +117,25 @@ def drop_schedule(tx: Tx, op: ops.DropSchedule) -> Answer:
 
 
 def fire(tx: Tx, op: ops.Fire) -> Answer:
+    with by_the_store(tx):
+        return _fire(tx, op)
+
+
+def _fire(tx: Tx, op: ops.Fire) -> Answer:
     schedule = _schedule(tx, op.name)
     if schedule is None:
         return ScheduleNotFound(op.name)
-    if schedule.next_at != op.tick or op.tick > tx.now:
+    try:
+        firing = timetable.fire(op, schedule, tx.now)
+    except InvalidInput as error:
+        return error
+    if firing is None:
         return ops.Fired(False)
-    answer = enqueue(tx, ops.Enqueue(op.jobs, "skip"))
+    answer = enqueue(tx, ops.Enqueue(firing.jobs, "skip"))
     if isinstance(answer, TenureError):
         return answer
-    _save(tx, replace(schedule, next_at=op.next_at, last_at=op.tick))
-    return ops.Fired(True)
+    _save(tx, firing.schedule)
+    return ops.Fired(bool(firing.jobs))
 
 
 # Maintenance ------------------------------------------------------------------------------------

@@ -1519,3 +1519,5 @@ WITH RECURSIVE heads AS (
 SELECT min(run_at), tenure.moment(%(now)s::bigint) FROM heads;
 -- name: schedules
 SELECT schedule FROM tenure.schedules ORDER BY name;
+-- name: timetable
+SELECT tenure.moment(%s), ARRAY(SELECT schedule FROM tenure.schedules ORDER BY name);

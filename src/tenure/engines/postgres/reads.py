@@ -163,6 +163,11 @@ def _list_schedules(db: Db, query: ops.ListSchedules, now: Now) -> Found:
     return [_decode_schedule(text) for (text,) in db.all("schedules")]
 
 
+def _get_timetable(db: Db, query: ops.GetTimetable, now: Now) -> Found:
+    ((server, texts),) = db.all("timetable", now.given)
+    return ops.Timetable(int(server), [_decode_schedule(text) for text in texts])
+
+
 def _export(db: Db, query: ops.Export, now: Now) -> Found:
     start = [-1] if query.cursor is None else ops.parse_cursor(query.cursor, 1)
     if isinstance(start, InvalidInput):
@@ -187,5 +192,6 @@ _QUERIES: dict[type[Query], Callable[[Db, Any, Now], Found]] = {
     ops.ListLimits: _list_limits,
     ops.ListSlots: _list_slots,
     ops.ListSchedules: _list_schedules,
+    ops.GetTimetable: _get_timetable,
     ops.Export: _export,
 }

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
-from msgspec.structs import replace
 
-from tenure import ops
+from tenure import ops, timetable
 from tenure.engines.postgres.claim import sweep
 from tenure.engines.postgres.enqueue import enqueue
 from tenure.engines.postgres.rows import CANCELLED, DEAD, DONE
 from tenure.engines.postgres.transaction import Transaction
-from tenure.errors import QueueNotFound, ScheduleNotFound, TenureError
+from tenure.errors import InvalidInput, QueueNotFound, ScheduleNotFound, TenureError
 from tenure.job import first_id
 from tenure.ops import Answer
 
@@ -42,12 +41,18 @@ def reconcile_slots(tx: Transaction, batch: Sequence[ops.ReconcileSlots]) -> lis
 
 
 def put_schedule(tx: Transaction, batch: Sequence[ops.PutSchedule]) -> list[Answer]:
-    for op in batch:
-        new, old = op.schedule, _schedule(tx, op.schedule.name)
-        if old is not None and (old.cron, old.tz) == (new.cron, new.tz):
-            new = replace(new, next_at=old.next_at, last_at=old.last_at)
-        _save_schedule(tx, new)
-    return [ops.Ok() for _ in batch]
+    return [_put_schedule(tx, op) for op in batch]
+
+
+def _put_schedule(tx: Transaction, op: ops.PutSchedule) -> Answer:
+    old = _schedule(tx, op.schedule.name)
+    tx.read_clock()
+    try:
+        new = timetable.put(op, old, tx.now)
+    except InvalidInput as error:
+        return error
+    _save_schedule(tx, new)
+    return ops.Ok()
 
 
 def drop_schedule(tx: Transaction, batch: Sequence[ops.DropSchedule]) -> list[Answer]:
@@ -66,13 +71,17 @@ def _fire(tx: Transaction, op: ops.Fire) -> Answer:
     if schedule is None:
         return ScheduleNotFound(op.name)
     tx.read_clock()
-    if schedule.next_at != op.tick or op.tick > tx.now:
+    try:
+        firing = timetable.fire(op, schedule, tx.now)
+    except InvalidInput as error:
+        return error
+    if firing is None:
         return ops.Fired(False)
-    (answer,) = enqueue(tx, [ops.Enqueue(op.jobs, "skip")])
+    (answer,) = enqueue(tx, [ops.Enqueue(firing.jobs, "skip")])
     if isinstance(answer, TenureError):
         return answer
-    _save_schedule(tx, replace(schedule, next_at=op.next_at, last_at=op.tick))
-    return ops.Fired(True)
+    _save_schedule(tx, firing.schedule)
+    return ops.Fired(bool(firing.jobs))
 
 
 def _schedule(tx: Transaction, name: str) -> ops.Schedule | None:

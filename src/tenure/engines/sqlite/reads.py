@@ -161,6 +161,14 @@ def _list_slots(db: Db, query: ops.ListSlots, now: int) -> Found:
 
 
 def _list_schedules(db: Db, query: ops.ListSchedules, now: int) -> Found:
+    return _schedules(db)
+
+
+def _get_timetable(db: Db, query: ops.GetTimetable, now: int) -> Found:
+    return ops.Timetable(now, _schedules(db))
+
+
+def _schedules(db: Db) -> list[ops.Schedule]:
     return [_decode_schedule(text) for (text,) in db.all("schedules")]
 
 
@@ -189,5 +197,6 @@ _QUERIES: dict[type[Query], Callable[[Db, Any, int], Found]] = {
     ops.ListLimits: _list_limits,
     ops.ListSlots: _list_slots,
     ops.ListSchedules: _list_schedules,
+    ops.GetTimetable: _get_timetable,
     ops.Export: _export,
 }

@@ -1,0 +1,73 @@
+"""The time of the store, by which schedules are due: that of most of its schedulers.
+
+A cluster has no clock but its versions, a million a second. Every scheduler notes from time to time
+what time it is by its own clock, and at which version. The median of what was noted lately, moved
+on by the versions since, is the same for all of them, and right while most of their clocks are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from statistics import median_low
+
+import msgspec
+
+from tenure.engines.foundationdb import keys as k
+from tenure.engines.foundationdb.store import VERSIONS_PER_MS
+from tenure.engines.foundationdb.tx import Tx
+
+FRESH_MS = 5 * 60_000  # a recovery of the cluster moves versions ahead by up to 100 s
+NOTE_MS = 10_000  # between two notes of one client
+DRIFT_MS = 2_000  # versions are no more exact; those of an idle cluster move once in a second
+
+_decode = msgspec.msgpack.Decoder(tuple[int, int]).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def now_of(tx: Tx) -> int:
+    """The store's time; of this client's clock, if that agrees with most. Where a test moves the
+    clock by hand, that clock's."""
+    if not tx.store.hybrid:
+        return tx.now
+    others = [
+        at_ms + age_ms
+        for client, (at_ms, age_ms) in _notes(tx).items()
+        if client != tx.store.client and 0 <= age_ms <= FRESH_MS
+    ]
+    found = median_low([*others, tx.now])
+    return tx.now if abs(found - tx.now) <= DRIFT_MS else found
+
+
+@contextmanager
+def by_the_store(tx: Tx) -> Iterator[None]:
+    """Have it be the store's time in this transaction, instead of this client's."""
+    own, tx.now = tx.now, now_of(tx)
+    try:
+        yield
+    finally:
+        tx.now = own
+
+
+def note(tx: Tx) -> None:
+    """Note what time it is by this client's clock, if its last note is old or was wrong."""
+    if not tx.store.hybrid:
+        return
+    notes = _notes(tx)
+    own_ms, own_age_ms = notes.pop(tx.store.client, (0, 0))
+    if own_age_ms <= NOTE_MS and abs(own_ms + own_age_ms - tx.now) <= DRIFT_MS:
+        return
+    tx.set(tx.keys.pack(k.CLOCK, tx.store.client), _encode((tx.version, tx.now)))
+    for client, (_, age_ms) in notes.items():
+        if not 0 <= age_ms <= FRESH_MS:  # it has gone; or a backup of later versions was restored
+            tx.clear(tx.keys.pack(k.CLOCK, client))
+
+
+def _notes(tx: Tx) -> dict[int, tuple[int, int]]:
+    """What every client has noted: a time, and how long ago by versions."""
+    found = {}
+    for row in tx.tr.snapshot.get_range(*tx.keys.span(k.CLOCK)):
+        (client,) = tx.keys.unpack(bytes(row.key))
+        version, at_ms = _decode(bytes(row.value))
+        found[client] = (at_ms, (tx.version - version) // VERSIONS_PER_MS)
+    return found
