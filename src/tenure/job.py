@@ -6,7 +6,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import random
 import re
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -179,10 +178,12 @@ class JobSpec(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         return now + self.delay_ms if self.run_at is None else self.run_at
 
 
-# A source of chance of our own: a program may seed the shared one, and os.urandom costs a call.
-_chance = random.Random()
-os.register_at_fork(after_in_child=_chance.seed)
-_made = itertools.count(_chance.getrandbits(18))
+# Random bits come from the operating system, so that nobody can compute the next id from others. A
+# call costs more than an id, so some are taken in advance.
+_IN_ADVANCE = 256
+_noise: list[str] = []
+os.register_at_fork(after_in_child=_noise.clear)
+_made = itertools.count(int.from_bytes(os.urandom(3), "big"))
 _HEX_3 = [f"{n:03x}" for n in range(1 << 12)]
 _HEX_2 = [f"{n | 0x80:02x}" for n in range(1 << 6)]
 
@@ -194,14 +195,24 @@ def new_ids(now_ms: int, n: int) -> list[str]:
     """
     time = _time_part(now_ms)
     if n == 1:
-        i, noise = next(_made), f"{_chance.getrandbits(56):014x}"
+        i, noise = next(_made), _next_noise()
         return [f"{time}-7{_HEX_3[i >> 6 & 0xFFF]}-{_HEX_2[i & 0x3F]}{noise[:2]}-{noise[2:]}"]
-    noise = _chance.randbytes(7 * n).hex()
+    noise = os.urandom(7 * n).hex()
     return [
         f"{time}-7{_HEX_3[i >> 6 & 0xFFF]}-{_HEX_2[i & 0x3F]}{noise[at : at + 2]}"
         f"-{noise[at + 2 : at + 14]}"
         for i, at in zip(itertools.islice(_made, n), range(0, 14 * n, 14), strict=True)
     ]
+
+
+def _next_noise() -> str:
+    """56 random bits. For any thread: to pop is one step."""
+    while True:
+        try:
+            return _noise.pop()
+        except IndexError:
+            taken = os.urandom(7 * _IN_ADVANCE).hex()
+            _noise.extend([taken[at : at + 14] for at in range(0, len(taken), 14)])
 
 
 def first_id(ms: int) -> str:

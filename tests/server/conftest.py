@@ -80,6 +80,7 @@ class Client:
             given = {} if json is None else {"json": json}
             if content is not None:
                 given = {"content": content}
+                headers.setdefault("content-type", "application/json")
             return Asked(await client.request(method, path, headers=headers, **given))
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:

@@ -45,7 +45,10 @@ class Connection:
 
     def send(self, method: str, path: str, body: Any = None) -> None:
         data = b"" if body is None else msgspec.json.encode(body)
-        head = f"{method} {path} HTTP/1.1\r\nhost: tenure\r\ncontent-length: {len(data)}\r\n\r\n"
+        head = (
+            f"{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(data)}\r\n\r\n"
+        )
         self._writer.write(head.encode() + data)
 
     async def answer(self) -> Answer:

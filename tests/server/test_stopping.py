@@ -94,7 +94,7 @@ def test_those_who_wait_are_answered_at_once_when_it_stops(service: ServiceProce
 def test_streams_of_events_end_when_it_stops(service: ServiceProcess) -> None:
     async def act() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
-        writer.write(b"GET /v1/events HTTP/1.1\r\nhost: t\r\n\r\n")
+        writer.write(b"GET /v1/events HTTP/1.1\r\nhost: localhost\r\n\r\n")
         await reader.readuntil(b": follow")
         service.send(signal.SIGTERM)
         async with asyncio.timeout(PROMPTLY):
@@ -111,7 +111,10 @@ def test_a_request_that_still_arrives_when_it_stops_is_answered(
     async def act() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
         body = b'{"queue": "mail", "id": "late"}'
-        writer.write(b"POST /v1/jobs HTTP/1.1\r\nhost: t\r\ncontent-length: 31\r\n\r\n")
+        writer.write(
+            b"POST /v1/jobs HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+            b"content-length: 31\r\n\r\n"
+        )
         writer.write(body[:10])
         other = await Connection.open(service.port)
         assert (await other.ask("GET", "/healthz")).status == 200

@@ -122,6 +122,8 @@ def request(
 ) -> bytes:
     """A request; length: what is said of the body's."""
     lines = [f"{method} {path} HTTP/1.1", "Host: tenure", *headers]
+    if not any(line.lower().startswith("content-type:") for line in headers):
+        lines.append("Content-Type: application/json")
     if body or length is not None:
         lines.append(f"Content-Length: {len(body) if length is None else length}")
     return "\r\n".join([*lines, "", ""]).encode() + body

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta, timezone
 from itertools import pairwise
 from typing import Any
@@ -13,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenure import DependencyCycle, InvalidInput, InvalidPayload, NewJob, PayloadTooLarge, fixed
+from tenure import job as jobs
 from tenure.job import (
     MAX_AFTER,
     MAX_ATTEMPTS,
@@ -71,6 +74,22 @@ def test_ids_of_one_millisecond_sort_in_the_order_they_were_made() -> None:
 
 def test_ids_do_not_repeat() -> None:
     assert len(set(new_ids(NOW, 300_000))) == 300_000
+
+
+def test_ids_are_made_of_the_randomness_of_the_operating_system(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The state of Python's own generator can be computed from some hundred ids."""
+    monkeypatch.setattr(jobs, "_noise", [])
+    monkeypatch.setattr(os, "urandom", lambda n: b"\xab" * n)
+    for made in [*new_ids(NOW, 1), *new_ids(NOW, 2)]:
+        assert made.replace("-", "")[-14:] == "ab" * 7
+
+
+def test_threads_that_make_ids_at_once_never_make_the_same() -> None:
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda _: new_ids(NOW, 1)[0], range(20_000)))
+    assert len({one[-17:] for one in made}) == len(made)
 
 
 # What is stored ---------------------------------------------------------------------------------

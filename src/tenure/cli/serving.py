@@ -28,7 +28,9 @@ from tenure.server.auth import (
     revoke_token,
     tokens_of,
 )
+from tenure.server.connections import MOST
 from tenure.server.dialects import NAMES
+from tenure.server.origin import LOOPBACK
 
 TOKENS = "tenure-tokens.json"
 
@@ -53,7 +55,23 @@ TOKENS = "tenure-tokens.json"
     "--tokens",
     type=click.Path(dir_okay=False, path_type=Path),
     envvar="TENURE_TOKENS",
-    help="The file of `tenure token create`. Without tokens only this machine is served.",
+    help="The file of `tenure token create`, read again when it changes. Without tokens only this "
+    "machine is served.",
+)
+@click.option(
+    "--allowed-hosts",
+    metavar="NAMES",
+    envvar="TENURE_ALLOWED_HOSTS",
+    help="Host names under which it may be reached, separated by commas; * for any. Default: "
+    "localhost where there are no tokens, else any.",
+)
+@click.option(
+    "--max-connections",
+    type=click.IntRange(1, 1_000_000),
+    default=MOST,
+    show_default=True,
+    envvar="TENURE_MAX_CONNECTIONS",
+    help="A quarter of them is kept for clients with a token.",
 )
 @click.option(
     "--dialects",
@@ -98,6 +116,8 @@ def serve(
     host: str,
     port: int,
     tokens: Path | None,
+    allowed_hosts: str | None,
+    max_connections: int,
     dialects: str,
     tasks: Tenure | None,
     tenant_metrics: bool,
@@ -143,6 +163,8 @@ def serve(
             certfile=certfile,
             keyfile=keyfile,
             mdns=mdns,
+            allowed_hosts=hosts_of(allowed_hosts, host, known),
+            max_connections=max_connections,
         )
     app.answer({"served": True}, lambda: words("The service has stopped."))
 
@@ -155,9 +177,20 @@ def named_cluster(environ: Mapping[str, str]) -> str | None:
     return f"fdb://{quote(str(Path(named).absolute()))}"
 
 
+def hosts_of(given: str | None, host: str, tokens: Tokens) -> list[str] | None:
+    """The names under which the service may be reached; None for any. Without tokens a web page
+    that reaches it by a name of its own could do everything."""
+    if given is None:
+        return None if tokens.required else [*LOOPBACK, host]
+    names = [name.strip() for name in given.split(",") if name.strip()]
+    if not names:
+        raise InvalidInput("allowed-hosts", "name at least one host, or * for any")
+    return None if "*" in names else names
+
+
 def refuse_strangers(host: str, tokens: Tokens) -> None:
     """Without tokens, everybody may do everything: then only this machine is listened to."""
-    if not tokens and not is_loopback(host):
+    if not tokens.required and not is_loopback(host):
         raise InvalidInput(
             "host",
             f"{host} can be reached by others, and no tokens are set: make one with "
@@ -227,7 +260,7 @@ def create(
     secret = create_token(file, name, scopes, queues, tenants)
     app.answer({"name": name, "token": secret}, lambda: words(secret))
     if not app.as_json:
-        click.echo(f"Added to {file}; a running service must be restarted.", err=True)
+        click.echo(f"Added to {file}; a running service notices within seconds.", err=True)
 
 
 @token.command(name="list")
@@ -272,4 +305,7 @@ def revoke(app: App, name: str, file: Path) -> None:
       tenure token revoke web
     """
     revoke_token(file, name)
-    app.answer({"revoked": name}, lambda: words(f"Token {name} is gone."))
+    app.answer(
+        {"revoked": name},
+        lambda: words(f"Token {name} is revoked; a running service notices within seconds."),
+    )

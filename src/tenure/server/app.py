@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
-from importlib.metadata import version
 from typing import Any
 
 import msgspec
@@ -14,10 +14,10 @@ from tenure.queue import Queue
 from tenure.server import events, native
 from tenure.server.auth import Scope, Tokens
 from tenure.server.dialects import NAMES, d1, evekill, firecrawl, queuey
-from tenure.server.openapi import openapi
-from tenure.server.pages import docs_page
 from tenure.server.route import Call, Reply, Route, encode
 from tenure.server.service import Service
+
+log = logging.getLogger("tenure.service")
 
 DIALECTS: dict[str, Callable[[], list[Route]]] = dict(
     zip(NAMES, (firecrawl.routes, d1.routes, queuey.routes, evekill.routes), strict=True)
@@ -36,9 +36,12 @@ async def healthz(call: Call) -> Health:
 async def readyz(call: Call) -> Reply:
     """Whether the store answers."""
     trouble = await call.service.pulse.trouble()
-    if trouble is not None:
-        return Reply(encode(Health(f"the store is away: {trouble}")), 503)
-    return Reply(encode(Health("ok")))
+    if trouble is None:
+        return Reply(encode(Health("ok")))
+    log.warning("the store is away: %s", trouble)
+    # Where tokens are needed, strangers are not told what the store says.
+    text = "the store is away" if call.service.tokens.required else f"the store is away: {trouble}"
+    return Reply(encode(Health(text)), 503)
 
 
 async def metrics(call: Call) -> Reply:
@@ -50,14 +53,16 @@ async def metrics(call: Call) -> Reply:
     return Reply(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-async def document(call: Call) -> dict[str, Any]:
+async def document(call: Call) -> Reply:
     """This description."""
-    return openapi(call.service.table.routes, version("tenure"))
+    reply: Reply = call.service.description[0]
+    return reply
 
 
 async def docs(call: Call) -> Reply:
     """This description, for people."""
-    return docs_page(openapi(call.service.table.routes, version("tenure")))
+    reply: Reply = call.service.description[1]
+    return reply
 
 
 COMMON = [
@@ -87,6 +92,14 @@ def make_app(
     tokens: Tokens | None = None,
     dialects: Iterable[str] = (),
     metrics: Metrics | None = None,
+    allowed_hosts: Iterable[str] | None = None,
 ) -> Service:
-    """The ASGI application. metrics: what the queue was opened with, if it is measured."""
-    return Service(queue, routes_of(dialects), tokens or Tokens(), metrics or Metrics())
+    """The ASGI application. metrics: what the queue was opened with, if it is measured.
+    allowed_hosts: the host names under which it may be reached; any, if they are not given."""
+    return Service(
+        queue,
+        routes_of(dialects),
+        Tokens() if tokens is None else tokens,
+        metrics or Metrics(),
+        allowed_hosts=allowed_hosts,
+    )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
-import hmac
+import logging
 import os
 import secrets
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 
@@ -15,7 +18,10 @@ import msgspec
 from tenure.errors import InvalidInput, NotFound, Unauthorized
 from tenure.job import check_label, check_name
 
+log = logging.getLogger("tenure.service")
+
 PREFIX = "tnr_"
+LOOK_SECONDS = 1.0  # between two looks whether the file of tokens has changed
 
 
 class Scope(StrEnum):
@@ -53,29 +59,72 @@ def hash_of(secret: str) -> str:
 
 
 class Tokens:
-    """The tokens that are known."""
+    """The tokens that are known. Where they are required, nobody is served without one; where
+    they are not, everybody may do everything."""
 
-    def __init__(self, tokens: Iterable[Token] = ()) -> None:
+    def __init__(self, tokens: Iterable[Token] = (), *, required: bool | None = None) -> None:
+        """required: by default, if there are any."""
         self._by_hash = {token.hash: token for token in tokens}
-
-    def __bool__(self) -> bool:
-        return bool(self._by_hash)
+        self.required = bool(self._by_hash) if required is None else required
 
     def who(self, authorization: str | None) -> Token:
         """The token of an Authorization header; raises Unauthorized."""
-        if not self._by_hash:
+        if not self.required:
             return EVERYTHING
         if authorization is None:
             raise Unauthorized("a token is needed: Authorization: Bearer ...")
         kind, _, secret = authorization.partition(" ")
-        found = None
-        hashed = hash_of(secret.strip())
-        for known, token in self._by_hash.items():  # all of them: time tells nothing
-            if hmac.compare_digest(known, hashed):
-                found = token
+        # How long a hash takes to look up tells nothing about the secret behind it.
+        found = self._known().get(hash_of(secret.strip()))
         if found is None or kind.lower() != "bearer":
             raise Unauthorized("this token is not known")
         return found
+
+    def is_current(self, token: Token) -> bool:
+        """Whether a token that was accepted still is: it may have been revoked or changed."""
+        return not self.required or self._known().get(token.hash) == token
+
+    def _known(self) -> dict[str, Token]:
+        return self._by_hash
+
+
+class TokenFile(Tokens):
+    """The tokens of a file, which is read again when it changes. While it cannot be read, only
+    the tokens that are `fixed` are known."""
+
+    def __init__(self, path: Path, fixed: Iterable[Token], now: Callable[[], float]) -> None:
+        self._path = path
+        self._fixed = list(fixed)
+        self._now = now
+        self._look_at = now() + LOOK_SECONDS
+        self._seen = self._version()
+        super().__init__([*read_tokens(path), *self._fixed], required=True)
+
+    def _known(self) -> dict[str, Token]:
+        if self._now() >= self._look_at:
+            self._look_at = self._now() + LOOK_SECONDS
+            version = self._version()
+            if version != self._seen:
+                self._seen = version
+                self._load()
+        return self._by_hash
+
+    def _load(self) -> None:
+        tokens: list[Token] = []
+        try:
+            tokens = read_tokens(self._path)
+        except InvalidInput as error:
+            log.warning("no token of %s is accepted: %s", self._path, error)
+        else:
+            log.info("read %s again: %s", self._path, ", ".join(one.name for one in tokens) or "-")
+        self._by_hash = {token.hash: token for token in (*tokens, *self._fixed)}
+
+    def _version(self) -> tuple[int, ...]:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return ()
+        return found.st_mtime_ns, found.st_ino, found.st_size
 
 
 def read_tokens(path: Path) -> list[Token]:
@@ -83,21 +132,39 @@ def read_tokens(path: Path) -> list[Token]:
     try:
         return msgspec.json.decode(path.read_bytes(), type=_File).tokens
     except FileNotFoundError:
-        return []
+        raise InvalidInput("tokens", f"there is no file {path}") from None
     except (OSError, msgspec.DecodeError) as error:
         raise InvalidInput("tokens", f"{path} cannot be read: {error}") from None
 
 
-def write_tokens(path: Path, tokens: list[Token]) -> None:
-    """Replace the file in one step; only its owner may read it."""
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Keep other writers of the file away."""
+    try:
+        folder = os.open(path.parent, os.O_RDONLY)
+    except OSError as error:
+        raise InvalidInput("tokens", f"{path} cannot be written: {error.strerror}") from None
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
+
+
+def _write_tokens(path: Path, tokens: list[Token]) -> None:
+    """Replace the file in one step. Only its owner may read it, and no link is followed."""
     text = msgspec.json.format(msgspec.json.encode(_File(tokens)), indent=2)
-    beside = path.with_name(f"{path.name}.new")
-    beside.touch(0o600)
-    with beside.open("wb") as file:
-        file.write(text + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(file, "wb") as opened:
+            opened.write(text + b"\n")
+            opened.flush()
+            os.fsync(opened.fileno())
+        beside.replace(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise InvalidInput("tokens", f"{path} cannot be written: {error.strerror}") from None
 
 
 def create_token(
@@ -107,10 +174,8 @@ def create_token(
     queues: Iterable[str] = (),
     tenants: Iterable[str] = (),
 ) -> str:
-    """Add a token to a file; answers with the token, which is not kept anywhere."""
-    tokens = read_tokens(path)
-    if any(token.name == check_name("name", name) for token in tokens):
-        raise InvalidInput("name", f"there is a token named {name!r} already")
+    """Add a token to a file. Returns the secret, which is not kept anywhere."""
+    check_name("name", name)
     wanted = tuple(Scope(scope) for scope in scopes)
     if not wanted:
         raise InvalidInput("scopes", f"name at least one of {', '.join(Scope)}")
@@ -122,23 +187,38 @@ def create_token(
         tuple(check_name("queue", queue) for queue in queues) or None,
         tuple(check_label("tenant", tenant) for tenant in tenants) or None,
     )
-    write_tokens(path, [*tokens, token])
+    with _locked(path):
+        tokens = read_tokens(path) if path.exists() else []
+        if any(one.name == name for one in tokens):
+            raise InvalidInput("name", f"there is a token named {name!r} already")
+        _write_tokens(path, [*tokens, token])
     return secret
 
 
 def revoke_token(path: Path, name: str) -> None:
     """Remove a token from a file."""
-    tokens = read_tokens(path)
-    left = [token for token in tokens if token.name != name]
-    if len(left) == len(tokens):
-        raise NotFound(f"there is no token named {name!r}")
-    write_tokens(path, left)
+    with _locked(path):
+        tokens = read_tokens(path)
+        left = [token for token in tokens if token.name != name]
+        if len(left) == len(tokens):
+            raise NotFound(f"there is no token named {name!r}")
+        _write_tokens(path, left)
 
 
 def tokens_of(path: Path | None, environ: Mapping[str, str]) -> Tokens:
-    """All tokens: of a file, and of the environment (TENURE_TOKEN, EDGE_API_TOKEN)."""
-    tokens = [] if path is None else read_tokens(path)
-    for name in ("TENURE_TOKEN", "EDGE_API_TOKEN"):
-        if environ.get(name):
-            tokens.append(Token(name, hash_of(environ[name]), (Scope.ADMIN,)))
-    return Tokens(tokens)
+    """All tokens: of a file, and of the environment (TENURE_TOKEN, EDGE_API_TOKEN). Raises
+    InvalidInput if a file is named that holds none."""
+    fixed = [
+        Token(name, hash_of(environ[name]), (Scope.ADMIN,))
+        for name in ("TENURE_TOKEN", "EDGE_API_TOKEN")
+        if environ.get(name)
+    ]
+    if path is None:
+        return Tokens(fixed)
+    if not path.exists() or not read_tokens(path):
+        raise InvalidInput(
+            "tokens",
+            f"{path} holds no tokens: make one with `tenure token create NAME --scope admin "
+            f"--file {path}`",
+        )
+    return TokenFile(path, fixed, time.monotonic)

@@ -53,11 +53,11 @@ class News:
     def version(self) -> str:
         return f"{self._start}.{self._count}"
 
-    async def newer(self, since: str, seconds: float, closing: asyncio.Event) -> str:
+    async def newer(self, since: str, seconds: float, is_over: Callable[[], bool]) -> str:
         """The version once it is another, or as it is when the time is over."""
         end = asyncio.get_running_loop().time() + seconds
         async with changes_of(self._queue) as changed:
-            while self.version == since and not closing.is_set():
+            while self.version == since and not is_over():
                 changed.forget()
                 left = end - asyncio.get_running_loop().time()
                 if left <= 0 or self.version != since:
@@ -71,7 +71,8 @@ class News:
 
 async def changes(call: Call, query: ChangesQuery) -> Version:
     """Wait until something may have changed since a version."""
-    return Version(await call.service.news.newer(query.since, query.wait, call.service.closing))
+    newer = call.service.news.newer(query.since, query.wait, lambda: call.is_over)
+    return Version(await newer)
 
 
 class EventsQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -136,7 +137,7 @@ async def _follow(
         text += _reset(feed)
     loop = asyncio.get_running_loop()
     spoke_at = loop.time()
-    while not gone.done() and not call.service.closing.is_set():
+    while not gone.done() and not call.is_over:
         entries = feed.after(place)
         if entries is None and place.epoch == feed.epoch:
             raise TimeoutError

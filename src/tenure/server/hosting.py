@@ -7,6 +7,7 @@ import gc
 import logging
 import os
 import re
+import resource
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterable, Iterator
@@ -23,6 +24,7 @@ from tenure.runner import Runner
 from tenure.scheduler import Scheduler
 from tenure.server.app import make_app
 from tenure.server.auth import Tokens
+from tenure.server.connections import Connections
 from tenure.server.listening import check_certificate, listeners
 from tenure.server.mdns import announced
 from tenure.server.protocol import Protocol
@@ -35,6 +37,7 @@ GRACE_SECONDS = 10  # that requests get to be answered once the service is told 
 # A commit gives the interpreter up at each statement, and would get it back from a busy loop after
 # Python's 5 ms each time. Much shorter turns than this cost more than they bring.
 SWITCH_SECONDS = 0.0005
+OTHER_FILES = 128  # that are open besides connections
 KEEP_ALIVE_SECONDS = 75  # longer than load balancers keep a connection that is not used
 
 
@@ -45,15 +48,22 @@ def host_until_told(
     *,
     works: bool,
     tenants: bool,
+    allowed_hosts: Iterable[str] | None,
     **options: Any,
 ) -> None:
     """Serve the store of an app until a signal comes. works: run its tasks, too. tenants: have
-    figures of each."""
+    figures of each. allowed_hosts: the names under which it may be reached; None for any."""
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # what it says is said here
     sys.setswitchinterval(SWITCH_SECONDS)
     metrics = Metrics(tenants=tenants)
     app.move_to(None, wrap=partial(measured, metrics))
-    service = make_app(app.queue, tokens=tokens, dialects=dialects, metrics=metrics)
+    service = make_app(
+        app.queue,
+        tokens=tokens,
+        dialects=dialects,
+        metrics=metrics,
+        allowed_hosts=allowed_hosts,
+    )
     runner = app.runner() if works else None
     # What is loaded stays, and requests are freed as they end: look for cycles less often.
     gc.collect()
@@ -79,6 +89,7 @@ async def _serve(
     certfile: str | None,
     keyfile: str | None,
     mdns: bool,
+    max_connections: int,
 ) -> None:
     check_certificate(certfile, keyfile)
     sockets = listeners(host, port)
@@ -86,7 +97,7 @@ async def _serve(
     config = uvicorn.Config(
         service,
         interface="asgi3",
-        http=Protocol,
+        http=Protocol.bounded_by(Connections(_affordable(max_connections))),
         log_config=None,
         access_log=False,
         proxy_headers=False,
@@ -107,6 +118,19 @@ async def _serve(
                 addresses = [one.getsockname()[0] for one in sockets]
                 await stack.enter_async_context(announced(addresses, port))
             await server.serve(sockets)
+
+
+def _affordable(connections: int) -> int:
+    """As many connections as asked for, or as the process may have files open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        if soft < wanted:
+            connections = max(1, soft - OTHER_FILES)
+            log.warning("at most %d connections: the process may open %d files", connections, soft)
+    return connections
 
 
 class _Server(uvicorn.Server):

@@ -22,6 +22,9 @@ class Whole(Protocol):
     def body(self) -> bytes | None:
         """The body, if all of it has come."""
 
+    def trust(self) -> None:
+        """The client has shown a valid token."""
+
     def answer(
         self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes, *, last: bool
     ) -> bool:
@@ -42,10 +45,16 @@ class Headers:
         return None if value is None else value.decode("latin-1")
 
 
-class Incoming:
-    """A body that is read once, or passed over."""
+# What is read from a client that has not shown a valid token: kept, and dropped.
+STRANGER_BYTES, STRANGER_DROPPED, STRANGER_SECONDS = 65_536, 1_048_576, 5.0
 
-    __slots__ = ("_ended", "_headers", "_late", "_most", "_receive", "_seconds", "_whole")
+
+class Incoming:
+    """A body that is read once, or skipped. Little is read before the client is trusted."""
+
+    __slots__ = (
+        *("_ended", "_headers", "_late", "_most", "_receive", "_seconds", "_trusted", "_whole"),
+    )
 
     def __init__(
         self,
@@ -60,8 +69,20 @@ class Incoming:
         self._headers = headers
         self._most = most
         self._seconds = seconds
+        self._trusted = False
         self._ended = False
         self._late = False
+
+    def trust(self) -> None:
+        """The client has shown a valid token."""
+        self._trusted = True
+        if self._whole is not None:
+            self._whole.trust()
+
+    @property
+    def _kept(self) -> int:
+        """How many bytes are kept."""
+        return self._most if self._trusted else min(self._most, STRANGER_BYTES)
 
     @property
     def is_announced(self) -> bool:
@@ -81,11 +102,11 @@ class Incoming:
             raise InvalidInput("content-encoding", f"{encoding!r} is not read; send JSON as it is")
         if self._whole is not None and (body := self._whole.body()) is not None:
             self._ended = True
-            if len(body) > self._most:
+            if len(body) > self._kept:
                 raise self._too_large(len(body))
             return body
         said = self._headers.get(b"content-length") or ""
-        if self._asks_first and said.isdecimal() and int(said) > self._most:
+        if self._asks_first and said.isdecimal() and int(said) > self._kept:
             raise self._too_large(int(said))
         task = asyncio.current_task()
         assert task is not None
@@ -105,17 +126,17 @@ class Incoming:
         task.cancel()
 
     async def _read(self) -> bytes:
-        first = await self._next()
-        if self._ended and len(first) <= self._most:
+        first, most = await self._next(), self._kept
+        if self._ended and len(first) <= most:
             return first
         parts, size = [first], len(first)
-        while not self._ended:
+        while not self._ended and (self._trusted or size <= most):
             part = await self._next()
             size += len(part)
-            # What is too much is read on and dropped: whoever sends does not listen yet.
-            if size <= self._most:
+            # What is too much is dropped, but read: most clients do not listen while they send.
+            if size <= most:
                 parts.append(part)
-        if size > self._most:
+        if size > most:
             raise self._too_large(size)
         return b"".join(parts)
 
@@ -129,13 +150,15 @@ class Incoming:
         can ask again; what it still sends is dropped."""
         if self._asks_first:
             return False
+        seconds = self._seconds if self._trusted else min(self._seconds, STRANGER_SECONDS)
+        dropped = 0
         try:
-            async with asyncio.timeout(self._seconds):
-                while not self._ended:
-                    await self._next()
+            async with asyncio.timeout(seconds):
+                while not self._ended and (self._trusted or dropped <= STRANGER_DROPPED):
+                    dropped += len(await self._next())
         except (TimeoutError, TooSlow):
             return False
-        return True
+        return self._ended
 
     async def _next(self) -> bytes:
         message = await self._receive()
@@ -146,4 +169,4 @@ class Incoming:
         return part
 
     def _too_large(self, size: int) -> BodyTooLarge:
-        return BodyTooLarge(f"the body is {size:,} bytes; at most {self._most:,}")
+        return BodyTooLarge(f"the body is {size:,} bytes; at most {self._kept:,}")

@@ -18,16 +18,18 @@ JSON = "application/json"
 PROBLEMS = {
     400: "The request cannot be",
     401: "No token, or one that is not known",
-    403: "Not for this token",
+    403: "Not for this token, or sent by a page of another site",
     404: "Something that it names does not exist",
     408: "The request did not arrive in time",
     409: "The state does not allow it",
     413: "Too large",
+    415: "The body is not said to be JSON",
+    421: "The service is not known by this host name",
     429: "Too busy, try again",
     503: "The store is away",
 }
 NEED_TOKEN = {401, 403}
-NEED_BODY = {408, 413}
+NEED_BODY = {408, 413, 415}
 
 
 class Schemas:

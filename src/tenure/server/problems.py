@@ -40,6 +40,18 @@ class TooSlow(TenureError):
     code = "too_slow"
 
 
+class Misdirected(TenureError):
+    """The request names a host that this service is not known as."""
+
+    code = "misdirected"
+
+
+class UnsupportedMedia(TenureError):
+    """The body is not said to be JSON."""
+
+    code = "unsupported_media_type"
+
+
 class NoSuchRoute(TenureError):
     """There is nothing at this address."""
 
@@ -66,6 +78,8 @@ STATUS: tuple[tuple[type[TenureError], int], ...] = (
     (NotFound, 404),
     (NoSuchRoute, 404),
     (WrongMethod, 405),
+    (UnsupportedMedia, 415),
+    (Misdirected, 421),
     (HeadTooLarge, 431),
     (TooSlow, 408),
     (WaitTimeout, 408),

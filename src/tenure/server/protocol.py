@@ -1,10 +1,15 @@
-"""HTTP as uvicorn speaks it, with bounds on the head of a request, which uvicorn does not have:
-without, one client could fill the memory with headers, or keep a connection for good. And with a
-short way for what is whole: a body that is there, an answer that is written at once."""
+"""One HTTP connection: uvicorn's protocol, with bounds on what a client may send and hold.
+
+uvicorn bounds neither the head of a request nor its trailers, and never closes a connection that
+sends line breaks, or one whose client does not read. Here every state of a connection has a
+deadline, checked by one timer. There is also a short path for requests and responses that fit into
+one piece.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Any
@@ -16,17 +21,21 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from tenure.errors import InvalidInput, TenureError
+from tenure.server.connections import Connections
 from tenure.server.incoming import WHOLE
 from tenure.server.problems import HeadTooLarge, TooSlow
 from tenure.server.route import as_problem
 
+log = logging.getLogger("tenure.service")
+
 
 class Exchange:
-    """A request and its answer, without the messages of ASGI."""
+    """A request and its response, without the messages of ASGI."""
 
-    __slots__ = ("_cycle",)
+    __slots__ = ("_cycle", "_protocol")
 
-    def __init__(self, cycle: RequestResponseCycle) -> None:
+    def __init__(self, protocol: Protocol, cycle: RequestResponseCycle) -> None:
+        self._protocol = protocol
         self._cycle = cycle
 
     def body(self) -> bytes | None:
@@ -38,10 +47,14 @@ class Exchange:
         cycle.message_event.clear()  # it is read: whoever waits now waits for the client to leave
         return body
 
+    def trust(self) -> None:
+        """The client has shown a valid token: its connection is not dropped to make room."""
+        self._protocol.trust()
+
     def answer(
         self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes, *, last: bool
     ) -> bool:
-        """Write the answer in one piece. False, if the client does not take what it was sent."""
+        """Write the response in one piece. False if the client does not read what it was sent."""
         cycle = self._cycle
         if cycle.flow.write_paused:
             return False
@@ -66,51 +79,100 @@ class Exchange:
 
 
 class Protocol(HttpToolsProtocol):
-    """One connection."""
+    """One connection. It is idle, reads a head, or serves a request; bodies have a deadline of
+    their own (`Incoming`)."""
 
-    max_head = 65_536  # bytes of a request line and its headers
-    head_seconds = 30.0  # that these may take to arrive
+    max_head = 65_536  # bytes of a request line and its headers, or of anything else but a body
+    head_seconds = 30.0  # for these to arrive, and for the first request to begin
+    stall_seconds = 30.0  # a client that must read at least `stall_bytes` in this time
+    stall_bytes = 65_536
+    open_connections = Connections()  # of all servers, unless `bounded_by` says otherwise
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._in_head = False
-        self._head_size = 0
-        self._head_timer: asyncio.TimerHandle | None = None
-        self._idle_since: float | None = None
+        self._in_message = False
+        self._served = False  # at least one request
+        self._not_body = 0  # bytes received since the last that belonged to a body
+        self._since = self.loop.time()  # when the current state began
+        self._timer: asyncio.TimerHandle | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self._is_trusted = False
+
+    @classmethod
+    def bounded_by(cls, connections: Connections) -> type[Protocol]:
+        """The protocol of one server, which has a bound of its own on connections."""
+        return type(cls.__name__, (cls,), {"open_connections": connections})
+
+    @property
+    def _is_serving(self) -> bool:
+        """Whether a request is being read or answered."""
+        return self._in_message or (self.cycle is not None and not self.cycle.response_complete)
+
+    # A connection --------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._start_timer()
+        self._look_later(min(self.head_seconds, self.timeout_keep_alive))
+        self.open_connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_timer()
-        if self.timeout_keep_alive_task is not None:
-            self.timeout_keep_alive_task.cancel()
-            self.timeout_keep_alive_task = None
+        self.open_connections.discard(self)
+        for timer in (self._timer, self._stall_timer):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._stall_timer = None
         super().connection_lost(exc)
 
+    def trust(self) -> None:
+        if not self._is_trusted:
+            self._is_trusted = True
+            self.open_connections.trust(self)
+
+    def drop(self) -> None:
+        """Close the connection at once, whatever is left to write."""
+        self.transport.abort()
+
+    # Reading -------------------------------------------------------------------------------------
+
     def data_received(self, data: bytes) -> None:
+        self._not_body += len(data)
         super().data_received(data)
-        if not self._in_head:
-            self._stop_timer()
-            return
-        self._start_timer()
-        self._head_size += len(data)
-        if self._head_size > self.max_head:
+        if self._not_body > self.max_head:
             self._refuse(HeadTooLarge(f"the headers are over {self.max_head:,} bytes"))
 
     def on_message_begin(self) -> None:
-        self._in_head, self._head_size = True, 0
+        self._in_head = self._in_message = True
+        self._not_body = 0
+        self._since = self.loop.time()
         super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:  # otherwise it is a trailer, which is dropped
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._in_head = False
         super().on_headers_complete()
         if self.cycle is not None:
-            self.scope["extensions"] = {WHOLE: Exchange(self.cycle)}  # type: ignore[dict-item]
+            exchange = Exchange(self, self.cycle)
+            self.scope["extensions"] = {WHOLE: exchange}  # type: ignore[dict-item]
+
+    def on_body(self, body: bytes) -> None:
+        self._not_body = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._in_message = False
+        self._not_body = 0
+        super().on_message_complete()
+
+    def _unset_keepalive_if_required(self) -> None:
+        """Data that begins no request does not make the connection less idle."""
+
+    # Writing -------------------------------------------------------------------------------------
 
     def on_response_complete(self) -> None:
-        """As uvicorn has it, but with a timer for each connection and not for each answer."""
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
@@ -118,58 +180,82 @@ class Protocol(HttpToolsProtocol):
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
             return
-        self._idle_since = self.loop.time()
-        if self.timeout_keep_alive_task is None:
-            self._look_later(self.timeout_keep_alive)
+        self._served = True
+        if not self._in_message:
+            self._since = self.loop.time()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_writing()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+
+    def _watch_writing(self) -> None:
+        waiting = self.transport.get_write_buffer_size()
+        self._stall_timer = self.loop.call_later(self.stall_seconds, self._check_writing, waiting)
+
+    def _check_writing(self, waited: int) -> None:
+        """Drop a client that reads too slowly. Nothing is added to what it must read meanwhile."""
+        self._stall_timer = None
+        read = waited - self.transport.get_write_buffer_size()
+        if read < min(self.stall_bytes, waited):
+            log.info("dropped a connection that read %d bytes in %g s", read, self.stall_seconds)
+            self.drop()
+        else:
+            self._watch_writing()
+
+    # Deadlines -----------------------------------------------------------------------------------
 
     def _look_later(self, seconds: float) -> None:
-        self.timeout_keep_alive_task = self.loop.call_later(
-            seconds, self.timeout_keep_alive_handler
-        )
+        self._timer = self.loop.call_later(seconds, self._check_deadline)
 
-    def timeout_keep_alive_handler(self) -> None:
-        """Close the connection, if nothing was asked for so long."""
-        self.timeout_keep_alive_task = None
-        if self._idle_since is not None:
-            left = self._idle_since + self.timeout_keep_alive - self.loop.time()
-            if left > 0:
-                self._look_later(left)
+    def _check_deadline(self) -> None:
+        """One timer for each connection: it finds out in which state the connection is."""
+        if self.transport.is_closing():
+            self.drop()  # the client does not take the last response
+            return
+        left = self._deadline() - self.loop.time()
+        if left <= 0:
+            if self._in_head:
+                self._refuse(TooSlow(f"the headers did not arrive within {self.head_seconds:g} s"))
             else:
-                super().timeout_keep_alive_handler()
+                self.transport.close()
+            left = self.stall_seconds
+        self._look_later(left)
 
-    def _unset_keepalive_if_required(self) -> None:
-        self._idle_since = None  # the timer finds out
+    def _deadline(self) -> float:
+        if self._in_head:
+            return self._since + self.head_seconds
+        if self._is_serving:
+            return self.loop.time() + min(self.head_seconds, self.timeout_keep_alive)
+        return self._since + (self.timeout_keep_alive if self._served else self.head_seconds)
+
+    # Errors --------------------------------------------------------------------------------------
 
     def send_400_response(self, msg: str) -> None:
         """What uvicorn answers to what is not HTTP."""
         self._in_head = False
-        if self.cycle is not None:
-            self.cycle.disconnected = True  # a request with this behind it was not what was meant
         self._refuse(InvalidInput("request", "is not HTTP that is understood here"))
 
-    def _start_timer(self) -> None:
-        if self._head_timer is None:
-            self._head_timer = self.loop.call_later(self.head_seconds, self._too_slow)
-
-    def _stop_timer(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
-
-    def _too_slow(self) -> None:
-        if self._in_head:
-            self._refuse(TooSlow(f"the headers did not arrive within {self.head_seconds:g} s"))
-        else:
-            self.transport.close()  # nothing was ever asked
-
     def _refuse(self, error: TenureError) -> None:
+        """Send an error instead of any other response, and close."""
         if self.transport.is_closing():
             return
+        if self.cycle is not None and not self.cycle.response_complete:
+            if self.cycle.response_started:
+                self.drop()
+                return
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
         reply = as_problem(error)
         head = (
             f"HTTP/1.1 {reply.status} {HTTPStatus(reply.status).phrase}\r\n"
             f"content-type: {reply.media_type}\r\ncontent-length: {len(reply.body)}\r\n"
-            "connection: close\r\n\r\n"
+            "x-content-type-options: nosniff\r\nconnection: close\r\n\r\n"
         )
         self.transport.write(head.encode("ascii") + reply.body)
         self.transport.close()

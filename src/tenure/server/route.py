@@ -54,6 +54,12 @@ class Call:
         self.headers = headers
         self.receive = receive  # what else the client does: it may go away
 
+    @property
+    def is_over(self) -> bool:
+        """Whether to wait no longer: the service closes, or the token was revoked."""
+        service = self.service
+        return bool(service.closing.is_set() or not service.tokens.is_current(self.token))
+
 
 Handler = Callable[..., Awaitable[Any]]
 NO_OTHERS: Mapping[int, Any] = MappingProxyType({})

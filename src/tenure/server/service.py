@@ -10,6 +10,8 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
+from functools import cached_property
+from importlib.metadata import version
 from typing import Any
 
 from tenure.errors import Forbidden, TenureError
@@ -20,6 +22,9 @@ from tenure.server.events import News
 from tenure.server.feed import Feed
 from tenure.server.guard import Guarded
 from tenure.server.incoming import WHOLE, Headers, Incoming, Message, Receive, Whole
+from tenure.server.openapi import openapi
+from tenure.server.origin import Origins, check_json
+from tenure.server.pages import docs_page
 from tenure.server.problems import RETRY_AFTER, NoSuchRoute, WrongMethod
 from tenure.server.pulse import Pulse
 from tenure.server.route import (
@@ -29,6 +34,7 @@ from tenure.server.route import (
     Route,
     Table,
     as_problem,
+    encode,
     names_of,
     query_of,
 )
@@ -77,6 +83,7 @@ class Request:
             log.log(level, "%s %s: %d", self.method, self.path, status, extra=known)
 
 
+NOSNIFF = (b"x-content-type-options", b"nosniff")
 _REQUEST_ID = re.compile(r"[!-~]{1,128}")
 
 
@@ -90,6 +97,7 @@ class Service:
         tokens: Tokens,
         metrics: Any,
         *,
+        allowed_hosts: Iterable[str] | None = None,
         max_body: int = 32 * 1_048_576,
         body_seconds: float = 30.0,
     ) -> None:
@@ -97,6 +105,7 @@ class Service:
         self.table = Table(routes)
         self.tokens = tokens
         self.metrics = metrics
+        self._origins = Origins(allowed_hosts)
         self.max_body = max_body  # bytes
         self.body_seconds = body_seconds  # that a request's body may take to arrive
         self.closing = asyncio.Event()
@@ -106,6 +115,12 @@ class Service:
         self._numbers = (f"{start}-{n}" for n in itertools.count(1))
         self.pulse = Pulse(queue)
         self._guards: dict[str, Guarded] = {}
+
+    @cached_property
+    def description(self) -> tuple[Reply, Reply]:
+        """The API for programs and for people. Made once: it takes a while, and anybody may ask."""
+        document = openapi(self.table.routes, version("tenure"))
+        return Reply(encode(document)), docs_page(document)
 
     def finish(self) -> None:
         """Answer those who wait, and end the streams; whoever asks from here on does not wait."""
@@ -145,7 +160,10 @@ class Service:
         reply: Reply | None
         path = _path(scope)
         found = self._find(request.method, path)
-        if found is None:
+        forged = self._forged(request)
+        if forged is not None:
+            reply = found[0].show_error(forged) if found else as_problem(forged)
+        elif found is None:
             reply = self._not_found(request.method, path)
         else:
             route, params = found
@@ -158,6 +176,15 @@ class Service:
             last = self.closing.is_set() or not (incoming.is_over or await incoming.ends())
             request.log(reply.status)
             await _send(send, whole, reply, request, last=last)
+
+    def _forged(self, request: Request) -> TenureError | None:
+        """Why a request may have been sent by a web page of somebody else."""
+        try:
+            self._origins.check(request.method, request.headers)
+        except TenureError as error:
+            request.error = error.code
+            return error
+        return None
 
     def _find(self, method: str, path: str) -> tuple[Route, dict[str, str]] | None:
         return self.table.find("GET" if method == "HEAD" else method, path)
@@ -172,7 +199,9 @@ class Service:
         return reply
 
     def _guarded(self, token: Token) -> Guarded:
-        guarded = self._guards[token.hash] = Guarded(self.queue, token)
+        guarded = self._guards.get(token.hash)
+        if guarded is None or guarded.token is not token:
+            guarded = self._guards[token.hash] = Guarded(self.queue, token)
         return guarded
 
     async def _reply(
@@ -211,10 +240,11 @@ class Service:
         token = None
         if route.scope is not None:
             token = self.tokens.who(request.headers.get(b"authorization"))
+            incoming.trust()
             if route.scope != ANY and not token.allows(route.scope):
                 raise Forbidden(f"{route} needs the scope {route.scope.value!r}")
-            queue = self._guards.get(token.hash) or self._guarded(token)
-            request.token = token.name if self.tokens else ""
+            queue = self._guarded(token)
+            request.token = token.name if self.tokens.required else ""
         query = query_of(request.query) if request.query else {}
         names = names_of(params) if params else params
         request.job = names.get("id", "")
@@ -231,6 +261,8 @@ class Service:
         if route.query is not None:
             arguments.append(route.read_query(query))
         if route.body is not None:
+            if incoming.is_announced:
+                check_json(request.headers)
             arguments.append(route.read(await incoming.read()))
         elif incoming.is_announced:
             await incoming.read()  # and leave it: nothing is done for half a request
@@ -258,7 +290,7 @@ def _path(scope: Message) -> str:
 async def _send(
     send: Send, whole: Whole | None, reply: Reply, request: Request, *, last: bool
 ) -> None:
-    headers = [(b"x-request-id", request.id.encode())]
+    headers = [(b"x-request-id", request.id.encode()), NOSNIFF]
     if reply.status != 204:  # which has no body to speak of
         headers.append((b"content-type", reply.media_type.encode()))
         headers.append((b"content-length", str(len(reply.body)).encode()))

@@ -68,13 +68,13 @@ async def until_gone(receive: Receive) -> None:
 async def claim_or_wait(call: Call, queues: list[str], seconds: float, **options: Any) -> list[Job]:
     """Claim, and again when something changes, until there is a job or the time is over. Whoever
     leaves meanwhile gets none."""
-    queue, closing = call.queue, call.service.closing
+    queue = call.queue
     jobs = await queue.aclaim(queues, **options)
     if jobs or not seconds:
         return jobs
     end = asyncio.get_running_loop().time() + seconds
     async with changes_of(queue) as changed, departure_of(call.receive, changed) as gone:
-        while not jobs and not closing.is_set() and not gone.done():
+        while not jobs and not call.is_over and not gone.done():
             changed.forget()
             jobs = await queue.aclaim(queues, **options)
             left = end - asyncio.get_running_loop().time()
@@ -96,13 +96,13 @@ async def _until_due(queue: Queue, queues: list[str]) -> float:
 
 async def wait_for_end(call: Call, id: str, seconds: float) -> Job:
     """The job once it has ended, or as it is when the time is over or nobody waits any more."""
-    queue, closing = call.queue, call.service.closing
+    queue = call.queue
     end = asyncio.get_running_loop().time() + seconds
     async with changes_of(queue) as changed, departure_of(call.receive, changed) as gone:
         while True:
             changed.forget()
             job = await queue.aget(id)
             left = end - asyncio.get_running_loop().time()
-            if job.state in FINAL or left <= 0 or closing.is_set() or gone.done():
+            if job.state in FINAL or left <= 0 or call.is_over or gone.done():
                 return job
             await changed.wait(min(left, LOOK_SECONDS))

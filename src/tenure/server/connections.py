@@ -1,0 +1,62 @@
+"""The open connections of a server, and whom to drop when there are too many."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+log = logging.getLogger("tenure.service")
+
+MOST = 10_000
+LOG_SECONDS = 10.0  # between two lines about dropped connections
+
+
+class Droppable(Protocol):
+    def drop(self) -> None: ...
+
+
+class Connections:
+    """At most `most` connections. A quarter of them is kept for clients that have shown a valid
+    token: when the others are too many, the oldest of these is dropped for the newest."""
+
+    def __init__(self, most: int = MOST, now: Callable[[], float] = time.monotonic) -> None:
+        self._most = most
+        self._most_strangers = max(1, most - most // 4)
+        self._strangers: dict[Droppable, None] = {}  # the oldest first
+        self._trusted: set[Droppable] = set()
+        self._now = now
+        self._dropped = 0
+        self._log_at = 0.0
+
+    def add(self, connection: Droppable) -> None:
+        """Count a new connection; it, or an older one, is dropped if there are too many."""
+        self._strangers[connection] = None
+        total = len(self._strangers) + len(self._trusted)
+        if total > self._most or len(self._strangers) > self._most_strangers:
+            self._drop(next(iter(self._strangers)))
+
+    def trust(self, connection: Droppable) -> None:
+        """The client of this connection has shown a valid token."""
+        if connection in self._strangers:
+            del self._strangers[connection]
+            self._trusted.add(connection)
+
+    def discard(self, connection: Droppable) -> None:
+        """The connection is closed."""
+        self._strangers.pop(connection, None)
+        self._trusted.discard(connection)
+
+    def _drop(self, connection: Droppable) -> None:
+        self._strangers.pop(connection)
+        connection.drop()
+        self._dropped += 1
+        if self._now() >= self._log_at:
+            log.warning(
+                "too many connections (at most %d): dropped %d that had not shown a token",
+                self._most,
+                self._dropped,
+            )
+            self._dropped = 0
+            self._log_at = self._now() + LOG_SECONDS
