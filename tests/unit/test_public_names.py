@@ -65,6 +65,8 @@ PROMISED = {
         "Busy",
         "Closed",
         "StoreError",
+        "StoreRejected",
+        "OutcomeUnknown",
         "StoreFull",
         "StoreReadOnly",
         "NotAStore",

@@ -295,9 +295,9 @@ def _operate(tx: Tx, batch: Sequence[Op]) -> list[Answer]:
 def _once(tx: Tx, op: ops.Once) -> Answer:
     rows = list(tx.tr.get_range(*tx.keys.span(k.ONCE, op.key)))
     if rows:
-        return ops.Answers(wire.decode_answers(b"".join(bytes(row.value) for row in rows)))
+        return wire.decode_once(op, b"".join(bytes(row.value) for row in rows))
     answers = _operate(tx, op.ops)
-    tx.put_parts(wire.encode(answers), k.ONCE, op.key)
+    tx.put_parts(wire.encode_once(op, answers), k.ONCE, op.key)
     tx.set(tx.keys.pack(k.ONCE_AT, tx.now, op.key))
     return ops.Answers(answers)
 
