@@ -28,7 +28,14 @@ from tenure.engines.foundationdb.store import ASIDE_FROM, Store
 from tenure.engines.foundationdb.transact import MOST_TRIES, TIMED_OUT, TooLarge, Transactor, begin
 from tenure.engines.foundationdb.tx import Tx
 from tenure.engines.foundationdb.wake import Wake
-from tenure.errors import Busy, InvalidInput, StoreError, TenureError, WrongVersion
+from tenure.errors import (
+    Busy,
+    InvalidInput,
+    StoreError,
+    StoreRejected,
+    TenureError,
+    WrongVersion,
+)
 from tenure.ops import Answer, Found, Op, Query
 from tenure.settings import Settings
 
@@ -165,9 +172,9 @@ class FoundationDbEngine:
                     )
                 )
                 return
-        except TenureError:
-            raise
         except Exception as error:
+            if isinstance(error, TenureError) and not isinstance(error, StoreRejected):
+                raise
             if not answers:
                 raise  # whoever asked for all this finds out who is to blame
             if len(batch) == 1:
