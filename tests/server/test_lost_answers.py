@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,9 +24,12 @@ from tenure import (
     Settings,
     State,
     StoreError,
+    StoreRejected,
+    ops,
 )
 from tenure.clock import SystemClock
 from tenure.engines import remote
+from tenure.engines.memory import MemoryEngine
 from tenure.ops import Answer, Op
 from tenure.server.app import make_app
 from tenure.server.auth import Scope, Tokens
@@ -33,7 +37,7 @@ from tenure.testing import ManualClock
 from tests.audit import audit
 from tests.crash.crowd import PATIENCE
 from tests.crash.kill import everything
-from tests.crash.watched import handed_in, start
+from tests.crash.watched import Watched, handed_in, opened, start
 from tests.server import host
 from tests.server.conftest import token
 from tests.server.process import ServiceProcess
@@ -390,3 +394,29 @@ def test_a_batch_that_the_service_rejects_after_it_may_have_served_it_is_not_sen
         found = together(queue, [small] * 4)
     assert {type(one) for one in found} == {OutcomeUnknown}
     assert store.stats("q").ready == 4
+
+
+def test_what_the_store_of_the_service_rejects_is_its_callers_alone(seed: int) -> None:
+    engine = Watched(MemoryEngine(SystemClock(), 1000))
+
+    def fault(batch: Sequence[Op]) -> None:
+        specs = [spec for op in ops.flat(batch) if isinstance(op, ops.Enqueue) for spec in op.jobs]
+        if any(spec.id == "bad" for spec in specs):
+            raise StoreRejected("not that")
+
+    engine.before = fault
+    with (
+        opened(engine) as store,
+        served(store, seed, 0.0) as proxy,
+        tenure.connect(proxy.url, clock=Hasty()) as queue,
+    ):
+        ids = ["a", "b", "bad", "c", "d"]
+        calls = [partial(_enqueue, id) for id in ids]
+        found = together(queue, calls)
+        assert isinstance(found.pop(2), StoreRejected)
+        assert [job.id for job in found] == ["a", "b", "c", "d"]
+        assert store.stats("q").ready == 4
+
+
+def _enqueue(id: str, queue: tenure.Queue) -> tenure.Job:
+    return queue.enqueue("q", id=id)

@@ -44,7 +44,7 @@ LISTEN_SECONDS = 25  # that it holds back the news that there is none
 # What TLS says where the other side does not fit, and will not fit later.
 HOPELESS = ("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
 LARGEST_BODY = 8 * 1_048_576  # bytes; more is sent in parts
-REJECTED = (400, 403, 409, 413, 422)  # statuses: what the request asks for is not done
+REJECTED = (400, 403, 409, 413)  # statuses: what the request asks for is not done
 LATER = (429, 502, 503, 504)  # it may be done later
 
 _FOUND: dict[type[Query], Any] = {

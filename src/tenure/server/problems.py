@@ -74,7 +74,7 @@ STATUS: tuple[tuple[type[TenureError], int], ...] = (
     (JobFailed, 409),
     (Busy, 429),
     (Closed, 503),
-    (StoreRejected, 422),
+    (StoreRejected, 400),
     (StoreError, 503),
 )
 RETRY_AFTER = {429: "1", 503: "2"}  # seconds
