@@ -6,12 +6,16 @@ is told by the engine, as soon as it knows.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 from tenure import ops
 from tenure.engines import Engine
 from tenure.ops import Answer, Op
+
+log = logging.getLogger("tenure.changes")
 
 Wake = Callable[[Collection[str] | None], None]  # None: it may concern any queue
 Watch = Callable[[Sequence[Op], Sequence[Answer]], None]
@@ -59,12 +63,12 @@ class Changes:
     def tell(self, queues: Collection[str] | None) -> None:
         """Something of these queues, or of any, may have changed."""
         for wake in self._listeners:
-            wake(queues)
+            _told(wake, queues)
 
     def committed(self, batch: Sequence[Op], answers: Sequence[Answer]) -> None:
         """These operations were committed, and answered so."""
         for watcher in self._watchers:
-            watcher(batch, answers)
+            _told(watcher, batch, answers)
         if not self._listeners:
             return
         queues: set[str] = set()
@@ -76,3 +80,12 @@ class Changes:
                 return
         if queues:
             self.tell(queues)
+
+
+def _told(hear: Callable[..., None], *news: Any) -> None:
+    """Tell one listener. What it is told of has happened already, so its error concerns nobody
+    else."""
+    try:
+        hear(*news)
+    except Exception:
+        log.exception("a listener to changes failed: %r", hear)

@@ -16,20 +16,29 @@ next enqueue that it may be for, so that a job on an idle queue is stored and cl
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from itertools import groupby
 from operator import itemgetter
 
 from tenure import ops
 from tenure.engines import Engine
-from tenure.errors import Busy, Closed, TenureError
+from tenure.errors import (
+    Busy,
+    Closed,
+    OutcomeUnknown,
+    StoreError,
+    StoreRejected,
+    Unauthorized,
+)
 from tenure.job import JobSpec
 from tenure.line import Line
 from tenure.ops import Answer, Op
+
+log = logging.getLogger("tenure.committer")
 
 # Like goes next to like, so that the engine can do it together. What frees comes first, what
 # takes comes last.
@@ -225,7 +234,15 @@ class Committer:
 
     def _apply(self, batch: Sequence[Op]) -> list[Answer]:
         answers = self._engine.apply(batch)
-        self._committed(batch, answers)
+        if len(answers) != len(batch):
+            raise OutcomeUnknown(
+                f"the engine answered {len(answers):,} of {len(batch):,} operations; it is not "
+                "known which of them happened"
+            )
+        try:
+            self._committed(batch, answers)
+        except Exception:  # the batch is committed: that must not look as if it had failed
+            log.exception("what follows a commit failed")
         return answers
 
     def _apply_if_open(self, batch: Sequence[Op]) -> list[Answer]:
@@ -303,10 +320,13 @@ class Committer:
             self._ended = not left
         return left
 
-    def _commit(self, tickets: list[Ticket], *, join: bool = True) -> None:
+    def _commit(self, tickets: list[Ticket]) -> None:
         with self._lock:
             self._waiting -= sum(len(ticket.batch) for ticket in tickets)
             self._waiting_bytes -= sum(ticket.bytes for ticket in tickets)
+        self._commit_together(tickets, join=True)
+
+    def _commit_together(self, tickets: list[Ticket], *, join: bool) -> None:
         tickets = [ticket for ticket in tickets if not ticket.abandoned]
         if not tickets:
             return
@@ -318,29 +338,28 @@ class Committer:
         batch += [op for one in joined for op in one.batch]
         try:
             answers = self._apply(batch)
-            at = 0
-            for _, ticket, start, end in pieces:
-                ticket.answers += answers[at : at + end - start]
-                at += end - start
-        except TenureError as error:
+        except Exception as error:
+            self._part(joined)
+            if (len(tickets) > 1 or joined) and _is_of_one(error):
+                self._commit_apart(tickets)
+                return
             for ticket in tickets:
                 ticket.error = error
-        except Exception as error:
-            if len(tickets) > 1 or joined:
-                # Nothing was applied. One call is at fault; the others shall not suffer for it.
-                self._part(joined)
-                for ticket in tickets:
-                    self._commit_again(ticket)
-                return
-            tickets[0].error = error
+            self._answer(tickets)
+            return
+        at = 0
+        for _, ticket, start, end in pieces:
+            ticket.answers += answers[at : at + end - start]
+            at += end - start
         self._answer(tickets)
         self._part(joined)
 
-    def _commit_again(self, ticket: Ticket) -> None:
-        with self._lock:
-            self._waiting += len(ticket.batch)
-            self._waiting_bytes += ticket.bytes
-        self._commit([ticket], join=False)
+    def _commit_apart(self, tickets: list[Ticket]) -> None:
+        """Nothing of a batch was applied because of one call: find it by halves, so that it alone
+        gets the error."""
+        half = len(tickets) // 2
+        self._commit_together(tickets[:half], join=False)
+        self._commit_together(tickets[half:], join=False)
 
     def _answer(self, tickets: Sequence[Ticket]) -> None:
         by_loop: dict[asyncio.AbstractEventLoop, list[Ticket]] = {}
@@ -374,7 +393,14 @@ class Committer:
         self._give_back(ticket)
 
     def _give_back(self, ticket: Ticket) -> None:
-        """Nobody will work on jobs that were claimed for a caller who is gone: release them."""
+        """Nobody will work on jobs that were claimed for a caller who is gone: release them. If
+        this fails, their leases run out; others who wait must get their answers."""
+        try:
+            self._release_leases(ticket)
+        except Exception:
+            log.warning("jobs of a caller who left could not be released", exc_info=True)
+
+    def _release_leases(self, ticket: Ticket) -> None:
         leases = [
             ops.Release(job.id, job.token)
             for answer in ticket.answers
@@ -390,8 +416,15 @@ class Committer:
                 if not self._closed:
                     self._line.start()
                 return
-            with suppress(Exception):  # if this fails, their leases will run out
-                self._apply(leases)
+            self._apply(leases)
+
+
+def _is_of_one(error: Exception) -> bool:
+    """Whether one operation of a batch is at fault, of which nothing was applied. What is wrong
+    with the store concerns all, and they would only wait for it one after the other."""
+    if isinstance(error, StoreError):
+        return isinstance(error, StoreRejected)
+    return not isinstance(error, Busy | Closed | Unauthorized)
 
 
 def _claims(batch: Sequence[Op]) -> bool:

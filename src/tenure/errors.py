@@ -22,6 +22,8 @@ TenureError
 ├── Busy                    too much is waiting to be committed, or the store stayed locked
 ├── Closed                  the handle was closed
 └── StoreError              the store could not do its work; nothing of the operation happened
+    ├── StoreRejected       the store does not take one of the operations
+    ├── OutcomeUnknown      the store was lost in the middle of a commit: it may have happened
     ├── StoreFull
     ├── StoreReadOnly
     ├── NotAStore           the file is something else
@@ -258,6 +260,19 @@ class StoreError(TenureError):
     """The store could not do its work."""
 
     code = "store_error"
+
+
+class StoreRejected(StoreError):
+    """The store does not take one of the operations, and would not take it later; nothing of them
+    happened."""
+
+    code = "store_rejected"
+
+
+class OutcomeUnknown(StoreError):
+    """The store was lost in the middle of a commit, and cannot be asked whether it happened."""
+
+    code = "outcome_unknown"
 
 
 class StoreFull(StoreError):

@@ -20,6 +20,7 @@ from tenure.errors import DependencyCycle, InvalidInput, InvalidPayload, Payload
 from tenure.retry import Backoff
 
 MAX_NAME = 512  # characters of an id, queue, tenant, group, kind, worker or unique key
+MAX_NAMES_BYTES = 2_600  # of the names of one slot or limit together: what PostgreSQL can index
 MIN_PRIORITY, MAX_PRIORITY = -(2**31), 2**31 - 1
 MAX_ATTEMPTS = 1_000_000
 MAX_SPAN_MS = 100 * 366 * 86_400_000  # a delay, lease, expiry or timeout: a century
@@ -348,6 +349,14 @@ def check_label(field: str, name: str) -> str:
     except UnicodeEncodeError:
         raise InvalidInput(field, "is not valid Unicode (a lone surrogate)") from None
     return name
+
+
+def check_together(field: str, *names: str | None) -> None:
+    """The names of one thing, each of which is good; `field` is the last of them."""
+    size = sum(len(name.encode()) for name in names if name is not None)
+    if size > MAX_NAMES_BYTES:
+        reason = f"makes {size:,} bytes of names in all; at most {MAX_NAMES_BYTES:,}"
+        raise InvalidInput(field, reason)
 
 
 def span_ms(field: str, span: float | timedelta, *, least: int = 0) -> int:

@@ -6,6 +6,7 @@ is what this process does; how many jobs there are is asked of the store when so
 
 from __future__ import annotations
 
+import logging
 import threading
 from bisect import bisect_left
 from collections import Counter, OrderedDict, defaultdict
@@ -27,6 +28,8 @@ from tenure.errors import LeaseLost, TenureError
 from tenure.job import Job, State
 from tenure.ops import Answer, Found, Op, Query
 from tenure.queue import Queue
+
+log = logging.getLogger("tenure.metrics")
 
 MOST_QUEUES = 100  # that get labels of their own; the others are "other"
 MOST_TENANTS = 1_000  # that are counted, if they are
@@ -196,13 +199,18 @@ class Measured:
     def apply(self, batch: Sequence[Op]) -> list[Answer]:
         began = self._clock.monotonic()
         answers = self._engine.apply(batch)
-        took = self._clock.monotonic() - began
+        try:
+            self._count(batch, answers, self._clock.monotonic() - began)
+        except Exception:  # the batch is committed: that must not look as if it had failed
+            log.exception("a commit could not be counted")
+        return answers
+
+    def _count(self, batch: Sequence[Op], answers: Sequence[Answer], took: float) -> None:
         with self._metrics.lock:
             self._metrics.commits.add(took)
             self._metrics.batch.add(len(batch))
-            for op, answer in zip(ops.flat(batch), ops.flat_answers(answers), strict=True):
+            for op, answer in ops.answered(batch, answers):
                 self._note(op, answer)
-        return answers
 
     def _note(self, op: Op, answer: Answer) -> None:
         metrics, kind = self._metrics, type(op).__name__

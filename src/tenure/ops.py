@@ -234,8 +234,10 @@ class ReconcileSlots(Op, frozen=True):
 
 
 class Once(Op, frozen=True):
-    """Run operations unless this key was used before; then answer as the first time. The key is
-    kept for as long as ONCE_MS, with the answers."""
+    """Run operations unless this key was used before; then answer as the first time, or with a
+    Conflict if it was used for other operations. The key is kept for as long as ONCE_MS, with the
+    answers. `fingerprint` tells whether operations are the same, where they are not sent exactly
+    alike each time; without it, they are compared themselves."""
 
     key: str
     ops: tuple[
@@ -263,6 +265,7 @@ class Once(Op, frozen=True):
         | ReconcileSlots,
         ...,
     ]
+    fingerprint: str = ""
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -296,13 +299,15 @@ def flat(batch: Sequence[Op]) -> Iterator[Op]:
             yield op
 
 
-def flat_answers(answers: Sequence[Answer]) -> Iterator[Answer]:
-    """The answers to `flat` operations, in their order."""
-    for answer in answers:
-        if isinstance(answer, Answers):
-            yield from answer.answers
+def answered(batch: Sequence[Op], answers: Sequence[Answer]) -> Iterator[tuple[Op, Answer]]:
+    """The `flat` operations of a batch, each with its answer."""
+    for op, answer in zip(batch, answers, strict=True):
+        if not isinstance(op, Once):
+            yield op, answer
+        elif isinstance(answer, Answers):
+            yield from zip(op.ops, answer.answers, strict=True)
         else:
-            yield answer
+            yield from ((one, answer) for one in op.ops)
 
 
 # Answers ----------------------------------------------------------------------------------------

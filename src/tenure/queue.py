@@ -54,6 +54,7 @@ from tenure.job import (
     State,
     check_label,
     check_name,
+    check_together,
     encode_json,
     new_ids,
     prepare,
@@ -558,6 +559,7 @@ class Queue:
         how many of a queue are claimed in `per` seconds (rate), or how many turns a tenant gets
         (weight). What is left out stays. tenant="*" or group="*" is the default for each."""
         tenant, group = scope_of(queue, tenant, group)
+        check_together("group", queue, tenant, group)
         if (rate is None) != (per is None):
             raise InvalidInput("rate", "rate and per belong together: rate=100, per=60")
         if rate is not None and tenant is not None:
@@ -593,7 +595,9 @@ class Queue:
         self, queue: str, *, tenant: str | None = None, group: str | None = None
     ) -> Steps[None]:
         """Give out no more jobs of a queue, or of one tenant or group of it."""
-        (answer,) = yield [ops.Pause(queue, *one_scope_of(queue, tenant, group))]
+        tenant, group = one_scope_of(queue, tenant, group)
+        check_together("group", queue, tenant, group)
+        (answer,) = yield [ops.Pause(queue, tenant, group)]
         _good(answer, ops.Ok)
 
     def _resume(
@@ -617,6 +621,7 @@ class Queue:
             span_ms("ttl", ttl, least=1),
             None if limit is None else whole("limit", limit, 1, 10**9),
         )
+        check_together("holder", scope, key, holder)
         (answer,) = yield [op]
         return _good(answer, ops.Slots)
 

@@ -17,7 +17,7 @@ from tenure import ops
 from tenure.arguments import Seconds, fail_op, whole
 from tenure.attempt import timed_out
 from tenure.current import CurrentJob
-from tenure.errors import Busy, Closed, InvalidInput, StoreError, TenureError
+from tenure.errors import Busy, Closed, InvalidInput, StoreError, StoreRejected, TenureError
 from tenure.handler import Handler, Worker
 from tenure.job import MAX_CLAIM, Job, Lease, check_name, span_ms
 from tenure.keeper import Keeper
@@ -440,13 +440,14 @@ class Runner:
             sent_at = self.queue.clock.monotonic()
             try:
                 answers: list[Answer] = await self.queue.ado(batch)
-            except (Busy, StoreError) as error:
-                log.warning("the store cannot commit, trying again in %.2g s: %s", pause, error)
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, LONGEST_PAUSE)
             except Closed:
                 raise
             except Exception as error:
+                if isinstance(error, Busy | StoreError) and not isinstance(error, StoreRejected):
+                    log.warning("the store cannot commit, trying again in %.2g s: %s", pause, error)
+                    await asyncio.sleep(pause)
+                    pause = min(pause * 2, LONGEST_PAUSE)
+                    continue
                 if len(batch) > 1:  # one of them is at fault; the others shall not suffer for it
                     each = [(await self._commit([op]))[0][0] for op in batch]
                     return each, sent_at

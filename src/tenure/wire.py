@@ -6,14 +6,16 @@ what it carries, and read back as the class that has the code.
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import msgspec
 
 from tenure import errors, ops
-from tenure.errors import StoreError, TenureError
-from tenure.ops import Answer
+from tenure.errors import Conflict, StoreError, TenureError
+from tenure.ops import Answer, Op
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
@@ -71,3 +73,43 @@ _decode_answers = msgspec.json.Decoder(list[Written]).decode
 def decode_answers(text: bytes | str) -> list[Answer]:
     """Answers that `encode` wrote."""
     return [error_of(one) if isinstance(one, Refused) else one for one in _decode_answers(text)]
+
+
+# Operations that are done once ------------------------------------------------------------------
+
+
+class _Mark(msgspec.Struct):
+    """What the last of the answers carries besides; versions that do not know it skip it."""
+
+    did: str = ""
+
+
+_decode_marks = msgspec.json.Decoder(list[_Mark]).decode
+
+
+def fingerprint(batch: Sequence[Op]) -> str:
+    """What tells operations from others."""
+    return hashlib.blake2b(encode(batch), digest_size=16).hexdigest()
+
+
+def encode_once(op: ops.Once, answers: Sequence[Answer]) -> bytes:
+    """The answers of a Once, with what it was that they answer."""
+    text = encode(answers)
+    if not answers:
+        return text
+    return b'%b,"did":%b}]' % (text[:-2], encode(op.fingerprint or fingerprint(op.ops)))
+
+
+def decode_once(op: ops.Once, text: bytes | str) -> Answer:
+    """What a Once was answered the first time; a Conflict if that was for other operations."""
+    marks = _decode_marks(text)
+    did = marks[-1].did if marks else ""
+    same = not did or did == (op.fingerprint or fingerprint(op.ops))
+    if len(marks) != len(op.ops) or not same:
+        return key_reused(op.key)
+    return ops.Answers(decode_answers(text))
+
+
+def key_reused(key: str) -> Conflict:
+    """The error for a key that comes again with other operations."""
+    return Conflict(f"the key {key!r} was used for other operations; nothing was changed")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import Raw
 
-from tenure import Duplicate, LeaseLost, Queue, State, ops
+from tenure import Conflict, Duplicate, LeaseLost, Queue, State, ops
 from tenure.job import NULL, JobSpec
+from tenure.ops import Op
 from tenure.testing import ManualClock
 from tests.conformance.conftest import Apply, OpenQueue
 from tests.conformance.moves import take
@@ -66,9 +68,48 @@ def test_keys_of_one_batch_are_told_apart(queue: Queue, apply: Apply) -> None:
         ops.Once("k", (enqueue("b"),)),
         ops.Once("l", (enqueue("c"),)),
     )
-    ids = [one.answers[0].ids for one in found]  # type: ignore[union-attr]
-    assert ids == [["a"], ["a"], ["c"]]
-    assert queue.stats("q").ready == 2
+    first, again, other = found
+    assert isinstance(first, ops.Answers)
+    assert isinstance(other, ops.Answers)
+    assert type(again) is Conflict  # the same key, and another job
+    assert sorted(job.id for job in queue.jobs().jobs) == ["a", "c"]
+
+
+OTHERS = {
+    "more": (enqueue("a"), enqueue("b")),
+    "fewer": (),
+    "another job": (enqueue("b"),),
+    "another payload": (ops.Enqueue((JobSpec("a", "q", Raw(b"1")),)),),
+    "another kind of operation": (ops.Cancel(("a",)),),
+    "another argument": (ops.Enqueue((JobSpec("a", "q", NULL),), "skip"),),
+}
+
+
+@pytest.mark.parametrize("others", OTHERS.values(), ids=OTHERS)
+def test_a_key_that_was_used_for_other_operations_is_a_conflict(
+    queue: Queue, apply: Apply, others: tuple[Op, ...]
+) -> None:
+    first = answers(apply, "k", enqueue("a"))
+    with nothing_changes(queue):
+        (answer,) = apply(ops.Once("k", others))  # type: ignore[arg-type]
+    assert type(answer) is Conflict
+    assert "other operations" in answer.message
+    assert answers(apply, "k", enqueue("a")) == first
+
+
+def test_a_key_that_was_used_for_no_operations_is_not_free(queue: Queue, apply: Apply) -> None:
+    answers(apply, "k")
+    (answer,) = apply(ops.Once("k", (enqueue("a"),)))
+    assert type(answer) is Conflict
+    assert answers(apply, "k") == []
+
+
+def test_a_conflict_about_a_key_leaves_its_neighbours_alone(queue: Queue, apply: Apply) -> None:
+    answers(apply, "k", enqueue("a"))
+    before, _, after = apply(enqueue("b"), ops.Once("k", (enqueue("c"),)), enqueue("d"))
+    assert isinstance(before, ops.Enqueued)
+    assert isinstance(after, ops.Enqueued)
+    assert sorted(job.id for job in queue.jobs().jobs) == ["a", "b", "d"]
 
 
 def test_nothing_at_all_can_be_done_once(apply: Apply) -> None:
@@ -81,7 +122,10 @@ def test_a_key_outlives_the_handle(open_queue: OpenQueue) -> None:
     first._committer.run([ops.Once("k", (enqueue("a"),))])
     first.close()
     second = open_queue()
-    second._committer.run([ops.Once("k", (enqueue("b"),))])
+    (answer,) = second._committer.run([ops.Once("k", (enqueue("a"),))])
+    assert isinstance(answer, ops.Answers)
+    (answer,) = second._committer.run([ops.Once("k", (enqueue("b"),))])
+    assert type(answer) is Conflict
     assert second.stats("q").ready == 1
 
 
@@ -90,7 +134,7 @@ def test_a_key_is_forgotten_in_time(queue: Queue, apply: Apply, clock: ManualClo
     clock.advance(ops.ONCE_MS / 1000 - 1)
     queue.maintain()
     with nothing_changes(queue):
-        answers(apply, "k", enqueue("b"))
+        answers(apply, "k", enqueue("a"))
     clock.advance(1)
     queue.maintain()
     answers(apply, "k", enqueue("b"))
@@ -105,4 +149,4 @@ def test_a_key_that_was_forgotten_just_before_is_used_anew(
     apply(ops.Maintain(), ops.Once("k", (enqueue("b"),)))
     assert queue.stats("q").ready == 2
     with nothing_changes(queue):
-        answers(apply, "k", enqueue("c"))
+        answers(apply, "k", enqueue("b"))

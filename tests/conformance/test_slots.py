@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 import threading
+from functools import partial
 
 import pytest
 
-from tenure import Queue, Slot
+from tenure import InvalidInput, Queue, Slot
 from tenure.testing import ManualClock
 from tests.conformance.state import nothing_changes
 
@@ -166,3 +168,29 @@ def test_names_of_slots_are_any_text(queue: Queue, name: str) -> None:
     assert queue.take_slot(name, name, name, 10).count == 1
     assert [slot.holder for slot in queue.slots(name, name)] == [name]
     assert queue.drop_slot(name, name, name) == 0
+
+
+def names(*lengths: int) -> list[str]:
+    """Names of so many characters of three bytes each, which no compression makes shorter."""
+    chance = random.Random(0)
+    return ["".join(chr(chance.randrange(0x4E00, 0x9FFF)) for _ in range(n)) for n in lengths]
+
+
+def test_the_names_of_a_slot_may_be_long_up_to_a_bound(queue: Queue) -> None:
+    scope, key, holder = names(300, 300, 266)
+    assert queue.take_slot(scope, key, holder, 60).held
+    assert [slot.holder for slot in queue.slots(scope, key)] == [holder]
+    with nothing_changes(queue), pytest.raises(InvalidInput, match="2,601 bytes"):
+        queue.take_slot(scope, key, f"{holder}abc", 60)
+    assert queue.drop_slot(scope, key, holder) == 0
+
+
+def test_the_names_of_a_limit_may_be_long_up_to_a_bound(queue: Queue) -> None:
+    name, tenant, group = names(300, 300, 266)
+    queue.set_limit(name, tenant=tenant, group=group, concurrency=1)
+    queue.pause(name, tenant=tenant, group=group)
+    assert [limit.group for limit in queue.limits()] == [group]
+    for call in (queue.pause, partial(queue.set_limit, concurrency=1)):
+        with nothing_changes(queue), pytest.raises(InvalidInput, match="2,601 bytes"):
+            call(name, tenant=tenant, group=f"{group}abc")
+    queue.clear_limit(name, tenant=tenant, group=group)

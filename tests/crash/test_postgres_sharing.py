@@ -131,7 +131,8 @@ def test_of_two_that_send_one_key_at_once_one_is_done_and_both_are_answered_alik
     engine: PostgresEngine,
 ) -> None:
     for n in range(40):
-        sent = [ops.Once(f"k{n}", (ops.Enqueue((spec(f"{n}{side}"),)),)) for side in "abcd"]
+        jobs = [ops.Enqueue((spec(f"{n}{side}"),)) for side in "abcd"]
+        sent = [ops.Once(f"k{n}", (job,), fingerprint="the same") for job in jobs]
         found = at_once(*[partial(apply, engine, op) for op in sent])
         assert found[1:] == found[:1] * 3
         (answers,) = found[0]

@@ -215,7 +215,7 @@ EXAMPLES: dict[str, list[Example]] = {
     "POST /v1/maintain": [Example("/v1/maintain")],
     "POST /v1/ops": [
         *(Example("/v1/ops", {"ops": [op]}) for op in OPS),
-        *(Example("/v1/ops", {"ops": [op], "key": "once"}) for op in OPS),
+        *(Example("/v1/ops", {"ops": [op], "key": f"once{n}"}) for n, op in enumerate(OPS)),
     ],
     "POST /v1/query": [Example("/v1/query", {"query": query}) for query in QUERIES],
     "GET /v1/changes": [Example("/v1/changes")],

@@ -16,8 +16,21 @@ Fate = Literal[
     "lost while it is served",  # so that it is sent again while the first is being served
     "served, and the answer lost",
     "served, and the answer torn",
+    "served, and the answer cut off unnoticed",  # as where only the end of a connection ends it
+    "served, and the answer garbled",  # as by a proxy that has a page of its own
+    "rejected",  # by something on the way; not drawn by chance
 ]
 FATES: tuple[Fate, ...] = get_args(Fate)
+LOSSES = FATES[1:-1]
+
+
+GARBAGE = (
+    b"<html>Come back later</html>",
+    b"",
+    b'{"answers":[],"found":[1]}',
+    b'{"answers":[{"answer":"Ok"},{"answer":"\xff"}],"found":"\xff"}',
+)
+_OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n"
 
 
 class LossyProxy:
@@ -26,6 +39,7 @@ class LossyProxy:
     def __init__(self, ports: Sequence[int], seed: int, loss: float) -> None:
         self.fates: Counter[Fate] = Counter()
         self.loss = loss
+        self.next: list[Fate] = []  # what becomes of the next requests, before chance decides
         self._ports = ports
         self._random = random.Random(seed)
         self._lock = threading.Lock()
@@ -57,22 +71,37 @@ class LossyProxy:
         fate = self._draw()
         if fate == "lost before it is sent":
             return False
+        if fate == "rejected":
+            client.sendall(b"HTTP/1.1 413 Too Large\r\ncontent-length: 0\r\n\r\n")
+            return True
         server.sendall(request)
         if fate == "lost while it is served":
             return False
         answer = _message(server)
         if fate == "served, and the answer torn":
             client.sendall(answer[: len(answer) // 2])
+        if fate == "served, and the answer cut off unnoticed":
+            client.sendall(_OK + _body(answer)[:-1])
+        if fate == "served, and the answer garbled":
+            client.sendall(_OK + self._random.choice(GARBAGE))
         if fate == "passed on":
             client.sendall(answer)
         return bool(answer) and fate == "passed on"
 
     def _draw(self) -> Fate:
         with self._lock:
+            if self.next:
+                fate = self.next.pop(0)
+                self.fates[fate] += 1
+                return fate
             lost = self._random.random() < self.loss
-            fate = self._random.choice(FATES[1:]) if lost else FATES[0]
+            fate = self._random.choice(LOSSES) if lost else FATES[0]
             self.fates[fate] += 1
         return fate
+
+
+def _body(message: bytes) -> bytes:
+    return message.partition(b"\r\n\r\n")[2]
 
 
 def _message(source: socket.socket) -> bytes:

@@ -6,27 +6,42 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
 import tenure
-from tenure import LeaseLost, NewJob, Settings, State, StoreError
+from tenure import (
+    LeaseLost,
+    NewJob,
+    OutcomeUnknown,
+    PayloadTooLarge,
+    Settings,
+    State,
+    StoreError,
+    StoreRejected,
+    ops,
+)
 from tenure.clock import SystemClock
 from tenure.engines import remote
+from tenure.engines.memory import MemoryEngine
+from tenure.ops import Answer, Op
 from tenure.server.app import make_app
 from tenure.server.auth import Scope, Tokens
 from tenure.testing import ManualClock
 from tests.audit import audit
 from tests.crash.crowd import PATIENCE
 from tests.crash.kill import everything
+from tests.crash.watched import Watched, handed_in, opened, start
 from tests.server import host
 from tests.server.conftest import token
 from tests.server.process import ServiceProcess
-from tests.server.proxy import LossyProxy
+from tests.server.proxy import FATES, Fate, LossyProxy
 
 N = 40
 
@@ -159,7 +174,7 @@ def test_a_claim_of_which_nobody_heard_ends_with_its_lease(
             settings = Settings(busy_timeout=0.05)
             with tenure.connect(proxy.url, settings=settings, clock=Hasty()) as queue:
                 while not store.stats("q").leased:
-                    with pytest.raises(StoreError, match="cannot be reached"):
+                    with pytest.raises(StoreError, match=r"cannot be (reached|read)"):
                         queue.claim("q", lease=60)
             assert store.claim("q") == []
             clock.advance(61)
@@ -242,3 +257,166 @@ def _until(condition: Callable[[], bool]) -> None:
 def _everything(folder: Path) -> dict[str, tenure.Job]:
     with tenure.connect(f"sqlite:///{folder}/jobs.db") as store:
         return everything(store)
+
+
+# Several callers at once ------------------------------------------------------------------------
+
+
+def together(queue: tenure.Queue, calls: Sequence[Callable[[tenure.Queue], Any]]) -> list[Any]:
+    """What calls return, or raise, that share one batch."""
+    engine = queue._engine
+    entered, gate = threading.Event(), threading.Event()
+    right = engine.apply
+
+    def held(batch: Sequence[Op]) -> list[Answer]:
+        engine.apply = right  # type: ignore[method-assign]
+        entered.set()
+        assert gate.wait(PATIENCE)
+        return right(batch)
+
+    engine.apply = held  # type: ignore[method-assign]
+    first = start(queue.pause, "unused")
+    assert entered.wait(PATIENCE)
+    started = []
+    for call in calls:
+        started.append(start(call, queue))
+        handed_in(queue, len(started))
+    gate.set()
+    first.result(PATIENCE)
+    return [one.exception(PATIENCE) or one.result() for one in started]
+
+
+@pytest.mark.parametrize("fate", [fate for fate in FATES if fate.startswith("served")])
+def test_a_group_whose_answer_is_lost_is_applied_once(
+    store: tenure.Queue, seed: int, fate: Fate
+) -> None:
+    store.enqueue_many([NewJob(queue="work") for _ in range(3)])
+    with served(store, seed, 0.0) as proxy, tenure.connect(proxy.url, clock=Hasty()) as queue:
+        proxy.next = ["passed on", fate, fate]
+        calls: list[Callable[[tenure.Queue], Any]] = [
+            *[lambda queue: queue.enqueue("q") for _ in range(5)],
+            *[lambda queue: queue.claim("work", lease=3600) for _ in range(3)],
+        ]
+        found = together(queue, calls)
+        assert proxy.fates[fate] == 2
+    assert [type(one) for one in found[:5]] == [tenure.Job] * 5
+    assert store.stats("q").ready == 5
+    assert sorted(job.id for jobs in found[5:] for job in jobs) == sorted(
+        job.id for job in store.jobs(queue="work", state="leased").jobs
+    )
+
+
+def test_a_batch_whose_answer_can_never_be_read_may_have_happened(
+    store: tenure.Queue, seed: int
+) -> None:
+    """Nobody sends it again under another key."""
+    settings = Settings(busy_timeout=0.05)
+    with (
+        served(store, seed, 0.0) as proxy,
+        tenure.connect(proxy.url, settings=settings, clock=Hasty()) as queue,
+    ):
+        garbled: list[Fate] = ["served, and the answer garbled"]
+        proxy.next = ["passed on", *garbled * 1000]
+        found = together(queue, [lambda queue: queue.enqueue("q")] * 4)
+    assert {type(one) for one in found} == {OutcomeUnknown}
+    assert store.stats("q").ready == 4
+
+
+def test_a_query_whose_answer_is_garbled_is_asked_again(store: tenure.Queue, seed: int) -> None:
+    store.enqueue("q", id="a")
+    with served(store, seed, 0.0) as proxy, tenure.connect(proxy.url, clock=Hasty()) as queue:
+        proxy.next = ["served, and the answer garbled", "served, and the answer cut off unnoticed"]
+        assert queue.get("a").id == "a"
+        assert proxy.fates.total() == 3
+
+
+def large(queue: tenure.Queue) -> Any:
+    return queue.enqueue("q", "x" * 2000)
+
+
+def small(queue: tenure.Queue) -> Any:
+    return queue.enqueue("q", "x")
+
+
+def test_a_payload_that_is_too_large_for_the_service_is_its_callers_alone(
+    tmp_path: Path, seed: int
+) -> None:
+    settings = Settings(payload_limit=1000)
+    with (
+        tenure.connect(f"sqlite:///{tmp_path}/jobs.db", settings=settings) as store,
+        served(store, seed, 0.0) as proxy,
+        tenure.connect(proxy.url, clock=Hasty()) as queue,
+    ):
+        found = together(queue, [small, large, small, small, large, small])
+        assert [type(one) for one in found] == [
+            tenure.Job, PayloadTooLarge, tenure.Job, tenure.Job, PayloadTooLarge, tenure.Job,
+        ]  # fmt: skip
+        assert store.stats("q").ready == 4
+        (job,) = queue.claim("q", lease=3600)
+        (lost, done) = queue.ack_many([job, job])
+        assert (lost, type(done)) == (None, LeaseLost)
+
+
+def test_a_request_that_is_too_large_is_its_callers_alone(store: tenure.Queue, seed: int) -> None:
+    """Its group as a whole may be too large, too, though none of the others is."""
+    with served(store, seed, 0.0) as proxy, tenure.connect(proxy.url, clock=Hasty()) as queue:
+        host.host().services[f"lossy-{seed}"].max_body = 1500
+        found = together(queue, [small, large, *[small] * 20])
+        assert type(found[1]) is PayloadTooLarge
+        assert {type(one) for one in [found[0], *found[2:]]} == {tenure.Job}
+        assert store.stats("q").ready == 21
+
+
+def test_a_batch_in_parts_of_which_one_fails_was_applied_up_to_there(
+    store: tenure.Queue, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody whose operation was applied gets another's error."""
+    monkeypatch.setattr(remote, "LARGEST_BODY", 600)
+    settings = Settings(busy_timeout=0.05)
+    with (
+        served(store, seed, 0.0) as proxy,
+        tenure.connect(proxy.url, settings=settings, clock=Hasty()) as queue,
+    ):
+        lost: list[Fate] = ["lost before it is sent"]
+        proxy.next = ["passed on", "passed on", *lost * 1000]
+        found = together(queue, [small] * 8)
+    made = [one.id for one in found if isinstance(one, tenure.Job)]
+    assert 0 < len(made) < 8
+    assert sorted(made) == sorted(everything(store))
+    assert all(isinstance(one, StoreError) for one in found if not isinstance(one, tenure.Job))
+
+
+def test_a_batch_that_the_service_rejects_after_it_may_have_served_it_is_not_sent_apart(
+    store: tenure.Queue, seed: int
+) -> None:
+    with served(store, seed, 0.0) as proxy, tenure.connect(proxy.url, clock=Hasty()) as queue:
+        proxy.next = ["passed on", "served, and the answer lost", "rejected"]
+        found = together(queue, [small] * 4)
+    assert {type(one) for one in found} == {OutcomeUnknown}
+    assert store.stats("q").ready == 4
+
+
+def test_what_the_store_of_the_service_rejects_is_its_callers_alone(seed: int) -> None:
+    engine = Watched(MemoryEngine(SystemClock(), 1000))
+
+    def fault(batch: Sequence[Op]) -> None:
+        specs = [spec for op in ops.flat(batch) if isinstance(op, ops.Enqueue) for spec in op.jobs]
+        if any(spec.id == "bad" for spec in specs):
+            raise StoreRejected("not that")
+
+    engine.before = fault
+    with (
+        opened(engine) as store,
+        served(store, seed, 0.0) as proxy,
+        tenure.connect(proxy.url, clock=Hasty()) as queue,
+    ):
+        ids = ["a", "b", "bad", "c", "d"]
+        calls = [partial(_enqueue, id) for id in ids]
+        found = together(queue, calls)
+        assert isinstance(found.pop(2), StoreRejected)
+        assert [job.id for job in found] == ["a", "b", "c", "d"]
+        assert store.stats("q").ready == 4
+
+
+def _enqueue(id: str, queue: tenure.Queue) -> tenure.Job:
+    return queue.enqueue("q", id=id)

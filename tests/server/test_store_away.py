@@ -48,7 +48,8 @@ def test_every_call_is_answered_while_the_server_is_away_and_works_when_it_is_ba
         assert (asked.status, asked.headers["retry-after"]) == (503, "2"), asked
         if path.startswith("/v1"):
             assert asked.kind == "application/problem+json"
-            assert asked.json["code"] == "store_error"
+            # The first is sent over a connection that is dead, so its outcome is not known.
+            assert asked.json["code"] in ("store_error", "outcome_unknown")
             assert str(server.folder) in asked.json["detail"]  # says which server
     assert client.ask("GET", "/readyz").status == 503
     assert client.ask("GET", "/healthz").status == 200

@@ -66,6 +66,8 @@ PROMISED = {
         "Busy",
         "Closed",
         "StoreError",
+        "StoreRejected",
+        "OutcomeUnknown",
         "StoreFull",
         "StoreReadOnly",
         "NotAStore",

@@ -134,8 +134,11 @@ def test_a_job_whose_result_cannot_be_told_for_several_leases_is_not_run_again(
     assert [rival.get(id).attempts for id in ids] == [1] * 5
 
 
+@pytest.mark.parametrize(
+    "fault", [ZeroDivisionError("nobody thought of this"), tenure.StoreRejected("not that")]
+)
 def test_what_the_store_cannot_do_for_one_job_takes_no_other_down(
-    engine: Watched, queue: tenure.Queue, rival: tenure.Queue
+    engine: Watched, queue: tenure.Queue, rival: tenure.Queue, fault: Exception
 ) -> None:
     """Its result is lost, so it is run again when its lease has ended; at least once, that is."""
     ids = queue.enqueue_many([tenure.NewJob(queue="mail", id=f"{n}") for n in range(10)])
@@ -144,7 +147,7 @@ def test_what_the_store_cannot_do_for_one_job_takes_no_other_down(
     def before(batch: Sequence[Op]) -> None:
         for op in batch:
             if isinstance(op, ops.Ack) and op.id == "5" and work.ran["5"] == 1:
-                raise ZeroDivisionError("nobody thought of this")
+                raise fault
 
     engine.before = before
     work.until(lambda: all_done(rival), lambda: None)

@@ -17,6 +17,7 @@ from tenure import ops, states
 from tenure.clock import Clock
 from tenure.cron import LATE_MS, last_tick, next_tick
 from tenure.errors import (
+    Conflict,
     DependencyCycle,
     DependencyNotFound,
     Duplicate,
@@ -92,7 +93,7 @@ class MemoryEngine:
         self._limits: dict[tuple[str, str | None, str | None], Limit] = {}
         self._slots: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
         self._schedules: dict[str, ops.Schedule] = {}
-        self._answered: dict[str, tuple[int, ops.Answers]] = {}
+        self._answered: dict[str, tuple[int, object, ops.Answers]] = {}
         self._token = 0
         self._news: deque[tuple[str, states.Event]] = deque()
         self._telling = False
@@ -163,10 +164,16 @@ class MemoryEngine:
         pass
 
     def _once(self, op: ops.Once, now: int) -> Answer:
+        said = op.fingerprint or op.ops
         if op.key not in self._answered:
             answers = [self._operations[type(one)](one, now) for one in op.ops]
-            self._answered[op.key] = (now, ops.Answers(answers))
-        return self._answered[op.key][1]
+            self._answered[op.key] = (now, said, ops.Answers(answers))
+        _, first, answer = self._answered[op.key]
+        if first != said:
+            return Conflict(
+                f"the key {op.key!r} was used for other operations; nothing was changed"
+            )
+        return answer
 
     # Enqueue ------------------------------------------------------------------------------------
 
@@ -751,7 +758,7 @@ class MemoryEngine:
         )[: op.limit]
         for _, scope, key, holder in over:
             del self._slots[scope, key][holder]
-        for key, (at, _) in list(self._answered.items()):
+        for key, (at, _, _) in list(self._answered.items()):
             if at <= now - ops.ONCE_MS:
                 del self._answered[key]
         return ops.Maintained(promoted, leases, expired, len(over), purged)

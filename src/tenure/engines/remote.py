@@ -9,15 +9,25 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+from msgspec.json import encode
+from msgspec.structs import replace
 
 from tenure import ops, wire
 from tenure.clock import Clock
-from tenure.errors import Busy, InvalidInput, StoreError, TenureError
+from tenure.errors import (
+    InvalidInput,
+    NotFound,
+    OutcomeUnknown,
+    PayloadTooLarge,
+    StoreError,
+    TenureError,
+)
 from tenure.job import Job
 from tenure.ops import Answer, Found, Op, Query
 from tenure.settings import Settings
@@ -25,6 +35,7 @@ from tenure.settings import Settings
 if TYPE_CHECKING:
     import httpx
 
+T = TypeVar("T")
 log = logging.getLogger("tenure.remote")
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds between tries
@@ -33,6 +44,8 @@ LISTEN_SECONDS = 25  # that it holds back the news that there is none
 # What TLS says where the other side does not fit, and will not fit later.
 HOPELESS = ("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
 LARGEST_BODY = 8 * 1_048_576  # bytes; more is sent in parts
+REJECTED = (400, 403, 409, 413)  # statuses: what the request asks for is not done
+LATER = (429, 502, 503, 504)  # it may be done later
 
 _FOUND: dict[type[Query], Any] = {
     ops.GetJob: Job,
@@ -58,12 +71,36 @@ class _Problem(msgspec.Struct):
     carries: dict[str, Any] = {}
 
 
+class _Sent(msgspec.Struct, omit_defaults=True):
+    """Operations as they are sent."""
+
+    ops: list[Op]
+    key: str
+    fingerprint: str | None = None
+
+
 class _Answered(msgspec.Struct):
     answers: msgspec.Raw
 
 
 class _Found(msgspec.Struct):
     found: msgspec.Raw
+
+
+class _Rejected(Exception):
+    """The service does not do what a request asks, and has not done any of it."""
+
+    def __init__(self, error: TenureError) -> None:
+        self.error = error
+
+
+class _Failed(Exception):
+    """A try came to nothing; perhaps the request was served all the same."""
+
+    def __init__(self, error: TenureError, *, again: bool, served: bool) -> None:
+        self.error = error
+        self.again = again  # it makes sense to try again
+        self.served = served
 
 
 class RemoteEngine:
@@ -84,37 +121,59 @@ class RemoteEngine:
 
     def apply(self, batch: Sequence[Op]) -> list[Answer]:
         answers: list[Answer] = []
-        for has_key, some in groupby(batch, key=lambda op: isinstance(op, ops.Once)):
-            if not has_key:
-                answers += self._send(list(some), uuid.uuid4().hex)
-                continue
-            for once in some:
-                assert isinstance(once, ops.Once)
-                answers.append(ops.Answers(self._send(list(once.ops), once.key)))
+        try:
+            for has_key, some in groupby(batch, key=lambda op: isinstance(op, ops.Once)):
+                if not has_key:
+                    self._send(list(some), uuid.uuid4().hex, answers)
+                    continue
+                for once in some:
+                    assert isinstance(once, ops.Once)
+                    answers.append(self._send_once(once))
+        except TenureError as error:
+            if not answers:
+                raise
+            # What was sent before has happened: only the rest has failed.
+            answers += [error] * (len(batch) - len(answers))
         return answers
 
-    def _send(self, batch: list[Op], key: str) -> list[Answer]:
-        """Have operations applied under a key; in parts, if they are too many for one request."""
-        body = msgspec.json.encode({"key": key, "ops": batch})
-        if len(body) > LARGEST_BODY and len(batch) > 1:
-            half = len(batch) // 2
-            return self._send(batch[:half], f"{key}-a") + self._send(batch[half:], f"{key}-b")
-        text = self._post("/v1/ops", body)
-        return wire.decode_answers(bytes(msgspec.json.decode(text, type=_Answered).answers))
+    def _send(self, batch: list[Op], key: str, answers: list[Answer]) -> None:
+        """Have operations applied under a key, and add their answers. They are sent in parts if
+        they are too many for one request, or if the service rejects some of them."""
+        body = encode(_Sent(batch, key))
+        alone = len(batch) == 1
+        if alone or len(body) <= LARGEST_BODY:
+            try:
+                answers += self._post("/v1/ops", body, partial(_answers_of, len(batch)))
+            except _Rejected as rejected:
+                if alone:
+                    answers.append(rejected.error)
+                    return
+            else:
+                return
+        half = len(batch) // 2
+        self._send(batch[:half], f"{key}-a", answers)
+        self._send(batch[half:], f"{key}-b", answers)
+
+    def _send_once(self, once: ops.Once) -> Answer:
+        """The same under the caller's own key. That is one operation: it is not taken apart if
+        the service rejects it, and its parts keep their keys if it is sent again."""
+        answers: list[Answer] = []
+        for part in _parts(_Sent(list(once.ops), once.key, once.fingerprint or None)):
+            try:
+                answers += self._post("/v1/ops", encode(part), partial(_answers_of, len(part.ops)))
+            except _Rejected as rejected:
+                return rejected.error
+        return ops.Answers(answers)
 
     def apply_within(self, connection: Any, batch: Sequence[Op]) -> list[Answer]:
         raise InvalidInput("connection", "a service has no connections to share")
 
     def read(self, query: Query) -> Found:
+        body = encode({"query": query})
         try:
-            text = self._post("/v1/query", msgspec.json.encode({"query": query}))
-        except (StoreError, Busy):
-            raise
-        except TenureError as error:
-            return error
-        raw = bytes(msgspec.json.decode(text, type=_Found).found)
-        found: Found = msgspec.json.decode(raw, type=_FOUND[type(query)])
-        return found
+            return self._post("/v1/query", body, partial(_found_of, _FOUND[type(query)]))
+        except _Rejected as rejected:
+            return rejected.error
 
     def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
         stopped = threading.Event()
@@ -146,29 +205,50 @@ class RemoteEngine:
         self._closed.set()
         self._client.close()
 
-    def _post(self, path: str, body: bytes) -> bytes:
-        """Send a request until it is answered, for as long as a busy store is waited for."""
-        import httpx
-
+    def _post(self, path: str, body: bytes, decode: Callable[[bytes], T]) -> T:
+        """Send a request until its answer has come whole, for as long as a busy store is waited
+        for. Raises _Rejected if the service never did what it asks."""
         deadline = self._clock.monotonic() + self._settings.busy_timeout
         pause = FIRST_PAUSE
+        served = False  # perhaps, by a try whose answer was lost
         while True:
             try:
-                response = self._client.post(path, content=body)
-            except httpx.HTTPError as error:
-                failed: TenureError = self._unreachable(error)
-                if any(reason in str(error) for reason in HOPELESS):
-                    raise failed from None
-            else:
-                if response.status_code < 300:
-                    return response.content
-                failed = _error_of(response)
-                if response.status_code not in (429, 502, 503, 504):
-                    raise failed
-            if self._clock.monotonic() + pause > deadline:
-                raise failed
+                return self._try(path, body, decode)
+            except _Rejected as rejected:
+                if served:
+                    raise _unknown(rejected.error) from None
+                raise
+            except _Failed as failed:
+                served = served or (failed.served and path == "/v1/ops")
+                over = self._clock.monotonic() + pause > deadline
+                if over or not failed.again:
+                    raise (_unknown(failed.error) if served else failed.error) from None
             self._clock.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
+
+    def _try(self, path: str, body: bytes, decode: Callable[[bytes], T]) -> T:
+        import httpx
+
+        try:
+            response = self._client.post(path, content=body)
+        except httpx.HTTPError as error:
+            hopeless = any(reason in str(error) for reason in HOPELESS)
+            unsent = httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout
+            sent = not isinstance(error, unsent)
+            raise _Failed(self._unreachable(error), again=not hopeless, served=sent) from None
+        status = response.status_code
+        if status < 300:
+            try:
+                return decode(response.content)
+            except Exception as error:  # whatever is wrong with it, it is lost
+                cut = StoreError(f"{self._url} gave an answer that cannot be read: {error}")
+                raise _Failed(cut, again=True, served=True) from None
+        failed = _error_of(response)
+        if status in REJECTED or isinstance(failed, NotFound):
+            raise _Rejected(failed)
+        if status == 500 or isinstance(failed, OutcomeUnknown):
+            raise _Failed(failed, again=status != 500, served=True)
+        raise _Failed(failed, again=status in LATER, served=status in (502, 504))
 
     def _unreachable(self, error: httpx.HTTPError) -> StoreError:
         """The error, and what may be behind it."""
@@ -201,10 +281,41 @@ def _client(url: str, settings: Settings) -> httpx.Client:
         raise InvalidInput("SSL_CERT_FILE", reason) from None
 
 
+def _parts(sent: _Sent) -> Iterator[_Sent]:
+    """What goes into one request each, under keys that follow from its own."""
+    if len(sent.ops) < 2 or len(encode(sent)) <= LARGEST_BODY:
+        yield sent
+        return
+    half = len(sent.ops) // 2
+    yield from _parts(replace(sent, ops=sent.ops[:half], key=f"{sent.key}-a"))
+    yield from _parts(replace(sent, ops=sent.ops[half:], key=f"{sent.key}-b"))
+
+
+def _answers_of(expected: int, text: bytes) -> list[Answer]:
+    raw = msgspec.json.decode(text, type=_Answered).answers
+    answers = wire.decode_answers(bytes(raw))
+    if len(answers) != expected:
+        raise msgspec.DecodeError(f"{len(answers):,} answers to {expected:,} operations")
+    return answers
+
+
+def _found_of(kind: Any, text: bytes) -> Found:
+    raw = bytes(msgspec.json.decode(text, type=_Found).found)
+    found: Found = msgspec.json.decode(raw, type=kind)
+    return found
+
+
+def _unknown(error: TenureError) -> OutcomeUnknown:
+    return OutcomeUnknown(f"{error.message}; it may have happened all the same")
+
+
 def _error_of(response: httpx.Response) -> TenureError:
     try:
         problem = msgspec.json.decode(response.content, type=_Problem)
     except msgspec.DecodeError:
-        return StoreError(f"the service answered {response.status_code}: {response.text[:200]!r}")
+        status, said = response.status_code, response.text[:200]
+        problem = _Problem(detail=f"the service answered {status}: {said!r}")
+    if response.status_code == 413 and problem.code != PayloadTooLarge.code:
+        return PayloadTooLarge("request", problem.detail)  # as a whole, or for a proxy on the way
     carried = {"message": problem.detail, "details": {}} | problem.carries
     return wire.error_of(wire.Refused(problem.code, problem.detail, carried))

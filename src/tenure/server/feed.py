@@ -180,7 +180,7 @@ class Feed:
 
     async def _events_of(self, batch: Sequence[Op], answers: Sequence[Answer]) -> list[JobEvent]:
         found: list[JobEvent] = []
-        for op, answer in zip(ops.flat(batch), ops.flat_answers(answers), strict=True):
+        for op, answer in ops.answered(batch, answers):
             if isinstance(answer, TenureError):
                 continue
             if isinstance(op, ops.Cancel | ops.Replay):

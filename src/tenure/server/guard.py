@@ -154,12 +154,11 @@ class Guarded(Queue):
         wanted: list[Op] = []
         for op, narrowed in zip(batch, allowed, strict=True):
             sent: Any = tuple(one if isinstance(one, Op) else NOTHING for one in narrowed)
-            wanted.append(ops.Once(op.key, sent) if isinstance(op, ops.Once) else sent[0])
+            wanted.append(replace(op, ops=sent) if isinstance(op, ops.Once) else sent[0])
         told: list[Any] = []
         answers = await self._inner.ado(wanted)
         for op, some, narrowed, answer in zip(batch, plain, allowed, answers, strict=True):
-            # A key that was used for others is answered with what they were.
-            if isinstance(answer, ops.Answers) and len(answer.answers) == len(some):
+            if isinstance(answer, ops.Answers):
                 each = zip(some, narrowed, answer.answers, strict=True)
                 told.append(ops.Answers([_told(*one) for one in each]))
             else:

@@ -243,10 +243,13 @@ AnyQuery = (
 
 
 class OpsBody(Body):
-    """Operations; with a key they are applied once, however often they are sent."""
+    """Operations; with a key they are applied once, however often they are sent. The same key with
+    other operations is a conflict; fingerprint: what tells whether they are others, instead of the
+    operations themselves."""
 
     ops: list[AnyOp]
     key: Name | None = None
+    fingerprint: Name | None = None
 
 
 class QueryBody(Body):
@@ -589,12 +592,13 @@ async def apply(call: Call, body: OpsBody) -> Applied:
     else:
         # Of the caller: whoever sends another's key is not told what that was answered.
         key = hash_of(f"{call.token.hash}:{check_name('key', body.key)}")
-        (once,) = await call.queue.ado([ops.Once(key, tuple(batch))])
+        said = body.fingerprint or wire.fingerprint(batch)
+        (once,) = await call.queue.ado([ops.Once(key, tuple(batch), said)])
+        if isinstance(once, Conflict):
+            raise wire.key_reused(body.key)
         if isinstance(once, TenureError):
             raise once
         answers = once.answers
-        if len(answers) != len(batch):
-            raise Conflict(f"the key {body.key!r} was used for other operations")
     return Applied([wire.refusal(one) if isinstance(one, TenureError) else one for one in answers])
 
 

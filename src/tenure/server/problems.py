@@ -16,6 +16,7 @@ from tenure.errors import (
     NotFound,
     PayloadTooLarge,
     StoreError,
+    StoreRejected,
     TenureError,
     Unauthorized,
     WaitTimeout,
@@ -87,6 +88,7 @@ STATUS: tuple[tuple[type[TenureError], int], ...] = (
     (JobFailed, 409),
     (Busy, 429),
     (Closed, 503),
+    (StoreRejected, 400),
     (StoreError, 503),
 )
 RETRY_AFTER = {429: "1", 503: "2"}  # seconds

@@ -24,6 +24,7 @@ from tenure.job import (
     JobSpec,
     check_label,
     check_name,
+    check_together,
     check_trace,
     encode_json,
 )
@@ -78,6 +79,10 @@ def sane(op: Op, payload_limit: int) -> Op:
                 _names("not_groups", op.not_groups, check_label, 0, 100_000)
             case ops.Cancel() | ops.Replay() | ops.Delete():
                 _names("ids", op.ids, check_name, 0, 100_000)
+            case ops.TakeSlot():
+                check_together("holder", op.scope, op.key, op.holder)
+            case ops.SetLimit() | ops.Pause():
+                check_together("group", op.queue, op.tenant, op.group)
             case ops.PutSchedule():
                 return replace(op, schedule=_schedule(op.schedule, payload_limit))
     except InvalidInput as error:

@@ -86,6 +86,12 @@ def test_a_closed_pipe_is_quiet(env: dict[str, str], how: list[str]) -> None:
     process.wait()
 
 
+def _at_a_terminal() -> None:
+    """Tests that run in the background of a shell (`make test &`) ignore Ctrl-C, and so would
+    every process that they start."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_ends_a_load_with_130_and_says_how_far_it_came(env: dict[str, str]) -> None:
     process = subprocess.Popen(
         [*TENURE, "enqueue", "mail", "--file", "-"],
@@ -94,6 +100,7 @@ def test_ctrl_c_ends_a_load_with_130_and_says_how_far_it_came(env: dict[str, str
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=_at_a_terminal,
     )
     assert process.stdin is not None
     assert process.stderr is not None

@@ -29,7 +29,14 @@ from tenure.engines.foundationdb.store import ASIDE_FROM, Store
 from tenure.engines.foundationdb.transact import MOST_TRIES, TIMED_OUT, TooLarge, Transactor, begin
 from tenure.engines.foundationdb.tx import Tx
 from tenure.engines.foundationdb.wake import Wake
-from tenure.errors import Busy, InvalidInput, StoreError, TenureError, WrongVersion
+from tenure.errors import (
+    Busy,
+    InvalidInput,
+    StoreError,
+    StoreRejected,
+    TenureError,
+    WrongVersion,
+)
 from tenure.ops import Answer, Found, Op, Query
 from tenure.settings import Settings
 
@@ -167,9 +174,9 @@ class FoundationDbEngine:
                     )
                 )
                 return
-        except TenureError:
-            raise
         except Exception as error:
+            if isinstance(error, TenureError) and not isinstance(error, StoreRejected):
+                raise
             if not answers:
                 raise  # whoever asked for all this finds out who is to blame
             if len(batch) == 1:
@@ -307,9 +314,9 @@ def _look_again(tx: Tx, query: ops.GetTimetable) -> Found:
 def _once(tx: Tx, op: ops.Once) -> Answer:
     rows = list(tx.tr.get_range(*tx.keys.span(k.ONCE, op.key)))
     if rows:
-        return ops.Answers(wire.decode_answers(b"".join(bytes(row.value) for row in rows)))
+        return wire.decode_once(op, b"".join(bytes(row.value) for row in rows))
     answers = _operate(tx, op.ops)
-    tx.put_parts(wire.encode(answers), k.ONCE, op.key)
+    tx.put_parts(wire.encode_once(op, answers), k.ONCE, op.key)
     tx.set(tx.keys.pack(k.ONCE_AT, tx.now, op.key))
     return ops.Answers(answers)
 

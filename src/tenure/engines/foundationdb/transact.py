@@ -12,12 +12,13 @@ from tenure.clock import Clock
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb.store import Store
 from tenure.engines.foundationdb.tx import Tx
-from tenure.errors import Busy, StoreError
+from tenure.errors import Busy, OutcomeUnknown, StoreError, StoreRejected
 
 R = TypeVar("R")
 
 TIMED_OUT = 1031
 TOO_LARGE = 2101
+_REJECTED = (2102, 2103)  # a key or a value that is too large: it is about an operation
 _MOST_TIMEOUT_S = 10.0
 _LEAST_TIMEOUT_S = 3.0
 MOST_TRIES = 1_000
@@ -193,13 +194,14 @@ class _Run(Generic[R]):
         except self._store.handle.FDBError as final:
             if final.code == TIMED_OUT:
                 return self._begin()
-            raise StoreError(f"FoundationDB: {final.description} ({final.code})") from None
+            kind = StoreRejected if final.code in _REJECTED else StoreError
+            raise kind(f"FoundationDB: {final.description} ({final.code})") from None
         return tr
 
     def _check_patience(self, error: Any) -> None:
         over = self._tries >= MOST_TRIES or self._clock.monotonic() > self._deadline
         if self._giving_up and self._tries >= _LAST_TRIES:
-            raise StoreError(
+            raise OutcomeUnknown(
                 f"FoundationDB could not commit ({error.code}), and it is not known whether it did"
             )
         if over and not self._giving_up:

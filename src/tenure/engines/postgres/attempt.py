@@ -73,17 +73,17 @@ def _operate(tx: Transaction, batch: Sequence[Op]) -> list[Answer]:
 
 
 def _once(tx: Transaction, batch: Sequence[ops.Once]) -> list[Answer]:
-    return [ops.Answers(_answers(tx, op)) for op in batch]
+    return [_answer(tx, op) for op in batch]
 
 
-def _answers(tx: Transaction, op: ops.Once) -> list[Answer]:
+def _answer(tx: Transaction, op: ops.Once) -> Answer:
     known = tx.once[op.key]
     if known is not None:
-        return wire.decode_answers(known)
+        return wire.decode_once(op, known)
     answers = _operate(tx, op.ops)
-    text = tx.once[op.key] = wire.encode(answers).decode()
+    text = tx.once[op.key] = wire.encode_once(op, answers).decode()
     tx.db.send("put_answers", text, op.key)
-    return answers
+    return ops.Answers(answers)
 
 
 _OPERATIONS[ops.Once] = _once

@@ -18,7 +18,7 @@ from tenure.engines.postgres.places import Places
 from tenure.engines.postgres.pool import Pool
 from tenure.engines.postgres.server import Connection
 from tenure.engines.postgres.tell import Teller
-from tenure.errors import InvalidInput, StoreError
+from tenure.errors import InvalidInput, OutcomeUnknown, TenureError
 from tenure.job import new_ids
 from tenure.ops import Answer, Found, Op, Query
 from tenure.settings import Settings
@@ -88,6 +88,13 @@ class PostgresEngine:
             except psycopg.Error as error:
                 if not attempt.has_happened:
                     self._find_out(attempt, batch, error, deadline)
+            except TenureError:
+                raise
+            except Exception as error:
+                if not attempt.may_have_happened:
+                    raise
+                if not attempt.has_happened:
+                    raise OutcomeUnknown(f"a batch may have been committed: {error!r}") from error
             if attempt.has_happened:
                 if attempt.tells:
                     self._teller.tell()
@@ -124,7 +131,7 @@ class PostgresEngine:
                     return
             except psycopg.Error as error:
                 if not _is_lost(error) or self._clock.monotonic() >= deadline:
-                    raise StoreError(
+                    raise OutcomeUnknown(
                         f"{self.address.shown} was lost in the middle of a commit, and cannot be "
                         f"asked whether it happened: {error}"
                     ) from lost

@@ -20,6 +20,7 @@ from tenure.errors import (
     StoreError,
     StoreFull,
     StoreReadOnly,
+    StoreRejected,
     TenureError,
     WrongVersion,
 )
@@ -83,6 +84,10 @@ def may_come_up(error: psycopg.Error) -> bool:
     return any(text in str(error) for text in _NOT_YET)
 
 
+# Classes of errors that are about what a statement was given, not about the server.
+_REJECTED = ("21", "22", "23", "54")
+
+
 def meaning(error: psycopg.Error, address: Address) -> TenureError:
     """An error of the server as one of Tenure's."""
     where, why = address.shown, str(error).strip()
@@ -99,6 +104,8 @@ def meaning(error: psycopg.Error, address: Address) -> TenureError:
         )
     if isinstance(error, pg.UndefinedTable | pg.UndefinedFunction | pg.InvalidSchemaName):
         return NotAStore(f"{where}: schema {address.schema} is not Tenure's, or not whole: {why}")
+    if isinstance(error, psycopg.DataError) or (error.sqlstate or "").startswith(_REJECTED):
+        return StoreRejected(f"{where}: {why}; nothing was changed")
     return StoreError(f"{where}: {why}")
 
 

@@ -223,12 +223,12 @@ def _once(tx: Transaction, batch: Sequence[ops.Once]) -> list[Answer]:
 
 def _answered(tx: Transaction, op: ops.Once) -> Answer | None:
     row = tx.db.one("once", op.key)
-    return None if row is None else ops.Answers(wire.decode_answers(row[0]))
+    return None if row is None else wire.decode_once(op, row[0])
 
 
 def _answer(tx: Transaction, op: ops.Once) -> Answer:
     answers = _operate(tx, op.ops)
-    tx.db.run("put_once", op.key, tx.now, wire.encode(answers).decode())
+    tx.db.run("put_once", op.key, tx.now, wire.encode_once(op, answers).decode())
     return ops.Answers(answers)
 
 

@@ -17,6 +17,7 @@ from tenure.errors import (
     StoreError,
     StoreFull,
     StoreReadOnly,
+    StoreRejected,
     WrongVersion,
 )
 
@@ -25,6 +26,9 @@ RETRY_SECONDS = 0.005
 CACHE_KIB = 16_384
 
 _BUSY, _LOCKED, _READONLY, _CORRUPT, _FULL, _CANTOPEN, _NOTADB = 5, 6, 8, 11, 13, 14, 26
+
+_TOOBIG, _CONSTRAINT, _MISMATCH, _RANGE = 18, 19, 20, 25
+_REJECTED = (_TOOBIG, _CONSTRAINT, _MISMATCH, _RANGE)  # it is about what a statement was given
 
 
 def path_of(url: str) -> Path:
@@ -66,6 +70,8 @@ def _meaning(error: sqlite3.Error, path: Path) -> StoreError | Busy:
         elif not path.parent.is_dir():
             why = "the folder does not exist"
         return StoreError(f"{path} cannot be opened: {why}")
+    if code in _REJECTED:
+        return StoreRejected(f"{path}: {error}; nothing was changed")
     return StoreError(f"{path}: {error}")
 
 

@@ -69,7 +69,9 @@ async def enqueue(call: Call, queue: Queue, new: NewJob) -> Job:
         return await queue.aenqueue(**as_options(new))
     said = (call.token.hash, check_name("Idempotency-Key", key), repr(new))
     (spec,) = queue.prepare([new])
-    (once,) = await queue.ado([ops.Once(digest(said), (ops.Enqueue((spec,)),))])
+    key = digest(said)
+    # The id is made up anew each time: what was asked for is in the key.
+    (once,) = await queue.ado([ops.Once(key, (ops.Enqueue((spec,)),), fingerprint=key)])
     answer = once if isinstance(once, TenureError) else once.answers[0]
     if isinstance(answer, TenureError):
         raise answer

@@ -1,0 +1,51 @@
+"""How the answers of operations that are done once are stored: rows of older versions still count,
+and older versions can read the rows of this one."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+import tenure
+from tenure import Conflict, Duplicate, ops, wire
+from tenure.job import NULL, JobSpec
+from tenure.ops import Answer
+
+A, B = (ops.Enqueue((JobSpec(id, "q", NULL),)) for id in "ab")
+TOLD: list[Answer] = [ops.Ok(), Duplicate("id", "a", "a"), ops.Corrected({"ready": 1})]
+
+
+@pytest.mark.parametrize("answers", [[], TOLD, TOLD[:1], TOLD[:2]])
+def test_an_older_version_reads_what_is_stored(answers: list[Answer]) -> None:
+    once = ops.Once("k", (A,) * len(answers))
+    assert wire.decode_answers(wire.encode_once(once, answers)) == answers
+
+
+def test_a_row_of_an_older_version_is_told_from_others_by_its_number_of_answers() -> None:
+    old = wire.encode([ops.Ok()])
+    assert wire.decode_once(ops.Once("k", (A,)), old) == ops.Answers([ops.Ok()])
+    assert isinstance(wire.decode_once(ops.Once("k", (A, B)), old), Conflict)
+    assert isinstance(wire.decode_once(ops.Once("k", ()), old), Conflict)
+
+
+def test_a_fingerprint_stands_for_the_operations() -> None:
+    said = 'with "quotes" \\ and \0'
+    text = wire.encode_once(ops.Once("k", (A,), said), [ops.Ok()])
+    assert wire.decode_once(ops.Once("k", (B,), said), text) == ops.Answers([ops.Ok()])
+    assert isinstance(wire.decode_once(ops.Once("k", (A,), "another"), text), Conflict)
+
+
+def test_a_file_of_an_older_version_answers_as_the_first_time(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    with tenure.connect(f"sqlite:///{path}") as queue:
+        (first,) = queue.do([ops.Once("k", (A,))])
+        old = wire.encode(first.answers).decode()
+        with sqlite3.connect(path) as db:
+            assert db.execute("UPDATE tenure_once SET answers = ?", (old,)).rowcount == 1
+        db.close()
+        assert queue.do([ops.Once("k", (A,))]) == [first]
+        (answer,) = queue.do([ops.Once("k", (A, B))])
+        assert type(answer) is Conflict
+        assert queue.stats("q").ready == 1
