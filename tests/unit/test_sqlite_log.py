@@ -130,3 +130,12 @@ def test_a_log_that_cannot_be_shortened_is_no_failed_commit(
     writer.set_authorizer(None)
     assert refused
     assert queue.get("job").state == "pending"
+
+
+def test_the_length_of_the_log_is_in_the_stats(queue: tenure.Queue, path: Path) -> None:
+    queue.enqueue("mail", "x" * 10_000)
+    found = queue.stats().log_bytes
+    assert found == path.with_name("jobs.db-wal").stat().st_size
+    assert found > 10_000
+    with tenure.connect("memory://") as other:
+        assert other.stats().log_bytes is None
