@@ -4,8 +4,9 @@ BIN := .venv/bin
 SECONDS ?= 300
 SEED ?= 0
 SEEDS ?= 100
+CUTS ?= 1000
 
-.PHONY: run test lint bench crash crash-workers crash-service crash-postgres fuzz simulate docs clean
+.PHONY: run test lint bench crash crash-workers crash-service crash-postgres crash-power fuzz simulate docs clean
 
 run: .venv/installed ## the service on http://127.0.0.1:3100, with a small queue being worked
 	$(BIN)/tenure serve --demo
@@ -33,6 +34,9 @@ crash-service: .venv/installed ## a service with 200 callers, killed five times 
 
 crash-postgres: .venv/installed ## kill a PostgreSQL server under services and workers
 	$(BIN)/python -m tests.crash.outage --seconds $(SECONDS) --seed $(SEED)
+
+crash-power: .venv/installed ## cut the power under SQLite at CUTS=1000 places; needs a C compiler
+	$(BIN)/python -m tests.crash.power --cuts $(CUTS) --seed $(SEED)
 
 fuzz: .venv/installed ## send the service what Schemathesis makes up, for SECONDS=300 from SEED=0
 	$(BIN)/python -m tests.server.fuzz --seconds $(SECONDS) --seed $(SEED)

@@ -23,7 +23,7 @@ from prometheus_client.core import (
 
 from tenure import ops
 from tenure.clock import Clock
-from tenure.engines import Engine
+from tenure.engines import Engine, HasLog
 from tenure.errors import LeaseLost, TenureError
 from tenure.job import Job, State
 from tenure.ops import Answer, Found, Op, Query
@@ -126,6 +126,8 @@ class Metrics:
             "queue",
         )
         self.tenants = Gauge("tenure_tenant_jobs", "Jobs by tenant.", "queue", "tenant", "state")
+        self.log = Gauge("tenure_log_bytes", "The write-ahead log of a SQLite file.")
+        self.log_of: HasLog | None = None
         self._counts_tenants = tenants
         self._queues: set[str] = set()
         self._registry = CollectorRegistry(auto_describe=False)
@@ -166,6 +168,8 @@ class Metrics:
         self.oldest.values = oldest
         if self._counts_tenants:
             self.tenants.values = await self._by_tenant(queue, list(stats.queues))
+        if self.log_of is not None:
+            self.log.values[()] = self.log_of.log_bytes()
         with self.lock:
             return generate_latest(self._registry)
 
@@ -266,4 +270,6 @@ class Measured:
 
 def measured(metrics: Metrics, engine: Engine, clock: Clock) -> Engine:
     """Wrap an engine, as `connect(wrap=...)` takes it."""
+    if isinstance(engine, HasLog):
+        metrics.log_of = engine
     return Measured(engine, metrics, clock)

@@ -548,9 +548,11 @@ class QueueStats(Counts, frozen=True, kw_only=True):
 
 
 class Stats(Counts, frozen=True, kw_only=True):
-    """The counts of all queues together, and of each."""
+    """The counts of all queues together, and of each. log_bytes: how long the write-ahead log of
+    a SQLite file is; it grows while some program leaves a transaction open."""
 
     queues: dict[str, QueueStats]
+    log_bytes: int | None = None
 
 
 def as_counts(counts: Counts) -> dict[str, int]:

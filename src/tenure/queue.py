@@ -39,7 +39,7 @@ from tenure.changes import Changes
 from tenure.clock import Clock, SystemClock
 from tenure.committer import Committer, Standing
 from tenure.cron import CatchUp, next_tick
-from tenure.engines import Engine, open_engine
+from tenure.engines import Engine, HasLog, open_engine
 from tenure.errors import Closed, Duplicate, InvalidInput, JobNotFound, TenureError
 from tenure.job import (
     FINAL,
@@ -83,9 +83,12 @@ PAGE = 1000  # jobs that one step of a call by filter changes
 class Queue:
     """A handle on a store of jobs. Share one between threads and tasks; close it when done."""
 
+    _log: HasLog | None = None
+
     def __init__(self, engine: Engine, settings: Settings, clock: Clock) -> None:
         self.settings = settings
         self._engine = engine
+        self._log = engine if isinstance(engine, HasLog) else None
         self.clock = clock
         self._closed = False
         self.changes = Changes(engine)  # who is told when jobs may be ready or may have ended
@@ -420,7 +423,8 @@ class Queue:
         """How many jobs are in each state, overall and by queue; raises QueueNotFound."""
         query = ops.GetStats(None if queue is None else check_name("queue", queue))
         found: list[ops.QueueStats] = _good((yield query), list)
-        return ops.overall(found)
+        stats = ops.overall(found)
+        return stats if self._log is None else replace(stats, log_bytes=self._log.log_bytes())
 
     def _tenants(
         self, queue: str, *, limit: int = 100, after: str | None = None

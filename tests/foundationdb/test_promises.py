@@ -267,15 +267,24 @@ def test_what_a_claim_in_a_once_is_answered_is_what_is_stored(cluster: fdb_sim.C
 # Moving -----------------------------------------------------------------------------------------
 
 
-def test_a_token_that_is_ahead_of_the_cluster_is_refused(cluster: fdb_sim.Cluster) -> None:
+def test_a_token_that_is_ahead_of_the_cluster_goes_on_from_there(cluster: fdb_sim.Cluster) -> None:
     engine = engine_of(cluster)
     enqueue(engine, "a")
     found = engine.read(ops.Export())
     assert isinstance(found, ops.Exported)
     (entry,) = found.entries
     engine.apply([ops.Delete(("a",))])
-    late = msgspec.structs.replace(entry.job, token=10**15)
-    (refused,) = engine.apply([ops.Import((msgspec.structs.replace(entry, job=late),))])
-    assert isinstance(refused, InvalidInput)
-    assert "advanceversion" in str(refused)
-    assert isinstance(engine.apply([ops.Import((entry,))])[0], ops.Enqueued)
+    ahead = msgspec.structs.replace(entry.job, token=10**15)
+    engine.apply([ops.Import((msgspec.structs.replace(entry, job=ahead),))])
+    tokens = [10**15]
+    claim = ops.Claim(("q",), "w", 60_000)
+    for op in (claim, ops.Once("k", (claim,))):
+        (answer,) = engine.apply([op])
+        (leased,) = answer.answers if isinstance(answer, ops.Answers) else (answer,)
+        assert isinstance(leased, ops.Leased)
+        (job,) = leased.jobs
+        tokens.append(job.token)
+        for stale in tokens[:-1]:
+            assert isinstance(engine.apply([ops.Release("a", stale)])[0], LeaseLost)
+        assert isinstance(engine.apply([ops.Release("a", job.token)])[0], ops.Moved)
+    assert tokens == sorted(set(tokens))

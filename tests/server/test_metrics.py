@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -112,3 +113,16 @@ def test_the_labels_are_bounded() -> None:
     assert len(names) == MOST_QUEUES + 1
     assert found['tenure_jobs_enqueued_total{queue="other"}'] == 50
     assert not any("tenant-" in name for name in found)
+
+
+def test_the_length_of_the_log_is_told_of_a_file_only(tmp_path: Path) -> None:
+    metrics = Metrics()
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    with tenure.connect(url, wrap=partial(measured, metrics)) as queue:
+        queue.enqueue("mail", "x" * 10_000)
+        length = (tmp_path / "jobs.db-wal").stat().st_size
+        assert length > 10_000
+        assert scraped(queue, metrics)["tenure_log_bytes"] == length
+    other = Metrics()
+    with opened(other, ManualClock()) as queue:
+        assert "tenure_log_bytes" not in scraped(queue, other)

@@ -540,7 +540,7 @@ def test_what_finishes_a_job_needs_its_lease(client: Client, call: str) -> None:
 
 
 def test_queues_are_counted(client: Client) -> None:
-    assert client.get("/v1/queues") == counts() | {"queues": {}}
+    assert client.get("/v1/queues") == counts() | {"queues": {}, "log_bytes": None}
     claimed(client, "a")
     client.post("/v1/jobs", [{"queue": "q", "delay": 1}, {"queue": "r"}])
     q = counts(leased=1, delayed=1) | {"queue": "q", "paused": False}

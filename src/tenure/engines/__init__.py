@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
 from tenure.clock import Clock
@@ -48,6 +48,14 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Give everything back. Nothing is called afterwards."""
+
+
+@runtime_checkable
+class HasLog(Protocol):
+    """A store whose write-ahead log is on this machine, and can grow."""
+
+    def log_bytes(self) -> int:
+        """The length of the log."""
 
 
 def _open_postgres(url: str, settings: Settings, clock: Clock) -> Engine:

@@ -131,7 +131,8 @@ def test_stats_as_json(cli: Terminal) -> None:
 
     counts = dict.fromkeys(["waiting", "delayed", "leased", "done", "dead", "cancelled"], 0)
     counts["ready"] = 1
-    assert stats == {**counts, "queues": {"mail": {**counts, "queue": "mail", "paused": False}}}
+    mail = {**counts, "queue": "mail", "paused": False}
+    assert stats == {**counts, "queues": {"mail": mail}, "log_bytes": 0}
 
 
 def test_an_empty_store_says_that_it_is(cli: Terminal) -> None:

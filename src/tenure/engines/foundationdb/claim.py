@@ -122,7 +122,11 @@ class Claims:
         lost = False
         for n, each in enumerate(wanted):
             token = int.from_bytes(stamp[:8], "big")
-            mine = [replace(one.job, token=token) for one in each if one.job.id in won]
+            mine = [
+                replace(one.job, token=max(token, one.job.token))
+                for one in each
+                if one.job.id in won
+            ]
             given[n] += mine
             left[n] -= counts[n] - (len(each) - len(mine))
             lost = lost or len(mine) < len(each)

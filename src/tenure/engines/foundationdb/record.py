@@ -228,7 +228,7 @@ def claimed(record: Record, change: states.Change, claim: ClaimNote, version: in
     return replace(
         changed(record, change, claim.at),
         failures=record.failures,
-        token=version,
+        token=max(version, record.token + 1),  # it may come from a store whose tokens are ahead
         worker=claim.worker,
         started_at=claim.at,
         lease_until=claim.at + claim.lease_ms,

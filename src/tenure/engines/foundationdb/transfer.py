@@ -29,7 +29,7 @@ def import_(tx: Tx, op: ops.Import) -> Answer:
         created.append(tx.job(entry.job.id) is None and entry.job.id not in new)
         if created[-1]:
             new[entry.job.id] = entry
-    problem = _held_key(tx, new) or _lost_parent(tx, new) or _late_token(tx, new)
+    problem = _held_key(tx, new) or _lost_parent(tx, new)
     if problem is not None:
         return problem
     for entry in new.values():
@@ -59,18 +59,6 @@ def _lost_parent(tx: Tx, new: dict[str, Entry]) -> TenureError | None:
         for parent in entry.waits_for:
             if parent not in new and tx.job(parent) is None:
                 return DependencyNotFound(parent)
-    return None
-
-
-def _late_token(tx: Tx, new: dict[str, Entry]) -> TenureError | None:
-    """Tokens are versions of the cluster: those of later claims must be greater."""
-    for entry in new.values():
-        if entry.job.token > tx.version:
-            return InvalidInput(
-                "token",
-                f"of job {entry.job.id} is {entry.job.token}, and this cluster is at version "
-                f"{tx.version}: move it past that with `advanceversion` of fdbcli",
-            )
     return None
 
 

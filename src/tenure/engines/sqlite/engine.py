@@ -16,6 +16,7 @@ from tenure import ops, wire
 from tenure.clock import Clock
 from tenure.engines.sqlite import claim, enqueue, file, leases, operator, reads, transfer, upkeep
 from tenure.engines.sqlite.db import Db
+from tenure.engines.sqlite.disk import Disk
 from tenure.engines.sqlite.transaction import Transaction
 from tenure.engines.sqlite.watch import Watch
 from tenure.errors import InvalidInput
@@ -66,6 +67,7 @@ class SqliteEngine:
         self._watcher: sqlite3.Connection | None = None
         self._watch = Watch(self._version)
         self._closed = False
+        self._disk = Disk(path)
         self._writer: sqlite3.Connection | None = self._open_writer()
         _OPEN.add(self)
 
@@ -74,7 +76,10 @@ class SqliteEngine:
         return cls(file.path_of(url), settings, clock)
 
     def _open_writer(self) -> sqlite3.Connection:
-        return file.open_writer(self.path, self._settings.busy_timeout, self._clock)
+        self._disk.check()
+        writer = file.open_writer(self.path, self._settings.busy_timeout, self._clock)
+        self._disk.opened(writer)
+        return writer
 
     def before_fork(self) -> None:
         """SQLite cannot tell a child's connections from its parent's: none may be open when a
@@ -99,11 +104,13 @@ class SqliteEngine:
                 # call, with the lock held.
                 writer.execute("BEGIN IMMEDIATE")
                 answers = self._run(writer, batch)
+                self._disk.check()
                 writer.execute("COMMIT")
             except BaseException:
                 if writer.in_transaction:
                     writer.execute("ROLLBACK")
                 raise
+            self._disk.shorten_log(writer, self._settings.busy_timeout)
         return answers
 
     def _run(self, connection: sqlite3.Connection, batch: Sequence[Op]) -> list[Answer]:
@@ -113,6 +120,7 @@ class SqliteEngine:
         return answers
 
     def apply_within(self, connection: Any, batch: Sequence[Op]) -> list[Answer]:
+        self._disk.check_file()
         self._check_shared(connection)
         with file.translated(self.path), _as_we_expect(connection):
             if not connection.in_transaction:
@@ -146,6 +154,7 @@ class SqliteEngine:
             )
 
     def read(self, query: Query) -> Found:
+        self._disk.check_file()
         with file.translated(self.path), self._reader() as connection:
             connection.execute("BEGIN")
             try:
@@ -188,9 +197,14 @@ class SqliteEngine:
             if self._closed:
                 return None
             if self._watcher is None:
-                self._watcher = file.connect(self.path, self._settings.busy_timeout)
+                timeout = self._settings.busy_timeout
+                self._watcher = file.connect(self.path, timeout, create=False)
             row = self._watcher.execute("PRAGMA data_version").fetchone()
             return int(row[0])
+
+    def log_bytes(self) -> int:
+        """The length of the write-ahead log."""
+        return self._disk.log_bytes()
 
     def close(self) -> None:
         with self._writing, self._reading:
@@ -208,6 +222,7 @@ class SqliteEngine:
         if self._watcher is not None:
             self._watcher.close()
             self._watcher = None
+        self._disk.closed()
 
 
 def _operate(tx: Transaction, batch: Sequence[Op]) -> list[Answer]:

@@ -75,10 +75,11 @@ def _meaning(error: sqlite3.Error, path: Path) -> StoreError | Busy:
     return StoreError(f"{path}: {error}")
 
 
-def connect(path: Path, busy_timeout: float) -> sqlite3.Connection:
+def connect(path: Path, busy_timeout: float, *, create: bool = True) -> sqlite3.Connection:
     """A connection that leaves transactions to us and may move between threads."""
     return sqlite3.connect(
-        path,
+        f"{path.as_uri()}?mode={'rwc' if create else 'rw'}",
+        uri=True,
         timeout=busy_timeout,
         isolation_level=None,
         check_same_thread=False,
@@ -132,9 +133,9 @@ def _opened(path: Path, busy_timeout: float, clock: Clock) -> tuple[sqlite3.Conn
 
 
 def open_reader(path: Path, busy_timeout: float) -> sqlite3.Connection:
-    """A connection that only reads."""
+    """A connection that only reads, to a file that exists."""
     with translated(path):
-        connection = connect(path, busy_timeout)
+        connection = connect(path, busy_timeout, create=False)
         connection.execute("PRAGMA query_only = ON")
     return connection
 

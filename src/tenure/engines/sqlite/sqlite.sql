@@ -185,8 +185,8 @@ SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'tenure_counters';
 SELECT value FROM tenure_counters WHERE name = ?;
 -- name: set_counter
 UPDATE tenure_counters SET value = ? WHERE name = ?;
--- name: raise_counter
-UPDATE tenure_counters SET value = value + ? WHERE name = ? RETURNING value;
+-- name: take_tokens
+UPDATE tenure_counters SET value = max(value, ?) + ? WHERE name = 'token' RETURNING value;
 
 -- Lanes, tenants and queues
 

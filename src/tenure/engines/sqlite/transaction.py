@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Iterable
 
@@ -24,6 +25,11 @@ from tenure.job import State
 _ACKED = CODES[states.plain(State.LEASED, states.Acked).target][0]
 _PARENTS_DONE, _PARENT_FAILED = states.ParentsDone(), states.ParentFailed()
 
+# Tokens follow the clock, so that a restored backup does not give out again those that were given
+# out after it was made. The low bits are random, which helps where the clock went back as well.
+# 41 bits of milliseconds since 2026 and these are exact in JavaScript until 2095.
+_TOKEN_EPOCH_MS = 1_767_225_600_000
+_TOKEN_RANDOM_BITS = 12
 
 Held = tuple[int, str, int, int, int, str | None]  # seq, id, lane, state, token, unique key
 
@@ -40,8 +46,10 @@ class Transaction:
         self._news: list[tuple[int, states.Event]] = []
 
     def next_tokens(self, n: int) -> int:
-        """Take `n` tokens, which only grow; answers with the one before them."""
-        ((last,),) = self.db.all("raise_counter", n, "token")
+        """Take `n` tokens, which only grow; returns the one before them."""
+        clock = (self.now - _TOKEN_EPOCH_MS) << _TOKEN_RANDOM_BITS
+        at_least = clock + random.getrandbits(_TOKEN_RANDOM_BITS)
+        ((last,),) = self.db.all("take_tokens", at_least, n)
         return int(last) - n
 
     def tokens_from(self, token: int) -> None:
