@@ -547,7 +547,8 @@ def test_queues_are_counted(client: Client) -> None:
     r = counts(ready=1) | {"queue": "r", "paused": False}
     assert client.get("/v1/queues/q") == q
     overall = counts(leased=1, delayed=1, ready=1)
-    assert client.get("/v1/queues") == overall | {"queues": {"q": q, "r": r}}
+    both = {"queues": {"q": q, "r": r}, "log_bytes": None}
+    assert client.get("/v1/queues") == overall | both
 
 
 def test_queues_are_paused_and_resumed(client: Client) -> None:
