@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from tenure import ops
-from tenure.engines.foundationdb import bucket
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb.aside import Idle
+from tenure.engines.foundationdb.bucket import Bucket
 from tenure.engines.foundationdb.keys import RING, Seq
 from tenure.engines.foundationdb.limits import EVERYTHING, Rules, Scope
 from tenure.engines.foundationdb.tx import Tx
@@ -197,13 +197,14 @@ class Picker:
             return []
         left = self.room.left(EVERYTHING, whole.concurrency)
         most = most if left is None else min(most, left)
-        most = min(most, bucket.available(self.tx, self.queue, whole))
+        bucket = Bucket(self.tx, self.queue, whole)
+        most = min(most, bucket.available)
         if most <= 0:
             return []
         self.look = max(1, min(most * self._spread, 1000))
         picked = self._pick(most)
         self.room.write()
-        bucket.use(self.tx, self.queue, whole, len(picked))
+        bucket.use(len(picked))
         return picked
 
     def _pick(self, most: int) -> list[Ready]:
