@@ -229,7 +229,7 @@ def test_a_claim_that_cannot_be_read_back_does_not_say_that_nothing_was_changed(
         raise Busy("nothing was changed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(claims.Claims, "_who_won", away)
+        patch.setattr(claims.once, "who_won", away)
         with pytest.raises(StoreError, match="their leases will run out"):
             engine.apply([ops.Claim(("q",), "w", 1000)])
     assert engine.apply([ops.Claim(("q",), "w", 1000)]) == [ops.Leased([])]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from tenure import ops, wire
+from tenure import ops
 from tenure.clock import Clock, SystemClock
 from tenure.engines.fdb_directory import DirectoryLayer
 from tenure.engines.fdb_tuple import Subspace
@@ -17,6 +17,7 @@ from tenure.engines.foundationdb import (
     claim,
     enqueue,
     leases,
+    once,
     operator,
     reads,
     transfer,
@@ -136,7 +137,8 @@ class FoundationDbEngine:
         try:
             for kind, run in groupby(batch, key=_kind):
                 if kind is ops.Claim:
-                    answers += self._claims.claim([op for op in run if isinstance(op, ops.Claim)])
+                    for claims in _without_a_key_twice(run):
+                        self._claim(claims, answers)
                 elif kind is ops.Maintain:
                     for op in run:
                         assert isinstance(op, ops.Maintain)
@@ -150,7 +152,33 @@ class FoundationDbEngine:
             answers += [_told(error)] * (len(batch) - len(answers))
         return answers
 
-    def _serially(self, batch: list[Op], answers: list[Answer]) -> None:
+    def _claim(self, batch: list[ops.Claim | ops.Once], answers: list[Answer]) -> None:
+        """Claims, and calls under a key that end with claims. What such calls do besides comes
+        first, in transactions of its own, so that no claim makes it wait or try again."""
+        begins = [
+            once.Begin(op) for op in batch if isinstance(op, ops.Once) and once.before_claims(op)
+        ]
+        begun: list[Answer] = []
+        try:
+            for part in _parts(begins):
+                self._serially(part, begun)
+        except Exception as error:
+            if not (answers or begun):
+                raise
+            begun += [_told(error)] * (len(begins) - len(begun))
+        failed = {
+            one.once.key: answer
+            for one, answer in zip(begins, begun, strict=True)
+            if isinstance(answer, TenureError)
+        }
+        going_on = [op for op in batch if not (isinstance(op, ops.Once) and op.key in failed)]
+        claimed = iter(self._claims.claim(going_on) if going_on else ())
+        answers += [
+            failed[op.key] if isinstance(op, ops.Once) and op.key in failed else next(claimed)
+            for op in batch
+        ]
+
+    def _serially(self, batch: Sequence[Op], answers: list[Answer]) -> None:
         """Operations in one transaction, or in several if they are too large for one, or if one
         of them cannot be done and others were done before. Adds to the answers."""
         try:
@@ -246,26 +274,50 @@ def _again(handle: Any, db: Any, tr: Any, error: Any, left_s: float) -> Any:
 
 def _kind(op: Op) -> type[Op]:
     """What is run together: claims, and everything else that is no maintenance."""
+    if isinstance(op, ops.Once):
+        return ops.Claim if once.claims_come_last(op) else Op
     return type(op) if isinstance(op, ops.Claim | ops.Maintain) else Op
 
 
-def _parts(batch: list[Op]) -> Iterator[list[Op]]:
-    """Operations that fit into one transaction each."""
+def _without_a_key_twice(run: Iterable[Op]) -> Iterator[list[ops.Claim | ops.Once]]:
+    """Claims in several batches, if some come under the same key: the second finds the answers of
+    the first."""
+    part: list[ops.Claim | ops.Once] = []
+    keys: set[str] = set()
+    for op in run:
+        assert isinstance(op, ops.Claim | ops.Once)
+        if isinstance(op, ops.Once):
+            if op.key in keys:
+                yield part
+                part, keys = [], set()
+            keys.add(op.key)
+        part.append(op)
+    yield part
+
+
+def _parts(batch: Sequence[Op]) -> Iterator[list[Op]]:
+    """Operations that fit into one transaction each. One with a claim has one to itself: others
+    must not have to try again because of it."""
     part: list[Op] = []
     jobs = size = 0
+    alone = False
     for op in batch:
         more_jobs, more_bytes = _weight(op)
-        if part and (jobs + more_jobs > _MOST_JOBS or size + more_bytes > _MOST_BYTES):
+        full = jobs + more_jobs > _MOST_JOBS or size + more_bytes > _MOST_BYTES
+        claims = isinstance(op, ops.Once) and any(isinstance(one, ops.Claim) for one in op.ops)
+        if part and (full or alone or claims):
             yield part
             part, jobs, size = [], 0, 0
         part.append(op)
-        jobs, size = jobs + more_jobs, size + more_bytes
+        jobs, size, alone = jobs + more_jobs, size + more_bytes, claims
     if part:
         yield part
 
 
 def _weight(op: Op) -> tuple[int, int]:
     """How many jobs an operation is about, and the bytes that it brings."""
+    if isinstance(op, once.Begin):
+        return _weight(op.once)
     if isinstance(op, ops.Once):
         weights = [_weight(one) for one in op.ops]
         return sum(n for n, _ in weights), sum(size for _, size in weights)
@@ -283,23 +335,24 @@ def _weight(op: Op) -> tuple[int, int]:
 
 def _operate(tx: Tx, batch: Sequence[Op]) -> list[Answer]:
     for op in batch:
-        if isinstance(op, ops.Ack | ops.Fail):
-            tx.prefetch_children([op.id])
-        if isinstance(op, ops.Ack | ops.Fail | ops.Release | ops.Extend | ops.Progress):
-            tx.prefetch([op.id])
-        elif isinstance(op, ops.Cancel | ops.Replay | ops.Delete):
-            tx.prefetch(op.ids)
+        _prefetch(tx, op)
     return [_OPERATIONS[type(op)](tx, op) for op in batch]
 
 
-def _once(tx: Tx, op: ops.Once) -> Answer:
-    rows = list(tx.tr.get_range(*tx.keys.span(k.ONCE, op.key)))
-    if rows:
-        return ops.Answers(wire.decode_answers(b"".join(bytes(row.value) for row in rows)))
-    answers = _operate(tx, op.ops)
-    tx.put_parts(wire.encode(answers), k.ONCE, op.key)
-    tx.set(tx.keys.pack(k.ONCE_AT, tx.now, op.key))
-    return ops.Answers(answers)
+def _prefetch(tx: Tx, op: Op) -> None:
+    """Ask for what an operation will need."""
+    if isinstance(op, ops.Ack | ops.Fail):
+        tx.prefetch_children([op.id])
+    if isinstance(op, ops.Ack | ops.Fail | ops.Release | ops.Extend | ops.Progress):
+        tx.prefetch([op.id])
+    elif isinstance(op, ops.Cancel | ops.Replay | ops.Delete):
+        tx.prefetch(op.ids)
+    elif isinstance(op, ops.Once | once.Begin):
+        call = op if isinstance(op, ops.Once) else op.once
+        once.ask(tx, call)
+        for one in once.before_claims(call):
+            _prefetch(tx, one)
 
 
-_OPERATIONS[ops.Once] = _once
+_OPERATIONS[ops.Once] = lambda tx, op: once.once(tx, op, _operate)
+_OPERATIONS[once.Begin] = lambda tx, op: once.begin(tx, op, _operate)

@@ -51,6 +51,9 @@ class Transactor:
         # every single step is safe among threads.
         self._did: dict[bytes, None] = {}
 
+    def monotonic(self) -> float:
+        return self._clock.monotonic()
+
     def run(self, work: Callable[[Tx], R]) -> tuple[R, bytes]:
         """What `work` answered in the try that was committed, and the versionstamp of that."""
         return _Run(self.store, self._clock, self._patience_s, self._did, work).run()
