@@ -16,6 +16,7 @@ from tenure.engines import fdb_sim
 from tenure.engines.fdb_sim.faults import Fate
 from tenure.engines.foundationdb import claim as claims
 from tenure.engines.foundationdb import engine as engines
+from tenure.engines.foundationdb import once
 from tenure.engines.foundationdb.engine import FoundationDbEngine
 from tenure.engines.foundationdb.enqueue import enqueue
 from tenure.engines.foundationdb.tx import Tx
@@ -229,7 +230,7 @@ def test_a_claim_that_cannot_be_read_back_does_not_say_that_nothing_was_changed(
         raise Busy("nothing was changed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(claims.once, "who_won", away)
+        patch.setattr(once, "who_won", away)
         with pytest.raises(StoreError, match="their leases will run out"):
             engine.apply([ops.Claim(("q",), "w", 1000)])
     assert engine.apply([ops.Claim(("q",), "w", 1000)]) == [ops.Leased([])]

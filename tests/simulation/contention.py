@@ -120,8 +120,8 @@ class ServiceFigures:
 @contextmanager
 def _counted(done: Counter[str]) -> Iterator[None]:
     """Count how often the engine runs enqueues and acknowledgements."""
-    operations: dict[Any, Callable[..., Any]] = engines._OPERATIONS  # type: ignore[assignment]
-    kinds = (ops.Enqueue, ops.Ack)
+    operations: dict[Any, Callable[..., Any]] = engines._OPERATIONS
+    kinds: tuple[type[ops.Op], ...] = (ops.Enqueue, ops.Ack)
     before = {kind: operations[kind] for kind in kinds}
 
     def count(kind: type[ops.Op], tx: Any, op: Any) -> Any:
