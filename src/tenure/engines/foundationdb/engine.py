@@ -26,7 +26,14 @@ from tenure.engines.foundationdb import (
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb.keys import Keys
 from tenure.engines.foundationdb.store import ASIDE_FROM, Store
-from tenure.engines.foundationdb.transact import MOST_TRIES, TIMED_OUT, TooLarge, Transactor, begin
+from tenure.engines.foundationdb.transact import (
+    MOST_TRIES,
+    TIMED_OUT,
+    TooLarge,
+    TooSlow,
+    Transactor,
+    begin,
+)
 from tenure.engines.foundationdb.tx import Tx
 from tenure.engines.foundationdb.wake import Wake
 from tenure.errors import Busy, InvalidInput, StoreError, TenureError, WrongVersion
@@ -183,15 +190,9 @@ class FoundationDbEngine:
         of them cannot be done and others were done before. Adds to the answers."""
         try:
             more, _ = self._transactor.run(lambda tx: _operate(tx, batch))
-        except TooLarge:
+        except (TooLarge, TooSlow) as error:
             if len(batch) == 1:
-                answers.append(
-                    InvalidInput(
-                        "jobs",
-                        "are too much for one transaction of FoundationDB (10 MB): "
-                        "make several calls",
-                    )
-                )
+                answers.append(_too_much(batch[0], error))
                 return
         except TenureError:
             raise
@@ -225,6 +226,21 @@ class FoundationDbEngine:
     def close(self) -> None:
         if os.getpid() == self._pid:  # a fork has none of its parent's threads
             self._wake.close()
+
+
+def _too_much(op: Op, error: TooLarge | TooSlow) -> TenureError:
+    """The answer to an operation that does not fit into a transaction by itself."""
+    if isinstance(op, ops.Reconcile) and isinstance(error, TooSlow):
+        return InvalidInput(
+            "queue",
+            f"{op.queue!r} has more jobs than can be counted in the 5 s that FoundationDB gives a "
+            "transaction: purge finished jobs, and try again",
+        )
+    if isinstance(error, TooSlow):
+        return error
+    return InvalidInput(
+        "jobs", "are too much for one transaction of FoundationDB (10 MB): make several calls"
+    )
 
 
 def _told(error: Exception) -> TenureError:
@@ -296,20 +312,20 @@ def _without_a_key_twice(run: Iterable[Op]) -> Iterator[list[ops.Claim | ops.Onc
 
 
 def _parts(batch: Sequence[Op]) -> Iterator[list[Op]]:
-    """Operations that fit into one transaction each. One with a claim has one to itself: others
-    must not have to try again because of it."""
+    """Operations that fit into one transaction each. One with a claim, and a recount, have one to
+    themselves: others must not have to try again because of them."""
     part: list[Op] = []
     jobs = size = 0
     alone = False
     for op in batch:
         more_jobs, more_bytes = _weight(op)
         full = jobs + more_jobs > _MOST_JOBS or size + more_bytes > _MOST_BYTES
-        claims = isinstance(op, ops.Once) and any(isinstance(one, ops.Claim) for one in op.ops)
-        if part and (full or alone or claims):
+        stays_alone = any(isinstance(one, ops.Claim | ops.Reconcile) for one in ops.flat([op]))
+        if part and (full or alone or stays_alone):
             yield part
             part, jobs, size = [], 0, 0
         part.append(op)
-        jobs, size, alone = jobs + more_jobs, size + more_bytes, claims
+        jobs, size, alone = jobs + more_jobs, size + more_bytes, stays_alone
     if part:
         yield part
 
