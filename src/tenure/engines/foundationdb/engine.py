@@ -144,7 +144,7 @@ class FoundationDbEngine:
         try:
             for kind, run in groupby(batch, key=_kind):
                 if kind is ops.Claim:
-                    for claims in _without_a_key_twice(run):
+                    for claims in _claims_at_once(run):
                         self._claim(claims, answers)
                 elif kind is ops.Maintain:
                     for op in run:
@@ -160,30 +160,17 @@ class FoundationDbEngine:
         return answers
 
     def _claim(self, batch: list[ops.Claim | ops.Once], answers: list[Answer]) -> None:
-        """Claims, and calls under a key that end with claims. What such calls do besides comes
-        first, in transactions of its own, so that no claim makes it wait or try again."""
-        begins = [
-            once.Begin(op) for op in batch if isinstance(op, ops.Once) and once.before_claims(op)
-        ]
-        begun: list[Answer] = []
-        try:
-            for part in _parts(begins):
-                self._serially(part, begun)
-        except Exception as error:
-            if not (answers or begun):
-                raise
-            begun += [_told(error)] * (len(begins) - len(begun))
-        failed = {
-            one.once.key: answer
-            for one, answer in zip(begins, begun, strict=True)
-            if isinstance(answer, TenureError)
-        }
-        going_on = [op for op in batch if not (isinstance(op, ops.Once) and op.key in failed)]
-        claimed = iter(self._claims.claim(going_on) if going_on else ())
-        answers += [
-            failed[op.key] if isinstance(op, ops.Once) and op.key in failed else next(claimed)
-            for op in batch
-        ]
+        """Claims, and calls under a key that end with claims. What the first of these does besides
+        comes first, in a transaction of its own, so that no claim makes it try again."""
+        first = batch[0]
+        if isinstance(first, ops.Once) and once.before_claims(first):
+            begun: list[Answer] = []
+            self._serially([once.Begin(first)], begun)
+            if isinstance(begun[0], TenureError):
+                answers.append(begun[0])
+                batch = batch[1:]
+        if batch:
+            answers += self._claims.claim(batch)
 
     def _serially(self, batch: Sequence[Op], answers: list[Answer]) -> None:
         """Operations in one transaction, or in several if they are too large for one, or if one
@@ -295,15 +282,16 @@ def _kind(op: Op) -> type[Op]:
     return type(op) if isinstance(op, ops.Claim | ops.Maintain) else Op
 
 
-def _without_a_key_twice(run: Iterable[Op]) -> Iterator[list[ops.Claim | ops.Once]]:
-    """Claims in several batches, if some come under the same key: the second finds the answers of
-    the first."""
+def _claims_at_once(run: Iterable[Op]) -> Iterator[list[ops.Claim | ops.Once]]:
+    """Claims in as many batches as they need to be done in order: what a call does before its
+    claims comes after the claims of calls before it, and a key that comes again finds the answers
+    of the first time."""
     part: list[ops.Claim | ops.Once] = []
     keys: set[str] = set()
     for op in run:
         assert isinstance(op, ops.Claim | ops.Once)
         if isinstance(op, ops.Once):
-            if op.key in keys:
+            if part and (op.key in keys or once.before_claims(op)):
                 yield part
                 part, keys = [], set()
             keys.add(op.key)
