@@ -293,10 +293,16 @@ def ring(tx: Tx, asked: Any, *elements: Any) -> Iterator[list[str]]:
             yield found
         return
     start = tx.keys.pack(*elements, tx.store.chance.randrange(RING))
-    for first, last in ((start, end), (begin, start)):
-        while True:
-            rows = list(tx.tr.snapshot.get_range(first, last, limit=WINDOW))
-            if not rows:
-                break
+    spans = [(start, end), (begin, start)]
+    while spans:
+        rows: list[Any] = []
+        # A window that comes to the end of the ring goes on at its beginning: whoever stands first
+        # there would hardly ever be in one otherwise.
+        while spans and len(rows) < WINDOW:
+            first, last = spans.pop(0)
+            more = list(tx.tr.snapshot.get_range(first, last, limit=WINDOW - len(rows)))
+            rows += more
+            if len(rows) == WINDOW:
+                spans.insert(0, (bytes(more[-1].key) + b"\x00", last))
+        if rows:
             yield [tx.keys.unpack(bytes(row.key))[-1] for row in rows]
-            first = bytes(rows[-1].key) + b"\x00"
