@@ -54,7 +54,6 @@ _MOST_JOBS = 500  # of one transaction
 _MOST_BYTES = 4_000_000  # of payloads, in answers that one transaction stores
 _MOST_SPREAD = 64
 _CALM_AFTER = 4  # claims that lost nothing, until others are thought to be gone
-_LEASES_EVERY_S = 1.0  # that leases are looked at which may be over before their time
 
 Dealt = tuple[Call, list[Job], int]  # who wants which jobs, and for how many that counts
 
@@ -147,19 +146,23 @@ class Claims:
             if not store.hybrid or now >= self._look_at_leases.get(queue, now)
         }
 
-        def is_due(tx: Tx) -> bool:
-            asked = [Due(tx, queue, leases=queue in leases) for queue in queues]
-            return any(one.found() for one in asked)
+        def find_due(tx: Tx) -> dict[str, float] | None:
+            """Until when leases need not be looked at again, if nothing is due."""
+            asked = {queue: Due(tx, queue, leases=queue in leases) for queue in queues}
+            if any(one.found() for one in asked.values()):
+                return None
+            return {queue: now + asked[queue].quiet_ms / 1000 for queue in leases}
 
         def work(tx: Tx, most: int) -> None:
             for queue, claims in queues.items():
                 many = min(most * claims, max(most, _MOST_JOBS))
                 sweep(tx, queue, many, many, many)
 
-        if self._transactor.read(is_due):
+        quiet = self._transactor.read(find_due)
+        if quiet is None:
             self._transactor.run_some(work, store.sweep)
         else:
-            self._look_at_leases |= dict.fromkeys(leases, now + _LEASES_EVERY_S)
+            self._look_at_leases |= quiet
 
     def _round(self, calls: Sequence[Call]) -> More:
         """Claim of what is left to be claimed as much as fits into a transaction."""

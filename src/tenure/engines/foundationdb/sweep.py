@@ -14,6 +14,7 @@ from tenure.engines.foundationdb.tx import Held, Tx
 from tenure.job import State
 
 _FIRST_ENDING = 16  # leases that a claim looks at
+LOOK_AGAIN_MS = 1_000  # less than the grace that a new lease has
 
 
 def _due(tx: Tx, kind: int, queue: str, until: int, limit: int) -> list[tuple[int, str]]:
@@ -37,23 +38,27 @@ class Due:
     def __init__(self, tx: Tx, queue: str, *, leases: bool) -> None:
         self._tx, self._queue, self._leases = tx, queue, leases
         self._asked = [_ask(tx, kind, queue, tx.now, 1) for kind in (k.DELAYED, k.EXPIRING)]
+        self.quiet_ms = LOOK_AGAIN_MS  # for so long no lease that was looked at can be over
 
     def found(self) -> bool:
         if any(list(rows) for rows in self._asked):
             return True
-        return self._leases and any_lease_over(self._tx, self._queue)
+        return self._leases and self._any_lease_over()
 
-
-def any_lease_over(tx: Tx, queue: str) -> bool:
-    """Whether one of the leases that end first is over, or a key that a lost claim left."""
-    ending = _due(tx, k.ENDING, queue, tx.store.sweep_until(tx.now), _FIRST_ENDING)
-    for (until, _), seen in zip(ending, tx.peek(job_id for _, job_id in ending), strict=True):
-        if seen is None or seen.record.lease_until != until:
-            if until <= tx.now:
-                return True
-        elif _is_over(tx, seen.record):
-            return True
-    return False
+    def _any_lease_over(self) -> bool:
+        """Whether one of the leases that end first is over, or a key that a lost claim left."""
+        tx = self._tx
+        ending = _due(tx, k.ENDING, self._queue, tx.store.sweep_until(tx.now), _FIRST_ENDING)
+        for (until, _), seen in zip(ending, tx.peek(job_id for _, job_id in ending), strict=True):
+            if seen is None or seen.record.lease_until != until:
+                if until <= tx.now:
+                    return True
+            elif seen.record.lease is not None:
+                over_at = tx.store.lease_is_over_at(tx.now, seen.record.lease, tx.version)
+                if over_at <= tx.now:
+                    return True
+                self.quiet_ms = min(self.quiet_ms, over_at - tx.now)
+        return False
 
 
 def sweep(
