@@ -92,20 +92,24 @@ def fingerprint(batch: Sequence[Op]) -> str:
     return hashlib.blake2b(encode(batch), digest_size=16).hexdigest()
 
 
+def did(op: ops.Once) -> str:
+    """What tells the operations of a Once from others."""
+    return op.fingerprint or fingerprint(op.ops)
+
+
 def encode_once(op: ops.Once, answers: Sequence[Answer]) -> bytes:
     """The answers of a Once, with what it was that they answer."""
     text = encode(answers)
     if not answers:
         return text
-    return b'%b,"did":%b}]' % (text[:-2], encode(op.fingerprint or fingerprint(op.ops)))
+    return b'%b,"did":%b}]' % (text[:-2], encode(did(op)))
 
 
 def decode_once(op: ops.Once, text: bytes | str) -> Answer:
     """What a Once was answered the first time; a Conflict if that was for other operations."""
     marks = _decode_marks(text)
-    did = marks[-1].did if marks else ""
-    same = not did or did == (op.fingerprint or fingerprint(op.ops))
-    if len(marks) != len(op.ops) or not same:
+    known = marks[-1].did if marks else ""
+    if len(marks) != len(op.ops) or (known and known != did(op)):
         return key_reused(op.key)
     return ops.Answers(decode_answers(text))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tenure import LeaseLost, Queue, State, fixed
+from tenure import LeaseLost, Queue, State, fixed, ops
 from tenure.testing import ManualClock
 from tests.conformance.conftest import OpenQueue
 from tests.conformance.moves import fill, ids, state_of, take
@@ -179,3 +179,16 @@ def test_a_worker_whose_job_expired_with_its_lease_can_do_nothing(
     with pytest.raises(LeaseLost) as caught:
         queue.ack(job)
     assert caught.value.state == "dead"
+
+
+def test_claims_of_one_batch_promote_as_many_due_jobs_as_they_would_apart(
+    open_queue: OpenQueue, clock: ManualClock
+) -> None:
+    queue = open_queue(sweep=2)
+    for n in range(6):
+        queue.enqueue("q", id=str(n), delay=10)
+    clock.advance(10)
+    claim = ops.Claim(("q",), "w", 60_000, 2)
+    answers = queue._committer.run([claim, claim, claim])
+    given = [[job.id for job in one.jobs] for one in answers if isinstance(one, ops.Leased)]
+    assert given == [["0", "1"], ["2", "3"], ["4", "5"]]

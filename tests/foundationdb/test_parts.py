@@ -16,6 +16,7 @@ from tenure.engines import fdb_sim
 from tenure.engines.fdb_sim.faults import Fate
 from tenure.engines.foundationdb import claim as claims
 from tenure.engines.foundationdb import engine as engines
+from tenure.engines.foundationdb import once
 from tenure.engines.foundationdb.engine import FoundationDbEngine
 from tenure.engines.foundationdb.enqueue import enqueue
 from tenure.engines.foundationdb.tx import Tx
@@ -154,7 +155,7 @@ def test_of_several_maintenances_those_that_were_done_are_answered(
 
 
 def test_leases_that_were_had_are_given_out_though_there_are_no_more_to_be_had(
-    engine: FoundationDbEngine, monkeypatch: pytest.MonkeyPatch
+    engine: FoundationDbEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine.apply(enqueues(*range(12)))
     fail_after(engine, monkeypatch, 2, Busy("no"))
@@ -163,9 +164,22 @@ def test_leases_that_were_had_are_given_out_though_there_are_no_more_to_be_had(
     assert isinstance(first, ops.Leased)
     assert isinstance(second, ops.Leased)
     assert len(first.jobs) + len(second.jobs) == 2 * PART
+    assert "a claim ended early" in caplog.text
     monkeypatch.undo()
     for job in first.jobs + second.jobs:
         assert engine.apply([ops.Ack(job.id, job.token)]) == [ops.Ok()]
+
+
+def test_a_claim_that_got_nothing_before_the_store_failed_is_told_so(
+    engine: FoundationDbEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.apply(enqueues(*range(12)))
+    fail_after(engine, monkeypatch, 1, Busy("no"))
+    claim = ops.Claim(("q",), "w", 60_000, PART)
+    first, second = engine.apply([claim, claim])
+    assert isinstance(first, ops.Leased)
+    assert len(first.jobs) == PART
+    assert isinstance(second, Busy)
 
 
 def test_claims_of_more_than_fits_into_a_transaction_take_several(
@@ -229,7 +243,7 @@ def test_a_claim_that_cannot_be_read_back_does_not_say_that_nothing_was_changed(
         raise Busy("nothing was changed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(claims.Claims, "_who_won", away)
+        patch.setattr(once, "who_won", away)
         with pytest.raises(StoreError, match="their leases will run out"):
             engine.apply([ops.Claim(("q",), "w", 1000)])
     assert engine.apply([ops.Claim(("q",), "w", 1000)]) == [ops.Leased([])]

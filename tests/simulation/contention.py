@@ -1,5 +1,6 @@
 """Many claimers on one hot lane, step by step side by side: how many of their commits are for
-nothing, by claims as they are and by a naive claim that reads and writes.
+nothing, by claims as they are and by a naive claim that reads and writes. And services with
+clients that claim, enqueue and acknowledge together: what conflicts make them do again.
 
     python -m tests.simulation.contention
 """
@@ -8,11 +9,16 @@ from __future__ import annotations
 
 import random
 import sys
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from tenure import ops
 from tenure.engines import fdb_sim
+from tenure.engines.foundationdb import engine as engines
 from tenure.engines.foundationdb.claim import claim_serially
 from tenure.engines.foundationdb.engine import FoundationDbEngine
 from tenure.job import NULL, JobSpec
@@ -21,6 +27,7 @@ from tenure.testing import ManualClock
 from tests.simulation.servers.stepping import Actor, Driver, SteppedDatabase
 
 CLAIMERS = 32
+SERVICES = 8
 JOBS = 1_500
 AT_ONCE = 5
 
@@ -91,6 +98,97 @@ def _naively(engine: FoundationDbEngine, claim: ops.Claim) -> list[ops.Answer]:
     return [answer]
 
 
+# Services ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class ServiceFigures:
+    """What the clients of services were given, and what that took."""
+
+    given: int = 0
+    twice: int = 0
+    calls: Counter[str] = field(default_factory=Counter)
+    done: Counter[str] = field(default_factory=Counter)  # operations, with those done for nothing
+    attempted: int = 0  # commits
+    conflicted: int = 0
+
+    def again(self, what: str) -> int:
+        """How often such operations had to be done again."""
+        return self.done[what] - self.calls[what]
+
+
+@contextmanager
+def _counted(done: Counter[str]) -> Iterator[None]:
+    """Count how often the engine runs enqueues and acknowledgements."""
+    operations: dict[Any, Callable[..., Any]] = engines._OPERATIONS
+    kinds: tuple[type[ops.Op], ...] = (ops.Enqueue, ops.Ack)
+    before = {kind: operations[kind] for kind in kinds}
+
+    def count(kind: type[ops.Op], tx: Any, op: Any) -> Any:
+        done[kind.__name__] += 1
+        return before[kind](tx, op)
+
+    try:
+        for kind in kinds:
+            operations[kind] = partial(count, kind)
+        yield
+    finally:
+        operations.update(before)
+
+
+def measure_service(jobs: int = 400, seed: int = 0) -> ServiceFigures:
+    """Clients of several services work off a hot lane. A request has a key, and what several
+    callers of one client want: to acknowledge, to enqueue, and to claim."""
+    chance = random.Random(seed)
+    clock = ManualClock()
+    cluster = fdb_sim.Cluster(clock)
+    specs = tuple(JobSpec(str(n), "q", NULL, made_up_id=True) for n in range(jobs))
+    FoundationDbEngine(fdb_sim, fdb_sim.open(cluster), Settings(), clock).apply(
+        [ops.Enqueue(specs)]
+    )
+    figures = ServiceFigures()
+    seen: set[str] = set()
+
+    def work(actor: Actor, n: int) -> None:
+        db = SteppedDatabase(fdb_sim.open(cluster), actor)
+        settings = Settings(busy_timeout=3600)
+        engine = FoundationDbEngine(fdb_sim, db, settings, clock, chance=random.Random(n))
+        held: list[ops.Op] = []
+        turn = 0
+        while True:
+            turn += 1
+            new = JobSpec(f"{n}-{turn}", "other", NULL, made_up_id=True)
+            claims = [ops.Claim(("q",), f"w{n}", 600_000, 1)] * 3
+            requests = [
+                ops.Once(f"{n}-{turn}", (*held, ops.Enqueue((new,)), *claims)),  # type: ignore[arg-type]
+                ops.Once(f"{n}-{turn}'", tuple(claims)),
+            ]
+            figures.calls += Counter(Enqueue=1, Ack=len(held), Claim=2 * len(claims))
+            found = [
+                job
+                for answer in engine.apply(requests)
+                for one in getattr(answer, "answers", ())
+                if isinstance(one, ops.Leased)
+                for job in one.jobs
+            ]
+            figures.given += len(found)
+            figures.twice += len(seen & {job.id for job in found})
+            seen.update(job.id for job in found)
+            held = [ops.Ack(job.id, job.token) for job in found]
+            if not found:
+                return
+
+    driver = Driver(chance, crashes=0.0)
+    before = cluster.stats
+    with _counted(figures.done):
+        for n in range(SERVICES):
+            driver.add(f"s{n}", partial(work, n=n))
+        driver.run(lambda step: clock.advance(0.001))
+    spent = cluster.stats.since(before)
+    figures.attempted, figures.conflicted = spent.commits_attempted, spent.commits_conflicted
+    return figures
+
+
 def main() -> None:
     for naive in (True, False):
         one = measure(naive=naive)
@@ -99,6 +197,13 @@ def main() -> None:
             f"{one.rate:.1%} committed, {one.jobs_per_commit:.2f} jobs a commit attempted, "
             f"{one.given} given, {one.twice} twice\n"
         )
+    found = measure_service()
+    sys.stdout.write(
+        f"through {SERVICES} services: {found.attempted} commits attempted, {found.conflicted} "
+        f"conflicts, {found.given / found.attempted:.2f} jobs a commit attempted; of "
+        f"{found.calls['Enqueue']} enqueues and {found.calls['Ack']} acknowledgements, "
+        f"{found.again('Enqueue')} and {found.again('Ack')} were done again\n"
+    )
 
 
 if __name__ == "__main__":

@@ -1,13 +1,16 @@
 """What a job costs on FoundationDB, counted by the simulation.
 
-python -m tests.simulation.costs
+    python -m tests.simulation.costs
+
+The queue has a backlog, and others hold leases: a claim on an empty queue costs less than any that
+matters. docs/foundationdb.md has the table that this prints.
 """
 
 from __future__ import annotations
 
 import random
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -15,58 +18,135 @@ from tenure import ops
 from tenure.engines import fdb_sim
 from tenure.engines.fdb_sim import Stats
 from tenure.engines.foundationdb.engine import FoundationDbEngine
-from tenure.job import JobSpec, new_ids
+from tenure.job import Job, JobSpec, new_ids
 from tenure.settings import Settings
 from tenure.testing import ManualClock
 
 PAYLOAD = msgspec.Raw(b'{"to":"' + b"x" * 190 + b'"}')
+BACKLOG = 1_000
+LEASED = 100
+BATCHES = 20
+LEASE_MS = 60_000
 
 
-def costs(at_once: int, batches: int = 20, *, limit: int | None = None) -> dict[str, Stats]:
-    """What enqueuing, claiming and acknowledging cost, with so many jobs in a batch."""
-    clock = ManualClock()
-    db = fdb_sim.open(fdb_sim.Cluster(clock))
-    engine = FoundationDbEngine(
-        fdb_sim, db, Settings(), clock, hybrid=True, chance=random.Random(0)
-    )
-    if limit is not None:
-        engine.apply([ops.SetLimit("mail", concurrency=limit)])
-    spent = {"enqueue": Stats(), "claim": Stats(), "ack": Stats()}
+@dataclass(frozen=True)
+class Load:
+    """Callers that come together, and what each of them asks for."""
 
-    def spend(what: str, batch: list[ops.Op]) -> list[ops.Answer]:
-        before = replace(db.stats)
-        answers = engine.apply(batch)
-        spent[what] = Stats.sum([spent[what], db.stats.since(before)])
-        return answers
+    name: str
+    callers: int = 1
+    each: int = 1  # jobs
+    limit: int | None = None  # concurrency
+    keyed: bool = False  # claims come through the service
 
-    for _ in range(batches):
-        clock.advance(0.01)
-        ids = new_ids(clock.now_ms(), at_once)
-        specs = [
+    @property
+    def jobs(self) -> int:
+        return self.callers * self.each
+
+
+LOADS = (
+    Load("alone"),
+    Load("alone, over HTTP", keyed=True),
+    Load("64 callers together", callers=64),
+    Load("100 in one call", each=100),
+)
+
+
+class Queue:
+    """A queue in use."""
+
+    def __init__(self, load: Load) -> None:
+        self._load = load
+        self._clock = ManualClock()
+        self._db = fdb_sim.open(fdb_sim.Cluster(self._clock))
+        self._engine = FoundationDbEngine(
+            fdb_sim, self._db, Settings(), self._clock, hybrid=True, chance=random.Random(0)
+        )
+        if load.limit is not None:
+            self._engine.apply([ops.SetLimit("mail", concurrency=load.limit)])
+        self._engine.apply([ops.Enqueue(self._specs(BACKLOG // 2)) for _ in range(2)])
+        self._engine.apply([ops.Claim(("mail",), "others", LEASE_MS, LEASED)])
+        self._clock.advance(5)
+        self._count = 0
+
+    def _specs(self, count: int) -> tuple[JobSpec, ...]:
+        ids = new_ids(self._clock.now_ms(), count)
+        return tuple(
             JobSpec(one, "mail", PAYLOAD, tenant="acme", group="g", made_up_id=True) for one in ids
-        ]
-        spend("enqueue", [ops.Enqueue((spec,)) for spec in specs])
-        (answer,) = spend("claim", [ops.Claim(("mail",), "w", 60_000, at_once)])
-        assert isinstance(answer, ops.Leased)
-        assert len(answer.jobs) == at_once
-        spend("ack", [ops.Ack(job.id, job.token) for job in answer.jobs])
-    return spent
+        )
+
+    def spend(self) -> dict[str, Stats]:
+        """What enqueuing, claiming and acknowledging cost."""
+        spent = {"enqueue": Stats(), "claim": Stats(), "ack": Stats()}
+        for _ in range(BATCHES):
+            self._clock.advance(0.1)
+            for what, one in self._once().items():
+                spent[what] = Stats.sum([spent[what], one])
+        return spent
+
+    def _once(self) -> dict[str, Stats]:
+        load = self._load
+        enqueues: list[ops.Op] = [ops.Enqueue(self._specs(load.each)) for _ in range(load.callers)]
+        claims = [self._claim() for _ in range(load.callers)]
+        before = [replace(self._db.stats)]
+        self._engine.apply(enqueues)
+        before.append(replace(self._db.stats))
+        jobs = _jobs_of(self._engine.apply(claims))
+        assert len(jobs) == load.jobs
+        before.append(replace(self._db.stats))
+        self._engine.apply([ops.Ack(job.id, job.token) for job in jobs])
+        before.append(replace(self._db.stats))
+        return {
+            what: before[n + 1].since(before[n])
+            for n, what in enumerate(("enqueue", "claim", "ack"))
+        }
+
+    def _claim(self) -> ops.Op:
+        self._count += 1
+        claim = ops.Claim(("mail",), "w", LEASE_MS, self._load.each)
+        return ops.Once(f"key-{self._count}", (claim,)) if self._load.keyed else claim
 
 
-def main() -> None:
-    for at_once in (1, 100):
-        for limit in (None, 1000):
-            sys.stdout.write(f"{at_once} at once, {'no' if limit is None else 'a'} limit:\n")
-            for what, one in costs(at_once, limit=limit).items():
-                jobs = 20 * at_once
-                sys.stdout.write(
-                    f"  {what}: {one.keys_written / jobs:.2f} keys and "
-                    f"{one.bytes_written / jobs:.0f} bytes written, {one.keys_read / jobs:.2f} "
-                    f"keys and {one.bytes_read / jobs:.0f} bytes read, "
-                    f"{(one.point_reads + one.range_reads) / jobs:.2f} reads, "
-                    f"{one.commits_committed / jobs:.2f} commits\n"
-                )
+def _jobs_of(answers: list[ops.Answer]) -> list[Job]:
+    flat = [
+        one
+        for answer in answers
+        for one in (answer.answers if isinstance(answer, ops.Answers) else [answer])
+    ]
+    return [job for one in flat if isinstance(one, ops.Leased) for job in one.jobs]
+
+
+def costs(load: Load) -> dict[str, Stats]:
+    """What each step costs for all jobs of BATCHES rounds."""
+    return Queue(load).spend()
+
+
+def table() -> str:
+    """The table of the docs: for one job."""
+    lines = [
+        "| | keys written | bytes written | keys read | bytes read | reads | commits |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for load in LOADS:
+        jobs = BATCHES * load.jobs
+        for what, one in costs(load).items():
+            if load.keyed and what != "claim":
+                continue
+            figures = [
+                one.keys_written / jobs,
+                one.bytes_written / jobs,
+                one.keys_read / jobs,
+                one.bytes_read / jobs,
+                (one.point_reads + one.range_reads) / jobs,
+                one.commits_committed / jobs,
+            ]
+            lines.append(f"| {what}, {load.name} | " + " | ".join(map(_shown, figures)) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _shown(figure: float) -> str:
+    return f"{figure:.3g}" if figure < 10 else f"{figure:.0f}"
 
 
 if __name__ == "__main__":
-    main()
+    sys.stdout.write(table())

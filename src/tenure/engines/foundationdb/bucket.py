@@ -1,40 +1,69 @@
 """The tokens of a rate limit, which all workers share. Only a queue with a rate has any; its claims
-wait for each other."""
+wait for each other.
+
+The cluster's versions, a million a second, say how much time has passed. They only grow, and are
+the same for everybody, which is true of no server's clock.
+"""
 
 from __future__ import annotations
 
 import msgspec
 
 from tenure.engines.foundationdb import keys as k
+from tenure.engines.foundationdb.store import VERSIONS_PER_MS
 from tenure.engines.foundationdb.tx import Tx
 from tenure.ops import Limit
 
 _decode = msgspec.msgpack.Decoder(tuple[int, int]).decode
 _encode = msgspec.msgpack.Encoder().encode
 
+UNLIMITED = 2**31
+
 
 def fill(tx: Tx, queue: str, tokens: int) -> None:
     """Have so many parts of a token from now on."""
-    tx.set(tx.keys.pack(k.BUCKET, queue), _encode((tokens, tx.now)))
+    _put(tx, queue, tokens, _now(tx))
 
 
-def available(tx: Tx, queue: str, limit: Limit) -> int:
-    """How many claims the rate allows now."""
-    if limit.rate is None or limit.per_ms is None:
-        return 2**31
-    found = tx.tr.get(tx.keys.pack(k.BUCKET, queue)).value
-    tokens, at = (0, 0) if found is None else _decode(bytes(found))
-    most = limit.rate * limit.per_ms
-    now_has = min(tokens + max(0, tx.now - at) * limit.rate, most)
-    if now_has != tokens or (at != tx.now and now_has != most):
-        fill(tx, queue, now_has)
-    return now_has // limit.per_ms
+def _put(tx: Tx, queue: str, tokens: int, at: int) -> None:
+    tx.set(tx.keys.pack(k.BUCKET, queue), _encode((tokens, at)))
 
 
-def use(tx: Tx, queue: str, limit: Limit, count: int) -> None:
-    """Take tokens that were found available in this transaction."""
-    if limit.rate is None or limit.per_ms is None or not count:
-        return
-    found = tx.tr.get(tx.keys.pack(k.BUCKET, queue)).value
-    tokens = limit.rate * limit.per_ms if found is None else _decode(bytes(found))[0]
-    fill(tx, queue, tokens - count * limit.per_ms)
+def _now(tx: Tx) -> int:
+    return tx.version if tx.store.hybrid else tx.now
+
+
+class Bucket:
+    """What a claim finds in the bucket of a queue. It depends on it, so that of two claims that
+    found the same tokens only one is committed."""
+
+    def __init__(self, tx: Tx, queue: str, limit: Limit) -> None:
+        self._tx, self._queue = tx, queue
+        self._tokens = self._at = self._part = 0
+        if limit.rate is None or limit.per_ms is None:
+            self.available = UNLIMITED  # how many claims the rate allows now
+            return
+        found = tx.tr.get(tx.keys.pack(k.BUCKET, queue)).value
+        stored = (0, 0) if found is None else _decode(bytes(found))
+        passed_ms, self._at = self._passed_since(stored[1])
+        self._part = limit.per_ms
+        self._tokens = min(stored[0] + passed_ms * limit.rate, limit.rate * limit.per_ms)
+        if self._at < stored[1]:
+            _put(tx, queue, self._tokens, self._at)
+        self.available = self._tokens // limit.per_ms
+
+    def _passed_since(self, at: int) -> tuple[int, int]:
+        """Whole milliseconds, and the moment up to which they count."""
+        now = _now(self._tx)
+        if at > now:  # a clock that was set back, or the backup of a cluster that was ahead
+            return 0, now
+        if not self._tx.store.hybrid:
+            return now - at, now
+        passed_ms = (now - at) // VERSIONS_PER_MS
+        return passed_ms, at + passed_ms * VERSIONS_PER_MS
+
+    def use(self, count: int) -> None:
+        """Take tokens that were found available."""
+        if self._part and count:
+            self._tokens -= count * self._part
+            _put(self._tx, self._queue, self._tokens, self._at)

@@ -6,20 +6,27 @@ and one that was decided on a job which has moved since is not committed at all.
 the lowest CLAIM key of each job tells whose it is; to have lost costs nothing, for a lost claim has
 changed nothing that the winner's has not. Under a limit, claims also depend on what is taken of it
 and add to that, so that they come one after the other, and none is ever lost.
+
+Claims that come together are fused: jobs are picked for all of them at once and dealt out. Those
+that came under a key (ops.Once) take part; `once` tells how their answers are stored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from functools import partial
-from typing import NamedTuple
+from itertools import groupby
 
 from msgspec.structs import replace
 
-from tenure import ops, states
+from tenure import ops, states, wire
 from tenure.engines.foundationdb import keys as k
+from tenure.engines.foundationdb import once
 from tenure.engines.foundationdb.aside import Idle, put_aside, put_more_back
+from tenure.engines.foundationdb.calls import Call, Keyed, calls_of
 from tenure.engines.foundationdb.pick import Picker, Ready
 from tenure.engines.foundationdb.places import places
 from tenure.engines.foundationdb.record import (
@@ -33,35 +40,60 @@ from tenure.engines.foundationdb.record import (
     encode,
     job_of,
 )
-from tenure.engines.foundationdb.sweep import anything_due, sweep
+from tenure.engines.foundationdb.sweep import Due, sweep
 from tenure.engines.foundationdb.transact import Transactor, begin
 from tenure.engines.foundationdb.tx import Held, Tx
 from tenure.errors import StoreError, TenureError
 from tenure.job import Job, State
 from tenure.ops import Answer
 
+log = logging.getLogger("tenure.foundationdb")
+
 _ROUNDS = 16
 _MOST_JOBS = 500  # of one transaction
+_MOST_BYTES = 4_000_000  # of payloads, in answers that one transaction stores
 _MOST_SPREAD = 64
 _CALM_AFTER = 4  # claims that lost nothing, until others are thought to be gone
 
-
-class Wanted(NamedTuple):
-    """A job that a claim wants, as it will be if it gets it but for the token."""
-
-    job: Job
+Dealt = tuple[Call, list[Job], int]  # who wants which jobs, and for how many that counts
 
 
-class Seen(NamedTuple):
+class Seen:
     """What claims came across besides jobs."""
 
-    idle: list[Idle]
-    unfinished: list[str]  # queues in which they have not looked at everything
+    def __init__(self) -> None:
+        self.idle: list[Idle] = []
+        self.unfinished: list[str] = []  # queues in which they have not looked at everything
+        self.cut = False  # there was no room for more in the transaction
 
     def add(self, picker: Picker) -> None:
         self.idle.extend(picker.idle)
         if picker.tired or picker.tx.aside_left(picker.queue) is not None:
             self.unfinished.append(picker.queue)
+
+    @property
+    def everything(self) -> bool:
+        """Whether nothing else is to be had."""
+        return not self.cut and not self.unfinished
+
+
+class Plan:
+    """What a transaction of claims does."""
+
+    def __init__(self) -> None:
+        self.seen = Seen()
+        self.dealt: list[Dealt] = []
+        self.answers: dict[Keyed, Answer] = {}
+        self.unfinished: list[Keyed] = []  # which another began, who may be gone
+
+    def jobs_of(self, keyed: Keyed) -> list[tuple[Call, list[Job]]]:
+        return [(call, jobs) for call, jobs, _ in self.dealt if call.keyed is keyed and jobs]
+
+    @property
+    def keyed(self) -> list[Keyed]:
+        """Calls under a key that want jobs."""
+        wanting = (call.keyed for call, jobs, _ in self.dealt if jobs)
+        return list(dict.fromkeys(one for one in wanting if one is not None))
 
 
 class More(Enum):
@@ -79,82 +111,133 @@ class Claims:
         self._transactor = transactor
         self._spread = 1  # how far from the head of a lane to look, so as not to meet others
         self._calm = 0
+        self._look_at_leases: dict[str, float] = {}  # of a queue, not before that time
 
-    def claim(self, batch: Sequence[ops.Claim]) -> list[Answer]:
+    def claim(self, batch: Sequence[ops.Claim | ops.Once]) -> list[Answer]:
         """All in one commit, and again for those that lost."""
-        queues = list(dict.fromkeys(queue for op in batch for queue in op.queues))
-        if self._transactor.read(lambda tx: any(anything_due(tx, queue) for queue in queues)):
-            most = self._transactor.store.sweep
-            self._transactor.run_some(lambda tx, most: _sweep(tx, queues, most), most)
-        given: list[list[Job]] = [[] for _ in batch]
-        left = [op.limit for op in batch]
-        rounds = 0
+        calls, keyed = calls_of(batch)
+        failed: Exception | None = None
         try:
-            while rounds < _ROUNDS and (more := self._round(batch, left, given)) is not More.NONE:
+            self._sweep(Counter(queue for one in calls for queue in dict.fromkeys(one.op.queues)))
+            rounds = 0
+            while rounds < _ROUNDS and (more := self._round(calls)) is not More.NONE:
                 rounds += more is More.PERHAPS
-        except Exception:
-            if not any(given):
+            self._finish(one for one in keyed if one.answer is None)
+        except Exception as error:
+            if not any(call.jobs for call in calls) and not any(one.stamps for one in keyed):
                 raise
-        return [ops.Leased(jobs) for jobs in given]
+            log.warning("a claim ended early, after some jobs had been leased: %s", error)
+            failed = error
+        plain = (call for call in calls if call.keyed is None)
+        under_key = iter(keyed)
+        return [
+            _answer_to_keyed(next(under_key), failed)
+            if isinstance(op, ops.Once)
+            else _answer_to(next(plain), failed)
+            for op in batch
+        ]
 
-    def _round(self, batch: Sequence[ops.Claim], left: list[int], given: list[list[Job]]) -> More:
+    def _sweep(self, queues: Mapping[str, int]) -> None:
+        """Do first what is due in the queues; as much as so many claims would."""
+        store, now = self._transactor.store, self._transactor.monotonic()
+        leases = {
+            queue
+            for queue in queues
+            if not store.hybrid or now >= self._look_at_leases.get(queue, now)
+        }
+
+        def find_due(tx: Tx) -> dict[str, float] | None:
+            """Until when leases need not be looked at again, if nothing is due."""
+            asked = {queue: Due(tx, queue, leases=queue in leases) for queue in queues}
+            if any(one.found() for one in asked.values()):
+                return None
+            return {queue: now + asked[queue].quiet_ms / 1000 for queue in leases}
+
+        def work(tx: Tx, most: int) -> None:
+            for queue, claims in queues.items():
+                many = min(most * claims, max(most, _MOST_JOBS))
+                sweep(tx, queue, many, many, many)
+
+        quiet = self._transactor.read(find_due)
+        if quiet is None:
+            self._transactor.run_some(work, store.sweep)
+        else:
+            self._look_at_leases |= quiet
+
+    def _round(self, calls: Sequence[Call]) -> More:
         """Claim of what is left to be claimed as much as fits into a transaction."""
+        left = [call for call in calls if call.keyed is None or call.keyed.answer is None]
+        plan, stamp = self._transactor.run_some(partial(self._plan, calls=left), _MOST_JOBS)
+        for keyed in plan.keyed:
+            keyed.stamps.add(stamp)
+        won, answers = self._settle(plan, stamp)
+        for keyed, answer in (plan.answers | answers).items():
+            keyed.answer = answer
+        self._finish(plan.unfinished)
+        lost = False
+        for call, jobs, counted in plan.dealt:
+            mine = _won(jobs, won, stamp)
+            call.jobs += mine
+            call.left -= counted - (len(jobs) - len(mine))
+            lost = lost or len(mine) < len(jobs)
+        self._adapt(lost, any(jobs for _, jobs, _ in plan.dealt))
+        self._put_aside(plan.seen.idle)
+        for queue in plan.seen.unfinished:
+            self._transactor.run(partial(put_more_back, queue=queue))
+        if plan.seen.cut and any(counted for _, _, counted in plan.dealt) and not lost:
+            return More.SURELY
+        return More.PERHAPS if lost or plan.seen.unfinished else More.NONE
 
-        def work(tx: Tx, most: int) -> tuple[list[list[Wanted]], list[int], Seen, bool]:
-            seen = Seen([], [])
-            counts = [0] * len(batch)
-            wanted = []
-            cut = False
-            for n, op in enumerate(batch):
-                some = min(left[n], most - sum(counts))
-                found, counts[n] = _want(tx, op, some, self._spread, seen)
-                wanted.append(found)
-                cut = cut or counts[n] == some < left[n]
-            return wanted, counts, seen, cut
+    def _plan(self, tx: Tx, most: int, *, calls: Sequence[Call]) -> Plan:
+        plan = Plan()
+        found = _read_keyed(tx, calls, plan)
+        taking = [call for call in calls if call.keyed is None or call.keyed in found]
+        for _, some in groupby(taking, key=lambda call: call.looks_for):
+            used = sum(counted for _, _, counted in plan.dealt)
+            plan.dealt += _want(tx, list(some), most - used, self._spread, plan.seen)
+        for keyed, stored in found.items():
+            wanted = plan.jobs_of(keyed)
+            if wanted:
+                ids = [(call.number, [job.id for job in jobs]) for call, jobs in wanted]
+                once.want(tx, keyed.op, stored, ids)
+            elif plan.seen.everything and not keyed.jobs:
+                plan.answers[keyed] = once.finish(tx, keyed.op, stored, {})
+        return plan
 
-        (wanted, counts, seen, cut), stamp = self._transactor.run_some(work, _MOST_JOBS)
+    def _settle(self, plan: Plan, stamp: bytes) -> tuple[set[str], dict[Keyed, Answer]]:
+        """Which jobs were won; and the answers of those who need not try again, stored."""
+        ids = [job.id for _, jobs, _ in plan.dealt for job in jobs]
+        if not ids:
+            return set(), {}
+
+        def work(tx: Tx) -> tuple[set[str], dict[Keyed, Answer]]:
+            for keyed in plan.keyed:
+                once.ask(tx, keyed.op)
+            won = once.who_won(tx, ids, stamp)
+            answers: dict[Keyed, Answer] = {}
+            size = 0
+            for keyed in plan.keyed if plan.seen.everything else ():
+                given = {call.number: list(call.jobs) for call in keyed.calls}
+                for call, jobs in plan.jobs_of(keyed):
+                    given[call.number] += _won(jobs, won, stamp)
+                size += sum(_bytes_of(job) for jobs in given.values() for job in jobs)
+                all_won = all(job.id in won for _, jobs in plan.jobs_of(keyed) for job in jobs)
+                if all_won and (size <= _MOST_BYTES or not answers):
+                    stored = once.stored(tx, keyed.op)
+                    answers[keyed] = once.finish(tx, keyed.op, stored, given)
+            return won, answers
+
         try:
-            won = self._who_won([one.job.id for each in wanted for one in each], stamp)
+            return self._transactor.run(work)[0] if plan.keyed else self._transactor.read(work)
         except TenureError as error:
             raise StoreError(
                 f"jobs were claimed, and which cannot be read; their leases will run out: {error}"
             ) from error
-        lost = False
-        for n, each in enumerate(wanted):
-            token = int.from_bytes(stamp[:8], "big")
-            mine = [
-                replace(one.job, token=max(token, one.job.token))
-                for one in each
-                if one.job.id in won
-            ]
-            given[n] += mine
-            left[n] -= counts[n] - (len(each) - len(mine))
-            lost = lost or len(mine) < len(each)
-        self._adapt(lost, any(wanted))
-        self._put_aside(seen.idle)
-        for queue in seen.unfinished:
-            self._transactor.run(partial(put_more_back, queue=queue))
-        if cut and any(counts) and not lost:
-            return More.SURELY
-        return More.PERHAPS if lost or seen.unfinished else More.NONE
 
-    def _who_won(self, ids: list[str], stamp: bytes) -> set[str]:
-        """Those of the jobs whose first claim has this versionstamp."""
-        if not ids:
-            return set()
-
-        def work(tx: Tx) -> set[str]:
-            asked = [
-                (one, tx.tr.snapshot.get_range(*tx.keys.span(k.CLAIM, one), limit=1)) for one in ids
-            ]
-            won = set()
-            for job_id, rows in asked:
-                for row in rows:
-                    if tx.keys.unpack(bytes(row.key))[1].tr_version == stamp:
-                        won.add(job_id)
-            return won
-
-        return self._transactor.read(work)
+    def _finish(self, keyed: Iterable[Keyed]) -> None:
+        """Store the answers of calls that were begun, by this process or another."""
+        for one in keyed:
+            one.answer, _ = self._transactor.run(partial(once.go_on, op=one.op))
 
     def _adapt(self, lost: bool, wanted: bool) -> None:
         if lost:
@@ -180,58 +263,133 @@ class Claims:
             pass
 
 
-def _sweep(tx: Tx, queues: Iterable[str], most: int) -> None:
-    for queue in queues:
-        sweep(tx, queue, most, most, most)
+def _answer_to(call: Call, failed: Exception | None) -> Answer:
+    if failed is None or call.jobs:
+        return ops.Leased(call.jobs)
+    if isinstance(failed, TenureError):
+        return failed
+    return StoreError(f"the engine made a mistake: {failed!r}")
 
 
-def _want(tx: Tx, op: ops.Claim, limit: int, spread: int, seen: Seen) -> tuple[list[Wanted], int]:
-    """Write claims on the jobs to be had; these, and how many were picked with those that had
-    expired unseen."""
-    wanted: list[Wanted] = []
-    picked = 0
+def _answer_to_keyed(keyed: Keyed, failed: Exception | None) -> Answer:
+    if keyed.answer is not None:
+        return keyed.answer
+    return StoreError(f"jobs may have been claimed; ask again under the same key: {failed!r}")
+
+
+def _won(jobs: Iterable[Job], won: set[str], stamp: bytes) -> list[Job]:
+    token = int.from_bytes(stamp[:8], "big")
+    return [replace(job, token=max(token, job.token)) for job in jobs if job.id in won]
+
+
+def _bytes_of(job: Job) -> int:
+    return len(job.raw_payload)
+
+
+def _read_keyed(tx: Tx, calls: Iterable[Call], plan: Plan) -> dict[Keyed, once.Stored]:
+    """What is stored of calls under a key that may claim now."""
+    keyed = dict.fromkeys(call.keyed for call in calls if call.keyed is not None)
+    for one in keyed:
+        once.ask(tx, one.op)
+    found = {}
+    for one in keyed:
+        stored = once.stored(tx, one.op)
+        if stored.answer is not None:
+            plan.answers[one] = stored.answer
+        elif once.is_of_others(one.op, stored):
+            plan.answers[one] = wire.key_reused(one.op.key)
+        elif {wanted.stamp for wanted in stored.wanted} != one.stamps:
+            plan.unfinished.append(one)
+        else:
+            found[one] = stored
+    return found
+
+
+def _want(tx: Tx, calls: Sequence[Call], most: int, spread: int, seen: Seen) -> list[Dealt]:
+    """Write claims on the jobs to be had, for calls that look for the same, in their order."""
+    op, total = calls[0].op, sum(call.left for call in calls)
+    limit = min(total, most)
+    picked: list[Ready] = []
     for queue in dict.fromkeys(op.queues):
-        if picked >= limit:
+        if len(picked) >= limit:
             break
         picker = Picker(tx, queue, op, spread)
-        found = picker.pick(limit - picked)
+        picked += picker.pick(limit - len(picked))
         seen.add(picker)
-        picked += len(found)
-        wanted += _write_claims(tx, op, found)
-    return wanted, picked
+    seen.cut = seen.cut or len(picked) == limit < total
+    shares = []
+    for call in calls:
+        shares.append((call, picked[: call.left]))
+        picked = picked[call.left :]
+    return _write_claims(tx, shares)
 
 
-def _write_claims(tx: Tx, op: ops.Claim, found: list[Ready]) -> list[Wanted]:
+def _write_claims(tx: Tx, shares: Sequence[tuple[Call, Sequence[Ready]]]) -> list[Dealt]:
     keys, snapshot = tx.keys, tx.tr.snapshot
     asked = [
         (
-            ready.id,
-            snapshot.get(keys.pack(k.JOB, ready.id)),
-            snapshot.get_range(*keys.span(k.BODY, ready.id)),
+            call,
+            [
+                (
+                    ready.id,
+                    snapshot.get(keys.pack(k.JOB, ready.id)),
+                    snapshot.get_range(*keys.span(k.BODY, ready.id)),
+                )
+                for ready in found
+            ],
         )
-        for ready in found
+        for call, found in shares
     ]
+    room: dict[Keyed, int] = {}
+    dealt = []
+    for call, found in asked:
+        jobs = []
+        counted = len(found)
+        for job_id, data, body in found:
+            record = decode_record(bytes(data.value))
+            parts = [bytes(row.value) for row in body]
+            if not _fits(call, sum(map(len, parts)), room):
+                tx.free(record)
+                counted = call.left
+                continue
+            job = _write_claim(tx, call.op, job_id, record, parts)
+            if job is not None:
+                jobs.append(job)
+        dealt.append((call, jobs, counted))
+    return dealt
+
+
+def _fits(call: Call, size: int, room: dict[Keyed, int]) -> bool:
+    """Whether a job fits into an answer that is to be stored."""
+    keyed = call.keyed
+    if keyed is None:
+        return True
+    if keyed not in room:
+        room[keyed] = _MOST_BYTES - sum(map(_bytes_of, keyed.jobs))
+    first = not keyed.jobs and room[keyed] == _MOST_BYTES
+    room[keyed] -= size
+    return first or room[keyed] >= 0
+
+
+def _write_claim(
+    tx: Tx, op: ops.Claim, job_id: str, record: Record, body: Sequence[bytes]
+) -> Job | None:
+    """The job as it will be if this claim gets it, but for the token; none, if it has expired."""
+    errors = decode_errors(tx.parts(k.ERRORS, job_id)) if record.failures else ()
+    change = states.decide(Facts(job_id, record, errors), states.Claimed(), tx.now)
+    assert change is not None
+    if change.state is not State.LEASED:
+        held = tx.job(job_id)
+        assert held is not None
+        _turn_down(tx, held)
+        return None
     note = ClaimNote(op.worker, tx.now, op.lease_ms)
-    encoded = encode(note)
-    wanted = []
-    for job_id, data, body in asked:
-        record = decode_record(bytes(data.value))
-        errors = decode_errors(tx.parts(k.ERRORS, job_id)) if record.failures else ()
-        change = states.decide(Facts(job_id, record, errors), states.Claimed(), tx.now)
-        assert change is not None
-        if change.state is not State.LEASED:
-            held = tx.job(job_id)
-            assert held is not None
-            _turn_down(tx, held)
-            continue
-        leased = claimed(record, change, note, 0)
-        tx.tr.add_read_conflict_key(keys.pack(k.JOB, job_id))
-        tx.wrote = True
-        tx.tr.set_versionstamped_key(keys.new_claim(job_id), encoded)
-        _change_places(tx, job_id, record, leased)
-        parts = [bytes(row.value) for row in body]
-        wanted.append(Wanted(job_of(job_id, leased, decode_body(parts), errors, None)))
-    return wanted
+    leased = claimed(record, change, note, 0)
+    tx.tr.add_read_conflict_key(tx.keys.pack(k.JOB, job_id))
+    tx.wrote = True
+    tx.tr.set_versionstamped_key(tx.keys.new_claim(job_id), encode(note))
+    _change_places(tx, job_id, record, leased)
+    return job_of(job_id, leased, decode_body(body), errors, None)
 
 
 def _turn_down(tx: Tx, held: Held) -> None:
@@ -252,7 +410,8 @@ def _change_places(tx: Tx, job_id: str, before: Record, after: Record) -> None:
 def claim_serially(tx: Tx, op: ops.Claim) -> Answer:
     """A claim whose answer must be known before the commit, because it is stored with it: it
     depends on nobody else claiming the same jobs."""
-    _sweep(tx, dict.fromkeys(op.queues), tx.store.sweep)
+    for queue in dict.fromkeys(op.queues):
+        sweep(tx, queue, tx.store.sweep, tx.store.sweep, tx.store.sweep)
     tx.put_freed_back()
     leased: list[Job] = []
     picked = 0

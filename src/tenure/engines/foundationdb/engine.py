@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from tenure import ops, wire
+from tenure import ops
 from tenure.clock import Clock, SystemClock
 from tenure.engines.fdb_directory import DirectoryLayer
 from tenure.engines.fdb_tuple import Subspace
@@ -18,6 +18,7 @@ from tenure.engines.foundationdb import (
     clocks,
     enqueue,
     leases,
+    once,
     operator,
     reads,
     transfer,
@@ -26,7 +27,14 @@ from tenure.engines.foundationdb import (
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb.keys import Keys
 from tenure.engines.foundationdb.store import ASIDE_FROM, Store
-from tenure.engines.foundationdb.transact import MOST_TRIES, TIMED_OUT, TooLarge, Transactor, begin
+from tenure.engines.foundationdb.transact import (
+    MOST_TRIES,
+    TIMED_OUT,
+    TooLarge,
+    TooSlow,
+    Transactor,
+    begin,
+)
 from tenure.engines.foundationdb.tx import Tx
 from tenure.engines.foundationdb.wake import Wake
 from tenure.errors import (
@@ -145,7 +153,8 @@ class FoundationDbEngine:
         try:
             for kind, run in groupby(batch, key=_kind):
                 if kind is ops.Claim:
-                    answers += self._claims.claim([op for op in run if isinstance(op, ops.Claim)])
+                    for claims in _claims_at_once(run):
+                        self._claim(claims, answers)
                 elif kind is ops.Maintain:
                     for op in run:
                         assert isinstance(op, ops.Maintain)
@@ -159,20 +168,27 @@ class FoundationDbEngine:
             answers += [_told(error)] * (len(batch) - len(answers))
         return answers
 
-    def _serially(self, batch: list[Op], answers: list[Answer]) -> None:
+    def _claim(self, batch: list[ops.Claim | ops.Once], answers: list[Answer]) -> None:
+        """Claims, and calls under a key that end with claims. What the first of these does besides
+        comes first, in a transaction of its own, so that no claim makes it try again."""
+        first = batch[0]
+        if isinstance(first, ops.Once) and once.before_claims(first):
+            begun: list[Answer] = []
+            self._serially([once.Begin(first)], begun)
+            if isinstance(begun[0], TenureError):
+                answers.append(begun[0])
+                batch = batch[1:]
+        if batch:
+            answers += self._claims.claim(batch)
+
+    def _serially(self, batch: Sequence[Op], answers: list[Answer]) -> None:
         """Operations in one transaction, or in several if they are too large for one, or if one
         of them cannot be done and others were done before. Adds to the answers."""
         try:
             more, _ = self._transactor.run(lambda tx: _operate(tx, batch))
-        except TooLarge:
+        except (TooLarge, TooSlow) as error:
             if len(batch) == 1:
-                answers.append(
-                    InvalidInput(
-                        "jobs",
-                        "are too much for one transaction of FoundationDB (10 MB): "
-                        "make several calls",
-                    )
-                )
+                answers.append(_too_much(batch[0], error))
                 return
         except Exception as error:
             if isinstance(error, TenureError) and not isinstance(error, StoreRejected):
@@ -209,6 +225,21 @@ class FoundationDbEngine:
     def close(self) -> None:
         if os.getpid() == self._pid:  # a fork has none of its parent's threads
             self._wake.close()
+
+
+def _too_much(op: Op, error: TooLarge | TooSlow) -> TenureError:
+    """The answer to an operation that does not fit into a transaction by itself."""
+    if isinstance(op, ops.Reconcile) and isinstance(error, TooSlow):
+        return InvalidInput(
+            "queue",
+            f"{op.queue!r} has more jobs than can be counted in the 5 s that FoundationDB gives a "
+            "transaction: purge finished jobs, and try again",
+        )
+    if isinstance(error, TooSlow):
+        return error
+    return InvalidInput(
+        "jobs", "are too much for one transaction of FoundationDB (10 MB): make several calls"
+    )
 
 
 def _told(error: Exception) -> TenureError:
@@ -258,26 +289,51 @@ def _again(handle: Any, db: Any, tr: Any, error: Any, left_s: float) -> Any:
 
 def _kind(op: Op) -> type[Op]:
     """What is run together: claims, and everything else that is no maintenance."""
+    if isinstance(op, ops.Once):
+        return ops.Claim if once.claims_come_last(op) else Op
     return type(op) if isinstance(op, ops.Claim | ops.Maintain) else Op
 
 
-def _parts(batch: list[Op]) -> Iterator[list[Op]]:
-    """Operations that fit into one transaction each."""
+def _claims_at_once(run: Iterable[Op]) -> Iterator[list[ops.Claim | ops.Once]]:
+    """Claims in as many batches as they need to be done in order: what a call does before its
+    claims comes after the claims of calls before it, and a key that comes again finds the answers
+    of the first time."""
+    part: list[ops.Claim | ops.Once] = []
+    keys: set[str] = set()
+    for op in run:
+        assert isinstance(op, ops.Claim | ops.Once)
+        if isinstance(op, ops.Once):
+            if part and (op.key in keys or once.before_claims(op)):
+                yield part
+                part, keys = [], set()
+            keys.add(op.key)
+        part.append(op)
+    yield part
+
+
+def _parts(batch: Sequence[Op]) -> Iterator[list[Op]]:
+    """Operations that fit into one transaction each. One with a claim, and a recount, have one to
+    themselves: others must not have to try again because of them."""
     part: list[Op] = []
     jobs = size = 0
+    alone = False
     for op in batch:
         more_jobs, more_bytes = _weight(op)
-        if part and (jobs + more_jobs > _MOST_JOBS or size + more_bytes > _MOST_BYTES):
+        full = jobs + more_jobs > _MOST_JOBS or size + more_bytes > _MOST_BYTES
+        stays_alone = any(isinstance(one, ops.Claim | ops.Reconcile) for one in ops.flat([op]))
+        if part and (full or alone or stays_alone):
             yield part
             part, jobs, size = [], 0, 0
         part.append(op)
-        jobs, size = jobs + more_jobs, size + more_bytes
+        jobs, size, alone = jobs + more_jobs, size + more_bytes, stays_alone
     if part:
         yield part
 
 
 def _weight(op: Op) -> tuple[int, int]:
     """How many jobs an operation is about, and the bytes that it brings."""
+    if isinstance(op, once.Begin):
+        return _weight(op.once)
     if isinstance(op, ops.Once):
         weights = [_weight(one) for one in op.ops]
         return sum(n for n, _ in weights), sum(size for _, size in weights)
@@ -295,12 +351,7 @@ def _weight(op: Op) -> tuple[int, int]:
 
 def _operate(tx: Tx, batch: Sequence[Op]) -> list[Answer]:
     for op in batch:
-        if isinstance(op, ops.Ack | ops.Fail):
-            tx.prefetch_children([op.id])
-        if isinstance(op, ops.Ack | ops.Fail | ops.Release | ops.Extend | ops.Progress):
-            tx.prefetch([op.id])
-        elif isinstance(op, ops.Cancel | ops.Replay | ops.Delete):
-            tx.prefetch(op.ids)
+        _prefetch(tx, op)
     return [_OPERATIONS[type(op)](tx, op) for op in batch]
 
 
@@ -311,14 +362,20 @@ def _look_again(tx: Tx, query: ops.GetTimetable) -> Found:
     return reads.read(tx, query)
 
 
-def _once(tx: Tx, op: ops.Once) -> Answer:
-    rows = list(tx.tr.get_range(*tx.keys.span(k.ONCE, op.key)))
-    if rows:
-        return wire.decode_once(op, b"".join(bytes(row.value) for row in rows))
-    answers = _operate(tx, op.ops)
-    tx.put_parts(wire.encode_once(op, answers), k.ONCE, op.key)
-    tx.set(tx.keys.pack(k.ONCE_AT, tx.now, op.key))
-    return ops.Answers(answers)
+def _prefetch(tx: Tx, op: Op) -> None:
+    """Ask for what an operation will need."""
+    if isinstance(op, ops.Ack | ops.Fail):
+        tx.prefetch_children([op.id])
+    if isinstance(op, ops.Ack | ops.Fail | ops.Release | ops.Extend | ops.Progress):
+        tx.prefetch([op.id])
+    elif isinstance(op, ops.Cancel | ops.Replay | ops.Delete):
+        tx.prefetch(op.ids)
+    elif isinstance(op, ops.Once | once.Begin):
+        call = op if isinstance(op, ops.Once) else op.once
+        once.ask(tx, call)
+        for one in once.before_claims(call):
+            _prefetch(tx, one)
 
 
-_OPERATIONS[ops.Once] = _once
+_OPERATIONS[ops.Once] = lambda tx, op: once.once(tx, op, _operate)
+_OPERATIONS[once.Begin] = lambda tx, op: once.begin(tx, op, _operate)

@@ -45,7 +45,8 @@ first key of PARKED that has to be looked at because of it, if any |
 under a limit, 8 bytes |
 | FREED | (24, queue, tenant or None, group or None): (24, "mail", None, None) | of these, given \
 back; what is in use is the difference |
-| BUCKET | (25, queue): (25, "mail") | the tokens of a rate, and when they were counted |
+| BUCKET | (25, queue): (25, "mail") | the tokens of a rate, and at which version they were \
+counted |
 | SLOT | (26, scope, key, holder): (26, "team", "acme", "worker-1") | when it ends |
 | SLOT_END | (27, expires_at, scope, key, holder): (27, 1700000060000, "team", "acme", "worker-1") \
 | nothing |

@@ -15,6 +15,7 @@ class Rules:
         self.queue = queue
         self.limits = limits
         self.any_concurrency = any(limit.concurrency is not None for limit in limits.values())
+        self.hold_back = self.any_concurrency or any(limit.paused for limit in limits.values())
 
     def of(self, tenant: str | None = None, group: str | None = None) -> Limit:
         return self.limits.get((tenant, group)) or Limit(self.queue, tenant, group)

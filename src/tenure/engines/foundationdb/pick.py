@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from tenure import ops
-from tenure.engines.foundationdb import bucket
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb.aside import Idle
+from tenure.engines.foundationdb.bucket import Bucket
 from tenure.engines.foundationdb.keys import RING, Seq
 from tenure.engines.foundationdb.limits import EVERYTHING, Rules, Scope
 from tenure.engines.foundationdb.tx import Tx
@@ -112,8 +112,10 @@ class Line:
     def __init__(self, picker: Picker, tenant: str) -> None:
         self._picker = picker
         self.tenant = tenant
-        self._windows = ring(picker.tx, k.LANE, picker.queue, tenant)
+        self._windows: Iterator[list[str]] | None = None
+        self._opened: list[tuple[str, Lane]] | None = None  # groups whose first jobs are asked for
         self._heads: list[tuple[Ready, Lane]] = []
+        self._served: Lane | None = None  # whose next job has not been looked at yet
         self._lanes = 0
 
     def next(self) -> Ready | None:
@@ -121,24 +123,37 @@ class Line:
         picker = self._picker
         if not picker.has_room(self.tenant, None):
             return None
+        self._move_up()
         while not picker.tired:
             while self._heads:
-                ready, lane = self._heads[0]
-                if not picker.has_room(self.tenant, ready.group):
-                    heapq.heappop(self._heads)
-                    continue
-                following = lane.next()
-                if following is None:
-                    heapq.heappop(self._heads)
-                else:
-                    heapq.heapreplace(self._heads, (following, lane))
-                return ready
+                ready, lane = heapq.heappop(self._heads)
+                if picker.has_room(self.tenant, ready.group):
+                    self._served = lane
+                    return ready
             if not self._open_lanes():
                 return None
         return None
 
-    def _open_lanes(self) -> bool:
-        """Look at more groups; whether there were any."""
+    def _move_up(self) -> None:
+        """Only now that another job is wanted, look at the one behind the last."""
+        lane, self._served = self._served, None
+        following = None if lane is None else lane.next()
+        if lane is not None and following is not None:
+            heapq.heappush(self._heads, (following, lane))
+
+    def ask_groups(self) -> None:
+        """Ask which groups it has, without waiting."""
+        if self._windows is None:
+            picker = self._picker
+            within = (k.LANE, picker.queue, self.tenant)
+            self._windows = ring(picker.tx, ask_ring(picker.tx, *within), *within)
+
+    def ask_jobs(self) -> bool:
+        """Ask for the first jobs of more groups; whether there were any."""
+        if self._opened is not None:
+            return True
+        self.ask_groups()
+        assert self._windows is not None
         groups = next(self._windows, None)
         picker = self._picker
         if groups is None:
@@ -152,13 +167,20 @@ class Line:
             if group not in picker.op.not_groups and picker.has_room(self.tenant, group)
         ]
         look = picker.look if len(wanted) < _FIRST_LOOK else min(picker.look, _FIRST_LOOK)
-        lanes = [(g, Lane(picker.tx, picker.queue, self.tenant, g, look)) for g in wanted]
-        for group, lane in lanes:
+        self._opened = [(g, Lane(picker.tx, picker.queue, self.tenant, g, look)) for g in wanted]
+        return True
+
+    def _open_lanes(self) -> bool:
+        """Look at more groups; whether there were any."""
+        if not self.ask_jobs():
+            return False
+        lanes, self._opened = self._opened, None
+        for group, lane in lanes or ():
             first = lane.next()
             if first is not None:
                 heapq.heappush(self._heads, (first, lane))
             elif lane.is_empty:
-                picker.idle.append(Idle(picker.queue, self.tenant, group, False))
+                self._picker.idle.append(Idle(self._picker.queue, self.tenant, group, False))
         return True
 
 
@@ -197,13 +219,14 @@ class Picker:
             return []
         left = self.room.left(EVERYTHING, whole.concurrency)
         most = most if left is None else min(most, left)
-        most = min(most, bucket.available(self.tx, self.queue, whole))
+        bucket = Bucket(self.tx, self.queue, whole)
+        most = min(most, bucket.available)
         if most <= 0:
             return []
         self.look = max(1, min(most * self._spread, 1000))
         picked = self._pick(most)
         self.room.write()
-        bucket.use(self.tx, self.queue, whole, len(picked))
+        bucket.use(len(picked))
         return picked
 
     def _pick(self, most: int) -> list[Ready]:
@@ -219,13 +242,17 @@ class Picker:
         count = 0
         windows = iter([[self.op.tenant]]) if self.op.tenant is not None else self._tenants()
         for tenants in windows:
-            lines = [Line(self, tenant) for tenant in tenants]
-            weights = [self.rules.weight(line.tenant) for line in lines]
+            lines = {tenant: Line(self, tenant) for tenant in tenants}
+            turns: list[Line] = []
             while lines and count < most and not self.tired:
-                (n,) = self.tx.store.chance.choices(range(len(lines)), weights)
-                ready = lines[n].next()
+                if not turns:
+                    turns = self._draw(lines, most - count)
+                line = turns.pop()
+                if line.tenant not in lines:
+                    continue
+                ready = line.next()
                 if ready is None:
-                    del lines[n], weights[n]
+                    del lines[line.tenant]
                 else:
                     count += 1
                     self.room.take(ready.tenant, ready.group)
@@ -233,24 +260,49 @@ class Picker:
             if count >= most or self.tired:
                 return
 
+    def _draw(self, lines: dict[str, Line], turns: int) -> list[Line]:
+        """Whose turns are next, by chance and weight. What they will be asked for is asked of all
+        of them at once; not where some may be held back, which had better be asked for nothing."""
+        weights = [self.rules.weight(tenant) for tenant in lines]
+        drawn = self.tx.store.chance.choices(list(lines.values()), weights, k=turns)
+        if not self.rules.hold_back and turns > 1:
+            different = list(dict.fromkeys(drawn))
+            for line in different:
+                line.ask_groups()
+            for line in different:
+                line.ask_jobs()
+        return drawn
+
     def _tenants(self) -> Iterator[list[str]]:
-        return ring(self.tx, k.TURN, self.queue)
+        within = (k.TURN, self.queue)
+        return ring(self.tx, ask_ring(self.tx, *within), *within)
 
 
-def ring(tx: Tx, *elements: Any) -> Iterator[list[str]]:
+def ask_ring(tx: Tx, *elements: Any) -> Any:
+    """Ask for the first names on a ring."""
+    return tx.tr.snapshot.get_range(*tx.keys.span(*elements), limit=WINDOW + 1)
+
+
+def ring(tx: Tx, asked: Any, *elements: Any) -> Iterator[list[str]]:
     """The names on a ring, a window at a time; if they are more than one window, from a place
     drawn by chance."""
     begin, end = tx.keys.span(*elements)
-    found = list(tx.scan(begin, end, limit=WINDOW + 1))
+    found = [tx.keys.unpack(bytes(row.key))[-1] for row in asked]
     if len(found) <= WINDOW:
         if found:
-            yield [one[-1] for one in found]
+            yield found
         return
     start = tx.keys.pack(*elements, tx.store.chance.randrange(RING))
-    for first, last in ((start, end), (begin, start)):
-        while True:
-            rows = list(tx.tr.snapshot.get_range(first, last, limit=WINDOW))
-            if not rows:
-                break
+    spans = [(start, end), (begin, start)]
+    while spans:
+        rows: list[Any] = []
+        # A window that comes to the end of the ring goes on at its beginning: whoever stands first
+        # there would hardly ever be in one otherwise.
+        while spans and len(rows) < WINDOW:
+            first, last = spans.pop(0)
+            more = list(tx.tr.snapshot.get_range(first, last, limit=WINDOW - len(rows)))
+            rows += more
+            if len(rows) == WINDOW:
+                spans.insert(0, (bytes(more[-1].key) + b"\x00", last))
+        if rows:
             yield [tx.keys.unpack(bytes(row.key))[-1] for row in rows]
-            first = bytes(rows[-1].key) + b"\x00"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -12,24 +13,52 @@ from tenure.engines.foundationdb.record import Record
 from tenure.engines.foundationdb.tx import Held, Tx
 from tenure.job import State
 
+_FIRST_ENDING = 16  # leases that a claim looks at
+LOOK_AGAIN_MS = 1_000  # less than the grace that a new lease has
+
 
 def _due(tx: Tx, kind: int, queue: str, until: int, limit: int) -> list[tuple[int, str]]:
     """The first keys of an index by time: when, and which job."""
     if limit <= 0:
         return []
+    keys = (tx.keys.unpack(bytes(row.key)) for row in _ask(tx, kind, queue, until, limit))
+    return [(key[1], key[-1]) for key in keys]
+
+
+def _ask(tx: Tx, kind: int, queue: str, until: int, limit: int) -> Any:
     begin, _ = tx.keys.span(kind, queue)
     end = tx.keys.pack(kind, queue, until + 1)
-    return [(one[1], one[-1]) for one in tx.scan(begin, end, limit=limit)]
+    return tx.tr.snapshot.get_range(begin, end, limit=limit)
 
 
-def anything_due(tx: Tx, queue: str) -> bool:
-    """Whether a sweep would find something."""
-    return bool(
-        _due(tx, k.DELAYED, queue, tx.now, 1)
-        or _due(tx, k.EXPIRING, queue, tx.now, 1)
-        or next(_overdue(tx, queue, 16), None) is not None
-        or tx.wrote  # a stray key was found
-    )
+class Due:
+    """Whether a sweep would find something: asked now, and waited for later. Leases are looked at
+    only if asked for: those that are not over yet cost two reads each."""
+
+    def __init__(self, tx: Tx, queue: str, *, leases: bool) -> None:
+        self._tx, self._queue, self._leases = tx, queue, leases
+        self._asked = [_ask(tx, kind, queue, tx.now, 1) for kind in (k.DELAYED, k.EXPIRING)]
+        self.quiet_ms = LOOK_AGAIN_MS  # for so long no lease that was looked at can be over
+
+    def found(self) -> bool:
+        if any(list(rows) for rows in self._asked):
+            return True
+        return self._leases and self._any_lease_over()
+
+    def _any_lease_over(self) -> bool:
+        """Whether one of the leases that end first is over, or a key that a lost claim left."""
+        tx = self._tx
+        ending = _due(tx, k.ENDING, self._queue, tx.store.sweep_until(tx.now), _FIRST_ENDING)
+        for (until, _), seen in zip(ending, tx.peek(job_id for _, job_id in ending), strict=True):
+            if seen is None or seen.record.lease_until != until:
+                if until <= tx.now:
+                    return True
+            elif seen.record.lease is not None:
+                over_at = tx.store.lease_is_over_at(tx.now, seen.record.lease, tx.version)
+                if over_at <= tx.now:
+                    return True
+                self.quiet_ms = min(self.quiet_ms, over_at - tx.now)
+        return False
 
 
 def sweep(

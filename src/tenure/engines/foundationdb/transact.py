@@ -16,6 +16,7 @@ from tenure.errors import Busy, OutcomeUnknown, StoreError, StoreRejected
 
 R = TypeVar("R")
 
+TOO_OLD = 1007
 TIMED_OUT = 1031
 TOO_LARGE = 2101
 _REJECTED = (2102, 2103)  # a key or a value that is too large: it is about an operation
@@ -24,6 +25,8 @@ _LEAST_TIMEOUT_S = 3.0
 MOST_TRIES = 1_000
 _LAST_TRIES = 5  # to find out what became of those before
 _STAMP_BYTES = 10
+_LIFE_S = 4.5  # of a transaction; the cluster forgets what it reads after 5 s
+_MOST_SLOW_TRIES = 2
 
 
 class TooLarge(StoreError):
@@ -31,6 +34,13 @@ class TooLarge(StoreError):
 
     def __init__(self) -> None:
         super().__init__("this is too much for one transaction of FoundationDB (10 MB)")
+
+
+class TooSlow(StoreError):
+    """It takes longer than a transaction may."""
+
+    def __init__(self) -> None:
+        super().__init__("this takes longer than the 5 s that FoundationDB gives a transaction")
 
 
 def begin(db: Any, patience_s: float = _MOST_TIMEOUT_S) -> Any:
@@ -51,6 +61,9 @@ class Transactor:
         # Keys of commits that are known, so that nobody will ask for them: a set in order, of which
         # every single step is safe among threads.
         self._did: dict[bytes, None] = {}
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic()
 
     def run(self, work: Callable[[Tx], R]) -> tuple[R, bytes]:
         """What `work` answered in the try that was committed, and the versionstamp of that."""
@@ -94,6 +107,8 @@ class _Run(Generic[R]):
         self._giving_up = False
         self._mistake: Exception | None = None  # why it is given up, if not for want of time
         self._tries = 0
+        self._slow_tries = 0
+        self._began = 0.0
 
     def run(self) -> tuple[R, bytes]:
         tr = self._begin()
@@ -109,6 +124,7 @@ class _Run(Generic[R]):
 
     def _step(self, tr: Any) -> tuple[R, bytes] | Any:
         """What was committed, or the transaction of the next try."""
+        self._began = self._clock.monotonic()
         try:
             found = self._committed(tr) if self._unsure else None
             if found is None and self._giving_up:
@@ -125,6 +141,7 @@ class _Run(Generic[R]):
     def read(self) -> R:
         tr = self._begin()
         while True:
+            self._began = self._clock.monotonic()
             try:
                 return self._work(Tx(self._store, tr, self._clock.now_ms()))
             except self._store.handle.FDBError as error:
@@ -182,6 +199,10 @@ class _Run(Generic[R]):
         self._tries += 1
         if error.code == TOO_LARGE:
             raise TooLarge
+        if error.code == TOO_OLD and self._clock.monotonic() - self._began >= _LIFE_S:
+            self._slow_tries += 1
+            if self._slow_tries >= _MOST_SLOW_TRIES:
+                raise TooSlow
         timed_out = error.code == TIMED_OUT
         says = self._store.handle.predicates
         self._unsure = self._unsure or timed_out or says.is_maybe_committed(error)

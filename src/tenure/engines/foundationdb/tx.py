@@ -66,6 +66,7 @@ class Tx:
         self._version: int | None = None
         self._asked: dict[str, tuple[Any, Any]] = {}
         self._asked_children: dict[str, Any] = {}
+        self._asked_spans: dict[tuple[bytes, bytes], Any] = {}
         self._jobs: dict[str, Held | None] = {}
         self._waiting: dict[str, dict[str, None]] = {}
         self._rules: dict[str, Rules] = {}
@@ -129,6 +130,18 @@ class Tx:
         """The tuples of the keys in a range, without depending on them."""
         for row in self.tr.snapshot.get_range(begin, end, limit=limit):
             yield self.keys.unpack(bytes(row.key))
+
+    def prefetch_span(self, *elements: Any) -> None:
+        """Ask for a range that will be needed once."""
+        span = self.keys.span(*elements)
+        if span not in self._asked_spans:
+            self._asked_spans[span] = self.tr.get_range(*span)
+
+    def span(self, *elements: Any) -> Any:
+        """The rows of a range, depended on."""
+        span = self.keys.span(*elements)
+        asked = self._asked_spans.pop(span, None)
+        return self.tr.get_range(*span) if asked is None else asked
 
     def flush(self) -> None:
         """Write what was put off."""

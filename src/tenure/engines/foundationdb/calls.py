@@ -1,0 +1,53 @@
+"""The claims of a batch: what each still looks for, and what it was given so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tenure import ops
+from tenure.engines.foundationdb import once
+from tenure.job import Job
+from tenure.ops import Answer
+
+
+class Keyed:
+    """A call under a key that ends with claims."""
+
+    def __init__(self, op: ops.Once) -> None:
+        self.op = op
+        self.calls = [Call(claim, self, number) for number, claim in once.claims_of(op)]
+        self.stamps: set[bytes] = set()  # of the commits in which its claims took part
+        self.answer: Answer | None = None
+
+    @property
+    def jobs(self) -> list[Job]:
+        return [job for call in self.calls for job in call.jobs]
+
+
+class Call:
+    """A claim."""
+
+    def __init__(self, op: ops.Claim, keyed: Keyed | None = None, number: int = 0) -> None:
+        self.op = op
+        self.keyed = keyed
+        self.number = number  # among the operations under the key
+        self.left = op.limit
+        self.jobs: list[Job] = []
+
+    @property
+    def looks_for(self) -> tuple[object, ...]:
+        """Claims of which this is the same can be served from one look."""
+        return self.op.queues, self.op.tenant, self.op.not_groups
+
+
+def calls_of(batch: Sequence[ops.Claim | ops.Once]) -> tuple[list[Call], list[Keyed]]:
+    """All claims in order, and those calls that come under a key."""
+    calls: list[Call] = []
+    keyed: list[Keyed] = []
+    for op in batch:
+        if isinstance(op, ops.Once):
+            keyed.append(Keyed(op))
+            calls += keyed[-1].calls
+        else:
+            calls.append(Call(op))
+    return calls, keyed

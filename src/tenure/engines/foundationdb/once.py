@@ -1,0 +1,210 @@
+"""Operations under a key: done once, and answered again as the first time.
+
+Most are done in one transaction, which stores their answers. Claims at the end of such a call are
+not: whose the jobs are is known only after the commit. They leave notes on the way, so that whoever
+comes with the same key can go on where another stopped:
+
+1. what comes before the claims is done, and its answers are stored as BEGUN;
+2. the claims are committed together with a list of the jobs that they want, WANTED, which carries
+   the versionstamp of that commit; this may take several rounds;
+3. a last transaction looks whose the jobs are, and replaces the notes by the answers.
+
+A job of which the lowest CLAIM key does not have this versionstamp was lost, or has been taken back
+since: nobody was told of the lease before the answers were stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from tenure import ops, wire
+from tenure.engines.foundationdb import keys as k
+from tenure.engines.foundationdb.jobs import jobs_of
+from tenure.engines.foundationdb.record import PART_BYTES, encode
+from tenure.engines.foundationdb.tx import Tx
+from tenure.job import Job
+from tenure.ops import Answer, Op
+
+_BEGUN, _WANTED = -2, -1  # in the place of an answer's part
+_STAMP_BYTES = 10
+
+Operate = Callable[[Tx, Sequence[Op]], list[Answer]]
+_decode_begun = msgspec.msgpack.Decoder(tuple[str, bytes]).decode
+_decode_wanted = msgspec.msgpack.Decoder(tuple[str, int, list[str]]).decode
+
+
+class Begin(Op, frozen=True):
+    """What a keyed call does before its claims."""
+
+    once: ops.Once
+
+
+class Wanted(NamedTuple):
+    """Jobs that a claim of a keyed call wrote its CLAIM keys for."""
+
+    stamp: bytes
+    number: int  # of the claim among the operations
+    ids: list[str]
+
+
+class Stored(NamedTuple):
+    """What is stored under a key. Whoever changes it meanwhile makes this conflict."""
+
+    answer: Answer | None
+    begun: list[Answer]
+    wanted: list[Wanted]
+    did: str = ""  # which operations began, if any did
+
+
+def ask(tx: Tx, op: ops.Once) -> None:
+    """Ask for what is stored under a key, without waiting for it."""
+    tx.prefetch_span(k.ONCE, op.key)
+
+
+def claims_come_last(op: ops.Once) -> bool:
+    """Whether it ends with claims, and has none before anything else."""
+    kinds = [isinstance(one, ops.Claim) for one in op.ops]
+    return any(kinds) and kinds == sorted(kinds)
+
+
+def claims_of(op: ops.Once) -> list[tuple[int, ops.Claim]]:
+    return [(n, one) for n, one in enumerate(op.ops) if isinstance(one, ops.Claim)]
+
+
+def before_claims(op: ops.Once) -> list[Op]:
+    return [one for one in op.ops if not isinstance(one, ops.Claim)]
+
+
+def stored(tx: Tx, op: ops.Once) -> Stored:
+    """Read what is stored under a key, if it was not asked for before."""
+    final: list[bytes] = []
+    begun: list[bytes] = []
+    wanted: list[Wanted] = []
+    did = ""
+    for row in tx.span(k.ONCE, op.key):
+        _, part, *_ = tx.keys.unpack(bytes(row.key))
+        value = bytes(row.value)
+        if part >= 0:
+            final.append(value)
+        elif part == _BEGUN:
+            begun.append(value)
+        else:
+            did, number, ids = _decode_wanted(value[_STAMP_BYTES:])
+            wanted.append(Wanted(value[:_STAMP_BYTES], number, ids))
+    answer = wire.decode_once(op, b"".join(final)) if final else None
+    done: list[Answer] = []
+    if begun:
+        did, text = _decode_begun(b"".join(begun))
+        done = wire.decode_answers(text)
+    return Stored(answer, done, wanted, did)
+
+
+# In one transaction -----------------------------------------------------------------------------
+
+
+def once(tx: Tx, op: ops.Once, operate: Operate) -> Answer:
+    """Do all of it in this transaction, unless it was done before."""
+    found = stored(tx, op)
+    if found.answer is not None:
+        return found.answer
+    if found.begun or found.wanted:
+        return wire.key_reused(op.key)
+    answers = operate(tx, op.ops)
+    _remember(tx, op)
+    tx.put_parts(wire.encode_once(op, answers), k.ONCE, op.key)
+    return ops.Answers(answers)
+
+
+def _remember(tx: Tx, op: ops.Once) -> None:
+    """Have it forgotten in time."""
+    tx.set(tx.keys.pack(k.ONCE_AT, tx.now, op.key))
+
+
+# In several -------------------------------------------------------------------------------------
+
+
+def begin(tx: Tx, op: Begin, operate: Operate) -> Answer:
+    """Do what comes before the claims, unless it was done before."""
+    found = stored(tx, op.once)
+    if found == (None, [], [], ""):
+        answers = operate(tx, before_claims(op.once))
+        _remember(tx, op.once)
+        note = encode((wire.did(op.once), wire.encode(answers)))
+        tx.put_parts(note, k.ONCE, op.once.key, _BEGUN)
+    return ops.Ok()
+
+
+def want(tx: Tx, op: ops.Once, found: Stored, wanted: Iterable[tuple[int, list[str]]]) -> None:
+    """Note which jobs its claims want, in the transaction that writes their CLAIM keys."""
+    if not found.begun and not found.wanted:
+        _remember(tx, op)
+    part, did = len(found.wanted), wire.did(op)
+    for number, ids in wanted:
+        for some in _portions(ids):
+            key = tx.keys.pack(k.ONCE, op.key, _WANTED, part)
+            value = bytes(_STAMP_BYTES) + encode((did, number, some)) + bytes(4)
+            tx.tr.set_versionstamped_value(key, value)
+            tx.wrote = True
+            part += 1
+
+
+def _portions(ids: Sequence[str]) -> Iterable[list[str]]:
+    """So many ids each as fit into a value."""
+    some: list[str] = []
+    size = 0
+    for one in ids:
+        length = len(one.encode()) + 8
+        if some and size + length > PART_BYTES:
+            yield some
+            some, size = [], 0
+        some.append(one)
+        size += length
+    if some:
+        yield some
+
+
+def is_of_others(op: ops.Once, found: Stored) -> bool:
+    """Whether the key was used for a call that is not the same."""
+    return bool(found.did) and found.did != wire.did(op)
+
+
+def finish(tx: Tx, op: ops.Once, found: Stored, given: dict[int, list[Job]]) -> Answer:
+    """Store the answers, with the jobs that each claim got, in the place of the notes."""
+    if found.answer is not None:
+        return found.answer
+    if is_of_others(op, found):
+        return wire.key_reused(op.key)
+    answers = [*found.begun, *(ops.Leased(given.get(number, [])) for number, _ in claims_of(op))]
+    if not found.begun and not found.wanted:
+        _remember(tx, op)
+    else:
+        last = tx.keys.pack(k.ONCE, op.key, 0)
+        tx.tr.clear_range(tx.keys.span(k.ONCE, op.key)[0], last)
+    tx.put_parts(wire.encode_once(op, answers), k.ONCE, op.key)
+    return ops.Answers(answers)
+
+
+def go_on(tx: Tx, op: ops.Once) -> Answer:
+    """Finish what another began, who may be gone."""
+    found = stored(tx, op)
+    given: dict[int, list[Job]] = {}
+    for wanted in found.wanted:
+        won = who_won(tx, wanted.ids, wanted.stamp)
+        held = tx.peek(one for one in wanted.ids if one in won)
+        jobs = jobs_of(tx, [one for one in held if one is not None])
+        given.setdefault(wanted.number, []).extend(jobs)
+    return finish(tx, op, found, given)
+
+
+def who_won(tx: Tx, ids: Sequence[str], stamp: bytes) -> set[str]:
+    """Those of the jobs whose first claim has this versionstamp."""
+    asked = [(one, tx.tr.snapshot.get_range(*tx.keys.span(k.CLAIM, one), limit=1)) for one in ids]
+    return {
+        job_id
+        for job_id, rows in asked
+        for row in rows
+        if tx.keys.unpack(bytes(row.key))[1].tr_version == stamp
+    }
