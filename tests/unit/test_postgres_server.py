@@ -131,7 +131,7 @@ def test_a_store_of_the_first_version_is_brought_up_to_date(url: str, schema: st
         connection.execute(f"CREATE SCHEMA {schema}; {first}".encode())
         connection.execute(f"UPDATE {schema}.about SET version = 1".encode())
         enqueue = statements(schema).sql["enqueue"]
-        lane = ["{q}", '{""}', '{""}', "{1}", "{a}", "{null}", '{""}', "{0}", "{3}"]
+        lane = ["{q}", '{""}', '{""}', "{1}", "{a}", '{"null"}', '{""}', "{0}", "{3}"]
         connection.execute(enqueue, (None, *lane, *["{}"] * 6))
     with tenure.connect(url) as queue:
         queue.do([ops.Once("k", (ops.Enqueue((JobSpec("b", "q", NULL),)),))])
