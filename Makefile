@@ -32,8 +32,9 @@ crash-workers: .venv/installed ## the same with workers that run tasks
 crash-service: .venv/installed ## a service with 200 callers, killed five times a minute
 	$(BIN)/python -m tests.crash.service_kill --seconds $(SECONDS) --seed $(SEED)
 
-crash-postgres: .venv/installed ## kill a PostgreSQL server under services and workers
+crash-postgres: .venv/installed ## kill a PostgreSQL server under services and workers, then primaries of standbys
 	$(BIN)/python -m tests.crash.outage --seconds $(SECONDS) --seed $(SEED)
+	$(BIN)/python -m tests.crash.failover --seconds $(SECONDS)
 
 crash-power: .venv/installed ## cut the power under SQLite at CUTS=1000 places; needs a C compiler
 	$(BIN)/python -m tests.crash.power --cuts $(CUTS) --seed $(SEED)

@@ -18,12 +18,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from urllib.parse import quote
 
 import psycopg
+import pytest
 
 # What a server need not do whose data nobody will miss.
 CARELESS = {
@@ -38,6 +40,7 @@ _COMMON = {
     "max_connections": "100",
     "shared_buffers": "64MB",
 }
+_INITDB = ("initdb", "-A", "trust", "-U", "postgres", "-N", "-E", "UTF8", "--locale", "C")
 _PATIENCE = 60.0  # seconds until a server that does not come up is given up
 
 
@@ -56,9 +59,35 @@ def programs() -> Path:
 
 
 class Server:
-    """A server of our own in a folder of its own, reached through a socket in that folder."""
+    """A server of our own in a folder of its own, reached through a socket in that folder. It may
+    be a standby of another, and have its write-ahead log elsewhere."""
 
     def __init__(self, **settings: str) -> None:
+        self._prepare(settings)
+        self._run(*_INITDB, "-D", str(self._data))
+        self.start()
+
+    @classmethod
+    def standby(cls, primary: Server, **settings: str) -> Server:
+        """A server that follows another."""
+        server = cls.__new__(cls)
+        server._prepare(settings)
+        server._run("pg_basebackup", "-D", str(server._data), "-h", str(primary.folder), "-U",
+                    "postgres", "-R", "-N", "-c", "fast")  # fmt: skip
+        server.start()
+        return server
+
+    @classmethod
+    def with_wal(cls, folder: Path, **settings: str) -> Server:
+        """A server whose write-ahead log is in this folder, in small files."""
+        server = cls.__new__(cls)
+        server._prepare(settings)
+        apart = ("--waldir", str(folder), "--wal-segsize", "1")
+        server._run(*_INITDB, "-D", str(server._data), *apart)
+        server.start()
+        return server
+
+    def _prepare(self, settings: dict[str, str]) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="tenure-pg-"))
         self._settings = _COMMON | settings
         self._bin = programs()
@@ -68,9 +97,6 @@ class Server:
         if self._user is not None:
             owner = pwd.getpwnam(self._user)
             os.chown(self.folder, owner.pw_uid, owner.pw_gid)
-        self._run("initdb", "-D", str(self._data), "-A", "trust", "-U", "postgres", "-N", "-E",
-                  "UTF8", "--locale", "C")  # fmt: skip
-        self.start()
 
     @property
     def url(self) -> str:
@@ -90,6 +116,25 @@ class Server:
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
+
+    def execute(self, query: str) -> list[tuple[object, ...]]:
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            cursor = connection.execute(query.encode())
+            return cursor.fetchall() if cursor.description else []
+
+    def replicate_synchronously(self) -> None:
+        """Let every commit wait until the standby has it."""
+        self.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+        self.execute("SELECT pg_reload_conf()")
+        query = "SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'"
+        deadline = time.monotonic() + _PATIENCE
+        while not self.execute(query):
+            assert time.monotonic() < deadline, "the standby does not come"
+            time.sleep(0.02)
+
+    def promote(self) -> None:
+        """Make a standby the primary."""
+        self.execute("SELECT pg_promote()")
 
     def start(self) -> None:
         """Start the server and wait until it answers."""
@@ -143,6 +188,45 @@ class Server:
         """The same, and remove all it has."""
         self.shut_down()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def dump(url: str, schema: str) -> str:
+    """A backup of a store, as SQL."""
+    return _program("pg_dump", "-d", url, "--schema", schema)
+
+
+def restore(url: str, dump: str) -> None:
+    """Run SQL in one transaction."""
+    _program("psql", "-d", url, "-1", "-q", "-v", "ON_ERROR_STOP=1", given=dump)
+
+
+def _program(name: str, *arguments: str, given: str | None = None) -> str:
+    done = subprocess.run(
+        [str(programs() / name), *arguments],
+        input=given,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@contextmanager
+def small_disk(megabytes: int) -> Iterator[Path]:
+    """A folder for a server that has little space, if we may make one."""
+    folder = Path(tempfile.mkdtemp(prefix="tenure-disk-"))
+    folder.chmod(0o755)
+    owner = pwd.getpwnam("nobody") if os.geteuid() == 0 else pwd.getpwuid(os.geteuid())
+    options = f"size={megabytes}m,uid={owner.pw_uid},gid={owner.pw_gid},mode=0700"
+    mount = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(mount, check=False).returncode != 0:
+        pytest.skip("a small disk cannot be mounted here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+        folder.rmdir()
 
 
 # One server for all processes of a test run ------------------------------------------------------
@@ -219,8 +303,13 @@ def drop(folder: Path) -> None:
     """Remove the store of a test, in which something may be broken."""
     schema = _TAKEN.pop(folder, None)
     if schema is not None:
-        with psycopg.connect(shared_url(), autocommit=True) as connection:
-            connection.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE".encode())
+        drop_schema(schema)
+
+
+def drop_schema(schema: str) -> None:
+    """Remove a store that another test may have used."""
+    with psycopg.connect(shared_url(), autocommit=True) as connection:
+        connection.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE".encode())
 
 
 def empty(schema: str) -> None:

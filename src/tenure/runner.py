@@ -35,6 +35,7 @@ T = TypeVar("T")
 
 AFTER_GRACE_SECONDS = 2.0  # that handlers get to end once they are told to
 LOOK_AHEAD_SECONDS = 0.05  # that lie between two looks at what is due next
+REFUSED_SECONDS = 1.0  # until what another transaction was in the way of is told again
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0  # seconds between tries while the store cannot commit
 
 
@@ -63,6 +64,7 @@ class Post:
         self.runs: dict[int, Run] = {}  # whose handlers have not ended, also if they were given up
         self.to_tell: list[Op] = []  # what the store does not know yet
         self.telling: list[Op] = []  # what is on its way to the store
+        self.refused: list[Op] = []  # what another transaction is in the way of, for a while
         self.reports: dict[str, Op] = {}  # of progress, the last of each job
         self.look = True  # whether something may be ready
         self.looked_ahead_at = -1.0
@@ -96,9 +98,15 @@ class Post:
         """Whose jobs have ended without the store knowing it yet. For any thread."""
         return [
             Lease(op.id, op.token)
-            for op in [*self.to_tell, *self.telling]
+            for op in [*self.to_tell, *self.telling, *self.refused]
             if isinstance(op, ops.Ack | ops.Fail | ops.Release)
         ]
+
+    def tell_again(self) -> None:
+        """Try what was refused once more."""
+        self.to_tell += self.refused
+        self.refused = []
+        self.changed.set()
 
 
 def post_of(worker: Worker) -> Post:
@@ -308,6 +316,9 @@ class Runner:
     def give_up(self) -> None:
         """Tell what has ended, and give the rest back at once, whatever their handlers do. For
         any thread."""
+        for post in self._posts:
+            post.to_tell += post.refused
+            post.refused = []
         batch = [op for post in self._posts for op in post.take()]
         ended = [run for run in self.running() if run.end()]
         batch += [run.came_to or ops.Release(run.job.id, run.token) for run in ended]
@@ -355,9 +366,11 @@ class Runner:
         return post.room if self._left is None else min(post.room, self._left - self._asked_for)
 
     def _is_over(self, post: Post) -> bool:
-        if self._burst and not any(p.look or p.busy or p.to_tell or p.telling for p in self._posts):
+        if self._burst and not any(
+            p.look or p.busy or p.to_tell or p.telling or p.refused for p in self._posts
+        ):
             self.stop_soon()  # all end together, whatever comes from here on
-        return (self._stopping or self._left == 0) and not post.busy
+        return (self._stopping or self._left == 0) and not post.busy and not post.refused
 
     async def _idle_seconds(self, post: Post) -> float | None:
         """How long to wait if nothing happens: until something is due, or for the next look."""
@@ -421,6 +434,10 @@ class Runner:
                 self._begin(post, answer.jobs, room, sent_at)
             elif isinstance(answer, TenureError):
                 self._complain(op, answer)
+                if isinstance(answer, Busy) and not isinstance(op, ops.Claim | ops.Progress):
+                    post.refused.append(op)
+        if post.refused:
+            asyncio.get_running_loop().call_later(REFUSED_SECONDS, post.tell_again)
         if room and self._left is not None:
             for other in self._posts:
                 other.changed.set()  # there may be some left for it

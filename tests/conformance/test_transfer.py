@@ -135,6 +135,39 @@ def test_later_tokens_are_greater(queue: Queue, other: Queue) -> None:
         queue.ack(stale)
 
 
+def test_a_lease_that_was_over_is_found_by_the_first_claim(
+    queue: Queue, other: Queue, clock: ManualClock
+) -> None:
+    """Also where leases of that time were looked for long ago."""
+    other.enqueue("q", id="old", max_attempts=3)
+    other.claim("q", lease=10)
+    entries = exported(other)
+    clock.advance(3600)
+    for n in range(3):
+        queue.enqueue("q", id=str(n))
+        clock.advance(60)
+        queue.ack(queue.claim("q")[0])
+    put(queue, *entries)
+    assert queue.get("old").state is State.LEASED
+    due = queue.next_due("q")
+    assert due is not None
+    assert due <= clock.now_ms()
+    (job,) = queue.claim("q")
+    assert (job.id, job.attempts) == ("old", 2)
+
+
+def test_tokens_go_on_after_one_that_is_far_ahead(queue: Queue, other: Queue) -> None:
+    """As those of FoundationDB are, which count microseconds."""
+    other.enqueue("q", id="a")
+    other.enqueue("q", id="b")
+    other.claim("q", limit=2)
+    far = 5 * 10**12
+    for n, entry in enumerate(exported(other)):
+        put(queue, replace(entry, job=replace(entry.job, token=far + n)))
+        queue.do([ops.Release(entry.job.id, far + n)])
+    assert all(job.token > far + 1 for job in queue.claim("q", limit=2))
+
+
 def test_jobs_that_are_there_are_passed_over(queue: Queue, other: Queue) -> None:
     other.enqueue("q", "theirs", id="a", unique_key="k")
     other.enqueue("q", "theirs", id="b")

@@ -184,6 +184,30 @@ def test_a_backend_that_is_killed_before_the_commit_costs_a_second_attempt(
     assert queue.stats("q").ready == 2
 
 
+def test_a_commit_that_was_sent_before_the_error_came_is_not_made_twice(
+    queue: tenure.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The statement reaches the server, and only then the client hears that the wire is cut."""
+    queue.enqueue("q", id="first")
+    send, cuts = Db.send, list[str]()
+
+    def send_then_fail(self: Db, name: str, *params: object) -> Sent:
+        sent = send(self, name, *params)
+        if name == "commit" and not cuts:
+            cuts.append(name)
+            self._connection.pgconn.pipeline_sync()
+            self._connection.pgconn.flush()
+            time.sleep(0.5)  # the server commits; nobody reads its answer
+            self._connection.close()
+            raise psycopg.OperationalError("the connection was lost")
+        return sent
+
+    monkeypatch.setattr(Db, "send", send_then_fail)
+    assert queue.enqueue("q", id="a").id == "a"
+    assert cuts == ["commit"]
+    assert queue.stats("q").ready == 2
+
+
 def test_connections_that_the_server_closed_meanwhile_are_replaced(
     behind: tenure.Queue, wire: Wire
 ) -> None:

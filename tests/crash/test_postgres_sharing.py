@@ -369,7 +369,12 @@ def test_what_is_done_to_the_same_jobs_in_any_order_keeps_nobody_waiting_for_eve
         reports = [ops.Progress(*one, 50, None) for one in held[1::2]]
         at_once(
             partial(apply, engine, *acks),
-            partial(apply, engine, *reports, *[ops.Fail(*one, "x") for one in held[1::4]]),
+            partial(
+                apply,
+                engine,
+                *reports,
+                *[ops.Fail(*one, "x", retry_in_ms=10**7) for one in held[1::4]],
+            ),
             partial(apply, engine, *[ops.Extend(*one, 60_000) for one in held]),
             partial(apply, engine, ops.Claim(("q",), "w", 60_000, 1), *acks[::-1]),
         )

@@ -125,13 +125,14 @@ def test_what_opening_changes_is_nothing_the_second_time(url: str, schema: str) 
 
 
 def test_a_store_of_the_first_version_is_brought_up_to_date(url: str, schema: str) -> None:
-    with tenure.connect(url) as queue:
-        queue.enqueue("q", id="a")
+    postgres.drop_schema(schema)
+    first = statements(schema).schema[1]
     with psycopg.connect(postgres.shared_url()) as connection:
-        connection.execute(f"DROP TABLE {schema}.once".encode())
-        for function in ("take_keys", "next_due", "ack"):
-            connection.execute(f"DROP FUNCTION {schema}.{function}".encode())
+        connection.execute(f"CREATE SCHEMA {schema}; {first}".encode())
         connection.execute(f"UPDATE {schema}.about SET version = 1".encode())
+        enqueue = statements(schema).sql["enqueue"]
+        lane = ["{q}", '{""}', '{""}', "{1}", "{a}", '{"null"}', '{""}', "{0}", "{3}"]
+        connection.execute(enqueue, (None, *lane, *["{}"] * 6))
     with tenure.connect(url) as queue:
         queue.do([ops.Once("k", (ops.Enqueue((JobSpec("b", "q", NULL),)),))])
         assert queue.next_due("q") is None
@@ -287,6 +288,26 @@ def test_a_connection_to_another_store_is_refused(queue: tenure.Queue) -> None:
             connection.execute(f"DROP DATABASE {name}".encode())
 
 
+@pytest.mark.parametrize(
+    "level", [psycopg.IsolationLevel.REPEATABLE_READ, psycopg.IsolationLevel.SERIALIZABLE]
+)
+@pytest.mark.parametrize("field", ["id", "unique_key"])
+def test_a_duplicate_that_the_callers_snapshot_does_not_show_is_one(
+    queue: tenure.Queue, connection: Connection, field: str, level: psycopg.IsolationLevel
+) -> None:
+    queue.enqueue("q", id="first")
+    connection.isolation_level = level
+    connection.execute("SELECT 1 FROM pg_class LIMIT 1")  # from here on the snapshot is fixed
+    holder = queue.enqueue("q", **{field: "x"})  # type: ignore[arg-type]
+    with pytest.raises(tenure.Duplicate) as refused:
+        queue.enqueue("q", connection=connection, **{field: "x"})  # type: ignore[arg-type]
+    assert refused.value.job_id == holder.id
+    new = [NewJob(queue="q", id="other"), NewJob(queue="q", **{field: "x"})]  # type: ignore[arg-type]
+    assert queue.enqueue_many(new, if_exists="skip", connection=connection) == ["other", holder.id]
+    connection.commit()
+    assert ids(queue) == sorted(["first", "other", holder.id])
+
+
 def test_a_transaction_that_failed_is_refused(queue: tenure.Queue, connection: Connection) -> None:
     with pytest.raises(psycopg.errors.DivisionByZero):
         connection.execute("SELECT 1 / 0")
@@ -328,23 +349,6 @@ def test_news_do_not_pile_up_where_jobs_are_claimed(queue: tenure.Queue, schema:
     queue.maintain()
     assert rows(schema, "news") == 0
     assert queue.stats("q").ready == 20
-
-
-def test_a_store_that_was_restored_into_a_younger_server_goes_on(
-    queue: tenure.Queue, schema: str
-) -> None:
-    """There the numbers of transactions begin anew."""
-    queue.enqueue("q", id="a")
-    queue.ack(queue.claim("q")[0])
-    with psycopg.connect(postgres.shared_url()) as connection:
-        connection.execute(f"UPDATE {schema}.queues SET folded = '4000000000'".encode())
-    queue.enqueue("q", id="b")
-    assert [job.id for job in queue.claim("q")] == ["b"]
-    queue.set_limit("q", concurrency=5)
-    with psycopg.connect(postgres.shared_url()) as connection:
-        connection.execute(f"UPDATE {schema}.queues SET folded = '4000000000'".encode())
-    queue.enqueue("q", id="c")
-    assert [job.id for job in queue.claim("q")] == ["c"]
 
 
 def test_maintenance_finds_a_lease_that_came_to_light_too_late(

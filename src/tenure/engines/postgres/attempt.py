@@ -52,9 +52,11 @@ LOST_RACES = (pg.UniqueViolation, pg.DeadlockDetected, pg.SerializationFailure)
 _NOTHING = ops.Leased([])
 
 
-def run(db: Db, batch: Sequence[Op], given: int | None, sweep: int) -> tuple[list[Answer], bool]:
+def run(
+    db: Db, batch: Sequence[Op], given: int | None, sweep: int, elsewhere: Db | None = None
+) -> tuple[list[Answer], bool]:
     """Run the operations in order; the answers, and whether others may want to look."""
-    tx = Transaction(db, given, sweep)
+    tx = Transaction(db, given, sweep, elsewhere)
     # Before all else, and in one order: whoever has a key waits for nobody who wants it.
     keys = sorted({op.key for op in batch if isinstance(op, ops.Once)})
     if keys:
@@ -151,7 +153,7 @@ class Attempt:
             self.answers, tells = run(db, batch, given, sweep)
             if any(answer != _NOTHING for answer in self.answers):
                 db.send("mark", self.mark)
+            self.may_have_happened = True  # from here on an error does not say that it did not
             db.send("commit")
-            self.may_have_happened = True
         self.has_happened = True
         return tells

@@ -4,27 +4,35 @@ at once."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import psycopg
+from psycopg import errors as pg
 from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
 
+from tenure import ops
 from tenure.clock import Clock, SystemClock
 from tenure.engines.postgres import reads, server
 from tenure.engines.postgres.attempt import LOST_RACES, Attempt, run
 from tenure.engines.postgres.db import Db, piped
 from tenure.engines.postgres.listen import Listener
+from tenure.engines.postgres.locks import jobs_of
 from tenure.engines.postgres.places import Places
 from tenure.engines.postgres.pool import Pool
 from tenure.engines.postgres.server import Connection
 from tenure.engines.postgres.tell import Teller
-from tenure.errors import InvalidInput, OutcomeUnknown, TenureError
+from tenure.errors import Busy, InvalidInput, OutcomeUnknown, TenureError
 from tenure.job import new_ids
 from tenure.ops import Answer, Found, Op, Query
 from tenure.settings import Settings
 
 MOST_RACES = 100  # that one batch may lose before it is given up
 RETRY_SECONDS = 0.05
+LOCK_SECONDS = 0.9  # for which a statement waits for a lock: see postgres.sql
+MOST_LANES = 10_000  # that are remembered
+MOST_WAITS = 3  # of that length, until an operation is answered with Busy
 
 
 class PostgresEngine:
@@ -41,6 +49,7 @@ class PostgresEngine:
         self._listener = Listener(self.address)
         self._teller = Teller(self._notify)
         self._places = Places()
+        self._lanes: set[tuple[str, str, str]] = set()  # some that there are
         try:
             self._store = self._open()
         except BaseException:
@@ -73,8 +82,11 @@ class PostgresEngine:
         return self._clock.monotonic() + self._settings.busy_timeout
 
     def apply(self, batch: Sequence[Op]) -> list[Answer]:
+        return self._apply(batch, MOST_WAITS)
+
+    def _apply(self, batch: Sequence[Op], most_waits: int) -> list[Answer]:
         deadline = self._deadline()
-        races = 0
+        races = waits = 0
         while True:
             mark = new_ids(self._clock.now_ms(), 1)[0]
             attempt = Attempt(mark, self._places)
@@ -85,6 +97,15 @@ class PostgresEngine:
                 races += 1
                 if races > MOST_RACES:
                     raise server.meaning(error, self.address) from error
+            except pg.LockNotAvailable as error:
+                waits += 1
+                if len(batch) > 1:
+                    return self._apply_apart(batch, server.meaning(error, self.address))
+                if waits >= most_waits:
+                    busy = server.meaning(error, self.address)
+                    if jobs_of(batch[0]):
+                        return [busy]  # it concerns one job, not the store
+                    raise busy from error
             except psycopg.Error as error:
                 if not attempt.has_happened:
                     self._find_out(attempt, batch, error, deadline)
@@ -99,6 +120,49 @@ class PostgresEngine:
                 if attempt.tells:
                     self._teller.tell()
                 return attempt.answers
+
+    def _apply_apart(self, batch: Sequence[Op], busy: TenureError) -> list[Answer]:
+        """Apply what can be applied of a batch that met a lock that another transaction keeps; the
+        rest is answered with Busy. Nobody's operations wait for long for those of another."""
+        answers: dict[int, Answer] = {}
+        waiting = {n: jobs_of(op) for n, op in enumerate(batch)}
+        for _ in range(2):  # what was locked for a moment is free the second time
+            held = self._held(set().union(*waiting.values()))
+            free = [n for n, jobs in waiting.items() if held.isdisjoint(jobs)]
+            ready = [batch[n] for n in free]
+            apply = self._apply_one_by_one if len(free) == len(batch) else self.apply
+            try:
+                given = apply(ready) if ready else []
+            except TenureError as error:
+                if not answers:
+                    raise
+                given = [error] * len(ready)  # what was applied before must not look undone
+            answers |= zip(free, given, strict=True)
+            waiting = {n: jobs for n, jobs in waiting.items() if n not in answers}
+        return [answers.get(n, busy) for n in range(len(batch))]
+
+    def _held(self, jobs: set[str]) -> set[str]:
+        if not jobs:
+            return set()
+        try:
+            with self._pool.use() as connection:
+                return {id for (id,) in Db(connection, self._sql).all("held", sorted(jobs))}
+        except psycopg.Error as error:
+            raise server.meaning(error, self.address) from error
+
+    def _apply_one_by_one(self, batch: Sequence[Op]) -> list[Answer]:
+        answers: list[Answer] = []
+        busy: list[Busy] = []
+        for op in batch:
+            try:
+                answers += [busy[-1]] if len(busy) >= MOST_WAITS else self._apply([op], 1)
+            except TenureError as error:
+                if isinstance(error, Busy):
+                    busy.append(error)
+                elif not answers:
+                    raise
+                answers.append(error)
+        return answers
 
     def _find_out(
         self, attempt: Attempt, batch: Sequence[Op], error: psycopg.Error, deadline: float
@@ -143,23 +207,46 @@ class PostgresEngine:
             raise server.meaning(error, self.address) from error
         self._clock.sleep(RETRY_SECONDS)
 
+    def _make_lanes(self, batch: Sequence[Op]) -> None:
+        """Make the lanes of new jobs before the caller's transaction would: it would hold the
+        queue until it ends, and keep operators from it. A new queue is left to the caller."""
+        specs = [spec for op in batch if isinstance(op, ops.Enqueue) for spec in op.jobs]
+        names = {(spec.queue, spec.tenant, spec.group) for spec in specs} - self._lanes
+        if names:
+            with self._pool.use() as connection:
+                Db(connection, self._sql).send("make_lanes", *map(list, zip(*names, strict=True)))
+            self._lanes = names if len(self._lanes) >= MOST_LANES else self._lanes | names
+
     def apply_within(self, connection: Any, batch: Sequence[Op]) -> list[Answer]:
         self._check_shared(connection)
-        races = 0
-        while True:
-            try:
-                with connection.transaction():
-                    db = Db(connection, self._sql)
-                    answers, tells = run(db, batch, self._given, self._settings.sweep)
-                    if tells:
-                        db.send("notify_within")
-                    return answers
-            except LOST_RACES as error:
-                races += 1
-                if races > MOST_RACES or not isinstance(error, LOST_RACES[0]):
+        try:
+            self._make_lanes(batch)
+        except psycopg.Error as error:
+            raise server.meaning(error, self.address) from error
+        races = waits = 0
+        elsewhere: Db | None = None
+        with ExitStack() as stack:
+            while True:
+                try:
+                    with connection.transaction():
+                        db = Db(connection, self._sql)
+                        sweep = self._settings.sweep
+                        answers, tells = run(db, batch, self._given, sweep, elsewhere)
+                        if tells:
+                            db.send("notify_within")
+                        return answers
+                except LOST_RACES as error:
+                    races += 1
+                    if races > MOST_RACES or not isinstance(error, pg.UniqueViolation):
+                        raise server.meaning(error, self.address) from error
+                    if elsewhere is None and _has_fixed_snapshot(connection):
+                        elsewhere = Db(stack.enter_context(self._pool.use()), self._sql)
+                except pg.LockNotAvailable as error:
+                    waits += 1
+                    if waits * LOCK_SECONDS >= self._settings.busy_timeout:
+                        raise server.meaning(error, self.address) from error
+                except psycopg.Error as error:
                     raise server.meaning(error, self.address) from error
-            except psycopg.Error as error:
-                raise server.meaning(error, self.address) from error
 
     def _check_shared(self, connection: Any) -> None:
         """The connection must lead to this store, and a transaction must be open, or begin with
@@ -211,6 +298,13 @@ class PostgresEngine:
         self._listener.close()
         self._teller.close()
         self._pool.close()
+
+
+def _has_fixed_snapshot(connection: psycopg.Connection[Any]) -> bool:
+    """Whether the transaction cannot see what others have committed since it began."""
+    with connection.cursor(row_factory=tuple_row) as cursor:
+        row = cursor.execute("SHOW transaction_isolation").fetchone()
+    return row is not None and row[0] in ("repeatable read", "serializable")
 
 
 def _is_lost(error: psycopg.Error) -> bool:

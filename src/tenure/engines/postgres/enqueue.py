@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import astuple
 
 from tenure import ops, states
+from tenure.engines.postgres.db import Db
 from tenure.engines.postgres.rows import CANCELLED, DEAD, DONE, WAITING, options_of
 from tenure.engines.postgres.transaction import Transaction
 from tenure.errors import DependencyCycle, DependencyNotFound, Duplicate, TenureError
@@ -48,6 +49,15 @@ class Plan:
         self._parents: dict[str, Parent] = (
             {job_id: (seq, code) for job_id, seq, code in parents.fetchall()} if parents else {}
         )
+        if self._tx.elsewhere is not None:
+            self._look_elsewhere(self._tx.elsewhere, named, keys)
+
+    def _look_elsewhere(self, db: Db, named: list[str], keys: list[Key]) -> None:
+        """Add what stands against these jobs and cannot be seen from this transaction."""
+        self._held |= {job_id for (job_id,) in db.all("held_ids", named)}
+        if keys:
+            rows = db.all("key_holders", *map(list, zip(*keys, strict=True)))
+            self._holders = {(q, t, k): job_id for q, t, k, job_id in rows} | self._holders
 
     @property
     def ends_jobs(self) -> bool:

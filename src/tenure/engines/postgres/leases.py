@@ -11,9 +11,9 @@ from typing import Any
 from tenure import ops, states
 from tenure.engines.postgres.enqueue import Plan
 from tenure.engines.postgres.places import Places
-from tenure.engines.postgres.rows import CODES, LEASED, Row
+from tenure.engines.postgres.rows import CODES, LEASED, STATES, Row
 from tenure.engines.postgres.transaction import Transaction
-from tenure.errors import JobNotFound, LeaseLost, TenureError
+from tenure.errors import Busy, JobNotFound, LeaseLost, TenureError
 from tenure.job import NULL, State
 from tenure.ops import Answer
 
@@ -141,7 +141,7 @@ def _give_back(
 
 def extend(tx: Transaction, batch: Sequence[ops.Extend]) -> list[Answer]:
     answers, held = _keep(tx, batch)
-    until = {row.seq: tx.now + op.lease_ms for row, op in held}
+    until = {seq: tx.now + op.lease_ms for seq, op in held}
     if until:
         tx.db.send("extend", tx.now, list(until), list(until.values()))
     return answers
@@ -149,17 +149,32 @@ def extend(tx: Transaction, batch: Sequence[ops.Extend]) -> list[Answer]:
 
 def progress(tx: Transaction, batch: Sequence[ops.Progress]) -> list[Answer]:
     answers, held = _keep(tx, batch)
-    last = {row.seq: op for row, op in held}
+    last = dict(held)
     if last:
         percents, notes = [op.percent for op in last.values()], [op.note for op in last.values()]
         tx.db.send("note_progress", tx.now, list(last), percents, notes)
     return answers
 
 
-def _keep(tx: Transaction, batch: Sequence[Any]) -> tuple[list[Answer], list[tuple[Row, Any]]]:
-    """The answers, and the leases that are held; of one job, what comes last counts."""
+def _keep(tx: Transaction, batch: Sequence[Any]) -> tuple[list[Answer], list[tuple[int, Any]]]:
+    """The answers, and the places of the leases that are held; of one job, what comes last
+    counts. A job that another transaction keeps locked is left as it is, and costs the others
+    nothing."""
     tx.forget()
-    rows = tx.load(op.id for op in batch)
-    found = [_held(rows, op.id, op.token) for op in batch]
-    held = [(row, op) for row, op in zip(found, batch, strict=True) if isinstance(row, Row)]
-    return [OK if isinstance(row, Row) else row for row in found], held
+    wanted = list(dict.fromkeys((op.id, op.token) for op in batch))
+    ids, tokens = map(list, zip(*wanted, strict=True))
+    found = {row[0]: row for row in tx.db.all("hold", tx.given, ids, tokens, LEASED)}
+    answers: list[Answer] = []
+    held: list[tuple[int, Any]] = []
+    for op in batch:
+        _, seq, code, token, mine, tx.now = found.get(op.id, (None, 0, 0, 0, False, tx.now))
+        if op.id not in found:
+            answers.append(JobNotFound(op.id))
+        elif code != LEASED or token != op.token:
+            answers.append(LeaseLost(op.id, STATES[code].value))
+        elif not mine:
+            answers.append(Busy(f"job {op.id}: another transaction holds it; try again"))
+        else:
+            answers.append(OK)
+            held.append((seq, op))
+    return answers, held

@@ -9,7 +9,8 @@ from tenure import ops
 from tenure.engines.postgres.db import Db
 from tenure.ops import Op
 
-_OF_A_JOB = (ops.Ack, ops.Fail, ops.Extend, ops.Release, ops.Progress)
+# What only keeps a lease locks for itself, and waits for nobody (see leases).
+_OF_A_JOB = (ops.Ack, ops.Fail, ops.Release)
 _OF_JOBS = (ops.Cancel, ops.Replay, ops.Delete)
 _OF_A_SLOT = (ops.TakeSlot, ops.DropSlot, ops.ReconcileSlots)
 
@@ -36,3 +37,10 @@ def _lock_jobs_and_slots(db: Db, batch: Sequence[Op]) -> None:
         slots = [op for op in batch if isinstance(op, _OF_A_SLOT)]
         if len(slots) > 1:
             db.send("lock_slots", [op.scope for op in slots], [op.key for op in slots])
+
+
+def jobs_of(op: Op) -> set[str]:
+    """The jobs that an operation has to lock."""
+    flat = list(ops.flat([op]))
+    ids = {one.id for one in flat if isinstance(one, _OF_A_JOB)}
+    return ids.union(*(one.ids for one in flat if isinstance(one, _OF_JOBS)))

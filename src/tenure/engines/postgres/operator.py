@@ -13,6 +13,7 @@ from tenure.engines.postgres.transaction import Transaction
 from tenure.errors import QueueNotFound
 from tenure.ops import Answer, Limit
 
+LOCK_WAIT = "900ms"  # as in the functions of postgres.sql
 T = TypeVar("T", ops.Cancel, ops.Replay, ops.Delete)
 
 
@@ -124,8 +125,10 @@ def _change_limit(
 
 
 def _lock(tx: Transaction, queue: str) -> int | None:
-    """Keep claims and new lanes away from the queue, and bring its books up to date."""
+    """Keep claims and new lanes away from the queue, and bring its books up to date. A producer
+    that has made a lane, and not committed yet, is not waited for long: claims wait behind us."""
     tx.forget()
+    tx.db.send("wait_at_most", LOCK_WAIT)
     row = tx.db.one("lock_queue", queue)
     if row is not None:
         tx.db.send("fold", row[0])
@@ -133,6 +136,7 @@ def _lock(tx: Transaction, queue: str) -> int | None:
 
 
 def _queue_or_new(tx: Transaction, queue: str) -> int:
+    tx.db.send("wait_at_most", LOCK_WAIT)
     tx.db.send("add_queue", queue)
     number = _lock(tx, queue)
     assert number is not None

@@ -244,131 +244,10 @@ LANGUAGE sql STABLE AS $$
     ORDER BY NOT (paused AND grp = '=' || of_grp), tenant = '=*', grp = '=*' LIMIT 1
 $$;
 
--- From where on news are looked for: what was folded in and not yet vacuumed is not passed over
--- again. A store that was restored into a younger server begins anew.
+-- For what is under way while version 4 comes; not used any more.
 CREATE FUNCTION tenure.unfolded(folded xid8) RETURNS xid8 LANGUAGE sql STABLE AS $$
     SELECT CASE WHEN folded > pg_snapshot_xmin(pg_current_snapshot()) THEN '0' ELSE folded END
 $$;
-
--- Whether there is anything in a queue that might be claimed.
-CREATE FUNCTION tenure.is_idle(one integer) RETURNS boolean LANGUAGE plpgsql AS $$
-BEGIN
-    RETURN NOT EXISTS (SELECT FROM tenure.tenants t WHERE t.queue = one AND t.open)
-        AND NOT EXISTS (
-            SELECT FROM tenure.news w WHERE w.queue = one AND w.xid >= (
-                SELECT tenure.unfolded(q.folded) FROM tenure.queues q WHERE q.id = one));
-END $$;
-
--- Whether time has brought anything to a queue. Leases that ran out long ago were seen by another:
--- only what is left of them, until it is vacuumed, would be passed over. One that comes to light
--- later than that, since its claim took so long to commit, is found by maintenance.
-CREATE FUNCTION tenure.is_due(one integer, moment bigint) RETURNS boolean LANGUAGE plpgsql AS $$
-DECLARE
-    since bigint := (
-        SELECT CASE WHEN q.no_lease_before > moment THEN 0 ELSE q.no_lease_before END
-        FROM tenure.queues q WHERE q.id = one);
-BEGIN
-    RETURN EXISTS (
-            SELECT FROM tenure.states s
-            WHERE s.queue = one AND s.state = 3 AND s.state <> 2
-                AND s.at BETWEEN since AND moment)
-        OR EXISTS (
-            SELECT FROM tenure.states s
-            WHERE s.queue = one AND s.state = 1 AND s.state <> 2 AND s.at <= moment)
-        OR EXISTS (
-            SELECT FROM tenure.states s
-            WHERE s.queue = one AND s.expires_at IS NOT NULL AND s.state < 3
-                AND s.expires_at <= moment);
-END $$;
-
--- Brings the books of a queue up to date; the caller has its row locked, and found at `quiet`, if
--- that is a time, that none of its leases had run out.
-CREATE FUNCTION tenure.fold(one integer, quiet bigint) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-    since xid8;
-    until xid8 := pg_snapshot_xmin(pg_current_snapshot());
-BEGIN
-    SELECT tenure.unfolded(folded) INTO since FROM tenure.queues WHERE id = one;
-    WITH gone AS (
-        DELETE FROM tenure.news WHERE queue = one AND xid >= since RETURNING *
-    ), sums AS (
-        SELECT lane, sum(waiting) AS waiting, sum(delayed) AS delayed, sum(ready) AS ready,
-            sum(leased) AS leased, sum(done) AS done, sum(dead) AS dead,
-            sum(cancelled) AS cancelled, sum(served) AS served, max(turn) AS turn,
-            max(last_turn) AS last_turn,
-            min(ARRAY[head_priority::bigint, head_seq]) FILTER (WHERE head_seq IS NOT NULL) AS head
-        FROM gone GROUP BY lane
-    ), firsts AS (
-        -- A lane's first job is not before its old head, unless the news tell of one. To look no
-        -- further back spares passing over all that were claimed before, until they are vacuumed.
-        SELECT l.id, l.tenant, l.open, s.waiting, s.delayed, s.ready, s.leased, s.done, s.dead,
-            s.cancelled, s.served, s.turn, s.last_turn, f.priority AS head_priority,
-            f.seq AS head_seq
-        FROM sums s JOIN tenure.lanes l ON l.id = s.lane
-            CROSS JOIN LATERAL (SELECT CASE
-                WHEN l.head_seq IS NULL THEN s.head
-                WHEN s.head IS NULL THEN ARRAY[l.head_priority::bigint, l.head_seq]
-                ELSE least(s.head, ARRAY[l.head_priority::bigint, l.head_seq]) END AS head) b
-            LEFT JOIN LATERAL (
-                SELECT r.priority, r.seq FROM tenure.states r
-                WHERE r.lane = l.id AND r.state = 2
-                    AND (r.priority, r.seq) >= (b.head[1]::integer, b.head[2])
-                ORDER BY r.priority, r.seq LIMIT 1) f ON true
-    ), of_lanes AS (
-        UPDATE tenure.lanes l SET waiting = l.waiting + f.waiting, delayed = l.delayed + f.delayed,
-            ready = l.ready + f.ready, leased = l.leased + f.leased, done = l.done + f.done,
-            dead = l.dead + f.dead, cancelled = l.cancelled + f.cancelled,
-            head_priority = f.head_priority, head_seq = f.head_seq,
-            open = f.head_seq IS NOT NULL
-                AND (l.max_leased IS NULL OR l.leased + f.leased < l.max_leased)
-        FROM firsts f WHERE l.id = f.id
-        RETURNING f.tenant, f.waiting, f.delayed, f.ready, f.leased, f.done, f.dead, f.cancelled,
-            f.served, f.turn, f.last_turn, l.open::integer - f.open::integer AS opened
-    ), by_tenant AS (
-        SELECT tenant, sum(waiting) AS waiting, sum(delayed) AS delayed, sum(ready) AS ready,
-            sum(leased) AS leased, sum(done) AS done, sum(dead) AS dead,
-            sum(cancelled) AS cancelled, sum(served) AS served, max(turn) AS turn,
-            max(last_turn) AS last_turn, sum(opened) AS opened
-        FROM of_lanes GROUP BY tenant
-    ), of_tenants AS (
-        UPDATE tenure.tenants t SET waiting = t.waiting + b.waiting,
-            delayed = t.delayed + b.delayed, ready = t.ready + b.ready,
-            leased = t.leased + b.leased, done = t.done + b.done, dead = t.dead + b.dead,
-            cancelled = t.cancelled + b.cancelled, open_lanes = t.open_lanes + b.opened,
-            open = t.open_lanes + b.opened > 0
-                AND (t.max_leased IS NULL OR t.leased + b.leased < t.max_leased),
-            turn = greatest(b.turn, CASE WHEN b.served > 0
-                THEN greatest(t.turn, q.served + 1) + b.served * t.stride ELSE t.turn END)
-        FROM by_tenant b CROSS JOIN tenure.queues q
-        WHERE t.id = b.tenant AND q.id = one
-        RETURNING CASE WHEN b.served > 0 THEN t.turn - t.stride ELSE 0 END AS served
-    ), of_queue AS (
-        SELECT sum(waiting) AS waiting, sum(delayed) AS delayed, sum(ready) AS ready,
-            sum(leased) AS leased, sum(done) AS done, sum(dead) AS dead,
-            sum(cancelled) AS cancelled, max(last_turn) AS last_turn
-        FROM by_tenant HAVING count(*) > 0
-    )
-    UPDATE tenure.queues q SET waiting = q.waiting + b.waiting, delayed = q.delayed + b.delayed,
-        ready = q.ready + b.ready, leased = q.leased + b.leased, done = q.done + b.done,
-        dead = q.dead + b.dead, cancelled = q.cancelled + b.cancelled, folded = until,
-        no_lease_before = coalesce(quiet - 2000, q.no_lease_before),
-        served = greatest(q.served, b.last_turn, (SELECT max(served) FROM of_tenants))
-    FROM of_queue b WHERE q.id = one;
-END $$;
-
--- A queue of one lane and without limits: whose turn it is, and how many are leased, decides
--- nothing in it.
-CREATE FUNCTION tenure.is_plain(one integer) RETURNS boolean LANGUAGE plpgsql AS $$
-BEGIN
-    RETURN (
-        SELECT q.max_leased IS NULL AND q.rate IS NULL AND NOT q.paused
-        FROM tenure.queues q WHERE q.id = one
-    ) AND 1 = (
-        SELECT count(*) FROM (SELECT FROM tenure.tenants t WHERE t.queue = one LIMIT 2) x
-    ) AND ARRAY[true] = ARRAY(
-        SELECT l.max_leased IS NULL AND t.max_leased IS NULL
-        FROM tenure.tenants t JOIN tenure.lanes l ON l.tenant = t.id WHERE t.queue = one LIMIT 2);
-END $$;
 
 -- Takes the books of these queues, in the order of their ids, so that no two wait for each other;
 -- unless time has brought something to one of them and that was not yet looked after: it is for
@@ -531,16 +410,6 @@ BEGIN
     END IF;
 END $$;
 
--- What new jobs wait for. The lock keeps a parent from ending until its child is there to be told.
-CREATE FUNCTION tenure.parents(ids text[]) RETURNS TABLE (id text, seq bigint, state smallint)
-LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-BEGIN
-    RETURN QUERY
-    SELECT j.id, s.seq, s.state FROM tenure.jobs j JOIN tenure.states s ON s.seq = j.seq
-    WHERE j.id = ANY (ids) ORDER BY s.seq FOR SHARE OF s;
-END $$;
-
 -- Jobs by their id or their place, locked in the order of their places. What they wait for, and
 -- whether others wait for them, is read when they are locked: nobody changes it from then on.
 CREATE FUNCTION tenure.load(ids text[], places bigint[]) RETURNS TABLE (
@@ -614,33 +483,6 @@ BEGIN
     ORDER BY w.n, c.priority, c.seq;
 END $$;
 
--- The same beside another who has the books, in a plain queue. They may lag behind: the first job
--- is told by the books or by the news.
-CREATE FUNCTION tenure.candidates_beside(in_queue text, most integer) RETURNS TABLE (
-    tenant integer, name text, turn bigint, stride integer, lane integer, grp text, seq bigint,
-    expires_at bigint, share integer
-) LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-BEGIN
-    RETURN QUERY
-    SELECT t.id, t.tenant, t.turn, t.stride, l.id, l.grp, s.seq, s.expires_at, most
-    FROM tenure.queues q JOIN tenure.tenants t ON t.queue = q.id
-        JOIN tenure.lanes l ON l.tenant = t.id
-        CROSS JOIN LATERAL (
-            SELECT min(x.head) AS head FROM (
-                SELECT ARRAY[l.head_priority::bigint, l.head_seq] AS head
-                WHERE l.head_seq IS NOT NULL
-                UNION ALL
-                SELECT ARRAY[n.head_priority::bigint, n.head_seq] FROM tenure.news n
-                WHERE n.queue = q.id AND n.xid >= tenure.unfolded(q.folded) AND n.head_seq IS NOT NULL) x) b
-        CROSS JOIN LATERAL (
-            SELECT r.seq, r.priority, r.expires_at FROM tenure.states r
-            WHERE r.lane = l.id AND r.state = 2
-                AND (r.priority, r.seq) >= (b.head[1]::integer, b.head[2])
-            ORDER BY r.priority, r.seq LIMIT most FOR UPDATE SKIP LOCKED) s
-    WHERE q.queue = in_queue;
-END $$;
-
 -- Leases jobs that the caller has locked, to several calls, each of which has a token of its own;
 -- and tells the books whose turn it was.
 CREATE FUNCTION tenure.lease(
@@ -673,84 +515,6 @@ BEGIN
     SELECT w.queue, w.lane, 0, 0, -w.n, w.n, 0, 0, 0, w.turn, w.last_turn
     FROM unnest(lease.queues, lease.lanes, lease.counts, lease.turns, lease.last_turns)
         w (queue, lane, n, turn, last_turn);
-END $$;
-
--- Claims from a plain queue, all in one statement: what none has locked of the only lane, to
--- several calls, to whom the jobs go by number. A row without a job says that it cannot be done
--- so, and was not. The books are brought up to date in passing, if nobody else has them.
-CREATE FUNCTION tenure.claim_plain(
-    mark uuid, given bigint, name text, call_nos integer[], workers text[], spans bigint[],
-    leased smallint, more integer
-) RETURNS SETOF tenure.claimed LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-DECLARE
-    one integer := (SELECT q.id FROM tenure.queues q WHERE q.queue = name);
-    now_ms bigint := tenure.moment(given);
-    lane_id integer;
-    tenant_name text;
-    grp_name text;
-    head bigint[];
-    picked bigint[];
-    late boolean;
-    n integer;
-    tokens bigint[];
-BEGIN
-    IF one IS NULL THEN
-        RETURN;
-    ELSIF NOT tenure.is_plain(one) OR tenure.is_due(one, now_ms) THEN
-        RETURN QUERY SELECT (NULL::tenure.claimed).*;
-        RETURN;
-    ELSIF tenure.is_idle(one) THEN
-        RETURN;
-    END IF;
-    PERFORM FROM tenure.queues q WHERE q.id = one FOR NO KEY UPDATE SKIP LOCKED;
-    IF FOUND THEN
-        PERFORM tenure.fold(one, now_ms);
-    ELSE
-        PERFORM FROM tenure.queues q WHERE q.id = one FOR KEY SHARE;
-    END IF;
-    IF NOT tenure.is_plain(one) THEN
-        RETURN QUERY SELECT (NULL::tenure.claimed).*;
-        RETURN;
-    END IF;
-    SELECT l.id, t.tenant, l.grp,
-        (SELECT min(x.head) FROM (
-            SELECT ARRAY[l.head_priority::bigint, l.head_seq] AS head WHERE l.head_seq IS NOT NULL
-            UNION ALL
-            SELECT ARRAY[w.head_priority::bigint, w.head_seq] FROM tenure.news w
-            WHERE w.queue = one AND w.xid >= tenure.unfolded(q.folded) AND w.head_seq IS NOT NULL) x)
-    INTO lane_id, tenant_name, grp_name, head
-    FROM tenure.queues q JOIN tenure.tenants t ON t.queue = q.id
-        JOIN tenure.lanes l ON l.tenant = t.id
-    WHERE q.id = one;
-    SELECT array_agg(x.seq), bool_or(x.expires_at <= now_ms) INTO picked, late FROM (
-        SELECT r.seq, r.expires_at FROM tenure.states r
-        WHERE r.lane = lane_id AND r.state = 2
-            AND (r.priority, r.seq) >= (head[1]::integer, head[2])
-        ORDER BY r.priority, r.seq LIMIT cardinality(call_nos) FOR UPDATE SKIP LOCKED) x;
-    IF late THEN
-        RETURN QUERY SELECT (NULL::tenure.claimed).*;
-        RETURN;
-    END IF;
-    n := cardinality(picked);
-    IF n IS NULL THEN
-        RETURN;
-    END IF;
-    now_ms := tenure.moment(given);
-    tokens := ARRAY(SELECT nextval('tenure.tokens') FROM generate_series(1, call_nos[n]));
-    INSERT INTO tenure.marks (id, tokens) VALUES (mark, tokens);
-    INSERT INTO tenure.news (queue, lane, waiting, delayed, ready, leased, done, dead, cancelled,
-        served)
-    VALUES (one, lane_id, 0, 0, -n, n, 0, 0, 0, n);
-    RETURN QUERY
-    UPDATE tenure.states s SET state = claim_plain.leased, at = now_ms + spans[w.call_no],
-        attempts = s.attempts + more, token = tokens[w.call_no], worker = workers[w.call_no],
-        started_at = now_ms, updated_at = now_ms, progress = NULL, note = NULL
-    FROM unnest(picked, call_nos[:n]) w (seq, call_no) JOIN tenure.jobs j ON j.seq = w.seq
-    WHERE s.seq = w.seq
-    RETURNING s.seq, j.id, s.priority, s.run_at, j.created_at, s.attempts, j.max_attempts, j.kind,
-        s.started_at, s.at, s.token, s.worker, s.expires_at, j.unique_key, j.options, s.errors,
-        j.payload, tenant_name, grp_name;
 END $$;
 
 -- What time has brought to a queue: jobs in a state whose time is over, or that expired, locked.
@@ -1054,11 +818,103 @@ BEGIN
     RETURN QUERY SELECT * FROM unnest(found, texts);
 END $$;
 
+-- version: 3
+-- What it brought has a newer form in version 4.
+
+-- version: 4
+-- Programs of version 3 keep running while a newer one migrates: every function they call stays,
+-- with its arguments and results, until version 5.
+ALTER TABLE tenure.about ADD COLUMN home text; -- where the store was claimed from last
+ALTER TABLE tenure.queues ADD COLUMN folded_on text; -- where `folded` is from
+ALTER TABLE tenure.news ADD COLUMN lease_at bigint; -- the end of the first imported lease
+CREATE INDEX news_lease ON tenure.news (lease_at) WHERE lease_at IS NOT NULL;
+
+-- Tells this store from its copies: a backup that was restored, a standby that took over. It
+-- changes with each start of a server, too.
+CREATE FUNCTION tenure.home() RETURNS text LANGUAGE sql STABLE AS $$
+    SELECT date_part('epoch', pg_postmaster_start_time())::text || ' '
+        || 'tenure.tokens'::regclass::oid::text
+$$;
+
+-- From where on news are read: what was folded in and is not yet vacuumed is skipped. Transaction
+-- ids mean nothing elsewhere: there all that is left is read once.
+CREATE FUNCTION tenure.unfolded(folded xid8, folded_on text) RETURNS xid8 LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN folded_on = tenure.home() THEN folded ELSE '0' END
+$$;
+
+-- Called before the first claims in a new home. Workers may hold tokens that were given out where
+-- the store comes from, and that are not known here: they must not be given out again. It runs with
+-- the rights of the owner, since a role that works may not set a sequence.
+CREATE FUNCTION tenure.settle_in() RETURNS void LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    before text := (SELECT a.home FROM tenure.about a);
+BEGIN
+    IF before = tenure.home() THEN
+        RETURN;
+    END IF;
+    SELECT a.home INTO before FROM tenure.about a FOR UPDATE; -- one does it
+    IF before <> tenure.home() THEN
+        PERFORM setval('tenure.tokens', s.last_value + 4294967296) FROM tenure.tokens s;
+    END IF;
+    UPDATE tenure.about SET home = tenure.home();
+END $$;
+
+-- A queue of one lane and without limits: whose turn it is, and how many are leased, decides
+-- nothing in it. Its books were taken in this home before.
+CREATE OR REPLACE FUNCTION tenure.is_plain(one integer) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN (
+        SELECT q.max_leased IS NULL AND q.rate IS NULL AND NOT q.paused
+            AND q.folded_on = tenure.home()
+        FROM tenure.queues q WHERE q.id = one
+    ) AND 1 = (
+        SELECT count(*) FROM (SELECT FROM tenure.tenants t WHERE t.queue = one LIMIT 2) x
+    ) AND ARRAY[true] = ARRAY(
+        SELECT l.max_leased IS NULL AND t.max_leased IS NULL
+        FROM tenure.tenants t JOIN tenure.lanes l ON l.tenant = t.id WHERE t.queue = one LIMIT 2);
+END $$;
+
+-- Whether there is anything in a queue that might be claimed.
+CREATE OR REPLACE FUNCTION tenure.is_idle(one integer) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN NOT EXISTS (SELECT FROM tenure.tenants t WHERE t.queue = one AND t.open)
+        AND NOT EXISTS (
+            SELECT FROM tenure.news w WHERE w.queue = one AND w.xid >= (
+                SELECT tenure.unfolded(q.folded, q.folded_on) FROM tenure.queues q WHERE q.id = one));
+END $$;
+
+-- Whether time has brought anything to a queue. Leases that ran out long ago were seen by another:
+-- only what is left of them, until it is vacuumed, would be passed over. One that comes to light
+-- later than that, since its claim took so long to commit, is found by maintenance.
+CREATE OR REPLACE FUNCTION tenure.is_due(one integer, moment bigint) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+    since bigint := (
+        SELECT CASE WHEN q.no_lease_before > moment THEN 0 ELSE q.no_lease_before END
+        FROM tenure.queues q WHERE q.id = one);
+BEGIN
+    RETURN EXISTS (
+            SELECT FROM tenure.news n -- by the index that is all but empty, not by the queue's
+            WHERE n.queue + 0 = one AND n.lease_at IS NOT NULL AND n.lease_at <= moment)
+        OR EXISTS (
+            SELECT FROM tenure.states s
+            WHERE s.queue = one AND s.state = 3 AND s.state <> 2
+                AND s.at BETWEEN since AND moment)
+        OR EXISTS (
+            SELECT FROM tenure.states s
+            WHERE s.queue = one AND s.state = 1 AND s.state <> 2 AND s.at <= moment)
+        OR EXISTS (
+            SELECT FROM tenure.states s
+            WHERE s.queue = one AND s.expires_at IS NOT NULL AND s.state < 3
+                AND s.expires_at <= moment);
+END $$;
+
 -- When the first of the delayed jobs of these queues is due, or the first of their leases ends,
 -- and what time it is. Of leases that ran out long ago, see is_due.
-CREATE FUNCTION tenure.next_due(given bigint, names text[], OUT due bigint, OUT now_ms bigint)
-LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
-SET enable_hashjoin = off SET enable_mergejoin = off SET random_page_cost = 1 SET jit = off AS $$
+CREATE OR REPLACE FUNCTION tenure.next_due(
+    given bigint, names text[], OUT due bigint, OUT now_ms bigint
+) LANGUAGE plpgsql AS $$
 BEGIN
     now_ms := tenure.moment(given);
     SELECT min(x.at) INTO due FROM tenure.queues q CROSS JOIN LATERAL (
@@ -1068,25 +924,287 @@ BEGIN
         (SELECT s.at FROM tenure.states s
             WHERE s.queue = q.id AND s.state = 3 AND s.state <> 2
                 AND s.at >= CASE WHEN q.no_lease_before > now_ms THEN 0 ELSE q.no_lease_before END
-            ORDER BY s.at LIMIT 1)) x
+            ORDER BY s.at LIMIT 1)
+        UNION ALL
+        (SELECT n.lease_at FROM tenure.news n
+            WHERE n.queue + 0 = q.id AND n.lease_at IS NOT NULL ORDER BY 1 LIMIT 1)) x
     WHERE q.queue = ANY (names);
 END $$;
 
--- version: 3
--- Acknowledges those of the jobs that are leased under these tokens: answers with the numbers of
--- those that are not, and the places of those that others wait for. That is looked up when the job
--- is locked: who enqueues a child holds its parent until the child can be seen. They are locked in
--- the order of their places, as by all others, so that no two wait for each other. With a mark, this is
--- the whole transaction: if there are children to be told, which it cannot do, nothing is changed,
--- and it answers with NULL. Whoever knows the places of the jobs, none of which has a unique key,
--- gives them instead of the ids, and they need not be looked up.
-DROP FUNCTION IF EXISTS tenure.ack(uuid, bigint, text[], bigint[], text[], smallint, smallint);
-CREATE FUNCTION tenure.ack(
+-- Brings the books of a queue up to date; the caller has its row locked, and found at `quiet`, if
+-- that is a time, that none of its leases had run out.
+CREATE OR REPLACE FUNCTION tenure.fold(one integer, quiet bigint) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    since xid8;
+    here text := tenure.home();
+    until xid8 := pg_snapshot_xmin(pg_current_snapshot());
+BEGIN
+    SELECT CASE WHEN folded_on = here THEN folded ELSE '0' END INTO since
+    FROM tenure.queues WHERE id = one;
+    IF since = '0' THEN
+        PERFORM tenure.settle_in();
+    END IF;
+    WITH gone AS (
+        DELETE FROM tenure.news WHERE queue = one AND xid >= since RETURNING *
+    ), sums AS (
+        SELECT lane, sum(waiting) AS waiting, sum(delayed) AS delayed, sum(ready) AS ready,
+            sum(leased) AS leased, sum(done) AS done, sum(dead) AS dead,
+            sum(cancelled) AS cancelled, sum(served) AS served, max(turn) AS turn,
+            max(last_turn) AS last_turn,
+            min(ARRAY[head_priority::bigint, head_seq]) FILTER (WHERE head_seq IS NOT NULL) AS head
+        FROM gone GROUP BY lane
+    ), firsts AS (
+        -- A lane's first job is not before its old head, unless the news tell of one. To look no
+        -- further back spares passing over all that were claimed before, until they are vacuumed.
+        SELECT l.id, l.tenant, l.open, s.waiting, s.delayed, s.ready, s.leased, s.done, s.dead,
+            s.cancelled, s.served, s.turn, s.last_turn, f.priority AS head_priority,
+            f.seq AS head_seq
+        FROM sums s JOIN tenure.lanes l ON l.id = s.lane
+            CROSS JOIN LATERAL (SELECT CASE
+                WHEN l.head_seq IS NULL THEN s.head
+                WHEN s.head IS NULL THEN ARRAY[l.head_priority::bigint, l.head_seq]
+                ELSE least(s.head, ARRAY[l.head_priority::bigint, l.head_seq]) END AS head) b
+            LEFT JOIN LATERAL (
+                SELECT r.priority, r.seq FROM tenure.states r
+                WHERE r.lane = l.id AND r.state = 2
+                    AND (r.priority, r.seq) >= (b.head[1]::integer, b.head[2])
+                ORDER BY r.priority, r.seq LIMIT 1) f ON true
+    ), of_lanes AS (
+        UPDATE tenure.lanes l SET waiting = l.waiting + f.waiting, delayed = l.delayed + f.delayed,
+            ready = l.ready + f.ready, leased = l.leased + f.leased, done = l.done + f.done,
+            dead = l.dead + f.dead, cancelled = l.cancelled + f.cancelled,
+            head_priority = f.head_priority, head_seq = f.head_seq,
+            open = f.head_seq IS NOT NULL
+                AND (l.max_leased IS NULL OR l.leased + f.leased < l.max_leased)
+        FROM firsts f WHERE l.id = f.id
+        RETURNING f.tenant, f.waiting, f.delayed, f.ready, f.leased, f.done, f.dead, f.cancelled,
+            f.served, f.turn, f.last_turn, l.open::integer - f.open::integer AS opened
+    ), by_tenant AS (
+        SELECT tenant, sum(waiting) AS waiting, sum(delayed) AS delayed, sum(ready) AS ready,
+            sum(leased) AS leased, sum(done) AS done, sum(dead) AS dead,
+            sum(cancelled) AS cancelled, sum(served) AS served, max(turn) AS turn,
+            max(last_turn) AS last_turn, sum(opened) AS opened
+        FROM of_lanes GROUP BY tenant
+    ), of_tenants AS (
+        UPDATE tenure.tenants t SET waiting = t.waiting + b.waiting,
+            delayed = t.delayed + b.delayed, ready = t.ready + b.ready,
+            leased = t.leased + b.leased, done = t.done + b.done, dead = t.dead + b.dead,
+            cancelled = t.cancelled + b.cancelled, open_lanes = t.open_lanes + b.opened,
+            open = t.open_lanes + b.opened > 0
+                AND (t.max_leased IS NULL OR t.leased + b.leased < t.max_leased),
+            turn = greatest(b.turn, CASE WHEN b.served > 0
+                THEN greatest(t.turn, q.served + 1) + b.served * t.stride ELSE t.turn END)
+        FROM by_tenant b CROSS JOIN tenure.queues q
+        WHERE t.id = b.tenant AND q.id = one
+        RETURNING CASE WHEN b.served > 0 THEN t.turn - t.stride ELSE 0 END AS served
+    ), of_queue AS (
+        SELECT sum(waiting) AS waiting, sum(delayed) AS delayed, sum(ready) AS ready,
+            sum(leased) AS leased, sum(done) AS done, sum(dead) AS dead,
+            sum(cancelled) AS cancelled, max(last_turn) AS last_turn
+        FROM by_tenant HAVING count(*) > 0
+    )
+    UPDATE tenure.queues q SET waiting = q.waiting + b.waiting, delayed = q.delayed + b.delayed,
+        ready = q.ready + b.ready, leased = q.leased + b.leased, done = q.done + b.done,
+        dead = q.dead + b.dead, cancelled = q.cancelled + b.cancelled, folded = until,
+        folded_on = here,
+        no_lease_before = least(
+            coalesce(quiet - 2000, q.no_lease_before), (SELECT min(lease_at) FROM gone)),
+        served = greatest(q.served, b.last_turn, (SELECT max(served) FROM of_tenants))
+    FROM of_queue b WHERE q.id = one;
+END $$;
+
+-- The same beside another who has the books, in a plain queue. They may lag behind: the first job
+-- is told by the books or by the news.
+CREATE OR REPLACE FUNCTION tenure.candidates_beside(in_queue text, most integer) RETURNS TABLE (
+    tenant integer, name text, turn bigint, stride integer, lane integer, grp text, seq bigint,
+    expires_at bigint, share integer
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT t.id, t.tenant, t.turn, t.stride, l.id, l.grp, s.seq, s.expires_at, most
+    FROM tenure.queues q JOIN tenure.tenants t ON t.queue = q.id
+        JOIN tenure.lanes l ON l.tenant = t.id
+        CROSS JOIN LATERAL (
+            SELECT min(x.head) AS head FROM (
+                SELECT ARRAY[l.head_priority::bigint, l.head_seq] AS head
+                WHERE l.head_seq IS NOT NULL
+                UNION ALL
+                SELECT ARRAY[n.head_priority::bigint, n.head_seq] FROM tenure.news n
+                WHERE n.queue = q.id AND n.xid >= tenure.unfolded(q.folded, q.folded_on)
+                    AND n.head_seq IS NOT NULL) x) b
+        CROSS JOIN LATERAL (
+            SELECT r.seq, r.priority, r.expires_at FROM tenure.states r
+            WHERE r.lane = l.id AND r.state = 2
+                AND (r.priority, r.seq) >= (b.head[1]::integer, b.head[2])
+            ORDER BY r.priority, r.seq LIMIT most FOR UPDATE SKIP LOCKED) s
+    WHERE q.queue = in_queue;
+END $$;
+
+-- Claims from a plain queue, all in one statement: what none has locked of the only lane, to
+-- several calls, to whom the jobs go by number. A row without a job says that it cannot be done
+-- so, and was not. The books are brought up to date in passing, if nobody else has them.
+CREATE OR REPLACE FUNCTION tenure.claim_plain(
+    mark uuid, given bigint, name text, call_nos integer[], workers text[], spans bigint[],
+    leased smallint, more integer
+) RETURNS SETOF tenure.claimed LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    one integer := (SELECT q.id FROM tenure.queues q WHERE q.queue = name);
+    now_ms bigint := tenure.moment(given);
+    lane_id integer;
+    tenant_name text;
+    grp_name text;
+    head bigint[];
+    picked bigint[];
+    late boolean;
+    n integer;
+    tokens bigint[];
+BEGIN
+    IF one IS NULL THEN
+        RETURN;
+    ELSIF NOT tenure.is_plain(one) OR tenure.is_due(one, now_ms) THEN
+        RETURN QUERY SELECT (NULL::tenure.claimed).*;
+        RETURN;
+    ELSIF tenure.is_idle(one) THEN
+        RETURN;
+    END IF;
+    PERFORM FROM tenure.queues q WHERE q.id = one FOR NO KEY UPDATE SKIP LOCKED;
+    IF FOUND THEN
+        PERFORM tenure.fold(one, now_ms);
+    ELSE
+        PERFORM FROM tenure.queues q WHERE q.id = one FOR KEY SHARE;
+    END IF;
+    IF NOT tenure.is_plain(one) THEN
+        RETURN QUERY SELECT (NULL::tenure.claimed).*;
+        RETURN;
+    END IF;
+    SELECT l.id, t.tenant, l.grp,
+        (SELECT min(x.head) FROM (
+            SELECT ARRAY[l.head_priority::bigint, l.head_seq] AS head WHERE l.head_seq IS NOT NULL
+            UNION ALL
+            SELECT ARRAY[w.head_priority::bigint, w.head_seq] FROM tenure.news w
+            WHERE w.queue = one AND w.xid >= tenure.unfolded(q.folded, q.folded_on)
+                AND w.head_seq IS NOT NULL) x)
+    INTO lane_id, tenant_name, grp_name, head
+    FROM tenure.queues q JOIN tenure.tenants t ON t.queue = q.id
+        JOIN tenure.lanes l ON l.tenant = t.id
+    WHERE q.id = one;
+    SELECT array_agg(x.seq), bool_or(x.expires_at <= now_ms) INTO picked, late FROM (
+        SELECT r.seq, r.expires_at FROM tenure.states r
+        WHERE r.lane = lane_id AND r.state = 2
+            AND (r.priority, r.seq) >= (head[1]::integer, head[2])
+        ORDER BY r.priority, r.seq LIMIT cardinality(call_nos) FOR UPDATE SKIP LOCKED) x;
+    IF late THEN
+        RETURN QUERY SELECT (NULL::tenure.claimed).*;
+        RETURN;
+    END IF;
+    n := cardinality(picked);
+    IF n IS NULL THEN
+        RETURN;
+    END IF;
+    now_ms := tenure.moment(given);
+    tokens := ARRAY(SELECT nextval('tenure.tokens') FROM generate_series(1, call_nos[n]));
+    INSERT INTO tenure.marks (id, tokens) VALUES (mark, tokens);
+    INSERT INTO tenure.news (queue, lane, waiting, delayed, ready, leased, done, dead, cancelled,
+        served)
+    VALUES (one, lane_id, 0, 0, -n, n, 0, 0, 0, n);
+    RETURN QUERY
+    UPDATE tenure.states s SET state = claim_plain.leased, at = now_ms + spans[w.call_no],
+        attempts = s.attempts + more, token = tokens[w.call_no], worker = workers[w.call_no],
+        started_at = now_ms, updated_at = now_ms, progress = NULL, note = NULL
+    FROM unnest(picked, call_nos[:n]) w (seq, call_no) JOIN tenure.jobs j ON j.seq = w.seq
+    WHERE s.seq = w.seq
+    RETURNING s.seq, j.id, s.priority, s.run_at, j.created_at, s.attempts, j.max_attempts, j.kind,
+        s.started_at, s.at, s.token, s.worker, s.expires_at, j.unique_key, j.options, s.errors,
+        j.payload, tenant_name, grp_name;
+END $$;
+
+-- What new jobs wait for. The lock keeps a parent from ending until its child can be seen, but lets
+-- its lease be renewed. Whoever ends a job either locks it FOR UPDATE, which waits for this lock,
+-- or notices the lock (see ack). A transaction that has ended the job before this lock was taken,
+-- and has not committed yet, is waited for by the second lock, which is released at once.
+CREATE OR REPLACE FUNCTION tenure.parents(ids text[])
+RETURNS TABLE (id text, seq bigint, state smallint) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    mine bigint[];
+BEGIN
+    mine := ARRAY(
+        SELECT s.seq FROM tenure.jobs j JOIN tenure.states s ON s.seq = j.seq
+        WHERE j.id = ANY (ids) ORDER BY s.seq FOR KEY SHARE OF s);
+    BEGIN
+        PERFORM FROM tenure.states s WHERE s.seq = ANY (mine) ORDER BY s.seq FOR SHARE;
+        RAISE EXCEPTION 'release the locks' USING ERRCODE = 'TN002';
+    EXCEPTION WHEN SQLSTATE 'TN002' THEN
+        NULL;
+    END;
+    RETURN QUERY
+    SELECT j.id, s.seq, s.state FROM tenure.jobs j JOIN tenure.states s ON s.seq = j.seq
+    WHERE s.seq = ANY (mine) ORDER BY s.seq;
+END $$;
+
+-- Locks the jobs that are leased under these tokens, for callers that keep the lease: children of
+-- them may be enqueued meanwhile. A job that another transaction holds is waited for briefly, once
+-- all others are locked. `mine` says which are locked.
+CREATE FUNCTION tenure.hold(given bigint, ids text[], tokens bigint[], leased smallint)
+RETURNS TABLE (id text, seq bigint, state smallint, token bigint, mine boolean, now_ms bigint)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    locked bigint[];
+    rest bigint[];
+BEGIN
+    locked := ARRAY(
+        SELECT s.seq FROM unnest(hold.ids, hold.tokens) w (id, token)
+            JOIN tenure.jobs j ON j.id = w.id
+            JOIN tenure.states s ON s.seq = j.seq AND s.state = hold.leased AND s.token = w.token
+        ORDER BY s.seq FOR NO KEY UPDATE OF s SKIP LOCKED);
+    rest := ARRAY(
+        SELECT s.seq FROM unnest(hold.ids, hold.tokens) w (id, token)
+            JOIN tenure.jobs j ON j.id = w.id
+            JOIN tenure.states s ON s.seq = j.seq AND s.state = hold.leased AND s.token = w.token
+        WHERE NOT s.seq = ANY (locked));
+    IF cardinality(rest) > 0 THEN
+        BEGIN
+            PERFORM FROM tenure.states s WHERE s.seq = ANY (rest)
+            ORDER BY s.seq FOR NO KEY UPDATE;
+            locked := locked || rest;
+        EXCEPTION WHEN lock_not_available THEN
+            NULL;
+        END;
+    END IF;
+    RETURN QUERY
+    SELECT j.id, s.seq, s.state, s.token, s.seq = ANY (locked), tenure.moment(given)
+    FROM tenure.jobs j JOIN tenure.states s ON s.seq = j.seq WHERE j.id = ANY (hold.ids);
+END $$;
+
+-- Returns those of the jobs that another transaction has locked.
+CREATE FUNCTION tenure.held(ids text[]) RETURNS SETOF text LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    free bigint[];
+BEGIN
+    free := ARRAY(
+        SELECT s.seq FROM tenure.jobs j JOIN tenure.states s ON s.seq = j.seq
+        WHERE j.id = ANY (held.ids) ORDER BY s.seq FOR UPDATE OF s SKIP LOCKED);
+    RETURN QUERY
+    SELECT j.id FROM tenure.jobs j JOIN tenure.states s ON s.seq = j.seq
+    WHERE j.id = ANY (held.ids) AND NOT s.seq = ANY (free);
+END $$;
+
+-- Acknowledges those of the jobs that are leased under these tokens: returns the numbers of those
+-- that are not, and the places of those that others wait for. The update does not wait for a
+-- producer that holds a job as a parent, but the new row carries the producer's lock: then it is
+-- waited for, and its children can be seen. Jobs are locked in the order of their places, as by all
+-- others, so that no two wait for each other. With a mark, this is the whole transaction: if there
+-- are children to be told, which it cannot do, nothing is changed, and it returns NULL. Whoever
+-- knows the places of the jobs, none of which has a unique key, gives them instead of the ids, and
+-- they need not be looked up.
+CREATE OR REPLACE FUNCTION tenure.ack(
     mark uuid, given bigint, ids text[], places bigint[], tokens bigint[], results text[],
     leased smallint, done smallint, OUT missing integer[], OUT parents bigint[]
-) LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
-SET enable_hashjoin = off SET enable_mergejoin = off SET random_page_cost = 1 SET jit = off
-SET lock_timeout = '30s' AS $$
+) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     ns integer[];
@@ -1094,6 +1212,8 @@ DECLARE
     lanes integer[];
     queues integer[];
     held text[];
+    shared boolean;
+    me xid := pg_current_xact_id()::xid;
     now_ms bigint := tenure.moment(given);
 BEGIN
     IF mark IS NOT NULL AND EXISTS (SELECT FROM tenure.deps) AND EXISTS (
@@ -1113,11 +1233,12 @@ BEGIN
                     JOIN tenure.jobs j ON j.id = u.id
                 ORDER BY j.seq) w
             WHERE s.seq = w.seq AND s.state = ack.leased AND s.token = w.token
-            RETURNING w.n, s.seq, s.lane, s.queue, w.unique_key
+            RETURNING w.n, s.seq, s.lane, s.queue, w.unique_key,
+                s.xmax <> '0' AND s.xmax <> me AS shared
         )
         SELECT array_agg(n), array_agg(seq), array_agg(lane), array_agg(queue),
-            array_agg(unique_key) FILTER (WHERE unique_key IS NOT NULL)
-        INTO ns, seqs, lanes, queues, held FROM moved;
+            array_agg(unique_key) FILTER (WHERE unique_key IS NOT NULL), bool_or(moved.shared)
+        INTO ns, seqs, lanes, queues, held, shared FROM moved;
     ELSE
         WITH moved AS (
             UPDATE tenure.states s SET state = ack.done, at = now_ms, updated_at = now_ms,
@@ -1127,10 +1248,14 @@ BEGIN
                     WITH ORDINALITY u (seq, token, result, n)
                 ORDER BY u.seq) w
             WHERE s.seq = w.seq AND s.state = ack.leased AND s.token = w.token
-            RETURNING w.n, s.seq, s.lane, s.queue
+            RETURNING w.n, s.seq, s.lane, s.queue, s.xmax <> '0' AND s.xmax <> me AS shared
         )
-        SELECT array_agg(n), array_agg(seq), array_agg(lane), array_agg(queue)
-        INTO ns, seqs, lanes, queues FROM moved;
+        SELECT array_agg(n), array_agg(seq), array_agg(lane), array_agg(queue),
+            bool_or(moved.shared)
+        INTO ns, seqs, lanes, queues, shared FROM moved;
+    END IF;
+    IF shared THEN
+        PERFORM FROM tenure.states s WHERE s.seq = ANY (seqs) ORDER BY s.seq FOR UPDATE;
     END IF;
     parents := '{}';
     IF EXISTS (SELECT FROM tenure.deps) THEN
@@ -1156,6 +1281,59 @@ BEGIN
             JOIN tenure.lanes l ON l.id = w.lane JOIN tenure.jobs j ON j.seq = w.seq
         WHERE k.tenant = l.tenant AND k.unique_key = j.unique_key;
     END IF;
+END $$;
+
+-- The same for programs of version 2.
+CREATE OR REPLACE FUNCTION tenure.ack(
+    mark uuid, given bigint, ids text[], tokens bigint[], results text[], leased smallint,
+    done smallint, OUT missing integer[], OUT parents bigint[]
+) LANGUAGE plpgsql AS $$
+BEGIN
+    SELECT a.missing, a.parents INTO missing, parents
+    FROM tenure.ack(mark, given, ids, NULL, tokens, results, leased, done) a;
+END $$;
+
+-- Makes tokens continue after this one. One that is far ahead is set, with a gap that is wider than
+-- the number of tokens that others can take meanwhile, so that tokens only grow; importers do this
+-- one at a time. It runs with the rights of the owner: a role that works may not set a sequence.
+CREATE FUNCTION tenure.tokens_from(last bigint) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    ahead bigint;
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtextextended('tenure.tokens', 0));
+    ahead := (SELECT last - s.last_value + (NOT s.is_called)::integer FROM tenure.tokens s);
+    IF ahead > 10000 THEN
+        PERFORM setval('tenure.tokens', last + 4294967296);
+    ELSE
+        PERFORM nextval('tenure.tokens') FROM generate_series(1, ahead);
+    END IF;
+END $$;
+
+-- Plans as in version 1. Nobody waits long for a transaction that was left open: for less time
+-- than PostgreSQL takes to look for a deadlock, so that a producer is never ended for one. Claims
+-- wait for each other.
+DO $$
+DECLARE
+    one regprocedure;
+    name text;
+BEGIN
+    FOR one, name IN
+        SELECT p.oid, p.proname FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang
+        WHERE p.pronamespace = 'tenure'::regnamespace AND l.lanname = 'plpgsql'
+            AND p.proname NOT LIKE 'is\_%'
+    LOOP
+        EXECUTE format('ALTER FUNCTION %s SET plan_cache_mode = force_generic_plan', one);
+        EXECUTE format('ALTER FUNCTION %s SET enable_seqscan = off', one);
+        EXECUTE format('ALTER FUNCTION %s SET enable_hashjoin = off', one);
+        EXECUTE format('ALTER FUNCTION %s SET enable_mergejoin = off', one);
+        EXECUTE format('ALTER FUNCTION %s SET random_page_cost = 1', one);
+        EXECUTE format('ALTER FUNCTION %s SET jit = off', one);
+        EXECUTE format('ALTER FUNCTION %s SET lock_timeout = %L', one, CASE
+            WHEN name IN ('open_books', 'claim_plain') THEN '10s'
+            WHEN name = 'hold' THEN '500ms'
+            ELSE '900ms' END);
+    END LOOP;
 END $$;
 
 -- statements
@@ -1233,6 +1411,11 @@ SELECT * FROM tenure.parents(%s::text[]);
 -- name: insert_deps
 INSERT INTO tenure.deps (parent, child) SELECT * FROM unnest(%s::bigint[], %s::bigint[]);
 
+-- name: make_lanes
+SELECT tenure.lanes_of(array_agg(w.q), array_agg(w.t), array_agg(w.g))
+FROM unnest(%s::text[], %s::text[], %s::text[]) w (q, t, g) JOIN tenure.queues q ON q.queue = w.q
+HAVING count(*) > 0;
+
 -- Importing
 
 -- name: lanes_of
@@ -1255,8 +1438,12 @@ INSERT INTO tenure.keys (tenant, unique_key, seq)
 SELECT l.tenant, w.key, w.seq FROM unnest(%s::integer[], %s::text[], %s::bigint[])
     w (lane, key, seq) JOIN tenure.lanes l ON l.id = w.lane ORDER BY 1, 2;
 -- name: tokens_from
-SELECT count(nextval('tenure.tokens')) FROM generate_series(1, %s::bigint - (
-    SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM tenure.tokens));
+SELECT tenure.tokens_from(%s::bigint);
+-- name: import_leases
+INSERT INTO tenure.news (queue, lane, waiting, delayed, ready, leased, done, dead, cancelled,
+    lease_at)
+SELECT w.queue, w.lane, 0, 0, 0, 0, 0, 0, 0, min(w.at)
+FROM unnest(%s::integer[], %s::integer[], %s::bigint[]) w (queue, lane, at) GROUP BY 1, 2;
 
 -- Moving
 
@@ -1284,6 +1471,11 @@ SELECT tenure.save(%s::bigint[], %s::smallint[], %s::bigint[], %s::integer[], %s
 -- name: finish
 UPDATE tenure.states s SET result = w.result
 FROM unnest(%s::bigint[], %s::text[]) w (seq, result) WHERE s.seq = w.seq;
+-- name: hold
+SELECT id, seq, state, token, mine, now_ms
+FROM tenure.hold(%s::bigint, %s::text[], %s::bigint[], %s::smallint);
+-- name: held
+SELECT tenure.held(%s::text[]);
 -- name: extend
 UPDATE tenure.states s SET at = w.at, updated_at = %s
 FROM unnest(%s::bigint[], %s::bigint[]) w (seq, at) WHERE s.seq = w.seq;

@@ -37,6 +37,7 @@ _DEFAULTS = {
     "fallback_application_name": "tenure",
     "client_encoding": "utf8",
 }
+LOCK_WAIT = "10s"  # of a migration
 _NOT_YET = ("starting up", "shutting down", "recovery mode", "not yet accepting")
 
 
@@ -147,6 +148,7 @@ def migrate(address: Address, connection: Connection) -> Opened:
         try:
             with connection.transaction():
                 db.send("one_at_a_time")
+                db.send("wait_at_most", LOCK_WAIT)  # all others wait behind who changes a table
                 if not db.value("has_namespace"):
                     db.send("make_schema")
                 before, _ = version_of(db)
@@ -211,6 +213,7 @@ def upgrade_sql(url: str) -> str:
     parts = [f"-- {address.shown}, schema {address.schema}: from version {version} to {newest}"]
     if version < newest:
         parts += ["BEGIN;", f"{sql['one_at_a_time'].decode()};", f"{sql['make_schema'].decode()};"]
+        parts.append(f"SET LOCAL lock_timeout = '{LOCK_WAIT}';")
     for step in range(version + 1, newest + 1):
         parts += [schema[step].strip(), f"UPDATE {address.schema}.about SET version = {step};"]
     if version < newest:

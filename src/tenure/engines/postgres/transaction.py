@@ -39,10 +39,12 @@ class LaneNews:
 
 class Transaction:
     """What the operations of one batch share. `given` is the time of a clock that is not the
-    server's, if there is one."""
+    server's, if there is one. `elsewhere` sees what was committed since, where the snapshot of
+    this transaction is fixed."""
 
-    def __init__(self, db: Db, given: int | None, sweep: int) -> None:
+    def __init__(self, db: Db, given: int | None, sweep: int, elsewhere: Db | None = None) -> None:
         self.db = db
+        self.elsewhere = elsewhere
         self.given = given
         self.sweep = sweep
         self.now = given or 0  # the server's time is read with what it is needed for

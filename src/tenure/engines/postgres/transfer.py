@@ -109,6 +109,12 @@ def _insert(tx: Transaction, entries: list[Entry], parents: dict[str, Place]) ->
             [seqs[n] for n in keyed],
         )  # fmt: skip
     tx.db.send("tokens_from", max(job.token for job in jobs))
+    leased = [n for n, code in enumerate(codes) if code == LEASED]
+    if leased:
+        tx.db.send(
+            "import_leases", [queues[n] for n in leased], [lanes[n] for n in leased],
+            [at_of(jobs[n]) for n in leased],
+        )  # fmt: skip
     for lane, queue, job, seq, code in zip(lanes, queues, jobs, seqs, codes, strict=True):
         tx.count(queue, lane, None, code)
         if code == READY:
