@@ -18,7 +18,7 @@ from tenure import (
     TenureError,
     exponential,
 )
-from tenure.job import Job, JobSpec
+from tenure.job import NULL, Job, JobSpec
 from tenure.ops import (
     Ack,
     Cancel,
@@ -279,3 +279,14 @@ def test_claims_of_one_batch_give_small_and_large_payloads_alike(
     answers = apply(*[Claim(("q",), "w", 60_000, 2) for _ in range(3)])
     leased = [job for answer in answers if isinstance(answer, Leased) for job in answer.jobs]
     assert [job.payload for job in leased] == payloads
+
+
+def test_a_job_that_follows_an_ack_and_waits_for_one_later_in_the_batch_is_told(
+    queue: Queue, apply: Apply
+) -> None:
+    for name in ("a", "b"):
+        queue.enqueue("mail", None, id=name)
+    first, second = queue.claim("mail", limit=2)
+    child = JobSpec("child", "mail", NULL, after=("b",))
+    apply(Ack(first.id, first.token, then=(child,)), Ack(second.id, second.token))
+    assert queue.get("child").state == "pending"

@@ -20,12 +20,16 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=STEPS, help="of each history")
     parser.add_argument("--replay", type=Path, help="run the history of a file again")
+    parser.add_argument("--shrink", type=float, default=0, help="a replay for so many seconds")
     parser.add_argument("--out", type=Path, default=Path(tempfile.gettempdir()))
     given = parser.parse_args()
     if given.replay is not None:
         history = History.load(given.replay)
         show(history)
-        return int(replay(history) is not None)
+        difference = replay(history)
+        if difference is not None and given.shrink:
+            report(Failed(history, difference), given.out, given.shrink)
+        return int(difference is not None)
     wrong = 0
     for engine in given.engine or sorted(RIGS):
         wrong += _long(engine, given.seconds, given.seed, given.steps, given.out)

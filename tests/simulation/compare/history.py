@@ -57,7 +57,8 @@ class Comparison:
             case Ask():
                 caller = step.caller % len(self.rig.engines)
                 self.rig.set_model_clock(caller)
-                self.compare.ask(self.rig.engines[caller], step.query)
+                engine = self.rig.engines[caller]
+                self.compare.ask(engine, step.query, self.rig.ahead_ms(caller))
             case Run():
                 self._run(step)
         if self._steps % self._every == 0:
@@ -67,7 +68,11 @@ class Comparison:
         """Compare everything, through each handle in turn."""
         caller = self._steps // self._every % len(self.rig.engines)
         self.rig.set_model_clock(caller)
-        self.compare.everything(self.rig.engines[caller], transfers=self.rig.traits.transfers)
+        self.compare.everything(
+            self.rig.engines[caller],
+            self.rig.ahead_ms(caller),
+            transfers=self.rig.traits.transfers,
+        )
 
     def end(self) -> None:
         """The last look, also past the engine."""

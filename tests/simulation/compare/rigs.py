@@ -99,6 +99,10 @@ class Rig:
         clock: Clock = self.clock if self.traits.store_time else self.clocks[caller]
         self.model_clock.advance((clock.now_ms() - self.model_clock.now_ms()) / 1000)
 
+    def ahead_ms(self, caller: int) -> int:
+        """By how much times to wait for are moved, to suit the caller's clock."""
+        return 0
+
     def close(self) -> None:
         self._closing.close()
 
@@ -177,6 +181,9 @@ class PostgresRig(Rig):
     def set_model_clock(self, caller: int) -> None:
         super().set_model_clock(caller)
         self._server.show()
+
+    def ahead_ms(self, caller: int) -> int:
+        return self.clocks[caller].by_ms
 
 
 def http(sweep: int, skews_ms: list[int]) -> Rig:

@@ -13,7 +13,7 @@ from tests.simulation.compare.steps import History, Step
 from tests.simulation.compare.workload import Workload
 
 STEPS = 400  # of one history
-SHRINK_SECONDS = 120.0
+SHRINK_SECONDS = 60.0
 _SWEEPS = (1000, 1000, 3, 1)
 _SKEWS_MS = (0, -700, 1_300)
 
@@ -80,9 +80,9 @@ def shrunk(failed: Failed, seconds: float = SHRINK_SECONDS) -> Failed:
     return Failed(history, replay(history) or failed.difference)
 
 
-def report(failed: Failed, folder: Path) -> Path:
+def report(failed: Failed, folder: Path, seconds: float = SHRINK_SECONDS) -> Path:
     """Say what happened, and keep the history."""
-    small = shrunk(failed)
+    small = shrunk(failed, seconds)
     path = folder / f"compare-{small.history.engine}-{small.history.seed}.json"
     small.history.save(path)
     sys.stdout.write(
