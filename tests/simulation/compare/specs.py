@@ -157,14 +157,16 @@ class Specs:
 
     # Jobs of another store ----------------------------------------------------------------------
 
-    def entries(self, now: int, token: int, *, old_leases: bool) -> tuple[ops.Entry, ...]:
-        """Jobs to import, with tokens above `token`."""
-        specs = [spec for spec in self.special(now, self._chance.randint(1, 6))]
+    def entries(
+        self, now: int, tokens: tuple[int, ...], *, old_leases: bool
+    ) -> tuple[ops.Entry, ...]:
+        """Jobs to import, with some of these tokens."""
+        specs = self.special(now, self._chance.randint(1, 6))
         new = {spec.id for spec in specs}
-        return tuple(self._entry(spec, now, token, new, old_leases) for spec in specs)
+        return tuple(self._entry(spec, now, tokens, new, old_leases) for spec in specs)
 
     def _entry(
-        self, spec: JobSpec, now: int, token: int, new: set[str], old_leases: bool
+        self, spec: JobSpec, now: int, tokens: tuple[int, ...], new: set[str], old_leases: bool
     ) -> ops.Entry:
         chance = self._chance
         known = self._model._records.keys() | new
@@ -182,7 +184,7 @@ class Specs:
             expires_at=None if spec.expires_in_ms is None else now + spec.expires_in_ms,
         )  # fmt: skip
         if state not in (State.WAITING, State.PENDING):
-            job = self._begun(job, now, token)
+            job = self._begun(job, now, chance.choice(tokens))
         if state is State.LEASED:
             least = -5_000 if old_leases else 1
             job = replace(job, lease_until=now + chance.choice((least, 1, 700, 30_000)))
@@ -199,7 +201,7 @@ class Specs:
         job = replace(
             job,
             attempts=chance.randint(1, job.max_attempts),
-            token=token + chance.choice((1, 50, 10**6)),
+            token=token,
             worker="w0",
             started_at=began,
             updated_at=now,

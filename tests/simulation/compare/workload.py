@@ -86,6 +86,11 @@ class Workload:
         self._rig.set_model_clock(self._caller)
         return self._rig.model_clock.now_ms()
 
+    @property
+    def _many_ended(self) -> bool:
+        """Whether there are so many jobs that ended that some should go."""
+        return len(self._model._records) - len(self._model._live) > 2 * self._deep
+
     def next(self) -> Step:
         """The next step."""
         self._left -= 1
@@ -128,7 +133,7 @@ class Workload:
             kinds = [kind] * count
         else:
             kinds = chance.choices(list(weights), list(weights.values()), k=count)
-        if len(self._model._records) > 4 * self._deep:
+        if self._many_ended:
             kinds.append("maintain")
         calls = tuple(call for kind in kinds if (call := self._kinds[kind]()))
         if kinds[0] == "claim" and chance.random() < 0.6:
@@ -310,7 +315,8 @@ class Workload:
         name = chance.choice(("nightly", "hourly", "'s'"))
         draw = chance.random()
         if name not in known or draw < 0.3:
-            (spec,) = self._specs.special(self._now, 1)
+            (made,) = self._specs.special(self._now, 1)
+            spec = msgspec.structs.replace(made, made_up_id=False)  # a service says so, too
             cron, tz = chance.choice(CRONS)
             next_at = self._now + chance.choice((1, 800, 60_000))
             catch_up = chance.choice(("last", "all", "none"))
@@ -323,8 +329,7 @@ class Workload:
         return (ops.Fire(name, tick, max(tick, self._now) + 60_000, jobs),)
 
     def _maintain(self) -> Call:
-        many = len(self._model._records) > 4 * self._deep
-        if many:
+        if self._many_ended:
             return (ops.Maintain(1_000, 0, 0, 0),)
         keep = self._chance.choice((None, None, 0, 5_000, 100_000))
         dead = self._chance.choice((None, keep))
@@ -335,8 +340,8 @@ class Workload:
             return (ops.ReconcileSlots(*self._chance.choice(SLOTS)),)
         queue = self._chance.choice([*QUEUES, "none"])
         tenant = self._chance.choice((None, self._specs.tenant()))
-        group = self._specs.group() if tenant is not None and self._chance.random() < 0.5 else None
-        return (ops.Reconcile(queue, tenant, group or None),)
+        group = None if tenant is None else self._chance.choice((None, *GROUPS))
+        return (ops.Reconcile(queue, tenant, group),)
 
     def _transfer(self) -> Call:
         """Jobs leave and come back, or come from elsewhere. Those who wait for them, or for whom
@@ -348,8 +353,10 @@ class Workload:
             back, self._gone = tuple(self._gone), []
             return (ops.Import(back),)
         if chance.random() < 0.4:
-            token = self._model._token + 1
-            entries = self._specs.entries(self._now, token, old_leases=self._traits.old_leases)
+            last = self._model._token
+            high = (last + 1, last + 50, last + 10**6)
+            tokens = high if self._traits.high_tokens else (max(1, last),)
+            entries = self._specs.entries(self._now, tokens, old_leases=self._traits.old_leases)
             return (ops.Import(entries),)
         records = list(self._model._records.values())
         some = chance.sample(records, min(len(records), 4))
