@@ -11,6 +11,7 @@ import functools
 import importlib
 import inspect
 import pkgutil
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ from tests import postgres
 from tests.simulation.compare.rigs import POSTGRES_PLACE
 
 Undo = Callable[[], None]
+_MADE = ("_asdict", "_replace", "_make", "_generate_next_value_")  # by Python, for a class
 
 
 class Counts:
@@ -82,8 +84,9 @@ def watch(counts: Counts, names: Sequence[str]) -> list[Undo]:
                 stands_in[value] = _counted(counts, f"{short}.{name}", value)
             elif inspect.isclass(value) and value.__module__ == module.__name__:
                 undo += _watch_class(counts, f"{short}.{name}", value)
-    for module in modules:
-        undo += _replace(vars(module), stands_in)
+    for name, module in list(sys.modules.items()):
+        if name.startswith("tenure."):
+            undo += _replace(vars(module), stands_in)
     return undo
 
 
@@ -97,7 +100,7 @@ def _modules(name: str) -> Iterator[ModuleType]:
 def _watch_class(counts: Counts, name: str, kind: type) -> list[Undo]:
     undo: list[Undo] = []
     for attribute, value in list(vars(kind).items()):
-        ours = not attribute.startswith("__") and attribute not in ("_asdict", "_replace", "_make")
+        ours = not attribute.startswith("__") and attribute not in _MADE
         if inspect.isfunction(value) and ours:
             setattr(kind, attribute, _counted(counts, f"{name}.{attribute}", value))
             undo.append(functools.partial(setattr, kind, attribute, value))

@@ -29,9 +29,9 @@ class CiRun(NamedTuple):
 
 CI: dict[str, CiRun] = {
     "sqlite": CiRun((0, 1, 2, 3), 300),
-    "postgres": CiRun((0, 1, 2, 3), 200),
+    "postgres": CiRun((0, 1, 2, 3), 180),
     "http": CiRun((0, 1, 2, 3), 150),
-    "foundationdb": CiRun((0, 1, 2, 3), 80),
+    "foundationdb": CiRun((0, 1, 2, 3, 4, 5), 110),
     "foundationdb-faults": CiRun((1,), 80),
 }
 
@@ -186,6 +186,8 @@ EXEMPT: dict[str, dict[str, str]] = {
         "engine.FoundationDbEngine.listen": _LISTEN,
         "wake.*": _LISTEN,
         "transact._Run.*": _FAULTS,
+        "sweep._drop_stray": "claims that were lost to another; tests/simulation/servers",
+        "tx.Tx.aside_is_left": "more than a thousand lanes; tests/foundationdb",
         "cursor.*": "cursors of other engines; tests/conformance",
     },
 }

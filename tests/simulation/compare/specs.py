@@ -42,7 +42,8 @@ class Specs:
         self._made = 0
 
     def queue(self) -> str:
-        return self._chance.choices(QUEUES, (5, 4, 2, 4))[0]
+        (queue,) = self._chance.choices(QUEUES, (5, 4, 2, 4))
+        return queue
 
     def tenant(self) -> str:
         """A few tenants have most of the jobs."""
@@ -94,7 +95,9 @@ class Specs:
     def _id(self, now: int) -> str:
         self._made += 1
         time, noise = f"{now:012x}", f"{self._chance.getrandbits(48):012x}"
-        return f"{time[:8]}-{time[8:]}-7{self._made >> 6 & 0xFFF:03x}-8{self._made & 0x3F:03x}-{noise}"
+        return (
+            f"{time[:8]}-{time[8:]}-7{self._made >> 6 & 0xFFF:03x}-8{self._made & 0x3F:03x}-{noise}"
+        )
 
     def special(self, now: int, count: int) -> tuple[JobSpec, ...]:
         """Jobs with any of the options."""
@@ -127,7 +130,7 @@ class Specs:
         elif chance.random() < 0.2:
             at = now + chance.choice((-60_000, -1, 0, 1, 800, 20_000))
             job.run_at = datetime.fromtimestamp(at / 1000, UTC)
-        if chance.random() < 0.25:
+        if chance.random() < 0.35:
             job.expires_in = chance.choice((0.001, 0.4, 1.5, 8, 60))
         if chance.random() < 0.25:
             job.unique_key = chance.choice(KEYS)

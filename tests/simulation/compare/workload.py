@@ -13,13 +13,14 @@ from typing import Any
 import msgspec
 
 from tenure import ops
+from tenure.cron import CatchUp
 from tenure.engines.memory import MemoryEngine
 from tenure.job import NULL, Job, State
 from tests.simulation.compare.rigs import Rig, Traits
 from tests.simulation.compare.specs import GROUPS, KEYS, KINDS, NAMED, QUEUES, TENANTS, Specs
 from tests.simulation.compare.steps import Ask, Call, Run, Step, Wait
 
-PHASE_STEPS = 30
+PHASE_STEPS = 20  # or so, before it changes; fewer where steps are dear
 RESULTS = [NULL, NULL, NULL, msgspec.Raw(b'{"sent":true}'), msgspec.Raw(b'"' + b"r" * 3000 + b'"')]
 WORKERS = ["w1", "w2", "w3'"]
 SLOTS = [("team", "acme"), ("team", "bolt"), ("{a}", "k,1")]
@@ -54,10 +55,12 @@ class Workload:
         self._specs = Specs(self._chance, rig.model, large=True)
         self._deep = self._chance.choice((60, 250)) if rig.traits.cheap else 80
         self._phase = "fill"
-        self._left = PHASE_STEPS
+        self._phase_steps = PHASE_STEPS if rig.traits.cheap else PHASE_STEPS // 3
+        self._left = self._phase_steps
         self._keys: dict[str, ops.Once] = {}  # that were used
         self._gone: list[ops.Entry] = []  # that were deleted, and may come back
         self._caller = 0
+        self._used: set[str] = set()  # jobs of this step whose leases were used
         self._kinds: dict[str, Callable[[], Call]] = {
             "plain": self._plain,
             "special": self._special,
@@ -105,12 +108,12 @@ class Workload:
         return self._run()
 
     def _change_phase(self) -> None:
-        self._left = self._chance.randint(PHASE_STEPS // 2, PHASE_STEPS * 2)
+        self._left = self._chance.randint(self._phase_steps // 2, self._phase_steps * 2)
         ready = sum(record.ready for record in self._model._live.values())
         if ready > self._deep * 1.5:
             self._phase = self._chance.choice(("work", "work", "mixed"))
         elif ready < self._deep / 3:
-            self._phase = self._chance.choice(("fill", "fill", "operate"))
+            self._phase = self._chance.choice(("fill", "fill", "operate", "mixed"))
         else:
             self._phase = self._chance.choice(("work", "mixed", "operate", "operate"))
 
@@ -128,6 +131,7 @@ class Workload:
         chance = self._chance
         count = chance.choice((1, 1, 1, 2, 3, 6, 12))
         weights = PHASES[self._phase]
+        self._used = set()
         if chance.random() < 0.6:
             (kind,) = chance.choices(list(weights), list(weights.values()))
             kinds = [kind] * count
@@ -178,7 +182,7 @@ class Workload:
 
     def _one_claim(self) -> ops.Claim:
         chance = self._chance
-        queues = (self._specs.queue(),)
+        queues: tuple[str, ...] = (self._specs.queue(),)
         if chance.random() < 0.2:
             queues = tuple(chance.sample([*QUEUES, "none"], chance.randint(1, 3)))
         tenant = self._specs.tenant() if chance.random() < 0.12 else None
@@ -191,7 +195,10 @@ class Workload:
         or were never there."""
         live = self._model._live.values()
         held = [r.job for r in live if r.job.state is State.LEASED]
+        if self._chance.random() < 0.95:
+            held = [job for job in held if job.id not in self._used]
         picked = self._chance.sample(held, min(len(held), self._chance.randint(1, most)))
+        self._used |= {job.id for job in picked}
         return [self._perhaps_wrong(job) for job in picked] or [self._stale()]
 
     def _perhaps_wrong(self, job: Job) -> tuple[str, int]:
@@ -254,7 +261,9 @@ class Workload:
         """Some jobs, mostly in these states or in any that has not ended."""
         records = self._model._records.values()
         fits = [
-            r.job.id for r in records if (r.job.state in states if states else not r.job.finished_at)
+            r.job.id
+            for r in records
+            if (r.job.state in states if states else not r.job.finished_at)
         ]
         found = self._chance.sample(fits, min(len(fits), self._chance.randint(1, 5)))
         if self._chance.random() < 0.2:
@@ -270,7 +279,7 @@ class Workload:
     def _scope(self, *, defaults: bool) -> tuple[str, str | None, str | None]:
         chance = self._chance
         queue = chance.choices([*QUEUES, "new"], (8, 8, 4, 1, 1))[0]
-        tenants = [None, None, *([self._specs.tenant()] * 3), *(["*"] if defaults else [])]
+        tenants = [None, None, None, *([self._specs.tenant()] * 3), *(["*"] if defaults else [])]
         tenant = chance.choice(tenants)
         if tenant is None or chance.random() < 0.5:
             return queue, tenant, None
@@ -319,7 +328,7 @@ class Workload:
             spec = msgspec.structs.replace(made, made_up_id=False)  # a service says so, too
             cron, tz = chance.choice(CRONS)
             next_at = self._now + chance.choice((1, 800, 60_000))
-            catch_up = chance.choice(("last", "all", "none"))
+            catch_up: CatchUp = chance.choice(("last", "all", "none"))
             return (ops.PutSchedule(ops.Schedule(name, cron, spec, next_at, tz, catch_up)),)
         if draw < 0.4:
             return (ops.DropSchedule(chance.choice((name, "unknown"))),)
