@@ -60,6 +60,7 @@ class Traits:
         old_leases: bool = True,
         reuses_keys: bool = True,
         high_tokens: bool = True,
+        exact_losses: bool = True,
         sweeps: Sweeps = "for alike",
     ) -> None:
         self.store_time = store_time  # the store's clock counts, whatever the callers' say
@@ -68,6 +69,7 @@ class Traits:
         self.cheap = cheap  # a look at everything costs little
         self.most_back_ms = most_back_ms  # that the time may be set back
         self.old_leases = old_leases  # a lease that was over when it was imported is found
+        self.exact_losses = exact_losses  # a lost lease names the state at its place in the batch
         self.high_tokens = high_tokens  # imports jobs with tokens that are yet to come
         self.sweeps = sweeps  # how claims of one batch look after what is due
         self.reuses_keys = reuses_keys  # a used key may come with other operations
@@ -238,7 +240,9 @@ def foundationdb(sweep: int, skews_ms: list[int], *, faults: bool = False) -> Ri
 TRAITS: dict[str, Traits] = {
     "sqlite": Traits(),
     # What was set back further than 2 s, only maintenance finds: is_due in postgres.sql.
-    "postgres": Traits(store_time=True, most_back_ms=1_500, old_leases=False, sweeps="for all"),
+    "postgres": Traits(
+        store_time=True, most_back_ms=1_500, old_leases=False, exact_losses=False, sweeps="for all"
+    ),
     "http": Traits(store_time=True, transfers=False, reuses_keys=False),
     "foundationdb": Traits(strict=False, cheap=False, sweeps="once", high_tokens=False),
 }

@@ -15,7 +15,19 @@ from tenure.job import FINAL, NULL, Failure, Job, JobSpec, NewJob, State, prepar
 from tenure.retry import Backoff
 
 # Some names are hard to write in SQL, in an array or in a key.
-TENANTS = ["", "acme", "bolt", "cask", "dune", "ekō", 'f"}{,', "NULL", "=i", "j\\k'", *"lmno"]
+TENANTS: list[str] = [
+    "",
+    "acme",
+    "bolt",
+    "cask",
+    "dune",
+    "ekō",
+    'f"}{,',
+    "NULL",
+    "=i",
+    "j\\k'",
+    *"lmno",
+]
 GROUPS = ["g", "h", "{i}", "=*"]
 QUEUES = ["mail", "web", "bulk", "solo"]  # solo has one lane and no limits, most of the time
 KINDS = ["", "welcome", "rémind"]

@@ -342,7 +342,10 @@ class Workload:
             return (ops.Maintain(1_000, 0, 0, 0),)
         keep = self._chance.choice((None, None, 0, 5_000, 100_000))
         dead = self._chance.choice((None, keep))
-        return (ops.Maintain(self._chance.choice((3, 1_000)), keep, dead, dead),)
+        # Which keys are forgotten first, where not all are, is the engine's affair.
+        old = any(at <= self._now - ops.ONCE_MS for at, _ in self._model._answered.values())
+        limit = 1_000 if old else self._chance.choice((3, 1_000))
+        return (ops.Maintain(limit, keep, dead, dead),)
 
     def _reconcile(self) -> Call:
         if self._chance.random() < 0.4:
