@@ -29,7 +29,7 @@ class CiRun(NamedTuple):
 
 CI: dict[str, CiRun] = {
     "sqlite": CiRun((0, 1, 2, 3), 300),
-    "postgres": CiRun((0, 1, 2, 3), 180),
+    "postgres": CiRun((0, 1, 2, 3), 140),
     "http": CiRun((0, 1, 2, 3), 150),
     "foundationdb": CiRun((0, 1, 2, 3, 4, 5), 110),
     "foundationdb-faults": CiRun((1,), 80),

@@ -66,7 +66,7 @@ class Specs:
 
     def lane(self) -> tuple[str, str, str]:
         queue = self.queue()
-        if queue == "solo" and self._chance.random() > 0.01:
+        if queue == "solo" and self._chance.random() > 0.001:
             return queue, "", ""
         return queue, self.tenant(), self.group()
 

@@ -33,12 +33,12 @@ PHASES: dict[str, dict[str, int]] = {
     "work": {**_ALWAYS, "plain": 8, "claim": 35, "ack": 35},
     "mixed": {
         **_ALWAYS, "plain": 15, "claim": 20, "ack": 15, "cancel": 2, "replay": 3, "delete": 2,
-        "limit": 3, "pause": 2, "slot": 4, "schedule": 4, "maintain": 3, "reconcile": 2,
+        "limit": 4, "pause": 4, "slot": 4, "schedule": 6, "maintain": 3, "reconcile": 2,
         "transfer": 3,
     },
     "operate": {
         **_ALWAYS, "plain": 10, "special": 12, "claim": 25, "ack": 10, "cancel": 5, "replay": 5,
-        "delete": 5, "limit": 12, "pause": 5, "slot": 3, "schedule": 4, "maintain": 5,
+        "delete": 5, "limit": 12, "pause": 8, "slot": 3, "schedule": 6, "maintain": 5,
         "reconcile": 3, "transfer": 5,
     },
 }  # fmt: skip
@@ -168,7 +168,11 @@ class Workload:
 
     def _plain(self) -> Call:
         many = self._chance.choice((1, 1, 1, 3, 10, 40 if self._traits.cheap else 12))
-        return (ops.Enqueue(self._specs.plain(self._now, many)),)
+        specs = self._specs.plain(self._now, many)
+        if self._chance.random() < 0.06:
+            span = self._chance.choice((300, 1_500))
+            specs = tuple(msgspec.structs.replace(spec, expires_in_ms=span) for spec in specs)
+        return (ops.Enqueue(specs),)
 
     def _special(self) -> Call:
         specs = self._specs.special(self._now, self._chance.choice((1, 1, 2, 4)))
@@ -330,7 +334,7 @@ class Workload:
             next_at = self._now + chance.choice((1, 800, 60_000))
             catch_up: CatchUp = chance.choice(("last", "all", "none"))
             return (ops.PutSchedule(ops.Schedule(name, cron, spec, next_at, tz, catch_up)),)
-        if draw < 0.4:
+        if draw < 0.5:
             return (ops.DropSchedule(chance.choice((name, "unknown"))),)
         tick = known[name].next_at + chance.choice((0, 0, 0, 0, 1))
         make = chance.choice((self._specs.plain, self._specs.special))
@@ -386,7 +390,7 @@ class Workload:
             known = self._keys[chance.choice(list(self._keys))]
             if not self._traits.reuses_keys or chance.random() < 0.7:
                 return (known,)
-            return (ops.Once(known.key, (ops.Maintain(1),)),)
+            return (ops.Once(known.key, (ops.Maintain(),)),)
         kinds = chance.choices(
             ("plain", "special", "claim", "claim", "ack", "fail", "release", "extend", "cancel",
              "delete", "replay", "limit", "slot", "schedule", "maintain", "reconcile"),
@@ -438,7 +442,10 @@ class Workload:
 
 
 def _by_name(op: Any) -> Any:
-    """The operation as a service passes it on: the ids of its jobs may be there already."""
+    """The operation as a service passes it on: the ids of its jobs may be there already. It may be
+    done much later again, when keys are to be forgotten: all of them, as the model does."""
+    if isinstance(op, ops.Maintain):
+        return msgspec.structs.replace(op, limit=1_000)
     for name in ("jobs", "then"):
         if hasattr(op, name):
             specs = [msgspec.structs.replace(spec, made_up_id=False) for spec in getattr(op, name)]
