@@ -21,6 +21,7 @@ from tenure import (
 from tenure.job import NULL, Job, JobSpec
 from tenure.ops import (
     Ack,
+    Answers,
     Cancel,
     Changed,
     Claim,
@@ -314,3 +315,11 @@ def test_an_ack_goes_through_after_one_whose_follower_waits_for_a_job_that_faile
     assert answers == [Ok(), Ok()]
     assert [queue.get(name).state for name in ("a", "b")] == ["done", "done"]
     assert queue.get("follower").state == "cancelled"
+
+
+def test_operations_that_were_done_before_under_their_key_leave_nothing_behind(
+    queue: Queue, apply: Apply
+) -> None:
+    once = Once("k", (DropSlot("team", "acme", "a"), DropSlot("team", "bolt", "a")))
+    for _ in range(2):
+        assert apply(once) == [Answers([Slots(0, False), Slots(0, False)])]
