@@ -6,7 +6,7 @@ SEED ?= 0
 SEEDS ?= 100
 CUTS ?= 1000
 
-.PHONY: run test lint bench crash crash-workers crash-service crash-postgres crash-power fuzz simulate docs clean
+.PHONY: run test lint bench crash crash-workers crash-service crash-postgres crash-power fuzz simulate compare docs clean
 
 run: .venv/installed ## the service on http://127.0.0.1:3100, with a small queue being worked
 	$(BIN)/tenure serve --demo
@@ -45,6 +45,9 @@ fuzz: .venv/installed ## send the service what Schemathesis makes up, for SECOND
 simulate: .venv/installed ## all tests on a simulated FoundationDB and over HTTP; then SEEDS=100 runs of servers
 	TENURE_SIMULATE=all $(BIN)/pytest -n 2 tests/conformance tests/server tests/simulation -k "fdb or remote or Follows or Same"
 	$(BIN)/python -m tests.simulation.servers.run --seeds $(SEEDS) --first $(SEED)
+
+compare: .venv/installed ## each engine beside the model for SECONDS=300, from SEED=0
+	$(BIN)/python -m tests.simulation.compare --seconds $(SECONDS) --seed $(SEED)
 
 docs: .venv/installed ## write the pages that are made from the code
 	$(BIN)/python -m docs.generate

@@ -18,9 +18,10 @@ from tenure import (
     TenureError,
     exponential,
 )
-from tenure.job import Job, JobSpec
+from tenure.job import NULL, Job, JobSpec
 from tenure.ops import (
     Ack,
+    Answers,
     Cancel,
     Changed,
     Claim,
@@ -279,3 +280,46 @@ def test_claims_of_one_batch_give_small_and_large_payloads_alike(
     answers = apply(*[Claim(("q",), "w", 60_000, 2) for _ in range(3)])
     leased = [job for answer in answers if isinstance(answer, Leased) for job in answer.jobs]
     assert [job.payload for job in leased] == payloads
+
+
+def test_a_job_that_follows_an_ack_and_waits_for_one_later_in_the_batch_is_told(
+    queue: Queue, apply: Apply
+) -> None:
+    for name in ("a", "b"):
+        queue.enqueue("mail", None, id=name)
+    first, second = queue.claim("mail", limit=2)
+    child = JobSpec("child", "mail", NULL, after=("b",))
+    apply(Ack(first.id, first.token, then=(child,)), Ack(second.id, second.token))
+    assert queue.get("child").state == "pending"
+
+
+def test_an_ack_that_is_refused_says_what_the_acks_before_it_made_of_the_job(
+    queue: Queue, apply: Apply
+) -> None:
+    queue.enqueue("mail", None, id="parent")
+    queue.enqueue("mail", None, id="child", after=["parent"])
+    (job,) = queue.claim("mail")
+    _, refused = apply(Ack(job.id, job.token), Ack("child", job.token))
+    assert refused == LeaseLost("child", "pending")
+
+
+def test_an_ack_goes_through_after_one_whose_follower_waits_for_a_job_that_failed(
+    queue: Queue, apply: Apply
+) -> None:
+    for name in ("failed", "a", "b"):
+        queue.enqueue("mail", None, id=name)
+    queue.cancel(["failed"])
+    first, second = queue.claim("mail", limit=2)
+    follower = JobSpec("follower", "mail", NULL, after=("failed",), if_parent_fails="cancel")
+    answers = apply(Ack(first.id, first.token, then=(follower,)), Ack(second.id, second.token))
+    assert answers == [Ok(), Ok()]
+    assert [queue.get(name).state for name in ("a", "b")] == ["done", "done"]
+    assert queue.get("follower").state == "cancelled"
+
+
+def test_operations_that_were_done_before_under_their_key_leave_nothing_behind(
+    queue: Queue, apply: Apply
+) -> None:
+    once = Once("k", (DropSlot("team", "acme", "a"), DropSlot("team", "bolt", "a")))
+    for _ in range(2):
+        assert apply(once) == [Answers([Slots(0, False), Slots(0, False)])]

@@ -166,14 +166,16 @@ class MemoryEngine:
     def _once(self, op: ops.Once, now: int) -> Answer:
         said = op.fingerprint or op.ops
         if op.key not in self._answered:
-            answers = [self._operations[type(one)](one, now) for one in op.ops]
-            self._answered[op.key] = (now, said, ops.Answers(answers))
+            self._answered[op.key] = (now, said, ops.Answers(self._in_order(op.ops, now)))
         _, first, answer = self._answered[op.key]
         if first != said:
             return Conflict(
                 f"the key {op.key!r} was used for other operations; nothing was changed"
             )
         return answer
+
+    def _in_order(self, batch: Sequence[Op], now: int) -> list[Answer]:
+        return [self._operations[type(one)](one, now) for one in batch]
 
     # Enqueue ------------------------------------------------------------------------------------
 
