@@ -29,7 +29,7 @@ class CiRun(NamedTuple):
 
 CI: dict[str, CiRun] = {
     "sqlite": CiRun((0, 1, 2, 3), 300),
-    "postgres": CiRun((0, 1, 2, 3), 140),
+    "postgres": CiRun((0, 1, 2, 3, 4, 5), 140),
     "http": CiRun((0, 1, 2, 3), 150),
     "foundationdb": CiRun((0, 1, 2, 3, 4, 5), 110),
     "foundationdb-faults": CiRun((1,), 80),
@@ -64,7 +64,7 @@ FLOORS: dict[str, dict[str, Floor]] = {
     "postgres": {
         "alone._enqueue": (60, 1_000),
         "alone._claim": (10, 50),
-        "alone._ack": (30, 300),
+        "alone._ack": (30, 200),
         "plpgsql claim_plain": (10, 0),
         "plpgsql enqueue": (150, 0),
         "plpgsql fold": (100, 0),
