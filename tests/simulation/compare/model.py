@@ -3,12 +3,16 @@ after what is due, and, for some, whom they serve."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Literal
 
 from tenure import ops
 from tenure.clock import Clock
+from tenure.engines.foundationdb.claim import _MOST_JOBS as MOST_AT_ONCE
+from tenure.engines.foundationdb.engine import _claims_at_once
+from tenure.engines.foundationdb.once import before_claims, claims_come_last
 from tenure.engines.memory import MemoryEngine
 from tenure.ops import Answer, Op
 from tests.simulation.following import FollowingModel
@@ -17,7 +21,7 @@ from tests.simulation.following import FollowingModel
 Sweeps = Literal[
     "for alike",  # before each group that wants the same, for as many as would one after the other
     "for all",  # before the first, in all their queues, for as many as its group would
-    "once",  # before the first, in all their queues, for as many as one would
+    "together",  # those under keys, too, before the first, for as many as name a queue
 ]
 Sweep = list[tuple[str, int]]  # queues, and how many of each kind are looked after there
 
@@ -29,14 +33,21 @@ class Model(MemoryEngine):
         super().__init__(clock, 0)  # no claim by itself
         self._most = sweep
         self._sweeps = sweeps
+        self._within: dict[int, Sweep] = {}  # what is looked after within calls under a key
+        self._pending: Sweep = []
 
-    def plan(self, batch: Sequence[Op], sweeps: Sweeps | None = None) -> list[Sweep]:
+    def plan(self, batch: Sequence[Op]) -> list[Sweep]:
         """What is looked after before each of the operations."""
+        if self._sweeps == "together":
+            return self._plan_together(batch)
+        return self._plan_rows(batch, self._sweeps)
+
+    def _plan_rows(self, batch: Sequence[Op], sweeps: Sweeps) -> list[Sweep]:
         plan: list[Sweep] = []
         for is_claim, run in groupby(batch, key=lambda op: isinstance(op, ops.Claim)):
             row = list(run)
             if is_claim:
-                plan += self._row(row, sweeps or self._sweeps)  # type: ignore[arg-type]
+                plan += self._row(row, sweeps)  # type: ignore[arg-type]
             else:
                 plan += [[] for _ in row]
         return plan
@@ -54,7 +65,7 @@ class Model(MemoryEngine):
             plan += [[] for _ in group[1:]]
         if sweeps == "for alike":
             return plan
-        most = self._most * (len(groups[0]) if sweeps == "for all" else 1)
+        most = self._most * len(groups[0])
         queues = dict.fromkeys(queue for claim in claims for queue in claim.queues)
         return [[(queue, most) for queue in queues], *([] for _ in claims[1:])]
 
@@ -64,22 +75,69 @@ class Model(MemoryEngine):
             if queue in self._queues:
                 self._sweep(queue, most, self._clock.now_ms())
 
+    def _plan_together(self, batch: Sequence[Op]) -> list[Sweep]:
+        plan: list[Sweep] = []
+        for together, run in groupby(batch, key=_claims_last):
+            for part in _claims_at_once(run) if together else [[one] for one in run]:
+                sweep = self._together(part) if together else []
+                if isinstance(part[0], ops.Once) and before_claims(part[0]):
+                    self._within[id(part[0])], sweep = sweep, []
+                plan += [sweep, *([] for _ in part[1:])]
+        return plan
+
+    def _together(self, part: Sequence[Op]) -> Sweep:
+        claims = [op for op in ops.flat(part) if isinstance(op, ops.Claim)]
+        named = Counter(queue for claim in claims for queue in dict.fromkeys(claim.queues))
+        most = max(self._most, MOST_AT_ONCE)
+        return [(queue, min(self._most * count, most)) for queue, count in named.items()]
+
+    def _once(self, op: ops.Once, now: int) -> Answer:
+        self._pending = self._within.pop(id(op), [])
+        answer = super()._once(op, now)
+        self._sweep_pending()  # also if it was done before
+        return answer
+
+    def _sweep_pending(self) -> None:
+        sweep, self._pending = self._pending, []
+        self.sweep_first(sweep)
+
     def _in_order(self, batch: Sequence[Op], now: int) -> list[Answer]:
+        together = self._sweeps == "together"
+        last = together and _claims_last(ops.Once("", tuple(batch)))  # type: ignore[arg-type]
+        if last:
+            plan: list[Sweep] = [[] for _ in batch]
+        elif together:  # then claims are made one after the other
+            plan = [sweep for op in batch for sweep in self._plan_rows([op], "for alike")]
+        else:
+            plan = self.plan(batch)
         answers: list[Answer] = []
-        for one, sweep in zip(batch, self._plan_of_once(batch, "for alike"), strict=True):
+        for one, sweep in zip(batch, plan, strict=True):
+            if last and isinstance(one, ops.Claim):
+                self._sweep_pending()
             self.sweep_first(sweep)
             answers.append(self._operations[type(one)](one, now))
         return answers
 
-    def _plan_of_once(self, batch: Sequence[Op], sweeps: Sweeps) -> list[Sweep]:
-        if self._sweeps != "once":
-            return self.plan(batch)
-        # Claims whose answer is stored are made one after the other.
-        return [sweep for op in batch for sweep in self.plan([op], sweeps)]
+
+def _claims_last(op: Op) -> bool:
+    """Whether an operation is a claim, or ends with claims."""
+    return isinstance(op, ops.Claim) or (isinstance(op, ops.Once) and claims_come_last(op))
 
 
 class Follower(Model, FollowingModel):
     """The same, and serves whom the engine served, if it may; with tokens of its own."""
 
     def _claim(self, op: ops.Claim, now: int) -> Answer:
-        return MemoryEngine._claim(self, op, now)
+        """A rate is stored when it is used, or when the time was set back: the cluster's versions,
+        by which it is measured in production, only grow."""
+        before = {
+            name: (book.tokens, book.tokens_at)
+            for name in op.queues
+            if (book := self._queues.get(name)) is not None
+        }
+        answer = MemoryEngine._claim(self, op, now)
+        given = {job.queue for job in answer.jobs} if isinstance(answer, ops.Leased) else set()
+        for name, (tokens, at) in before.items():
+            if name not in given and now >= at:
+                self._queues[name].tokens, self._queues[name].tokens_at = tokens, at
+        return answer

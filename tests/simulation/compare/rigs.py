@@ -240,11 +240,9 @@ def foundationdb(sweep: int, skews_ms: list[int], *, faults: bool = False) -> Ri
 TRAITS: dict[str, Traits] = {
     "sqlite": Traits(),
     # What was set back further than 2 s, only maintenance finds: is_due in postgres.sql.
-    "postgres": Traits(
-        store_time=True, most_back_ms=1_500, old_leases=False, exact_losses=False, sweeps="for all"
-    ),
-    "http": Traits(store_time=True, transfers=False, reuses_keys=False),
-    "foundationdb": Traits(strict=False, cheap=False, sweeps="once", high_tokens=False),
+    "postgres": Traits(store_time=True, most_back_ms=1_500, exact_losses=False, sweeps="for all"),
+    "http": Traits(store_time=True, transfers=False),
+    "foundationdb": Traits(strict=False, cheap=False, sweeps="together"),
 }
 RIGS: dict[str, Open] = {
     "sqlite": sqlite,

@@ -389,7 +389,7 @@ class Workload:
             known = self._keys[chance.choice(list(self._keys))]
             if not self._traits.reuses_keys or chance.random() < 0.7:
                 return (known,)
-            return (ops.Once(known.key, (ops.Maintain(),)),)
+            return (ops.Once(known.key, (ops.Maintain(limit=999),)),)
         kinds = chance.choices(
             ("plain", "special", "claim", "claim", "ack", "fail", "release", "extend", "cancel",
              "delete", "replay", "limit", "slot", "schedule", "maintain", "reconcile"),
@@ -418,6 +418,7 @@ class Workload:
             lambda: ops.ListLimits(chance.choice((None, queue))),
             lambda: ops.ListSlots(*chance.choice(SLOTS)),
             ops.ListSchedules,
+            ops.GetTimetable,
         ]
         if self._traits.transfers:
             kinds.append(lambda: ops.Export(chance.choice((1, 7, 60))))
