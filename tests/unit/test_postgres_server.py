@@ -347,6 +347,23 @@ def test_a_store_that_was_restored_into_a_younger_server_goes_on(
     assert [job.id for job in queue.claim("q")] == ["c"]
 
 
+@pytest.mark.parametrize("bound", [False, True], ids=["plain", "bound"])
+def test_a_younger_server_finds_jobs_in_a_queue_that_was_empty(
+    queue: tenure.Queue, schema: str, bound: bool
+) -> None:
+    """Nothing but the news tells of them, and these have lower numbers than the old server's."""
+    if bound:
+        queue.set_limit("q", concurrency=5)
+    queue.enqueue("q", id="a")
+    queue.ack(queue.claim("q")[0])
+    assert queue.claim("q") == []
+    assert queue.claim("q") == []
+    with psycopg.connect(postgres.shared_url()) as connection:
+        connection.execute(f"UPDATE {schema}.queues SET folded = '4000000000'".encode())
+    queue.enqueue("q", id="b")
+    assert [job.id for job in queue.claim("q")] == ["b"]
+
+
 def test_maintenance_finds_a_lease_that_came_to_light_too_late(
     queue: tenure.Queue, schema: str
 ) -> None:
