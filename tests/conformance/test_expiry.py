@@ -179,3 +179,15 @@ def test_a_worker_whose_job_expired_with_its_lease_can_do_nothing(
     with pytest.raises(LeaseLost) as caught:
         queue.ack(job)
     assert caught.value.state == "dead"
+
+
+def test_jobs_that_expired_unseen_take_no_other_out_of_a_claim(
+    open_queue: OpenQueue, clock: ManualClock
+) -> None:
+    queue = open_queue(sweep=1)  # a claim looks after one of them, and meets the others in line
+    queue.enqueue("q", id="first")
+    fill(queue, 3, expires_in=10)
+    queue.enqueue("q", id="last")
+    clock.advance(10)
+    assert ids(queue.claim("q", limit=5)) == ["first", "last"]
+    assert queue.stats().dead == 3

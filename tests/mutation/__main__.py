@@ -58,6 +58,9 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--mutation", action="append", help="an id, or the name of a named one")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seconds", type=float, help="begin no mutation after this time")
+    parser.add_argument(
+        "--first", type=int, help="run only so many test selections; survivors are candidates then"
+    )
     parser.add_argument("--no-named", action="store_true", help="only random mutations")
     parser.add_argument("--list", action="store_true", help="only list what would be run")
     return parser.parse_args(arguments)
@@ -113,7 +116,7 @@ class Run:
                 return None
             copy = free.get()
             try:
-                return copy.try_out(mutation, targets.selections(mutation))
+                return copy.try_out(mutation, targets.selections(mutation)[: self._options.first])
             finally:
                 free.put(copy)
 

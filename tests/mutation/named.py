@@ -18,7 +18,8 @@ class NoLongerApplies(Exception):
 
 
 class Named(NamedTuple):
-    """Replace `old`, which stands once in a function, by `new`. Spaces do not matter."""
+    """Replace `old`, which stands once in a function, by `new`. Spaces do not matter. Of several
+    functions (`one|other`), the first that there is."""
 
     name: str
     path: str
@@ -51,7 +52,8 @@ NAMED = (
         "folded",
     ),
     Named(
-        "bucket-read-by-snapshot", "src/tenure/engines/foundationdb/bucket.py", "available",
+        "bucket-read-by-snapshot", "src/tenure/engines/foundationdb/bucket.py",
+        "available|__init__",
         "tx.tr.get(tx.keys.pack(k.BUCKET, queue))",
         "tx.tr.snapshot.get(tx.keys.pack(k.BUCKET, queue))",
     ),
@@ -105,15 +107,14 @@ def _function(named: Named, text: str) -> tuple[int, int]:
     """Where its function begins and ends."""
     if not named.function:
         return 0, len(text)
-    if named.path.endswith(".sql"):
-        for section in sql.sections(text):
-            if section.name == named.function:
-                return section.start, section.end
-    else:
-        begin = re.search(rf"^ *def {re.escape(named.function)}\(", text, re.MULTILINE)
-        if begin is not None:
-            after = re.compile(r"^\S", re.MULTILINE).search(text, text.find(":\n", begin.end()))
-            return begin.start(), after.start() if after else len(text)
+    for name in named.function.split("|"):
+        if named.path.endswith(".sql"):
+            for section in sql.sections(text):
+                if section.name == name:
+                    return section.start, section.end
+        elif begin := re.search(rf"^ *def {re.escape(name)}\(", text, re.MULTILINE):
+            end = re.compile(r"^\S", re.MULTILINE).search(text, text.find(":\n", begin.end()))
+            return begin.start(), end.start() if end else len(text)
     raise NoLongerApplies(
         f"{named.name}: there is no {named.function} in {named.path}; "
         "update tests/mutation/named.py"

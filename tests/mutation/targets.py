@@ -41,6 +41,11 @@ def _conformance(engine: str, *first: str) -> tuple[Selection, ...]:
     )
 
 
+def _some(engine: str, *names: str) -> tuple[Selection, ...]:
+    """A few files of the conformance tests."""
+    return (_tests(*(f"tests/conformance/test_{name}.py" for name in names), "-k", engine),)
+
+
 _MODEL = "tests/simulation/test_same_as_the_model.py"
 _SHARP = ("claim", "finish", "batches", "limits")  # they take most ways through an engine
 
@@ -79,7 +84,7 @@ def _core(*first: str) -> tuple[Selection, ...]:
     return (
         *(_tests(one) for one in first),
         *_conformance("memory"),
-        *_conformance("sqlite"),
+        *_some("sqlite", *_SHARP),
     )
 
 
@@ -145,14 +150,13 @@ _TABLE: tuple[tuple[str, tuple[Selection, ...]], ...] = (
     ("src/tenure/committer.py", (
         _tests("tests/unit/test_committer.py", "tests/unit/test_standing_claims.py",
                "tests/unit/test_batches_at_once.py"),
-        *_conformance("memory", "async", "batches"),
-        *_conformance("sqlite", "async", "batches"),
+        *_some("memory or sqlite", "async", "batches", "handles", "changes"),
         _tests("tests/unit/test_fork.py", "tests/crash/test_callers_who_leave.py"),
         _tests("tests/server/test_waiting.py", "tests/server/test_lost_answers.py"),
     )),
     ("src/tenure/line.py", (
         _tests("tests/unit/test_committer.py", "tests/unit/test_batches_at_once.py"),
-        *_conformance("sqlite", "async", "batches"),
+        *_some("memory or sqlite", "async", "batches", "handles"),
         _tests("tests/unit/test_fork.py", "tests/crash/test_callers_who_leave.py"),
     )),
     ("src/tenure/states.py", _core("tests/unit/test_states.py")),

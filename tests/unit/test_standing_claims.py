@@ -122,6 +122,25 @@ def test_who_withdraws_while_a_commit_is_under_way_gets_what_it_finds(
     asyncio.run(main())
 
 
+def test_who_withdraws_while_a_commit_finds_nothing_waits_for_no_other(
+    queue: Queue, engine: Watched
+) -> None:
+    async def main() -> None:
+        standing = queue.stand(CLAIM)
+        engine.hold()
+        enqueued = start(queue.enqueue, "q", delay=60)
+        await asyncio.to_thread(engine.arrived)
+        withdrawn = asyncio.create_task(ids(queue, standing))
+        await asyncio.sleep(0)
+        engine.let_all()
+        assert await asyncio.wait_for(withdrawn, 30) == []
+        enqueued.result(30)
+        await queue.aenqueue("q", id="a")
+
+    asyncio.run(main())
+    assert queue.get("a").state is State.PENDING
+
+
 def test_who_leaves_while_withdrawing_gives_the_jobs_back(queue: Queue, engine: Watched) -> None:
     async def main() -> None:
         standing = queue.stand(CLAIM)
