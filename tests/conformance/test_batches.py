@@ -18,7 +18,7 @@ from tenure import (
     TenureError,
     exponential,
 )
-from tenure.job import Job, JobSpec
+from tenure.job import NULL, Job, JobSpec
 from tenure.ops import (
     Ack,
     Cancel,
@@ -291,3 +291,14 @@ def test_each_claim_of_a_batch_looks_after_as_many_jobs_as_it_would_alone(
     answers = queue._committer.run([Claim(("q",), "w", 60_000, 1) for _ in range(3)])
     leased = [job.id for answer in answers if isinstance(answer, Leased) for job in answer.jobs]
     assert sorted(leased) == ["a", "b", "c"]
+
+
+def test_a_job_that_follows_an_ack_and_waits_for_one_later_in_the_batch_is_told(
+    queue: Queue, apply: Apply
+) -> None:
+    for name in ("a", "b"):
+        queue.enqueue("mail", None, id=name)
+    first, second = queue.claim("mail", limit=2)
+    child = JobSpec("child", "mail", NULL, after=("b",))
+    apply(Ack(first.id, first.token, then=(child,)), Ack(second.id, second.token))
+    assert queue.get("child").state == "pending"

@@ -355,3 +355,30 @@ def test_no_job_can_have_the_name_that_stands_for_all(queue: Queue, field: str) 
     name: Any = {field: "*"}
     with nothing_changes(queue), pytest.raises(InvalidInput, match=field):
         queue.enqueue("q", **name)
+
+
+def test_a_claim_that_has_enough_leaves_the_rates_of_further_queues_alone(
+    queue: Queue, clock: ManualClock
+) -> None:
+    queue.set_limit("mail", rate=1, per=1)
+    queue.enqueue("web", None)
+    for _ in range(2):
+        queue.enqueue("mail", None)
+    assert len(queue.claim("mail", limit=2)) == 1
+    clock.advance(5)
+    assert len(queue.claim(["web", "mail"], limit=1)) == 1
+    clock.advance(-5)
+    assert queue.claim("mail", limit=2) == []
+
+
+def test_a_claim_of_a_paused_queue_leaves_its_rate_alone(queue: Queue, clock: ManualClock) -> None:
+    queue.set_limit("mail", rate=1, per=1)
+    for _ in range(2):
+        queue.enqueue("mail", None)
+    assert len(queue.claim("mail", limit=2)) == 1
+    queue.pause("mail")
+    clock.advance(5)
+    assert queue.claim("mail") == []
+    clock.advance(-5)
+    queue.resume("mail")
+    assert queue.claim("mail", limit=2) == []

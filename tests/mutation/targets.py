@@ -50,20 +50,31 @@ _MODEL = "tests/simulation/test_same_as_the_model.py"
 _SHARP = ("claim", "finish", "batches", "limits")  # they take most ways through an engine
 
 
+def _compared(engine: str) -> Selection:
+    return _tests("tests/mutation/compared.py", "-k", engine, seconds=300)
+
+
 def _sqlite(*first: str) -> tuple[Selection, ...]:
+    likely, others = _conformance("sqlite", *first)
     return (
-        *_conformance("sqlite", *first),
+        likely,
+        _compared("sqlite"),
+        others,
         _tests(_MODEL, "-k", "not Postgres", seconds=300),
-        _tests("tests/unit/test_sqlite_file.py", "tests/unit/test_transactional_enqueue.py"),
+        _tests("tests/unit", "-k", "sqlite"),
+        _tests("tests/unit/test_transactional_enqueue.py", "tests/unit/test_reconcile_heads.py"),
         _tests("tests/unit/test_fork.py", "tests/unit/test_batches_at_once.py"),
         _tests("tests/unit/test_copying.py", "tests/crash/test_sharing.py"),
     )
 
 
 def _postgres(*first: str) -> tuple[Selection, ...]:
+    likely, others = _conformance("postgres", *first)
     return (
-        *_conformance("postgres", *first),
+        likely,
+        _compared("postgres"),
         _tests("tests/unit", "-k", "postgres"),
+        others,
         _tests(_MODEL, "-k", "Postgres", seconds=300),
         _tests("tests/crash/test_postgres_sharing.py", "tests/workers/test_on_postgres.py"),
         _tests("tests/crash/test_postgres_faults.py", "tests/unit/test_copying.py"),
@@ -71,9 +82,12 @@ def _postgres(*first: str) -> tuple[Selection, ...]:
 
 
 def _foundationdb(*first: str) -> tuple[Selection, ...]:
+    likely, others = _conformance("fdb", *first)
     return (
-        *_conformance("fdb", *first),
+        likely,
+        _compared("foundationdb"),
         _tests("tests/foundationdb"),
+        others,
         _tests("tests/simulation", "-k", "fdb or Follows or servers", seconds=300),
         _tests("tests/workers/test_on_foundationdb.py", "tests/unit/test_copying.py"),
     )

@@ -56,7 +56,7 @@ class QueueBook:
 
     def spend(self, n: int, now: int) -> None:
         """Take from the bucket for `n` jobs, which were leased at `now`."""
-        if self.rate is not None:
+        if n and self.rate is not None:
             self._refill(now)
             self.tokens -= n * self.per_ms
 
@@ -163,6 +163,8 @@ def _pick(
     op, limit = calls[0], sum(call.limit for call in calls)
     picked: list[Pick] = []
     for n, queue in enumerate(queues):
+        if len(picked) == limit:
+            break
         tx.now = queue.now
         room = min(limit - len(picked), queue.room(tx.now))
         if room > 0:

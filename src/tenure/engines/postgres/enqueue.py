@@ -54,6 +54,11 @@ class Plan:
         """Whether a job may end as soon as it is enqueued, since one it waits for failed."""
         return any(code in (DEAD, CANCELLED) for _, code in self._parents.values())
 
+    @property
+    def adds(self) -> bool:
+        """Whether any job was accepted."""
+        return bool(self._accepted)
+
     def add(self, op: ops.Enqueue) -> Answer:
         """Accept the jobs of one call, or answer why not. Its time is filled in when it is
         carried out."""
@@ -144,6 +149,7 @@ class Plan:
             pairs += [(parent, seq) for parent, code in parents if code != DONE]
             bad += [(seq, parent) for parent, code in parents if code in (DEAD, CANCELLED)]
         self._tx.db.send("insert_deps", [p for p, _ in pairs], [child for _, child in pairs])
+        self._tx.have_children(i for spec in specs for i in spec.after)
         if bad:
             self._tx.forget()
             children = {row.seq: row for row in self._tx.load_places([seq for seq, _ in bad])}
@@ -200,6 +206,8 @@ def enqueue(tx: Transaction, batch: Sequence[ops.Enqueue]) -> list[Answer]:
     if len(batch) > 1 and plan.ends_jobs:
         return [answer for op in batch for answer in enqueue(tx, [op])]
     answers = [plan.add(op) for op in batch]
+    if not plan.adds:
+        tx.read_clock()  # which is otherwise read with the insert
     plan.carry_out()
     return [_at(answer, tx.now) for answer in answers]
 

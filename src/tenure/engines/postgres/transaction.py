@@ -140,6 +140,13 @@ class Transaction:
             event = _PARENTS_DONE if row.code == DONE else _PARENT_FAILED
             self._news.append((row, event))
 
+    def have_children(self, ids: Iterable[str]) -> None:
+        """Jobs were added that wait for these; those that are loaded did not know."""
+        for job_id in ids:
+            row = self._ids.get(job_id)
+            if row is not None:
+                row.is_parent = True
+
     def acked(self, parents: Sequence[int]) -> None:
         """Jobs that others wait for were acknowledged, past the rows that were loaded."""
         for child, parent in self._children(parents):

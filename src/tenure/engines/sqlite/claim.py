@@ -54,8 +54,10 @@ def _pick(tx: Transaction, op: ops.Claim, limit: int, calls: int) -> list[Picked
     tx.books.flush()
     picked: list[Picked] = []
     for queue in queues:
-        room = min(limit - len(picked), _room(queue, tx.now))
-        if queue.paused or room <= 0:
+        if len(picked) == limit:
+            break
+        room = 0 if queue.paused else min(limit - len(picked), _room(queue, tx.now))
+        if room <= 0:
             continue
         serve = _in_turns if op.tenant is None else _of_tenant
         found = serve(tx, queue, op, room)

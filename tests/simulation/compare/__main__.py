@@ -1,0 +1,55 @@
+"""The long form: see the package."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.simulation.compare.rigs import RIGS
+from tests.simulation.compare.run import STEPS, Failed, replay, report, run_seed, show
+from tests.simulation.compare.steps import History
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.compare")
+    parser.add_argument("--engine", action="append", choices=sorted(RIGS))
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=STEPS, help="of each history")
+    parser.add_argument("--replay", type=Path, help="run the history of a file again")
+    parser.add_argument("--shrink", type=float, default=0, help="a replay for so many seconds")
+    parser.add_argument("--out", type=Path, default=Path(tempfile.gettempdir()))
+    given = parser.parse_args()
+    if given.replay is not None:
+        history = History.load(given.replay)
+        show(history)
+        difference = replay(history)
+        if difference is not None and given.shrink:
+            report(Failed(history, difference), given.out, given.shrink)
+        return int(difference is not None)
+    wrong = 0
+    for engine in given.engine or sorted(RIGS):
+        wrong += _long(engine, given.seconds, given.seed, given.steps, given.out)
+    return int(wrong > 0)
+
+
+def _long(engine: str, seconds: float, seed: int, steps: int, out: Path) -> int:
+    """Histories of one engine until the time is over; how many failed."""
+    until = time.monotonic() + seconds
+    done = histories = wrong = 0
+    while time.monotonic() < until:
+        try:
+            done += run_seed(engine, seed + histories, steps)
+        except Failed as failed:
+            wrong += 1
+            report(failed, out)
+        histories += 1
+    sys.stdout.write(f"{engine}: {done} steps of {histories} histories, {wrong} failed\n")
+    return wrong
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,190 @@
+"""Running a history: each step on the engine and on the model, and the comparison after it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tenure import ops
+from tenure.committer import Committer
+from tenure.engines import Engine
+from tenure.errors import TenureError
+from tenure.job import State
+from tenure.ops import Answer, Op
+from tests.simulation.compare.model import Follower
+from tests.simulation.compare.rigs import Rig
+from tests.simulation.compare.state import Compare, Difference
+from tests.simulation.compare.steps import Ask, Run, Step, Wait
+from tests.simulation.compare.tokens import Tokens
+from tests.simulation.following import given_out
+
+MOST_LOOKS = 8  # at jobs that a step touched
+
+
+class Recorder:
+    """An engine that remembers in which order it was asked for what. It takes one batch at a time:
+    the order of two that are under way at once cannot be seen."""
+
+    in_flight = 1
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.batches: list[tuple[list[Op], list[Answer]]] = []
+
+    def apply(self, batch: Sequence[Op]) -> list[Answer]:
+        answers = self._engine.apply(batch)
+        self.batches.append((list(batch), answers))
+        return answers
+
+
+class Comparison:
+    """One store and the model, step by step."""
+
+    def __init__(self, rig: Rig, every: int = 10) -> None:
+        self.rig = rig
+        self.tokens = Tokens(strict=rig.traits.strict)
+        self.compare = Compare(rig.model, self.tokens)
+        self._every = every  # so many steps there is a look at everything
+        self._steps = 0
+
+    def step(self, step: Step) -> None:
+        """Raises a Difference."""
+        self._steps += 1
+        match step:
+            case Wait():
+                self.rig.clock.advance(step.ms / 1000)
+            case Ask():
+                caller = step.caller % len(self.rig.engines)
+                self.rig.set_model_clock(caller)
+                engine = self.rig.engines[caller]
+                self.compare.ask(engine, step.query, self.rig.ahead_ms(caller))
+            case Run():
+                self._run(step)
+        if self._steps % self._every == 0:
+            self.look()
+
+    def look(self) -> None:
+        """Compare everything, through each handle in turn."""
+        caller = self._steps // self._every % len(self.rig.engines)
+        self.rig.set_model_clock(caller)
+        self.compare.everything(
+            self.rig.engines[caller],
+            self.rig.ahead_ms(caller),
+            transfers=self.rig.traits.transfers,
+        )
+
+    def end(self) -> None:
+        """The last look, also past the engine."""
+        self.look()
+        problems = self.rig.audit()
+        if problems:
+            raise Difference("audit", "; ".join(problems[:5]))
+
+    def _run(self, step: Run) -> None:
+        caller = step.caller % len(self.rig.engines)
+        self.rig.set_model_clock(caller)
+        engine = self.rig.engines[caller]
+        originals: dict[int, Op] = {}
+        calls = []
+        for call in step.calls:
+            sent = [self.tokens.to_engine(op) for op in call]
+            originals |= {id(one): op for one, op in zip(sent, call, strict=True)}
+            calls.append(sent)
+        originals |= {id(one): one for one in step.standing}
+        recorder = Recorder(engine)
+        try:
+            answers = _perform(recorder, calls, step)
+        except Exception as error:
+            raise Difference("exception", f"{type(error).__name__}: {error}") from error
+        self._follow(recorder, originals)
+        given = {
+            id(op): answer
+            for batch, got in recorder.batches
+            for op, answer in zip(batch, got, strict=True)
+        }
+        for sent, got in zip(calls, answers, strict=True):
+            if any(given[id(op)] is not answer for op, answer in zip(sent, got, strict=True)):
+                raise Difference("committer", "a caller was given another's answer")
+        other = self.rig.engines[(caller + 1) % len(self.rig.engines)]
+        self.compare.jobs(other, _touched(recorder)[:MOST_LOOKS])
+
+    def _follow(self, recorder: Recorder, originals: dict[int, Op]) -> None:
+        for batch, answers in recorder.batches:
+            if len(batch) != len(answers):
+                raise Difference("answers", f"{len(answers)} to {len(batch)} operations")
+            asked = [originals[id(sent)] for sent in batch]
+            for op, sweep, answer in zip(asked, self.rig.model.plan(asked), answers, strict=True):
+                self.rig.model.sweep_first(sweep)
+                expected = self._expected(op, answer)
+                self.compare.same(f"answer to {type(op).__name__}", expected, answer)
+
+    def _expected(self, op: Op, answer: Answer) -> Answer:
+        model = self.rig.model
+        if not isinstance(model, Follower):
+            (expected,) = model.apply([op])
+            return expected
+        try:
+            return model.follow(op, answer, self._dead(op))
+        except AssertionError as error:
+            raise Difference("choice", str(error)) from None
+
+    def _dead(self, op: Op) -> set[str]:
+        """Jobs that a claim may have found expired."""
+        model, now = self.rig.model, self.rig.model_clock.now_ms()
+        claims = any(isinstance(one, ops.Claim) for one in ops.flat([op]))
+        late = (r.job.expires_at is not None and r.job.expires_at <= now for r in _live(model))
+        if not claims or not any(late):
+            return set()
+        found = self.rig.engines[0].read(ops.FindIds(ops.Filter(states=(State.DEAD,))))
+        assert isinstance(found, ops.Ids)
+        return set(found.ids)
+
+
+def _live(model: Any) -> Iterator[Any]:
+    yield from model._live.values()
+
+
+def _perform(recorder: Recorder, calls: list[list[Op]], step: Run) -> list[list[Answer]]:
+    """The answers to each call."""
+    if not step.commit:
+        batch = [op for call in calls for op in call]
+        answers = iter(recorder.apply(batch))
+        return [[next(answers) for _ in call] for call in calls]
+    committer = Committer(recorder, 100_000, 2**30)  # type: ignore[arg-type]
+    try:
+        if len(calls) == 1 and not step.standing:
+            return [committer.run(calls[0])]
+        return asyncio.run(_submit(committer, calls, step.standing))
+    finally:
+        committer.close()
+
+
+async def _submit(
+    committer: Committer, calls: list[list[Op]], standing: Sequence[ops.Claim]
+) -> list[list[Answer]]:
+    waiting = [committer.stand(claim, lambda: 0.0) for claim in standing]
+    answers = await asyncio.gather(*(committer.arun(call) for call in calls))
+    for one in waiting:
+        await committer.withdraw(one)
+    return answers
+
+
+def _touched(recorder: Recorder) -> list[str]:
+    """The jobs that operations name or answers bring, the last first."""
+    ids: dict[str, None] = {}
+    for batch, answers in recorder.batches:
+        for op in ops.flat(batch):
+            match op:
+                case ops.Ack() | ops.Fail() | ops.Extend() | ops.Release() | ops.Progress():
+                    ids[op.id] = None
+                case ops.Cancel() | ops.Replay() | ops.Delete():
+                    ids |= dict.fromkeys(op.ids)
+                case ops.Enqueue() | ops.Fire():
+                    ids |= {spec.id: None for spec in op.jobs}
+                case ops.Import():
+                    ids |= {entry.job.id: None for entry in op.entries}
+        for answer in answers:
+            if not isinstance(answer, TenureError):
+                ids |= {job_id: None for job_id, _ in given_out(answer)}
+    return list(ids)[::-1]

@@ -1,0 +1,248 @@
+"""The engines, each with several callers whose clocks are wrong, and what each declares."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import psycopg
+
+import tenure
+from tenure.clock import Clock
+from tenure.engines import Engine, fdb_sim
+from tenure.engines.foundationdb.engine import FoundationDbEngine
+from tenure.engines.postgres.engine import PostgresEngine
+from tenure.engines.remote import RemoteEngine
+from tenure.engines.sqlite.engine import SqliteEngine
+from tenure.metrics import Metrics, measured
+from tenure.server.app import make_app
+from tenure.settings import Settings
+from tenure.testing import ManualClock
+from tests import audit_postgres, fdb, postgres
+from tests.audit import audit
+from tests.fdb_audit import wrong_keys
+from tests.server.host import host
+from tests.simulation.compare.model import Follower, Model, Sweeps
+
+
+class Skewed:
+    """A clock that is always wrong by as much. It does not sleep: time moves between steps."""
+
+    def __init__(self, right: ManualClock, by_ms: int) -> None:
+        self._right = right
+        self.by_ms = by_ms
+
+    def now_ms(self) -> int:
+        return self._right.now_ms() + self.by_ms
+
+    def monotonic(self) -> float:
+        return self._right.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        pass
+
+
+class Traits:
+    """What an engine declares, and what is known to differ."""
+
+    def __init__(
+        self,
+        *,
+        store_time: bool = False,
+        strict: bool = True,
+        transfers: bool = True,
+        cheap: bool = True,
+        most_back_ms: int = 60_000,
+        old_leases: bool = True,
+        reuses_keys: bool = True,
+        sweeps: Sweeps = "for alike",
+    ) -> None:
+        self.store_time = store_time  # the store's clock counts, whatever the callers' say
+        self.strict = strict  # serves tenants exactly in turns, with one token a claim
+        self.transfers = transfers  # can export and import
+        self.cheap = cheap  # a look at everything costs little
+        self.most_back_ms = most_back_ms  # that the time may be set back
+        self.old_leases = old_leases  # a lease that was over when it was imported is found
+        self.sweeps = sweeps  # how claims of one batch look after what is due
+        self.reuses_keys = reuses_keys  # a used key may come with other operations
+
+
+class Rig:
+    """A store with callers, and the model beside it."""
+
+    def __init__(self, traits: Traits, sweep: int, skews_ms: list[int]) -> None:
+        self.traits = traits
+        self.clock = ManualClock()
+        self.clocks = [Skewed(self.clock, by_ms) for by_ms in skews_ms]
+        self.model_clock = ManualClock()
+        kind = Model if traits.strict else Follower
+        self.model = kind(self.model_clock, sweep, traits.sweeps)
+        self.engines: list[Engine] = []
+        self.audit: Callable[[], list[str]] = list
+        self._closing = ExitStack()
+
+    def on_close(self, call: Callable[[], object]) -> None:
+        self._closing.callback(call)
+
+    def add(self, engines: list[Engine]) -> None:
+        """The handles of the callers."""
+        self.engines = engines
+        for engine in engines:
+            self.on_close(engine.close)
+
+    def set_model_clock(self, caller: int) -> None:
+        """To the time that counts for what this caller does."""
+        clock: Clock = self.clock if self.traits.store_time else self.clocks[caller]
+        self.model_clock.advance((clock.now_ms() - self.model_clock.now_ms()) / 1000)
+
+    def ahead_ms(self, caller: int) -> int:
+        """By how much times to wait for are moved, to suit the caller's clock."""
+        return 0
+
+    def close(self) -> None:
+        self._closing.close()
+
+
+Open = Callable[[int, list[int]], Rig]  # takes the sweep and the skews of the callers
+
+
+def _folder(rig: Rig) -> Path:
+    shm = Path("/dev/shm")
+    folder = tempfile.TemporaryDirectory(dir=shm if shm.is_dir() else None)
+    rig.on_close(folder.cleanup)
+    return Path(folder.name)
+
+
+def sqlite(sweep: int, skews_ms: list[int]) -> Rig:
+    """Several handles on one file."""
+    rig = Rig(TRAITS["sqlite"], sweep, skews_ms)
+    path = _folder(rig) / "jobs.db"
+    rig.add([SqliteEngine(path, Settings(sweep=sweep), clock) for clock in rig.clocks])
+    rig.audit = partial(audit, path)
+    return rig
+
+
+class OnServerTime(PostgresEngine):
+    """The server's clock counts, as it does in production."""
+
+    @property
+    def _given(self) -> int | None:
+        return None
+
+
+class ServerClock:
+    """The clock of the server, moved by hand: `moment` reads it from a table."""
+
+    def __init__(self, schema: str, clock: ManualClock) -> None:
+        self._clock = clock
+        self._schema = schema
+        self._shown = 0
+        self._connection = psycopg.connect(postgres.shared_url(), autocommit=True)
+        self._run("CREATE TABLE IF NOT EXISTS {0}.hand (ms bigint)")
+        self._run("DELETE FROM {0}.hand; INSERT INTO {0}.hand VALUES (0)")
+        self._run(
+            "CREATE OR REPLACE FUNCTION {0}.moment(given bigint) RETURNS bigint LANGUAGE sql "
+            "VOLATILE AS 'SELECT coalesce(given, (SELECT ms FROM {0}.hand))'"
+        )
+
+    def _run(self, statement: str) -> None:
+        self._connection.execute(statement.format(self._schema).encode())
+
+    def show(self) -> None:
+        """Set the server's clock."""
+        now = self._clock.now_ms()
+        if now != self._shown:
+            self._run(f"UPDATE {{0}}.hand SET ms = {now}")
+            self._shown = now
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class PostgresRig(Rig):
+    """Several machines with one server, whose clock is right."""
+
+    def __init__(self, sweep: int, skews_ms: list[int]) -> None:
+        super().__init__(TRAITS["postgres"], sweep, skews_ms)
+        place = Path("compare")
+        schema = postgres.schema_of(place)
+        url = f"{postgres.url_of(place)}&options=-ctrack_functions%3Dall"
+        settings = Settings(sweep=sweep)
+        self.add([OnServerTime(url, settings, clock) for clock in self.clocks])
+        postgres.empty(schema)
+        self._server = ServerClock(schema, self.clock)
+        self.on_close(self._server.close)
+        self.audit = partial(audit_postgres.audit, postgres.shared_url(), schema)
+
+    def set_model_clock(self, caller: int) -> None:
+        super().set_model_clock(caller)
+        self._server.show()
+
+    def ahead_ms(self, caller: int) -> int:
+        return self.clocks[caller].by_ms
+
+
+def http(sweep: int, skews_ms: list[int]) -> Rig:
+    """A service with metrics over a file, and its clients."""
+    rig = Rig(TRAITS["http"], sweep, skews_ms)
+    path = _folder(rig) / "jobs.db"
+    metrics = Metrics(tenants=True)
+    queue = tenure.connect(
+        f"sqlite:///{path}",
+        settings=Settings(sweep=sweep),
+        clock=rig.clock,
+        wrap=partial(measured, metrics),
+    )
+    service = make_app(queue, metrics=metrics)
+    name = f"compare-{len(host().services)}"
+    host().services[name] = service
+    rig.on_close(queue.close)
+    rig.on_close(service.news.close)
+    rig.on_close(partial(host().services.pop, name))
+    url = f"{host().url}/{name}"
+    rig.add([RemoteEngine(url, Settings(), clock) for clock in rig.clocks])
+    rig.audit = partial(audit, path)
+    return rig
+
+
+def foundationdb(sweep: int, skews_ms: list[int], *, faults: bool = False) -> Rig:
+    """Several clients of one simulated cluster."""
+    rig = Rig(TRAITS["foundationdb"], sweep, skews_ms)
+    cluster = fdb_sim.Cluster(ManualClock())
+    rig.add(
+        [
+            FoundationDbEngine(
+                fdb_sim,
+                fdb_sim.open(cluster, faults=fdb.faults(n) if faults else None),
+                Settings(sweep=sweep),
+                clock,
+                hybrid=False,
+                chance=random.Random(n),
+                aside_from=1 + n % 2 * 3,
+            )
+            for n, clock in enumerate(rig.clocks)
+        ]
+    )
+    rig.audit = lambda: wrong_keys(fdb_sim.open(cluster))
+    return rig
+
+
+TRAITS: dict[str, Traits] = {
+    "sqlite": Traits(),
+    # What was set back further than 2 s, only maintenance finds: is_due in postgres.sql.
+    "postgres": Traits(store_time=True, most_back_ms=1_500, old_leases=False, sweeps="for all"),
+    "http": Traits(store_time=True, transfers=False, reuses_keys=False),
+    "foundationdb": Traits(strict=False, cheap=False, sweeps="once"),
+}
+RIGS: dict[str, Open] = {
+    "sqlite": sqlite,
+    "postgres": PostgresRig,
+    "http": http,
+    "foundationdb": foundationdb,
+    "foundationdb-faults": partial(foundationdb, faults=True),
+}
+TRAITS["foundationdb-faults"] = TRAITS["foundationdb"]

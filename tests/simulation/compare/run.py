@@ -1,0 +1,99 @@
+"""Runs of histories: by seed, from a file, and what is done about one that fails."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tests.simulation.compare.history import Comparison
+from tests.simulation.compare.rigs import RIGS, Rig
+from tests.simulation.compare.shrink import shrink
+from tests.simulation.compare.state import Difference
+from tests.simulation.compare.steps import History, Step
+from tests.simulation.compare.workload import Workload
+
+STEPS = 400  # of one history
+SHRINK_SECONDS = 60.0
+_SWEEPS = (1000, 1000, 3, 1)
+_SKEWS_MS = (0, -700, 1_300)
+
+
+class Failed(Exception):
+    """A history on which engine and model differ."""
+
+    def __init__(self, history: History, difference: Difference) -> None:
+        super().__init__(f"{history.engine}, seed {history.seed}: {difference}")
+        self.history = history
+        self.difference = difference
+
+
+def open_rig(engine: str, seed: int) -> Rig:
+    """Where the history of this seed runs: how many callers, and how much one claim looks after."""
+    return RIGS[engine](_SWEEPS[seed % 4], list(_SKEWS_MS[: 1 + seed % 3]))
+
+
+def run_seed(engine: str, seed: int, steps: int = STEPS) -> int:
+    """Make and run a history; answers with how many steps it had. Raises Failed."""
+    rig = open_rig(engine, seed)
+    done: list[Step] = []
+    try:
+        comparison, workload = Comparison(rig), Workload(seed, rig)
+        while len(done) < steps:
+            done.append(workload.next())
+            comparison.step(done[-1])
+        comparison.end()
+    except Difference as difference:
+        raise Failed(History(engine, seed, done), difference) from difference
+    finally:
+        rig.close()
+    return len(done)
+
+
+def replay(history: History, every: int = 1) -> Difference | None:
+    """Run a history again; what differs."""
+    rig = open_rig(history.engine, history.seed)
+    try:
+        comparison = Comparison(rig, every)
+        for step in history.steps:
+            comparison.step(step)
+        comparison.end()
+    except Difference as difference:
+        return difference
+    finally:
+        rig.close()
+    return None
+
+
+def shrunk(failed: Failed, seconds: float = SHRINK_SECONDS) -> Failed:
+    """The same failure with fewer steps."""
+    engine, seed = failed.history.engine, failed.history.seed
+    kind = failed.difference.kind
+
+    def fails(steps: list[Step]) -> bool:
+        found = replay(History(engine, seed, steps), every=10 if len(steps) > 40 else 1)
+        return found is not None and found.kind == kind
+
+    steps = failed.history.steps
+    if not fails(steps):
+        return failed  # it depends on something besides the steps
+    history = History(engine, seed, shrink(steps, fails, seconds))
+    return Failed(history, replay(history) or failed.difference)
+
+
+def report(failed: Failed, folder: Path, seconds: float = SHRINK_SECONDS) -> Path:
+    """Say what happened, and keep the history."""
+    small = shrunk(failed, seconds)
+    path = folder / f"compare-{small.history.engine}-{small.history.seed}.json"
+    small.history.save(path)
+    sys.stdout.write(
+        f"{failed}\nshrunk to {len(small.history.steps)} steps: {small.difference}\n"
+        f"again: python -m tests.simulation.compare --replay {path}\n"
+    )
+    return path
+
+
+def show(history: History) -> None:
+    """Write the steps, and where they lead."""
+    for n, step in enumerate(history.steps):
+        sys.stdout.write(f"{n}: {step}\n")
+    sys.stdout.write(f"{replay(history) or 'no difference'}\n")

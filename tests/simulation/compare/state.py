@@ -1,0 +1,142 @@
+"""How answers, and the whole state, of an engine and of the model are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from tenure import ops, wire
+from tenure.engines import Engine
+from tenure.engines.memory import MemoryEngine
+from tenure.errors import TenureError
+from tenure.job import Job
+from tests.simulation.compare.tokens import Tokens
+
+MOST_PAGES = 40
+_NO_JOBS = (str, ops.Counts, ops.Limit, ops.Slot, ops.Schedule)  # nothing in them has a token
+
+
+class Difference(AssertionError):
+    """The engine did not do what the model does. `kind` says where, for the shrinker."""
+
+    def __init__(self, kind: str, about: str) -> None:
+        super().__init__(f"{kind}: {about}")
+        self.kind = kind
+
+
+class Compare:
+    """What both sides say, side by side."""
+
+    def __init__(self, model: MemoryEngine, tokens: Tokens) -> None:
+        self.model = model
+        self.tokens = tokens
+
+    def same(self, kind: str, expected: Any, found: Any) -> None:
+        """Raises a Difference, unless both mean the same."""
+        problems = list(self._problems("", expected, found))
+        if problems:
+            raise Difference(kind, "; ".join(problems[:5]))
+
+    def _problems(self, at: str, expected: Any, found: Any) -> Iterator[str]:
+        if isinstance(expected, TenureError) or isinstance(found, TenureError):
+            if _error(expected) != _error(found):
+                yield f"{at} expected {_shown(expected)}, found {_shown(found)}"
+        elif type(expected) is not type(found):
+            yield f"{at} expected {_shown(expected)}, found {_shown(found)}"
+        elif isinstance(expected, Job):
+            yield from self._job(at, expected, found)
+        elif isinstance(expected, msgspec.Struct):
+            for name in expected.__struct_fields__:
+                mine, its = getattr(expected, name), getattr(found, name)
+                yield from self._problems(f"{at}.{name}", mine, its)
+        elif isinstance(expected, list | tuple):
+            if expected == found and all(isinstance(one, _NO_JOBS) for one in expected):
+                return
+            if len(expected) != len(found):
+                yield f"{at} expected {_shown(expected)}, found {_shown(found)}"
+                return
+            for n, (mine, its) in enumerate(zip(expected, found, strict=True)):
+                yield from self._problems(f"{at}[{n}]", mine, its)
+        elif expected != found:
+            yield f"{at} expected {_shown(expected)}, found {_shown(found)}"
+
+    def _job(self, at: str, expected: Job, found: Job) -> Iterator[str]:
+        if expected.id == found.id:
+            problem = self.tokens.meet(expected, found)
+            if problem is not None:
+                yield f"{at} {expected.id}: token {found.token} for {expected.token}: {problem}"
+        if replace(found, token=expected.token) == expected:
+            return
+        for name in Job.__struct_fields__:
+            mine, its = getattr(expected, name), getattr(found, name)
+            if name != "token" and mine != its:
+                yield f"{at} {expected.id}.{name}: expected {_shown(mine)}, found {_shown(its)}"
+
+    # Queries ------------------------------------------------------------------------------------
+
+    def ask(self, engine: Engine, query: ops.Query, ahead_ms: int = 0) -> None:
+        """Compare what both find; cursors mean something only to the engine that gave them. Times
+        that are waited for come by the clock of the caller, which may be ahead."""
+        kind = f"query {type(query).__name__}"
+        mine: Any = query
+        its: Any = query
+        for _ in range(MOST_PAGES):
+            expected: Any = self.model.read(mine)
+            found: Any = engine.read(its)
+            if isinstance(expected, ops.Due) and expected.at is not None:
+                expected = ops.Due(expected.at + ahead_ms)
+            if not isinstance(expected, ops.Page | ops.Ids | ops.Exported):
+                self.same(kind, expected, found)
+                return
+            ends = isinstance(found, type(expected)) and (
+                (expected.cursor is None) == (found.cursor is None)
+            )
+            if not ends:
+                raise Difference(kind, f"expected {_shown(expected)}, found {_shown(found)}")
+            self.same(kind, replace(expected, cursor=None), replace(found, cursor=None))
+            if expected.cursor is None or (
+                isinstance(expected, ops.Exported) and len(expected.entries) < mine.limit
+            ):
+                return
+            mine = replace(mine, cursor=expected.cursor)
+            its = replace(its, cursor=found.cursor)
+
+    def jobs(self, engine: Engine, ids: list[str]) -> None:
+        """Compare single jobs."""
+        for job_id in ids:
+            self.ask(engine, ops.GetJob(job_id))
+
+    def everything(self, engine: Engine, ahead_ms: int, *, transfers: bool) -> None:
+        """Compare the whole state."""
+        model = self.model
+        self.ask(engine, ops.GetStats())
+        self.ask(engine, ops.ListLimits())
+        self.ask(engine, ops.ListSchedules())
+        for scope, key in sorted(model._slots):
+            self.ask(engine, ops.ListSlots(scope, key))
+        tenants: dict[str, set[str]] = {queue: set() for queue in model._queues}
+        for record in model._records.values():
+            if record.job.group:
+                tenants[record.job.queue].add(record.job.tenant)
+        for queue in sorted(tenants):
+            self.ask(engine, ops.ListTenants(queue))
+            self.ask(engine, ops.NextDue((queue,)), ahead_ms)
+            self.ask(engine, ops.OldestReady((queue,)), ahead_ms)
+            for tenant in sorted(tenants[queue]):
+                self.ask(engine, ops.ListGroups(queue, tenant))
+        self.ask(engine, ops.Export(500) if transfers else ops.ListJobs(limit=500))
+
+
+def _error(value: Any) -> Any:
+    """What two errors are compared by."""
+    if not isinstance(value, TenureError):
+        return None
+    return value.code, value.details, wire.refusal(value).carries
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) < 600 else f"{text[:600]}..."

@@ -1,0 +1,64 @@
+"""What a history consists of, as data: it can be stored, run again and cut down."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from tenure import ops
+
+AnyOp = (
+    ops.Enqueue | ops.Claim | ops.Ack | ops.Fail | ops.Extend | ops.Release | ops.Progress
+    | ops.Cancel | ops.Replay | ops.Delete | ops.SetLimit | ops.ClearLimit | ops.Pause | ops.Resume
+    | ops.TakeSlot | ops.DropSlot | ops.PutSchedule | ops.DropSchedule | ops.Fire | ops.Maintain
+    | ops.Reconcile | ops.ReconcileSlots | ops.Once | ops.Import
+)  # fmt: skip
+AnyQuery = (
+    ops.GetJob | ops.ListJobs | ops.FindIds | ops.NextDue | ops.OldestReady | ops.GetStats
+    | ops.ListTenants | ops.ListGroups | ops.ListLimits | ops.ListSlots | ops.ListSchedules
+    | ops.Export
+)  # fmt: skip
+Call = tuple[AnyOp, ...]  # operations that one caller submits together
+
+
+class Run(msgspec.Struct, frozen=True, tag="run"):
+    """Apply what several callers ask for, as one batch; with `commit`, through a committer, which
+    decides on the order. `standing` claims wait there for what the calls enqueue. Tokens are those
+    of the model."""
+
+    caller: int  # whose handle and clock
+    calls: tuple[Call, ...]
+    commit: bool = False
+    standing: tuple[ops.Claim, ...] = ()
+
+
+class Wait(msgspec.Struct, frozen=True, tag="wait"):
+    """Time passes, or is set back."""
+
+    ms: int
+
+
+class Ask(msgspec.Struct, frozen=True, tag="ask"):
+    """Compare what a query finds; lists are read to their end."""
+
+    caller: int
+    query: AnyQuery
+
+
+Step = Run | Wait | Ask
+
+
+class History(msgspec.Struct, frozen=True):
+    """Steps, and what they were run on."""
+
+    engine: str
+    seed: int
+    steps: list[Step]
+
+    def save(self, path: Path) -> None:
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1))
+
+    @staticmethod
+    def load(path: Path) -> History:
+        return msgspec.json.decode(path.read_bytes(), type=History)

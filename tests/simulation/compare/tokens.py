@@ -1,0 +1,97 @@
+"""Which of the engine's tokens stands for which of the model's.
+
+Engines choose their tokens as they like. A history is written in the model's; what matters is that
+equal ones are equal, different ones differ, and later ones are greater.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect, insort
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from tenure import ops
+from tenure.job import Job
+
+
+class Tokens:
+    """Pairs of tokens. strict: all jobs of one claim have the same token, which no other claim has;
+    otherwise only the tokens of each job grow."""
+
+    def __init__(self, *, strict: bool) -> None:
+        self._strict = strict
+        self._of_job: dict[tuple[str, int], int] = {}
+        self._imported: dict[tuple[str, int], int] = {}  # as they were sent, and not seen yet
+        self._last_of_job: dict[str, tuple[int, int]] = {}
+        self._known: dict[int, int] = {}
+        self._models: list[int] = []  # those that are known, in order
+        self._high = (0, 0)
+
+    def meet(self, model: Job, engine: Job) -> str | None:
+        """Note or check a pair; answers with what is wrong."""
+        if model.token == 0 or engine.token == 0:
+            return None if model.token == engine.token else "one of them was never leased"
+        key = (model.id, model.token)
+        if key in self._of_job:
+            known = self._of_job[key]
+            return None if known == engine.token else f"it was {known} before"
+        return self._pair(model.id, model.token, engine.token)
+
+    def _pair(self, job_id: str, model: int, engine: int) -> str | None:
+        last = self._last_of_job.get(job_id)
+        if last is not None and (model > last[0]) != (engine > last[1]):
+            return f"the tokens of one job must grow: it was {last[1]} before"
+        if self._strict and (problem := self._order(model, engine)) is not None:
+            return problem
+        self._of_job[job_id, model] = engine
+        self._last_of_job[job_id] = max(last or (0, 0), (model, engine))
+        if model not in self._known:
+            insort(self._models, model)
+        self._known[model] = engine
+        self._high = max(self._high, (model, engine))
+        return None
+
+    def _order(self, model: int, engine: int) -> str | None:
+        if model in self._known:
+            known = self._known[model]
+            return None if known == engine else f"others of the same claim have {known}"
+        at = bisect(self._models, model)
+        if at and self._known[self._models[at - 1]] >= engine:
+            return f"an earlier claim has {self._known[self._models[at - 1]]}"
+        if at < len(self._models) and self._known[self._models[at]] <= engine:
+            return f"a later claim has {self._known[self._models[at]]}"
+        return None
+
+    def of_engine(self, job_id: str, model: int) -> int:
+        """The engine's token for one of the model's, which need not be a good one."""
+        if model <= 0:
+            return model
+        if (job_id, model) in self._of_job:
+            return self._of_job[job_id, model]
+        if model in self._known:
+            return self._known[model]
+        if (job_id, model) in self._imported:
+            return self._imported[job_id, model]
+        return self._high[1] + max(1, model - self._high[0])
+
+    def to_engine(self, op: Any) -> Any:
+        """An operation with the engine's tokens instead of the model's."""
+        match op:
+            case ops.Ack() | ops.Fail() | ops.Extend() | ops.Release() | ops.Progress():
+                return replace(op, token=self.of_engine(op.id, op.token))
+            case ops.Once():
+                return replace(op, ops=tuple(self.to_engine(one) for one in op.ops))
+            case ops.Import():
+                return replace(op, entries=self._entries(op.entries))
+        return op
+
+    def _entries(self, entries: Sequence[ops.Entry]) -> tuple[ops.Entry, ...]:
+        found = []
+        for entry in entries:
+            token = self.of_engine(entry.job.id, entry.job.token)
+            self._imported[entry.job.id, entry.job.token] = token
+            job = replace(entry.job, token=token)
+            found.append(replace(entry, job=job))
+        return tuple(found)

@@ -1,0 +1,427 @@
+"""Steps, made by chance from a seed, weighted like production's.
+
+It looks at the model to choose what means something: leases that are held, jobs in each state,
+limits that are near. A run goes through phases, so that backlogs grow deep and are worked off.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from tenure import ops
+from tenure.engines.memory import MemoryEngine
+from tenure.job import NULL, Job, State
+from tests.simulation.compare.rigs import Rig, Traits
+from tests.simulation.compare.specs import GROUPS, KEYS, KINDS, NAMED, QUEUES, TENANTS, Specs
+from tests.simulation.compare.steps import Ask, Call, Run, Step, Wait
+
+PHASE_STEPS = 30
+RESULTS = [NULL, NULL, NULL, msgspec.Raw(b'{"sent":true}'), msgspec.Raw(b'"' + b"r" * 3000 + b'"')]
+WORKERS = ["w1", "w2", "w3'"]
+SLOTS = [("team", "acme"), ("team", "bolt"), ("{a}", "k,1")]
+CRONS = [("* * * * *", "UTC"), ("0 3 * * *", "UTC"), ("* * * * *", "Europe/Copenhagen")]
+
+# How often each kind of call is made, by phase.
+_ALWAYS = {"fail": 3, "release": 2, "extend": 3, "progress": 2, "once": 3, "special": 5}
+PHASES: dict[str, dict[str, int]] = {
+    "fill": {**_ALWAYS, "plain": 60, "claim": 8, "ack": 6},
+    "work": {**_ALWAYS, "plain": 8, "claim": 35, "ack": 35},
+    "mixed": {
+        **_ALWAYS, "plain": 15, "claim": 20, "ack": 15, "cancel": 2, "replay": 3, "delete": 2,
+        "limit": 3, "pause": 2, "slot": 4, "schedule": 4, "maintain": 3, "reconcile": 2,
+        "transfer": 3,
+    },
+    "operate": {
+        **_ALWAYS, "plain": 10, "special": 12, "claim": 25, "ack": 10, "cancel": 5, "replay": 5,
+        "delete": 5, "limit": 12, "pause": 5, "slot": 3, "schedule": 4, "maintain": 5,
+        "reconcile": 3, "transfer": 5,
+    },
+}  # fmt: skip
+
+
+class Workload:
+    """An endless history."""
+
+    def __init__(self, seed: int, rig: Rig) -> None:
+        self._chance = random.Random(seed)
+        self._rig = rig
+        self._model: MemoryEngine = rig.model
+        self._traits: Traits = rig.traits
+        self._specs = Specs(self._chance, rig.model, large=True)
+        self._deep = self._chance.choice((60, 250)) if rig.traits.cheap else 80
+        self._phase = "fill"
+        self._left = PHASE_STEPS
+        self._keys: dict[str, ops.Once] = {}  # that were used
+        self._gone: list[ops.Entry] = []  # that were deleted, and may come back
+        self._caller = 0
+        self._kinds: dict[str, Callable[[], Call]] = {
+            "plain": self._plain,
+            "special": self._special,
+            "claim": self._claim,
+            "ack": self._ack,
+            "fail": self._fail,
+            "release": self._release,
+            "extend": self._extend,
+            "progress": self._progress,
+            "cancel": lambda: (ops.Cancel(self._ids()),),
+            "replay": lambda: (ops.Replay(self._ids(State.DEAD, State.CANCELLED)),),
+            "delete": self._delete,
+            "limit": self._limit,
+            "pause": self._pause,
+            "slot": self._slot,
+            "schedule": self._schedule,
+            "maintain": self._maintain,
+            "reconcile": self._reconcile,
+            "transfer": self._transfer,
+            "once": self._once,
+        }
+
+    @property
+    def _now(self) -> int:
+        """The time that counts for the caller of this step."""
+        self._rig.set_model_clock(self._caller)
+        return self._rig.model_clock.now_ms()
+
+    def next(self) -> Step:
+        """The next step."""
+        self._left -= 1
+        if self._left <= 0:
+            self._change_phase()
+        self._caller = self._chance.randrange(len(self._rig.engines))
+        draw = self._chance.random()
+        if draw < 0.10:
+            return Wait(self._span())
+        if draw < 0.16:
+            return Ask(self._caller, self._query())
+        return self._run()
+
+    def _change_phase(self) -> None:
+        self._left = self._chance.randint(PHASE_STEPS // 2, PHASE_STEPS * 2)
+        ready = sum(record.ready for record in self._model._live.values())
+        if ready > self._deep * 1.5:
+            self._phase = self._chance.choice(("work", "work", "mixed"))
+        elif ready < self._deep / 3:
+            self._phase = self._chance.choice(("fill", "fill", "operate"))
+        else:
+            self._phase = self._chance.choice(("work", "mixed", "operate", "operate"))
+
+    def _span(self) -> int:
+        """How long nothing happens. Now and then the time is set back."""
+        chance = self._chance
+        back = (1, 700, 1_500, 3_000, 60_000)
+        if chance.random() < 0.1:
+            return -chance.choice([ms for ms in back if ms <= self._traits.most_back_ms])
+        if chance.random() < 0.06:
+            return chance.choice((130_000, 14 * 60_000, 16 * 60_000))
+        return chance.choice((1, 5, 50, 300, 300, 1_000, 2_500, 10_000, 61_000))
+
+    def _run(self) -> Run:
+        chance = self._chance
+        count = chance.choice((1, 1, 1, 2, 3, 6, 12))
+        weights = PHASES[self._phase]
+        if chance.random() < 0.6:
+            (kind,) = chance.choices(list(weights), list(weights.values()))
+            kinds = [kind] * count
+        else:
+            kinds = chance.choices(list(weights), list(weights.values()), k=count)
+        if len(self._model._records) > 4 * self._deep:
+            kinds.append("maintain")
+        calls = tuple(call for kind in kinds if (call := self._kinds[kind]()))
+        if kinds[0] == "claim" and chance.random() < 0.6:
+            calls = self._alike(calls)
+        commit = chance.random() < 0.4
+        standing: tuple[ops.Claim, ...] = ()
+        if commit and chance.random() < 0.25:
+            standing = (self._one_claim(),)
+        return Run(self._caller, calls or (self._claim(),), commit, standing)
+
+    def _alike(self, calls: tuple[Call, ...]) -> tuple[Call, ...]:
+        """Claims of many workers, which want the same."""
+        first = calls[0][0]
+        assert isinstance(first, ops.Claim)
+        return tuple(
+            (
+                msgspec.structs.replace(
+                    first,
+                    worker=self._chance.choice(WORKERS),
+                    limit=self._chance.choice((1, 2, 10)),
+                    lease_ms=self._lease_ms(),
+                ),
+            )
+            for _ in calls
+        )
+
+    # Jobs ---------------------------------------------------------------------------------------
+
+    def _plain(self) -> Call:
+        many = self._chance.choice((1, 1, 1, 3, 10, 40 if self._traits.cheap else 12))
+        return (ops.Enqueue(self._specs.plain(self._now, many)),)
+
+    def _special(self) -> Call:
+        specs = self._specs.special(self._now, self._chance.choice((1, 1, 2, 4)))
+        return (ops.Enqueue(specs, self._chance.choice(("error", "skip"))),)
+
+    def _lease_ms(self) -> int:
+        return self._chance.choice((30_000, 60_000, 60_000, 3_000, 800, 1))
+
+    def _claim(self) -> Call:
+        return (self._one_claim(),)
+
+    def _one_claim(self) -> ops.Claim:
+        chance = self._chance
+        queues = (self._specs.queue(),)
+        if chance.random() < 0.2:
+            queues = tuple(chance.sample([*QUEUES, "none"], chance.randint(1, 3)))
+        tenant = self._specs.tenant() if chance.random() < 0.12 else None
+        groups = tuple(chance.sample(["", *GROUPS], 2)) if chance.random() < 0.1 else ()
+        limit = chance.choice((1, 1, 5, 20, 50 if self._traits.cheap else 20))
+        return ops.Claim(queues, chance.choice(WORKERS), self._lease_ms(), limit, tenant, groups)
+
+    def _leases(self, most: int) -> list[tuple[str, int]]:
+        """Jobs with their tokens: most of them right, some old, some of jobs that are not leased
+        or were never there."""
+        live = self._model._live.values()
+        held = [r.job for r in live if r.job.state is State.LEASED]
+        picked = self._chance.sample(held, min(len(held), self._chance.randint(1, most)))
+        return [self._perhaps_wrong(job) for job in picked] or [self._stale()]
+
+    def _perhaps_wrong(self, job: Job) -> tuple[str, int]:
+        draw = self._chance.random()
+        if draw < 0.92:
+            return job.id, job.token
+        if draw < 0.96:
+            return job.id, self._chance.choice((0, 1, job.token - 1, self._model._token + 7))
+        return self._stale()
+
+    def _stale(self) -> tuple[str, int]:
+        known = list(self._model._records)
+        if not known or self._chance.random() < 0.1:
+            return "nobody", 1
+        job = self._model._records[self._chance.choice(known)].job
+        return job.id, job.token
+
+    def _ack(self) -> Call:
+        chance = self._chance
+        plain = chance.random() < 0.75
+        batch = []
+        for job_id, token in self._leases(20):
+            result = chance.choice(RESULTS)
+            if plain:
+                batch.append(ops.Ack(job_id, token, result))
+                continue
+            then: tuple[Any, ...] = ()
+            if chance.random() < 0.3:
+                make = chance.choice((self._specs.plain, self._specs.special))
+                then = make(self._now, chance.randint(1, 2))
+            batch.append(ops.Ack(job_id, token, result, then, chance.random() < 0.7))
+        return tuple(batch)
+
+    def _fail(self) -> Call:
+        chance = self._chance
+        return tuple(
+            ops.Fail(
+                job_id, token, "böom", chance.choice(("", "OSError")), chance.choice(("", "at 1")),
+                retry_in_ms=chance.choice((None, None, 0, 900)), fatal=chance.random() < 0.2,
+                cancel=chance.random() < 0.1,
+            )
+            for job_id, token in self._leases(4)
+        )  # fmt: skip
+
+    def _release(self) -> Call:
+        delay = self._chance.choice((0, 0, 900))
+        return tuple(ops.Release(*lease, delay) for lease in self._leases(4))
+
+    def _extend(self) -> Call:
+        return tuple(ops.Extend(*lease, self._lease_ms()) for lease in self._leases(12))
+
+    def _progress(self) -> Call:
+        note = self._chance.choice((None, "half", "ü"))
+        percent = self._chance.randint(0, 100)
+        return tuple(ops.Progress(*lease, percent, note) for lease in self._leases(3))
+
+    # What an operator does ----------------------------------------------------------------------
+
+    def _ids(self, *states: State) -> tuple[str, ...]:
+        """Some jobs, mostly in these states or in any that has not ended."""
+        records = self._model._records.values()
+        fits = [
+            r.job.id for r in records if (r.job.state in states if states else not r.job.finished_at)
+        ]
+        found = self._chance.sample(fits, min(len(fits), self._chance.randint(1, 5)))
+        if self._chance.random() < 0.2:
+            found.append(self._chance.choice(NAMED))
+        if self._chance.random() < 0.2 and self._model._records:
+            found.append(self._chance.choice(list(self._model._records)))
+        return tuple(found)
+
+    def _delete(self) -> Call:
+        states = self._chance.choice(((), (), (State.DONE,), (State.DEAD, State.PENDING)))
+        return (ops.Delete(self._ids(*states), states),)
+
+    def _scope(self, *, defaults: bool) -> tuple[str, str | None, str | None]:
+        chance = self._chance
+        queue = chance.choices([*QUEUES, "new"], (8, 8, 4, 1, 1))[0]
+        tenants = [None, None, *([self._specs.tenant()] * 3), *(["*"] if defaults else [])]
+        tenant = chance.choice(tenants)
+        if tenant is None or chance.random() < 0.5:
+            return queue, tenant, None
+        return queue, tenant, chance.choice([*GROUPS, *(["*"] if defaults else [])])
+
+    def _limit(self) -> Call:
+        chance = self._chance
+        known = list(self._model._limits)
+        if known and chance.random() < 0.4:
+            return (ops.ClearLimit(*chance.choice(known)),)
+        if chance.random() < 0.06:
+            return (ops.ClearLimit(*self._scope(defaults=True)),)
+        queue, tenant, group = self._scope(defaults=True)
+        if tenant is None and chance.random() < 0.5:
+            rate = chance.choice((1, 7, 40))
+            per_ms = chance.choice((1_000, 20_000))
+            return (ops.SetLimit(queue, rate=rate, per_ms=per_ms),)
+        weight = chance.choice((None, 1, 3, 1000)) if tenant is not None and group is None else None
+        concurrency = chance.choice((None, 1, 2, 5, 30)) if weight else chance.choice((1, 2, 5, 30))
+        return (ops.SetLimit(queue, tenant, group, concurrency, weight=weight),)
+
+    def _pause(self) -> Call:
+        paused = [key for key, limit in self._model._limits.items() if limit.paused]
+        if paused and self._chance.random() < 0.7:
+            return (ops.Resume(*self._chance.choice(paused)),)
+        kind = ops.Pause if self._chance.random() < 0.9 else ops.Resume
+        queue, tenant, group = self._scope(defaults=False)
+        if group is not None and self._chance.random() < 0.3:
+            tenant = "*"
+        return (kind(queue, tenant, group),)
+
+    def _slot(self) -> Call:
+        chance = self._chance
+        place, holder = chance.choice(SLOTS), chance.choice("abcde")
+        if chance.random() < 0.25:
+            return (ops.DropSlot(*place, holder),)
+        ttl = chance.choice((1, 500, 5_000, 60_000))
+        return (ops.TakeSlot(*place, holder, ttl, chance.choice((None, 1, 2, 4))),)
+
+    def _schedule(self) -> Call:
+        chance, known = self._chance, self._model._schedules
+        name = chance.choice(("nightly", "hourly", "'s'"))
+        draw = chance.random()
+        if name not in known or draw < 0.3:
+            (spec,) = self._specs.special(self._now, 1)
+            cron, tz = chance.choice(CRONS)
+            next_at = self._now + chance.choice((1, 800, 60_000))
+            catch_up = chance.choice(("last", "all", "none"))
+            return (ops.PutSchedule(ops.Schedule(name, cron, spec, next_at, tz, catch_up)),)
+        if draw < 0.4:
+            return (ops.DropSchedule(chance.choice((name, "unknown"))),)
+        tick = known[name].next_at + chance.choice((0, 0, 0, 0, 1))
+        make = chance.choice((self._specs.plain, self._specs.special))
+        jobs = make(self._now, chance.randint(1, 3))
+        return (ops.Fire(name, tick, max(tick, self._now) + 60_000, jobs),)
+
+    def _maintain(self) -> Call:
+        many = len(self._model._records) > 4 * self._deep
+        if many:
+            return (ops.Maintain(1_000, 0, 0, 0),)
+        keep = self._chance.choice((None, None, 0, 5_000, 100_000))
+        dead = self._chance.choice((None, keep))
+        return (ops.Maintain(self._chance.choice((3, 1_000)), keep, dead, dead),)
+
+    def _reconcile(self) -> Call:
+        if self._chance.random() < 0.4:
+            return (ops.ReconcileSlots(*self._chance.choice(SLOTS)),)
+        queue = self._chance.choice([*QUEUES, "none"])
+        tenant = self._chance.choice((None, self._specs.tenant()))
+        group = self._specs.group() if tenant is not None and self._chance.random() < 0.5 else None
+        return (ops.Reconcile(queue, tenant, group or None),)
+
+    def _transfer(self) -> Call:
+        """Jobs leave and come back, or come from elsewhere. Those who wait for them, or for whom
+        they wait, may have gone on meanwhile."""
+        chance = self._chance
+        if not self._traits.transfers:
+            return ()
+        if self._gone and chance.random() < 0.5:
+            back, self._gone = tuple(self._gone), []
+            return (ops.Import(back),)
+        if chance.random() < 0.4:
+            token = self._model._token + 1
+            entries = self._specs.entries(self._now, token, old_leases=self._traits.old_leases)
+            return (ops.Import(entries),)
+        records = list(self._model._records.values())
+        some = chance.sample(records, min(len(records), 4))
+        self._gone = [
+            record.entry
+            for record in some
+            if self._traits.old_leases or record.job.state is not State.LEASED
+        ]
+        return (ops.Delete(tuple(entry.job.id for entry in self._gone)),)
+
+    def _once(self) -> Call:
+        """A new key, or one that was used: for the same, or for something else."""
+        chance = self._chance
+        if self._keys and chance.random() < 0.4:
+            known = self._keys[chance.choice(list(self._keys))]
+            if not self._traits.reuses_keys or chance.random() < 0.7:
+                return (known,)
+            return (ops.Once(known.key, (ops.Maintain(1),)),)
+        kinds = chance.choices(
+            ("plain", "special", "claim", "claim", "ack", "fail", "release", "extend", "cancel",
+             "delete", "replay", "limit", "slot", "schedule", "maintain", "reconcile"),
+            k=chance.randint(1, 3),
+        )  # fmt: skip
+        batch: Any = tuple(_by_name(op) for kind in kinds for op in self._kinds[kind]())
+        once = ops.Once(f"key {len(self._keys)}{chance.choice(KEYS)}", batch)
+        self._keys[once.key] = once
+        return (once,)
+
+    # Queries ------------------------------------------------------------------------------------
+
+    def _query(self) -> Any:
+        chance = self._chance
+        queue = chance.choice([*QUEUES, *QUEUES, "none"])
+        kinds: list[Callable[[], Any]] = [
+            lambda: ops.GetJob(chance.choice((*self._ids(), "nobody"))),
+            lambda: ops.NextDue(tuple(chance.sample([*QUEUES, "none"], 2))),
+            lambda: ops.OldestReady(tuple(chance.sample([*QUEUES, "none"], 2))),
+            lambda: ops.GetStats(chance.choice((None, queue))),
+            lambda: ops.ListTenants(queue, 3, chance.choice((None, "b", self._specs.tenant()))),
+            lambda: ops.ListTenants(queue, tenant=self._specs.tenant()),
+            lambda: ops.ListGroups(
+                queue, self._specs.tenant(), chance.choice((1, 100)), chance.choice((None, "g"))
+            ),
+            lambda: ops.ListLimits(chance.choice((None, queue))),
+            lambda: ops.ListSlots(*chance.choice(SLOTS)),
+            ops.ListSchedules,
+        ]
+        if self._traits.transfers:
+            kinds.append(lambda: ops.Export(chance.choice((1, 7, 60))))
+        if chance.random() < 0.5:
+            return chance.choice(kinds)()
+        return self._list(queue)
+
+    def _list(self, queue: str) -> Any:
+        chance = self._chance
+        states = tuple(chance.sample(list(State), chance.choice((0, 1, 1, 2, 3))))
+        where = ops.Filter(
+            chance.choice((None, queue)),
+            states,
+            chance.choice((None, None, *TENANTS[:4])),
+            chance.choice((None, None, "", *GROUPS)),
+            chance.choice((None, None, *KINDS)),
+            chance.choice((None, None, self._now - 2_000)),
+        )
+        kind = chance.choice((ops.ListJobs, ops.FindIds))
+        return kind(where, chance.choice((1, 3, 25)))
+
+
+def _by_name(op: Any) -> Any:
+    """The operation as a service passes it on: the ids of its jobs may be there already."""
+    for name in ("jobs", "then"):
+        if hasattr(op, name):
+            specs = [msgspec.structs.replace(spec, made_up_id=False) for spec in getattr(op, name)]
+            op = msgspec.structs.replace(op, **{name: tuple(specs)})
+    return op
