@@ -102,7 +102,7 @@ class Copy:
         if not tests:
             return []
         with self._database() as database:
-            code, output = self._pytest((*tests, "--maxfail=1000"), 300, database)
+            code, output = self._pytest((*tests, "--maxfail=1000"), 300, database, all_of_them=True)
         return _FAILED.findall(output) or ([output] if code else [])
 
     @contextmanager
@@ -153,12 +153,17 @@ class Copy:
         failed = _FAILED.search(output)
         return "killed", failed.group(1) if failed else output.strip().rpartition("\n")[2]
 
-    def _pytest(self, arguments: Sequence[str], seconds: int, database: str) -> tuple[int, str]:
+    def _pytest(
+        self, arguments: Sequence[str], seconds: int, database: str, *, all_of_them: bool = False
+    ) -> tuple[int, str]:
         """The exit code and what pytest says. Processes that tests left behind are ended."""
         output = self.root / "output"
+        environment = {"TENURE_TEST_PG": database, "TENURE_TEST_SECONDS": str(seconds)}
+        if all_of_them:
+            environment["TENURE_TEST_ALL"] = "1"
         request = {
             "arguments": [*_OPTIONS, *arguments],
-            "environment": {"TENURE_TEST_PG": database, "TENURE_TEST_SECONDS": str(seconds)},
+            "environment": environment,
             "output": str(output),
         }
         assert self._zygote.stdin is not None

@@ -1,6 +1,6 @@
-"""For pytest, in a copy of the tree: ends a test that hangs, and shrinks no example.
+"""For pytest, in a copy of the tree: ends a test that hangs, and all after the first failure.
 
-It also makes sure that the code under test is that of the copy.
+It shrinks no example, and makes sure that the code under test is that of the copy.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from hypothesis import Phase, settings
 
 import tenure
 
-HUNG = "a test hangs"
 _stderr = os.fdopen(os.dup(2), "w")  # before pytest captures it
 
 
@@ -27,11 +26,25 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     settings.load_profile("mutation")
 
+    _watch()
+
+
+def _watch() -> None:
+    """Be ended if nothing happens for too long; also between tests, and after the last."""
+    seconds = float(os.environ["TENURE_TEST_SECONDS"])
+    faulthandler.dump_traceback_later(seconds, exit=True, file=_stderr)
+
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    faulthandler.dump_traceback_later(
-        float(os.environ["TENURE_TEST_SECONDS"]), exit=True, file=_stderr
-    )
+    _watch()
     yield
-    faulthandler.cancel_dump_traceback_later()
+    _watch()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """A mutated program may hang once a test has failed: there is nothing more to be learnt."""
+    if report.failed and "TENURE_TEST_ALL" not in os.environ:
+        _stderr.write(f"\nFAILED {report.nodeid}\n")
+        _stderr.flush()
+        os._exit(pytest.ExitCode.TESTS_FAILED)
