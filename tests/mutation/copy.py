@@ -148,7 +148,7 @@ class Copy:
             raise Misused(output)
         if code == pytest.ExitCode.OK:
             return "survived", ""
-        if re.search(r"^Timeout \(", output, re.MULTILINE):
+        if re.search(r"Timeout \(\d+:\d\d:\d\d\)!", output):
             return "timeout", selection.name
         failed = _FAILED.search(output)
         return "killed", failed.group(1) if failed else output.strip().rpartition("\n")[2]

@@ -371,3 +371,24 @@ def test_an_async_handle_is_closed_at_the_end_of_its_block(engine: Watched) -> N
     queue = asyncio.run(main())
     with pytest.raises(tenure.Closed):
         queue.enqueue("mail")
+
+
+def test_calls_that_failed_together_count_as_waiting_no_longer(
+    engine: Watched, queue: tenure.Queue
+) -> None:
+    def fault(batch: Sequence[Op]) -> None:
+        raise ZeroDivisionError("a bug")
+
+    engine.hold()
+    first = start(queue.enqueue, "mail", id="first")
+    engine.arrived()
+    calls = [start(queue.enqueue, "mail", "x" * 100, id=f"{n}") for n in range(4)]
+    handed_in(queue, 4)
+    engine.before = fault
+    engine.let_all()
+    for call in calls:
+        with pytest.raises(ZeroDivisionError):
+            call.result(PATIENCE)
+    with pytest.raises(ZeroDivisionError):
+        first.result(PATIENCE)
+    until(lambda: (queue._committer._waiting, queue._committer._waiting_bytes) == (0, 0))

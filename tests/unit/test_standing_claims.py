@@ -185,6 +185,22 @@ def test_a_claim_that_fails_takes_no_enqueue_with_it(queue: Queue, engine: Watch
     assert queue.get("a").state is State.PENDING
 
 
+def test_who_stands_during_a_failed_commit_stands_on(queue: Queue, engine: Watched) -> None:
+    def refuse(batch: Any) -> None:
+        if any(isinstance(op, ops.Claim) for op in batch):
+            raise ZeroDivisionError
+
+    async def main() -> None:
+        standing = queue.stand(CLAIM)
+        engine.before = refuse
+        await queue.aenqueue("q", id="a")
+        engine.before = lambda batch: None
+        await queue.aenqueue("q", id="b")
+        assert await ids(queue, standing) == ["a", "b"]
+
+    asyncio.run(main())
+
+
 def test_closing_ends_what_stands(engine: Watched) -> None:
     async def main() -> None:
         queue = opened(engine)
