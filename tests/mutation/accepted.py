@@ -13,21 +13,19 @@ _FILE = Path(__file__).parent / "accepted.toml"
 
 
 class Accepted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A mutation that no test need notice. `after` may be left out: then whatever becomes of the
-    line `before` is accepted."""
+    """Mutations of a line that no test need notice: those that make one of `after` of it, or all
+    where that is left out."""
 
     path: str
     function: str
     before: str
     reason: str
-    after: str | None = None
+    after: tuple[str, ...] = ()
 
     def covers(self, mutation: Mutation) -> bool:
         where = (mutation.path, mutation.function, mutation.before)
-        return where == (self.path, self.function, self.before) and self.after in (
-            None,
-            mutation.after,
-        )
+        mine = (self.path, self.function, self.before)
+        return where == mine and (not self.after or mutation.after in self.after)
 
 
 def read() -> list[Accepted]:

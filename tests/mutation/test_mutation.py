@@ -171,10 +171,11 @@ def test_every_accepted_survivor_is_a_mutation_of_the_code_and_has_a_reason() ->
     listed = accepted.read()
     for path in {one.path for one in listed}:
         found = targets.mutations_of(path, (targets.ROOT / path).read_text())
-        for one in listed:
-            if one.path == path:
-                assert any(one.covers(mutation) for mutation in found), one
-                assert len(one.reason) > 20, one
+        for one in (one for one in listed if one.path == path):
+            covered = {mutation.after for mutation in found if one.covers(mutation)}
+            assert covered, one
+            assert not one.after or covered == set(one.after), one
+            assert len(one.reason) > 20, one
 
 
 def test_every_target_has_tests_that_exist() -> None:
