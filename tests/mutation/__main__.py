@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import queue
 import random
+import signal
 import sys
 import time
 from collections import Counter, defaultdict
@@ -205,6 +206,7 @@ def _cancelled(pool: ThreadPoolExecutor, copies: Sequence[Copy]) -> Iterator[Non
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # all that was started is ended
     try:
         sys.exit(main(sys.argv[1:]))
     except Misused as error:

@@ -201,6 +201,34 @@ def test_who_stands_during_a_failed_commit_stands_on(queue: Queue, engine: Watch
     asyncio.run(main())
 
 
+def test_who_stands_is_changed_only_under_the_lock(queue: Queue) -> None:
+    """Or one who withdraws in between would wait for the next enqueue."""
+    committer = queue._committer
+    without_lock: list[str] = []
+
+    class Watchful(list[Standing]):
+        def append(self, one: Standing) -> None:
+            if not committer._lock.locked():
+                without_lock.append("append")
+            super().append(one)
+
+        def remove(self, one: Standing) -> None:
+            if not committer._lock.locked():
+                without_lock.append("remove")
+            super().remove(one)
+
+    async def main() -> None:
+        committer._standing = Watchful()
+        standing, other = queue.stand(CLAIM), queue.stand(CLAIM)
+        await queue.aenqueue("q", delay=60)  # finds nothing
+        await queue.aenqueue("q", id="a")
+        assert await ids(queue, standing) == ["a"]
+        assert await ids(queue, other) == []
+
+    asyncio.run(main())
+    assert without_lock == []
+
+
 def test_closing_ends_what_stands(engine: Watched) -> None:
     async def main() -> None:
         queue = opened(engine)
