@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from tenure.clock import SystemClock
@@ -53,3 +54,20 @@ def test_who_listens_again_after_all_have_left_is_woken(tmp_path: Path) -> None:
     assert second.wait(30)
     leave()
     engine.close()
+
+
+def test_listeners_leave_only_under_the_lock(tmp_path: Path) -> None:
+    """Or one who comes at the same time would find a thread that is about to end."""
+    engine = SqliteEngine(tmp_path / "jobs.db", Settings(), SystemClock())
+    watch = engine._watch
+    locked: list[bool] = []
+
+    class Watchful(list[Callable[[], None]]):
+        def remove(self, one: Callable[[], None]) -> None:
+            locked.append(watch._lock.locked())
+            super().remove(one)
+
+    watch._listeners = Watchful()
+    engine.listen(lambda: None)()
+    engine.close()
+    assert locked == [True]
