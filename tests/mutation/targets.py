@@ -196,7 +196,12 @@ _TABLE: tuple[tuple[str, tuple[Selection, ...]], ...] = (
         _tests("tests/workers/test_scheduler.py", "tests/conformance/test_schedules.py",
                "-k", "memory or sqlite or scheduler"),
     )),
-    ("src/tenure/job.py", (*_core("tests/unit/test_job.py"), _tests(*_WIRE))),
+    ("src/tenure/job.py", (
+        _tests("tests/unit/test_job.py"),
+        *_conformance("memory", "dependencies", "enqueue", "errors"),
+        *_some("sqlite", *_SHARP),
+        _tests(*_WIRE),
+    )),
     ("src/tenure/ops.py", (*_core("tests/unit/test_job.py"), _tests(*_WIRE))),
     ("src/tenure/keeper.py", (
         _tests("tests/workers/test_leases.py", "tests/workers/test_runner.py"),

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenure import DependencyCycle, InvalidInput, InvalidPayload, NewJob, PayloadTooLarge, fixed
+from tenure import job as job_module
 from tenure.job import (
     MAX_AFTER,
     MAX_ATTEMPTS,
@@ -353,3 +354,22 @@ def test_a_job_stays_as_it_is() -> None:
     one: Any = job()
     with pytest.raises(AttributeError):
         one.state = State.DEAD
+
+
+def test_the_limits_of_a_job_are_those_that_programs_rely_on() -> None:
+    """Whoever changes one changes what is stored or refused."""
+    assert job_module.MAX_NAME == 512
+    assert (job_module.MIN_PRIORITY, job_module.MAX_PRIORITY) == (-2_147_483_648, 2_147_483_647)
+    assert job_module.MAX_ATTEMPTS == 1_000_000
+    assert job_module.MAX_SPAN_MS == 3_162_240_000_000
+    assert job_module.MAX_AFTER == 1_000
+    assert job_module.MAX_JOBS_PER_CALL == 100_000
+    assert job_module.MAX_CLAIM == 1_000
+    assert job_module.KEPT_FAILURES == 10
+    assert job_module.MAX_FAILURE_TEXT == 8_192
+
+
+def test_what_is_no_new_job_is_refused_by_its_type() -> None:
+    jobs: Any = [{"queue": "mail"}]
+    with pytest.raises(InvalidInput, match="must be a NewJob, not dict"):
+        job_module.prepare(jobs, 0, 1_000)

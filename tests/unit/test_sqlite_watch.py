@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from tenure import ops
 from tenure.clock import SystemClock
 from tenure.engines.sqlite.engine import SqliteEngine
 from tenure.settings import Settings
@@ -71,3 +72,13 @@ def test_listeners_leave_only_under_the_lock(tmp_path: Path) -> None:
     engine.listen(lambda: None)()
     engine.close()
     assert locked == [True]
+
+
+def test_all_writes_share_one_connection(tmp_path: Path) -> None:
+    engine = SqliteEngine(tmp_path / "jobs.db", Settings(), SystemClock())
+    used = []
+    for _ in range(2):
+        engine.apply([ops.Pause("q")])
+        used.append(engine._writer)
+    engine.close()
+    assert used[0] is used[1] is not None
