@@ -373,3 +373,17 @@ def test_what_is_no_new_job_is_refused_by_its_type() -> None:
     jobs: Any = [{"queue": "mail"}]
     with pytest.raises(InvalidInput, match="must be a NewJob, not dict"):
         job_module.prepare(jobs, 0, 1_000)
+
+
+@pytest.mark.parametrize("parents_first", [False, True])
+def test_many_ways_to_a_job_are_not_all_walked(parents_first: bool) -> None:
+    """There are 2**60 of them."""
+    layers = [
+        [
+            JobSpec(f"{n}{side}", "q", job_module.NULL, after=(f"{n - 1}l", f"{n - 1}r"))
+            for side in "lr"
+        ]
+        for n in range(1, 61)
+    ]
+    specs = [spec for layer in layers for spec in layer]
+    check_cycles(specs if parents_first else specs[::-1])
