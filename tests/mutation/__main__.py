@@ -137,7 +137,10 @@ class Run:
                 copy.close()
 
     def _killers(self) -> set[str]:
-        return {one.test for one in self._outcomes.values() if one.what == "killed" and one.test}
+        """Tests that noticed a mutation; some are noticed before any test can run."""
+        return {
+            one.test for one in self._outcomes.values() if one.what == "killed" and "::" in one.test
+        }
 
     def _is_accepted(self, mutation: Mutation) -> bool:
         return any(one.covers(mutation) for one in self._accepted)
