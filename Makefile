@@ -6,7 +6,7 @@ SEED ?= 0
 SEEDS ?= 100
 COUNT ?= 300
 
-.PHONY: run test lint bench crash crash-workers crash-service crash-postgres fuzz simulate mutate docs clean
+.PHONY: run test lint bench crash crash-workers crash-service crash-postgres fuzz simulate compare mutate docs clean
 
 run: .venv/installed ## the service on http://127.0.0.1:3100, with a small queue being worked
 	$(BIN)/tenure serve --demo
@@ -44,6 +44,9 @@ simulate: .venv/installed ## all tests on a simulated FoundationDB and over HTTP
 
 mutate: .venv/installed ## change COUNT=300 decisions, one at a time, and list those that no test notices
 	$(BIN)/python -m tests.mutation --seed $(SEED) --count $(COUNT)
+
+compare: .venv/installed ## each engine beside the model for SECONDS=300, from SEED=0
+	$(BIN)/python -m tests.simulation.compare --seconds $(SECONDS) --seed $(SEED)
 
 docs: .venv/installed ## write the pages that are made from the code
 	$(BIN)/python -m docs.generate

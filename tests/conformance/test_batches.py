@@ -21,6 +21,7 @@ from tenure import (
 from tenure.job import NULL, Job, JobSpec
 from tenure.ops import (
     Ack,
+    Answers,
     Cancel,
     Changed,
     Claim,
@@ -302,3 +303,35 @@ def test_a_job_that_follows_an_ack_and_waits_for_one_later_in_the_batch_is_told(
     child = JobSpec("child", "mail", NULL, after=("b",))
     apply(Ack(first.id, first.token, then=(child,)), Ack(second.id, second.token))
     assert queue.get("child").state == "pending"
+
+
+def test_an_ack_that_is_refused_says_what_the_acks_before_it_made_of_the_job(
+    queue: Queue, apply: Apply
+) -> None:
+    queue.enqueue("mail", None, id="parent")
+    queue.enqueue("mail", None, id="child", after=["parent"])
+    (job,) = queue.claim("mail")
+    _, refused = apply(Ack(job.id, job.token), Ack("child", job.token))
+    assert refused == LeaseLost("child", "pending")
+
+
+def test_an_ack_goes_through_after_one_whose_follower_waits_for_a_job_that_failed(
+    queue: Queue, apply: Apply
+) -> None:
+    for name in ("failed", "a", "b"):
+        queue.enqueue("mail", None, id=name)
+    queue.cancel(["failed"])
+    first, second = queue.claim("mail", limit=2)
+    follower = JobSpec("follower", "mail", NULL, after=("failed",), if_parent_fails="cancel")
+    answers = apply(Ack(first.id, first.token, then=(follower,)), Ack(second.id, second.token))
+    assert answers == [Ok(), Ok()]
+    assert [queue.get(name).state for name in ("a", "b")] == ["done", "done"]
+    assert queue.get("follower").state == "cancelled"
+
+
+def test_operations_that_were_done_before_under_their_key_leave_nothing_behind(
+    queue: Queue, apply: Apply
+) -> None:
+    once = Once("k", (DropSlot("team", "acme", "a"), DropSlot("team", "bolt", "a")))
+    for _ in range(2):
+        assert apply(once) == [Answers([Slots(0, False), Slots(0, False)])]

@@ -88,7 +88,7 @@ class FollowsOnAClusterWithSmallSweeps(FollowsOnACluster):
 
 
 _SETTINGS = settings(
-    max_examples=100 if fdb.EVERYTHING else 10,
+    max_examples=100 if fdb.EVERYTHING else 5,
     stateful_step_count=50,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -8,6 +8,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.simulation.compare.counting import counting
+from tests.simulation.compare.paths import CI, short, table
 from tests.simulation.compare.rigs import RIGS
 from tests.simulation.compare.run import STEPS, Failed, replay, report, run_seed, show
 from tests.simulation.compare.steps import History
@@ -40,15 +42,21 @@ def _long(engine: str, seconds: float, seed: int, steps: int, out: Path) -> int:
     """Histories of one engine until the time is over; how many failed."""
     until = time.monotonic() + seconds
     done = histories = wrong = 0
-    while time.monotonic() < until:
-        try:
-            done += run_seed(engine, seed + histories, steps)
-        except Failed as failed:
-            wrong += 1
-            report(failed, out)
-        histories += 1
-    sys.stdout.write(f"{engine}: {done} steps of {histories} histories, {wrong} failed\n")
-    return wrong
+    with counting(engine) as counts:
+        while time.monotonic() < until:
+            try:
+                done += run_seed(engine, seed + histories, steps)
+            except Failed as failed:
+                wrong += 1
+                report(failed, out)
+            histories += 1
+    sys.stdout.write(table(engine, counts, done))
+    missed = short(engine, counts, done) if done >= CI[engine].total else []
+    sys.stdout.write(
+        f"{engine}: {done} steps of {histories} histories from seed {seed}, {wrong} failed; "
+        f"{len(missed)} paths are short of their floor: {', '.join(missed)}\n"
+    )
+    return wrong + len(missed)
 
 
 if __name__ == "__main__":

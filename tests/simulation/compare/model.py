@@ -48,7 +48,9 @@ class Model(MemoryEngine):
         ]
         plan: list[Sweep] = []
         for group in groups:
-            plan.append([(queue, self._most * len(group)) for queue in dict.fromkeys(group[0].queues)])
+            plan.append(
+                [(queue, self._most * len(group)) for queue in dict.fromkeys(group[0].queues)]
+            )
             plan += [[] for _ in group[1:]]
         if sweeps == "for alike":
             return plan

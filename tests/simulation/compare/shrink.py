@@ -56,7 +56,9 @@ def _smaller_step(steps: list[Step], n: int, fails: Fails) -> list[Step]:
     def with_step(other: Step) -> list[Step]:
         return [*steps[:n], other, *steps[n + 1 :]]
 
-    calls = _fewer(list(step.calls), lambda some: fails(with_step(replace(step, calls=tuple(some)))))
+    calls = _fewer(
+        list(step.calls), lambda some: fails(with_step(replace(step, calls=tuple(some))))
+    )
     step = replace(step, calls=tuple(calls))
     for simpler in (replace(step, commit=False, standing=()), replace(step, caller=0)):
         if simpler != step and fails(with_step(simpler)):
@@ -81,9 +83,8 @@ def _smaller_calls(call: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
 
 
 def _smaller_op(op: Any) -> Iterator[Any]:
-    many = {ops.Enqueue: "jobs", ops.Fire: "jobs", ops.Import: "entries", ops.Once: "ops"}
-    many |= {ops.Cancel: "ids", ops.Replay: "ids", ops.Delete: "ids"}
-    name = many.get(type(op))
+    names = ("jobs", "entries", "ops", "ids")
+    name = next((one for one in names if hasattr(op, one)), None)
     if name is not None:
         items = getattr(op, name)
         half = len(items) // 2

@@ -15,7 +15,19 @@ from tenure.job import FINAL, NULL, Failure, Job, JobSpec, NewJob, State, prepar
 from tenure.retry import Backoff
 
 # Some names are hard to write in SQL, in an array or in a key.
-TENANTS = ["", "acme", "bolt", "cask", "dune", "ekō", 'f"}{,', "NULL", "=i", "j\\k'", *"lmno"]
+TENANTS: list[str] = [
+    "",
+    "acme",
+    "bolt",
+    "cask",
+    "dune",
+    "ekō",
+    'f"}{,',
+    "NULL",
+    "=i",
+    "j\\k'",
+    *"lmno",
+]
 GROUPS = ["g", "h", "{i}", "=*"]
 QUEUES = ["mail", "web", "bulk", "solo"]  # solo has one lane and no limits, most of the time
 KINDS = ["", "welcome", "rémind"]
@@ -42,7 +54,8 @@ class Specs:
         self._made = 0
 
     def queue(self) -> str:
-        return self._chance.choices(QUEUES, (5, 4, 2, 4))[0]
+        (queue,) = self._chance.choices(QUEUES, (5, 4, 2, 4))
+        return queue
 
     def tenant(self) -> str:
         """A few tenants have most of the jobs."""
@@ -53,7 +66,7 @@ class Specs:
 
     def lane(self) -> tuple[str, str, str]:
         queue = self.queue()
-        if queue == "solo" and self._chance.random() > 0.01:
+        if queue == "solo" and self._chance.random() > 0.001:
             return queue, "", ""
         return queue, self.tenant(), self.group()
 
@@ -94,7 +107,9 @@ class Specs:
     def _id(self, now: int) -> str:
         self._made += 1
         time, noise = f"{now:012x}", f"{self._chance.getrandbits(48):012x}"
-        return f"{time[:8]}-{time[8:]}-7{self._made >> 6 & 0xFFF:03x}-8{self._made & 0x3F:03x}-{noise}"
+        return (
+            f"{time[:8]}-{time[8:]}-7{self._made >> 6 & 0xFFF:03x}-8{self._made & 0x3F:03x}-{noise}"
+        )
 
     def special(self, now: int, count: int) -> tuple[JobSpec, ...]:
         """Jobs with any of the options."""
@@ -127,7 +142,7 @@ class Specs:
         elif chance.random() < 0.2:
             at = now + chance.choice((-60_000, -1, 0, 1, 800, 20_000))
             job.run_at = datetime.fromtimestamp(at / 1000, UTC)
-        if chance.random() < 0.25:
+        if chance.random() < 0.35:
             job.expires_in = chance.choice((0.001, 0.4, 1.5, 8, 60))
         if chance.random() < 0.25:
             job.unique_key = chance.choice(KEYS)
@@ -157,14 +172,16 @@ class Specs:
 
     # Jobs of another store ----------------------------------------------------------------------
 
-    def entries(self, now: int, token: int, *, old_leases: bool) -> tuple[ops.Entry, ...]:
-        """Jobs to import, with tokens above `token`."""
-        specs = [spec for spec in self.special(now, self._chance.randint(1, 6))]
+    def entries(
+        self, now: int, tokens: tuple[int, ...], *, old_leases: bool
+    ) -> tuple[ops.Entry, ...]:
+        """Jobs to import, with some of these tokens."""
+        specs = self.special(now, self._chance.randint(1, 6))
         new = {spec.id for spec in specs}
-        return tuple(self._entry(spec, now, token, new, old_leases) for spec in specs)
+        return tuple(self._entry(spec, now, tokens, new, old_leases) for spec in specs)
 
     def _entry(
-        self, spec: JobSpec, now: int, token: int, new: set[str], old_leases: bool
+        self, spec: JobSpec, now: int, tokens: tuple[int, ...], new: set[str], old_leases: bool
     ) -> ops.Entry:
         chance = self._chance
         known = self._model._records.keys() | new
@@ -182,7 +199,7 @@ class Specs:
             expires_at=None if spec.expires_in_ms is None else now + spec.expires_in_ms,
         )  # fmt: skip
         if state not in (State.WAITING, State.PENDING):
-            job = self._begun(job, now, token)
+            job = self._begun(job, now, chance.choice(tokens))
         if state is State.LEASED:
             least = -5_000 if old_leases else 1
             job = replace(job, lease_until=now + chance.choice((least, 1, 700, 30_000)))
@@ -199,7 +216,7 @@ class Specs:
         job = replace(
             job,
             attempts=chance.randint(1, job.max_attempts),
-            token=token + chance.choice((1, 50, 10**6)),
+            token=token,
             worker="w0",
             started_at=began,
             updated_at=now,

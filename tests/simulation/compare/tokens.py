@@ -71,7 +71,9 @@ class Tokens:
         if (job_id, model) in self._of_job:
             return self._of_job[job_id, model]
         if model in self._known:
-            return self._known[model]
+            # Not the job's own, though claims of one commit may have the same.
+            known = self._known[model]
+            return known - (known == self._last_of_job.get(job_id, (0, 0))[1])
         if (job_id, model) in self._imported:
             return self._imported[job_id, model]
         return self._high[1] + max(1, model - self._high[0])

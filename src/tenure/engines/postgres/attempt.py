@@ -59,7 +59,8 @@ def run(db: Db, batch: Sequence[Op], given: int | None, sweep: int) -> tuple[lis
     keys = sorted({op.key for op in batch if isinstance(op, ops.Once)})
     if keys:
         tx.once = dict(db.all("take_keys", given, keys))
-    lock(db, batch)
+    # What was answered before is not done again, and leaves nothing behind.
+    lock(db, [op for op in batch if not isinstance(op, ops.Once) or tx.once[op.key] is None])
     answers = _operate(tx, batch)
     tx.flush()
     return answers, tx.woken or _tells(batch)

@@ -151,7 +151,7 @@ class Plan:
         self._tx.db.send("insert_deps", [p for p, _ in pairs], [child for _, child in pairs])
         self._tx.have_children(i for spec in specs for i in spec.after)
         if bad:
-            self._tx.forget()
+            self._tx.flush()  # and keep what is loaded: other acknowledgements go on with it
             children = {row.seq: row for row in self._tx.load_places([seq for seq, _ in bad])}
             for seq, parent in bad:
                 self._tx.tell_child(children[seq], parent, states.ParentFailed())

@@ -11,7 +11,7 @@ from typing import Any
 from tenure import ops, states
 from tenure.engines.sqlite.db import listed
 from tenure.engines.sqlite.enqueue import Plan
-from tenure.engines.sqlite.rows import DONE, LEASED, STATES, Row
+from tenure.engines.sqlite.rows import LEASED, Row
 from tenure.engines.sqlite.transaction import Held, Transaction
 from tenure.errors import JobNotFound, LeaseLost, TenureError
 from tenure.job import NULL
@@ -37,29 +37,31 @@ def ack(tx: Transaction, batch: Sequence[ops.Ack]) -> list[Answer]:
     answers: list[Answer] = []
     done: list[Held] = []
     results: list[str | None] = []
-    acked: set[str] = set()
     for op in batch:
         row = rows.get(op.id)
-        if row is None:
-            answers.append(JobNotFound(op.id))
-        elif row[3] != LEASED or row[4] != op.token or op.id in acked:
-            state = DONE if op.id in acked else row[3]
-            answers.append(LeaseLost(op.id, STATES[state].value))
+        if row is None or row[3] != LEASED or row[4] != op.token:
+            tx.finish(done, results)
+            done, results = [], []
+            answers.append(_lost(tx, op.id))
         elif op.then or not op.keep:
             tx.finish(done, results)
             done, results = [], []
             answers.append(_ack_alone(tx, row, op))
-            if answers[-1] is OK and op.keep:
-                acked.add(op.id)
-            elif answers[-1] is OK:
+            if answers[-1] is OK:
                 del rows[op.id]
         else:
             done.append(row)
             results.append(_text(op))
             answers.append(OK)
-            acked.add(op.id)
+            del rows[op.id]
     tx.finish(done, results)
     return answers
+
+
+def _lost(tx: Transaction, job_id: str) -> TenureError:
+    """Why a job cannot be acknowledged; the acknowledgements before may have moved it."""
+    row = tx.rows([job_id]).get(job_id)
+    return JobNotFound(job_id) if row is None else LeaseLost(job_id, row.state.value)
 
 
 def _ack_alone(tx: Transaction, row: Held, op: ops.Ack) -> Answer:

@@ -1,0 +1,235 @@
+"""The table of production paths: how often each must be taken in a run of CI's length, and how many
+jobs it must move.
+
+Paths are functions (`module.name`), named statements (`sql name`) and functions of PostgreSQL
+(`plpgsql name`). Every path that there is must be taken once at least, unless it stands under
+EXEMPT with the reason; those that carry production have floors of their own. A longer run must take
+as much more of each, less a half.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from tests.simulation.compare.counting import Counts
+
+
+class CiRun(NamedTuple):
+    """What CI runs of an engine."""
+
+    seeds: tuple[int, ...]
+    steps: int  # of each
+
+    @property
+    def total(self) -> int:
+        return len(self.seeds) * self.steps
+
+
+CI: dict[str, CiRun] = {
+    "sqlite": CiRun((0, 1, 2, 3), 300),
+    "postgres": CiRun((0, 1, 2, 3, 4, 5), 140),
+    "http": CiRun((0, 1, 2, 3), 150),
+    "foundationdb": CiRun((0, 1, 2, 3, 4, 5), 110),
+    "foundationdb-faults": CiRun((1,), 80),
+}
+
+Floor = tuple[int, int]  # times, jobs
+
+FLOORS: dict[str, dict[str, Floor]] = {
+    "sqlite": {
+        "enqueue.enqueue": (200, 3_000),
+        "sql insert_plain_job": (400, 3_000),
+        "sql insert_job": (400, 300),
+        "claim.claim": (200, 3_000),
+        "claim._in_turns": (250, 3_000),
+        "claim._of_tenant": (20, 100),
+        "claim._packed": (200, 800),
+        "claim.LaneCursor.take_many": (60, 800),
+        "sql next_in_lane": (400, 2_000),
+        "sql jobs_to_lease": (100, 200),
+        "sql payloads": (10, 10),
+        "leases.ack": (150, 2_000),
+        "leases._ack_alone": (200, 200),
+        "leases.fail": (20, 50),
+        "leases.release": (10, 30),
+        "leases.extend": (20, 200),
+        "sql promote_jobs": (20, 50),
+        "engine._once": (20, 200),
+        "transfer._import": (5, 20),
+        "transaction.Transaction._tell_children": (60, 0),
+        "upkeep.maintain": (25, 1_000),
+    },
+    "postgres": {
+        "alone._enqueue": (60, 1_000),
+        "alone._claim": (10, 50),
+        "alone._ack": (30, 200),
+        "plpgsql claim_plain": (10, 0),
+        "plpgsql enqueue": (150, 0),
+        "plpgsql fold": (100, 0),
+        "claim.claim": (60, 800),
+        "claim._of_queue": (60, 800),
+        "leases.ack": (30, 300),
+        "sql enqueue_alone": (60, 1_000),
+        "sql candidates": (80, 0),
+        "sql lease": (60, 800),
+    },
+    "http": {
+        "remote.RemoteEngine._send": (200, 3_000),
+        "remote.RemoteEngine.read": (800, 0),
+        "metrics.Measured.apply": (200, 3_000),
+        "metrics.Measured._claimed": (800, 0),
+        "metrics.Measured._ended": (400, 0),
+        "sane.sane": (600, 0),
+    },
+    "foundationdb": {
+        "claim.Claims.claim": (30, 200),
+        "claim.claim_serially": (5, 10),
+        "enqueue.enqueue": (60, 400),
+        "leases.ack": (60, 60),
+        "pick.Picker.pick": (60, 200),
+        "aside.put_aside": (10, 0),
+        "sweep.sweep": (60, 0),
+    },
+    "foundationdb-faults": {
+        "claim.Claims.claim": (5, 20),
+        "transact._Run._again": (20, 0),
+    },
+}
+
+# What this comparison does not take, and why. A pattern may stand for several.
+_OPENING = "opening and migrating a store; tests/unit"
+_FORK = "forks; tests/unit/test_fork.py"
+_LISTEN = "waking up, which changes nothing; tests/unit, tests/workers"
+_FAULTS = "a store that fails or is lost; tests/crash and tests/server"
+_WITHIN = "the caller's own transaction; tests/unit/test_transactional_enqueue.py"
+_CALLERS = "callers who leave; tests/crash/test_callers_who_leave.py"
+EXEMPT: dict[str, dict[str, str]] = {
+    "": {
+        "committer.Committer._abandon": _CALLERS,
+        "committer.Committer._commit_again": _FAULTS,
+        "committer.Committer._give_back": _CALLERS,
+        "committer.Committer._drop_closed_loops": _CALLERS,
+        "committer.Standing.on_answer": _LISTEN,
+        "committer._in_child": _FORK,
+    },
+    "sqlite": {
+        "file.*": _OPENING,
+        "statements.*": _OPENING,
+        "sql has_schema": _OPENING,
+        "sql databases": _WITHIN,
+        "engine.SqliteEngine._check_shared": _WITHIN,
+        "engine.SqliteEngine.apply_within": _WITHIN,
+        "engine._as_we_expect": _WITHIN,
+        "engine.*fork": _FORK,
+        "engine.SqliteEngine._version": _LISTEN,
+        "engine.SqliteEngine.listen": _LISTEN,
+        "watch.*": _LISTEN,
+        "sql tenant_by_id": "a lane whose tenant's book is not open; claims open it first",
+    },
+    "postgres": {
+        "server.*": _OPENING,
+        "statements.*": _OPENING,
+        "sql has_schema": _OPENING,
+        "sql has_namespace": _OPENING,
+        "sql who_is_who": _OPENING,
+        "sql set_version": _OPENING,
+        "sql one_at_a_time": _OPENING,
+        "sql make_schema": _OPENING,
+        "sql version": _OPENING,
+        "*recover*": _FAULTS,
+        "alone._enqueued": _FAULTS,
+        "alone._acked": _FAULTS,
+        "alone._claimed": _FAULTS,
+        "sql marked_tokens": _FAULTS,
+        "sql leased_under": _FAULTS,
+        "sql mark_unless_marked": _FAULTS,
+        "sql has_happened": _FAULTS,
+        "sql wait_at_most": _FAULTS,
+        "sql rollback": _FAULTS,
+        "engine._is_lost": _FAULTS,
+        "engine.PostgresEngine._ask": _FAULTS,
+        "engine.PostgresEngine._find_out": _FAULTS,
+        "engine.PostgresEngine._wait": _FAULTS,
+        "pool.Pool.clear": _FAULTS,
+        "engine.PostgresEngine.apply_within": _WITHIN,
+        "engine.PostgresEngine._check_shared": _WITHIN,
+        "sql notify_within": _WITHIN,
+        "engine.PostgresEngine.listen": _LISTEN,
+        "listen.*": _LISTEN,
+        "sql listen": _LISTEN,
+        "tell.*": _LISTEN,
+        "sql notify": _LISTEN,
+        "claim._beside": "another has the books; tests/crash/test_postgres_sharing.py",
+        "*candidates_beside": "another has the books; tests/crash/test_postgres_sharing.py",
+        "pool.*": _FORK,
+        "plpgsql moment": "written into the statements that call it",
+        "plpgsql stride": "written into the statements that call it",
+        "plpgsql *_bound": "written into the statements that call it",
+        "plpgsql tenant_stride": "written into the statements that call it",
+        "plpgsql unfolded": "written into the statements that call it",
+    },
+    "http": {
+        "remote.RemoteEngine._listen": _LISTEN,
+        "remote.RemoteEngine.listen": _LISTEN,
+        "remote.RemoteEngine._unreachable": _FAULTS,
+        "remote.RemoteEngine.apply_within": _WITHIN,
+        "remote.RemoteEngine.open": _OPENING,
+        "metrics.*": "what is shown; tests/server/test_metrics.py",
+    },
+    "foundationdb": {
+        "binding.*": _OPENING,
+        "engine._told": _FAULTS,
+        "engine._again": _FAULTS,
+        "engine.FoundationDbEngine.apply_within": _WITHIN,
+        "engine.FoundationDbEngine.listen": _LISTEN,
+        "wake.*": _LISTEN,
+        "transact._Run.*": _FAULTS,
+        "sweep._drop_stray": "claims that were lost to another; tests/simulation/servers",
+        "tx.Tx.aside_is_left": "more than a thousand lanes; tests/foundationdb",
+        "cursor.*": "cursors of other engines; tests/conformance",
+    },
+}
+
+
+class Row(NamedTuple):
+    """A line of the table."""
+
+    path: str
+    times: int
+    jobs: int
+    floor: Floor
+
+    @property
+    def is_short(self) -> bool:
+        return self.times < self.floor[0] or self.jobs < self.floor[1]
+
+
+def rows(engine: str, counts: Counts, steps: int) -> Iterator[Row]:
+    """The table of a run with so many steps."""
+    kind = engine.partition("-")[0]
+    floors = FLOORS[engine]
+    exempt = EXEMPT[""] | EXEMPT[kind]
+    share = 1.0 if steps <= CI[engine].total else steps / CI[engine].total / 2
+    for path in sorted(counts.known | floors.keys()):
+        free = any(fnmatchcase(path, pattern) for pattern in exempt)
+        least = floors.get(path, (0, 0) if free or engine != kind else (1, 0))
+        floor = (int(least[0] * share), int(least[1] * share))
+        yield Row(path, counts.times[path], counts.jobs[path], floor)
+
+
+def table(engine: str, counts: Counts, steps: int, *, everything: bool = True) -> str:
+    """The table as text; or only what is short of its floor."""
+    lines = [f"{engine}, {steps} steps", f"{'path':50} {'times':>9} {'jobs':>9}   floor"]
+    for row in rows(engine, counts, steps):
+        if everything or row.is_short:
+            short = "  SHORT" if row.is_short else ""
+            floor = f"{row.floor[0]} / {row.floor[1]}" if any(row.floor) else "-"
+            lines.append(f"{row.path:50} {row.times:9} {row.jobs:9}   {floor}{short}")
+    return "\n".join(lines) + "\n"
+
+
+def short(engine: str, counts: Counts, steps: int) -> list[str]:
+    """The paths that were not taken often enough."""
+    return [row.path for row in rows(engine, counts, steps) if row.is_short]
