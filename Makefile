@@ -5,8 +5,9 @@ SECONDS ?= 300
 SEED ?= 0
 SEEDS ?= 100
 CUTS ?= 1000
+COUNT ?= 300
 
-.PHONY: run test lint bench crash crash-workers crash-service crash-postgres crash-power fuzz simulate compare docs clean
+.PHONY: run test lint bench crash crash-workers crash-service crash-postgres crash-power fuzz simulate compare mutate docs clean
 
 run: .venv/installed ## the service on http://127.0.0.1:3100, with a small queue being worked
 	$(BIN)/tenure serve --demo
@@ -45,6 +46,9 @@ fuzz: .venv/installed ## send the service what Schemathesis makes up, for SECOND
 simulate: .venv/installed ## all tests on a simulated FoundationDB and over HTTP; then SEEDS=100 runs of servers
 	TENURE_SIMULATE=all $(BIN)/pytest -n 2 tests/conformance tests/server tests/simulation -k "fdb or remote or Follows or Same"
 	$(BIN)/python -m tests.simulation.servers.run --seeds $(SEEDS) --first $(SEED)
+
+mutate: .venv/installed ## change COUNT=300 decisions, one at a time, and list those that no test notices
+	$(BIN)/python -m tests.mutation --seed $(SEED) --count $(COUNT)
 
 compare: .venv/installed ## each engine beside the model for SECONDS=300, from SEED=0
 	$(BIN)/python -m tests.simulation.compare --seconds $(SECONDS) --seed $(SEED)

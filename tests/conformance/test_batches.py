@@ -57,7 +57,7 @@ from tenure.ops import (
     TakeSlot,
 )
 from tenure.testing import ManualClock
-from tests.conformance.conftest import Apply
+from tests.conformance.conftest import Apply, OpenQueue
 from tests.conformance.moves import fill, ids, state_of, take
 from tests.conformance.state import all_jobs
 
@@ -280,6 +280,18 @@ def test_claims_of_one_batch_give_small_and_large_payloads_alike(
     answers = apply(*[Claim(("q",), "w", 60_000, 2) for _ in range(3)])
     leased = [job for answer in answers if isinstance(answer, Leased) for job in answer.jobs]
     assert [job.payload for job in leased] == payloads
+
+
+def test_each_claim_of_a_batch_looks_after_as_many_jobs_as_it_would_alone(
+    open_queue: OpenQueue, clock: ManualClock
+) -> None:
+    queue = open_queue(sweep=1)
+    for name in ("a", "b", "c"):
+        queue.enqueue("q", id=name, delay=1)
+    clock.advance(1)
+    answers = queue._committer.run([Claim(("q",), "w", 60_000, 1) for _ in range(3)])
+    leased = [job.id for answer in answers if isinstance(answer, Leased) for job in answer.jobs]
+    assert sorted(leased) == ["a", "b", "c"]
 
 
 def test_a_job_that_follows_an_ack_and_waits_for_one_later_in_the_batch_is_told(

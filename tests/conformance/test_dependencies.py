@@ -510,3 +510,13 @@ def test_a_child_that_a_claim_sets_free_in_a_queue_it_has_looked_at_is_not_lost(
     clock.advance(2)
     claimed = [job for _ in range(3) for job in queue.claim(["first", "second"], limit=5)]
     assert sorted(job.id for job in claimed) == ["child", "other"]
+
+
+def test_a_job_whose_id_is_made_up_waits_like_any_other(queue: Queue) -> None:
+    parent = queue.enqueue("q")
+    child = queue.enqueue("q", after=[parent.id])
+    assert queue.get(child.id).state is State.WAITING
+    (leased,) = queue.claim("q", limit=2)
+    assert leased.id == parent.id
+    queue.ack(leased)
+    assert [job.id for job in queue.claim("q", limit=2)] == [child.id]

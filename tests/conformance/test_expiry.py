@@ -192,3 +192,15 @@ def test_claims_of_one_batch_promote_as_many_due_jobs_as_they_would_apart(
     answers = queue._committer.run([claim, claim, claim])
     given = [[job.id for job in one.jobs] for one in answers if isinstance(one, ops.Leased)]
     assert given == [["0", "1"], ["2", "3"], ["4", "5"]]
+
+
+def test_jobs_that_expired_unseen_take_no_other_out_of_a_claim(
+    open_queue: OpenQueue, clock: ManualClock
+) -> None:
+    queue = open_queue(sweep=1)  # a claim looks after one of them, and meets the others in line
+    queue.enqueue("q", id="first")
+    fill(queue, 3, expires_in=10)
+    queue.enqueue("q", id="last")
+    clock.advance(10)
+    assert ids(queue.claim("q", limit=5)) == ["first", "last"]
+    assert queue.stats().dead == 3

@@ -382,3 +382,12 @@ def test_a_claim_of_a_paused_queue_leaves_its_rate_alone(queue: Queue, clock: Ma
     clock.advance(-5)
     queue.resume("mail")
     assert queue.claim("mail", limit=2) == []
+
+
+def test_a_limit_holds_beside_a_queue_that_has_none(queue: Queue) -> None:
+    queue.enqueue("free", tenant="acme")
+    queue.set_limit("q", tenant="acme", concurrency=1)
+    for _ in range(2):
+        queue.enqueue("q", tenant="acme")
+    assert len(queue.claim("q", limit=2)) == 1
+    assert queue.claim("q") == []

@@ -150,3 +150,18 @@ def test_a_key_that_was_forgotten_just_before_is_used_anew(
     assert queue.stats("q").ready == 2
     with nothing_changes(queue):
         answers(apply, "k", enqueue("b"))
+
+
+def test_a_key_is_kept_for_a_quarter_of_an_hour(
+    queue: Queue, apply: Apply, clock: ManualClock
+) -> None:
+    """A caller may retry for as long, whatever happened to the answer."""
+    answers(apply, "k", enqueue("a"))
+    clock.advance(15 * 60 - 0.001)
+    queue.maintain()
+    with nothing_changes(queue):
+        answers(apply, "k", enqueue("a"))
+    clock.advance(0.001)
+    queue.maintain()
+    answers(apply, "k", enqueue("b"))
+    assert queue.stats("q").ready == 2

@@ -180,3 +180,10 @@ def test_a_key_refuses_only_a_replay_that_could_be(queue: Queue) -> None:
     with nothing_changes(queue):
         assert queue.replay("old") == 0
         assert queue.replay("a") == 0
+
+
+def test_a_key_of_a_job_whose_id_is_made_up_is_held(queue: Queue) -> None:
+    first = queue.enqueue("q", unique_key="k")
+    with nothing_changes(queue), pytest.raises(Duplicate) as caught:
+        queue.enqueue("q", unique_key="k")
+    assert caught.value.job_id == first.id

@@ -17,6 +17,7 @@ from tenure import ops
 from tenure.clock import SystemClock
 from tenure.engines.memory import MemoryEngine
 from tenure.engines.sqlite.engine import SqliteEngine
+from tenure.job import NULL, JobSpec
 from tenure.ops import Op
 from tests.crash.watched import PATIENCE, Watched, committers, handed_in, opened, start, until
 
@@ -371,3 +372,66 @@ def test_an_async_handle_is_closed_at_the_end_of_its_block(engine: Watched) -> N
     queue = asyncio.run(main())
     with pytest.raises(tenure.Closed):
         queue.enqueue("mail")
+
+
+def test_calls_that_failed_together_count_as_waiting_no_longer(
+    engine: Watched, queue: tenure.Queue
+) -> None:
+    def fault(batch: Sequence[Op]) -> None:
+        raise ZeroDivisionError("a bug")
+
+    engine.hold()
+    first = start(queue.enqueue, "mail", id="first")
+    engine.arrived()
+    calls = [start(queue.enqueue, "mail", "x" * 100, id=f"{n}") for n in range(4)]
+    handed_in(queue, 4)
+    engine.before = fault
+    engine.let_all()
+    for call in calls:
+        with pytest.raises(ZeroDivisionError):
+            call.result(PATIENCE)
+    with pytest.raises(ZeroDivisionError):
+        first.result(PATIENCE)
+    until(lambda: (queue._committer._waiting, queue._committer._waiting_bytes) == (0, 0))
+
+
+def test_a_caller_who_left_with_more_than_a_claim_gives_its_jobs_back(
+    engine: Watched, queue: tenure.Queue
+) -> None:
+    enqueue = ops.Enqueue((JobSpec("a", "mail", NULL),))
+    claim = ops.Claim(("mail",), "w", 60_000, 1)
+
+    async def main() -> None:
+        engine.hold()
+        leaves = asyncio.create_task(queue._committer.arun([enqueue, claim]))
+        stays = asyncio.create_task(_aenqueue(queue, "b"))
+        await asyncio.to_thread(engine.arrived)
+        leaves.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaves
+        engine.let_all()
+        await asyncio.wait_for(stays, PATIENCE)
+
+    asyncio.run(main())
+    until(lambda: queue.get("a").state is tenure.State.PENDING)
+    assert queue.get("a").attempts == 0
+
+
+def test_a_caller_who_leaves_after_the_close_gives_its_jobs_back(
+    engine: Watched, queue: tenure.Queue
+) -> None:
+    queue.enqueue("mail", id="a")
+
+    async def main() -> None:
+        engine.hold()
+        claims = asyncio.create_task(queue.aclaim("mail"))
+        await asyncio.to_thread(engine.arrived)
+        engine.let_all()
+        queue._committer.close()  # in the loop, which cannot pass the answer on meanwhile
+        claims.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await claims
+
+    asyncio.run(main())
+    assert queue.get("a").state is tenure.State.PENDING
+    assert queue.get("a").attempts == 0

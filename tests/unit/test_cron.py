@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenure import InvalidInput
-from tenure.cron import next_tick
+from tenure.cron import due_tick, next_tick
 
 COPENHAGEN = "Europe/Copenhagen"
 
@@ -273,3 +273,9 @@ def test_a_zone_that_cannot_be_is_refused(tz: Any) -> None:
     with pytest.raises(InvalidInput) as caught:
         next_tick("* * * * *", tz, 0)
     assert caught.value.field == "tz"
+
+
+def test_a_time_that_is_a_minute_past_was_not_missed_yet() -> None:
+    tick = next_tick("0 12 * * *", "UTC", 0)
+    assert due_tick("0 12 * * *", "UTC", "none", tick, tick + 60_000)[0] == tick
+    assert due_tick("0 12 * * *", "UTC", "none", tick, tick + 60_001)[0] is None

@@ -372,3 +372,33 @@ def test_a_job_stays_as_it_is() -> None:
     one: Any = job()
     with pytest.raises(AttributeError):
         one.state = State.DEAD
+
+
+def test_the_limits_of_a_job_are_those_that_programs_rely_on() -> None:
+    """Whoever changes one changes what is stored or refused."""
+    assert jobs.MAX_NAME == 512
+    assert (jobs.MIN_PRIORITY, jobs.MAX_PRIORITY) == (-2_147_483_648, 2_147_483_647)
+    assert jobs.MAX_ATTEMPTS == 1_000_000
+    assert jobs.MAX_SPAN_MS == 3_162_240_000_000
+    assert jobs.MAX_AFTER == 1_000
+    assert jobs.MAX_JOBS_PER_CALL == 100_000
+    assert jobs.MAX_CLAIM == 1_000
+    assert jobs.KEPT_FAILURES == 10
+    assert jobs.MAX_FAILURE_TEXT == 8_192
+
+
+def test_what_is_no_new_job_is_refused_by_its_type() -> None:
+    jobs: Any = [{"queue": "mail"}]
+    with pytest.raises(InvalidInput, match="must be a NewJob, not dict"):
+        jobs.prepare(jobs, 0, 1_000)
+
+
+@pytest.mark.parametrize("parents_first", [False, True])
+def test_many_ways_to_a_job_are_not_all_walked(parents_first: bool) -> None:
+    """There are 2**60 of them."""
+    layers = [
+        [JobSpec(f"{n}{side}", "q", jobs.NULL, after=(f"{n - 1}l", f"{n - 1}r")) for side in "lr"]
+        for n in range(1, 61)
+    ]
+    specs = [spec for layer in layers for spec in layer]
+    check_cycles(specs if parents_first else specs[::-1])

@@ -351,6 +351,25 @@ def test_news_do_not_pile_up_where_jobs_are_claimed(queue: tenure.Queue, schema:
     assert queue.stats("q").ready == 20
 
 
+@pytest.mark.parametrize("bound", [False, True], ids=["plain", "bound"])
+def test_a_younger_server_finds_jobs_in_a_queue_that_was_empty(
+    queue: tenure.Queue, schema: str, bound: bool
+) -> None:
+    """Nothing but the news tells of them, and these have lower numbers than the old server's."""
+    if bound:
+        queue.set_limit("q", concurrency=5)
+    queue.enqueue("q", id="a")
+    queue.ack(queue.claim("q")[0])
+    assert queue.claim("q") == []
+    assert queue.claim("q") == []
+    with psycopg.connect(postgres.shared_url()) as connection:
+        connection.execute(
+            f"UPDATE {schema}.queues SET folded = '4000000000', folded_on = ''".encode()
+        )
+    queue.enqueue("q", id="b")
+    assert [job.id for job in queue.claim("q")] == ["b"]
+
+
 def test_maintenance_finds_a_lease_that_came_to_light_too_late(
     queue: tenure.Queue, schema: str
 ) -> None:

@@ -162,3 +162,9 @@ def test_a_policy_that_cannot_be_is_refused(make: Any, fields: dict[str, Any]) -
 def test_a_growth_that_cannot_be_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match="backoff"):
         exponential(1, **fields)
+
+
+@pytest.mark.parametrize("policy", [linear(1), quadratic(), exponential(1)])
+def test_a_wait_grows_to_a_day_unless_it_is_told_otherwise(policy: Backoff) -> None:
+    assert policy.max_ms == 86_400_000
+    assert policy.delay_ms(100_000, "job") == 86_400_000

@@ -18,6 +18,7 @@ from urllib.parse import quote
 import pytest
 
 import tenure
+from tenure.engines.sqlite.file import upgrade_sql
 from tenure.engines.sqlite.statements import SCHEMA
 from tests.audit import audit
 
@@ -553,3 +554,20 @@ def test_books_that_were_tampered_with_stop_a_claim_and_can_be_put_right(tmp_pat
         assert queue.stats("mail").ready == 3
         queue.reconcile("mail")
         assert [job.id for job in queue.claim("mail", limit=5)] == ["job-0", "job-1", "job-2"]
+
+
+@pytest.mark.parametrize("version", range(NEWEST + 1))
+def test_the_printed_upgrade_of_any_version_makes_the_newest(path: Path, version: int) -> None:
+    with closing(sqlite3.connect(path)) as db, db:
+        for step in range(1, version + 1):
+            for statement in SCHEMA[step]:
+                db.execute(statement)
+        if version:
+            db.execute("UPDATE tenure_counters SET value = ? WHERE name = 'version'", (version,))
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript(upgrade_sql(f"sqlite:///{path}", 1.0))
+    query = "SELECT value FROM tenure_counters WHERE name = 'version'"
+    assert asked(path, query) == [(NEWEST,)]
+    with opened(path) as queue:
+        queue.enqueue("mail", id="a")
+        assert ids(queue) == ["a"]

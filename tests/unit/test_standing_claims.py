@@ -122,6 +122,25 @@ def test_who_withdraws_while_a_commit_is_under_way_gets_what_it_finds(
     asyncio.run(main())
 
 
+def test_who_withdraws_while_a_commit_finds_nothing_waits_for_no_other(
+    queue: Queue, engine: Watched
+) -> None:
+    async def main() -> None:
+        standing = queue.stand(CLAIM)
+        engine.hold()
+        enqueued = start(queue.enqueue, "q", delay=60)
+        await asyncio.to_thread(engine.arrived)
+        withdrawn = asyncio.create_task(ids(queue, standing))
+        await asyncio.sleep(0)
+        engine.let_all()
+        assert await asyncio.wait_for(withdrawn, 30) == []
+        enqueued.result(30)
+        await queue.aenqueue("q", id="a")
+
+    asyncio.run(main())
+    assert queue.get("a").state is State.PENDING
+
+
 def test_who_leaves_while_withdrawing_gives_the_jobs_back(queue: Queue, engine: Watched) -> None:
     async def main() -> None:
         standing = queue.stand(CLAIM)
@@ -164,6 +183,50 @@ def test_a_claim_that_fails_takes_no_enqueue_with_it(queue: Queue, engine: Watch
 
     asyncio.run(main())
     assert queue.get("a").state is State.PENDING
+
+
+def test_who_stands_during_a_failed_commit_stands_on(queue: Queue, engine: Watched) -> None:
+    def refuse(batch: Any) -> None:
+        if any(isinstance(op, ops.Claim) for op in batch):
+            raise ZeroDivisionError
+
+    async def main() -> None:
+        standing = queue.stand(CLAIM)
+        engine.before = refuse
+        await queue.aenqueue("q", id="a")
+        engine.before = lambda batch: None
+        await queue.aenqueue("q", id="b")
+        assert await ids(queue, standing) == ["a", "b"]
+
+    asyncio.run(main())
+
+
+def test_who_stands_is_changed_only_under_the_lock(queue: Queue) -> None:
+    """Or one who withdraws in between would wait for the next enqueue."""
+    committer = queue._committer
+    without_lock: list[str] = []
+
+    class Watchful(list[Standing]):
+        def append(self, one: Standing) -> None:
+            if not committer._lock.locked():
+                without_lock.append("append")
+            super().append(one)
+
+        def remove(self, one: Standing) -> None:
+            if not committer._lock.locked():
+                without_lock.append("remove")
+            super().remove(one)
+
+    async def main() -> None:
+        committer._standing = Watchful()
+        standing, other = queue.stand(CLAIM), queue.stand(CLAIM)
+        await queue.aenqueue("q", delay=60)  # finds nothing
+        await queue.aenqueue("q", id="a")
+        assert await ids(queue, standing) == ["a"]
+        assert await ids(queue, other) == []
+
+    asyncio.run(main())
+    assert without_lock == []
 
 
 def test_closing_ends_what_stands(engine: Watched) -> None:

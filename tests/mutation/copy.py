@@ -1,0 +1,190 @@
+"""A copy of the tree in which one file at a time is changed and tested."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+import pytest
+
+from tests import postgres
+from tests.mutation.mutation import Mutation
+from tests.mutation.targets import ROOT, Selection
+
+_OPTIONS = (
+    "-x", "-q", "--tb=line", "-rfE", "--hypothesis-seed=0", "-p", "tests.mutation.plugin",
+    "-p", "no:cacheprovider", "-p", "no:schemathesis", "-p", "no:xdist",
+    "-W", "ignore::pytest.PytestAssertRewriteWarning",
+)  # fmt: skip
+_ALL_SECONDS = 1800  # that all tests of one selection may take
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?::.+?)(?: - .*)?$", re.MULTILINE)
+# Pytest says so, and no test was run.
+_MISUSED = ("file or directory not found", "unrecognized arguments")
+
+
+class Outcome(NamedTuple):
+    """What became of a mutation: "killed", "timeout" or "survived"."""
+
+    what: str
+    seconds: float
+    test: str = ""  # that noticed, if it is known
+
+
+class Misused(Exception):
+    """The tests of a selection could not be run."""
+
+
+class Copy:
+    """Sources and tests in a folder of their own, and a PostgreSQL server."""
+
+    def __init__(self, *, prepared: bool = True) -> None:
+        """One that is not prepared begins sooner, is slower, and has no server."""
+        self.root = Path(tempfile.mkdtemp(prefix="tenure-mutation-"))
+        for name in ("src", "tests", "bench"):
+            ignore = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(ROOT / name, self.root / name, ignore=ignore)
+        shutil.copy(ROOT / "pyproject.toml", self.root)
+        # It ends with the thread that starts it, so this is not left for later.
+        self._server = postgres.Server(**postgres.CARELESS) if prepared else None
+        self._databases = 0
+        self._running: int | None = None  # the process of a test run, which leads its group
+        self._zygote = subprocess.Popen(
+            [sys.executable, "-m", "tests.mutation.zygote", *(["prepare"] if prepared else [])],
+            cwd=self.root,
+            env=os.environ
+            | {"PYTHONPATH": str(self.root / "src"), "TENURE_MUTATED": str(self.root)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # Ctrl-C is for us
+        )
+
+    def interrupt(self) -> None:
+        """End the tests that are running, and run no more."""
+        self._zygote.kill()
+        if self._running is not None:
+            _kill_group(self._running)
+
+    def close(self) -> None:
+        """End all that was started, and remove the copy."""
+        self.interrupt()
+        self._zygote.communicate()
+        if self._server is not None:
+            self._server.stop()
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    def try_out(self, mutation: Mutation, selections: Sequence[Selection]) -> Outcome:
+        """Run the tests on the mutation until one fails."""
+        begun = time.monotonic()
+        with self._mutated(mutation), self._database() as database:
+            for selection in selections:
+                what, test = self._run(selection, database)
+                if what != "survived":
+                    return Outcome(what, time.monotonic() - begun, test)
+        return Outcome("survived", time.monotonic() - begun)
+
+    def fail_unchanged(self, tests: Sequence[str]) -> list[str]:
+        """Those of the tests that fail without any mutation."""
+        if not tests:
+            return []
+        with self._database() as database:
+            code, output = self._pytest((*tests, "--maxfail=1000"), 300, database, all_of_them=True)
+        return _FAILED.findall(output) or ([output] if code else [])
+
+    @contextmanager
+    def _mutated(self, mutation: Mutation) -> Iterator[None]:
+        file = self.root / mutation.path
+        text = file.read_text()
+        file.write_text(mutation.apply(text))
+        try:
+            self._forget_compiled(file)
+            yield
+        finally:
+            file.write_text(text)
+            self._forget_compiled(file)
+
+    @staticmethod
+    def _forget_compiled(file: Path) -> None:
+        """Python compares a file's time in whole seconds, and its size: both may be the same."""
+        for compiled in file.parent.glob(f"__pycache__/{file.stem}.*.pyc"):
+            compiled.unlink()
+
+    @contextmanager
+    def _database(self) -> Iterator[str]:
+        """A database of its own: schemas in it are made by the code under test."""
+        if self._server is None:
+            yield ""
+            return
+        self._databases += 1
+        name = f"mutated_{self._databases}"
+        with psycopg.connect(self._server.url, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}".encode())
+        url = urlsplit(self._server.url)
+        try:
+            yield urlunsplit(url._replace(path=f"/{name}"))
+        finally:
+            with psycopg.connect(self._server.url, autocommit=True) as connection:
+                connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+
+    def _run(self, selection: Selection, database: str) -> tuple[str, str]:
+        code, output = self._pytest(selection.arguments, selection.seconds, database)
+        if code == -signal.SIGKILL:  # by the watchdog
+            return "timeout", selection.name
+        if code == pytest.ExitCode.NO_TESTS_COLLECTED or any(said in output for said in _MISUSED):
+            raise Misused(output)
+        if code == pytest.ExitCode.OK:
+            return "survived", ""
+        if re.search(r"Timeout \(\d+:\d\d:\d\d\)!", output):
+            return "timeout", selection.name
+        failed = _FAILED.search(output)
+        return "killed", failed.group(1) if failed else output.strip().rpartition("\n")[2]
+
+    def _pytest(
+        self, arguments: Sequence[str], seconds: int, database: str, *, all_of_them: bool = False
+    ) -> tuple[int, str]:
+        """The exit code and what pytest says. Processes that tests left behind are ended."""
+        output = self.root / "output"
+        environment = {"TENURE_TEST_PG": database, "TENURE_TEST_SECONDS": str(seconds)}
+        if all_of_them:
+            environment["TENURE_TEST_ALL"] = "1"
+        request = {
+            "arguments": [*_OPTIONS, *arguments],
+            "environment": environment,
+            "output": str(output),
+        }
+        assert self._zygote.stdin is not None
+        self._zygote.stdin.write(json.dumps(request) + "\n")
+        self._zygote.stdin.flush()
+        self._running = process = self._reply()
+        watchdog = threading.Timer(_ALL_SECONDS, _kill_group, (process,))
+        watchdog.start()
+        try:
+            code = self._reply()
+        finally:
+            watchdog.cancel()
+        _kill_group(process)
+        self._running = None
+        return code, output.read_text()
+
+    def _reply(self) -> int:
+        assert self._zygote.stdout is not None
+        return int(self._zygote.stdout.readline())
+
+
+def _kill_group(process: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process, signal.SIGKILL)

@@ -1,0 +1,302 @@
+"""Which files are mutated, and which tests should notice.
+
+A file's tests are run in the order of this table, the fastest and sharpest first, until one fails.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.mutation import python, sql
+from tests.mutation.mutation import Mutation, mutations
+
+ROOT = Path(__file__).parents[2]
+
+
+class Selection(NamedTuple):
+    """Arguments for pytest; `seconds` is what one test may take before it counts as hanging."""
+
+    arguments: tuple[str, ...]
+    seconds: int = 180
+
+    @property
+    def name(self) -> str:
+        return " ".join(self.arguments)
+
+
+def _tests(*arguments: str, seconds: int = 180) -> Selection:
+    return Selection(arguments, seconds)
+
+
+def _conformance(engine: str, *first: str) -> tuple[Selection, ...]:
+    """The conformance tests on an engine: some files, then all others. To collect all of them takes
+    longer than to run those that are likely to fail."""
+    names = [path.stem[5:] for path in sorted((ROOT / "tests/conformance").glob("test_*.py"))]
+    begun = list(dict.fromkeys(first or _SHARP))
+    rest = sorted(set(names) - set(begun), key=lambda name: (name not in _SHARP, name))
+    return tuple(
+        _tests(*(f"tests/conformance/test_{name}.py" for name in some), "-k", engine)
+        for some in (begun, rest)
+    )
+
+
+def _some(engine: str, *names: str) -> tuple[Selection, ...]:
+    """A few files of the conformance tests."""
+    return (_tests(*(f"tests/conformance/test_{name}.py" for name in names), "-k", engine),)
+
+
+_MODEL = "tests/simulation/test_same_as_the_model.py"
+_SHARP = ("claim", "finish", "batches", "limits")  # they take most ways through an engine
+
+
+def _compared(engine: str) -> Selection:
+    return _tests("tests/mutation/compared.py", "-k", engine, seconds=300)
+
+
+def _sqlite(*first: str) -> tuple[Selection, ...]:
+    likely, others = _conformance("sqlite", *first)
+    return (
+        likely,
+        _compared("sqlite"),
+        others,
+        _tests(_MODEL, "-k", "not Postgres", seconds=300),
+        _tests("tests/unit", "-k", "sqlite"),
+        _tests("tests/unit/test_transactional_enqueue.py", "tests/unit/test_reconcile_heads.py"),
+        _tests("tests/unit/test_fork.py", "tests/unit/test_batches_at_once.py"),
+        _tests("tests/unit/test_copying.py", "tests/crash/test_sharing.py"),
+    )
+
+
+def _postgres(*first: str) -> tuple[Selection, ...]:
+    likely, others = _conformance("postgres", *first)
+    return (
+        likely,
+        _compared("postgres"),
+        _tests("tests/unit", "-k", "postgres"),
+        others,
+        _tests(_MODEL, "-k", "Postgres", seconds=300),
+        _tests("tests/crash/test_postgres_sharing.py", "tests/workers/test_on_postgres.py"),
+        _tests("tests/crash/test_postgres_faults.py", "tests/unit/test_copying.py"),
+    )
+
+
+def _foundationdb(*first: str) -> tuple[Selection, ...]:
+    likely, others = _conformance("fdb", *first)
+    return (
+        likely,
+        _compared("foundationdb"),
+        _tests("tests/foundationdb"),
+        others,
+        _tests("tests/simulation", "-k", "fdb or Follows or servers", seconds=300),
+        _tests("tests/workers/test_on_foundationdb.py", "tests/unit/test_copying.py"),
+    )
+
+
+def _core(*first: str) -> tuple[Selection, ...]:
+    """What every engine uses: the model first, since it needs no store."""
+    return (
+        *(_tests(one) for one in first),
+        *_conformance("memory"),
+        *_some("sqlite", *_SHARP),
+    )
+
+
+_FIRST = {
+    "claim": ("claim", "fairness", "limits", "rates", "pauses", "expiry"),
+    "books": ("claim", "limits", "fairness", "operator"),
+    "enqueue": ("enqueue", "unique", "dependencies"),
+    "leases": ("finish", "fencing", "retries"),
+    "operator": ("operator", "limits", "pauses", "rates"),
+    "reads": ("reading", "schedules", "slots"),
+    "transfer": ("transfer",),
+    "upkeep": ("maintenance", "slots", "schedules", "once", "expiry"),
+    "limits": ("limits", "rates", "pauses"),
+    "rows": ("reading", "claim", "finish", "transfer"),
+    "record": ("reading", "claim", "finish", "transfer"),
+    "transaction": ("dependencies", "finish", "operator"),
+    "tx": ("dependencies", "finish", "operator", "limits"),
+    "engine": ("handles", "changes", "once", "enqueue", "async"),
+    "file": ("handles", "enqueue"),
+    "watch": ("changes", "handles"),
+    "wake": ("changes", "handles"),
+    "listen": ("changes", "handles"),
+    "tell": ("changes", "handles"),
+    "pool": ("handles", "async", "enqueue"),
+    "server": ("handles", "enqueue"),
+    "alone": ("enqueue", "finish", "claim"),
+    "attempt": ("once", "handles", "enqueue"),
+    "transact": ("once", "handles", "enqueue"),
+    "aside": ("pauses", "limits", "fairness"),
+    "bucket": ("rates",),
+    "pick": ("claim", "fairness", "limits", "pauses"),
+    "sweep": ("expiry", "maintenance", "retries"),
+}
+
+# The same by a part of a function's or statement's name, for files that hold many things.
+_FIRST_BY_FUNCTION = {
+    "slot": ("slots",),
+    "once": ("once",),
+    "schedule": ("schedules",),
+    "fire": ("schedules",),
+    "limit": ("limits", "rates"),
+    "bound": ("limits",),
+    "dep": ("dependencies",),
+    "child": ("dependencies",),
+    "parent": ("dependencies",),
+    "key": ("unique", "once"),
+    "recount": ("maintenance", "transfer"),
+    "reconcile": ("maintenance",),
+    "count": ("maintenance", "reading"),
+    "import": ("transfer",),
+    "export": ("transfer",),
+    "read": ("reading",),
+    "find": ("reading", "operator"),
+    "stats": ("reading",),
+    "tenants": ("reading", "fairness"),
+    "groups": ("reading",),
+    "due": ("reading", "retries"),
+    "oldest": ("reading",),
+    "expire": ("expiry", "retries"),
+    "over": ("retries", "expiry"),
+    "purge": ("maintenance",),
+    "empty": ("maintenance",),
+    "ack": ("finish", "dependencies"),
+    "finish": ("finish",),
+    "progress": ("finish", "fencing"),
+    "extend": ("finish", "fencing"),
+    "cancel": ("operator",),
+    "replay": ("operator",),
+    "delete": ("operator", "finish"),
+    "lane": ("claim", "limits", "enqueue"),
+    "turn": ("fairness",),
+    "enqueue": ("enqueue",),
+    "add": ("enqueue",),
+}
+
+_WIRE = ("tests/server/test_wire.py", "tests/server/test_lost_answers.py")
+# The first pattern that a path matches.
+_TABLE: tuple[tuple[str, tuple[Selection, ...]], ...] = (
+    ("src/tenure/committer.py", (
+        _tests("tests/unit/test_committer.py", "tests/unit/test_standing_claims.py",
+               "tests/unit/test_batches_at_once.py"),
+        *_some("memory or sqlite", "async", "batches", "handles", "changes"),
+        _tests("tests/unit/test_fork.py", "tests/crash/test_callers_who_leave.py"),
+        _tests("tests/server/test_waiting.py", "tests/server/test_lost_answers.py"),
+    )),
+    ("src/tenure/line.py", (
+        _tests("tests/unit/test_committer.py", "tests/unit/test_batches_at_once.py"),
+        *_some("memory or sqlite", "async", "batches", "handles"),
+        _tests("tests/unit/test_fork.py", "tests/crash/test_callers_who_leave.py"),
+    )),
+    ("src/tenure/states.py", _core("tests/unit/test_states.py")),
+    ("src/tenure/retry.py", _core("tests/unit/test_retry.py")),
+    ("src/tenure/cron.py", (
+        _tests("tests/unit/test_cron.py"),
+        _tests("tests/workers/test_scheduler.py", "tests/conformance/test_schedules.py",
+               "-k", "memory or sqlite or scheduler"),
+    )),
+    ("src/tenure/job.py", (
+        _tests("tests/unit/test_job.py"),
+        *_conformance("memory", "dependencies", "enqueue", "errors"),
+        *_some("sqlite", *_SHARP),
+        _tests(*_WIRE),
+    )),
+    ("src/tenure/ops.py", (*_core("tests/unit/test_job.py"), _tests(*_WIRE))),
+    ("src/tenure/keeper.py", (
+        _tests("tests/workers/test_leases.py", "tests/workers/test_runner.py"),
+        _tests("tests/workers/test_store_trouble.py", "tests/workers/test_stopping.py"),
+    )),
+    ("src/tenure/scheduler.py", (
+        _tests("tests/workers/test_scheduler.py"),
+        _tests("tests/workers/test_store_trouble.py", "tests/workers/test_found.py"),
+    )),
+    ("src/tenure/engines/remote.py", (
+        _tests(*_WIRE),
+        *_conformance("remote", "once", "batches", "handles"),
+        _tests("tests/server/test_store_away.py", "tests/server/test_tls.py",
+               "tests/server/test_tokens.py", "tests/server/test_waiting.py"),
+    )),
+)  # fmt: skip
+_ENGINES = {"sqlite": _sqlite, "postgres": _postgres, "foundationdb": _foundationdb}
+
+# Names whose values decide how fast something is or how long it waits, and no outcome.
+_SETTINGS: dict[str, frozenset[str]] = {
+    "src/tenure/engines/sqlite/db.py": frozenset({"_INSERT_SIZES"}),
+    "src/tenure/engines/sqlite/file.py": frozenset({"OLDEST_SQLITE", "RETRY_SECONDS", "CACHE_KIB"}),
+    "src/tenure/engines/sqlite/watch.py": frozenset({"INTERVAL_SECONDS"}),
+    "src/tenure/engines/postgres/engine.py": frozenset({"MOST_RACES", "RETRY_SECONDS"}),
+    "src/tenure/engines/postgres/listen.py": frozenset(
+        {"PAUSE_SECONDS", "QUIET_SECONDS", "CLOSING_SECONDS"}
+    ),
+    "src/tenure/engines/postgres/places.py": frozenset({"MOST"}),
+    "src/tenure/engines/postgres/pool.py": frozenset({"MOST_KEPT"}),
+    "src/tenure/engines/postgres/tell.py": frozenset({"QUIET_SECONDS"}),
+    "src/tenure/engines/foundationdb/aside.py": frozenset({"AT_ONCE"}),
+    "src/tenure/engines/foundationdb/claim.py": frozenset(
+        {"_ROUNDS", "_MOST_JOBS", "_MOST_SPREAD", "_CALM_AFTER"}
+    ),
+    "src/tenure/engines/foundationdb/engine.py": frozenset({"_MOST_JOBS", "_MOST_BYTES"}),
+    "src/tenure/engines/foundationdb/pick.py": frozenset(
+        {"WINDOW", "MOST_HELD_BACK", "_FIRST_LOOK"}
+    ),
+    "src/tenure/engines/foundationdb/reads.py": frozenset(
+        {"_AT_ONCE", "MOST_HEADS", "_FIRST_ENDING"}
+    ),
+    "src/tenure/engines/foundationdb/record.py": frozenset({"PART_BYTES"}),
+    "src/tenure/engines/foundationdb/store.py": frozenset({"ASIDE_FROM"}),
+    "src/tenure/engines/foundationdb/transact.py": frozenset(
+        {"_MOST_TIMEOUT_S", "_LEAST_TIMEOUT_S", "MOST_TRIES", "_LAST_TRIES"}
+    ),
+    "src/tenure/engines/foundationdb/tx.py": frozenset({"WAKE_SHARDS"}),
+    "src/tenure/engines/foundationdb/upkeep.py": frozenset({"_STEP"}),
+    "src/tenure/engines/foundationdb/wake.py": frozenset(
+        {"_LOOK_AGAIN_S", "_AFTER_ERROR_S", "_PATIENCE_S"}
+    ),
+    "src/tenure/engines/remote.py": frozenset(
+        {"ANSWER_SECONDS", "LISTEN_SECONDS", "LARGEST_BODY"}
+    ),
+    "src/tenure/line.py": frozenset({"MAX_BATCH"}),
+    "src/tenure/job.py": frozenset({"_COMMON"}),
+    "src/tenure/keeper.py": frozenset({"OVERDUE_SECONDS", "LONGEST_INTERVAL", "MOST_AT_ONCE"}),
+    "src/tenure/scheduler.py": frozenset(
+        {"LONGEST_SLEEP", "RETRY_MS", "UPKEEP_INTERVAL", "RENEW_SECONDS", "MOST_AT_ONCE",
+         "MOST_STEPS"}
+    ),
+}  # fmt: skip
+
+
+def files() -> list[str]:
+    """All files that are mutated, from the root of the repository."""
+    found = [path for path, _ in _TABLE]
+    for engine in _ENGINES:
+        folder = ROOT / "src/tenure/engines" / engine
+        found += [
+            str(path.relative_to(ROOT))
+            for path in sorted([*folder.glob("*.py"), *folder.glob("*.sql")])
+            if path.name != "__init__.py"
+        ]
+    found += [
+        str(path.relative_to(ROOT)) for path in sorted((ROOT / "src/tenure/core").glob("*.py"))
+    ]
+    return found
+
+
+def selections(mutation: Mutation) -> tuple[Selection, ...]:
+    """The tests that should notice a change."""
+    for path, tests in _TABLE:
+        if path == mutation.path:
+            return tests
+    parts = Path(mutation.path)
+    if parts.parent.name in _ENGINES:
+        named = [first for part, first in _FIRST_BY_FUNCTION.items() if part in mutation.function]
+        first = [name for names in named for name in names]
+        return _ENGINES[parts.parent.name](*first, *_FIRST.get(parts.stem, ()))
+    return _core("tests/unit/test_states.py")
+
+
+def mutations_of(path: str, text: str) -> list[Mutation]:
+    """All mutations of a file."""
+    if path.endswith(".sql"):
+        return mutations(path, text, sql.edits(text, true="1" if "sqlite" in path else "true"))
+    return mutations(path, text, python.edits(text, _SETTINGS.get(path, frozenset())))

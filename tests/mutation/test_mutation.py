@@ -1,0 +1,205 @@
+"""The mutation tool itself: what it changes, what it leaves alone, and that it sees a kill."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.mutation import accepted, copy, named, python, sql, targets
+from tests.mutation.mutation import Edit, mutations
+
+
+def results(text: str, edits: list[Edit], kind: str | None = None) -> set[str]:
+    """The lines that mutations make of a text."""
+    found = mutations("x", text, edits)
+    return {one.after for one in found if kind in (None, one.kind)}
+
+
+def of_python(text: str, kind: str | None = None) -> set[str]:
+    return {
+        one.after
+        for one in mutations("x", text, python.edits(text))
+        if kind in (None, one.kind) and python.compiles(text, one.apply(text))
+    }
+
+
+def of_sql(statement: str, kind: str | None = None) -> set[str]:
+    text = f"-- name: one\n{statement}\n"
+    return results(text, list(sql.edits(text, true="true")), kind)
+
+
+def of_function(body: str, kind: str | None = None) -> set[str]:
+    text = f"-- version: 1\nCREATE FUNCTION tenure.f() LANGUAGE plpgsql AS $$\n{body}\n$$;\n"
+    return results(text, list(sql.edits(text, true="true")), kind)
+
+
+@pytest.mark.parametrize(
+    ("before", "kind", "after"),
+    [
+        ("x = a < b", "comparison", {"x = a <= b", "x = a >= b"}),
+        ("x = a is not b", "comparison", {"x = a is b"}),
+        ("x = a not in b", "comparison", {"x = a in b"}),
+        ("x = a and b", "and/or", {"x = a or b"}),
+        ("x = a or b", "drop operand", {"x = False or b", "x = a or False"}),
+        ("x = not a", "drop not", {"x = (a)"}),
+        ("if a: b()", "drop branch", {"if False: b()"}),
+        ("if a: b()", "drop condition", {"if True: b()"}),
+        ("x = [a for a in b if a]", "drop condition", {"x = [a for a in b if True]"}),
+        ("a.b = 1", "drop statement", {"pass"}),
+        ("f(a)", "drop statement", {"pass"}),
+        ("x = 900", "constant", {"x = 901", "x = 60"}),
+        ("x = a + b", "arithmetic", {"x = a - b"}),
+        ("x = min(a, b)", "min/max", {"x = max(a, b)"}),
+        ("x = sorted(a)", "order", {"x = sorted(a, reverse=True)"}),
+        ("x = max(a, key=b)", "order", {"x = max(a, key=None)"}),
+        ("lambda a: (a.b, a.c)", "drop part of key", {"lambda a: (a.c,)", "lambda a: (a.b,)"}),
+        ("x = lambda a: (a.b, a.c)", "order", {"x = lambda a: (a.c, a.b)"}),
+        ("with self.lock: f()", "drop lock", {"with __import__('contextlib').nullcontext(): f()"}),
+        ("x = tx.tr.get(a)", "drop lock", {"x = tx.tr.snapshot.get(a)"}),
+        ("def f() -> int: return a", "return value", {"def f() -> int: return 0"}),
+    ],
+)  # fmt: skip
+def test_a_decision_in_python_is_changed(before: str, kind: str, after: set[str]) -> None:
+    assert of_python(before, kind) == after
+
+
+def test_a_function_that_returns_nothing_returns_early() -> None:
+    before = "def f() -> None:\n    a()\n    b()\n    c()\n"
+    assert of_python(before, "return early") == {"return; b()"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"""A text."""',
+        "x: dict[int, Literal[1]]",
+        'def __repr__(self) -> str:\n    return "1" if self.a > 1 else ""',
+        '_log.warning("seconds: %s", 1 + 2)',
+        "assert a > 1",
+        "x = zip(a, b, strict=True)",
+        "@cache(1)\ndef f(a: Literal[1]) -> None: ...",
+    ],
+)
+def test_what_decides_nothing_is_left_alone(text: str) -> None:
+    assert of_python(text) == set()
+
+
+def test_an_error_may_be_dropped_but_its_text_is_left_alone() -> None:
+    assert of_python('raise Busy(f"{a + 1} wait", 1)') == {"pass"}
+
+
+def test_settings_that_only_cost_time_are_left_alone() -> None:
+    assert python.edits("PAUSE = 5", frozenset({"PAUSE"})) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "kind", "after"),
+    [
+        ("SELECT a FROM t WHERE b < 1 AND c = 2;", "comparison", {
+            "SELECT a FROM t WHERE b <= 1 AND c = 2;",
+            "SELECT a FROM t WHERE b >= 1 AND c = 2;",
+            "SELECT a FROM t WHERE b < 1 AND c <> 2;",
+        }),
+        ("SELECT a FROM t WHERE b < 1 AND c = 2;", "drop condition", {
+            "SELECT a FROM t WHERE true AND c = 2;",
+            "SELECT a FROM t WHERE b < 1 AND true;",
+        }),
+        ("SELECT a FROM t WHERE b OR c;", "and/or", {"SELECT a FROM t WHERE b AND c;"}),
+        ("SELECT a FROM t WHERE b BETWEEN 1 AND 2;", "and/or", set()),
+        ("SELECT a FROM t WHERE f(b);", "negate", {"SELECT a FROM t WHERE NOT (f(b));"}),
+        ("UPDATE t SET a = 1 WHERE b = 2;", "comparison", {"UPDATE t SET a = 1 WHERE b <> 2;"}),
+        ("SELECT a FROM t ORDER BY b, c DESC;", "order", {
+            "SELECT a FROM t ORDER BY b DESC, c DESC;", "SELECT a FROM t ORDER BY b, c ;",
+        }),
+        ("SELECT a FROM t ORDER BY b, c DESC;", "drop part of key", {
+            "SELECT a FROM t ORDER BY c DESC;", "SELECT a FROM t ORDER BY b;",
+        }),
+        ("SELECT a FROM t LIMIT %s;", "limit", {"SELECT a FROM t LIMIT %s + 1;"}),
+        ("SELECT a FROM t FOR UPDATE SKIP LOCKED;", "drop lock", {
+            "SELECT a FROM t ;", "SELECT a FROM t FOR UPDATE ;",
+        }),
+        ("SELECT a FROM t FOR NO KEY UPDATE;", "drop lock", {"SELECT a FROM t ;"}),
+        ("SELECT EXISTS (SELECT);", "negate", {"SELECT NOT EXISTS (SELECT);"}),
+        ("SELECT NOT EXISTS (SELECT);", "drop not", {"SELECT EXISTS (SELECT);"}),
+        ("SELECT coalesce(a, b);", "default", {"SELECT (a);", "SELECT (b);"}),
+        ("SELECT a + 1;", "arithmetic", {"SELECT a - 1;"}),
+        ("SELECT a - 1;", "constant", {"SELECT a - 2;"}),
+        ("SELECT a IS NOT NULL;", "negate", {"SELECT a IS NULL;"}),
+    ],
+)  # fmt: skip
+def test_a_decision_in_sql_is_changed(before: str, kind: str, after: set[str]) -> None:
+    squeezed = {" ".join(one.split()) for one in of_sql(before, kind)}
+    assert squeezed == {" ".join(one.split()) for one in after}
+
+
+def test_a_statement_of_a_function_is_dropped() -> None:
+    assert of_function("BEGIN\nPERFORM f();\nEND", "drop statement") == {"NULL;"}
+    assert of_function("BEGIN\na := 1;\nEND", "drop statement") == {"NULL;"}
+
+
+def test_a_condition_of_a_function_is_dropped() -> None:
+    found = of_function("BEGIN\nIF a(b) THEN\nRETURN;\nEND IF;\nEND", "drop condition")
+    assert found == {"IF true THEN"}
+
+
+def test_columns_and_comments_are_left_alone() -> None:
+    text = "-- version: 1\nCREATE TABLE t (a INTEGER DEFAULT 0);\n-- a < 1 AND b\n"
+    assert list(sql.edits(text, true="true")) == []
+
+
+def test_equal_lines_are_told_apart() -> None:
+    text = "def f():\n    a(1)\n    a(1)\n"
+    found = [one for one in mutations("x", text, python.edits(text)) if one.kind == "constant"]
+    assert [one.before for one in found] == ["a(1)", "a(1)"]
+    assert found[0].id != found[1].id
+
+
+def test_every_named_mutation_applies() -> None:
+    for one in named.NAMED:
+        text = (targets.ROOT / one.path).read_text()
+        changed = named.mutation(one, text).apply(text)
+        assert changed != text
+        assert one.path.endswith(".sql") or python.compiles(text, changed)
+
+
+def test_a_named_mutation_that_no_longer_applies_says_so() -> None:
+    gone = named.Named("x", "src/tenure/ops.py", "", "no such text", "")
+    with pytest.raises(named.NoLongerApplies, match="update tests/mutation/named"):
+        named.mutation(gone, (targets.ROOT / gone.path).read_text())
+
+
+def test_every_accepted_survivor_is_a_mutation_of_the_code_and_has_a_reason() -> None:
+    listed = accepted.read()
+    for path in {one.path for one in listed}:
+        found = targets.mutations_of(path, (targets.ROOT / path).read_text())
+        for one in (one for one in listed if one.path == path):
+            covered = {mutation.after for mutation in found if one.covers(mutation)}
+            assert covered, one
+            assert not one.after or covered == set(one.after), one
+            assert len(one.reason) > 20, one
+
+
+def test_every_target_has_tests_that_exist() -> None:
+    for path in targets.files():
+        some = targets.mutations_of(path, (targets.ROOT / path).read_text())
+        for selection in targets.selections(some[0]) if some else ():
+            for argument in selection.arguments:
+                exists = (targets.ROOT / argument).exists()
+                assert exists or not argument.startswith("tests/"), argument
+
+
+def test_a_mutation_is_run_and_noticed_and_leaves_no_trace() -> None:
+    path = "src/tenure/retry.py"
+    text = (targets.ROOT / path).read_text()
+    tests = [targets.Selection(("tests/unit/test_retry.py", "-k", "default or grow"))]
+    outcomes = []
+    one = copy.Copy(prepared=False)
+    try:
+        for new in ("DAY_MS = 0", "DAY_MS = 86_400_000 + 0"):
+            change = named.Named("x", path, "", "DAY_MS = 86_400_000", new)
+            outcomes.append(one.try_out(named.mutation(change, text), tests).what)
+            assert (one.root / path).read_text() == text
+    finally:
+        one.close()
+    assert outcomes == ["killed", "survived"]
+    assert (targets.ROOT / path).read_text() == text
+    assert not one.root.exists()

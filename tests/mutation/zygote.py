@@ -1,0 +1,96 @@
+"""A process that has imported everything but the code under test, and forks to run tests.
+
+To import pytest and what the tests need takes several times as long as most tests that notice a
+mutation. Requests and replies are lines of JSON on stdin and stdout.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_OURS = ("tenure", "tests", "conftest", "bench")
+# Whose imports, together, are those of nearly all tests.
+_SAMPLE = (
+    "tests.conformance.conftest",
+    "tests.server.conftest",
+    "tests.simulation.test_same_as_the_model",
+    "tests.unit.test_postgres_server",
+    "tests.workers.conftest",
+)
+
+
+def main() -> None:
+    with suppress(ValueError):
+        sys.path.remove("")
+    sys.path.insert(0, str(Path.cwd()))
+    for name in _needed() if "prepare" in sys.argv else ():
+        with suppress(Exception):
+            importlib.import_module(name)
+    assert threading.active_count() == 1, "a fork would lose threads"
+    for line in sys.stdin:
+        _serve(json.loads(line))
+
+
+def _needed() -> list[str]:
+    """The modules of others that tests import, found out by a child that imports tests."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        for name in _SAMPLE:
+            with suppress(Exception):
+                importlib.import_module(name)
+        names = [name for name in sys.modules if name.partition(".")[0] not in _OURS]
+        with os.fdopen(writer, "w") as out:
+            json.dump(names, out)
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as found:
+        names = json.load(found)
+    os.waitpid(child, 0)
+    return [str(name) for name in names]
+
+
+def _serve(request: dict[str, Any]) -> None:
+    """Run pytest in a child; reply with its process id, and with its exit code when it ends."""
+    child = os.fork()
+    if child == 0:
+        _run(request)
+    _reply(child)
+    _, status = os.waitpid(child, 0)
+    _reply(os.waitstatus_to_exitcode(status))
+
+
+def _reply(number: int) -> None:
+    sys.stdout.write(f"{number}\n")
+    sys.stdout.flush()
+
+
+def _run(request: dict[str, Any]) -> None:
+    code = 1
+    try:
+        os.setsid()
+        output = os.open(request["output"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.environ.update(request["environment"])
+        code = int(pytest.main(request["arguments"]))
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    main()
