@@ -278,7 +278,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 class Import(Op, frozen=True):
     """Add jobs of another store as they are, in the order given, all or none; those whose id is
-    there are passed over. The tokens of later claims are greater than theirs."""
+    there are skipped. Later claims of a job have greater tokens than the one it brought."""
 
     entries: tuple[Entry, ...]
 

@@ -48,7 +48,7 @@ NAMED = (
     ),
     Named(
         "unfolded-is-folded", _POSTGRES, "tenure.unfolded()",
-        "CASE WHEN folded > pg_snapshot_xmin(pg_current_snapshot()) THEN '0' ELSE folded END",
+        "CASE WHEN folded_on = tenure.home() THEN folded ELSE '0' END",
         "folded",
     ),
     Named(

@@ -390,7 +390,7 @@ def test_the_limits_of_a_job_are_those_that_programs_rely_on() -> None:
 def test_what_is_no_new_job_is_refused_by_its_type() -> None:
     jobs: Any = [{"queue": "mail"}]
     with pytest.raises(InvalidInput, match="must be a NewJob, not dict"):
-        jobs.prepare(jobs, 0, 1_000)
+        prepare(jobs, 0, 1_000)
 
 
 @pytest.mark.parametrize("parents_first", [False, True])
