@@ -65,6 +65,7 @@ def _sqlite(*first: str) -> tuple[Selection, ...]:
         _tests("tests/unit/test_transactional_enqueue.py", "tests/unit/test_reconcile_heads.py"),
         _tests("tests/unit/test_fork.py", "tests/unit/test_batches_at_once.py"),
         _tests("tests/unit/test_copying.py", "tests/crash/test_sharing.py"),
+        _tests("tests/crash/test_restore.py"),
     )
 
 
@@ -73,6 +74,7 @@ def _postgres(*first: str) -> tuple[Selection, ...]:
     return (
         likely,
         _compared("postgres"),
+        _tests(*(f"tests/crash/test_postgres_{name}.py" for name in ("races", "bounds", "locks"))),
         _tests("tests/unit", "-k", "postgres"),
         others,
         _tests(_MODEL, "-k", "Postgres", seconds=300),
