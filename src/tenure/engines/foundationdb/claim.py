@@ -73,7 +73,7 @@ class Seen:
 
     @property
     def everything(self) -> bool:
-        """Whether nothing else is to be had."""
+        """Whether there is nothing else to claim."""
         return not self.cut and not self.unfinished
 
 
@@ -306,7 +306,7 @@ def _read_keyed(tx: Tx, calls: Iterable[Call], plan: Plan) -> dict[Keyed, once.S
 
 
 def _want(tx: Tx, calls: Sequence[Call], most: int, spread: int, seen: Seen) -> list[Dealt]:
-    """Write claims on the jobs to be had, for calls that look for the same, in their order."""
+    """Write claims on the ready jobs, for calls that look for the same, in their order."""
     op, total = calls[0].op, sum(call.left for call in calls)
     limit = min(total, most)
     picked: list[Ready] = []

@@ -356,8 +356,8 @@ def _operate(tx: Tx, batch: Sequence[Op]) -> list[Answer]:
 
 
 def _look_again(tx: Tx, query: ops.GetTimetable) -> Found:
-    """Whoever looks at the schedules again and again fires them, so that its clock counts. A
-    command that looks once is not asked."""
+    """A client that reads the schedules repeatedly fires them, so its clock counts. A command that
+    reads them once does not vote."""
     clocks.note(tx)
     return reads.read(tx, query)
 
