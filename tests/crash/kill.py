@@ -198,7 +198,7 @@ class Arena:
         with tenure.connect(self.store.url) as queue:
             seen = Evidence(events, everything(queue))
         failures += broken(seen)
-        names = ("enqueued", "claimed", "acked", "looked", "refused")
+        names = ("enqueued", "claimed", "acked", "looked", "refused", "busy")
         counts = {name: len(seen.events[name]) for name in names}
         (self.folder / "counts").write_bytes(msgspec.json.encode(counts))
         with tenure.connect(self.store.url, clock=Tomorrow()) as queue:

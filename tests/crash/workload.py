@@ -93,6 +93,8 @@ class Worker:
             (action,) = self._random.choices(actions, (40, 5, 50, 2, 1))
             try:
                 action()
+            except tenure.Busy as error:  # a stopped process may hold a lock on PostgreSQL
+                self._journal.note("busy", text=str(error))
             except BaseException:
                 self._journal.note("error", text=traceback.format_exc())
 
@@ -188,6 +190,8 @@ class Worker:
             way(job)
         except LOST as error:
             self._journal.note("refused", job.id, job.token, code=error.code)
+        except tenure.Busy as error:  # nothing was changed; the lease runs out
+            self._journal.note("busy", job.id, job.token, text=str(error))
 
     def _ack(self, job: tenure.Job) -> None:
         self._journal.note("try ack", job.id, job.token)
