@@ -78,7 +78,9 @@ def watch(counts: Counts, names: Sequence[str]) -> list[Undo]:
     stands_in: dict[FunctionType, Any] = {}
     undo: list[Undo] = []
     for module in modules:
-        short = module.__name__.rpartition(".")[2]
+        package, _, short = module.__name__.rpartition(".")
+        if package == "tenure.core":
+            short = f"core.{short}"
         for name, value in list(vars(module).items()):
             if inspect.isfunction(value) and value.__module__ == module.__name__:
                 stands_in[value] = _counted(counts, f"{short}.{name}", value)
@@ -99,6 +101,8 @@ def _modules(name: str) -> Iterator[ModuleType]:
 
 def _watch_class(counts: Counts, name: str, kind: type) -> list[Undo]:
     undo: list[Undo] = []
+    if getattr(kind, "_is_protocol", False):
+        return undo
     for attribute, value in list(vars(kind).items()):
         ours = not attribute.startswith("__") and attribute not in _MADE
         if inspect.isfunction(value) and ours:
@@ -206,7 +210,7 @@ def _add_server_functions(counts: Counts) -> None:
 
 _COMMON = ["tenure.committer"]
 _WATCHED: dict[str, list[str]] = {
-    "sqlite": ["tenure.engines.sqlite", *_COMMON],
+    "sqlite": ["tenure.engines.sqlite", "tenure.engines.sql", "tenure.core", *_COMMON],
     "postgres": ["tenure.engines.postgres", *_COMMON],
     "http": ["tenure.engines.remote", "tenure.metrics", "tenure.server.sane", *_COMMON],
     "foundationdb": ["tenure.engines.foundationdb", *_COMMON],

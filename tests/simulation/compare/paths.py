@@ -39,7 +39,7 @@ Floor = tuple[int, int]  # times, jobs
 
 FLOORS: dict[str, dict[str, Floor]] = {
     "sqlite": {
-        "enqueue.enqueue": (200, 3_000),
+        "core.enqueue.enqueue": (200, 3_000),
         "sql insert_plain_job": (400, 3_000),
         "sql insert_job": (400, 300),
         "claim.claim": (200, 3_000),
@@ -50,15 +50,15 @@ FLOORS: dict[str, dict[str, Floor]] = {
         "sql next_in_lane": (400, 2_000),
         "sql jobs_to_lease": (100, 200),
         "sql payloads": (10, 10),
-        "leases.ack": (150, 2_000),
-        "leases._ack_alone": (200, 200),
-        "leases.fail": (20, 50),
-        "leases.release": (10, 30),
-        "leases.extend": (20, 200),
+        "ack._ack_plain": (150, 2_000),
+        "core.leases._ack": (200, 200),
+        "core.leases.fail": (20, 50),
+        "core.leases.release": (10, 30),
+        "core.leases.extend": (20, 200),
         "sql promote_jobs": (20, 50),
-        "engine._once": (20, 200),
-        "transfer._import": (5, 20),
-        "transaction.Transaction._tell_children": (60, 0),
+        "core.operate._once": (20, 200),
+        "core.transfer._import": (5, 20),
+        "core.moves.tell": (60, 0),
         "upkeep.maintain": (25, 1_000),
     },
     "postgres": {

@@ -12,8 +12,11 @@ from typing import Any
 import msgspec
 
 from tenure import ops
+from tenure.core.limits import Rules, TenantGroup
+from tenure.engines.sql.limits import mark, unmark
+from tenure.engines.sql.rows import LEASED, READY
 from tenure.engines.sqlite.db import Db, listed
-from tenure.engines.sqlite.rows import LEASED, READY
+from tenure.ops import Limit
 
 Head = tuple[int, int]  # the priority and seq of a lane's first ready job
 
@@ -28,6 +31,10 @@ class QueueBook:
         ) = row  # fmt: skip
         self.counts: list[int] = counts
         self.dirty = False
+
+    @property
+    def limit(self) -> Limit:
+        return Limit(self.name, None, None, self.max_leased, self.rate, self.per_ms)
 
     def row(self) -> tuple[Any, ...]:
         return (self.tokens, self.tokens_at, self.served, *self.counts, self.id)
@@ -187,7 +194,7 @@ class Books:
             row = self._db.one("lane_by_names", tenant, group, queue)
             if row is None:
                 owner = self._tenant_or_new(self.queue_or_new(queue), tenant)
-                self._db.run("add_lane", owner.id, group, self.group_bound(queue, tenant, group))
+                self._db.run("add_lane", owner.id, group, self._group_bound(queue, tenant, group))
                 row = self._db.one("lane_by_names", tenant, group, queue)
                 assert row is not None
             lane = self._lanes_by_name[key] = self._lane_of_joined(row)
@@ -196,39 +203,63 @@ class Books:
     def _tenant_or_new(self, queue: QueueBook, tenant: str) -> TenantBook:
         row = self._db.one("tenant_by_name", queue.id, tenant)
         if row is None:
-            bound, stride = self.tenant_bound(queue.name, tenant)
+            bound, stride = self._tenant_bound(queue.name, tenant)
             self._db.run("add_tenant", queue.id, tenant, stride, bound)
             row = self._db.one("tenant_by_name", queue.id, tenant)
             assert row is not None
         return self.tenant_of_row(row)
 
-    def tenant_bound(self, queue: str, tenant: str) -> tuple[int | None, int]:
-        """A tenant's concurrency and stride, from its own limit or the default."""
-        found = self._limits_on(queue, tenant, None)
-        none = (None, None, 0)
-        own, default = found.get((tenant, None), none), found.get(("*", None), none)
-        bound = own[0] if own[0] is not None else default[0]
-        return 0 if own[2] else bound, ops.stride(own[1] or default[1])
+    def _tenant_bound(self, queue: str, tenant: str) -> tuple[int | None, int]:
+        """A tenant's concurrency and stride."""
+        rules = self._rules(queue, tenant, None)
+        bound = 0 if rules.tenant_paused(tenant) else rules.tenant_concurrency(tenant)
+        return bound, ops.stride(rules.weight(tenant))
 
-    def group_bound(self, queue: str, tenant: str, group: str) -> int | None:
-        """A group's concurrency, from the nearest limit."""
+    def _group_bound(self, queue: str, tenant: str, group: str) -> int | None:
+        """A group's concurrency."""
         if not group:
             return None
-        found = self._limits_on(queue, tenant, group)
-        for name in (tenant, "*"):
-            if (name, group) in found and found[name, group][2]:
-                return 0
-        for key in ((tenant, group), (tenant, "*"), ("*", group), ("*", "*")):
-            if key in found and found[key][0] is not None:
-                return found[key][0]
-        return None
+        rules = self._rules(queue, tenant, group)
+        return 0 if rules.group_paused(tenant, group) else rules.group_concurrency(tenant, group)
 
-    def _limits_on(
-        self, queue: str, tenant: str, group: str | None
-    ) -> dict[tuple[str | None, str | None], tuple[int | None, int | None, int]]:
+    def _rules(self, queue: str, tenant: str, group: str | None) -> Rules:
+        """The limits of a queue that concern a tenant or a group."""
         groups = ("", "") if group is None else (mark(group), mark("*"))
-        rows = self._db.all("limits_on", queue, mark(tenant), *groups)
-        return {(unmark(t), unmark(g)): (c, w, p) for t, g, c, w, p in rows}
+        limits: dict[TenantGroup, Limit] = {}
+        for t, g, concurrency, weight, paused in self._db.all(
+            "limits_on", queue, mark(tenant), *groups
+        ):
+            scope = unmark(t), unmark(g)
+            limits[scope] = Limit(queue, *scope, concurrency, weight=weight, paused=bool(paused))
+        return Rules(queue, limits)
+
+    def put_limit(self, limit: Limit) -> None:
+        """Store a limit, and apply it to the tenants and lanes that it bounds."""
+        queue = self.queue_or_new(limit.queue)
+        self.forget()
+        key = (limit.queue, mark(limit.tenant), mark(limit.group))
+        self._db.run("delete_limit", *key)
+        if limit != Limit(limit.queue, limit.tenant, limit.group):
+            bounds = (limit.concurrency, limit.rate, limit.per_ms, limit.weight, limit.paused)
+            self._db.run("insert_limit", *key, *bounds)
+        if limit.tenant is None:
+            own = (limit.paused, limit.concurrency, limit.rate, limit.per_ms)
+            self._db.run("limit_queue", *own, queue.id)
+        elif limit.group is None:
+            for tenant_id, tenant in self._db.all("tenants_of_queue", queue.id, limit.tenant):
+                bound, stride = self._tenant_bound(limit.queue, tenant)
+                self._db.run("limit_tenant", stride, bound, tenant_id)
+        else:
+            for lane_id, tenant, group in self._db.all(
+                "lanes_of_queue", queue.id, limit.tenant, limit.group
+            ):
+                bound = self._group_bound(limit.queue, tenant, group)
+                self._db.run("limit_lane", bound, lane_id)
+            self._db.run("open_lanes", queue.id, limit.tenant)
+            self._db.run("recount_open_lanes", queue.id, limit.tenant)
+        if limit.tenant is not None:
+            self._db.run("open_tenants", queue.id, limit.tenant)
+        self.forget()
 
     def move(self, lane: LaneBook, source: int | None, target: int | None, n: int = 1) -> None:
         """`n` jobs of the lane go from one state to another; None is nowhere."""
@@ -285,12 +316,3 @@ class Books:
 
 
 _decode_head = msgspec.json.Decoder(Head).decode
-
-
-def mark(name: str | None) -> str:
-    """How the limits table writes a name that may be left out."""
-    return "" if name is None else "=" + name
-
-
-def unmark(text: str) -> str | None:
-    return text[1:] if text else None

@@ -14,9 +14,12 @@ from operator import itemgetter
 from typing import Any
 
 from tenure import ops, states
+from tenure.core.limits import refilled
+from tenure.core.moves import move, settle
+from tenure.core.upkeep import Swept, sweep
+from tenure.engines.sql.rows import CODES, LEASED, READY, leased_job
 from tenure.engines.sqlite.books import Head, LaneBook, QueueBook, TenantBook
 from tenure.engines.sqlite.db import listed
-from tenure.engines.sqlite.rows import CODES, DELAYED, LEASED, READY, Claim, Row, leased_job
 from tenure.engines.sqlite.transaction import Transaction
 from tenure.job import Job, State
 from tenure.ops import Answer
@@ -42,7 +45,7 @@ def claim(tx: Transaction, batch: Sequence[ops.Claim]) -> list[Answer]:
         for op, mine in zip(calls, dealt, strict=True):
             token += bool(mine)
             answers.append(ops.Leased(_lease(tx, op, mine, token) if mine else []))
-        tx.settle()
+        settle(tx)
     return answers
 
 
@@ -50,7 +53,7 @@ def _pick(tx: Transaction, op: ops.Claim, limit: int, calls: int) -> list[Picked
     queues = [book for name in dict.fromkeys(op.queues) if (book := tx.books.queue(name))]
     # All that time has brought comes first: nothing may join a lane once it was picked from.
     for queue in queues:
-        sweep_if_due(tx, queue, tx.sweep * calls)
+        _sweep_if_due(tx, queue, tx.most_swept * calls)
     tx.books.flush()
     picked: list[Picked] = []
     for queue in queues:
@@ -74,8 +77,7 @@ def _room(queue: QueueBook, now: int) -> int:
     if queue.max_leased is not None:
         room = queue.max_leased - queue.counts[LEASED]
     if queue.rate is not None:
-        gained = max(0, now - queue.tokens_at) * queue.rate
-        queue.tokens = min(queue.tokens + gained, queue.rate * queue.per_ms)
+        queue.tokens = refilled(queue.tokens, now - queue.tokens_at, queue.limit)
         queue.tokens_at = now
         queue.dirty = True
         room = min(room, queue.tokens // queue.per_ms)
@@ -273,14 +275,18 @@ def _lanes(
 
 
 def _lease(tx: Transaction, op: ops.Claim, picked: list[Picked], token: int) -> list[Job]:
-    mark = Claim(token, op.worker, tx.now, tx.now + op.lease_ms, _CLAIMED.attempts)
+    until = tx.now + op.lease_ms
     picked = _without_expired(tx, _with_rows(tx, picked))
     jobs: list[Job] = []
     taken: list[tuple[int, int, int]] = []
     for lane, run in groupby(picked, key=_lane_of):
         rows = [row for row, _ in run]
         names = (lane.tenant.queue.name, lane.tenant.name, lane.group)
-        jobs += [leased_job(row, names, mark) for row in rows]
+        jobs += [
+            leased_job((seq, id, priority, run_at, created_at, attempts + _CLAIMED.attempts,
+                        max_attempts, kind, tx.now, until, token, op.worker, *rest), *names)
+            for priority, seq, id, run_at, created_at, attempts, max_attempts, kind, *rest in rows
+        ]  # fmt: skip
         taken.append((lane.id, *rows[-1][:2]))
         tx.books.move(lane, READY, LEASED, len(rows))
         lane.head_known = False
@@ -296,11 +302,11 @@ def _lease(tx: Transaction, op: ops.Claim, picked: list[Picked], token: int) -> 
             {
                 "queue": queue,
                 "leased": CODES[_CLAIMED.target][0],
-                "attempts": mark.attempts,
-                "until": mark.until,
-                "token": mark.token,
-                "worker": mark.worker,
-                "now": mark.now,
+                "attempts": _CLAIMED.attempts,
+                "until": until,
+                "token": token,
+                "worker": op.worker,
+                "now": tx.now,
                 "seqs": listed([row[_SEQ] for row, _ in mine]),
             },
         )
@@ -325,37 +331,16 @@ def _without_expired(tx: Transaction, picked: list[Picked]) -> list[Picked]:
     ]
     if not late:
         return picked
-    for row in tx.db.all("rows_by_seq", listed(late)):
-        tx.move(Row(*row), states.Claimed())
+    for row in tx.load_seqs(late):
+        move(tx, row, states.Claimed())
     return [pick for pick in picked if pick[0][_SEQ] not in late]
 
 
 _lane_of = itemgetter(1)
 
 
-def sweep_if_due(tx: Transaction, queue: QueueBook, limit: int) -> None:
+def _sweep_if_due(tx: Transaction, queue: QueueBook, limit: int) -> None:
     """Look after what time has brought, if it has brought anything."""
     ((due,),) = tx.db.named("anything_over", {"queue": queue.id, "now": tx.now})
     if due:
-        sweep(tx, queue.id, limit)
-
-
-def sweep(tx: Transaction, queue: int, limit: int) -> tuple[int, int, int]:
-    """Delays that are over, leases that ran out, jobs that expired: how many of each."""
-    leases = tx.db.all("rows_of_state", queue, LEASED, tx.now, limit)
-    for lease in leases:
-        tx.move(Row(*lease), states.LeaseRanOut())
-    tx.settle()
-    due = [Row(*row) for row in tx.db.all("rows_of_state", queue, DELAYED, tx.now, limit)]
-    if due:
-        tx.db.run("promote_jobs", listed(row.seq for row in due))
-        tx.db.many("insert_ready", [(row.lane, row.priority, row.seq) for row in due])
-        for row in due:
-            lane = tx.books.lane_by_id(row.lane)
-            lane.joined(row.priority, row.seq)
-            tx.books.move(lane, DELAYED, READY)
-    expired = tx.db.all("rows_expired", queue, tx.now, limit)
-    for late in expired:
-        tx.move(Row(*late), states.Expired())
-    tx.settle()
-    return len(due), len(leases), len(expired)
+        sweep(tx, queue.name, Swept(limit, limit, limit))

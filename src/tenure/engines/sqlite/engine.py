@@ -8,13 +8,13 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from tenure import ops, wire
+from tenure import ops
 from tenure.clock import Clock
-from tenure.engines.sqlite import claim, enqueue, file, leases, operator, reads, transfer, upkeep
+from tenure.core.operate import Operations, operate
+from tenure.engines.sqlite import ack, claim, file, reads, upkeep
 from tenure.engines.sqlite.db import Db
 from tenure.engines.sqlite.disk import Disk
 from tenure.engines.sqlite.transaction import Transaction
@@ -23,31 +23,13 @@ from tenure.errors import InvalidInput
 from tenure.ops import Answer, Found, Op, Query
 from tenure.settings import Settings
 
-# Operations of one kind that stand next to each other are run together.
-_OPERATIONS: dict[type[Op], Callable[[Transaction, Any], list[Answer]]] = {
-    ops.Enqueue: enqueue.enqueue,
+# Those that the core does not have, or that are faster in bulk.
+_OWN: Operations = {
     ops.Claim: claim.claim,
-    ops.Ack: leases.ack,
-    ops.Fail: leases.fail,
-    ops.Extend: leases.extend,
-    ops.Release: leases.release,
-    ops.Progress: leases.progress,
-    ops.Cancel: operator.cancel,
-    ops.Replay: operator.replay,
-    ops.Delete: operator.delete,
-    ops.SetLimit: operator.set_limit,
-    ops.ClearLimit: operator.clear_limit,
-    ops.Pause: operator.pause,
-    ops.Resume: operator.resume,
-    ops.TakeSlot: upkeep.take_slot,
-    ops.DropSlot: upkeep.drop_slot,
-    ops.PutSchedule: upkeep.put_schedule,
-    ops.DropSchedule: upkeep.drop_schedule,
-    ops.Fire: upkeep.fire,
+    ops.Ack: ack.ack,
     ops.Maintain: upkeep.maintain,
     ops.Reconcile: upkeep.reconcile,
     ops.ReconcileSlots: upkeep.reconcile_slots,
-    ops.Import: transfer.import_,
 }
 
 
@@ -115,7 +97,7 @@ class SqliteEngine:
 
     def _run(self, connection: sqlite3.Connection, batch: Sequence[Op]) -> list[Answer]:
         tx = Transaction(Db(connection), self._clock.now_ms(), self._settings.sweep)
-        answers = _operate(tx, batch)
+        answers = operate(tx, batch, _OWN)
         tx.books.flush()
         return answers
 
@@ -224,30 +206,6 @@ class SqliteEngine:
             self._watcher = None
         self._disk.closed()
 
-
-def _operate(tx: Transaction, batch: Sequence[Op]) -> list[Answer]:
-    answers: list[Answer] = []
-    for kind, run in groupby(batch, key=type):
-        answers.extend(_OPERATIONS[kind](tx, list(run)))
-    return answers
-
-
-def _once(tx: Transaction, batch: Sequence[ops.Once]) -> list[Answer]:
-    return [_answered(tx, op) or _answer(tx, op) for op in batch]
-
-
-def _answered(tx: Transaction, op: ops.Once) -> Answer | None:
-    row = tx.db.one("once", op.key)
-    return None if row is None else wire.decode_once(op, row[0])
-
-
-def _answer(tx: Transaction, op: ops.Once) -> Answer:
-    answers = _operate(tx, op.ops)
-    tx.db.run("put_once", op.key, tx.now, wire.encode_once(op, answers).decode())
-    return ops.Answers(answers)
-
-
-_OPERATIONS[ops.Once] = _once
 
 # Engines that must know when the process forks.
 _OPEN: weakref.WeakSet[SqliteEngine] = weakref.WeakSet()

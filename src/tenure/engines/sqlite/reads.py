@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from tenure import ops
-from tenure.engines.sqlite.books import unmark
+from tenure.engines.sql.limits import unmark
+from tenure.engines.sql.rows import CODES, entry_of, job_of
 from tenure.engines.sqlite.db import Db, listed
-from tenure.engines.sqlite.rows import CODES, entry_of, job_of
 from tenure.errors import InvalidInput, JobNotFound, QueueNotFound, TenureError
 from tenure.job import FINAL
 from tenure.ops import Found, Query

@@ -372,7 +372,12 @@ SELECT 1 FROM tenure_deps LIMIT 1;
 SELECT DISTINCT parent FROM tenure_deps WHERE parent IN (SELECT value FROM json_each(?))
 ORDER BY parent;
 -- name: children
-SELECT child FROM tenure_deps WHERE parent = ? ORDER BY child;
+SELECT j.seq, j.id, j.lane, ifnull(s.state, 2), j.priority, ifnull(s.attempts, 0), j.max_attempts,
+    ifnull(s.run_at, j.created_at), s.expires_at, ifnull(s.worker, ''), ifnull(s.token, 0),
+    j.unique_key, j.options, s.errors
+FROM tenure_deps d CROSS JOIN tenure_jobs j ON j.seq = d.child
+    LEFT JOIN tenure_states s ON s.seq = j.seq
+WHERE d.parent = ? ORDER BY d.child;
 -- name: delete_dep
 DELETE FROM tenure_deps WHERE parent = ? AND child = ?;
 -- name: delete_deps_of_child
@@ -452,10 +457,12 @@ UPDATE tenure_states SET state = ?, at = ?, updated_at = ?, result = ? WHERE seq
 UPDATE tenure_states SET at = ?, updated_at = ? WHERE seq = ?;
 -- name: note_progress
 UPDATE tenure_states SET progress = ?, note = ?, updated_at = ? WHERE seq = ?;
--- name: delete_jobs
-DELETE FROM tenure_jobs WHERE seq IN (SELECT value FROM json_each(?));
--- name: delete_states
-DELETE FROM tenure_states WHERE seq IN (SELECT value FROM json_each(?));
+-- name: put_result
+UPDATE tenure_states SET result = ? WHERE seq = ?;
+-- name: delete_job
+DELETE FROM tenure_jobs WHERE seq = ?;
+-- name: delete_state
+DELETE FROM tenure_states WHERE seq = ?;
 
 -- Limits
 
@@ -512,11 +519,11 @@ INSERT INTO tenure_slots (scope, key, holder, expires_at) VALUES (?, ?, ?, ?)
 ON CONFLICT (scope, key, holder) DO UPDATE SET expires_at = excluded.expires_at;
 -- name: drop_slot
 DELETE FROM tenure_slots WHERE scope = ? AND key = ? AND holder = ?;
--- name: set_slot_count
+-- name: count_slots
 INSERT INTO tenure_slot_counts (scope, key, count) VALUES (?, ?, ?)
-ON CONFLICT (scope, key) DO UPDATE SET count = excluded.count;
+ON CONFLICT (scope, key) DO UPDATE SET count = count + excluded.count;
 -- name: drop_slot_count
-DELETE FROM tenure_slot_counts WHERE scope = ? AND key = ?;
+DELETE FROM tenure_slot_counts WHERE scope = ? AND key = ? AND count <= 0;
 -- name: recount_slots
 SELECT count(*) FROM tenure_slots WHERE scope = ? AND key = ?;
 -- name: ended_slots
@@ -542,8 +549,8 @@ DELETE FROM tenure_once WHERE key IN (SELECT key FROM tenure_once WHERE at <= ? 
 
 -- Recounting
 
--- name: all_queues
-SELECT id FROM tenure_queues ORDER BY id;
+-- name: queue_names
+SELECT queue FROM tenure_queues ORDER BY queue;
 -- name: recount_lanes
 SELECT j.lane, ifnull(s.state, 2), count(*)
 FROM tenure_jobs j JOIN tenure_lanes l ON l.id = j.lane JOIN tenure_tenants t ON t.id = l.tenant

@@ -1,29 +1,22 @@
-"""One transaction: the books, the counters, the moves, and what a job's end means to others."""
+"""A transaction of the core on SQLite: jobs that it loaded, the books, and what it writes."""
 
 from __future__ import annotations
 
 import random
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import msgspec
 
 from tenure import states
+from tenure.core.transaction import Existing, Scope, UniqueKey
+from tenure.engines.sql.limits import mark
+from tenure.engines.sql.rows import DELAYED, LEASED, READY, STATES, WAITING, Row, result_text
+from tenure.engines.sqlite import insert
 from tenure.engines.sqlite.books import Books, LaneBook
 from tenure.engines.sqlite.db import Db, listed
-from tenure.engines.sqlite.rows import (
-    CODES,
-    DONE,
-    LEASED,
-    READY,
-    WAITING,
-    Row,
-    code_of,
-    errors_text,
-)
-from tenure.job import State
-
-# Where the table leads a leased job that is acknowledged: the same for every job.
-_ACKED = CODES[states.plain(State.LEASED, states.Acked).target][0]
-_PARENTS_DONE, _PARENT_FAILED = states.ParentsDone(), states.ParentFailed()
+from tenure.job import JobSpec
+from tenure.ops import Entry, Limit, Schedule
 
 # Tokens follow the clock, so that a restored backup does not give out again those that were given
 # out after it was made. The low bits are random, which helps where the clock went back as well.
@@ -31,19 +24,148 @@ _PARENTS_DONE, _PARENT_FAILED = states.ParentsDone(), states.ParentFailed()
 _TOKEN_EPOCH_MS = 1_767_225_600_000
 _TOKEN_RANDOM_BITS = 12
 
-Held = tuple[int, str, int, int, int, str | None]  # seq, id, lane, state, token, unique key
+_decode_schedule = msgspec.json.Decoder(Schedule).decode
 
 
 class Transaction:
-    """What the operations of one batch share."""
+    """Implements tenure.core.transaction.Transaction. Writes at once, but for the books."""
 
     def __init__(self, db: Db, now: int, sweep: int) -> None:
         self.db = db
         self.now = now
-        self.sweep = sweep
+        self.most_swept = sweep
         self.shared = False  # by several callers, who want Python's lock meanwhile
         self.books = Books(db)
-        self._news: list[tuple[int, states.Event]] = []
+        self.news: list[tuple[Row, states.Event]] = []
+        self._rows: dict[str, Row | None] = {}
+        self._seqs: dict[str, int] = {}  # of parents
+
+    def forget(self) -> None:
+        self._rows.clear()
+        self._seqs.clear()
+
+    # Jobs ---------------------------------------------------------------------------------------
+
+    def load(self, ids: Iterable[str]) -> None:
+        missing = [job_id for job_id in ids if job_id not in self._rows]
+        if missing:
+            found = {row[1]: Row(*row) for row in self.db.all("rows_by_id", listed(missing))}
+            self._rows.update((job_id, found.get(job_id)) for job_id in missing)
+
+    def job(self, job_id: str) -> Row | None:
+        if job_id not in self._rows:
+            self.load([job_id])
+        return self._rows[job_id]
+
+    def load_seqs(self, seqs: Iterable[int]) -> list[Row]:
+        """The jobs of these numbers, in their order."""
+        return self._loaded("rows_by_seq", listed(seqs))
+
+    def _loaded(self, statement: str, *params: object) -> list[Row]:
+        """The rows of a statement; one that was loaded before has been kept up to date."""
+        rows = []
+        for values in self.db.all(statement, *params):
+            row = self._rows.get(values[1])
+            if row is None:
+                row = self._rows[values[1]] = Row(*values)
+            rows.append(row)
+        return rows
+
+    def save(self, job: Row, change: states.Change) -> None:
+        before = job.code
+        job.become(change, self.now)
+        lane = self.books.lane_by_id(job.lane)
+        self.db.run(
+            "move_job", job.seq, lane.tenant.queue.id, job.code,
+            self.now if change.final else job.run_at, job.attempts, job.run_at, job.expires_at,
+            job.worker, job.errors_text, self.now,
+        )  # fmt: skip
+        self.books.move(lane, before, job.code)
+        if before == READY:
+            self._unready(job, lane)
+        if job.code == READY:
+            self.db.run("insert_ready", job.lane, job.priority, job.seq)
+            lane.joined(job.priority, job.seq)
+        if before == WAITING:
+            self.db.run("delete_deps_of_child", job.seq)
+        if job.unique_key is not None and change.final:
+            self.free_key(job.lane, job.unique_key)
+        elif job.unique_key is not None and before > LEASED:
+            self.db.run("insert_key", lane.tenant.id, job.unique_key, job.seq)
+
+    def _unready(self, job: Row, lane: LaneBook) -> None:
+        self.db.run("delete_ready", job.lane, job.priority, job.seq)
+        lane.left(job.priority, job.seq)
+
+    def free_key(self, lane: int, unique_key: str) -> None:
+        self.db.run("delete_key", self.books.lane_by_id(lane).tenant.id, unique_key)
+
+    def remove(self, job: Row) -> None:
+        self.db.run("delete_job", job.seq)
+        self.db.run("delete_state", job.seq)
+        self._rows[job.id] = None
+        lane = self.books.lane_by_id(job.lane)
+        self.books.move(lane, job.code, None)
+        if job.code == READY:
+            self._unready(job, lane)
+        if job.code <= LEASED and job.unique_key is not None:
+            self.free_key(job.lane, job.unique_key)
+        if job.code == WAITING:
+            self.db.run("delete_deps_of_child", job.seq)
+
+    def put_result(self, job: Row, result: msgspec.Raw) -> None:
+        self.db.run("put_result", result_text(result), job.seq)
+
+    def existing(
+        self, ids: Sequence[str], keys: Sequence[UniqueKey], parents: Sequence[str]
+    ) -> Existing:
+        found = self.db.all("known_ids", listed({*ids, *parents})) if ids or parents else []
+        self._seqs.update((job_id, seq) for job_id, seq, _ in found)
+        wanted = frozenset(parents)
+        known = {job_id: STATES[code] for job_id, _, code in found if job_id in wanted}
+        holders: dict[UniqueKey, str] = {}
+        for key in keys:
+            row = self.db.one("key_holder", *key)
+            if row is not None:
+                holders[key] = row[0]
+        return Existing({job_id for job_id, _, _ in found}, holders, known)
+
+    def insert(self, specs: Sequence[JobSpec], waits: Sequence[Sequence[str]] | None) -> None:
+        self._added(insert.insert_jobs(self.db, self.books, self.now, specs, waits, self._seqs))
+
+    def insert_entries(self, entries: Sequence[Entry]) -> None:
+        self._added(insert.insert_entries(self.db, self.books, entries, self._seqs))
+        self._tokens_from(max(entry.job.token for entry in entries))
+
+    def _added(self, seqs: Mapping[str, int]) -> None:
+        """Jobs were inserted; whoever looked for them found none."""
+        self._seqs.update(seqs)
+        for job_id in self._rows.keys() & seqs.keys():
+            del self._rows[job_id]
+
+    def key_holder(self, job: Row) -> str | None:
+        tenant = self.books.lane_by_id(job.lane).tenant
+        row = self.db.one("key_holder", tenant.queue.name, tenant.name, job.unique_key)
+        return None if row is None else str(row[0])
+
+    # Dependencies -------------------------------------------------------------------------------
+
+    def children(self, parents: Sequence[Row]) -> list[tuple[Row, str]]:
+        known = {seq for (seq,) in self.db.all("parents_among", listed(p.seq for p in parents))}
+        pairs: list[tuple[Row, str]] = []
+        for parent in parents:
+            if parent.seq in known:
+                self._seqs[parent.id] = parent.seq
+                pairs += [(row, parent.id) for row in self._loaded("children", parent.seq)]
+        return pairs
+
+    def strike(self, child: Row, parent_id: str) -> None:
+        self.db.run("delete_dep", self._seqs[parent_id], child.seq)
+
+    def waits(self, child: Row) -> bool:
+        return self.db.one("still_waits", child.seq) is not None
+
+    # Leases -------------------------------------------------------------------------------------
 
     def next_tokens(self, n: int) -> int:
         """Take `n` tokens, which only grow; returns the one before them."""
@@ -52,127 +174,122 @@ class Transaction:
         ((last,),) = self.db.all("take_tokens", at_least, n)
         return int(last) - n
 
-    def tokens_from(self, token: int) -> None:
+    def _tokens_from(self, token: int) -> None:
         """Give no more tokens up to this one."""
         row = self.db.one("counter", "token")
         assert row is not None
         if token > row[0]:
             self.db.run("set_counter", token, "token")
 
-    def last_seq(self) -> int:
-        """The place of the job that was enqueued last."""
-        row = self.db.one("last_seq")
+    def hold(self, leases: Sequence[tuple[str, int]]) -> Mapping[str, Row]:
+        self.load(job_id for job_id, _ in leases)
+        return {job_id: row for job_id, row in self._rows.items() if row is not None}
+
+    def extend(self, lease_ms: Mapping[str, int]) -> None:
+        held = [(self._held(job_id), ms) for job_id, ms in lease_ms.items()]
+        self.db.many("extend_job", [(self.now + ms, self.now, seq) for seq, ms in held])
+
+    def report(self, progress: Mapping[str, tuple[int | None, str | None]]) -> None:
+        held = [(self._held(job_id), news) for job_id, news in progress.items()]
+        self.db.many("note_progress", [(*news, self.now, seq) for seq, news in held])
+
+    def _held(self, job_id: str) -> int:
+        row = self._rows[job_id]
         assert row is not None
-        return int(row[0])
+        return row.seq
 
-    def rows(self, ids: Iterable[str]) -> dict[str, Row]:
-        """The rows of these jobs by id."""
-        return {row[1]: Row(*row) for row in self.db.all("rows_by_id", listed(ids))}
+    # Limits -------------------------------------------------------------------------------------
 
-    def move(self, row: Row, event: states.Event) -> states.Change | None:
-        """Make the move that the table has for this event, if it has one."""
-        change = states.decide(row, event, self.now)
-        if change is not None:
-            self.make(row, change)
-        return change
+    def lock_queue(self, queue: str, *, create: bool) -> bool:
+        if create:
+            self.books.queue_or_new(queue)
+        return self.books.queue(queue) is not None
 
-    def make(self, row: Row, change: states.Change) -> None:
-        """Carry out a change that was decided on this row."""
-        code = code_of(change, self.now)
-        at = self.now if change.final else change.run_at
-        errors = errors_text(change.errors)
-        lane = self.books.lane_by_id(row.lane)
-        self.db.run(
-            "move_job", row.seq, lane.tenant.queue.id, code, at, change.attempts, change.run_at,
-            change.expires_at, change.worker, errors, self.now,
-        )  # fmt: skip
-        self.books.move(lane, row.code, code)
-        if row.code == READY:
-            self._unready(row, lane)
-        if code == READY:
-            self.db.run("insert_ready", row.lane, row.priority, row.seq)
-            lane.joined(row.priority, row.seq)
-        if row.code == WAITING:
-            self.db.run("delete_deps_of_child", row.seq)
-        row.code, row.attempts, row.run_at = code, change.attempts, change.run_at
-        row.expires_at, row.worker, row.errors_text = change.expires_at, change.worker, errors
-        if change.final:
-            self.ended(row)
+    def limit(self, scope: Scope) -> Limit:
+        queue, tenant, group = scope
+        row = self.db.one("limit_of", queue, mark(tenant), mark(group))
+        concurrency, rate, per_ms, weight, paused = row or (None, None, None, None, 0)
+        return Limit(*scope, concurrency, rate, per_ms, weight, paused=bool(paused))
 
-    def _unready(self, row: Row, lane: LaneBook) -> None:
-        self.db.run("delete_ready", row.lane, row.priority, row.seq)
-        lane.left(row.priority, row.seq)
+    def put_limit(self, old: Limit, new: Limit) -> None:
+        self.books.put_limit(new)
 
-    def ended(self, row: Row) -> None:
-        """A job reached a final state: its key is free, and its children are told."""
-        if row.unique_key is not None:
-            self._free_key(row.lane, row.unique_key)
-        done = row.state is State.DONE
-        self._news.append((row.seq, _PARENTS_DONE if done else _PARENT_FAILED))
+    def fill_bucket(self, queue: str, tokens: int) -> None:
+        book = self.books.queue_or_new(queue)
+        book.tokens, book.tokens_at, book.dirty = tokens, self.now, True
 
-    def _free_key(self, lane: int, unique_key: str) -> None:
-        self.db.run("delete_key", self.books.lane_by_id(lane).tenant.id, unique_key)
+    # Slots --------------------------------------------------------------------------------------
 
-    def settle(self) -> None:
-        """Tell children what became of their parents, and theirs in turn."""
-        while self._news:
-            news, self._news = self._news, []
-            parents = self.db.all("parents_among", listed(seq for seq, _ in news))
-            for seq, event in news:
-                if (seq,) in parents:
-                    self._tell_children(seq, event)
+    def count_slots(self, scope: str, key: str) -> int:
+        ended = self.db.run("drop_ended_slots", scope, key, self.now)
+        self._count_slots(scope, key, -ended)
+        row = self.db.one("slot_count", scope, key)
+        return 0 if row is None else int(row[0])
 
-    def _tell_children(self, parent: int, event: states.Event) -> None:
-        children = [child for (child,) in self.db.all("children", parent)]
-        for row in self.db.all("rows_by_seq", listed(children)):
-            self.tell_child(Row(*row), parent, event)
+    def has_slot(self, scope: str, key: str, holder: str) -> bool:
+        return self.db.one("has_slot", scope, key, holder) is not None
 
-    def tell_child(self, child: Row, parent: int, event: states.Event) -> None:
-        change = states.decide(child, event, self.now)
-        if change is None or change.state is State.WAITING:
-            return
-        self.db.run("delete_dep", parent, child.seq)
-        if change.state is not State.PENDING or not self.db.one("still_waits", child.seq):
-            self.make(child, change)
+    def put_slot(self, scope: str, key: str, holder: str, expires_at: int) -> None:
+        new = not self.has_slot(scope, key, holder)
+        self.db.run("put_slot", scope, key, holder, expires_at)
+        self._count_slots(scope, key, int(new))
 
-    def finish(self, held: list[Held], results: list[str | None]) -> None:
-        """Acknowledge leased jobs in bulk."""
-        plain = [row[0] for row, result in zip(held, results, strict=True) if result is None]
-        if plain:
-            self.db.run("finish_jobs", _ACKED, self.now, self.now, listed(plain))
-        if len(plain) < len(held):
-            self.db.many(
-                "finish_job",
-                [
-                    (_ACKED, self.now, self.now, result, row[0])
-                    for row, result in zip(held, results, strict=True)
-                    if result is not None
-                ],
-            )
-        lanes = Counter([row[2] for row in held])
-        self.books.load(lanes)
-        for lane_id, n in lanes.items():
-            self.books.move(self.books.lane_by_id(lane_id), LEASED, _ACKED, n)
-        for _seq, _id, lane_id, _code, _token, unique_key in held:
-            if unique_key is not None:
-                self._free_key(lane_id, unique_key)
-        if self.db.one("any_deps"):
-            self._news.extend((row[0], _PARENTS_DONE) for row in held)
-        self.settle()
+    def drop_slot(self, scope: str, key: str, holder: str) -> bool:
+        dropped = self.db.run("drop_slot", scope, key, holder)
+        self._count_slots(scope, key, -dropped)
+        return bool(dropped)
 
-    def remove(self, rows: list[Row]) -> None:
-        """Delete rows, whatever their state; of a parent that was not done, its children hear."""
-        seqs = listed(row.seq for row in rows)
-        self.db.run("delete_jobs", seqs)
-        self.db.run("delete_states", seqs)
-        for row in rows:
+    def _count_slots(self, scope: str, key: str, by: int) -> None:
+        if by:
+            self.db.run("count_slots", scope, key, by)
+        if by < 0:
+            self.db.run("drop_slot_count", scope, key)
+
+    # Schedules and idempotency keys -------------------------------------------------------------
+
+    @contextmanager
+    def by_store_time(self) -> Iterator[None]:
+        yield
+
+    def schedule(self, name: str) -> Schedule | None:
+        row = self.db.one("schedule", name)
+        return None if row is None else _decode_schedule(row[0])
+
+    def put_schedule(self, schedule: Schedule) -> None:
+        self.db.run("put_schedule", schedule.name, msgspec.json.encode(schedule).decode())
+
+    def drop_schedule(self, name: str) -> bool:
+        return self.db.run("drop_schedule", name) > 0
+
+    def answers_of(self, key: str) -> str | None:
+        row = self.db.one("once", key)
+        return None if row is None else str(row[0])
+
+    def put_answers(self, key: str, answers: bytes) -> None:
+        self.db.run("put_once", key, self.now, answers.decode())
+
+    # Time ---------------------------------------------------------------------------------------
+
+    def overdue(self, queue: str, limit: int) -> list[Row]:
+        return self.in_state(queue, LEASED, self.now, limit)
+
+    def in_state(self, queue: str, code: int, until: int, limit: int) -> list[Row]:
+        """The jobs of a queue that are in a state since long, or whose time in it has come."""
+        number = self.books.queue_or_new(queue).id
+        return self._loaded("rows_of_state", number, code, until, limit)
+
+    def promote(self, queue: str, limit: int) -> int:
+        due = self.in_state(queue, DELAYED, self.now, limit)
+        if due:
+            self.db.run("promote_jobs", listed(row.seq for row in due))
+            self.db.many("insert_ready", [(row.lane, row.priority, row.seq) for row in due])
+        for row in due:
+            row.code = READY
             lane = self.books.lane_by_id(row.lane)
-            self.books.move(lane, row.code, None)
-            if row.code == READY:
-                self._unready(row, lane)
-            if row.code <= LEASED and row.unique_key is not None:
-                self._free_key(row.lane, row.unique_key)
-            if row.code == WAITING:
-                self.db.run("delete_deps_of_child", row.seq)
-            if row.code != DONE:
-                self._news.append((row.seq, states.ParentDeleted(row.id)))
+            lane.joined(row.priority, row.seq)
+            self.books.move(lane, DELAYED, READY)
+        return len(due)
+
+    def expired(self, queue: str, limit: int) -> list[Row]:
+        number = self.books.queue_or_new(queue).id
+        return self._loaded("rows_expired", number, self.now, limit)

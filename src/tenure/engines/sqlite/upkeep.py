@@ -1,4 +1,4 @@
-"""Slots, schedules, maintenance and recounting."""
+"""Maintenance and recounting."""
 
 from __future__ import annotations
 
@@ -6,153 +6,60 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tenure import ops, timetable
-from tenure.engines.sqlite.claim import sweep
-from tenure.engines.sqlite.enqueue import enqueue
-from tenure.engines.sqlite.rows import CANCELLED, DEAD, DONE, Row
+from tenure import ops
+from tenure.core import upkeep
+from tenure.core.upkeep import Swept
+from tenure.engines.sql.rows import CODES
 from tenure.engines.sqlite.transaction import Transaction
-from tenure.errors import InvalidInput, QueueNotFound, ScheduleNotFound, TenureError
+from tenure.errors import QueueNotFound
+from tenure.job import State
 from tenure.ops import Answer
 
-_decode_schedule = msgspec.json.Decoder(ops.Schedule).decode
 _COUNTS = msgspec.structs.fields(ops.Counts)
 
 
-def take_slot(tx: Transaction, batch: Sequence[ops.TakeSlot]) -> list[Answer]:
-    answers: list[Answer] = []
-    for op in batch:
-        count = _current(tx, op.scope, op.key)
-        had = tx.db.one("has_slot", op.scope, op.key, op.holder) is not None
-        held = op.limit is None or count - had < op.limit
-        if held:
-            tx.db.run("put_slot", op.scope, op.key, op.holder, tx.now + op.ttl_ms)
-        elif had:
-            tx.db.run("drop_slot", op.scope, op.key, op.holder)
-        count += held - had
-        _set_count(tx, op.scope, op.key, count)
-        answers.append(ops.Slots(count, held))
-    return answers
+class Upkeep:
+    """The steps of maintenance, all in one transaction."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._tx = tx
+
+    def queues(self) -> list[str]:
+        return [name for (name,) in self._tx.db.all("queue_names")]
+
+    def sweep(self, queue: str, limit: int) -> Swept:
+        return upkeep.sweep(self._tx, queue, Swept(limit, limit, limit))
+
+    def purge(self, queue: str, state: State, keep_ms: int, limit: int) -> int:
+        (code,) = CODES[state]
+        return upkeep.purge(self._tx, self._tx.in_state(queue, code, self._tx.now - keep_ms, limit))
+
+    def end_slots(self, limit: int) -> int:
+        ended = self._tx.db.all("ended_slots", self._tx.now, limit)
+        return sum(self._tx.drop_slot(*slot) for slot in ended)
+
+    def tidy(self, limit: int) -> None:
+        self._tx.books.forget()
+        self._tx.db.run("drop_empty_lanes", limit)
+        self._tx.db.run("drop_empty_tenants", limit)
+        self._tx.db.run("drop_once", self._tx.now - ops.ONCE_MS, limit)
 
 
-def drop_slot(tx: Transaction, batch: Sequence[ops.DropSlot]) -> list[Answer]:
-    answers: list[Answer] = []
-    for op in batch:
-        count = _current(tx, op.scope, op.key)
-        count -= tx.db.run("drop_slot", op.scope, op.key, op.holder)
-        _set_count(tx, op.scope, op.key, count)
-        answers.append(ops.Slots(count, False))
-    return answers
-
-
-def _current(tx: Transaction, scope: str, key: str) -> int:
-    """How many slots are held, once those that ended are gone."""
-    row = tx.db.one("slot_count", scope, key)
-    ended = tx.db.run("drop_ended_slots", scope, key, tx.now)
-    return (0 if row is None else int(row[0])) - ended
-
-
-def _set_count(tx: Transaction, scope: str, key: str, count: int) -> None:
-    if count:
-        tx.db.run("set_slot_count", scope, key, count)
-    else:
-        tx.db.run("drop_slot_count", scope, key)
+def maintain(tx: Transaction, batch: Sequence[ops.Maintain]) -> list[Answer]:
+    return [upkeep.maintain(Upkeep(tx), op) for op in batch]
 
 
 def reconcile_slots(tx: Transaction, batch: Sequence[ops.ReconcileSlots]) -> list[Answer]:
     answers: list[Answer] = []
     for op in batch:
-        counted = _current(tx, op.scope, op.key)
+        counted = tx.count_slots(op.scope, op.key)
         row = tx.db.one("recount_slots", op.scope, op.key)
         assert row is not None
-        _set_count(tx, op.scope, op.key, row[0])
         by = row[0] - counted
+        tx.db.run("count_slots", op.scope, op.key, by)
+        tx.db.run("drop_slot_count", op.scope, op.key)
         answers.append(ops.Corrected({"slots": by} if by else {}))
     return answers
-
-
-def put_schedule(tx: Transaction, batch: Sequence[ops.PutSchedule]) -> list[Answer]:
-    return [_put_schedule(tx, op) for op in batch]
-
-
-def _put_schedule(tx: Transaction, op: ops.PutSchedule) -> Answer:
-    try:
-        new = timetable.put(op, _schedule(tx, op.schedule.name), tx.now)
-    except InvalidInput as error:
-        return error
-    _save_schedule(tx, new)
-    return ops.Ok()
-
-
-def drop_schedule(tx: Transaction, batch: Sequence[ops.DropSchedule]) -> list[Answer]:
-    return [
-        ops.Ok() if tx.db.run("drop_schedule", op.name) else ScheduleNotFound(op.name)
-        for op in batch
-    ]
-
-
-def fire(tx: Transaction, batch: Sequence[ops.Fire]) -> list[Answer]:
-    return [_fire(tx, op) for op in batch]
-
-
-def _fire(tx: Transaction, op: ops.Fire) -> Answer:
-    schedule = _schedule(tx, op.name)
-    if schedule is None:
-        return ScheduleNotFound(op.name)
-    try:
-        firing = timetable.fire(op, schedule, tx.now)
-    except InvalidInput as error:
-        return error
-    if firing is None:
-        return ops.Fired(False)
-    (answer,) = enqueue(tx, [ops.Enqueue(firing.jobs, "skip")])
-    if isinstance(answer, TenureError):
-        return answer
-    _save_schedule(tx, firing.schedule)
-    return ops.Fired(bool(firing.jobs))
-
-
-def _schedule(tx: Transaction, name: str) -> ops.Schedule | None:
-    row = tx.db.one("schedule", name)
-    return None if row is None else _decode_schedule(row[0])
-
-
-def _save_schedule(tx: Transaction, schedule: ops.Schedule) -> None:
-    tx.db.run("put_schedule", schedule.name, msgspec.json.encode(schedule).decode())
-
-
-def maintain(tx: Transaction, batch: Sequence[ops.Maintain]) -> list[Answer]:
-    answers: list[Answer] = []
-    for op in batch:
-        queues = [queue for (queue,) in tx.db.all("all_queues")]
-        swept = [sweep(tx, queue, op.limit) for queue in queues]
-        promoted, leases, expired = (sum(kind) for kind in zip((0, 0, 0), *swept, strict=True))
-        purged = sum(_purge(tx, queue, op) for queue in queues)
-        tx.books.forget()
-        tx.db.run("drop_empty_lanes", op.limit)
-        tx.db.run("drop_empty_tenants", op.limit)
-        ended = tx.db.all("ended_slots", tx.now, op.limit)
-        for scope, key, holder in ended:
-            tx.db.run("drop_slot", scope, key, holder)
-            row = tx.db.one("slot_count", scope, key)
-            _set_count(tx, scope, key, (row[0] if row else 1) - 1)
-        tx.db.run("drop_once", tx.now - ops.ONCE_MS, op.limit)
-        answers.append(ops.Maintained(promoted, leases, expired, len(ended), purged))
-    return answers
-
-
-def _purge(tx: Transaction, queue: int, op: ops.Maintain) -> int:
-    purged = 0
-    for code, keep_ms in (
-        (DONE, op.keep_done_ms),
-        (CANCELLED, op.keep_cancelled_ms),
-        (DEAD, op.keep_dead_ms),
-    ):
-        if keep_ms is not None:
-            rows = tx.db.all("rows_of_state", queue, code, tx.now - keep_ms, op.limit)
-            tx.remove([Row(*row) for row in rows])
-            tx.settle()
-            purged += len(rows)
-    return purged
 
 
 def reconcile(tx: Transaction, batch: Sequence[ops.Reconcile]) -> list[Answer]:

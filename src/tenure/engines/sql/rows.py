@@ -1,4 +1,4 @@
-"""Rows of the jobs table: what a decision is made on, and what becomes a Job."""
+"""Rows of the tables: what a decision is made on, and what becomes a Job."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def errors_text(errors: tuple[Failure, ...]) -> str | None:
 
 
 class Row(msgspec.Struct, gc=False):
-    """A job as far as a decision needs it (states.Facts), in the order of the SELECTs."""
+    """A job as far as a decision needs it (core.StoredJob), in the order of the SELECTs."""
 
     seq: int
     id: str
@@ -74,6 +74,10 @@ class Row(msgspec.Struct, gc=False):
     unique_key: str | None
     options_text: str | None
     errors_text: str | None
+
+    @property
+    def busy(self) -> bool:
+        return False  # it was read under a lock
 
     @property
     def state(self) -> State:
@@ -95,12 +99,23 @@ class Row(msgspec.Struct, gc=False):
     def errors(self) -> tuple[Failure, ...]:
         return _decode_failures(self.errors_text) if self.errors_text else ()
 
+    def become(self, change: Change, now: int) -> None:
+        """Be what a change makes of it."""
+        self.code = code_of(change, now)
+        self.attempts, self.run_at, self.worker = change.attempts, change.run_at, change.worker
+        self.expires_at, self.errors_text = change.expires_at, errors_text(change.errors)
+
 
 def code_of_entry(entry: Entry) -> int:
     """The state code of a job of another store."""
     if entry.job.state is State.PENDING:
         return READY if entry.ready else DELAYED
     return CODES[entry.job.state][0]
+
+
+def result_text(result: msgspec.Raw) -> str | None:
+    """The result column."""
+    return None if result is NULL or result == NULL else str(result, "utf-8")
 
 
 def at_of(job: Job) -> int:
@@ -117,23 +132,12 @@ def code_of(change: Change, now: int) -> int:
     return CODES[change.state][0]
 
 
-class Claim(msgspec.Struct, frozen=True):
-    """What the jobs of one claim have in common."""
-
-    token: int
-    worker: str
-    now: int
-    until: int
-    attempts: int
-
-
-def leased_job(row: tuple[Any, ...], names: tuple[str, str, str], claim: Claim) -> Job:
-    """The Job of a row that is leased."""
+def leased_job(row: tuple[Any, ...], queue: str, tenant: str, group: str) -> Job:
+    """The Job of a row that was just leased."""
     (
-        priority, _seq, id, run_at, created_at, attempts, max_attempts, kind, expires_at,
-        unique_key, options_text, errors, payload,
+        _seq, id, priority, run_at, created_at, attempts, max_attempts, kind, started_at, at,
+        token, worker, expires_at, unique_key, options_text, errors, payload,
     ) = row  # fmt: skip
-    queue, tenant, group = names
     options = _decode_options(options_text) if options_text else _NO_OPTIONS
     return Job(
         id,
@@ -143,16 +147,16 @@ def leased_job(row: tuple[Any, ...], names: tuple[str, str, str], claim: Claim) 
         priority,
         run_at,
         created_at,
-        claim.now,
-        attempts + claim.attempts,
+        started_at,
+        attempts,
         max_attempts,
         tenant,
         group,
         kind,
-        claim.now,
-        claim.until,
-        claim.token,
-        claim.worker,
+        started_at,
+        at,
+        token,
+        worker,
         None,
         expires_at,
         unique_key,

@@ -1,0 +1,114 @@
+"""What the holder of a lease does: ack, fail, release, extend, report progress.
+
+Each is fenced: the job must still be leased under the token of the claim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from tenure import ops, states
+from tenure.core.enqueue import Plan
+from tenure.core.moves import move, remove, settle
+from tenure.core.transaction import J, Lease, StoredJob, Transaction
+from tenure.errors import Busy, JobNotFound, LeaseLost, TenureError
+from tenure.job import NULL, State
+from tenure.ops import Answer
+
+OK = ops.Ok()
+G = TypeVar("G", ops.Fail, ops.Release)
+K = TypeVar("K", ops.Extend, ops.Progress)
+
+
+def lost(job: StoredJob | Lease | None, job_id: str, token: int) -> TenureError | None:
+    """Why a token does not hold the lease of a job, if it does not."""
+    if job is None:
+        return JobNotFound(job_id)
+    if job.state is not State.LEASED or job.token != token:
+        return LeaseLost(job_id, job.state.value)
+    return None
+
+
+def ack(tx: Transaction[J], batch: Sequence[ops.Ack]) -> list[Answer]:
+    """Acknowledgements of any kind. Engines make those that only end their job in bulk."""
+    tx.load(op.id for op in batch)
+    return [_ack(tx, op) for op in batch]
+
+
+def _ack(tx: Transaction[J], op: ops.Ack) -> Answer:
+    job = tx.job(op.id)
+    problem = lost(job, op.id, op.token)
+    if job is None or problem is not None:
+        return problem or JobNotFound(op.id)
+    plan = Plan(tx, op.then, leaving=op.id) if op.then else None
+    if plan is not None:
+        accepted = plan.add(ops.Enqueue(op.then))
+        if isinstance(accepted, TenureError):
+            return accepted
+    move(tx, job, states.Acked())
+    if op.keep and op.result != NULL:
+        tx.put_result(job, op.result)
+    settle(tx)
+    if plan is not None:
+        plan.carry_out()
+    if not op.keep:
+        remove(tx, job)
+    return OK
+
+
+def fail(tx: Transaction[J], batch: Sequence[ops.Fail]) -> list[Answer]:
+    return _give_back(tx, batch, ops.Fail.event)
+
+
+def release(tx: Transaction[J], batch: Sequence[ops.Release]) -> list[Answer]:
+    return _give_back(tx, batch, lambda op: states.Released(op.delay_ms))
+
+
+def _give_back(
+    tx: Transaction[J], batch: Sequence[G], event: Callable[[G], states.Event]
+) -> list[Answer]:
+    """Children are told at the end: none of them is leased."""
+    tx.load(op.id for op in batch)
+    answers: list[Answer] = []
+    for op in batch:
+        job = tx.job(op.id)
+        problem = lost(job, op.id, op.token)
+        if job is None or problem is not None:
+            answers.append(problem or JobNotFound(op.id))
+        else:
+            move(tx, job, event(op))
+            answers.append(ops.Moved(job.state, job.run_at))
+    settle(tx)
+    return answers
+
+
+def extend(tx: Transaction[J], batch: Sequence[ops.Extend]) -> list[Answer]:
+    answers, held = _keep(tx, batch)
+    if held:
+        tx.extend({op.id: op.lease_ms for op in held})
+    return answers
+
+
+def progress(tx: Transaction[J], batch: Sequence[ops.Progress]) -> list[Answer]:
+    answers, held = _keep(tx, batch)
+    if held:
+        tx.report({op.id: (op.percent, op.note) for op in held})
+    return answers
+
+
+def _keep(tx: Transaction[J], batch: Sequence[K]) -> tuple[list[Answer], list[K]]:
+    """The answers, and the operations whose lease is held; of one job, the last one counts. A job
+    that another transaction has locked is skipped, and costs the others nothing."""
+    found = tx.hold([(op.id, op.token) for op in batch])
+    answers: list[Answer] = []
+    held: list[K] = []
+    for op in batch:
+        job = found.get(op.id)
+        problem = lost(job, op.id, op.token)
+        if problem is None and job is not None and job.busy:
+            problem = Busy(f"job {op.id}: another transaction holds it; try again")
+        if problem is None:
+            held.append(op)
+        answers.append(problem or OK)
+    return answers, held

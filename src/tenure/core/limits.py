@@ -1,0 +1,109 @@
+"""Limits and pauses: how they are changed, and which of them binds whom."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+
+from tenure import ops
+from tenure.core.transaction import J, Transaction
+from tenure.errors import QueueNotFound
+from tenure.ops import Answer, Limit
+
+TenantGroup = tuple[str | None, str | None]
+EVERYTHING: TenantGroup = (None, None)
+
+
+class Rules:
+    """The limits of a queue at one moment: all of them, or those that concern one lane."""
+
+    def __init__(self, queue: str, limits: Mapping[TenantGroup, Limit]) -> None:
+        self.queue = queue
+        self.limits = limits
+
+    def of(self, tenant: str | None = None, group: str | None = None) -> Limit:
+        """The limit of exactly this scope; an empty one if none is set."""
+        return self.limits.get((tenant, group)) or Limit(self.queue, tenant, group)
+
+    @property
+    def whole(self) -> Limit:
+        """The limit of the queue itself."""
+        return self.of()
+
+    def tenant_concurrency(self, tenant: str) -> int | None:
+        own = self.of(tenant).concurrency
+        return own if own is not None else self.of("*").concurrency
+
+    def group_concurrency(self, tenant: str, group: str) -> int | None:
+        """That of the nearest limit; jobs without a group have none."""
+        if not group:
+            return None
+        for scope in ((tenant, group), (tenant, "*"), ("*", group), ("*", "*")):
+            bound = self.of(*scope).concurrency
+            if bound is not None:
+                return bound
+        return None
+
+    def tenant_paused(self, tenant: str) -> bool:
+        return self.of(tenant).paused
+
+    def group_paused(self, tenant: str, group: str) -> bool:
+        return bool(group) and (self.of(tenant, group).paused or self.of("*", group).paused)
+
+    def weight(self, tenant: str) -> int:
+        return self.of(tenant).weight or self.of("*").weight or 1
+
+
+def refilled(tokens: int, passed_ms: int, limit: Limit) -> int:
+    """The tokens of a rate's bucket after some time. A job costs `per_ms` of them, and the bucket
+    holds as many as `rate` jobs cost."""
+    if limit.rate is None or limit.per_ms is None:
+        return tokens
+    return min(tokens + max(0, passed_ms) * limit.rate, limit.rate * limit.per_ms)
+
+
+def set_limit(tx: Transaction[J], batch: Sequence[ops.SetLimit]) -> list[Answer]:
+    return [_set_limit(tx, op) for op in batch]
+
+
+def _set_limit(tx: Transaction[J], op: ops.SetLimit) -> Answer:
+    tx.lock_queue(op.queue, create=True)
+    bounds = {"concurrency": op.concurrency, "weight": op.weight}
+    if op.rate is not None and op.per_ms is not None:
+        bounds |= {"rate": op.rate, "per_ms": op.per_ms}
+    given = {name: value for name, value in bounds.items() if value is not None}
+    old = tx.limit((op.queue, op.tenant, op.group))
+    new = replace(old, **given)
+    tx.put_limit(old, new)
+    if op.rate is not None and op.per_ms is not None and old.rate_of != new.rate_of:
+        tx.fill_bucket(op.queue, op.rate * op.per_ms)
+    return ops.Ok()
+
+
+def clear_limit(tx: Transaction[J], batch: Sequence[ops.ClearLimit]) -> list[Answer]:
+    return [_change(tx, op, keep_bounds=False) for op in batch]
+
+
+def pause(tx: Transaction[J], batch: Sequence[ops.Pause]) -> list[Answer]:
+    return [_change(tx, op, paused=True) for op in batch]
+
+
+def resume(tx: Transaction[J], batch: Sequence[ops.Resume]) -> list[Answer]:
+    return [_change(tx, op, paused=False) for op in batch]
+
+
+def _change(
+    tx: Transaction[J],
+    op: ops.ClearLimit | ops.Pause | ops.Resume,
+    *,
+    paused: bool | None = None,
+    keep_bounds: bool = True,
+) -> Answer:
+    """Change one part of a limit and keep the other. Only a pause makes a queue that is new."""
+    if not tx.lock_queue(op.queue, create=isinstance(op, ops.Pause)):
+        return QueueNotFound(op.queue)
+    old = tx.limit((op.queue, op.tenant, op.group))
+    bounds = old if keep_bounds else Limit(op.queue, op.tenant, op.group)
+    tx.put_limit(old, replace(bounds, paused=old.paused if paused is None else paused))
+    return ops.Ok()

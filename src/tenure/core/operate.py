@@ -1,0 +1,60 @@
+"""Runs a batch of operations in a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from tenure import ops, wire
+from tenure.core import enqueue, leases, limits, operator, schedules, slots, transfer
+from tenure.core.transaction import Transaction
+from tenure.ops import Answer, Op
+
+# Operations of one kind that stand next to each other are run together.
+Operation = Callable[[Any, Any], list[Answer]]
+Operations = Mapping[type[Op], Operation]
+
+SHARED: Operations = {
+    ops.Enqueue: enqueue.enqueue,
+    ops.Ack: leases.ack,
+    ops.Fail: leases.fail,
+    ops.Extend: leases.extend,
+    ops.Release: leases.release,
+    ops.Progress: leases.progress,
+    ops.Cancel: operator.cancel,
+    ops.Replay: operator.replay,
+    ops.Delete: operator.delete,
+    ops.SetLimit: limits.set_limit,
+    ops.ClearLimit: limits.clear_limit,
+    ops.Pause: limits.pause,
+    ops.Resume: limits.resume,
+    ops.TakeSlot: slots.take_slot,
+    ops.DropSlot: slots.drop_slot,
+    ops.PutSchedule: schedules.put_schedule,
+    ops.DropSchedule: schedules.drop_schedule,
+    ops.Fire: schedules.fire,
+    ops.Import: transfer.import_,
+}
+
+
+def operate(tx: Transaction[Any], batch: Sequence[Op], own: Operations) -> list[Answer]:
+    """Run operations in order. own: those of the engine, which come before the shared ones."""
+    answers: list[Answer] = []
+    for kind, run in groupby(batch, key=type):
+        if kind is ops.Once:
+            answers.extend(_once(tx, op, own) for op in run)
+        else:
+            tx.forget()
+            operation = own.get(kind) or SHARED[kind]
+            answers.extend(operation(tx, list(run)))
+    return answers
+
+
+def _once(tx: Transaction[Any], op: Any, own: Operations) -> Answer:
+    known = tx.answers_of(op.key)
+    if known is not None:
+        return wire.decode_once(op, known)
+    answers = operate(tx, op.ops, own)
+    tx.put_answers(op.key, wire.encode_once(op, answers))
+    return ops.Answers(answers)

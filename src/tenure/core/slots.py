@@ -1,0 +1,33 @@
+"""Slots: counted marks that end by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tenure import ops
+from tenure.core.transaction import J, Transaction
+from tenure.ops import Answer
+
+
+def take_slot(tx: Transaction[J], batch: Sequence[ops.TakeSlot]) -> list[Answer]:
+    return [_take(tx, op) for op in batch]
+
+
+def _take(tx: Transaction[J], op: ops.TakeSlot) -> Answer:
+    others = tx.count_slots(op.scope, op.key) - tx.has_slot(op.scope, op.key, op.holder)
+    held = op.limit is None or others < op.limit
+    if held:
+        tx.put_slot(op.scope, op.key, op.holder, tx.now + op.ttl_ms)
+    else:
+        tx.drop_slot(op.scope, op.key, op.holder)
+    return ops.Slots(others + held, held)
+
+
+def drop_slot(tx: Transaction[J], batch: Sequence[ops.DropSlot]) -> list[Answer]:
+    return [_drop(tx, op) for op in batch]
+
+
+def _drop(tx: Transaction[J], op: ops.DropSlot) -> Answer:
+    count = tx.count_slots(op.scope, op.key)
+    dropped = tx.drop_slot(op.scope, op.key, op.holder)
+    return ops.Slots(count - dropped, False)

@@ -1,0 +1,88 @@
+"""Acknowledgements that only end their job, in bulk.
+
+The `ack` of the core writes one job at a time. For 100 at once this took a sixth of its time (75,000
+against 12,000 jobs a second, in memory, on two cores).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import groupby
+
+from tenure import ops, states
+from tenure.core import leases
+from tenure.core.leases import OK
+from tenure.core.moves import PARENTS_DONE, settle
+from tenure.engines.sql.rows import CODES, LEASED, result_text
+from tenure.engines.sqlite.db import listed
+from tenure.engines.sqlite.transaction import Transaction
+from tenure.errors import TenureError
+from tenure.job import State
+from tenure.ops import Answer
+
+# Where the table leads a leased job that is acknowledged: the same for every job.
+_ACKED = CODES[states.plain(State.LEASED, states.Acked).target][0]
+
+Held = tuple[int, str, int, int, int, str | None]  # seq, id, lane, state, token, unique key
+
+
+def ack(tx: Transaction, batch: Sequence[ops.Ack]) -> list[Answer]:
+    answers: list[Answer] = []
+    for plain, run in groupby(batch, key=lambda op: op.keep and not op.then):
+        tx.forget()
+        answers += (_ack_plain if plain else leases.ack)(tx, list(run))
+    return answers
+
+
+def _ack_plain(tx: Transaction, batch: Sequence[ops.Ack]) -> list[Answer]:
+    found: list[Held] = tx.db.packed("held_by_id", listed([op.id for op in batch]))
+    held = {row[1]: row for row in found if row[3] == LEASED}
+    done: list[tuple[Held, str | None]] = []
+    answers: list[Answer] = []
+    for op in batch:
+        row = held.get(op.id)
+        if row is not None and row[4] == op.token:
+            del held[op.id]
+            done.append((row, result_text(op.result)))
+            answers.append(OK)
+        else:
+            _finish(tx, done)  # which may have moved this job
+            done = []
+            answers.append(_why_lost(tx, op))
+    _finish(tx, done)
+    return answers
+
+
+def _why_lost(tx: Transaction, op: ops.Ack) -> TenureError:
+    tx.forget()
+    problem = leases.lost(tx.job(op.id), op.id, op.token)
+    assert problem is not None
+    return problem
+
+
+def _finish(tx: Transaction, done: list[tuple[Held, str | None]]) -> None:
+    if not done:
+        return
+    plain = [row[0] for row, result in done if result is None]
+    if plain:
+        tx.db.run("finish_jobs", _ACKED, tx.now, tx.now, listed(plain))
+    if len(plain) < len(done):
+        tx.db.many(
+            "finish_job",
+            [
+                (_ACKED, tx.now, tx.now, result, row[0])
+                for row, result in done
+                if result is not None
+            ],
+        )
+    lanes = Counter([row[2] for row, _ in done])
+    tx.books.load(lanes)
+    for lane_id, n in lanes.items():
+        tx.books.move(tx.books.lane_by_id(lane_id), LEASED, _ACKED, n)
+    for (_seq, _id, lane_id, _code, _token, unique_key), _ in done:
+        if unique_key is not None:
+            tx.free_key(lane_id, unique_key)
+    if tx.db.one("any_deps"):
+        tx.news += [(row, PARENTS_DONE) for row in tx.load_seqs(row[0] for row, _ in done)]
+        settle(tx)
