@@ -26,25 +26,20 @@ from tenure.arguments import (
     lease_of,
     listed,
     of_kind,
-    one_of,
-    one_scope_of,
-    optional,
     scope_of,
     several,
     some_jobs,
     states_of,
-    whole,
 )
 from tenure.changes import Changes
 from tenure.clock import Clock, SystemClock
 from tenure.committer import Committer, Standing
-from tenure.cron import CatchUp, next_tick
+from tenure.cron import CatchUp
 from tenure.engines import Engine, HasLog, open_engine
 from tenure.errors import Closed, Duplicate, InvalidInput, JobNotFound, TenureError
+from tenure.fields import MAX_JOBS_PER_CALL, PositiveSpan, check, span_ms, validated
 from tenure.job import (
     FINAL,
-    MAX_CLAIM,
-    MAX_JOBS_PER_CALL,
     NULL,
     IfParentFails,
     Job,
@@ -52,13 +47,9 @@ from tenure.job import (
     Lease,
     NewJob,
     State,
-    check_label,
-    check_name,
-    check_together,
     encode_json,
     new_ids,
     prepare,
-    span_ms,
 )
 from tenure.ops import Filter, IfExists, Limit, Op, Query, Schedule, Slot
 from tenure.retry import Backoff
@@ -226,7 +217,7 @@ class Queue:
         """Add a job that is written down as a NewJob, and answer with it."""
         with sending([new]) as its_trace:
             (spec,) = self.prepare([new], its_trace)
-            batch = [ops.Enqueue((spec,), one_of("if_exists", if_exists, ("error", "skip")))]
+            batch = [ops.Enqueue((spec,), check("if_exists", if_exists, IfExists))]
             (answer,) = yield batch if connection is None else Within(connection, batch)
             enqueued = _good(answer, ops.Enqueued)
         if connection is None and (spec.after or not enqueued.created[0]):
@@ -245,13 +236,13 @@ class Queue:
         """Add many jobs, all or none, and answer with their ids in order; `created` of the answer
         says which are new."""
         news = listed("jobs", jobs)
-        if len(news) > MAX_JOBS_PER_CALL:
+        if len(news) > MAX_JOBS_PER_CALL:  # before any work is done
             raise InvalidInput("jobs", f"{len(news):,} in one call; at most {MAX_JOBS_PER_CALL:,}")
         if not news:
             return EnqueuedIds()
         with sending(news) as its_trace:
             specs = self.prepare(news, its_trace)
-            batch = [ops.Enqueue(tuple(specs), one_of("if_exists", if_exists, ("error", "skip")))]
+            batch = [ops.Enqueue(tuple(specs), check("if_exists", if_exists, IfExists))]
             (answer,) = yield batch if connection is None else Within(connection, batch)
             enqueued = _good(answer, ops.Enqueued)
         return EnqueuedIds(enqueued.ids, enqueued.created)
@@ -282,14 +273,14 @@ class Queue:
         Tenants take turns. tenant: only this one's jobs. not_groups: none of these groups'.
         """
         op = ops.Claim(
-            tuple(check_name("queue", name) for name in several("queues", queues)),
-            check_name("worker", worker or default_worker()),
+            tuple(several("queues", queues)),
+            worker or default_worker(),
             self._lease_ms(lease),
-            whole("limit", limit, 1, MAX_CLAIM),
-            optional("tenant", tenant),
-            tuple(check_label("not_groups", name) for name in listed("not_groups", not_groups)),
+            limit,
+            tenant,
+            tuple(listed("not_groups", not_groups)),
         )
-        (answer,) = yield [op]
+        (answer,) = yield [validated(op)]
         return _good(answer, ops.Leased).jobs
 
     def _ack(
@@ -375,19 +366,17 @@ class Queue:
 
     def _progress(self, job: Job | Lease, percent: int, note: str | None = None) -> Steps[None]:
         """Report how far the work is, 0 to 100, and what it is at."""
-        percent = whole("percent", percent, 0, 100)
-        note = None if note is None else check_label("note", note)
-        (answer,) = yield [ops.Progress(*lease_of(job), percent, note)]
+        (answer,) = yield [validated(ops.Progress(*lease_of(job), percent, note))]
         _good(answer, ops.Ok)
 
     def _lease_ms(self, lease: Seconds | None) -> int:
-        return span_ms("lease", self.settings.lease if lease is None else lease, least=1)
+        return span_ms("lease", self.settings.lease if lease is None else lease, PositiveSpan)
 
     # Looking ------------------------------------------------------------------------------------
 
     def _get(self, id: str) -> Steps[Job]:
         """One job; raises JobNotFound."""
-        return _good((yield ops.GetJob(check_name("id", id))), Job)
+        return _good((yield validated(ops.GetJob(id))), Job)
 
     def _jobs(
         self,
@@ -403,25 +392,24 @@ class Queue:
         """A page of jobs, newest first (of one final state, the last to finish first); give its
         `cursor` back for the next."""
         where = filter_of(queue, states_of(state), tenant, group, kind)
-        query = ops.ListJobs(where, whole("limit", limit, 1, 10_000), optional("cursor", cursor))
-        return _good((yield query), ops.Page)
+        return _good((yield validated(ops.ListJobs(where, limit, cursor))), ops.Page)
 
     def _next_due(self, queues: str | Sequence[str]) -> Steps[int | None]:
         """When the next delayed job of the queues is due or a lease of theirs ends, in
         milliseconds since 1970 by this machine's clock; it may have passed."""
-        names = tuple(check_name("queue", name) for name in several("queues", queues))
-        return _good((yield ops.NextDue(names)), ops.Due).at
+        query = ops.NextDue(tuple(several("queues", queues)))
+        return _good((yield validated(query)), ops.Due).at
 
     def _oldest_ready(self, queues: str | Sequence[str]) -> Steps[int | None]:
         """Since when the job that waits longest is ready, in milliseconds since 1970 by this
         machine's clock; None if none is. Of each tenant, group and priority, the next in line
         counts."""
-        names = tuple(check_name("queue", name) for name in several("queues", queues))
-        return _good((yield ops.OldestReady(names)), ops.Due).at
+        query = ops.OldestReady(tuple(several("queues", queues)))
+        return _good((yield validated(query)), ops.Due).at
 
     def _stats(self, queue: str | None = None) -> Steps[ops.Stats]:
         """How many jobs are in each state, overall and by queue; raises QueueNotFound."""
-        query = ops.GetStats(None if queue is None else check_name("queue", queue))
+        query = validated(ops.GetStats(queue))
         found: list[ops.QueueStats] = _good((yield query), list)
         stats = ops.overall(found)
         return stats if self._log is None else replace(stats, log_bytes=self._log.log_bytes())
@@ -430,18 +418,13 @@ class Queue:
         self, queue: str, *, limit: int = 100, after: str | None = None
     ) -> Steps[list[ops.TenantStats]]:
         """Counts of a queue's tenants, by name, after the tenant `after`."""
-        most = whole("limit", limit, 1, 10_000)
-        query = ops.ListTenants(check_name("queue", queue), most, optional("after", after))
-        return _good((yield query), list)
+        return _good((yield validated(ops.ListTenants(queue, limit, after))), list)
 
     def _groups(
         self, queue: str, *, tenant: str = "", limit: int = 100, after: str | None = None
     ) -> Steps[list[ops.GroupStats]]:
         """Counts of a tenant's groups, by name, after the group `after`."""
-        most = whole("limit", limit, 1, 10_000)
-        names = (check_name("queue", queue), check_label("tenant", tenant))
-        query = ops.ListGroups(*names, most, optional("after", after))
-        return _good((yield query), list)
+        return _good((yield validated(ops.ListGroups(queue, tenant, limit, after))), list)
 
     # Operating ----------------------------------------------------------------------------------
 
@@ -562,53 +545,35 @@ class Queue:
         """Bound how many jobs of a queue, a tenant or a group are leased at once (concurrency),
         how many of a queue are claimed in `per` seconds (rate), or how many turns a tenant gets
         (weight). What is left out stays. tenant="*" or group="*" is the default for each."""
-        tenant, group = scope_of(queue, tenant, group)
-        check_together("group", queue, tenant, group)
-        if (rate is None) != (per is None):
-            raise InvalidInput("rate", "rate and per belong together: rate=100, per=60")
-        if rate is not None and tenant is not None:
-            raise InvalidInput("rate", "a rate is of a whole queue, not of a tenant or group")
-        if weight is not None and (tenant is None or group is not None):
-            raise InvalidInput("weight", "a weight is of a tenant")
-        if concurrency is None and rate is None and weight is None:
-            raise InvalidInput("limit", "give concurrency, rate and per, or weight")
-        op = ops.SetLimit(
-            queue,
-            tenant,
-            group,
-            None if concurrency is None else whole("concurrency", concurrency, 1, 10**9),
-            None if rate is None else whole("rate", rate, 1, 10**6),
-            None if per is None else span_ms("per", per, least=1),
-            None if weight is None else whole("weight", weight, 1, ops.MAX_WEIGHT),
-        )
-        (answer,) = yield [op]
+        per_ms = None if per is None else span_ms("per", per, PositiveSpan)
+        bounds = (concurrency, rate, per_ms, weight)
+        op = ops.SetLimit(queue, *scope_of(tenant, group), *bounds)
+        (answer,) = yield [validated(op)]
         _good(answer, ops.Ok)
 
     def _clear_limit(
         self, queue: str, *, tenant: str | None = None, group: str | None = None
     ) -> Steps[None]:
         """Remove the limits that were set on a queue, a tenant or a group; a pause stays."""
-        (answer,) = yield [ops.ClearLimit(queue, *scope_of(queue, tenant, group))]
+        (answer,) = yield [validated(ops.ClearLimit(queue, *scope_of(tenant, group)))]
         _good(answer, ops.Ok)
 
     def _limits(self, queue: str | None = None) -> Steps[list[Limit]]:
         """Every limit and pause."""
-        return _good((yield ops.ListLimits(optional("queue", queue))), list)
+        return _good((yield validated(ops.ListLimits(queue))), list)
 
     def _pause(
         self, queue: str, *, tenant: str | None = None, group: str | None = None
     ) -> Steps[None]:
         """Give out no more jobs of a queue, or of one tenant or group of it."""
-        tenant, group = one_scope_of(queue, tenant, group)
-        check_together("group", queue, tenant, group)
-        (answer,) = yield [ops.Pause(queue, tenant, group)]
+        (answer,) = yield [validated(ops.Pause(queue, *scope_of(tenant, group)))]
         _good(answer, ops.Ok)
 
     def _resume(
         self, queue: str, *, tenant: str | None = None, group: str | None = None
     ) -> Steps[None]:
         """End a pause; raises QueueNotFound."""
-        (answer,) = yield [ops.Resume(queue, *one_scope_of(queue, tenant, group))]
+        (answer,) = yield [validated(ops.Resume(queue, *scope_of(tenant, group)))]
         _good(answer, ops.Ok)
 
     # Slots --------------------------------------------------------------------------------------
@@ -618,27 +583,18 @@ class Queue:
     ) -> Steps[ops.Slots]:
         """Mark `holder` as active under (scope, key) for `ttl` seconds; again renews it. With a
         limit, only while fewer others are. Answers with the count and whether it is held."""
-        op = ops.TakeSlot(
-            check_name("scope", scope),
-            check_name("key", key),
-            check_name("holder", holder),
-            span_ms("ttl", ttl, least=1),
-            None if limit is None else whole("limit", limit, 1, 10**9),
-        )
-        check_together("holder", scope, key, holder)
-        (answer,) = yield [op]
+        op = ops.TakeSlot(scope, key, holder, span_ms("ttl", ttl, PositiveSpan), limit)
+        (answer,) = yield [validated(op)]
         return _good(answer, ops.Slots)
 
     def _drop_slot(self, scope: str, key: str, holder: str) -> Steps[int]:
         """Remove the mark; answers with how many are left."""
-        names = (check_name("scope", scope), check_name("key", key), check_name("holder", holder))
-        (answer,) = yield [ops.DropSlot(*names)]
+        (answer,) = yield [validated(ops.DropSlot(scope, key, holder))]
         return _good(answer, ops.Slots).count
 
     def _slots(self, scope: str, key: str) -> Steps[list[Slot]]:
         """Who is active under (scope, key)."""
-        names = (check_name("scope", scope), check_name("key", key))
-        return _good((yield ops.ListSlots(*names)), list)
+        return _good((yield validated(ops.ListSlots(scope, key))), list)
 
     # Schedules ----------------------------------------------------------------------------------
 
@@ -656,16 +612,15 @@ class Queue:
         of_kind("job", job, NewJob)
         if job.id is not None:
             raise InvalidInput("id", "each firing makes a job of its own, with an id of its own")
-        one_of("catch_up", catch_up, ("last", "all", "none"))
-        next_tick(cron, tz, 0)  # raises InvalidInput; when it fires is for the store to say
         (spec,) = self.prepare([job])
-        schedule = Schedule(check_name("name", name), cron, spec, tz=tz, catch_up=catch_up)
-        (answer,) = yield [ops.PutSchedule(schedule)]
+        # When it fires is for the store to say.
+        schedule = Schedule(name, cron, spec, tz=tz, catch_up=catch_up)
+        (answer,) = yield [validated(ops.PutSchedule(schedule))]
         _good(answer, ops.Ok)
 
     def _drop_schedule(self, name: str) -> Steps[None]:
         """Remove a schedule; raises ScheduleNotFound."""
-        (answer,) = yield [ops.DropSchedule(check_name("name", name))]
+        (answer,) = yield [validated(ops.DropSchedule(name))]
         _good(answer, ops.Ok)
 
     def _schedules(self) -> Steps[list[Schedule]]:
@@ -693,12 +648,12 @@ class Queue:
         most `limit` of each kind in each queue."""
         keep = self.settings
         op = ops.Maintain(
-            whole("limit", limit, 1, 100_000),
+            limit,
             None if keep.keep_done is None else span_ms("keep_done", keep.keep_done),
             None if keep.keep_cancelled is None else span_ms("keep_cancelled", keep.keep_cancelled),
             None if keep.keep_dead is None else span_ms("keep_dead", keep.keep_dead),
         )
-        (answer,) = yield [op]
+        (answer,) = yield [validated(op)]
         return _good(answer, ops.Maintained)
 
     def _reconcile(
@@ -706,13 +661,12 @@ class Queue:
     ) -> Steps[dict[str, int]]:
         """Recount the counters of a queue, a tenant or a group; answers with what was added to
         those that were wrong."""
-        names = (optional("tenant", tenant), optional("group", group))
-        (answer,) = yield [ops.Reconcile(check_name("queue", queue), *names)]
+        (answer,) = yield [validated(ops.Reconcile(queue, tenant, group))]
         return _good(answer, ops.Corrected).by
 
     def _reconcile_slots(self, scope: str, key: str) -> Steps[int]:
         """Recount the slots under (scope, key); answers with the correction."""
-        (answer,) = yield [ops.ReconcileSlots(check_name("scope", scope), check_name("key", key))]
+        (answer,) = yield [validated(ops.ReconcileSlots(scope, key))]
         return _good(answer, ops.Corrected).by.get("slots", 0)
 
     # The public forms ---------------------------------------------------------------------------

@@ -15,7 +15,8 @@ from importlib.metadata import version
 from typing import Any
 
 from tenure.errors import Forbidden, TenureError
-from tenure.job import Job, is_trace
+from tenure.fields import is_trace
+from tenure.job import Job
 from tenure.queue import Queue
 from tenure.server.auth import Token, Tokens
 from tenure.server.events import News

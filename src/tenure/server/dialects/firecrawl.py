@@ -17,27 +17,23 @@ import msgspec
 from msgspec import Meta, Raw
 
 from tenure import ops
-from tenure.arguments import optional
 from tenure.errors import Duplicate, InvalidInput, JobNotFound, LeaseLost, TenureError
-from tenure.job import (
-    FINAL,
-    LIVE,
+from tenure.fields import (
     MAX_ATTEMPTS,
     MAX_NAME,
     MAX_PRIORITY,
     MAX_SPAN_MS,
     MIN_PRIORITY,
-    Job,
-    NewJob,
-    State,
+    Label,
+    Name,
     check_name,
 )
+from tenure.job import FINAL, LIVE, Job, NewJob, State
 from tenure.ops import Filter
 from tenure.queue import Queue
 from tenure.server.auth import Scope
 from tenure.server.dialects.errors import ErrorText, as_text
 from tenure.server.dialects.reach import job_of, listed, must_be_for, must_be_for_all, reach
-from tenure.server.names import Label, Name
 from tenure.server.route import Call, Route, encode
 
 QUEUE = "firecrawl"
@@ -427,13 +423,13 @@ class Firecrawl:
 
     async def sample_teams(self, call: Call, query: SampleQuery) -> SampledIds:
         """The teams that have a count, in order."""
-        wanted = ops.ListTenants(self.queue, query.limit, optional("after", query.after))
+        wanted = ops.ListTenants(self.queue, query.limit, query.after)
         found = await listed(reach(call, self.queue), wanted)
         return SampledIds(ids=[one.tenant for one in found])
 
     async def sample_crawls(self, call: Call, query: SampleQuery) -> SampledIds:
         """The crawls that have a count, in order."""
-        queue, after = reach(call, self.queue), optional("after", query.after)
+        queue, after = reach(call, self.queue), query.after
         crawls: set[str] = set()
         async for team in self._teams(queue):
             wanted = ops.ListGroups(self.queue, team, query.limit, after)

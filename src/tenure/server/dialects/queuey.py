@@ -13,13 +13,13 @@ from msgspec import Meta
 
 from tenure import ops
 from tenure.errors import InvalidInput, JobNotFound, LeaseLost
+from tenure.fields import Name
 from tenure.job import Job, NewJob, State, encode_json
 from tenure.ops import Op
 from tenure.queue import Queue
 from tenure.server.auth import Scope
 from tenure.server.dialects.errors import ErrorText, as_text
 from tenure.server.dialects.reach import enqueue, job_of, reach
-from tenure.server.names import Name
 from tenure.server.route import Call, Reply, Route
 
 QUEUE = "queuey"

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from tenure import ops
 from tenure.errors import Forbidden, QueueNotFound, TenureError
-from tenure.job import Job, NewJob, check_name
+from tenure.fields import check_name
+from tenure.job import Job, NewJob
 from tenure.queue import Queue
 from tenure.server.auth import Scope
 from tenure.server.guard import Guarded
