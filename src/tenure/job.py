@@ -190,6 +190,31 @@ class JobSpec(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         """When the job may first run, if it is enqueued at `now`."""
         return now + self.delay_ms if self.run_at is None else self.run_at
 
+    def to_job(self, state: State, now: int) -> Job:
+        """The job that this becomes when it is enqueued at `now`."""
+        return Job(
+            id=self.id,
+            queue=self.queue,
+            state=state,
+            raw_payload=self.payload,
+            priority=self.priority,
+            run_at=self.starts_at(now),
+            created_at=now,
+            updated_at=now,
+            attempts=0,
+            max_attempts=self.max_attempts,
+            tenant=self.tenant,
+            group=self.group,
+            kind=self.kind,
+            expires_at=None if self.expires_in_ms is None else now + self.expires_in_ms,
+            unique_key=self.unique_key,
+            timeout_ms=self.timeout_ms,
+            backoff=self.backoff,
+            after=self.after,
+            if_parent_fails=self.if_parent_fails,
+            trace=self.trace,
+        )
+
     def again(self) -> NewJob:
         """A new job like this one, that runs at once."""
         shared = set(NewJob.__struct_fields__) & set(self.__struct_fields__) - {"id", "run_at"}

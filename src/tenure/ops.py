@@ -299,6 +299,14 @@ class ReconcileSlots(Op, frozen=True):
     key: Name
 
 
+# What a stranger may send, and what a Once may hold.
+AnyOp = (
+    Enqueue | Claim | Ack | Fail | Extend | Release | Progress | Cancel | Replay | Delete | SetLimit
+    | ClearLimit | Pause | Resume | TakeSlot | DropSlot | PutSchedule | DropSchedule | Fire
+    | Maintain | Reconcile | ReconcileSlots
+)  # fmt: skip
+
+
 class Once(Op, frozen=True):
     """Run operations unless this key was used before; then answer as the first time, or with a
     Conflict if it was used for other operations. The key is kept for as long as ONCE_MS, with the
@@ -306,31 +314,7 @@ class Once(Op, frozen=True):
     alike each time; without it, they are compared themselves."""
 
     key: Name
-    ops: tuple[
-        Enqueue
-        | Claim
-        | Ack
-        | Fail
-        | Extend
-        | Release
-        | Progress
-        | Cancel
-        | Replay
-        | Delete
-        | SetLimit
-        | ClearLimit
-        | Pause
-        | Resume
-        | TakeSlot
-        | DropSlot
-        | PutSchedule
-        | DropSchedule
-        | Fire
-        | Maintain
-        | Reconcile
-        | ReconcileSlots,
-        ...,
-    ]
+    ops: tuple[AnyOp, ...]
     fingerprint: str = ""
 
 
@@ -725,6 +709,12 @@ def parse_cursor(cursor: str, parts: int) -> list[int] | InvalidInput:
         return start
     return InvalidInput("cursor", f"{cursor!r} is not one that a list gave")
 
+
+# What a stranger may ask.
+AnyQuery = (
+    GetJob | ListJobs | FindIds | NextDue | OldestReady | GetStats | ListTenants | ListGroups
+    | ListLimits | ListSlots | ListSchedules | GetTimetable
+)  # fmt: skip
 
 # How a turn is counted, on every engine: serving a tenant moves its place by TURN / weight, so
 # that between two turns of one tenant another gets at most its weight.

@@ -224,7 +224,9 @@ class Queue:
             found = yield ops.GetJob(enqueued.ids[0])
             if not isinstance(found, JobNotFound):  # it may have ended and been removed since
                 return _good(found, Job)
-        return _as_enqueued(spec, enqueued)
+        # What was added need not be read back; of another connection it could not be.
+        state = State.WAITING if spec.after else State.PENDING
+        return replace(spec.to_job(state, enqueued.at), id=enqueued.ids[0])
 
     def _enqueue_many(
         self,
@@ -753,33 +755,6 @@ def _good(answer: Any, kind: type[T]) -> T:
 
 def _errors(answers: Iterable[Any]) -> list[TenureError | None]:
     return [answer if isinstance(answer, TenureError) else None for answer in answers]
-
-
-def _as_enqueued(spec: JobSpec, enqueued: ops.Enqueued) -> Job:
-    """The job that an Enqueue made, without reading it back."""
-    now = enqueued.at
-    return Job(
-        id=enqueued.ids[0],
-        queue=spec.queue,
-        state=State.WAITING if spec.after else State.PENDING,
-        raw_payload=spec.payload,
-        priority=spec.priority,
-        run_at=spec.starts_at(now),
-        created_at=now,
-        updated_at=now,
-        attempts=0,
-        max_attempts=spec.max_attempts,
-        tenant=spec.tenant,
-        group=spec.group,
-        kind=spec.kind,
-        expires_at=None if spec.expires_in_ms is None else now + spec.expires_in_ms,
-        unique_key=spec.unique_key,
-        timeout_ms=spec.timeout_ms,
-        backoff=spec.backoff,
-        after=spec.after,
-        if_parent_fails=spec.if_parent_fails,
-        trace=spec.trace,
-    )
 
 
 def _deleting(only: tuple[State, ...]) -> Callable[[tuple[str, ...]], Op]:

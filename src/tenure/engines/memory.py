@@ -241,28 +241,7 @@ class MemoryEngine:
             for parent in spec.after
             if parent not in self._records or self._records[parent].job.state is not State.DONE
         }
-        job = Job(
-            id=spec.id,
-            queue=spec.queue,
-            state=State.WAITING if waits_for else State.PENDING,
-            raw_payload=spec.payload,
-            priority=spec.priority,
-            run_at=spec.starts_at(now),
-            created_at=now,
-            updated_at=now,
-            attempts=0,
-            max_attempts=spec.max_attempts,
-            tenant=spec.tenant,
-            group=spec.group,
-            kind=spec.kind,
-            expires_at=None if spec.expires_in_ms is None else now + spec.expires_in_ms,
-            unique_key=spec.unique_key,
-            timeout_ms=spec.timeout_ms,
-            backoff=spec.backoff,
-            after=spec.after,
-            if_parent_fails=spec.if_parent_fails,
-            trace=spec.trace,
-        )
+        job = spec.to_job(State.WAITING if waits_for else State.PENDING, now)
         self._add(job, waits_for)
 
     def _add(self, job: Job, waits_for: set[str]) -> Record:

@@ -31,6 +31,8 @@ from tenure.fields import (
 )
 from tenure.job import NULL, IfParentFails, Job, Lease, NewJob, State, encode_json, null
 from tenure.ops import (
+    AnyOp,
+    AnyQuery,
     GroupStats,
     Limit,
     Maintained,
@@ -229,19 +231,6 @@ class ScheduleBody(Body):
 
 class MaintainBody(Body):
     limit: MaintainLimit = 1000
-
-
-AnyOp = (
-    ops.Enqueue | ops.Claim | ops.Ack | ops.Fail | ops.Extend | ops.Release | ops.Progress
-    | ops.Cancel | ops.Replay | ops.Delete | ops.SetLimit | ops.ClearLimit | ops.Pause | ops.Resume
-    | ops.TakeSlot | ops.DropSlot | ops.PutSchedule | ops.DropSchedule | ops.Fire | ops.Maintain
-    | ops.Reconcile | ops.ReconcileSlots
-)  # fmt: skip
-AnyQuery = (
-    ops.GetJob | ops.ListJobs | ops.FindIds | ops.NextDue | ops.OldestReady | ops.GetStats
-    | ops.ListTenants | ops.ListGroups | ops.ListLimits | ops.ListSlots | ops.ListSchedules
-    | ops.GetTimetable
-)  # fmt: skip
 
 
 class OpsBody(Body):
