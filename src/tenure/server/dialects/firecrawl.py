@@ -26,6 +26,7 @@ from tenure.fields import (
     MIN_PRIORITY,
     Label,
     Name,
+    check,
     check_name,
 )
 from tenure.job import FINAL, LIVE, Job, NewJob, State
@@ -423,13 +424,15 @@ class Firecrawl:
 
     async def sample_teams(self, call: Call, query: SampleQuery) -> SampledIds:
         """The teams that have a count, in order."""
-        wanted = ops.ListTenants(self.queue, query.limit, query.after)
+        after = check("after", query.after, Label | None)
+        wanted = ops.ListTenants(self.queue, query.limit, after)
         found = await listed(reach(call, self.queue), wanted)
         return SampledIds(ids=[one.tenant for one in found])
 
     async def sample_crawls(self, call: Call, query: SampleQuery) -> SampledIds:
         """The crawls that have a count, in order."""
-        queue, after = reach(call, self.queue), query.after
+        queue = reach(call, self.queue)
+        after = check("after", query.after, Label | None)
         crawls: set[str] = set()
         async for team in self._teams(queue):
             wanted = ops.ListGroups(self.queue, team, query.limit, after)
