@@ -1585,7 +1585,7 @@ DELETE FROM tenure.once WHERE key IN (
     SELECT key FROM tenure.once WHERE at <= %s ORDER BY at LIMIT %s FOR UPDATE SKIP LOCKED)
 RETURNING key;
 -- name: all_queues
-SELECT id, queue FROM tenure.queues ORDER BY id;
+SELECT id, queue FROM tenure.queues ORDER BY queue;
 -- name: drop_empty
 SELECT tenure.drop_empty(%s::integer, %s::integer);
 -- name: recount

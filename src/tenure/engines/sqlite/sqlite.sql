@@ -543,7 +543,7 @@ DELETE FROM tenure_once WHERE key IN (SELECT key FROM tenure_once WHERE at <= ? 
 -- Recounting
 
 -- name: all_queues
-SELECT id FROM tenure_queues ORDER BY id;
+SELECT id FROM tenure_queues ORDER BY queue;
 -- name: recount_lanes
 SELECT j.lane, ifnull(s.state, 2), count(*)
 FROM tenure_jobs j JOIN tenure_lanes l ON l.id = j.lane JOIN tenure_tenants t ON t.id = l.tenant
