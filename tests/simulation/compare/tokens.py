@@ -70,13 +70,32 @@ class Tokens:
             return model
         if (job_id, model) in self._of_job:
             return self._of_job[job_id, model]
+        if (job_id, model) in self._imported:
+            return self._imported[job_id, model]
         if model in self._known:
             # Not the job's own, though claims of one commit may have the same.
             known = self._known[model]
             return known - (known == self._last_of_job.get(job_id, (0, 0))[1])
-        if (job_id, model) in self._imported:
-            return self._imported[job_id, model]
+        return self._new(model)
+
+    def _new(self, model: int) -> int:
+        """A token that the engine was not seen to give, at its place among those it gave if there
+        is room, or else after all of them."""
+        at = bisect(self._models, model)
+        if at < len(self._models):
+            below = (self._models[at - 1], self._known[self._models[at - 1]]) if at else (0, 0)
+            token = min(below[1] + model - below[0], self._known[self._models[at]] - 1)
+            if token > below[1]:
+                return token
         return self._high[1] + max(1, model - self._high[0])
+
+    def _of_import(self, job_id: str, model: int) -> int:
+        """The token of a job that is imported: if it was here before, its tokens go on growing."""
+        token = self.of_engine(job_id, model)
+        last = self._last_of_job.get(job_id)
+        if last is None or model <= 0 or (job_id, model) in self._of_job:
+            return token
+        return max(token, last[1] + 1) if model > last[0] else min(token, last[1] - 1)
 
     def to_engine(self, op: Any) -> Any:
         """An operation with the engine's tokens instead of the model's."""
@@ -92,7 +111,7 @@ class Tokens:
     def _entries(self, entries: Sequence[ops.Entry]) -> tuple[ops.Entry, ...]:
         found = []
         for entry in entries:
-            token = self.of_engine(entry.job.id, entry.job.token)
+            token = self._of_import(entry.job.id, entry.job.token)
             self._imported[entry.job.id, entry.job.token] = token
             job = replace(entry.job, token=token)
             found.append(replace(entry, job=job))
