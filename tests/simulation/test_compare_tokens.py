@@ -42,3 +42,20 @@ def test_a_token_that_is_not_the_jobs_own_never_becomes_it() -> None:
     assert tokens.meet(_job("a", 2), _job("a", 1)) is None
     for wrong in (1, 3, 50):
         assert tokens.of_engine("a", wrong) != 1
+
+
+def test_an_imported_token_may_be_behind_those_of_claims_before_it_in_the_batch() -> None:
+    """The tokens of PostgreSQL leap when one comes that is far ahead."""
+    tokens = Tokens(strict=True)
+    assert tokens.meet(_job("a", 40), _job("a", 40)) is None
+    brought = _imported(tokens, _job("c", 41))
+    assert tokens.meet(_job("b", 41), _job("b", 4_000_041)) is None
+    assert tokens.meet(_job("c", 41), brought) is None
+
+
+def test_a_job_that_was_deleted_and_enqueued_again_may_have_lower_tokens() -> None:
+    tokens = Tokens(strict=False)
+    assert tokens.meet(_job("a", 90), _job("a", 1_000_090)) is None
+    again = replace(_job("a", 91), created_at=5)
+    assert tokens.meet(again, replace(again, token=10_091)) is None
+    assert tokens.meet(replace(again, token=92), replace(again, token=10_090)) is not None
