@@ -371,7 +371,7 @@ class MemoryEngine:
     def _claim(self, op: ops.Claim, now: int) -> Answer:
         leased: list[Job] = []
         picked = 0
-        for queue in dict.fromkeys(op.queues):
+        for queue in sorted(set(op.queues)):
             if queue in self._queues:
                 self._sweep(queue, self._sweep_limit, now)
         for queue in dict.fromkeys(op.queues):
@@ -725,7 +725,7 @@ class MemoryEngine:
 
     def _maintain(self, op: ops.Maintain, now: int) -> Answer:
         promoted = leases = expired = 0
-        for queue in self._queues:
+        for queue in sorted(self._queues):
             found = self._sweep(queue, op.limit, now)
             promoted, leases, expired = promoted + found[0], leases + found[1], expired + found[2]
         purged = self._purge(op, now)
@@ -746,7 +746,7 @@ class MemoryEngine:
 
     def _purge(self, op: ops.Maintain, now: int) -> int:
         purged = 0
-        for queue in self._queues:
+        for queue in sorted(self._queues):
             for state, keep_ms in (
                 (State.DONE, op.keep_done_ms),
                 (State.CANCELLED, op.keep_cancelled_ms),

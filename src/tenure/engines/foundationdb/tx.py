@@ -101,7 +101,9 @@ class Tx:
 
     def clear_span(self, *elements: Any) -> None:
         self.wrote = True
-        self.tr.clear_range(*self.keys.span(*elements))
+        span = self.keys.span(*elements)
+        self._asked_spans.pop(span, None)  # what was there before
+        self.tr.clear_range(*span)
 
     def add(self, key: bytes, by: int) -> None:
         """Count without reading; a counter that comes to nothing goes away."""
