@@ -1551,8 +1551,6 @@ INSERT INTO tenure.limits (queue, tenant, grp, concurrency, rate, per_ms, weight
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s);
 -- name: limit_queue
 UPDATE tenure.queues SET paused = %s, max_leased = %s, rate = %s, per_ms = %s WHERE id = %s;
--- name: fill_bucket
-UPDATE tenure.queues SET tokens = %s, tokens_at = %s WHERE id = %s;
 -- name: rebound
 SELECT tenure.rebound(%s::integer, %s);
 

@@ -10,8 +10,8 @@ import msgspec
 
 from tenure import ops
 from tenure.engines.postgres.db import Db
-from tenure.engines.postgres.operator import unmark
-from tenure.engines.postgres.rows import CODES, WAITING, entry_of, job_of
+from tenure.engines.sql.limits import unmark
+from tenure.engines.sql.rows import CODES, WAITING, entry_of, job_of
 from tenure.errors import InvalidInput, JobNotFound, QueueNotFound, TenureError
 from tenure.job import FINAL
 from tenure.ops import Found, Query
