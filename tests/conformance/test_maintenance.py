@@ -178,6 +178,16 @@ def test_the_children_of_a_purged_job_are_told(open_queue: OpenQueue, clock: Man
     assert state_of(queue, "grandchild") is State.CANCELLED
 
 
+@pytest.mark.parametrize(("parents", "children", "purged"), [("b", "a", 1), ("a", "b", 2)])
+def test_queues_are_looked_after_in_the_order_of_their_names(
+    queue: Queue, apply: Apply, parents: str, children: str, purged: int
+) -> None:
+    make_dead(queue, "parent", parents)
+    queue.enqueue(children, id="child", after=["parent"])
+    (answer,) = apply(Maintain(keep_dead_ms=0))
+    assert answer == Maintained(purged=purged)  # a child that dies is purged if its turn comes
+
+
 def test_a_tenant_without_jobs_is_forgotten_but_not_its_limit(
     open_queue: OpenQueue,
 ) -> None:

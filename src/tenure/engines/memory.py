@@ -746,7 +746,7 @@ class MemoryEngine:
 
     def _maintain(self, op: ops.Maintain, now: int) -> Answer:
         promoted = leases = expired = 0
-        for queue in self._queues:
+        for queue in sorted(self._queues):
             found = self._sweep(queue, op.limit, now)
             promoted, leases, expired = promoted + found[0], leases + found[1], expired + found[2]
         purged = self._purge(op, now)
@@ -767,7 +767,7 @@ class MemoryEngine:
 
     def _purge(self, op: ops.Maintain, now: int) -> int:
         purged = 0
-        for queue in self._queues:
+        for queue in sorted(self._queues):
             for state, keep_ms in (
                 (State.DONE, op.keep_done_ms),
                 (State.CANCELLED, op.keep_cancelled_ms),
