@@ -1583,8 +1583,8 @@ UPDATE tenure.once SET answers = %s WHERE key = %s;
 DELETE FROM tenure.once WHERE key IN (
     SELECT key FROM tenure.once WHERE at <= %s ORDER BY at LIMIT %s FOR UPDATE SKIP LOCKED)
 RETURNING key;
--- name: all_queues
-SELECT id, queue FROM tenure.queues ORDER BY id;
+-- name: queues
+SELECT id, queue FROM tenure.queues;
 -- name: drop_empty
 SELECT tenure.drop_empty(%s::integer, %s::integer);
 -- name: recount
@@ -1693,21 +1693,19 @@ WHERE scope = %s AND key = %s AND expires_at > tenure.moment(%s::bigint) ORDER B
 -- name: next_due
 SELECT due, now_ms FROM tenure.next_due(%s::bigint, %s::text[]);
 -- name: oldest_ready
-WITH RECURSIVE heads AS (
+WITH RECURSIVE clock AS (SELECT tenure.moment(%s::bigint) AS now_ms), heads AS (
     SELECT l.id AS lane, r.priority, r.run_at
     FROM tenure.queues q JOIN tenure.tenants t ON t.queue = q.id
     JOIN tenure.lanes l ON l.tenant = t.id
     CROSS JOIN LATERAL (SELECT s.priority, s.run_at FROM tenure.states s
         WHERE s.lane = l.id AND s.state = 2 ORDER BY s.priority, s.seq LIMIT 1) r
-    WHERE q.queue = ANY (%(queues)s::text[])
+    WHERE q.queue = ANY (%s::text[])
     UNION ALL
     SELECT h.lane, r.priority, r.run_at FROM heads h
     CROSS JOIN LATERAL (SELECT s.priority, s.run_at FROM tenure.states s
         WHERE s.lane = h.lane AND s.state = 2 AND s.priority > h.priority
         ORDER BY s.priority, s.seq LIMIT 1) r
 )
-SELECT min(run_at), tenure.moment(%(now)s::bigint) FROM heads;
+SELECT (SELECT min(run_at) FROM heads), now_ms FROM clock;
 -- name: schedules
 SELECT schedule FROM tenure.schedules ORDER BY name;
--- name: timetable
-SELECT tenure.moment(%s), ARRAY(SELECT schedule FROM tenure.schedules ORDER BY name);

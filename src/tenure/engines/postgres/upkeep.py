@@ -27,7 +27,7 @@ class Upkeep:
         self._tx = tx
 
     def queues(self) -> list[str]:
-        self._tx.queues = {name: number for number, name in self._tx.db.all("all_queues")}
+        self._tx.queues = {name: number for number, name in self._tx.db.all("queues")}
         return sorted(self._tx.queues)
 
     def sweep(self, queue: str, limit: int) -> Swept:
