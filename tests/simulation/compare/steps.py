@@ -17,7 +17,7 @@ AnyOp = (
 AnyQuery = (
     ops.GetJob | ops.ListJobs | ops.FindIds | ops.NextDue | ops.OldestReady | ops.GetStats
     | ops.ListTenants | ops.ListGroups | ops.ListLimits | ops.ListSlots | ops.ListSchedules
-    | ops.Export
+    | ops.GetTimetable | ops.Export
 )  # fmt: skip
 Call = tuple[AnyOp, ...]  # operations that one caller submits together
 
