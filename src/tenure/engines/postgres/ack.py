@@ -8,7 +8,7 @@ from typing import Any
 from tenure import ops, states
 from tenure.core import leases
 from tenure.core.leases import OK
-from tenure.core.moves import PARENTS_DONE, settle
+from tenure.core.moves import PARENTS_DONE, settle, tell
 from tenure.engines.postgres.places import Places
 from tenure.engines.postgres.transaction import Transaction
 from tenure.engines.sql.rows import CODES, LEASED, result_text
@@ -36,7 +36,9 @@ def _ack_plain(tx: Transaction, batch: Sequence[ops.Ack]) -> list[Answer]:
     assert row is not None
     missing, parents = row
     if parents:
-        tx.news += [(parent, PARENTS_DONE) for parent in tx.load_acked(parents)]
+        # The parents are not locked again: a producer that holds one waits for this transaction.
+        for child, parent in tx.children_of(tx.ids_of(parents)):
+            tell(tx, child, parent, PARENTS_DONE)
         settle(tx)
     lost = {order[n - 1].id for n in missing}
     if lost:

@@ -1462,6 +1462,8 @@ SELECT tokens FROM tenure.marks WHERE id = %s;
 SELECT s.seq FROM tenure.states s JOIN tenure.queues q ON q.id = s.queue
 WHERE q.queue = %s AND s.state = 3 AND s.state <> 2 AND s.token = ANY (%s::bigint[])
 ORDER BY s.priority, s.seq;
+-- name: ids_of
+SELECT seq, id FROM tenure.jobs WHERE seq = ANY (%s::bigint[]) ORDER BY seq;
 -- name: states_of
 SELECT j.id, s.state, s.token, j.created_at FROM tenure.jobs j JOIN tenure.states s ON s.seq = j.seq
 WHERE j.id = ANY (%s::text[]);

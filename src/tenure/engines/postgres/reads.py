@@ -18,10 +18,6 @@ class Snapshot:
         self._given = given
         self._here = here
 
-    @property
-    def now(self) -> int:
-        return int(self.db.value("clock")) if self._given is None else self._given
-
     def listed(self, values: Sequence[int]) -> list[int]:
         return list(values)
 
@@ -32,6 +28,11 @@ class Snapshot:
 
     def slots(self, scope: str, key: str) -> Sequence[Row]:
         return self.db.all("slots", scope, key, self._given)
+
+    def timetable(self) -> tuple[int, Sequence[Row]]:
+        sent = self.db.send("schedules")
+        now = int(self.db.value("clock")) if self._given is None else self._given
+        return now, sent.fetchall()
 
     def find_by_end(self, params: dict[str, Any], queues: list[int], code: int) -> list[FoundRow]:
         return self.db.named("find_by_end", params | {"queues": queues, "state": code})

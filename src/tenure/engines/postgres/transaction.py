@@ -143,11 +143,11 @@ class Transaction:
             self._keep(self.db.all("load", [], missing))
         return [self._rows[seq] for seq in seqs if seq in self._rows]
 
-    def load_acked(self, seqs: Sequence[int]) -> list[Row]:
-        """Jobs that were acknowledged past what is loaded, and the time."""
-        sent = self.db.send("load", [], list(seqs))
+    def ids_of(self, seqs: Sequence[int]) -> dict[int, str]:
+        """The ids of jobs of these numbers, which are not locked; and the time."""
+        sent = self.db.send("ids_of", list(seqs))
         self._read_clock()
-        return self._keep(sent.fetchall())
+        return dict(sent.fetchall())
 
     def _keep(self, found: Iterable[tuple[object, ...]]) -> list[Row]:
         """The rows of a statement; one that was loaded before has been kept up to date."""
@@ -258,21 +258,25 @@ class Transaction:
     # Dependencies -------------------------------------------------------------------------------
 
     def children(self, parents: Sequence[Row]) -> list[tuple[Row, str]]:
-        place = {parent.seq: n for n, parent in enumerate(parents) if parent.is_parent}
-        if not place:
+        return self.children_of({parent.seq: parent.id for parent in parents if parent.is_parent})
+
+    def children_of(self, parents: Mapping[int, str]) -> list[tuple[Row, str]]:
+        """`children`, for parents of these numbers and ids."""
+        if not parents:
             return []
-        self._seqs.update((parent.id, parent.seq) for parent in parents)
+        self._seqs.update((job_id, seq) for seq, job_id in parents.items())
         known = [row for row in self._rows.values() if row.waits_for and not row.gone]
-        found = self._keep(self.db.all("load_children", list(place)))
+        found = self._keep(self.db.all("load_children", list(parents)))
         children = {row.seq: row for row in (*known, *found)}
+        place = {parent: n for n, parent in enumerate(parents)}
         pairs = [
-            (place[parent], child.seq, child)
+            (place[parent], child.seq, child, parents[parent])
             for child in children.values()
             for parent in child.waits_for
             if parent in place
         ]
         pairs.sort(key=lambda pair: pair[:2])
-        return [(child, parents[n].id) for n, _, child in pairs]
+        return [(child, parent_id) for _, _, child, parent_id in pairs]
 
     def strike(self, child: Row, parent_id: str) -> None:
         parent = self._seqs[parent_id]

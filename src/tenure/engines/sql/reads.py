@@ -38,10 +38,6 @@ class Snapshot(Protocol):
     @property
     def db(self) -> Statements: ...
 
-    @property
-    def now(self) -> int:
-        """The time of the store."""
-
     def listed(self, values: Sequence[int]) -> Any:
         """Values as one parameter of a statement."""
 
@@ -49,6 +45,9 @@ class Snapshot(Protocol):
         """The time that `next_due` or `oldest_ready` finds, by the clock of this machine."""
 
     def slots(self, scope: str, key: str) -> Sequence[Row]: ...
+
+    def timetable(self) -> tuple[int, Sequence[Row]]:
+        """The time of the store, and `schedules`."""
 
     def find_by_end(self, params: dict[str, Any], queues: list[int], code: int) -> list[FoundRow]:
         """Jobs of one final state, the last to finish first."""
@@ -193,15 +192,12 @@ def _list_slots(snapshot: Snapshot, query: ops.ListSlots) -> Found:
 
 
 def _list_schedules(snapshot: Snapshot, query: ops.ListSchedules) -> Found:
-    return _schedules(snapshot)
+    return [_decode_schedule(text) for (text,) in snapshot.db.all("schedules")]
 
 
 def _get_timetable(snapshot: Snapshot, query: ops.GetTimetable) -> Found:
-    return ops.Timetable(snapshot.now, _schedules(snapshot))
-
-
-def _schedules(snapshot: Snapshot) -> list[ops.Schedule]:
-    return [_decode_schedule(text) for (text,) in snapshot.db.all("schedules")]
+    now, rows = snapshot.timetable()
+    return ops.Timetable(now, [_decode_schedule(text) for (text,) in rows])
 
 
 def _export(snapshot: Snapshot, query: ops.Export) -> Found:

@@ -15,7 +15,7 @@ class Snapshot:
 
     def __init__(self, db: Db, now: int) -> None:
         self.db = db
-        self.now = now
+        self._now = now
 
     def listed(self, values: Sequence[int]) -> str:
         return listed(values)
@@ -25,7 +25,10 @@ class Snapshot:
         return None if due is None else int(due)
 
     def slots(self, scope: str, key: str) -> Sequence[Row]:
-        return self.db.all("slots", scope, key, self.now)
+        return self.db.all("slots", scope, key, self._now)
+
+    def timetable(self) -> tuple[int, Sequence[Row]]:
+        return self._now, self.db.all("schedules")
 
     def find_by_end(self, params: dict[str, Any], queues: list[int], code: int) -> list[FoundRow]:
         """Merged over the queues."""
