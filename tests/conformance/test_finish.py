@@ -21,8 +21,10 @@ from tenure import (
     TenureError,
 )
 from tenure.fields import MAX_FAILURE_TEXT
+from tenure.job import NULL, JobSpec
+from tenure.ops import Ack, Ok
 from tenure.testing import ManualClock
-from tests.conformance.conftest import OpenQueue
+from tests.conformance.conftest import Apply, OpenQueue
 from tests.conformance.moves import BIG, drain, fill, ids, state_of, take
 from tests.conformance.state import all_jobs, nothing_changes
 
@@ -145,6 +147,16 @@ def test_what_comes_next_may_wait_for_the_job_itself(queue: Queue, keep: bool) -
     queue.enqueue("q", id="a")
     queue.ack(take(queue), then=[NewJob(queue="q", id="b", after=["a"])], keep=keep)
     assert take(queue).id == "b"
+
+
+def test_what_an_ack_has_enqueued_is_known_to_the_next_of_the_batch(
+    queue: Queue, apply: Apply
+) -> None:
+    queue.enqueue("q", id="a")
+    job = take(queue)
+    then = (JobSpec("b", "q", NULL, made_up_id=False),)
+    answers = apply(Ack("a", job.token, then=then), Ack("b", 1, keep=False), Ack("c", 1))
+    assert [type(answer) for answer in answers] == [Ok, LeaseLost, JobNotFound]
 
 
 @pytest.mark.parametrize("keep", [True, False])

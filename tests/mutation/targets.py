@@ -83,6 +83,11 @@ def _postgres(*first: str) -> tuple[Selection, ...]:
     )
 
 
+def _sql(*first: str) -> tuple[Selection, ...]:
+    """What SQLite and PostgreSQL share."""
+    return (*_sqlite(*first)[:3], *_postgres(*first)[:2])
+
+
 def _foundationdb(*first: str) -> tuple[Selection, ...]:
     likely, others = _conformance("fdb", *first)
     return (
@@ -108,11 +113,14 @@ _FIRST = {
     "claim": ("claim", "fairness", "limits", "rates", "pauses", "expiry"),
     "books": ("claim", "limits", "fairness", "operator"),
     "enqueue": ("enqueue", "unique", "dependencies"),
+    "insert": ("enqueue", "unique", "dependencies", "transfer"),
+    "ack": ("finish", "fencing", "dependencies"),
     "leases": ("finish", "fencing", "retries"),
     "operator": ("operator", "limits", "pauses", "rates"),
     "reads": ("reading", "schedules", "slots"),
     "transfer": ("transfer",),
     "upkeep": ("maintenance", "slots", "schedules", "once", "expiry"),
+    "slots": ("slots",),
     "limits": ("limits", "rates", "pauses"),
     "rows": ("reading", "claim", "finish", "transfer"),
     "record": ("reading", "claim", "finish", "transfer"),
@@ -220,7 +228,12 @@ _TABLE: tuple[tuple[str, tuple[Selection, ...]], ...] = (
                "tests/server/test_tokens.py", "tests/server/test_waiting.py"),
     )),
 )  # fmt: skip
-_ENGINES = {"sqlite": _sqlite, "postgres": _postgres, "foundationdb": _foundationdb}
+_ENGINES = {
+    "sqlite": _sqlite,
+    "postgres": _postgres,
+    "sql": _sql,
+    "foundationdb": _foundationdb,
+}
 
 # Names whose values decide how fast something is or how long it waits, and no outcome.
 _SETTINGS: dict[str, frozenset[str]] = {

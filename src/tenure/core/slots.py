@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tenure import ops
-from tenure.core.transaction import J, Transaction
+from tenure.core.transaction import SlotTransaction
 from tenure.ops import Answer
 
 
-def take_slot(tx: Transaction[J], batch: Sequence[ops.TakeSlot]) -> list[Answer]:
+def take_slot(tx: SlotTransaction, batch: Sequence[ops.TakeSlot]) -> list[Answer]:
     return [_take(tx, op) for op in batch]
 
 
-def _take(tx: Transaction[J], op: ops.TakeSlot) -> Answer:
+def _take(tx: SlotTransaction, op: ops.TakeSlot) -> Answer:
     others = tx.count_slots(op.scope, op.key) - tx.has_slot(op.scope, op.key, op.holder)
     held = op.limit is None or others < op.limit
     if held:
@@ -23,11 +23,11 @@ def _take(tx: Transaction[J], op: ops.TakeSlot) -> Answer:
     return ops.Slots(others + held, held)
 
 
-def drop_slot(tx: Transaction[J], batch: Sequence[ops.DropSlot]) -> list[Answer]:
+def drop_slot(tx: SlotTransaction, batch: Sequence[ops.DropSlot]) -> list[Answer]:
     return [_drop(tx, op) for op in batch]
 
 
-def _drop(tx: Transaction[J], op: ops.DropSlot) -> Answer:
+def _drop(tx: SlotTransaction, op: ops.DropSlot) -> Answer:
     count = tx.count_slots(op.scope, op.key)
     dropped = tx.drop_slot(op.scope, op.key, op.holder)
     return ops.Slots(count - dropped, False)

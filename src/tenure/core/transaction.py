@@ -129,18 +129,6 @@ class Transaction(Protocol[J]):
     def fill_bucket(self, queue: str, tokens: int) -> None:
         """Set the tokens of a queue that has a rate."""
 
-    # Slots --------------------------------------------------------------------------------------
-
-    def count_slots(self, scope: str, key: str) -> int:
-        """How many slots are held, after dropping those that ended."""
-
-    def has_slot(self, scope: str, key: str, holder: str) -> bool: ...
-
-    def put_slot(self, scope: str, key: str, holder: str, expires_at: int) -> None: ...
-
-    def drop_slot(self, scope: str, key: str, holder: str) -> bool:
-        """Whether there was one."""
-
     # Schedules ----------------------------------------------------------------------------------
 
     def by_store_time(self) -> AbstractContextManager[None]:
@@ -171,3 +159,21 @@ class Transaction(Protocol[J]):
 
     def put_answers(self, key: str, answers: bytes) -> None:
         """Store something under an idempotency key."""
+
+
+class SlotTransaction(Protocol):
+    """What the core needs for slots. An engine that has operations of its own for them, as
+    PostgreSQL, does without."""
+
+    @property
+    def now(self) -> int: ...
+
+    def count_slots(self, scope: str, key: str) -> int:
+        """How many slots are held, after dropping those that ended."""
+
+    def has_slot(self, scope: str, key: str, holder: str) -> bool: ...
+
+    def put_slot(self, scope: str, key: str, holder: str, expires_at: int) -> None: ...
+
+    def drop_slot(self, scope: str, key: str, holder: str) -> bool:
+        """Whether there was one."""

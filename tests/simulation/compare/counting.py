@@ -211,7 +211,7 @@ def _add_server_functions(counts: Counts) -> None:
 _COMMON = ["tenure.committer"]
 _WATCHED: dict[str, list[str]] = {
     "sqlite": ["tenure.engines.sqlite", "tenure.engines.sql", "tenure.core", *_COMMON],
-    "postgres": ["tenure.engines.postgres", *_COMMON],
+    "postgres": ["tenure.engines.postgres", "tenure.engines.sql", "tenure.core", *_COMMON],
     "http": ["tenure.engines.remote", "tenure.metrics", "tenure.wire", *_COMMON],
     "foundationdb": ["tenure.engines.foundationdb", *_COMMON],
 }

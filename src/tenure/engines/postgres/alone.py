@@ -14,10 +14,11 @@ from typing import Any
 import psycopg
 
 from tenure import ops, states
-from tenure.engines.postgres import enqueue, leases
+from tenure.core.leases import OK
+from tenure.engines.postgres import ack, insert
 from tenure.engines.postgres.db import Db
 from tenure.engines.postgres.places import Places
-from tenure.engines.postgres.rows import CODES, STATES, job_of, leased_job
+from tenure.engines.sql.rows import CODES, STATES, job_of, leased_job
 from tenure.errors import JobNotFound, LeaseLost
 from tenure.job import State
 from tenure.ops import Answer, Op
@@ -51,20 +52,15 @@ def _enqueue(
     db: Db, mark: str, batch: Sequence[ops.Enqueue], given: int | None, places: Places
 ) -> list[Answer]:
     specs = [spec for op in batch for spec in op.jobs]
-    columns = enqueue.columns_of(specs, [False] * len(specs))
+    columns = insert.columns_of(specs)
     now = db.value("enqueue_alone", mark, given, *columns)
     return [ops.Enqueued([spec.id for spec in op.jobs], [True] * len(op.jobs), now) for op in batch]
-
-
-def _ack_fits(batch: Sequence[ops.Ack]) -> bool:
-    plain = not any(op.then or not op.keep for op in batch)
-    return plain and len({op.id for op in batch}) == len(batch)
 
 
 def _ack(
     db: Db, mark: str, batch: Sequence[ops.Ack], given: int | None, places: Places
 ) -> list[Answer] | None:
-    order, columns = leases.columns_of(batch, places)
+    order, columns = ack.columns_of(batch, places)
     try:
         row = db.one("ack", mark, given, *columns)
     except psycopg.Error as error:
@@ -77,7 +73,7 @@ def _ack(
     found = db.all("states_of", sorted(lost)) if lost else []
     codes: dict[str, int] = {row[0]: row[1] for row in found}
     return [
-        leases.OK
+        OK
         if op.id not in lost
         else LeaseLost(op.id, STATES[codes[op.id]].value)
         if op.id in codes
@@ -140,7 +136,7 @@ def _acked(db: Db, mark: str, batch: Sequence[ops.Ack]) -> list[Answer]:
         if code is None:
             answers.append(JobNotFound(op.id))
         elif STATES[code] is State.DONE and token == op.token:
-            answers.append(leases.OK)
+            answers.append(OK)
         else:
             answers.append(LeaseLost(op.id, STATES[code].value))
     return answers
@@ -163,6 +159,6 @@ _RECOVERIES: dict[type[Op], Callable[[Db, str, Any], list[Answer]]] = {
 }
 _WAYS: dict[type[Op], tuple[Callable[[Any], bool], Way]] = {
     ops.Enqueue: (_enqueue_fits, _enqueue),
-    ops.Ack: (_ack_fits, _ack),
+    ops.Ack: (ack.is_plain, _ack),
     ops.Claim: (_claim_fits, _claim),
 }

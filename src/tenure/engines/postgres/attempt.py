@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from itertools import groupby
-from typing import Any
 
 import psycopg
 from psycopg import errors as pg
 from psycopg.pq import TransactionStatus
 
-from tenure import ops, wire
-from tenure.engines.postgres import alone, claim, enqueue, leases, operator, transfer, upkeep
+from tenure import ops
+from tenure.core.operate import Operations, operate
+from tenure.engines.postgres import ack, alone, claim, slots, upkeep
 from tenure.engines.postgres.db import Db, piped
 from tenure.engines.postgres.locks import lock
 from tenure.engines.postgres.places import Places
@@ -20,31 +19,15 @@ from tenure.engines.postgres.server import Connection
 from tenure.engines.postgres.transaction import Transaction
 from tenure.ops import Answer, Op
 
-# Operations of one kind that stand next to each other are run together.
-_OPERATIONS: dict[type[Op], Callable[[Transaction, Any], list[Answer]]] = {
-    ops.Enqueue: enqueue.enqueue,
+# Those that the core does not have, or that are one statement here.
+_OWN: Operations = {
     ops.Claim: claim.claim,
-    ops.Ack: leases.ack,
-    ops.Fail: leases.fail,
-    ops.Extend: leases.extend,
-    ops.Release: leases.release,
-    ops.Progress: leases.progress,
-    ops.Cancel: operator.cancel,
-    ops.Replay: operator.replay,
-    ops.Delete: operator.delete,
-    ops.SetLimit: operator.set_limit,
-    ops.ClearLimit: operator.clear_limit,
-    ops.Pause: operator.pause,
-    ops.Resume: operator.resume,
-    ops.TakeSlot: upkeep.take_slot,
-    ops.DropSlot: upkeep.drop_slot,
-    ops.PutSchedule: upkeep.put_schedule,
-    ops.DropSchedule: upkeep.drop_schedule,
-    ops.Fire: upkeep.fire,
+    ops.Ack: ack.ack,
+    ops.TakeSlot: slots.take_slot,
+    ops.DropSlot: slots.drop_slot,
+    ops.ReconcileSlots: slots.reconcile_slots,
     ops.Maintain: upkeep.maintain,
     ops.Reconcile: upkeep.reconcile,
-    ops.ReconcileSlots: upkeep.reconcile_slots,
-    ops.Import: transfer.import_,
 }
 
 # Another transaction was first, or two stood in each other's way: the next attempt sees it.
@@ -63,33 +46,9 @@ def run(
         tx.once = dict(db.all("take_keys", given, keys))
     # What was answered before is not done again, and leaves nothing behind.
     lock(db, [op for op in batch if not isinstance(op, ops.Once) or tx.once[op.key] is None])
-    answers = _operate(tx, batch)
+    answers = operate(tx, batch, _OWN)
     tx.flush()
     return answers, tx.woken or _tells(batch)
-
-
-def _operate(tx: Transaction, batch: Sequence[Op]) -> list[Answer]:
-    answers: list[Answer] = []
-    for kind, mine in groupby(batch, key=type):
-        answers.extend(_OPERATIONS[kind](tx, list(mine)))
-    return answers
-
-
-def _once(tx: Transaction, batch: Sequence[ops.Once]) -> list[Answer]:
-    return [_answer(tx, op) for op in batch]
-
-
-def _answer(tx: Transaction, op: ops.Once) -> Answer:
-    known = tx.once[op.key]
-    if known is not None:
-        return wire.decode_once(op, known)
-    answers = _operate(tx, op.ops)
-    text = tx.once[op.key] = wire.encode_once(op, answers).decode()
-    tx.db.send("put_answers", text, op.key)
-    return ops.Answers(answers)
-
-
-_OPERATIONS[ops.Once] = _once
 
 
 def _tells(batch: Sequence[Op]) -> bool:

@@ -15,11 +15,14 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from tenure import ops, states
+from tenure.core.limits import refilled
+from tenure.core.moves import move, settle
+from tenure.core.upkeep import Swept, sweep
 from tenure.engines.postgres.db import Sent
-from tenure.engines.postgres.rows import CODES, LEASED, leased_job
 from tenure.engines.postgres.transaction import Transaction
+from tenure.engines.sql.rows import CODES, leased_job
 from tenure.job import Job, State
-from tenure.ops import Answer
+from tenure.ops import Answer, Limit
 
 # What the table makes of a ready job that is claimed; one that expired is looked for apart.
 _CLAIMED = states.plain(State.PENDING, states.Claimed)
@@ -56,13 +59,13 @@ class QueueBook:
 
     def spend(self, n: int, now: int) -> None:
         """Take from the bucket for `n` jobs, which were leased at `now`."""
-        if n and self.rate is not None:
+        if self.rate is not None:
             self._refill(now)
             self.tokens -= n * self.per_ms
 
     def _refill(self, now: int) -> None:
-        gained = max(0, now - self.tokens_at) * self.rate
-        self.tokens = min(self.tokens + gained, self.rate * self.per_ms)
+        limit = Limit(self.name, None, None, None, self.rate, self.per_ms)
+        self.tokens = refilled(self.tokens, now - self.tokens_at, limit)
         self.tokens_at = now
 
 
@@ -138,7 +141,8 @@ def claim(tx: Transaction, batch: Sequence[ops.Claim]) -> list[Answer]:
         answers += _lease(tx, calls, dealt)
         spent = Counter(pick.queue.id for pick in picked)
         for queue in books.values():
-            queue.spend(spent[queue.id], tx.now)
+            if spent[queue.id]:
+                queue.spend(spent[queue.id], tx.now)
             if queue.changed:
                 tx.db.send("save_queue", *queue.saved, queue.id)
     return answers
@@ -160,10 +164,11 @@ def _open(
         if not due:
             taken = {n: book for n, book in books.items() if book.taken or book.beside}
             return taken, first, left
-        most = tx.sweep * len(calls)
+        most = tx.most_swept * len(calls)
         for book in due:
-            tx.now = book.now
-            left = sweep(tx, book.id, most)[2] == most or left
+            tx.now, tx.queues[book.name] = book.now, book.id
+            left = sweep(tx, book.name, Swept(most, most, most)).expired == most or left
+        tx.reread()
         swept = True
 
 
@@ -320,12 +325,13 @@ def _lease(tx: Transaction, calls: Sequence[ops.Claim], dealt: list[list[Pick]])
         found = {row[0]: row for row in rows}
         if len(found) != len(fresh):
             raise RuntimeError("a claim picked what it had not locked; nothing was claimed")
-        tx.now = rows[0][_STARTED_AT] if rows else tx.now
+        if rows:
+            tx.now = rows[0][_STARTED_AT]
     late = [pick.seq for _, mine in busy for pick in mine if pick.seq not in found]
     if late:
-        for row in tx.load_places(late):
-            tx.move(row, states.Claimed())
-        tx.settle()
+        for row in tx.load_seqs(late):
+            move(tx, row, states.Claimed())
+        settle(tx)
         tx.flush()
     return [
         ops.Leased([_job(found[pick.seq], pick) for pick in mine if pick.seq in found])
@@ -335,21 +341,3 @@ def _lease(tx: Transaction, calls: Sequence[ops.Claim], dealt: list[list[Pick]])
 
 def _job(row: tuple[Any, ...], pick: Pick) -> Job:
     return leased_job(row, pick.queue.name, pick.line.name, pick.group)
-
-
-def sweep(tx: Transaction, queue: int, limit: int) -> tuple[int, int, int]:
-    """Delays that are over, leases that ran out, jobs that expired: how many of each."""
-    tx.forget()
-    leases = tx.load_places(tx.db.value("overdue", queue, LEASED, tx.now, limit))
-    for row in leases:
-        tx.move(row, states.LeaseRanOut())
-    tx.settle()
-    tx.forget()
-    due = int(tx.db.value("promote", queue, tx.now, limit))
-    tx.woken = tx.woken or due > 0
-    expired = tx.load_places(tx.db.value("expired", queue, tx.now, limit))
-    for row in expired:
-        tx.move(row, states.Expired())
-    tx.settle()
-    tx.forget()
-    return due, len(leases), len(expired)

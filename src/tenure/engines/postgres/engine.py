@@ -14,15 +14,17 @@ from psycopg.rows import tuple_row
 
 from tenure import ops
 from tenure.clock import Clock, SystemClock
-from tenure.engines.postgres import reads, server
+from tenure.engines.postgres import server
 from tenure.engines.postgres.attempt import LOST_RACES, Attempt, run
 from tenure.engines.postgres.db import Db, piped
 from tenure.engines.postgres.listen import Listener
 from tenure.engines.postgres.locks import jobs_of
 from tenure.engines.postgres.places import Places
 from tenure.engines.postgres.pool import Pool
+from tenure.engines.postgres.reads import Snapshot
 from tenure.engines.postgres.server import Connection
 from tenure.engines.postgres.tell import Teller
+from tenure.engines.sql.reads import read
 from tenure.errors import Busy, InvalidInput, OutcomeUnknown, TenureError
 from tenure.job import new_ids
 from tenure.ops import Answer, Found, Op, Query
@@ -283,7 +285,7 @@ class PostgresEngine:
         db = Db(connection, self._sql)
         with piped(connection):
             db.send("begin_reading")
-            found = reads.read(db, query, reads.Now(self._given, self._clock.now_ms()))
+            found = read(Snapshot(db, self._given, self._clock.now_ms()), query)
             db.send("commit")
         return found
 

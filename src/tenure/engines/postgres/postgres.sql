@@ -1461,6 +1461,8 @@ SELECT tokens FROM tenure.marks WHERE id = %s;
 SELECT s.seq FROM tenure.states s JOIN tenure.queues q ON q.id = s.queue
 WHERE q.queue = %s AND s.state = 3 AND s.state <> 2 AND s.token = ANY (%s::bigint[])
 ORDER BY s.priority, s.seq;
+-- name: ids_of
+SELECT seq, id FROM tenure.jobs WHERE seq = ANY (%s::bigint[]) ORDER BY seq;
 -- name: states_of
 SELECT j.id, s.state, s.token, j.created_at FROM tenure.jobs j JOIN tenure.states s ON s.seq = j.seq
 WHERE j.id = ANY (%s::text[]);
@@ -1550,8 +1552,6 @@ INSERT INTO tenure.limits (queue, tenant, grp, concurrency, rate, per_ms, weight
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s);
 -- name: limit_queue
 UPDATE tenure.queues SET paused = %s, max_leased = %s, rate = %s, per_ms = %s WHERE id = %s;
--- name: fill_bucket
-UPDATE tenure.queues SET tokens = %s, tokens_at = %s WHERE id = %s;
 -- name: rebound
 SELECT tenure.rebound(%s::integer, %s);
 
@@ -1584,8 +1584,8 @@ UPDATE tenure.once SET answers = %s WHERE key = %s;
 DELETE FROM tenure.once WHERE key IN (
     SELECT key FROM tenure.once WHERE at <= %s ORDER BY at LIMIT %s FOR UPDATE SKIP LOCKED)
 RETURNING key;
--- name: all_queues
-SELECT id, queue FROM tenure.queues ORDER BY queue;
+-- name: queues
+SELECT id, queue FROM tenure.queues;
 -- name: drop_empty
 SELECT tenure.drop_empty(%s::integer, %s::integer);
 -- name: recount
@@ -1694,21 +1694,19 @@ WHERE scope = %s AND key = %s AND expires_at > tenure.moment(%s::bigint) ORDER B
 -- name: next_due
 SELECT due, now_ms FROM tenure.next_due(%s::bigint, %s::text[]);
 -- name: oldest_ready
-WITH RECURSIVE heads AS (
+WITH RECURSIVE clock AS (SELECT tenure.moment(%s::bigint) AS now_ms), heads AS (
     SELECT l.id AS lane, r.priority, r.run_at
     FROM tenure.queues q JOIN tenure.tenants t ON t.queue = q.id
     JOIN tenure.lanes l ON l.tenant = t.id
     CROSS JOIN LATERAL (SELECT s.priority, s.run_at FROM tenure.states s
         WHERE s.lane = l.id AND s.state = 2 ORDER BY s.priority, s.seq LIMIT 1) r
-    WHERE q.queue = ANY (%(queues)s::text[])
+    WHERE q.queue = ANY (%s::text[])
     UNION ALL
     SELECT h.lane, r.priority, r.run_at FROM heads h
     CROSS JOIN LATERAL (SELECT s.priority, s.run_at FROM tenure.states s
         WHERE s.lane = h.lane AND s.state = 2 AND s.priority > h.priority
         ORDER BY s.priority, s.seq LIMIT 1) r
 )
-SELECT min(run_at), tenure.moment(%(now)s::bigint) FROM heads;
+SELECT (SELECT min(run_at) FROM heads), now_ms FROM clock;
 -- name: schedules
 SELECT schedule FROM tenure.schedules ORDER BY name;
--- name: timetable
-SELECT tenure.moment(%s), ARRAY(SELECT schedule FROM tenure.schedules ORDER BY name);

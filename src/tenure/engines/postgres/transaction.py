@@ -1,4 +1,5 @@
-"""One transaction: the jobs it has locked, the moves it makes, and what it tells the books.
+"""A transaction of the core on PostgreSQL: jobs that it locked, the moves it makes, and what it
+tells the books.
 
 Jobs are read, locked and decided on in memory, and written together by `flush`. What changed in
 which lane is told at the end, once for each lane.
@@ -6,23 +7,45 @@ which lane is told at the end, once for each lane.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import msgspec
 
 from tenure import states
+from tenure.core.transaction import Existing, Scope, UniqueKey
+from tenure.engines.postgres import insert
 from tenure.engines.postgres.db import Db
-from tenure.engines.postgres.rows import (
-    DONE,
-    LEASED,
-    READY,
-    STATES,
-    WAITING,
-    Row,
-    code_of,
-    errors_text,
-)
-from tenure.job import State
+from tenure.engines.sql.limits import mark
+from tenure.engines.sql.rows import LEASED, READY, STATES, WAITING, result_text
+from tenure.engines.sql.rows import Row as PlainRow
+from tenure.job import JobSpec, State
+from tenure.ops import Entry, Limit, Schedule
 
-_PARENTS_DONE, _PARENT_FAILED = states.ParentsDone(), states.ParentFailed()
+LOCK_WAIT = "900ms"  # as in the functions of postgres.sql
+
+_decode_schedule = msgspec.json.Decoder(Schedule).decode
+
+
+class Row(PlainRow, gc=False):
+    """A row of `load`."""
+
+    queue: int
+    queue_name: str
+    tenant: int
+    is_parent: bool
+    waits_for: list[int]
+    gone: bool = False
+
+
+class Held(NamedTuple):
+    """A row of `hold` (core.Lease)."""
+
+    seq: int
+    state: State
+    token: int
+    busy: bool
 
 
 class LaneNews:
@@ -36,22 +59,31 @@ class LaneNews:
         self.head: tuple[int, int] | None = None  # the first of the jobs that became ready
         self.served = 0
 
+    def joined(self, priority: int, seq: int) -> None:
+        """A job became ready."""
+        head = (priority, seq)
+        self.head = head if self.head is None else min(head, self.head)
+
 
 class Transaction:
-    """What the operations of one batch share. `given` is the time of a clock that is not the
-    server's, if there is one. `elsewhere` sees what was committed since, where the snapshot of
+    """Implements tenure.core.transaction.Transaction. `given` is the time of a clock that is not
+    the server's, if there is one. `elsewhere` sees what was committed since, where the snapshot of
     this transaction is fixed."""
 
     def __init__(self, db: Db, given: int | None, sweep: int, elsewhere: Db | None = None) -> None:
         self.db = db
-        self.elsewhere = elsewhere
         self.given = given
-        self.sweep = sweep
-        self.now = given or 0  # the server's time is read with what it is needed for
+        self.most_swept = sweep
         self.woken = False  # whether time made jobs ready, or ended them
         self.once: dict[str, str | None] = {}  # the keys of the batch, with answers if used before
+        self.queues: dict[str, int] = {}  # the numbers of queues that were looked up
+        self.news: list[tuple[Row, states.Event]] = []
+        self._elsewhere = elsewhere
+        self._now = given
         self._rows: dict[int, Row] = {}
-        self._ids: dict[str, Row] = {}
+        self._ids: dict[str, Row | None] = {}
+        self._seqs: dict[str, int] = {}  # of parents
+        self._held: dict[str, Held] = {}
         self._dirty: dict[int, Row] = {}
         self._written: dict[int, tuple[int, int]] = {}  # what `at` and updated_at of these become
         self._results: dict[int, str | None] = {}
@@ -59,151 +91,305 @@ class Transaction:
         self._told: list[tuple[int, int]] = []  # (parent, child) that no longer waits
         self._freed: list[tuple[int, str]] = []  # (lane, unique key)
         self._lanes: dict[int, LaneNews] = {}
-        self._news: list[tuple[Row, states.Event]] = []
 
-    # Reading ------------------------------------------------------------------------------------
+    @property
+    def now(self) -> int:
+        """The server's time, unless another was given. Statements that are sent anyway bring it
+        along; it is asked for only where none did."""
+        if self._now is None:
+            self._now = int(self.db.value("clock"))
+        return self._now
 
-    def load(self, ids: Iterable[str]) -> dict[str, Row]:
-        """Lock the jobs of these ids, and read what is decided on; those that there are."""
+    @now.setter
+    def now(self, now: int) -> None:
+        self._now = now
+
+    def _read_clock(self) -> None:
+        """Set the time to the server's, unless another was given. What was sent before has come
+        back by then: this is no further round trip."""
+        self._now = self.given
+        _ = self.now
+
+    def forget(self) -> None:
+        self.reread()
+        self._seqs.clear()
+        self._now = self.given
+
+    def reread(self) -> None:
+        """Write what changed, and read jobs anew from here on."""
+        self.flush()
+        self._rows.clear()
+        self._ids.clear()
+
+    # Jobs ---------------------------------------------------------------------------------------
+
+    def load(self, ids: Iterable[str]) -> None:
         missing = [i for i in dict.fromkeys(ids) if i not in self._ids]
         if missing:
             sent = self.db.send("load", missing, [])
-            self.read_clock()
-            self._keep(sent.fetchall())
-        return self._ids
+            self._read_clock()  # the jobs may have been waited for
+            found = {row.id: row for row in self._keep(sent.fetchall())}
+            self._ids.update((job_id, found.get(job_id)) for job_id in missing)
 
-    def loaded(self, job_id: str) -> Row | None:
-        """A job that was loaded, if there is one."""
-        return self._ids.get(job_id)
+    def job(self, job_id: str) -> Row | None:
+        if job_id not in self._ids:
+            self.load([job_id])
+        return self._ids[job_id]
 
-    def load_places(self, seqs: Sequence[int]) -> list[Row]:
-        """The same for jobs by their places, in the order given."""
+    def load_seqs(self, seqs: Sequence[int]) -> list[Row]:
+        """The jobs of these numbers, in their order; those that exist."""
         missing = [seq for seq in seqs if seq not in self._rows]
         if missing:
             self._keep(self.db.all("load", [], missing))
         return [self._rows[seq] for seq in seqs if seq in self._rows]
 
-    def _keep(self, rows: Iterable[tuple[object, ...]]) -> list[Row]:
-        found = []
-        for values in rows:
+    def ids_of(self, seqs: Sequence[int]) -> dict[int, str]:
+        """The ids of jobs of these numbers, which are not locked; and the time."""
+        sent = self.db.send("ids_of", list(seqs))
+        self._read_clock()
+        return dict(sent.fetchall())
+
+    def _keep(self, found: Iterable[tuple[object, ...]]) -> list[Row]:
+        """The rows of a statement; one that was loaded before has been kept up to date."""
+        kept = []
+        for values in found:
             row = Row(*values)  # type: ignore[arg-type]
-            kept = self._rows.setdefault(row.seq, row)
-            self._ids.setdefault(row.id, kept)
-            found.append(kept)
-        return found
+            row = self._rows.setdefault(row.seq, row)
+            self._ids[row.id] = None if row.gone else row
+            kept.append(row)
+        return kept
 
-    def read_clock(self) -> None:
-        """Set the time to the server's, unless another was given."""
-        if self.given is None:
-            self.now = int(self.db.value("clock"))
+    def save(self, job: Row, change: states.Change) -> None:
+        before = job.code
+        job.become(change, self.now)
+        self.count(job.queue, job.lane, before, job.code)
+        if job.code == READY:
+            self.lane(job.queue, job.lane).joined(job.priority, job.seq)
+        self.woken = self.woken or job.code != LEASED
+        if before == WAITING:
+            self._wait_no_more(job)
+        self._dirty[job.seq] = job
+        self._written[job.seq] = (self.now if change.final else job.run_at, self.now)
+        if job.unique_key is not None and change.final:
+            self._freed.append((job.lane, job.unique_key))
+        elif job.unique_key is not None and before > LEASED:
+            self._free_keys()
+            self.db.send("hold_key", job.tenant, job.unique_key, job.seq)
 
-    def forget(self) -> None:
-        """Write what changed, and read everything anew from here on."""
+    def _wait_no_more(self, job: Row) -> None:
+        self._told += [(parent, job.seq) for parent in job.waits_for]
+        job.waits_for = []
+
+    def remove(self, job: Row) -> None:
+        self.count(job.queue, job.lane, job.code, None)
+        self._gone.append(job.seq)
+        self._dirty.pop(job.seq, None)
+        self._results.pop(job.seq, None)
+        job.gone = True
+        self._ids[job.id] = None
+        if job.code <= LEASED and job.unique_key is not None:
+            self._freed.append((job.lane, job.unique_key))
+        if job.code == WAITING:
+            self._wait_no_more(job)
+
+    def put_result(self, job: Row, result: msgspec.Raw) -> None:
+        self._results[job.seq] = result_text(result)
+
+    def existing(
+        self, ids: Sequence[str], keys: Sequence[UniqueKey], parents: Sequence[str]
+    ) -> Existing:
         self.flush()
-        self._rows.clear()
-        self._ids.clear()
+        wanted = list(map(list, zip(*keys, strict=True)))
+        held = self.db.send("held_ids", list(ids)) if ids else None
+        holding = self.db.send("key_holders", *wanted) if keys else None
+        after = self.db.send("parents", list(parents)) if parents else None
+        taken = {job_id for (job_id,) in held.fetchall()} if held else set()
+        holders = {(q, t, k): job_id for q, t, k, job_id in holding.fetchall()} if holding else {}
+        known: dict[str, State] = {}
+        for job_id, seq, code in after.fetchall() if after else ():
+            self._seqs[job_id] = seq
+            known[job_id] = STATES[code]
+        if self._elsewhere is not None:
+            taken |= {job_id for (job_id,) in self._elsewhere.all("held_ids", list(ids))}
+            seen = self._elsewhere.all("key_holders", *wanted) if keys else []
+            holders = {(q, t, k): job_id for q, t, k, job_id in seen} | holders
+        return Existing(taken, holders, known)
 
-    # Moving -------------------------------------------------------------------------------------
+    def insert(self, specs: Sequence[JobSpec], waits: Sequence[Sequence[str]] | None) -> None:
+        self.flush()
+        self._now, seqs = insert.insert_jobs(self.db, self.given, specs, waits)
+        if waits is not None or self._ids:
+            ids = [spec.id for spec in specs]
+            self._added(ids, seqs)
+            self._depend(zip(ids, waits or (), strict=False))
 
-    def move(self, row: Row, event: states.Event) -> states.Change | None:
-        """Make the move that the table has for this event, if it has one."""
-        change = states.decide(row, event, self.now)
-        if change is not None:
-            self.make(row, change)
-        return change
+    def insert_entries(self, entries: Sequence[Entry]) -> None:
+        self.flush()
+        places = insert.insert_entries(self.db, entries)
+        for entry, (seq, lane, queue, code) in zip(entries, places, strict=True):
+            self.count(queue, lane, None, code)
+            if code == READY:
+                self.lane(queue, lane).joined(entry.job.priority, seq)
+        self._added([entry.job.id for entry in entries], [place[0] for place in places])
+        self._depend((entry.job.id, entry.waits_for) for entry in entries)
 
-    def make(self, row: Row, change: states.Change) -> None:
-        """Carry out a change that was decided on this row."""
-        code = code_of(change, self.now)
-        self.count(row.queue, row.lane, row.code, code)
-        if code == READY:
-            self.joined(row)
-        self.woken = self.woken or code != LEASED
-        if row.code == WAITING:
-            self._told += [(parent, row.seq) for parent in row.waits_for]
-            row.waits_for = []
-        row.code, row.attempts, row.run_at = code, change.attempts, change.run_at
-        row.expires_at, row.worker = change.expires_at, change.worker
-        row.errors_text = errors_text(change.errors)
-        self._dirty[row.seq] = row
-        self._written[row.seq] = (self.now if change.final else change.run_at, self.now)
-        if change.final:
-            if row.unique_key is not None:
-                self._freed.append((row.lane, row.unique_key))
-            self.ended(row)
+    def _added(self, ids: Sequence[str], seqs: Sequence[int]) -> None:
+        """Jobs were inserted; whoever looked for them found none."""
+        self._seqs.update(zip(ids, seqs, strict=True))
+        for job_id in self._ids.keys() & ids:
+            del self._ids[job_id]
 
-    def finished(self, row: Row, result: str | None) -> None:
-        """Note what an acknowledged job was acknowledged with."""
-        self._results[row.seq] = result
-
-    def ended(self, row: Row) -> None:
-        """Those who wait for the job are to be told what became of it."""
-        if row.is_parent:
-            event = _PARENTS_DONE if row.code == DONE else _PARENT_FAILED
-            self._news.append((row, event))
-
-    def have_children(self, ids: Iterable[str]) -> None:
-        """Jobs were added that wait for these; those that are loaded did not know."""
-        for job_id in ids:
-            row = self._ids.get(job_id)
+    def _depend(self, waits: Iterable[tuple[str, Sequence[str]]]) -> None:
+        """Store who waits for whom. Parents that are loaded did not know."""
+        pairs = [(parent, child) for child, parents in waits for parent in parents]
+        if pairs:
+            parents = [self._seqs[parent] for parent, _ in pairs]
+            self.db.send("insert_deps", parents, [self._seqs[child] for _, child in pairs])
+        for parent, _ in pairs:
+            row = self._ids.get(parent)
             if row is not None:
                 row.is_parent = True
 
-    def acked(self, parents: Sequence[int]) -> None:
-        """Jobs that others wait for were acknowledged, past the rows that were loaded."""
-        for child, parent in self._children(parents):
-            self.tell_child(child, parent, _PARENTS_DONE)
-        self.settle()
+    def key_holder(self, job: Row) -> str | None:
+        self._free_keys()
+        row = self.db.one("key_holder", job.tenant, job.unique_key)
+        return None if row is None else str(row[0])
 
-    def settle(self) -> None:
-        """Tell children what became of their parents, and theirs in turn."""
-        while self._news:
-            news, self._news = self._news, []
-            events = {parent.seq: event for parent, event in news}
-            for child, parent in self._children(list(events)):
-                self.tell_child(child, parent, events[parent])
+    # Dependencies -------------------------------------------------------------------------------
 
-    def _children(self, parents: Sequence[int]) -> list[tuple[Row, int]]:
-        """Those who wait for these, each with the parent, in the order of the parents."""
+    def children(self, parents: Sequence[Row]) -> list[tuple[Row, str]]:
+        return self.children_of({parent.seq: parent.id for parent in parents if parent.is_parent})
+
+    def children_of(self, parents: Mapping[int, str]) -> list[tuple[Row, str]]:
+        """`children`, for parents of these numbers and ids."""
+        if not parents:
+            return []
+        self._seqs.update((job_id, seq) for seq, job_id in parents.items())
         known = [row for row in self._rows.values() if row.waits_for and not row.gone]
         found = self._keep(self.db.all("load_children", list(parents)))
         children = {row.seq: row for row in (*known, *found)}
         place = {parent: n for n, parent in enumerate(parents)}
         pairs = [
-            (child, parent)
+            (place[parent], child.seq, child, parents[parent])
             for child in children.values()
             for parent in child.waits_for
             if parent in place
         ]
-        pairs.sort(key=lambda pair: (place[pair[1]], pair[0].seq))
-        return pairs
+        pairs.sort(key=lambda pair: pair[:2])
+        return [(child, parent_id) for _, _, child, parent_id in pairs]
 
-    def tell_child(self, child: Row, parent: int, event: states.Event) -> None:
-        change = None if child.gone else states.decide(child, event, self.now)
-        if change is None or change.state is State.WAITING or parent not in child.waits_for:
-            return
+    def strike(self, child: Row, parent_id: str) -> None:
+        parent = self._seqs[parent_id]
         child.waits_for.remove(parent)
         self._told.append((parent, child.seq))
-        if change.state is not State.PENDING or not child.waits_for:
-            self.make(child, change)
 
-    def remove(self, row: Row) -> None:
-        """Delete a job, whatever its state; if it was not done, those who wait for it hear."""
-        self.count(row.queue, row.lane, row.code, None)
-        self._gone.append(row.seq)
-        self._dirty.pop(row.seq, None)
-        self._results.pop(row.seq, None)
-        row.gone = True
-        self._ids.pop(row.id, None)
-        if row.code <= LEASED and row.unique_key is not None:
-            self._freed.append((row.lane, row.unique_key))
-        if row.code == WAITING:
-            self._told += [(parent, row.seq) for parent in row.waits_for]
-            row.waits_for = []
-        if row.code != DONE and row.is_parent:
-            self._news.append((row, states.ParentDeleted(row.id)))
+    def waits(self, child: Row) -> bool:
+        return bool(child.waits_for)
 
-    # Telling the books --------------------------------------------------------------------------
+    # Leases -------------------------------------------------------------------------------------
+
+    def hold(self, leases: Sequence[tuple[str, int]]) -> Mapping[str, Held]:
+        ids, tokens = map(list, zip(*dict.fromkeys(leases), strict=True))
+        self._held = {}
+        for job_id, seq, code, token, mine, now in self.db.all(
+            "hold", self.given, ids, tokens, LEASED
+        ):
+            self._held[job_id] = Held(seq, STATES[code], token, busy=not mine)
+            self._now = now
+        return self._held
+
+    def extend(self, lease_ms: Mapping[str, int]) -> None:
+        until = {self._held[job_id].seq: self.now + ms for job_id, ms in lease_ms.items()}
+        self.db.send("extend", self.now, list(until), list(until.values()))
+
+    def report(self, progress: Mapping[str, tuple[int | None, str | None]]) -> None:
+        percents, notes = zip(*progress.values(), strict=True)
+        seqs = [self._held[job_id].seq for job_id in progress]
+        self.db.send("note_progress", self.now, seqs, list(percents), list(notes))
+
+    # Limits -------------------------------------------------------------------------------------
+
+    def lock_queue(self, queue: str, *, create: bool) -> bool:
+        """Keeps claims and new lanes away, and brings the books up to date. A producer that has
+        made a lane, and not committed yet, is not waited for long: claims wait behind us."""
+        self.forget()
+        self.db.send("wait_at_most", LOCK_WAIT)
+        if create:
+            self.db.send("add_queue", queue)
+        row = self.db.one("lock_queue", queue)
+        if row is not None:
+            self.queues[queue] = row[0]
+            self.db.send("fold", row[0])
+        return row is not None
+
+    def limit(self, scope: Scope) -> Limit:
+        queue, tenant, group = scope
+        row = self.db.one("limit_of", queue, mark(tenant), mark(group))
+        return Limit(*scope, *(row or (None, None, None, None, False)))
+
+    def put_limit(self, old: Limit, new: Limit) -> None:
+        """Which tenants and lanes it bounds is decided by the server, which makes lanes, too."""
+        queue = self.queues[new.queue]
+        key = (new.queue, mark(new.tenant), mark(new.group))
+        self.db.send("delete_limit", *key)
+        if new != Limit(new.queue, new.tenant, new.group):
+            bounds = (new.concurrency, new.rate, new.per_ms, new.weight, new.paused)
+            self.db.send("insert_limit", *key, *bounds)
+        if new.tenant is None:
+            own = (new.paused, new.concurrency, new.rate, new.per_ms)
+            self.db.send("limit_queue", *own, queue)
+        else:
+            self.db.send("rebound", queue, new.tenant)
+
+    def fill_bucket(self, queue: str, tokens: int) -> None:
+        self.db.send("save_queue", tokens, self.now, self.queues[queue])
+
+    # Schedules and idempotency keys -------------------------------------------------------------
+
+    @contextmanager
+    def by_store_time(self) -> Iterator[None]:
+        yield
+
+    def schedule(self, name: str) -> Schedule | None:
+        sent = self.db.send("schedule", name)
+        self._read_clock()  # the schedule may have been waited for
+        row = sent.fetchone()
+        return None if row is None else _decode_schedule(row[0])
+
+    def put_schedule(self, schedule: Schedule) -> None:
+        self.db.send("put_schedule", schedule.name, msgspec.json.encode(schedule).decode())
+
+    def drop_schedule(self, name: str) -> bool:
+        return self.db.one("drop_schedule", name) is not None
+
+    def answers_of(self, key: str) -> str | None:
+        return self.once[key]  # which were taken before all else
+
+    def put_answers(self, key: str, answers: bytes) -> None:
+        text = self.once[key] = answers.decode()
+        self.db.send("put_answers", text, key)
+
+    # Time ---------------------------------------------------------------------------------------
+
+    def overdue(self, queue: str, limit: int) -> list[Row]:
+        return self.in_state(queue, LEASED, self.now, limit)
+
+    def in_state(self, queue: str, code: int, until: int, limit: int) -> list[Row]:
+        """Jobs of a queue that are in a state since long, or whose time in it has come."""
+        self.reread()
+        return self.load_seqs(self.db.value("overdue", self.queues[queue], code, until, limit))
+
+    def promote(self, queue: str, limit: int) -> int:
+        self.reread()
+        due = int(self.db.value("promote", self.queues[queue], self.now, limit))
+        self.woken = self.woken or due > 0
+        return due
+
+    def expired(self, queue: str, limit: int) -> list[Row]:
+        self.reread()
+        return self.load_seqs(self.db.value("expired", self.queues[queue], self.now, limit))
+
+    # The books ----------------------------------------------------------------------------------
 
     def lane(self, queue: int, lane: int) -> LaneNews:
         news = self._lanes.get(lane)
@@ -211,25 +397,17 @@ class Transaction:
             news = self._lanes[lane] = LaneNews(queue)
         return news
 
-    def count(
-        self, queue: int, lane: int, source: int | None, target: int | None, n: int = 1
-    ) -> None:
-        """`n` jobs of the lane go from one state to another; None is nowhere."""
+    def count(self, queue: int, lane: int, source: int | None, target: int | None) -> None:
+        """A job of the lane goes from one state to another; None is nowhere."""
         counts = self.lane(queue, lane).counts
         if source is not None:
-            counts[source] -= n
+            counts[source] -= 1
         if target is not None:
-            counts[target] += n
-
-    def joined(self, row: Row) -> None:
-        """A job became ready."""
-        news = self.lane(row.queue, row.lane)
-        head = (row.priority, row.seq)
-        news.head = head if news.head is None else min(head, news.head)
+            counts[target] += 1
 
     # Writing ------------------------------------------------------------------------------------
 
-    def free_keys(self) -> None:
+    def _free_keys(self) -> None:
         """Let go of the keys of jobs that ended, before another takes one."""
         if self._freed:
             lanes, keys = zip(*self._freed, strict=True)
@@ -238,7 +416,7 @@ class Transaction:
 
     def flush(self) -> None:
         """Write what was decided."""
-        self.free_keys()
+        self._free_keys()
         if self._dirty:
             rows = list(self._dirty.values())
             written = [self._written[row.seq] for row in rows]

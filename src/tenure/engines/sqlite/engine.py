@@ -14,9 +14,11 @@ from typing import Any
 from tenure import ops
 from tenure.clock import Clock
 from tenure.core.operate import Operations, operate
-from tenure.engines.sqlite import ack, claim, file, reads, upkeep
+from tenure.engines.sql.reads import read
+from tenure.engines.sqlite import ack, claim, file, upkeep
 from tenure.engines.sqlite.db import Db
 from tenure.engines.sqlite.disk import Disk
+from tenure.engines.sqlite.reads import Snapshot
 from tenure.engines.sqlite.transaction import Transaction
 from tenure.engines.sqlite.watch import Watch
 from tenure.errors import InvalidInput
@@ -140,7 +142,7 @@ class SqliteEngine:
         with file.translated(self.path), self._reader() as connection:
             connection.execute("BEGIN")
             try:
-                return reads.read(Db(connection), query, self._clock.now_ms())
+                return read(Snapshot(Db(connection), self._clock.now_ms()), query)
             finally:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")

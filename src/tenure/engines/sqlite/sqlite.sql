@@ -479,7 +479,7 @@ INSERT INTO tenure_limits (queue, tenant, grp, concurrency, rate, per_ms, weight
 VALUES (?, ?, ?, ?, ?, ?, ?, ?);
 -- name: limits
 SELECT queue, tenant, grp, concurrency, rate, per_ms, weight, paused FROM tenure_limits
-WHERE ?1 IS NULL OR queue = ?1 ORDER BY queue, tenant, grp;
+WHERE :queue IS NULL OR queue = :queue ORDER BY queue, tenant, grp;
 -- name: limit_queue
 UPDATE tenure_queues SET paused = ?, max_leased = ?, rate = ?, per_ms = ? WHERE id = ?;
 -- name: tenants_of_queue
@@ -678,15 +678,19 @@ SELECT ifnull(sum(waiting), 0), ifnull(sum(delayed), 0), ifnull(sum(ready), 0),
 FROM tenure_queues;
 -- name: stats
 SELECT queue, paused, waiting, delayed, ready, leased, done, dead, cancelled
-FROM tenure_queues WHERE ?1 IS NULL OR queue = ?1 ORDER BY queue;
+FROM tenure_queues WHERE :queue IS NULL OR queue = :queue ORDER BY queue;
+-- name: queue_id
+SELECT id FROM tenure_queues WHERE queue = ?;
 -- name: tenants
 SELECT tenant, waiting, delayed, ready, leased, done, dead, cancelled FROM tenure_tenants
-WHERE queue = ?1 AND (?2 IS NULL OR tenant > ?2) AND (?4 IS NULL OR tenant = ?4)
+WHERE queue = :queue AND (:after IS NULL OR tenant > :after)
+    AND (:tenant IS NULL OR tenant = :tenant)
     AND waiting + delayed + ready + leased + done + dead + cancelled > 0
-ORDER BY tenant LIMIT ?3;
+ORDER BY tenant LIMIT :limit;
 -- name: groups
 SELECT l.grp, l.waiting, l.delayed, l.ready, l.leased, l.done, l.dead, l.cancelled
 FROM tenure_lanes l JOIN tenure_tenants t ON t.id = l.tenant
-WHERE t.queue = ?1 AND t.tenant = ?2 AND l.grp <> '' AND (?3 IS NULL OR l.grp > ?3)
+WHERE t.queue = :queue AND t.tenant = :tenant AND l.grp <> ''
+    AND (:after IS NULL OR l.grp > :after)
     AND l.waiting + l.delayed + l.ready + l.leased + l.done + l.dead + l.cancelled > 0
-ORDER BY l.grp LIMIT ?4;
+ORDER BY l.grp LIMIT :limit;

@@ -131,17 +131,19 @@ class Transaction:
         return Existing({job_id for job_id, _, _ in found}, holders, known)
 
     def insert(self, specs: Sequence[JobSpec], waits: Sequence[Sequence[str]] | None) -> None:
-        self._added(insert.insert_jobs(self.db, self.books, self.now, specs, waits, self._seqs))
+        seqs = insert.insert_jobs(self.db, self.books, self.now, specs, waits, self._seqs)
+        self._added(seqs, (spec.id for spec in specs) if self._rows else ())
 
     def insert_entries(self, entries: Sequence[Entry]) -> None:
-        self._added(insert.insert_entries(self.db, self.books, entries, self._seqs))
+        seqs = insert.insert_entries(self.db, self.books, entries, self._seqs)
+        self._added(seqs, seqs)
         self._tokens_from(max(entry.job.token for entry in entries))
 
-    def _added(self, seqs: Mapping[str, int]) -> None:
+    def _added(self, seqs: Mapping[str, int], ids: Iterable[str]) -> None:
         """Jobs were inserted; whoever looked for them found none."""
         self._seqs.update(seqs)
-        for job_id in self._rows.keys() & seqs.keys():
-            del self._rows[job_id]
+        for job_id in ids:
+            self._rows.pop(job_id, None)
 
     def key_holder(self, job: Row) -> str | None:
         tenant = self.books.lane_by_id(job.lane).tenant

@@ -1,0 +1,71 @@
+"""Acknowledgements that only end their job, in one statement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tenure import ops, states
+from tenure.core import leases
+from tenure.core.leases import OK
+from tenure.core.moves import PARENTS_DONE, settle, tell
+from tenure.engines.postgres.places import Places
+from tenure.engines.postgres.transaction import Transaction
+from tenure.engines.sql.rows import CODES, LEASED, result_text
+from tenure.errors import TenureError
+from tenure.job import State
+from tenure.ops import Answer
+
+# Where the table leads a leased job that is acknowledged: the same for every job.
+_ACKED = CODES[states.plain(State.LEASED, states.Acked).target][0]
+
+
+def is_plain(batch: Sequence[ops.Ack]) -> bool:
+    """Whether one statement can make them all."""
+    plain = not any(op.then or not op.keep for op in batch)
+    return plain and len({op.id for op in batch}) == len(batch)
+
+
+def ack(tx: Transaction, batch: Sequence[ops.Ack]) -> list[Answer]:
+    return (_ack_plain if is_plain(batch) else leases.ack)(tx, batch)
+
+
+def _ack_plain(tx: Transaction, batch: Sequence[ops.Ack]) -> list[Answer]:
+    order, columns = columns_of(batch, None)
+    row = tx.db.one("ack", None, tx.given, *columns)
+    assert row is not None
+    missing, parents = row
+    if parents:
+        # The parents are not locked again: a producer that holds one waits for this transaction.
+        for child, parent in tx.children_of(tx.ids_of(parents)):
+            tell(tx, child, parent, PARENTS_DONE)
+        settle(tx)
+    lost = {order[n - 1].id for n in missing}
+    if lost:
+        tx.load(lost)
+    return [_why_lost(tx, op) if op.id in lost else OK for op in batch]
+
+
+def columns_of(
+    batch: Sequence[ops.Ack], places: Places | None
+) -> tuple[list[ops.Ack], tuple[Any, ...]]:
+    """What the server needs to know. It goes in the order of the ids, in which others ack, too, so
+    that no two wait for each other."""
+    order = sorted(batch, key=lambda op: op.id)
+    ids, tokens = [op.id for op in order], [op.token for op in order]
+    known = None if places is None else places.take(ids)
+    results = [result_text(op.result) for op in order]
+    return order, (
+        ids if known is None else None,
+        known,
+        tokens,
+        None if all(result is None for result in results) else results,
+        LEASED,
+        _ACKED,
+    )
+
+
+def _why_lost(tx: Transaction, op: ops.Ack) -> TenureError:
+    problem = leases.lost(tx.job(op.id), op.id, op.token)
+    assert problem is not None
+    return problem

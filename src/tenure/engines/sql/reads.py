@@ -1,0 +1,230 @@
+"""Queries: each a read of one snapshot. The engines name their statements alike, and give them the
+same columns."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from tenure import ops
+from tenure.engines.sql.limits import unmark
+from tenure.engines.sql.rows import CODES, WAITING, entry_of, job_of
+from tenure.errors import InvalidInput, JobNotFound, QueueNotFound, TenureError
+from tenure.job import FINAL
+from tenure.ops import Found, Query
+
+Row = tuple[Any, ...]
+FoundRow = tuple[int, int, str]  # when it ended, seq, id
+
+_LAST = 2**63 - 1
+_COUNTS = [field.name for field in msgspec.structs.fields(ops.Counts)]
+_decode_schedule = msgspec.json.Decoder(ops.Schedule).decode
+
+
+class Statements(Protocol):
+    """Runs statements by their names."""
+
+    def one(self, name: str, *params: Any) -> Row | None: ...
+    def all(self, name: str, *params: Any) -> Sequence[Row]: ...
+    def named(self, name: str, params: dict[str, Any]) -> Sequence[Row]: ...
+
+
+class Snapshot(Protocol):
+    """What differs between the databases."""
+
+    @property
+    def db(self) -> Statements: ...
+
+    def listed(self, values: Sequence[int]) -> Any:
+        """Values as one parameter of a statement."""
+
+    def due(self, statement: str, queues: Sequence[str]) -> int | None:
+        """The time that `next_due` or `oldest_ready` finds, by the clock of this machine."""
+
+    def slots(self, scope: str, key: str) -> Sequence[Row]: ...
+
+    def timetable(self) -> tuple[int, Sequence[Row]]:
+        """The time of the store, and `schedules`."""
+
+    def find_by_end(self, params: dict[str, Any], queues: list[int], code: int) -> list[FoundRow]:
+        """Jobs of one final state, the last to finish first."""
+
+    def find_by_seq(
+        self, params: dict[str, Any], queues: list[int], codes: list[int]
+    ) -> list[FoundRow]:
+        """Jobs, newest first. codes: the states that they may be in; any, if there are none."""
+
+    def jobs_after(self, seq: int, limit: int) -> Sequence[Row]:
+        """Jobs in the order in which they were enqueued."""
+
+
+def read(snapshot: Snapshot, query: Query) -> Found:
+    """The answer to a query."""
+    return _QUERIES[type(query)](snapshot, query)
+
+
+def _get_job(snapshot: Snapshot, query: ops.GetJob) -> Found:
+    row = snapshot.db.one("read_job", query.id)
+    return JobNotFound(query.id) if row is None else job_of(row)
+
+
+def _list_jobs(snapshot: Snapshot, query: ops.ListJobs) -> Found:
+    found = _find(snapshot, query)
+    if isinstance(found, TenureError):
+        return found
+    rows, cursor = found
+    seqs = [seq for _, seq, _ in rows]
+    jobs = {row[0]: job_of(row) for row in snapshot.db.all("read_jobs", snapshot.listed(seqs))}
+    return ops.Page([jobs[seq] for seq in seqs], cursor)
+
+
+def _find_ids(snapshot: Snapshot, query: ops.FindIds) -> Found:
+    found = _find(snapshot, query)
+    if isinstance(found, TenureError):
+        return found
+    rows, cursor = found
+    return ops.Ids([job_id for _, _, job_id in rows], cursor)
+
+
+def _find(
+    snapshot: Snapshot, query: ops.ListJobs | ops.FindIds
+) -> tuple[list[FoundRow], str | None] | TenureError:
+    """A page of jobs, and the cursor that continues after it."""
+    where = query.filter
+    queues = {name: number for number, name in snapshot.db.all("queues")}
+    if where.queue is not None and where.queue not in queues:
+        return QueueNotFound(where.queue)
+    by_end = len(where.states) == 1 and where.states[0] in FINAL
+    start = [_LAST, _LAST] if query.cursor is None else ops.parse_cursor(query.cursor, 1 + by_end)
+    if isinstance(start, InvalidInput):
+        return start
+    params: dict[str, Any] = {
+        "queue": None if where.queue is None else queues[where.queue],
+        "tenant": where.tenant,
+        "grp": where.group,
+        "kind": where.kind,
+        "finished_before": where.finished_before,
+        "before_at": start[0],
+        "before_seq": start[-1],
+        "limit": query.limit + 1,
+    }
+    wanted = list(queues.values()) if where.queue is None else [queues[where.queue]]
+    codes = [code for state in where.states for code in CODES[state]]
+    if by_end:
+        rows = snapshot.find_by_end(params, wanted, codes[0])
+    else:
+        rows = snapshot.find_by_seq(params, wanted, codes)
+    page = rows[: query.limit]
+    if len(rows) <= query.limit:
+        return page, None
+    end, seq, _ = page[-1]
+    return page, f"{end}.{seq}" if by_end else str(seq)
+
+
+def _next_due(snapshot: Snapshot, query: ops.NextDue) -> Found:
+    return ops.Due(snapshot.due("next_due", query.queues))
+
+
+def _oldest_ready(snapshot: Snapshot, query: ops.OldestReady) -> Found:
+    return ops.Due(snapshot.due("oldest_ready", query.queues))
+
+
+def _get_stats(snapshot: Snapshot, query: ops.GetStats) -> Found:
+    rows = snapshot.db.named("stats", {"queue": query.queue})
+    if query.queue is not None and not rows:
+        return QueueNotFound(query.queue)
+    return [
+        ops.QueueStats(queue=queue, paused=bool(paused), **_counts(counts))
+        for queue, paused, *counts in rows
+    ]
+
+
+def _counts(counts: Sequence[Any]) -> dict[str, int]:
+    return dict(zip(_COUNTS, map(int, counts), strict=True))
+
+
+def _list_tenants(snapshot: Snapshot, query: ops.ListTenants) -> Found:
+    queue = snapshot.db.one("queue_id", query.queue)
+    if queue is None:
+        return QueueNotFound(query.queue)
+    params = {
+        "queue": queue[0],
+        "after": query.after,
+        "tenant": query.tenant,
+        "limit": query.limit,
+    }
+    return [
+        ops.TenantStats(queue=query.queue, tenant=tenant, **_counts(counts))
+        for tenant, *counts in snapshot.db.named("tenants", params)
+    ]
+
+
+def _list_groups(snapshot: Snapshot, query: ops.ListGroups) -> Found:
+    queue = snapshot.db.one("queue_id", query.queue)
+    if queue is None:
+        return QueueNotFound(query.queue)
+    params = {
+        "queue": queue[0],
+        "tenant": query.tenant,
+        "after": query.after,
+        "limit": query.limit,
+    }
+    return [
+        ops.GroupStats(queue=query.queue, tenant=query.tenant, group=group, **_counts(counts))
+        for group, *counts in snapshot.db.named("groups", params)
+    ]
+
+
+def _list_limits(snapshot: Snapshot, query: ops.ListLimits) -> Found:
+    return [
+        ops.Limit(queue, unmark(t), unmark(g), concurrency, rate, per_ms, weight, bool(paused))
+        for queue, t, g, concurrency, rate, per_ms, weight, paused in snapshot.db.named(
+            "limits", {"queue": query.queue}
+        )
+    ]
+
+
+def _list_slots(snapshot: Snapshot, query: ops.ListSlots) -> Found:
+    return [ops.Slot(*row) for row in snapshot.slots(query.scope, query.key)]
+
+
+def _list_schedules(snapshot: Snapshot, query: ops.ListSchedules) -> Found:
+    return [_decode_schedule(text) for (text,) in snapshot.db.all("schedules")]
+
+
+def _get_timetable(snapshot: Snapshot, query: ops.GetTimetable) -> Found:
+    now, rows = snapshot.timetable()
+    return ops.Timetable(now, [_decode_schedule(text) for (text,) in rows])
+
+
+def _export(snapshot: Snapshot, query: ops.Export) -> Found:
+    start = [-1] if query.cursor is None else ops.parse_cursor(query.cursor, 1)
+    if isinstance(start, InvalidInput):
+        return start
+    rows = snapshot.jobs_after(start[0], query.limit)
+    waiting = [row[0] for row in rows if row[3] == WAITING]
+    waits: dict[int, set[str]] = defaultdict(set)
+    for child, parent in snapshot.db.all("parents_of", snapshot.listed(waiting)):
+        waits[child].add(parent)
+    entries = [entry_of(row, waits[row[0]]) for row in rows]
+    return ops.Exported(entries, str(rows[-1][0]) if rows else query.cursor)
+
+
+_QUERIES: dict[type[Query], Callable[[Snapshot, Any], Found]] = {
+    ops.GetJob: _get_job,
+    ops.ListJobs: _list_jobs,
+    ops.FindIds: _find_ids,
+    ops.NextDue: _next_due,
+    ops.OldestReady: _oldest_ready,
+    ops.GetStats: _get_stats,
+    ops.ListTenants: _list_tenants,
+    ops.ListGroups: _list_groups,
+    ops.ListLimits: _list_limits,
+    ops.ListSlots: _list_slots,
+    ops.ListSchedules: _list_schedules,
+    ops.GetTimetable: _get_timetable,
+    ops.Export: _export,
+}
