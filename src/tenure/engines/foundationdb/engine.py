@@ -12,7 +12,6 @@ from typing import Any
 from tenure import ops
 from tenure.clock import Clock, SystemClock
 from tenure.core.operate import Operation, operate
-from tenure.engines.fdb_directory import DirectoryLayer
 from tenure.engines.fdb_tuple import Subspace
 from tenure.engines.foundationdb import (
     binding,
@@ -74,7 +73,7 @@ class FoundationDbEngine:
         the clock is moved by hand. aside_from: how many lanes must be held back for a claim to put
         them aside."""
         chance = chance or random.Random()
-        root = _directory(handle, db, directory, chance, clock, settings.busy_timeout)
+        root = _directory(handle, db, directory, clock, settings.busy_timeout)
         self._store = Store(
             handle,
             db,
@@ -224,27 +223,25 @@ def _told(error: Exception) -> TenureError:
 
 
 def _directory(
-    handle: Any,
-    db: Any,
-    path: tuple[str, ...],
-    chance: random.Random,
-    clock: Clock,
-    patience_s: float,
+    handle: Any, db: Any, path: tuple[str, ...], clock: Clock, patience_s: float
 ) -> Subspace:
     """Find the directory, or make it; it does not matter if that happens twice."""
-    layer, deadline = DirectoryLayer(chance), clock.monotonic() + patience_s
+    deadline = clock.monotonic() + patience_s
     tr = begin(db, patience_s)
     for _ in range(MOST_TRIES):
         try:
-            found = layer.create_or_open(tr, path, b"tenure")
+            found = handle.directory.create_or_open(tr, path, b"tenure")
             tr.commit().wait()
+        except ValueError as error:  # it belongs to others, or to a newer directory layer
+            where = "/".join(path)
+            raise StoreError(f"the directory {where!r} cannot be used: {error}") from None
         except handle.FDBError as error:
             left_s = deadline - clock.monotonic()
             if left_s <= 0:
                 break
             tr = _again(handle, db, tr, error, left_s)
         else:
-            return found
+            return Subspace(raw_prefix=found.key())
     raise Busy(f"FoundationDB could not be reached within {patience_s:g} s; is the cluster up?")
 
 
