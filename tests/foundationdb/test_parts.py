@@ -251,3 +251,15 @@ def test_a_claim_that_cannot_be_read_back_does_not_say_that_nothing_was_changed(
     (leased,) = engine.apply([ops.Claim(("q",), "w", 1000)])
     assert isinstance(leased, ops.Leased)
     assert [job.id for job in leased.jobs] == ["a"]
+
+
+def test_a_key_that_maintenance_forgets_is_free_for_the_rest_of_the_batch(
+    engine: FoundationDbEngine, clock: ManualClock
+) -> None:
+    """What is stored under the keys of a batch is asked for before any of it is done."""
+    engine.apply([ops.Once("k", (ops.Pause("q"),))])
+    clock.advance(ops.ONCE_MS / 1000)
+    answers = engine.apply(
+        [ops.Once("m", (ops.Maintain(),)), ops.Once("k", (ops.SetLimit("q", concurrency=1),))]
+    )
+    assert answers[1] == ops.Answers([ops.Ok()])

@@ -86,7 +86,9 @@ class Tx:
 
     def clear_span(self, *elements: Any) -> None:
         self.wrote = True
-        self.tr.clear_range(*self.keys.span(*elements))
+        span = self.keys.span(*elements)
+        self._asked_spans.pop(span, None)
+        self.tr.clear_range(*span)
 
     def add(self, key: bytes, by: int) -> None:
         """Count without reading; a counter that comes to nothing goes away."""
