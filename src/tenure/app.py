@@ -18,8 +18,9 @@ from tenure.arguments import listed
 from tenure.clock import Clock
 from tenure.cron import CatchUp, next_tick
 from tenure.errors import InvalidInput
+from tenure.fields import check_name
 from tenure.handler import Worker
-from tenure.job import NewJob, check_name, new_ids
+from tenure.job import NewJob, new_ids
 from tenure.queue import Queue, connect
 from tenure.runner import Post, Runner, post_of
 from tenure.settings import Settings

@@ -5,19 +5,21 @@ from __future__ import annotations
 import traceback as tracebacks
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from tenure import ops
 from tenure.errors import InvalidInput
-from tenure.job import (
+from tenure.fields import (
     MAX_FAILURE_TEXT,
-    Job,
-    Lease,
-    State,
-    check_label,
+    Name,
+    Token,
+    check,
     check_name,
+    clean,
     span_ms,
+    validated,
 )
+from tenure.job import Job, Lease, State
 from tenure.ops import Filter
 
 Seconds = float | timedelta
@@ -55,18 +57,13 @@ def _told(error: BaseException) -> tuple[str, str]:
         return f"(its message could not be had: {type(another).__name__})", ""
 
 
-def clean(text: str) -> str:
-    """What an error says is stored, whatever it is made of."""
-    return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
-
-
 def lease_of(job: Job | Lease) -> tuple[str, int]:
     """What proves that the caller holds the job."""
     if isinstance(job, Job):
         return job.id, job.token
     if not isinstance(job, Lease):
         raise InvalidInput("job", f"must be a Job that was claimed, or a Lease, not {job!r:.60}")
-    return check_name("id", job.id), whole("token", job.token, -(2**63), 2**63 - 1)
+    return check("id", job.id, Name), check("token", job.token, Token)
 
 
 def filter_of(
@@ -76,24 +73,19 @@ def filter_of(
     group: str | None = None,
     kind: str | None = None,
 ) -> Filter:
-    return Filter(
-        optional("queue", queue),
-        states,
-        optional("tenant", tenant),
-        optional("group", group),
-        optional("kind", kind),
-    )
-
-
-def optional(field: str, name: str | None) -> str | None:
-    return None if name is None else check_label(field, name)
+    return validated(Filter(queue, states, tenant, group, kind))
 
 
 def listed(field: str, values: Iterable[T]) -> list[T]:
-    """Several of something; one of it is a mistake that Python would take for many letters."""
+    """Several of something. A single text is a mistake: Python would take it for many letters."""
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise InvalidInput(field, f"must be a list, not {type(values).__name__}")
     return list(values)
+
+
+def several(field: str, names: str | Sequence[str]) -> list[str]:
+    """One name, or several."""
+    return [names] if isinstance(names, str) else listed(field, names)
 
 
 def ids_of(jobs: Iterable[str | Job], field: str) -> tuple[str, ...]:
@@ -102,21 +94,17 @@ def ids_of(jobs: Iterable[str | Job], field: str) -> tuple[str, ...]:
     )
 
 
-def several(field: str, names: str | Sequence[str]) -> Sequence[str]:
-    names = [names] if isinstance(names, str) else listed(field, names)
-    if not names:
-        raise InvalidInput(field, "name at least one")
-    return names
-
-
 def states_of(state: str | Sequence[str] | None) -> tuple[State, ...]:
     if state is None:
         return ()
     try:
-        return tuple(State(one) for one in several("state", state))
+        found = tuple(State(one) for one in several("state", state))
     except ValueError:
         known = ", ".join(State)
         raise InvalidInput("state", f"{state!r} is not one of {known}") from None
+    if not found:
+        raise InvalidInput("state", "name at least one")
+    return found
 
 
 def some_jobs(call: str, jobs: object, *filters: str | None) -> None:
@@ -133,32 +121,6 @@ def of_kind(field: str, value: object, kind: type) -> None:
         raise InvalidInput(field, f"must be a {kind.__name__}, not {type(value).__name__}")
 
 
-def one_of(field: str, value: Any, allowed: Sequence[Any]) -> Any:
-    if value not in allowed:
-        raise InvalidInput(field, f"{value!r} is not one of {', '.join(map(repr, allowed))}")
-    return value
-
-
-def whole(field: str, value: int, least: int, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise InvalidInput(field, f"{value!r} must be a whole number from {least} to {most:,}")
-    return value
-
-
-def scope_of(queue: str, tenant: str | None, group: str | None) -> tuple[str | None, str | None]:
+def scope_of(tenant: str | None, group: str | None) -> tuple[str | None, str | None]:
     """Whom a limit is for: a group without a tenant is that group of every tenant."""
-    check_name("queue", queue)
-    if group is not None:
-        check_name("group", group)
-        tenant = "*" if tenant is None else tenant
-    if tenant is not None:
-        check_label("tenant", tenant)
-    return tenant, group
-
-
-def one_scope_of(
-    queue: str, tenant: str | None, group: str | None
-) -> tuple[str | None, str | None]:
-    if group == "*" or (tenant == "*" and group is None):
-        raise InvalidInput("pause", "pause the whole queue, or one tenant or group by name")
-    return scope_of(queue, tenant, group)
+    return ("*" if group is not None and tenant is None else tenant), group

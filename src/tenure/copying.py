@@ -19,7 +19,8 @@ from tenure import ops
 from tenure.clock import Clock
 from tenure.engines import Engine
 from tenure.errors import Conflict, DependencyNotFound, InvalidInput, TenureError
-from tenure.job import MAX_SPAN_MS, State
+from tenure.fields import MAX_SPAN_MS
+from tenure.job import State
 from tenure.ops import Counts, Entry, Limit, Op, Query
 
 Leased = Literal["refuse", "requeue"]

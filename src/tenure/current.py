@@ -7,9 +7,9 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
-from tenure.arguments import whole
 from tenure.errors import NoCurrentJob
-from tenure.job import Job, check_label
+from tenure.fields import Percent, check, check_label
+from tenure.job import Job
 from tenure.queue import Queue
 
 Report = Callable[["CurrentJob", int, str | None], None]
@@ -44,7 +44,7 @@ class CurrentJob:
     def progress(self, percent: int, note: str | None = None) -> None:
         """Report how far the work is, from 0 to 100. It does not wait: it is stored with what is
         committed next."""
-        whole("percent", percent, 0, 100)
+        check("percent", percent, Percent)
         if note is not None:
             check_label("note", note)
         self._report(self, percent, note)

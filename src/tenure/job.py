@@ -1,12 +1,11 @@
-"""A job: what the caller asks for (NewJob), what is checked and stored (JobSpec), what is read
-back (Job); and the limits on each."""
+"""A job: what the caller asks for (NewJob), what is validated and stored (JobSpec), what is read
+back (Job)."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import os
-import re
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -17,19 +16,24 @@ import msgspec
 from msgspec.structs import astuple
 
 from tenure.errors import DependencyCycle, InvalidInput, InvalidPayload, PayloadTooLarge
+from tenure.fields import (
+    Attempts,
+    Label,
+    Moment,
+    Name,
+    Parents,
+    PositiveSpan,
+    Priority,
+    Span,
+    check_fields,
+    check_name,
+    check_trace,
+    moment_ms,
+    span_ms,
+)
 from tenure.retry import Backoff
 
-MAX_NAME = 512  # characters of an id, queue, tenant, group, kind, worker or unique key
-MAX_NAMES_BYTES = 2_600  # of the names of one slot or limit together: what PostgreSQL can index
-MIN_PRIORITY, MAX_PRIORITY = -(2**31), 2**31 - 1
-MAX_ATTEMPTS = 1_000_000
-MAX_SPAN_MS = 100 * 366 * 86_400_000  # a delay, lease, expiry or timeout: a century
-MAX_AFTER = 1_000  # jobs that one job may wait for
-MAX_JOBS_PER_CALL = 100_000
-MAX_CLAIM = 1_000
 KEPT_FAILURES = 10
-MAX_FAILURE_TEXT = 8_192  # characters kept of an error's message, and of its traceback
-
 
 NULL = msgspec.Raw(b"null")
 
@@ -153,30 +157,73 @@ _DEFAULTS = astuple(NewJob(queue=""))[_COMMON:]
 
 
 class JobSpec(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """A NewJob that was found good: what an Enqueue operation carries."""
+    """A validated NewJob: what an Enqueue operation carries."""
 
-    id: str
-    queue: str
+    id: Name
+    queue: Name
     payload: msgspec.Raw
-    kind: str = ""
-    tenant: str = ""
-    group: str = ""
-    priority: int = 0
-    max_attempts: int = 3
+    kind: Label = ""
+    tenant: Label = ""
+    group: Label = ""
+    priority: Priority = 0
+    max_attempts: Attempts = 3
     made_up_id: bool = False  # a UUIDv7 of ours: the engine need not look for a duplicate
-    delay_ms: int = 0
-    run_at: int | None = None
-    expires_in_ms: int | None = None
-    unique_key: str | None = None
-    after: tuple[str, ...] = ()
+    delay_ms: Span = 0
+    run_at: Moment | None = None
+    expires_in_ms: PositiveSpan | None = None
+    unique_key: Name | None = None
+    after: Parents = ()
     if_parent_fails: IfParentFails = "wait"
-    timeout_ms: int | None = None
+    timeout_ms: PositiveSpan | None = None
     backoff: Backoff | None = None
     trace: str | None = None  # a traceparent of W3C Trace Context
+
+    def check(self) -> None:
+        """What the fields cannot say by themselves."""
+        for field in ("tenant", "group"):
+            if getattr(self, field) == "*":
+                raise InvalidInput(field, "'*' stands for every one in limits, and names none")
+        if self.trace is not None:
+            check_trace(self.trace)
 
     def starts_at(self, now: int) -> int:
         """When the job may first run, if it is enqueued at `now`."""
         return now + self.delay_ms if self.run_at is None else self.run_at
+
+    def to_job(self, state: State, now: int) -> Job:
+        """The job that this becomes when it is enqueued at `now`."""
+        return Job(
+            id=self.id,
+            queue=self.queue,
+            state=state,
+            raw_payload=self.payload,
+            priority=self.priority,
+            run_at=self.starts_at(now),
+            created_at=now,
+            updated_at=now,
+            attempts=0,
+            max_attempts=self.max_attempts,
+            tenant=self.tenant,
+            group=self.group,
+            kind=self.kind,
+            expires_at=None if self.expires_in_ms is None else now + self.expires_in_ms,
+            unique_key=self.unique_key,
+            timeout_ms=self.timeout_ms,
+            backoff=self.backoff,
+            after=self.after,
+            if_parent_fails=self.if_parent_fails,
+            trace=self.trace,
+        )
+
+    def again(self) -> NewJob:
+        """A new job like this one, that runs at once."""
+        shared = set(NewJob.__struct_fields__) & set(self.__struct_fields__) - {"id", "run_at"}
+        kept = {name: getattr(self, name) for name in shared}
+        return NewJob(
+            **kept,
+            expires_in=None if self.expires_in_ms is None else self.expires_in_ms / 1000,
+            timeout=None if self.timeout_ms is None else self.timeout_ms / 1000,
+        )
 
 
 # Random bits come from the operating system, so that nobody can compute the next id from others. A
@@ -228,24 +275,26 @@ def _time_part(now_ms: int) -> str:
 
 
 def prepare(jobs: Sequence[NewJob], now_ms: int, payload_limit: int) -> list[JobSpec]:
-    """Check NewJobs and turn them into what is stored; raises InvalidInput."""
+    """Validate NewJobs and turn them into what is stored; raises InvalidInput."""
     specs: list[JobSpec] = []
     known: tuple[Any, ...] = ()
     try:
         for new, made_up in zip(jobs, new_ids(now_ms, len(jobs)), strict=True):
             values = _fields(new)
             common = values[1:_COMMON]
-            if common != known or type(common[-2]) is not int or type(common[-1]) is not int:
-                _check_once(*common)
-                known = common
             raw = encode_json("payload", values[0], payload_limit)
             if values[_COMMON:] == _DEFAULTS:
                 queue, kind, tenant, group, priority, max_attempts = common
-                specs.append(
-                    JobSpec(made_up, queue, raw, kind, tenant, group, priority, max_attempts, True)
+                spec = JobSpec(
+                    made_up, queue, raw, kind, tenant, group, priority, max_attempts, True
                 )
+                if common != known or type(priority) is not int or type(max_attempts) is not int:
+                    _check_once(spec, common)
+                    known = common
             else:
-                specs.append(_prepare_rest(new, made_up, raw))
+                spec = _spec_of(new, made_up, raw)
+                check_fields(spec)
+            specs.append(spec)
     except InvalidInput as error:
         raise error if len(jobs) == 1 else error.within(f"jobs[{len(specs)}]") from None
     return specs
@@ -257,43 +306,33 @@ def _fields(new: NewJob) -> tuple[Any, ...]:
     return astuple(new)
 
 
-def _check_once(*common: Any) -> None:
-    """Most jobs of a program are alike in this."""
+_checked: set[tuple[Any, ...]] = set()
+_MOST_CHECKED = 4_096
+
+
+def _check_once(spec: JobSpec, common: tuple[Any, ...]) -> None:
+    """Most jobs of a program are alike in all but the id and the payload."""
+    key = (*common, *map(type, common))  # True is equal to 1
     try:
-        _check_cached(*common)
-    except TypeError:  # something that cannot be a key of the cache, nor a name
-        _check_common(*common)
+        if key in _checked:
+            return
+    except TypeError:  # a value that cannot be hashed, and is no name
+        check_fields(spec)
+        raise
+    check_fields(spec)
+    if len(_checked) >= _MOST_CHECKED:
+        _checked.clear()
+    _checked.add(key)
 
 
-def _check_common(
-    queue: str, kind: str, tenant: str, group: str, priority: int, max_attempts: int
-) -> None:
-    check_name("queue", queue)
-    check_label("kind", kind)
-    for field, name in (("tenant", tenant), ("group", group)):
-        if check_label(field, name) == "*":
-            raise InvalidInput(field, "'*' stands for every one in limits, and names none")
-    if type(priority) is not int or not MIN_PRIORITY <= priority <= MAX_PRIORITY:
-        raise InvalidInput(
-            "priority",
-            f"{priority!r} must be a whole number from {MIN_PRIORITY} to {MAX_PRIORITY}",
-        )
-    if type(max_attempts) is not int or not 1 <= max_attempts <= MAX_ATTEMPTS:
-        raise InvalidInput("max_attempts", f"must be a whole number from 1 to {MAX_ATTEMPTS:,}")
-
-
-_check_cached = lru_cache(maxsize=4096, typed=True)(_check_common)
-
-
-def _prepare_rest(new: NewJob, made_up: str, raw: msgspec.Raw) -> JobSpec:
+def _spec_of(new: NewJob, made_up: str, raw: msgspec.Raw) -> JobSpec:
+    """A job with any options; its spans become milliseconds."""
     if new.run_at is not None and new.delay:
         raise InvalidInput("run_at", "give run_at or delay, not both")
-    if new.if_parent_fails not in ("wait", "cancel", "run"):
-        raise InvalidInput("if_parent_fails", "must be 'wait', 'cancel' or 'run'")
     if new.backoff is not None and not isinstance(new.backoff, Backoff):
         raise InvalidInput("backoff", "must be a policy such as tenure.exponential(60)")
     return JobSpec(
-        made_up if new.id is None else check_name("id", new.id),
+        made_up if new.id is None else new.id,
         new.queue,
         raw,
         new.kind,
@@ -304,85 +343,20 @@ def _prepare_rest(new: NewJob, made_up: str, raw: msgspec.Raw) -> JobSpec:
         new.id is None,
         span_ms("delay", new.delay),
         None if new.run_at is None else moment_ms("run_at", new.run_at),
-        None if new.expires_in is None else span_ms("expires_in", new.expires_in, least=1),
-        None if new.unique_key is None else check_name("unique_key", new.unique_key),
-        _check_after(new.after) if new.after else (),
+        None if new.expires_in is None else span_ms("expires_in", new.expires_in, PositiveSpan),
+        new.unique_key,
+        _parents(new.after) if new.after else (),
         new.if_parent_fails,
-        None if new.timeout is None else span_ms("timeout", new.timeout, least=1),
+        None if new.timeout is None else span_ms("timeout", new.timeout, PositiveSpan),
         new.backoff,
-        None if new.trace is None else check_trace(new.trace),
+        new.trace,
     )
 
 
-def check_trace(trace: str) -> str:
-    """A traceparent of W3C Trace Context."""
-    if not isinstance(trace, str) or not is_trace(trace):
-        raise InvalidInput("trace", f"{trace!r:.80} is not a traceparent (W3C Trace Context)")
-    return trace
-
-
-def is_trace(text: str) -> bool:
-    """Whether it is a traceparent."""
-    return _TRACE.fullmatch(text) is not None
-
-
-_TRACE = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
-
-
-def check_name(field: str, name: str) -> str:
-    """A name that must be there."""
-    if check_label(field, name) == "":
-        raise InvalidInput(field, "must not be empty")
-    return name
-
-
-def check_label(field: str, name: str) -> str:
-    """A name that may be empty."""
-    if not isinstance(name, str):
-        raise InvalidInput(field, f"must be text, not {type(name).__name__}")
-    if len(name) > MAX_NAME:
-        raise InvalidInput(field, f"is {len(name)} characters long; at most {MAX_NAME}")
-    if "\0" in name:
-        raise InvalidInput(field, "must not contain a NUL character")
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        raise InvalidInput(field, "is not valid Unicode (a lone surrogate)") from None
-    return name
-
-
-def check_together(field: str, *names: str | None) -> None:
-    """The names of one thing, each of which is good; `field` is the last of them."""
-    size = sum(len(name.encode()) for name in names if name is not None)
-    if size > MAX_NAMES_BYTES:
-        reason = f"makes {size:,} bytes of names in all; at most {MAX_NAMES_BYTES:,}"
-        raise InvalidInput(field, reason)
-
-
-def span_ms(field: str, span: float | timedelta, *, least: int = 0) -> int:
-    """Seconds or a timedelta as whole milliseconds."""
-    if isinstance(span, timedelta):
-        span = span.total_seconds()
-    if isinstance(span, bool) or not isinstance(span, int | float):
-        raise InvalidInput(field, f"must be seconds or a timedelta, not {type(span).__name__}")
-    if span != span:
-        raise InvalidInput(field, "is not a number")
-    if span < 0:
-        raise InvalidInput(field, f"{span} is negative")
-    ms = round(span * 1000) if span <= MAX_SPAN_MS else MAX_SPAN_MS + 1
-    if not least <= ms <= MAX_SPAN_MS:
-        raise InvalidInput(field, f"{str(span)[:20]} s is out of range: {least} ms to 100 years")
-    return ms
-
-
-def moment_ms(field: str, moment: datetime) -> int:
-    """A point in time as milliseconds since 1970."""
-    if not isinstance(moment, datetime) or moment.tzinfo is None:
-        raise InvalidInput(field, "must be a datetime with a time zone")
-    ms = round(moment.timestamp() * 1000)
-    if not 0 <= ms <= MAX_SPAN_MS * 2:
-        raise InvalidInput(field, f"{moment.isoformat()} is out of range")
-    return ms
+def _parents(after: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(after, str) or not isinstance(after, Sequence):
+        raise InvalidInput("after", "must be a list of job ids")
+    return tuple(dict.fromkeys(check_name("after", parent) for parent in after))
 
 
 _encode = msgspec.json.Encoder().encode
@@ -434,12 +408,3 @@ def check_cycles(specs: list[JobSpec]) -> None:
                 stack.append((parent, iter(waits[parent])))
                 on_path.add(parent)
                 path.append(parent)
-
-
-def _check_after(after: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(after, str) or not isinstance(after, Sequence):
-        raise InvalidInput("after", "must be a list of job ids")
-    ids = tuple(dict.fromkeys(check_name("after", i) for i in after))
-    if len(ids) > MAX_AFTER:
-        raise InvalidInput("after", f"names {len(ids):,} jobs; at most {MAX_AFTER:,}")
-    return ids

@@ -8,16 +8,38 @@ answered with a TenureError as a value.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from tenure import states
-from tenure.cron import CatchUp
+from tenure.cron import CatchUp, next_tick
 from tenure.errors import InvalidInput, TenureError
+from tenure.fields import (
+    MAX_JOBS_PER_CALL,
+    ClaimLimit,
+    Concurrency,
+    GroupNames,
+    JobIds,
+    Label,
+    MaintainLimit,
+    Moment,
+    Name,
+    PageLimit,
+    Percent,
+    PositiveSpan,
+    QueueNames,
+    Rate,
+    Span,
+    Token,
+    Weight,
+    check_together,
+)
 from tenure.job import Job, JobSpec, State, null
 
 IfExists = Literal["error", "skip"]
+NewJobs = Annotated[tuple[JobSpec, ...], Meta(max_length=MAX_JOBS_PER_CALL)]
 
 
 class Op(msgspec.Struct, frozen=True, gc=False, tag=True, tag_field="op", omit_defaults=True):
@@ -28,40 +50,40 @@ class Enqueue(Op, frozen=True):
     """Add jobs, all or none; with if_exists="skip" those whose id or unique key is held are
     passed over and the holder's id is answered."""
 
-    jobs: tuple[JobSpec, ...]
+    jobs: NewJobs
     if_exists: IfExists = "error"
 
 
 class Claim(Op, frozen=True):
     """Lease up to `limit` ready jobs, of the queues in the order given."""
 
-    queues: tuple[str, ...]
-    worker: str
-    lease_ms: int
-    limit: int = 1
-    tenant: str | None = None
-    not_groups: tuple[str, ...] = ()
+    queues: QueueNames
+    worker: Name
+    lease_ms: PositiveSpan
+    limit: ClaimLimit = 1
+    tenant: Label | None = None
+    not_groups: GroupNames = ()
 
 
 class Ack(Op, frozen=True):
     """The job is done; `then` is enqueued in the same transaction. keep=False removes the job."""
 
-    id: str
-    token: int
+    id: Name
+    token: Token
     result: msgspec.Raw = msgspec.field(default_factory=null)
-    then: tuple[JobSpec, ...] = ()
+    then: NewJobs = ()
     keep: bool = True
 
 
 class Fail(Op, frozen=True):
     """The attempt failed: pending again after the backoff, or dead, or cancelled."""
 
-    id: str
-    token: int
+    id: Name
+    token: Token
     message: str = ""
     type: str = ""
     traceback: str = ""
-    retry_in_ms: int | None = None
+    retry_in_ms: Span | None = None
     fatal: bool = False
     cancel: bool = False
 
@@ -75,44 +97,44 @@ class Fail(Op, frozen=True):
 class Extend(Op, frozen=True):
     """The lease now ends `lease_ms` from now."""
 
-    id: str
-    token: int
-    lease_ms: int
+    id: Name
+    token: Token
+    lease_ms: PositiveSpan
 
 
 class Release(Op, frozen=True):
     """Give the job back with its attempt, for now or after a delay."""
 
-    id: str
-    token: int
-    delay_ms: int = 0
+    id: Name
+    token: Token
+    delay_ms: Span = 0
 
 
 class Progress(Op, frozen=True):
     """Report how far the work is."""
 
-    id: str
-    token: int
-    percent: int
-    note: str | None = None
+    id: Name
+    token: Token
+    percent: Percent
+    note: Label | None = None
 
 
 class Cancel(Op, frozen=True):
     """Cancel those of the jobs that have not ended."""
 
-    ids: tuple[str, ...]
+    ids: JobIds
 
 
 class Replay(Op, frozen=True):
     """Make those of the jobs that are dead or cancelled pending again."""
 
-    ids: tuple[str, ...]
+    ids: JobIds
 
 
 class Delete(Op, frozen=True):
     """Remove those of the jobs that are in one of these states (any, if none is named)."""
 
-    ids: tuple[str, ...]
+    ids: JobIds
     states: tuple[State, ...] = ()
 
 
@@ -122,68 +144,112 @@ class SetLimit(Op, frozen=True):
     A tenant or group "*" is the default for those without a limit of their own.
     """
 
-    queue: str
-    tenant: str | None = None
-    group: str | None = None
-    concurrency: int | None = None
-    rate: int | None = None
-    per_ms: int | None = None
-    weight: int | None = None
+    queue: Name
+    tenant: Label | None = None
+    group: Name | None = None
+    concurrency: Concurrency | None = None
+    rate: Rate | None = None
+    per_ms: PositiveSpan | None = None
+    weight: Weight | None = None
+
+    def check(self) -> None:
+        """What the fields must be together."""
+        _check_scope(self)
+        if (self.rate is None) != (self.per_ms is None):
+            raise InvalidInput("rate", "rate and per belong together: rate=100, per=60")
+        if self.rate is not None and self.tenant is not None:
+            raise InvalidInput("rate", "a rate is of a whole queue, not of a tenant or group")
+        if self.weight is not None and (self.tenant is None or self.group is not None):
+            raise InvalidInput("weight", "a weight is of a tenant")
+        if self.concurrency is None and self.rate is None and self.weight is None:
+            raise InvalidInput("limit", "give concurrency, rate and per, or weight")
 
 
 class ClearLimit(Op, frozen=True):
     """Remove the bounds that SetLimit made."""
 
-    queue: str
-    tenant: str | None = None
-    group: str | None = None
+    queue: Name
+    tenant: Label | None = None
+    group: Name | None = None
+
+    def check(self) -> None:
+        """What the fields must be together."""
+        _check_scope(self)
 
 
 class Pause(Op, frozen=True):
     """Give out no job of the queue, the tenant or the group."""
 
-    queue: str
-    tenant: str | None = None
-    group: str | None = None
+    queue: Name
+    tenant: Label | None = None
+    group: Name | None = None
+
+    def check(self) -> None:
+        """What the fields must be together."""
+        _check_paused(self)
 
 
 class Resume(Op, frozen=True):
     """End a pause."""
 
-    queue: str
-    tenant: str | None = None
-    group: str | None = None
+    queue: Name
+    tenant: Label | None = None
+    group: Name | None = None
+
+    def check(self) -> None:
+        """What the fields must be together."""
+        _check_paused(self)
+
+
+def _check_scope(op: SetLimit | ClearLimit | Pause | Resume) -> None:
+    if op.group is not None and op.tenant is None:
+        raise InvalidInput("tenant", "name the tenant of the group, or '*' for every tenant")
+    check_together("group", op.queue, op.tenant, op.group)
+
+
+def _check_paused(op: Pause | Resume) -> None:
+    _check_scope(op)
+    if op.group == "*" or (op.tenant == "*" and op.group is None):
+        raise InvalidInput("pause", "pause the whole queue, or one tenant or group by name")
 
 
 class TakeSlot(Op, frozen=True):
     """Mark that `holder` is active under (scope, key) until the time is over; a second take
     renews. With a limit, taken only while fewer others hold one."""
 
-    scope: str
-    key: str
-    holder: str
-    ttl_ms: int
-    limit: int | None = None
+    scope: Name
+    key: Name
+    holder: Name
+    ttl_ms: PositiveSpan
+    limit: Concurrency | None = None
+
+    def check(self) -> None:
+        """What the fields must be together."""
+        check_together("holder", self.scope, self.key, self.holder)
 
 
 class DropSlot(Op, frozen=True):
     """Remove the mark."""
 
-    scope: str
-    key: str
-    holder: str
+    scope: Name
+    key: Name
+    holder: Name
 
 
 class Schedule(msgspec.Struct, frozen=True, omit_defaults=True):
     """A job that is enqueued at the times of a cron expression."""
 
-    name: str
+    name: Name
     cron: str
     job: JobSpec
     next_at: int = 0
     tz: str = "UTC"
     catch_up: CatchUp = "last"
     last_at: int | None = None
+
+    def check(self) -> None:
+        """Whether the expression and the time zone can be understood."""
+        next_tick(self.cron, self.tz, 0)
 
 
 class PutSchedule(Op, frozen=True):
@@ -196,7 +262,7 @@ class PutSchedule(Op, frozen=True):
 class DropSchedule(Op, frozen=True):
     """Remove a schedule."""
 
-    name: str
+    name: Name
 
 
 class Fire(Op, frozen=True):
@@ -204,33 +270,41 @@ class Fire(Op, frozen=True):
     store's time: of many schedulers that try, one fires. A next time that is too far ahead is
     corrected."""
 
-    name: str
-    tick: int
-    id: str
+    name: Name
+    tick: Moment
+    id: Name
 
 
 class Maintain(Op, frozen=True):
     """Do what time asks for, at most `limit` of each kind; None keeps finished jobs for good."""
 
-    limit: int = 1000
-    keep_done_ms: int | None = None
-    keep_cancelled_ms: int | None = None
-    keep_dead_ms: int | None = None
+    limit: MaintainLimit = 1000
+    keep_done_ms: Span | None = None
+    keep_cancelled_ms: Span | None = None
+    keep_dead_ms: Span | None = None
 
 
 class Reconcile(Op, frozen=True):
     """Recount a queue's counters, or a tenant's or group's, from its jobs."""
 
-    queue: str
-    tenant: str | None = None
-    group: str | None = None
+    queue: Name
+    tenant: Label | None = None
+    group: Label | None = None
 
 
 class ReconcileSlots(Op, frozen=True):
     """Recount the slots under (scope, key)."""
 
-    scope: str
-    key: str
+    scope: Name
+    key: Name
+
+
+# What a stranger may send, and what a Once may hold.
+AnyOp = (
+    Enqueue | Claim | Ack | Fail | Extend | Release | Progress | Cancel | Replay | Delete | SetLimit
+    | ClearLimit | Pause | Resume | TakeSlot | DropSlot | PutSchedule | DropSchedule | Fire
+    | Maintain | Reconcile | ReconcileSlots
+)  # fmt: skip
 
 
 class Once(Op, frozen=True):
@@ -239,32 +313,8 @@ class Once(Op, frozen=True):
     answers. `fingerprint` tells whether operations are the same, where they are not sent exactly
     alike each time; without it, they are compared themselves."""
 
-    key: str
-    ops: tuple[
-        Enqueue
-        | Claim
-        | Ack
-        | Fail
-        | Extend
-        | Release
-        | Progress
-        | Cancel
-        | Replay
-        | Delete
-        | SetLimit
-        | ClearLimit
-        | Pause
-        | Resume
-        | TakeSlot
-        | DropSlot
-        | PutSchedule
-        | DropSchedule
-        | Fire
-        | Maintain
-        | Reconcile
-        | ReconcileSlots,
-        ...,
-    ]
+    key: Name
+    ops: tuple[AnyOp, ...]
     fingerprint: str = ""
 
 
@@ -395,84 +445,84 @@ class Query(msgspec.Struct, frozen=True, gc=False, tag=True, tag_field="query", 
 class Filter(msgspec.Struct, frozen=True, omit_defaults=True):
     """Which jobs; what is None or empty does not matter."""
 
-    queue: str | None = None
+    queue: Name | None = None
     states: tuple[State, ...] = ()
-    tenant: str | None = None
-    group: str | None = None
-    kind: str | None = None
-    finished_before: int | None = None
+    tenant: Label | None = None
+    group: Label | None = None
+    kind: Label | None = None
+    finished_before: Moment | None = None
 
 
 class GetJob(Query, frozen=True):
     """One job by its id."""
 
-    id: str
+    id: Name
 
 
 class ListJobs(Query, frozen=True):
     """Jobs, newest first; of one final state, the last to finish first."""
 
     filter: Filter = Filter()
-    limit: int = 50
-    cursor: str | None = None
+    limit: PageLimit = 50
+    cursor: Label | None = None
 
 
 class FindIds(Query, frozen=True):
     """Like ListJobs, but only the ids."""
 
     filter: Filter = Filter()
-    limit: int = 1000
-    cursor: str | None = None
+    limit: PageLimit = 1000
+    cursor: Label | None = None
 
 
 class NextDue(Query, frozen=True):
     """When the next delayed job of these queues is due or a lease of theirs ends."""
 
-    queues: tuple[str, ...]
+    queues: QueueNames
 
 
 class OldestReady(Query, frozen=True):
     """Since when the ready job of these queues waits that waits longest; of each tenant, group
     and priority, the next in line counts."""
 
-    queues: tuple[str, ...]
+    queues: QueueNames
 
 
 class GetStats(Query, frozen=True):
     """Counts of one queue or of all."""
 
-    queue: str | None = None
+    queue: Name | None = None
 
 
 class ListTenants(Query, frozen=True):
     """Counts of a queue's tenants in the order of their names, or of one of them."""
 
-    queue: str
-    limit: int = 100
-    after: str | None = None
-    tenant: str | None = None
+    queue: Name
+    limit: PageLimit = 100
+    after: Label | None = None
+    tenant: Label | None = None
 
 
 class ListGroups(Query, frozen=True):
     """Counts of the groups of a queue's tenant in the order of their names."""
 
-    queue: str
-    tenant: str = ""
-    limit: int = 100
-    after: str | None = None
+    queue: Name
+    tenant: Label = ""
+    limit: PageLimit = 100
+    after: Label | None = None
 
 
 class ListLimits(Query, frozen=True):
     """Limits and pauses of one queue or of all."""
 
-    queue: str | None = None
+    queue: Name | None = None
 
 
 class ListSlots(Query, frozen=True):
     """Who holds a slot under (scope, key), by name."""
 
-    scope: str
-    key: str
+    scope: Name
+    key: Name
 
 
 class ListSchedules(Query, frozen=True):
@@ -487,8 +537,8 @@ class Export(Query, frozen=True):
     """Jobs with all that Import needs, in the order in which they were enqueued, from after the
     cursor on."""
 
-    limit: int = 1000
-    cursor: str | None = None
+    limit: PageLimit = 1000
+    cursor: Label | None = None
 
 
 class Page(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
@@ -660,10 +710,15 @@ def parse_cursor(cursor: str, parts: int) -> list[int] | InvalidInput:
     return InvalidInput("cursor", f"{cursor!r} is not one that a list gave")
 
 
+# What a stranger may ask.
+AnyQuery = (
+    GetJob | ListJobs | FindIds | NextDue | OldestReady | GetStats | ListTenants | ListGroups
+    | ListLimits | ListSlots | ListSchedules | GetTimetable
+)  # fmt: skip
+
 # How a turn is counted, on every engine: serving a tenant moves its place by TURN / weight, so
 # that between two turns of one tenant another gets at most its weight.
 TURN = 1_000_000
-MAX_WEIGHT = 1_000
 
 
 def stride(weight: int | None) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from tenure.job import span_ms
+from tenure.fields import span_ms
 
 
 class Outcome(Exception):

@@ -11,15 +11,18 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import TypeVar
+from typing import Annotated, TypeVar
+
+from msgspec import Meta
 
 from tenure import ops
-from tenure.arguments import Seconds, fail_op, whole
+from tenure.arguments import Seconds, fail_op
 from tenure.attempt import timed_out
 from tenure.current import CurrentJob
 from tenure.errors import Busy, Closed, InvalidInput, StoreError, StoreRejected, TenureError
+from tenure.fields import MAX_CLAIM, MAX_SPAN_MS, PositiveSpan, check, check_name, span_ms
 from tenure.handler import Handler, Worker
-from tenure.job import MAX_CLAIM, Job, Lease, check_name, span_ms
+from tenure.job import Job, Lease
 from tenure.keeper import Keeper
 from tenure.logs import about
 from tenure.ops import Answer, Op
@@ -32,6 +35,10 @@ from tenure.threads import Threads
 log = logging.getLogger("tenure.worker")
 
 T = TypeVar("T")
+
+Concurrency = Annotated[int, Meta(ge=1, le=100_000)]
+MaxJobs = Annotated[int, Meta(ge=1, le=10**12)]
+Lasting = Annotated[int, Meta(ge=10, le=MAX_SPAN_MS)]  # in milliseconds: it must be renewed in time
 
 AFTER_GRACE_SECONDS = 2.0  # that handlers get to end once they are told to
 LOOK_AHEAD_SECONDS = 0.05  # that lie between two looks at what is due next
@@ -56,7 +63,7 @@ class Post:
         in_order: bool = False,
     ) -> None:
         self.queues = tuple(check_name("queues", name) for name in queues)
-        self.concurrency = whole("concurrency", concurrency, 1, 100_000)
+        self.concurrency: int = check("concurrency", concurrency, Concurrency)
         self.poll_interval = poll_interval
         self._handlers = handlers
         self._default = default
@@ -183,11 +190,11 @@ class Runner:
         self.before_start: Callable[[], None] = lambda: None
         self.handled = 0
         self._posts = list(posts)
-        self._lease_ms = span_ms("lease", lease, least=10)
-        self._poll_interval = span_ms("poll_interval", poll_interval, least=1) / 1000
+        self._lease_ms = span_ms("lease", lease, Lasting)
+        self._poll_interval = span_ms("poll_interval", poll_interval, PositiveSpan) / 1000
         self._grace = span_ms("grace", grace) / 1000
         self._burst = burst
-        self._left = None if max_jobs is None else whole("max_jobs", max_jobs, 1, 10**12)
+        self._left: int | None = check("max_jobs", max_jobs, MaxJobs | None)
         self._asked_for = 0  # jobs of claims that are under way
         self._payload_limit = queue.settings.payload_limit
         self._stopping = False

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypedDict, 
 from tenure.arguments import Seconds, listed
 from tenure.clock import Clock
 from tenure.errors import InvalidInput, JobFailed, WaitTimeout
+from tenure.fields import span_ms
 from tenure.handler import Handler, place_of
-from tenure.job import FINAL, NULL, IfParentFails, Job, NewJob, State, prepare, span_ms
+from tenure.job import FINAL, NULL, IfParentFails, Job, NewJob, State, prepare
 from tenure.ops import IfExists
 from tenure.queue import Queue
 from tenure.retry import Backoff
@@ -46,6 +47,7 @@ class Options(TypedDict, total=False):
     backoff: Backoff | None
     expires_in: Seconds | None
     timeout: Seconds | None
+    trace: str | None
     if_exists: IfExists
     connection: Any
 

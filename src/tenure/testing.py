@@ -21,8 +21,9 @@ from tenure.arguments import fail_op
 from tenure.attempt import timed_out
 from tenure.current import CurrentJob
 from tenure.errors import InvalidInput, LeaseLost, TenureError
+from tenure.fields import MAX_CLAIM, span_ms
 from tenure.handler import Handler
-from tenure.job import MAX_CLAIM, Job, span_ms
+from tenure.job import Job
 from tenure.ops import Op, Progress
 from tenure.outcomes import Outcome
 from tenure.queue import connect

@@ -12,10 +12,13 @@ from functools import cache
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from tenure import errors, ops
-from tenure.errors import Conflict, StoreError, TenureError
-from tenure.ops import Answer, Op
+from tenure.errors import Conflict, InvalidInput, StoreError, TenureError
+from tenure.fields import MAX_FAILURE_TEXT, clean, validated
+from tenure.job import JobSpec, encode_json
+from tenure.ops import Answer, Op, Query
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
@@ -117,3 +120,46 @@ def decode_once(op: ops.Once, text: bytes | str) -> Answer:
 def key_reused(key: str) -> Conflict:
     """The error for a key that comes again with other operations."""
     return Conflict(f"the key {key!r} was used for other operations; nothing was changed")
+
+
+# What comes from outside -------------------------------------------------------------------------
+
+
+def received(op: Op, payload_limit: int) -> Op:
+    """An operation of a stranger, if it is valid; raises InvalidInput. What only the store may say
+    is taken out of it, and JSON is copied, so that nothing else of the request is kept."""
+    try:
+        match op:
+            case ops.Enqueue():
+                op = replace(op, jobs=_received(op.jobs, payload_limit))
+            case ops.Ack():
+                result = encode_json("result", op.result, payload_limit)
+                op = replace(op, result=result, then=_received(op.then, payload_limit))
+            case ops.Fail():
+                op = replace(
+                    op,
+                    message=clean(op.message[:MAX_FAILURE_TEXT]),
+                    type=clean(op.type[:MAX_FAILURE_TEXT]),
+                    traceback=clean(op.traceback[-MAX_FAILURE_TEXT:]),
+                )
+            case ops.PutSchedule():
+                (job,) = _received((op.schedule.job,), payload_limit)
+                op = ops.PutSchedule(replace(op.schedule, job=job, next_at=0, last_at=None))
+        return validated(op)
+    except InvalidInput as error:
+        raise error.within(type(op).__name__) from None
+
+
+def _received(specs: tuple[JobSpec, ...], payload_limit: int) -> tuple[JobSpec, ...]:
+    return tuple(
+        replace(spec, payload=encode_json("payload", spec.payload, payload_limit), made_up_id=False)
+        for spec in specs
+    )
+
+
+def received_query(query: Query) -> Query:
+    """A query of a stranger, if it is valid; raises InvalidInput."""
+    try:
+        return validated(query)
+    except InvalidInput as error:
+        raise error.within(type(query).__name__) from None

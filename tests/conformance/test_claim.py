@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from tenure import Job, NewJob, Queue, State
-from tenure.job import MAX_CLAIM, MAX_PRIORITY, MIN_PRIORITY
+from tenure.fields import MAX_CLAIM, MAX_PRIORITY, MIN_PRIORITY
 from tenure.ops import Claim, Leased
 from tenure.testing import ManualClock
 from tests.conformance.conftest import Apply, OpenQueue

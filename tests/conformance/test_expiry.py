@@ -204,3 +204,37 @@ def test_jobs_that_expired_unseen_take_no_other_out_of_a_claim(
     clock.advance(10)
     assert ids(queue.claim("q", limit=5)) == ["first", "last"]
     assert queue.stats().dead == 3
+
+
+def test_a_job_that_expired_unseen_takes_no_room_of_the_next_claim_of_its_batch(
+    open_queue: OpenQueue, clock: ManualClock
+) -> None:
+    queue = open_queue(sweep=1)  # two claims look after two of them, and meet the third in line
+    queue.set_limit("q", concurrency=1)
+    fill(queue, 3, expires_in=10)
+    queue.enqueue("q", id="good")
+    clock.advance(10)
+    claim = ops.Claim(("q",), "w", 60_000, 1)
+    answers = queue._committer.run([claim, claim])
+    given = [job.id for one in answers if isinstance(one, ops.Leased) for job in one.jobs]
+    assert given == ["good"]
+    assert queue.stats().dead == 3
+
+
+@pytest.mark.parametrize(
+    ("parent", "child", "becomes"), [("a", "b", State.CANCELLED), ("b", "a", State.DEAD)]
+)
+@pytest.mark.parametrize("names", [("a", "b"), ("b", "a")])
+def test_a_claim_looks_after_its_queues_in_the_order_of_their_names(
+    queue: Queue,
+    clock: ManualClock,
+    names: tuple[str, str],
+    parent: str,
+    child: str,
+    becomes: State,
+) -> None:
+    queue.enqueue(parent, id="parent", expires_in=10)
+    queue.enqueue(child, id="child", expires_in=10, after=["parent"], if_parent_fails="cancel")
+    clock.advance(10)
+    assert queue.claim(names) == []
+    assert (state_of(queue, "parent"), state_of(queue, "child")) == (State.DEAD, becomes)

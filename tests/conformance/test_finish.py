@@ -20,7 +20,7 @@ from tenure import (
     State,
     TenureError,
 )
-from tenure.job import MAX_FAILURE_TEXT
+from tenure.fields import MAX_FAILURE_TEXT
 from tenure.testing import ManualClock
 from tests.conformance.conftest import OpenQueue
 from tests.conformance.moves import BIG, drain, fill, ids, state_of, take

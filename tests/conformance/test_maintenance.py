@@ -178,6 +178,19 @@ def test_the_children_of_a_purged_job_are_told(open_queue: OpenQueue, clock: Man
     assert state_of(queue, "grandchild") is State.CANCELLED
 
 
+@pytest.mark.parametrize(("parent", "child", "purged"), [("a", "b", 2), ("b", "a", 1)])
+@pytest.mark.parametrize("first", ["a", "b"])
+def test_queues_are_looked_after_in_the_order_of_their_names(
+    open_queue: OpenQueue, first: str, parent: str, child: str, purged: int
+) -> None:
+    queue = open_queue(keep_dead=0)
+    queue.enqueue(first, id="early")
+    queue.cancel("early")
+    make_dead(queue, "parent", parent)
+    queue.enqueue(child, id="child", after=["parent"])
+    assert queue.maintain().purged == purged
+
+
 def test_a_tenant_without_jobs_is_forgotten_but_not_its_limit(
     open_queue: OpenQueue,
 ) -> None:

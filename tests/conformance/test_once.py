@@ -152,6 +152,15 @@ def test_a_key_that_was_forgotten_just_before_is_used_anew(
         answers(apply, "k", enqueue("b"))
 
 
+def test_a_key_that_was_forgotten_under_another_key_just_before_is_used_anew(
+    queue: Queue, apply: Apply, clock: ManualClock
+) -> None:
+    answers(apply, "k", enqueue("a"))
+    clock.advance(ops.ONCE_MS / 1000)
+    apply(ops.Once("upkeep", (ops.Maintain(),)), ops.Once("k", (enqueue("b"),)))
+    assert queue.stats("q").ready == 2
+
+
 def test_a_key_is_kept_for_a_quarter_of_an_hour(
     queue: Queue, apply: Apply, clock: ManualClock
 ) -> None:

@@ -156,6 +156,19 @@ def test_a_lease_that_was_over_is_found_by_the_first_claim(
     assert (job.id, job.attempts) == ("old", 2)
 
 
+def test_the_end_of_a_lease_that_was_put_in_is_not_waited_for_when_it_was_extended(
+    queue: Queue, other: Queue, clock: ManualClock
+) -> None:
+    other.enqueue("q", id="a")
+    job = take(other, lease=30)
+    put(queue, *exported(other))
+    assert queue.next_due("q") == clock.now_ms() + 30_000
+    queue.extend(job, 60)
+    assert queue.next_due("q") == clock.now_ms() + 60_000
+    queue.ack(job)
+    assert queue.next_due("q") is None
+
+
 def test_tokens_go_on_after_one_that_is_far_ahead(queue: Queue, other: Queue) -> None:
     """As those of FoundationDB are, which count microseconds."""
     other.enqueue("q", id="a")

@@ -14,8 +14,7 @@ from typing import Any, get_args
 import pytest
 
 import tenure
-from tenure import Queue, Settings
-from tenure.server import native
+from tenure import Queue, Settings, ops
 from tenure.server.app import DIALECTS, make_app, routes_of
 from tenure.server.auth import Scope, Tokens
 from tenure.server.guard import NEEDS
@@ -111,10 +110,10 @@ def test_every_route_has_an_example() -> None:
 
 
 def test_every_operation_and_query_has_an_example() -> None:
-    known = {kind.__name__ for kind in get_args(native.AnyOp)}
+    known = {kind.__name__ for kind in get_args(ops.AnyOp)}
     assert {op["op"] for op in OPS} == known
     assert {query["query"] for query in QUERIES} == {
-        kind.__name__ for kind in get_args(native.AnyQuery)
+        kind.__name__ for kind in get_args(ops.AnyQuery)
     }
     assert {kind.__name__ for kind in NEEDS} == known | {query["query"] for query in QUERIES}
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from tenure import ops
 from tests.simulation.compare.counting import counting
 from tests.simulation.compare.paths import CI, short, table
 from tests.simulation.compare.run import Failed, report, run_seed
+from tests.simulation.compare.steps import AnyOp, AnyQuery
 
 
 @pytest.mark.parametrize("engine", sorted(CI))
@@ -26,3 +29,9 @@ def test_an_engine_does_as_the_model_does_on_every_path(engine: str) -> None:
     print(table(engine, counts, run.total))  # noqa: T201
     missed = short(engine, counts, run.total)
     assert missed == [], table(engine, counts, run.total, everything=False)
+
+
+def test_a_history_can_hold_every_operation_and_every_query() -> None:
+    for union, kind in ((AnyOp, ops.Op), (AnyQuery, ops.Query)):
+        public = {one for one in kind.__subclasses__() if one.__module__ == ops.__name__}
+        assert set(get_args(union)) == public

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -14,28 +15,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenure import DependencyCycle, InvalidInput, InvalidPayload, NewJob, PayloadTooLarge, fixed
+import tenure
+from tenure import (
+    DependencyCycle,
+    InvalidInput,
+    InvalidPayload,
+    NewJob,
+    PayloadTooLarge,
+    fields,
+    fixed,
+)
 from tenure import job as jobs
-from tenure.job import (
+from tenure.fields import (
     MAX_AFTER,
     MAX_ATTEMPTS,
     MAX_NAME,
     MAX_PRIORITY,
     MAX_SPAN_MS,
     MIN_PRIORITY,
-    Failure,
-    Job,
-    JobSpec,
-    State,
-    check_cycles,
     check_label,
     check_name,
-    encode_json,
     moment_ms,
-    new_ids,
-    prepare,
     span_ms,
 )
+from tenure.job import Failure, Job, JobSpec, State, check_cycles, encode_json, new_ids, prepare
+from tenure.server.native import JobBody
+from tenure.tasks import Options
 
 NOW = 1_700_000_000_000
 LIMIT = 1_000
@@ -376,15 +381,15 @@ def test_a_job_stays_as_it_is() -> None:
 
 def test_the_limits_of_a_job_are_those_that_programs_rely_on() -> None:
     """Whoever changes one changes what is stored or refused."""
-    assert jobs.MAX_NAME == 512
-    assert (jobs.MIN_PRIORITY, jobs.MAX_PRIORITY) == (-2_147_483_648, 2_147_483_647)
-    assert jobs.MAX_ATTEMPTS == 1_000_000
-    assert jobs.MAX_SPAN_MS == 3_162_240_000_000
-    assert jobs.MAX_AFTER == 1_000
-    assert jobs.MAX_JOBS_PER_CALL == 100_000
-    assert jobs.MAX_CLAIM == 1_000
+    assert fields.MAX_NAME == 512
+    assert (fields.MIN_PRIORITY, fields.MAX_PRIORITY) == (-2_147_483_648, 2_147_483_647)
+    assert fields.MAX_ATTEMPTS == 1_000_000
+    assert fields.MAX_SPAN_MS == 3_162_240_000_000
+    assert fields.MAX_AFTER == 1_000
+    assert fields.MAX_JOBS_PER_CALL == 100_000
+    assert fields.MAX_CLAIM == 1_000
     assert jobs.KEPT_FAILURES == 10
-    assert jobs.MAX_FAILURE_TEXT == 8_192
+    assert fields.MAX_FAILURE_TEXT == 8_192
 
 
 def test_what_is_no_new_job_is_refused_by_its_type() -> None:
@@ -402,3 +407,36 @@ def test_many_ways_to_a_job_are_not_all_walked(parents_first: bool) -> None:
     ]
     specs = [spec for layer in layers for spec in layer]
     check_cycles(specs if parents_first else specs[::-1])
+
+
+def test_whatever_can_be_said_of_a_job_can_be_said_everywhere() -> None:
+    """A field that is added to NewJob is added to these, too."""
+    said = set(NewJob.__struct_fields__)
+    enqueue = set(inspect.signature(tenure.Queue.enqueue).parameters)
+    assert said == enqueue - {"self", "if_exists", "connection"}
+    assert said == set(Options.__annotations__) - {"if_exists", "connection"} | {"payload", "kind"}
+    assert said == set(JobBody.__struct_fields__)
+
+
+def test_a_spec_makes_a_new_job_like_itself_that_runs_at_once() -> None:
+    fields: dict[str, Any] = {
+        "payload": {"n": 1},
+        "queue": "q",
+        "kind": "k",
+        "tenant": "t",
+        "group": "g",
+        "priority": 2,
+        "max_attempts": 4,
+        "unique_key": "u",
+        "after": ("x",),
+        "if_parent_fails": "run",
+        "backoff": fixed(3),
+        "expires_in": 60.0,
+        "timeout": 1.5,
+        "trace": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+    }
+    assert fields.keys() == set(NewJob.__struct_fields__) - {"id", "run_at", "delay"}
+    spec = prepared(**fields, id="a", delay=5)
+    again = spec.again()
+    assert msgspec.json.decode(again.payload) == {"n": 1}
+    assert again == NewJob(**fields | {"payload": again.payload})

@@ -21,6 +21,7 @@ from tenure.engines.postgres.db import array
 from tenure.engines.postgres.engine import PostgresEngine
 from tenure.engines.postgres.server import address_of
 from tenure.engines.postgres.statements import statements
+from tenure.fields import MAX_WEIGHT
 from tenure.job import NULL, JobSpec, new_ids
 from tests import audit_postgres, postgres
 
@@ -143,7 +144,7 @@ def test_a_store_of_the_first_version_is_brought_up_to_date(url: str, schema: st
 
 def test_a_turn_is_counted_as_everywhere(queue: tenure.Queue, schema: str) -> None:
     with psycopg.connect(postgres.shared_url()) as connection:
-        for weight in (None, 1, 3, 7, ops.MAX_WEIGHT):
+        for weight in (None, 1, 3, 7, MAX_WEIGHT):
             query = f"SELECT {schema}.stride(%s::integer)".encode()
             assert connection.execute(query, (weight,)).fetchall() == [(ops.stride(weight),)]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tenure import Cancel, Dead, Retry, Snooze, State, Tenure, current_job, exponential, fixed
-from tenure.job import MAX_FAILURE_TEXT
+from tenure.fields import MAX_FAILURE_TEXT
 from tenure.testing import ManualClock, Sandbox
 
 COUNT = 10_000

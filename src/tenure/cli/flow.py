@@ -9,7 +9,8 @@ import click
 from tenure.cli.app import App, json_option, pass_app
 from tenure.cli.params import duration, given, scope_options
 from tenure.cli.tables import limits_table, scope_words, words
-from tenure.ops import MAX_WEIGHT, Limit
+from tenure.fields import MAX_WEIGHT
+from tenure.ops import Limit
 
 
 @click.command()

@@ -24,7 +24,8 @@ from tenure.cli.params import duration, given, json
 from tenure.cli.tables import words
 from tenure.cli.text import relative
 from tenure.errors import TenureError
-from tenure.job import MAX_ATTEMPTS, MAX_PRIORITY, MIN_PRIORITY, IfParentFails, Job, State
+from tenure.fields import MAX_ATTEMPTS, MAX_PRIORITY, MIN_PRIORITY
+from tenure.job import IfParentFails, Job, State
 from tenure.ops import IfExists
 
 

@@ -13,7 +13,7 @@ from tenure.cli.params import json
 from tenure.cli.tables import cell, frame, words
 from tenure.cli.text import relative
 from tenure.errors import ScheduleNotFound
-from tenure.job import JobSpec, NewJob
+from tenure.job import NewJob
 from tenure.ops import Schedule
 
 
@@ -115,24 +115,9 @@ def fire(app: App, name: str) -> None:
     """
     with app.open() as store:
         job = _named(store.schedules(), name).job
-        ids = store.enqueue_many([_again(job)], if_exists="skip")
+        ids = store.enqueue_many([job.again()], if_exists="skip")
     app.answer(
         {"id": ids[0], "created": ids.created[0]}, lambda: words(f"Job {ids[0]} is enqueued.")
-    )
-
-
-def _again(job: JobSpec) -> NewJob:
-    """A job like the one that the schedule makes."""
-    kept = {
-        name: getattr(job, name)
-        for name in ("queue", "payload", "kind", "tenant", "group", "priority", "max_attempts")
-    }
-    return NewJob(
-        **kept,
-        unique_key=job.unique_key,
-        backoff=job.backoff,
-        timeout=None if job.timeout_ms is None else job.timeout_ms / 1000,
-        expires_in=None if job.expires_in_ms is None else job.expires_in_ms / 1000,
     )
 
 

@@ -12,7 +12,8 @@ from tenure.cli.app import App, json_option, pass_app
 from tenure.cli.params import duration, json, token_option
 from tenure.cli.tables import claimed_table, words
 from tenure.cli.text import relative
-from tenure.job import MAX_CLAIM, Job, Lease, State
+from tenure.fields import MAX_CLAIM
+from tenure.job import Job, Lease, State
 
 
 @click.command()

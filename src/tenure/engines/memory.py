@@ -241,28 +241,7 @@ class MemoryEngine:
             for parent in spec.after
             if parent not in self._records or self._records[parent].job.state is not State.DONE
         }
-        job = Job(
-            id=spec.id,
-            queue=spec.queue,
-            state=State.WAITING if waits_for else State.PENDING,
-            raw_payload=spec.payload,
-            priority=spec.priority,
-            run_at=spec.starts_at(now),
-            created_at=now,
-            updated_at=now,
-            attempts=0,
-            max_attempts=spec.max_attempts,
-            tenant=spec.tenant,
-            group=spec.group,
-            kind=spec.kind,
-            expires_at=None if spec.expires_in_ms is None else now + spec.expires_in_ms,
-            unique_key=spec.unique_key,
-            timeout_ms=spec.timeout_ms,
-            backoff=spec.backoff,
-            after=spec.after,
-            if_parent_fails=spec.if_parent_fails,
-            trace=spec.trace,
-        )
+        job = spec.to_job(State.WAITING if waits_for else State.PENDING, now)
         self._add(job, waits_for)
 
     def _add(self, job: Job, waits_for: set[str]) -> Record:
@@ -392,7 +371,7 @@ class MemoryEngine:
     def _claim(self, op: ops.Claim, now: int) -> Answer:
         leased: list[Job] = []
         picked = 0
-        for queue in dict.fromkeys(op.queues):
+        for queue in sorted(set(op.queues)):
             if queue in self._queues:
                 self._sweep(queue, self._sweep_limit, now)
         for queue in dict.fromkeys(op.queues):
@@ -746,7 +725,7 @@ class MemoryEngine:
 
     def _maintain(self, op: ops.Maintain, now: int) -> Answer:
         promoted = leases = expired = 0
-        for queue in self._queues:
+        for queue in sorted(self._queues):
             found = self._sweep(queue, op.limit, now)
             promoted, leases, expired = promoted + found[0], leases + found[1], expired + found[2]
         purged = self._purge(op, now)
@@ -767,7 +746,7 @@ class MemoryEngine:
 
     def _purge(self, op: ops.Maintain, now: int) -> int:
         purged = 0
-        for queue in self._queues:
+        for queue in sorted(self._queues):
             for state, keep_ms in (
                 (State.DONE, op.keep_done_ms),
                 (State.CANCELLED, op.keep_cancelled_ms),

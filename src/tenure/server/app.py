@@ -48,21 +48,18 @@ async def metrics(call: Call) -> Reply:
     """What happens here, as Prometheus reads it."""
     if call.token.queues is not None or call.token.tenants is not None:
         raise Forbidden("the figures are of all queues and tenants, and this token is not")
-    figures: Metrics = call.service.metrics
-    text = await figures.text(call.service.queue)
+    text = await call.service.metrics.text(call.service.queue)
     return Reply(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 async def document(call: Call) -> Reply:
     """This description."""
-    reply: Reply = call.service.description[0]
-    return reply
+    return call.service.description[0]
 
 
 async def docs(call: Call) -> Reply:
     """This description, for people."""
-    reply: Reply = call.service.description[1]
-    return reply
+    return call.service.description[1]
 
 
 COMMON = [

@@ -96,7 +96,7 @@ async def events(
     send: Callable[[Any], Awaitable[None]],
 ) -> None:
     """Follow what happens to jobs, as server-sent events."""
-    feed: Feed = call.service.feed
+    feed = call.service.feed
     feed.join()
     gone = asyncio.create_task(until_gone(receive))
     gone.add_done_callback(lambda _: feed.wake())
@@ -129,7 +129,7 @@ async def _follow(
     gone: asyncio.Task[None],
     send: Callable[[Any], Awaitable[None]],
 ) -> None:
-    feed: Feed = call.service.feed
+    feed = call.service.feed
     place = feed.place(last_id) if last_id else feed.end
     text = b": follow\n\n"
     if place is None:

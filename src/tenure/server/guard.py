@@ -25,7 +25,7 @@ from tenure.errors import (
 )
 from tenure.job import Job, JobSpec
 from tenure.ops import Filter, Op, Query
-from tenure.queue import Queue
+from tenure.queue import Calls, Queue
 from tenure.server.auth import Scope, Token
 from tenure.steps import Wanted, Within
 
@@ -69,7 +69,7 @@ NEEDS: dict[type[Op] | type[Query], Scope] = {
 NOTHING = ops.Release("", 0)  # no job has this id
 
 
-class Guarded(Queue):
+class Guarded(Calls):
     """The calls of a Queue, within what a token may do."""
 
     def __init__(self, inner: Queue, token: Token) -> None:

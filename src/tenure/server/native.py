@@ -9,22 +9,30 @@ import msgspec
 from msgspec import Meta, Raw
 
 from tenure import ops, wire
-from tenure.arguments import clean
 from tenure.errors import Conflict, ScheduleNotFound, TenureError
-from tenure.job import (
-    MAX_CLAIM,
+from tenure.fields import (
     MAX_FAILURE_TEXT,
-    NULL,
-    IfParentFails,
-    Job,
-    Lease,
-    NewJob,
-    State,
+    Attempts,
+    ClaimLimit,
+    Concurrency,
+    Label,
+    MaintainLimit,
+    Moment,
+    Name,
+    PageLimit,
+    Percent,
+    PositiveSeconds,
+    Priority,
+    Rate,
+    Seconds,
+    Weight,
     check_name,
-    encode_json,
-    null,
+    clean,
 )
+from tenure.job import NULL, IfParentFails, Job, Lease, NewJob, State, encode_json, null
 from tenure.ops import (
+    AnyOp,
+    AnyQuery,
     GroupStats,
     Limit,
     Maintained,
@@ -38,13 +46,9 @@ from tenure.ops import (
 )
 from tenure.retry import Backoff
 from tenure.server.auth import Scope, hash_of
-from tenure.server.names import Label, Name
 from tenure.server.route import ANY, Call, Route
-from tenure.server.sane import sane, sane_query
 from tenure.server.waiting import claim_or_wait, wait_for_end
 
-Seconds = Annotated[float, Meta(ge=0, le=100 * 366 * 86_400)]
-Percent = Annotated[int, Meta(ge=0, le=100)]
 Wait = Annotated[float, Meta(ge=0, le=60)]
 MAX_MANY = 1_000
 
@@ -65,17 +69,17 @@ class JobBody(Body):
     kind: Label = ""
     tenant: Label = ""
     group: Label = ""
-    priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] = 0
-    max_attempts: Annotated[int, Meta(ge=1, le=1_000_000)] = 3
+    priority: Priority = 0
+    max_attempts: Attempts = 3
     delay: Seconds = 0
-    run_at: Annotated[int, Meta(ge=0, le=10**13)] | None = None
+    run_at: Moment | None = None
     id: Name | None = None
     unique_key: Name | None = None
     after: list[Name] = []
     if_parent_fails: IfParentFails = "wait"
     backoff: Backoff | None = None
-    expires_in: Annotated[float, Meta(gt=0, le=100 * 366 * 86_400)] | None = None
-    timeout: Annotated[float, Meta(gt=0, le=100 * 366 * 86_400)] | None = None
+    expires_in: PositiveSeconds | None = None
+    timeout: PositiveSeconds | None = None
     trace: Annotated[str, Meta(max_length=55)] | None = None
 
     def new(self) -> NewJob:
@@ -123,7 +127,7 @@ class ClaimBody(Body):
     """wait: seconds to wait for a job if none is ready."""
 
     queues: Annotated[list[Name], Meta(min_length=1, max_length=100)]
-    limit: Annotated[int, Meta(ge=1, le=MAX_CLAIM)] = 1
+    limit: ClaimLimit = 1
     lease: Annotated[float, Meta(gt=0, le=86_400)] | None = None
     worker: Name = "http"
     tenant: Label | None = None
@@ -192,14 +196,14 @@ class ScopeBody(Body):
 
 
 class LimitBody(ScopeBody):
-    concurrency: Annotated[int, Meta(ge=1, le=10**9)] | None = None
-    rate: Annotated[int, Meta(ge=1, le=10**6)] | None = None
-    per: Annotated[float, Meta(gt=0, le=86_400 * 366)] | None = None
-    weight: Annotated[int, Meta(ge=1, le=ops.MAX_WEIGHT)] | None = None
+    concurrency: Concurrency | None = None
+    rate: Rate | None = None
+    per: PositiveSeconds | None = None
+    weight: Weight | None = None
 
 
 class NamesQuery(Body):
-    limit: Annotated[int, Meta(ge=1, le=10_000)] = 100
+    limit: PageLimit = 100
     after: Label | None = None
 
 
@@ -214,8 +218,8 @@ class PurgeBody(Body):
 
 
 class SlotBody(Body):
-    ttl: Annotated[float, Meta(gt=0, le=86_400 * 366)]
-    limit: Annotated[int, Meta(ge=1, le=10**9)] | None = None
+    ttl: PositiveSeconds
+    limit: Concurrency | None = None
 
 
 class ScheduleBody(Body):
@@ -226,20 +230,7 @@ class ScheduleBody(Body):
 
 
 class MaintainBody(Body):
-    limit: Annotated[int, Meta(ge=1, le=100_000)] = 1000
-
-
-AnyOp = (
-    ops.Enqueue | ops.Claim | ops.Ack | ops.Fail | ops.Extend | ops.Release | ops.Progress
-    | ops.Cancel | ops.Replay | ops.Delete | ops.SetLimit | ops.ClearLimit | ops.Pause | ops.Resume
-    | ops.TakeSlot | ops.DropSlot | ops.PutSchedule | ops.DropSchedule | ops.Fire | ops.Maintain
-    | ops.Reconcile | ops.ReconcileSlots
-)  # fmt: skip
-AnyQuery = (
-    ops.GetJob | ops.ListJobs | ops.FindIds | ops.NextDue | ops.OldestReady | ops.GetStats
-    | ops.ListTenants | ops.ListGroups | ops.ListLimits | ops.ListSlots | ops.ListSchedules
-    | ops.GetTimetable
-)  # fmt: skip
+    limit: MaintainLimit = 1000
 
 
 class OpsBody(Body):
@@ -586,7 +577,7 @@ async def reconcile(call: Call, body: ScopeBody) -> Corrections:
 async def apply(call: Call, body: OpsBody) -> Applied:
     """Apply a batch of operations; what the http:// engine sends."""
     limit = call.queue.settings.payload_limit
-    batch: list[Any] = [sane(op, limit) for op in body.ops]
+    batch: list[Any] = [wire.received(op, limit) for op in body.ops]
     if body.key is None:
         answers = await call.queue.ado(batch)
     else:
@@ -604,7 +595,7 @@ async def apply(call: Call, body: OpsBody) -> Applied:
 
 async def query(call: Call, body: QueryBody) -> AnyFound:
     """Answer a query; what the http:// engine sends."""
-    found = await call.queue.ado(sane_query(body.query))
+    found = await call.queue.ado(wire.received_query(body.query))
     if isinstance(found, TenureError):
         raise found
     return Found(found)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
 from tenure.errors import InvalidInput, TenureError
-from tenure.queue import Queue
+from tenure.queue import Calls
 from tenure.server.auth import Scope, Token
 from tenure.server.incoming import Headers, Receive
 from tenure.server.problems import Problem, problem_of, status_of
+
+if TYPE_CHECKING:
+    from tenure.server.service import Service
 
 Method = Literal["GET", "POST", "PUT", "DELETE"]
 Params = dict[str, str]
@@ -38,9 +41,9 @@ class Call:
 
     def __init__(
         self,
-        service: Any,
+        service: Service,
         token: Token,
-        queue: Queue,
+        queue: Calls,
         params: Params,
         query: Params,
         headers: Headers,

@@ -15,8 +15,10 @@ from importlib.metadata import version
 from typing import Any
 
 from tenure.errors import Forbidden, TenureError
-from tenure.job import Job, is_trace
-from tenure.queue import Queue
+from tenure.fields import is_trace
+from tenure.job import Job
+from tenure.metrics import Metrics
+from tenure.queue import Calls, Queue
 from tenure.server.auth import Token, Tokens
 from tenure.server.events import News
 from tenure.server.feed import Feed
@@ -95,7 +97,7 @@ class Service:
         queue: Queue,
         routes: Iterable[Route],
         tokens: Tokens,
-        metrics: Any,
+        metrics: Metrics,
         *,
         allowed_hosts: Iterable[str] | None = None,
         max_body: int = 32 * 1_048_576,
@@ -236,7 +238,7 @@ class Service:
         receive: Receive,
         send: Send,
     ) -> Reply | None:
-        queue: Queue = self.queue
+        queue: Calls = self.queue
         token = None
         if route.scope is not None:
             token = self.tokens.who(request.headers.get(b"authorization"))

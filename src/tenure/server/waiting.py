@@ -9,7 +9,7 @@ from typing import Any
 
 from tenure import ops
 from tenure.job import FINAL, Job
-from tenure.queue import Queue
+from tenure.queue import Calls
 from tenure.server.incoming import Receive
 from tenure.server.route import Call
 
@@ -39,7 +39,7 @@ class Changed:
 
 
 @asynccontextmanager
-async def changes_of(queue: Queue) -> AsyncIterator[Changed]:
+async def changes_of(queue: Calls) -> AsyncIterator[Changed]:
     changed = Changed()
     stop = queue.changes.listen(changed.wake)
     try:
@@ -87,7 +87,7 @@ async def claim_or_wait(call: Call, queues: list[str], seconds: float, **options
     return jobs
 
 
-async def _until_due(queue: Queue, queues: list[str]) -> float:
+async def _until_due(queue: Calls, queues: list[str]) -> float:
     due = await queue.anext_due(queues)
     if due is None:
         return LOOK_SECONDS

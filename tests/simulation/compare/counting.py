@@ -212,7 +212,7 @@ _COMMON = ["tenure.committer"]
 _WATCHED: dict[str, list[str]] = {
     "sqlite": ["tenure.engines.sqlite", "tenure.engines.sql", "tenure.core", *_COMMON],
     "postgres": ["tenure.engines.postgres", *_COMMON],
-    "http": ["tenure.engines.remote", "tenure.metrics", "tenure.server.sane", *_COMMON],
+    "http": ["tenure.engines.remote", "tenure.metrics", "tenure.wire", *_COMMON],
     "foundationdb": ["tenure.engines.foundationdb", "tenure.core", *_COMMON],
 }
 

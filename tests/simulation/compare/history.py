@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from tenure import ops
 from tenure.committer import Committer
 from tenure.engines import Engine
@@ -45,6 +47,7 @@ class Comparison:
         self.rig = rig
         self.tokens = Tokens(strict=rig.traits.strict)
         self.compare = Compare(rig.model, self.tokens)
+        self._once: dict[str, list[tuple[ops.Once, ops.Once]]] = {}  # as asked for, and as sent
         self._every = every  # so many steps there is a look at everything
         self._steps = 0
 
@@ -88,7 +91,7 @@ class Comparison:
         originals: dict[int, Op] = {}
         calls = []
         for call in step.calls:
-            sent = [self.tokens.to_engine(op) for op in call]
+            sent = [self._sent(op) for op in call]
             originals |= {id(one): op for one, op in zip(sent, call, strict=True)}
             calls.append(sent)
         originals |= {id(one): one for one in step.standing}
@@ -108,6 +111,20 @@ class Comparison:
                 raise Difference("committer", "a caller was given another's answer")
         other = self.rig.engines[(caller + 1) % len(self.rig.engines)]
         self.compare.jobs(other, _touched(recorder)[:MOST_LOOKS])
+
+    def _sent(self, op: Op) -> Op:
+        """An operation with the engine's tokens. What comes again under a key comes as it came
+        first, though other tokens may stand for the model's by now."""
+        if not isinstance(op, ops.Once):
+            return self.tokens.to_engine(op)  # type: ignore[no-any-return]
+        if op.key not in self.rig.model._answered:
+            self._once.pop(op.key, None)
+        known = self._once.setdefault(op.key, [])
+        for asked, sent in known:
+            if asked == op:
+                return replace(sent)  # which is told from the first by its identity
+        known.append((op, self.tokens.to_engine(op)))
+        return known[-1][1]
 
     def _follow(self, recorder: Recorder, originals: dict[int, Op]) -> None:
         for batch, answers in recorder.batches:

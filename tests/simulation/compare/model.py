@@ -70,8 +70,8 @@ class Model(MemoryEngine):
         return [[(queue, most) for queue in queues], *([] for _ in claims[1:])]
 
     def sweep_first(self, sweep: Sweep) -> None:
-        """Do what the plan says."""
-        for queue, most in sweep:
+        """Do what the plan says, in the order of the queues' names."""
+        for queue, most in sorted(sweep):
             if queue in self._queues:
                 self._sweep(queue, most, self._clock.now_ms())
 

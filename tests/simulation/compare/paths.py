@@ -82,7 +82,7 @@ FLOORS: dict[str, dict[str, Floor]] = {
         "metrics.Measured.apply": (200, 3_000),
         "metrics.Measured._claimed": (800, 0),
         "metrics.Measured._ended": (400, 0),
-        "sane.sane": (600, 0),
+        "wire.received": (600, 0),
     },
     "foundationdb": {
         "claim.Claims.claim": (30, 200),

@@ -8,17 +8,8 @@ import msgspec
 
 from tenure import ops
 
-AnyOp = (
-    ops.Enqueue | ops.Claim | ops.Ack | ops.Fail | ops.Extend | ops.Release | ops.Progress
-    | ops.Cancel | ops.Replay | ops.Delete | ops.SetLimit | ops.ClearLimit | ops.Pause | ops.Resume
-    | ops.TakeSlot | ops.DropSlot | ops.PutSchedule | ops.DropSchedule | ops.Fire | ops.Maintain
-    | ops.Reconcile | ops.ReconcileSlots | ops.Once | ops.Import
-)  # fmt: skip
-AnyQuery = (
-    ops.GetJob | ops.ListJobs | ops.FindIds | ops.NextDue | ops.OldestReady | ops.GetStats
-    | ops.ListTenants | ops.ListGroups | ops.ListLimits | ops.ListSlots | ops.ListSchedules
-    | ops.Export
-)  # fmt: skip
+AnyOp = ops.AnyOp | ops.Once | ops.Import
+AnyQuery = ops.AnyQuery | ops.Export
 Call = tuple[AnyOp, ...]  # operations that one caller submits together
 
 

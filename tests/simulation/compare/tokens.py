@@ -8,12 +8,20 @@ from __future__ import annotations
 
 from bisect import bisect, insort
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from tenure import ops
 from tenure.job import Job
+
+
+class Last(NamedTuple):
+    """The greatest pair of a job. One that was deleted and enqueued again is another job."""
+
+    created_at: int
+    model: int
+    engine: int
 
 
 class Tokens:
@@ -24,7 +32,7 @@ class Tokens:
         self._strict = strict
         self._of_job: dict[tuple[str, int], int] = {}
         self._imported: dict[tuple[str, int], int] = {}  # as they were sent, and not seen yet
-        self._last_of_job: dict[str, tuple[int, int]] = {}
+        self._last_of_job: dict[str, Last] = {}
         self._known: dict[int, int] = {}
         self._models: list[int] = []  # those that are known, in order
         self._high = (0, 0)
@@ -37,21 +45,31 @@ class Tokens:
         if key in self._of_job:
             known = self._of_job[key]
             return None if known == engine.token else f"it was {known} before"
-        return self._pair(model.id, model.token, engine.token)
+        return self._pair(model, engine.token)
 
-    def _pair(self, job_id: str, model: int, engine: int) -> str | None:
-        last = self._last_of_job.get(job_id)
-        if last is not None and (model > last[0]) != (engine > last[1]):
-            return f"the tokens of one job must grow: it was {last[1]} before"
-        if self._strict and (problem := self._order(model, engine)) is not None:
+    def _pair(self, job: Job, engine: int) -> str | None:
+        model, last = job.token, self._last(job)
+        if last is not None and (model > last.model) != (engine > last.engine):
+            return f"the tokens of one job must grow: it was {last.engine} before"
+        problem = self._order(model, engine) if self._strict else None
+        # An imported one has the place it had when the batch was sent. Claims before it in the
+        # batch may have taken that since.
+        if problem is not None and self._imported.get((job.id, model)) != engine:
             return problem
-        self._of_job[job_id, model] = engine
-        self._last_of_job[job_id] = max(last or (0, 0), (model, engine))
+        self._of_job[job.id, model] = engine
+        if last is None or model > last.model:
+            self._last_of_job[job.id] = Last(job.created_at, model, engine)
+        if problem is not None:
+            return None
         if model not in self._known:
             insort(self._models, model)
         self._known[model] = engine
         self._high = max(self._high, (model, engine))
         return None
+
+    def _last(self, job: Job) -> Last | None:
+        last = self._last_of_job.get(job.id)
+        return last if last is not None and last.created_at == job.created_at else None
 
     def _order(self, model: int, engine: int) -> str | None:
         if model in self._known:
@@ -70,13 +88,33 @@ class Tokens:
             return model
         if (job_id, model) in self._of_job:
             return self._of_job[job_id, model]
-        if model in self._known:
-            # Not the job's own, though claims of one commit may have the same.
-            known = self._known[model]
-            return known - (known == self._last_of_job.get(job_id, (0, 0))[1])
         if (job_id, model) in self._imported:
             return self._imported[job_id, model]
+        if model in self._known:
+            # Not the job's own, though claims of one commit may have the same.
+            known, last = self._known[model], self._last_of_job.get(job_id)
+            return known - (last is not None and known == last.engine)
+        return self._new(model)
+
+    def _new(self, model: int) -> int:
+        """A token that the engine was not seen to give, at its place among those it gave if there
+        is room, or else after all of them."""
+        at = bisect(self._models, model)
+        if at < len(self._models):
+            below = (self._models[at - 1], self._known[self._models[at - 1]]) if at else (0, 0)
+            token = min(below[1] + model - below[0], self._known[self._models[at]] - 1)
+            if token > below[1]:
+                return token
         return self._high[1] + max(1, model - self._high[0])
+
+    def _of_import(self, job: Job) -> int:
+        """The token of a job that is imported: if it was here before, its tokens go on growing."""
+        token, last = self.of_engine(job.id, job.token), self._last(job)
+        if last is None or job.token <= 0 or (job.id, job.token) in self._of_job:
+            return token
+        return (
+            max(token, last.engine + 1) if job.token > last.model else min(token, last.engine - 1)
+        )
 
     def to_engine(self, op: Any) -> Any:
         """An operation with the engine's tokens instead of the model's."""
@@ -92,7 +130,7 @@ class Tokens:
     def _entries(self, entries: Sequence[ops.Entry]) -> tuple[ops.Entry, ...]:
         found = []
         for entry in entries:
-            token = self.of_engine(entry.job.id, entry.job.token)
+            token = self._of_import(entry.job)
             self._imported[entry.job.id, entry.job.token] = token
             job = replace(entry.job, token=token)
             found.append(replace(entry, job=job))

@@ -143,7 +143,7 @@ def test_a_bad_line_is_named_and_the_others_are_loaded(cli: Terminal) -> None:
         ('{"queue": "mail", "nope": 1}', "unknown field `nope`"),
         ('{"payload": 1}', "missing required field `queue`"),
         ('{"queue": "mail", "priority": "high"}', "$.priority"),
-        ('{"queue": "mail", "max_attempts": 0}', "error: line 2: max_attempts: must be"),
+        ('{"queue": "mail", "max_attempts": 0}', "error: line 2: max_attempts: 0 must be"),
         ('{"queue": "mail", "after": ["gone"]}', "there is no job 'gone' to wait for"),
         ('{"queue": "mail", "id": "x", "after": ["x"]}', "wait for each other"),
         ('{"queue": "", "payload": 1}', "queue: must not be empty"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 from tenure import ops
 from tenure.engines.foundationdb import once
@@ -51,3 +52,9 @@ def calls_of(batch: Sequence[ops.Claim | ops.Once]) -> tuple[list[Call], list[Ke
         else:
             calls.append(Call(op))
     return calls, keyed
+
+
+def apart(calls: Sequence[Call]) -> Iterator[list[Call]]:
+    """Claims one by one; those of one call under a key stay together."""
+    for _, run in groupby(enumerate(calls), key=lambda one: one[1].keyed or one[0]):
+        yield [call for _, call in run]

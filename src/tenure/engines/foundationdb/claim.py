@@ -28,7 +28,7 @@ from tenure.core.upkeep import Swept, sweep
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb import once
 from tenure.engines.foundationdb.aside import Idle, put_aside, put_more_back
-from tenure.engines.foundationdb.calls import Call, Keyed, calls_of
+from tenure.engines.foundationdb.calls import Call, Keyed, apart, calls_of
 from tenure.engines.foundationdb.due import Due
 from tenure.engines.foundationdb.pick import Picker, Ready
 from tenure.engines.foundationdb.places import places
@@ -120,10 +120,13 @@ class Claims:
         calls, keyed = calls_of(batch)
         failed: Exception | None = None
         try:
-            self._sweep(Counter(queue for one in calls for queue in dict.fromkeys(one.op.queues)))
-            rounds = 0
-            while rounds < _ROUNDS and (more := self._round(calls)) is not More.NONE:
-                rounds += more is More.PERHAPS
+            named = Counter(queue for one in calls for queue in dict.fromkeys(one.op.queues))
+            left = self._sweep(named)
+            # Expired jobs that are left in line must not take the room of the next claim.
+            for together in apart(calls) if left else [calls]:
+                rounds = 0
+                while rounds < _ROUNDS and (more := self._round(together)) is not More.NONE:
+                    rounds += more is More.PERHAPS
             self._finish(one for one in keyed if one.answer is None)
         except Exception as error:
             if not any(call.jobs for call in calls) and not any(one.stamps for one in keyed):
@@ -139,8 +142,9 @@ class Claims:
             for op in batch
         ]
 
-    def _sweep(self, queues: Mapping[str, int]) -> None:
-        """Do first what is due in the queues; as much as so many claims would."""
+    def _sweep(self, queues: Mapping[str, int]) -> bool:
+        """Do first what is due in the queues; as much as so many claims would. Returns whether
+        more jobs may have expired than that."""
         store, now = self._transactor.store, self._transactor.monotonic()
         leases = {
             queue
@@ -155,16 +159,18 @@ class Claims:
                 return None
             return {queue: now + asked[queue].quiet_ms / 1000 for queue in leases}
 
-        def work(tx: Transaction, most: int) -> None:
-            for queue, claims in queues.items():
+        def work(tx: Transaction, most: int) -> bool:
+            left = False
+            for queue, claims in sorted(queues.items()):
                 many = min(most * claims, max(most, _MOST_JOBS))
-                sweep(tx, queue, Swept(many, many, many))
+                left = sweep(tx, queue, Swept(many, many, many)).expired == many or left
+            return left
 
         quiet = self._transactor.read(find_due)
         if quiet is None:
-            self._transactor.run_some(work, store.sweep)
-        else:
-            self._look_at_leases |= quiet
+            return self._transactor.run_some(work, store.sweep)[0]
+        self._look_at_leases |= quiet
+        return False
 
     def _round(self, calls: Sequence[Call]) -> More:
         """Claim of what is left to be claimed as much as fits into a transaction."""
@@ -416,7 +422,7 @@ def claim_serially(tx: Transaction, op: ops.Claim) -> Answer:
     """A claim whose answer must be known before the commit, because it is stored with it: it
     depends on nobody else claiming the same jobs."""
     most = Swept(tx.store.sweep, tx.store.sweep, tx.store.sweep)
-    for queue in dict.fromkeys(op.queues):
+    for queue in sorted(set(op.queues)):
         sweep(tx, queue, most)
     tx.put_freed_back()
     leased: list[Job] = []

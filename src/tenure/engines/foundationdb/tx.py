@@ -87,7 +87,7 @@ class Tx:
     def clear_span(self, *elements: Any) -> None:
         self.wrote = True
         span = self.keys.span(*elements)
-        self._asked_spans.pop(span, None)
+        self._asked_spans.pop(span, None)  # what was there before
         self.tr.clear_range(*span)
 
     def add(self, key: bytes, by: int) -> None:

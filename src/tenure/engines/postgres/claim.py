@@ -8,7 +8,7 @@ decided here; then all that was picked is leased in one statement.
 from __future__ import annotations
 
 import heapq
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from itertools import groupby, islice
 from operator import itemgetter
@@ -119,12 +119,18 @@ def claim(tx: Transaction, batch: Sequence[ops.Claim]) -> list[Answer]:
     then, since there was nothing in it, stays closed, or two might wait for each other."""
     answers: list[Answer] = []
     names = list(dict.fromkeys(name for op in batch for name in op.queues))
-    swept = False
-    for _, run in groupby(batch, key=lambda op: (op.queues, op.tenant, op.not_groups)):
-        calls = list(run)
+    alike = groupby(batch, key=lambda op: (op.queues, op.tenant, op.not_groups))
+    waiting = deque(list(run) for _, run in alike)
+    swept = left = False
+    while waiting:
+        calls = waiting.popleft()
         tx.forget()
         asked = [name for name in dict.fromkeys(calls[0].queues) if name in names]
-        books, first = _open(tx, calls, names, asked, swept)
+        books, first, more = _open(tx, calls, names, asked, swept)
+        left = left or more
+        if left:  # expired jobs that are left in line must not take the room of the next claim
+            waiting.extendleft([call] for call in reversed(calls[1:]))
+            calls, first = calls[:1], None
         names, swept = [name for name in names if name in books], True
         picked = _pick(tx, calls, [books[name] for name in asked if name in books], first)
         hand = iter(picked)
@@ -140,20 +146,24 @@ def claim(tx: Transaction, batch: Sequence[ops.Claim]) -> list[Answer]:
 
 def _open(
     tx: Transaction, calls: Sequence[ops.Claim], names: list[str], asked: list[str], swept: bool
-) -> tuple[dict[str, QueueBook], Sent | None]:
+) -> tuple[dict[str, QueueBook], Sent | None, bool]:
     """Take the books of these queues, once time's due is done, and ask at the same time for the
-    candidates of the first that is asked for."""
+    candidates of the first that is asked for. The last result tells whether more jobs may have
+    expired than were looked after."""
+    left = False
     while True:
         sent = tx.db.send("open_books", names, tx.given, swept)
         limit = sum(call.limit for call in calls)
         first = _send(tx, asked[0], calls[0], 0, limit, None) if asked else None
         books = {row[1]: QueueBook(row) for row in sent.fetchall()}
-        due = [book for book in books.values() if book.due]
+        due = [book for _, book in sorted(books.items()) if book.due]
         if not due:
-            return {n: book for n, book in books.items() if book.taken or book.beside}, first
+            taken = {n: book for n, book in books.items() if book.taken or book.beside}
+            return taken, first, left
+        most = tx.sweep * len(calls)
         for book in due:
             tx.now = book.now
-            sweep(tx, book.id, tx.sweep * len(calls))
+            left = sweep(tx, book.id, most)[2] == most or left
         swept = True
 
 

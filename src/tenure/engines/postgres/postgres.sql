@@ -922,12 +922,11 @@ BEGIN
             WHERE s.queue = q.id AND s.state = 1 AND s.state <> 2 ORDER BY s.at LIMIT 1)
         UNION ALL
         (SELECT s.at FROM tenure.states s
-            WHERE s.queue = q.id AND s.state = 3 AND s.state <> 2
-                AND s.at >= CASE WHEN q.no_lease_before > now_ms THEN 0 ELSE q.no_lease_before END
-            ORDER BY s.at LIMIT 1)
-        UNION ALL
-        (SELECT n.lease_at FROM tenure.news n
-            WHERE n.queue + 0 = q.id AND n.lease_at IS NOT NULL ORDER BY 1 LIMIT 1)) x
+            WHERE s.queue = q.id AND s.state = 3 AND s.state <> 2 AND s.at >= least(
+                CASE WHEN q.no_lease_before > now_ms THEN 0 ELSE q.no_lease_before END,
+                (SELECT n.lease_at FROM tenure.news n -- by the index that is all but empty
+                    WHERE n.queue + 0 = q.id AND n.lease_at IS NOT NULL ORDER BY 1 LIMIT 1))
+            ORDER BY s.at LIMIT 1)) x
     WHERE q.queue = ANY (names);
 END $$;
 
@@ -1586,7 +1585,7 @@ DELETE FROM tenure.once WHERE key IN (
     SELECT key FROM tenure.once WHERE at <= %s ORDER BY at LIMIT %s FOR UPDATE SKIP LOCKED)
 RETURNING key;
 -- name: all_queues
-SELECT id, queue FROM tenure.queues ORDER BY id;
+SELECT id, queue FROM tenure.queues ORDER BY queue;
 -- name: drop_empty
 SELECT tenure.drop_empty(%s::integer, %s::integer);
 -- name: recount

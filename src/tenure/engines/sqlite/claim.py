@@ -10,7 +10,7 @@ import heapq
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import groupby, islice
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from tenure import ops, states
@@ -38,22 +38,32 @@ def claim(tx: Transaction, batch: Sequence[ops.Claim]) -> list[Answer]:
     answers: list[Answer] = []
     for _, run in groupby(batch, key=lambda op: (op.queues, op.tenant, op.not_groups)):
         calls = list(run)
-        tx.shared = len(calls) > 1
-        picked = iter(_pick(tx, calls[0], sum(op.limit for op in calls), len(calls)))
-        dealt = [list(islice(picked, op.limit)) for op in calls]
-        token = tx.next_tokens(sum(map(bool, dealt))) if dealt[0] else 0
-        for op, mine in zip(calls, dealt, strict=True):
-            token += bool(mine)
-            answers.append(ops.Leased(_lease(tx, op, mine, token) if mine else []))
-        settle(tx)
+        queues = [book for name in dict.fromkeys(calls[0].queues) if (book := tx.books.queue(name))]
+        # All that time has brought comes first: nothing may join a lane once it was picked from.
+        left = [
+            _sweep_if_due(tx, queue, tx.most_swept * len(calls))
+            for queue in sorted(queues, key=attrgetter("name"))
+        ]
+        # Expired jobs that are left in line must not take the room of the next claim.
+        for together in [[call] for call in calls] if any(left) else [calls]:
+            answers += _claim(tx, queues, together)
     return answers
 
 
-def _pick(tx: Transaction, op: ops.Claim, limit: int, calls: int) -> list[Picked]:
-    queues = [book for name in dict.fromkeys(op.queues) if (book := tx.books.queue(name))]
-    # All that time has brought comes first: nothing may join a lane once it was picked from.
-    for queue in queues:
-        _sweep_if_due(tx, queue, tx.most_swept * calls)
+def _claim(
+    tx: Transaction, queues: Sequence[QueueBook], calls: Sequence[ops.Claim]
+) -> Iterator[Answer]:
+    tx.shared = len(calls) > 1
+    picked = iter(_pick(tx, queues, calls[0], sum(op.limit for op in calls)))
+    dealt = [list(islice(picked, op.limit)) for op in calls]
+    token = tx.next_tokens(sum(map(bool, dealt))) if dealt[0] else 0
+    for op, mine in zip(calls, dealt, strict=True):
+        token += bool(mine)
+        yield ops.Leased(_lease(tx, op, mine, token) if mine else [])
+    settle(tx)
+
+
+def _pick(tx: Transaction, queues: Sequence[QueueBook], op: ops.Claim, limit: int) -> list[Picked]:
     tx.books.flush()
     picked: list[Picked] = []
     for queue in queues:
@@ -339,8 +349,8 @@ def _without_expired(tx: Transaction, picked: list[Picked]) -> list[Picked]:
 _lane_of = itemgetter(1)
 
 
-def _sweep_if_due(tx: Transaction, queue: QueueBook, limit: int) -> None:
-    """Look after what time has brought, if it has brought anything."""
+def _sweep_if_due(tx: Transaction, queue: QueueBook, limit: int) -> bool:
+    """Look after what time has brought, if it has brought anything. Returns whether more jobs may
+    have expired than that."""
     ((due,),) = tx.db.named("anything_over", {"queue": queue.id, "now": tx.now})
-    if due:
-        sweep(tx, queue.name, Swept(limit, limit, limit))
+    return bool(due) and sweep(tx, queue.name, Swept(limit, limit, limit)).expired == limit

@@ -663,11 +663,13 @@ WITH RECURSIVE heads (lane, head) AS (
     WHERE q.queue IN (SELECT value FROM json_each(?)) AND t.ready > 0 AND l.ready > 0
     UNION ALL
     SELECT h.lane, (SELECT json_array(r.priority, r.seq) FROM tenure_ready r
-        WHERE r.lane = h.lane AND r.priority > (h.head ->> 0) ORDER BY r.priority, r.seq LIMIT 1)
+        WHERE r.lane = h.lane AND r.priority > json_extract(h.head, '$[0]')
+        ORDER BY r.priority, r.seq LIMIT 1)
     FROM heads h WHERE h.head IS NOT NULL
 )
 SELECT min(ifnull(s.run_at, j.created_at)) FROM heads h
-CROSS JOIN tenure_jobs j ON j.seq = (h.head ->> 1) LEFT JOIN tenure_states s ON s.seq = j.seq;
+CROSS JOIN tenure_jobs j ON j.seq = json_extract(h.head, '$[1]')
+LEFT JOIN tenure_states s ON s.seq = j.seq;
 -- name: queues
 SELECT id, queue FROM tenure_queues ORDER BY id;
 -- name: totals

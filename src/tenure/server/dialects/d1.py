@@ -13,12 +13,12 @@ from msgspec import Meta
 
 from tenure import ops
 from tenure.errors import JobNotFound, LeaseLost, TenureError
+from tenure.fields import Name
 from tenure.job import Job, NewJob, State
 from tenure.ops import Op
 from tenure.server.auth import Scope
 from tenure.server.dialects.errors import ErrorText, as_text
 from tenure.server.dialects.reach import enqueue, job_of, listed, reach
-from tenure.server.names import Name
 from tenure.server.route import Call, Route
 
 QUEUE = "d1"

@@ -13,10 +13,10 @@ from msgspec import Meta, Raw
 
 from tenure import ops
 from tenure.errors import Conflict
+from tenure.fields import Name
 from tenure.job import Job, State
 from tenure.server.auth import Scope
 from tenure.server.dialects.errors import ErrorText, as_text
-from tenure.server.names import Name
 from tenure.server.route import Call, Route
 
 

@@ -17,27 +17,24 @@ import msgspec
 from msgspec import Meta, Raw
 
 from tenure import ops
-from tenure.arguments import optional
 from tenure.errors import Duplicate, InvalidInput, JobNotFound, LeaseLost, TenureError
-from tenure.job import (
-    FINAL,
-    LIVE,
+from tenure.fields import (
     MAX_ATTEMPTS,
     MAX_NAME,
     MAX_PRIORITY,
     MAX_SPAN_MS,
     MIN_PRIORITY,
-    Job,
-    NewJob,
-    State,
+    Label,
+    Name,
+    check,
     check_name,
 )
+from tenure.job import FINAL, LIVE, Job, NewJob, State
 from tenure.ops import Filter
-from tenure.queue import Queue
+from tenure.queue import Calls
 from tenure.server.auth import Scope
 from tenure.server.dialects.errors import ErrorText, as_text
 from tenure.server.dialects.reach import job_of, listed, must_be_for, must_be_for_all, reach
-from tenure.server.names import Label, Name
 from tenure.server.route import Call, Route, encode
 
 QUEUE = "firecrawl"
@@ -213,7 +210,7 @@ class Firecrawl:
                 return Success(success=True)
         raise Duplicate("id", job.id, job.id)
 
-    async def _is_queued(self, queue: Queue, new: NewJob, id: str) -> bool:
+    async def _is_queued(self, queue: Calls, new: NewJob, id: str) -> bool:
         """Whether the job that holds the id is this one. If that ended, it makes room."""
         held = await queue.ado(ops.GetJob(id))
         if not isinstance(held, Job):
@@ -279,7 +276,7 @@ class Firecrawl:
             count += sum(one.unfinished for one in found if one.group == crawl)
         return JobCount(count=count)
 
-    async def _teams(self, queue: Queue) -> AsyncIterator[str]:
+    async def _teams(self, queue: Calls) -> AsyncIterator[str]:
         after = None
         while True:
             found = await listed(queue, ops.ListTenants(self.queue, PAGE, after))
@@ -381,7 +378,7 @@ class Firecrawl:
         must_be_for_all(call)
         return Cleaned(cleaned=len(await self._recounted(queue)))
 
-    async def _maintain(self, queue: Queue, kind: str) -> int:
+    async def _maintain(self, queue: Calls, kind: str) -> int:
         """Do what time asks for until nothing of a kind is left; answers with how many were."""
         count = 0
         while True:
@@ -417,7 +414,7 @@ class Firecrawl:
         return Correction(correction=by)
 
     async def _recounted(
-        self, queue: Queue, tenant: str | None = None, group: str | None = None
+        self, queue: Calls, tenant: str | None = None, group: str | None = None
     ) -> dict[str, int]:
         (answer,) = await queue.ado([ops.Reconcile(self.queue, tenant, group)])
         if isinstance(answer, TenureError) and answer.code == "queue_not_found":
@@ -427,13 +424,15 @@ class Firecrawl:
 
     async def sample_teams(self, call: Call, query: SampleQuery) -> SampledIds:
         """The teams that have a count, in order."""
-        wanted = ops.ListTenants(self.queue, query.limit, optional("after", query.after))
+        after = check("after", query.after, Label | None)
+        wanted = ops.ListTenants(self.queue, query.limit, after)
         found = await listed(reach(call, self.queue), wanted)
         return SampledIds(ids=[one.tenant for one in found])
 
     async def sample_crawls(self, call: Call, query: SampleQuery) -> SampledIds:
         """The crawls that have a count, in order."""
-        queue, after = reach(call, self.queue), optional("after", query.after)
+        queue = reach(call, self.queue)
+        after = check("after", query.after, Label | None)
         crawls: set[str] = set()
         async for team in self._teams(queue):
             wanted = ops.ListGroups(self.queue, team, query.limit, after)
@@ -442,7 +441,7 @@ class Firecrawl:
         return SampledIds(ids=sorted(crawls))
 
 
-async def _jobs(queue: Queue, where: Filter) -> AsyncIterator[Job]:
+async def _jobs(queue: Calls, where: Filter) -> AsyncIterator[Job]:
     cursor = None
     while True:
         page = await queue.ado(ops.ListJobs(where, PAGE, cursor))

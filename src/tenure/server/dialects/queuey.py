@@ -13,13 +13,13 @@ from msgspec import Meta
 
 from tenure import ops
 from tenure.errors import InvalidInput, JobNotFound, LeaseLost
+from tenure.fields import Name
 from tenure.job import Job, NewJob, State, encode_json
 from tenure.ops import Op
-from tenure.queue import Queue
+from tenure.queue import Calls
 from tenure.server.auth import Scope
 from tenure.server.dialects.errors import ErrorText, as_text
 from tenure.server.dialects.reach import enqueue, job_of, reach
-from tenure.server.names import Name
 from tenure.server.route import Call, Reply, Route
 
 QUEUE = "queuey"
@@ -122,13 +122,13 @@ class Queuey:
         )
         return await _done(queue, failed)
 
-    async def _active(self, call: Call, queue: Queue) -> Job:
+    async def _active(self, call: Call, queue: Calls) -> Job:
         job = await self._job(call, queue)
         if job.state is not State.LEASED:
             raise _not_active(job.id)
         return job
 
-    async def _job(self, call: Call, queue: Queue) -> Job:
+    async def _job(self, call: Call, queue: Calls) -> Job:
         """The job of the path, given back already if it was abandoned."""
         id = call.params["id"]
         left = ROUNDS
@@ -143,7 +143,7 @@ class Queuey:
             left -= 1
 
 
-async def _done(queue: Queue, op: Op) -> Nothing:
+async def _done(queue: Calls, op: Op) -> Nothing:
     (answer,) = await queue.ado([op])
     if isinstance(answer, LeaseLost):
         raise _not_active(answer.job_id)

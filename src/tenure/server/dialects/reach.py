@@ -15,14 +15,15 @@ from msgspec.structs import replace
 
 from tenure import ops
 from tenure.errors import Forbidden, QueueNotFound, TenureError
-from tenure.job import Job, NewJob, check_name
-from tenure.queue import Queue
+from tenure.fields import check_name
+from tenure.job import Job, NewJob
+from tenure.queue import Calls
 from tenure.server.auth import Scope
 from tenure.server.guard import Guarded
 from tenure.server.route import Call
 
 
-def reach(call: Call, queue: str) -> Queue:
+def reach(call: Call, queue: str) -> Calls:
     """The queue within the bounds of the call's token; raises Forbidden if it is not for it."""
     token = call.token
     if token.queues is not None and queue not in token.queues:
@@ -44,7 +45,7 @@ def must_be_for_all(call: Call) -> None:
         raise Forbidden("this call is for tokens that are not bound to tenants")
 
 
-async def listed(queue: Queue, query: ops.Query) -> list[Any]:
+async def listed(queue: Calls, query: ops.Query) -> list[Any]:
     """What a query lists; nothing, of a queue that nobody has used yet."""
     found = await queue.ado(query)
     if isinstance(found, QueueNotFound):
@@ -54,14 +55,14 @@ async def listed(queue: Queue, query: ops.Query) -> list[Any]:
     return list(found)
 
 
-async def job_of(queue: Queue, name: str, id: str) -> Job | None:
+async def job_of(queue: Calls, name: str, id: str) -> Job | None:
     """A job of the dialect's queue, with the token that it is leased under now: what is done with
     it fails if another got it in between."""
     found = await queue.ado(ops.GetJob(check_name("id", id)))
     return found if isinstance(found, Job) and found.queue == name else None
 
 
-async def enqueue(call: Call, queue: Queue, new: NewJob) -> Job:
+async def enqueue(call: Call, queue: Calls, new: NewJob) -> Job:
     """Enqueue a job whose id is made up. A client that sends the header Idempotency-Key can send
     its request again and is answered with the same job."""
     key = call.headers.get(b"idempotency-key")

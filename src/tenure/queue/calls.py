@@ -1,4 +1,4 @@
-"""Queue: the face of one engine, for threads and for tasks.
+"""The calls of a Queue: arguments in, operations and queries out, answers back.
 
 Every call is written once, as steps (steps.py), and has two public forms: `enqueue()` waits,
 `aenqueue()` is awaited.
@@ -6,13 +6,11 @@ Every call is written once, as steps (steps.py), and has two public forms: `enqu
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import os
 import socket
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from types import TracebackType
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -26,25 +24,18 @@ from tenure.arguments import (
     lease_of,
     listed,
     of_kind,
-    one_of,
-    one_scope_of,
-    optional,
     scope_of,
     several,
     some_jobs,
     states_of,
-    whole,
 )
 from tenure.changes import Changes
-from tenure.clock import Clock, SystemClock
-from tenure.committer import Committer, Standing
-from tenure.cron import CatchUp, next_tick
-from tenure.engines import Engine, HasLog, open_engine
-from tenure.errors import Closed, Duplicate, InvalidInput, JobNotFound, TenureError
+from tenure.clock import Clock
+from tenure.cron import CatchUp
+from tenure.errors import Duplicate, InvalidInput, JobNotFound, TenureError
+from tenure.fields import MAX_JOBS_PER_CALL, PositiveSpan, check, span_ms, validated
 from tenure.job import (
     FINAL,
-    MAX_CLAIM,
-    MAX_JOBS_PER_CALL,
     NULL,
     IfParentFails,
     Job,
@@ -52,17 +43,13 @@ from tenure.job import (
     Lease,
     NewJob,
     State,
-    check_label,
-    check_name,
-    check_together,
     encode_json,
     new_ids,
     prepare,
-    span_ms,
 )
-from tenure.ops import Filter, IfExists, Limit, Op, Query, Schedule, Slot
+from tenure.ops import Filter, IfExists, Limit, Op, Schedule, Slot
 from tenure.retry import Backoff
-from tenure.settings import Settings, checked, from_environment
+from tenure.settings import Settings
 from tenure.steps import Steps, Wanted, Within, awaiting, blocking
 from tenure.tracing import current_trace, sending
 
@@ -80,90 +67,24 @@ class EnqueuedIds(list[str]):
 PAGE = 1000  # jobs that one step of a call by filter changes
 
 
-class Queue:
-    """A handle on a store of jobs. Share one between threads and tasks; close it when done."""
+class Calls:
+    """What can be asked of a queue. `do` and `ado` have it done."""
 
-    _log: HasLog | None = None
-
-    def __init__(self, engine: Engine, settings: Settings, clock: Clock) -> None:
-        self.settings = settings
-        self._engine = engine
-        self._log = engine if isinstance(engine, HasLog) else None
-        self.clock = clock
-        self._closed = False
-        self.changes = Changes(engine)  # who is told when jobs may be ready or may have ended
-        self._committer = Committer(
-            engine, settings.max_waiting, settings.max_waiting_bytes, self.changes.committed
-        )
-
-    def __repr__(self) -> str:
-        return f"<tenure.Queue {self.settings.url}{' closed' if self._closed else ''}>"
-
-    def close(self) -> None:
-        """Commit what was handed in and give everything back. A second close does nothing."""
-        if not self._closed:
-            self._closed = True
-            self._committer.close()
-            self._engine.close()
-
-    async def aclose(self) -> None:
-        """The same for a task."""
-        await asyncio.to_thread(self.close)
-
-    def __enter__(self) -> Queue:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Queue:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
+    settings: Settings
+    clock: Clock
+    changes: Changes
 
     def do(self, wanted: Wanted) -> Any:
         """Have a step of a call done, and wait."""
-        self._check_open()
-        if isinstance(wanted, Query):
-            return self._engine.read(wanted)
-        if isinstance(wanted, Within):
-            return self._engine.apply_within(*wanted)
-        return self._committer.run(wanted)
+        raise NotImplementedError
 
     async def ado(self, wanted: Wanted) -> Any:
         """Have a step of a call done, and await it."""
-        self._check_open()
-        if isinstance(wanted, Query):
-            return await asyncio.to_thread(self._engine.read, wanted)
-        if isinstance(wanted, Within):
-            return self._engine.apply_within(*wanted)  # the caller's connection, its thread
-        return await self._committer.arun(wanted)
+        raise NotImplementedError
 
-    def stand(self, claim: ops.Claim) -> Standing:
-        """Leave a claim that is run together with the next enqueue in this process that it may be
-        for; `withdraw` it. For workers, in a loop."""
-        self._check_open()
-        return self._committer.stand(claim, self.clock.monotonic)
-
-    async def withdraw(self, standing: Standing) -> list[Job]:
-        """End a standing claim; answers with the jobs that it just found."""
-        answers = await self._committer.withdraw(standing)
-        return [job for answer in answers for job in _good(answer, ops.Leased).jobs]
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise Closed("this queue handle was closed")
+    def log_bytes(self) -> int | None:
+        """The length of the store's write-ahead log, if it has one to watch."""
+        return None
 
     # Producing ----------------------------------------------------------------------------------
 
@@ -226,14 +147,16 @@ class Queue:
         """Add a job that is written down as a NewJob, and answer with it."""
         with sending([new]) as its_trace:
             (spec,) = self.prepare([new], its_trace)
-            batch = [ops.Enqueue((spec,), one_of("if_exists", if_exists, ("error", "skip")))]
+            batch = [ops.Enqueue((spec,), check("if_exists", if_exists, IfExists))]
             (answer,) = yield batch if connection is None else Within(connection, batch)
-            enqueued = _good(answer, ops.Enqueued)
+            enqueued = good(answer, ops.Enqueued)
         if connection is None and (spec.after or not enqueued.created[0]):
             found = yield ops.GetJob(enqueued.ids[0])
             if not isinstance(found, JobNotFound):  # it may have ended and been removed since
-                return _good(found, Job)
-        return _as_enqueued(spec, enqueued)
+                return good(found, Job)
+        # What was added need not be read back; of another connection it could not be.
+        state = State.WAITING if spec.after else State.PENDING
+        return replace(spec.to_job(state, enqueued.at), id=enqueued.ids[0])
 
     def _enqueue_many(
         self,
@@ -245,15 +168,15 @@ class Queue:
         """Add many jobs, all or none, and answer with their ids in order; `created` of the answer
         says which are new."""
         news = listed("jobs", jobs)
-        if len(news) > MAX_JOBS_PER_CALL:
+        if len(news) > MAX_JOBS_PER_CALL:  # before any work is done
             raise InvalidInput("jobs", f"{len(news):,} in one call; at most {MAX_JOBS_PER_CALL:,}")
         if not news:
             return EnqueuedIds()
         with sending(news) as its_trace:
             specs = self.prepare(news, its_trace)
-            batch = [ops.Enqueue(tuple(specs), one_of("if_exists", if_exists, ("error", "skip")))]
+            batch = [ops.Enqueue(tuple(specs), check("if_exists", if_exists, IfExists))]
             (answer,) = yield batch if connection is None else Within(connection, batch)
-            enqueued = _good(answer, ops.Enqueued)
+            enqueued = good(answer, ops.Enqueued)
         return EnqueuedIds(enqueued.ids, enqueued.created)
 
     def prepare(self, jobs: Sequence[NewJob], trace: str | None = None) -> list[JobSpec]:
@@ -282,15 +205,15 @@ class Queue:
         Tenants take turns. tenant: only this one's jobs. not_groups: none of these groups'.
         """
         op = ops.Claim(
-            tuple(check_name("queue", name) for name in several("queues", queues)),
-            check_name("worker", worker or default_worker()),
+            tuple(several("queues", queues)),
+            worker or default_worker(),
             self._lease_ms(lease),
-            whole("limit", limit, 1, MAX_CLAIM),
-            optional("tenant", tenant),
-            tuple(check_label("not_groups", name) for name in listed("not_groups", not_groups)),
+            limit,
+            tenant,
+            tuple(listed("not_groups", not_groups)),
         )
-        (answer,) = yield [op]
-        return _good(answer, ops.Leased).jobs
+        (answer,) = yield [validated(op)]
+        return good(answer, ops.Leased).jobs
 
     def _ack(
         self,
@@ -303,7 +226,7 @@ class Queue:
         """The job is done. `then` is enqueued in the same transaction; keep=False removes the
         job at once."""
         (answer,) = yield [self._ack_op(job, result, then, keep)]
-        _good(answer, ops.Ok)
+        good(answer, ops.Ok)
 
     def _ack_many(
         self,
@@ -341,7 +264,7 @@ class Queue:
         """The attempt failed: pending again after its backoff, or `retry_in`, or dead. fatal: dead
         at once. cancel: cancelled, since it need not be done. Answers with the new state."""
         (answer,) = yield [fail_op(job, error, retry_in, fatal, cancel)]
-        return _good(answer, ops.Moved).state
+        return good(answer, ops.Moved).state
 
     def _fail_many(
         self,
@@ -358,7 +281,7 @@ class Queue:
     def _extend(self, job: Job | Lease, lease: Seconds | None = None) -> Steps[None]:
         """Keep the job for `lease` seconds from now."""
         (answer,) = yield [ops.Extend(*lease_of(job), self._lease_ms(lease))]
-        _good(answer, ops.Ok)
+        good(answer, ops.Ok)
 
     def _extend_many(
         self, jobs: Sequence[Job | Lease], lease: Seconds | None = None
@@ -371,23 +294,21 @@ class Queue:
     def _release(self, job: Job | Lease, *, delay: Seconds = 0) -> Steps[None]:
         """Give the job back with its attempt, to be run now or after `delay` seconds."""
         (answer,) = yield [ops.Release(*lease_of(job), span_ms("delay", delay))]
-        _good(answer, ops.Moved)
+        good(answer, ops.Moved)
 
     def _progress(self, job: Job | Lease, percent: int, note: str | None = None) -> Steps[None]:
         """Report how far the work is, 0 to 100, and what it is at."""
-        percent = whole("percent", percent, 0, 100)
-        note = None if note is None else check_label("note", note)
-        (answer,) = yield [ops.Progress(*lease_of(job), percent, note)]
-        _good(answer, ops.Ok)
+        (answer,) = yield [validated(ops.Progress(*lease_of(job), percent, note))]
+        good(answer, ops.Ok)
 
     def _lease_ms(self, lease: Seconds | None) -> int:
-        return span_ms("lease", self.settings.lease if lease is None else lease, least=1)
+        return span_ms("lease", self.settings.lease if lease is None else lease, PositiveSpan)
 
     # Looking ------------------------------------------------------------------------------------
 
     def _get(self, id: str) -> Steps[Job]:
         """One job; raises JobNotFound."""
-        return _good((yield ops.GetJob(check_name("id", id))), Job)
+        return good((yield validated(ops.GetJob(id))), Job)
 
     def _jobs(
         self,
@@ -403,45 +324,40 @@ class Queue:
         """A page of jobs, newest first (of one final state, the last to finish first); give its
         `cursor` back for the next."""
         where = filter_of(queue, states_of(state), tenant, group, kind)
-        query = ops.ListJobs(where, whole("limit", limit, 1, 10_000), optional("cursor", cursor))
-        return _good((yield query), ops.Page)
+        return good((yield validated(ops.ListJobs(where, limit, cursor))), ops.Page)
 
     def _next_due(self, queues: str | Sequence[str]) -> Steps[int | None]:
         """When the next delayed job of the queues is due or a lease of theirs ends, in
         milliseconds since 1970 by this machine's clock; it may have passed."""
-        names = tuple(check_name("queue", name) for name in several("queues", queues))
-        return _good((yield ops.NextDue(names)), ops.Due).at
+        query = ops.NextDue(tuple(several("queues", queues)))
+        return good((yield validated(query)), ops.Due).at
 
     def _oldest_ready(self, queues: str | Sequence[str]) -> Steps[int | None]:
         """Since when the job that waits longest is ready, in milliseconds since 1970 by this
         machine's clock; None if none is. Of each tenant, group and priority, the next in line
         counts."""
-        names = tuple(check_name("queue", name) for name in several("queues", queues))
-        return _good((yield ops.OldestReady(names)), ops.Due).at
+        query = ops.OldestReady(tuple(several("queues", queues)))
+        return good((yield validated(query)), ops.Due).at
 
     def _stats(self, queue: str | None = None) -> Steps[ops.Stats]:
         """How many jobs are in each state, overall and by queue; raises QueueNotFound."""
-        query = ops.GetStats(None if queue is None else check_name("queue", queue))
-        found: list[ops.QueueStats] = _good((yield query), list)
+        query = validated(ops.GetStats(queue))
+        found: list[ops.QueueStats] = good((yield query), list)
         stats = ops.overall(found)
-        return stats if self._log is None else replace(stats, log_bytes=self._log.log_bytes())
+        log = self.log_bytes()
+        return stats if log is None else replace(stats, log_bytes=log)
 
     def _tenants(
         self, queue: str, *, limit: int = 100, after: str | None = None
     ) -> Steps[list[ops.TenantStats]]:
         """Counts of a queue's tenants, by name, after the tenant `after`."""
-        most = whole("limit", limit, 1, 10_000)
-        query = ops.ListTenants(check_name("queue", queue), most, optional("after", after))
-        return _good((yield query), list)
+        return good((yield validated(ops.ListTenants(queue, limit, after))), list)
 
     def _groups(
         self, queue: str, *, tenant: str = "", limit: int = 100, after: str | None = None
     ) -> Steps[list[ops.GroupStats]]:
         """Counts of a tenant's groups, by name, after the group `after`."""
-        most = whole("limit", limit, 1, 10_000)
-        names = (check_name("queue", queue), check_label("tenant", tenant))
-        query = ops.ListGroups(*names, most, optional("after", after))
-        return _good((yield query), list)
+        return good((yield validated(ops.ListGroups(queue, tenant, limit, after))), list)
 
     # Operating ----------------------------------------------------------------------------------
 
@@ -526,22 +442,22 @@ class Queue:
         if isinstance(jobs, str | Job):
             (one,) = ids = ids_of([jobs], "jobs")
             (answer,) = yield [op(ids)]
-            changed = _good(answer, ops.Changed)
+            changed = good(answer, ops.Changed)
             if changed.missing:
                 raise JobNotFound(one)
             if changed.refused:
-                job = _good((yield ops.GetJob(one)), Job)
+                job = good((yield ops.GetJob(one)), Job)
                 raise Duplicate("unique_key", job.unique_key or "", changed.refused[one])
             return changed.count
         if jobs is not None:
             (answer,) = yield [op(ids_of(jobs, "jobs"))]
-            return _good(answer, ops.Changed).count
+            return good(answer, ops.Changed).count
         count, cursor = 0, None
         while True:
-            found = _good((yield ops.FindIds(where, PAGE, cursor)), ops.Ids)
+            found = good((yield ops.FindIds(where, PAGE, cursor)), ops.Ids)
             if found.ids:
                 (answer,) = yield [op(tuple(found.ids))]
-                count += _good(answer, ops.Changed).count
+                count += good(answer, ops.Changed).count
             cursor = found.cursor
             if cursor is None:
                 return count
@@ -562,54 +478,36 @@ class Queue:
         """Bound how many jobs of a queue, a tenant or a group are leased at once (concurrency),
         how many of a queue are claimed in `per` seconds (rate), or how many turns a tenant gets
         (weight). What is left out stays. tenant="*" or group="*" is the default for each."""
-        tenant, group = scope_of(queue, tenant, group)
-        check_together("group", queue, tenant, group)
-        if (rate is None) != (per is None):
-            raise InvalidInput("rate", "rate and per belong together: rate=100, per=60")
-        if rate is not None and tenant is not None:
-            raise InvalidInput("rate", "a rate is of a whole queue, not of a tenant or group")
-        if weight is not None and (tenant is None or group is not None):
-            raise InvalidInput("weight", "a weight is of a tenant")
-        if concurrency is None and rate is None and weight is None:
-            raise InvalidInput("limit", "give concurrency, rate and per, or weight")
-        op = ops.SetLimit(
-            queue,
-            tenant,
-            group,
-            None if concurrency is None else whole("concurrency", concurrency, 1, 10**9),
-            None if rate is None else whole("rate", rate, 1, 10**6),
-            None if per is None else span_ms("per", per, least=1),
-            None if weight is None else whole("weight", weight, 1, ops.MAX_WEIGHT),
-        )
-        (answer,) = yield [op]
-        _good(answer, ops.Ok)
+        per_ms = None if per is None else span_ms("per", per, PositiveSpan)
+        bounds = (concurrency, rate, per_ms, weight)
+        op = ops.SetLimit(queue, *scope_of(tenant, group), *bounds)
+        (answer,) = yield [validated(op)]
+        good(answer, ops.Ok)
 
     def _clear_limit(
         self, queue: str, *, tenant: str | None = None, group: str | None = None
     ) -> Steps[None]:
         """Remove the limits that were set on a queue, a tenant or a group; a pause stays."""
-        (answer,) = yield [ops.ClearLimit(queue, *scope_of(queue, tenant, group))]
-        _good(answer, ops.Ok)
+        (answer,) = yield [validated(ops.ClearLimit(queue, *scope_of(tenant, group)))]
+        good(answer, ops.Ok)
 
     def _limits(self, queue: str | None = None) -> Steps[list[Limit]]:
         """Every limit and pause."""
-        return _good((yield ops.ListLimits(optional("queue", queue))), list)
+        return good((yield validated(ops.ListLimits(queue))), list)
 
     def _pause(
         self, queue: str, *, tenant: str | None = None, group: str | None = None
     ) -> Steps[None]:
         """Give out no more jobs of a queue, or of one tenant or group of it."""
-        tenant, group = one_scope_of(queue, tenant, group)
-        check_together("group", queue, tenant, group)
-        (answer,) = yield [ops.Pause(queue, tenant, group)]
-        _good(answer, ops.Ok)
+        (answer,) = yield [validated(ops.Pause(queue, *scope_of(tenant, group)))]
+        good(answer, ops.Ok)
 
     def _resume(
         self, queue: str, *, tenant: str | None = None, group: str | None = None
     ) -> Steps[None]:
         """End a pause; raises QueueNotFound."""
-        (answer,) = yield [ops.Resume(queue, *one_scope_of(queue, tenant, group))]
-        _good(answer, ops.Ok)
+        (answer,) = yield [validated(ops.Resume(queue, *scope_of(tenant, group)))]
+        good(answer, ops.Ok)
 
     # Slots --------------------------------------------------------------------------------------
 
@@ -618,27 +516,18 @@ class Queue:
     ) -> Steps[ops.Slots]:
         """Mark `holder` as active under (scope, key) for `ttl` seconds; again renews it. With a
         limit, only while fewer others are. Answers with the count and whether it is held."""
-        op = ops.TakeSlot(
-            check_name("scope", scope),
-            check_name("key", key),
-            check_name("holder", holder),
-            span_ms("ttl", ttl, least=1),
-            None if limit is None else whole("limit", limit, 1, 10**9),
-        )
-        check_together("holder", scope, key, holder)
-        (answer,) = yield [op]
-        return _good(answer, ops.Slots)
+        op = ops.TakeSlot(scope, key, holder, span_ms("ttl", ttl, PositiveSpan), limit)
+        (answer,) = yield [validated(op)]
+        return good(answer, ops.Slots)
 
     def _drop_slot(self, scope: str, key: str, holder: str) -> Steps[int]:
         """Remove the mark; answers with how many are left."""
-        names = (check_name("scope", scope), check_name("key", key), check_name("holder", holder))
-        (answer,) = yield [ops.DropSlot(*names)]
-        return _good(answer, ops.Slots).count
+        (answer,) = yield [validated(ops.DropSlot(scope, key, holder))]
+        return good(answer, ops.Slots).count
 
     def _slots(self, scope: str, key: str) -> Steps[list[Slot]]:
         """Who is active under (scope, key)."""
-        names = (check_name("scope", scope), check_name("key", key))
-        return _good((yield ops.ListSlots(*names)), list)
+        return good((yield validated(ops.ListSlots(scope, key))), list)
 
     # Schedules ----------------------------------------------------------------------------------
 
@@ -656,25 +545,24 @@ class Queue:
         of_kind("job", job, NewJob)
         if job.id is not None:
             raise InvalidInput("id", "each firing makes a job of its own, with an id of its own")
-        one_of("catch_up", catch_up, ("last", "all", "none"))
-        next_tick(cron, tz, 0)  # raises InvalidInput; when it fires is for the store to say
         (spec,) = self.prepare([job])
-        schedule = Schedule(check_name("name", name), cron, spec, tz=tz, catch_up=catch_up)
-        (answer,) = yield [ops.PutSchedule(schedule)]
-        _good(answer, ops.Ok)
+        # When it fires is for the store to say.
+        schedule = Schedule(name, cron, spec, tz=tz, catch_up=catch_up)
+        (answer,) = yield [validated(ops.PutSchedule(schedule))]
+        good(answer, ops.Ok)
 
     def _drop_schedule(self, name: str) -> Steps[None]:
         """Remove a schedule; raises ScheduleNotFound."""
-        (answer,) = yield [ops.DropSchedule(check_name("name", name))]
-        _good(answer, ops.Ok)
+        (answer,) = yield [validated(ops.DropSchedule(name))]
+        good(answer, ops.Ok)
 
     def _schedules(self) -> Steps[list[Schedule]]:
         """Every schedule, by name."""
-        return _good((yield ops.ListSchedules()), list)
+        return good((yield ops.ListSchedules()), list)
 
     def _timetable(self) -> Steps[ops.Timetable]:
         """Every schedule, by name, and the store's time, by which they are due."""
-        return _good((yield ops.GetTimetable()), ops.Timetable)
+        return good((yield ops.GetTimetable()), ops.Timetable)
 
     def _fire(self, schedule: Schedule) -> Steps[bool]:
         """Enqueue the job of a schedule whose time has come by the store's clock; its run_at is
@@ -684,7 +572,7 @@ class Queue:
         of_kind("schedule", schedule, Schedule)
         (fresh,) = new_ids(self.clock.now_ms(), 1)
         (answer,) = yield [ops.Fire(schedule.name, schedule.next_at, fresh)]
-        return _good(answer, ops.Fired).fired
+        return good(answer, ops.Fired).fired
 
     # Upkeep -------------------------------------------------------------------------------------
 
@@ -693,27 +581,26 @@ class Queue:
         most `limit` of each kind in each queue."""
         keep = self.settings
         op = ops.Maintain(
-            whole("limit", limit, 1, 100_000),
+            limit,
             None if keep.keep_done is None else span_ms("keep_done", keep.keep_done),
             None if keep.keep_cancelled is None else span_ms("keep_cancelled", keep.keep_cancelled),
             None if keep.keep_dead is None else span_ms("keep_dead", keep.keep_dead),
         )
-        (answer,) = yield [op]
-        return _good(answer, ops.Maintained)
+        (answer,) = yield [validated(op)]
+        return good(answer, ops.Maintained)
 
     def _reconcile(
         self, queue: str, *, tenant: str | None = None, group: str | None = None
     ) -> Steps[dict[str, int]]:
         """Recount the counters of a queue, a tenant or a group; answers with what was added to
         those that were wrong."""
-        names = (optional("tenant", tenant), optional("group", group))
-        (answer,) = yield [ops.Reconcile(check_name("queue", queue), *names)]
-        return _good(answer, ops.Corrected).by
+        (answer,) = yield [validated(ops.Reconcile(queue, tenant, group))]
+        return good(answer, ops.Corrected).by
 
     def _reconcile_slots(self, scope: str, key: str) -> Steps[int]:
         """Recount the slots under (scope, key); answers with the correction."""
-        (answer,) = yield [ops.ReconcileSlots(check_name("scope", scope), check_name("key", key))]
-        return _good(answer, ops.Corrected).by.get("slots", 0)
+        (answer,) = yield [validated(ops.ReconcileSlots(scope, key))]
+        return good(answer, ops.Corrected).by.get("slots", 0)
 
     # The public forms ---------------------------------------------------------------------------
 
@@ -758,27 +645,6 @@ class Queue:
     reconcile_slots, areconcile_slots = blocking(_reconcile_slots), awaiting(_reconcile_slots)
 
 
-def connect(
-    url: str | None = None,
-    *,
-    token: str | None = None,
-    settings: Settings | None = None,
-    clock: Clock | None = None,
-    wrap: Callable[[Engine, Clock], Engine] = lambda engine, clock: engine,
-) -> Queue:
-    """Open a queue by its URL: sqlite:///file.db, memory://, postgresql://host/database, or
-    http://host:port for a service of Tenure, which may ask for a token. Without one, TENURE_URL and
-    TENURE_TOKEN count. wrap: what stands between the queue and its engine, for measuring."""
-    if settings is None:
-        settings = from_environment(os.environ, url=url, token=token)
-    else:
-        given = {"url": url, "token": token}
-        known = {name: value for name, value in given.items() if value is not None}
-        settings = checked(replace(settings, **known))
-    clock = clock or SystemClock()
-    return Queue(wrap(open_engine(settings, clock), clock), settings, clock)
-
-
 @functools.cache
 def _worker_of(pid: int) -> str:
     return f"{socket.gethostname()}-{pid}"
@@ -789,7 +655,7 @@ def default_worker() -> str:
     return _worker_of(os.getpid())
 
 
-def _good(answer: Any, kind: type[T]) -> T:
+def good(answer: Any, kind: type[T]) -> T:
     """The answer, or the error that it is."""
     if isinstance(answer, TenureError):
         raise answer
@@ -799,33 +665,6 @@ def _good(answer: Any, kind: type[T]) -> T:
 
 def _errors(answers: Iterable[Any]) -> list[TenureError | None]:
     return [answer if isinstance(answer, TenureError) else None for answer in answers]
-
-
-def _as_enqueued(spec: JobSpec, enqueued: ops.Enqueued) -> Job:
-    """The job that an Enqueue made, without reading it back."""
-    now = enqueued.at
-    return Job(
-        id=enqueued.ids[0],
-        queue=spec.queue,
-        state=State.WAITING if spec.after else State.PENDING,
-        raw_payload=spec.payload,
-        priority=spec.priority,
-        run_at=spec.starts_at(now),
-        created_at=now,
-        updated_at=now,
-        attempts=0,
-        max_attempts=spec.max_attempts,
-        tenant=spec.tenant,
-        group=spec.group,
-        kind=spec.kind,
-        expires_at=None if spec.expires_in_ms is None else now + spec.expires_in_ms,
-        unique_key=spec.unique_key,
-        timeout_ms=spec.timeout_ms,
-        backoff=spec.backoff,
-        after=spec.after,
-        if_parent_fails=spec.if_parent_fails,
-        trace=spec.trace,
-    )
 
 
 def _deleting(only: tuple[State, ...]) -> Callable[[tuple[str, ...]], Op]:
