@@ -22,7 +22,6 @@ from urllib.parse import parse_qs, urlsplit
 
 from tenure.clock import Clock, SystemClock
 from tenure.engines import ENGINES, fdb_sim
-from tenure.engines.fdb_directory import DirectoryLayer
 from tenure.engines.foundationdb import binding
 from tenure.engines.foundationdb.engine import FoundationDbEngine
 from tenure.settings import Settings
@@ -126,23 +125,16 @@ def open_real(folder: Path, settings: Settings, clock: Clock) -> FoundationDbEng
 
 def audit_cluster(folder: Path) -> list[str]:
     """What is wrong with the keys of a test; they are removed."""
-    db = binding.open_database(binding.load(), CLUSTER_FILE)
-    wrong = wrong_keys(db, _directory(folder))
+    fdb = binding.load()
+    db = binding.open_database(fdb, CLUSTER_FILE)
+    wrong = wrong_keys(db, _directory(folder), fdb)
     _remove(_directory(folder))
     return wrong
 
 
 def _remove(directory: tuple[str, ...]) -> None:
     fdb = binding.load()
-    tr = binding.open_database(fdb, CLUSTER_FILE).create_transaction()
-    while True:
-        try:
-            DirectoryLayer().remove(tr, directory)
-            tr.commit().wait()
-        except fdb.FDBError as error:
-            tr.on_error(error).wait()
-        else:
-            return
+    fdb.directory.remove_if_exists(binding.open_database(fdb, CLUSTER_FILE), directory)
 
 
 ENGINES.setdefault("fdb-sim", open_simulated)

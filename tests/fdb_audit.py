@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from tenure.engines.fdb_directory import DirectoryLayer
+from tenure.engines import fdb_sim
+from tenure.engines.fdb_tuple import Subspace
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb.keys import Keys
 from tenure.engines.foundationdb.limits import Rules
@@ -27,13 +28,14 @@ _OF_JOBS = (
 class Rows:
     """Everything in a store, by the kind of key."""
 
-    def __init__(self, db: Any, directory: tuple[str, ...]) -> None:
+    def __init__(self, db: Any, directory: tuple[str, ...], handle: Any = fdb_sim) -> None:
         tr = db.create_transaction()
-        root = DirectoryLayer().open(tr, directory)
-        self.keys = Keys(root) if root is not None else None
+        self.keys: Keys | None = None
         self.by_kind: dict[int, dict[tuple[Any, ...], bytes]] = {}
-        if root is None:
+        if not handle.directory.exists(tr, directory):
             return
+        root = Subspace(raw_prefix=handle.directory.open(tr, directory).key())
+        self.keys = Keys(root)
         for row in tr.get_range_startswith(root.key()):
             kind, *key = root.unpack(row.key)
             self.by_kind.setdefault(kind, {})[tuple(key)] = bytes(row.value)
@@ -42,9 +44,11 @@ class Rows:
         return self.by_kind.get(kind, {})
 
 
-def wrong_keys(db: Any, directory: tuple[str, ...] = ("tenure",)) -> list[str]:
-    """What is wrong; nothing, if the engine keeps its books."""
-    rows = Rows(db, directory)
+def wrong_keys(
+    db: Any, directory: tuple[str, ...] = ("tenure",), handle: Any = fdb_sim
+) -> list[str]:
+    """What is wrong; nothing, if the engine keeps its books. handle: the module of the database."""
+    rows = Rows(db, directory, handle)
     if rows.keys is None:
         return []
     jobs = _jobs(rows)

@@ -86,3 +86,13 @@ def test_two_directories_of_a_cluster_are_two_stores() -> None:
     one.apply([tenure.ops.SetLimit("q", concurrency=1)])
     assert len(one.read(tenure.ops.GetStats())) == 1  # type: ignore[arg-type]
     assert two.read(tenure.ops.GetStats()) == []
+
+
+def test_a_directory_that_belongs_to_another_layer_is_refused() -> None:
+    clock = ManualClock()
+    db = fdb_sim.open(clock=clock)
+    tr = db.create_transaction()
+    fdb_sim.directory.create_or_open(tr, ("shared",), b"somebody's")
+    tr.commit().wait()
+    with pytest.raises(StoreError, match="'shared' cannot be used"):
+        FoundationDbEngine(fdb_sim, db, Settings(), clock, directory=("shared",))

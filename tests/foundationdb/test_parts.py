@@ -12,20 +12,20 @@ import pytest
 
 from tenure import ops
 from tenure.committer import Committer, Ticket
+from tenure.core.enqueue import enqueue
 from tenure.engines import fdb_sim
 from tenure.engines.fdb_sim.faults import Fate
 from tenure.engines.foundationdb import claim as claims
 from tenure.engines.foundationdb import engine as engines
 from tenure.engines.foundationdb import once
 from tenure.engines.foundationdb.engine import FoundationDbEngine
-from tenure.engines.foundationdb.enqueue import enqueue
-from tenure.engines.foundationdb.tx import Tx
+from tenure.engines.foundationdb.transaction import Transaction
 from tenure.errors import Busy, StoreError
 from tenure.job import NULL, JobSpec, State
 from tenure.settings import Settings
 from tenure.testing import ManualClock
 
-OPERATIONS: dict[Any, Any] = engines._OPERATIONS
+OPERATIONS: dict[Any, Any] = engines._OWN
 PART = 5  # operations of one transaction here
 
 
@@ -50,10 +50,10 @@ def engine(clock: ManualClock) -> FoundationDbEngine:
 def stumbling(monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine has a mistake: it cannot add a job that is called "bad"."""
 
-    def stumble(tx: Tx, op: ops.Enqueue) -> ops.Answer:
-        if any(spec.id == "bad" for spec in op.jobs):
+    def stumble(tx: Transaction, batch: list[ops.Enqueue]) -> list[ops.Answer]:
+        if any(spec.id == "bad" for op in batch for spec in op.jobs):
             raise RuntimeError("a mistake")
-        return enqueue(tx, op)
+        return enqueue(tx, batch)
 
     monkeypatch.setitem(OPERATIONS, ops.Enqueue, stumble)
 
@@ -78,7 +78,7 @@ def fail_after(
     """So many transactions are committed, and none after them."""
     run, left = engine._transactor.run, [good]
 
-    def limited(work: Callable[[Tx], Any]) -> Any:
+    def limited(work: Callable[[Transaction], Any]) -> Any:
         left[0] -= 1
         if left[0] < 0:
             raise error
@@ -221,11 +221,11 @@ def test_a_mistake_in_a_second_try_does_not_hide_that_the_first_is_committed_aft
     monkeypatch.setattr(dice, "fate", lambda has_timeout: next(fates, Fate.NORMAL))
     tries = []
 
-    def stumble(tx: Tx, op: ops.Enqueue) -> ops.Answer:
-        tries.append(op)
+    def stumble(tx: Transaction, batch: list[ops.Enqueue]) -> list[ops.Answer]:
+        tries.append(batch)
         if len(tries) == 2:
             raise RuntimeError("a mistake")
-        return enqueue(tx, op)
+        return enqueue(tx, batch)
 
     monkeypatch.setitem(OPERATIONS, ops.Enqueue, stumble)
     with pytest.raises(RuntimeError, match="a mistake"):
@@ -251,3 +251,15 @@ def test_a_claim_that_cannot_be_read_back_does_not_say_that_nothing_was_changed(
     (leased,) = engine.apply([ops.Claim(("q",), "w", 1000)])
     assert isinstance(leased, ops.Leased)
     assert [job.id for job in leased.jobs] == ["a"]
+
+
+def test_a_key_that_maintenance_forgets_is_free_for_the_rest_of_the_batch(
+    engine: FoundationDbEngine, clock: ManualClock
+) -> None:
+    """What is stored under the keys of a batch is asked for before any of it is done."""
+    engine.apply([ops.Once("k", (ops.Pause("q"),))])
+    clock.advance(ops.ONCE_MS / 1000)
+    answers = engine.apply(
+        [ops.Once("m", (ops.Maintain(),)), ops.Once("k", (ops.SetLimit("q", concurrency=1),))]
+    )
+    assert answers[1] == ops.Answers([ops.Ok()])

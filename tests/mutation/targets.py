@@ -140,7 +140,7 @@ _FIRST = {
     "aside": ("pauses", "limits", "fairness"),
     "bucket": ("rates",),
     "pick": ("claim", "fairness", "limits", "pauses"),
-    "sweep": ("expiry", "maintenance", "retries"),
+    "due": ("expiry", "maintenance", "retries"),
 }
 
 # The same by a part of a function's or statement's name, for files that hold many things.

@@ -10,13 +10,14 @@ from __future__ import annotations
 import random
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from tenure import ops
+from tenure.core.operate import SHARED
 from tenure.engines import fdb_sim
 from tenure.engines.foundationdb import engine as engines
 from tenure.engines.foundationdb.claim import claim_serially
@@ -120,20 +121,19 @@ class ServiceFigures:
 @contextmanager
 def _counted(done: Counter[str]) -> Iterator[None]:
     """Count how often the engine runs enqueues and acknowledgements."""
-    operations: dict[Any, Callable[..., Any]] = engines._OPERATIONS
     kinds: tuple[type[ops.Op], ...] = (ops.Enqueue, ops.Ack)
-    before = {kind: operations[kind] for kind in kinds}
 
-    def count(kind: type[ops.Op], tx: Any, op: Any) -> Any:
-        done[kind.__name__] += 1
-        return before[kind](tx, op)
+    def count(kind: type[ops.Op], tx: Any, batch: list[Any]) -> list[ops.Answer]:
+        done[kind.__name__] += len(batch)
+        return SHARED[kind](tx, batch)
 
     try:
         for kind in kinds:
-            operations[kind] = partial(count, kind)
+            engines._OWN[kind] = partial(count, kind)
         yield
     finally:
-        operations.update(before)
+        for kind in kinds:
+            del engines._OWN[kind]
 
 
 def measure_service(jobs: int = 400, seed: int = 0) -> ServiceFigures:

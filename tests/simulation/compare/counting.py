@@ -213,7 +213,7 @@ _WATCHED: dict[str, list[str]] = {
     "sqlite": ["tenure.engines.sqlite", "tenure.engines.sql", "tenure.core", *_COMMON],
     "postgres": ["tenure.engines.postgres", "tenure.engines.sql", "tenure.core", *_COMMON],
     "http": ["tenure.engines.remote", "tenure.metrics", "tenure.wire", *_COMMON],
-    "foundationdb": ["tenure.engines.foundationdb", *_COMMON],
+    "foundationdb": ["tenure.engines.foundationdb", "tenure.core", *_COMMON],
 }
 
 

@@ -92,11 +92,11 @@ FLOORS: dict[str, dict[str, Floor]] = {
     "foundationdb": {
         "claim.Claims.claim": (30, 200),
         "claim.claim_serially": (2, 5),
-        "enqueue.enqueue": (60, 400),
-        "leases.ack": (60, 60),
+        "core.enqueue.enqueue": (60, 400),
+        "core.leases._ack": (60, 60),
         "pick.Picker.pick": (60, 200),
         "aside.put_aside": (10, 0),
-        "sweep.sweep": (60, 0),
+        "core.upkeep.sweep": (60, 0),
     },
     "foundationdb-faults": {
         "claim.Claims.claim": (5, 20),
@@ -215,7 +215,7 @@ EXEMPT: dict[str, dict[str, str]] = {
         "engine.FoundationDbEngine.listen": _LISTEN,
         "wake.*": _LISTEN,
         "transact._Run.*": _FAULTS,
-        "sweep._drop_stray": "claims that were lost to another; tests/simulation/servers",
+        "due._drop_stray": "claims that were lost to another; tests/simulation/servers",
         "tx.Tx.aside_is_left": "more than a thousand lanes; tests/foundationdb",
         "cursor.*": "cursors of other engines; tests/conformance",
     },

@@ -17,6 +17,7 @@ from __future__ import annotations
 from tenure.engines.fdb_sim.client import SkewedClock
 from tenure.engines.fdb_sim.cluster import Cluster
 from tenure.engines.fdb_sim.database import Database, open, transactional
+from tenure.engines.fdb_sim.directories import DirectoryLayer
 from tenure.engines.fdb_sim.errors import FDBError, predicates
 from tenure.engines.fdb_sim.faults import Faults
 from tenure.engines.fdb_sim.futures import Future, Key, Value
@@ -25,9 +26,12 @@ from tenure.engines.fdb_sim.stats import Stats
 from tenure.engines.fdb_sim.transaction import FDBRange, Transaction, TransactionRead
 from tenure.engines.fdb_tuple import Subspace, strinc
 
+directory = DirectoryLayer()
+
 __all__ = [
     "Cluster",
     "Database",
+    "DirectoryLayer",
     "FDBError",
     "FDBRange",
     "Faults",
@@ -42,6 +46,7 @@ __all__ = [
     "Transaction",
     "TransactionRead",
     "Value",
+    "directory",
     "open",
     "predicates",
     "strinc",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import weakref
 
 from tenure.clock import Clock
@@ -35,6 +36,7 @@ class Client:
     def __init__(self, cluster: Cluster, faults: Faults) -> None:
         self.cluster = cluster
         self.dice = Dice(faults)
+        self.chance = random.Random(faults.seed)  # of what the binding draws by chance
         self.options = DatabaseOptions()
         self.stats = Stats()
         self.watches: weakref.WeakSet[WatchFuture] = weakref.WeakSet()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import random
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
@@ -83,6 +84,11 @@ class Database:
     def stats(self) -> Stats:
         """What this client did; not in the real binding."""
         return self._client.stats
+
+    @property
+    def chance(self) -> random.Random:
+        """What this client draws by chance; not in the real binding."""
+        return self._client.chance
 
     def create_transaction(self) -> Transaction:
         return Transaction(Attempt(self._client), self)

@@ -32,7 +32,6 @@ DESCRIPTIONS = {
     2210: "EXACT streaming mode requires limits, but none were given",
 }
 
-OPERATION_FAILED = 1000
 TOO_OLD = 1007
 FUTURE_VERSION = 1009
 NOT_COMMITTED = 1020

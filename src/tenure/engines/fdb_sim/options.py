@@ -1,6 +1,6 @@
 """What can be set on a transaction, and on all of a database.
 
-Only what changes an answer of the simulation is kept; hints to a real cluster are ignored.
+Only what changes an answer of the simulation; it has no hints to a real cluster.
 """
 
 from __future__ import annotations
@@ -110,18 +110,6 @@ class TransactionOptions:
 
         self._change(change)
 
-    def set_causal_read_risky(self) -> None:
-        """Ignored: a hint."""
-
-    def set_causal_write_risky(self) -> None:
-        """Ignored: a hint."""
-
-    def set_priority_batch(self) -> None:
-        """Ignored: a hint."""
-
-    def set_priority_system_immediate(self) -> None:
-        """Ignored: a hint."""
-
 
 class DatabaseOptions:
     """`db.options`: what the transactions made from now on begin with."""
@@ -136,9 +124,6 @@ class DatabaseOptions:
 
     def set_transaction_retry_limit(self, retries: int) -> None:
         self.kept.retry_limit = within(retries, -1)
-
-    def set_transaction_max_retry_delay(self, milliseconds: int) -> None:
-        self.kept.max_retry_delay_ms = within(milliseconds, 0)
 
     def set_transaction_size_limit(self, size: int) -> None:
         self.kept.size_limit = within(size, 32, TRANSACTION_LIMIT)

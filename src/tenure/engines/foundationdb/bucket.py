@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from tenure.core.limits import refilled
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb.store import VERSIONS_PER_MS
 from tenure.engines.foundationdb.tx import Tx
@@ -47,7 +48,7 @@ class Bucket:
         stored = (0, 0) if found is None else _decode(bytes(found))
         passed_ms, self._at = self._passed_since(stored[1])
         self._part = limit.per_ms
-        self._tokens = min(stored[0] + passed_ms * limit.rate, limit.rate * limit.per_ms)
+        self._tokens = refilled(stored[0], passed_ms, limit)
         if self._at < stored[1]:
             _put(tx, queue, self._tokens, self._at)
         self.available = self._tokens // limit.per_ms

@@ -23,26 +23,28 @@ from itertools import groupby
 from msgspec.structs import replace
 
 from tenure import ops, states, wire
+from tenure.core.moves import move, settle
+from tenure.core.upkeep import Swept, sweep
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb import once
 from tenure.engines.foundationdb.aside import Idle, put_aside, put_more_back
 from tenure.engines.foundationdb.calls import Call, Keyed, apart, calls_of
+from tenure.engines.foundationdb.due import Due
 from tenure.engines.foundationdb.pick import Picker, Ready
 from tenure.engines.foundationdb.places import places
 from tenure.engines.foundationdb.record import (
     ClaimNote,
-    Facts,
+    Held,
     Record,
     claimed,
     decode_body,
-    decode_errors,
     decode_record,
     encode,
     job_of,
 )
-from tenure.engines.foundationdb.sweep import Due, sweep
 from tenure.engines.foundationdb.transact import Transactor, begin
-from tenure.engines.foundationdb.tx import Held, Tx
+from tenure.engines.foundationdb.transaction import Transaction
+from tenure.engines.foundationdb.tx import Tx
 from tenure.errors import StoreError, TenureError
 from tenure.job import Job, State
 from tenure.ops import Answer
@@ -150,18 +152,18 @@ class Claims:
             if not store.hybrid or now >= self._look_at_leases.get(queue, now)
         }
 
-        def find_due(tx: Tx) -> dict[str, float] | None:
+        def find_due(tx: Transaction) -> dict[str, float] | None:
             """Until when leases need not be looked at again, if nothing is due."""
             asked = {queue: Due(tx, queue, leases=queue in leases) for queue in queues}
             if any(one.found() for one in asked.values()):
                 return None
             return {queue: now + asked[queue].quiet_ms / 1000 for queue in leases}
 
-        def work(tx: Tx, most: int) -> bool:
+        def work(tx: Transaction, most: int) -> bool:
             left = False
             for queue, claims in sorted(queues.items()):
                 many = min(most * claims, max(most, _MOST_JOBS))
-                left = sweep(tx, queue, many, many, many)[2] == many or left
+                left = sweep(tx, queue, Swept(many, many, many)).expired == many or left
             return left
 
         quiet = self._transactor.read(find_due)
@@ -194,7 +196,7 @@ class Claims:
             return More.SURELY
         return More.PERHAPS if lost or plan.seen.unfinished else More.NONE
 
-    def _plan(self, tx: Tx, most: int, *, calls: Sequence[Call]) -> Plan:
+    def _plan(self, tx: Transaction, most: int, *, calls: Sequence[Call]) -> Plan:
         plan = Plan()
         found = _read_keyed(tx, calls, plan)
         taking = [call for call in calls if call.keyed is None or call.keyed in found]
@@ -216,7 +218,7 @@ class Claims:
         if not ids:
             return set(), {}
 
-        def work(tx: Tx) -> tuple[set[str], dict[Keyed, Answer]]:
+        def work(tx: Transaction) -> tuple[set[str], dict[Keyed, Answer]]:
             for keyed in plan.keyed:
                 once.ask(tx, keyed.op)
             won = once.who_won(tx, ids, stamp)
@@ -292,7 +294,7 @@ def _bytes_of(job: Job) -> int:
     return len(job.raw_payload)
 
 
-def _read_keyed(tx: Tx, calls: Iterable[Call], plan: Plan) -> dict[Keyed, once.Stored]:
+def _read_keyed(tx: Transaction, calls: Iterable[Call], plan: Plan) -> dict[Keyed, once.Stored]:
     """What is stored of calls under a key that may claim now."""
     keyed = dict.fromkeys(call.keyed for call in calls if call.keyed is not None)
     for one in keyed:
@@ -311,7 +313,9 @@ def _read_keyed(tx: Tx, calls: Iterable[Call], plan: Plan) -> dict[Keyed, once.S
     return found
 
 
-def _want(tx: Tx, calls: Sequence[Call], most: int, spread: int, seen: Seen) -> list[Dealt]:
+def _want(
+    tx: Transaction, calls: Sequence[Call], most: int, spread: int, seen: Seen
+) -> list[Dealt]:
     """Write claims on the ready jobs, for calls that look for the same, in their order."""
     op, total = calls[0].op, sum(call.left for call in calls)
     limit = min(total, most)
@@ -330,7 +334,7 @@ def _want(tx: Tx, calls: Sequence[Call], most: int, spread: int, seen: Seen) -> 
     return _write_claims(tx, shares)
 
 
-def _write_claims(tx: Tx, shares: Sequence[tuple[Call, Sequence[Ready]]]) -> list[Dealt]:
+def _write_claims(tx: Transaction, shares: Sequence[tuple[Call, Sequence[Ready]]]) -> list[Dealt]:
     keys, snapshot = tx.keys, tx.tr.snapshot
     asked = [
         (
@@ -378,11 +382,11 @@ def _fits(call: Call, size: int, room: dict[Keyed, int]) -> bool:
 
 
 def _write_claim(
-    tx: Tx, op: ops.Claim, job_id: str, record: Record, body: Sequence[bytes]
+    tx: Transaction, op: ops.Claim, job_id: str, record: Record, body: Sequence[bytes]
 ) -> Job | None:
     """The job as it will be if this claim gets it, but for the token; none, if it has expired."""
-    errors = decode_errors(tx.parts(k.ERRORS, job_id)) if record.failures else ()
-    change = states.decide(Facts(job_id, record, errors), states.Claimed(), tx.now)
+    seen = tx.held(job_id, record)
+    change = states.decide(seen, states.Claimed(), tx.now)
     assert change is not None
     if change.state is not State.LEASED:
         held = tx.job(job_id)
@@ -395,16 +399,17 @@ def _write_claim(
     tx.wrote = True
     tx.tr.set_versionstamped_key(tx.keys.new_claim(job_id), encode(note))
     _change_places(tx, job_id, record, leased)
-    return job_of(job_id, leased, decode_body(body), errors, None)
+    return job_of(job_id, leased, decode_body(body), seen.errors, None)
 
 
-def _turn_down(tx: Tx, held: Held) -> None:
+def _turn_down(tx: Transaction, held: Held) -> None:
     """A job that was picked turns out to have expired: what was taken for it is free again."""
-    tx.move(held, states.Claimed())
+    move(tx, held, states.Claimed())
+    settle(tx)
     tx.free(held.record)
 
 
-def _change_places(tx: Tx, job_id: str, before: Record, after: Record) -> None:
+def _change_places(tx: Transaction, job_id: str, before: Record, after: Record) -> None:
     """What every claim of the job does alike, but for the end of its lease."""
     was, is_now = places(tx.keys, job_id, before), places(tx.keys, job_id, after)
     for key in was.keys() - is_now.keys():
@@ -413,11 +418,12 @@ def _change_places(tx: Tx, job_id: str, before: Record, after: Record) -> None:
         tx.set(key, is_now[key])
 
 
-def claim_serially(tx: Tx, op: ops.Claim) -> Answer:
+def claim_serially(tx: Transaction, op: ops.Claim) -> Answer:
     """A claim whose answer must be known before the commit, because it is stored with it: it
     depends on nobody else claiming the same jobs."""
+    most = Swept(tx.store.sweep, tx.store.sweep, tx.store.sweep)
     for queue in sorted(set(op.queues)):
-        sweep(tx, queue, tx.store.sweep, tx.store.sweep, tx.store.sweep)
+        sweep(tx, queue, most)
     tx.put_freed_back()
     leased: list[Job] = []
     picked = 0
@@ -430,7 +436,7 @@ def claim_serially(tx: Tx, op: ops.Claim) -> Answer:
         if picker.tired:
             put_aside(tx, picker.idle)
         put_more_back(tx, queue)
-        tx.prefetch([ready.id for ready in found])
+        tx.load([ready.id for ready in found])
         for ready in found:
             job = _lease(tx, ready.id, op)
             if job is not None:
@@ -438,17 +444,15 @@ def claim_serially(tx: Tx, op: ops.Claim) -> Answer:
     return ops.Leased(leased)
 
 
-def _lease(tx: Tx, job_id: str, op: ops.Claim) -> Job | None:
+def _lease(tx: Transaction, job_id: str, op: ops.Claim) -> Job | None:
     held = tx.job(job_id)
     assert held is not None
-    errors = tx.errors(held)
-    before = held.record
-    change = states.decide(Facts(job_id, before, errors), states.Claimed(), tx.now)
+    change = states.decide(held, states.Claimed(), tx.now)
     assert change is not None
     if change.state is not State.LEASED:
         _turn_down(tx, held)
         return None
     note = ClaimNote(op.worker, tx.now, op.lease_ms)
     # Later than all that was read, and no later than the commit: a token that only grows.
-    tx.put(held, claimed(before, change, note, tx.version + 1))
-    return job_of(job_id, held.record, tx.body(job_id), errors, None)
+    tx.put(held, claimed(held.record, change, note, tx.version + 1))
+    return job_of(job_id, held.record, tx.body(job_id), held.errors, None)

@@ -5,23 +5,20 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any
 
 from tenure import ops
 from tenure.clock import Clock, SystemClock
-from tenure.engines.fdb_directory import DirectoryLayer
+from tenure.core.operate import Operation, operate
 from tenure.engines.fdb_tuple import Subspace
 from tenure.engines.foundationdb import (
     binding,
     claim,
     clocks,
-    enqueue,
-    leases,
     once,
-    operator,
     reads,
-    transfer,
     upkeep,
 )
 from tenure.engines.foundationdb import keys as k
@@ -35,7 +32,7 @@ from tenure.engines.foundationdb.transact import (
     Transactor,
     begin,
 )
-from tenure.engines.foundationdb.tx import Tx
+from tenure.engines.foundationdb.transaction import Transaction
 from tenure.engines.foundationdb.wake import Wake
 from tenure.errors import (
     Busy,
@@ -51,32 +48,6 @@ from tenure.settings import Settings
 FORMAT = b"1"
 _MOST_JOBS = 500  # of one transaction, but for an operation that is larger by itself
 _MOST_BYTES = 2_000_000
-
-_OPERATIONS: dict[type[Op], Callable[[Tx, Any], Answer]] = {
-    ops.Enqueue: enqueue.enqueue,
-    ops.Claim: claim.claim_serially,
-    ops.Ack: leases.ack,
-    ops.Fail: leases.fail,
-    ops.Extend: leases.extend,
-    ops.Release: leases.release,
-    ops.Progress: leases.progress,
-    ops.Cancel: operator.cancel,
-    ops.Replay: operator.replay,
-    ops.Delete: operator.delete,
-    ops.SetLimit: operator.set_limit,
-    ops.ClearLimit: operator.clear_limit,
-    ops.Pause: operator.pause,
-    ops.Resume: operator.resume,
-    ops.TakeSlot: upkeep.take_slot,
-    ops.DropSlot: upkeep.drop_slot,
-    ops.PutSchedule: upkeep.put_schedule,
-    ops.DropSchedule: upkeep.drop_schedule,
-    ops.Fire: upkeep.fire,
-    ops.Maintain: lambda tx, op: upkeep.maintain(lambda work: work(tx), op),
-    ops.Reconcile: upkeep.reconcile,
-    ops.ReconcileSlots: upkeep.reconcile_slots,
-    ops.Import: transfer.import_,
-}
 
 
 class FoundationDbEngine:
@@ -102,7 +73,7 @@ class FoundationDbEngine:
         the clock is moved by hand. aside_from: how many lanes must be held back for a claim to put
         them aside."""
         chance = chance or random.Random()
-        root = _directory(handle, db, directory, chance, clock, settings.busy_timeout)
+        root = _directory(handle, db, directory, clock, settings.busy_timeout)
         self._store = Store(
             handle,
             db,
@@ -129,7 +100,7 @@ class FoundationDbEngine:
     def _check_format(self) -> None:
         key = self._store.keys.pack(k.FORMAT)
 
-        def work(tx: Tx) -> bytes:
+        def work(tx: Transaction) -> bytes:
             found = tx.tr.get(key).value
             if found is None:
                 tx.set(key, FORMAT)
@@ -252,27 +223,25 @@ def _told(error: Exception) -> TenureError:
 
 
 def _directory(
-    handle: Any,
-    db: Any,
-    path: tuple[str, ...],
-    chance: random.Random,
-    clock: Clock,
-    patience_s: float,
+    handle: Any, db: Any, path: tuple[str, ...], clock: Clock, patience_s: float
 ) -> Subspace:
     """Find the directory, or make it; it does not matter if that happens twice."""
-    layer, deadline = DirectoryLayer(chance), clock.monotonic() + patience_s
+    deadline = clock.monotonic() + patience_s
     tr = begin(db, patience_s)
     for _ in range(MOST_TRIES):
         try:
-            found = layer.create_or_open(tr, path, b"tenure")
+            found = handle.directory.create_or_open(tr, path, b"tenure")
             tr.commit().wait()
+        except ValueError as error:  # it belongs to others, or to a newer directory layer
+            where = "/".join(path)
+            raise StoreError(f"the directory {where!r} cannot be used: {error}") from None
         except handle.FDBError as error:
             left_s = deadline - clock.monotonic()
             if left_s <= 0:
                 break
             tr = _again(handle, db, tr, error, left_s)
         else:
-            return found
+            return Subspace(raw_prefix=found.key())
     raise Busy(f"FoundationDB could not be reached within {patience_s:g} s; is the cluster up?")
 
 
@@ -349,27 +318,27 @@ def _weight(op: Op) -> tuple[int, int]:
     return 1, 0
 
 
-def _operate(tx: Tx, batch: Sequence[Op]) -> list[Answer]:
-    for op in batch:
-        _prefetch(tx, op)
-    return [_OPERATIONS[type(op)](tx, op) for op in batch]
-
-
-def _look_again(tx: Tx, query: ops.GetTimetable) -> Found:
+def _look_again(tx: Transaction, query: ops.GetTimetable) -> Found:
     """A client that reads the schedules repeatedly fires them, so its clock counts. A command that
     reads them once does not vote."""
     clocks.note(tx)
     return reads.read(tx, query)
 
 
-def _prefetch(tx: Tx, op: Op) -> None:
-    """Ask for what an operation will need."""
+def _operate(tx: Transaction, batch: Sequence[Op]) -> list[Answer]:
+    for op in batch:
+        _prefetch(tx, op)
+    return operate(tx, batch, _OWN)
+
+
+def _prefetch(tx: Transaction, op: Op) -> None:
+    """Ask for what an operation will need, so that those of a batch do not wait in turn."""
     if isinstance(op, ops.Ack | ops.Fail):
-        tx.prefetch_children([op.id])
+        tx.ask_children([op.id])
     if isinstance(op, ops.Ack | ops.Fail | ops.Release | ops.Extend | ops.Progress):
-        tx.prefetch([op.id])
+        tx.load([op.id])
     elif isinstance(op, ops.Cancel | ops.Replay | ops.Delete):
-        tx.prefetch(op.ids)
+        tx.load(op.ids)
     elif isinstance(op, ops.Once | once.Begin):
         call = op if isinstance(op, ops.Once) else op.once
         once.ask(tx, call)
@@ -377,5 +346,24 @@ def _prefetch(tx: Tx, op: Op) -> None:
             _prefetch(tx, one)
 
 
-_OPERATIONS[ops.Once] = lambda tx, op: once.once(tx, op, _operate)
-_OPERATIONS[once.Begin] = lambda tx, op: once.begin(tx, op, _operate)
+def _begin(tx: Transaction, batch: Sequence[once.Begin]) -> list[Answer]:
+    return [once.begin(tx, op, partial(_operate, tx)) for op in batch]
+
+
+def _claim_serially(tx: Transaction, batch: Sequence[ops.Claim]) -> list[Answer]:
+    return [claim.claim_serially(tx, op) for op in batch]
+
+
+def _maintain_within(tx: Transaction, batch: Sequence[ops.Maintain]) -> list[Answer]:
+    """All of it in a transaction that does more."""
+    return [upkeep.maintain(lambda work: work(tx), op) for op in batch]
+
+
+# Those that the core does not have.
+_OWN: dict[type[Op], Operation] = {
+    ops.Claim: _claim_serially,
+    ops.Maintain: _maintain_within,
+    ops.Reconcile: upkeep.reconcile,
+    ops.ReconcileSlots: upkeep.reconcile_slots,
+    once.Begin: _begin,
+}

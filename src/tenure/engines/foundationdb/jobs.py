@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tenure.engines.foundationdb import keys as k
-from tenure.engines.foundationdb.record import decode_body, decode_errors, job_of
-from tenure.engines.foundationdb.tx import Held, Tx
+from tenure.engines.foundationdb.record import Held, decode_body, decode_errors, job_of
+from tenure.engines.foundationdb.tx import Tx
 from tenure.job import Job
 
 

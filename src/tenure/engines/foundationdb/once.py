@@ -31,7 +31,6 @@ from tenure.ops import Answer, Op
 _BEGUN, _WANTED = -2, -1  # in the place of an answer's part
 _STAMP_BYTES = 10
 
-Operate = Callable[[Tx, Sequence[Op]], list[Answer]]
 _decode_begun = msgspec.msgpack.Decoder(tuple[str, bytes]).decode
 _decode_wanted = msgspec.msgpack.Decoder(tuple[str, int, list[str]]).decode
 
@@ -78,13 +77,22 @@ def before_claims(op: ops.Once) -> list[Op]:
     return [one for one in op.ops if not isinstance(one, ops.Claim)]
 
 
-def stored(tx: Tx, op: ops.Once) -> Stored:
+class _Notes(NamedTuple):
+    """The rows under a key."""
+
+    final: bytes  # the answers, if all was done
+    begun: list[Answer]
+    wanted: list[Wanted]
+    did: str
+
+
+def _notes(tx: Tx, key: str) -> _Notes:
     """Read what is stored under a key, if it was not asked for before."""
     final: list[bytes] = []
     begun: list[bytes] = []
     wanted: list[Wanted] = []
     did = ""
-    for row in tx.span(k.ONCE, op.key):
+    for row in tx.span(k.ONCE, key):
         _, part, *_ = tx.keys.unpack(bytes(row.key))
         value = bytes(row.value)
         if part >= 0:
@@ -94,44 +102,51 @@ def stored(tx: Tx, op: ops.Once) -> Stored:
         else:
             did, number, ids = _decode_wanted(value[_STAMP_BYTES:])
             wanted.append(Wanted(value[:_STAMP_BYTES], number, ids))
-    answer = wire.decode_once(op, b"".join(final)) if final else None
     done: list[Answer] = []
     if begun:
         did, text = _decode_begun(b"".join(begun))
         done = wire.decode_answers(text)
-    return Stored(answer, done, wanted, did)
+    return _Notes(b"".join(final), done, wanted, did)
+
+
+def stored(tx: Tx, op: ops.Once) -> Stored:
+    """What is stored under the key of a call."""
+    final, begun, wanted, did = _notes(tx, op.key)
+    answer = wire.decode_once(op, final) if final else None
+    return Stored(answer, begun, wanted, did)
 
 
 # In one transaction -----------------------------------------------------------------------------
 
 
-def once(tx: Tx, op: ops.Once, operate: Operate) -> Answer:
-    """Do all of it in this transaction, unless it was done before."""
-    found = stored(tx, op)
-    if found.answer is not None:
-        return found.answer
-    if found.begun or found.wanted:
-        return wire.key_reused(op.key)
-    answers = operate(tx, op.ops)
-    _remember(tx, op)
-    tx.put_parts(wire.encode_once(op, answers), k.ONCE, op.key)
-    return ops.Answers(answers)
+def answers_of(tx: Tx, key: str) -> bytes | None:
+    """The answers under a key, for a call that does not end with claims. If one that does has
+    begun under it, no answers but its mark, which tells the other that the key is taken."""
+    found = _notes(tx, key)
+    if found.did and not found.final:
+        return wire.encode([{"did": found.did}])
+    return found.final or None
 
 
-def _remember(tx: Tx, op: ops.Once) -> None:
+def put_answers(tx: Tx, key: str, answers: bytes) -> None:
+    _remember(tx, key)
+    tx.put_parts(answers, k.ONCE, key)
+
+
+def _remember(tx: Tx, key: str) -> None:
     """Have it forgotten in time."""
-    tx.set(tx.keys.pack(k.ONCE_AT, tx.now, op.key))
+    tx.set(tx.keys.pack(k.ONCE_AT, tx.now, key))
 
 
 # In several -------------------------------------------------------------------------------------
 
 
-def begin(tx: Tx, op: Begin, operate: Operate) -> Answer:
+def begin(tx: Tx, op: Begin, operate: Callable[[Sequence[Op]], list[Answer]]) -> Answer:
     """Do what comes before the claims, unless it was done before."""
     found = stored(tx, op.once)
     if found == (None, [], [], ""):
-        answers = operate(tx, before_claims(op.once))
-        _remember(tx, op.once)
+        answers = operate(before_claims(op.once))
+        _remember(tx, op.once.key)
         note = encode((wire.did(op.once), wire.encode(answers)))
         tx.put_parts(note, k.ONCE, op.once.key, _BEGUN)
     return ops.Ok()
@@ -140,7 +155,7 @@ def begin(tx: Tx, op: Begin, operate: Operate) -> Answer:
 def want(tx: Tx, op: ops.Once, found: Stored, wanted: Iterable[tuple[int, list[str]]]) -> None:
     """Note which jobs its claims want, in the transaction that writes their CLAIM keys."""
     if not found.begun and not found.wanted:
-        _remember(tx, op)
+        _remember(tx, op.key)
     part, did = len(found.wanted), wire.did(op)
     for number, ids in wanted:
         for some in _portions(ids):
@@ -179,7 +194,7 @@ def finish(tx: Tx, op: ops.Once, found: Stored, given: dict[int, list[Job]]) -> 
         return wire.key_reused(op.key)
     answers = [*found.begun, *(ops.Leased(given.get(number, [])) for number, _ in claims_of(op))]
     if not found.begun and not found.wanted:
-        _remember(tx, op)
+        _remember(tx, op.key)
     else:
         last = tx.keys.pack(k.ONCE, op.key, 0)
         tx.tr.clear_range(tx.keys.span(k.ONCE, op.key)[0], last)

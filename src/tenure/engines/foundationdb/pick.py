@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from tenure import ops
+from tenure.core.limits import EVERYTHING, TenantGroup
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb.aside import Idle
 from tenure.engines.foundationdb.bucket import Bucket
 from tenure.engines.foundationdb.keys import RING, Seq
-from tenure.engines.foundationdb.limits import EVERYTHING, Rules, Scope
+from tenure.engines.foundationdb.limits import Rules
 from tenure.engines.foundationdb.tx import Tx
 
 WINDOW = 256  # tenants, or lanes of a tenant, that are looked at together
@@ -36,10 +37,10 @@ class Room:
     def __init__(self, tx: Tx, rules: Rules) -> None:
         self._tx = tx
         self._rules = rules
-        self._left: dict[Scope, int] = {}
-        self.taken: dict[Scope, int] = {}
+        self._left: dict[TenantGroup, int] = {}
+        self.taken: dict[TenantGroup, int] = {}
 
-    def left(self, scope: Scope, bound: int | None) -> int | None:
+    def left(self, scope: TenantGroup, bound: int | None) -> int | None:
         """How many more leases a scope may have; None is any number."""
         if bound is None:
             return None

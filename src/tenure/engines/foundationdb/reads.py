@@ -10,12 +10,13 @@ from typing import Any
 
 from tenure import ops
 from tenure.engines.foundationdb import keys as k
-from tenure.engines.foundationdb import transfer, upkeep
+from tenure.engines.foundationdb import transfer
 from tenure.engines.foundationdb.clocks import now_of
 from tenure.engines.foundationdb.cursor import cursor_of, place_of
 from tenure.engines.foundationdb.jobs import jobs_of
-from tenure.engines.foundationdb.operator import knows
-from tenure.engines.foundationdb.tx import Held, Tx
+from tenure.engines.foundationdb.record import Held
+from tenure.engines.foundationdb.transaction import read_slots, schedule_of
+from tenure.engines.foundationdb.tx import Tx
 from tenure.errors import InvalidInput, JobNotFound, QueueNotFound
 from tenure.job import FINAL
 from tenure.ops import Filter, Found, Limit, Query
@@ -54,13 +55,13 @@ def _page(
     answer: Callable[[list[Held], str | None], Found],
 ) -> Found:
     where = query.filter
-    if where.queue is not None and not knows(tx, where.queue):
+    if where.queue is not None and not tx.knows(where.queue):
         return QueueNotFound(where.queue)
     by_end = len(where.states) == 1 and where.states[0] in FINAL
     start = None if query.cursor is None else place_of(query.cursor, 3 + by_end)
     if isinstance(start, InvalidInput):
         return start
-    names = upkeep.queues(tx) if where.queue is None else [where.queue]
+    names = tx.queues() if where.queue is None else [where.queue]
     listed = [_places(tx, _range_of(where, by_end), name, start) for name in names]
     places = heapq.merge(*listed, reverse=True)
     found = list(islice(_matching(tx, where, places), query.limit + 1))
@@ -163,9 +164,9 @@ def _number(row: Any) -> int:
 
 
 def get_stats(tx: Tx, query: ops.GetStats) -> Found:
-    if query.queue is not None and not knows(tx, query.queue):
+    if query.queue is not None and not tx.knows(query.queue):
         return QueueNotFound(query.queue)
-    names = upkeep.queues(tx) if query.queue is None else [query.queue]
+    names = tx.queues() if query.queue is None else [query.queue]
     asked = [
         (
             queue,
@@ -214,7 +215,7 @@ def _by_name(
 
 
 def list_tenants(tx: Tx, query: ops.ListTenants) -> Found:
-    if not knows(tx, query.queue):
+    if not tx.knows(query.queue):
         return QueueNotFound(query.queue)
     within = (query.queue,)
     found = _by_name(
@@ -229,7 +230,7 @@ def list_tenants(tx: Tx, query: ops.ListTenants) -> Found:
 
 
 def list_groups(tx: Tx, query: ops.ListGroups) -> Found:
-    if not knows(tx, query.queue):
+    if not tx.knows(query.queue):
         return QueueNotFound(query.queue)
     within = (query.queue, query.tenant)
     after = query.after or ""  # jobs of no group are in none
@@ -244,7 +245,7 @@ def list_groups(tx: Tx, query: ops.ListGroups) -> Found:
 
 
 def list_limits(tx: Tx, query: ops.ListLimits) -> Found:
-    names = upkeep.queues(tx) if query.queue is None else [query.queue]
+    names = tx.queues() if query.queue is None else [query.queue]
     found: list[Limit] = []
     for queue in names:
         limits = tx.rules(queue).limits.values()
@@ -261,16 +262,24 @@ def list_limits(tx: Tx, query: ops.ListLimits) -> Found:
 
 
 def list_slots(tx: Tx, query: ops.ListSlots) -> Found:
-    slots = upkeep.read_slots(tx, query.scope, query.key, tx.tr.snapshot)
+    slots = read_slots(tx, query.scope, query.key, tx.tr.snapshot)
     return [ops.Slot(h, expires_at) for h, expires_at in slots.items() if expires_at > tx.now]
 
 
 def list_schedules(tx: Tx, query: ops.ListSchedules) -> Found:
-    return upkeep.read_schedules(tx)
+    return _schedules(tx)
+
+
+def _schedules(tx: Tx) -> list[ops.Schedule]:
+    found: dict[str, list[bytes]] = {}
+    for row in tx.tr.snapshot.get_range(*tx.keys.span(k.SCHEDULE)):
+        name, _ = tx.keys.unpack(bytes(row.key))
+        found.setdefault(name, []).append(bytes(row.value))
+    return [schedule_of(parts) for parts in found.values()]
 
 
 def get_timetable(tx: Tx, query: ops.GetTimetable) -> Found:
-    return ops.Timetable(now_of(tx), upkeep.read_schedules(tx))
+    return ops.Timetable(now_of(tx), _schedules(tx))
 
 
 _QUERIES: dict[type[Query], Callable[[Tx, Any], Found]] = {

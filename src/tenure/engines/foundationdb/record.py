@@ -3,7 +3,7 @@ and seldom changes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 from msgspec.structs import replace
@@ -82,16 +82,48 @@ class Body(msgspec.Struct, frozen=True, array_like=True, gc=False):
     trace: str | None = None
 
 
-class Facts(msgspec.Struct, frozen=True, gc=False):
-    """What the table of states asks for."""
+class Held:
+    """A job in a transaction: what the core decides on. Its failures are read when needed."""
 
-    id: str
-    record: Record
-    errors: tuple[Failure, ...] = ()
+    __slots__ = ("_errors", "_read_errors", "claimed", "id", "record")
+
+    busy = False  # nobody locks jobs here
+
+    def __init__(
+        self,
+        job_id: str,
+        record: Record,
+        read_errors: Callable[[str], tuple[Failure, ...]],
+        *,
+        claimed: bool = False,
+    ) -> None:
+        self.id = job_id
+        self.record = record
+        self.claimed = claimed  # a CLAIM key makes it leased, its own key does not say so yet
+        self._read_errors = read_errors
+        self._errors: tuple[Failure, ...] | None = None if record.failures else ()
+
+    @property
+    def errors(self) -> tuple[Failure, ...]:
+        if self._errors is None:
+            self._errors = self._read_errors(self.id)
+        return self._errors
+
+    @errors.setter
+    def errors(self, errors: tuple[Failure, ...]) -> None:
+        self._errors = errors
 
     @property
     def state(self) -> State:
         return self.record.state
+
+    @property
+    def token(self) -> int:
+        return self.record.token
+
+    @property
+    def unique_key(self) -> str | None:
+        return self.record.unique_key
 
     @property
     def attempts(self) -> int:
@@ -239,9 +271,14 @@ def claimed(record: Record, change: states.Change, claim: ClaimNote, version: in
     )
 
 
+def _no_errors(_: str) -> tuple[Failure, ...]:
+    """A claim leaves the failures of a job as they are."""
+    return ()
+
+
 def under_claim(job_id: str, record: Record, claim: ClaimNote, version: int) -> Record:
     """A stored record together with the lowest claim on it."""
-    change = states.decide(Facts(job_id, record), states.Claimed(), claim.at)
+    change = states.decide(Held(job_id, record, _no_errors), states.Claimed(), claim.at)
     assert change is not None
     assert change.state is State.LEASED  # or nobody would have claimed it
     return claimed(record, change, claim, version)

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 from tenure.clock import Clock
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb.store import Store
-from tenure.engines.foundationdb.tx import Tx
+from tenure.engines.foundationdb.transaction import Transaction
 from tenure.errors import Busy, OutcomeUnknown, StoreError, StoreRejected
 
 R = TypeVar("R")
@@ -65,11 +65,11 @@ class Transactor:
     def monotonic(self) -> float:
         return self._clock.monotonic()
 
-    def run(self, work: Callable[[Tx], R]) -> tuple[R, bytes]:
+    def run(self, work: Callable[[Transaction], R]) -> tuple[R, bytes]:
         """What `work` answered in the try that was committed, and the versionstamp of that."""
         return _Run(self.store, self._clock, self._patience_s, self._did, work).run()
 
-    def run_some(self, work: Callable[[Tx, int], R], most: int) -> tuple[R, bytes]:
+    def run_some(self, work: Callable[[Transaction, int], R], most: int) -> tuple[R, bytes]:
         """The same for work on so many at most; on fewer, if these are too large for one."""
         while True:
             try:
@@ -79,7 +79,7 @@ class Transactor:
                     raise
                 most //= 2
 
-    def read(self, work: Callable[[Tx], R]) -> R:
+    def read(self, work: Callable[[Transaction], R]) -> R:
         """What `work` finds in one snapshot."""
         return _Run(self.store, self._clock, self._patience_s, {}, work).read()
 
@@ -93,7 +93,7 @@ class _Run(Generic[R]):
         clock: Clock,
         patience_s: float,
         did: dict[bytes, None],
-        work: Callable[[Tx], R],
+        work: Callable[[Transaction], R],
     ) -> None:
         self._store = store
         self._clock = clock
@@ -143,7 +143,7 @@ class _Run(Generic[R]):
         while True:
             self._began = self._clock.monotonic()
             try:
-                return self._work(Tx(self._store, tr, self._clock.now_ms()))
+                return self._work(Transaction(self._store, tr, self._clock.now_ms()))
             except self._store.handle.FDBError as error:
                 tr = self._again(tr, error)
 
@@ -175,7 +175,7 @@ class _Run(Generic[R]):
         )
 
     def _try(self, tr: Any) -> tuple[R, bytes]:
-        tx = Tx(self._store, tr, self._clock.now_ms())
+        tx = Transaction(self._store, tr, self._clock.now_ms())
         answer = self._work(tx)
         tx.finish()
         if not (tx.wrote or self._unsure):  # if it is, the commit keeps out an earlier try

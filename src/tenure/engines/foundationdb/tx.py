@@ -1,4 +1,4 @@
-"""A transaction: jobs as they are read and moved in it, and all the books that go with a move.
+"""The keys of a transaction: jobs as they are read and written, with their indexes and counters.
 
 Everything that is written is seen by what is read later in the same transaction. A job that is read
 is depended on: if another moves or claims it before the commit, the commit conflicts. Nothing else
@@ -7,22 +7,21 @@ that others do to the queue makes it conflict.
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
-from tenure import states
+from tenure.core.limits import EVERYTHING, TenantGroup
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb.keys import Seq
-from tenure.engines.foundationdb.limits import EVERYTHING, Rules, Scope
+from tenure.engines.foundationdb.limits import Rules
 from tenure.engines.foundationdb.places import places
 from tenure.engines.foundationdb.record import (
     Body,
-    Facts,
+    Held,
     Record,
-    changed,
     decode_body,
     decode_claim,
     decode_errors,
@@ -39,18 +38,6 @@ WAKE_SHARDS = 8
 _ZERO = bytes(8)
 _RULES_STAMP = 16  # bytes of a RULES value; what follows is a key
 _decode_limit = msgspec.json.Decoder(Limit).decode
-
-
-class Held:
-    """A job in a transaction."""
-
-    __slots__ = ("claimed", "errors", "id", "record")
-
-    def __init__(self, job_id: str, record: Record, claimed: bool) -> None:
-        self.id = job_id
-        self.record = record
-        self.claimed = claimed  # a CLAIM key makes it leased, its own key does not say so yet
-        self.errors: tuple[Failure, ...] | None = None if record.failures else ()
 
 
 class Tx:
@@ -72,10 +59,8 @@ class Tx:
         self._rules: dict[str, Rules] = {}
         self._rules_values: dict[str, tuple[bytes, bytes]] = {}
         self._marked: set[bytes] = set()
-        self._freed: dict[tuple[str, Scope], Any] = {}  # whether they had been put aside
+        self._freed: dict[tuple[str, TenantGroup], Any] = {}  # whether they had been put aside
         self._counts: Counter[tuple[str, str, str, str]] = Counter()
-        self._news: deque[tuple[str, states.Event]] = deque()
-        self._telling = False
 
     # Keys ---------------------------------------------------------------------------------------
 
@@ -165,8 +150,8 @@ class Tx:
 
     # Jobs ---------------------------------------------------------------------------------------
 
-    def prefetch(self, ids: Iterable[str]) -> None:
-        """Ask for jobs that will be needed."""
+    def load(self, ids: Iterable[str]) -> None:
+        """Ask for jobs that will be needed, without waiting."""
         for job_id in ids:
             if job_id not in self._jobs and job_id not in self._asked:
                 self._asked[job_id] = (
@@ -174,8 +159,8 @@ class Tx:
                     self.tr.get_range(*self.keys.span(k.CLAIM, job_id), limit=1),
                 )
 
-    def prefetch_children(self, ids: Iterable[str]) -> None:
-        """Ask who waits for jobs that may end."""
+    def ask_children(self, ids: Iterable[str]) -> None:
+        """Ask which jobs wait for some that may end, without waiting."""
         for job_id in ids:
             if job_id not in self._asked_children:
                 span = self.keys.span(k.CHILD, job_id)
@@ -184,11 +169,16 @@ class Tx:
     def job(self, job_id: str) -> Held | None:
         """A job, if there is one."""
         if job_id not in self._jobs:
-            self.prefetch([job_id])
-            self._jobs[job_id] = self._held(job_id, *self._asked.pop(job_id))
+            self.load([job_id])
+            self._jobs[job_id] = self._decoded(job_id, *self._asked.pop(job_id))
         return self._jobs[job_id]
 
-    def _held(self, job_id: str, found: Any, claims: Any) -> Held | None:
+    def jobs(self, ids: Sequence[str]) -> list[Held]:
+        """Those of some jobs that exist, all read at once."""
+        self.load(ids)
+        return [held for job_id in ids if (held := self.job(job_id)) is not None]
+
+    def _decoded(self, job_id: str, found: Any, claims: Any) -> Held | None:
         data = found.value
         if data is None:
             return None
@@ -198,8 +188,15 @@ class Tx:
                 stamp = self.keys.unpack(bytes(row.key))[1].tr_version
                 version = int.from_bytes(stamp[:8], "big")
                 note = decode_claim(bytes(row.value))
-                return Held(job_id, under_claim(job_id, record, note, version), True)
-        return Held(job_id, record, False)
+                return self.held(job_id, under_claim(job_id, record, note, version), claimed=True)
+        return self.held(job_id, record)
+
+    def held(self, job_id: str, record: Record, *, claimed: bool = False) -> Held:
+        """A job of which the record was read."""
+        return Held(job_id, record, self._errors, claimed=claimed)
+
+    def _errors(self, job_id: str) -> tuple[Failure, ...]:
+        return decode_errors(self.parts(k.ERRORS, job_id))
 
     def peek(self, ids: Iterable[str]) -> list[Held | None]:
         """Jobs as they are now, without depending on them."""
@@ -212,13 +209,7 @@ class Tx:
             )
             for job_id in ids
         ]
-        return [self._held(*one) for one in asked]
-
-    def errors(self, held: Held) -> tuple[Failure, ...]:
-        """The failures of a job that are kept."""
-        if held.errors is None:
-            held.errors = decode_errors(self.parts(k.ERRORS, held.id))
-        return held.errors
+        return [self._decoded(*one) for one in asked]
 
     def body(self, job_id: str) -> Body:
         return decode_body(self.parts(k.BODY, job_id))
@@ -227,11 +218,10 @@ class Tx:
         """The place of the next job in enqueue order."""
         return self.version, self.store.client, next(self.store.count)
 
-    def insert(self, job_id: str, record: Record, body: Body, waits_for: Iterable[str]) -> Held:
+    def add_job(self, job_id: str, record: Record, body: Body, waits_for: Iterable[str]) -> None:
         """Add a job."""
-        held = Held(job_id, record, False)
         self._asked.pop(job_id, None)
-        self._jobs[job_id] = held
+        self._jobs[job_id] = self.held(job_id, record)
         self.put_parts(encode(body), k.BODY, job_id)
         self.set(self.keys.pack(k.JOB, job_id), encode(record))
         self._settle(job_id, None, record)
@@ -242,7 +232,6 @@ class Tx:
             self.set(self.keys.pack(k.WAITS, job_id, parent))
             self.set(self.keys.pack(k.CHILD, parent, job_id))
         self.tells = True
-        return held
 
     def put(self, held: Held, record: Record) -> None:
         """Have a job be so from now on."""
@@ -253,40 +242,16 @@ class Tx:
         self.set(self.keys.pack(k.JOB, held.id), encode(record))
         self._settle(held.id, before, record)
 
-    def move_all(self, jobs: Iterable[Held], event: states.Event) -> int:
-        """Move all of them before one is told of another: how many moved."""
-        self._telling = True
-        moved = sum(self.move(held, event) for held in jobs)
-        self._tell()
-        return moved
-
-    def move(self, held: Held, event: states.Event) -> bool:
-        """Make the move that the table has for this event, if it has one."""
-        errors = self.errors(held)
-        change = states.decide(Facts(held.id, held.record, errors), event, self.now)
-        if change is None:
-            return False
-        if change.errors != errors:
-            self._put_errors(held, change.errors)
-        before = held.record
-        self.put(held, changed(before, change, self.now))
-        if change.final:
-            self._forget_parents(held.id, before)
-            done = change.state is State.DONE
-            self.tell_children(held.id, states.ParentsDone() if done else states.ParentFailed())
-        return True
-
-    def remove(self, held: Held) -> None:
+    def drop_job(self, held: Held) -> None:
         """Take a job out of the store."""
         for kind in (k.BODY, k.ERRORS, k.RESULT, k.CLAIM):
             self.clear_span(kind, held.id)
         self.clear(self.keys.pack(k.JOB, held.id))
         self._settle(held.id, held.record, None)
-        self._forget_parents(held.id, held.record)
         self._jobs[held.id] = None
         self.tells = True
 
-    def _put_errors(self, held: Held, errors: tuple[Failure, ...]) -> None:
+    def put_errors(self, held: Held, errors: tuple[Failure, ...]) -> None:
         held.errors = errors
         self.clear_span(k.ERRORS, held.id)
         self.put_parts(encode(errors), k.ERRORS, held.id)
@@ -337,7 +302,7 @@ class Tx:
             if aside.value is not None:
                 self.put_back(queue, scope)
 
-    def put_back(self, queue: str, scope: Scope) -> None:
+    def put_back(self, queue: str, scope: TenantGroup) -> None:
         """Have claims look again at a lane, or a tenant, that was put aside."""
         tenant, group = scope
         assert tenant is not None
@@ -348,67 +313,43 @@ class Tx:
 
     # Dependencies -------------------------------------------------------------------------------
 
-    def _parents(self, job_id: str) -> dict[str, None]:
+    def parents(self, job_id: str) -> dict[str, None]:
         """What a job still waits for, read once and kept up to date."""
         if job_id not in self._waiting:
             span = self.keys.span(k.WAITS, job_id)
             self._waiting[job_id] = dict.fromkeys(parent for _, parent in self.scan(*span))
         return self._waiting[job_id]
 
-    def _still_waits(self, job_id: str) -> bool:
-        """Whether a job waits for anything. If so, that depends on one of those that it waits for:
-        when another transaction strikes out that one, only one of the two is committed."""
-        parents = self._parents(job_id)
-        if parents:
-            self.tr.add_read_conflict_key(self.keys.pack(k.WAITS, job_id, next(reversed(parents))))
-        return bool(parents)
-
-    def _forget_parents(self, job_id: str, before: Record) -> None:
-        if before.state is State.WAITING:
-            for parent in self._parents(job_id):
-                self._asked_children.pop(parent, None)
-                self.clear(self.keys.pack(k.CHILD, parent, job_id))
-            self.clear_span(k.WAITS, job_id)
-            self._waiting[job_id] = {}
-
-    def tell_children(self, parent: str, event: states.Event) -> None:
-        """Tell those who wait for a job what became of it, and theirs in turn."""
-        self.tells = True
-        self._news.append((parent, event))
-        if not self._telling:
-            self._tell()
-
-    def _tell(self) -> None:
-        self._telling = True  # what this brings about joins the end of the line
-        while self._news:
-            parent, event = self._news.popleft()
-            children = self._children(parent)
-            self.prefetch(children)
-            for child_id in children:
-                child = self.job(child_id)
-                if child is not None:
-                    self.tell_child(child, parent, event)
-        self._telling = False
-
-    def _children(self, parent: str) -> list[str]:
-        self.prefetch_children([parent])
+    def child_ids(self, parent: str) -> list[str]:
+        """The jobs that wait for one; depended on."""
+        self.ask_children([parent])
         rows = self._asked_children.pop(parent)
         return [self.keys.unpack(bytes(row.key))[1] for row in rows]
 
-    def tell_child(self, child: Held, parent: str, event: states.Event) -> None:
-        """Tell one of them."""
-        facts = Facts(child.id, child.record, self.errors(child))
-        change = states.decide(facts, event, self.now)
-        if change is None or change.state is State.WAITING:
-            return
+    def drop_wait(self, job_id: str, parent: str) -> None:
+        """A job waits for another no longer."""
         self._asked_children.pop(parent, None)
-        self._parents(child.id).pop(parent, None)
-        self.clear(self.keys.pack(k.WAITS, child.id, parent))
-        self.clear(self.keys.pack(k.CHILD, parent, child.id))
-        if change.state is not State.PENDING or not self._still_waits(child.id):
-            self.move(child, event)
+        self.parents(job_id).pop(parent, None)
+        self.clear(self.keys.pack(k.WAITS, job_id, parent))
+        self.clear(self.keys.pack(k.CHILD, parent, job_id))
+
+    def drop_waits(self, job_id: str) -> None:
+        """A job that waited waits for nothing any more."""
+        for parent in self.parents(job_id):
+            self._asked_children.pop(parent, None)
+            self.clear(self.keys.pack(k.CHILD, parent, job_id))
+        self.clear_span(k.WAITS, job_id)
+        self._waiting[job_id] = {}
 
     # Limits -------------------------------------------------------------------------------------
+
+    def queues(self) -> list[str]:
+        """The names of all queues, sorted."""
+        return [name for (name,) in self.scan(*self.keys.span(k.QUEUE))]
+
+    def knows(self, queue: str) -> bool:
+        """Whether a queue was ever used. None is ever forgotten, so nothing depends on this."""
+        return self.tr.snapshot.get(self.keys.pack(k.QUEUE, queue)).value is not None
 
     def rules(self, queue: str) -> Rules:
         """The limits of a queue; if they change before the commit, it conflicts."""
@@ -433,7 +374,7 @@ class Tx:
         self.set(self.keys.pack(k.RULES, queue), stamp + aside_left)
 
     def _read_rules(self, queue: str) -> Rules:
-        limits: dict[Scope, Limit] = {}
+        limits: dict[TenantGroup, Limit] = {}
         for row in self.tr.snapshot.get_range(*self.keys.span(k.LIMIT, queue)):
             _, tenant, group = self.keys.unpack(bytes(row.key))
             limits[tenant, group] = _decode_limit(bytes(row.value))
@@ -459,10 +400,23 @@ class Tx:
         found = asked.value
         return 0 if found is None else int.from_bytes(bytes(found), "little", signed=True)
 
-    def in_use(self, queue: str, scope: Scope) -> int:
+    def in_use(self, queue: str, scope: TenantGroup) -> int:
         """How many leases count against a limit, or a few more. Whoever adds to them must depend
         on TAKEN: others who take one meanwhile then conflict, those who give one back do not."""
         kinds = (k.TAKEN, k.FREED)
         asked = [self.tr.snapshot.get(self.keys.pack(kind, queue, *scope)) for kind in kinds]
         taken, freed = (self.number_of(one) for one in asked)
         return taken - freed
+
+    def recount_leases(self, queue: str) -> None:
+        """Count the leases that limits bound, by looking at all of them. Whoever takes or gives one
+        back meanwhile makes this conflict."""
+        self.clear_span(k.TAKEN, queue)
+        self.clear_span(k.FREED, queue)
+        rules = self.rules(queue)
+        taken: Counter[TenantGroup] = Counter()
+        for row in self.tr.get_range(*self.keys.span(k.LEASE, queue)):
+            _, tenant, group, _ = self.keys.unpack(bytes(row.key))
+            taken.update(rules.bounded(tenant, group))
+        for scope, count in taken.items():
+            self.set(self.keys.pack(k.TAKEN, queue, *scope), count.to_bytes(8, "little"))

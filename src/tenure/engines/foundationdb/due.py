@@ -1,24 +1,19 @@
-"""What time asks for in a queue: leases that are over, delays that are over, jobs that expired."""
+"""Jobs whose time has come: indexes by time, and leases that are over."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-from msgspec.structs import replace
-
-from tenure import states
 from tenure.engines.foundationdb import keys as k
-from tenure.engines.foundationdb.record import Record
-from tenure.engines.foundationdb.tx import Held, Tx
-from tenure.job import State
+from tenure.engines.foundationdb.record import Held, Record
+from tenure.engines.foundationdb.tx import Tx
 
 _FIRST_ENDING = 16  # leases that a claim looks at
 LOOK_AGAIN_MS = 1_000  # less than the grace that a new lease has
 
 
-def _due(tx: Tx, kind: int, queue: str, until: int, limit: int) -> list[tuple[int, str]]:
-    """The first keys of an index by time: when, and which job."""
+def due(tx: Tx, kind: int, queue: str, until: int, limit: int) -> list[tuple[int, str]]:
+    """The first entries of an index by time: when, and which job."""
     if limit <= 0:
         return []
     keys = (tx.keys.unpack(bytes(row.key)) for row in _ask(tx, kind, queue, until, limit))
@@ -48,7 +43,7 @@ class Due:
     def _any_lease_over(self) -> bool:
         """Whether one of the leases that end first is over, or a key that a lost claim left."""
         tx = self._tx
-        ending = _due(tx, k.ENDING, self._queue, tx.store.sweep_until(tx.now), _FIRST_ENDING)
+        ending = due(tx, k.ENDING, self._queue, tx.store.sweep_until(tx.now), _FIRST_ENDING)
         for (until, _), seen in zip(ending, tx.peek(job_id for _, job_id in ending), strict=True):
             if seen is None or seen.record.lease_until != until:
                 if until <= tx.now:
@@ -61,43 +56,17 @@ class Due:
         return False
 
 
-def sweep(
-    tx: Tx, queue: str, most_promoted: int, most_leases: int, most_expired: int
-) -> tuple[int, int, int]:
-    """At most so many of each: promoted, leases taken back, expired."""
-    leases = 0
-    for held in _overdue(tx, queue, most_leases):
-        leases += tx.move(held, states.LeaseRanOut())
-    promoted = 0
-    due = _due(tx, k.DELAYED, queue, tx.now, most_promoted)
-    tx.prefetch(job_id for _, job_id in due)
-    for job in (tx.job(job_id) for _, job_id in due):
-        if job is not None and job.record.state is State.PENDING and not job.record.ready:
-            tx.put(job, replace(job.record, ready=True))
-            promoted += 1
-    due = _due(tx, k.EXPIRING, queue, tx.now, most_expired)
-    tx.prefetch(job_id for _, job_id in due)
-    late = [job for _, job_id in due if (job := tx.job(job_id)) is not None]
-    expired = tx.move_all(late, states.Expired())
-    tx.tells = tx.tells or bool(leases or promoted or expired)
-    return promoted, leases, expired
-
-
-def _overdue(tx: Tx, queue: str, limit: int) -> Iterator[Held]:
+def overdue(tx: Tx, queue: str, limit: int) -> list[Held]:
     """Jobs whose lease is over. A key that a lost claim left is taken away on the way."""
-    due = _due(tx, k.ENDING, queue, tx.store.sweep_until(tx.now), limit)
+    ending = due(tx, k.ENDING, queue, tx.store.sweep_until(tx.now), limit)
     over = []
-    for (until, job_id), seen in zip(due, tx.peek(job_id for _, job_id in due), strict=True):
+    for (until, job_id), seen in zip(ending, tx.peek(job_id for _, job_id in ending), strict=True):
         if seen is None or seen.record.lease_until != until:
             if until <= tx.now:
                 _drop_stray(tx, queue, until, job_id)
         elif _is_over(tx, seen.record):
             over.append(job_id)
-    tx.prefetch(over)
-    for job_id in over:
-        held = tx.job(job_id)
-        if held is not None and _is_over(tx, held.record):
-            yield held
+    return [held for held in tx.jobs(over) if _is_over(tx, held.record)]
 
 
 def _is_over(tx: Tx, record: Record) -> bool:

@@ -1,16 +1,12 @@
-"""FoundationDB's directory layer, as much of it as finds room for a queue.
+"""The directory layer of the simulation, as much of it as finds room for a queue.
 
-A directory gives a long name a short prefix, which nobody else on the cluster has. The official
-layer needs its C library even to be imported; this one has its layout in the store, so either opens
-what the other made. Partitions and moves are left to the official one. Every function works inside
-the caller's transaction, of the binding or of the simulation.
+The binding's own needs the C library even to be imported. This one has the same names, where it has
+any, and the same layout in the store, which tests/kv compares with rows that the binding wrote.
 """
 
 from __future__ import annotations
 
-import random
 import struct
-from collections.abc import Sequence
 from typing import Any
 
 from tenure.engines.fdb_tuple import Subspace, pack, strinc
@@ -22,48 +18,33 @@ _VERSION = (1, 0, 0)
 
 
 class DirectoryLayer:
-    """The directories of a cluster."""
+    """The directories of a cluster. Every method works inside the caller's transaction."""
 
-    def __init__(self, chance: random.Random | None = None) -> None:
+    def __init__(self) -> None:
         self._nodes = Subspace(raw_prefix=b"\xfe")
         self._root = self._nodes[self._nodes.key()]
-        self._allocator = Allocator(self._root[b"hca"], chance or random.Random())
+        self._allocator = Allocator(self._root[b"hca"])
 
     def create_or_open(self, tr: Any, path: Path, layer: bytes = b"") -> Subspace:
         """The directory at a path, made with those above it if it is not there."""
-        return self.open(tr, path, layer) or self._create(tr, path, layer)
+        if self.exists(tr, path):
+            return self.open(tr, path, layer)
+        return self._create(tr, path, layer)
 
-    def open(self, tr: Any, path: Path, layer: bytes = b"") -> Subspace | None:
-        """The directory at a path, or None."""
-        if not path:
-            raise ValueError("the root of the directories cannot be opened")
+    def exists(self, tr: Any, path: Path) -> bool:
+        self._check_version(tr, writing=False)
+        return self._find(tr, path) is not None
+
+    def open(self, tr: Any, path: Path, layer: bytes = b"") -> Subspace:
+        """The directory at a path; raises ValueError if there is none, or another layer's."""
         self._check_version(tr, writing=False)
         prefix = self._find(tr, path)
         if prefix is None:
-            return None
+            raise ValueError("The directory does not exist.")
         found = bytes(tr[self._nodes[prefix][b"layer"]])
         if found == b"partition" or (layer and found != layer):
-            raise ValueError(f"the directory {'/'.join(path)} belongs to the layer {found!r}")
+            raise ValueError("The directory was created with an incompatible layer.")
         return Subspace(raw_prefix=prefix)
-
-    def list(self, tr: Any, path: Path = ()) -> list[str]:
-        """The names of the directories in one."""
-        self._check_version(tr, writing=False)
-        node = self._node(tr, path)
-        return [] if node is None else [name for name, _ in self._subdirectories(tr, node)]
-
-    def remove(self, tr: Any, path: Path) -> bool:
-        """Remove a directory with all that is in it; whether it was there."""
-        if not path:
-            raise ValueError("the root of the directories cannot be removed")
-        self._check_version(tr, writing=True)
-        prefix = self._find(tr, path)
-        parent = self._node(tr, path[:-1])
-        if prefix is None or parent is None:
-            return False
-        self._remove(tr, prefix)
-        del tr[parent[_SUBDIRECTORIES][path[-1]]]
-        return True
 
     def _create(self, tr: Any, path: Path, layer: bytes) -> Subspace:
         self._check_version(tr, writing=True)
@@ -80,6 +61,8 @@ class DirectoryLayer:
 
     def _find(self, tr: Any, path: Path) -> bytes | None:
         """The prefix of a directory."""
+        if not path:
+            raise ValueError("The root directory cannot be opened.")
         node = self._root
         prefix = None
         for name in path:
@@ -89,23 +72,6 @@ class DirectoryLayer:
             prefix = bytes(found)
             node = self._nodes[prefix]
         return prefix
-
-    def _node(self, tr: Any, path: Path) -> Subspace | None:
-        if not path:
-            return self._root
-        prefix = self._find(tr, path)
-        return None if prefix is None else self._nodes[prefix]
-
-    def _subdirectories(self, tr: Any, node: Subspace) -> Sequence[tuple[str, bytes]]:
-        names = node[_SUBDIRECTORIES]
-        return [(names.unpack(bytes(row.key))[0], bytes(row.value)) for row in tr[names.range()]]
-
-    def _remove(self, tr: Any, prefix: bytes) -> None:
-        node = self._nodes[prefix]
-        for _, below in self._subdirectories(tr, node):
-            self._remove(tr, below)
-        tr.clear_range_startswith(prefix)
-        del tr[node.range()]
 
     def _is_free(self, tr: Any, prefix: bytes) -> bool:
         """Whether no directory has a prefix that begins with this one, or the other way round."""
@@ -132,19 +98,18 @@ class DirectoryLayer:
 
 
 class Allocator:
-    """Short prefixes that nobody else gets, taken at random from a window that moves up as it
+    """Short prefixes that nobody else gets, drawn by chance from a window that moves up as it
     fills, so that those who allocate at the same time seldom conflict."""
 
-    def __init__(self, subspace: Subspace, chance: random.Random) -> None:
+    def __init__(self, subspace: Subspace) -> None:
         self._counters = subspace[0]
         self._recent = subspace[1]
-        self._chance = chance
 
     def allocate(self, tr: Any) -> bytes:
         while True:
             start, window = self._window(tr)
             while True:
-                candidate = self._chance.randrange(start, start + window)
+                candidate = tr.db.chance.randrange(start, start + window)
                 newest = self._newest(tr)
                 taken = tr[self._recent[candidate]]
                 tr.options.set_next_write_no_write_conflict_range()

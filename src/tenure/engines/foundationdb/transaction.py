@@ -1,0 +1,256 @@
+"""A transaction of the core on FoundationDB."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from tenure import states
+from tenure.core.transaction import Existing, Scope, UniqueKey
+from tenure.engines.foundationdb import aside, bucket, clocks, due, once
+from tenure.engines.foundationdb import keys as k
+from tenure.engines.foundationdb.record import (
+    Body,
+    Held,
+    changed,
+    encode,
+    imported_record,
+    new_record,
+)
+from tenure.engines.foundationdb.store import Store
+from tenure.engines.foundationdb.tx import Tx
+from tenure.job import JobSpec, State
+from tenure.ops import Entry, Limit, Schedule
+
+_decode_schedule = msgspec.json.Decoder(Schedule).decode
+
+
+class Transaction(Tx):
+    """Implements tenure.core.transaction.Transaction: one try of a transaction. Whatever it has
+    read it keeps up to date, so there is nothing to forget between operations but slots."""
+
+    def __init__(self, store: Store, tr: Any, now: int) -> None:
+        super().__init__(store, tr, now)
+        self.news: list[tuple[Held, states.Event]] = []
+        self._slots: dict[tuple[str, str], dict[str, int]] = {}  # holders, and until when
+
+    def forget(self) -> None:
+        self._slots.clear()
+
+    # Jobs ---------------------------------------------------------------------------------------
+
+    def save(self, job: Held, change: states.Change) -> None:
+        if change.errors != job.errors:
+            self.put_errors(job, change.errors)
+        waited = job.state is State.WAITING
+        self.put(job, changed(job.record, change, self.now))
+        if waited and change.final:
+            self.drop_waits(job.id)
+        self.tells = True
+
+    def remove(self, job: Held) -> None:
+        self.drop_job(job)
+        if job.state is State.WAITING:
+            self.drop_waits(job.id)
+
+    def put_result(self, job: Held, result: msgspec.Raw) -> None:
+        self.put_parts(bytes(result), k.RESULT, job.id)
+        self.put(job, replace(job.record, has_result=True))
+
+    def existing(
+        self, ids: Sequence[str], keys: Sequence[UniqueKey], parents: Sequence[str]
+    ) -> Existing:
+        self.load(ids)
+        self.load(parents)
+        asked = {key: self.tr.get(self.keys.pack(k.UNIQUE, *key)) for key in dict.fromkeys(keys)}
+        found = {key: one.value for key, one in asked.items()}
+        return Existing(
+            {held.id for held in self.jobs(ids)},
+            {key: bytes(value).decode() for key, value in found.items() if value is not None},
+            {held.id: held.state for held in self.jobs(parents)},
+        )
+
+    def insert(self, specs: Sequence[JobSpec], waits: Sequence[Sequence[str]] | None) -> None:
+        for spec, mine in zip(specs, waits or [()] * len(specs), strict=True):
+            record = new_record(spec, self.next_seq(), self.now, waits=bool(mine))
+            body = Body(bytes(spec.payload), spec.after, spec.trace)
+            self.add_job(spec.id, record, body, mine)
+
+    def insert_entries(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            job, seq = entry.job, self.next_seq()
+            record = imported_record(job, seq, self.version, self.now, ready=entry.ready)
+            body = Body(bytes(job.raw_payload), job.after, job.trace)
+            self.add_job(job.id, record, body, entry.waits_for)
+            if job.errors:
+                self.put_parts(encode(job.errors), k.ERRORS, job.id)
+            if record.has_result:
+                self.put_parts(bytes(job.raw_result), k.RESULT, job.id)
+            if record.state is State.LEASED:
+                self.take(record)
+
+    def key_holder(self, job: Held) -> str | None:
+        record = job.record
+        key = self.keys.pack(k.UNIQUE, record.queue, record.tenant, record.unique_key)
+        holder = self.tr.get(key).value
+        return None if holder is None else bytes(holder).decode()
+
+    # Dependencies -------------------------------------------------------------------------------
+
+    def children(self, parents: Sequence[Held]) -> list[tuple[Held, str]]:
+        self.ask_children(parent.id for parent in parents)
+        found = [(parent.id, self.child_ids(parent.id)) for parent in parents]
+        for _, ids in found:
+            self.load(ids)
+        return [(child, parent_id) for parent_id, ids in found for child in self.jobs(ids)]
+
+    def strike(self, child: Held, parent_id: str) -> None:
+        self.drop_wait(child.id, parent_id)
+
+    def waits(self, child: Held) -> bool:
+        """If so, that depends on one of those that it waits for: when another transaction strikes
+        that one, only one of the two is committed."""
+        parents = self.parents(child.id)
+        if parents:
+            last = next(reversed(parents))
+            self.tr.add_read_conflict_key(self.keys.pack(k.WAITS, child.id, last))
+        return bool(parents)
+
+    # Leases -------------------------------------------------------------------------------------
+
+    def hold(self, leases: Sequence[tuple[str, int]]) -> Mapping[str, Held]:
+        return {held.id: held for held in self.jobs([job_id for job_id, _ in leases])}
+
+    def extend(self, lease_ms: Mapping[str, int]) -> None:
+        for job_id, ms in lease_ms.items():
+            end = self.now + ms
+            self._keep(job_id, lease_until=end, lease_ms=ms, lease_version=self.version)
+
+    def report(self, progress: Mapping[str, tuple[int | None, str | None]]) -> None:
+        for job_id, (percent, note) in progress.items():
+            self._keep(job_id, progress=percent, note=note)
+
+    def _keep(self, job_id: str, **fields: Any) -> None:
+        held = self.job(job_id)
+        assert held is not None
+        self.put(held, replace(held.record, updated_at=self.now, **fields))
+
+    # Limits -------------------------------------------------------------------------------------
+
+    def lock_queue(self, queue: str, *, create: bool) -> bool:
+        """Nothing is locked: whoever claims under limits depends on them."""
+        if create:
+            self.mark(self.keys.pack(k.QUEUE, queue))
+        return create or self.knows(queue)
+
+    def limit(self, scope: Scope) -> Limit:
+        queue, tenant, group = scope
+        return self.rules(queue).of(tenant, group)
+
+    def put_limit(self, old: Limit, new: Limit) -> None:
+        key = self.keys.pack(k.LIMIT, new.queue, new.tenant, new.group)
+        if new == Limit(new.queue, new.tenant, new.group):
+            self.clear(key)
+        else:
+            self.set(key, msgspec.json.encode(new))
+        aside.put_back(self, new.queue, new.tenant)
+        self.tells = True
+        if new.concurrency != old.concurrency:
+            self.recount_leases(new.queue)
+
+    def fill_bucket(self, queue: str, tokens: int) -> None:
+        bucket.fill(self, queue, tokens)
+
+    # Slots --------------------------------------------------------------------------------------
+
+    def count_slots(self, scope: str, key: str) -> int:
+        slots = self._slots_of(scope, key)
+        for holder in [one for one, expires_at in slots.items() if expires_at <= self.now]:
+            self.drop_slot(scope, key, holder)
+        return len(slots)
+
+    def has_slot(self, scope: str, key: str, holder: str) -> bool:
+        return holder in self._slots_of(scope, key)
+
+    def put_slot(self, scope: str, key: str, holder: str, expires_at: int) -> None:
+        self.drop_slot(scope, key, holder)
+        self._slots_of(scope, key)[holder] = expires_at
+        self.set(self.keys.pack(k.SLOT, scope, key, holder), str(expires_at).encode())
+        self.set(self.keys.pack(k.SLOT_END, expires_at, scope, key, holder))
+
+    def drop_slot(self, scope: str, key: str, holder: str) -> bool:
+        expires_at = self._slots_of(scope, key).pop(holder, None)
+        if expires_at is None:
+            return False
+        self.clear(self.keys.pack(k.SLOT, scope, key, holder))
+        self.clear(self.keys.pack(k.SLOT_END, expires_at, scope, key, holder))
+        return True
+
+    def _slots_of(self, scope: str, key: str) -> dict[str, int]:
+        """Who holds a slot, read once for operations in a row."""
+        if (scope, key) not in self._slots:
+            self._slots[scope, key] = read_slots(self, scope, key, self.tr)
+        return self._slots[scope, key]
+
+    # Schedules and idempotency keys -------------------------------------------------------------
+
+    def by_store_time(self) -> AbstractContextManager[None]:
+        return clocks.by_the_store(self)
+
+    def schedule(self, name: str) -> Schedule | None:
+        rows = list(self.tr.get_range(*self.keys.span(k.SCHEDULE, name)))
+        return schedule_of(bytes(row.value) for row in rows) if rows else None
+
+    def put_schedule(self, schedule: Schedule) -> None:
+        self.tells = True
+        self.clear_span(k.SCHEDULE, schedule.name)
+        self.put_parts(msgspec.json.encode(schedule), k.SCHEDULE, schedule.name)
+
+    def drop_schedule(self, name: str) -> bool:
+        known = self.schedule(name) is not None
+        if known:
+            self.clear_span(k.SCHEDULE, name)
+        return known
+
+    def answers_of(self, key: str) -> bytes | None:
+        return once.answers_of(self, key)
+
+    def put_answers(self, key: str, answers: bytes) -> None:
+        once.put_answers(self, key, answers)
+
+    # Time ---------------------------------------------------------------------------------------
+
+    def overdue(self, queue: str, limit: int) -> list[Held]:
+        return due.overdue(self, queue, limit)
+
+    def promote(self, queue: str, limit: int) -> int:
+        delayed = [
+            job
+            for job in self._due(k.DELAYED, queue, limit)
+            if job.state is State.PENDING and not job.record.ready
+        ]
+        for job in delayed:
+            self.put(job, replace(job.record, ready=True))
+        self.tells = self.tells or bool(delayed)
+        return len(delayed)
+
+    def expired(self, queue: str, limit: int) -> list[Held]:
+        return self._due(k.EXPIRING, queue, limit)
+
+    def _due(self, kind: int, queue: str, limit: int) -> list[Held]:
+        return self.jobs([job_id for _, job_id in due.due(self, kind, queue, self.now, limit)])
+
+
+def read_slots(tx: Tx, scope: str, key: str, reader: Any) -> dict[str, int]:
+    """Who holds a slot and until when, with those that ended."""
+    rows = reader.get_range(*tx.keys.span(k.SLOT, scope, key))
+    return {tx.keys.unpack(bytes(row.key))[-1]: int(bytes(row.value)) for row in rows}
+
+
+def schedule_of(parts: Iterable[bytes]) -> Schedule:
+    """A schedule as it is stored."""
+    return _decode_schedule(b"".join(parts))
