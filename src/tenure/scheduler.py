@@ -11,10 +11,10 @@ import logging
 import secrets
 import threading
 
+from tenure.core.schedules import is_too_far
 from tenure.errors import Busy, Closed, InvalidInput, StoreError, TenureError
 from tenure.ops import Schedule
 from tenure.queue import Queue
-from tenure.timetable import is_too_far
 
 log = logging.getLogger("tenure.scheduler")
 
