@@ -6,8 +6,9 @@ from pathlib import Path
 
 import msgspec
 
-from tenure import settings, states
-from tenure.job import State
+from tenure import settings
+from tenure.model import states
+from tenure.model.job import State
 
 FOLDER = Path(__file__).parent
 
@@ -17,7 +18,7 @@ def state_machine() -> str:
     lines = [
         "# The state machine",
         "",
-        "Made from the table in `src/tenure/states.py` by `make docs`; do not edit.",
+        "Made from the table in `src/tenure/model/states.py` by `make docs`; do not edit.",
         "",
         "A job is in one of six states. `done`, `dead` and `cancelled` are final; `dead` is the",
         "dead-letter queue. A pending job whose time has not come is called delayed, one whose",

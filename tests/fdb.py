@@ -21,11 +21,12 @@ from pathlib import Path, PurePath
 from urllib.parse import parse_qs, urlsplit
 
 from tenure.clock import Clock, SystemClock
-from tenure.engines import ENGINES, fdb_sim
+from tenure.engines import ENGINES
 from tenure.engines.foundationdb import binding
 from tenure.engines.foundationdb.engine import FoundationDbEngine
 from tenure.settings import Settings
 from tenure.testing import ManualClock
+from tests import fdb_sim
 from tests.fdb_audit import wrong_keys
 
 EVERYTHING = os.environ.get("TENURE_SIMULATE") == "all"

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from tenure.engines import fdb_sim
-from tenure.engines.fdb_tuple import Subspace
 from tenure.engines.foundationdb import keys as k
+from tenure.engines.foundationdb.indexes import places
 from tenure.engines.foundationdb.keys import Keys
 from tenure.engines.foundationdb.limits import Rules
-from tenure.engines.foundationdb.places import places
 from tenure.engines.foundationdb.record import (
     Record,
     decode_claim,
     decode_record,
     under_claim,
 )
+from tenure.engines.foundationdb.tuple_layer import Subspace
 from tenure.engines.foundationdb.tx import _decode_limit
-from tenure.job import LIVE, State
+from tenure.model.job import LIVE, State
+from tests import fdb_sim
 
 _OF_JOBS = (
     k.READY, k.LEASE, k.ENDING, k.DELAYED, k.EXPIRING, k.LISTED, k.ENDED, k.UNIQUE,

@@ -1,7 +1,5 @@
 """Tenure: a durable, multi-tenant job queue for Python."""
 
-from tenure.app import Tenure
-from tenure.current import CurrentJob, current_job
 from tenure.errors import (
     Busy,
     Closed,
@@ -32,27 +30,18 @@ from tenure.errors import (
     WaitTimeout,
     WrongVersion,
 )
-from tenure.handler import Worker
-from tenure.job import Failure, Job, Lease, NewJob, State
-from tenure.ops import (
-    GroupStats,
-    Limit,
-    Maintained,
-    Page,
-    QueueStats,
-    Schedule,
-    Slot,
-    Slots,
-    Stats,
-    TenantStats,
-    Timetable,
-)
-from tenure.outcomes import Cancel, Dead, Outcome, Retry, Snooze
+from tenure.model.job import Failure, Job, Lease, NewJob, State
+from tenure.model.ops import Limit, Maintained, Schedule, Slots
+from tenure.model.queries import GroupStats, Page, QueueStats, Slot, Stats, TenantStats, Timetable
+from tenure.model.retry import Backoff, exponential, fixed, linear, quadratic
 from tenure.queue import EnqueuedIds, Queue, connect
-from tenure.retry import Backoff, exponential, fixed, linear, quadratic
-from tenure.runner import Runner
 from tenure.settings import Settings
-from tenure.tasks import Handle, Task
+from tenure.tasks.app import Tenure
+from tenure.tasks.task import Handle, Task
+from tenure.worker.current_job import CurrentJob, current_job
+from tenure.worker.handler import Worker
+from tenure.worker.outcome import Cancel, Dead, Outcome, Retry, Snooze
+from tenure.worker.runner import Runner
 
 __version__ = "0.1.0"
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 
-from tenure.app import Tenure
 from tenure.clock import Clock
-from tenure.current import current_job
-from tenure.job import Job, NewJob
+from tenure.model.job import Job, NewJob
+from tenure.model.retry import fixed
 from tenure.queue import Queue
-from tenure.retry import fixed
+from tenure.tasks.app import Tenure
+from tenure.worker.current_job import current_job
 
 QUEUE = "demo"
 WORK_SECONDS = 0.08  # what one job takes

@@ -17,7 +17,7 @@ import pytest
 
 import tenure
 from tenure import Closed, Queue, Settings
-from tenure.ops import Answer, Op
+from tenure.model.ops import Answer, Op
 from tenure.testing import ManualClock
 from tests import audit_postgres, fdb, postgres
 from tests.audit import audit

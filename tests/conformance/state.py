@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from tenure import GroupStats, Job, Limit, Queue, QueueStats, Schedule, Slot, TenantStats
-from tenure.ops import Counts
+from tenure.model.queries import Counts
 
 PAGE = 10_000
 

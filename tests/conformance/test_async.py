@@ -21,7 +21,7 @@ from tenure import (
     Queue,
     State,
 )
-from tenure.ops import Answer, Op
+from tenure.model.ops import Answer, Op
 from tests.conformance.conftest import OpenQueue
 from tests.conformance.moves import BIG, fill, ids
 from tests.conformance.state import all_jobs, dump, nothing_changes

@@ -18,8 +18,8 @@ from tenure import (
     TenureError,
     exponential,
 )
-from tenure.job import NULL, Job, JobSpec
-from tenure.ops import (
+from tenure.model.job import NULL, Job, JobSpec
+from tenure.model.ops import (
     Ack,
     Answers,
     Cancel,

@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from tenure import Job, NewJob, Queue, State
-from tenure.fields import MAX_CLAIM, MAX_PRIORITY, MIN_PRIORITY
-from tenure.ops import Claim, Leased
+from tenure.model.fields import MAX_CLAIM, MAX_PRIORITY, MIN_PRIORITY
+from tenure.model.ops import Claim, Leased
 from tenure.testing import ManualClock
 from tests.conformance.conftest import Apply, OpenQueue
 from tests.conformance.moves import (

@@ -16,7 +16,7 @@ from tenure import (
     Queue,
     State,
 )
-from tenure.fields import MAX_AFTER
+from tenure.model.fields import MAX_AFTER
 from tenure.testing import ManualClock
 from tests.conformance.moves import (
     drain,

@@ -17,7 +17,7 @@ from tenure import (
     State,
     exponential,
 )
-from tenure.fields import MAX_NAME, MAX_PRIORITY, MIN_PRIORITY
+from tenure.model.fields import MAX_NAME, MAX_PRIORITY, MIN_PRIORITY
 from tenure.testing import ManualClock
 from tests.conformance.conftest import Backend, OpenQueue
 from tests.conformance.moves import (

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tenure import LeaseLost, Queue, State, fixed, ops
+from tenure import LeaseLost, Queue, State, fixed
+from tenure.model import ops
 from tenure.testing import ManualClock
 from tests.conformance.conftest import OpenQueue
 from tests.conformance.moves import fill, ids, state_of, take

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from tenure import NewJob, Queue
-from tenure.ops import TURN, Claim, Leased, stride
+from tenure.model.ops import TURN, Claim, Leased, stride
 from tenure.testing import ManualClock
 from tests.conformance.conftest import Apply
 from tests.conformance.moves import fill, ids, make_done

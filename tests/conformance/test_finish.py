@@ -20,9 +20,9 @@ from tenure import (
     State,
     TenureError,
 )
-from tenure.fields import MAX_FAILURE_TEXT
-from tenure.job import NULL, JobSpec
-from tenure.ops import Ack, Ok
+from tenure.model.fields import MAX_FAILURE_TEXT
+from tenure.model.job import NULL, JobSpec
+from tenure.model.ops import Ack, Ok
 from tenure.testing import ManualClock
 from tests.conformance.conftest import Apply, OpenQueue
 from tests.conformance.moves import BIG, drain, fill, ids, state_of, take

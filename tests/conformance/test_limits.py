@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tenure import InvalidInput, Job, Limit, Queue, QueueNotFound
-from tenure.ops import Claim, Leased
+from tenure.model.ops import Claim, Leased
 from tenure.testing import ManualClock
 from tests.conformance.conftest import Apply
 from tests.conformance.moves import fill, grab, ids, take

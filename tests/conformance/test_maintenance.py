@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tenure import InvalidInput, Queue, QueueNotFound, State
-from tenure.ops import Maintain, Maintained
+from tenure.model.ops import Maintain, Maintained
 from tenure.testing import ManualClock
 from tests.conformance.conftest import Apply, OpenQueue
 from tests.conformance.moves import (

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec import Raw
 
-from tenure import Conflict, Duplicate, LeaseLost, Queue, State, ops
-from tenure.job import NULL, JobSpec
-from tenure.ops import Op
+from tenure import Conflict, Duplicate, LeaseLost, Queue, State
+from tenure.model import ops
+from tenure.model.job import NULL, JobSpec
+from tenure.model.ops import Op
 from tenure.testing import ManualClock
 from tests.conformance.conftest import Apply, OpenQueue
 from tests.conformance.moves import take

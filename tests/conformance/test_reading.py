@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tenure import InvalidInput, JobNotFound, NewJob, Queue, QueueNotFound, State
-from tenure.ops import Counts
+from tenure.model.queries import Counts
 from tenure.testing import ManualClock
 from tests.conformance.moves import (
     BIG,

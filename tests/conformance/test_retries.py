@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tenure import Backoff, NewJob, Queue, State, exponential, fixed, linear, quadratic
-from tenure.job import KEPT_FAILURES
-from tenure.retry import DEFAULT_BACKOFF
+from tenure.model.job import KEPT_FAILURES
+from tenure.model.retry import DEFAULT_BACKOFF
 from tenure.testing import ManualClock
 from tests.conformance.moves import drain, fill, make_dead, take
 

@@ -17,7 +17,8 @@ from tenure import (
     ScheduleNotFound,
     fixed,
 )
-from tenure.ops import PutSchedule, Timetable
+from tenure.model.ops import PutSchedule
+from tenure.model.queries import Timetable
 from tenure.testing import ManualClock
 from tests.conformance.conftest import Apply
 from tests.conformance.moves import BIG, make_done, take

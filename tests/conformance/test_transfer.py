@@ -16,11 +16,11 @@ from tenure import (
     Queue,
     Settings,
     State,
-    ops,
 )
 from tenure.engines.memory import MemoryEngine
-from tenure.job import IfParentFails
-from tenure.ops import Entry
+from tenure.model import ops, queries
+from tenure.model.job import IfParentFails
+from tenure.model.ops import Entry
 from tenure.testing import ManualClock
 from tests.conformance.conftest import Apply
 from tests.conformance.moves import BIG, drain, ids, make_cancelled, make_dead, make_done, take
@@ -41,7 +41,7 @@ def exported(queue: Queue, limit: int = 1000) -> list[Entry]:
     entries: list[Entry] = []
     cursor = None
     while True:
-        page = queue.do(ops.Export(limit, cursor))
+        page = queue.do(queries.Export(limit, cursor))
         entries += page.entries
         cursor = page.cursor
         if len(page.entries) < limit:
@@ -256,16 +256,16 @@ def test_a_child_hears_of_a_parent_that_has_ended_here_meanwhile(
 
 
 def test_an_export_of_nothing_is_empty(queue: Queue, apply: Apply) -> None:
-    assert queue.do(ops.Export()) == ops.Exported([], None)
+    assert queue.do(queries.Export()) == queries.Exported([], None)
     (answer,) = apply(ops.Import(()))
     assert isinstance(answer, ops.Enqueued)
     assert answer.ids == []
-    assert isinstance(queue.do(ops.Export(cursor="x")), InvalidInput)
+    assert isinstance(queue.do(queries.Export(cursor="x")), InvalidInput)
 
 
 def test_an_export_goes_on_where_it_ended(queue: Queue) -> None:
     queue.enqueue("q", id="a")
-    end = queue.do(ops.Export()).cursor
-    assert queue.do(ops.Export(cursor=end)) == ops.Exported([], end)
+    end = queue.do(queries.Export()).cursor
+    assert queue.do(queries.Export(cursor=end)) == queries.Exported([], end)
     queue.enqueue("q", id="b")
-    assert [entry.job.id for entry in queue.do(ops.Export(cursor=end)).entries] == ["b"]
+    assert [entry.job.id for entry in queue.do(queries.Export(cursor=end)).entries] == ["b"]

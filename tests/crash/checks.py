@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import tenure
-from tenure.job import FINAL, State
+from tenure.model.job import FINAL, State
 from tests.crash.journal import Event
 from tests.crash.workload import IN_GROUP, IN_QUEUE, IN_TENANT, PER_SECONDS, RATE
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import httpx
 
 import tenure
-from tenure.job import FINAL, State
+from tenure.model.job import FINAL, State
 from tests.crash.checks import Evidence
 from tests.crash.kill import everything
 from tests.crash.service_callers import TEAMS

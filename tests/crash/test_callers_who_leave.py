@@ -15,10 +15,10 @@ from types import FrameType
 import pytest
 
 import tenure
-from tenure import ops
 from tenure.clock import SystemClock
 from tenure.engines.memory import MemoryEngine
 from tenure.engines.sqlite.engine import SqliteEngine
+from tenure.model import ops, queries
 from tests.crash.watched import PATIENCE, Watched, handed_in, opened, start, until
 
 
@@ -264,7 +264,7 @@ def test_a_claim_cancelled_just_before_close_gives_the_jobs_back(
 
     asyncio.run(main())
     again = engine if isinstance(engine.inner, MemoryEngine) else _reopened(tmp_path)
-    found = again.read(ops.GetJob(job.id))
+    found = again.read(queries.GetJob(job.id))
     assert isinstance(found, tenure.Job)
     if again is not engine:
         again.close()

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import tenure
-from tenure import NewJob, State, ops
+from tenure import NewJob, State
+from tenure.model import ops, queries
 from tests import audit_postgres, postgres
 from tests.workers.life import ROOT, until
 
@@ -43,8 +44,8 @@ def fill(queue: tenure.Queue) -> None:
 
 
 def entries(queue: tenure.Queue) -> list[ops.Entry]:
-    found = queue.do(ops.Export(1_000_000))
-    assert isinstance(found, ops.Exported)
+    found = queue.do(queries.Export(1_000_000))
+    assert isinstance(found, queries.Exported)
     return found.entries
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tenure import Job, Limit, State
-from tenure.job import NULL
+from tenure.model.job import NULL
 from tests.crash.history import limits_were_kept
 from tests.crash.journal import Event
 

@@ -11,11 +11,11 @@ import psycopg
 import pytest
 
 import tenure
-from tenure import ops
 from tenure.clock import SystemClock
 from tenure.engines.postgres.db import Db, Sent
 from tenure.engines.postgres.engine import PostgresEngine
 from tenure.engines.postgres.statements import statements
+from tenure.model import ops, queries
 from tests import audit_postgres, postgres
 from tests.crash.watched import PATIENCE, start, until
 from tests.wire import Cut, Wire
@@ -228,7 +228,7 @@ def test_a_server_that_stays_away_is_an_error_after_the_time_given() -> None:
         with pytest.raises(tenure.StoreError):
             engine.apply([ops.Pause("q")])
         with pytest.raises(tenure.StoreError):
-            engine.read(ops.GetStats())
+            engine.read(queries.GetStats())
         server.start()
         assert engine.apply([ops.Pause("q")]) == [ops.Ok()]
         engine.close()

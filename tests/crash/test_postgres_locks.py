@@ -14,11 +14,11 @@ import psycopg
 import pytest
 
 import tenure
-from tenure import ops
 from tenure.clock import SystemClock
 from tenure.engines.postgres.engine import PostgresEngine
-from tenure.job import NULL, JobSpec
-from tenure.ops import Answer, Op
+from tenure.model import ops, queries
+from tenure.model.job import NULL, JobSpec
+from tenure.model.ops import Answer, Op
 from tests import audit_postgres, postgres
 from tests.crash.watched import PATIENCE, start, until
 
@@ -73,7 +73,7 @@ def child_of(*parents: str, **fields: Any) -> ops.Enqueue:
 
 
 def state(engine: PostgresEngine, id: str) -> str:
-    found = engine.read(ops.GetJob(id))
+    found = engine.read(queries.GetJob(id))
     assert isinstance(found, tenure.Job)
     return found.state.value
 
@@ -94,7 +94,7 @@ def test_leases_are_renewed_beside_a_producer_that_holds_a_parent(engine: Postgr
     with in_flight(engine, child_of("parent")):
         assert start(engine.apply, extend).result(SOON) == [ops.Ok()] * 3
         for job in jobs.values():
-            found = engine.read(ops.GetJob(job.id))
+            found = engine.read(queries.GetJob(job.id))
             assert isinstance(found, tenure.Job)
             assert found.lease_until is not None
             assert job.lease_until is not None
@@ -108,7 +108,7 @@ def test_progress_is_reported_beside_a_producer_that_holds_a_parent(
     report: list[Op] = [ops.Progress(job.id, job.token, 40, "half") for job in jobs.values()]
     with in_flight(engine, child_of("parent")):
         assert start(engine.apply, report).result(SOON) == [ops.Ok()] * 2
-    found = engine.read(ops.GetJob("parent"))
+    found = engine.read(queries.GetJob("parent"))
     assert isinstance(found, tenure.Job)
     assert (found.progress, found.note) == (40, "half")
 
@@ -157,7 +157,7 @@ def test_of_several_renewals_of_a_job_each_is_judged_by_its_token(engine: Postgr
         tenure.JobNotFound("nobody"),
         ops.Ok(),
     ]
-    found = engine.read(ops.GetJob("a"))
+    found = engine.read(queries.GetJob("a"))
     assert isinstance(found, tenure.Job)
     assert found.lease_until is not None
     assert found.lease_until - found.updated_at == 900_000

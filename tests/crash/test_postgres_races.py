@@ -9,10 +9,10 @@ import psycopg
 import pytest
 
 import tenure
-from tenure import ops
 from tenure.clock import SystemClock
 from tenure.engines.postgres.engine import PostgresEngine
-from tenure.job import NULL, JobSpec
+from tenure.model import ops
+from tenure.model.job import NULL, JobSpec
 from tests import audit_postgres, postgres
 from tests.crash.watched import PATIENCE, start, until
 

@@ -22,14 +22,14 @@ import pytest
 from click.testing import CliRunner
 
 import tenure
-from tenure import ops
 from tenure.cli import main
 from tenure.clock import SystemClock
 from tenure.engines.postgres.db import Db, Sent
 from tenure.engines.postgres.engine import PostgresEngine
 from tenure.engines.postgres.statements import statements
-from tenure.job import NULL, JobSpec
-from tenure.ops import Answer, Op
+from tenure.model import ops, queries
+from tenure.model.job import NULL, JobSpec
+from tenure.model.ops import Answer, Op
 from tests import audit_postgres, postgres
 from tests.crash.crowd import together
 from tests.crash.watched import start, until
@@ -119,7 +119,7 @@ def claimed(engine: PostgresEngine, limit: int = 1, queue: str = "q") -> list[te
 
 
 def state(engine: PostgresEngine, id: str) -> str:
-    found = engine.read(ops.GetJob(id))
+    found = engine.read(queries.GetJob(id))
     assert isinstance(found, tenure.Job)
     return found.state.value
 

@@ -7,9 +7,9 @@ from collections import Counter
 from pathlib import Path
 
 import tenure
-from tenure import ops
 from tenure.clock import SystemClock
 from tenure.engines.sqlite.engine import SqliteEngine
+from tenure.model import ops
 from tests.audit import audit
 from tests.crash.crowd import together
 from tests.crash.watched import Watched, opened

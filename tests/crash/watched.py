@@ -9,11 +9,12 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import tenure
-from tenure import ops
 from tenure.clock import SystemClock
 from tenure.engines.memory import MemoryEngine
 from tenure.engines.sqlite.engine import SqliteEngine
-from tenure.ops import Answer, Found, Op, Query
+from tenure.model import ops
+from tenure.model.ops import Answer, Op
+from tenure.model.queries import Found, Query
 
 T = TypeVar("T")
 PATIENCE = 30.0  # seconds until a test gives up waiting for something that must happen

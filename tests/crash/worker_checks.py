@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 
 import tenure
-from tenure.job import FINAL, State
+from tenure.model.job import FINAL, State
 from tests.crash.journal import Event
 from tests.workers import errands
 

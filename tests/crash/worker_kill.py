@@ -22,7 +22,7 @@ from collections import Counter
 from pathlib import Path
 
 import tenure
-from tenure.job import FINAL
+from tenure.model.job import FINAL
 from tests.crash.kill import everything, say, told
 from tests.crash.stores import STORES, Store
 from tests.crash.worker_checks import Story, broken

@@ -12,8 +12,8 @@ from contextlib import suppress
 from typing import Any
 
 import tenure
-from tenure.job import IfParentFails
-from tenure.ops import IfExists
+from tenure.model.job import IfParentFails
+from tenure.model.ops import IfExists
 from tests.crash.journal import Journal, now_ms
 
 # A queue without bounds, one with all that bound concurrency, and one with a rate.

@@ -19,7 +19,7 @@ from tenure.django.framework import (
 )
 from tenure.django.post import TaskPost
 from tenure.queue import Queue
-from tenure.runner import Runner
+from tenure.worker.runner import Runner
 
 SIGNALS = {"enqueued": task_enqueued, "started": task_started, "finished": task_finished}
 

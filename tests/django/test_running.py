@@ -13,8 +13,8 @@ from django.db import connections
 from django.test.utils import override_settings
 
 import tenure
-from tenure.attempt import Timeout as TaskTimeout
 from tenure.django.framework import task_finished, task_started
+from tenure.worker.outcome import Timeout as TaskTimeout
 from tests.django import tasks
 from tests.django.project import Project
 

@@ -12,7 +12,8 @@ import pytest
 
 import tenure
 from docs.generate import FOLDER
-from tenure import NewJob, ops
+from tenure import NewJob
+from tenure.model import ops, queries
 from tests import audit_postgres, postgres
 from tests.docs.test_pages import blocks
 
@@ -80,7 +81,7 @@ def do_everything(url: str) -> None:
         queue.put_schedule("nightly", "0 3 * * *", NewJob(queue="q"))
         queue.drop_schedule("nightly")
         queue.do([ops.Once("key", (ops.Pause("q"), ops.Resume("q")))])
-        queue.do([ops.Import(tuple(queue.do(ops.Export()).entries))])
+        queue.do([ops.Import(tuple(queue.do(queries.Export()).entries))])
         queue.maintain()
         queue.reconcile("q")
         queue.clear_limit("q")

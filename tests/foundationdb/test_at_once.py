@@ -11,16 +11,15 @@ from typing import Any
 
 import pytest
 
-from tenure import ops
-from tenure.engines import fdb_sim
 from tenure.engines.foundationdb import binding
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb.engine import FoundationDbEngine
 from tenure.errors import StoreError
-from tenure.job import NULL, JobSpec
+from tenure.model import ops
+from tenure.model.job import NULL, JobSpec
 from tenure.settings import Settings
 from tenure.testing import ManualClock
-from tests import fdb
+from tests import fdb, fdb_sim
 from tests.fdb_audit import Rows, wrong_keys
 
 THREADS = 6

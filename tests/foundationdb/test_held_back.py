@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from tenure import ops
-from tenure.engines import fdb_sim
-from tenure.engines.foundationdb import aside, pick
+from tenure.engines.foundationdb import parking as aside
+from tenure.engines.foundationdb import pick
 from tenure.engines.foundationdb.engine import FoundationDbEngine
-from tenure.job import NULL, Job, JobSpec
+from tenure.model import ops
+from tenure.model.job import NULL, Job, JobSpec
 from tenure.settings import Settings
 from tenure.testing import ManualClock
+from tests import fdb_sim
 from tests.fdb_audit import wrong_keys
 from tests.simulation.servers.stepping import Actor, Driver, SteppedDatabase
 

@@ -9,16 +9,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from tenure import ops
-from tenure.engines import fdb_sim
 from tenure.engines.foundationdb import claim as claims
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb import once
 from tenure.engines.foundationdb.engine import FoundationDbEngine
 from tenure.errors import Busy, StoreError
-from tenure.job import NULL, Job, JobSpec
+from tenure.model import ops
+from tenure.model.job import NULL, Job, JobSpec
 from tenure.settings import Settings
 from tenure.testing import ManualClock
+from tests import fdb_sim
 from tests.fdb_audit import Rows, wrong_keys
 from tests.simulation.contention import measure_service
 from tests.simulation.servers.stepping import Actor, Crashed, Driver, SteppedDatabase

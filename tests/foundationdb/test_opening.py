@@ -11,12 +11,13 @@ import pytest
 
 import tenure
 from tenure import InvalidInput, StoreError, WrongVersion
-from tenure.engines import fdb_sim
 from tenure.engines.foundationdb import binding
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb.engine import FoundationDbEngine
+from tenure.model import ops, queries
 from tenure.settings import Settings
 from tenure.testing import ManualClock
+from tests import fdb_sim
 
 
 def test_importing_tenure_loads_neither_the_binding_nor_the_engine() -> None:
@@ -83,9 +84,9 @@ def test_two_directories_of_a_cluster_are_two_stores() -> None:
     db = fdb_sim.open(clock=clock)
     one = FoundationDbEngine(fdb_sim, db, Settings(), clock, directory=("a",))
     two = FoundationDbEngine(fdb_sim, db, Settings(), clock, directory=("b", "c"))
-    one.apply([tenure.ops.SetLimit("q", concurrency=1)])
-    assert len(one.read(tenure.ops.GetStats())) == 1  # type: ignore[arg-type]
-    assert two.read(tenure.ops.GetStats()) == []
+    one.apply([ops.SetLimit("q", concurrency=1)])
+    assert len(one.read(queries.GetStats())) == 1  # type: ignore[arg-type]
+    assert two.read(queries.GetStats()) == []
 
 
 def test_a_directory_that_belongs_to_another_layer_is_refused() -> None:

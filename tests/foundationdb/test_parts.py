@@ -10,20 +10,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from tenure import ops
-from tenure.committer import Committer, Ticket
 from tenure.core.enqueue import enqueue
-from tenure.engines import fdb_sim
-from tenure.engines.fdb_sim.faults import Fate
 from tenure.engines.foundationdb import claim as claims
 from tenure.engines.foundationdb import engine as engines
 from tenure.engines.foundationdb import once
 from tenure.engines.foundationdb.engine import FoundationDbEngine
 from tenure.engines.foundationdb.transaction import Transaction
 from tenure.errors import Busy, StoreError
-from tenure.job import NULL, JobSpec, State
+from tenure.model import ops, queries
+from tenure.model.job import NULL, JobSpec, State
+from tenure.queue.committer import Committer, Ticket
 from tenure.settings import Settings
 from tenure.testing import ManualClock
+from tests import fdb_sim
+from tests.fdb_sim.faults import Fate
 
 OPERATIONS: dict[Any, Any] = engines._OWN
 PART = 5  # operations of one transaction here
@@ -64,8 +64,8 @@ def enqueues(*ids: object, **fields: Any) -> list[ops.Op]:
 
 
 def ids_of(engine: FoundationDbEngine) -> list[str]:
-    found = engine.read(ops.FindIds(limit=1000))
-    assert isinstance(found, ops.Ids)
+    found = engine.read(queries.FindIds(limit=1000))
+    assert isinstance(found, queries.Ids)
     return sorted(found.ids)
 
 
@@ -208,8 +208,8 @@ def test_leases_run_out_though_all_of_their_jobs_are_too_much_for_a_transaction(
     (answer,) = engine.apply([claim])
     assert isinstance(answer, ops.Leased)
     engine.apply([ops.Maintain()])
-    found = engine.read(ops.FindIds(ops.Filter(states=(State.LEASED,)), limit=1000))
-    assert isinstance(found, ops.Ids)
+    found = engine.read(queries.FindIds(queries.Filter(states=(State.LEASED,)), limit=1000))
+    assert isinstance(found, queries.Ids)
     assert set(found.ids) == {job.id for job in answer.jobs}
 
 

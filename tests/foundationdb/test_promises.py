@@ -11,15 +11,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from tenure import ops
-from tenure.engines import fdb_sim
-from tenure.engines.fdb_sim.faults import Fate
 from tenure.engines.foundationdb.engine import FoundationDbEngine
 from tenure.engines.foundationdb.store import NTP_GRACE_MS, VERSION_GRACE_MS, Lease
 from tenure.errors import Busy, InvalidInput, LeaseLost, StoreError
-from tenure.job import NULL, Job, JobSpec, State
+from tenure.model import ops, queries
+from tenure.model.job import NULL, Job, JobSpec, State
 from tenure.settings import Settings
 from tenure.testing import ManualClock
+from tests import fdb_sim
+from tests.fdb_sim.faults import Fate
 from tests.simulation.contention import measure
 from tests.simulation.servers.stepping import Actor, Driver, SteppedDatabase
 
@@ -173,7 +173,7 @@ def test_a_payload_may_be_larger_than_a_value(cluster: fdb_sim.Cluster) -> None:
     (job,) = claim(engine)
     assert job.raw_payload == payload
     engine.apply([ops.Ack("a", job.token, payload)])
-    found = engine.read(ops.GetJob("a"))
+    found = engine.read(queries.GetJob("a"))
     assert isinstance(found, Job)
     assert found.raw_result == payload
 
@@ -241,8 +241,8 @@ def test_who_is_told_that_nothing_was_changed_can_rely_on_it(
         except StoreError:
             pass  # it is not known
     clock.advance(10)  # what is under way arrives
-    found = engine_of(cluster).read(ops.FindIds())
-    assert isinstance(found, ops.Ids)
+    found = engine_of(cluster).read(queries.FindIds())
+    assert isinstance(found, queries.Ids)
     for n, answer in told.items():
         assert (str(n) in found.ids) == isinstance(answer, ops.Enqueued)
     assert None in told.values()
@@ -259,8 +259,8 @@ def test_what_a_claim_in_a_once_is_answered_is_what_is_stored(cluster: fdb_sim.C
         assert isinstance(answer, ops.Leased)
         (job,) = answer.jobs
         assert other.apply([ops.Ack(job.id, job.token)]) == [ops.Ok()]
-    found = engine.read(ops.ListJobs(ops.Filter(states=(State.DONE,))))
-    assert isinstance(found, ops.Page)
+    found = engine.read(queries.ListJobs(queries.Filter(states=(State.DONE,))))
+    assert isinstance(found, queries.Page)
     assert len(found.jobs) == 2
 
 
@@ -270,8 +270,8 @@ def test_what_a_claim_in_a_once_is_answered_is_what_is_stored(cluster: fdb_sim.C
 def test_a_token_that_is_ahead_of_the_cluster_goes_on_from_there(cluster: fdb_sim.Cluster) -> None:
     engine = engine_of(cluster)
     enqueue(engine, "a")
-    found = engine.read(ops.Export())
-    assert isinstance(found, ops.Exported)
+    found = engine.read(queries.Export())
+    assert isinstance(found, queries.Exported)
     (entry,) = found.entries
     engine.apply([ops.Delete(("a",))])
     ahead = msgspec.structs.replace(entry.job, token=10**15)

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from tenure import ops
-from tenure.engines import fdb_sim
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb.engine import FoundationDbEngine
-from tenure.job import NULL, JobSpec
+from tenure.model import ops
+from tenure.model.job import NULL, JobSpec
 from tenure.settings import Settings
 from tenure.testing import ManualClock
+from tests import fdb_sim
 from tests.simulation.servers.stepping import Actor, Driver, SteppedDatabase
 
 RATE, PER_S = 10, 60

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from tenure import ops
-from tenure.engines import fdb_sim
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb import upkeep
 from tenure.engines.foundationdb.engine import FoundationDbEngine
 from tenure.engines.foundationdb.record import decode_record
 from tenure.engines.foundationdb.transact import TooSlow
 from tenure.errors import InvalidInput
-from tenure.job import NULL, JobSpec
+from tenure.model import ops
+from tenure.model.job import NULL, JobSpec
 from tenure.settings import Settings
 from tenure.testing import ManualClock
+from tests import fdb_sim
 from tests.fdb_audit import wrong_keys
 
 JOBS = 30

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 import tenure
-from tenure import Busy, Settings, ops
-from tenure.engines import fdb_sim
+from tenure import Busy, Settings
 from tenure.engines.foundationdb.engine import FoundationDbEngine
-from tenure.job import NULL, JobSpec
+from tenure.model import ops, queries
+from tenure.model.job import NULL, JobSpec
 from tenure.testing import ManualClock
-from tests import fdb
+from tests import fdb, fdb_sim
 
 PATIENCE = 1.0
 SLACK = 10.0
@@ -44,7 +44,7 @@ def test_every_transaction_has_a_timeout() -> None:
     engine.apply([ops.SetLimit("q", tenant="*", concurrency=1), ops.Enqueue(jobs)])
     for _ in range(3):  # the last ones find tenants that have to be put aside
         engine.apply([ops.Claim(("q",), "w", 60_000, 3), ops.Maintain()])
-    engine.read(ops.GetStats())
+    engine.read(queries.GetStats())
     assert all(tr._attempt.kept.timeout_ms for tr in db.begun)
 
 

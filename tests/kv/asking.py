@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tenure.engines import fdb_sim
+from tests import fdb_sim
 
 STAMP = b"\xff" * 10
 ONE = (1).to_bytes(8, "little")

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tenure.engines import fdb_sim
 from tenure.engines.foundationdb import binding
 from tenure.testing import ManualClock
+from tests import fdb_sim
 from tests.fdb import CLUSTER_FILE
 
 

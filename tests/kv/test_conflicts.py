@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tenure.engines import fdb_sim
+from tests import fdb_sim
 from tests.kv.asking import ONE, begun, code_of, keys, put, stamped
 
 Act = Callable[[fdb_sim.Transaction], object]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tenure.engines import fdb_sim
-from tenure.engines.fdb_sim import DirectoryLayer
 from tenure.testing import ManualClock
+from tests import fdb_sim
+from tests.fdb_sim import DirectoryLayer
 
 # Written by the official directory layer, release 7.3.79, on the simulation: every row, and the
 # prefix of each path.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tenure.engines import fdb_sim
-from tenure.engines.fdb_sim import Faults
 from tenure.testing import ManualClock
+from tests import fdb_sim
+from tests.fdb_sim import Faults
 from tests.kv.asking import ONE, code_of, put
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tenure.engines import fdb_sim
 from tenure.testing import ManualClock
+from tests import fdb_sim
 from tests.kv.histories import Player, Ranks, Step
 
 _LINES = (Path(__file__).parent / "histories.jsonl").read_text().splitlines()

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tenure.engines import fdb_sim
-from tenure.engines.fdb_sim.options import DatabaseOptions, TransactionOptions
+from tests import fdb_sim
+from tests.fdb_sim.options import DatabaseOptions, TransactionOptions
 
 # The public names of the binding, release 7.3.79.
 _BINDING = json.loads((Path(__file__).parent / "names.json").read_text())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tenure.engines import fdb_sim
+from tests import fdb_sim
 from tests.kv.asking import ONE, begun, code_of, keys, put, rows, stamped
 
 

@@ -6,9 +6,9 @@ import random
 from dataclasses import replace
 from itertools import pairwise
 
-from tenure.engines import fdb_sim
-from tenure.engines.fdb_sim.steps import Steps
 from tenure.testing import ManualClock
+from tests import fdb_sim
+from tests.fdb_sim.steps import Steps
 from tests.kv.asking import ONE, begun, code_of, keys, put, stamped
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tenure.engines import fdb_sim
 from tenure.testing import ManualClock
+from tests import fdb_sim
 from tests.kv import naive
 from tests.kv.conftest import Real
 from tests.kv.histories import Player, Ranks, Step

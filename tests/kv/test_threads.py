@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from tenure.engines import fdb_sim
+from tests import fdb_sim
 from tests.kv.asking import ONE, begun, code_of, put, rows, stamped
 
 _THREADS = 8

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tenure.engines import fdb_sim
 from tenure.testing import ManualClock
+from tests import fdb_sim
 from tests.kv.asking import ONE, begun, code_of, keys, put, rows, stamped, version_now
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tenure.engines.fdb_tuple import (
+from tenure.engines.foundationdb.tuple_layer import (
     Element,
     Subspace,
     Versionstamp,

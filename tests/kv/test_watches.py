@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from tenure.engines import fdb_sim
+from tests import fdb_sim
 from tests.kv.asking import code_of, put
 
 Watch = fdb_sim.Future[None]

@@ -78,7 +78,7 @@ NAMED = (
         "tx.sweep",
     ),
     Named(
-        "once-forgotten-early", "src/tenure/ops.py", "",
+        "once-forgotten-early", "src/tenure/model/ops.py", "",
         "ONCE_MS = 15 * 60_000",
         "ONCE_MS = 60_000",
     ),

@@ -187,37 +187,37 @@ _FIRST_BY_FUNCTION = {
 _WIRE = ("tests/server/test_wire.py", "tests/server/test_lost_answers.py")
 # The first pattern that a path matches.
 _TABLE: tuple[tuple[str, tuple[Selection, ...]], ...] = (
-    ("src/tenure/committer.py", (
+    ("src/tenure/queue/committer.py", (
         _tests("tests/unit/test_committer.py", "tests/unit/test_standing_claims.py",
                "tests/unit/test_batches_at_once.py"),
         *_some("memory or sqlite", "async", "batches", "handles", "changes"),
         _tests("tests/unit/test_fork.py", "tests/crash/test_callers_who_leave.py"),
         _tests("tests/server/test_waiting.py", "tests/server/test_lost_answers.py"),
     )),
-    ("src/tenure/line.py", (
+    ("src/tenure/queue/commit_line.py", (
         _tests("tests/unit/test_committer.py", "tests/unit/test_batches_at_once.py"),
         *_some("memory or sqlite", "async", "batches", "handles"),
         _tests("tests/unit/test_fork.py", "tests/crash/test_callers_who_leave.py"),
     )),
-    ("src/tenure/states.py", _core("tests/unit/test_states.py")),
-    ("src/tenure/retry.py", _core("tests/unit/test_retry.py")),
-    ("src/tenure/cron.py", (
+    ("src/tenure/model/states.py", _core("tests/unit/test_states.py")),
+    ("src/tenure/model/retry.py", _core("tests/unit/test_retry.py")),
+    ("src/tenure/model/cron.py", (
         _tests("tests/unit/test_cron.py"),
         _tests("tests/workers/test_scheduler.py", "tests/conformance/test_schedules.py",
                "-k", "memory or sqlite or scheduler"),
     )),
-    ("src/tenure/job.py", (
+    ("src/tenure/model/job.py", (
         _tests("tests/unit/test_job.py"),
         *_conformance("memory", "dependencies", "enqueue", "errors"),
         *_some("sqlite", *_SHARP),
         _tests(*_WIRE),
     )),
-    ("src/tenure/ops.py", (*_core("tests/unit/test_job.py"), _tests(*_WIRE))),
-    ("src/tenure/keeper.py", (
+    ("src/tenure/model/ops.py", (*_core("tests/unit/test_job.py"), _tests(*_WIRE))),
+    ("src/tenure/worker/lease_keeper.py", (
         _tests("tests/workers/test_leases.py", "tests/workers/test_runner.py"),
         _tests("tests/workers/test_store_trouble.py", "tests/workers/test_stopping.py"),
     )),
-    ("src/tenure/scheduler.py", (
+    ("src/tenure/worker/scheduler.py", (
         _tests("tests/workers/test_scheduler.py"),
         _tests("tests/workers/test_store_trouble.py", "tests/workers/test_found.py"),
     )),
@@ -244,10 +244,10 @@ _SETTINGS: dict[str, frozenset[str]] = {
     "src/tenure/engines/postgres/listen.py": frozenset(
         {"PAUSE_SECONDS", "QUIET_SECONDS", "CLOSING_SECONDS"}
     ),
-    "src/tenure/engines/postgres/places.py": frozenset({"MOST"}),
+    "src/tenure/engines/postgres/claimed_places.py": frozenset({"MOST"}),
     "src/tenure/engines/postgres/pool.py": frozenset({"MOST_KEPT"}),
-    "src/tenure/engines/postgres/tell.py": frozenset({"QUIET_SECONDS"}),
-    "src/tenure/engines/foundationdb/aside.py": frozenset({"AT_ONCE"}),
+    "src/tenure/engines/postgres/notify.py": frozenset({"QUIET_SECONDS"}),
+    "src/tenure/engines/foundationdb/parking.py": frozenset({"AT_ONCE"}),
     "src/tenure/engines/foundationdb/claim.py": frozenset(
         {"_ROUNDS", "_MOST_JOBS", "_MOST_SPREAD", "_CALM_AFTER"}
     ),
@@ -271,10 +271,10 @@ _SETTINGS: dict[str, frozenset[str]] = {
     "src/tenure/engines/remote.py": frozenset(
         {"ANSWER_SECONDS", "LISTEN_SECONDS", "LARGEST_BODY"}
     ),
-    "src/tenure/line.py": frozenset({"MAX_BATCH"}),
-    "src/tenure/job.py": frozenset({"_COMMON"}),
-    "src/tenure/keeper.py": frozenset({"OVERDUE_SECONDS", "LONGEST_INTERVAL", "MOST_AT_ONCE"}),
-    "src/tenure/scheduler.py": frozenset(
+    "src/tenure/queue/commit_line.py": frozenset({"MAX_BATCH"}),
+    "src/tenure/model/job.py": frozenset({"_COMMON"}),
+    "src/tenure/worker/lease_keeper.py": frozenset({"OVERDUE_SECONDS", "LONGEST_INTERVAL", "MOST_AT_ONCE"}),
+    "src/tenure/worker/scheduler.py": frozenset(
         {"LONGEST_SLEEP", "RETRY_MS", "UPKEEP_INTERVAL", "RENEW_SECONDS", "MOST_AT_ONCE",
          "MOST_STEPS"}
     ),

@@ -162,7 +162,7 @@ def test_every_named_mutation_applies() -> None:
 
 
 def test_a_named_mutation_that_no_longer_applies_says_so() -> None:
-    gone = named.Named("x", "src/tenure/ops.py", "", "no such text", "")
+    gone = named.Named("x", "src/tenure/model/ops.py", "", "no such text", "")
     with pytest.raises(named.NoLongerApplies, match="update tests/mutation/named"):
         named.mutation(gone, (targets.ROOT / gone.path).read_text())
 
@@ -188,7 +188,7 @@ def test_every_target_has_tests_that_exist() -> None:
 
 
 def test_a_mutation_is_run_and_noticed_and_leaves_no_trace() -> None:
-    path = "src/tenure/retry.py"
+    path = "src/tenure/model/retry.py"
     text = (targets.ROOT / path).read_text()
     tests = [targets.Selection(("tests/unit/test_retry.py", "-k", "default or grow"))]
     outcomes = []

@@ -12,8 +12,8 @@ import pytest
 
 import tenure
 from tenure import Job, Queue, Settings
-from tenure.server.app import DIALECTS, make_app
 from tenure.server.auth import Scope, Token, Tokens, hash_of
+from tenure.server.routes import DIALECTS, make_app
 from tenure.server.service import Service
 from tenure.testing import ManualClock
 from tests import fdb

@@ -27,9 +27,9 @@ from schemathesis import Case, GenerationMode
 from schemathesis.checks import CHECKS, load_all_checks
 
 import tenure
-from tenure.server.app import DIALECTS, make_app, routes_of
 from tenure.server.auth import Scope, Tokens
 from tenure.server.openapi import openapi
+from tenure.server.routes import DIALECTS, make_app, routes_of
 from tenure.server.service import Service
 from tenure.testing import ManualClock
 from tests.server.conftest import all_jobs, token

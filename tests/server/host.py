@@ -13,7 +13,7 @@ from typing import Any
 import uvicorn
 
 import tenure
-from tenure.server.app import make_app
+from tenure.server.routes import make_app
 from tenure.server.service import Service
 from tenure.testing import ManualClock
 

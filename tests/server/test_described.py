@@ -7,9 +7,9 @@ from typing import get_type_hints
 
 import pytest
 
-from tenure.server.app import DIALECTS, routes_of
 from tenure.server.openapi import openapi
 from tenure.server.route import Reply
+from tenure.server.routes import DIALECTS, routes_of
 from tests.server import fuzz
 
 SEED = 4

@@ -10,7 +10,8 @@ import pytest
 
 from tenure import Queue
 from tenure.errors import Busy
-from tenure.server import events, feed
+from tenure.server import event_feed as feed
+from tenure.server import events
 from tenure.server.auth import Scope
 from tenure.server.service import Service
 from tests.server.conftest import Client, Serve, token

@@ -25,14 +25,14 @@ from tenure import (
     State,
     StoreError,
     StoreRejected,
-    ops,
 )
 from tenure.clock import SystemClock
 from tenure.engines import remote
 from tenure.engines.memory import MemoryEngine
-from tenure.ops import Answer, Op
-from tenure.server.app import make_app
+from tenure.model import ops
+from tenure.model.ops import Answer, Op
 from tenure.server.auth import Scope, Tokens
+from tenure.server.routes import make_app
 from tenure.testing import ManualClock
 from tests.audit import audit
 from tests.crash.crowd import PATIENCE

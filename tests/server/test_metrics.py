@@ -11,8 +11,9 @@ import httpx
 import pytest
 
 import tenure
-from tenure.metrics import MOST_QUEUES, Metrics, measured
-from tenure.server.app import make_app
+from tenure.model import ops
+from tenure.observe.metrics import MOST_QUEUES, Metrics, measured
+from tenure.server.routes import make_app
 from tenure.testing import ManualClock
 
 
@@ -82,7 +83,7 @@ def test_the_age_of_the_job_that_waits_longest_is_told() -> None:
 
 
 def test_tenants_are_counted_if_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tenure.metrics.MOST_TENANTS", 3)
+    monkeypatch.setattr("tenure.observe.metrics.MOST_TENANTS", 3)
     metrics = Metrics(tenants=True)
     with opened(metrics, ManualClock()) as queue:
         for n in range(5):
@@ -97,7 +98,7 @@ def test_what_is_done_once_is_counted_as_what_it_is() -> None:
     metrics = Metrics()
     with opened(metrics, ManualClock()) as queue:
         spec = queue.prepare([tenure.NewJob(queue="mail")])
-        queue.do([tenure.ops.Once("k", (tenure.ops.Enqueue(tuple(spec)),))])
+        queue.do([ops.Once("k", (ops.Enqueue(tuple(spec)),))])
         found = scraped(queue, metrics)
     assert found['tenure_operations_total{op="Enqueue",outcome="ok"}'] == 1
     assert found['tenure_jobs_enqueued_total{queue="mail"}'] == 1

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import tenure
-from tenure.ops import Found, Query
-from tenure.server import pulse
+from tenure.model.queries import Found, Query
+from tenure.server import readiness as pulse
 from tests.server.conftest import Client, Serve
 
 

@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from tenure import Queue
-from tenure.logs import JsonFormatter, TextFormatter
+from tenure.observe.logs import JsonFormatter, TextFormatter
 from tenure.server.auth import Scope
 from tests.server.conftest import Client, Serve, token
 

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 import tenure
-from tenure.stopping import ABORTED, SAME_SIGNAL_SECONDS
+from tenure.worker.shutdown import ABORTED, SAME_SIGNAL_SECONDS
 from tests.audit import audit
 from tests.server.connection import Connection, CutError
 from tests.server.process import ServiceProcess

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 import tenure
-from tenure.server.app import make_app
+from tenure.server.routes import make_app
 from tests.postgres import Server
 from tests.server.conftest import Client
 

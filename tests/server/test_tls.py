@@ -14,7 +14,7 @@ import pytest
 import tenure
 from tenure import Settings, StoreError
 from tenure.errors import InvalidInput
-from tenure.server.listening import check_certificate, listeners
+from tenure.server.sockets import check_certificate, listeners
 from tests.server.certificates import Certificate
 from tests.server.process import ServiceProcess
 

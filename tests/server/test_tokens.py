@@ -14,11 +14,12 @@ from typing import Any, get_args
 import pytest
 
 import tenure
-from tenure import Queue, Settings, ops
-from tenure.server.app import DIALECTS, make_app, routes_of
+from tenure import Queue, Settings
+from tenure.model import ops, queries
 from tenure.server.auth import Scope, Tokens
 from tenure.server.guard import NEEDS
 from tenure.server.route import ANY, Route
+from tenure.server.routes import DIALECTS, make_app, routes_of
 from tenure.server.service import Service
 from tenure.testing import ManualClock
 from tests.server.conftest import Asked, Client, token
@@ -113,7 +114,7 @@ def test_every_operation_and_query_has_an_example() -> None:
     known = {kind.__name__ for kind in get_args(ops.AnyOp)}
     assert {op["op"] for op in OPS} == known
     assert {query["query"] for query in QUERIES} == {
-        kind.__name__ for kind in get_args(ops.AnyQuery)
+        kind.__name__ for kind in get_args(queries.AnyQuery)
     }
     assert {kind.__name__ for kind in NEEDS} == known | {query["query"] for query in QUERIES}
 

@@ -17,11 +17,11 @@ import pytest
 
 import tenure
 from tenure import Job, Queue
-from tenure.server.app import DIALECTS, make_app
 from tenure.server.auth import EVERYTHING
-from tenure.server.incoming import Headers
 from tenure.server.protocol import Protocol
+from tenure.server.request_body import Headers
 from tenure.server.route import Call
+from tenure.server.routes import DIALECTS, make_app
 from tenure.server.service import Service
 from tenure.server.waiting import claim_or_wait
 from tenure.testing import ManualClock

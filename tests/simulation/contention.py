@@ -16,15 +16,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from tenure import ops
 from tenure.core.operate import SHARED
-from tenure.engines import fdb_sim
 from tenure.engines.foundationdb import engine as engines
 from tenure.engines.foundationdb.claim import claim_serially
 from tenure.engines.foundationdb.engine import FoundationDbEngine
-from tenure.job import NULL, JobSpec
+from tenure.model import ops
+from tenure.model.job import NULL, JobSpec
 from tenure.settings import Settings
 from tenure.testing import ManualClock
+from tests import fdb_sim
 from tests.simulation.servers.stepping import Actor, Driver, SteppedDatabase
 
 CLAIMERS = 32

@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from tenure import ops
-from tenure.engines import fdb_sim
-from tenure.engines.fdb_sim import Stats
 from tenure.engines.foundationdb.engine import FoundationDbEngine
-from tenure.job import Job, JobSpec, new_ids
+from tenure.model import ops
+from tenure.model.job import Job, JobSpec, new_ids
 from tenure.settings import Settings
 from tenure.testing import ManualClock
+from tests import fdb_sim
+from tests.fdb_sim import Stats
 
 PAYLOAD = msgspec.Raw(b'{"to":"' + b"x" * 190 + b'"}')
 BACKLOG = 1_000

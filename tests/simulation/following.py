@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-from tenure import ops, states
 from tenure.engines.memory import MemoryEngine, Record
-from tenure.job import State
-from tenure.ops import Answer
+from tenure.model import ops, states
+from tenure.model.job import State
+from tenure.model.ops import Answer
 
 
 class FollowingModel(MemoryEngine):

@@ -16,12 +16,12 @@ import sys
 from collections import Counter
 from dataclasses import dataclass
 
-from tenure import ops
-from tenure.engines import fdb_sim
 from tenure.engines.foundationdb.engine import FoundationDbEngine
-from tenure.job import NULL, JobSpec
+from tenure.model import ops
+from tenure.model.job import NULL, JobSpec
 from tenure.settings import Settings
 from tenure.testing import ManualClock
+from tests import fdb_sim
 
 BOUND = math.log(10**7)
 READY = 25  # jobs of each tenant

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tenure import ops
-from tenure.job import NULL, Job, State
+from tenure.model import ops
+from tenure.model.job import NULL, Job, State
 from tests.simulation.compare.tokens import Tokens
 
 

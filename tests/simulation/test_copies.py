@@ -13,33 +13,33 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import invariant
 from msgspec.structs import replace
 
-from tenure import ops
-from tenure.copying import Copy
 from tenure.engines import Engine
 from tenure.engines.memory import MemoryEngine
 from tenure.engines.postgres.engine import PostgresEngine
 from tenure.engines.sqlite.engine import SqliteEngine
+from tenure.model import ops, queries
+from tenure.queue.store_copy import Copy
 from tenure.settings import Settings
 from tests import audit_postgres, postgres
 from tests.audit import audit
 from tests.simulation.test_same_as_the_model import QUEUES, TENANTS, OnPostgres, SameAsTheModel
 
 
-def everything(engine: Engine) -> dict[str, ops.Found]:
+def everything(engine: Engine) -> dict[str, queries.Found]:
     """What there is to ask, but for what the copy itself changes: the pauses of queues."""
-    queries: list[ops.Query] = [ops.ListSchedules()]
+    asked: list[queries.Query] = [queries.ListSchedules()]
     for queue in QUEUES:
-        queries += [ops.ListTenants(queue), ops.NextDue((queue,))]
-        queries += [ops.ListGroups(queue, tenant) for tenant in TENANTS]
-    found = {str(query): engine.read(query) for query in queries}
-    exported = engine.read(ops.Export())
-    assert isinstance(exported, ops.Exported)
+        asked += [queries.ListTenants(queue), queries.NextDue((queue,))]
+        asked += [queries.ListGroups(queue, tenant) for tenant in TENANTS]
+    found = {str(query): engine.read(query) for query in asked}
+    exported = engine.read(queries.Export())
+    assert isinstance(exported, queries.Exported)
     found["jobs"] = replace(exported, cursor=None)
     return found
 
 
-def stats(engine: Engine) -> list[ops.QueueStats]:
-    found: Any = engine.read(ops.GetStats())
+def stats(engine: Engine) -> list[queries.QueueStats]:
+    found: Any = engine.read(queries.GetStats())
     return list(found)
 
 
@@ -65,12 +65,12 @@ class Copied(SameAsTheModel):
         self.flush()
         # A lease is taken from its worker, and what is over is ended: not what is compared here.
         self.engine.apply([ops.Maintain()])
-        limits = self.engine.read(ops.ListLimits())
+        limits = self.engine.read(queries.ListLimits())
         paused = {one.queue for one in stats(self.engine) if one.paused}
         with self.target() as target:
             Copy(self.engine, target, self.clock).run("requeue")
             assert everything(target) == everything(self.engine)
-            assert target.read(ops.ListLimits()) == limits
+            assert target.read(queries.ListLimits()) == limits
             assert stats(target) == [
                 replace(one, paused=one.queue in paused) for one in stats(self.engine)
             ]

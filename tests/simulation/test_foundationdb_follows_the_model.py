@@ -10,13 +10,13 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 
-from tenure import ops
-from tenure.engines import Engine, fdb_sim
+from tenure.engines import Engine
 from tenure.engines.foundationdb.engine import FoundationDbEngine
-from tenure.job import Lease, State
+from tenure.model import queries
+from tenure.model.job import Lease, State
 from tenure.settings import Settings
 from tenure.testing import ManualClock
-from tests import fdb
+from tests import fdb, fdb_sim
 from tests.fdb_audit import wrong_keys
 from tests.simulation.following import FollowingModel, given_out
 from tests.simulation.test_same_as_the_model import SameAsTheModel
@@ -51,8 +51,8 @@ class FollowsTheModel(SameAsTheModel):
         if not batch:
             return
         answers = self.engine.apply(batch)
-        found = self.engine.read(ops.FindIds(ops.Filter(states=(State.DEAD,))))
-        assert isinstance(found, ops.Ids)
+        found = self.engine.read(queries.FindIds(queries.Filter(states=(State.DEAD,))))
+        assert isinstance(found, queries.Ids)
         for op, answer in zip(batch, answers, strict=True):
             assert answer == self.following.follow(op, answer, set(found.ids))
             self.leases += [Lease(*one) for one in given_out(answer)]

@@ -13,13 +13,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tenure import ops
 from tenure.engines import Engine
 from tenure.engines.memory import MemoryEngine
 from tenure.engines.postgres.engine import PostgresEngine
 from tenure.engines.sqlite.engine import SqliteEngine
-from tenure.job import NULL, JobSpec, Lease, State
-from tenure.retry import Backoff
+from tenure.model import ops, queries
+from tenure.model.job import NULL, JobSpec, Lease, State
+from tenure.model.retry import Backoff
 from tenure.settings import Settings
 from tenure.testing import ManualClock
 from tests import audit_postgres, fdb, postgres
@@ -131,35 +131,35 @@ class SameAsTheModel(RuleBasedStateMachine):
     def the_whole_state_is_the_same(self) -> None:
         if self.waiting:
             return
-        queries: list[ops.Query] = [
-            ops.GetStats(),
-            ops.ListLimits(),
-            ops.ListSchedules(),
-            ops.ListSlots("team", "acme"),
+        asked: list[queries.Query] = [
+            queries.GetStats(),
+            queries.ListLimits(),
+            queries.ListSchedules(),
+            queries.ListSlots("team", "acme"),
         ]
         for queue in QUEUES:
-            queries += [
-                ops.ListTenants(queue),
-                ops.NextDue((queue, "none")),
-                ops.OldestReady((queue, "none")),
+            asked += [
+                queries.ListTenants(queue),
+                queries.NextDue((queue, "none")),
+                queries.OldestReady((queue, "none")),
             ]
-            queries.append(ops.ListTenants(queue, tenant="acme"))
-            queries += [ops.ListGroups(queue, tenant) for tenant in TENANTS]
-        for query in queries:
+            asked.append(queries.ListTenants(queue, tenant="acme"))
+            asked += [queries.ListGroups(queue, tenant) for tenant in TENANTS]
+        for query in asked:
             assert self.engine.read(query) == self.model.read(query)
-        found = self.engine.read(ops.Export())
-        assert isinstance(found, ops.Exported)
+        found = self.engine.read(queries.Export())
+        assert isinstance(found, queries.Exported)
         assert found.entries == self.exported_entries
 
     @property
     def exported_entries(self) -> list[ops.Entry]:
-        found = self.model.read(ops.Export())
-        assert isinstance(found, ops.Exported)
+        found = self.model.read(queries.Export())
+        assert isinstance(found, queries.Exported)
         return found.entries
 
     @initialize()
     def start(self) -> None:
-        assert self.engine.read(ops.GetStats()) == []
+        assert self.engine.read(queries.GetStats()) == []
 
     hold = st.booleans()
 
@@ -293,7 +293,7 @@ class SameAsTheModel(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(["nightly", "hourly"]), spec=specs, hold=hold)
     def fire(self, name: str, spec: JobSpec, hold: bool) -> None:
-        schedules: Any = self.model.read(ops.ListSchedules())
+        schedules: Any = self.model.read(queries.ListSchedules())
         tick = next((known.next_at for known in schedules if known.name == name), 0)
         self.do(ops.Fire(name, tick, spec.id), hold=hold)
 
@@ -366,23 +366,23 @@ class SameAsTheModel(RuleBasedStateMachine):
         limit: int,
     ) -> None:
         self.flush()
-        where = ops.Filter(queue, states, tenant, group)
+        where = queries.Filter(queue, states, tenant, group)
         # A cursor means something only to the engine that gave it.
         cursor: str | None = None
         models: str | None = None
         while True:
-            for kind in (ops.FindIds, ops.ListJobs):
+            for kind in (queries.FindIds, queries.ListJobs):
                 found = self.engine.read(kind(where, limit, cursor))
                 expected = self.model.read(kind(where, limit, models))
                 assert _without_cursor(found) == _without_cursor(expected)
-            if not isinstance(found, ops.Page) or found.cursor is None:
+            if not isinstance(found, queries.Page) or found.cursor is None:
                 break
-            assert isinstance(expected, ops.Page)
+            assert isinstance(expected, queries.Page)
             cursor, models = found.cursor, expected.cursor
 
 
-def _without_cursor(found: ops.Found) -> tuple[ops.Found, bool]:
-    if isinstance(found, ops.Page | ops.Ids):
+def _without_cursor(found: queries.Found) -> tuple[queries.Found, bool]:
+    if isinstance(found, queries.Page | queries.Ids):
         return msgspec.structs.replace(found, cursor=None), found.cursor is not None
     return found, False
 

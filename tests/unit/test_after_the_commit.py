@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 import tenure
-from tenure import ops
 from tenure.clock import SystemClock
 from tenure.engines.memory import MemoryEngine
 from tenure.engines.sqlite.engine import SqliteEngine
-from tenure.job import NULL, JobSpec
-from tenure.metrics import Measured, Metrics, measured
-from tenure.ops import Answer, Op
+from tenure.model import ops
+from tenure.model.job import NULL, JobSpec
+from tenure.model.ops import Answer, Op
+from tenure.observe.metrics import Measured, Metrics, measured
 from tests.crash.watched import PATIENCE, Watched, handed_in, opened, start
 
 

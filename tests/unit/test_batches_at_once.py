@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 import tenure
-from tenure import ops
 from tenure.clock import SystemClock
-from tenure.committer import Committer
 from tenure.engines.memory import MemoryEngine
-from tenure.ops import Answer, Op
+from tenure.model import ops
+from tenure.model.ops import Answer, Op
+from tenure.queue.committer import Committer
 from tests.crash.watched import PATIENCE, Watched, committers, handed_in, opened, start, until
 
 AT_ONCE = 3  # of what does not claim

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 import tenure
-from tenure import ops
 from tenure.clock import SystemClock
 from tenure.engines.memory import MemoryEngine
 from tenure.engines.sqlite.engine import SqliteEngine
-from tenure.job import NULL, JobSpec
-from tenure.ops import Op
+from tenure.model import ops
+from tenure.model.job import NULL, JobSpec
+from tenure.model.ops import Op
 from tests.crash.watched import PATIENCE, Watched, committers, handed_in, opened, start, until
 
 

@@ -10,11 +10,11 @@ import pytest
 from msgspec.structs import replace
 
 from tenure import Conflict, Duplicate, InvalidInput, NewJob, Queue, Settings, State
-from tenure.copying import Copy
 from tenure.engines import Engine
 from tenure.engines.memory import MemoryEngine
 from tenure.engines.sqlite.engine import SqliteEngine
-from tenure.ops import Answer, Op
+from tenure.model.ops import Answer, Op
+from tenure.queue.store_copy import Copy
 from tenure.testing import ManualClock
 from tests.audit import audit
 from tests.conformance.moves import drain, ids, make_done, take
@@ -184,7 +184,7 @@ def test_a_second_run_brings_what_came_since(source: Queue, target: Queue) -> No
 def test_of_two_runs_the_last_to_begin_goes_on(
     source: Queue, target: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tenure.copying.FIRST_PAGE", 2)
+    monkeypatch.setattr("tenure.queue.store_copy.FIRST_PAGE", 2)
     source.enqueue_many(NewJob(queue="q", id=f"{n}") for n in range(20))
     second = of(source, target)
     begun: list[bool] = []
@@ -214,8 +214,8 @@ def test_a_page_ends_after_the_parents_of_its_jobs(
     source: Queue, target: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Jobs of one call may wait for some that are named later."""
-    monkeypatch.setattr("tenure.copying.FIRST_PAGE", 2)
-    monkeypatch.setattr("tenure.copying.LARGEST_PAGE", 2)
+    monkeypatch.setattr("tenure.queue.store_copy.FIRST_PAGE", 2)
+    monkeypatch.setattr("tenure.queue.store_copy.LARGEST_PAGE", 2)
     jobs = [NewJob(queue="q", id=f"{n}", after=[f"{n + 1}"]) for n in range(6)]
     source.enqueue_many([*jobs, NewJob(queue="q", id="6"), NewJob(queue="q", id="7")])
     pages: list[int] = []
@@ -253,8 +253,8 @@ class Mortal:
 def test_a_copy_that_ends_at_any_point_is_taken_up_again(
     clock: ManualClock, monkeypatch: pytest.MonkeyPatch, after: bool
 ) -> None:
-    monkeypatch.setattr("tenure.copying.FIRST_PAGE", 2)
-    monkeypatch.setattr("tenure.copying.LARGEST_PAGE", 2)
+    monkeypatch.setattr("tenure.queue.store_copy.FIRST_PAGE", 2)
+    monkeypatch.setattr("tenure.queue.store_copy.LARGEST_PAGE", 2)
     ended = 0
     for last in range(100):
         old, new = MemoryEngine(clock), MemoryEngine(clock)
@@ -293,7 +293,7 @@ def test_large_jobs_go_over_in_small_pages(source: Queue, target: Queue) -> None
 def test_a_source_that_changes_behind_the_copy_is_noticed(
     source: Queue, target: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tenure.copying.FIRST_PAGE", 10)
+    monkeypatch.setattr("tenure.queue.store_copy.FIRST_PAGE", 10)
     source.enqueue_many(NewJob(queue="q", id=f"{n}") for n in range(30))
     copy = of(source, target)
     with pytest.raises(Conflict, match="the source has changed"):

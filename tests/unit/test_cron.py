@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenure import InvalidInput
-from tenure.cron import due_tick, next_tick
+from tenure.model.cron import due_tick, next_tick
 
 COPENHAGEN = "Europe/Copenhagen"
 

@@ -7,10 +7,11 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import msgspec
 import pytest
 
-from tenure import InvalidInput, ops
-from tenure.fields import MAX_NAME, Name, check, check_fields, validated
-from tenure.job import JobSpec
-from tenure.wire import received, received_query
+from tenure import InvalidInput
+from tenure.model import ops, queries
+from tenure.model.fields import MAX_NAME, Name, check, check_fields, validated
+from tenure.model.job import JobSpec
+from tenure.model.wire import received, received_query
 
 LIMIT = 1_000_000
 RAW = msgspec.Raw(b"1")
@@ -60,9 +61,9 @@ def test_what_python_may_not_ask_for_a_stranger_may_not_either(op: ops.Op, text:
 
 def test_a_query_is_checked_the_same_way() -> None:
     with pytest.raises(InvalidInput, match=r"ListJobs.limit: 10001 must be"):
-        received_query(ops.ListJobs(limit=10_001))
+        received_query(queries.ListJobs(limit=10_001))
     with pytest.raises(InvalidInput, match=r"^queue: must not be empty"):
-        validated(ops.ListJobs(ops.Filter(queue="")))
+        validated(queries.ListJobs(queries.Filter(queue="")))
 
 
 @pytest.mark.parametrize(("value", "reason"), [(7, "must be text, not int"), (True, "not bool")])
@@ -92,7 +93,10 @@ def _kinds(struct: type[Any]) -> list[type[Any]]:
 
 
 ASKED = [
-    kind for base in (ops.Op, ops.Query) for kind in _kinds(base) if kind.__module__ == "tenure.ops"
+    kind
+    for base in (ops.Op, queries.Query)
+    for kind in _kinds(base)
+    if kind.__module__.startswith("tenure.model.")
 ]
 FREE = {
     "Fail": {"message", "type", "traceback"},  # cut to length instead

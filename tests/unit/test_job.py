@@ -16,17 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tenure
-from tenure import (
-    DependencyCycle,
-    InvalidInput,
-    InvalidPayload,
-    NewJob,
-    PayloadTooLarge,
-    fields,
-    fixed,
-)
-from tenure import job as jobs
-from tenure.fields import (
+from tenure import DependencyCycle, InvalidInput, InvalidPayload, NewJob, PayloadTooLarge, fixed
+from tenure.model import fields
+from tenure.model import job as jobs
+from tenure.model.fields import (
     MAX_AFTER,
     MAX_ATTEMPTS,
     MAX_NAME,
@@ -38,9 +31,18 @@ from tenure.fields import (
     moment_ms,
     span_ms,
 )
-from tenure.job import Failure, Job, JobSpec, State, check_cycles, encode_json, new_ids, prepare
+from tenure.model.job import (
+    Failure,
+    Job,
+    JobSpec,
+    State,
+    check_cycles,
+    encode_json,
+    new_ids,
+    prepare,
+)
 from tenure.server.native import JobBody
-from tenure.tasks import Options
+from tenure.tasks.task import Options
 
 NOW = 1_700_000_000_000
 LIMIT = 1_000

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 import tenure
-from tenure import Conflict, Duplicate, ops, wire
-from tenure.job import NULL, JobSpec
-from tenure.ops import Answer
+from tenure import Conflict, Duplicate
+from tenure.model import ops, wire
+from tenure.model.job import NULL, JobSpec
+from tenure.model.ops import Answer
 
 A, B = (ops.Enqueue((JobSpec(id, "q", NULL),)) for id in "ab")
 TOLD: list[Answer] = [ops.Ok(), Duplicate("id", "a", "a"), ops.Corrected({"ready": 1})]

@@ -9,12 +9,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tenure import ops
 from tenure.clock import SystemClock
 from tenure.core.limits import Rules, TenantGroup
 from tenure.engines.postgres.engine import PostgresEngine
-from tenure.job import NULL, JobSpec
-from tenure.ops import Limit
+from tenure.model import ops, queries
+from tenure.model.job import NULL, JobSpec
+from tenure.model.ops import Limit
 from tenure.settings import Settings
 from tests import postgres
 
@@ -102,7 +102,7 @@ def test_the_server_binds_whom_the_core_binds(store: Store, seed: int) -> None:
     store.make_lanes()
     for _ in range(40):
         store.apply(change(chance))
-        limits = store._engine.read(ops.ListLimits("q"))
+        limits = store._engine.read(queries.ListLimits("q"))
         assert isinstance(limits, list)
         assert store.bounds() == expected([one for one in limits if isinstance(one, Limit)])
 
@@ -113,6 +113,6 @@ def test_lanes_that_come_later_are_bound_the_same(store: Store, seed: int) -> No
     store.apply(ops.SetLimit("q", concurrency=9))
     store.apply(*[change(chance) for _ in range(30)])
     store.make_lanes()
-    limits = store._engine.read(ops.ListLimits("q"))
+    limits = store._engine.read(queries.ListLimits("q"))
     assert isinstance(limits, list)
     assert store.bounds() == expected([one for one in limits if isinstance(one, Limit)])

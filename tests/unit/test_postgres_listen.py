@@ -11,12 +11,13 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tenure import Settings, ops
+from tenure import Settings
 from tenure.clock import SystemClock
 from tenure.engines.postgres.engine import PostgresEngine
 from tenure.engines.postgres.listen import QUIET_SECONDS
-from tenure.engines.postgres.tell import Teller
-from tenure.job import NULL, JobSpec
+from tenure.engines.postgres.notify import Teller
+from tenure.model import ops
+from tenure.model.job import NULL, JobSpec
 from tests import postgres
 from tests.postgres import Server
 

@@ -9,8 +9,8 @@ import pytest
 
 import tenure
 from tenure import LeaseLost, Queue, State
-from tenure.engines.postgres import places
-from tenure.engines.postgres.places import Places
+from tenure.engines.postgres import claimed_places as places
+from tenure.engines.postgres.claimed_places import Places
 from tests import postgres
 
 

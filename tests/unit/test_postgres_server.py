@@ -15,14 +15,15 @@ import pytest
 from psycopg.rows import dict_row
 
 import tenure
-from tenure import InvalidInput, NewJob, ops
+from tenure import InvalidInput, NewJob
 from tenure.clock import SystemClock
 from tenure.engines.postgres.db import array
 from tenure.engines.postgres.engine import PostgresEngine
 from tenure.engines.postgres.server import address_of
 from tenure.engines.postgres.statements import statements
-from tenure.fields import MAX_WEIGHT
-from tenure.job import NULL, JobSpec, new_ids
+from tenure.model import ops, queries
+from tenure.model.fields import MAX_WEIGHT
+from tenure.model.job import NULL, JobSpec, new_ids
 from tests import audit_postgres, postgres
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -412,7 +413,7 @@ def test_nothing_is_kept_on_a_connection_between_two_transactions(url: str) -> N
         [ops.Ack("a", 1), ops.Maintain(), ops.TakeSlot("s", "k", "h", 1000)],
     ):
         engine.apply(batch)
-        engine.read(ops.ListJobs())
+        engine.read(queries.ListJobs())
         with engine._pool.use() as connection:
             assert connection.execute(session).fetchall() == [(None, 0, 0, 0)]
     engine.close()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tenure import ops
 from tenure.clock import SystemClock
 from tenure.engines.postgres.engine import PostgresEngine
-from tenure.job import NULL, JobSpec
+from tenure.model import ops
+from tenure.model.job import NULL, JobSpec
 from tenure.settings import Settings
 from tests import postgres
 

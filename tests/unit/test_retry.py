@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenure import Backoff, InvalidInput, exponential, fixed, linear, quadratic
-from tenure.retry import DAY_MS, DEFAULT_BACKOFF
+from tenure.model.retry import DAY_MS, DEFAULT_BACKOFF
 
 POLICIES = [
     fixed(1),

@@ -14,7 +14,8 @@ import msgspec
 import pytest
 
 from tenure.errors import InvalidInput, InvalidPayload
-from tenure.signature import Signature, encode_result
+from tenure.tasks.signature import Signature
+from tenure.worker.outcome import encode_result
 
 
 @dataclass

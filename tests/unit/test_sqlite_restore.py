@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import tenure
-from tenure.job import Job
+from tenure.model.job import Job
 from tenure.testing import ManualClock
 
 NOW_MS = 1_800_000_000_000  # a time at which this code may run

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from tenure import ops
 from tenure.clock import SystemClock
 from tenure.engines.sqlite.engine import SqliteEngine
+from tenure.model import ops
 from tenure.settings import Settings
 
 

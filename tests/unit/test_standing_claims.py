@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from tenure import Queue, State, ops
+from tenure import Queue, State
 from tenure.clock import SystemClock
-from tenure.committer import Standing
 from tenure.engines.memory import MemoryEngine
+from tenure.model import ops
+from tenure.queue.committer import Standing
 from tests.crash.watched import Watched, opened, start, until
 
 CLAIM = ops.Claim(("q", "r"), "w", 60_000, 5)

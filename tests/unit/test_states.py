@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tenure import fixed
-from tenure.job import FINAL, KEPT_FAILURES, LIVE, Failure, Job, State
-from tenure.retry import DEFAULT_BACKOFF
-from tenure.states import (
+from tenure.model.job import FINAL, KEPT_FAILURES, LIVE, Failure, Job, State
+from tenure.model.retry import DEFAULT_BACKOFF
+from tenure.model.states import (
     TABLE,
     Acked,
     Cancelled,

@@ -13,13 +13,14 @@ import pytest
 from msgspec import Raw
 
 import tenure
-from tenure import OutcomeUnknown, StoreError, StoreFull, StoreRejected, ops
+from tenure import OutcomeUnknown, StoreError, StoreFull, StoreRejected
 from tenure.clock import SystemClock
 from tenure.engines.memory import MemoryEngine
-from tenure.engines.postgres import alone
+from tenure.engines.postgres import fast_paths as alone
 from tenure.engines.sqlite import file
-from tenure.job import NULL, JobSpec
-from tenure.ops import Op
+from tenure.model import ops
+from tenure.model.job import NULL, JobSpec
+from tenure.model.ops import Op
 from tests import fdb, postgres
 from tests.crash.watched import Watched, opened
 

@@ -19,17 +19,17 @@ from typing import Any
 import pytest
 
 import tenure
-from tenure import ops
 from tenure.clock import SystemClock
 from tenure.engines.memory import MemoryEngine
-from tenure.handler import Handler, Place
-from tenure.job import Job
-from tenure.ops import Op
-from tenure.run import Run, attempt_in_thread
-from tenure.runner import Post, Runner
-from tenure.scheduler import Scheduler
+from tenure.model import ops, queries
+from tenure.model.job import Job
+from tenure.model.ops import Op
 from tenure.testing import ManualClock
-from tenure.threads import Threads
+from tenure.worker.handler import Handler, Place
+from tenure.worker.run import Run, attempt_in_thread
+from tenure.worker.runner import Post, Runner
+from tenure.worker.scheduler import Scheduler
+from tenure.worker.threads import Threads
 from tests.crash.watched import PATIENCE, Watched, opened, start, until
 from tests.workers import errands
 
@@ -328,7 +328,7 @@ def test_a_job_that_was_claimed_before_the_loop_was_blocked_is_not_run_on_an_end
         loop = asyncio.get_running_loop()
 
         def after(batch: Sequence[Op]) -> None:
-            found = engine.inner.read(ops.GetJob(second))
+            found = engine.inner.read(queries.GetJob(second))
             ours = any(isinstance(op, ops.Claim) and op.worker == "ours" for op in batch)
             if ours and isinstance(found, Job) and found.state == "leased":
                 loop.call_soon_threadsafe(go_on.set)  # before the answer comes
@@ -355,7 +355,7 @@ def test_jobs_keep_their_leases_though_others_cannot_be_given_up(
     queue: tenure.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that hang past their timeout were cancelled by an operator meanwhile."""
-    monkeypatch.setattr("tenure.keeper.OVERDUE_SECONDS", 0.0)
+    monkeypatch.setattr("tenure.worker.lease_keeper.OVERDUE_SECONDS", 0.0)
     lease, end = 0.3, threading.Event()
     queue.enqueue_many([tenure.NewJob(queue="hung", timeout=0.05) for _ in range(6)])
     ran: list[str] = []

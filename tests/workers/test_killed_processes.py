@@ -69,7 +69,7 @@ def test_a_job_whose_process_is_killed_is_tried_again_by_the_same_worker(
     place.give("other")
     job = ended(queue, id)
     assert (job.state, job.attempts) == ("done", 2)
-    assert [error.type for error in job.errors] == ["tenure.processes.ProcessDied"]
+    assert [error.type for error in job.errors] == ["tenure.worker.processes.ProcessDied"]
     assert "exit code -9" in job.errors[0].message
     assert (ended(queue, other).state, queue.get(other).attempts) == ("done", 1)
     stopped(place, worker)

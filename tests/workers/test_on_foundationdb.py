@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 import tenure
-from tenure import NewJob, Retry, State, Tenure, ops
+from tenure import NewJob, Retry, State, Tenure
 from tenure.engines.foundationdb import store
+from tenure.model import ops
 from tests import fdb
 from tests.workers.conftest import PATIENCE, running, work_off
 

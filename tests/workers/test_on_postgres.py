@@ -16,10 +16,11 @@ from unittest.mock import Mock
 import pytest
 
 import tenure
-from tenure import NewJob, State, Tenure, ops
+from tenure import NewJob, State, Tenure
 from tenure.clock import SystemClock
-from tenure.ops import Answer, Op
-from tenure.scheduler import Scheduler
+from tenure.model import ops
+from tenure.model.ops import Answer, Op
+from tenure.worker.scheduler import Scheduler
 from tests import audit_postgres, postgres
 from tests.workers import errands
 from tests.workers.conftest import PATIENCE, running, work_off

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tenure import Cancel, Dead, Retry, Snooze, State, Tenure, current_job, exponential, fixed
-from tenure.fields import MAX_FAILURE_TEXT
+from tenure.model.fields import MAX_FAILURE_TEXT
 from tenure.testing import ManualClock, Sandbox
 
 COUNT = 10_000
@@ -86,8 +86,8 @@ ENDS = {
     "snoozes_thrice": (State.DONE, 1, None),
     "cancels_itself": (State.CANCELLED, 1, "Cancel"),
     "gives_up": (State.DEAD, 1, "Dead"),
-    "takes_too_long": (State.DEAD, 2, "tenure.attempt.Timeout"),
-    "takes_too_long_in_a_thread": (State.DEAD, 2, "tenure.attempt.Timeout"),
+    "takes_too_long": (State.DEAD, 2, "tenure.worker.outcome.Timeout"),
+    "takes_too_long_in_a_thread": (State.DEAD, 2, "tenure.worker.outcome.Timeout"),
     "asks_for_retries": (State.DEAD, 4, "Retry"),
 }
 

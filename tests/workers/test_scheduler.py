@@ -15,8 +15,8 @@ import pytest
 
 import tenure
 from tenure import InvalidInput, NewJob, Queue, Settings, Tenure
-from tenure.scheduler import SLOT, SLOT_SECONDS, Janitor, Scheduler
 from tenure.testing import ManualClock, Sandbox
+from tenure.worker.scheduler import SLOT, SLOT_SECONDS, Janitor, Scheduler
 
 COPENHAGEN = ZoneInfo("Europe/Copenhagen")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import tenure
-from tenure.cli.running import work_until_told
+from tenure.cli.workers import work_until_told
 from tests.workers import errands
 from tests.workers.life import Place, WorkerProcess, a_place, children_of, until
 

@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 
 import tenure
-from tenure import ops
 from tenure.clock import SystemClock
 from tenure.engines.sqlite.engine import SqliteEngine
-from tenure.handler import Handler
-from tenure.job import Job
-from tenure.ops import Found, Op, Query
-from tenure.runner import Post, Runner
+from tenure.model import ops, queries
+from tenure.model.job import Job
+from tenure.model.ops import Op
+from tenure.model.queries import Found, Query
+from tenure.worker.handler import Handler
+from tenure.worker.runner import Post, Runner
 from tests.crash.watched import PATIENCE, Watched, opened
 from tests.workers import errands
 from tests.workers.life import Place, WorkerProcess, a_place, until
@@ -185,7 +186,7 @@ def test_a_worker_that_cannot_look_ahead_goes_on(
     read, looked = engine.read, threading.Event()
 
     def refuse(query: Query) -> Found:
-        if isinstance(query, ops.NextDue):
+        if isinstance(query, queries.NextDue):
             looked.set()
             raise trouble
         return read(query)

@@ -14,14 +14,14 @@ import pytest
 from msgspec.structs import replace
 
 import tenure
-from tenure import NewJob, Queue, Schedule, Settings, ops
+from tenure import NewJob, Queue, Schedule, Settings
 from tenure.clock import SystemClock
-from tenure.cron import next_tick
-from tenure.engines import fdb_sim
 from tenure.engines.foundationdb.engine import FoundationDbEngine
-from tenure.scheduler import Scheduler
+from tenure.model import ops
+from tenure.model.cron import next_tick
 from tenure.testing import ManualClock
-from tests import postgres
+from tenure.worker.scheduler import Scheduler
+from tests import fdb_sim, postgres
 from tests.server import host
 
 DAY, YEAR = 86_400, 366 * 86_400

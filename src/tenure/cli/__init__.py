@@ -10,18 +10,18 @@ from typing import Any, NoReturn
 import click
 
 from tenure import __version__
-from tenure.cli.app import App, json_option
-from tenure.cli.demonstrate import demo
-from tenure.cli.flow import limit, limits, pause, resume
-from tenure.cli.looking import dead, groups, jobs, show, stats, tenants
-from tenure.cli.moving import copy, migrate
-from tenure.cli.operating import cancel, delete, purge, replay
-from tenure.cli.producing import enqueue
-from tenure.cli.running import scheduler, worker
+from tenure.cli.change import cancel, delete, purge, replay
+from tenure.cli.context import App, json_option
+from tenure.cli.demo import demo
+from tenure.cli.enqueue import enqueue
+from tenure.cli.leases import ack, claim, extend, fail, release
+from tenure.cli.limits import limit, limits, pause, resume
+from tenure.cli.maintenance import maintain, reconcile
 from tenure.cli.schedules import schedules
-from tenure.cli.serving import serve, token
-from tenure.cli.upkeep import maintain, reconcile
-from tenure.cli.working import ack, claim, extend, fail, release
+from tenure.cli.service import serve, token
+from tenure.cli.show import dead, groups, jobs, show, stats, tenants
+from tenure.cli.stores import copy, migrate
+from tenure.cli.workers import scheduler, worker
 from tenure.errors import TenureError
 
 INTERRUPTED = 130  # what a shell answers for a program that Ctrl-C ended

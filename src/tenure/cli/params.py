@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from tenure.app import Tenure
-from tenure.job import State
+from tenure.model.job import State
+from tenure.tasks.app import Tenure
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -8,13 +8,13 @@ from typing import Any
 import click
 from rich.console import RenderableType
 
-from tenure.cli.app import App, json_option, pass_app
+from tenure.cli.context import App, json_option, pass_app
 from tenure.cli.params import json
 from tenure.cli.tables import cell, frame, words
 from tenure.cli.text import relative
 from tenure.errors import ScheduleNotFound
-from tenure.job import NewJob
-from tenure.ops import Schedule
+from tenure.model.job import NewJob
+from tenure.model.ops import Schedule
 
 
 @click.group(invoke_without_command=True)

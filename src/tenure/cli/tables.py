@@ -13,9 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from tenure.cli.text import absolute, document, harmless, one_line, relative, span
-from tenure.job import FINAL, Failure, Job, State
-from tenure.ops import Counts, Limit, Stats
-from tenure.retry import Backoff
+from tenure.model.job import FINAL, Failure, Job, State
+from tenure.model.ops import Limit
+from tenure.model.queries import Counts, Stats
+from tenure.model.retry import Backoff
 
 COLOURS = {
     State.WAITING: "magenta",

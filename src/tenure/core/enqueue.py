@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Generic
 
-from tenure import ops
 from tenure.core.moves import PARENT_FAILED, settle, tell
 from tenure.core.transaction import Existing, J, Transaction, UniqueKey
 from tenure.errors import DependencyCycle, DependencyNotFound, Duplicate, TenureError
-from tenure.job import JobSpec, State, check_cycles
-from tenure.ops import Answer
+from tenure.model import ops
+from tenure.model.job import JobSpec, State, check_cycles
+from tenure.model.ops import Answer
 
 FAILED = (State.DEAD, State.CANCELLED)
 

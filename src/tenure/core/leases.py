@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from tenure import ops, states
 from tenure.core.enqueue import Plan
 from tenure.core.moves import move, remove, settle
 from tenure.core.transaction import J, Lease, StoredJob, Transaction
 from tenure.errors import Busy, JobNotFound, LeaseLost, TenureError
-from tenure.job import NULL, State
-from tenure.ops import Answer
+from tenure.model import ops, states
+from tenure.model.job import NULL, State
+from tenure.model.ops import Answer
 
 OK = ops.Ok()
 G = TypeVar("G", ops.Fail, ops.Release)

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from tenure import ops
 from tenure.core.transaction import J, Transaction
 from tenure.errors import QueueNotFound
-from tenure.ops import Answer, Limit
+from tenure.model import ops
+from tenure.model.ops import Answer, Limit
 
 TenantGroup = tuple[str | None, str | None]
 EVERYTHING: TenantGroup = (None, None)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tenure import states
 from tenure.core.transaction import J, Transaction
-from tenure.job import State
+from tenure.model import states
+from tenure.model.job import State
 
 PARENTS_DONE, PARENT_FAILED = states.ParentsDone(), states.ParentFailed()
 

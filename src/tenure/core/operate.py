@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from tenure import ops, wire
 from tenure.core import enqueue, leases, limits, operator, schedules, slots, transfer
 from tenure.core.transaction import Transaction
-from tenure.ops import Answer, Op
+from tenure.model import ops, wire
+from tenure.model.ops import Answer, Op
 
 # Operations of one kind that stand next to each other are run together.
 Operation = Callable[[Any, Any], list[Answer]]

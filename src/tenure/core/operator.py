@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 from msgspec.structs import replace
 
-from tenure import ops, states
 from tenure.core.moves import move, remove, settle
 from tenure.core.transaction import J, Transaction
-from tenure.ops import Answer
+from tenure.model import ops, states
+from tenure.model.ops import Answer
 
 
 def cancel(tx: Transaction[J], batch: Sequence[ops.Cancel]) -> list[Answer]:

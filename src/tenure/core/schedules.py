@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from tenure import ops
 from tenure.core.enqueue import enqueue
 from tenure.core.transaction import J, Transaction
-from tenure.cron import due_tick, next_tick
 from tenure.errors import InvalidInput, ScheduleNotFound, TenureError
-from tenure.job import JobSpec
-from tenure.ops import BACK_MS, Answer, Fire, PutSchedule, Schedule
+from tenure.model import ops
+from tenure.model.cron import due_tick, next_tick
+from tenure.model.job import JobSpec
+from tenure.model.ops import BACK_MS, Answer, Fire, PutSchedule, Schedule
 
 
 class Firing(NamedTuple):

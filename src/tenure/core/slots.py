@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tenure import ops
 from tenure.core.transaction import SlotTransaction
-from tenure.ops import Answer
+from tenure.model import ops
+from tenure.model.ops import Answer
 
 
 def take_slot(tx: SlotTransaction, batch: Sequence[ops.TakeSlot]) -> list[Answer]:

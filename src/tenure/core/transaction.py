@@ -8,9 +8,9 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from tenure.job import JobSpec, State
-from tenure.ops import Entry, Limit, Schedule
-from tenure.states import Change, Event, Facts
+from tenure.model.job import JobSpec, State
+from tenure.model.ops import Entry, Limit, Schedule
+from tenure.model.states import Change, Event, Facts
 
 UniqueKey = tuple[str, str, str]  # queue, tenant, unique key
 Scope = tuple[str, str | None, str | None]  # queue, tenant, group

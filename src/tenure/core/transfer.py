@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tenure import ops
 from tenure.core.moves import news_of, settle, tell
 from tenure.core.transaction import Existing, J, Transaction
 from tenure.errors import DependencyNotFound, Duplicate, TenureError
-from tenure.job import FINAL
-from tenure.ops import Answer, Entry
+from tenure.model import ops
+from tenure.model.job import FINAL
+from tenure.model.ops import Answer, Entry
 
 
 def import_(tx: Transaction[J], batch: Sequence[ops.Import]) -> list[Answer]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from tenure import ops, states
 from tenure.core.moves import move, remove, settle
 from tenure.core.transaction import J, Transaction
-from tenure.job import State
+from tenure.model import ops, states
+from tenure.model.job import State
 
 
 class Swept(NamedTuple):

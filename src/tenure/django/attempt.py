@@ -10,9 +10,6 @@ from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from django.db import close_old_connections, connections
 from msgspec.structs import replace
 
-from tenure import ops
-from tenure.attempt import after_error, after_return
-from tenure.current import current_job
 from tenure.django.backend import TenureBackend
 from tenure.django.framework import (
     TASK_REFRESH_ATTRS,
@@ -21,10 +18,12 @@ from tenure.django.framework import (
     task_finished,
     task_started,
 )
-from tenure.job import FINAL, Job, State
-from tenure.ops import Op
-from tenure.outcomes import Outcome
-from tenure.states import Failed, decide
+from tenure.model import ops
+from tenure.model.job import FINAL, Job, State
+from tenure.model.ops import Op
+from tenure.model.states import Failed, decide
+from tenure.worker.current_job import current_job
+from tenure.worker.outcome import Outcome, after_error, after_return
 
 # A receiver that raises is logged by Django and harms nobody: the work of a task does not become
 # undone by it, and shall not be done again.

@@ -25,7 +25,7 @@ from tenure.django.result import result_of
 from tenure.django.stores import STORES
 from tenure.engines.sqlite.file import path_of
 from tenure.errors import InvalidInput, JobNotFound
-from tenure.job import Job
+from tenure.model.job import Job
 from tenure.queue import Queue
 
 

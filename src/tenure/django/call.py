@@ -10,7 +10,7 @@ import msgspec
 from django.utils import timezone
 
 from tenure.django.framework import normalize_json
-from tenure.job import Job
+from tenure.model.job import Job
 
 
 class Call(msgspec.Struct, frozen=True):

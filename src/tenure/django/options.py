@@ -7,7 +7,7 @@ from typing import Any
 
 from tenure.django.framework import InvalidTaskBackend
 from tenure.errors import InvalidInput
-from tenure.job import NULL, NewJob, prepare
+from tenure.model.job import NULL, NewJob, prepare
 
 OF_THE_STORE = ("url", "database")
 OF_EACH_JOB = ("max_attempts", "timeout", "backoff", "expires_in")

@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 from tenure.django.attempt import Attempt
 from tenure.django.backend import TenureBackend
 from tenure.django.finding import find_task_from_loop
-from tenure.handler import Handler
-from tenure.job import Job
-from tenure.runner import Post
+from tenure.model.job import Job
+from tenure.worker.handler import Handler
+from tenure.worker.runner import Post
 
 
 class TaskPost(Post):

@@ -9,11 +9,11 @@ from typing import Any
 from django.conf import settings
 from django.utils import timezone
 
-from tenure import outcomes
 from tenure.django.call import Call
 from tenure.django.framework import TaskError, TaskResult, TaskResultStatus
 from tenure.errors import TenureError
-from tenure.job import Failure, Job, State
+from tenure.model.job import Failure, Job, State
+from tenure.worker import outcome
 
 STATUS = {
     State.WAITING: TaskResultStatus.READY,
@@ -86,5 +86,5 @@ def _path_of(kind: str) -> str:
     if hasattr(builtins, kind):
         return f"builtins.{kind}"
     # What a task asked for, or what happened to it from outside: it was cancelled, its worker died.
-    found = getattr(outcomes, kind, TenureError) if kind else TenureError
+    found = getattr(outcome, kind, TenureError) if kind else TenureError
     return f"{found.__module__}.{found.__qualname__}"

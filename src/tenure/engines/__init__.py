@@ -18,7 +18,8 @@ from tenure.engines.remote import RemoteEngine
 from tenure.engines.sqlite import file
 from tenure.engines.sqlite.engine import SqliteEngine
 from tenure.errors import InvalidInput
-from tenure.ops import Answer, Found, Op, Query
+from tenure.model.ops import Answer, Op
+from tenure.model.queries import Found, Query
 from tenure.settings import Settings
 
 

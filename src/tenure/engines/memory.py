@@ -13,9 +13,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tenure import ops, states
 from tenure.clock import Clock
-from tenure.cron import LATE_MS, last_tick, next_tick
 from tenure.errors import (
     Conflict,
     DependencyCycle,
@@ -28,8 +26,11 @@ from tenure.errors import (
     ScheduleNotFound,
     TenureError,
 )
-from tenure.job import FINAL, Job, JobSpec, State, check_cycles
-from tenure.ops import Answer, Filter, Found, Limit, Op, Query
+from tenure.model import ops, queries, states
+from tenure.model.cron import LATE_MS, last_tick, next_tick
+from tenure.model.job import FINAL, Job, JobSpec, State, check_cycles
+from tenure.model.ops import Answer, Limit, Op
+from tenure.model.queries import Filter, Found, Query
 from tenure.settings import Settings
 
 
@@ -124,19 +125,19 @@ class MemoryEngine:
             ops.Import: self._import,
         }
         self._queries: dict[type[Query], Callable[[Any, int], Found]] = {
-            ops.GetJob: self._get_job,
-            ops.ListJobs: self._list_jobs,
-            ops.FindIds: self._find_ids,
-            ops.NextDue: self._next_due,
-            ops.OldestReady: self._oldest_ready,
-            ops.GetStats: self._get_stats,
-            ops.ListTenants: self._list_tenants,
-            ops.ListGroups: self._list_groups,
-            ops.ListLimits: self._list_limits,
-            ops.ListSlots: self._list_slots,
-            ops.ListSchedules: self._list_schedules,
-            ops.GetTimetable: self._get_timetable,
-            ops.Export: self._export,
+            queries.GetJob: self._get_job,
+            queries.ListJobs: self._list_jobs,
+            queries.FindIds: self._find_ids,
+            queries.NextDue: self._next_due,
+            queries.OldestReady: self._oldest_ready,
+            queries.GetStats: self._get_stats,
+            queries.ListTenants: self._list_tenants,
+            queries.ListGroups: self._list_groups,
+            queries.ListLimits: self._list_limits,
+            queries.ListSlots: self._list_slots,
+            queries.ListSchedules: self._list_schedules,
+            queries.GetTimetable: self._get_timetable,
+            queries.Export: self._export,
         }
 
     @classmethod
@@ -299,14 +300,14 @@ class MemoryEngine:
             event = states.ParentsDone() if done else states.ParentFailed()
             self._tell_child(child, parent.id, event, now)
 
-    def _export(self, query: ops.Export, now: int) -> Found:
-        start = [0] if query.cursor is None else ops.parse_cursor(query.cursor, 1)
+    def _export(self, query: queries.Export, now: int) -> Found:
+        start = [0] if query.cursor is None else queries.parse_cursor(query.cursor, 1)
         if isinstance(start, InvalidInput):
             return start
         later = [record for record in self._records.values() if record.seq > start[0]]
         page = later[: query.limit]
         cursor = str(page[-1].seq) if page else query.cursor
-        return ops.Exported([record.entry for record in page], cursor)
+        return queries.Exported([record.entry for record in page], cursor)
 
     # Moves --------------------------------------------------------------------------------------
 
@@ -775,26 +776,26 @@ class MemoryEngine:
 
     # Queries ------------------------------------------------------------------------------------
 
-    def _get_job(self, query: ops.GetJob, now: int) -> Found:
+    def _get_job(self, query: queries.GetJob, now: int) -> Found:
         record = self._records.get(query.id)
         return JobNotFound(query.id) if record is None else record.job
 
-    def _list_jobs(self, query: ops.ListJobs, now: int) -> Found:
-        return self._page(query, lambda jobs, cursor: ops.Page(jobs, cursor))
+    def _list_jobs(self, query: queries.ListJobs, now: int) -> Found:
+        return self._page(query, lambda jobs, cursor: queries.Page(jobs, cursor))
 
-    def _find_ids(self, query: ops.FindIds, now: int) -> Found:
-        return self._page(query, lambda jobs, cursor: ops.Ids([job.id for job in jobs], cursor))
+    def _find_ids(self, query: queries.FindIds, now: int) -> Found:
+        return self._page(query, lambda jobs, cursor: queries.Ids([job.id for job in jobs], cursor))
 
     def _page(
         self,
-        query: ops.ListJobs | ops.FindIds,
+        query: queries.ListJobs | queries.FindIds,
         answer: Callable[[list[Job], str | None], Found],
     ) -> Found:
         where = query.filter
         if where.queue is not None and where.queue not in self._queues:
             return QueueNotFound(where.queue)
         by_end = len(where.states) == 1 and where.states[0] in FINAL
-        start = None if query.cursor is None else ops.parse_cursor(query.cursor, 1 + by_end)
+        start = None if query.cursor is None else queries.parse_cursor(query.cursor, 1 + by_end)
         if isinstance(start, InvalidInput):
             return start
 
@@ -824,13 +825,13 @@ class MemoryEngine:
             ):
                 yield record
 
-    def _next_due(self, query: ops.NextDue, now: int) -> Found:
+    def _next_due(self, query: queries.NextDue, now: int) -> Found:
         theirs = [r for r in self._live.values() if r.job.queue in query.queues]
         due = [r.job.run_at for r in theirs if r.count_as == "delayed"]
         due += [r.job.lease_until for r in theirs if r.job.lease_until is not None]
-        return ops.Due(min(due, default=None))
+        return queries.Due(min(due, default=None))
 
-    def _oldest_ready(self, query: ops.OldestReady, now: int) -> Found:
+    def _oldest_ready(self, query: queries.OldestReady, now: int) -> Found:
         heads: dict[tuple[str, str, str, int], Record] = {}
         for record in self._live.values():
             job = record.job
@@ -838,36 +839,38 @@ class MemoryEngine:
                 line = (job.queue, job.tenant, job.group, job.priority)
                 if line not in heads or record.order < heads[line].order:
                     heads[line] = record
-        return ops.Due(min([record.job.run_at for record in heads.values()], default=None))
+        return queries.Due(min([record.job.run_at for record in heads.values()], default=None))
 
-    def _get_stats(self, query: ops.GetStats, now: int) -> Found:
+    def _get_stats(self, query: queries.GetStats, now: int) -> Found:
         if query.queue is not None and query.queue not in self._queues:
             return QueueNotFound(query.queue)
         counts = self._count(lambda job: job.queue)
         return [
-            ops.QueueStats(queue=queue, paused=self._limit(queue).paused, **counts[queue])
+            queries.QueueStats(queue=queue, paused=self._limit(queue).paused, **counts[queue])
             for queue in sorted(self._queues)
             if query.queue in (None, queue)
         ]
 
-    def _list_tenants(self, query: ops.ListTenants, now: int) -> Found:
+    def _list_tenants(self, query: queries.ListTenants, now: int) -> Found:
         if query.queue not in self._queues:
             return QueueNotFound(query.queue)
         counts = self._count(lambda job: (job.queue, job.tenant))
         return [
-            ops.TenantStats(queue=queue, tenant=tenant, **counts[queue, tenant])
+            queries.TenantStats(queue=queue, tenant=tenant, **counts[queue, tenant])
             for queue, tenant in sorted(counts)
             if queue == query.queue
             and (query.after is None or tenant > query.after)
             and query.tenant in (None, tenant)
         ][: query.limit]
 
-    def _list_groups(self, query: ops.ListGroups, now: int) -> Found:
+    def _list_groups(self, query: queries.ListGroups, now: int) -> Found:
         if query.queue not in self._queues:
             return QueueNotFound(query.queue)
         counts = self._count(lambda job: (job.queue, job.tenant, job.group))
         return [
-            ops.GroupStats(queue=queue, tenant=tenant, group=group, **counts[queue, tenant, group])
+            queries.GroupStats(
+                queue=queue, tenant=tenant, group=group, **counts[queue, tenant, group]
+            )
             for queue, tenant, group in sorted(counts)
             if (queue, tenant) == (query.queue, query.tenant)
             and group
@@ -880,18 +883,18 @@ class MemoryEngine:
             counts[key(record.job)][record.count_as] += 1
         return counts
 
-    def _list_limits(self, query: ops.ListLimits, now: int) -> Found:
+    def _list_limits(self, query: queries.ListLimits, now: int) -> Found:
         return sorted(
             (x for x in self._limits.values() if query.queue in (None, x.queue)),
             key=lambda x: (x.queue, x.tenant is not None, x.tenant, x.group is not None, x.group),
         )
 
-    def _list_slots(self, query: ops.ListSlots, now: int) -> Found:
+    def _list_slots(self, query: queries.ListSlots, now: int) -> Found:
         slots = self._slots.get((query.scope, query.key), {})
-        return [ops.Slot(h, slots[h]) for h in sorted(slots) if slots[h] > now]
+        return [queries.Slot(h, slots[h]) for h in sorted(slots) if slots[h] > now]
 
-    def _list_schedules(self, query: ops.ListSchedules, now: int) -> Found:
+    def _list_schedules(self, query: queries.ListSchedules, now: int) -> Found:
         return [self._schedules[name] for name in sorted(self._schedules)]
 
-    def _get_timetable(self, query: ops.GetTimetable, now: int) -> Found:
-        return ops.Timetable(now, [self._schedules[name] for name in sorted(self._schedules)])
+    def _get_timetable(self, query: queries.GetTimetable, now: int) -> Found:
+        return queries.Timetable(now, [self._schedules[name] for name in sorted(self._schedules)])

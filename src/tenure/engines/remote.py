@@ -18,7 +18,6 @@ import msgspec
 from msgspec.json import encode
 from msgspec.structs import replace
 
-from tenure import ops, wire
 from tenure.clock import Clock
 from tenure.errors import (
     InvalidInput,
@@ -28,8 +27,10 @@ from tenure.errors import (
     StoreError,
     TenureError,
 )
-from tenure.job import Job
-from tenure.ops import Answer, Found, Op, Query
+from tenure.model import ops, queries, wire
+from tenure.model.job import Job
+from tenure.model.ops import Answer, Op
+from tenure.model.queries import Found, Query
 from tenure.settings import Settings
 
 if TYPE_CHECKING:
@@ -48,18 +49,18 @@ REJECTED = (400, 403, 409, 413)  # statuses: what the request asks for is not do
 LATER = (429, 502, 503, 504)  # it may be done later
 
 _FOUND: dict[type[Query], Any] = {
-    ops.GetJob: Job,
-    ops.ListJobs: ops.Page,
-    ops.FindIds: ops.Ids,
-    ops.NextDue: ops.Due,
-    ops.OldestReady: ops.Due,
-    ops.GetStats: list[ops.QueueStats],
-    ops.ListTenants: list[ops.TenantStats],
-    ops.ListGroups: list[ops.GroupStats],
-    ops.ListLimits: list[ops.Limit],
-    ops.ListSlots: list[ops.Slot],
-    ops.ListSchedules: list[ops.Schedule],
-    ops.GetTimetable: ops.Timetable,
+    queries.GetJob: Job,
+    queries.ListJobs: queries.Page,
+    queries.FindIds: queries.Ids,
+    queries.NextDue: queries.Due,
+    queries.OldestReady: queries.Due,
+    queries.GetStats: list[queries.QueueStats],
+    queries.ListTenants: list[queries.TenantStats],
+    queries.ListGroups: list[queries.GroupStats],
+    queries.ListLimits: list[ops.Limit],
+    queries.ListSlots: list[queries.Slot],
+    queries.ListSchedules: list[ops.Schedule],
+    queries.GetTimetable: queries.Timetable,
 }
 
 

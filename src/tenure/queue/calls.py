@@ -15,26 +15,12 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from tenure import ops, states
-from tenure.arguments import (
-    Seconds,
-    fail_op,
-    filter_of,
-    ids_of,
-    lease_of,
-    listed,
-    of_kind,
-    scope_of,
-    several,
-    some_jobs,
-    states_of,
-)
-from tenure.changes import Changes
 from tenure.clock import Clock
-from tenure.cron import CatchUp
 from tenure.errors import Duplicate, InvalidInput, JobNotFound, TenureError
-from tenure.fields import MAX_JOBS_PER_CALL, PositiveSpan, check, span_ms, validated
-from tenure.job import (
+from tenure.model import ops, queries, states
+from tenure.model.cron import CatchUp
+from tenure.model.fields import MAX_JOBS_PER_CALL, PositiveSpan, check, span_ms, validated
+from tenure.model.job import (
     FINAL,
     NULL,
     IfParentFails,
@@ -47,11 +33,26 @@ from tenure.job import (
     new_ids,
     prepare,
 )
-from tenure.ops import Filter, IfExists, Limit, Op, Schedule, Slot
-from tenure.retry import Backoff
+from tenure.model.ops import IfExists, Limit, Op, Schedule
+from tenure.model.queries import Filter, Slot
+from tenure.model.retry import Backoff
+from tenure.observe.tracing import current_trace, sending
+from tenure.queue.arguments import (
+    Seconds,
+    fail_op,
+    filter_of,
+    ids_of,
+    lease_of,
+    listed,
+    of_kind,
+    scope_of,
+    several,
+    some_jobs,
+    states_of,
+)
+from tenure.queue.sync_async import Steps, Wanted, Within, awaiting, blocking
+from tenure.queue.wakeups import Changes
 from tenure.settings import Settings
-from tenure.steps import Steps, Wanted, Within, awaiting, blocking
-from tenure.tracing import current_trace, sending
 
 T = TypeVar("T")
 
@@ -151,7 +152,7 @@ class Calls:
             (answer,) = yield batch if connection is None else Within(connection, batch)
             enqueued = good(answer, ops.Enqueued)
         if connection is None and (spec.after or not enqueued.created[0]):
-            found = yield ops.GetJob(enqueued.ids[0])
+            found = yield queries.GetJob(enqueued.ids[0])
             if not isinstance(found, JobNotFound):  # it may have ended and been removed since
                 return good(found, Job)
         # What was added need not be read back; of another connection it could not be.
@@ -308,7 +309,7 @@ class Calls:
 
     def _get(self, id: str) -> Steps[Job]:
         """One job; raises JobNotFound."""
-        return good((yield validated(ops.GetJob(id))), Job)
+        return good((yield validated(queries.GetJob(id))), Job)
 
     def _jobs(
         self,
@@ -320,44 +321,44 @@ class Calls:
         kind: str | None = None,
         limit: int = 50,
         cursor: str | None = None,
-    ) -> Steps[ops.Page]:
+    ) -> Steps[queries.Page]:
         """A page of jobs, newest first (of one final state, the last to finish first); give its
         `cursor` back for the next."""
         where = filter_of(queue, states_of(state), tenant, group, kind)
-        return good((yield validated(ops.ListJobs(where, limit, cursor))), ops.Page)
+        return good((yield validated(queries.ListJobs(where, limit, cursor))), queries.Page)
 
     def _next_due(self, queues: str | Sequence[str]) -> Steps[int | None]:
         """When the next delayed job of the queues is due or a lease of theirs ends, in
         milliseconds since 1970 by this machine's clock; it may have passed."""
-        query = ops.NextDue(tuple(several("queues", queues)))
-        return good((yield validated(query)), ops.Due).at
+        query = queries.NextDue(tuple(several("queues", queues)))
+        return good((yield validated(query)), queries.Due).at
 
     def _oldest_ready(self, queues: str | Sequence[str]) -> Steps[int | None]:
         """Since when the job that waits longest is ready, in milliseconds since 1970 by this
         machine's clock; None if none is. Of each tenant, group and priority, the next in line
         counts."""
-        query = ops.OldestReady(tuple(several("queues", queues)))
-        return good((yield validated(query)), ops.Due).at
+        query = queries.OldestReady(tuple(several("queues", queues)))
+        return good((yield validated(query)), queries.Due).at
 
-    def _stats(self, queue: str | None = None) -> Steps[ops.Stats]:
+    def _stats(self, queue: str | None = None) -> Steps[queries.Stats]:
         """How many jobs are in each state, overall and by queue; raises QueueNotFound."""
-        query = validated(ops.GetStats(queue))
-        found: list[ops.QueueStats] = good((yield query), list)
-        stats = ops.overall(found)
+        query = validated(queries.GetStats(queue))
+        found: list[queries.QueueStats] = good((yield query), list)
+        stats = queries.overall(found)
         log = self.log_bytes()
         return stats if log is None else replace(stats, log_bytes=log)
 
     def _tenants(
         self, queue: str, *, limit: int = 100, after: str | None = None
-    ) -> Steps[list[ops.TenantStats]]:
+    ) -> Steps[list[queries.TenantStats]]:
         """Counts of a queue's tenants, by name, after the tenant `after`."""
-        return good((yield validated(ops.ListTenants(queue, limit, after))), list)
+        return good((yield validated(queries.ListTenants(queue, limit, after))), list)
 
     def _groups(
         self, queue: str, *, tenant: str = "", limit: int = 100, after: str | None = None
-    ) -> Steps[list[ops.GroupStats]]:
+    ) -> Steps[list[queries.GroupStats]]:
         """Counts of a tenant's groups, by name, after the group `after`."""
-        return good((yield validated(ops.ListGroups(queue, tenant, limit, after))), list)
+        return good((yield validated(queries.ListGroups(queue, tenant, limit, after))), list)
 
     # Operating ----------------------------------------------------------------------------------
 
@@ -446,7 +447,7 @@ class Calls:
             if changed.missing:
                 raise JobNotFound(one)
             if changed.refused:
-                job = good((yield ops.GetJob(one)), Job)
+                job = good((yield queries.GetJob(one)), Job)
                 raise Duplicate("unique_key", job.unique_key or "", changed.refused[one])
             return changed.count
         if jobs is not None:
@@ -454,7 +455,7 @@ class Calls:
             return good(answer, ops.Changed).count
         count, cursor = 0, None
         while True:
-            found = good((yield ops.FindIds(where, PAGE, cursor)), ops.Ids)
+            found = good((yield queries.FindIds(where, PAGE, cursor)), queries.Ids)
             if found.ids:
                 (answer,) = yield [op(tuple(found.ids))]
                 count += good(answer, ops.Changed).count
@@ -493,7 +494,7 @@ class Calls:
 
     def _limits(self, queue: str | None = None) -> Steps[list[Limit]]:
         """Every limit and pause."""
-        return good((yield validated(ops.ListLimits(queue))), list)
+        return good((yield validated(queries.ListLimits(queue))), list)
 
     def _pause(
         self, queue: str, *, tenant: str | None = None, group: str | None = None
@@ -527,7 +528,7 @@ class Calls:
 
     def _slots(self, scope: str, key: str) -> Steps[list[Slot]]:
         """Who is active under (scope, key)."""
-        return good((yield validated(ops.ListSlots(scope, key))), list)
+        return good((yield validated(queries.ListSlots(scope, key))), list)
 
     # Schedules ----------------------------------------------------------------------------------
 
@@ -558,11 +559,11 @@ class Calls:
 
     def _schedules(self) -> Steps[list[Schedule]]:
         """Every schedule, by name."""
-        return good((yield ops.ListSchedules()), list)
+        return good((yield queries.ListSchedules()), list)
 
-    def _timetable(self) -> Steps[ops.Timetable]:
+    def _timetable(self) -> Steps[queries.Timetable]:
         """Every schedule, by name, and the store's time, by which they are due."""
-        return good((yield ops.GetTimetable()), ops.Timetable)
+        return good((yield queries.GetTimetable()), queries.Timetable)
 
     def _fire(self, schedule: Schedule) -> Steps[bool]:
         """Enqueue the job of a schedule whose time has come by the store's clock; its run_at is

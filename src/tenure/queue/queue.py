@@ -10,17 +10,17 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tenure import ops
-from tenure.changes import Changes
 from tenure.clock import Clock, SystemClock
-from tenure.committer import Committer, Standing
 from tenure.engines import Engine, HasLog, open_engine
 from tenure.errors import Closed
-from tenure.job import Job
-from tenure.ops import Query
+from tenure.model import ops
+from tenure.model.job import Job
+from tenure.model.queries import Query
 from tenure.queue.calls import Calls, good
+from tenure.queue.committer import Committer, Standing
+from tenure.queue.sync_async import Wanted, Within
+from tenure.queue.wakeups import Changes
 from tenure.settings import Settings, checked, from_environment
-from tenure.steps import Wanted, Within
 
 
 class Queue(Calls):

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from tenure.errors import InvalidInput, NotFound, Unauthorized
-from tenure.fields import check_label, check_name
+from tenure.model.fields import check_label, check_name
 
 log = logging.getLogger("tenure.service")
 

@@ -12,10 +12,10 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from tenure.job import State
+from tenure.model.job import State
 from tenure.queue import Queue
 from tenure.server.auth import Scope, Token
-from tenure.server.feed import Entry, Feed, JobEvent, What
+from tenure.server.event_feed import Entry, Feed, JobEvent, What
 from tenure.server.route import ANY, Call, Route
 from tenure.server.waiting import changes_of, until_gone
 

@@ -12,7 +12,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tenure import ops
 from tenure.errors import (
     DependencyNotFound,
     Duplicate,
@@ -23,11 +22,13 @@ from tenure.errors import (
     ScheduleNotFound,
     TenureError,
 )
-from tenure.job import Job, JobSpec
-from tenure.ops import Filter, Op, Query
+from tenure.model import ops, queries
+from tenure.model.job import Job, JobSpec
+from tenure.model.ops import Op
+from tenure.model.queries import Filter, Query
 from tenure.queue import Calls, Queue
+from tenure.queue.sync_async import Wanted, Within
 from tenure.server.auth import Scope, Token
-from tenure.steps import Wanted, Within
 
 NEEDS: dict[type[Op] | type[Query], Scope] = {
     ops.Enqueue: Scope.PRODUCE,
@@ -40,7 +41,7 @@ NEEDS: dict[type[Op] | type[Query], Scope] = {
     ops.Progress: Scope.WORK,
     ops.TakeSlot: Scope.WORK,
     ops.DropSlot: Scope.WORK,
-    ops.NextDue: Scope.WORK,
+    queries.NextDue: Scope.WORK,
     ops.Replay: Scope.ADMIN,
     ops.Delete: Scope.ADMIN,
     ops.SetLimit: Scope.ADMIN,
@@ -53,17 +54,17 @@ NEEDS: dict[type[Op] | type[Query], Scope] = {
     ops.Maintain: Scope.ADMIN,
     ops.Reconcile: Scope.ADMIN,
     ops.ReconcileSlots: Scope.ADMIN,
-    ops.GetJob: Scope.READ,
-    ops.ListJobs: Scope.READ,
-    ops.FindIds: Scope.READ,
-    ops.OldestReady: Scope.READ,
-    ops.GetStats: Scope.READ,
-    ops.ListTenants: Scope.READ,
-    ops.ListGroups: Scope.READ,
-    ops.ListLimits: Scope.READ,
-    ops.ListSlots: Scope.READ,
-    ops.ListSchedules: Scope.READ,
-    ops.GetTimetable: Scope.READ,
+    queries.GetJob: Scope.READ,
+    queries.ListJobs: Scope.READ,
+    queries.FindIds: Scope.READ,
+    queries.OldestReady: Scope.READ,
+    queries.GetStats: Scope.READ,
+    queries.ListTenants: Scope.READ,
+    queries.ListGroups: Scope.READ,
+    queries.ListLimits: Scope.READ,
+    queries.ListSlots: Scope.READ,
+    queries.ListSchedules: Scope.READ,
+    queries.GetTimetable: Scope.READ,
 }
 
 NOTHING = ops.Release("", 0)  # no job has this id
@@ -128,7 +129,7 @@ class Guarded(Calls):
         """Those of the jobs that are there, but do not exist for us."""
         found: set[str] = set()
         for id in dict.fromkeys(ids):
-            job = await self._inner.ado(ops.GetJob(id))
+            job = await self._inner.ado(queries.GetJob(id))
             if isinstance(job, Job) and not self._has(job.queue, job.tenant):
                 found.add(id)
         return found
@@ -223,14 +224,14 @@ class Guarded(Calls):
         return op
 
     async def _schedules_of_ours(self) -> list[ops.Schedule]:
-        return self._ours(await self._inner.ado(ops.ListSchedules()))
+        return self._ours(await self._inner.ado(queries.ListSchedules()))
 
     def _ours(self, schedules: list[ops.Schedule]) -> list[ops.Schedule]:
         return [one for one in schedules if self._has(one.job.queue, one.job.tenant)]
 
     async def _schedules_of_others(self) -> set[str]:
         ours = {one.name for one in await self._schedules_of_ours()}
-        return {one.name for one in await self._inner.ado(ops.ListSchedules())} - ours
+        return {one.name for one in await self._inner.ado(queries.ListSchedules())} - ours
 
     def _must_have_slot(self, scope: str, key: str) -> None:
         """Slots are of nobody: the scope stands for a queue (or, as `queue/...`, for something
@@ -247,39 +248,39 @@ class Guarded(Calls):
         if self._free:
             return await self._inner.ado(query)
         match query:
-            case ops.GetJob():
+            case queries.GetJob():
                 job = await self._inner.ado(query)
                 if isinstance(job, Job) and not self._has(job.queue, job.tenant):
                     return JobNotFound(query.id)
                 return job
-            case ops.ListJobs() | ops.FindIds():
+            case queries.ListJobs() | queries.FindIds():
                 narrowed = self._filter(query.filter)
                 if isinstance(narrowed, NotFound):
                     return narrowed
                 return await self._inner.ado(replace(query, filter=narrowed))
-            case ops.NextDue() | ops.OldestReady():
+            case queries.NextDue() | queries.OldestReady():
                 for queue in query.queues:
                     self._must_have(queue, self.token.tenants[0] if self.token.tenants else None)
                 if self.token.tenants is not None:
-                    return ops.Due(None)  # whose job it would be is not known
+                    return queries.Due(None)  # whose job it would be is not known
                 return await self._inner.ado(query)
-            case ops.GetStats():
+            case queries.GetStats():
                 return await self._stats_of_ours(query)
-            case ops.ListTenants():
+            case queries.ListTenants():
                 return await self._tenants_of_ours(query)
-            case ops.ListGroups():
+            case queries.ListGroups():
                 if not self._has(query.queue, query.tenant):
                     return QueueNotFound(query.queue)
                 return await self._inner.ado(query)
-            case ops.ListLimits():
+            case queries.ListLimits():
                 found = await self._inner.ado(query)
                 return [one for one in found if self._has(one.queue, one.tenant or "")]
-            case ops.ListSlots():
+            case queries.ListSlots():
                 self._must_have_slot(query.scope, query.key)
                 return await self._inner.ado(query)
-            case ops.ListSchedules():
+            case queries.ListSchedules():
                 return await self._schedules_of_ours()
-            case ops.GetTimetable():
+            case queries.GetTimetable():
                 found = await self._inner.ado(query)
                 return replace(found, schedules=self._ours(found.schedules))
         raise Forbidden(f"{type(query).__name__} is not for this token")
@@ -296,7 +297,7 @@ class Guarded(Calls):
                 return QueueNotFound(queue)
         return replace(where, tenant=tenant, queue=queue)
 
-    async def _stats_of_ours(self, query: ops.GetStats) -> Any:
+    async def _stats_of_ours(self, query: queries.GetStats) -> Any:
         found = await self._inner.ado(query)
         if isinstance(found, TenureError):
             return found
@@ -308,22 +309,24 @@ class Guarded(Calls):
         counted = [await self._counted(one) for one in ours]
         # A queue in which we have nothing is known to us only if we were told its name.
         known = self.token.queues is not None
-        shown = [one for one in counted if known or any(ops.as_counts(one).values())]
+        shown = [one for one in counted if known or any(queries.as_counts(one).values())]
         return shown if shown or query.queue is None else QueueNotFound(query.queue)
 
-    async def _counted(self, queue: ops.QueueStats) -> ops.QueueStats:
+    async def _counted(self, queue: queries.QueueStats) -> queries.QueueStats:
         """The counts of a queue, as far as they are of our tenants."""
-        counts = ops.Counts()
-        for one in await self._tenants_of_ours(ops.ListTenants(queue.queue, 1_000_000)):
-            counts = ops.add(counts, one)
-        return ops.QueueStats(queue=queue.queue, paused=queue.paused, **ops.as_counts(counts))
+        counts = queries.Counts()
+        for one in await self._tenants_of_ours(queries.ListTenants(queue.queue, 1_000_000)):
+            counts = queries.add(counts, one)
+        return queries.QueueStats(
+            queue=queue.queue, paused=queue.paused, **queries.as_counts(counts)
+        )
 
-    async def _tenants_of_ours(self, query: ops.ListTenants) -> Any:
+    async def _tenants_of_ours(self, query: queries.ListTenants) -> Any:
         if not self._has_queue(query.queue):
             return QueueNotFound(query.queue)
         if self.token.tenants is None:
             return await self._inner.ado(query)
-        found: list[ops.TenantStats] = []
+        found: list[queries.TenantStats] = []
         for tenant in sorted(self.token.tenants):
             wanted = query.tenant in (None, tenant)
             if wanted and (query.after is None or tenant > query.after):

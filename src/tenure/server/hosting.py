@@ -18,18 +18,18 @@ from typing import Any
 
 import uvicorn
 
-from tenure.app import Tenure
-from tenure.metrics import Metrics, measured
-from tenure.runner import Runner
-from tenure.scheduler import Scheduler
-from tenure.server.app import make_app
+from tenure.observe.metrics import Metrics, measured
 from tenure.server.auth import Tokens
 from tenure.server.connections import Connections
-from tenure.server.listening import check_certificate, listeners
 from tenure.server.mdns import announced
 from tenure.server.protocol import Protocol
+from tenure.server.routes import make_app
 from tenure.server.service import Service
-from tenure.stopping import give_back_at_once, see_to_the_end, told_to_stop
+from tenure.server.sockets import check_certificate, listeners
+from tenure.tasks.app import Tenure
+from tenure.worker.runner import Runner
+from tenure.worker.scheduler import Scheduler
+from tenure.worker.shutdown import give_back_at_once, see_to_the_end, told_to_stop
 
 log = logging.getLogger("tenure.service")
 

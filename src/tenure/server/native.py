@@ -8,9 +8,9 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Raw
 
-from tenure import ops, wire
 from tenure.errors import Conflict, ScheduleNotFound, TenureError
-from tenure.fields import (
+from tenure.model import ops, queries, wire
+from tenure.model.fields import (
     MAX_FAILURE_TEXT,
     Attempts,
     ClaimLimit,
@@ -29,22 +29,10 @@ from tenure.fields import (
     check_name,
     clean,
 )
-from tenure.job import NULL, IfParentFails, Job, Lease, NewJob, State, encode_json, null
-from tenure.ops import (
-    AnyOp,
-    AnyQuery,
-    GroupStats,
-    Limit,
-    Maintained,
-    Page,
-    QueueStats,
-    Schedule,
-    Slot,
-    Slots,
-    Stats,
-    TenantStats,
-)
-from tenure.retry import Backoff
+from tenure.model.job import NULL, IfParentFails, Job, Lease, NewJob, State, encode_json, null
+from tenure.model.ops import AnyOp, Limit, Maintained, Schedule, Slots
+from tenure.model.queries import AnyQuery, GroupStats, Page, QueueStats, Slot, Stats, TenantStats
+from tenure.model.retry import Backoff
 from tenure.server.auth import Scope, hash_of
 from tenure.server.route import ANY, Call, Route
 from tenure.server.waiting import claim_or_wait, wait_for_end
@@ -309,15 +297,15 @@ class Found(msgspec.Struct, Generic[T]):
 AnyFound = (
     Found[Job]
     | Found[Page]
-    | Found[ops.Ids]
-    | Found[ops.Due]
+    | Found[queries.Ids]
+    | Found[queries.Due]
     | Found[list[QueueStats]]
     | Found[list[TenantStats]]
     | Found[list[GroupStats]]
     | Found[list[Limit]]
     | Found[list[Slot]]
     | Found[list[Schedule]]
-    | Found[ops.Timetable]
+    | Found[queries.Timetable]
 )
 
 

@@ -9,7 +9,7 @@ from typing import Any, Union, get_args, get_origin
 
 import msgspec
 
-from tenure.fields import Name
+from tenure.model.fields import Name
 from tenure.server.route import ANY, Route
 
 REF = "#/components/schemas/{name}"

@@ -22,8 +22,8 @@ from uvicorn.protocols.http.httptools_impl import (
 
 from tenure.errors import InvalidInput, TenureError
 from tenure.server.connections import Connections
-from tenure.server.incoming import WHOLE
 from tenure.server.problems import HeadTooLarge, TooSlow
+from tenure.server.request_body import WHOLE
 from tenure.server.route import as_problem
 
 log = logging.getLogger("tenure.service")

@@ -15,20 +15,21 @@ from importlib.metadata import version
 from typing import Any
 
 from tenure.errors import Forbidden, TenureError
-from tenure.fields import is_trace
-from tenure.job import Job
-from tenure.metrics import Metrics
+from tenure.model.fields import is_trace
+from tenure.model.job import Job
+from tenure.observe.metrics import Metrics
+from tenure.observe.tracing import CARRIED, serving
 from tenure.queue import Calls, Queue
 from tenure.server.auth import Token, Tokens
+from tenure.server.docs_page import docs_page
+from tenure.server.event_feed import Feed
 from tenure.server.events import News
-from tenure.server.feed import Feed
 from tenure.server.guard import Guarded
-from tenure.server.incoming import WHOLE, Headers, Incoming, Message, Receive, Whole
 from tenure.server.openapi import openapi
 from tenure.server.origin import Origins, check_json
-from tenure.server.pages import docs_page
 from tenure.server.problems import RETRY_AFTER, NoSuchRoute, WrongMethod
-from tenure.server.pulse import Pulse
+from tenure.server.readiness import Pulse
+from tenure.server.request_body import WHOLE, Headers, Incoming, Message, Receive, Whole
 from tenure.server.route import (
     ANY,
     Call,
@@ -40,7 +41,6 @@ from tenure.server.route import (
     names_of,
     query_of,
 )
-from tenure.tracing import CARRIED, serving
 
 log = logging.getLogger("tenure.service")
 

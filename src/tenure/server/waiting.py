@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from tenure import ops
-from tenure.job import FINAL, Job
+from tenure.model import ops
+from tenure.model.job import FINAL, Job
 from tenure.queue import Calls
-from tenure.server.incoming import Receive
+from tenure.server.request_body import Receive
 from tenure.server.route import Call
 
 LOOK_SECONDS = 1.0  # how often it is looked, if nothing prompts it

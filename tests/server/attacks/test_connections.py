@@ -12,11 +12,11 @@ import pytest
 
 import tenure
 from tenure import Queue
-from tenure.server.app import make_app
 from tenure.server.auth import Tokens
 from tenure.server.connections import Connections
 from tenure.server.protocol import Protocol
 from tenure.server.route import Reply
+from tenure.server.routes import make_app
 from tenure.testing import ManualClock
 from tests.conformance.state import nothing_changes
 from tests.server.conftest import token

@@ -9,8 +9,8 @@ import pytest
 
 import tenure
 from tenure import Queue
-from tenure.server.app import DIALECTS, make_app
 from tenure.server.origin import LOOPBACK
+from tenure.server.routes import DIALECTS, make_app
 from tenure.testing import ManualClock
 from tests.conformance.state import nothing_changes
 from tests.server.conftest import Client

@@ -20,12 +20,12 @@ from typing import Any
 
 import psycopg
 
-from tenure import ops
 from tenure.engines.postgres.db import Db as PostgresDb
 from tenure.engines.postgres.statements import statements
 from tenure.engines.sqlite.db import Db as SqliteDb
 from tenure.engines.sqlite.statements import SQL
 from tenure.errors import TenureError
+from tenure.model import ops
 from tests import postgres
 from tests.simulation.compare.rigs import POSTGRES_PLACE
 
@@ -208,11 +208,11 @@ def _add_server_functions(counts: Counts) -> None:
 
 # What is watched --------------------------------------------------------------------------------
 
-_COMMON = ["tenure.committer"]
+_COMMON = ["tenure.queue.committer"]
 _WATCHED: dict[str, list[str]] = {
     "sqlite": ["tenure.engines.sqlite", "tenure.engines.sql", "tenure.core", *_COMMON],
     "postgres": ["tenure.engines.postgres", "tenure.engines.sql", "tenure.core", *_COMMON],
-    "http": ["tenure.engines.remote", "tenure.metrics", "tenure.wire", *_COMMON],
+    "http": ["tenure.engines.remote", "tenure.observe.metrics", "tenure.model.wire", *_COMMON],
     "foundationdb": ["tenure.engines.foundationdb", "tenure.core", *_COMMON],
 }
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tenure import ops
-from tenure.committer import Committer
 from tenure.engines import Engine
 from tenure.errors import LeaseLost, TenureError
-from tenure.job import State
-from tenure.ops import Answer, Op
+from tenure.model import ops, queries
+from tenure.model.job import State
+from tenure.model.ops import Answer, Op
+from tenure.queue.committer import Committer
 from tests.simulation.compare.model import Follower
 from tests.simulation.compare.rigs import Rig
 from tests.simulation.compare.state import Compare, Difference
@@ -162,8 +162,8 @@ class Comparison:
         late = (r.job.expires_at is not None and r.job.expires_at <= now for r in _live(model))
         if not claims or not any(late):
             return set()
-        found = self.rig.engines[0].read(ops.FindIds(ops.Filter(states=(State.DEAD,))))
-        assert isinstance(found, ops.Ids)
+        found = self.rig.engines[0].read(queries.FindIds(queries.Filter(states=(State.DEAD,))))
+        assert isinstance(found, queries.Ids)
         return set(found.ids)
 
 

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Literal
 
-from tenure import ops
 from tenure.clock import Clock
 from tenure.engines.foundationdb.claim import _MOST_JOBS as MOST_AT_ONCE
 from tenure.engines.foundationdb.engine import _claims_at_once
 from tenure.engines.foundationdb.once import before_claims, claims_come_last
 from tenure.engines.memory import MemoryEngine
-from tenure.ops import Answer, Op
+from tenure.model import ops
+from tenure.model.ops import Answer, Op
 from tests.simulation.following import FollowingModel
 
 # Claims that stand in a row in a batch look after what is due ...

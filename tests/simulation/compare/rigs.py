@@ -13,16 +13,16 @@ import psycopg
 
 import tenure
 from tenure.clock import Clock
-from tenure.engines import Engine, fdb_sim
+from tenure.engines import Engine
 from tenure.engines.foundationdb.engine import FoundationDbEngine
 from tenure.engines.postgres.engine import PostgresEngine
 from tenure.engines.remote import RemoteEngine
 from tenure.engines.sqlite.engine import SqliteEngine
-from tenure.metrics import Metrics, measured
-from tenure.server.app import make_app
+from tenure.observe.metrics import Metrics, measured
+from tenure.server.routes import make_app
 from tenure.settings import Settings
 from tenure.testing import ManualClock
-from tests import audit_postgres, fdb, postgres
+from tests import audit_postgres, fdb, fdb_sim, postgres
 from tests.audit import audit
 from tests.fdb_audit import wrong_keys
 from tests.server.host import host

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from tenure import ops
+from tenure.model import ops
 from tests.simulation.compare.steps import Run, Step
 
 T = TypeVar("T")

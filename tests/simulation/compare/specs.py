@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from tenure import ops
 from tenure.engines.memory import MemoryEngine
-from tenure.job import FINAL, NULL, Failure, Job, JobSpec, NewJob, State, prepare
-from tenure.retry import Backoff
+from tenure.model import ops
+from tenure.model.job import FINAL, NULL, Failure, Job, JobSpec, NewJob, State, prepare
+from tenure.model.retry import Backoff
 
 # Some names are hard to write in SQL, in an array or in a key.
 TENANTS: list[str] = [

@@ -8,15 +8,21 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from tenure import ops, wire
 from tenure.engines import Engine
 from tenure.engines.memory import MemoryEngine
 from tenure.errors import TenureError
-from tenure.job import Job
+from tenure.model import ops, queries, wire
+from tenure.model.job import Job
 from tests.simulation.compare.tokens import Tokens
 
 MOST_PAGES = 40
-_NO_JOBS = (str, ops.Counts, ops.Limit, ops.Slot, ops.Schedule)  # nothing in them has a token
+_NO_JOBS = (
+    str,
+    queries.Counts,
+    ops.Limit,
+    queries.Slot,
+    ops.Schedule,
+)  # nothing in them has a token
 
 
 class Difference(AssertionError):
@@ -77,7 +83,7 @@ class Compare:
 
     # Queries ------------------------------------------------------------------------------------
 
-    def ask(self, engine: Engine, query: ops.Query, ahead_ms: int = 0) -> None:
+    def ask(self, engine: Engine, query: queries.Query, ahead_ms: int = 0) -> None:
         """Compare what both find; cursors mean something only to the engine that gave them. Times
         that are waited for come by the clock of the caller, which may be ahead."""
         kind = f"query {type(query).__name__}"
@@ -86,9 +92,9 @@ class Compare:
         for _ in range(MOST_PAGES):
             expected: Any = self.model.read(mine)
             found: Any = engine.read(its)
-            if isinstance(expected, ops.Due) and expected.at is not None:
-                expected = ops.Due(expected.at + ahead_ms)
-            if not isinstance(expected, ops.Page | ops.Ids | ops.Exported):
+            if isinstance(expected, queries.Due) and expected.at is not None:
+                expected = queries.Due(expected.at + ahead_ms)
+            if not isinstance(expected, queries.Page | queries.Ids | queries.Exported):
                 self.same(kind, expected, found)
                 return
             ends = isinstance(found, type(expected)) and (
@@ -98,7 +104,7 @@ class Compare:
                 raise Difference(kind, f"expected {_shown(expected)}, found {_shown(found)}")
             self.same(kind, replace(expected, cursor=None), replace(found, cursor=None))
             if expected.cursor is None or (
-                isinstance(expected, ops.Exported) and len(expected.entries) < mine.limit
+                isinstance(expected, queries.Exported) and len(expected.entries) < mine.limit
             ):
                 return
             mine = replace(mine, cursor=expected.cursor)
@@ -107,27 +113,27 @@ class Compare:
     def jobs(self, engine: Engine, ids: list[str]) -> None:
         """Compare single jobs."""
         for job_id in ids:
-            self.ask(engine, ops.GetJob(job_id))
+            self.ask(engine, queries.GetJob(job_id))
 
     def everything(self, engine: Engine, ahead_ms: int, *, transfers: bool) -> None:
         """Compare the whole state."""
         model = self.model
-        self.ask(engine, ops.GetStats())
-        self.ask(engine, ops.ListLimits())
-        self.ask(engine, ops.ListSchedules())
+        self.ask(engine, queries.GetStats())
+        self.ask(engine, queries.ListLimits())
+        self.ask(engine, queries.ListSchedules())
         for scope, key in sorted(model._slots):
-            self.ask(engine, ops.ListSlots(scope, key))
+            self.ask(engine, queries.ListSlots(scope, key))
         tenants: dict[str, set[str]] = {queue: set() for queue in model._queues}
         for record in model._records.values():
             if record.job.group:
                 tenants[record.job.queue].add(record.job.tenant)
         for queue in sorted(tenants):
-            self.ask(engine, ops.ListTenants(queue))
-            self.ask(engine, ops.NextDue((queue,)), ahead_ms)
-            self.ask(engine, ops.OldestReady((queue,)), ahead_ms)
+            self.ask(engine, queries.ListTenants(queue))
+            self.ask(engine, queries.NextDue((queue,)), ahead_ms)
+            self.ask(engine, queries.OldestReady((queue,)), ahead_ms)
             for tenant in sorted(tenants[queue]):
-                self.ask(engine, ops.ListGroups(queue, tenant))
-        self.ask(engine, ops.Export(500) if transfers else ops.ListJobs(limit=500))
+                self.ask(engine, queries.ListGroups(queue, tenant))
+        self.ask(engine, queries.Export(500) if transfers else queries.ListJobs(limit=500))
 
 
 def _error(value: Any) -> Any:

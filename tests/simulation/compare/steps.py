@@ -6,10 +6,10 @@ from pathlib import Path
 
 import msgspec
 
-from tenure import ops
+from tenure.model import ops, queries
 
 AnyOp = ops.AnyOp | ops.Once | ops.Import
-AnyQuery = ops.AnyQuery | ops.Export
+AnyQuery = queries.AnyQuery | queries.Export
 Call = tuple[AnyOp, ...]  # operations that one caller submits together
 
 

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from tenure import ops
-from tenure.job import Job
+from tenure.model import ops
+from tenure.model.job import Job
 
 
 class Last(NamedTuple):

@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
-from tenure import ops
-from tenure.cron import CatchUp
 from tenure.engines.memory import MemoryEngine
-from tenure.job import NULL, Job, State
+from tenure.model import ops, queries
+from tenure.model.cron import CatchUp
+from tenure.model.job import NULL, Job, State
 from tests.simulation.compare.rigs import Rig, Traits
 from tests.simulation.compare.specs import GROUPS, KEYS, KINDS, NAMED, QUEUES, TENANTS, Specs
 from tests.simulation.compare.steps import Ask, Call, Run, Step, Wait
@@ -406,22 +406,22 @@ class Workload:
         chance = self._chance
         queue = chance.choice([*QUEUES, *QUEUES, "none"])
         kinds: list[Callable[[], Any]] = [
-            lambda: ops.GetJob(chance.choice((*self._ids(), "nobody"))),
-            lambda: ops.NextDue(tuple(chance.sample([*QUEUES, "none"], 2))),
-            lambda: ops.OldestReady(tuple(chance.sample([*QUEUES, "none"], 2))),
-            lambda: ops.GetStats(chance.choice((None, queue))),
-            lambda: ops.ListTenants(queue, 3, chance.choice((None, "b", self._specs.tenant()))),
-            lambda: ops.ListTenants(queue, tenant=self._specs.tenant()),
-            lambda: ops.ListGroups(
+            lambda: queries.GetJob(chance.choice((*self._ids(), "nobody"))),
+            lambda: queries.NextDue(tuple(chance.sample([*QUEUES, "none"], 2))),
+            lambda: queries.OldestReady(tuple(chance.sample([*QUEUES, "none"], 2))),
+            lambda: queries.GetStats(chance.choice((None, queue))),
+            lambda: queries.ListTenants(queue, 3, chance.choice((None, "b", self._specs.tenant()))),
+            lambda: queries.ListTenants(queue, tenant=self._specs.tenant()),
+            lambda: queries.ListGroups(
                 queue, self._specs.tenant(), chance.choice((1, 100)), chance.choice((None, "g"))
             ),
-            lambda: ops.ListLimits(chance.choice((None, queue))),
-            lambda: ops.ListSlots(*chance.choice(SLOTS)),
-            ops.ListSchedules,
-            ops.GetTimetable,
+            lambda: queries.ListLimits(chance.choice((None, queue))),
+            lambda: queries.ListSlots(*chance.choice(SLOTS)),
+            queries.ListSchedules,
+            queries.GetTimetable,
         ]
         if self._traits.transfers:
-            kinds.append(lambda: ops.Export(chance.choice((1, 7, 60))))
+            kinds.append(lambda: queries.Export(chance.choice((1, 7, 60))))
         if chance.random() < 0.5:
             return chance.choice(kinds)()
         return self._list(queue)
@@ -429,7 +429,7 @@ class Workload:
     def _list(self, queue: str) -> Any:
         chance = self._chance
         states = tuple(chance.sample(list(State), chance.choice((0, 1, 1, 2, 3))))
-        where = ops.Filter(
+        where = queries.Filter(
             chance.choice((None, queue)),
             states,
             chance.choice((None, None, *TENANTS[:4])),
@@ -437,7 +437,7 @@ class Workload:
             chance.choice((None, None, *KINDS)),
             chance.choice((None, None, self._now - 2_000)),
         )
-        kind = chance.choice((ops.ListJobs, ops.FindIds))
+        kind = chance.choice((queries.ListJobs, queries.FindIds))
         return kind(where, chance.choice((1, 3, 25)))
 
 

@@ -7,9 +7,9 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from tenure.engines import fdb_sim
 from tenure.engines.foundationdb import keys as k
-from tenure.job import Job, State
+from tenure.model.job import Job, State
+from tests import fdb_sim
 from tests.fdb_audit import Rows, wrong_keys
 
 QUEUE_LIMIT, TENANT_LIMIT, GROUP_LIMIT = 4, 2, 1

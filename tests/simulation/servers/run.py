@@ -11,12 +11,12 @@ import random
 import sys
 import time
 
-from tenure import ops
-from tenure.engines import fdb_sim
 from tenure.engines.foundationdb.engine import FoundationDbEngine
-from tenure.job import Job
+from tenure.model import ops, queries
+from tenure.model.job import Job
 from tenure.settings import Settings
 from tenure.testing import ManualClock
+from tests import fdb_sim
 from tests.simulation.servers.auditor import GROUP_LIMIT, QUEUE_LIMIT, TENANT_LIMIT, Auditor
 from tests.simulation.servers.stepping import Driver
 from tests.simulation.servers.workload import QUEUES, SCOPES, Program
@@ -97,12 +97,12 @@ def _finish(engine: FoundationDbEngine, clock: ManualClock, auditor: Auditor) ->
                 auditor.may_have_ended(job.id, job.token)
                 auditor.ack(job.id)
             engine.apply([ops.Ack(job.id, job.token) for job in answer.jobs])
-        counts = engine.read(ops.GetStats())
+        counts = engine.read(queries.GetStats())
         assert isinstance(counts, list)
         if not any(one.unfinished for one in counts):  # type: ignore[union-attr]
             break
-    page = engine.read(ops.ListJobs(limit=10_000))
-    assert isinstance(page, ops.Page)
+    page = engine.read(queries.ListJobs(limit=10_000))
+    assert isinstance(page, queries.Page)
     return {job.id: job for job in page.jobs}
 
 

@@ -6,13 +6,13 @@ import random
 from contextlib import suppress
 from typing import Any
 
-from tenure import ops
-from tenure.engines import fdb_sim
 from tenure.engines.foundationdb.engine import FoundationDbEngine
 from tenure.errors import Busy, LeaseLost, TenureError
-from tenure.job import NULL, JobSpec, Lease
-from tenure.retry import Backoff
+from tenure.model import ops, queries
+from tenure.model.job import NULL, JobSpec, Lease
+from tenure.model.retry import Backoff
 from tenure.settings import Settings
+from tests import fdb_sim
 from tests.simulation.servers.auditor import QUEUE_LIMIT, Auditor
 from tests.simulation.servers.stepping import Actor, Crashed, SteppedDatabase
 
@@ -165,11 +165,11 @@ class Program:
 
     def look(self, engine: FoundationDbEngine) -> None:
         """Counts are those of one moment: none is below nothing."""
-        found = engine.read(ops.GetStats())
+        found = engine.read(queries.GetStats())
         assert isinstance(found, list)
         for one in found:
-            assert isinstance(one, ops.QueueStats)
-            if min(ops.as_counts(one).values()) < 0:
+            assert isinstance(one, queries.QueueStats)
+            if min(queries.as_counts(one).values()) < 0:
                 self.auditor.wrong.append(f"counted {one}")
 
     def _lease(self, *, forget: bool = True) -> Lease | None:

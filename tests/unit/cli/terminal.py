@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from tenure import Job, Queue, connect
 from tenure.cli import main
-from tenure.cli.app import App
+from tenure.cli.context import App
 from tenure.testing import ManualClock
 
 

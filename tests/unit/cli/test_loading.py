@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tenure import NewJob, Queue, StoreFull
-from tenure.cli import loading
+from tenure.cli import json_lines as loading
 from tests.unit.cli.terminal import Terminal
 
 

@@ -12,9 +12,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tenure import connect, ops
+from tenure import connect
 from tenure.engines.postgres.statements import statements
 from tenure.engines.sqlite.statements import SCHEMA
+from tenure.model import queries
 from tests import audit_postgres, postgres
 from tests.unit.cli.terminal import Terminal
 
@@ -150,13 +151,13 @@ def test_copy_from_a_file_to_postgresql_and_back(
     with cli.open() as queue:
         queue.enqueue("q", {"ø": 1}, id="a", tenant="acme")
         queue.enqueue("q", id="b", after=["a"])
-        before = queue.do(ops.Export()).entries
+        before = queue.do(queries.Export()).entries
     there = f"{postgres.shared_url()}&schema={schema}"
     back = f"sqlite:///{tmp_path}/back.db"
     cli.text("copy", cli.url, there)
     cli.text("copy", there, back)
     with connect(back, clock=cli.clock) as queue:
-        assert queue.do(ops.Export()).entries == before
+        assert queue.do(queries.Export()).entries == before
 
 
 def test_copy_refuses_jobs_that_run_and_says_what_to_do(cli: Terminal, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tenure import Queue, State
-from tenure.cli import upkeep
+from tenure.cli import maintenance as upkeep
 from tests.unit.cli.terminal import Terminal
 
 

@@ -15,9 +15,9 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from tenure.cli.serving import named_cluster
+from tenure.cli.service import named_cluster
 from tenure.server.hosting import without_password
-from tenure.server.listening import listeners
+from tenure.server.sockets import listeners
 from tests.unit.cli.terminal import Terminal
 
 PATIENCE = 30.0

@@ -13,7 +13,7 @@ from tenure.core.limits import refilled
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb.store import VERSIONS_PER_MS
 from tenure.engines.foundationdb.tx import Tx
-from tenure.ops import Limit
+from tenure.model.ops import Limit
 
 _decode = msgspec.msgpack.Decoder(tuple[int, int]).decode
 _encode = msgspec.msgpack.Encoder().encode

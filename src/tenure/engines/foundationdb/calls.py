@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from tenure import ops
 from tenure.engines.foundationdb import once
-from tenure.job import Job
-from tenure.ops import Answer
+from tenure.model import ops
+from tenure.model.job import Job
+from tenure.model.ops import Answer
 
 
 class Keyed:

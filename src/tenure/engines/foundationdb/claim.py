@@ -22,16 +22,15 @@ from itertools import groupby
 
 from msgspec.structs import replace
 
-from tenure import ops, states, wire
 from tenure.core.moves import move, settle
 from tenure.core.upkeep import Swept, sweep
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb import once
-from tenure.engines.foundationdb.aside import Idle, put_aside, put_more_back
 from tenure.engines.foundationdb.calls import Call, Keyed, apart, calls_of
 from tenure.engines.foundationdb.due import Due
+from tenure.engines.foundationdb.indexes import places
+from tenure.engines.foundationdb.parking import Idle, put_aside, put_more_back
 from tenure.engines.foundationdb.pick import Picker, Ready
-from tenure.engines.foundationdb.places import places
 from tenure.engines.foundationdb.record import (
     ClaimNote,
     Held,
@@ -46,8 +45,9 @@ from tenure.engines.foundationdb.transact import Transactor, begin
 from tenure.engines.foundationdb.transaction import Transaction
 from tenure.engines.foundationdb.tx import Tx
 from tenure.errors import StoreError, TenureError
-from tenure.job import Job, State
-from tenure.ops import Answer
+from tenure.model import ops, states, wire
+from tenure.model.job import Job, State
+from tenure.model.ops import Answer
 
 log = logging.getLogger("tenure.foundationdb")
 

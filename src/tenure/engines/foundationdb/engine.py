@@ -9,10 +9,8 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
-from tenure import ops
 from tenure.clock import Clock, SystemClock
 from tenure.core.operate import Operation, operate
-from tenure.engines.fdb_tuple import Subspace
 from tenure.engines.foundationdb import (
     binding,
     claim,
@@ -33,6 +31,7 @@ from tenure.engines.foundationdb.transact import (
     begin,
 )
 from tenure.engines.foundationdb.transaction import Transaction
+from tenure.engines.foundationdb.tuple_layer import Subspace
 from tenure.engines.foundationdb.wake import Wake
 from tenure.errors import (
     Busy,
@@ -42,7 +41,9 @@ from tenure.errors import (
     TenureError,
     WrongVersion,
 )
-from tenure.ops import Answer, Found, Op, Query
+from tenure.model import ops, queries
+from tenure.model.ops import Answer, Op
+from tenure.model.queries import Found, Query
 from tenure.settings import Settings
 
 FORMAT = b"1"
@@ -184,9 +185,9 @@ class FoundationDbEngine:
 
     def read(self, query: Query) -> Found:
         self._check_not_forked()
-        if isinstance(query, ops.GetTimetable) and self._looked:
+        if isinstance(query, queries.GetTimetable) and self._looked:
             return self._transactor.run(lambda tx: _look_again(tx, query))[0]
-        self._looked = self._looked or isinstance(query, ops.GetTimetable)
+        self._looked = self._looked or isinstance(query, queries.GetTimetable)
         return self._transactor.read(lambda tx: reads.read(tx, query))
 
     def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
@@ -318,7 +319,7 @@ def _weight(op: Op) -> tuple[int, int]:
     return 1, 0
 
 
-def _look_again(tx: Transaction, query: ops.GetTimetable) -> Found:
+def _look_again(tx: Transaction, query: queries.GetTimetable) -> Found:
     """A client that reads the schedules repeatedly fires them, so its clock counts. A command that
     reads them once does not vote."""
     clocks.note(tx)

@@ -8,7 +8,7 @@ from typing import Any
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb.record import Held, decode_body, decode_errors, job_of
 from tenure.engines.foundationdb.tx import Tx
-from tenure.job import Job
+from tenure.model.job import Job
 
 
 def jobs_of(tx: Tx, found: Sequence[Held]) -> list[Job]:

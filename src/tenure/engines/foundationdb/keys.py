@@ -66,7 +66,13 @@ from __future__ import annotations
 import zlib
 from typing import Any
 
-from tenure.engines.fdb_tuple import Subspace, Versionstamp, pack, pack_with_versionstamp, unpack
+from tenure.engines.foundationdb.tuple_layer import (
+    Subspace,
+    Versionstamp,
+    pack,
+    pack_with_versionstamp,
+    unpack,
+)
 
 JOB, BODY, ERRORS, RESULT, CLAIM, READY, LANE, TURN, LEASE, ENDING = range(10)
 DELAYED, EXPIRING, LISTED, ENDED, UNIQUE, WAITS, CHILD = range(10, 17)

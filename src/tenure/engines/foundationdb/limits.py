@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from tenure.core import limits
 from tenure.core.limits import EVERYTHING, TenantGroup
-from tenure.ops import Limit
+from tenure.model.ops import Limit
 
 
 class Rules(limits.Rules):

@@ -20,13 +20,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from tenure import ops, wire
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb.jobs import jobs_of
 from tenure.engines.foundationdb.record import PART_BYTES, encode
 from tenure.engines.foundationdb.tx import Tx
-from tenure.job import Job
-from tenure.ops import Answer, Op
+from tenure.model import ops, wire
+from tenure.model.job import Job
+from tenure.model.ops import Answer, Op
 
 _BEGUN, _WANTED = -2, -1  # in the place of an answer's part
 _STAMP_BYTES = 10

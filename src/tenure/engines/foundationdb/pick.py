@@ -7,14 +7,14 @@ import heapq
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from tenure import ops
 from tenure.core.limits import EVERYTHING, TenantGroup
 from tenure.engines.foundationdb import keys as k
-from tenure.engines.foundationdb.aside import Idle
 from tenure.engines.foundationdb.bucket import Bucket
 from tenure.engines.foundationdb.keys import RING, Seq
 from tenure.engines.foundationdb.limits import Rules
+from tenure.engines.foundationdb.parking import Idle
 from tenure.engines.foundationdb.tx import Tx
+from tenure.model import ops
 
 WINDOW = 256  # tenants, or lanes of a tenant, that are looked at together
 MOST_HELD_BACK = 1000  # lanes that one transaction passes over

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
-from tenure import ops
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb import transfer
 from tenure.engines.foundationdb.clocks import now_of
@@ -18,8 +17,10 @@ from tenure.engines.foundationdb.record import Held
 from tenure.engines.foundationdb.transaction import read_slots, schedule_of
 from tenure.engines.foundationdb.tx import Tx
 from tenure.errors import InvalidInput, JobNotFound, QueueNotFound
-from tenure.job import FINAL
-from tenure.ops import Filter, Found, Limit, Query
+from tenure.model import ops, queries
+from tenure.model.job import FINAL
+from tenure.model.ops import Limit
+from tenure.model.queries import Filter, Found, Query
 
 Place = tuple[int, ...]  # in a list: seq, or finished_at and seq
 
@@ -33,7 +34,7 @@ def read(tx: Tx, query: Query) -> Found:
     return _QUERIES[type(query)](tx, query)
 
 
-def get_job(tx: Tx, query: ops.GetJob) -> Found:
+def get_job(tx: Tx, query: queries.GetJob) -> Found:
     (held,) = tx.peek([query.id])
     return JobNotFound(query.id) if held is None else jobs_of(tx, [held])[0]
 
@@ -41,17 +42,17 @@ def get_job(tx: Tx, query: ops.GetJob) -> Found:
 # Lists ------------------------------------------------------------------------------------------
 
 
-def list_jobs(tx: Tx, query: ops.ListJobs) -> Found:
-    return _page(tx, query, lambda found, cursor: ops.Page(jobs_of(tx, found), cursor))
+def list_jobs(tx: Tx, query: queries.ListJobs) -> Found:
+    return _page(tx, query, lambda found, cursor: queries.Page(jobs_of(tx, found), cursor))
 
 
-def find_ids(tx: Tx, query: ops.FindIds) -> Found:
-    return _page(tx, query, lambda found, cursor: ops.Ids([held.id for held in found], cursor))
+def find_ids(tx: Tx, query: queries.FindIds) -> Found:
+    return _page(tx, query, lambda found, cursor: queries.Ids([held.id for held in found], cursor))
 
 
 def _page(
     tx: Tx,
-    query: ops.ListJobs | ops.FindIds,
+    query: queries.ListJobs | queries.FindIds,
     answer: Callable[[list[Held], str | None], Found],
 ) -> Found:
     where = query.filter
@@ -112,22 +113,22 @@ def _matches(where: Filter, held: Held) -> bool:
     )
 
 
-def next_due(tx: Tx, query: ops.NextDue) -> Found:
+def next_due(tx: Tx, query: queries.NextDue) -> Found:
     due: list[int] = []
     for queue in query.queues:
         due += [key[1] for key in tx.scan(*tx.keys.span(k.DELAYED, queue), limit=1)]
         due += _ends_of_leases(tx, queue)
-    return ops.Due(min(due, default=None))
+    return queries.Due(min(due, default=None))
 
 
-def oldest_ready(tx: Tx, query: ops.OldestReady) -> Found:
+def oldest_ready(tx: Tx, query: queries.OldestReady) -> Found:
     heads = [
         head
         for queue in dict.fromkeys(query.queues)
         for head in islice(_heads(tx, queue), MOST_HEADS)
     ]
     found = [held for held in tx.peek(heads) if held is not None]
-    return ops.Due(min([held.record.run_at for held in found], default=None))
+    return queries.Due(min([held.record.run_at for held in found], default=None))
 
 
 def _heads(tx: Tx, queue: str) -> Iterator[str]:
@@ -163,7 +164,7 @@ def _number(row: Any) -> int:
     return int.from_bytes(bytes(row.value), "little", signed=True)
 
 
-def get_stats(tx: Tx, query: ops.GetStats) -> Found:
+def get_stats(tx: Tx, query: queries.GetStats) -> Found:
     if query.queue is not None and not tx.knows(query.queue):
         return QueueNotFound(query.queue)
     names = tx.queues() if query.queue is None else [query.queue]
@@ -180,7 +181,7 @@ def get_stats(tx: Tx, query: ops.GetStats) -> Found:
         counted = {tx.keys.unpack(bytes(row.key))[-1]: _number(row) for row in counters}
         counts = _counts(tx, counted, sum(1 for _ in leases))
         paused = tx.rules(queue).whole.paused
-        found.append(ops.QueueStats(queue=queue, paused=paused, **counts))
+        found.append(queries.QueueStats(queue=queue, paused=paused, **counts))
     return found
 
 
@@ -214,7 +215,7 @@ def _by_name(
             yield name, counts
 
 
-def list_tenants(tx: Tx, query: ops.ListTenants) -> Found:
+def list_tenants(tx: Tx, query: queries.ListTenants) -> Found:
     if not tx.knows(query.queue):
         return QueueNotFound(query.queue)
     within = (query.queue,)
@@ -226,17 +227,17 @@ def list_tenants(tx: Tx, query: ops.ListTenants) -> Found:
         query.limit,
         query.tenant,
     )
-    return [ops.TenantStats(queue=query.queue, tenant=name, **counts) for name, counts in found]
+    return [queries.TenantStats(queue=query.queue, tenant=name, **counts) for name, counts in found]
 
 
-def list_groups(tx: Tx, query: ops.ListGroups) -> Found:
+def list_groups(tx: Tx, query: queries.ListGroups) -> Found:
     if not tx.knows(query.queue):
         return QueueNotFound(query.queue)
     within = (query.queue, query.tenant)
     after = query.after or ""  # jobs of no group are in none
     found = _by_name(tx, (k.GROUP_COUNT, *within), (k.LEASE, *within), after, query.limit)
     return [
-        ops.GroupStats(queue=query.queue, tenant=query.tenant, group=name, **counts)
+        queries.GroupStats(queue=query.queue, tenant=query.tenant, group=name, **counts)
         for name, counts in found
     ]
 
@@ -244,7 +245,7 @@ def list_groups(tx: Tx, query: ops.ListGroups) -> Found:
 # The rest ---------------------------------------------------------------------------------------
 
 
-def list_limits(tx: Tx, query: ops.ListLimits) -> Found:
+def list_limits(tx: Tx, query: queries.ListLimits) -> Found:
     names = tx.queues() if query.queue is None else [query.queue]
     found: list[Limit] = []
     for queue in names:
@@ -261,12 +262,12 @@ def list_limits(tx: Tx, query: ops.ListLimits) -> Found:
     return found
 
 
-def list_slots(tx: Tx, query: ops.ListSlots) -> Found:
+def list_slots(tx: Tx, query: queries.ListSlots) -> Found:
     slots = read_slots(tx, query.scope, query.key, tx.tr.snapshot)
-    return [ops.Slot(h, expires_at) for h, expires_at in slots.items() if expires_at > tx.now]
+    return [queries.Slot(h, expires_at) for h, expires_at in slots.items() if expires_at > tx.now]
 
 
-def list_schedules(tx: Tx, query: ops.ListSchedules) -> Found:
+def list_schedules(tx: Tx, query: queries.ListSchedules) -> Found:
     return _schedules(tx)
 
 
@@ -278,22 +279,22 @@ def _schedules(tx: Tx) -> list[ops.Schedule]:
     return [schedule_of(parts) for parts in found.values()]
 
 
-def get_timetable(tx: Tx, query: ops.GetTimetable) -> Found:
-    return ops.Timetable(now_of(tx), _schedules(tx))
+def get_timetable(tx: Tx, query: queries.GetTimetable) -> Found:
+    return queries.Timetable(now_of(tx), _schedules(tx))
 
 
 _QUERIES: dict[type[Query], Callable[[Tx, Any], Found]] = {
-    ops.GetJob: get_job,
-    ops.ListJobs: list_jobs,
-    ops.FindIds: find_ids,
-    ops.NextDue: next_due,
-    ops.OldestReady: oldest_ready,
-    ops.Export: transfer.export,
-    ops.GetStats: get_stats,
-    ops.ListTenants: list_tenants,
-    ops.ListGroups: list_groups,
-    ops.ListLimits: list_limits,
-    ops.ListSlots: list_slots,
-    ops.ListSchedules: list_schedules,
-    ops.GetTimetable: get_timetable,
+    queries.GetJob: get_job,
+    queries.ListJobs: list_jobs,
+    queries.FindIds: find_ids,
+    queries.NextDue: next_due,
+    queries.OldestReady: oldest_ready,
+    queries.Export: transfer.export,
+    queries.GetStats: get_stats,
+    queries.ListTenants: list_tenants,
+    queries.ListGroups: list_groups,
+    queries.ListLimits: list_limits,
+    queries.ListSlots: list_slots,
+    queries.ListSchedules: list_schedules,
+    queries.GetTimetable: get_timetable,
 }

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 from msgspec.structs import replace
 
-from tenure import states
 from tenure.engines.foundationdb.keys import Seq
 from tenure.engines.foundationdb.store import Lease
-from tenure.job import FINAL, NULL, Failure, IfParentFails, Job, JobSpec, State
-from tenure.retry import Backoff
+from tenure.model import states
+from tenure.model.job import FINAL, NULL, Failure, IfParentFails, Job, JobSpec, State
+from tenure.model.retry import Backoff
 
 PART_BYTES = 90_000  # a value holds 100,000 at most
 

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from tenure import states
 from tenure.core.transaction import Existing, Scope, UniqueKey
-from tenure.engines.foundationdb import aside, bucket, clocks, due, once
+from tenure.engines.foundationdb import bucket, clocks, due, once
 from tenure.engines.foundationdb import keys as k
+from tenure.engines.foundationdb import parking as aside
 from tenure.engines.foundationdb.record import (
     Body,
     Held,
@@ -23,8 +23,9 @@ from tenure.engines.foundationdb.record import (
 )
 from tenure.engines.foundationdb.store import Store
 from tenure.engines.foundationdb.tx import Tx
-from tenure.job import JobSpec, State
-from tenure.ops import Entry, Limit, Schedule
+from tenure.model import states
+from tenure.model.job import JobSpec, State
+from tenure.model.ops import Entry, Limit, Schedule
 
 _decode_schedule = msgspec.json.Decoder(Schedule).decode
 

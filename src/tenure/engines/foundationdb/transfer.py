@@ -6,20 +6,21 @@ import heapq
 from collections.abc import Iterator
 from itertools import islice
 
-from tenure import ops
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb.cursor import cursor_of, place_of
 from tenure.engines.foundationdb.jobs import jobs_of
 from tenure.engines.foundationdb.record import Held
 from tenure.engines.foundationdb.tx import Tx
 from tenure.errors import InvalidInput
-from tenure.job import State
-from tenure.ops import Entry, Found
+from tenure.model import queries
+from tenure.model.job import State
+from tenure.model.ops import Entry
+from tenure.model.queries import Found
 
 _Place = tuple[tuple[int, ...], str]
 
 
-def export(tx: Tx, query: ops.Export) -> Found:
+def export(tx: Tx, query: queries.Export) -> Found:
     start = None if query.cursor is None else place_of(query.cursor, 3)
     if isinstance(start, InvalidInput):
         return start
@@ -32,7 +33,7 @@ def export(tx: Tx, query: ops.Export) -> Found:
         for held, job, waits_for in zip(found, jobs_of(tx, found), waits, strict=True)
     ]
     cursor = cursor_of(page[-1][0]) if page else query.cursor
-    return ops.Exported(entries, cursor)
+    return queries.Exported(entries, cursor)
 
 
 def _listed(tx: Tx, queue: str, start: tuple[int, ...] | None) -> Iterator[_Place]:

@@ -15,9 +15,9 @@ import msgspec
 
 from tenure.core.limits import EVERYTHING, TenantGroup
 from tenure.engines.foundationdb import keys as k
+from tenure.engines.foundationdb.indexes import places
 from tenure.engines.foundationdb.keys import Seq
 from tenure.engines.foundationdb.limits import Rules
-from tenure.engines.foundationdb.places import places
 from tenure.engines.foundationdb.record import (
     Body,
     Held,
@@ -31,8 +31,8 @@ from tenure.engines.foundationdb.record import (
     under_claim,
 )
 from tenure.engines.foundationdb.store import Store
-from tenure.job import Failure, State
-from tenure.ops import Limit
+from tenure.model.job import Failure, State
+from tenure.model.ops import Limit
 
 WAKE_SHARDS = 8
 _ZERO = bytes(8)

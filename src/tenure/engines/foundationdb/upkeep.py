@@ -8,17 +8,17 @@ from functools import partial
 from operator import add
 from typing import Any, Protocol, TypeVar
 
-from tenure import ops
 from tenure.core import upkeep
 from tenure.core.upkeep import Swept
 from tenure.engines.foundationdb import keys as k
-from tenure.engines.foundationdb.aside import put_back
+from tenure.engines.foundationdb.parking import put_back
 from tenure.engines.foundationdb.record import Record, decode_record
 from tenure.engines.foundationdb.transact import TooLarge
 from tenure.engines.foundationdb.transaction import Transaction
 from tenure.errors import QueueNotFound
-from tenure.job import State
-from tenure.ops import Answer
+from tenure.model import ops
+from tenure.model.job import State
+from tenure.model.ops import Answer
 
 R = TypeVar("R")
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tenure import ops, states
 from tenure.core import leases
 from tenure.core.leases import OK
 from tenure.core.moves import PARENTS_DONE, settle, tell
-from tenure.engines.postgres.places import Places
+from tenure.engines.postgres.claimed_places import Places
 from tenure.engines.postgres.transaction import Transaction
 from tenure.engines.sql.rows import CODES, LEASED, result_text
 from tenure.errors import TenureError
-from tenure.job import State
-from tenure.ops import Answer
+from tenure.model import ops, states
+from tenure.model.job import State
+from tenure.model.ops import Answer
 
 # Where the table leads a leased job that is acknowledged: the same for every job.
 _ACKED = CODES[states.plain(State.LEASED, states.Acked).target][0]

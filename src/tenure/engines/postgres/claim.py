@@ -14,15 +14,15 @@ from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from tenure import ops, states
 from tenure.core.limits import refilled
 from tenure.core.moves import move, settle
 from tenure.core.upkeep import Swept, sweep
 from tenure.engines.postgres.db import Sent
 from tenure.engines.postgres.transaction import Transaction
 from tenure.engines.sql.rows import CODES, leased_job
-from tenure.job import Job, State
-from tenure.ops import Answer, Limit
+from tenure.model import ops, states
+from tenure.model.job import Job, State
+from tenure.model.ops import Answer, Limit
 
 # What the table makes of a ready job that is claimed; one that expired is looked for apart.
 _CLAIMED = states.plain(State.PENDING, states.Claimed)

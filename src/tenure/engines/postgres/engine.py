@@ -12,22 +12,23 @@ from psycopg import errors as pg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from tenure import ops
 from tenure.clock import Clock, SystemClock
 from tenure.engines.postgres import server
-from tenure.engines.postgres.attempt import LOST_RACES, Attempt, run
+from tenure.engines.postgres.claimed_places import Places
+from tenure.engines.postgres.commit_attempt import LOST_RACES, Attempt, run
 from tenure.engines.postgres.db import Db, piped
 from tenure.engines.postgres.listen import Listener
 from tenure.engines.postgres.locks import jobs_of
-from tenure.engines.postgres.places import Places
+from tenure.engines.postgres.notify import Teller
 from tenure.engines.postgres.pool import Pool
 from tenure.engines.postgres.reads import Snapshot
 from tenure.engines.postgres.server import Connection
-from tenure.engines.postgres.tell import Teller
 from tenure.engines.sql.reads import read
 from tenure.errors import Busy, InvalidInput, OutcomeUnknown, TenureError
-from tenure.job import new_ids
-from tenure.ops import Answer, Found, Op, Query
+from tenure.model import ops
+from tenure.model.job import new_ids
+from tenure.model.ops import Answer, Op
+from tenure.model.queries import Found, Query
 from tenure.settings import Settings
 
 MOST_RACES = 100  # that one batch may lose before it is given up

@@ -19,8 +19,8 @@ from tenure.engines.sql.rows import (
     options_of,
     result_text,
 )
-from tenure.job import JobSpec
-from tenure.ops import Entry
+from tenure.model.job import JobSpec
+from tenure.model.ops import Entry
 
 BLOCK = 1024  # numbers of jobs that one number of the sequence stands for
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tenure import ops
 from tenure.engines.postgres.db import Db
-from tenure.ops import Op
+from tenure.model import ops
+from tenure.model.ops import Op
 
 # What only keeps a lease locks for itself, and waits for nobody (see leases).
 _OF_A_JOB = (ops.Ack, ops.Fail, ops.Release)

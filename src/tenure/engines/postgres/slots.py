@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tenure import ops
 from tenure.engines.postgres.transaction import Transaction
-from tenure.ops import Answer
+from tenure.model import ops
+from tenure.model.ops import Answer
 
 
 def take_slot(tx: Transaction, batch: Sequence[ops.TakeSlot]) -> list[Answer]:

@@ -13,15 +13,15 @@ from typing import NamedTuple
 
 import msgspec
 
-from tenure import states
 from tenure.core.transaction import Existing, Scope, UniqueKey
 from tenure.engines.postgres import insert
 from tenure.engines.postgres.db import Db
 from tenure.engines.sql.limits import mark
 from tenure.engines.sql.rows import LEASED, READY, STATES, WAITING, result_text
 from tenure.engines.sql.rows import Row as PlainRow
-from tenure.job import JobSpec, State
-from tenure.ops import Entry, Limit, Schedule
+from tenure.model import states
+from tenure.model.job import JobSpec, State
+from tenure.model.ops import Entry, Limit, Schedule
 
 LOCK_WAIT = "900ms"  # as in the functions of postgres.sql
 

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tenure import ops
 from tenure.core import upkeep
 from tenure.core.upkeep import Swept
 from tenure.engines.postgres.transaction import Transaction
 from tenure.engines.sql.rows import CODES
 from tenure.errors import QueueNotFound
-from tenure.job import State, first_id
-from tenure.ops import Answer
+from tenure.model import ops, queries
+from tenure.model.job import State, first_id
+from tenure.model.ops import Answer
 
 MARKED_MS = 3600_000  # for which it is known that a batch was committed; also in forget_marks
-_COUNTS = msgspec.structs.fields(ops.Counts)
+_COUNTS = msgspec.structs.fields(queries.Counts)
 
 
 class Upkeep:

@@ -9,18 +9,18 @@ from typing import Any, Protocol
 
 import msgspec
 
-from tenure import ops
 from tenure.engines.sql.limits import unmark
 from tenure.engines.sql.rows import CODES, WAITING, entry_of, job_of
 from tenure.errors import InvalidInput, JobNotFound, QueueNotFound, TenureError
-from tenure.job import FINAL
-from tenure.ops import Found, Query
+from tenure.model import ops, queries
+from tenure.model.job import FINAL
+from tenure.model.queries import Found, Query
 
 Row = tuple[Any, ...]
 FoundRow = tuple[int, int, str]  # when it ended, seq, id
 
 _LAST = 2**63 - 1
-_COUNTS = [field.name for field in msgspec.structs.fields(ops.Counts)]
+_COUNTS = [field.name for field in msgspec.structs.fields(queries.Counts)]
 _decode_schedule = msgspec.json.Decoder(ops.Schedule).decode
 
 
@@ -66,31 +66,31 @@ def read(snapshot: Snapshot, query: Query) -> Found:
     return _QUERIES[type(query)](snapshot, query)
 
 
-def _get_job(snapshot: Snapshot, query: ops.GetJob) -> Found:
+def _get_job(snapshot: Snapshot, query: queries.GetJob) -> Found:
     row = snapshot.db.one("read_job", query.id)
     return JobNotFound(query.id) if row is None else job_of(row)
 
 
-def _list_jobs(snapshot: Snapshot, query: ops.ListJobs) -> Found:
+def _list_jobs(snapshot: Snapshot, query: queries.ListJobs) -> Found:
     found = _find(snapshot, query)
     if isinstance(found, TenureError):
         return found
     rows, cursor = found
     seqs = [seq for _, seq, _ in rows]
     jobs = {row[0]: job_of(row) for row in snapshot.db.all("read_jobs", snapshot.listed(seqs))}
-    return ops.Page([jobs[seq] for seq in seqs], cursor)
+    return queries.Page([jobs[seq] for seq in seqs], cursor)
 
 
-def _find_ids(snapshot: Snapshot, query: ops.FindIds) -> Found:
+def _find_ids(snapshot: Snapshot, query: queries.FindIds) -> Found:
     found = _find(snapshot, query)
     if isinstance(found, TenureError):
         return found
     rows, cursor = found
-    return ops.Ids([job_id for _, _, job_id in rows], cursor)
+    return queries.Ids([job_id for _, _, job_id in rows], cursor)
 
 
 def _find(
-    snapshot: Snapshot, query: ops.ListJobs | ops.FindIds
+    snapshot: Snapshot, query: queries.ListJobs | queries.FindIds
 ) -> tuple[list[FoundRow], str | None] | TenureError:
     """A page of jobs, and the cursor that continues after it."""
     where = query.filter
@@ -98,7 +98,9 @@ def _find(
     if where.queue is not None and where.queue not in queues:
         return QueueNotFound(where.queue)
     by_end = len(where.states) == 1 and where.states[0] in FINAL
-    start = [_LAST, _LAST] if query.cursor is None else ops.parse_cursor(query.cursor, 1 + by_end)
+    start = (
+        [_LAST, _LAST] if query.cursor is None else queries.parse_cursor(query.cursor, 1 + by_end)
+    )
     if isinstance(start, InvalidInput):
         return start
     params: dict[str, Any] = {
@@ -124,20 +126,20 @@ def _find(
     return page, f"{end}.{seq}" if by_end else str(seq)
 
 
-def _next_due(snapshot: Snapshot, query: ops.NextDue) -> Found:
-    return ops.Due(snapshot.due("next_due", query.queues))
+def _next_due(snapshot: Snapshot, query: queries.NextDue) -> Found:
+    return queries.Due(snapshot.due("next_due", query.queues))
 
 
-def _oldest_ready(snapshot: Snapshot, query: ops.OldestReady) -> Found:
-    return ops.Due(snapshot.due("oldest_ready", query.queues))
+def _oldest_ready(snapshot: Snapshot, query: queries.OldestReady) -> Found:
+    return queries.Due(snapshot.due("oldest_ready", query.queues))
 
 
-def _get_stats(snapshot: Snapshot, query: ops.GetStats) -> Found:
+def _get_stats(snapshot: Snapshot, query: queries.GetStats) -> Found:
     rows = snapshot.db.named("stats", {"queue": query.queue})
     if query.queue is not None and not rows:
         return QueueNotFound(query.queue)
     return [
-        ops.QueueStats(queue=queue, paused=bool(paused), **_counts(counts))
+        queries.QueueStats(queue=queue, paused=bool(paused), **_counts(counts))
         for queue, paused, *counts in rows
     ]
 
@@ -146,7 +148,7 @@ def _counts(counts: Sequence[Any]) -> dict[str, int]:
     return dict(zip(_COUNTS, map(int, counts), strict=True))
 
 
-def _list_tenants(snapshot: Snapshot, query: ops.ListTenants) -> Found:
+def _list_tenants(snapshot: Snapshot, query: queries.ListTenants) -> Found:
     queue = snapshot.db.one("queue_id", query.queue)
     if queue is None:
         return QueueNotFound(query.queue)
@@ -157,12 +159,12 @@ def _list_tenants(snapshot: Snapshot, query: ops.ListTenants) -> Found:
         "limit": query.limit,
     }
     return [
-        ops.TenantStats(queue=query.queue, tenant=tenant, **_counts(counts))
+        queries.TenantStats(queue=query.queue, tenant=tenant, **_counts(counts))
         for tenant, *counts in snapshot.db.named("tenants", params)
     ]
 
 
-def _list_groups(snapshot: Snapshot, query: ops.ListGroups) -> Found:
+def _list_groups(snapshot: Snapshot, query: queries.ListGroups) -> Found:
     queue = snapshot.db.one("queue_id", query.queue)
     if queue is None:
         return QueueNotFound(query.queue)
@@ -173,12 +175,12 @@ def _list_groups(snapshot: Snapshot, query: ops.ListGroups) -> Found:
         "limit": query.limit,
     }
     return [
-        ops.GroupStats(queue=query.queue, tenant=query.tenant, group=group, **_counts(counts))
+        queries.GroupStats(queue=query.queue, tenant=query.tenant, group=group, **_counts(counts))
         for group, *counts in snapshot.db.named("groups", params)
     ]
 
 
-def _list_limits(snapshot: Snapshot, query: ops.ListLimits) -> Found:
+def _list_limits(snapshot: Snapshot, query: queries.ListLimits) -> Found:
     return [
         ops.Limit(queue, unmark(t), unmark(g), concurrency, rate, per_ms, weight, bool(paused))
         for queue, t, g, concurrency, rate, per_ms, weight, paused in snapshot.db.named(
@@ -187,21 +189,21 @@ def _list_limits(snapshot: Snapshot, query: ops.ListLimits) -> Found:
     ]
 
 
-def _list_slots(snapshot: Snapshot, query: ops.ListSlots) -> Found:
-    return [ops.Slot(*row) for row in snapshot.slots(query.scope, query.key)]
+def _list_slots(snapshot: Snapshot, query: queries.ListSlots) -> Found:
+    return [queries.Slot(*row) for row in snapshot.slots(query.scope, query.key)]
 
 
-def _list_schedules(snapshot: Snapshot, query: ops.ListSchedules) -> Found:
+def _list_schedules(snapshot: Snapshot, query: queries.ListSchedules) -> Found:
     return [_decode_schedule(text) for (text,) in snapshot.db.all("schedules")]
 
 
-def _get_timetable(snapshot: Snapshot, query: ops.GetTimetable) -> Found:
+def _get_timetable(snapshot: Snapshot, query: queries.GetTimetable) -> Found:
     now, rows = snapshot.timetable()
-    return ops.Timetable(now, [_decode_schedule(text) for (text,) in rows])
+    return queries.Timetable(now, [_decode_schedule(text) for (text,) in rows])
 
 
-def _export(snapshot: Snapshot, query: ops.Export) -> Found:
-    start = [-1] if query.cursor is None else ops.parse_cursor(query.cursor, 1)
+def _export(snapshot: Snapshot, query: queries.Export) -> Found:
+    start = [-1] if query.cursor is None else queries.parse_cursor(query.cursor, 1)
     if isinstance(start, InvalidInput):
         return start
     rows = snapshot.jobs_after(start[0], query.limit)
@@ -210,21 +212,21 @@ def _export(snapshot: Snapshot, query: ops.Export) -> Found:
     for child, parent in snapshot.db.all("parents_of", snapshot.listed(waiting)):
         waits[child].add(parent)
     entries = [entry_of(row, waits[row[0]]) for row in rows]
-    return ops.Exported(entries, str(rows[-1][0]) if rows else query.cursor)
+    return queries.Exported(entries, str(rows[-1][0]) if rows else query.cursor)
 
 
 _QUERIES: dict[type[Query], Callable[[Snapshot, Any], Found]] = {
-    ops.GetJob: _get_job,
-    ops.ListJobs: _list_jobs,
-    ops.FindIds: _find_ids,
-    ops.NextDue: _next_due,
-    ops.OldestReady: _oldest_ready,
-    ops.GetStats: _get_stats,
-    ops.ListTenants: _list_tenants,
-    ops.ListGroups: _list_groups,
-    ops.ListLimits: _list_limits,
-    ops.ListSlots: _list_slots,
-    ops.ListSchedules: _list_schedules,
-    ops.GetTimetable: _get_timetable,
-    ops.Export: _export,
+    queries.GetJob: _get_job,
+    queries.ListJobs: _list_jobs,
+    queries.FindIds: _find_ids,
+    queries.NextDue: _next_due,
+    queries.OldestReady: _oldest_ready,
+    queries.GetStats: _get_stats,
+    queries.ListTenants: _list_tenants,
+    queries.ListGroups: _list_groups,
+    queries.ListLimits: _list_limits,
+    queries.ListSlots: _list_slots,
+    queries.ListSchedules: _list_schedules,
+    queries.GetTimetable: _get_timetable,
+    queries.Export: _export,
 }

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 from msgspec.structs import astuple
 
-from tenure.job import FINAL, NULL, Failure, IfParentFails, Job, JobSpec, State
-from tenure.ops import Entry
-from tenure.retry import Backoff
-from tenure.states import Change
+from tenure.model.job import FINAL, NULL, Failure, IfParentFails, Job, JobSpec, State
+from tenure.model.ops import Entry
+from tenure.model.retry import Backoff
+from tenure.model.states import Change
 
 WAITING, DELAYED, READY, LEASED, DONE, DEAD, CANCELLED = range(7)
 STATES = (

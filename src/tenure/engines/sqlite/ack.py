@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 
-from tenure import ops, states
 from tenure.core import leases
 from tenure.core.leases import OK
 from tenure.core.moves import PARENTS_DONE, settle
@@ -18,8 +17,9 @@ from tenure.engines.sql.rows import CODES, LEASED, result_text
 from tenure.engines.sqlite.db import listed
 from tenure.engines.sqlite.transaction import Transaction
 from tenure.errors import TenureError
-from tenure.job import State
-from tenure.ops import Answer
+from tenure.model import ops, states
+from tenure.model.job import State
+from tenure.model.ops import Answer
 
 # Where the table leads a leased job that is acknowledged: the same for every job.
 _ACKED = CODES[states.plain(State.LEASED, states.Acked).target][0]

@@ -13,16 +13,16 @@ from itertools import groupby, islice
 from operator import attrgetter, itemgetter
 from typing import Any
 
-from tenure import ops, states
 from tenure.core.limits import refilled
 from tenure.core.moves import move, settle
 from tenure.core.upkeep import Swept, sweep
 from tenure.engines.sql.rows import CODES, LEASED, READY, leased_job
-from tenure.engines.sqlite.books import Head, LaneBook, QueueBook, TenantBook
+from tenure.engines.sqlite.counters import Head, LaneBook, QueueBook, TenantBook
 from tenure.engines.sqlite.db import listed
 from tenure.engines.sqlite.transaction import Transaction
-from tenure.job import Job, State
-from tenure.ops import Answer
+from tenure.model import ops, states
+from tenure.model.job import Job, State
+from tenure.model.ops import Answer
 
 # What the table makes of a ready job that is claimed; one that expired is looked for apart.
 _CLAIMED = states.plain(State.PENDING, states.Claimed)

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tenure import ops
 from tenure.clock import Clock
 from tenure.core.operate import Operations, operate
 from tenure.engines.sql.reads import read
@@ -22,7 +21,9 @@ from tenure.engines.sqlite.reads import Snapshot
 from tenure.engines.sqlite.transaction import Transaction
 from tenure.engines.sqlite.watch import Watch
 from tenure.errors import InvalidInput
-from tenure.ops import Answer, Found, Op, Query
+from tenure.model import ops
+from tenure.model.ops import Answer, Op
+from tenure.model.queries import Found, Query
 from tenure.settings import Settings
 
 # Those that the core does not have, or that are faster in bulk.

@@ -22,10 +22,10 @@ from tenure.engines.sql.rows import (
     options_of,
     result_text,
 )
-from tenure.engines.sqlite.books import Books
+from tenure.engines.sqlite.counters import Books
 from tenure.engines.sqlite.db import Db
-from tenure.job import JobSpec
-from tenure.ops import Entry
+from tenure.model.job import JobSpec
+from tenure.model.ops import Entry
 
 Rows = list[tuple[Any, ...]]
 

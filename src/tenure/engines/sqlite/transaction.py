@@ -8,15 +8,15 @@ from contextlib import contextmanager
 
 import msgspec
 
-from tenure import states
 from tenure.core.transaction import Existing, Scope, UniqueKey
 from tenure.engines.sql.limits import mark
 from tenure.engines.sql.rows import DELAYED, LEASED, READY, STATES, WAITING, Row, result_text
 from tenure.engines.sqlite import insert
-from tenure.engines.sqlite.books import Books, LaneBook
+from tenure.engines.sqlite.counters import Books, LaneBook
 from tenure.engines.sqlite.db import Db, listed
-from tenure.job import JobSpec
-from tenure.ops import Entry, Limit, Schedule
+from tenure.model import states
+from tenure.model.job import JobSpec
+from tenure.model.ops import Entry, Limit, Schedule
 
 # Tokens follow the clock, so that a restored backup does not give out again those that were given
 # out after it was made. The low bits are random, which helps where the clock went back as well.

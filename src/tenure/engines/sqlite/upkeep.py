@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tenure import ops
 from tenure.core import upkeep
 from tenure.core.upkeep import Swept
 from tenure.engines.sql.rows import CODES
 from tenure.engines.sqlite.transaction import Transaction
 from tenure.errors import QueueNotFound
-from tenure.job import State
-from tenure.ops import Answer
+from tenure.model import ops, queries
+from tenure.model.job import State
+from tenure.model.ops import Answer
 
-_COUNTS = msgspec.structs.fields(ops.Counts)
+_COUNTS = msgspec.structs.fields(queries.Counts)
 
 
 class Upkeep:

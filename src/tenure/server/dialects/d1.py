@@ -11,11 +11,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from tenure import ops
 from tenure.errors import JobNotFound, LeaseLost, TenureError
-from tenure.fields import Name
-from tenure.job import Job, NewJob, State
-from tenure.ops import Op
+from tenure.model import ops, queries
+from tenure.model.fields import Name
+from tenure.model.job import Job, NewJob, State
+from tenure.model.ops import Op
 from tenure.server.auth import Scope
 from tenure.server.dialects.errors import ErrorText, as_text
 from tenure.server.dialects.reach import enqueue, job_of, listed, reach
@@ -149,9 +149,9 @@ class D1:
     async def stats(self, call: Call) -> JobStats:
         """How many jobs are in each status."""
         queue = reach(call, self.queue)
-        counts: ops.Counts = ops.Counts()
-        for one in await listed(queue, ops.GetStats(self.queue)):
-            counts = ops.add(counts, one)
+        counts: queries.Counts = queries.Counts()
+        for one in await listed(queue, queries.GetStats(self.queue)):
+            counts = queries.add(counts, one)
         pending = counts.waiting + counts.pending
         shown = StatusCounts(pending, counts.leased, counts.done, counts.dead)
         return JobStats(shown, queue.clock.now_ms() // 1000)

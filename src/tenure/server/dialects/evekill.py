@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Raw
 
-from tenure import ops
 from tenure.errors import Conflict
-from tenure.fields import Name
-from tenure.job import Job, State
+from tenure.model import queries
+from tenure.model.fields import Name
+from tenure.model.job import Job, State
 from tenure.server.auth import Scope
 from tenure.server.dialects.errors import ErrorText, as_text
 from tenure.server.route import Call, Route
@@ -85,7 +85,7 @@ async def retry(call: Call, body: Retry) -> Retrying:
     return Retrying()
 
 
-def _counts(counts: ops.Counts) -> StateCounts:
+def _counts(counts: queries.Counts) -> StateCounts:
     pending = counts.waiting + counts.pending
     return StateCounts(pending, counts.leased, counts.done, counts.dead)
 

@@ -16,9 +16,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Raw
 
-from tenure import ops
 from tenure.errors import Duplicate, InvalidInput, JobNotFound, LeaseLost, TenureError
-from tenure.fields import (
+from tenure.model import ops, queries
+from tenure.model.fields import (
     MAX_ATTEMPTS,
     MAX_NAME,
     MAX_PRIORITY,
@@ -29,8 +29,8 @@ from tenure.fields import (
     check,
     check_name,
 )
-from tenure.job import FINAL, LIVE, Job, NewJob, State
-from tenure.ops import Filter
+from tenure.model.job import FINAL, LIVE, Job, NewJob, State
+from tenure.model.queries import Filter
 from tenure.queue import Calls
 from tenure.server.auth import Scope
 from tenure.server.dialects.errors import ErrorText, as_text
@@ -212,7 +212,7 @@ class Firecrawl:
 
     async def _is_queued(self, queue: Calls, new: NewJob, id: str) -> bool:
         """Whether the job that holds the id is this one. If that ended, it makes room."""
-        held = await queue.ado(ops.GetJob(id))
+        held = await queue.ado(queries.GetJob(id))
         if not isinstance(held, Job):
             return False  # it was completed just now, or it is not ours to know of
         if (held.queue, held.tenant) != (new.queue, new.tenant):
@@ -262,7 +262,7 @@ class Firecrawl:
         """How many jobs of a team are not completed."""
         queue, team = reach(call, self.queue), call.params["team_id"]
         must_be_for(call, check_name("team_id", team))
-        counts = await listed(queue, ops.ListTenants(self.queue, 1, tenant=team))
+        counts = await listed(queue, queries.ListTenants(self.queue, 1, tenant=team))
         return JobCount(count=sum(one.unfinished for one in counts))
 
     async def count_crawl(self, call: Call) -> JobCount:
@@ -271,7 +271,7 @@ class Firecrawl:
         count = 0
         # Whose crawl it is, is not said: every team is asked.
         async for team in self._teams(queue):
-            query = ops.ListGroups(self.queue, team, 1, just_before(crawl))
+            query = queries.ListGroups(self.queue, team, 1, just_before(crawl))
             found = await listed(queue, query)
             count += sum(one.unfinished for one in found if one.group == crawl)
         return JobCount(count=count)
@@ -279,7 +279,7 @@ class Firecrawl:
     async def _teams(self, queue: Calls) -> AsyncIterator[str]:
         after = None
         while True:
-            found = await listed(queue, ops.ListTenants(self.queue, PAGE, after))
+            found = await listed(queue, queries.ListTenants(self.queue, PAGE, after))
             for one in found:
                 yield one.tenant
             if len(found) < PAGE:
@@ -425,7 +425,7 @@ class Firecrawl:
     async def sample_teams(self, call: Call, query: SampleQuery) -> SampledIds:
         """The teams that have a count, in order."""
         after = check("after", query.after, Label | None)
-        wanted = ops.ListTenants(self.queue, query.limit, after)
+        wanted = queries.ListTenants(self.queue, query.limit, after)
         found = await listed(reach(call, self.queue), wanted)
         return SampledIds(ids=[one.tenant for one in found])
 
@@ -435,7 +435,7 @@ class Firecrawl:
         after = check("after", query.after, Label | None)
         crawls: set[str] = set()
         async for team in self._teams(queue):
-            wanted = ops.ListGroups(self.queue, team, query.limit, after)
+            wanted = queries.ListGroups(self.queue, team, query.limit, after)
             crawls.update([one.group for one in await listed(queue, wanted)])
             crawls = set(heapq.nsmallest(query.limit, crawls))
         return SampledIds(ids=sorted(crawls))
@@ -444,7 +444,7 @@ class Firecrawl:
 async def _jobs(queue: Calls, where: Filter) -> AsyncIterator[Job]:
     cursor = None
     while True:
-        page = await queue.ado(ops.ListJobs(where, PAGE, cursor))
+        page = await queue.ado(queries.ListJobs(where, PAGE, cursor))
         if isinstance(page, TenureError):
             if page.code == "queue_not_found":
                 return

@@ -11,11 +11,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from tenure import ops
 from tenure.errors import InvalidInput, JobNotFound, LeaseLost
-from tenure.fields import Name
-from tenure.job import Job, NewJob, State, encode_json
-from tenure.ops import Op
+from tenure.model import ops
+from tenure.model.fields import Name
+from tenure.model.job import Job, NewJob, State, encode_json
+from tenure.model.ops import Op
 from tenure.queue import Calls
 from tenure.server.auth import Scope
 from tenure.server.dialects.errors import ErrorText, as_text

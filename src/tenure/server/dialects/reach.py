@@ -13,10 +13,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tenure import ops
 from tenure.errors import Forbidden, QueueNotFound, TenureError
-from tenure.fields import check_name
-from tenure.job import Job, NewJob
+from tenure.model import ops, queries
+from tenure.model.fields import check_name
+from tenure.model.job import Job, NewJob
 from tenure.queue import Calls
 from tenure.server.auth import Scope
 from tenure.server.guard import Guarded
@@ -45,7 +45,7 @@ def must_be_for_all(call: Call) -> None:
         raise Forbidden("this call is for tokens that are not bound to tenants")
 
 
-async def listed(queue: Calls, query: ops.Query) -> list[Any]:
+async def listed(queue: Calls, query: queries.Query) -> list[Any]:
     """What a query lists; nothing, of a queue that nobody has used yet."""
     found = await queue.ado(query)
     if isinstance(found, QueueNotFound):
@@ -58,7 +58,7 @@ async def listed(queue: Calls, query: ops.Query) -> list[Any]:
 async def job_of(queue: Calls, name: str, id: str) -> Job | None:
     """A job of the dialect's queue, with the token that it is leased under now: what is done with
     it fails if another got it in between."""
-    found = await queue.ado(ops.GetJob(check_name("id", id)))
+    found = await queue.ado(queries.GetJob(check_name("id", id)))
     return found if isinstance(found, Job) and found.queue == name else None
 
 

@@ -10,12 +10,12 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from django.utils.module_loading import autodiscover_modules
 
-from tenure.cli.running import work_until_told
+from tenure.cli.workers import work_until_told
 from tenure.django.backend import TenureBackend
 from tenure.django.framework import InvalidTaskBackend, task_backends
 from tenure.django.post import TaskPost
 from tenure.errors import TenureError
-from tenure.runner import Runner
+from tenure.worker.runner import Runner
 
 LOG_LEVELS = {0: logging.WARNING, 1: logging.INFO}  # by --verbosity; above: DEBUG
 

@@ -1,0 +1,181 @@
+"""Commands that change many jobs: cancel, replay, delete, purge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from tenure.cli.context import App, json_option, pass_app
+from tenure.cli.params import STATE, duration, filter_options, given
+from tenure.cli.tables import words
+from tenure.cli.text import one_line, span
+from tenure.errors import Conflict, NotFound
+from tenure.model.job import FINAL, State
+
+yes_option = click.option("--yes", is_flag=True, help="Do not ask, on a terminal either.")
+
+
+@click.command()
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@filter_options
+@json_option
+@pass_app
+def cancel(app: App, /, ids: tuple[str, ...], **filters: Any) -> None:
+    """Cancel unfinished jobs: by id, or all that match a filter.
+
+    \b
+    Example:
+      tenure cancel 0190b5a4-...
+      tenure cancel --queue emails --tenant acme
+    """
+    where = _which(ids, filters)
+    with app.open() as store:
+        if ids:
+            _one_by_one(app, "cancelled", ids, store.cancel)
+        else:
+            _all_of(app, "cancelled", store.cancel(**where))
+
+
+@click.command()
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@filter_options
+@click.option(
+    "--state",
+    type=click.Choice([State.DEAD.value, State.CANCELLED.value]),
+    help="Jobs in this state. [default: dead]",
+)
+@json_option
+@pass_app
+def replay(app: App, /, ids: tuple[str, ...], **filters: Any) -> None:
+    """Run dead or cancelled jobs again: by id, or all that match a filter.
+
+    They begin at attempt 0, and no longer expire.
+
+    \b
+    Example:
+      tenure replay 0190b5a4-...
+      tenure replay --queue emails
+      tenure replay --state dead        (every dead job of every queue)
+    """
+    where = _which(ids, filters)
+    with app.open() as store:
+        if ids:
+            _one_by_one(app, "replayed", ids, store.replay)
+        else:
+            _all_of(app, "replayed", store.replay(**where))
+
+
+@click.command()
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@filter_options
+@click.option("--state", type=STATE, multiple=True, help="Jobs in this state; may be repeated.")
+@yes_option
+@json_option
+@pass_app
+def delete(app: App, /, ids: tuple[str, ...], yes: bool, **filters: Any) -> None:
+    """Remove jobs for good: by id, or all that match a filter.
+
+    In whatever state they are, unless --state says which. By filter, it asks on a terminal.
+
+    \b
+    Example:
+      tenure delete 0190b5a4-...
+      tenure delete --queue emails --state cancelled --yes
+    """
+    where = _which(ids, filters)
+    if not ids and not yes:
+        _ask(app, f"Delete for good all {_described(where)}?")
+    with app.open() as store:
+        if ids:
+            _one_by_one(app, "deleted", ids, store.delete)
+        else:
+            _all_of(app, "deleted", store.delete(**where))
+
+
+@click.command()
+@click.option(
+    "--older-than", type=duration, required=True, help="Ended longer ago than: 90, 12h, 7d."
+)
+@click.option("--queue", help="Jobs of this queue only.")
+@click.option(
+    "--state",
+    type=click.Choice(sorted(state.value for state in FINAL)),
+    multiple=True,
+    help="In this state; may be repeated. [default: done and cancelled]",
+)
+@yes_option
+@json_option
+@pass_app
+def purge(app: App, /, older_than: float, yes: bool, **filters: Any) -> None:
+    """Remove jobs that ended long ago. Dead jobs stay unless --state dead is given.
+
+    \b
+    Example:
+      tenure purge --older-than 7d
+      tenure purge --older-than 90d --state dead --queue emails --yes
+    """
+    where = given(filters)
+    if not yes:
+        age = span(round(older_than * 1000))
+        shown = {"state": (State.DONE.value, State.CANCELLED.value)} | where
+        _ask(app, f"Delete for good all {_described(shown)} that ended over {age} ago?")
+    with app.open() as store:
+        _all_of(app, "purged", store.purge(older_than, **where))
+
+
+def _which(ids: tuple[str, ...], filters: dict[str, Any]) -> dict[str, Any]:
+    """The filter; or a refusal, where the command would mean every job there is."""
+    where = given(filters)
+    if ids and where:
+        raise click.UsageError("Give ids or a filter, not both.")
+    if not ids and not where:
+        raise click.UsageError(
+            "Say which jobs: give ids, or a filter such as --queue emails. Without any this "
+            "would change every job of every queue."
+        )
+    return where
+
+
+def _described(where: dict[str, Any]) -> str:
+    names = {name: value for name, value in where.items() if name != "state"}
+    of = ", ".join(f"{name} {value!r}" for name, value in names.items())
+    states = " and ".join(where.get("state", ()))
+    return one_line(f"{states} jobs".lstrip() + (f" of {of}" if of else " of every queue"))
+
+
+def _ask(app: App, question: str) -> None:
+    if not app.confirm(question):
+        click.echo("Nothing was deleted.", err=True)
+        raise click.exceptions.Exit(1)
+
+
+def _all_of(app: App, done: str, count: int) -> None:
+    _report(app, done, count, [], failed=0)
+
+
+def _one_by_one(app: App, done: str, ids: tuple[str, ...], change: Callable[[str], int]) -> None:
+    """Change the jobs that were named, and say what could not be done with which."""
+    count, failed = 0, 0
+    unchanged: list[str] = []
+    for id in dict.fromkeys(ids):
+        try:
+            changed = change(id)
+        except (NotFound, Conflict) as error:
+            app.complain(error.code, error.message)
+            failed += 1
+        else:
+            count += changed
+            if not changed:
+                unchanged.append(id)
+    _report(app, done, count, unchanged, failed)
+
+
+def _report(app: App, done: str, count: int, unchanged: list[str], failed: int) -> None:
+    text = f"{count:,} {'job' if count == 1 else 'jobs'} {done}."
+    if unchanged:
+        text += f" Left as they were, because of their state: {', '.join(unchanged)}."
+    app.answer({done: count, "unchanged": unchanged, "failed": failed}, lambda: words(text))
+    if failed:
+        raise click.exceptions.Exit(1)

@@ -1,0 +1,176 @@
+"""The command that adds jobs: one from the command line, or many from a file."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, BinaryIO, get_args
+
+import click
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from tenure.cli.context import App, console, json_option, pass_app
+from tenure.cli.json_lines import Lines, Loader
+from tenure.cli.params import duration, given, json
+from tenure.cli.tables import words
+from tenure.cli.text import relative
+from tenure.errors import TenureError
+from tenure.model.fields import MAX_ATTEMPTS, MAX_PRIORITY, MIN_PRIORITY
+from tenure.model.job import IfParentFails, Job, State
+from tenure.model.ops import IfExists
+
+
+@click.command()
+@click.argument("queue", metavar="[QUEUE]", required=False)
+@click.argument("text", metavar="[JSON]", required=False)
+@click.option("--kind", help="What kind of job it is.")
+@click.option("--tenant", help="Whose it is; tenants take turns.")
+@click.option("--group", help="A group of the tenant's jobs, which may have limits.")
+@click.option(
+    "--priority", type=click.IntRange(MIN_PRIORITY, MAX_PRIORITY), help="Lower first. [default: 0]"
+)
+@click.option("--delay", type=duration, help="Not before: 90, 5m, 2h, 7d. [default: now]")
+@click.option("--id", help="An id of your own. [default: a UUIDv7]")
+@click.option("--unique-key", help="One unfinished job of the queue and tenant may have it.")
+@click.option("--after", multiple=True, help="The id of a job to wait for; may be repeated.")
+@click.option(
+    "--if-parent-fails",
+    type=click.Choice(get_args(IfParentFails)),
+    help="If one of those dies or is cancelled. [default: wait]",
+)
+@click.option(
+    "--max-attempts", type=click.IntRange(1, MAX_ATTEMPTS), help="Then it is dead. [default: 3]"
+)
+@click.option("--expires-in", type=duration, help="Dead if not begun by then: 90, 5m, 2h, 7d.")
+@click.option("--timeout", type=duration, help="How long one attempt may take: 90, 5m, 2h.")
+@click.option(
+    "--if-exists",
+    type=click.Choice(get_args(IfExists)),
+    default="error",
+    show_default=True,
+    help="If the id or the unique key is held by another job.",
+)
+@click.option(
+    "--file", type=click.File("rb"), help="Load many jobs from JSON lines; - is standard input."
+)
+@click.option("--queue", "default_queue", help="With --file, the same as QUEUE.")
+@json_option
+@pass_app
+def enqueue(
+    app: App,
+    /,
+    queue: str | None,
+    text: str | None,
+    if_exists: IfExists,
+    file: BinaryIO | None,
+    default_queue: str | None,
+    **options: Any,
+) -> None:
+    """Add a job with a JSON payload, or many from a file.
+
+    With --file every line is an object with some of these fields: queue, payload, kind, tenant,
+    group, priority, id, unique_key, after, if_parent_fails, max_attempts, backoff, run_at; and, in
+    seconds, delay, expires_in, timeout. QUEUE and the options count for lines that do not say.
+    Jobs come after those that they wait for. A bad line is named, and the others are loaded. With
+    ids in the lines and --if-exists skip, a load that was stopped can be repeated.
+
+    \b
+    Example:
+      tenure enqueue emails '{"to": "ann@example.com"}' --tenant acme --delay 5m
+      tenure enqueue emails --file jobs.jsonl --if-exists skip
+      generate-jobs | tenure enqueue --file -
+    """
+    wanted = given(options)
+    if file is None:
+        if queue is None or text is None or default_queue is not None:
+            raise click.UsageError("Give QUEUE and JSON, or --file.")
+        _add_one(app, queue, json(text), if_exists, wanted)
+        return
+    if text is not None or not wanted.keys().isdisjoint({"id", "unique_key"}):
+        raise click.UsageError("With --file the payload, id and unique_key are in the lines.")
+    if queue is not None and default_queue is not None:
+        raise click.UsageError("Give QUEUE or --queue, not both.")
+    _add_many(app, file, if_exists, wanted | given({"queue": queue or default_queue}))
+
+
+def _add_one(
+    app: App, queue: str, payload: Any, if_exists: IfExists, options: dict[str, Any]
+) -> None:
+    with app.open() as store:
+        job = store.enqueue(queue, payload, if_exists=if_exists, **options)
+    app.answer(job, lambda: words(f"Job {job.id} is {_described(job, app.clock.now_ms())}."))
+
+
+def _described(job: Job, now: int) -> str:
+    if job.state is State.PENDING:
+        return "ready" if job.run_at <= now else f"pending, ready {relative(job.run_at, now)}"
+    return job.state.value
+
+
+def _add_many(app: App, file: BinaryIO, if_exists: IfExists, defaults: dict[str, Any]) -> None:
+    def complain(number: int, code: str, reason: str) -> None:
+        app.complain(code, reason, line=number)
+
+    with app.open() as store:
+        loader = Loader(store, defaults, if_exists, complain)
+        lines = Lines(file, loader.longest_line)
+        try:
+            with _progress(app, lines, loader, _size(file)) as advance:
+                loader.load(lines, advance)
+        except (TenureError, KeyboardInterrupt):
+            click.echo(f"Stopped at line {lines.number:,}: at least {_summary(loader)}.", err=True)
+            raise
+    value = {"loaded": loader.loaded, "skipped": loader.skipped, "bad": loader.bad}
+    app.answer(value, lambda: words(_summary(loader)))
+    if loader.bad:
+        raise click.exceptions.Exit(1)
+
+
+def _summary(loader: Loader) -> str:
+    return f"loaded {loader.loaded:,}, skipped {loader.skipped:,} existing, {loader.bad:,} bad"
+
+
+def _size(file: BinaryIO) -> int | None:
+    """The bytes of a file; a pipe does not know how much will come."""
+    try:
+        status = os.fstat(file.fileno())
+    except OSError:
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+@contextmanager
+def _progress(
+    app: App, lines: Lines, loader: Loader, size: int | None
+) -> Iterator[Callable[[], None]]:
+    """A bar on stderr, where that is a terminal; gives what moves it."""
+    screen = console(stderr=True)
+    known = [BarColumn(), TaskProgressColumn(), TimeRemainingColumn()] if size else []
+    with Progress(
+        SpinnerColumn(),
+        *known,
+        TextColumn("{task.fields[loaded]:,} jobs, {task.fields[rate]:,.0f} a second"),
+        console=screen,
+        transient=True,
+        disable=not screen.is_terminal,
+    ) as bar:
+        task = bar.add_task("", total=size, loaded=0, rate=0.0)
+
+        def advance() -> None:
+            rate = loader.loaded / (bar.tasks[0].elapsed or 1)
+            bar.update(task, completed=lines.bytes_read, loaded=loader.loaded, rate=rate)
+
+        app.bar = screen if screen.is_terminal else None
+        try:
+            yield advance
+        finally:
+            app.bar = None

@@ -1,0 +1,196 @@
+"""Commands that make, migrate and move a whole store: migrate, copy."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from tenure import engines
+from tenure.cli.context import App, console, json_option, pass_app
+from tenure.cli.params import duration
+from tenure.cli.tables import words
+from tenure.cli.text import one_line
+from tenure.engines import Engine, open_engine
+from tenure.engines.sqlite.file import path_of
+from tenure.errors import InvalidInput, TenureError
+from tenure.queue.store_copy import Copy, Leased
+from tenure.settings import from_environment
+
+
+@click.command()
+@click.option("--sql", is_flag=True, help="Print what would be executed, and do nothing.")
+@json_option
+@pass_app
+def migrate(app: App, sql: bool) -> None:
+    """Make the schema of the store, or bring it up to date.
+
+    Whoever opens a store does so as well, if its role may; this is for those who want to do it by
+    itself, once, with a role of its own. Any number may run at once. With --sql it prints the
+    statements for `psql` or `sqlite3`.
+
+    \b
+    Example:
+      export TENURE_URL=postgresql://owner@db.example/shop
+      tenure migrate
+      tenure migrate --sql | psql -v ON_ERROR_STOP=1 shop
+    """
+    settings = from_environment(os.environ, url=app.url)
+    if sql:
+        text = engines.migration_sql(settings) or "-- This store has no schema."
+        app.answer({"sql": text}, lambda: words(text))
+        return
+    versions = engines.migrate(settings, app.clock)
+    if versions is None:
+        app.answer({"from": None, "to": None}, lambda: words(_no_schema(settings.url)))
+        return
+    before, after = versions
+    said = f"It has schema version {after}: there was nothing to do."
+    if before == 0:
+        said = f"Made the schema, version {after}."
+    elif before < after:
+        said = f"Brought the schema from version {before} to {after}."
+    app.answer({"from": before, "to": after}, lambda: words(said))
+
+
+def _no_schema(url: str) -> str:
+    if _is_service(url):
+        return "A service looks after its own store: there was nothing to do."
+    return "This store has no schema: there was nothing to do."
+
+
+def _is_service(url: str) -> bool:
+    return urlsplit(url).scheme in ("http", "https")
+
+
+@click.command()
+@click.argument("source")
+@click.argument("target")
+@click.option(
+    "--wait",
+    type=duration,
+    default="30s",
+    show_default=True,
+    help="How long jobs that are running get to end, once the source is paused.",
+)
+@click.option(
+    "--leased",
+    type=click.Choice(["refuse", "requeue"]),
+    default="refuse",
+    show_default=True,
+    help="What to do if some have not: copy nothing, or take them from their workers, so that "
+    "they run again in the target, with their attempt given back.",
+)
+@json_option
+@pass_app
+def copy(app: App, source: str, target: str, wait: float, leased: Leased) -> None:
+    """Copy a whole store into another, which must be empty.
+
+    Every job goes over as it is, whatever its state, with its attempts, results, errors and times;
+    and so do limits, pauses and schedules. Slots do not. SOURCE and TARGET are URLs.
+
+    The queues of the source are paused first, and stay so: its jobs are worked on in the target
+    from then on. If the copy is stopped, the same command goes on where it was. Once it has ended,
+    the same command brings what was enqueued in the source since.
+
+    \b
+    Example:
+      tenure copy sqlite:///jobs.db postgresql://owner@db.example/shop
+      tenure copy sqlite:///jobs.db postgresql:///shop --wait 10m --leased requeue
+    """
+    for name, url in (("source", source), ("target", target)):
+        if _is_service(url):
+            raise InvalidInput(name, f"{url} is a service: give the URL of the store behind it")
+    began = app.clock.monotonic()
+    with closing(_open(app, source, "source")) as old, closing(_open(app, target, "target")) as new:
+        work = Copy(old, new, app.clock)
+        try:
+            with _progress(app, work) as bar:
+                work.run(leased, wait, **bar)
+        except (TenureError, KeyboardInterrupt):
+            if work.copied:
+                said = f"Stopped after {work.copied:,} jobs; the same command goes on from there."
+                click.echo(said, err=True)
+            raise
+    seconds = app.clock.monotonic() - began
+    value = {
+        "copied": work.copied,
+        "there": work.passed_over,
+        "limits": work.limits,
+        "schedules": work.schedules,
+        "resumed": work.resumed,
+        "seconds": round(seconds, 1),
+    }
+    app.answer(value, lambda: words(_summary(work, seconds)))
+
+
+def _open(app: App, url: str, name: str) -> Engine:
+    try:
+        if name == "source":
+            _refuse_to_make_it(url)
+        return open_engine(from_environment(os.environ, url=url), app.clock)
+    except InvalidInput as error:
+        raise InvalidInput(name, error.reason) from None
+
+
+def _refuse_to_make_it(url: str) -> None:
+    """A store that is to be read, and is not there, was misspelled."""
+    if urlsplit(url).scheme == "sqlite" and not path_of(url).exists():
+        raise InvalidInput("url", f"there is no file {path_of(url)}")
+
+
+def _summary(work: Copy, seconds: float) -> str:
+    text = f"Copied {work.copied:,} jobs in {seconds:.1f} s"
+    if work.passed_over:
+        text += f"; {work.passed_over:,} were there already"
+    if work.over:
+        return f"{text}."
+    return (
+        f"{text}; {work.limits:,} limits and {work.schedules:,} schedules. The queues of the "
+        "source are paused, and stay so."
+    )
+
+
+@contextmanager
+def _progress(app: App, work: Copy) -> Iterator[dict[str, Any]]:
+    """A bar on stderr, where that is a terminal; gives what moves it."""
+    screen = console(stderr=True)
+    with Progress(
+        SpinnerColumn(),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+        console=screen,
+        transient=True,
+        disable=not screen.is_terminal,
+    ) as bar:
+        task = bar.add_task("looking", total=None)
+
+        def on_wait(running: int) -> None:
+            bar.update(task, description=one_line(f"waiting for {running:,} jobs that run"))
+
+        def on_page() -> None:
+            brought = work.copied + work.passed_over
+            rate = brought / (bar.tasks[0].elapsed or 1)
+            done = min(work.before + brought, work.total)
+            said = f"{done:,} of {work.total:,} jobs, {rate:,.0f} a second"
+            bar.update(task, total=work.total, completed=done, description=said)
+
+        app.bar = screen if screen.is_terminal else None
+        try:
+            yield {"on_wait": on_wait, "on_page": on_page}
+        finally:
+            app.bar = None

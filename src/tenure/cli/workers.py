@@ -1,0 +1,192 @@
+"""Commands that run until they are stopped: a worker, a scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import click
+
+from tenure.cli.context import App, json_option, pass_app
+from tenure.cli.params import duration, log_options, target
+from tenure.cli.supervisor import Supervisor
+from tenure.cli.tables import words
+from tenure.observe.logs import log_as
+from tenure.queue import default_worker
+from tenure.tasks.app import Tenure
+from tenure.worker.runner import Runner
+from tenure.worker.scheduler import Scheduler
+from tenure.worker.shutdown import give_back_at_once, on_signals, see_to_the_end, told_to_stop
+
+log = logging.getLogger("tenure.worker")
+
+
+@click.command()
+@click.argument("tasks", metavar="MODULE:APP", type=target)
+@click.option("--queues", help="Only these queues, the first one's jobs first: high,low.")
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1, 100_000),
+    default=10,
+    show_default=True,
+    help="How many jobs run at once, in each process.",
+)
+@click.option(
+    "--processes",
+    type=click.IntRange(1, 1_000),
+    default=1,
+    show_default=True,
+    help="How many processes work; one that dies is replaced.",
+)
+@click.option(
+    "--lease",
+    type=duration,
+    default="30s",
+    show_default=True,
+    help="After how long the jobs of a worker that died are taken over.",
+)
+@click.option(
+    "--grace",
+    type=duration,
+    default="30s",
+    show_default=True,
+    help="What running jobs get to end when the worker is stopped.",
+)
+@click.option("--burst", is_flag=True, help="End when nothing is ready.")
+@click.option("--max-jobs", type=click.IntRange(1), help="End after so many jobs.")
+@click.option(
+    "--reload", is_flag=True, help="Start anew when a .py file below this folder changes."
+)
+@click.option(
+    "--schedule/--no-schedule",
+    default=True,
+    show_default=True,
+    help="Fire schedules and look after the store, too.",
+)
+@click.option("--supervised", is_flag=True, hidden=True, help="Started by a supervisor.")
+@log_options
+@json_option
+@pass_app
+def worker(
+    app: App,
+    /,
+    tasks: Tenure,
+    queues: str | None,
+    processes: int,
+    reload: bool,
+    supervised: bool,
+    log_level: str,
+    log_format: str,
+    **options: Any,
+) -> None:
+    """Run the tasks of an app.
+
+    MODULE:APP names the Tenure object: `tasks:app` is `app` in tasks.py. The first Ctrl-C or
+    SIGTERM stops it gracefully: it claims no more, lets running jobs end and gives the rest back.
+    The second one gives them back at once.
+
+    \b
+    Example:
+      tenure worker tasks:app --queues high,low --concurrency 50 --processes 2
+    """
+    log_as(log_format, log_level)
+    if processes > 1 or reload:
+        again = options["max_jobs"] is not None and not options["burst"]
+        code = Supervisor(_own_command(), processes, reload=reload, again=again).run()
+        app.answer({"exit_code": code}, lambda: words("All processes have ended."))
+        sys.exit(code)
+    named = None if queues is None else [name.strip() for name in queues.split(",")]
+    tasks.move_to(app.url)
+    with tasks:
+        runner = tasks.runner(queues=named, **options)
+        work_until_told(runner, supervised=supervised)
+    value = {"worker": runner.name, "handled": runner.handled}
+    if not supervised:
+        app.answer(value, lambda: words(f"{runner.handled:,} jobs were handled."))
+
+
+def _own_command() -> list[str]:
+    """This command, as a supervisor starts it."""
+    arguments = list(sys.argv[1:])
+    for name, takes in (("--processes", True), ("--reload", False), ("--json", False)):
+        while name in arguments:
+            at = arguments.index(name)
+            del arguments[at : at + 1 + takes]
+    arguments = [one for one in arguments if not one.startswith("--processes=")]
+    return [sys.executable, "-m", "tenure", *arguments, "--supervised"]
+
+
+def work_until_told(runner: Runner, *, supervised: bool = False) -> None:
+    """Work until a signal comes, or nothing is left to do; a second signal ends the process."""
+    left = threading.Event()
+    try:
+        asyncio.run(_work(runner, supervised, left))
+    finally:
+        left.set()
+
+
+async def _work(runner: Runner, supervised: bool, left: threading.Event) -> None:
+    loop, ends, stopped = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+
+    def gracefully() -> None:
+        loop.call_soon_threadsafe(ends.set)
+        see_to_the_end(runner, stopped, left)
+
+    with told_to_stop(gracefully, partial(give_back_at_once, runner)) as stop:
+        await runner.start()
+        if supervised:
+            threading.Thread(target=_stop_with_parent, args=(stop,), daemon=True).start()
+        worked = asyncio.create_task(runner.wait())
+        ended = asyncio.create_task(ends.wait())
+        try:
+            await asyncio.wait([worked, ended], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ended.cancel()
+            await runner.stop()
+            stopped.set()
+        await worked
+
+
+def _stop_with_parent(stop: Callable[[int], None]) -> None:
+    """A supervisor that is gone, however it went, closes our standard input."""
+    while os.read(0, 1):
+        pass
+    stop(signal.SIGTERM)
+
+
+@click.command()
+@click.argument("tasks", metavar="[MODULE:APP]", type=target, required=False)
+@log_options
+@json_option
+@pass_app
+def scheduler(app: App, tasks: Tenure | None, log_level: str, log_format: str) -> None:
+    """Fire schedules, and look after the store, without working on jobs.
+
+    With MODULE:APP, the schedules that the app declares with @app.cron are put into the store
+    first. Workers and services do all this as well; each time is fired once, however many run.
+
+    \b
+    Example:
+      tenure scheduler tasks:app
+    """
+    log_as(log_format, log_level)
+    stopped = threading.Event()
+    found = tasks or Tenure()
+    found.move_to(app.url)
+    with found, on_signals(lambda number, frame: stopped.set()):
+        found.load()
+        found.put_schedules()
+        works = Scheduler(found.queue, default_worker())
+        works.start()
+        log.info("scheduler %s fires %d schedules", default_worker(), len(found.queue.schedules()))
+        while not stopped.wait(1):
+            pass
+        works.stop()
+    app.answer({"scheduler": default_worker()}, lambda: words("The scheduler has stopped."))

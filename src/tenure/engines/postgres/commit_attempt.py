@@ -1,0 +1,120 @@
+"""One attempt to have a batch committed, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+import psycopg
+from psycopg import errors as pg
+from psycopg.pq import TransactionStatus
+
+from tenure.core.operate import Operations, operate
+from tenure.engines.postgres import ack, claim, slots, upkeep
+from tenure.engines.postgres import fast_paths as alone
+from tenure.engines.postgres.claimed_places import Places
+from tenure.engines.postgres.db import Db, piped
+from tenure.engines.postgres.locks import lock
+from tenure.engines.postgres.server import Connection
+from tenure.engines.postgres.transaction import Transaction
+from tenure.model import ops
+from tenure.model.ops import Answer, Op
+
+# Those that the core does not have, or that are one statement here.
+_OWN: Operations = {
+    ops.Claim: claim.claim,
+    ops.Ack: ack.ack,
+    ops.TakeSlot: slots.take_slot,
+    ops.DropSlot: slots.drop_slot,
+    ops.ReconcileSlots: slots.reconcile_slots,
+    ops.Maintain: upkeep.maintain,
+    ops.Reconcile: upkeep.reconcile,
+}
+
+# Another transaction was first, or two stood in each other's way: the next attempt sees it.
+LOST_RACES = (pg.UniqueViolation, pg.DeadlockDetected, pg.SerializationFailure)
+_NOTHING = ops.Leased([])
+
+
+def run(
+    db: Db, batch: Sequence[Op], given: int | None, sweep: int, elsewhere: Db | None = None
+) -> tuple[list[Answer], bool]:
+    """Run the operations in order; the answers, and whether others may want to look."""
+    tx = Transaction(db, given, sweep, elsewhere)
+    # Before all else, and in one order: whoever has a key waits for nobody who wants it.
+    keys = sorted({op.key for op in batch if isinstance(op, ops.Once)})
+    if keys:
+        tx.once = dict(db.all("take_keys", given, keys))
+    # What was answered before is not done again, and leaves nothing behind.
+    lock(db, [op for op in batch if not isinstance(op, ops.Once) or tx.once[op.key] is None])
+    answers = operate(tx, batch, _OWN)
+    tx.flush()
+    return answers, tx.woken or _tells(batch)
+
+
+def _tells(batch: Sequence[Op]) -> bool:
+    return any(not isinstance(op, ops.QUIET) for op in ops.flat(batch))
+
+
+class Attempt:
+    """A transaction with a mark in it, by which one can find out later whether it happened."""
+
+    def __init__(self, mark: str, places: Places) -> None:
+        self.mark = mark
+        self._places = places
+        self.answers: list[Answer] = []
+        self.alone = False  # it was one statement, whose answer is that of the commit
+        self.may_have_happened = False  # the server was told to commit
+        self.has_happened = False
+        self.tells = False  # others may want to look
+
+    def make(
+        self,
+        connection: Connection,
+        sql: dict[str, bytes],
+        batch: Sequence[Op],
+        given: int | None,
+        sweep: int,
+    ) -> None:
+        """Run the batch and commit."""
+        db = Db(connection, sql)
+        try:
+            if self._make_alone(db, batch, given):
+                self.tells = _tells(batch)
+            else:
+                self.tells = self._make_together(db, connection, batch, given, sweep)
+        except BaseException:
+            status = connection.pgconn.transaction_status
+            if status in (TransactionStatus.INERROR, TransactionStatus.INTRANS):
+                with suppress(psycopg.Error):
+                    db.send("rollback")
+            raise
+
+    def recover(self, db: Db, batch: Sequence[Op]) -> None:
+        """It has happened after all; the answers may have been lost with the commit's."""
+        if self.alone:
+            self.answers = alone.recover(db, self.mark, batch)
+        self.has_happened = self.tells = True
+
+    def _make_alone(self, db: Db, batch: Sequence[Op], given: int | None) -> bool:
+        way = alone.way_of(batch)
+        if way is None:
+            return False
+        self.alone = self.may_have_happened = True
+        answers = way(db, self.mark, batch, given, self._places)
+        self.alone = self.may_have_happened = self.has_happened = answers is not None
+        self.answers = answers or []
+        return self.has_happened
+
+    def _make_together(
+        self, db: Db, connection: Connection, batch: Sequence[Op], given: int | None, sweep: int
+    ) -> bool:
+        with piped(connection):
+            db.send("begin")
+            self.answers, tells = run(db, batch, given, sweep)
+            if any(answer != _NOTHING for answer in self.answers):
+                db.send("mark", self.mark)
+            self.may_have_happened = True  # from here on an error does not say that it did not
+            db.send("commit")
+        self.has_happened = True
+        return tells

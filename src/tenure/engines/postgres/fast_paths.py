@@ -1,0 +1,164 @@
+"""Batches that are one statement: it brings its own transaction, and is on its way but once.
+
+Most batches are of this kind: jobs without a name, a key or a dependency; acknowledgements that
+enqueue nothing; claims of one queue that has no bounds. What turns out not to be so is left as it
+was, and goes the long way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Any
+
+import psycopg
+
+from tenure.core.leases import OK
+from tenure.engines.postgres import ack, insert
+from tenure.engines.postgres.claimed_places import Places
+from tenure.engines.postgres.db import Db
+from tenure.engines.sql.rows import CODES, STATES, job_of, leased_job
+from tenure.errors import JobNotFound, LeaseLost
+from tenure.model import ops, states
+from tenure.model.job import State
+from tenure.model.ops import Answer, Op
+
+_CLAIMED = states.plain(State.PENDING, states.Claimed)
+_CHILDREN = "TN001"  # what the server says when a child came that must be told
+_SEQ, _PRIORITY, _TENANT = 0, 2, 17  # of a row of a claim
+
+Way = Callable[[Db, str, Any, int | None, Places], list[Answer] | None]
+
+
+def way_of(batch: Sequence[Op]) -> Way | None:
+    """How the batch is done in one statement, if it may be."""
+    kinds = {type(op) for op in batch}
+    kind = kinds.pop() if len(kinds) == 1 else None
+    if kind not in _WAYS:
+        return None
+    fits, way = _WAYS[kind]
+    return way if fits(batch) else None
+
+
+def _enqueue_fits(batch: Sequence[ops.Enqueue]) -> bool:
+    return all(
+        spec.made_up_id and spec.unique_key is None and not spec.after
+        for op in batch
+        for spec in op.jobs
+    ) and any(op.jobs for op in batch)
+
+
+def _enqueue(
+    db: Db, mark: str, batch: Sequence[ops.Enqueue], given: int | None, places: Places
+) -> list[Answer]:
+    specs = [spec for op in batch for spec in op.jobs]
+    columns = insert.columns_of(specs)
+    now = db.value("enqueue_alone", mark, given, *columns)
+    return [ops.Enqueued([spec.id for spec in op.jobs], [True] * len(op.jobs), now) for op in batch]
+
+
+def _ack(
+    db: Db, mark: str, batch: Sequence[ops.Ack], given: int | None, places: Places
+) -> list[Answer] | None:
+    order, columns = ack.columns_of(batch, places)
+    try:
+        row = db.one("ack", mark, given, *columns)
+    except psycopg.Error as error:
+        if error.sqlstate == _CHILDREN:
+            return None
+        raise
+    if row is None or row[0] is None:
+        return None
+    lost = {order[n - 1].id for n in row[0]}
+    found = db.all("states_of", sorted(lost)) if lost else []
+    codes: dict[str, int] = {row[0]: row[1] for row in found}
+    return [
+        OK
+        if op.id not in lost
+        else LeaseLost(op.id, STATES[codes[op.id]].value)
+        if op.id in codes
+        else JobNotFound(op.id)
+        for op in batch
+    ]
+
+
+def _claim_fits(batch: Sequence[ops.Claim]) -> bool:
+    queues = batch[0].queues
+    return len(queues) == 1 and all(
+        op.queues == queues and op.tenant is None and not op.not_groups for op in batch
+    )
+
+
+def _claim(
+    db: Db, mark: str, batch: Sequence[ops.Claim], given: int | None, places: Places
+) -> list[Answer] | None:
+    (queue,) = batch[0].queues
+    rows = db.all(
+        "claim_plain", mark, given, queue,
+        [n for n, op in enumerate(batch, 1) for _ in range(op.limit)],
+        [op.worker for op in batch], [op.lease_ms for op in batch],
+        CODES[_CLAIMED.target][0], _CLAIMED.attempts,
+    )  # fmt: skip
+    if rows and rows[0][_SEQ] is None:
+        return None
+    rows.sort(key=lambda row: (row[_PRIORITY], row[_SEQ]))
+    found = [leased_job(row[:_TENANT], queue, *row[_TENANT:]) for row in rows]
+    places.note(
+        (job.id, row[_SEQ]) for job, row in zip(found, rows, strict=True) if job.unique_key is None
+    )
+    jobs = iter(found)
+    return [ops.Leased(list(islice(jobs, op.limit))) for op in batch]
+
+
+# What was answered, and not heard ---------------------------------------------------------------
+
+
+def recover(db: Db, mark: str, batch: Sequence[Op]) -> list[Answer]:
+    """The answers to a batch that was committed in one statement, from what it left behind."""
+    return _RECOVERIES[type(batch[0])](db, mark, batch)
+
+
+def _enqueued(db: Db, mark: str, batch: Sequence[ops.Enqueue]) -> list[Answer]:
+    ids = [spec.id for op in batch for spec in op.jobs]
+    created = [row[3] for row in db.all("states_of", ids)]
+    return [
+        ops.Enqueued([spec.id for spec in op.jobs], [True] * len(op.jobs), max(created, default=0))
+        for op in batch
+    ]
+
+
+def _acked(db: Db, mark: str, batch: Sequence[ops.Ack]) -> list[Answer]:
+    """A job that is done under the token was acknowledged; by whom makes no difference."""
+    found = {row[0]: row for row in db.all("states_of", [op.id for op in batch])}
+    answers: list[Answer] = []
+    for op in batch:
+        _, code, token, _ = found.get(op.id, (None, None, None, None))
+        if code is None:
+            answers.append(JobNotFound(op.id))
+        elif STATES[code] is State.DONE and token == op.token:
+            answers.append(OK)
+        else:
+            answers.append(LeaseLost(op.id, STATES[code].value))
+    return answers
+
+
+def _claimed(db: Db, mark: str, batch: Sequence[ops.Claim]) -> list[Answer]:
+    """Those of the jobs that are leased still, to whom they were dealt."""
+    tokens: list[int] = db.value("marked_tokens", mark)
+    seqs = [seq for (seq,) in db.all("leased_under", batch[0].queues[0], tokens)]
+    jobs = {row[0]: job_of(row) for row in db.all("read_jobs", seqs)}
+    mine = [jobs[seq] for seq in seqs]
+    tokens += [0] * (len(batch) - len(tokens))
+    return [ops.Leased([job for job in mine if job.token == token]) for token in tokens]
+
+
+_RECOVERIES: dict[type[Op], Callable[[Db, str, Any], list[Answer]]] = {
+    ops.Enqueue: _enqueued,
+    ops.Ack: _acked,
+    ops.Claim: _claimed,
+}
+_WAYS: dict[type[Op], tuple[Callable[[Any], bool], Way]] = {
+    ops.Enqueue: (_enqueue_fits, _enqueue),
+    ops.Ack: (ack.is_plain, _ack),
+    ops.Claim: (_claim_fits, _claim),
+}

@@ -1,0 +1,1 @@
+"""What a job is and may do: data and rules, without I/O."""

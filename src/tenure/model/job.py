@@ -1,0 +1,410 @@
+"""A job: what the caller asks for (NewJob), what is validated and stored (JobSpec), what is read
+back (Job)."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from enum import StrEnum
+from functools import lru_cache
+from typing import Any, Literal
+
+import msgspec
+from msgspec.structs import astuple
+
+from tenure.errors import DependencyCycle, InvalidInput, InvalidPayload, PayloadTooLarge
+from tenure.model.fields import (
+    Attempts,
+    Label,
+    Moment,
+    Name,
+    Parents,
+    PositiveSpan,
+    Priority,
+    Span,
+    check_fields,
+    check_name,
+    check_trace,
+    moment_ms,
+    span_ms,
+)
+from tenure.model.retry import Backoff
+
+KEPT_FAILURES = 10
+
+NULL = msgspec.Raw(b"null")
+
+
+def null() -> msgspec.Raw:
+    """The JSON of None, as a default; msgspec cannot describe a plain one."""
+    return NULL
+
+
+class State(StrEnum):
+    """Where a job is in its life; states.py says how it moves."""
+
+    WAITING = "waiting"
+    PENDING = "pending"
+    LEASED = "leased"
+    DONE = "done"
+    DEAD = "dead"
+    CANCELLED = "cancelled"
+
+
+LIVE = frozenset({State.WAITING, State.PENDING, State.LEASED})
+FINAL = frozenset({State.DONE, State.DEAD, State.CANCELLED})
+
+IfParentFails = Literal["wait", "cancel", "run"]
+
+
+class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One failed attempt: when, which worker, what."""
+
+    at: int
+    attempt: int
+    message: str
+    type: str = ""
+    traceback: str = ""
+    worker: str = ""
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """What a worker needs to finish a job: its id and the token of the claim."""
+
+    id: str
+    token: int
+
+
+class Job(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """A job as the store has it. Times are milliseconds since 1970, UTC.
+
+    `payload` and `result` are decoded each time they are asked for.
+    """
+
+    id: str
+    queue: str
+    state: State
+    raw_payload: msgspec.Raw = msgspec.field(name="payload")
+    priority: int
+    run_at: int
+    created_at: int
+    updated_at: int
+    attempts: int
+    max_attempts: int
+    tenant: str = ""
+    group: str = ""
+    kind: str = ""
+    started_at: int | None = None
+    lease_until: int | None = None
+    token: int = 0
+    worker: str = ""
+    finished_at: int | None = None
+    expires_at: int | None = None
+    unique_key: str | None = None
+    timeout_ms: int | None = None
+    backoff: Backoff | None = None
+    after: tuple[str, ...] = ()
+    if_parent_fails: IfParentFails = "wait"
+    progress: int | None = None
+    note: str | None = None
+    raw_result: msgspec.Raw = msgspec.field(default_factory=null, name="result")
+    errors: tuple[Failure, ...] = ()
+    trace: str | None = None
+
+    @property
+    def payload(self) -> Any:
+        """What the job was enqueued with."""
+        return _decode(self.raw_payload)
+
+    @property
+    def result(self) -> Any:
+        """What it was acknowledged with, or None."""
+        return _decode(self.raw_result)
+
+    @property
+    def error(self) -> str | None:
+        """The message of the last failed attempt, or None."""
+        return self.errors[-1].message if self.errors else None
+
+
+class NewJob(msgspec.Struct, kw_only=True, gc=False):
+    """A job to be enqueued. Spans (`delay`, `expires_in`, `timeout`) are in seconds."""
+
+    payload: Any = None
+    queue: str
+    kind: str = ""
+    tenant: str = ""
+    group: str = ""
+    priority: int = 0
+    max_attempts: int = 3
+    delay: float | timedelta = 0
+    run_at: datetime | None = None
+    id: str | None = None
+    unique_key: str | None = None
+    after: Sequence[str] = ()
+    if_parent_fails: IfParentFails = "wait"
+    backoff: Backoff | None = None
+    expires_in: float | timedelta | None = None
+    timeout: float | timedelta | None = None
+    trace: str | None = None
+
+
+_COMMON = 7  # fields that most jobs give; the rest is mostly left at its default
+_DEFAULTS = astuple(NewJob(queue=""))[_COMMON:]
+
+
+class JobSpec(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """A validated NewJob: what an Enqueue operation carries."""
+
+    id: Name
+    queue: Name
+    payload: msgspec.Raw
+    kind: Label = ""
+    tenant: Label = ""
+    group: Label = ""
+    priority: Priority = 0
+    max_attempts: Attempts = 3
+    made_up_id: bool = False  # a UUIDv7 of ours: the engine need not look for a duplicate
+    delay_ms: Span = 0
+    run_at: Moment | None = None
+    expires_in_ms: PositiveSpan | None = None
+    unique_key: Name | None = None
+    after: Parents = ()
+    if_parent_fails: IfParentFails = "wait"
+    timeout_ms: PositiveSpan | None = None
+    backoff: Backoff | None = None
+    trace: str | None = None  # a traceparent of W3C Trace Context
+
+    def check(self) -> None:
+        """What the fields cannot say by themselves."""
+        for field in ("tenant", "group"):
+            if getattr(self, field) == "*":
+                raise InvalidInput(field, "'*' stands for every one in limits, and names none")
+        if self.trace is not None:
+            check_trace(self.trace)
+
+    def starts_at(self, now: int) -> int:
+        """When the job may first run, if it is enqueued at `now`."""
+        return now + self.delay_ms if self.run_at is None else self.run_at
+
+    def to_job(self, state: State, now: int) -> Job:
+        """The job that this becomes when it is enqueued at `now`."""
+        return Job(
+            id=self.id,
+            queue=self.queue,
+            state=state,
+            raw_payload=self.payload,
+            priority=self.priority,
+            run_at=self.starts_at(now),
+            created_at=now,
+            updated_at=now,
+            attempts=0,
+            max_attempts=self.max_attempts,
+            tenant=self.tenant,
+            group=self.group,
+            kind=self.kind,
+            expires_at=None if self.expires_in_ms is None else now + self.expires_in_ms,
+            unique_key=self.unique_key,
+            timeout_ms=self.timeout_ms,
+            backoff=self.backoff,
+            after=self.after,
+            if_parent_fails=self.if_parent_fails,
+            trace=self.trace,
+        )
+
+    def again(self) -> NewJob:
+        """A new job like this one, that runs at once."""
+        shared = set(NewJob.__struct_fields__) & set(self.__struct_fields__) - {"id", "run_at"}
+        kept = {name: getattr(self, name) for name in shared}
+        return NewJob(
+            **kept,
+            expires_in=None if self.expires_in_ms is None else self.expires_in_ms / 1000,
+            timeout=None if self.timeout_ms is None else self.timeout_ms / 1000,
+        )
+
+
+# Random bits come from the operating system, so that nobody can compute the next id from others. A
+# call costs more than an id, so some are taken in advance.
+_IN_ADVANCE = 256
+_noise: list[str] = []
+os.register_at_fork(after_in_child=_noise.clear)
+_made = itertools.count(int.from_bytes(os.urandom(3), "big"))
+_HEX_3 = [f"{n:03x}" for n in range(1 << 12)]
+_HEX_2 = [f"{n | 0x80:02x}" for n in range(1 << 6)]
+
+
+def new_ids(now_ms: int, n: int) -> list[str]:
+    """UUIDv7s: ids made later sort later, which keeps an index of them append-only.
+
+    18 bits after the time count up within this process, 56 are random.
+    """
+    time = _time_part(now_ms)
+    if n == 1:
+        i, noise = next(_made), _next_noise()
+        return [f"{time}-7{_HEX_3[i >> 6 & 0xFFF]}-{_HEX_2[i & 0x3F]}{noise[:2]}-{noise[2:]}"]
+    noise = os.urandom(7 * n).hex()
+    return [
+        f"{time}-7{_HEX_3[i >> 6 & 0xFFF]}-{_HEX_2[i & 0x3F]}{noise[at : at + 2]}"
+        f"-{noise[at + 2 : at + 14]}"
+        for i, at in zip(itertools.islice(_made, n), range(0, 14 * n, 14), strict=True)
+    ]
+
+
+def _next_noise() -> str:
+    """56 random bits. For any thread: to pop is one step."""
+    while True:
+        try:
+            return _noise.pop()
+        except IndexError:
+            taken = os.urandom(7 * _IN_ADVANCE).hex()
+            _noise.extend([taken[at : at + 14] for at in range(0, len(taken), 14)])
+
+
+def first_id(ms: int) -> str:
+    """Not after any UUIDv7 that was made at this time or later."""
+    return f"{_time_part(max(0, ms))}-7000-8000-000000000000"
+
+
+@lru_cache(maxsize=4)
+def _time_part(now_ms: int) -> str:
+    digits = f"{now_ms:012x}"
+    return f"{digits[:8]}-{digits[8:]}"
+
+
+def prepare(jobs: Sequence[NewJob], now_ms: int, payload_limit: int) -> list[JobSpec]:
+    """Validate NewJobs and turn them into what is stored; raises InvalidInput."""
+    specs: list[JobSpec] = []
+    known: tuple[Any, ...] = ()
+    try:
+        for new, made_up in zip(jobs, new_ids(now_ms, len(jobs)), strict=True):
+            values = _fields(new)
+            common = values[1:_COMMON]
+            raw = encode_json("payload", values[0], payload_limit)
+            if values[_COMMON:] == _DEFAULTS:
+                queue, kind, tenant, group, priority, max_attempts = common
+                spec = JobSpec(
+                    made_up, queue, raw, kind, tenant, group, priority, max_attempts, True
+                )
+                if common != known or type(priority) is not int or type(max_attempts) is not int:
+                    _check_once(spec, common)
+                    known = common
+            else:
+                spec = _spec_of(new, made_up, raw)
+                check_fields(spec)
+            specs.append(spec)
+    except InvalidInput as error:
+        raise error if len(jobs) == 1 else error.within(f"jobs[{len(specs)}]") from None
+    return specs
+
+
+def _fields(new: NewJob) -> tuple[Any, ...]:
+    if not isinstance(new, NewJob):
+        raise InvalidInput("job", f"must be a NewJob, not {type(new).__name__}")
+    return astuple(new)
+
+
+_checked: set[tuple[Any, ...]] = set()
+_MOST_CHECKED = 4_096
+
+
+def _check_once(spec: JobSpec, common: tuple[Any, ...]) -> None:
+    """Most jobs of a program are alike in all but the id and the payload."""
+    key = (*common, *map(type, common))  # True is equal to 1
+    try:
+        if key in _checked:
+            return
+    except TypeError:  # a value that cannot be hashed, and is no name
+        check_fields(spec)
+        raise
+    check_fields(spec)
+    if len(_checked) >= _MOST_CHECKED:
+        _checked.clear()
+    _checked.add(key)
+
+
+def _spec_of(new: NewJob, made_up: str, raw: msgspec.Raw) -> JobSpec:
+    """A job with any options; its spans become milliseconds."""
+    if new.run_at is not None and new.delay:
+        raise InvalidInput("run_at", "give run_at or delay, not both")
+    if new.backoff is not None and not isinstance(new.backoff, Backoff):
+        raise InvalidInput("backoff", "must be a policy such as tenure.exponential(60)")
+    return JobSpec(
+        made_up if new.id is None else new.id,
+        new.queue,
+        raw,
+        new.kind,
+        new.tenant,
+        new.group,
+        new.priority,
+        new.max_attempts,
+        new.id is None,
+        span_ms("delay", new.delay),
+        None if new.run_at is None else moment_ms("run_at", new.run_at),
+        None if new.expires_in is None else span_ms("expires_in", new.expires_in, PositiveSpan),
+        new.unique_key,
+        _parents(new.after) if new.after else (),
+        new.if_parent_fails,
+        None if new.timeout is None else span_ms("timeout", new.timeout, PositiveSpan),
+        new.backoff,
+        new.trace,
+    )
+
+
+def _parents(after: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(after, str) or not isinstance(after, Sequence):
+        raise InvalidInput("after", "must be a list of job ids")
+    return tuple(dict.fromkeys(check_name("after", parent) for parent in after))
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
+def encode_json(field: str, value: Any, limit: int) -> msgspec.Raw:
+    """A value as JSON; what JSON cannot hold (NaN, bytes, objects) is an error, not a guess.
+    A msgspec.Raw is JSON already."""
+    try:
+        text = _encode(value)
+        if _decode(text) != value and type(value) is not msgspec.Raw:
+            # Not what came in: harmless (a tuple, a number as a key) or not (NaN, bytes). The
+            # standard encoder knows, and is slower.
+            text = json.dumps(
+                value, allow_nan=False, ensure_ascii=False, separators=(",", ":")
+            ).encode()
+    except RecursionError:
+        raise InvalidPayload(field, "is nested too deeply") from None
+    except (TypeError, ValueError, OverflowError, msgspec.DecodeError) as error:
+        raise InvalidPayload(field, f"is not JSON: {error}") from None
+    if len(text) > limit:
+        raise PayloadTooLarge(
+            field, f"is {len(text):,} bytes of JSON; the limit is {limit:,}: store a reference"
+        )
+    return msgspec.Raw(text)
+
+
+def check_cycles(specs: list[JobSpec]) -> None:
+    """Refuse jobs of one call that wait for each other."""
+    waits = {spec.id: [i for i in spec.after if i] for spec in specs if spec.after}
+    done: set[str] = set()
+    for start in waits:
+        path: list[str] = []
+        stack = [(start, iter(waits[start]))] if start not in done else []
+        on_path = {start}
+        path.append(start)
+        while stack:
+            node, parents = stack[-1]
+            parent = next(parents, None)
+            if parent is None:
+                done.add(node)
+                on_path.discard(node)
+                path.pop()
+                stack.pop()
+            elif parent in on_path:
+                raise DependencyCycle([*path[path.index(parent) :], parent])
+            elif parent in waits and parent not in done:
+                stack.append((parent, iter(waits[parent])))
+                on_path.add(parent)
+                path.append(parent)

@@ -1,0 +1,259 @@
+"""Queries and what they return, as data. A query reads one snapshot of a store."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tenure.errors import InvalidInput, TenureError
+from tenure.model.fields import Label, Moment, Name, PageLimit, QueueNames
+from tenure.model.job import Job, State
+from tenure.model.ops import Entry, Limit, Schedule
+
+
+class Query(msgspec.Struct, frozen=True, gc=False, tag=True, tag_field="query", omit_defaults=True):
+    """The base of every query."""
+
+
+class Filter(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Which jobs; what is None or empty does not matter."""
+
+    queue: Name | None = None
+    states: tuple[State, ...] = ()
+    tenant: Label | None = None
+    group: Label | None = None
+    kind: Label | None = None
+    finished_before: Moment | None = None
+
+
+class GetJob(Query, frozen=True):
+    """One job by its id."""
+
+    id: Name
+
+
+class ListJobs(Query, frozen=True):
+    """Jobs, newest first; of one final state, the last to finish first."""
+
+    filter: Filter = Filter()
+    limit: PageLimit = 50
+    cursor: Label | None = None
+
+
+class FindIds(Query, frozen=True):
+    """Like ListJobs, but only the ids."""
+
+    filter: Filter = Filter()
+    limit: PageLimit = 1000
+    cursor: Label | None = None
+
+
+class NextDue(Query, frozen=True):
+    """When the next delayed job of these queues is due or a lease of theirs ends."""
+
+    queues: QueueNames
+
+
+class OldestReady(Query, frozen=True):
+    """Since when the ready job of these queues waits that waits longest; of each tenant, group
+    and priority, the next in line counts."""
+
+    queues: QueueNames
+
+
+class GetStats(Query, frozen=True):
+    """Counts of one queue or of all."""
+
+    queue: Name | None = None
+
+
+class ListTenants(Query, frozen=True):
+    """Counts of a queue's tenants in the order of their names, or of one of them."""
+
+    queue: Name
+    limit: PageLimit = 100
+    after: Label | None = None
+    tenant: Label | None = None
+
+
+class ListGroups(Query, frozen=True):
+    """Counts of the groups of a queue's tenant in the order of their names."""
+
+    queue: Name
+    tenant: Label = ""
+    limit: PageLimit = 100
+    after: Label | None = None
+
+
+class ListLimits(Query, frozen=True):
+    """Limits and pauses of one queue or of all."""
+
+    queue: Name | None = None
+
+
+class ListSlots(Query, frozen=True):
+    """Who holds a slot under (scope, key), by name."""
+
+    scope: Name
+    key: Name
+
+
+class ListSchedules(Query, frozen=True):
+    """All schedules by name."""
+
+
+class GetTimetable(Query, frozen=True):
+    """All schedules by name, and the store's time."""
+
+
+class Export(Query, frozen=True):
+    """Jobs with all that Import needs, in the order in which they were enqueued, from after the
+    cursor on."""
+
+    limit: PageLimit = 1000
+    cursor: Label | None = None
+
+
+class Page(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
+    """Some jobs, and the cursor that continues after them."""
+
+    jobs: list[Job]
+    cursor: str | None = None
+
+
+class Ids(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
+    """Some ids, and the cursor that continues after them."""
+
+    ids: list[str]
+    cursor: str | None = None
+
+
+class Exported(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
+    """Some jobs, fewer than asked for at the end, and the cursor that continues after them."""
+
+    entries: list[Entry]
+    cursor: str | None
+
+
+class Due(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
+    """A time, which may have passed already; None if there is none."""
+
+    at: int | None
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """Jobs by state. A pending job is `delayed` until its time has come, then `ready`."""
+
+    waiting: int = 0
+    delayed: int = 0
+    ready: int = 0
+    leased: int = 0
+    done: int = 0
+    dead: int = 0
+    cancelled: int = 0
+
+    @property
+    def pending(self) -> int:
+        """Delayed and ready."""
+        return self.delayed + self.ready
+
+    @property
+    def unfinished(self) -> int:
+        """All that has not ended."""
+        return self.waiting + self.delayed + self.ready + self.leased
+
+
+class QueueStats(Counts, frozen=True, kw_only=True):
+    """The counts of a queue."""
+
+    queue: str
+    paused: bool = False
+
+
+class Stats(Counts, frozen=True, kw_only=True):
+    """The counts of all queues together, and of each. log_bytes: how long the write-ahead log of
+    a SQLite file is; it grows while some program leaves a transaction open."""
+
+    queues: dict[str, QueueStats]
+    log_bytes: int | None = None
+
+
+def as_counts(counts: Counts) -> dict[str, int]:
+    """The counts by name."""
+    return {field.name: getattr(counts, field.name) for field in msgspec.structs.fields(Counts)}
+
+
+def add(one: Counts, other: Counts) -> Counts:
+    """Two counts together."""
+    theirs = as_counts(other)
+    return Counts(**{name: count + theirs[name] for name, count in as_counts(one).items()})
+
+
+def overall(queues: list[QueueStats]) -> Stats:
+    """Add the counts up."""
+    names = [field.name for field in msgspec.structs.fields(Counts)]
+    sums = {name: sum(getattr(one, name) for one in queues) for name in names}
+    return Stats(**sums, queues={one.queue: one for one in queues})
+
+
+class TenantStats(Counts, frozen=True, kw_only=True):
+    """The counts of a tenant in a queue."""
+
+    queue: str
+    tenant: str
+
+
+class GroupStats(Counts, frozen=True, kw_only=True):
+    """The counts of a group of a tenant in a queue."""
+
+    queue: str
+    tenant: str
+    group: str
+
+
+class Slot(msgspec.Struct, frozen=True):
+    """One mark."""
+
+    holder: str
+    expires_at: int
+
+
+class Timetable(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
+    """Schedules, and the store's time, by which they are due."""
+
+    now: int
+    schedules: list[Schedule]
+
+
+Found = (
+    Job
+    | Page
+    | Ids
+    | Exported
+    | Due
+    | list[QueueStats]
+    | list[TenantStats]
+    | list[GroupStats]
+    | list[Limit]
+    | list[Slot]
+    | list[Schedule]
+    | Timetable
+    | TenureError
+)
+
+
+def parse_cursor(cursor: str, parts: int) -> list[int] | InvalidInput:
+    """The place in a list that a cursor stands for."""
+    try:
+        start = [int(part) for part in cursor.split(".")] if cursor.isascii() else []
+    except ValueError:
+        start = []
+    if len(start) == parts and all(0 <= part < 2**63 for part in start):
+        return start
+    return InvalidInput("cursor", f"{cursor!r} is not one that a list gave")
+
+
+# What a stranger may ask.
+AnyQuery = (
+    GetJob | ListJobs | FindIds | NextDue | OldestReady | GetStats | ListTenants | ListGroups
+    | ListLimits | ListSlots | ListSchedules | GetTimetable
+)  # fmt: skip

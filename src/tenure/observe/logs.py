@@ -1,0 +1,61 @@
+"""How the log is written: as text for people, or as JSON for programs. Payloads are never in it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+
+from tenure.model.job import Job
+
+# What a line may say beside its message.
+ABOUT = ("request", "job", "queue", "kind", "tenant", "attempt", "token", "status", "ms", "error")
+
+
+def about(job: Job) -> dict[str, object]:
+    """What a line says of a job, as `extra` of a call of the log."""
+    return {
+        "job": job.id,
+        "queue": job.queue,
+        "kind": job.kind,
+        "tenant": job.tenant,
+        "attempt": job.attempts,
+    }
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object in each line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry = {
+            "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        entry |= {name: getattr(record, name) for name in ABOUT if hasattr(record, name)}
+        if record.exc_info:
+            entry["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(entry)
+
+
+class TextFormatter(logging.Formatter):
+    """A line for people: at its end, which request it is about."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        text = super().formatMessage(record)
+        known = [name for name in ("request", "token", "error", "ms") if hasattr(record, name)]
+        return " ".join([text, *[f"{name}={getattr(record, name)}" for name in known]])
+
+
+def log_as(form: str, level: str) -> None:
+    """Log to stderr, as text or as JSON."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+    if level != "debug":
+        logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells of every request

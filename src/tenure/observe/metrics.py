@@ -1,0 +1,276 @@
+"""Counting what happens: wraps an engine once, so that no engine counts anything itself.
+
+Names of queues are labels, up to a number; tenants are only if that is asked for. What is counted
+is what this process does; how many jobs there are is asked of the store when somebody looks.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from bisect import bisect_left
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+
+from tenure.clock import Clock
+from tenure.engines import Engine, HasLog
+from tenure.errors import LeaseLost, TenureError
+from tenure.model import ops, queries
+from tenure.model.job import Job, State
+from tenure.model.ops import Answer, Op
+from tenure.model.queries import Found, Query
+from tenure.queue import Queue
+
+log = logging.getLogger("tenure.metrics")
+
+MOST_QUEUES = 100  # that get labels of their own; the others are "other"
+MOST_TENANTS = 1_000  # that are counted, if they are
+MOST_RUNNING = 100_000  # jobs whose start is remembered
+WAITS = (0.001, 0.005, 0.02, 0.1, 0.5, 1, 5, 20, 60, 300, 1800, 7200, 86_400)
+COMMITS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2)
+SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000)
+
+Labels = tuple[str, ...]
+
+
+class Tally:
+    """How often something happened, by labels."""
+
+    def __init__(self, name: str, about: str, *labels: str) -> None:
+        self._about = (name, about)
+        self._labels = labels
+        self.counts: Counter[Labels] = Counter()
+
+    def family(self) -> Metric:
+        found = CounterMetricFamily(*self._about, labels=self._labels)
+        for labels, count in self.counts.items():
+            found.add_metric(labels, count)
+        return found
+
+
+class Gauge:
+    """How much there is of something, by labels."""
+
+    def __init__(self, name: str, about: str, *labels: str) -> None:
+        self._about = (name, about)
+        self._labels = labels
+        self.values: dict[Labels, float] = {}
+
+    def family(self) -> Metric:
+        found = GaugeMetricFamily(*self._about, labels=self._labels)
+        for labels, value in self.values.items():
+            found.add_metric(labels, value)
+        return found
+
+
+class Spread:
+    """How large something was, by labels: a histogram."""
+
+    def __init__(self, name: str, about: str, edges: Sequence[float], *labels: str) -> None:
+        self._about = (name, about)
+        self._edges = edges
+        self._labels = labels
+        self._rows: dict[Labels, list[int]] = {}
+        self._sums: defaultdict[Labels, float] = defaultdict(float)
+
+    def add(self, value: float, *labels: str) -> None:
+        row = self._rows.get(labels)
+        if row is None:
+            row = self._rows[labels] = [0] * (len(self._edges) + 1)
+        row[bisect_left(self._edges, value)] += 1
+        self._sums[labels] += value
+
+    def family(self) -> Metric:
+        found = HistogramMetricFamily(*self._about, labels=self._labels)
+        names = [*[f"{float(edge)}" for edge in self._edges], "+Inf"]
+        for labels, row in self._rows.items():
+            up_to = 0
+            buckets = []
+            for name, count in zip(names, row, strict=True):
+                up_to += count
+                buckets.append((name, float(up_to)))
+            found.add_metric(labels, buckets, self._sums[labels])
+        return found
+
+
+class Metrics:
+    """The figures of one process."""
+
+    def __init__(self, *, tenants: bool = False) -> None:
+        """tenants: count the jobs of each, too."""
+        self.lock = threading.Lock()  # held while a batch is noted, or all of it is written
+        self.operations = Tally(
+            "tenure_operations", "Operations by kind and outcome.", "op", "outcome"
+        )
+        self.commits = Spread("tenure_commit_seconds", "How long a commit took.", COMMITS)
+        self.batch = Spread("tenure_operations_per_commit", "Operations that shared it.", SIZES)
+        self.enqueued = Tally("tenure_jobs_enqueued", "Jobs enqueued.", "queue")
+        self.claimed = Tally("tenure_jobs_claimed", "Jobs claimed.", "queue")
+        self.retries = Tally("tenure_retries", "Attempts after the first.", "queue")
+        self.ended = Tally("tenure_jobs_ended", "Jobs that ended.", "queue", "state")
+        self.lost = Tally("tenure_leases_lost", "Operations with a lease that was lost.")
+        self.waited = Spread("tenure_wait_seconds", "From ready to claimed.", WAITS, "queue")
+        self.ran = Spread("tenure_run_seconds", "From claimed to ended.", WAITS, "queue")
+        self.jobs = Gauge("tenure_jobs", "Jobs in the store.", "queue", "state")
+        self.oldest = Gauge(
+            "tenure_oldest_ready_seconds",
+            "How long the ready job waits that waits longest.",
+            "queue",
+        )
+        self.tenants = Gauge("tenure_tenant_jobs", "Jobs by tenant.", "queue", "tenant", "state")
+        self.log = Gauge("tenure_log_bytes", "The write-ahead log of a SQLite file.")
+        self.log_of: HasLog | None = None
+        self._counts_tenants = tenants
+        self._queues: set[str] = set()
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+        self.lost.counts[()] = 0  # so that it is there from the start
+
+    def collect(self) -> Iterator[Metric]:
+        """What the registry asks for."""
+        for one in vars(self).values():
+            if isinstance(one, Tally | Gauge | Spread):
+                yield one.family()
+
+    def label(self, queue: str) -> str:
+        """The label of a queue; those that come late share one."""
+        if queue not in self._queues:
+            if len(self._queues) >= MOST_QUEUES:
+                return "other"
+            self._queues.add(queue)
+        return queue
+
+    async def text(self, queue: Queue) -> bytes:
+        """All of it, as Prometheus reads it; with what the store says now."""
+        stats = await queue.astats()
+        waiting: dict[str, list[str]] = {}
+        jobs: defaultdict[Labels, float] = defaultdict(float)
+        for one in stats.queues.values():
+            label = self.label(one.queue)
+            for state, count in queries.as_counts(one).items():
+                jobs[label, state] += count
+            if one.ready:
+                waiting.setdefault(label, []).append(one.queue)
+        self.jobs.values = jobs
+        oldest: dict[Labels, float] = {}
+        for label, queues in waiting.items():
+            since = await queue.aoldest_ready(queues)
+            if since is not None:
+                oldest[label,] = max(0, queue.clock.now_ms() - since) / 1000
+        self.oldest.values = oldest
+        if self._counts_tenants:
+            self.tenants.values = await self._by_tenant(queue, list(stats.queues))
+        if self.log_of is not None:
+            self.log.values[()] = self.log_of.log_bytes()
+        with self.lock:
+            return generate_latest(self._registry)
+
+    async def _by_tenant(self, queue: Queue, names: Sequence[str]) -> dict[Labels, float]:
+        """The tenants of the queues in their order, up to a number."""
+        found: defaultdict[Labels, float] = defaultdict(float)
+        left = MOST_TENANTS
+        for name in names:
+            if not left:
+                break
+            for one in await queue.atenants(name, limit=left):
+                left -= 1
+                for state, count in queries.as_counts(one).items():
+                    found[self.label(name), one.tenant, state] += count
+        return found
+
+
+class Measured:
+    """An engine that is counted."""
+
+    def __init__(self, engine: Engine, metrics: Metrics, clock: Clock) -> None:
+        self._engine = engine
+        self._metrics = metrics
+        self._clock = clock
+        self._running: OrderedDict[tuple[str, int], tuple[str, int]] = OrderedDict()
+
+    @property
+    def in_flight(self) -> int:
+        return self._engine.in_flight
+
+    def apply(self, batch: Sequence[Op]) -> list[Answer]:
+        began = self._clock.monotonic()
+        answers = self._engine.apply(batch)
+        try:
+            self._count(batch, answers, self._clock.monotonic() - began)
+        except Exception:  # the batch is committed: that must not look as if it had failed
+            log.exception("a commit could not be counted")
+        return answers
+
+    def _count(self, batch: Sequence[Op], answers: Sequence[Answer], took: float) -> None:
+        with self._metrics.lock:
+            self._metrics.commits.add(took)
+            self._metrics.batch.add(len(batch))
+            for op, answer in ops.answered(batch, answers):
+                self._note(op, answer)
+
+    def _note(self, op: Op, answer: Answer) -> None:
+        metrics, kind = self._metrics, type(op).__name__
+        if isinstance(answer, TenureError):
+            metrics.operations.counts[kind, answer.code] += 1
+            if isinstance(answer, LeaseLost):
+                metrics.lost.counts[()] += 1
+            return
+        metrics.operations.counts[kind, "ok"] += 1
+        if isinstance(op, ops.Enqueue) and isinstance(answer, ops.Enqueued):
+            for spec, created in zip(op.jobs, answer.created, strict=True):
+                if created:
+                    metrics.enqueued.counts[metrics.label(spec.queue),] += 1
+        elif isinstance(answer, ops.Leased):
+            for job in answer.jobs:
+                self._claimed(job)
+        elif isinstance(op, ops.Ack):
+            self._ended(op.id, op.token, State.DONE)
+        elif isinstance(op, ops.Fail | ops.Release) and isinstance(answer, ops.Moved):
+            self._ended(op.id, op.token, answer.state)
+
+    def _claimed(self, job: Job) -> None:
+        queue = self._metrics.label(job.queue)
+        started = job.started_at or job.updated_at
+        self._metrics.claimed.counts[queue,] += 1
+        if job.attempts > 1:
+            self._metrics.retries.counts[queue,] += 1
+        self._metrics.waited.add(max(0, started - job.run_at) / 1000, queue)
+        self._running[job.id, job.token] = (queue, started)
+        if len(self._running) > MOST_RUNNING:
+            self._running.popitem(last=False)
+
+    def _ended(self, id: str, token: int, state: State) -> None:
+        queue, started = self._running.pop((id, token), ("", 0))
+        if queue:
+            ran = max(0, self._clock.now_ms() - started) / 1000
+            self._metrics.ran.add(ran, queue)
+            if state is not State.PENDING:
+                self._metrics.ended.counts[queue, state.value] += 1
+
+    def apply_within(self, connection: Any, batch: Sequence[Op]) -> list[Answer]:
+        return self._engine.apply_within(connection, batch)
+
+    def read(self, query: Query) -> Found:
+        return self._engine.read(query)
+
+    def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
+        return self._engine.listen(wake)
+
+    def close(self) -> None:
+        self._engine.close()
+
+
+def measured(metrics: Metrics, engine: Engine, clock: Clock) -> Engine:
+    """Wrap an engine, as `connect(wrap=...)` takes it."""
+    if isinstance(engine, HasLog):
+        metrics.log_of = engine
+    return Measured(engine, metrics, clock)

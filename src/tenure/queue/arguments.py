@@ -1,0 +1,126 @@
+"""What callers give to `Queue`, checked: what cannot be is an InvalidInput that names it."""
+
+from __future__ import annotations
+
+import traceback as tracebacks
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import TypeVar
+
+from tenure.errors import InvalidInput
+from tenure.model import ops
+from tenure.model.fields import (
+    MAX_FAILURE_TEXT,
+    Name,
+    Token,
+    check,
+    check_name,
+    clean,
+    span_ms,
+    validated,
+)
+from tenure.model.job import Job, Lease, State
+from tenure.model.queries import Filter
+
+Seconds = float | timedelta
+T = TypeVar("T")
+
+
+def fail_op(
+    job: Job | Lease,
+    error: str | BaseException,
+    retry_in: Seconds | None = None,
+    fatal: bool = False,
+    cancel: bool = False,
+) -> ops.Fail:
+    if isinstance(error, BaseException):
+        kind = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
+        message, trace = _told(error)
+    else:
+        message, kind, trace = str(error), "", ""
+    return ops.Fail(
+        *lease_of(job),
+        clean(message[:MAX_FAILURE_TEXT]),
+        clean(kind[:MAX_FAILURE_TEXT]),
+        clean(trace[-MAX_FAILURE_TEXT:]),
+        None if retry_in is None else span_ms("retry_in", retry_in),
+        bool(fatal),
+        bool(cancel),
+    )
+
+
+def _told(error: BaseException) -> tuple[str, str]:
+    """An exception's message and traceback, also where it cannot say what it is."""
+    try:
+        return str(error), "".join(tracebacks.format_exception(error))
+    except Exception as another:
+        return f"(its message could not be had: {type(another).__name__})", ""
+
+
+def lease_of(job: Job | Lease) -> tuple[str, int]:
+    """What proves that the caller holds the job."""
+    if isinstance(job, Job):
+        return job.id, job.token
+    if not isinstance(job, Lease):
+        raise InvalidInput("job", f"must be a Job that was claimed, or a Lease, not {job!r:.60}")
+    return check("id", job.id, Name), check("token", job.token, Token)
+
+
+def filter_of(
+    queue: str | None,
+    states: tuple[State, ...],
+    tenant: str | None = None,
+    group: str | None = None,
+    kind: str | None = None,
+) -> Filter:
+    return validated(Filter(queue, states, tenant, group, kind))
+
+
+def listed(field: str, values: Iterable[T]) -> list[T]:
+    """Several of something. A single text is a mistake: Python would take it for many letters."""
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+        raise InvalidInput(field, f"must be a list, not {type(values).__name__}")
+    return list(values)
+
+
+def several(field: str, names: str | Sequence[str]) -> list[str]:
+    """One name, or several."""
+    return [names] if isinstance(names, str) else listed(field, names)
+
+
+def ids_of(jobs: Iterable[str | Job], field: str) -> tuple[str, ...]:
+    return tuple(
+        job.id if isinstance(job, Job) else check_name(field, job) for job in listed(field, jobs)
+    )
+
+
+def states_of(state: str | Sequence[str] | None) -> tuple[State, ...]:
+    if state is None:
+        return ()
+    try:
+        found = tuple(State(one) for one in several("state", state))
+    except ValueError:
+        known = ", ".join(State)
+        raise InvalidInput("state", f"{state!r} is not one of {known}") from None
+    if not found:
+        raise InvalidInput("state", "name at least one")
+    return found
+
+
+def some_jobs(call: str, jobs: object, *filters: str | None) -> None:
+    """Which jobs is said once: by id or by a filter, not by both and not by neither."""
+    filtered = any(value is not None for value in filters)
+    if jobs is None and not filtered:
+        raise InvalidInput(call, "say which jobs: by id, or by a filter such as queue=")
+    if jobs is not None and filtered:
+        raise InvalidInput(call, "say which jobs by id or by a filter, not by both")
+
+
+def of_kind(field: str, value: object, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise InvalidInput(field, f"must be a {kind.__name__}, not {type(value).__name__}")
+
+
+def scope_of(tenant: str | None, group: str | None) -> tuple[str | None, str | None]:
+    """Whom a limit is for: a group without a tenant is that group of every tenant."""
+    return ("*" if group is not None and tenant is None else tenant), group

@@ -1,0 +1,126 @@
+"""A line of tickets: threads take all that waits, in turn, and handle it together.
+
+One thread waits at the head of the line. It takes the first ticket, waits for a turn if as many
+batches are under way as may be, takes all that has come meanwhile, and leaves the head to the next
+thread before it handles what it took.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import Generic, Protocol, TypeVar
+
+from tenure.model.ops import Answer, Op
+
+MAX_BATCH = 2_000  # operations: a transaction that has as many takes no more
+
+
+class HasBatch(Protocol):
+    batch: Sequence[Op]
+
+
+T = TypeVar("T", bound=HasBatch)
+
+
+class Turn:
+    """Whoever has one may handle a batch."""
+
+
+class Line(Generic[T]):
+    """`most`: how many batches may be handled at once, each in a thread of its own."""
+
+    def __init__(self, most: int, handle: Callable[[list[T]], None]) -> None:
+        self._most = most
+        self._handle = handle
+        self._inbox: queue.SimpleQueue[Sequence[T] | None] = queue.SimpleQueue()
+        self._turns: queue.SimpleQueue[Turn] = queue.SimpleQueue()
+        for _ in range(most):
+            self._turns.put(Turn())
+        self._free = iter(self._turns.get_nowait, None)
+        self._head = threading.Lock()
+        self._threads: list[threading.Thread] = []
+
+    @property
+    def free_turns(self) -> int:
+        return self._turns.qsize()
+
+    def start(self) -> None:
+        """Start the threads, if they are not there yet. One caller at a time."""
+        while len(self._threads) < self._most:
+            thread = threading.Thread(target=self._work, name="tenure-committer", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def put(self, tickets: Sequence[T]) -> None:
+        """They are taken together, up to the size of a batch."""
+        some: list[T] = []
+        size = 0
+        for ticket in tickets:
+            if some and size + len(ticket.batch) > MAX_BATCH:
+                self._inbox.put(some)
+                some, size = [], 0
+            some.append(ticket)
+            size += len(ticket.batch)
+        self._inbox.put(some)
+
+    def pass_by(self, apply: Callable[[], list[Answer]]) -> list[Answer] | None:
+        """Do something in the caller's thread, unless as much is under way as may be."""
+        mine: list[Turn] = []
+        try:
+            try:
+                mine.extend(islice(self._free, 1))  # one step, which no signal can interrupt
+            except queue.Empty:
+                return None
+            return apply()
+        finally:
+            if mine:
+                self._turns.put(mine[0])
+
+    def end(self) -> None:
+        """Have what is in the line handled, and wait until nobody handles anything."""
+        self._inbox.put(None)
+        for thread in self._threads:
+            thread.join()
+        self._threads = []
+        for turn in [self._turns.get() for _ in range(self._most)]:
+            self._turns.put(turn)
+
+    def leftovers(self) -> list[T]:
+        """What was put into the line since its end."""
+        left: list[T] = []
+        with suppress(queue.Empty):
+            while True:
+                left.extend(self._inbox.get_nowait() or ())
+        return left
+
+    def _work(self) -> None:
+        open_ = True
+        while open_:
+            with self._head:
+                first = self._inbox.get()
+                turn = self._turns.get()
+                tickets, open_ = self._take(first)
+            try:
+                self._handle(tickets)
+            finally:
+                self._turns.put(turn)
+
+    def _take(self, first: Sequence[T] | None) -> tuple[list[T], bool]:
+        """All that is waiting, up to the size of a batch, and whether more may come."""
+        tickets: list[T] = []
+        size, some = 0, first
+        while some is not None:
+            tickets.extend(some)
+            size += sum([len(ticket.batch) for ticket in some])
+            if size >= MAX_BATCH:
+                return tickets, True
+            try:
+                some = self._inbox.get_nowait()
+            except queue.Empty:
+                return tickets, True
+        self._inbox.put(None)  # it is the end for the other threads, too
+        return tickets, False

@@ -1,0 +1,461 @@
+"""Group commit: operations that arrive while the last commit is under way share the next one.
+
+Callers, threads or tasks, hand in operations and wait. A thread takes all that is waiting, applies
+it as one batch, and answers after it is durable. There is no timer: the batch is whatever came in
+meanwhile. A thread that comes alone, with nobody before it, applies its own and is spared the way
+through another thread. What the tasks of a loop hand in during one turn of it goes together.
+
+An engine says how many batches it gains from having under way at once. While fewer are, what comes
+in is sent off at once; while none may be added, it is collected, and goes together. Claims stand in
+a line of their own, one batch at a time: those of one queue would only wait for each other.
+
+A worker that found nothing may leave a claim standing: it is run in the same transaction as the
+next enqueue that it may be for, so that a job on an idle queue is stored and claimed in one commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from operator import itemgetter
+
+from tenure.engines import Engine
+from tenure.errors import (
+    Busy,
+    Closed,
+    OutcomeUnknown,
+    StoreError,
+    StoreRejected,
+    Unauthorized,
+)
+from tenure.model import ops
+from tenure.model.job import JobSpec
+from tenure.model.ops import Answer, Op
+from tenure.queue.commit_line import Line
+
+log = logging.getLogger("tenure.committer")
+
+# Like goes next to like, so that the engine can do it together. What frees comes first, what
+# takes comes last.
+_RANK: dict[type[Op], int] = {
+    ops.Progress: 0,
+    ops.Ack: 1,
+    ops.Fail: 2,
+    ops.Release: 3,
+    ops.Extend: 4,
+    ops.Enqueue: 5,
+    ops.Claim: 7,
+}
+_OTHERS = 6
+
+
+class Ticket:
+    """A caller's operations, and the place where it waits for the answers."""
+
+    __slots__ = ("abandoned", "answers", "batch", "bytes", "error", "event", "future", "loop")
+
+    def __init__(self, batch: Sequence[Op]) -> None:
+        self.batch = batch
+        self.bytes = _bytes_of(batch)
+        self.answers: list[Answer] = []
+        self.error: BaseException | None = None
+        self.abandoned = False
+        self.event: threading.Lock | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.future: asyncio.Future[list[Answer]] | None = None
+
+
+Piece = tuple[int, Ticket, int, int]  # operations of a ticket, from one to another, and their rank
+
+
+def _pieces(ticket: Ticket) -> list[Piece]:
+    """Where a ticket may be taken apart: its operations stay in order."""
+    batch = ticket.batch
+    whole = [(_rank(batch[0]), ticket, 0, len(batch))]
+    if type(batch[0]) is type(batch[-1]):
+        return whole
+    pieces: list[Piece] = []
+    start = 0
+    for rank, some in groupby(batch, key=_rank):
+        if pieces and rank < pieces[-1][0]:
+            return whole
+        end = start + sum(1 for _ in some)
+        pieces.append((rank, ticket, start, end))
+        start = end
+    return pieces
+
+
+def _rank(op: Op) -> int:
+    return _RANK.get(type(op), _OTHERS)
+
+
+_rank_of = itemgetter(0)
+
+
+class Standing(Ticket):
+    """A claim that waits for something to claim; for one task."""
+
+    __slots__ = ("leaving", "now", "queues", "taken_at")
+
+    def __init__(self, claim: ops.Claim, now: Callable[[], float]) -> None:
+        super().__init__([claim])
+        self.queues = claim.queues
+        self.now = now
+        self.taken_at = 0.0  # into a batch, by the clock of whoever stands
+        self.leaving = False  # whoever stands wants an answer, be it that there is nothing
+        self.loop = asyncio.get_running_loop()
+        self.future = self.loop.create_future()
+
+    def on_answer(self, call: Callable[[], object]) -> None:
+        """Have it called, in the loop, when there is an answer."""
+        assert self.future is not None
+        self.future.add_done_callback(lambda future: call())
+
+
+class Committer:
+    """Stands between callers and an engine."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        max_waiting: int,
+        max_waiting_bytes: int,
+        committed: Callable[[Sequence[Op], Sequence[Answer]], None] = lambda batch, answers: None,
+    ) -> None:
+        self._engine = engine
+        self._committed = committed  # called after each commit, in any thread
+        self._max_waiting = max_waiting
+        self._max_bytes = max_waiting_bytes
+        self._closed = False
+        self.start_anew()
+        _COMMITTERS.add(self)
+
+    def start_anew(self) -> None:
+        """Begin as in a new process: a fork has none of its parent's threads, and its locks may
+        be held by one of them."""
+        self._lock = threading.Lock()
+        most = self._engine.in_flight
+        self._line = Line[Ticket](max(1, most - 1), self._commit)
+        self._claims = Line[Ticket](1, self._commit) if most > 1 else self._line
+        self._waiting = 0
+        self._waiting_bytes = 0
+        self._ended = False  # the lines take no more
+        self._standing: list[Standing] = []
+        self._gathered: dict[asyncio.AbstractEventLoop, list[Ticket]] = {}
+
+    def run(self, batch: Sequence[Op]) -> list[Answer]:
+        """Have the operations committed, and wait for the answers."""
+        if not batch:
+            return []
+        # A claim would be lost if its caller were interrupted right after the commit, so it leaves
+        # a ticket that says whose it was.
+        if not self._waiting and not self._standing and not _claims(batch):
+            answers = self._line.pass_by(lambda: self._apply_if_open(batch))
+            if answers is not None:
+                return answers
+        ticket = Ticket(batch)
+        ticket.event = threading.Lock()
+        ticket.event.acquire()
+        try:
+            self._submit(ticket)
+            ticket.event.acquire()
+        except BaseException:
+            self._abandon(ticket)
+            raise
+        if ticket.error is not None:
+            raise ticket.error
+        return ticket.answers
+
+    async def arun(self, batch: Sequence[Op]) -> list[Answer]:
+        """The same for a task."""
+        if not batch:
+            return []
+        ticket = Ticket(batch)
+        ticket.loop = asyncio.get_running_loop()
+        ticket.future = ticket.loop.create_future()
+        self._submit(ticket)
+        try:
+            return await ticket.future
+        except asyncio.CancelledError:
+            self._abandon(ticket)
+            raise
+
+    def stand(self, claim: ops.Claim, now: Callable[[], float]) -> Standing:
+        """Leave a claim, to be run together with an enqueue of its queues. Its future has the
+        answer once that found something."""
+        standing = Standing(claim, now)
+        with self._lock:
+            self._check_open()
+            self._standing.append(standing)
+        return standing
+
+    async def withdraw(self, standing: Standing) -> list[Answer]:
+        """Stand no longer; answers with what was found, if it was just found."""
+        with self._lock:
+            if standing in self._standing:
+                self._standing.remove(standing)
+                return []
+            standing.leaving = True
+        assert standing.future is not None
+        try:
+            return await standing.future
+        except asyncio.CancelledError:
+            self._abandon(standing)
+            raise
+
+    def _join(self, batch: Sequence[Op]) -> list[Standing]:
+        """Those who stand and may find something once these operations are done."""
+        queues = {spec.queue for op in batch if isinstance(op, ops.Enqueue) for spec in op.jobs}
+        if not queues:
+            return []
+        with self._lock:
+            joined = [one for one in self._standing if not queues.isdisjoint(one.queues)]
+            for one in joined:
+                self._standing.remove(one)
+                one.taken_at = one.now()
+                one.answers = []
+        return joined
+
+    def _part(self, joined: Sequence[Standing]) -> None:
+        """Those who joined a batch have their answers; who found nothing stands on."""
+        for one in joined:
+            found = any(isinstance(answer, ops.Leased) and answer.jobs for answer in one.answers)
+            with self._lock:
+                stands_on = not (found or one.leaving or self._closed)
+                if stands_on:
+                    self._standing.append(one)
+            if not stands_on:
+                self._answer([one])
+
+    def _apply(self, batch: Sequence[Op]) -> list[Answer]:
+        answers = self._engine.apply(batch)
+        if len(answers) != len(batch):
+            raise OutcomeUnknown(
+                f"the engine answered {len(answers):,} of {len(batch):,} operations; it is not "
+                "known which of them happened"
+            )
+        try:
+            self._committed(batch, answers)
+        except Exception:  # the batch is committed: that must not look as if it had failed
+            log.exception("what follows a commit failed")
+        return answers
+
+    def _apply_if_open(self, batch: Sequence[Op]) -> list[Answer]:
+        self._check_open()
+        return self._apply(batch)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed("this queue handle was closed")
+
+    def _submit(self, ticket: Ticket) -> None:
+        with self._lock:
+            self._check_open()
+            full = self._waiting >= self._max_waiting or self._waiting_bytes >= self._max_bytes
+            if full:
+                raise Busy(
+                    f"{self._waiting:,} operations ({self._waiting_bytes:,} bytes) wait to be "
+                    "committed; try again later"
+                )
+            line = self._line_of(ticket.batch)
+            line.start()
+            self._waiting += len(ticket.batch)
+            self._waiting_bytes += ticket.bytes
+            if ticket.loop is None:
+                line.put([ticket])
+            elif (gathered := self._gathered.get(ticket.loop)) is not None:
+                gathered.append(ticket)
+            else:
+                self._drop_closed_loops()
+                self._gathered[ticket.loop] = [ticket]
+                ticket.loop.call_soon(self._hand_in, ticket.loop)
+
+    def _hand_in(self, loop: asyncio.AbstractEventLoop) -> None:
+        """What the tasks of a loop have handed in since its last turn."""
+        with self._lock:
+            self._put_all(self._gathered.pop(loop, ()))
+
+    def _put_all(self, tickets: Iterable[Ticket]) -> None:
+        by_line: dict[Line[Ticket], list[Ticket]] = {}
+        for ticket in tickets:
+            by_line.setdefault(self._line_of(ticket.batch), []).append(ticket)
+        for line, mine in by_line.items():
+            line.put(mine)
+
+    def _drop_closed_loops(self) -> None:
+        """Nobody waits in a loop that was closed before its next turn."""
+        for loop in [one for one in self._gathered if one.is_closed()]:
+            for ticket in self._gathered.pop(loop):
+                self._waiting -= len(ticket.batch)
+                self._waiting_bytes -= ticket.bytes
+
+    def _line_of(self, batch: Sequence[Op]) -> Line[Ticket]:
+        if self._claims is self._line or not _claims(batch):
+            return self._line
+        return self._claims
+
+    def close(self) -> None:
+        """Commit what was handed in, then stop."""
+        with self._lock:
+            self._closed = True
+            for gathered in self._gathered.values():
+                self._put_all(gathered)
+            self._gathered.clear()
+            left, self._standing = self._standing, []
+        self._answer(left)
+        self._claims.end()  # which may leave something to be given back in the other line
+        self._line.end()
+        while late := self._left_over():
+            self._commit(late)
+
+    def _left_over(self) -> list[Ticket]:
+        """What callers who left have given back since."""
+        with self._lock:
+            left = self._line.leftovers()
+            self._ended = not left
+        return left
+
+    def _commit(self, tickets: list[Ticket]) -> None:
+        with self._lock:
+            self._waiting -= sum(len(ticket.batch) for ticket in tickets)
+            self._waiting_bytes -= sum(ticket.bytes for ticket in tickets)
+        self._commit_together(tickets, join=True)
+
+    def _commit_together(self, tickets: list[Ticket], *, join: bool) -> None:
+        tickets = [ticket for ticket in tickets if not ticket.abandoned]
+        if not tickets:
+            return
+        pieces = [piece for ticket in tickets for piece in _pieces(ticket)]
+        pieces.sort(key=_rank_of)
+        batch = [op for _, ticket, start, end in pieces for op in ticket.batch[start:end]]
+        joined = self._join(batch) if join and self._standing else []
+        pieces += [piece for one in joined for piece in _pieces(one)]
+        batch += [op for one in joined for op in one.batch]
+        try:
+            answers = self._apply(batch)
+        except Exception as error:
+            self._part(joined)
+            if (len(tickets) > 1 or joined) and _is_of_one(error):
+                self._commit_apart(tickets)
+                return
+            for ticket in tickets:
+                ticket.error = error
+            self._answer(tickets)
+            return
+        at = 0
+        for _, ticket, start, end in pieces:
+            ticket.answers += answers[at : at + end - start]
+            at += end - start
+        self._answer(tickets)
+        self._part(joined)
+
+    def _commit_apart(self, tickets: list[Ticket]) -> None:
+        """Nothing of a batch was applied because of one call: find it by halves, so that it alone
+        gets the error."""
+        half = len(tickets) // 2
+        self._commit_together(tickets[:half], join=False)
+        self._commit_together(tickets[half:], join=False)
+
+    def _answer(self, tickets: Sequence[Ticket]) -> None:
+        by_loop: dict[asyncio.AbstractEventLoop, list[Ticket]] = {}
+        for ticket in tickets:
+            if ticket.event is not None:
+                ticket.event.release()
+            if ticket.abandoned:
+                self._give_back(ticket)
+            elif ticket.loop is not None:
+                by_loop.setdefault(ticket.loop, []).append(ticket)
+        for loop, mine in by_loop.items():
+            try:
+                loop.call_soon_threadsafe(self._resolve, mine)
+            except RuntimeError:  # the loop was closed while its tasks waited
+                for ticket in mine:
+                    self._give_back(ticket)
+
+    def _resolve(self, tickets: Iterable[Ticket]) -> None:
+        for ticket in tickets:
+            assert ticket.future is not None
+            if ticket.future.done():
+                self._give_back(ticket)
+            elif ticket.error is not None:
+                ticket.future.set_exception(ticket.error)
+            else:
+                ticket.future.set_result(ticket.answers)
+
+    def _abandon(self, ticket: Ticket) -> None:
+        """The caller waits no longer: skip the operations if they were not begun."""
+        ticket.abandoned = True
+        self._give_back(ticket)
+
+    def _give_back(self, ticket: Ticket) -> None:
+        """Nobody will work on jobs that were claimed for a caller who is gone: release them. If
+        this fails, their leases run out; others who wait must get their answers."""
+        try:
+            self._release_leases(ticket)
+        except Exception:
+            log.warning("jobs of a caller who left could not be released", exc_info=True)
+
+    def _release_leases(self, ticket: Ticket) -> None:
+        leases = [
+            ops.Release(job.id, job.token)
+            for answer in ticket.answers
+            if isinstance(answer, ops.Leased)
+            for job in answer.jobs
+        ]
+        if not leases:
+            return
+        with self._lock:
+            if not self._ended:
+                self._waiting += len(leases)
+                self._line.put([Ticket(leases)])
+                if not self._closed:
+                    self._line.start()
+                return
+            self._apply(leases)
+
+
+def _is_of_one(error: Exception) -> bool:
+    """Whether one operation of a batch is at fault, of which nothing was applied. What is wrong
+    with the store concerns all, and they would only wait for it one after the other."""
+    if isinstance(error, StoreError):
+        return isinstance(error, StoreRejected)
+    return not isinstance(error, Busy | Closed | Unauthorized)
+
+
+def _claims(batch: Sequence[Op]) -> bool:
+    kinds = {type(op) for op in batch}
+    if ops.Once in kinds:
+        kinds = {type(op) for op in ops.flat(batch)}
+    return ops.Claim in kinds
+
+
+def _bytes_of(batch: Sequence[Op]) -> int:
+    """The payloads and results that a batch holds in memory."""
+    total = 0
+    for op in batch:
+        if isinstance(op, ops.Ack):
+            total += len(op.result)
+            total += _payload_bytes(op.then)
+        elif isinstance(op, ops.Enqueue):
+            total += _payload_bytes(op.jobs)
+    return total
+
+
+def _payload_bytes(jobs: Sequence[JobSpec]) -> int:
+    return sum([len(job.payload) for job in jobs]) if jobs else 0
+
+
+_COMMITTERS: weakref.WeakSet[Committer] = weakref.WeakSet()
+
+
+def _in_child() -> None:
+    for committer in list(_COMMITTERS):
+        committer.start_anew()
+
+
+os.register_at_fork(after_in_child=_in_child)

@@ -1,0 +1,1 @@
+"""Functions that are enqueued by calling them."""

@@ -1,0 +1,154 @@
+"""The arguments of a function as a payload, and back.
+
+A payload is a JSON object of the arguments by name, so that any language can write one. They are
+checked against the annotations where the job is enqueued, by decoding them the way the worker will.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import typing
+from collections.abc import Callable
+from functools import cached_property
+from inspect import Parameter
+from typing import Any
+
+import msgspec
+
+from tenure.errors import InvalidInput, InvalidPayload
+from tenure.model.job import NULL, encode_json
+from tenure.worker.outcome import encode_special
+
+
+def _decode_special(kind: type, value: Any) -> Any:
+    if hasattr(kind, "model_validate"):
+        return kind.model_validate(value)
+    raise NotImplementedError(f"a {kind.__qualname__} cannot be read from JSON")
+
+
+_encode = msgspec.json.Encoder(enc_hook=encode_special).encode
+_NO_ARGUMENTS = msgspec.Raw(b"{}")
+_UNREADABLE = (msgspec.ValidationError, msgspec.DecodeError, NotImplementedError, TypeError)
+
+
+class Signature:
+    """How one function is called."""
+
+    def __init__(self, function: Callable[..., Any], name: str) -> None:
+        self._function = function
+        self._name = name
+        self._signature = inspect.signature(function)
+        self._parameters = list(self._signature.parameters.values())
+
+    def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> msgspec.Raw:
+        """A call as a payload; raises InvalidInput where the function could not be called so."""
+        try:
+            values = self._signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise InvalidInput(self._name, str(error)) from None
+        try:
+            text = _encode(values)
+            found = msgspec.structs.asdict(self._decoder.decode(text))
+        except (*_UNREADABLE, ValueError, OverflowError, RecursionError) as error:
+            raise InvalidInput(self._name, _plain(error)) from None
+        if any(found[name] != value for name, value in values.items()):
+            self._check_lossless(values)
+        return msgspec.Raw(text)
+
+    def _check_lossless(self, values: dict[str, Any]) -> None:
+        """Not what went in: harmless (a tuple for a list, an object without equality), or not."""
+        try:
+            built = msgspec.to_builtins(values, str_keys=True, enc_hook=encode_special)
+            json.dumps(built, allow_nan=False)
+        except ValueError:
+            raise InvalidPayload(self._name, "JSON has no NaN and no infinity") from None
+        for name, value in values.items():
+            if self._types.get(name, Any) is Any:
+                try:
+                    encode_json(name, value, 2**62)
+                except InvalidPayload as error:
+                    reason = f"{error.reason}; annotate the parameter with its type"
+                    raise InvalidPayload(f"{self._name}: {name}", reason) from None
+
+    def decode(self, payload: msgspec.Raw) -> tuple[list[Any], dict[str, Any]]:
+        """A payload as the arguments of a call; raises InvalidInput."""
+        if payload == NULL:
+            payload = _NO_ARGUMENTS
+        if not self._parameters and payload == _NO_ARGUMENTS:
+            return [], {}
+        try:
+            values = self._decoder.decode(payload)
+        except (*_UNREADABLE, ValueError) as error:
+            raise InvalidInput(self._name, f"the payload does not fit: {_plain(error)}") from None
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        for parameter in self._parameters:
+            value = getattr(values, parameter.name)
+            if value is msgspec.UNSET:
+                continue
+            if parameter.kind is Parameter.POSITIONAL_ONLY:
+                args.append(value)
+            elif parameter.kind is Parameter.VAR_POSITIONAL:
+                # What stands before *args is given by place, too.
+                args = [*args, *kwargs.values(), *value]
+                kwargs = {}
+            elif parameter.kind is Parameter.VAR_KEYWORD:
+                kwargs |= value
+            else:
+                kwargs[parameter.name] = value
+        return args, kwargs
+
+    def result(self, raw: msgspec.Raw) -> Any:
+        """A result as the type that the function is annotated to return, if it is one."""
+        if self._result_decoder is None:
+            return msgspec.json.decode(raw)
+        try:
+            return self._result_decoder.decode(raw)
+        except _UNREADABLE as error:
+            raise InvalidInput(self._name, f"the result does not fit: {_plain(error)}") from None
+
+    @cached_property
+    def _types(self) -> dict[str, Any]:
+        try:
+            return typing.get_type_hints(self._function, include_extras=True)
+        except (NameError, TypeError, AttributeError) as error:
+            raise InvalidInput(
+                self._name, f"its annotations cannot be read: {error}; import them at run time"
+            ) from None
+
+    @cached_property
+    def _decoder(self) -> msgspec.json.Decoder[Any]:
+        fields: list[tuple[str, Any, Any]] = []
+        for parameter in self._parameters:
+            kind: Any = self._types.get(parameter.name, Any)
+            default: Any = msgspec.NODEFAULT
+            if parameter.kind is Parameter.VAR_POSITIONAL:
+                kind, default = tuple.__class_getitem__((kind, ...)), ()
+            elif parameter.kind is Parameter.VAR_KEYWORD:
+                kind, default = (
+                    dict.__class_getitem__((str, kind)),
+                    msgspec.field(default_factory=dict),
+                )
+            elif parameter.default is not Parameter.empty:
+                kind, default = typing.Union[kind, msgspec.UnsetType], msgspec.UNSET  # noqa: UP007
+            fields.append((parameter.name, kind, default))
+        try:
+            struct = msgspec.defstruct(self._name, fields, kw_only=True, forbid_unknown_fields=True)
+            return msgspec.json.Decoder(struct, dec_hook=_decode_special)
+        except TypeError as error:
+            raise InvalidInput(self._name, f"its annotations cannot be used: {error}") from None
+
+    @cached_property
+    def _result_decoder(self) -> msgspec.json.Decoder[Any] | None:
+        kind = self._types.get("return", Any)
+        if kind is Any:
+            return None
+        try:
+            return msgspec.json.Decoder(kind, dec_hook=_decode_special)
+        except TypeError:  # it returns what JSON has no name for; the plain value must do
+            return None
+
+
+def _plain(error: Exception) -> str:
+    return str(error).replace(" - at `$.", " at `")

@@ -1,0 +1,314 @@
+"""Tasks: functions that are enqueued by calling them, with arguments that are checked there."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar
+
+from tenure.clock import Clock
+from tenure.errors import InvalidInput, JobFailed, WaitTimeout
+from tenure.model.fields import span_ms
+from tenure.model.job import FINAL, NULL, IfParentFails, Job, NewJob, State, prepare
+from tenure.model.ops import IfExists
+from tenure.model.retry import Backoff
+from tenure.queue import Queue
+from tenure.queue.arguments import Seconds, listed
+from tenure.tasks.signature import Signature
+from tenure.worker.handler import Handler, place_of
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+LOOK_SECONDS = 1.0  # how often one who waits looks, if nothing wakes it
+
+
+class Options(TypedDict, total=False):
+    """What can be said of a job besides its arguments; see Queue.enqueue."""
+
+    queue: str
+    tenant: str
+    group: str
+    priority: int
+    delay: Seconds
+    run_at: datetime | None
+    id: str | None
+    unique_key: str | None
+    after: Sequence[str | Job | Handle[Any]]
+    if_parent_fails: IfParentFails
+    max_attempts: int
+    backoff: Backoff | None
+    expires_in: Seconds | None
+    timeout: Seconds | None
+    trace: str | None
+    if_exists: IfExists
+    connection: Any
+
+
+class App(Protocol):
+    """What a task needs of the app that it belongs to."""
+
+    default_queue: str
+
+    @property
+    def queue(self) -> Queue: ...
+    def enqueued(self) -> None: ...
+    async def aenqueued(self) -> None: ...
+    def settle(self) -> bool: ...
+    async def asettle(self) -> bool: ...
+
+
+_NOT_OF_THE_JOB = {"if_exists", "connection"}
+
+
+class Task(Generic[P, R]):
+    """A function that can be enqueued. Calling it runs it here and now."""
+
+    def __init__(
+        self,
+        app: App,
+        function: Callable[P, Any],
+        name: str,
+        *,
+        unique: bool | Callable[..., str] = False,
+        process: bool = False,
+        options: Options | None = None,
+    ) -> None:
+        self.app = app
+        self.function = function
+        self.name = name
+        self.options: Options = options or {}
+        self._unique = unique
+        self._process = process
+        self._place = place_of(function, process, name)
+        self._signature = Signature(function, name)
+        self.__wrapped__ = function
+        self.__doc__ = function.__doc__
+        self.__name__ = getattr(function, "__name__", name)
+        self.__module__ = function.__module__
+        self.__qualname__ = getattr(function, "__qualname__", name)
+
+    def __repr__(self) -> str:
+        return f"<tenure.Task {self.name}>"
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        return self.function(*args, **kwargs)
+
+    def using(self, **options: Unpack[Options]) -> Task[P, R]:
+        """The same task with other options."""
+        unknown = options.keys() - Options.__annotations__.keys()
+        if unknown:
+            known = ", ".join(sorted(Options.__annotations__))
+            raise InvalidInput(min(unknown), f"is not an option; there are {known}")
+        merged: Options = {**self.options, **options}
+        return Task(
+            self.app,
+            self.function,
+            self.name,
+            unique=self._unique,
+            process=self._process,
+            options=merged,
+        )
+
+    def job(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
+        """A call of the task as a job, to be enqueued with others."""
+        return self._job(args, kwargs)
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """Enqueue a call of the task; answers once it is durable."""
+        ids = self.app.queue.enqueue_many([self._job(args, kwargs)], **self._how())
+        self.app.enqueued()
+        return Handle(self, ids[0], ids.created[0])
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """The same for a task of asyncio."""
+        ids = await self.app.queue.aenqueue_many([self._job(args, kwargs)], **self._how())
+        await self.app.aenqueued()
+        return Handle(self, ids[0], ids.created[0])
+
+    def enqueue_many(self, calls: Iterable[tuple[Any, ...] | Mapping[str, Any]]) -> list[Handle[R]]:
+        """Enqueue many calls, all or none. A call is a tuple of its arguments, or a mapping of
+        them by name."""
+        ids = self.app.queue.enqueue_many(self._jobs(calls), **self._how())
+        self.app.enqueued()
+        return [Handle(self, id, created) for id, created in zip(ids, ids.created, strict=True)]
+
+    async def aenqueue_many(
+        self, calls: Iterable[tuple[Any, ...] | Mapping[str, Any]]
+    ) -> list[Handle[R]]:
+        """The same for a task of asyncio."""
+        ids = await self.app.queue.aenqueue_many(self._jobs(calls), **self._how())
+        await self.app.aenqueued()
+        return [Handle(self, id, created) for id, created in zip(ids, ids.created, strict=True)]
+
+    def _jobs(self, calls: Iterable[tuple[Any, ...] | Mapping[str, Any]]) -> list[NewJob]:
+        jobs: list[NewJob] = []
+        for n, call in enumerate(listed("calls", calls)):
+            if not isinstance(call, tuple | Mapping):
+                kind = type(call).__name__
+                raise InvalidInput(f"calls[{n}]", f"must be a tuple or a mapping, not {kind}")
+            try:
+                named = isinstance(call, Mapping)
+                jobs.append(self._job((), dict(call)) if named else self._job(tuple(call), {}))
+            except InvalidInput as error:
+                raise error.within(f"calls[{n}]") from None
+        return jobs
+
+    def _job(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewJob:
+        payload = self._signature.encode(args, kwargs)
+        job = self._with_options(payload)
+        if self._unique and job.unique_key is None:
+            job.unique_key = self._unique_key(payload, args, kwargs)
+        return job
+
+    def _with_options(self, payload: Any) -> NewJob:
+        options: dict[str, Any] = {
+            name: value for name, value in self.options.items() if name not in _NOT_OF_THE_JOB
+        }
+        if "after" in options:
+            options["after"] = [
+                getattr(parent, "id", parent) for parent in listed("after", options["after"])
+            ]
+        options.setdefault("queue", self.app.default_queue)
+        return NewJob(payload=payload, kind=self.name, **options)
+
+    def check_options(self) -> None:
+        """Refuse options that no job can have; raises InvalidInput."""
+        prepare([self._with_options(None)], 0, len(NULL))
+
+    def _unique_key(self, payload: bytes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        if callable(self._unique):
+            return f"{self.name}:{self._unique(*args, **kwargs)}"
+        return f"{self.name}:{hashlib.blake2b(payload, digest_size=16).hexdigest()}"
+
+    def _how(self) -> dict[str, Any]:
+        """How it is enqueued: a task that is unique passes over a call that is there already."""
+        how = {name: self.options[name] for name in _NOT_OF_THE_JOB & self.options.keys()}  # type: ignore[literal-required]
+        if self._unique:
+            how.setdefault("if_exists", "skip")
+        return how
+
+    @property
+    def handler(self) -> Handler:
+        """How a runner calls it."""
+        return Handler(
+            self._run, self._place, self.name, self.function.__module__, self.__qualname__
+        )
+
+    def _run(self, job: Job) -> Any:
+        args, kwargs = self._signature.decode(job.raw_payload)
+        return self.function(*args, **kwargs)
+
+    def result_of(self, job: Job) -> R:
+        """The result of a done job, as the type that the function returns."""
+        result: R = self._signature.result(job.raw_result)
+        return result
+
+
+class Handle(Generic[R]):
+    """A call of a task that was enqueued."""
+
+    def __init__(self, task: Task[Any, R], id: str, created: bool = True) -> None:
+        self.task = task
+        self.id = id
+        self.created = created  # False: it was there before
+
+    def __repr__(self) -> str:
+        return f"<tenure.Handle {self.task.name} {self.id}>"
+
+    @property
+    def _queue(self) -> Queue:
+        return self.task.app.queue
+
+    def job(self) -> Job:
+        """The job as it is now."""
+        return self._queue.get(self.id)
+
+    async def ajob(self) -> Job:
+        """The same for a task of asyncio."""
+        return await self._queue.aget(self.id)
+
+    def cancel(self) -> bool:
+        """Cancel the job, if it has not ended."""
+        return self._queue.cancel(self.id) == 1
+
+    async def acancel(self) -> bool:
+        """The same for a task of asyncio."""
+        return await self._queue.acancel(self.id) == 1
+
+    def wait(self, timeout: Seconds | None = None) -> R:
+        """Wait until the job has ended and answer with its result. Raises JobFailed if it is dead
+        or cancelled, WaitTimeout if it takes longer."""
+        if self.task.app.settle():
+            return self._result_now(self.job())
+        changed = threading.Event()
+        stop = self._queue.changes.listen(lambda queues: changed.set())
+        try:
+            patience = _Patience(timeout, self._queue.clock)
+            while True:
+                changed.clear()
+                job = self.job()
+                if job.state in FINAL:
+                    return self._result(job)
+                changed.wait(patience.next_look(job))
+        finally:
+            stop()
+
+    async def awaited(self, timeout: Seconds | None = None) -> R:
+        """The same for a task of asyncio."""
+        if await self.task.app.asettle():
+            return self._result_now(await self.ajob())
+        loop, changed = asyncio.get_running_loop(), asyncio.Event()
+        stop = self._queue.changes.listen(lambda queues: _set_soon(loop, changed))
+        try:
+            patience = _Patience(timeout, self._queue.clock)
+            while True:
+                changed.clear()
+                job = await self.ajob()
+                if job.state in FINAL:
+                    return self._result(job)
+                seconds = patience.next_look(job)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(changed.wait(), seconds)
+        finally:
+            stop()
+
+    def _result_now(self, job: Job) -> R:
+        if job.state not in FINAL:
+            raise WaitTimeout(job.id, job.state.value, 0)
+        return self._result(job)
+
+    def _result(self, job: Job) -> R:
+        if job.state is not State.DONE:
+            raise JobFailed(job.id, job.state.value, job.error)
+        return self.task.result_of(job)
+
+
+class _Patience:
+    """How long somebody waits."""
+
+    def __init__(self, timeout: Seconds | None, clock: Clock) -> None:
+        self._timeout_ms = None if timeout is None else span_ms("timeout", timeout)
+        self._clock = clock
+        self._started = clock.monotonic()
+
+    def next_look(self, job: Job) -> float:
+        """The seconds until the next look, or WaitTimeout."""
+        if self._timeout_ms is None:
+            return LOOK_SECONDS
+        left = self._timeout_ms / 1000 - (self._clock.monotonic() - self._started)
+        if left <= 0:
+            raise WaitTimeout(job.id, job.state.value, self._timeout_ms / 1000)
+        return min(left, LOOK_SECONDS)
+
+
+def _set_soon(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+    with suppress(RuntimeError):  # the loop was closed
+        loop.call_soon_threadsafe(event.set)

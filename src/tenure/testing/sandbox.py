@@ -1,0 +1,301 @@
+"""For tests: a clock that is moved by hand, and a sandbox in which an app runs its jobs when told
+to, without a worker, a file or a moment of waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import selectors
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+from msgspec.structs import replace
+
+from tenure.errors import InvalidInput, LeaseLost, TenureError
+from tenure.model.fields import MAX_CLAIM, span_ms
+from tenure.model.job import Job
+from tenure.model.ops import Op, Progress
+from tenure.queue import connect
+from tenure.queue.arguments import fail_op
+from tenure.settings import Settings
+from tenure.tasks.app import Tenure
+from tenure.worker.current_job import CurrentJob
+from tenure.worker.handler import Handler
+from tenure.worker.outcome import Outcome, timed_out
+from tenure.worker.run import Run, attempt, attempt_in_thread
+from tenure.worker.runner import Post
+from tenure.worker.scheduler import Scheduler
+
+LEASE_SECONDS = 10 * 366 * 86_400  # nobody else is there to take a job over
+MOST_ATTEMPTS = 1_000_000
+
+
+class ManualClock:
+    """A clock that stands still until it is told to move."""
+
+    def __init__(self, start_ms: int = 1_700_000_000_000) -> None:
+        self._now_ms = start_ms
+
+    def now_ms(self) -> int:
+        return self._now_ms
+
+    def monotonic(self) -> float:
+        return self._now_ms / 1000
+
+    def sleep(self, seconds: float) -> None:
+        self.advance(seconds)
+
+    def advance(self, seconds: float) -> None:
+        """Move the time; backwards, too, as a clock that is set right does."""
+        self._now_ms += round(seconds * 1000)
+
+
+class Sandbox:
+    """An app in a store of its own, with a clock of its own, as a context.
+
+    Nothing runs until `drain()`; with eager=True, each enqueue runs what is ready before it
+    returns. reraise: an error of a task is raised where it was run, after it was recorded.
+    """
+
+    def __init__(
+        self,
+        app: Tenure,
+        *,
+        eager: bool = False,
+        reraise: bool = False,
+        url: str = "memory://",
+        clock: ManualClock | None = None,
+    ) -> None:
+        self.app = app
+        self.eager = eager
+        self.reraise = reraise
+        self.clock = clock or ManualClock()
+        self.queue = connect(url, settings=Settings(), clock=self.clock)
+        self._draining = False
+        self._error: Exception | None = None
+        self._to_tell: list[Op] = []
+
+    def __enter__(self) -> Sandbox:
+        if self.app.sandbox is not None:
+            raise InvalidInput("app", "is in a sandbox already")
+        self.app.sandbox = self
+        self.app.load()
+        self.app.put_schedules()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.app.sandbox = None
+        self.queue.close()
+
+    def jobs(self, **filters: Any) -> list[Job]:
+        """The jobs in the sandbox, the first enqueued first; the filters are those of
+        Queue.jobs."""
+        found, cursor = [], None
+        while True:
+            page = self.queue.jobs(limit=1000, cursor=cursor, **filters)
+            found += page.jobs
+            cursor = page.cursor
+            if cursor is None:
+                return found[::-1]
+
+    def drain(self, forward: float | timedelta = 0) -> int:
+        """Run what is ready, and what that makes ready, until nothing is; answers with how many
+        attempts were made. forward: go on with what is due within so many seconds, retries and
+        schedules too, moving the clock to each.
+
+        `asyncio.sleep` in a task takes no time, but moves the clock.
+        """
+        if not _in_a_loop():
+            return self._drain(forward)
+        # A loop cannot run within a loop: have it done beside it.
+        answers: list[int | BaseException] = []
+
+        def call() -> None:
+            try:
+                answers.append(self._drain(forward))
+            except BaseException as error:
+                answers.append(error)
+
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join()
+        (answer,) = answers
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def _drain(self, forward: float | timedelta) -> int:
+        count = 0
+        with asyncio.Runner(loop_factory=lambda: _Loop(self.clock)) as runner:
+            for run in self._runs(forward):
+                count += 1
+                if run.handler.place == "loop":
+                    self._tell(run, runner.run(self._in_time(run)))
+                else:
+                    self._tell(run, self._at_once(run))
+        return count
+
+    async def adrain(self, forward: float | timedelta = 0) -> int:
+        """The same in the running loop, whose time is the real one."""
+        count = 0
+        for run in self._runs(forward):
+            count += 1
+            if run.handler.place == "loop":
+                self._tell(run, await asyncio.create_task(self._in_time(run)))
+            else:
+                self._tell(run, self._at_once(run))
+        return count
+
+    def _runs(self, forward: float | timedelta) -> Iterator[Run]:
+        """One run after the other, each job claimed as a worker would."""
+        if self._draining:
+            return  # a task that enqueues, eagerly: whoever drains comes to it
+        self._draining = True
+        try:
+            until = self.clock.now_ms() + span_ms("forward", forward)
+            posts = self.app.posts()
+            left = MOST_ATTEMPTS
+            while left > 0:
+                claimed = [(post, job) for post in posts for job in self._claim(post)]
+                for post, job in claimed:
+                    left -= 1
+                    yield from self._run(post, job)
+                self._commit()
+                if not claimed and not self._go_on(posts, until):
+                    return
+            raise InvalidInput("drain", f"{MOST_ATTEMPTS:,} attempts, and it is not done yet")
+        finally:
+            self._commit()
+            self._draining = False
+
+    def _claim(self, post: Post) -> list[Job]:
+        return self.queue.claim(
+            post.next_order(), limit=MAX_CLAIM, lease=LEASE_SECONDS, worker="sandbox"
+        )
+
+    def _run(self, post: Post, job: Job) -> Iterator[Run]:
+        handler = post.handler_of(job)
+        if handler is None:
+            self._to_tell.append(fail_op(job, f"no task is named {job.kind!r}"))
+        else:
+            handler = replace(handler, call=partial(self._noting, handler))
+            yield Run(job, handler, self.queue, self._report, self.clock.monotonic())
+
+    def _noting(self, handler: Handler, job: Job) -> Any:
+        """Call a handler, and remember the error that it raised."""
+        try:
+            value = handler.call(job)
+        except Exception as error:
+            self._error = error
+            raise
+        return self._anoting(value) if handler.place == "loop" else value
+
+    async def _anoting(self, awaitable: Any) -> Any:
+        try:
+            return await awaitable
+        except Exception as error:
+            self._error = error
+            raise
+
+    def _go_on(self, posts: list[Post], until: int) -> bool:
+        """Move to the next time at which something is due, if it is near enough."""
+        wait_ms = Scheduler(self.queue, "sandbox", upkeep=False).fire_due()
+        next_tick = None if wait_ms is None else self.clock.now_ms() + wait_ms
+        queues = [name for post in posts for name in post.queues]
+        due = self.queue.next_due(queues) if queues else None
+        at = min((one for one in (next_tick, due) if one is not None), default=None)
+        if at is None or at > until:
+            return False
+        self.clock.advance(max(at - self.clock.now_ms(), 0) / 1000)
+        return True
+
+    async def _in_time(self, run: Run) -> Op | None:
+        timer = None
+        if run.job.timeout_ms is not None:
+            loop = asyncio.get_running_loop()
+            timer = loop.call_later(run.job.timeout_ms / 1000, run.stop, "timeout")
+        try:
+            return await attempt(run, self.queue.settings.payload_limit)
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _at_once(self, run: Run) -> Op | None:
+        """A plain function cannot be interrupted here; that its time was over is found after."""
+        started = self.clock.now_ms()
+        op = attempt_in_thread(run, self.queue.settings.payload_limit)
+        timeout = run.job.timeout_ms
+        if timeout is not None and self.clock.now_ms() - started > timeout:
+            return fail_op(run.job, timed_out(run.job))
+        return op
+
+    def _report(self, current: CurrentJob, percent: int, note: str | None) -> None:
+        self.queue.do([Progress(current.job.id, current.token, percent, note)])
+
+    def _tell(self, run: Run, op: Op | None) -> None:
+        error, self._error = self._error, None
+        if op is not None:
+            self._to_tell.append(op)
+        if self.reraise and error is not None and not isinstance(error, Outcome):
+            raise error
+
+    def _commit(self) -> None:
+        batch, self._to_tell = self._to_tell, []
+        for answer in self.queue.do(batch):
+            if isinstance(answer, TenureError) and not isinstance(answer, LeaseLost):
+                raise answer  # a lease is lost by a task that cancels its own job
+
+
+def _in_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """A loop whose time is that of a clock: where it would sleep, it moves the clock."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+        self._eyes = _Eyes(self, clock)
+        super().__init__(self._eyes)
+        self._clock_resolution = 0.0005  # half of the clock's: a timer is due in its millisecond
+
+    def time(self) -> float:
+        return self._clock.monotonic()
+
+    def waits_for_the_world(self) -> bool:
+        """Whether a thread or a socket may have something to say: then time is real."""
+        return getattr(self, "_default_executor", None) is not None or len(self._eyes.get_map()) > 1
+
+
+class _Eyes(selectors.DefaultSelector):
+    """What a loop looks with while it has nothing to do."""
+
+    def __init__(self, loop: _Loop, clock: ManualClock) -> None:
+        super().__init__()
+        self._loop = loop
+        self._clock = clock
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None or self._loop.waits_for_the_world():
+            began = time.monotonic()
+            found = super().select(timeout)
+            self._clock.advance(time.monotonic() - began)
+            return found
+        found = super().select(0)
+        if not found and timeout > 0:
+            self._clock.advance(math.ceil(timeout * 1000) / 1000)
+        return found

@@ -1,0 +1,1 @@
+"""What claims jobs and runs their handlers."""

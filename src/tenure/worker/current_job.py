@@ -1,0 +1,86 @@
+"""The job that the running code works on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
+
+from tenure.errors import NoCurrentJob
+from tenure.model.fields import Percent, check, check_label
+from tenure.model.job import Job
+from tenure.queue import Queue
+
+Report = Callable[["CurrentJob", int, str | None], None]
+
+
+class CurrentJob:
+    """A job while it is worked on."""
+
+    __slots__ = ("_event", "_queue", "_report", "job", "reason")
+
+    def __init__(self, job: Job, queue: Queue, report: Report) -> None:
+        self.job = job
+        self.reason: str | None = None  # why it is to end: timeout, lost or stop
+        self._queue = queue
+        self._report = report
+        self._event: threading.Event | None = None
+
+    @property
+    def token(self) -> int:
+        """The number of the claim: it grows with each, and fences what was started before."""
+        return self.job.token
+
+    @property
+    def cancelled(self) -> threading.Event:
+        """Set when the job is to end early; `reason` says why."""
+        if self._event is None:
+            self._event = threading.Event()
+            if self.reason is not None:
+                self._event.set()
+        return self._event
+
+    def progress(self, percent: int, note: str | None = None) -> None:
+        """Report how far the work is, from 0 to 100. It does not wait: it is stored with what is
+        committed next."""
+        check("percent", percent, Percent)
+        if note is not None:
+            check_label("note", note)
+        self._report(self, percent, note)
+
+    def parents(self) -> list[Job]:
+        """The jobs that this one waited for."""
+        return [self._queue.get(parent) for parent in self.job.after]
+
+    async def aparents(self) -> list[Job]:
+        """The same for a task."""
+        return [await self._queue.aget(parent) for parent in self.job.after]
+
+    def results(self) -> list[Any]:
+        """What the jobs that this one waited for came to, in their order."""
+        return [job.result for job in self.parents()]
+
+    async def aresults(self) -> list[Any]:
+        """The same for a task."""
+        return [job.result for job in await self.aparents()]
+
+    def to_end(self, reason: str) -> bool:
+        """Tell it to end early; False if it was told before."""
+        if self.reason is not None:
+            return False
+        self.reason = reason
+        if self._event is not None:
+            self._event.set()
+        return True
+
+
+CURRENT: ContextVar[CurrentJob] = ContextVar("tenure_current_job")
+
+
+def current_job() -> CurrentJob:
+    """The job that the calling code works on; raises NoCurrentJob outside of one."""
+    try:
+        return CURRENT.get()
+    except LookupError:
+        raise NoCurrentJob("current_job() was called outside of a running job") from None

@@ -1,0 +1,90 @@
+"""Keeping leases, from a thread of its own: a handler that blocks the event loop, or computes for
+minutes, does not lose its job."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection
+
+from tenure.errors import LeaseLost, NotFound, TenureError
+from tenure.model.job import Lease
+from tenure.queue import Queue
+from tenure.worker.run import Run
+
+log = logging.getLogger("tenure.worker")
+
+OVERDUE_SECONDS = 5.0  # that a handler may take to end once its time is over
+LONGEST_INTERVAL = 5.0  # seconds; a job that somebody cancels is noticed by then
+MOST_AT_ONCE = 1_000
+
+
+class Keeper:
+    """Renews the leases of what runs, and tells handlers that have lost theirs to end."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        lease: float,
+        runs: Callable[[], Collection[Run]],
+        overdue: Callable[[Run], None],
+        untold: Callable[[], Collection[Lease]],
+    ) -> None:
+        """untold: leases of jobs that have ended without the store knowing it yet."""
+        self._queue = queue
+        self._lease = lease
+        self._interval = min(lease / 3, LONGEST_INTERVAL)
+        self._runs = runs
+        self._overdue = overdue
+        self._untold = untold
+        self._looked_at_ms = queue.clock.now_ms()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="tenure-keeper", daemon=True)
+
+    @property
+    def overslept(self) -> bool:
+        """Whether leases may have run out, because the whole process was put to sleep."""
+        return self._queue.clock.now_ms() - self._looked_at_ms > self._lease * 1000
+
+    def start(self) -> None:
+        self._looked_at_ms = self._queue.clock.now_ms()
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def _keep(self) -> None:
+        while not self._stopped.wait(self._interval):
+            try:
+                self.look()
+            except TenureError as error:
+                log.warning("leases could not be renewed, trying again: %s", error)
+            except Exception:
+                log.exception("leases could not be renewed, trying again")
+
+    def look(self) -> None:
+        """Renew what is old enough, and see to what is overdue."""
+        now, all_of_them = self._queue.clock.monotonic(), self.overslept
+        self._looked_at_ms = self._queue.clock.now_ms()
+        running = [run for run in self._runs() if not run.ended]
+        # Half an interval: one that was claimed just after a look is renewed at the next, when half
+        # of its lease is left, and not at the one after that.
+        age = 0.0 if all_of_them else self._interval / 2
+        old = [run for run in running if now - run.kept_at >= age]
+        for start in range(0, len(old), MOST_AT_ONCE):
+            self._renew(old[start : start + MOST_AT_ONCE], now)
+        if untold := self._untold():
+            self._queue.extend_many(list(untold), self._lease)  # if one was told meanwhile, good
+        for run in running:
+            if run.deadline is not None and now > run.deadline + OVERDUE_SECONDS:
+                self._overdue(run)
+
+    def _renew(self, runs: list[Run], now: float) -> None:
+        answers = self._queue.extend_many([run.job for run in runs], self._lease)
+        for run, error in zip(runs, answers, strict=True):
+            if error is None:
+                run.kept_at = now
+            elif isinstance(error, LeaseLost | NotFound) and not run.ended and run.reason is None:
+                log.warning("job %s was lost, its handler is stopped: %s", run.job.id, error)
+                run.stop("lost")

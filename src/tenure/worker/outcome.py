@@ -1,0 +1,142 @@
+"""How a handler ended, and what becomes of its job."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from types import TracebackType
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from tenure.errors import InvalidPayload, TenureError
+from tenure.model import ops
+from tenure.model.fields import span_ms
+from tenure.model.job import Job, encode_json
+from tenure.model.ops import Op
+from tenure.queue.arguments import fail_op
+
+
+class Outcome(Exception):
+    """The base of those below. Returned or raised, it means the same."""
+
+
+class Snooze(Outcome):
+    """Not now: run it again after some seconds. The attempt does not count."""
+
+    def __init__(self, seconds: float | timedelta, reason: str = "") -> None:
+        self.delay_ms = span_ms("seconds", seconds)
+        self.reason = reason
+        super().__init__(reason or f"again in {self.delay_ms / 1000:g} s")
+
+
+class Retry(Outcome):
+    """It did not work: try again after some seconds, or after the job's backoff. The attempt
+    counts; when it was the last, the job is dead."""
+
+    def __init__(self, after: float | timedelta | None = None, reason: str = "") -> None:
+        self.after_ms = None if after is None else span_ms("after", after)
+        self.reason = reason
+        super().__init__(reason or "asked to be tried again")
+
+
+class Cancel(Outcome):
+    """It need not be done: the job is cancelled."""
+
+    def __init__(self, reason: str = "") -> None:
+        self.reason = reason
+        super().__init__(reason or "called off by its task")
+
+
+class Dead(Outcome):
+    """It can never work: the job is dead at once, whatever attempts are left."""
+
+    def __init__(self, reason: str = "") -> None:
+        self.reason = reason
+        super().__init__(reason or "given up by its task")
+
+
+class Timeout(TimeoutError):
+    """The task ran longer than its timeout."""
+
+
+def after_return(job: Job, value: object, reason: str | None, payload_limit: int) -> Op | None:
+    """The handler returned. `reason` is why it was told to end early, if it was."""
+    if reason == "lost":
+        return None  # somebody else has the job; there is nothing to say
+    if reason == "timeout":
+        return fail_op(job, timed_out(job))
+    if isinstance(value, Outcome):
+        return _as_asked(job, value)
+    if value is None:
+        return ops.Ack(job.id, job.token)
+    try:
+        return ops.Ack(job.id, job.token, encode_result(value, payload_limit))
+    except TenureError as error:
+        return fail_op(job, error)
+
+
+def after_error(job: Job, error: BaseException, reason: str | None) -> Op | None:
+    """The handler raised."""
+    if reason == "lost":
+        return None
+    if reason == "timeout":
+        return fail_op(job, timed_out(job))
+    if isinstance(error, Outcome):
+        return _as_asked(job, error)
+    if reason == "stop":
+        return ops.Release(job.id, job.token)
+    if isinstance(error, asyncio.CancelledError):
+        return fail_op(job, "the task cancelled itself")
+    return fail_op(job, error.with_traceback(_from_the_task(error.__traceback__)))
+
+
+def _from_the_task(traceback: TracebackType | None) -> TracebackType | None:
+    """The traceback without the way from the worker to the task."""
+    whole = traceback
+    while traceback is not None:
+        if not traceback.tb_frame.f_globals.get("__name__", "").startswith("tenure."):
+            return traceback
+        traceback = traceback.tb_next
+    return whole
+
+
+def timed_out(job: Job) -> Timeout:
+    """Why a job failed that was told to end because its time was over."""
+    return Timeout(f"ran longer than its timeout of {(job.timeout_ms or 0) / 1000:g} s")
+
+
+def _as_asked(job: Job, outcome: Outcome) -> Op:
+    match outcome:
+        case Snooze():
+            return ops.Release(job.id, job.token, outcome.delay_ms)
+        case Retry():
+            op = replace(fail_op(job, str(outcome)), retry_in_ms=outcome.after_ms)
+        case Cancel():
+            op = fail_op(job, str(outcome), cancel=True)
+        case Dead():
+            op = fail_op(job, str(outcome), fatal=True)
+        case _:  # a class of the user's own that is none of these
+            op = fail_op(job, outcome)
+    return replace(op, type=type(outcome).__name__)
+
+
+def encode_result(value: Any, limit: int) -> msgspec.Raw:
+    """What a task returned, as JSON."""
+    try:
+        return encode_json("result", value, limit)
+    except InvalidPayload:
+        pass  # perhaps a type that annotations can name: a dataclass, a date, a model
+    try:
+        built = msgspec.to_builtins(value, str_keys=True, enc_hook=encode_special)
+    except (NotImplementedError, TypeError, ValueError, RecursionError) as error:
+        raise InvalidPayload("result", f"is not JSON: {error}") from None
+    return encode_json("result", built, limit)
+
+
+def encode_special(value: Any) -> Any:
+    """Pydantic's models, without depending on it."""
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    raise NotImplementedError(f"a {type(value).__qualname__} cannot be written as JSON")

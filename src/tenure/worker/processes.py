@@ -1,0 +1,163 @@
+"""Processes for handlers that compute for long: they hold nobody up, and can be killed."""
+
+from __future__ import annotations
+
+import atexit
+import contextvars
+import importlib
+import multiprocessing
+import os
+import signal
+import threading
+import weakref
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from tenure.errors import InvalidInput
+from tenure.model.job import Job
+from tenure.model.ops import Op
+from tenure.observe.tracing import working
+from tenure.queue import connect
+from tenure.settings import Settings
+from tenure.worker.current_job import CURRENT, CurrentJob
+from tenure.worker.outcome import Outcome, after_error, after_return
+from tenure.worker.run import Run
+
+_CONTEXT = multiprocessing.get_context("spawn")
+
+
+class ProcessDied(RuntimeError):
+    """The process that ran the task ended before the task did."""
+
+
+class Processes:
+    """Processes that run one job at a time, kept for the next."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._idle: list[Child] = []
+        self._closed = False
+
+    def attempt(self, run: Run) -> Op | None:
+        """Run the job in a process and wait for it, in a thread of the caller's; answers with
+        what is to be said of the job."""
+        with self._lock:
+            child = self._idle.pop() if self._idle else None
+        try:
+            if child is None or not child.process.is_alive():
+                child = Child(self._settings)
+        except Exception as error:  # no more processes can be had
+            return after_error(run.job, error, run.reason)
+        run.can_be_interrupted_by(child.process.kill)
+        try:
+            op = child.attempt(run)
+        except (EOFError, OSError):
+            child.process.join()
+            died = ProcessDied(
+                f"the process that ran it ended with exit code {child.process.exitcode}"
+            )
+            return after_error(run.job, died, run.reason)
+        finally:
+            run.can_be_interrupted_by(None)
+        with self._lock:
+            if run.reason is None and not self._closed:
+                self._idle.append(child)
+                child = None
+        if child is not None:
+            child.process.kill()
+        return op
+
+    def close(self) -> None:
+        """End the processes that have nothing to do; the others end with their job."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for child in idle:
+            child.process.kill()
+        for child in idle:
+            child.process.join()
+
+
+class Child:
+    """A process, seen from its parent."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._pipe, theirs = _CONTEXT.Pipe()
+        self.process = _CONTEXT.Process(
+            target=serve, args=(theirs, settings), name="tenure-process", daemon=True
+        )
+        self.process.start()
+        self.parent = os.getpid()
+        _CHILDREN.add(self)
+        theirs.close()
+
+    def attempt(self, run: Run) -> Op | None:
+        self._pipe.send((run.handler.module, run.handler.qualname, run.job))
+        while True:
+            what, value = self._pipe.recv()
+            if what == "progress":
+                run.progress(*value)
+            else:
+                op: Op | None = value
+                return op
+
+
+_CHILDREN: weakref.WeakSet[Child] = weakref.WeakSet()
+
+
+@atexit.register
+def _kill_all() -> None:
+    """Those of a program that ends without stopping its runner: they heed no SIGTERM, which
+    multiprocessing would send, and then wait for them."""
+    for child in list(_CHILDREN):
+        if child.parent == os.getpid():  # not in a fork
+            child.process.kill()
+
+
+def serve(pipe: Connection, settings: Settings) -> None:
+    """What the process does: run the jobs that it is sent, until its parent is gone."""
+    # The parent decides, also where a terminal or a service manager signals all processes. Not
+    # SIG_IGN, which programs that a task starts would inherit.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, frame: None)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    queue = connect(settings=settings)
+    while True:
+        try:
+            module, qualname, job = pipe.recv()
+        except EOFError:
+            return
+        CURRENT.set(CurrentJob(job, queue, lambda _, *value: pipe.send(("progress", value))))
+        try:
+            value = contextvars.copy_context().run(_call, find(module, qualname), job)
+            op = after_return(job, value, None, settings.payload_limit)
+        except BaseException as error:
+            op = after_error(job, error, None)
+        pipe.send(("ended", op))
+
+
+def _call(handler: Callable[[Job], Any], job: Job) -> Any:
+    with working(job, job.kind, Outcome):
+        return handler(job)
+
+
+def _end_with_parent() -> None:
+    """Another worker will run the job of one that was killed; two at once help nobody."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)
+
+
+def find(module: str, qualname: str) -> Callable[[Job], Any]:
+    """The handler of a task by the name under which it was declared."""
+    found: Any = importlib.import_module(module)
+    for part in qualname.split("."):
+        found = getattr(found, part, None)
+    handler = getattr(found, "handler", None)
+    if handler is None:
+        raise InvalidInput("process", f"{module}.{qualname} is not a task at the top of its module")
+    call: Callable[[Job], Any] = handler.call
+    return call

@@ -1,0 +1,157 @@
+"""One run of a job's handler: started, perhaps told to end early, ended once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import ctypes
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+from tenure.model.job import Job
+from tenure.model.ops import Op
+from tenure.observe.tracing import working
+from tenure.queue import Queue
+from tenure.worker.current_job import CURRENT, CurrentJob, Report
+from tenure.worker.handler import Handler
+from tenure.worker.outcome import Outcome, after_error, after_return
+
+FIRST_LOOK, LONGEST_LOOK = 0.002, 0.1  # seconds between looks at where a thread is
+_TAKES_LOCKS = frozenset(
+    (
+        *("tenure", "logging", "threading", "queue", "concurrent", "multiprocessing", "importlib"),
+        "opentelemetry",
+    )
+)
+
+_raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
+
+
+class Stopped(BaseException):
+    """Raised inside a plain function that runs in a thread and is to end early."""
+
+
+class Run(CurrentJob):
+    """A job that is being worked on, and how it can be ended."""
+
+    __slots__ = (
+        *("_ended", "_interrupt", "_lock"),
+        *("came_to", "deadline", "handler", "kept_at", "timer"),
+    )
+
+    def __init__(
+        self, job: Job, handler: Handler, queue: Queue, report: Report, now: float
+    ) -> None:
+        super().__init__(job, queue, report)
+        self.handler = handler
+        self.timer: asyncio.TimerHandle | None = None
+        self.deadline: float | None = None  # on the runner's clock
+        self.kept_at = now  # when its lease was last renewed
+        self.came_to: Op | None = None  # what is to be said, once its thread has ended
+        self._interrupt: Callable[[], object] | None = None
+        self._ended = False
+        self._lock = threading.Lock()
+
+    @property
+    def ended(self) -> bool:
+        return self._ended
+
+    def can_be_interrupted_by(self, interrupt: Callable[[], object] | None) -> None:
+        """How the handler is made to end early, from here on; None: it is over."""
+        with self._lock:
+            self._interrupt = interrupt
+            if interrupt is not None and self.reason is not None:
+                interrupt()
+
+    def stop(self, reason: str) -> None:
+        """Tell the handler to end early: timeout, lost or stop. May be called from any thread."""
+        with self._lock:
+            if not self._ended and self.to_end(reason) and self._interrupt is not None:
+                self._interrupt()
+
+    def check(self) -> None:
+        """Raise Stopped if it was told to end before it began."""
+        if self.reason is not None:
+            raise Stopped
+
+    def interrupt_thread(self, thread: int) -> None:
+        """Raise Stopped in the thread that runs the handler, but not where it may just have taken
+        a lock, as in logging, which it would never give back."""
+        pause = FIRST_LOOK
+        while True:
+            # Who wakes up has a full turn of the interpreter: the thread does not move on
+            # between the look and the raising.
+            time.sleep(pause)
+            pause = min(pause * 1.5, LONGEST_LOOK)
+            with self._lock:
+                if self._interrupt is None:
+                    return
+                if _holds_no_lock(thread):
+                    _raise_in(ctypes.c_ulong(thread), ctypes.py_object(Stopped))
+                    return
+
+    def end(self) -> bool:
+        """It is over for the store; True for the one who says so first, and may tell it why."""
+        with self._lock:
+            first, self._ended = not self._ended, True
+            return first
+
+
+async def attempt(run: Run, payload_limit: int) -> Op | None:
+    """Await a handler that runs in the loop; answers with what is to be said of the job."""
+    CURRENT.set(run)
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None
+    run.can_be_interrupted_by(partial(_in_loop, loop, task.cancel))
+    try:
+        run.check()
+        with working(run.job, run.handler.name, Outcome):
+            value = await run.handler.call(run.job)
+        return after_return(run.job, value, run.reason, payload_limit)
+    except BaseException as error:
+        return after_error(run.job, error, run.reason)
+    finally:
+        run.can_be_interrupted_by(None)
+
+
+def attempt_in_thread(run: Run, payload_limit: int) -> Op | None:
+    """Call a plain handler in this thread, so that it can be interrupted from another."""
+    thread = threading.get_ident()
+
+    def interrupt() -> None:
+        threading.Thread(target=run.interrupt_thread, args=(thread,), daemon=True).start()
+
+    def call() -> object:
+        CURRENT.set(run)
+        with working(run.job, run.handler.name, Outcome):
+            return run.handler.call(run.job)
+
+    try:
+        try:
+            run.can_be_interrupted_by(interrupt)
+            run.check()
+            value = contextvars.copy_context().run(call)
+        finally:
+            run.can_be_interrupted_by(None)
+            _raise_in(
+                ctypes.c_ulong(thread), None
+            )  # one that has not arrived is not meant for the next job
+        return after_return(run.job, value, run.reason, payload_limit)
+    except BaseException as error:
+        return after_error(run.job, error, run.reason)
+
+
+def _holds_no_lock(thread: int) -> bool:
+    """Whether a thread is not in code that takes locks without `with`."""
+    frame = sys._current_frames().get(thread)
+    name = "" if frame is None else str(frame.f_globals.get("__name__", ""))
+    return frame is not None and name.partition(".")[0] not in _TAKES_LOCKS
+
+
+def _in_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
+    with suppress(RuntimeError):  # the loop was closed: there is nobody to tell
+        loop.call_soon_threadsafe(call)
