@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tenure.engines.postgres.claim import Candidate, Line
+from tenure.engines.postgres.claim import Candidate, TenantJobs
 
 
-def a_line(share: int) -> Line:
-    return Line((1, "acme", 0, 1, None, None, None, None, share))
+def a_line(share: int) -> TenantJobs:
+    return TenantJobs((1, "acme", 0, 1, None, None, None, None, share))
 
 
 def of_lane(lane: int, *seqs: int) -> list[Candidate]:

@@ -26,8 +26,9 @@ from tenure.model.job import Job
 from tenure.model.ops import Op
 from tenure.testing import ManualClock
 from tenure.worker.handler import Handler, Place
+from tenure.worker.post import Post
 from tenure.worker.run import Run, attempt_in_thread
-from tenure.worker.runner import Post, Runner
+from tenure.worker.runner import Runner
 from tenure.worker.scheduler import Scheduler
 from tenure.worker.threads import Threads
 from tests.crash.watched import PATIENCE, Watched, opened, start, until

@@ -27,7 +27,7 @@ from tenure import (
 )
 from tenure.clock import SystemClock
 from tenure.engines.sqlite.engine import SqliteEngine
-from tenure.worker.runner import post_of
+from tenure.worker.post import post_of
 from tests.workers.conftest import PATIENCE, running, work_off
 
 

@@ -19,7 +19,8 @@ from tenure.model.job import Job
 from tenure.model.ops import Op
 from tenure.model.queries import Found, Query
 from tenure.worker.handler import Handler
-from tenure.worker.runner import Post, Runner
+from tenure.worker.post import Post
+from tenure.worker.runner import Runner
 from tests.crash.watched import PATIENCE, Watched, opened
 from tests.workers import errands
 from tests.workers.life import Place, WorkerProcess, a_place, until

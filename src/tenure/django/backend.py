@@ -20,7 +20,7 @@ from tenure.django.framework import (
     task_backends,
     task_enqueued,
 )
-from tenure.django.options import Options
+from tenure.django.options import BackendOptions
 from tenure.django.result import result_of
 from tenure.django.stores import STORES
 from tenure.engines.sqlite.file import path_of
@@ -39,7 +39,7 @@ class TenureBackend(BaseTaskBackend):
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
-        self._options = Options(alias, self.options)
+        self._options = BackendOptions(alias, self.options)
 
     @cached_property
     def _database(self) -> SharedDatabase | None:

@@ -13,7 +13,7 @@ OF_THE_STORE = ("url", "database")
 OF_EACH_JOB = ("max_attempts", "timeout", "backoff", "expires_in")
 
 
-class Options:
+class BackendOptions:
     """What can be said in OPTIONS, checked.
 
     url: where the jobs are. database: instead of a URL, the alias of the SQLite database in whose

@@ -12,7 +12,7 @@ from tenure.django.backend import TenureBackend
 from tenure.django.finding import find_task_from_loop
 from tenure.model.job import Job
 from tenure.worker.handler import Handler
-from tenure.worker.runner import Post
+from tenure.worker.post import Post
 
 
 class TaskPost(Post):

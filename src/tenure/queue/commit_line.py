@@ -30,7 +30,7 @@ class Turn:
     """Whoever has one may handle a batch."""
 
 
-class Line(Generic[T]):
+class CommitLine(Generic[T]):
     """`most`: how many batches may be handled at once, each in a thread of its own."""
 
     def __init__(self, most: int, handle: Callable[[list[T]], None]) -> None:

@@ -36,7 +36,7 @@ from tenure.errors import (
 from tenure.model import ops
 from tenure.model.job import JobSpec
 from tenure.model.ops import Answer, Op
-from tenure.queue.commit_line import Line
+from tenure.queue.commit_line import CommitLine
 
 log = logging.getLogger("tenure.committer")
 
@@ -140,8 +140,8 @@ class Committer:
         be held by one of them."""
         self._lock = threading.Lock()
         most = self._engine.in_flight
-        self._line = Line[Ticket](max(1, most - 1), self._commit)
-        self._claims = Line[Ticket](1, self._commit) if most > 1 else self._line
+        self._line = CommitLine[Ticket](max(1, most - 1), self._commit)
+        self._claims = CommitLine[Ticket](1, self._commit) if most > 1 else self._line
         self._waiting = 0
         self._waiting_bytes = 0
         self._ended = False  # the lines take no more
@@ -281,7 +281,7 @@ class Committer:
             self._put_all(self._gathered.pop(loop, ()))
 
     def _put_all(self, tickets: Iterable[Ticket]) -> None:
-        by_line: dict[Line[Ticket], list[Ticket]] = {}
+        by_line: dict[CommitLine[Ticket], list[Ticket]] = {}
         for ticket in tickets:
             by_line.setdefault(self._line_of(ticket.batch), []).append(ticket)
         for line, mine in by_line.items():
@@ -294,7 +294,7 @@ class Committer:
                 self._waiting -= len(ticket.batch)
                 self._waiting_bytes -= ticket.bytes
 
-    def _line_of(self, batch: Sequence[Op]) -> Line[Ticket]:
+    def _line_of(self, batch: Sequence[Op]) -> CommitLine[Ticket]:
         if self._claims is self._line or not _claims(batch):
             return self._line
         return self._claims

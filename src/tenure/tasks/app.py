@@ -24,7 +24,8 @@ from tenure.queue.arguments import listed
 from tenure.settings import Settings
 from tenure.tasks.task import Handle, Options, Task
 from tenure.worker.handler import Worker
-from tenure.worker.runner import Post, Runner, post_of
+from tenure.worker.post import Post, post_of
+from tenure.worker.runner import Runner
 
 if TYPE_CHECKING:
     from typing import Unpack

@@ -27,8 +27,8 @@ from tenure.tasks.app import Tenure
 from tenure.worker.current_job import CurrentJob
 from tenure.worker.handler import Handler
 from tenure.worker.outcome import Outcome, timed_out
+from tenure.worker.post import Post
 from tenure.worker.run import Run, attempt, attempt_in_thread
-from tenure.worker.runner import Post
 from tenure.worker.scheduler import Scheduler
 
 LEASE_SECONDS = 10 * 366 * 86_400  # nobody else is there to take a job over

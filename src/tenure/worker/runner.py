@@ -7,7 +7,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -17,7 +17,7 @@ from msgspec import Meta
 
 from tenure.errors import Busy, Closed, InvalidInput, StoreError, StoreRejected, TenureError
 from tenure.model import ops
-from tenure.model.fields import MAX_CLAIM, MAX_SPAN_MS, PositiveSpan, check, check_name, span_ms
+from tenure.model.fields import MAX_SPAN_MS, PositiveSpan, check, check_name, span_ms
 from tenure.model.job import Job, Lease
 from tenure.model.ops import Answer, Op
 from tenure.observe.logs import about
@@ -27,6 +27,7 @@ from tenure.worker.current_job import CurrentJob
 from tenure.worker.handler import Handler, Worker
 from tenure.worker.lease_keeper import Keeper
 from tenure.worker.outcome import timed_out
+from tenure.worker.post import Post, post_of
 from tenure.worker.processes import Processes
 from tenure.worker.run import Run, attempt, attempt_in_thread
 from tenure.worker.scheduler import Scheduler
@@ -36,7 +37,6 @@ log = logging.getLogger("tenure.worker")
 
 T = TypeVar("T")
 
-Concurrency = Annotated[int, Meta(ge=1, le=100_000)]
 MaxJobs = Annotated[int, Meta(ge=1, le=10**12)]
 Lasting = Annotated[int, Meta(ge=10, le=MAX_SPAN_MS)]  # in milliseconds: it must be renewed in time
 
@@ -44,122 +44,6 @@ AFTER_GRACE_SECONDS = 2.0  # that handlers get to end once they are told to
 LOOK_AHEAD_SECONDS = 0.05  # that lie between two looks at what is due next
 REFUSED_SECONDS = 1.0  # until what another transaction was in the way of is told again
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0  # seconds between tries while the store cannot commit
-
-
-class Post:
-    """Some queues, and how many of their jobs run at once.
-
-    in_order: the first queue's jobs come first, always; else the queues take turns.
-    """
-
-    def __init__(
-        self,
-        queues: Sequence[str],
-        concurrency: int,
-        handlers: Mapping[str, Handler],
-        *,
-        default: Handler | None = None,
-        poll_interval: float | None = None,
-        in_order: bool = False,
-    ) -> None:
-        self.queues = tuple(check_name("queues", name) for name in queues)
-        self.concurrency: int = check("concurrency", concurrency, Concurrency)
-        self.poll_interval = poll_interval
-        self._handlers = handlers
-        self._default = default
-        self._in_order = in_order
-        self.runs: dict[int, Run] = {}  # whose handlers have not ended, also if they were given up
-        self.to_tell: list[Op] = []  # what the store does not know yet
-        self.telling: list[Op] = []  # what is on its way to the store
-        self.refused: list[Op] = []  # what another transaction is in the way of, for a while
-        self.reports: dict[str, Op] = {}  # of progress, the last of each job
-        self.look = True  # whether something may be ready
-        self.looked_ahead_at = -1.0
-        self.changed = Signal()
-
-    @property
-    def room(self) -> int:
-        return min(self.concurrency - len(self.runs), MAX_CLAIM)
-
-    @property
-    def busy(self) -> bool:
-        return any(not run.ended for run in self.runs.values())
-
-    def handler_of(self, job: Job) -> Handler | None:
-        return self._handlers.get(job.kind, self._default)
-
-    def next_order(self) -> tuple[str, ...]:
-        """The queues in the order in which to claim from them."""
-        if not self._in_order:
-            self.queues = (*self.queues[1:], self.queues[0])
-        return self.queues
-
-    def take(self) -> list[Op]:
-        """What is to be told, like next to like."""
-        reports, self.reports = self.reports, {}
-        to_tell, self.to_tell = self.to_tell, []
-        return [*reports.values(), *sorted(to_tell, key=lambda op: type(op).__name__)]
-
-    @property
-    def untold(self) -> list[Lease]:
-        """Whose jobs have ended without the store knowing it yet. For any thread."""
-        return [
-            Lease(op.id, op.token)
-            for op in [*self.to_tell, *self.telling, *self.refused]
-            if isinstance(op, ops.Ack | ops.Fail | ops.Release)
-        ]
-
-    def tell_again(self) -> None:
-        """Try what was refused once more."""
-        self.to_tell += self.refused
-        self.refused = []
-        self.changed.set()
-
-
-def post_of(worker: Worker) -> Post:
-    """The post of a Worker: all jobs of its queue."""
-    return Post(
-        [worker.queue],
-        worker.concurrency,
-        {},
-        default=worker.handler(),
-        poll_interval=worker.poll_interval,
-    )
-
-
-class Signal:
-    """Something that one task waits for, up to some time."""
-
-    def __init__(self) -> None:
-        self._waiter: asyncio.Future[None] | None = None
-        self._set = False
-
-    def set(self) -> None:
-        self._set = True
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    async def wait(self, seconds: float | None) -> bool:
-        """Whether it was set in time; it is not any more."""
-        if not self._set:
-            loop = asyncio.get_running_loop()
-            self._waiter = loop.create_future()
-            timer = None
-            if seconds is not None:
-                timer = loop.call_later(seconds, _give_up, self._waiter)
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
-                if timer is not None:
-                    timer.cancel()
-        was_set, self._set = self._set, False
-        return was_set
-
-
-def _give_up(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
 
 
 class Runner:

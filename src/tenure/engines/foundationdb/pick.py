@@ -107,7 +107,7 @@ class Lane:
         return self._found.pop() if self._found else None
 
 
-class Line:
+class TenantJobs:
     """The jobs of a tenant in order, over all of its groups that have room."""
 
     def __init__(self, picker: Picker, tenant: str) -> None:
@@ -243,8 +243,8 @@ class Picker:
         count = 0
         windows = iter([[self.op.tenant]]) if self.op.tenant is not None else self._tenants()
         for tenants in windows:
-            lines = {tenant: Line(self, tenant) for tenant in tenants}
-            turns: list[Line] = []
+            lines = {tenant: TenantJobs(self, tenant) for tenant in tenants}
+            turns: list[TenantJobs] = []
             while lines and count < most and not self.tired:
                 if not turns:
                     turns = self._draw(lines, most - count)
@@ -261,7 +261,7 @@ class Picker:
             if count >= most or self.tired:
                 return
 
-    def _draw(self, lines: dict[str, Line], turns: int) -> list[Line]:
+    def _draw(self, lines: dict[str, TenantJobs], turns: int) -> list[TenantJobs]:
         """Whose turns are next, by chance and weight. What they will be asked for is asked of all
         of them at once; not where some may be held back, which had better be asked for nothing."""
         weights = [self.rules.weight(tenant) for tenant in lines]

@@ -76,14 +76,14 @@ class Pick(NamedTuple):
     lane: int
     expires_at: int | None
     queue: QueueBook
-    line: Line
+    line: TenantJobs
     group: str
 
 
 Candidate = tuple[int, str, int, int | None]  # lane, group, seq, expires_at
 
 
-class Line:
+class TenantJobs:
     """The candidates of a tenant, in order."""
 
     def __init__(self, row: tuple[Any, ...]) -> None:
@@ -238,13 +238,13 @@ class Turns:
         self._queue = queue
         self._op = op
         self._room = room
-        self._heap: list[tuple[int, str, Line]] = []
+        self._heap: list[tuple[int, str, TenantJobs]] = []
         self._past = 0  # tenants that were looked at
         self._last: tuple[int, str] | None = None  # the turn and name of the last of them
         self._all = False
         self._first = first
 
-    def next(self) -> tuple[Line | None, bool]:
+    def next(self) -> tuple[TenantJobs | None, bool]:
         """Whose turn it is, and whether there is no other."""
         while not self._all and (
             self._last is None or not self._heap or self._heap[0][:2] > self._last
@@ -255,11 +255,11 @@ class Turns:
         line = heapq.heappop(self._heap)[2]
         return line, self._all and not self._heap
 
-    def back(self, line: Line) -> None:
+    def back(self, line: TenantJobs) -> None:
         """Stand in line again."""
         heapq.heappush(self._heap, (line.turn, line.name, line))
 
-    def take(self, line: Line, n: int) -> list[Candidate]:
+    def take(self, line: TenantJobs, n: int) -> list[Candidate]:
         """The next jobs of the line, at most `n`; more are fetched as they are needed. What
         others held the first time may be free the second."""
         if len(line.rows) < n and line.may_have_more:
@@ -285,11 +285,11 @@ class Turns:
         self._all = len(lines) < page or self._op.tenant is not None
 
 
-def _lines(rows: Sequence[tuple[Any, ...]]) -> list[Line]:
-    lines: list[Line] = []
+def _lines(rows: Sequence[tuple[Any, ...]]) -> list[TenantJobs]:
+    lines: list[TenantJobs] = []
     for _, run in groupby(rows, key=itemgetter(0)):
         mine = list(run)
-        lines.append(Line(mine[0]))
+        lines.append(TenantJobs(mine[0]))
         lines[-1].fill([row[4:8] for row in mine if row[6] is not None])
     return lines
 

@@ -27,7 +27,7 @@ CODES: dict[State, tuple[int, ...]] = {
 }
 
 
-class Options(msgspec.Struct, omit_defaults=True):
+class JobOptions(msgspec.Struct, omit_defaults=True):
     """What few jobs have, in one column."""
 
     after: tuple[str, ...] = ()
@@ -37,9 +37,9 @@ class Options(msgspec.Struct, omit_defaults=True):
     trace: str | None = None
 
 
-_NO_OPTIONS = Options()
+_NO_OPTIONS = JobOptions()
 _NONE = astuple(_NO_OPTIONS)
-_decode_options = msgspec.json.Decoder(Options).decode
+_decode_options = msgspec.json.Decoder(JobOptions).decode
 _decode_failures = msgspec.json.Decoder(tuple[Failure, ...]).decode
 
 
@@ -48,7 +48,7 @@ def options_of(spec: JobSpec | Job) -> str | None:
     few = (spec.after, spec.if_parent_fails, spec.timeout_ms, spec.backoff, spec.trace)
     if few == _NONE:
         return None
-    options = Options(*few)
+    options = JobOptions(*few)
     return msgspec.json.encode(options).decode()
 
 
@@ -84,7 +84,7 @@ class Row(msgspec.Struct, gc=False):
         return STATES[self.code]
 
     @property
-    def options(self) -> Options:
+    def options(self) -> JobOptions:
         return _decode_options(self.options_text) if self.options_text else _NO_OPTIONS
 
     @property

@@ -98,12 +98,12 @@ def _in_turns(tx: Transaction, queue: QueueBook, op: ops.Claim, room: int) -> li
     """Serve the tenant that was served least, again and again."""
     picked: list[Picked] = []
     waiting = _tenants(tx, queue, room)
-    turns: list[tuple[int, str, TenantBook, Line]] = []
+    turns: list[tuple[int, str, TenantBook, TenantJobs]] = []
     fresh = next(waiting, None)
     while len(picked) < room:
         while fresh is not None and (not turns or (fresh[0].turn, fresh[0].name) < turns[0][:2]):
             tenant, share, first = fresh
-            line = Line(tx, tenant, op, share, first)
+            line = TenantJobs(tx, tenant, op, share, first)
             heapq.heappush(turns, (tenant.turn, tenant.name, tenant, line))
             fresh = next(waiting, None)
         if not turns:
@@ -143,7 +143,7 @@ def _tenants(
 def _of_tenant(tx: Transaction, queue: QueueBook, op: ops.Claim, room: int) -> list[Picked]:
     """One tenant's jobs; this takes nobody's turn."""
     tenant = tx.books.tenant(queue.name, op.tenant or "")
-    return [] if tenant is None else Line(tx, tenant, op, room, None).take(room)
+    return [] if tenant is None else TenantJobs(tx, tenant, op, room, None).take(room)
 
 
 class LaneCursor:
@@ -205,7 +205,7 @@ def _packed(tx: Transaction, wanted: tuple[int, ...]) -> list[tuple[Any, ...]]:
     return rows
 
 
-class Line:
+class TenantJobs:
     """A tenant's jobs in order of (priority, seq), over its open lanes, within its limits."""
 
     def __init__(
