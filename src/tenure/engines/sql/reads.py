@@ -46,8 +46,8 @@ class Snapshot(Protocol):
 
     def slots(self, scope: str, key: str) -> Sequence[Row]: ...
 
-    def timetable(self) -> tuple[int, Sequence[Row]]:
-        """The time of the store, and `schedules`."""
+    def timetable(self) -> tuple[int, Sequence[str]]:
+        """The time of the store, and the schedules."""
 
     def find_by_end(self, params: dict[str, Any], queues: list[int], code: int) -> list[FoundRow]:
         """Jobs of one final state, the last to finish first."""
@@ -196,8 +196,8 @@ def _list_schedules(snapshot: Snapshot, query: ops.ListSchedules) -> Found:
 
 
 def _get_timetable(snapshot: Snapshot, query: ops.GetTimetable) -> Found:
-    now, rows = snapshot.timetable()
-    return ops.Timetable(now, [_decode_schedule(text) for (text,) in rows])
+    now, texts = snapshot.timetable()
+    return ops.Timetable(now, list(map(_decode_schedule, texts)))
 
 
 def _export(snapshot: Snapshot, query: ops.Export) -> Found:
