@@ -1710,3 +1710,5 @@ WITH RECURSIVE clock AS (SELECT tenure.moment(%s::bigint) AS now_ms), heads AS (
 SELECT (SELECT min(run_at) FROM heads), now_ms FROM clock;
 -- name: schedules
 SELECT schedule FROM tenure.schedules ORDER BY name;
+-- name: timetable
+SELECT tenure.moment(%s), ARRAY(SELECT schedule FROM tenure.schedules ORDER BY name);

@@ -29,10 +29,9 @@ class Snapshot:
     def slots(self, scope: str, key: str) -> Sequence[Row]:
         return self.db.all("slots", scope, key, self._given)
 
-    def timetable(self) -> tuple[int, Sequence[Row]]:
-        sent = self.db.send("schedules")
-        now = int(self.db.value("clock")) if self._given is None else self._given
-        return now, sent.fetchall()
+    def timetable(self) -> tuple[int, Sequence[str]]:
+        ((now, texts),) = self.db.all("timetable", self._given)
+        return now, texts
 
     def find_by_end(self, params: dict[str, Any], queues: list[int], code: int) -> list[FoundRow]:
         return self.db.named("find_by_end", params | {"queues": queues, "state": code})

@@ -46,8 +46,8 @@ class Snapshot(Protocol):
 
     def slots(self, scope: str, key: str) -> Sequence[Row]: ...
 
-    def timetable(self) -> tuple[int, Sequence[Row]]:
-        """The time of the store, and `schedules`."""
+    def timetable(self) -> tuple[int, Sequence[str]]:
+        """The time of the store, and the schedules."""
 
     def find_by_end(self, params: dict[str, Any], queues: list[int], code: int) -> list[FoundRow]:
         """Jobs of one final state, the last to finish first."""
@@ -198,8 +198,8 @@ def _list_schedules(snapshot: Snapshot, query: queries.ListSchedules) -> Found:
 
 
 def _get_timetable(snapshot: Snapshot, query: queries.GetTimetable) -> Found:
-    now, rows = snapshot.timetable()
-    return queries.Timetable(now, [_decode_schedule(text) for (text,) in rows])
+    now, texts = snapshot.timetable()
+    return queries.Timetable(now, list(map(_decode_schedule, texts)))
 
 
 def _export(snapshot: Snapshot, query: queries.Export) -> Found:

@@ -27,8 +27,8 @@ class Snapshot:
     def slots(self, scope: str, key: str) -> Sequence[Row]:
         return self.db.all("slots", scope, key, self._now)
 
-    def timetable(self) -> tuple[int, Sequence[Row]]:
-        return self._now, self.db.all("schedules")
+    def timetable(self) -> tuple[int, Sequence[str]]:
+        return self._now, [text for (text,) in self.db.all("schedules")]
 
     def find_by_end(self, params: dict[str, Any], queues: list[int], code: int) -> list[FoundRow]:
         """Merged over the queues."""
