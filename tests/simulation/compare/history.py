@@ -90,6 +90,8 @@ class Comparison:
         engine = self.rig.engines[caller]
         originals: dict[int, Op] = {}
         calls = []
+        answered = self.rig.model._answered
+        self._once = {key: sent for key, sent in self._once.items() if key in answered}
         for call in step.calls:
             sent = [self._sent(op) for op in call]
             originals |= {id(one): op for one, op in zip(sent, call, strict=True)}
@@ -117,8 +119,6 @@ class Comparison:
         first, though other tokens may stand for the model's by now."""
         if not isinstance(op, ops.Once):
             return self.tokens.to_engine(op)  # type: ignore[no-any-return]
-        if op.key not in self.rig.model._answered:
-            self._once.pop(op.key, None)
         known = self._once.setdefault(op.key, [])
         for asked, sent in known:
             if asked == op:
