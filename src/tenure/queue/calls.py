@@ -83,7 +83,7 @@ class Calls:
         """Have a step of a call done, and await it."""
         raise NotImplementedError
 
-    def log_bytes(self) -> int | None:
+    def _log_bytes(self) -> int | None:
         """The length of the store's write-ahead log, if it has one to watch."""
         return None
 
@@ -345,7 +345,7 @@ class Calls:
         query = validated(queries.GetStats(queue))
         found: list[queries.QueueStats] = good((yield query), list)
         stats = queries.overall(found)
-        log = self.log_bytes()
+        log = self._log_bytes()
         return stats if log is None else replace(stats, log_bytes=log)
 
     def _tenants(

@@ -105,7 +105,7 @@ class Queue(Calls):
         if self._closed:
             raise Closed("this queue handle was closed")
 
-    def log_bytes(self) -> int | None:
+    def _log_bytes(self) -> int | None:
         """The length of the store's write-ahead log, if it has one to watch."""
         return self._engine.log_bytes() if isinstance(self._engine, HasLog) else None
 
