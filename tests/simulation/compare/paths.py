@@ -201,7 +201,7 @@ EXEMPT: dict[str, dict[str, str]] = {
         "remote.RemoteEngine.apply_within": _WITHIN,
         "remote.RemoteEngine.open": _OPENING,
         "metrics.*": "what is shown; tests/server/test_metrics.py",
-        "wire._encode_special": "the carried values of errors; tests/unit/test_wire.py",
+        "wire._encode_special": "errors among stored answers; tests/unit/test_once_stored.py",
     },
     "foundationdb": {
         "binding.*": _OPENING,
