@@ -49,7 +49,9 @@ BAD: list[tuple[ops.Op, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("op", "text"), BAD, ids=lambda value: str(value)[:60])
+@pytest.mark.parametrize(
+    ("op", "text"), BAD, ids=[f"{type(op).__name__} {text}" for op, text in BAD]
+)
 def test_what_python_may_not_ask_for_a_stranger_may_not_either(op: ops.Op, text: str) -> None:
     with pytest.raises(InvalidInput) as by_python:
         validated(op)

@@ -9,7 +9,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 import msgspec
 from msgspec.structs import replace
@@ -26,9 +26,6 @@ from tenure.tasks.task import Handle, Options, Task
 from tenure.worker.handler import Worker
 from tenure.worker.post import Post, post_of
 from tenure.worker.runner import Runner
-
-if TYPE_CHECKING:
-    from typing import Unpack
 
 P = ParamSpec("P")
 R = TypeVar("R")

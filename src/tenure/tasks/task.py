@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar
+from typing import Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar, Unpack
 
 from tenure.clock import Clock
 from tenure.errors import InvalidInput, JobFailed, WaitTimeout
@@ -20,9 +20,6 @@ from tenure.queue import Queue
 from tenure.queue.arguments import Seconds, listed
 from tenure.tasks.signature import Signature
 from tenure.worker.handler import Handler, place_of
-
-if TYPE_CHECKING:
-    from typing import Unpack
 
 P = ParamSpec("P")
 R = TypeVar("R")
