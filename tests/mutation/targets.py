@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.mutation import python, sql
+from tests.mutation import named, python, sql
 from tests.mutation.mutation import Mutation, mutations
 
 ROOT = Path(__file__).parents[2]
@@ -285,14 +285,19 @@ def files() -> list[str]:
 
 
 def selections(mutation: Mutation) -> tuple[Selection, ...]:
-    """The tests that should notice a change."""
+    """The tests that should notice a change; for a named one, first the test made for it."""
+    made_for = tuple(_tests(one.test) for one in named.NAMED if mutation.kind == one.kind)
+    return made_for + _selections(mutation)
+
+
+def _selections(mutation: Mutation) -> tuple[Selection, ...]:
     for path, tests in _TABLE:
         if path == mutation.path:
             return tests
     parts = Path(mutation.path)
     if parts.parent.name in _ENGINES:
-        named = [first for part, first in _FIRST_BY_FUNCTION.items() if part in mutation.function]
-        first = [name for names in named for name in names]
+        fits = [first for part, first in _FIRST_BY_FUNCTION.items() if part in mutation.function]
+        first = [name for names in fits for name in names]
         return _ENGINES[parts.parent.name](*first, *_FIRST.get(parts.stem, ()))
     return _core("tests/unit/test_states.py")
 
