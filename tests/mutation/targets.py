@@ -64,6 +64,7 @@ def _sqlite(*first: str) -> tuple[Selection, ...]:
         _tests("tests/unit", "-k", "sqlite"),
         _tests("tests/unit/test_transactional_enqueue.py", "tests/unit/test_reconcile_heads.py"),
         _tests("tests/unit/test_fork.py", "tests/unit/test_batches_at_once.py"),
+        _tests("tests/unit/cli/test_moving.py"),
         _tests("tests/unit/test_copying.py", "tests/crash/test_sharing.py"),
         _tests("tests/crash/test_restore.py"),
     )
@@ -187,7 +188,8 @@ _TABLE: tuple[tuple[str, tuple[Selection, ...]], ...] = (
         _tests("tests/server/test_waiting.py", "tests/server/test_lost_answers.py"),
     )),
     ("src/tenure/line.py", (
-        _tests("tests/unit/test_committer.py", "tests/unit/test_batches_at_once.py"),
+        _tests("tests/unit/test_line.py", "tests/unit/test_committer.py",
+               "tests/unit/test_batches_at_once.py"),
         *_some("memory or sqlite", "async", "batches", "handles"),
         _tests("tests/unit/test_fork.py", "tests/crash/test_callers_who_leave.py"),
     )),
@@ -214,6 +216,7 @@ _TABLE: tuple[tuple[str, tuple[Selection, ...]], ...] = (
         _tests("tests/workers/test_store_trouble.py", "tests/workers/test_found.py"),
     )),
     ("src/tenure/engines/remote.py", (
+        _tests("tests/unit/test_remote.py"),
         _tests(*_WIRE),
         *_conformance("remote", "once", "batches", "handles"),
         _tests("tests/server/test_store_away.py", "tests/server/test_tls.py",
