@@ -208,6 +208,7 @@ _TABLE: tuple[tuple[str, tuple[Selection, ...]], ...] = (
     )),
     ("src/tenure/ops.py", (*_core("tests/unit/test_job.py"), _tests(*_WIRE))),
     ("src/tenure/keeper.py", (
+        _tests("tests/workers/test_keeper.py"),
         _tests("tests/workers/test_leases.py", "tests/workers/test_runner.py"),
         _tests("tests/workers/test_store_trouble.py", "tests/workers/test_stopping.py"),
     )),
