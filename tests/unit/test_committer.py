@@ -16,7 +16,7 @@ import pytest
 import tenure
 from tenure import ops
 from tenure.clock import SystemClock
-from tenure.committer import Ticket
+from tenure.committer import Committer, Ticket
 from tenure.engines.memory import MemoryEngine
 from tenure.engines.sqlite.engine import SqliteEngine
 from tenure.job import NULL, JobSpec
@@ -216,6 +216,31 @@ def test_results_and_payloads_count_as_waiting_bytes() -> None:
     assert Ticket([enqueue]).bytes == 14
     assert Ticket([ack]).bytes == 12
     assert Ticket([ack, enqueue, ops.Claim(("mail",), "w", 60_000), ack]).bytes == 38
+
+
+def test_what_waits_is_counted_only_under_the_lock(engine: Watched) -> None:
+    """Or of two who count at once, one would be forgotten, and room be lost for good."""
+    without_lock: list[int] = []
+
+    class Watchful(Committer):
+        @property
+        def _waiting(self) -> int:
+            return self._counted
+
+        @_waiting.setter
+        def _waiting(self, count: int) -> None:
+            if not self._lock.locked():
+                without_lock.append(count)
+            self._counted = count
+
+    committer = Watchful(engine, 1000, 1000)
+    without_lock.clear()  # while it was made, nobody else had it
+    claim = ops.Claim(("mail",), "w", 60_000)
+    assert committer.run([claim]) == [ops.Leased([])]
+    assert asyncio.run(committer.arun([claim])) == [ops.Leased([])]
+    committer.close()
+    assert committer._counted == 0
+    assert without_lock == []
 
 
 # Faults -----------------------------------------------------------------------------------------
