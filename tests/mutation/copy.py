@@ -54,7 +54,7 @@ class Copy:
     def __init__(self, *, prepared: bool = True) -> None:
         """One that is not prepared begins sooner, is slower, and has no server."""
         self.root = Path(tempfile.mkdtemp(prefix="tenure-mutation-"))
-        for name in ("src", "tests", "bench"):
+        for name in ("src", "tests", "bench", "docs"):
             ignore = shutil.ignore_patterns("__pycache__")
             shutil.copytree(ROOT / name, self.root / name, ignore=ignore)
         shutil.copy(ROOT / "pyproject.toml", self.root)

@@ -195,6 +195,20 @@ def test_every_target_has_tests_that_exist() -> None:
                 assert exists or not argument.startswith("tests/"), argument
 
 
+def test_a_copy_has_the_docs_that_tests_compare_the_code_with() -> None:
+    """Without them such a test fails on every mutation, and would count as noticing it."""
+    one = copy.Copy(prepared=False)
+    try:
+        assert (
+            one.fail_unchanged(
+                ["tests/foundationdb/test_costs.py::test_the_table_of_costs_is_the_one_of_the_docs"]
+            )
+            == []
+        )
+    finally:
+        one.close()
+
+
 def test_a_mutation_is_run_and_noticed_and_leaves_no_trace() -> None:
     path = "src/tenure/retry.py"
     text = (targets.ROOT / path).read_text()

@@ -72,3 +72,16 @@ def test_all_leases_are_renewed_after_the_process_slept_for_longer_than_a_lease(
     keeper.look()
     assert ms_left(queue, runs[0]) == 9_000
     assert not keeper.overslept
+
+
+def test_a_lost_job_is_said_to_be_lost_once(
+    queue: Queue, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = claimed(queue, "a")
+    keeper = kept(queue, [run])
+    queue.delete("a")
+    for _ in range(3):  # its handler takes its time to end
+        clock.advance(2)
+        keeper.look()
+    assert run.reason == "lost"
+    assert caplog.text.count("was lost") == 1
