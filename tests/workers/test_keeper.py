@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import pytest
 
 import tenure
 from tenure import Queue
-from tenure.keeper import Keeper
+from tenure.keeper import OVERDUE_SECONDS, Keeper
 from tenure.run import Run
 from tenure.testing import ManualClock
 
@@ -33,8 +33,10 @@ def claimed(queue: Queue, id: str, lease: float = LEASE) -> Run:
     return Run(job, cast(Any, None), queue, cast(Any, None), queue.clock.monotonic())
 
 
-def kept(queue: Queue, runs: list[Run]) -> Keeper:
-    return Keeper(queue, LEASE, lambda: runs, lambda run: None, lambda: ())
+def kept(
+    queue: Queue, runs: list[Run], overdue: Callable[[Run], None] = lambda run: None
+) -> Keeper:
+    return Keeper(queue, LEASE, lambda: runs, overdue, lambda: ())
 
 
 def ms_left(queue: Queue, run: Run) -> int:
@@ -85,3 +87,18 @@ def test_a_lost_job_is_said_to_be_lost_once(
         keeper.look()
     assert run.reason == "lost"
     assert caplog.text.count("was lost") == 1
+
+
+def test_a_handler_is_overdue_some_time_after_its_deadline(
+    queue: Queue, clock: ManualClock
+) -> None:
+    run = claimed(queue, "a")
+    run.deadline = clock.monotonic() + 1
+    overdue: list[Run] = []
+    keeper = kept(queue, [run, claimed(queue, "without a deadline")], overdue.append)
+    clock.advance(1 + OVERDUE_SECONDS)
+    keeper.look()
+    assert overdue == []
+    clock.advance(0.001)
+    keeper.look()
+    assert overdue == [run]
