@@ -56,6 +56,12 @@ def waits_for_a_lock(schema: str) -> bool:
         return bool(connection.execute(query, (f"%{schema}.%",)).fetchall())
 
 
+def is_plain(schema: str) -> bool:
+    with psycopg.connect(postgres.shared_url()) as connection:
+        query = f"SELECT {schema}.is_plain(id) FROM {schema}.queues"
+        return connection.execute(query.encode()).fetchall() == [(True,)]
+
+
 def leased(answers: list[Answer]) -> int:
     (answer,) = answers[:1]
     assert isinstance(answer, ops.Leased), answer
@@ -69,8 +75,12 @@ def test_a_claim_that_waits_is_bound_by_what_was_set_meanwhile(
 ) -> None:
     """The queue has no limit when the claim begins, and looks as if it could be claimed from
     without its books. The transaction that sets one is committed once the claim waits for it."""
-    jobs = tuple(JobSpec(f"{n}", "q", NULL, tenant="t", group="g") for n in range(5))
-    engine.apply([ops.Enqueue(jobs)])
+    jobs = [JobSpec(f"{n}", "q", NULL, tenant="t", group="g") for n in range(6)]
+    engine.apply([ops.Enqueue((jobs.pop(),))])
+    (first,) = engine.apply([CLAIM])
+    assert isinstance(first, ops.Leased)
+    engine.apply([ops.Ack(first.jobs[0].id, first.jobs[0].token), ops.Enqueue(tuple(jobs))])
+    assert is_plain(schema)
     with ThreadPoolExecutor(1) as pool, psycopg.connect(postgres.shared_url()) as operator:
         engine.apply_within(operator, [BOUNDS[bound]])
         waiting = pool.submit(engine.apply, CLAIMS[claim])

@@ -101,10 +101,11 @@ def test_a_lease_that_ended_before_its_claim_was_answered_is_not_answered(
 
 def test_answers_take_the_place_of_all_notes(cluster: fdb_sim.Cluster) -> None:
     engine = engine_of(cluster)
-    engine.apply([MIXED, ops.Once("empty", (ops.Claim(("none",), "w", LEASE_MS),))])
+    vain = ops.Claim(("none",), "w", LEASE_MS)
+    engine.apply([MIXED, ops.Once("empty", (vain,)), ops.Once("vain", (enqueue("d"), vain))])
     found = Rows(fdb_sim.open(cluster), ("tenure",))
-    assert sorted(found.of(k.ONCE)) == [("empty", 0), ("key", 0)]
-    assert sorted(key for _, key in found.of(k.ONCE_AT)) == ["empty", "key"]
+    assert sorted(found.of(k.ONCE)) == [("empty", 0), ("key", 0), ("vain", 0)]
+    assert sorted(key for _, key in found.of(k.ONCE_AT)) == ["empty", "key", "vain"]
 
 
 def test_a_claim_that_found_nothing_finds_nothing_the_second_time(cluster: fdb_sim.Cluster) -> None:

@@ -4,7 +4,7 @@ answered as done, and nothing is done twice."""
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -15,10 +15,11 @@ from tenure.engines.foundationdb import claim as claims
 from tenure.engines.foundationdb import engine as engines
 from tenure.engines.foundationdb import once
 from tenure.engines.foundationdb.engine import FoundationDbEngine
+from tenure.engines.foundationdb.transact import TooLarge
 from tenure.engines.foundationdb.transaction import Transaction
-from tenure.errors import Busy, StoreError
+from tenure.errors import Busy, StoreError, StoreRejected
 from tenure.model import ops, queries
-from tenure.model.job import NULL, JobSpec, State
+from tenure.model.job import NULL, Job, JobSpec, State
 from tenure.queue.committer import Committer, Ticket
 from tenure.settings import Settings
 from tenure.testing import ManualClock
@@ -74,17 +75,18 @@ def fail_after(
     monkeypatch: pytest.MonkeyPatch,
     good: int,
     error: Exception,
-) -> None:
-    """So many transactions are committed, and none after them."""
-    run, left = engine._transactor.run, [good]
+) -> list[Callable[[Transaction], Any]]:
+    """So many transactions are committed, and none after them; all that were tried."""
+    run, tried = engine._transactor.run, []
 
     def limited(work: Callable[[Transaction], Any]) -> Any:
-        left[0] -= 1
-        if left[0] < 0:
+        tried.append(work)
+        if len(tried) > good:
             raise error
         return run(work)
 
     monkeypatch.setattr(engine._transactor, "run", limited)
+    return tried
 
 
 @pytest.mark.usefixtures("stumbling")
@@ -128,10 +130,25 @@ def test_a_mistake_in_the_call_of_one_makes_nobody_elses_call_happen_twice(
 def test_what_was_done_before_the_store_failed_is_answered_as_done(
     engine: FoundationDbEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fail_after(engine, monkeypatch, 1, Busy("no"))
+    tried = fail_after(engine, monkeypatch, 1, Busy("no"))
     answers = engine.apply(enqueues(*range(8)))
     assert [type(answer) for answer in answers] == [ops.Enqueued] * PART + [Busy] * 3
+    assert len(tried) == 2  # the others would only wait for the store once more
     assert len(ids_of(engine)) == PART
+
+
+def test_an_operation_that_the_store_rejects_fails_alone(
+    engine: FoundationDbEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reject(tx: Transaction, batch: Sequence[ops.Enqueue]) -> list[ops.Answer]:
+        if any(op.jobs[0].id == "bad" for op in batch):
+            raise StoreRejected("no")
+        return enqueue(tx, batch)
+
+    monkeypatch.setitem(OPERATIONS, ops.Enqueue, reject)
+    answers = engine.apply(enqueues(*range(PART), "a", "bad", "b"))
+    kinds = [type(answer) for answer in answers]
+    assert kinds == [ops.Enqueued] * (PART + 1) + [StoreRejected, ops.Enqueued]
 
 
 def test_the_same_where_a_part_was_too_large_and_was_halved(
@@ -180,6 +197,57 @@ def test_a_claim_that_got_nothing_before_the_store_failed_is_told_so(
     assert isinstance(first, ops.Leased)
     assert len(first.jobs) == PART
     assert isinstance(second, Busy)
+
+
+SPEC = JobSpec("a", "q", msgspec.Raw(b'"12345"'))
+ENTRY = ops.Entry(
+    Job(
+        id="b", queue="q", raw_payload=msgspec.Raw(b'"123"'), raw_result=msgspec.Raw(b"12"),
+        state=State.DONE, priority=0, attempts=1, max_attempts=1, run_at=1, created_at=1,
+        updated_at=1,
+    )
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("op", "jobs", "size"),
+    [
+        (ops.Enqueue((SPEC, SPEC)), 2, 14),
+        (ops.Import((ENTRY, ENTRY, ENTRY)), 3, 21),
+        (ops.Ack("a", 1, result=msgspec.Raw(b"1234"), then=(SPEC,)), 2, 11),
+        (ops.Cancel(("a", "b", "c")), 3, 0),
+        (ops.Replay(("a", "b", "c")), 3, 0),
+        (ops.Delete(("a", "b", "c")), 3, 0),
+        (ops.Once("k", (ops.Enqueue((SPEC, SPEC)), ops.Cancel(("a",)))), 3, 14),
+        (ops.Extend("a", 1, 1000), 1, 0),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, ops.Op) else "",
+)
+def test_operations_share_a_transaction_up_to_a_number_of_jobs_and_bytes(
+    op: ops.Op, jobs: int, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for most_jobs, most_bytes, parts in (
+        (2 * jobs, 2 * size, 1),
+        (2 * jobs - 1, 2 * size, 2),
+        *([(2 * jobs, 2 * size - 1, 2)] if size else []),
+    ):
+        monkeypatch.setattr(engines, "_MOST_JOBS", most_jobs)
+        monkeypatch.setattr(engines, "_MOST_BYTES", most_bytes)
+        assert len(list(engines._parts([op, op]))) == parts
+
+
+def test_work_that_does_not_fit_into_a_transaction_is_halved_down_to_one(
+    engine: FoundationDbEngine,
+) -> None:
+    tried: list[int] = []
+
+    def work(tx: Transaction, most: int) -> None:
+        tried.append(most)
+        raise TooLarge
+
+    with pytest.raises(TooLarge):
+        engine._transactor.run_some(work, 5)
+    assert tried == [5, 2, 1]
 
 
 def test_claims_of_more_than_fits_into_a_transaction_take_several(

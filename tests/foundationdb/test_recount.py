@@ -93,6 +93,24 @@ def test_a_recount_puts_right_what_was_counted_wrong(engine: FoundationDbEngine)
     assert wrong_keys(db) == []
 
 
+@pytest.mark.parametrize(
+    ("scope", "counter"),
+    [
+        ({"tenant": "t1"}, (k.TENANT_COUNT, "q", "t1", "active")),
+        ({"tenant": "t1", "group": ""}, (k.GROUP_COUNT, "q", "t1", "", "active")),
+    ],
+    ids=["tenant", "group"],
+)
+def test_a_recount_of_a_part_says_what_was_wrong_there(
+    engine: FoundationDbEngine, scope: dict[str, str], counter: tuple[Any, ...]
+) -> None:
+    keys, db = engine._store.keys, engine._store.db
+    db.add(keys.pack(*counter), (7).to_bytes(8, "little"))
+    assert engine.apply([ops.Reconcile("q", **scope)]) == [ops.Corrected({"ready": -7})]
+    assert wrong_keys(db) == []
+    assert engine.apply([ops.Reconcile("q", **scope)]) == [ops.Corrected({})]
+
+
 def test_a_recount_has_claims_look_at_tenants_that_were_wrongly_thought_full(
     engine: FoundationDbEngine,
 ) -> None:

@@ -17,6 +17,7 @@ from tenure.model import ops, queries
 from tenure.model.job import NULL, JobSpec
 from tenure.testing import ManualClock
 from tests import fdb, fdb_sim
+from tests.fdb_sim.directories import DirectoryLayer
 
 PATIENCE = 1.0
 SLACK = 10.0
@@ -53,6 +54,43 @@ def test_opening_gives_up_after_a_while() -> None:
     db = fdb_sim.open(clock=clock, faults=fdb_sim.Faults(timeout=1.0))
     with pytest.raises(Busy, match="could not be reached"):
         FoundationDbEngine(fdb_sim, db, Settings(), clock)
+
+
+def away_for(monkeypatch: pytest.MonkeyPatch, clock: ManualClock, tries: int) -> list[float]:
+    """So many times opening meets a timeout after 5 s; the times of all attempts."""
+    attempts: list[float] = []
+    create_or_open = DirectoryLayer.create_or_open
+
+    def attempt(self: DirectoryLayer, *arguments: Any) -> Any:
+        attempts.append(clock.monotonic())
+        if len(attempts) > tries:
+            return create_or_open(self, *arguments)
+        clock.advance(5)
+        raise fdb_sim.FDBError(1031)
+
+    monkeypatch.setattr(DirectoryLayer, "create_or_open", attempt)
+    return attempts
+
+
+def test_opening_waits_for_a_cluster_as_long_as_its_caller_is_patient(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = ManualClock()
+    attempts = away_for(monkeypatch, clock, 2)
+    settings = Settings(busy_timeout=11)
+    FoundationDbEngine(fdb_sim, fdb_sim.open(clock=clock), settings, clock, hybrid=False)
+    assert len(attempts) == 3
+
+
+def test_opening_does_not_wait_longer_than_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock()
+    clock.advance(1000)
+    attempts = away_for(monkeypatch, clock, 1000)
+    with pytest.raises(Busy, match="could not be reached within 10 s"):
+        FoundationDbEngine(
+            fdb_sim, fdb_sim.open(clock=clock), Settings(busy_timeout=10), clock, hybrid=False
+        )
+    assert len(attempts) == 2
 
 
 @pytest.mark.skipif(not fdb.CLUSTER_FILE, reason="FDB_CLUSTER_FILE does not name a cluster")

@@ -4,8 +4,10 @@
     python -m tests.mutation --only src/tenure/engines/sqlite
     python -m tests.mutation --mutation 0f3a5c21de
 
-Mutations that survived once come first, each run; all of them must be killed. The working tree is
-not touched. Exits with 1 if there is a survivor that is not in accepted.toml.
+Mutations that survived once come first, in every run; all of them must be killed. The working tree
+is not touched. Each finished mutation prints a line, and so does each set of tests that did not
+notice one; the last line is a summary. Exits with 1 if a mutation that is not in accepted.toml
+survives.
 """
 
 from __future__ import annotations
@@ -20,12 +22,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
+from functools import partial
 
 import click
 
 from tests.mutation import accepted, named, python, targets
 from tests.mutation.copy import Copy, Misused, Outcome
 from tests.mutation.mutation import Mutation
+from tests.mutation.targets import Selection
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -103,10 +107,12 @@ class Run:
         self._accepted = accepted.read()
         self._outcomes: dict[Mutation, Outcome] = {}
         self._not_run = 0
+        self._seconds = 0.0
         self._broken: list[str] = []  # tests that fail without a mutation
 
     def all(self, chosen: Sequence[Mutation]) -> None:
         begun = time.monotonic()
+        click.echo(f"{len(chosen)} mutations, {self._options.jobs} at a time")
         copies = [Copy() for _ in range(self._options.jobs)]
         free: queue.SimpleQueue[Copy] = queue.SimpleQueue()
         for copy in copies:
@@ -117,7 +123,8 @@ class Run:
                 return None
             copy = free.get()
             try:
-                return copy.try_out(mutation, targets.selections(mutation)[: self._options.first])
+                selections = targets.selections(mutation)[: self._options.first]
+                return copy.try_out(mutation, selections, partial(_unnoticed, mutation))
             finally:
                 free.put(copy)
 
@@ -135,6 +142,7 @@ class Run:
         finally:
             for copy in copies:
                 copy.close()
+            self._seconds = time.monotonic() - begun
 
     def _killers(self) -> set[str]:
         """Tests that noticed a mutation; some are noticed before any test can run."""
@@ -191,9 +199,28 @@ class Run:
             click.echo(self._survivor(mutation))
         for test in self._broken:
             click.echo(f"\nfails without a mutation, so it proves nothing: {test}")
-        if self._not_run:
-            click.echo(f"\n{self._not_run} mutations were not run: the time was over")
+        click.echo(f"\n{self._summary(total)}")
         return 1 if survivors or self._broken else 0
+
+    def _summary(self, total: Counter[str]) -> str:
+        """One line for all mutations; accepted ones are survivors, too."""
+        counted = total.total() - total["not counted"]
+        survivors = total["accepted"] + total["survived"]
+        return (
+            f"{total.total()} mutations in {self._seconds / 60:.0f} min: {total['killed']} killed, "
+            f"{total['timeout']} timed out, {total['accepted']} accepted, "
+            f"{total['survived']} survived, {total['not counted']} not counted; "
+            f"{self._not_run} not run for lack of time; "
+            f"{survivors / max(counted, 1):.1%} not noticed by any test"
+        )
+
+
+def _unnoticed(mutation: Mutation, selection: Selection, seconds: float) -> None:
+    click.echo(f"  {mutation.id} not noticed after {seconds:.0f} s: {_short(selection.name)}")
+
+
+def _short(text: str, most: int = 100) -> str:
+    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 @contextmanager

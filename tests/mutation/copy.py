@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -54,7 +54,7 @@ class Copy:
     def __init__(self, *, prepared: bool = True) -> None:
         """One that is not prepared begins sooner, is slower, and has no server."""
         self.root = Path(tempfile.mkdtemp(prefix="tenure-mutation-"))
-        for name in ("src", "tests", "bench"):
+        for name in ("src", "tests", "bench", "docs"):
             ignore = shutil.ignore_patterns("__pycache__")
             shutil.copytree(ROOT / name, self.root / name, ignore=ignore)
         shutil.copy(ROOT / "pyproject.toml", self.root)
@@ -87,14 +87,21 @@ class Copy:
             self._server.stop()
         shutil.rmtree(self.root, ignore_errors=True)
 
-    def try_out(self, mutation: Mutation, selections: Sequence[Selection]) -> Outcome:
-        """Run the tests on the mutation until one fails."""
+    def try_out(
+        self,
+        mutation: Mutation,
+        selections: Sequence[Selection],
+        unnoticed: Callable[[Selection, float], None] = lambda *_: None,
+    ) -> Outcome:
+        """Run the tests on the mutation until one fails. `unnoticed` is called after each selection
+        that passes, with the seconds since the start."""
         begun = time.monotonic()
         with self._mutated(mutation), self._database() as database:
             for selection in selections:
                 what, test = self._run(selection, database)
                 if what != "survived":
                     return Outcome(what, time.monotonic() - begun, test)
+                unnoticed(selection, time.monotonic() - begun)
         return Outcome("survived", time.monotonic() - begun)
 
     def fail_unchanged(self, tests: Sequence[str]) -> list[str]:

@@ -19,13 +19,18 @@ class NoLongerApplies(Exception):
 
 class Named(NamedTuple):
     """Replace `old`, which stands once in a function, by `new`. Spaces do not matter. Of several
-    functions (`one|other`), the first that there is."""
+    functions (`one|other`), the first that there is. `test` is the test that must notice."""
 
     name: str
     path: str
     function: str
     old: str
     new: str
+    test: str
+
+    @property
+    def kind(self) -> str:
+        return f"named: {self.name}"
 
 
 _POSTGRES = "src/tenure/engines/postgres/postgres.sql"
@@ -35,52 +40,69 @@ NAMED = (
         "drop-empty-with-news", _POSTGRES, "tenure.drop_empty()",
         "AND NOT EXISTS (SELECT FROM tenure.news n WHERE n.queue = in_queue AND n.lane = l.id)",
         "",
+        "tests/crash/test_postgres_races.py"
+        "::test_a_lane_is_kept_for_a_job_that_came_after_the_books_were_brought_up_to_date",
     ),
     Named(
         "claim-plain-unchecked", _POSTGRES, "tenure.claim_plain()",
         "END IF; IF NOT tenure.is_plain(one) THEN",
         "END IF; IF false THEN",
+        "tests/crash/test_postgres_races.py"
+        "::test_a_queue_that_is_bound_while_a_claim_waits_for_it_is_no_longer_plain",
     ),
     Named(
         "open-books-unchecked", _POSTGRES, "tenure.open_books()",
         "beside := tenure.is_plain(ids[1]);",
         "beside := true;",
+        "tests/crash/test_postgres_bounds.py"
+        "::test_a_claim_that_waits_is_bound_by_what_was_set_meanwhile",
     ),
     Named(
         "unfolded-is-folded", _POSTGRES, "tenure.unfolded()",
         "CASE WHEN folded_on = tenure.home() THEN folded ELSE '0' END",
         "folded",
+        "tests/unit/test_postgres_server.py"
+        "::test_a_younger_server_finds_jobs_in_a_queue_that_was_empty",
     ),
     Named(
         "bucket-read-by-snapshot", "src/tenure/engines/foundationdb/bucket.py",
         "available|__init__",
         "tx.tr.get(tx.keys.pack(k.BUCKET, queue))",
         "tx.tr.snapshot.get(tx.keys.pack(k.BUCKET, queue))",
+        "tests/foundationdb/test_rates.py"
+        "::test_servers_that_claim_at_once_do_not_exceed_a_rate_together",
     ),
     Named(
         "reconcile-keeps-the-head", "src/tenure/engines/sqlite/upkeep.py", "_reconcile",
         "lane.head_known, lane.dirty = False, True",
         "lane.head_known, lane.dirty = True, True",
+        "tests/unit/test_reconcile_heads.py::test_a_sqlite_lane_gets_its_first_job_back",
     ),
     Named(
         "reconcile-keeps-the-head-on-postgres", _POSTGRES, "tenure.recount()",
         "o.cancelled, o.head[1], o.head[2]",
         "o.cancelled, NULL, NULL",
+        "tests/unit/test_reconcile_heads.py::test_a_postgresql_lane_gets_its_first_job_back",
     ),
     Named(
         "one-sweep-for-fused-claims", "src/tenure/engines/sqlite/claim.py", "_pick",
         "tx.sweep * calls",
         "tx.sweep",
+        "tests/conformance/test_batches.py"
+        "::test_each_claim_of_a_batch_looks_after_as_many_jobs_as_it_would_alone",
     ),
     Named(
         "one-sweep-for-fused-claims-on-postgres", "src/tenure/engines/postgres/claim.py", "",
         "tx.sweep * len(calls)",
         "tx.sweep",
+        "tests/conformance/test_batches.py"
+        "::test_each_claim_of_a_batch_looks_after_as_many_jobs_as_it_would_alone",
     ),
     Named(
         "once-forgotten-early", "src/tenure/model/ops.py", "",
         "ONCE_MS = 15 * 60_000",
         "ONCE_MS = 60_000",
+        "tests/conformance/test_once.py::test_a_key_is_kept_for_a_quarter_of_an_hour",
     ),
 )  # fmt: skip
 
@@ -98,7 +120,7 @@ def mutation(named: Named, text: str) -> Mutation:
     found = matches[0]
     line = text.count("\n", 0, found.start()) + 1
     return Mutation(
-        named.path, named.function, f"named: {named.name}", named.old, named.new,
+        named.path, named.function, named.kind, named.old, named.new,
         found.start(), found.end(), named.new, line,
     )  # fmt: skip
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.mutation import python, sql
+from tests.mutation import named, python, sql
 from tests.mutation.mutation import Mutation, mutations
 
 ROOT = Path(__file__).parents[2]
@@ -64,6 +64,7 @@ def _sqlite(*first: str) -> tuple[Selection, ...]:
         _tests("tests/unit", "-k", "sqlite"),
         _tests("tests/unit/test_transactional_enqueue.py", "tests/unit/test_reconcile_heads.py"),
         _tests("tests/unit/test_fork.py", "tests/unit/test_batches_at_once.py"),
+        _tests("tests/unit/cli/test_moving.py"),
         _tests("tests/unit/test_copying.py", "tests/crash/test_sharing.py"),
         _tests("tests/crash/test_restore.py"),
     )
@@ -195,7 +196,8 @@ _TABLE: tuple[tuple[str, tuple[Selection, ...]], ...] = (
         _tests("tests/server/test_waiting.py", "tests/server/test_lost_answers.py"),
     )),
     ("src/tenure/queue/commit_line.py", (
-        _tests("tests/unit/test_committer.py", "tests/unit/test_batches_at_once.py"),
+        _tests("tests/unit/test_commit_line.py", "tests/unit/test_committer.py",
+               "tests/unit/test_batches_at_once.py"),
         *_some("memory or sqlite", "async", "batches", "handles"),
         _tests("tests/unit/test_fork.py", "tests/crash/test_callers_who_leave.py"),
     )),
@@ -214,6 +216,7 @@ _TABLE: tuple[tuple[str, tuple[Selection, ...]], ...] = (
     )),
     ("src/tenure/model/ops.py", (*_core("tests/unit/test_job.py"), _tests(*_WIRE))),
     ("src/tenure/worker/lease_keeper.py", (
+        _tests("tests/workers/test_lease_keeper.py"),
         _tests("tests/workers/test_leases.py", "tests/workers/test_runner.py"),
         _tests("tests/workers/test_store_trouble.py", "tests/workers/test_stopping.py"),
     )),
@@ -222,6 +225,7 @@ _TABLE: tuple[tuple[str, tuple[Selection, ...]], ...] = (
         _tests("tests/workers/test_store_trouble.py", "tests/workers/test_found.py"),
     )),
     ("src/tenure/engines/remote.py", (
+        _tests("tests/unit/test_remote.py"),
         _tests(*_WIRE),
         *_conformance("remote", "once", "batches", "handles"),
         _tests("tests/server/test_store_away.py", "tests/server/test_tls.py",
@@ -300,14 +304,19 @@ def files() -> list[str]:
 
 
 def selections(mutation: Mutation) -> tuple[Selection, ...]:
-    """The tests that should notice a change."""
+    """The tests that should notice a change; for a named one, first the test made for it."""
+    made_for = tuple(_tests(one.test) for one in named.NAMED if mutation.kind == one.kind)
+    return made_for + _selections(mutation)
+
+
+def _selections(mutation: Mutation) -> tuple[Selection, ...]:
     for path, tests in _TABLE:
         if path == mutation.path:
             return tests
     parts = Path(mutation.path)
     if parts.parent.name in _ENGINES:
-        named = [first for part, first in _FIRST_BY_FUNCTION.items() if part in mutation.function]
-        first = [name for names in named for name in names]
+        fits = [first for part, first in _FIRST_BY_FUNCTION.items() if part in mutation.function]
+        first = [name for names in fits for name in names]
         return _ENGINES[parts.parent.name](*first, *_FIRST.get(parts.stem, ()))
     return _core("tests/unit/test_states.py")
 

@@ -161,8 +161,16 @@ def test_every_named_mutation_applies() -> None:
         assert one.path.endswith(".sql") or python.compiles(text, changed)
 
 
+def test_every_named_mutation_is_first_shown_to_the_test_made_for_it() -> None:
+    for one in named.NAMED:
+        path, _, test = one.test.partition("::")
+        assert f"def {test}(" in (targets.ROOT / path).read_text()
+        text = (targets.ROOT / one.path).read_text()
+        assert targets.selections(named.mutation(one, text))[0].arguments == (one.test,)
+
+
 def test_a_named_mutation_that_no_longer_applies_says_so() -> None:
-    gone = named.Named("x", "src/tenure/model/ops.py", "", "no such text", "")
+    gone = named.Named("x", "src/tenure/model/ops.py", "", "no such text", "", "")
     with pytest.raises(named.NoLongerApplies, match="update tests/mutation/named"):
         named.mutation(gone, (targets.ROOT / gone.path).read_text())
 
@@ -187,19 +195,37 @@ def test_every_target_has_tests_that_exist() -> None:
                 assert exists or not argument.startswith("tests/"), argument
 
 
+def test_a_copy_has_the_docs_that_tests_compare_the_code_with() -> None:
+    """Without them such a test fails on every mutation, and would count as noticing it."""
+    one = copy.Copy(prepared=False)
+    try:
+        assert (
+            one.fail_unchanged(
+                ["tests/foundationdb/test_costs.py::test_the_table_of_costs_is_the_one_of_the_docs"]
+            )
+            == []
+        )
+    finally:
+        one.close()
+
+
 def test_a_mutation_is_run_and_noticed_and_leaves_no_trace() -> None:
     path = "src/tenure/model/retry.py"
     text = (targets.ROOT / path).read_text()
     tests = [targets.Selection(("tests/unit/test_retry.py", "-k", "default or grow"))]
     outcomes = []
+    unnoticed = []
     one = copy.Copy(prepared=False)
     try:
         for new in ("DAY_MS = 0", "DAY_MS = 86_400_000 + 0"):
-            change = named.Named("x", path, "", "DAY_MS = 86_400_000", new)
-            outcomes.append(one.try_out(named.mutation(change, text), tests).what)
+            change = named.Named("x", path, "", "DAY_MS = 86_400_000", new, "")
+            mutation = named.mutation(change, text)
+            tried = one.try_out(mutation, tests, lambda which, _: unnoticed.append(which))
+            outcomes.append(tried.what)
             assert (one.root / path).read_text() == text
     finally:
         one.close()
     assert outcomes == ["killed", "survived"]
+    assert unnoticed == tests
     assert (targets.ROOT / path).read_text() == text
     assert not one.root.exists()

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import tenure
@@ -19,6 +20,7 @@ from tenure.engines.sqlite.engine import SqliteEngine
 from tenure.model import ops
 from tenure.model.job import NULL, JobSpec
 from tenure.model.ops import Op
+from tenure.queue.committer import Committer, Ticket
 from tests.crash.watched import PATIENCE, Watched, committers, handed_in, opened, start, until
 
 
@@ -208,6 +210,39 @@ def test_too_many_waiting_bytes_are_refused_until_there_is_room(engine: Watched)
         assert queue.stats("mail").ready == 4
 
 
+def test_results_and_payloads_count_as_waiting_bytes() -> None:
+    spec = JobSpec("a", "mail", msgspec.Raw(b'"12345"'))
+    enqueue, ack = ops.Enqueue((spec, spec)), ops.Ack("a", 1, msgspec.Raw(b'"123"'), then=(spec,))
+    assert Ticket([enqueue]).bytes == 14
+    assert Ticket([ack]).bytes == 12
+    assert Ticket([ack, enqueue, ops.Claim(("mail",), "w", 60_000), ack]).bytes == 38
+
+
+def test_what_waits_is_counted_only_under_the_lock(engine: Watched) -> None:
+    """Or of two who count at once, one would be forgotten, and room be lost for good."""
+    without_lock: list[int] = []
+
+    class Watchful(Committer):
+        @property
+        def _waiting(self) -> int:
+            return self._counted
+
+        @_waiting.setter
+        def _waiting(self, count: int) -> None:
+            if not self._lock.locked():
+                without_lock.append(count)
+            self._counted = count
+
+    committer = Watchful(engine, 1000, 1000)
+    without_lock.clear()  # while it was made, nobody else had it
+    claim = ops.Claim(("mail",), "w", 60_000)
+    assert committer.run([claim]) == [ops.Leased([])]
+    assert asyncio.run(committer.arun([claim])) == [ops.Leased([])]
+    committer.close()
+    assert committer._counted == 0
+    assert without_lock == []
+
+
 # Faults -----------------------------------------------------------------------------------------
 
 
@@ -340,6 +375,27 @@ def test_a_closed_handle_says_so_to_everyone(queue: tenure.Queue) -> None:
         with pytest.raises(tenure.Closed):
             call()
     assert repr(queue).endswith(" closed>")
+
+
+def test_whoever_comes_while_the_handle_is_closed_is_told_so(engine: Watched) -> None:
+    """The handle looked open to them, so they are not told by the handle."""
+    committer = opened(engine)._committer
+    committer.close()
+    enqueue: list[Op] = [ops.Enqueue((JobSpec("a", "mail", NULL),))]
+    claim = ops.Claim(("mail",), "w", 60_000)
+
+    async def stand() -> None:
+        committer.stand(claim, lambda: 0.0)
+
+    for call in (
+        lambda: committer.run(enqueue),
+        lambda: committer.run([claim]),
+        lambda: asyncio.run(committer.arun(enqueue)),
+        lambda: asyncio.run(stand()),
+    ):
+        with pytest.raises(tenure.Closed):
+            start(call).result(PATIENCE)
+    assert engine.batches == []
 
 
 def test_closing_twice_is_closing_once(engine: Watched) -> None:

@@ -292,6 +292,10 @@ def test_json_is_counted_in_bytes() -> None:
         encode_json("payload", "ø" * 5, 10)
 
 
+def test_a_tuple_is_written_as_the_list_that_it_becomes() -> None:
+    assert encode_json("payload", ("ø",), 6) == encode_json("payload", ["ø"], 6)
+
+
 def test_json_that_is_too_deep_is_refused() -> None:
     value: Any = []
     for _ in range(50_000):

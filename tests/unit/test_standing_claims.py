@@ -161,6 +161,27 @@ def test_who_leaves_while_withdrawing_gives_the_jobs_back(queue: Queue, engine: 
     assert queue.get("a").attempts == 0
 
 
+def test_who_leaves_in_the_moment_of_the_answer_gives_the_jobs_back(
+    queue: Queue, engine: Watched
+) -> None:
+    async def main() -> None:
+        standing = queue.stand(CLAIM)
+        standing.on_answer(lambda: withdrawn.cancel())  # before the task goes on with the answer
+        engine.hold()
+        enqueued = start(queue.enqueue, "q", id="a")
+        await asyncio.to_thread(engine.arrived)
+        withdrawn = asyncio.create_task(ids(queue, standing))
+        await asyncio.sleep(0)
+        engine.let_all()
+        with pytest.raises(asyncio.CancelledError):
+            await withdrawn
+        await asyncio.to_thread(enqueued.result, 30)
+
+    asyncio.run(main())
+    until(lambda: queue.get("a").state is State.PENDING)
+    assert queue.get("a").attempts == 0
+
+
 def test_who_is_gone_with_its_loop_gives_the_jobs_back(queue: Queue) -> None:
     async def main() -> Standing:
         return queue.stand(CLAIM)

@@ -16,6 +16,7 @@ import pytest
 import tenure
 from tenure import InvalidInput, NewJob, Queue, Settings, Tenure
 from tenure.testing import ManualClock, Sandbox
+from tenure.worker import scheduler
 from tenure.worker.scheduler import SLOT, SLOT_SECONDS, Janitor, Scheduler
 
 COPENHAGEN = ZoneInfo("Europe/Copenhagen")
@@ -207,6 +208,23 @@ def test_one_of_many_does_the_upkeep(crowd_at: Any) -> None:
     crowd.clock.advance(2)
     assert [janitor.step() for janitor in janitors] == [2500, 0, 0]
     assert [slot.holder[:2] for slot in crowd.queue.slots(*SLOT)] == ["j0"]
+
+
+def test_a_round_that_did_not_come_to_an_end_is_continued_at_once(
+    crowd_at: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler, "MOST_STEPS", 2)
+    monkeypatch.setattr(scheduler, "MOST_AT_ONCE", 10)
+    crowd = crowd_at(ms(2026, 11, 15))
+    janitor = Janitor(crowd.queue, "j")
+    crowd.queue.enqueue_many([NewJob(queue="q", expires_in=1) for _ in range(25)])
+    crowd.clock.advance(2)
+    assert [janitor.step() for _ in range(3)] == [20, 5, 0]
+    crowd.queue.enqueue("q", expires_in=1)
+    crowd.clock.advance(scheduler.UPKEEP_INTERVAL - 1)
+    assert janitor.step() == 0  # the next round has not begun
+    crowd.clock.advance(1)
+    assert janitor.step() == 1
 
 
 def test_another_takes_over_from_one_that_resigned_or_died(crowd_at: Any) -> None:

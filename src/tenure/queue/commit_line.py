@@ -85,7 +85,6 @@ class CommitLine(Generic[T]):
         self._inbox.put(None)
         for thread in self._threads:
             thread.join()
-        self._threads = []
         for turn in [self._turns.get() for _ in range(self._most)]:
             self._turns.put(turn)
 

@@ -302,8 +302,6 @@ def _parts(batch: Sequence[Op]) -> Iterator[list[Op]]:
 
 def _weight(op: Op) -> tuple[int, int]:
     """How many jobs an operation is about, and the bytes that it brings."""
-    if isinstance(op, once.Begin):
-        return _weight(op.once)
     if isinstance(op, ops.Once):
         weights = [_weight(one) for one in op.ops]
         return sum(n for n, _ in weights), sum(size for _, size in weights)

@@ -142,7 +142,7 @@ def _reconcile(tx: Transaction, op: ops.Reconcile) -> Answer:
     for key in found.keys() | counted.keys():
         by = found[key] - counted[key]
         tx.add(tx.keys.pack(*key), by)
-        if by and len(key) == 3 + (op.tenant is not None) + (op.group is not None):
+        if len(key) == 3 + (op.tenant is not None) + (op.group is not None):
             corrected[key[-1]] += by
     if op.tenant is None and tx.rules(op.queue).limits:
         tx.recount_leases(op.queue)

@@ -1,0 +1,35 @@
+"""Tickets that are put into a line together are taken together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from tenure.model import ops
+from tenure.queue import commit_line as line
+from tenure.queue.committer import Ticket
+
+
+def tickets(*sizes: int) -> list[Ticket]:
+    return [Ticket([ops.Extend("a", 1, 1000)] * size) for size in sizes]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ((1, 1, 1), [[1, 1, 1]]),
+        ((2, 3), [[2, 3]]),
+        ((2, 3, 1, 2), [[2, 3], [1, 2]]),
+        ((7, 1), [[7], [1]]),
+        ((1, 7, 1), [[1], [7], [1]]),
+    ],
+)
+def test_what_is_put_together_stays_together_up_to_the_size_of_a_batch(
+    sizes: Sequence[int], expected: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line, "MAX_BATCH", 5)
+    one = line.CommitLine[Ticket](1, lambda _: None)
+    one.put(tickets(*sizes))
+    found = [one._inbox.get_nowait() for _ in range(one._inbox.qsize())]
+    assert [[len(ticket.batch) for ticket in some or ()] for some in found] == expected

@@ -1,0 +1,104 @@
+"""Which leases are renewed when the keeper looks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import pytest
+
+import tenure
+from tenure import Queue
+from tenure.testing import ManualClock
+from tenure.worker.lease_keeper import OVERDUE_SECONDS, Keeper
+from tenure.worker.run import Run
+
+LEASE = 9.0  # seconds: a third of it lies between two looks
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def queue(clock: ManualClock) -> Iterator[Queue]:
+    with tenure.connect("memory://", clock=clock) as queue:
+        yield queue
+
+
+def claimed(queue: Queue, id: str, lease: float = LEASE) -> Run:
+    queue.enqueue("q", id=id)
+    (job,) = queue.claim("q", lease=lease)
+    return Run(job, cast(Any, None), queue, cast(Any, None), queue.clock.monotonic())
+
+
+def kept(
+    queue: Queue, runs: list[Run], overdue: Callable[[Run], None] = lambda run: None
+) -> Keeper:
+    return Keeper(queue, LEASE, lambda: runs, overdue, lambda: ())
+
+
+def ms_left(queue: Queue, run: Run) -> int:
+    """What is left of a lease."""
+    lease_until = queue.get(run.job.id).lease_until
+    assert lease_until is not None
+    return lease_until - queue.clock.now_ms()
+
+
+def test_a_lease_is_renewed_once_it_is_half_an_interval_old(
+    queue: Queue, clock: ManualClock
+) -> None:
+    runs = [claimed(queue, "old")]
+    keeper = kept(queue, runs)
+    clock.advance(1)
+    runs.append(claimed(queue, "half"))
+    clock.advance(0.001)
+    runs.append(claimed(queue, "young"))
+    clock.advance(1.499)
+    keeper.look()
+    assert [ms_left(queue, run) for run in runs] == [9_000, 9_000, 7_501]
+    clock.advance(1.499)
+    keeper.look()
+    assert [ms_left(queue, run) for run in runs] == [7_501, 7_501, 9_000]
+
+
+def test_all_leases_are_renewed_after_the_process_slept_for_longer_than_a_lease(
+    queue: Queue, clock: ManualClock
+) -> None:
+    runs: list[Run] = []
+    keeper = kept(queue, runs)
+    clock.advance(LEASE + 0.001)
+    runs.append(claimed(queue, "a", lease=1))
+    assert keeper.overslept
+    keeper.look()
+    assert ms_left(queue, runs[0]) == 9_000
+    assert not keeper.overslept
+
+
+def test_a_lost_job_is_said_to_be_lost_once(
+    queue: Queue, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = claimed(queue, "a")
+    keeper = kept(queue, [run])
+    queue.delete("a")
+    for _ in range(3):  # its handler takes its time to end
+        clock.advance(2)
+        keeper.look()
+    assert run.reason == "lost"
+    assert caplog.text.count("was lost") == 1
+
+
+def test_a_handler_is_overdue_some_time_after_its_deadline(
+    queue: Queue, clock: ManualClock
+) -> None:
+    run = claimed(queue, "a")
+    run.deadline = clock.monotonic() + 1
+    overdue: list[Run] = []
+    keeper = kept(queue, [run, claimed(queue, "without a deadline")], overdue.append)
+    clock.advance(1 + OVERDUE_SECONDS)
+    keeper.look()
+    assert overdue == []
+    clock.advance(0.001)
+    keeper.look()
+    assert overdue == [run]
