@@ -85,16 +85,16 @@ NAMED = (
         "tests/unit/test_reconcile_heads.py::test_a_postgresql_lane_gets_its_first_job_back",
     ),
     Named(
-        "one-sweep-for-fused-claims", "src/tenure/engines/sqlite/claim.py", "_pick",
-        "tx.sweep * calls",
-        "tx.sweep",
+        "one-sweep-for-fused-claims", "src/tenure/engines/sqlite/claim.py", "claim",
+        "tx.most_swept * len(calls)",
+        "tx.most_swept",
         "tests/conformance/test_batches.py"
         "::test_each_claim_of_a_batch_looks_after_as_many_jobs_as_it_would_alone",
     ),
     Named(
         "one-sweep-for-fused-claims-on-postgres", "src/tenure/engines/postgres/claim.py", "",
-        "tx.sweep * len(calls)",
-        "tx.sweep",
+        "tx.most_swept * len(calls)",
+        "tx.most_swept",
         "tests/conformance/test_batches.py"
         "::test_each_claim_of_a_batch_looks_after_as_many_jobs_as_it_would_alone",
     ),

@@ -112,7 +112,7 @@ def _core(*first: str) -> tuple[Selection, ...]:
 
 _FIRST = {
     "claim": ("claim", "fairness", "limits", "rates", "pauses", "expiry"),
-    "books": ("claim", "limits", "fairness", "operator"),
+    "counters": ("claim", "limits", "fairness", "operator"),
     "enqueue": ("enqueue", "unique", "dependencies"),
     "insert": ("enqueue", "unique", "dependencies", "transfer"),
     "ack": ("finish", "fencing", "dependencies"),
@@ -132,16 +132,19 @@ _FIRST = {
     "watch": ("changes", "handles"),
     "wake": ("changes", "handles"),
     "listen": ("changes", "handles"),
-    "tell": ("changes", "handles"),
+    "notify": ("changes", "handles"),
     "pool": ("handles", "async", "enqueue"),
     "server": ("handles", "enqueue"),
-    "alone": ("enqueue", "finish", "claim"),
-    "attempt": ("once", "handles", "enqueue"),
+    "fast_paths": ("enqueue", "finish", "claim"),
+    "commit_attempt": ("once", "handles", "enqueue"),
     "transact": ("once", "handles", "enqueue"),
-    "aside": ("pauses", "limits", "fairness"),
+    "parking": ("pauses", "limits", "fairness"),
     "bucket": ("rates",),
     "pick": ("claim", "fairness", "limits", "pauses"),
     "due": ("expiry", "maintenance", "retries"),
+    "moves": ("dependencies", "operator", "finish"),
+    "operate": ("once", "batches", "enqueue"),
+    "schedules": ("schedules",),
 }
 
 # The same by a part of a function's or statement's name, for files that hold many things.
@@ -298,7 +301,9 @@ def files() -> list[str]:
             if path.name != "__init__.py"
         ]
     found += [
-        str(path.relative_to(ROOT)) for path in sorted((ROOT / "src/tenure/core").glob("*.py"))
+        str(path.relative_to(ROOT))
+        for path in sorted((ROOT / "src/tenure/core").glob("*.py"))
+        if path.name not in ("__init__.py", "transaction.py")
     ]
     return found
 
@@ -314,10 +319,11 @@ def _selections(mutation: Mutation) -> tuple[Selection, ...]:
         if path == mutation.path:
             return tests
     parts = Path(mutation.path)
-    if parts.parent.name in _ENGINES:
+    engine = "sqlite" if parts.parent.name == "core" else parts.parent.name
+    if engine in _ENGINES:
         fits = [first for part, first in _FIRST_BY_FUNCTION.items() if part in mutation.function]
         first = [name for names in fits for name in names]
-        return _ENGINES[parts.parent.name](*first, *_FIRST.get(parts.stem, ()))
+        return _ENGINES[engine](*first, *_FIRST.get(parts.stem, ()))
     return _core("tests/unit/test_states.py")
 
 
