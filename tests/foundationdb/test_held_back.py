@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from tenure.engines.foundationdb import parking as aside
-from tenure.engines.foundationdb import pick
+from tenure.engines.foundationdb import parking, pick
 from tenure.engines.foundationdb.engine import FoundationDbEngine
 from tenure.model import ops
 from tenure.model.job import NULL, Job, JobSpec
@@ -38,7 +37,7 @@ def of_groups(n: int) -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aside, "AT_ONCE", AT_ONCE)
+    monkeypatch.setattr(parking, "AT_ONCE", AT_ONCE)
     monkeypatch.setattr(pick, "MOST_HELD_BACK", AT_ONCE)
 
 

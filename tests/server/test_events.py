@@ -10,8 +10,7 @@ import pytest
 
 from tenure import Queue
 from tenure.errors import Busy
-from tenure.server import event_feed as feed
-from tenure.server import events
+from tenure.server import event_feed, events
 from tenure.server.auth import Scope
 from tenure.server.service import Service
 from tests.server.conftest import Client, Serve, token
@@ -257,7 +256,7 @@ def test_a_reader_that_cannot_go_on_where_it_was_is_told_so(
 def test_a_reader_that_is_too_far_behind_when_it_comes_back_is_told_so(
     client: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feed, "RING", 3)
+    monkeypatch.setattr(event_feed, "RING", 3)
 
     async def follow() -> str:
         async with Reader(client.service) as reader:
@@ -275,7 +274,7 @@ def test_a_reader_that_is_too_far_behind_when_it_comes_back_is_told_so(
 def test_a_slow_reader_is_dropped_and_the_others_go_on(
     client: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feed, "RING", 10)
+    monkeypatch.setattr(event_feed, "RING", 10)
 
     async def follow() -> list[str]:
         async with Reader(client.service) as slow, Reader(client.service) as quick:
@@ -309,7 +308,7 @@ def test_a_reader_that_takes_nothing_at_all_is_dropped_after_a_time(
 def test_what_is_too_much_to_tell_is_passed_over_and_said_so(
     client: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feed, "MOST_UNREAD", 0)
+    monkeypatch.setattr(event_feed, "MOST_UNREAD", 0)
 
     async def follow() -> str:
         async with Reader(client.service) as reader:
@@ -322,7 +321,7 @@ def test_what_is_too_much_to_tell_is_passed_over_and_said_so(
 def test_there_is_a_most_of_readers(
     client: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feed, "MOST_READERS", 1)
+    monkeypatch.setattr(event_feed, "MOST_READERS", 1)
 
     async def follow() -> None:
         async with Reader(client.service):
@@ -382,7 +381,7 @@ def test_a_filter_that_does_not_exist_is_refused(client: Client) -> None:
 def test_nothing_is_watched_while_nobody_reads(
     client: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feed, "LINGER_SECONDS", 0.0)
+    monkeypatch.setattr(event_feed, "LINGER_SECONDS", 0.0)
 
     async def follow() -> None:
         async with Reader(client.service):

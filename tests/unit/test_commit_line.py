@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from tenure.model import ops
-from tenure.queue import commit_line as line
+from tenure.queue import commit_line
 from tenure.queue.committer import Ticket
 
 
@@ -28,8 +28,8 @@ def tickets(*sizes: int) -> list[Ticket]:
 def test_what_is_put_together_stays_together_up_to_the_size_of_a_batch(
     sizes: Sequence[int], expected: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(line, "MAX_BATCH", 5)
-    one = line.CommitLine[Ticket](1, lambda _: None)
+    monkeypatch.setattr(commit_line, "MAX_BATCH", 5)
+    one = commit_line.CommitLine[Ticket](1, lambda _: None)
     one.put(tickets(*sizes))
     found = [one._inbox.get_nowait() for _ in range(one._inbox.qsize())]
     assert [[len(ticket.batch) for ticket in some or ()] for some in found] == expected

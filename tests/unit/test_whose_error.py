@@ -16,7 +16,7 @@ import tenure
 from tenure import OutcomeUnknown, StoreError, StoreFull, StoreRejected
 from tenure.clock import SystemClock
 from tenure.engines.memory import MemoryEngine
-from tenure.engines.postgres import fast_paths as alone
+from tenure.engines.postgres import fast_paths
 from tenure.engines.sqlite import file
 from tenure.model import ops
 from tenure.model.job import NULL, JobSpec
@@ -117,7 +117,7 @@ def test_a_batch_that_postgresql_committed_is_not_applied_again(
     store: tenure.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever goes wrong with its answers."""
-    right = alone.way_of
+    right = fast_paths.way_of
 
     def wrong(batch: Sequence[Op]) -> Any:
         way = right(batch)
@@ -129,7 +129,7 @@ def test_a_batch_that_postgresql_committed_is_not_applied_again(
 
         return then_fail
 
-    monkeypatch.setattr(alone, "way_of", wrong)
+    monkeypatch.setattr(fast_paths, "way_of", wrong)
     calls = [[op] for op in (_plain(store), _plain(store), _plain(store))]
     found = together(store, *calls)
     assert {type(one) for one in found} == {OutcomeUnknown}

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tenure import Queue, State
-from tenure.cli import maintenance as upkeep
+from tenure.cli import maintenance
 from tests.unit.cli.terminal import Terminal
 
 
@@ -279,7 +279,7 @@ def test_a_limit_that_cannot_be_is_an_error(cli: Terminal) -> None:
 def test_maintain_goes_on_until_nothing_is_left(
     cli: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "PASS", 2)
+    monkeypatch.setattr(maintenance, "PASS", 2)
     with cli.open() as store:
         for n in range(7):
             store.enqueue("mail", id=f"{n}", delay=60)

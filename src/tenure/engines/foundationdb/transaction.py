@@ -10,9 +10,8 @@ import msgspec
 from msgspec.structs import replace
 
 from tenure.core.transaction import Existing, Scope, UniqueKey
-from tenure.engines.foundationdb import bucket, clocks, due, once
+from tenure.engines.foundationdb import bucket, clocks, due, once, parking
 from tenure.engines.foundationdb import keys as k
-from tenure.engines.foundationdb import parking as aside
 from tenure.engines.foundationdb.record import (
     Body,
     Held,
@@ -158,7 +157,7 @@ class Transaction(Tx):
             self.clear(key)
         else:
             self.set(key, msgspec.json.encode(new))
-        aside.put_back(self, new.queue, new.tenant)
+        parking.put_back(self, new.queue, new.tenant)
         self.tells = True
         if new.concurrency != old.concurrency:
             self.recount_leases(new.queue)

@@ -10,8 +10,7 @@ from psycopg import errors as pg
 from psycopg.pq import TransactionStatus
 
 from tenure.core.operate import Operations, operate
-from tenure.engines.postgres import ack, claim, slots, upkeep
-from tenure.engines.postgres import fast_paths as alone
+from tenure.engines.postgres import ack, claim, fast_paths, slots, upkeep
 from tenure.engines.postgres.claimed_places import Places
 from tenure.engines.postgres.db import Db, piped
 from tenure.engines.postgres.locks import lock
@@ -93,11 +92,11 @@ class Attempt:
     def recover(self, db: Db, batch: Sequence[Op]) -> None:
         """It has happened after all; the answers may have been lost with the commit's."""
         if self.alone:
-            self.answers = alone.recover(db, self.mark, batch)
+            self.answers = fast_paths.recover(db, self.mark, batch)
         self.has_happened = self.tells = True
 
     def _make_alone(self, db: Db, batch: Sequence[Op], given: int | None) -> bool:
-        way = alone.way_of(batch)
+        way = fast_paths.way_of(batch)
         if way is None:
             return False
         self.alone = self.may_have_happened = True

@@ -11,7 +11,7 @@ import pytest
 
 import tenure
 from tenure.model.queries import Found, Query
-from tenure.server import readiness as pulse
+from tenure.server import readiness
 from tests.server.conftest import Client, Serve
 
 
@@ -35,7 +35,7 @@ class Gate:
 def gate(queue: tenure.Queue, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     gate = Gate(queue)
     monkeypatch.setattr(queue._engine, "read", gate.read)
-    monkeypatch.setattr(pulse, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(readiness, "PATIENCE_SECONDS", 0.1)
     yield gate
     gate.open.set()
 
