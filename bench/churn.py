@@ -17,7 +17,7 @@ from rich.progress import track
 import tenure
 from bench.batches import BATCH, PAYLOAD
 from bench.report import Figure, show
-from tests.postgres import Server
+from tests.support.postgres import Server
 
 LEASE = 0.5  # seconds: so that the leases of jobs that are done run out, too
 

@@ -14,7 +14,7 @@ import psycopg
 import tenure
 from bench.batches import BATCH, PAYLOAD, TEXT, Pair, timed
 from bench.report import Figure
-from tests.postgres import Server
+from tests.support.postgres import Server
 
 
 class Floor:

@@ -16,7 +16,7 @@ from statistics import median
 from rich.progress import track
 
 from bench.report import Figure
-from tests.postgres import Server
+from tests.support.postgres import Server
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -10,7 +10,6 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
-from zlib import crc32
 
 import psycopg
 import pytest
@@ -19,11 +18,11 @@ import tenure
 from tenure import Closed, Queue, Settings
 from tenure.model.ops import Answer, Op
 from tenure.testing import ManualClock
-from tests import audit_postgres, fdb, postgres
-from tests.audit import audit
 from tests.conformance.state import wrong_counts
 from tests.server import host
 from tests.server.host import Serve
+from tests.support import audit_postgres, fdb, postgres
+from tests.support.audit import audit
 
 
 class Backend(NamedTuple):
@@ -122,34 +121,22 @@ class Apply(Protocol):
     def __call__(self, *batch: Op) -> list[Answer]: ...
 
 
-# What takes the simulation of FoundationDB many seconds; `make simulate` runs all of it.
-DEAR = (
-    "test_a_chain_of_a_thousand_is_cancelled_when_its_first_dies",
-    "test_a_chain_of_a_thousand_is_cancelled_with_its_first",
-    "test_groups_that_are_left_out_are_passed_over_however_many_jobs_they_have",
-    "test_however_many_are_purged",
-    "test_however_many_match_are_cancelled",
-    "test_however_many_match_are_deleted",
-    "test_however_many_match_are_replayed",
-    "test_one_child_may_have_a_thousand_parents",
-    "test_one_parent_may_have_a_thousand_children",
-)
-
-
 @pytest.fixture(params=sorted(BACKENDS))
 def backend(request: pytest.FixtureRequest) -> Backend:
     name: str = request.param
-    if name == "fdb-sim-faults" and not fdb.EVERYTHING and request.node.originalname in DEAR:
-        pytest.skip("too many jobs for the simulation; make simulate runs it")
-    if (
-        name not in ("memory", "sqlite")
-        and not fdb.EVERYTHING
-        and "test_errors" in request.node.nodeid
-    ):
-        pytest.skip("arguments are checked before an engine is asked; make simulate runs it")
-    if name == "remote" and not fdb.EVERYTHING and crc32(request.node.originalname.encode()) % 3:
-        pytest.skip("one test in three: behind the wire is an engine that has all of them")
+    if not fdb.EVERYTHING:
+        _skip_what_says_little(request.node, name)
     return BACKENDS[name]
+
+
+def _skip_what_says_little(test: pytest.Item, backend: str) -> None:
+    """`make simulate` runs all of it."""
+    if backend == "fdb-sim-faults" and test.get_closest_marker("many_jobs"):
+        pytest.skip("too many jobs for the simulation")
+    if backend not in ("memory", "sqlite") and test.get_closest_marker("without_engine"):
+        pytest.skip("arguments are checked before an engine is asked")
+    if backend == "remote" and not test.get_closest_marker("over_http"):
+        pytest.skip("behind the wire is an engine that has all of them")
 
 
 @pytest.fixture

@@ -26,6 +26,8 @@ from tests.conformance.conftest import OpenQueue
 from tests.conformance.moves import BIG, fill, ids
 from tests.conformance.state import all_jobs, dump, nothing_changes
 
+pytestmark = pytest.mark.over_http
+
 WITHIN = {"stand", "withdraw", "prepare"}  # for other parts of Tenure
 PUBLIC = sorted(name for name in vars(Queue) if not name.startswith("_") and name not in WITHIN)
 SYNC = [name for name in PUBLIC if not inspect.iscoroutinefunction(getattr(Queue, name))]

@@ -61,6 +61,8 @@ from tests.conformance.conftest import Apply, OpenQueue
 from tests.conformance.moves import fill, ids, state_of, take
 from tests.conformance.state import all_jobs
 
+pytestmark = pytest.mark.over_http
+
 EMPTY = msgspec.Raw(b"null")
 
 

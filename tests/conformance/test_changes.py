@@ -11,6 +11,8 @@ from tenure import NewJob, Queue
 from tests.conformance.conftest import OpenQueue
 from tests.conformance.moves import take
 
+pytestmark = pytest.mark.over_http
+
 PATIENCE = 30.0
 
 

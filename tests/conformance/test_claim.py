@@ -218,6 +218,7 @@ def test_a_claim_may_leave_groups_out(queue: Queue) -> None:
     assert ids(queue.claim("q", limit=3)) == ["g.0", "g.1"]
 
 
+@pytest.mark.many_jobs
 def test_groups_that_are_left_out_are_passed_over_however_many_jobs_they_have(
     queue: Queue,
 ) -> None:

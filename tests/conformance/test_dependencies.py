@@ -344,12 +344,14 @@ def test_a_chain_runs_in_order(queue: Queue) -> None:
     assert drain(queue, limit=5) == names
 
 
+@pytest.mark.many_jobs
 def test_a_chain_of_a_thousand_is_cancelled_with_its_first(queue: Queue) -> None:
     chain(queue, 1_000, "cancel")
     assert queue.cancel("0") == 1
     assert queue.stats().cancelled == 1_000
 
 
+@pytest.mark.many_jobs
 def test_a_chain_of_a_thousand_is_cancelled_when_its_first_dies(queue: Queue) -> None:
     chain(queue, 1_000, "cancel")
     die(queue, "0")
@@ -414,6 +416,7 @@ def test_a_diamond_is_cancelled_from_its_top(queue: Queue, order: str) -> None:
     assert queue.stats().cancelled == 4
 
 
+@pytest.mark.many_jobs
 def test_one_parent_may_have_a_thousand_children(queue: Queue) -> None:
     queue.enqueue("q", id="parent")
     children = fill(queue, 1_000, after=["parent"])
@@ -421,6 +424,7 @@ def test_one_parent_may_have_a_thousand_children(queue: Queue) -> None:
     assert ids(queue.claim("q", limit=1_000)) == children
 
 
+@pytest.mark.many_jobs
 def test_one_child_may_have_a_thousand_parents(queue: Queue) -> None:
     parents = fill(queue, MAX_AFTER)
     queue.enqueue("q", id="child", after=parents)

@@ -32,6 +32,8 @@ from tests.conformance.moves import (
 )
 from tests.conformance.state import all_jobs, as_dict, nothing_changes
 
+pytestmark = pytest.mark.over_http
+
 MIB = 1_048_576
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

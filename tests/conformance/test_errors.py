@@ -15,6 +15,8 @@ from tenure import InvalidInput, InvalidPayload, Job, Lease, NewJob, Queue
 from tests.conformance.moves import make_dead, make_done, take
 from tests.conformance.state import nothing_changes
 
+pytestmark = pytest.mark.without_engine
+
 Call = Callable[[Any, Any], object]  # of a queue and a bad value; untyped, as a mistake is
 
 

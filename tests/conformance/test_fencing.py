@@ -12,6 +12,8 @@ from tenure.testing import ManualClock
 from tests.conformance.moves import fill, state_of, take
 from tests.conformance.state import nothing_changes
 
+pytestmark = pytest.mark.over_http
+
 Act = Callable[[Queue, Job | Lease], object]
 ACTS: dict[str, Act] = {
     "ack": lambda queue, job: queue.ack(job, "result"),

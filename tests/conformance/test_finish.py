@@ -28,6 +28,8 @@ from tests.conformance.conftest import Apply, OpenQueue
 from tests.conformance.moves import BIG, drain, fill, ids, state_of, take
 from tests.conformance.state import all_jobs, nothing_changes
 
+pytestmark = pytest.mark.over_http
+
 
 def kinds(answers: list[TenureError | None]) -> list[type | None]:
     return [None if answer is None else type(answer) for answer in answers]

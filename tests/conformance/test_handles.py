@@ -14,6 +14,8 @@ from tests.conformance.conftest import OpenQueue
 from tests.conformance.moves import BIG, fill, ids, make_cancelled, make_dead, make_done, take
 from tests.conformance.state import dump
 
+pytestmark = pytest.mark.over_http
+
 CALLS: dict[str, Callable[[Queue], object]] = {
     "enqueue": lambda queue: queue.enqueue("q"),
     "enqueue_many": lambda queue: queue.enqueue_many([NewJob(queue="q")]),

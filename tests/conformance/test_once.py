@@ -14,6 +14,8 @@ from tests.conformance.conftest import Apply, OpenQueue
 from tests.conformance.moves import take
 from tests.conformance.state import nothing_changes
 
+pytestmark = pytest.mark.over_http
+
 
 def enqueue(*ids: str) -> ops.Enqueue:
     return ops.Enqueue(tuple(JobSpec(id, "q", NULL) for id in ids))

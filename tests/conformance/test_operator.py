@@ -103,6 +103,7 @@ def test_all_that_match_are_cancelled(queue: Queue, where: Any, expected: str) -
     assert in_state(queue, State.CANCELLED) == list(expected)
 
 
+@pytest.mark.many_jobs
 def test_however_many_match_are_cancelled(queue: Queue) -> None:
     fill(queue, MANY)
     queue.claim("q", limit=3)
@@ -192,6 +193,7 @@ def test_all_that_match_are_replayed(queue: Queue, where: Any, expected: str) ->
     assert in_state(queue, State.PENDING) == list(expected)
 
 
+@pytest.mark.many_jobs
 def test_however_many_match_are_replayed(queue: Queue) -> None:
     fill(queue, MANY)
     queue.cancel(queue="q")
@@ -261,6 +263,7 @@ def test_a_job_is_deleted_only_in_the_state_that_was_named(queue: Queue) -> None
     assert len(all_jobs(queue)) == 5
 
 
+@pytest.mark.many_jobs
 def test_however_many_match_are_deleted(queue: Queue) -> None:
     fill(queue, MANY, payload="x" * 2_000)
     queue.claim("q", limit=3)
@@ -313,6 +316,7 @@ def test_a_purge_may_be_of_one_queue(queue: Queue, clock: ManualClock) -> None:
     assert ids(all_jobs(queue)) == ["a"]
 
 
+@pytest.mark.many_jobs
 def test_however_many_are_purged(queue: Queue, clock: ManualClock) -> None:
     fill(queue, MANY)
     queue.cancel(queue="q")

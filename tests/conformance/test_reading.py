@@ -20,6 +20,8 @@ from tests.conformance.moves import (
 )
 from tests.conformance.state import as_dict
 
+pytestmark = pytest.mark.over_http
+
 
 def pages(queue: Queue, /, **query: Any) -> list[list[str]]:
     """The ids of every page of a list."""

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from urllib.parse import quote
 
 import tenure
-from tests import audit_postgres
 from tests.crash.kill import everything, say, told
-from tests.postgres import Server
+from tests.support import audit_postgres
+from tests.support.postgres import Server
 
 CALLERS = 4
 ROUND_SECONDS = 5.0

@@ -25,10 +25,10 @@ import msgspec
 
 import tenure
 from tenure.clock import SystemClock
-from tests.audit import audit
 from tests.crash.checks import Evidence, broken, stuck
 from tests.crash.journal import Journal, read
 from tests.crash.workload import QUEUES, prepare, watch, work
+from tests.support.audit import audit
 
 WORKERS = 4
 ROUND_SECONDS = 10.0  # then all is checked, and a new file begun

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import tenure
 from tenure import Busy, Job, LeaseLost, NewJob, Queue, Settings, State, StoreError
-from tests import fdb
+from tests.support import fdb
 
 ENQUEUERS, WORKERS = 2, 3
 LEASE_S = 10.0

@@ -15,9 +15,9 @@ from collections import Counter
 from pathlib import Path
 
 import tenure.engines.postgres.engine  # noqa: F401 (before the forks, which live but shortly)
-from tests import audit_postgres
 from tests.crash.kill import ROUND_SECONDS, Arena, say, told
-from tests.postgres import Server
+from tests.support import audit_postgres
+from tests.support.postgres import Server
 
 
 class Schema:

@@ -26,11 +26,11 @@ from pathlib import Path
 import httpx
 
 import tenure
-from tests import audit_postgres
 from tests.crash.history import limits_were_kept
 from tests.crash.kill import everything, say, told
 from tests.crash.worker_checks import Story, broken
-from tests.postgres import Server
+from tests.support import audit_postgres
+from tests.support.postgres import Server
 from tests.workers import errands
 from tests.workers.errands import FOLDER
 from tests.workers.life import ROOT, Place, WorkerProcess, until

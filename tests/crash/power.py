@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import tenure
-from tests.audit import audit
 from tests.crash.power_load import ADDED, DONE, LEAVING
+from tests.support.audit import audit
 
 HEAD = struct.Struct("<BBIqQ")
 SECTOR = 512

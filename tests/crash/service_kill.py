@@ -18,13 +18,13 @@ from collections import Counter
 from pathlib import Path
 
 import tenure
-from tests.audit import audit
 from tests.crash import service_checks
 from tests.crash.checks import Evidence, broken, stuck
 from tests.crash.journal import Journal, read
 from tests.crash.kill import Tomorrow, everything, say, told
 from tests.crash.service_callers import QUEUE, Caller, FirecrawlCaller, NativeCaller
 from tests.server.process import ServiceProcess
+from tests.support.audit import audit
 
 ROUND_SECONDS = 60.0  # then all is checked, and a new file begun
 CONNECTIONS = 200

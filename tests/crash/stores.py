@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from tests.audit import audit
 from tests.crash.kill_postgres import Schema
-from tests.postgres import Server
 from tests.server.process import ServiceProcess
+from tests.support.audit import audit
+from tests.support.postgres import Server
 
 
 class Store(Protocol):

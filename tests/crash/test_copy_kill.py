@@ -13,7 +13,7 @@ import pytest
 import tenure
 from tenure import NewJob, State
 from tenure.model import ops, queries
-from tests import audit_postgres, postgres
+from tests.support import audit_postgres, postgres
 from tests.workers.life import ROOT, until
 
 JOBS = 15_000

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import tenure
-from tests.audit import audit
+from tests.support.audit import audit
 from tests.workers import errands
 from tests.workers.life import Place, WorkerProcess, a_place, until
 

@@ -10,9 +10,9 @@ import tenure
 from tenure.clock import SystemClock
 from tenure.engines.sqlite.engine import SqliteEngine
 from tenure.model import ops
-from tests.audit import audit
 from tests.crash.crowd import together
 from tests.crash.watched import Watched, opened
+from tests.support.audit import audit
 
 SECONDS = 3.0
 

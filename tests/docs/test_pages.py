@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from docs.generate import FOLDER, PAGES
-from tests import postgres
+from tests.support import postgres
 
 ROOT = FOLDER.parent
 DOCUMENTS = [ROOT / "README.md", *sorted(FOLDER.glob("*.md"))]

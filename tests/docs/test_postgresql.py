@@ -14,8 +14,8 @@ import tenure
 from docs.generate import FOLDER
 from tenure import NewJob
 from tenure.model import ops, queries
-from tests import audit_postgres, postgres
 from tests.docs.test_pages import blocks
+from tests.support import audit_postgres, postgres
 
 PAGE = FOLDER / "postgresql.md"
 Connection = psycopg.Connection[tuple[Any, ...]]

@@ -21,9 +21,9 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 import pytest
 
-from tests import postgres
 from tests.mutation.mutation import Mutation
 from tests.mutation.targets import ROOT, Selection
+from tests.support import postgres
 
 _OPTIONS = (
     "-x", "-q", "--tb=line", "-rfE", "--hypothesis-seed=0", "-p", "tests.mutation.plugin",

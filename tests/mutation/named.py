@@ -40,28 +40,28 @@ NAMED = (
         "drop-empty-with-news", _POSTGRES, "tenure.drop_empty()",
         "AND NOT EXISTS (SELECT FROM tenure.news n WHERE n.queue = in_queue AND n.lane = l.id)",
         "",
-        "tests/crash/test_postgres_races.py"
+        "tests/engines/postgres/test_races.py"
         "::test_a_lane_is_kept_for_a_job_that_came_after_the_books_were_brought_up_to_date",
     ),
     Named(
         "claim-plain-unchecked", _POSTGRES, "tenure.claim_plain()",
         "END IF; IF NOT tenure.is_plain(one) THEN",
         "END IF; IF false THEN",
-        "tests/crash/test_postgres_races.py"
+        "tests/engines/postgres/test_races.py"
         "::test_a_queue_that_is_bound_while_a_claim_waits_for_it_is_no_longer_plain",
     ),
     Named(
         "open-books-unchecked", _POSTGRES, "tenure.open_books()",
         "beside := tenure.is_plain(ids[1]);",
         "beside := true;",
-        "tests/crash/test_postgres_bounds.py"
+        "tests/engines/postgres/test_bounds.py"
         "::test_a_claim_that_waits_is_bound_by_what_was_set_meanwhile",
     ),
     Named(
         "unfolded-is-folded", _POSTGRES, "tenure.unfolded()",
         "CASE WHEN folded_on = tenure.home() THEN folded ELSE '0' END",
         "folded",
-        "tests/unit/test_postgres_server.py"
+        "tests/engines/postgres/test_server.py"
         "::test_a_younger_server_finds_jobs_in_a_queue_that_was_empty",
     ),
     Named(
@@ -69,7 +69,7 @@ NAMED = (
         "available|__init__",
         "tx.tr.get(tx.keys.pack(k.BUCKET, queue))",
         "tx.tr.snapshot.get(tx.keys.pack(k.BUCKET, queue))",
-        "tests/foundationdb/test_rates.py"
+        "tests/engines/foundationdb/test_rates.py"
         "::test_servers_that_claim_at_once_do_not_exceed_a_rate_together",
     ),
     Named(

@@ -61,7 +61,7 @@ def _sqlite(*first: str) -> tuple[Selection, ...]:
         _compared("sqlite"),
         others,
         _tests(_MODEL, "-k", "not Postgres", seconds=300),
-        _tests("tests/unit", "-k", "sqlite"),
+        _tests("tests/engines/sqlite"),
         _tests("tests/unit/test_transactional_enqueue.py", "tests/unit/test_reconcile_heads.py"),
         _tests("tests/unit/test_fork.py", "tests/unit/test_batches_at_once.py"),
         _tests("tests/unit/cli/test_moving.py"),
@@ -75,12 +75,14 @@ def _postgres(*first: str) -> tuple[Selection, ...]:
     return (
         likely,
         _compared("postgres"),
-        _tests(*(f"tests/crash/test_postgres_{name}.py" for name in ("races", "bounds", "locks"))),
-        _tests("tests/unit", "-k", "postgres"),
+        _tests(
+            *(f"tests/engines/postgres/test_{name}.py" for name in ("races", "bounds", "locks"))
+        ),
+        _tests("tests/engines/postgres", "-k", "not churn and not upgrade and not backup"),
         others,
         _tests(_MODEL, "-k", "Postgres", seconds=300),
-        _tests("tests/crash/test_postgres_sharing.py", "tests/workers/test_on_postgres.py"),
-        _tests("tests/crash/test_postgres_faults.py", "tests/unit/test_copying.py"),
+        _tests("tests/engines/postgres/test_sharing.py", "tests/workers/test_on_postgres.py"),
+        _tests("tests/engines/postgres/test_faults.py", "tests/unit/test_copying.py"),
     )
 
 
@@ -94,7 +96,7 @@ def _foundationdb(*first: str) -> tuple[Selection, ...]:
     return (
         likely,
         _compared("foundationdb"),
-        _tests("tests/foundationdb"),
+        _tests("tests/engines/foundationdb"),
         others,
         _tests("tests/simulation", "-k", "fdb or Follows or servers", seconds=300),
         _tests("tests/workers/test_on_foundationdb.py", "tests/unit/test_copying.py"),

@@ -201,7 +201,9 @@ def test_a_copy_has_the_docs_that_tests_compare_the_code_with() -> None:
     try:
         assert (
             one.fail_unchanged(
-                ["tests/foundationdb/test_costs.py::test_the_table_of_costs_is_the_one_of_the_docs"]
+                [
+                    "tests/engines/foundationdb/test_costs.py::test_the_table_of_costs_is_the_one_of_the_docs"
+                ]
             )
             == []
         )

@@ -23,7 +23,7 @@ _SAMPLE = (
     "tests.conformance.conftest",
     "tests.server.conftest",
     "tests.simulation.test_same_as_the_model",
-    "tests.unit.test_postgres_server",
+    "tests.engines.postgres.test_server",
     "tests.workers.conftest",
 )
 

@@ -16,7 +16,7 @@ from tenure.server.auth import Scope, Token, Tokens, hash_of
 from tenure.server.routes import DIALECTS, make_app
 from tenure.server.service import Service
 from tenure.testing import ManualClock
-from tests import fdb
+from tests.support import fdb
 
 T = TypeVar("T")
 

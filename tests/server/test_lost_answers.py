@@ -34,7 +34,6 @@ from tenure.model.ops import Answer, Op
 from tenure.server.auth import Scope, Tokens
 from tenure.server.routes import make_app
 from tenure.testing import ManualClock
-from tests.audit import audit
 from tests.crash.crowd import PATIENCE
 from tests.crash.kill import everything
 from tests.crash.watched import Watched, handed_in, opened, start
@@ -42,6 +41,7 @@ from tests.server import host
 from tests.server.conftest import token
 from tests.server.process import ServiceProcess
 from tests.server.proxy import FATES, Fate, LossyProxy
+from tests.support.audit import audit
 
 N = 40
 

@@ -17,9 +17,9 @@ import pytest
 
 import tenure
 from tenure.worker.shutdown import ABORTED, SAME_SIGNAL_SECONDS
-from tests.audit import audit
 from tests.server.connection import Connection, CutError
 from tests.server.process import ServiceProcess
+from tests.support.audit import audit
 from tests.workers import errands
 from tests.workers.life import ERRANDS, Place, until
 

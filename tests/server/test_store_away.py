@@ -9,8 +9,8 @@ import pytest
 
 import tenure
 from tenure.server.routes import make_app
-from tests.postgres import Server
 from tests.server.conftest import Client
+from tests.support.postgres import Server
 
 CALLS = [
     ("POST", "/v1/jobs", {"queue": "q"}),

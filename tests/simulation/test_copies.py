@@ -20,9 +20,9 @@ from tenure.engines.sqlite.engine import SqliteEngine
 from tenure.model import ops, queries
 from tenure.queue.store_copy import Copy
 from tenure.settings import Settings
-from tests import audit_postgres, postgres
-from tests.audit import audit
 from tests.simulation.test_same_as_the_model import QUEUES, TENANTS, OnPostgres, SameAsTheModel
+from tests.support import audit_postgres, postgres
+from tests.support.audit import audit
 
 
 def everything(engine: Engine) -> dict[str, queries.Found]:

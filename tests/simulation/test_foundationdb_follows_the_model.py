@@ -16,10 +16,11 @@ from tenure.model import queries
 from tenure.model.job import Lease, State
 from tenure.settings import Settings
 from tenure.testing import ManualClock
-from tests import fdb, fdb_sim
-from tests.fdb_audit import wrong_keys
+from tests import fdb_sim
 from tests.simulation.following import FollowingModel, given_out
 from tests.simulation.test_same_as_the_model import SameAsTheModel
+from tests.support import fdb
+from tests.support.fdb_audit import wrong_keys
 
 
 class FollowsTheModel(SameAsTheModel):

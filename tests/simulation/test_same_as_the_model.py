@@ -22,8 +22,8 @@ from tenure.model.job import NULL, JobSpec, Lease, State
 from tenure.model.retry import Backoff
 from tenure.settings import Settings
 from tenure.testing import ManualClock
-from tests import audit_postgres, fdb, postgres
-from tests.audit import audit
+from tests.support import audit_postgres, fdb, postgres
+from tests.support.audit import audit
 
 IDS = [f"job-{letter}" for letter in "abcdefghij"]
 QUEUES, TENANTS, GROUPS = ["mail", "web"], ["", "acme", "bolt", "cask"], ["", "g", "h"]

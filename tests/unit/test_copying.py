@@ -16,9 +16,9 @@ from tenure.engines.sqlite.engine import SqliteEngine
 from tenure.model.ops import Answer, Op
 from tenure.queue.store_copy import Copy
 from tenure.testing import ManualClock
-from tests.audit import audit
 from tests.conformance.moves import drain, ids, make_done, take
 from tests.conformance.state import Dump, dump
+from tests.support.audit import audit
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import tenure
 from tenure.testing import ManualClock
-from tests.audit import audit
+from tests.support.audit import audit
 
 PATIENCE = 30
 

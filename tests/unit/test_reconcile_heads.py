@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 import tenure
-from tests import postgres
+from tests.support import postgres
 
 
 def claimed_after_reconcile(url: str) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import tenure
-from tests.audit import audit
+from tests.support.audit import audit
 
 
 @pytest.fixture

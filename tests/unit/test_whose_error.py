@@ -21,8 +21,8 @@ from tenure.engines.sqlite import file
 from tenure.model import ops
 from tenure.model.job import NULL, JobSpec
 from tenure.model.ops import Op
-from tests import fdb, postgres
 from tests.crash.watched import Watched, opened
+from tests.support import fdb, postgres
 
 
 def a_long_name(seed: int) -> str:

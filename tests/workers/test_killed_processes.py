@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import tenure
-from tests.audit import audit
 from tests.crash.journal import Event
+from tests.support.audit import audit
 from tests.workers import errands
 from tests.workers.life import Place, WorkerProcess, a_place, children_of, until
 

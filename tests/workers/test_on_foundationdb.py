@@ -15,7 +15,7 @@ import tenure
 from tenure import NewJob, Retry, State, Tenure
 from tenure.engines.foundationdb import store
 from tenure.model import ops
-from tests import fdb
+from tests.support import fdb
 from tests.workers.conftest import PATIENCE, running, work_off
 
 SOON = 5.0  # seconds on a busy machine; what waits for the next look comes a minute later

@@ -21,7 +21,7 @@ from tenure.clock import SystemClock
 from tenure.model import ops
 from tenure.model.ops import Answer, Op
 from tenure.worker.scheduler import Scheduler
-from tests import audit_postgres, postgres
+from tests.support import audit_postgres, postgres
 from tests.workers import errands
 from tests.workers.conftest import PATIENCE, running, work_off
 from tests.workers.life import ROOT, Place, WorkerProcess, a_place, until

@@ -21,8 +21,9 @@ from tenure.model import ops
 from tenure.model.cron import next_tick
 from tenure.testing import ManualClock
 from tenure.worker.scheduler import Scheduler
-from tests import fdb_sim, postgres
+from tests import fdb_sim
 from tests.server import host
+from tests.support import postgres
 
 DAY, YEAR = 86_400, 366 * 86_400
 MIDNIGHT = 1_700_006_400_000

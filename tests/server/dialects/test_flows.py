@@ -12,8 +12,8 @@ import pytest
 import tenure
 from tenure import Queue
 from tenure.testing import ManualClock
-from tests import audit_postgres, fdb, postgres
 from tests.server.conftest import ENGINES, Client, Serve, all_jobs, token
+from tests.support import audit_postgres, fdb, postgres
 
 # The flows run on every engine; all the rest of the dialects would take too long.
 EVERY = ENGINES | {"postgresql": postgres.url_of, "fdb-sim-faults": fdb.faulty_url}

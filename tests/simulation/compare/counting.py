@@ -26,8 +26,8 @@ from tenure.engines.sqlite.db import Db as SqliteDb
 from tenure.engines.sqlite.statements import SQL
 from tenure.errors import TenureError
 from tenure.model import ops
-from tests import postgres
 from tests.simulation.compare.rigs import POSTGRES_PLACE
+from tests.support import postgres
 
 Undo = Callable[[], None]
 _MADE = ("_asdict", "_replace", "_make", "_generate_next_value_")  # by Python, for a class

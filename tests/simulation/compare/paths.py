@@ -110,7 +110,7 @@ _FORK = "forks; tests/unit/test_fork.py"
 _LISTEN = "waking up, which changes nothing; tests/unit, tests/workers"
 _FAULTS = "a store that fails or is lost; tests/crash and tests/server"
 _WITHIN = "the caller's own transaction; tests/unit/test_transactional_enqueue.py"
-_LOCKS = "locks of other transactions; tests/crash/test_postgres_locks.py"
+_LOCKS = "locks of other transactions; tests/engines/postgres/test_locks.py"
 _CALLERS = "callers who leave; tests/crash/test_callers_who_leave.py"
 EXEMPT: dict[str, dict[str, str]] = {
     "": {
@@ -136,7 +136,7 @@ EXEMPT: dict[str, dict[str, str]] = {
         "engine.SqliteEngine.listen": _LISTEN,
         "watch.*": _LISTEN,
         "disk.Disk._gone": _FAULTS,
-        "*.log_bytes": "what is shown; tests/unit/test_sqlite_log.py",
+        "*.log_bytes": "what is shown; tests/engines/sqlite/test_log.py",
         "sql tenant_by_id": "a lane whose tenant's book is not open; claims open it first",
     },
     "postgres": {
@@ -180,11 +180,11 @@ EXEMPT: dict[str, dict[str, str]] = {
         "sql listen": _LISTEN,
         "notify.*": _LISTEN,
         "sql notify": _LISTEN,
-        "core.limits.Rules.*": "the server decides; tests/unit/test_postgres_limits.py",
+        "core.limits.Rules.*": "the server decides; tests/engines/postgres/test_limits.py",
         "core.schedules._job": "rare in so few steps; taken on SQLite, and tests/conformance",
         "core.slots.*": "the server decides; plpgsql take_slot and drop_slot",
-        "claim._beside": "another has the books; tests/crash/test_postgres_sharing.py",
-        "*candidates_beside": "another has the books; tests/crash/test_postgres_sharing.py",
+        "claim._beside": "another has the books; tests/engines/postgres/test_sharing.py",
+        "*candidates_beside": "another has the books; tests/engines/postgres/test_sharing.py",
         "pool.*": _FORK,
         "plpgsql moment": "written into the statements that call it",
         "plpgsql stride": "written into the statements that call it",
@@ -206,8 +206,8 @@ EXEMPT: dict[str, dict[str, str]] = {
     "foundationdb": {
         "binding.*": _OPENING,
         "engine._told": _FAULTS,
-        "engine._too_much": "more than a transaction takes; tests/foundationdb",
-        "once.go_on": "a call that another began; tests/foundationdb/test_keyed_claims.py",
+        "engine._too_much": "more than a transaction takes; tests/engines/foundationdb",
+        "once.go_on": "a call that another began; tests/engines/foundationdb/test_keyed_claims.py",
         "claim._turn_down": "more expired than a claim looks at; tests/conformance/test_expiry.py",
         "clocks.*": "clocks that differ; tests/workers/test_wrong_clocks.py",
         "engine._look_again": "clocks that differ; tests/workers/test_wrong_clocks.py",
@@ -217,7 +217,7 @@ EXEMPT: dict[str, dict[str, str]] = {
         "wake.*": _LISTEN,
         "transact._Run.*": _FAULTS,
         "due._drop_stray": "claims that were lost to another; tests/simulation/servers",
-        "tx.Tx.aside_is_left": "more than a thousand lanes; tests/foundationdb",
+        "tx.Tx.aside_is_left": "more than a thousand lanes; tests/engines/foundationdb",
         "cursor.*": "cursors of other engines; tests/conformance",
     },
 }

@@ -22,11 +22,12 @@ from tenure.observe.metrics import Metrics, measured
 from tenure.server.routes import make_app
 from tenure.settings import Settings
 from tenure.testing import ManualClock
-from tests import audit_postgres, fdb, fdb_sim, postgres
-from tests.audit import audit
-from tests.fdb_audit import wrong_keys
+from tests import fdb_sim
 from tests.server.host import host
 from tests.simulation.compare.model import Follower, Model, Sweeps
+from tests.support import audit_postgres, fdb, postgres
+from tests.support.audit import audit
+from tests.support.fdb_audit import wrong_keys
 
 
 class Skewed:

@@ -10,7 +10,7 @@ from typing import Any
 from tenure.engines.foundationdb import keys as k
 from tenure.model.job import Job, State
 from tests import fdb_sim
-from tests.fdb_audit import Rows, wrong_keys
+from tests.support.fdb_audit import Rows, wrong_keys
 
 QUEUE_LIMIT, TENANT_LIMIT, GROUP_LIMIT = 4, 2, 1
 

@@ -16,7 +16,7 @@ from tenure import connect
 from tenure.engines.postgres.statements import statements
 from tenure.engines.sqlite.statements import SCHEMA
 from tenure.model import queries
-from tests import audit_postgres, postgres
+from tests.support import audit_postgres, postgres
 from tests.unit.cli.terminal import Terminal
 
 NEWEST = max(SCHEMA)

@@ -1,0 +1,83 @@
+"""PostgreSQL: two transactions that meet in the worst order, which locks make sure of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+import tenure
+from tenure.clock import SystemClock
+from tenure.engines.postgres.engine import PostgresEngine
+from tenure.model import ops
+from tenure.model.job import NULL, JobSpec
+from tests.crash.watched import PATIENCE, start, until
+from tests.support import audit_postgres, postgres
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[PostgresEngine]:
+    engine = PostgresEngine(postgres.url_of(tmp_path), tenure.Settings(), SystemClock())
+    yield engine
+    engine.close()
+    assert audit_postgres.audit(postgres.shared_url(), postgres.schema_of(tmp_path)) == []
+    postgres.drop(tmp_path)
+
+
+def spec(id: str, **fields: str) -> JobSpec:
+    return JobSpec(id, "q", NULL, made_up_id=True, **fields)  # type: ignore[arg-type]
+
+
+def claimed(engine: PostgresEngine, limit: int = 10) -> list[tenure.Job]:
+    (answer,) = engine.apply([ops.Claim(("q",), "w", 60_000, limit)])
+    assert isinstance(answer, ops.Leased)
+    return answer.jobs
+
+
+def waiting(schema: str) -> int:
+    """How many transactions of the store wait for another."""
+    query = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %s"
+    with psycopg.connect(postgres.shared_url(), autocommit=True) as connection:
+        return len(connection.execute(query, (f"%{schema}.%",)).fetchall())
+
+
+def test_a_lane_is_kept_for_a_job_that_came_after_the_books_were_brought_up_to_date(
+    engine: PostgresEngine,
+) -> None:
+    """Maintenance has the books, which say that the lane is empty. Before it looks for empty lanes,
+    a job comes into this one, and is acknowledged to its caller."""
+    schema = engine.address.schema
+    engine.apply([ops.Enqueue((spec("a", tenant="t"),))])
+    (job,) = claimed(engine)
+    engine.apply([ops.Ack(job.id, job.token, keep=False)])
+    with psycopg.connect(postgres.shared_url()) as maintenance:
+        opened = f"SELECT FROM {schema}.open_books('{{q}}', NULL, true)"
+        maintenance.execute(opened.encode())
+        empty = f"SELECT id, done + ready + leased FROM {schema}.lanes".encode()
+        assert [count for _, count in maintenance.execute(empty).fetchall()] == [0]
+        (answer,) = engine.apply([ops.Enqueue((spec("b", tenant="t"),))])
+        assert isinstance(answer, ops.Enqueued)
+        maintenance.execute(f"SELECT {schema}.drop_empty(id, 100) FROM {schema}.queues".encode())
+        maintenance.commit()
+    assert [job.id for job in claimed(engine)] == ["b"]
+
+
+@pytest.mark.parametrize("bound", [ops.Pause("q"), ops.SetLimit("q", concurrency=1)])
+def test_a_queue_that_is_bound_while_a_claim_waits_for_it_is_no_longer_plain(
+    engine: PostgresEngine, bound: ops.Pause | ops.SetLimit
+) -> None:
+    """The claim saw a queue without limits, and waits for the operator who sets one."""
+    schema = engine.address.schema
+    engine.apply([ops.Enqueue(tuple(spec(id) for id in "abcde"))])
+    (first,) = claimed(engine, 1)
+    with psycopg.connect(postgres.shared_url()) as operator:
+        engine.apply_within(operator, [bound])
+        claim = start(engine.apply, [ops.Claim(("q",), "w", 60_000, 10)])
+        until(lambda: waiting(schema) > 0)
+        operator.commit()
+        (answer,) = claim.result(PATIENCE)
+    assert isinstance(answer, ops.Leased)
+    assert answer.jobs == []
+    assert first.id == "a"
