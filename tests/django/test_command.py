@@ -49,7 +49,7 @@ def test_it_says_what_it_does(project: Project, caplog: pytest.LogCaptureFixture
     [
         (["--backend", "other"], "The connection 'other' doesn't exist"),
         (["--backend", "immediate"], "ImmediateBackend, not a tenure.django.TenureBackend"),
-        (["--queues", "mail,post"], "'post' is not in QUEUES; there are default, mail"),
+        (["--queues", "mail,post"], "'post' is not in QUEUES, which has default, mail"),
         (["--concurrency", "0"], "concurrency"),
         (["--max-jobs", "0"], "max_jobs"),
         (["--lease", "-1"], "lease"),
