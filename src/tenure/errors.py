@@ -177,7 +177,7 @@ class Duplicate(Conflict):
 
 
 class LeaseLost(Conflict):
-    """The job is no longer leased under this token: it is finished, or another worker has it."""
+    """The job is no longer leased under this token: it is finished, pending, or leased again."""
 
     code = "lease_lost"
 

@@ -529,8 +529,8 @@ class Calls:
     ) -> Steps[ops.Slots]:
         """Take a slot under (scope, key) for `holder`, for `ttl` seconds, or renew it.
 
-        With a limit, the slot is only taken if fewer than `limit` others are held. Returns the
-        count and whether the holder has a slot.
+        With a limit, the slot is only taken or renewed if fewer than `limit` others are held.
+        Returns the count and whether the holder has a slot.
         """
         op = ops.TakeSlot(scope, key, holder, span_ms("ttl", ttl, PositiveSpan), limit)
         (answer,) = yield [validated(op)]
@@ -560,7 +560,7 @@ class Calls:
         the times do not change, the schedule continues where it was."""
         of_kind("job", job, NewJob)
         if job.id is not None:
-            raise InvalidInput("id", "each firing makes a job of its own, with an id of its own")
+            raise InvalidInput("id", "must not be set: each firing creates a new job")
         (spec,) = self.prepare([job])
         # The store's clock decides when it fires.
         schedule = Schedule(name, cron, spec, tz=tz, catch_up=catch_up)

@@ -238,7 +238,7 @@ class Committer:
         if len(answers) != len(batch):
             raise OutcomeUnknown(
                 f"the engine answered {len(answers):,} of {len(batch):,} operations; it is not "
-                "known which of them happened"
+                "known which of them were applied"
             )
         try:
             self._committed(batch, answers)
