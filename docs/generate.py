@@ -73,10 +73,10 @@ def settings_page() -> str:
     lines = [
         "# Settings",
         "",
-        "Made from the table in `src/tenure/settings.py` by `make docs`; do not edit.",
+        "Generated from the table in `src/tenure/settings.py` by `make docs`; do not edit.",
         "",
-        "Each is read from the environment, or given in code: `tenure.connect(settings=",
-        "tenure.Settings(lease=30))`. `none` in the environment means no bound.",
+        "Settings are read from the environment, or passed in code: `tenure.connect(settings=",
+        "tenure.Settings(lease=30))`. `none` in the environment means no limit.",
         "",
         "| variable | default | meaning |",
         "|---|---|---|",

@@ -50,7 +50,7 @@ __all__ = [
     "connect",
     "Queue",
     "Settings",
-    # tasks and what runs them
+    # tasks and workers
     "Tenure",
     "Task",
     "Handle",
@@ -58,7 +58,7 @@ __all__ = [
     "Runner",
     "current_job",
     "CurrentJob",
-    # what a task may return or raise
+    # what a task can return or raise
     "Outcome",
     "Snooze",
     "Retry",
@@ -76,7 +76,7 @@ __all__ = [
     "linear",
     "quadratic",
     "exponential",
-    # what is answered
+    # what calls return
     "EnqueuedIds",
     "Maintained",
     "Page",

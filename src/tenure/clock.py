@@ -1,4 +1,4 @@
-"""Time, passed down: nothing below this module reads a clock of its own."""
+"""The clock, which is passed down: no other module reads the time by itself."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What the rest of Tenure asks about time."""
+    """Tells the time to the rest of Tenure."""
 
     def now_ms(self) -> int:
         """Milliseconds since 1970, UTC."""
 
     def monotonic(self) -> float:
-        """Seconds that never run backwards, for measuring waits."""
+        """Seconds that never go backwards, for measuring durations."""
 
     def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Sleep for some seconds."""
 
 
 class SystemClock:

@@ -1,6 +1,6 @@
-"""A small demonstration: three tenants, a worker, some failures, one job that dies.
+"""A small demo: three tenants, a worker, some failures, one job that ends up dead.
 
-Once and in a few seconds (`demo_jobs`, `work`), or for as long as a service runs (`app`).
+It runs once, for a few seconds (`demo_jobs`, `work`), or as long as a service runs (`app`).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from tenure.tasks.app import Tenure
 from tenure.worker.current_job import current_job
 
 QUEUE = "demo"
-WORK_SECONDS = 0.08  # what one job takes
+WORK_SECONDS = 0.08  # per job
 LONGEST_SECONDS = 4.5
 
-# Who has how many jobs, and how often each of them fails before it works.
+# For each tenant, how often each of its jobs fails before it succeeds.
 FAILURES = {
     "acme": [0, 0, 1, 0, 0, 0, 0, 0],
     "bolt": [0, 2, 0, 0],
@@ -28,7 +28,7 @@ FAILURES = {
 
 
 def demo_jobs() -> Iterator[NewJob]:
-    """Emails to send; retried three times at most, a third of a second apart."""
+    """Emails to send, with at most three attempts, 0.3 seconds apart."""
     for tenant, failures in FAILURES.items():
         for n, fails in enumerate(failures, 1):
             yield NewJob(
@@ -42,7 +42,7 @@ def demo_jobs() -> Iterator[NewJob]:
 
 
 def work(queue: Queue, clock: Clock, tell: Callable[[Job, str], None]) -> None:
-    """Work on the jobs until all have ended; tell what became of each attempt."""
+    """Run the jobs until all are finished, and report the outcome of each attempt to `tell`."""
     deadline = clock.monotonic() + LONGEST_SECONDS
     while clock.monotonic() < deadline:
         jobs = queue.claim(QUEUE, lease=10, worker="demo")
@@ -62,12 +62,12 @@ def work(queue: Queue, clock: Clock, tell: Callable[[Job, str], None]) -> None:
 
 
 app = Tenure()
-ROUNDS_SECONDS = 20  # within which the jobs of one round are due
+ROUNDS_SECONDS = 20  # over which the jobs of one round are spread
 
 
 @app.task(queue=QUEUE, max_attempts=3, backoff=fixed(5))
 async def email(to: str, fails: int = 0) -> dict[str, bool]:
-    """Take a while, and fail as often as is asked for."""
+    """Take a while, and fail the first `fails` times."""
     job = current_job()
     for percent in (25, 50, 75):
         await asyncio.sleep(0.2)
@@ -79,7 +79,7 @@ async def email(to: str, fails: int = 0) -> dict[str, bool]:
 
 @app.cron("*/20 * * * * *", catch_up="none", queue=QUEUE)
 async def next_round() -> None:
-    """The same jobs again, spread over the time until the next round."""
+    """Enqueue the same jobs again, spread over the time until the next round."""
     jobs = list(demo_jobs())
     for n, new in enumerate(jobs):
         later = email.using(tenant=new.tenant, delay=n * ROUNDS_SECONDS / len(jobs))

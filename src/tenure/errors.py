@@ -1,43 +1,43 @@
-"""Every error Tenure raises, in one tree.
+"""Every error that Tenure raises, as a tree.
 
 TenureError
-├── InvalidInput            a value that cannot be: says which argument and why (also a ValueError)
+├── InvalidInput            an invalid argument: says which one and why (also a ValueError)
 │   ├── InvalidPayload      a payload or result that is not JSON
 │   ├── PayloadTooLarge     a payload or result over the limit
-│   └── DependencyCycle     jobs of one call that wait for each other
+│   └── DependencyCycle     jobs of one call depend on each other
 ├── NotFound                (also a LookupError)
 │   ├── JobNotFound
 │   ├── QueueNotFound
 │   ├── ScheduleNotFound
 │   └── DependencyNotFound  `after` names a job that does not exist
 ├── Conflict
-│   ├── Duplicate           the id or the unique key is held by another job
+│   ├── Duplicate           another job has the id or the unique key
 │   └── LeaseLost           the job is no longer leased under this token
 ├── JobFailed               the job that was waited for is dead or cancelled
-├── WaitTimeout             it had not ended in time (also a TimeoutError)
-├── NoCurrentJob            current_job() outside of a running job
+├── WaitTimeout             the job did not finish in time (also a TimeoutError)
+├── NoCurrentJob            current_job() was called outside of a running job
 ├── NotAllowed
-│   ├── Unauthorized        no token, or one that is not known
-│   └── Forbidden           not for this token
+│   ├── Unauthorized        the token is missing or unknown
+│   └── Forbidden           the token does not allow it
 ├── Busy                    too much is waiting to be committed, or the store stayed locked
 ├── Closed                  the handle was closed
-└── StoreError              the store could not do its work; nothing of the operation happened
-    ├── StoreRejected       the store does not take one of the operations
-    ├── OutcomeUnknown      the store was lost in the middle of a commit: it may have happened
+└── StoreError              the store failed; the operation was not applied
+    ├── StoreRejected       the store does not accept one of the operations
+    ├── OutcomeUnknown      the connection was lost during a commit: it may have been applied
     ├── StoreFull
     ├── StoreReadOnly
-    ├── NotAStore           the file is something else
-    └── WrongVersion        made by a newer Tenure, or the library below is too old
+    ├── NotAStore           the file is not a store
+    └── WrongVersion        the store was made by a newer Tenure, or a library is too old
 
-Each has a stable `code` for programs. An engine answers with an error as a value where one
-operation of a batch cannot be done; `Queue` raises it.
+Each has a stable `code` for programs. If one operation of a batch fails, an engine returns the
+error as a value, and `Queue` raises it.
 """
 
 from __future__ import annotations
 
 
 class TenureError(Exception):
-    """The root of every error that Tenure raises on purpose."""
+    """Base class of all errors that Tenure raises."""
 
     code = "error"
 
@@ -56,18 +56,18 @@ class TenureError(Exception):
     __hash__ = Exception.__hash__
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Errors cross process boundaries, whatever their constructors take."""
+        """Make errors picklable, whatever arguments their constructors take."""
         return _rebuilt, (type(self), self.args), self.__dict__
 
 
 def _rebuilt(kind: type[TenureError], args: tuple[object, ...]) -> TenureError:
     error = kind.__new__(kind, *args)
-    error.args = args  # an OSError does not take them from there
+    error.args = args  # OSError.__new__ does not set them
     return error
 
 
 class InvalidInput(TenureError, ValueError):
-    """A value that cannot be; `field` says which."""
+    """An argument is invalid; `field` names it, `reason` says why."""
 
     code = "invalid"
 
@@ -77,24 +77,24 @@ class InvalidInput(TenureError, ValueError):
         self.reason = reason
 
     def within(self, what: str) -> InvalidInput:
-        """The same error, of one part of a larger input."""
+        """Return the same error for a part of a larger input."""
         return type(self)(f"{what}.{self.field}", self.reason)
 
 
 class InvalidPayload(InvalidInput):
-    """A payload or result that is not JSON."""
+    """A payload or result cannot be written as JSON."""
 
     code = "invalid_payload"
 
 
 class PayloadTooLarge(InvalidInput):
-    """A payload or result over the limit."""
+    """A payload or result is larger than the limit."""
 
     code = "payload_too_large"
 
 
 class DependencyCycle(InvalidInput):
-    """Jobs of one call that wait for each other, so that none could ever run."""
+    """Jobs of one call depend on each other, so that none of them could ever run."""
 
     code = "dependency_cycle"
 
@@ -104,7 +104,7 @@ class DependencyCycle(InvalidInput):
 
 
 class NotFound(TenureError, LookupError):
-    """Something that was named does not exist."""
+    """Something that a call refers to does not exist."""
 
     code = "not_found"
 
@@ -154,13 +154,13 @@ class DependencyNotFound(NotFound):
 
 
 class Conflict(TenureError):
-    """The store's state does not allow it."""
+    """The state of the store does not allow the operation."""
 
     code = "conflict"
 
 
 class Duplicate(Conflict):
-    """The id or the unique key is held by another job, named in `job_id`."""
+    """Another job, `job_id`, has the same id or unique key."""
 
     code = "duplicate"
 
@@ -177,7 +177,7 @@ class Duplicate(Conflict):
 
 
 class LeaseLost(Conflict):
-    """The job is no longer leased under this token: it ended, was cancelled, or another has it."""
+    """The job is no longer leased under this token: it is finished, pending, or leased again."""
 
     code = "lease_lost"
 
@@ -206,13 +206,13 @@ class JobFailed(TenureError):
 
 
 class WaitTimeout(TenureError, TimeoutError):
-    """The job that was waited for had not ended in time; it goes on."""
+    """The job that was waited for did not finish in time; it is still unfinished."""
 
     code = "wait_timeout"
 
     def __init__(self, job_id: str, state: str, seconds: float) -> None:
         super().__init__(
-            f"job {job_id!r} is {state} after {seconds:g} s of waiting; it goes on",
+            f"job {job_id!r} is {state} after {seconds:g} s of waiting; it was not cancelled",
             id=job_id,
             state=state,
         )
@@ -221,25 +221,25 @@ class WaitTimeout(TenureError, TimeoutError):
 
 
 class NoCurrentJob(TenureError):
-    """No job is being worked on here."""
+    """The calling code is not running a job."""
 
     code = "no_current_job"
 
 
 class NotAllowed(TenureError):
-    """A service does not do this for the caller."""
+    """The service does not allow this for the caller."""
 
     code = "not_allowed"
 
 
 class Unauthorized(NotAllowed):
-    """No token, or one that is not known."""
+    """The token is missing or unknown."""
 
     code = "unauthorized"
 
 
 class Forbidden(NotAllowed):
-    """The token does not allow it."""
+    """The token does not allow the call."""
 
     code = "forbidden"
 
@@ -257,26 +257,26 @@ class Closed(TenureError):
 
 
 class StoreError(TenureError):
-    """The store could not do its work."""
+    """The store failed."""
 
     code = "store_error"
 
 
 class StoreRejected(StoreError):
-    """The store does not take one of the operations, and would not take it later; nothing of them
-    happened."""
+    """The store does not accept one of the operations, now or later; none of them was applied."""
 
     code = "store_rejected"
 
 
 class OutcomeUnknown(StoreError):
-    """The store was lost in the middle of a commit, and cannot be asked whether it happened."""
+    """The connection to the store was lost during a commit, and it is not known whether the commit
+    was applied."""
 
     code = "outcome_unknown"
 
 
 class StoreFull(StoreError):
-    """The disk is full; nothing of the operation happened."""
+    """The disk is full; the operation was not applied."""
 
     code = "store_full"
 
@@ -294,6 +294,6 @@ class NotAStore(StoreError):
 
 
 class WrongVersion(StoreError):
-    """The store was made by a newer Tenure, or a library below is too old."""
+    """The store was made by a newer version of Tenure, or a library it needs is too old."""
 
     code = "wrong_version"

@@ -1,6 +1,6 @@
-"""Every setting, in one table: its name, type, default and meaning.
+"""All settings, in one table: name, type, default and meaning.
 
-The environment is read here and nowhere else: `TENURE_` and the name in capitals.
+Environment variables are read here and nowhere else: `TENURE_` and the name in upper case.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ Span = Annotated[float, Meta(ge=0, le=MAX_SPAN)]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a handle is opened with."""
+    """The settings of a queue handle."""
 
-    url: Annotated[str, Meta(description="Where the jobs are.")] = "sqlite:///tenure.db"
+    url: Annotated[str, Meta(description="URL of the store.")] = "sqlite:///tenure.db"
     lease: Annotated[
-        float, Meta(gt=0, le=MAX_SPAN, description="Seconds of a lease if none are given.")
+        float, Meta(gt=0, le=MAX_SPAN, description="Default length of a lease, in seconds.")
     ] = 60.0
     payload_limit: Annotated[
-        int, Meta(ge=1, le=2**30, description="Bytes of JSON in a payload or a result.")
+        int, Meta(ge=1, le=2**30, description="Largest payload or result, in bytes of JSON.")
     ] = 1_048_576
     keep_done: Annotated[Span | None, Meta(description="Seconds that done jobs are kept.")] = (
         7 * 86_400.0
@@ -38,32 +38,31 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         30 * 86_400.0
     )
     max_waiting: Annotated[
-        int, Meta(ge=1, description="Operations that may wait for a commit before Busy.")
+        int, Meta(ge=1, description="Operations that can wait for a commit before Busy is raised.")
     ] = 100_000
     max_waiting_bytes: Annotated[
-        int, Meta(ge=1, description="Payload bytes that may wait for a commit before Busy.")
+        int,
+        Meta(ge=1, description="Payload bytes that can wait for a commit before Busy is raised."),
     ] = 256 * 1_048_576
     busy_timeout: Annotated[
-        Span, Meta(description="Seconds to wait for a store that another has locked.")
+        Span, Meta(description="Seconds to wait for a store locked by another process.")
     ] = 30.0
-    token: Annotated[
-        str | None, Meta(description="The token that a service of Tenure (http://) asks for.")
-    ] = None
+    token: Annotated[str | None, Meta(description="Token for a Tenure service (http://).")] = None
     pop_lease: Annotated[
-        float, Meta(gt=0, le=MAX_SPAN, description="Seconds of the lease of a Firecrawl pop.")
+        float, Meta(gt=0, le=MAX_SPAN, description="Lease of a Firecrawl pop, in seconds.")
     ] = 300.0
     sweep: Annotated[
-        int, Meta(ge=1, description="Due jobs and ended leases that one claim looks after.")
+        int, Meta(ge=1, description="Due jobs and expired leases that one claim handles.")
     ] = 1_000
 
 
 def checked(settings: Settings) -> Settings:
-    """Settings that were made in code, if they can be."""
+    """Validate settings that were created in code. Raises InvalidInput."""
     return _check(msgspec.structs.asdict(settings), "settings")
 
 
 def from_environment(environ: Mapping[str, str], **given: Any) -> Settings:
-    """Settings from the environment; what is `given` and not None comes first."""
+    """Read settings from the environment. Values in `given` that are not None take precedence."""
     values: dict[str, Any] = {}
     for field in msgspec.structs.fields(Settings):
         name = PREFIX + field.name.upper()

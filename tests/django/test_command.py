@@ -49,7 +49,7 @@ def test_it_says_what_it_does(project: Project, caplog: pytest.LogCaptureFixture
     [
         (["--backend", "other"], "The connection 'other' doesn't exist"),
         (["--backend", "immediate"], "ImmediateBackend, not a tenure.django.TenureBackend"),
-        (["--queues", "mail,post"], "'post' is not in QUEUES; there are default, mail"),
+        (["--queues", "mail,post"], "'post' is not in QUEUES, which has default, mail"),
         (["--concurrency", "0"], "concurrency"),
         (["--max-jobs", "0"], "max_jobs"),
         (["--lease", "-1"], "lease"),
@@ -73,7 +73,7 @@ def test_a_backend_of_any_queue_needs_to_be_told_which(
     project: Project, backends: dict[str, Any]
 ) -> None:
     with override_settings(TASKS={"default": {**backends["default"], "QUEUES": []}}):
-        with pytest.raises(CommandError, match="say which ones with --queues"):
+        with pytest.raises(CommandError, match="name some with --queues"):
             call_command("tenure_worker", "--burst")
         tasks.add.using(queue_name="any").enqueue(1)
         call_command("tenure_worker", "--burst", "--queues", "any")

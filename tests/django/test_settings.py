@@ -34,8 +34,8 @@ def test_the_backend_says_what_it_can_do(project: Project) -> None:
         ({"max_attempts": 0}, "max_attempts: must be a whole number"),
         ({"timeout": "30s"}, "timeout: must be seconds"),
         ({"backoff": 5}, "backoff: must be a policy such as tenure.exponential"),
-        ({"retries": 5}, "has no 'retries'; there are url, database, max_attempts"),
-        ({"url": Path("jobs.db")}, "url: must be text, not PosixPath"),
+        ({"retries": 5}, "'retries' is not an option; the options are url, database, max_attempts"),
+        ({"url": Path("jobs.db")}, "url: must be a string, not PosixPath"),
         ({"url": "sqlite:///a.db", "database": "default"}, "'url' or 'database', not both"),
     ],
 )

@@ -97,7 +97,7 @@ def test_a_worker_that_cannot_work_is_refused(app: Tenure) -> None:
     class Nothing(Worker):
         pass
 
-    with pytest.raises(InvalidInput, match="which queue"):
+    with pytest.raises(InvalidInput, match="must set the queue"):
         app.register(Nothing())
     app.register(Plain())
     with pytest.raises(InvalidInput, match="another Worker"):

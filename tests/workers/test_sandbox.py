@@ -59,7 +59,7 @@ def test_nothing_runs_until_it_is_told_to(box: Sandbox) -> None:
 def test_the_app_has_its_own_store_back_afterwards() -> None:
     with Sandbox(app) as box:
         assert app.queue is box.queue
-        with pytest.raises(InvalidInput, match="in a sandbox already"):
+        with pytest.raises(InvalidInput, match="already in a sandbox"):
             Sandbox(app).__enter__()
     assert app.sandbox is None
 

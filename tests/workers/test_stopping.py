@@ -421,7 +421,7 @@ def test_a_worker_starts_anew_when_a_file_changes(place: Place, queue: tenure.Qu
     assert result_of(queue.enqueue("default", {}, kind="version").id) == 1
     source.write_text(TASKS.format(2))
     os.utime(source, (time.time() + 10, time.time() + 10))  # in case the clock is coarse
-    until(lambda: "starting anew" in worker.log)
+    until(lambda: "changed: restarting" in worker.log)
     worker.ready(2)
     assert result_of(queue.enqueue("default", {}, kind="version").id) == 2
     worker.send(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""The command line: the composition root. Every command makes the calls of `tenure.Queue`."""
+"""The command line. Every command uses the public calls of `tenure.Queue`."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from tenure.cli.stores import copy, migrate
 from tenure.cli.workers import scheduler, worker
 from tenure.errors import TenureError
 
-INTERRUPTED = 130  # what a shell answers for a program that Ctrl-C ended
+INTERRUPTED = 130  # the exit code that shells use for a program stopped with Ctrl-C
 
 SECTIONS: dict[str, list[click.Command]] = {
     "Run": [worker, scheduler, schedules, serve, token],
-    "Look": [stats, jobs, show, dead, tenants, groups, limits],
+    "Inspect": [stats, jobs, show, dead, tenants, groups, limits],
     "Produce": [enqueue],
     "Work": [claim, ack, fail, extend, release],
     "Operate": [cancel, replay, delete, purge, pause, resume, limit],
-    "Keep": [maintain, reconcile, migrate, copy],
+    "Maintain": [maintain, reconcile, migrate, copy],
     "Try": [demo],
 }
 
 
 class Root(click.Group):
-    """The group of all commands: lists them by section, and says what went wrong in one line."""
+    """The group of all commands: lists them by section, and reports errors in one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [command.name or "" for section in SECTIONS.values() for command in section]
@@ -60,10 +60,10 @@ class Root(click.Group):
         **extra: Any,
     ) -> NoReturn:
         args = sys.argv[1:] if args is None else list(args)
-        if isinstance(sys.stdout, io.TextIOWrapper):  # a letter that it cannot write is no reason
-            sys.stdout.reconfigure(errors="backslashreplace")  # to fail
+        if isinstance(sys.stdout, io.TextIOWrapper):  # do not fail on unencodable characters
+            sys.stdout.reconfigure(errors="backslashreplace")
         app = App() if obj is None else obj
-        app.errors_as_json = "--json" in args  # asked for, even where the rest cannot be parsed
+        app.errors_as_json = "--json" in args  # even if the rest cannot be parsed
         try:
             code = super().main(args, prog_name, standalone_mode=False, obj=app, **extra)
         except TenureError as error:
@@ -85,8 +85,8 @@ class Root(click.Group):
 )
 @click.option(
     "--url",
-    help="Where the jobs are: sqlite:///file.db or sqlite:////path/file.db. Without it the "
-    "environment's TENURE_URL counts, then sqlite:///tenure.db.",
+    help="URL of the store, such as sqlite:///file.db or sqlite:////path/file.db. Defaults to "
+    "TENURE_URL, then to sqlite:///tenure.db.",
 )
 @json_option
 @click.version_option(__version__, prog_name="tenure")
@@ -94,8 +94,8 @@ class Root(click.Group):
 def main(app: App, url: str | None) -> None:
     """Tenure: a durable, multi-tenant job queue.
 
-    Durations are seconds (90), or have a unit: 500ms, 90s, 5m, 2h, 7d. Every command takes --json
-    and then prints one JSON document. The exit code is 0, 1 for an error, 2 for wrong usage.
+    Durations are in seconds (90), or have a unit: 500ms, 90s, 5m, 2h, 7d. With --json, every
+    command prints one JSON document. The exit code is 0, 1 for an error, or 2 for wrong usage.
 
     \b
     Example:

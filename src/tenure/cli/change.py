@@ -14,7 +14,7 @@ from tenure.cli.text import one_line, span
 from tenure.errors import Conflict, NotFound
 from tenure.model.job import FINAL, State
 
-yes_option = click.option("--yes", is_flag=True, help="Do not ask, on a terminal either.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
 @click.command()
@@ -23,7 +23,7 @@ yes_option = click.option("--yes", is_flag=True, help="Do not ask, on a terminal
 @json_option
 @pass_app
 def cancel(app: App, /, ids: tuple[str, ...], **filters: Any) -> None:
-    """Cancel unfinished jobs: by id, or all that match a filter.
+    """Cancel unfinished jobs, by id or by filter.
 
     \b
     Example:
@@ -44,14 +44,14 @@ def cancel(app: App, /, ids: tuple[str, ...], **filters: Any) -> None:
 @click.option(
     "--state",
     type=click.Choice([State.DEAD.value, State.CANCELLED.value]),
-    help="Jobs in this state. [default: dead]",
+    help="Only jobs in this state. [default: dead]",
 )
 @json_option
 @pass_app
 def replay(app: App, /, ids: tuple[str, ...], **filters: Any) -> None:
-    """Run dead or cancelled jobs again: by id, or all that match a filter.
+    """Run dead or cancelled jobs again, by id or by filter.
 
-    They begin at attempt 0, and no longer expire.
+    They start at attempt 0, and no longer expire.
 
     \b
     Example:
@@ -70,14 +70,17 @@ def replay(app: App, /, ids: tuple[str, ...], **filters: Any) -> None:
 @click.command()
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @filter_options
-@click.option("--state", type=STATE, multiple=True, help="Jobs in this state; may be repeated.")
+@click.option(
+    "--state", type=STATE, multiple=True, help="Only jobs in this state; can be repeated."
+)
 @yes_option
 @json_option
 @pass_app
 def delete(app: App, /, ids: tuple[str, ...], yes: bool, **filters: Any) -> None:
-    """Remove jobs for good: by id, or all that match a filter.
+    """Delete jobs permanently, by id or by filter.
 
-    In whatever state they are, unless --state says which. By filter, it asks on a terminal.
+    Jobs in any state are deleted, unless --state is given. With a filter, it asks for confirmation
+    on a terminal.
 
     \b
     Example:
@@ -86,7 +89,7 @@ def delete(app: App, /, ids: tuple[str, ...], yes: bool, **filters: Any) -> None
     """
     where = _which(ids, filters)
     if not ids and not yes:
-        _ask(app, f"Delete for good all {_described(where)}?")
+        _ask(app, f"Permanently delete all {_described(where)}?")
     with app.open() as store:
         if ids:
             _one_by_one(app, "deleted", ids, store.delete)
@@ -96,20 +99,23 @@ def delete(app: App, /, ids: tuple[str, ...], yes: bool, **filters: Any) -> None
 
 @click.command()
 @click.option(
-    "--older-than", type=duration, required=True, help="Ended longer ago than: 90, 12h, 7d."
+    "--older-than",
+    type=duration,
+    required=True,
+    help="Only jobs that finished longer ago than this: 90, 12h, 7d.",
 )
-@click.option("--queue", help="Jobs of this queue only.")
+@click.option("--queue", help="Only jobs of this queue.")
 @click.option(
     "--state",
     type=click.Choice(sorted(state.value for state in FINAL)),
     multiple=True,
-    help="In this state; may be repeated. [default: done and cancelled]",
+    help="Only jobs in this state; can be repeated. [default: done and cancelled]",
 )
 @yes_option
 @json_option
 @pass_app
 def purge(app: App, /, older_than: float, yes: bool, **filters: Any) -> None:
-    """Remove jobs that ended long ago. Dead jobs stay unless --state dead is given.
+    """Delete jobs that finished long ago. Dead jobs are kept unless --state dead is given.
 
     \b
     Example:
@@ -120,19 +126,19 @@ def purge(app: App, /, older_than: float, yes: bool, **filters: Any) -> None:
     if not yes:
         age = span(round(older_than * 1000))
         shown = {"state": (State.DONE.value, State.CANCELLED.value)} | where
-        _ask(app, f"Delete for good all {_described(shown)} that ended over {age} ago?")
+        _ask(app, f"Permanently delete all {_described(shown)} that finished over {age} ago?")
     with app.open() as store:
         _all_of(app, "purged", store.purge(older_than, **where))
 
 
 def _which(ids: tuple[str, ...], filters: dict[str, Any]) -> dict[str, Any]:
-    """The filter; or a refusal, where the command would mean every job there is."""
+    """The filter. Raises UsageError if the command would change every job in the store."""
     where = given(filters)
     if ids and where:
         raise click.UsageError("Give ids or a filter, not both.")
     if not ids and not where:
         raise click.UsageError(
-            "Say which jobs: give ids, or a filter such as --queue emails. Without any this "
+            "Say which jobs: give ids, or a filter such as --queue emails. Without one, this "
             "would change every job of every queue."
         )
     return where
@@ -156,7 +162,7 @@ def _all_of(app: App, done: str, count: int) -> None:
 
 
 def _one_by_one(app: App, done: str, ids: tuple[str, ...], change: Callable[[str], int]) -> None:
-    """Change the jobs that were named, and say what could not be done with which."""
+    """Change the given jobs, and report those that could not be changed."""
     count, failed = 0, 0
     unchanged: list[str] = []
     for id in dict.fromkeys(ids):
@@ -175,7 +181,7 @@ def _one_by_one(app: App, done: str, ids: tuple[str, ...], change: Callable[[str
 def _report(app: App, done: str, count: int, unchanged: list[str], failed: int) -> None:
     text = f"{count:,} {'job' if count == 1 else 'jobs'} {done}."
     if unchanged:
-        text += f" Left as they were, because of their state: {', '.join(unchanged)}."
+        text += f" Not changed because of their state: {', '.join(unchanged)}."
     app.answer({done: count, "unchanged": unchanged, "failed": failed}, lambda: words(text))
     if failed:
         raise click.exceptions.Exit(1)

@@ -1,4 +1,4 @@
-"""What every command is given: where the jobs are, the clock, and how to answer."""
+"""The context of every command: the store's URL, the clock, and how to print."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tenure.clock import Clock, SystemClock
 from tenure.queue import Queue, connect
 
 F = TypeVar("F", bound=Callable[..., Any])
-WIDE = 100_000  # columns of an output that is not a terminal: nothing is cut or wrapped
+WIDE = 100_000  # columns if the output is not a terminal, so that nothing is cut or wrapped
 
 
 def _at_a_terminal() -> bool:
@@ -36,18 +36,18 @@ class App:
     bar: Console | None = None  # the terminal, while it shows a progress bar
 
     def open(self) -> Queue:
-        """The store that the command works on."""
+        """Open the store that the command works on."""
         return connect(self.url, clock=self.clock)
 
     def answer(self, value: Any, shown: Callable[[], RenderableType]) -> None:
-        """Print the answer of a command: as JSON in one line, or as it is shown to people."""
+        """Print the result of a command: as one line of JSON, or formatted for people."""
         if self.as_json:
             click.echo(msgspec.json.encode(document(value)))
         else:
             display(shown())
 
     def complain(self, code: str, message: str, **more: Any) -> None:
-        """Say in one line on stderr what is wrong."""
+        """Print an error as one line on stderr."""
         if self.errors_as_json:
             text = json.dumps({"error": {"code": code, "message": message}, **more})
         else:
@@ -59,12 +59,12 @@ class App:
             click.echo(text, err=True)
 
     def confirm(self, question: str) -> bool:
-        """Ask a person; a script that has no terminal has thought about it before."""
+        """Ask for confirmation on a terminal. Scripts are not asked."""
         return not self.interactive or click.confirm(question, err=True)
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Where people read."""
+    """A console for people to read."""
     made = Console(stderr=stderr, markup=False, highlight=False, emoji=False)
     if not made.is_terminal:
         made.width = WIDE
@@ -72,7 +72,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def display(*shown: RenderableType) -> None:
-    """Print for people; a file or a pipe gets lines without the spaces that fill a screen."""
+    """Print for people. Files and pipes get lines without trailing spaces."""
     screen = console()
     if screen.is_terminal:
         screen.print(*shown)
@@ -94,7 +94,7 @@ def json_option(command: F) -> F:
         is_flag=True,
         expose_value=False,
         callback=remember,
-        help="Print one JSON document; errors are JSON too, on stderr.",
+        help="Print one JSON document; errors are JSON on stderr.",
     )(command)
 
 

@@ -1,4 +1,4 @@
-"""The command that shows what Tenure does."""
+"""The demo command."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ STYLES = {"done": "green", "dead": "bold red", "failed, will be tried again": "y
 @json_option
 @pass_app
 def demo(app: App, path: str | None) -> None:
-    """See jobs of three tenants being worked on, some failing, one dying.
+    """Watch a worker run the jobs of three tenants; some fail, and one ends up dead.
 
-    It takes a few seconds, and works on a SQLite file of its own, whatever --url says.
+    It takes a few seconds, and uses its own SQLite file, whatever --url says.
 
     \b
     Example:
@@ -53,7 +53,7 @@ def demo(app: App, path: str | None) -> None:
 
 
 def _work_visibly(app: App, store: Queue) -> None:
-    """A line for each attempt; on a terminal also a table that changes below them."""
+    """Print a line per attempt; on a terminal, also a live table below them."""
     screen = console()
     with Live(console=screen, transient=True, auto_refresh=False) as live:
 

@@ -1,4 +1,4 @@
-"""The command that adds jobs: one from the command line, or many from a file."""
+"""The command that adds a job from the command line, or many from a file."""
 
 from __future__ import annotations
 
@@ -32,37 +32,43 @@ from tenure.model.ops import IfExists
 @click.command()
 @click.argument("queue", metavar="[QUEUE]", required=False)
 @click.argument("text", metavar="[JSON]", required=False)
-@click.option("--kind", help="What kind of job it is.")
-@click.option("--tenant", help="Whose it is; tenants take turns.")
-@click.option("--group", help="A group of the tenant's jobs, which may have limits.")
+@click.option("--kind", help="The kind of job, such as the name of a task.")
+@click.option("--tenant", help="The tenant that the job belongs to; tenants take turns.")
+@click.option("--group", help="A group of the tenant's jobs, which can have its own limits.")
 @click.option(
-    "--priority", type=click.IntRange(MIN_PRIORITY, MAX_PRIORITY), help="Lower first. [default: 0]"
+    "--priority",
+    type=click.IntRange(MIN_PRIORITY, MAX_PRIORITY),
+    help="Lower runs first. [default: 0]",
 )
-@click.option("--delay", type=duration, help="Not before: 90, 5m, 2h, 7d. [default: now]")
-@click.option("--id", help="An id of your own. [default: a UUIDv7]")
-@click.option("--unique-key", help="One unfinished job of the queue and tenant may have it.")
-@click.option("--after", multiple=True, help="The id of a job to wait for; may be repeated.")
+@click.option("--delay", type=duration, help="Run after this time: 90, 5m, 2h, 7d. [default: now]")
+@click.option("--id", help="The id of the job. [default: a UUIDv7]")
+@click.option("--unique-key", help="At most one unfinished job per queue and tenant can have it.")
+@click.option("--after", multiple=True, help="The id of a job to wait for; can be repeated.")
 @click.option(
     "--if-parent-fails",
     type=click.Choice(get_args(IfParentFails)),
-    help="If one of those dies or is cancelled. [default: wait]",
+    help="What to do if one of those is dead or cancelled. [default: wait]",
 )
 @click.option(
-    "--max-attempts", type=click.IntRange(1, MAX_ATTEMPTS), help="Then it is dead. [default: 3]"
+    "--max-attempts",
+    type=click.IntRange(1, MAX_ATTEMPTS),
+    help="Attempts before the job is dead. [default: 3]",
 )
-@click.option("--expires-in", type=duration, help="Dead if not begun by then: 90, 5m, 2h, 7d.")
-@click.option("--timeout", type=duration, help="How long one attempt may take: 90, 5m, 2h.")
+@click.option(
+    "--expires-in", type=duration, help="Dead if not started within this time: 90, 5m, 2h, 7d."
+)
+@click.option("--timeout", type=duration, help="How long an attempt can take: 90, 5m, 2h.")
 @click.option(
     "--if-exists",
     type=click.Choice(get_args(IfExists)),
     default="error",
     show_default=True,
-    help="If the id or the unique key is held by another job.",
+    help="What to do if another job has the id or the unique key.",
 )
 @click.option(
     "--file", type=click.File("rb"), help="Load many jobs from JSON lines; - is standard input."
 )
-@click.option("--queue", "default_queue", help="With --file, the same as QUEUE.")
+@click.option("--queue", "default_queue", help="Same as QUEUE, with --file.")
 @json_option
 @pass_app
 def enqueue(
@@ -77,11 +83,12 @@ def enqueue(
 ) -> None:
     """Add a job with a JSON payload, or many from a file.
 
-    With --file every line is an object with some of these fields: queue, payload, kind, tenant,
-    group, priority, id, unique_key, after, if_parent_fails, max_attempts, backoff, run_at; and, in
-    seconds, delay, expires_in, timeout. QUEUE and the options count for lines that do not say.
-    Jobs come after those that they wait for. A bad line is named, and the others are loaded. With
-    ids in the lines and --if-exists skip, a load that was stopped can be repeated.
+    With --file, every line is an object with some of these fields: queue, payload, kind, tenant,
+    group, priority, id, unique_key, after, if_parent_fails, max_attempts, backoff, run_at, and, in
+    seconds, delay, expires_in and timeout. QUEUE and the options are defaults for lines that do
+    not set them. Jobs must come after the jobs they wait for. Bad lines are reported, and the
+    others are loaded. With ids in the lines and --if-exists skip, an interrupted load can be
+    repeated.
 
     \b
     Example:
@@ -140,7 +147,7 @@ def _summary(loader: Loader) -> str:
 
 
 def _size(file: BinaryIO) -> int | None:
-    """The bytes of a file; a pipe does not know how much will come."""
+    """The size of a file in bytes, or None for a pipe."""
     try:
         status = os.fstat(file.fileno())
     except OSError:
@@ -152,7 +159,7 @@ def _size(file: BinaryIO) -> int | None:
 def _progress(
     app: App, lines: Lines, loader: Loader, size: int | None
 ) -> Iterator[Callable[[], None]]:
-    """A bar on stderr, where that is a terminal; gives what moves it."""
+    """A progress bar on stderr if that is a terminal; yields a function that updates it."""
     screen = console(stderr=True)
     known = [BarColumn(), TaskProgressColumn(), TimeRemainingColumn()] if size else []
     with Progress(

@@ -1,5 +1,5 @@
-"""Jobs from a file of JSON lines: in chunks, with bounded memory, and no job lost to another's
-fault."""
+"""Loading jobs from a file of JSON lines, in chunks and with bounded memory. A bad line does not
+keep others from being loaded."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tenure.queue import Queue
 
 CHUNK_JOBS = 1_000
 CHUNK_BYTES = 8 * 2**20
-LONGEST_ESCAPE = 6  # bytes that JSON may write for one: \u0041
-ROOM = 65_536  # bytes of a line beside its payload
+LONGEST_ESCAPE = 6  # bytes that JSON can use for one: \u0041
+ROOM = 65_536  # bytes of a line besides its payload
 
-Numbered = tuple[int, NewJob]  # with the number of its line
+Numbered = tuple[int, NewJob]  # the line number and the job
 
 
 class Lines:
-    """The lines of a stream, none of them longer than `longest` bytes in memory."""
+    """The lines of a stream, with at most `longest` bytes of each in memory."""
 
     def __init__(self, stream: BinaryIO, longest: int) -> None:
         self.longest = longest
@@ -32,7 +32,7 @@ class Lines:
         self._stream = stream
 
     def __iter__(self) -> Iterator[bytes | None]:
-        """Each line, or None for one that is too long."""
+        """Yield each line, or None for one that is too long."""
         while line := self._read():
             self.number += 1
             if len(line) <= self.longest or line.endswith(b"\n"):
@@ -49,7 +49,7 @@ class Lines:
 
 
 class Loader:
-    """Puts jobs in, chunk by chunk; counts, and names the lines that are bad."""
+    """Enqueues jobs chunk by chunk, counts them, and reports bad lines."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Loader:
         self._chunk_bytes = 0
 
     def load(self, lines: Lines, on_chunk: Callable[[], None]) -> None:
-        """Everything that the lines hold."""
+        """Load all lines."""
         for line in lines:
             self._take(lines.number, line)
             if len(self._chunk) >= CHUNK_JOBS or self._chunk_bytes >= CHUNK_BYTES:
@@ -102,15 +102,15 @@ class Loader:
             self._put_in_halves(_parents_first(chunk))
 
     def _put_in_halves(self, chunk: list[Numbered]) -> None:
-        """A chunk that was refused: find those at fault, and put the others in."""
+        """Bisect a chunk that was rejected, to find the bad jobs and enqueue the others."""
         middle = len(chunk) // 2
         for half in (chunk[:middle], chunk[middle:]):
             if not self._put(half):
                 self._put_in_halves(half)
 
     def _put(self, chunk: list[Numbered]) -> bool:
-        """Put all in, and answer whether that was possible; one alone that was not is named.
-        Faults of the store are no job's, and end the load."""
+        """Enqueue a chunk; returns False if it has to be split. A single bad job is reported.
+        Errors of the store end the load."""
         if not chunk:
             return True
         try:
@@ -141,7 +141,7 @@ class Loader:
 
 
 def _line_type(defaults: dict[str, Any]) -> type[NewJob]:
-    """A NewJob that knows no other fields, and has the defaults of the command line."""
+    """A NewJob type that forbids unknown fields and has the defaults of the command line."""
     types = {field.name: field.type for field in msgspec.structs.fields(NewJob)}
     fields = [(name, types[name], value) for name, value in defaults.items()]
     line = msgspec.defstruct(
@@ -152,7 +152,7 @@ def _line_type(defaults: dict[str, Any]) -> type[NewJob]:
 
 
 def _parents_first(chunk: list[Numbered]) -> list[Numbered]:
-    """A chunk that goes in by parts needs those that others wait for before the others."""
+    """Sort a chunk so that jobs come after those they wait for, because it is enqueued in parts."""
     place = {job.id: n for n, (_, job) in enumerate(chunk) if job.id is not None}
     parents = {
         n: [place[id] for id in job.after if id in place] for n, (_, job) in enumerate(chunk)

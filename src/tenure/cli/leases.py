@@ -1,4 +1,4 @@
-"""Commands of a worker: claim a job, keep it, end it."""
+"""Commands for working on jobs by hand: claim, ack, fail, extend, release."""
 
 from __future__ import annotations
 
@@ -23,19 +23,21 @@ from tenure.model.job import Job, Lease, State
     type=click.IntRange(1, MAX_CLAIM),
     default=1,
     show_default=True,
-    help="How many jobs at most.",
+    help="Maximum number of jobs.",
 )
-@click.option("--lease", type=duration, help="How long they are ours: 90, 5m. [default: 60s]")
-@click.option("--worker", help="Who claims them. [default: the host and process]")
-@click.option("--tenant", help="Jobs of this tenant only.")
-@click.option("--not-group", "not_groups", multiple=True, help="None of this group; repeatable.")
+@click.option("--lease", type=duration, help="Length of the lease: 90, 5m. [default: 60s]")
+@click.option("--worker", help="Name of the worker. [default: host and process]")
+@click.option("--tenant", help="Only jobs of this tenant.")
+@click.option(
+    "--not-group", "not_groups", multiple=True, help="Skip jobs of this group; can be repeated."
+)
 @json_option
 @pass_app
 def claim(app: App, /, queues: tuple[str, ...], **options: Any) -> None:
-    """Lease ready jobs of one or several queues, in that order.
+    """Lease ready jobs of one or more queues, in the order given.
 
-    Each job comes with a token, which ack, fail, extend and release ask for. A job that is not
-    ended before its lease is over goes to another worker.
+    Each job comes with a token, which ack, fail, extend and release need. If a job is not finished
+    before its lease expires, another worker can claim it.
 
     \b
     Example:
@@ -50,17 +52,17 @@ def _claimed(jobs: Sequence[Job], now: int) -> RenderableType:
     if not jobs:
         return words("Nothing is ready.")
     until = relative(jobs[0].lease_until or now, now)
-    return Group(claimed_table(jobs), words(f"The lease ends {until}.", "dim"))
+    return Group(claimed_table(jobs), words(f"The lease expires {until}.", "dim"))
 
 
 @click.command()
 @click.argument("id")
 @token_option
-@click.option("--result", type=json, help="What came of it, as JSON.")
+@click.option("--result", type=json, help="The result, as JSON.")
 @json_option
 @pass_app
 def ack(app: App, /, id: str, token: int, result: Any) -> None:
-    """A claimed job is done.
+    """Mark a claimed job as done.
 
     \b
     Example:
@@ -75,12 +77,12 @@ def ack(app: App, /, id: str, token: int, result: Any) -> None:
 @click.argument("id")
 @token_option
 @click.option("--error", default="", help="What went wrong.")
-@click.option("--retry-in", type=duration, help="Try again after: 90, 5m. [default: its backoff]")
-@click.option("--fatal", is_flag=True, help="Do not try again: it is dead.")
+@click.option("--retry-in", type=duration, help="Retry after: 90, 5m. [default: its backoff]")
+@click.option("--fatal", is_flag=True, help="Do not retry: the job is dead.")
 @json_option
 @pass_app
 def fail(app: App, /, id: str, token: int, error: str, **options: Any) -> None:
-    """An attempt failed: the job is tried again later, or is dead.
+    """Report a failed attempt: the job is retried later, or is dead.
 
     \b
     Example:
@@ -94,11 +96,11 @@ def fail(app: App, /, id: str, token: int, error: str, **options: Any) -> None:
 @click.command()
 @click.argument("id")
 @token_option
-@click.option("--lease", type=duration, help="How long from now: 90, 5m. [default: 60s]")
+@click.option("--lease", type=duration, help="New length, from now: 90, 5m. [default: 60s]")
 @json_option
 @pass_app
 def extend(app: App, /, id: str, token: int, lease: float | None) -> None:
-    """Keep a claimed job for longer, counted from now.
+    """Extend the lease of a claimed job, counted from now.
 
     \b
     Example:
@@ -112,11 +114,11 @@ def extend(app: App, /, id: str, token: int, lease: float | None) -> None:
 @click.command()
 @click.argument("id")
 @token_option
-@click.option("--delay", type=duration, default="0s", help="Ready after: 90, 5m. [default: now]")
+@click.option("--delay", type=duration, default="0s", help="Run after: 90, 5m. [default: now]")
 @json_option
 @pass_app
 def release(app: App, /, id: str, token: int, delay: float) -> None:
-    """Give a claimed job back unused; the attempt is not counted.
+    """Give a claimed job back; the attempt does not count.
 
     \b
     Example:

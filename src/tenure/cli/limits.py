@@ -1,4 +1,4 @@
-"""Commands of flow control: pause, resume, limits."""
+"""Commands for flow control: pause, resume, limit, limits."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tenure.model.ops import Limit
 @json_option
 @pass_app
 def pause(app: App, /, queue: str, tenant: str | None, group: str | None) -> None:
-    """Give out no more jobs of a queue, or of one tenant or group of it.
+    """Stop handing out jobs of a queue, or of one of its tenants or groups.
 
-    Jobs that are leased already go on.
+    Jobs that are already leased continue.
 
     \b
     Example:
@@ -58,21 +58,19 @@ def _paused(app: App, queue: str, tenant: str | None, group: str | None, paused:
 
 @click.command()
 @click.argument("queue")
-@click.option("--tenant", help='This tenant; "*" is the default for each tenant.')
-@click.option("--group", help='This group; "*" is the default for each group.')
-@click.option("--concurrency", type=click.IntRange(1), help="How many jobs are leased at once.")
-@click.option("--rate", type=click.IntRange(1), help="How many jobs of the queue are claimed ...")
-@click.option("--per", type=duration, help="... in this time: 1s, 60, 1h.")
-@click.option(
-    "--weight", type=click.IntRange(1, MAX_WEIGHT), help="How many turns the tenant gets."
-)
-@click.option("--clear", is_flag=True, help="Remove the limits; a pause stays.")
+@click.option("--tenant", help='Only this tenant; "*" sets the default for each.')
+@click.option("--group", help='Only this group; "*" sets the default for each.')
+@click.option("--concurrency", type=click.IntRange(1), help="Maximum number of leased jobs.")
+@click.option("--rate", type=click.IntRange(1), help="Maximum number of claims in --per.")
+@click.option("--per", type=duration, help="The time that --rate refers to: 1s, 60, 1h.")
+@click.option("--weight", type=click.IntRange(1, MAX_WEIGHT), help="The tenant's share of turns.")
+@click.option("--clear", is_flag=True, help="Remove the limits; a pause stays in place.")
 @json_option
 @pass_app
 def limit(
     app: App, /, queue: str, tenant: str | None, group: str | None, clear: bool, **bounds: Any
 ) -> None:
-    """Bound a queue, a tenant of it, or a group. What is left out stays as it was.
+    """Set limits on a queue, a tenant or a group. Limits left out stay as they are.
 
     \b
     Example:
@@ -84,7 +82,7 @@ def limit(
     wanted = given(bounds)
     if clear == bool(wanted):
         raise click.UsageError(
-            "Say what: --concurrency, --rate with --per, or --weight; or --clear alone."
+            "Give --concurrency, --rate with --per, or --weight; or --clear alone."
         )
     if ("rate" in wanted) != ("per" in wanted):
         raise click.UsageError("--rate and --per belong together: --rate 100 --per 1m.")
@@ -94,7 +92,7 @@ def limit(
         else:
             store.set_limit(queue, tenant=tenant, group=group, **wanted)
         if group is not None and tenant is None:
-            tenant = "*"  # as the store has it: this group of every tenant
+            tenant = "*"  # how the store represents this group of every tenant
         now = next(
             (one for one in store.limits(queue) if (one.tenant, one.group) == (tenant, group)),
             Limit(queue, tenant, group),
@@ -108,7 +106,7 @@ def limit(
 @json_option
 @pass_app
 def limits(app: App, /, queue: str | None) -> None:
-    """List every limit and pause, of one queue or of all.
+    """List the limits and pauses of one queue or of all.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""Commands that keep a store in order: maintain, reconcile."""
+"""Commands that maintain a store: maintain, reconcile."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from tenure.cli.params import scope_options
 from tenure.cli.tables import words
 from tenure.model.ops import Maintained
 
-PASS = 1_000  # of each kind in each queue, in one transaction
+PASS = 1_000  # of each kind per queue, in one transaction
 
 
 @click.command()
 @json_option
 @pass_app
 def maintain(app: App) -> None:
-    """Do what time asks for, until nothing is left to do.
+    """Run due maintenance until nothing is left to do.
 
-    Due jobs become ready, leases that ended are taken back, expired jobs die, ended slots go,
-    and finished jobs are removed after their retention (TENURE_KEEP_DONE, TENURE_KEEP_CANCELLED
-    and TENURE_KEEP_DEAD, in seconds).
+    Due jobs become ready, jobs with expired leases are retried, expired jobs become dead, expired
+    slots are dropped, and finished jobs are removed after their retention (TENURE_KEEP_DONE,
+    TENURE_KEEP_CANCELLED and TENURE_KEEP_DEAD, in seconds).
 
     \b
     Example:
@@ -33,11 +33,11 @@ def maintain(app: App) -> None:
             done = store.maintain(limit=PASS)
             for name in sums:
                 sums[name] += getattr(done, name)
-            if done.total < PASS:  # no kind was cut short
+            if done.total < PASS:  # no kind reached its limit
                 break
     text = (
-        f"{sums['promoted']:,} due, {sums['leases']:,} leases ended, {sums['expired']:,} expired, "
-        f"{sums['slots']:,} slots ended, {sums['purged']:,} removed."
+        f"{sums['promoted']:,} due, {sums['leases']:,} leases expired, {sums['expired']:,} jobs "
+        f"expired, {sums['slots']:,} slots expired, {sums['purged']:,} removed."
     )
     app.answer(sums, lambda: words(text))
 
@@ -50,7 +50,7 @@ def maintain(app: App) -> None:
 def reconcile(app: App, queue: str, tenant: str | None, group: str | None) -> None:
     """Recount the counters of a queue from its jobs.
 
-    Says which were wrong, and by how much.
+    Reports which counters were wrong, and by how much.
 
     \b
     Example:
@@ -59,5 +59,5 @@ def reconcile(app: App, queue: str, tenant: str | None, group: str | None) -> No
     with app.open() as store:
         by = store.reconcile(queue, tenant=tenant, group=group)
     off = ", ".join(f"{name} by {n:+,}" for name, n in by.items())
-    text = f"Corrected: {off}." if by else "Every counter was right."
+    text = f"Corrected: {off}." if by else "All counters were correct."
     app.answer({"corrected": by}, lambda: words(text))

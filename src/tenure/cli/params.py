@@ -1,4 +1,4 @@
-"""Kinds of values that options take, and options that several commands share."""
+"""Parameter types, and options that several commands share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SECONDS = {None: 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_4
 
 
 def duration(text: str) -> float:
-    """Seconds, from 90, 500ms, 90s, 5m, 2h or 7d."""
+    """Parse a duration such as 90, 500ms, 90s, 5m, 2h or 7d to seconds."""
     found = _DURATION.fullmatch(text)
     if found is None:
         raise click.BadParameter(f"{text!r} is not a duration such as 90, 90s, 5m, 2h or 7d.")
@@ -30,14 +30,14 @@ def duration(text: str) -> float:
 
 
 def log_options(command: F) -> F:
-    """What of the log is written to stderr, and how."""
+    """--log-level and --log-format."""
     level = click.option(
         "--log-level",
         type=click.Choice(["debug", "info", "warning", "error"]),
         default="info",
         show_default=True,
         envvar="TENURE_LOG_LEVEL",
-        help="What is written to stderr.",
+        help="Lowest level to log, on stderr.",
     )
     form = click.option(
         "--log-format",
@@ -45,22 +45,22 @@ def log_options(command: F) -> F:
         default="text",
         show_default=True,
         envvar="TENURE_LOG_FORMAT",
-        help="Lines for people, or JSON for programs.",
+        help="Plain text, or one JSON object per line.",
     )
     return level(form(command))
 
 
 def json(text: str) -> Any:
-    """A JSON value."""
+    """Parse a JSON value."""
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        hint = """ Text needs quotes of its own: '"hello"'.""" if text[:1].isalpha() else ""
+        hint = """ A string needs double quotes: '"hello"'.""" if text[:1].isalpha() else ""
         raise click.BadParameter(f"{text[:60]!r} is not JSON: {error}.{hint}") from None
 
 
 def target(name: str) -> Tenure:
-    """The app that MODULE:APP names."""
+    """Import the app that MODULE:APP names."""
     module, _, attribute = name.partition(":")
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
@@ -68,7 +68,7 @@ def target(name: str) -> Tenure:
         found: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # it is there, but something that it needs is not
+            raise  # the module exists, but something it imports does not
         raise click.BadParameter(f"there is no module {module!r} here or on the path.") from None
     except ValueError:
         raise click.BadParameter(f"{name!r} is not MODULE:APP, such as tasks:app.") from None
@@ -85,38 +85,38 @@ STATE = click.Choice([state.value for state in State])
 
 
 def scope_options(command: F) -> F:
-    """--tenant and --group, which narrow a queue down."""
-    command = click.option("--group", help="This group only.")(command)
-    return click.option("--tenant", help="This tenant only.")(command)
+    """--tenant and --group, which select a part of a queue."""
+    command = click.option("--group", help="Only this group.")(command)
+    return click.option("--tenant", help="Only this tenant.")(command)
 
 
 def filter_options(command: F) -> F:
-    """Which jobs, by what they have in common."""
-    command = click.option("--kind", help="Jobs of this kind only.")(command)
-    command = click.option("--group", help="Jobs of this group only.")(command)
-    command = click.option("--tenant", help="Jobs of this tenant only.")(command)
-    return click.option("--queue", help="Jobs of this queue only.")(command)
+    """Options that select jobs."""
+    command = click.option("--kind", help="Only jobs of this kind.")(command)
+    command = click.option("--group", help="Only jobs of this group.")(command)
+    command = click.option("--tenant", help="Only jobs of this tenant.")(command)
+    return click.option("--queue", help="Only jobs of this queue.")(command)
 
 
 def page_options(command: F) -> F:
-    """Which part of a long list."""
-    command = click.option("--cursor", help="Go on where an earlier page ended.")(command)
+    """--limit and --cursor."""
+    command = click.option("--cursor", help="Continue after an earlier page.")(command)
     return click.option(
         "--limit",
         type=click.IntRange(1, 10_000),
         default=50,
         show_default=True,
-        help="How many jobs at most.",
+        help="Maximum number of jobs.",
     )(command)
 
 
 def token_option(command: F) -> F:
-    """The token that the claim answered with."""
+    """--token"""
     return click.option(
-        "--token", type=int, required=True, help="The token that the claim gave with the job."
+        "--token", type=int, required=True, help="The token that `claim` returned with the job."
     )(command)
 
 
 def given(options: dict[str, Any]) -> dict[str, Any]:
-    """The options that were written on the command line."""
+    """The options that were given on the command line."""
     return {name: value for name, value in options.items() if value not in (None, ())}

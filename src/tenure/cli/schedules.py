@@ -1,4 +1,4 @@
-"""Commands about schedules."""
+"""Commands for schedules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tenure.model.ops import Schedule
 @json_option
 @click.pass_context
 def schedules(ctx: click.Context) -> None:
-    """List the schedules, put one, drop one, or fire one now.
+    """List schedules, or put, drop or fire one.
 
     \b
     Example:
@@ -65,15 +65,15 @@ def _listed(found: Sequence[Schedule], now: int) -> RenderableType:
     type=click.Choice(["last", "all", "none"]),
     default="last",
     show_default=True,
-    help="Which of the times fire that were missed because no scheduler ran.",
+    help="Which times to fire that were missed while no scheduler ran.",
 )
 @click.option("--kind", default="", help="The kind of the job: the name of a task.")
-@click.option("--tenant", default="", help="Whose job it is.")
+@click.option("--tenant", default="", help="The tenant that the job belongs to.")
 @click.option("--unique-key", help="Skip a time while the job of an earlier one is unfinished.")
 @json_option
 @pass_app
 def put(app: App, /, name: str, cron: str, tz: str, catch_up: Any, **fields: Any) -> None:
-    """Enqueue a job at the times of a cron expression.
+    """Create or replace a schedule: enqueue a job at the times of a cron expression.
 
     \b
     Example:
@@ -91,7 +91,7 @@ def put(app: App, /, name: str, cron: str, tz: str, catch_up: Any, **fields: Any
 @json_option
 @pass_app
 def drop(app: App, name: str) -> None:
-    """Remove a schedule; the jobs that it made stay.
+    """Delete a schedule; the jobs it has enqueued stay.
 
     \b
     Example:
@@ -99,7 +99,7 @@ def drop(app: App, name: str) -> None:
     """
     with app.open() as store:
         store.drop_schedule(name)
-    app.answer({"dropped": name}, lambda: words(f"Schedule {name} is gone."))
+    app.answer({"dropped": name}, lambda: words(f"Schedule {name} is deleted."))
 
 
 @schedules.command()
@@ -107,7 +107,7 @@ def drop(app: App, name: str) -> None:
 @json_option
 @pass_app
 def fire(app: App, name: str) -> None:
-    """Enqueue the job of a schedule now; its next time stays as it is.
+    """Enqueue the job of a schedule now; its next time does not change.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""Commands of the service: serve it, and make its tokens."""
+"""Commands for the HTTP service: serve, token."""
 
 from __future__ import annotations
 
@@ -49,21 +49,21 @@ TOKENS = "tenure-tokens.json"
     default=3100,
     show_default=True,
     envvar=["TENURE_PORT", "PORT"],
-    help="0 takes one that is free.",
+    help="The port to listen on; 0 picks a free one.",
 )
 @click.option(
     "--tokens",
     type=click.Path(dir_okay=False, path_type=Path),
     envvar="TENURE_TOKENS",
-    help="The file of `tenure token create`, read again when it changes. Without tokens only this "
-    "machine is served.",
+    help="The file that `tenure token create` writes; reloaded when it changes. Without tokens, "
+    "only this machine is served.",
 )
 @click.option(
     "--allowed-hosts",
     metavar="NAMES",
     envvar="TENURE_ALLOWED_HOSTS",
-    help="Host names under which it may be reached, separated by commas; * for any. Default: "
-    "localhost where there are no tokens, else any.",
+    help="Host names that clients can use, separated by commas; * for any. Default: localhost if "
+    "there are no tokens, otherwise any.",
 )
 @click.option(
     "--max-connections",
@@ -71,14 +71,14 @@ TOKENS = "tenure-tokens.json"
     default=MOST,
     show_default=True,
     envvar="TENURE_MAX_CONNECTIONS",
-    help="A quarter of them is kept for clients with a token.",
+    help="Maximum number of connections; a quarter is reserved for clients with a token.",
 )
 @click.option(
     "--dialects",
     envvar="TENURE_DIALECTS",
     default=",".join(NAMES),
     show_default=True,
-    help="Which other APIs are served beside the native one.",
+    help="Other APIs to serve besides the native one.",
 )
 @click.option(
     "--workers-in-process",
@@ -86,16 +86,18 @@ TOKENS = "tenure-tokens.json"
     metavar="MODULE:APP",
     type=target,
     envvar="TENURE_WORKERS_IN_PROCESS",
-    help="Run the tasks of an app, too.",
+    help="Also run the tasks of this app.",
 )
 @click.option(
     "--tenant-metrics",
     is_flag=True,
     envvar="TENURE_TENANT_METRICS",
-    help="Have /metrics count the jobs of each tenant, too.",
+    help="Also count the jobs of each tenant in /metrics.",
 )
-@click.option("--demo", is_flag=True, help="Have a small demonstration queue worked, too.")
-@click.option("--mdns", is_flag=True, envvar="TENURE_MDNS", help="Announce it on the network.")
+@click.option("--demo", is_flag=True, help="Also run a small demo queue.")
+@click.option(
+    "--mdns", is_flag=True, envvar="TENURE_MDNS", help="Announce the service on the network."
+)
 @log_options
 @click.option(
     "--certfile",
@@ -130,14 +132,14 @@ def serve(
 ) -> None:
     """Serve the queue over HTTP.
 
-    The native API is described at /docs. Every option can be set in the environment: TENURE_ and
-    its name. Without a URL, FDB_CLUSTER_FILE names the FoundationDB cluster that has the jobs.
+    The native API is documented at /docs. Every option can be set in the environment, as TENURE_
+    and its name. Without a URL, FDB_CLUSTER_FILE names the FoundationDB cluster to use.
 
     \b
     Example:
       tenure serve --port 3100 --tokens tenure-tokens.json
     """
-    # To import what serves takes longer than most commands run.
+    # Imported here, because the import takes longer than most commands run.
     from tenure.server.hosting import host_until_told
 
     log_as(log_format, log_level)
@@ -145,7 +147,7 @@ def serve(
     refuse_strangers(host, known)
     named = [name.strip() for name in dialects.split(",") if name.strip()]
     if demo and tasks is not None:
-        raise InvalidInput("demo", "the tasks are its own: leave --workers-in-process out")
+        raise InvalidInput("demo", "cannot be combined with --workers-in-process")
     tasks = demonstration if demo else tasks
     holder = tasks or Tenure()
     holder.move_to(app.url or named_cluster(os.environ))
@@ -170,7 +172,7 @@ def serve(
 
 
 def named_cluster(environ: Mapping[str, str]) -> str | None:
-    """The store that the variable of FoundationDB's own tools names, if ours names none."""
+    """The URL for FDB_CLUSTER_FILE, which FoundationDB's tools use, unless TENURE_URL is set."""
     named = environ.get("FDB_CLUSTER_FILE")
     if not named or "TENURE_URL" in environ:
         return None
@@ -178,8 +180,8 @@ def named_cluster(environ: Mapping[str, str]) -> str | None:
 
 
 def hosts_of(given: str | None, host: str, tokens: Tokens) -> list[str] | None:
-    """The names under which the service may be reached; None for any. Without tokens a web page
-    that reaches it by a name of its own could do everything."""
+    """The host names that clients can use; None for any. Without tokens they are restricted, or a
+    web page could control the service through a DNS name of its own."""
     if given is None:
         return None if tokens.required else [*LOOPBACK, host]
     names = [name.strip() for name in given.split(",") if name.strip()]
@@ -189,11 +191,11 @@ def hosts_of(given: str | None, host: str, tokens: Tokens) -> list[str] | None:
 
 
 def refuse_strangers(host: str, tokens: Tokens) -> None:
-    """Without tokens, everybody may do everything: then only this machine is listened to."""
+    """Without tokens, only allow listening on this machine, because anybody could do anything."""
     if not tokens.required and not is_loopback(host):
         raise InvalidInput(
             "host",
-            f"{host} can be reached by others, and no tokens are set: make one with "
+            f"{host} can be reached from other machines, and no tokens are set: create one with "
             f"`tenure token create`, or listen on 127.0.0.1",
         )
 
@@ -213,14 +215,14 @@ file_option = click.option(
     default=TOKENS,
     show_default=True,
     envvar="TENURE_TOKENS",
-    help="Where they are kept, as hashes.",
+    help="The file that holds the tokens, as hashes.",
 )
 
 
 @click.group()
 @json_option
 def token() -> None:
-    """Make, list and revoke the tokens of a service.
+    """Create, list and revoke the tokens of a service.
 
     \b
     Example:
@@ -236,10 +238,10 @@ def token() -> None:
     multiple=True,
     required=True,
     type=click.Choice([scope.value for scope in Scope]),
-    help="What it is good for; repeatable.",
+    help="What the token allows; can be repeated.",
 )
-@click.option("--queue", "queues", multiple=True, help="Only this queue; repeatable.")
-@click.option("--tenant", "tenants", multiple=True, help="Only this tenant; repeatable.")
+@click.option("--queue", "queues", multiple=True, help="Only this queue; can be repeated.")
+@click.option("--tenant", "tenants", multiple=True, help="Only this tenant; can be repeated.")
 @file_option
 @json_option
 @pass_app
@@ -251,7 +253,7 @@ def create(
     tenants: Sequence[str],
     file: Path,
 ) -> None:
-    """Make a token. It is shown once, and kept nowhere.
+    """Create a token. It is shown once; only its hash is stored.
 
     \b
     Example:
@@ -298,7 +300,7 @@ def _listed(found: Sequence[Token]) -> RenderableType:
 @json_option
 @pass_app
 def revoke(app: App, name: str, file: Path) -> None:
-    """Remove a token.
+    """Revoke a token.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""Commands that read: counts, lists of jobs, one job."""
+"""Commands that show counts, lists of jobs, or one job."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 @json_option
 @pass_app
 def stats(app: App, /, queue: str | None) -> None:
-    """How many jobs are in each state, by queue.
+    """Count jobs by state, per queue.
 
-    Pending jobs are "delayed" until their time has come, then "ready".
+    Pending jobs are "delayed" until they are due, then "ready".
 
     \b
     Example:
@@ -49,14 +49,16 @@ def stats(app: App, /, queue: str | None) -> None:
 
 @click.command()
 @filter_options
-@click.option("--state", type=STATE, multiple=True, help="In this state only; may be repeated.")
+@click.option(
+    "--state", type=STATE, multiple=True, help="Only jobs in this state; can be repeated."
+)
 @page_options
 @json_option
 @pass_app
 def jobs(app: App, /, state: tuple[str, ...], **options: Any) -> None:
     """List jobs, newest first.
 
-    Of one final state (done, dead, cancelled), the last to finish comes first.
+    With a single final state (done, dead or cancelled), the last finished comes first.
 
     \b
     Example:
@@ -72,7 +74,7 @@ def jobs(app: App, /, state: tuple[str, ...], **options: Any) -> None:
 @json_option
 @pass_app
 def dead(app: App, /, **options: Any) -> None:
-    """List dead jobs with their last error, the last to die first.
+    """List dead jobs with their last error, latest first.
 
     \b
     Example:
@@ -114,14 +116,14 @@ def show(app: App, /, id: str) -> None:
 
 
 def name_page_options(command: F) -> F:
-    """Which part of a long list that is ordered by name."""
+    """--limit and --after, for lists ordered by name."""
     command = click.option("--after", help="Only names after this one.")(command)
     return click.option(
         "--limit",
         type=click.IntRange(1, 10_000),
         default=100,
         show_default=True,
-        help="How many at most.",
+        help="Maximum number of names.",
     )(command)
 
 
@@ -131,7 +133,7 @@ def name_page_options(command: F) -> F:
 @json_option
 @pass_app
 def tenants(app: App, /, queue: str, limit: int, after: str | None) -> None:
-    """How many jobs of each tenant are in each state.
+    """Count jobs by state, per tenant of a queue.
 
     \b
     Example:
@@ -145,12 +147,12 @@ def tenants(app: App, /, queue: str, limit: int, after: str | None) -> None:
 
 @click.command()
 @click.argument("queue")
-@click.option("--tenant", default="", help="The tenant whose groups; without it, that of no name.")
+@click.option("--tenant", default="", help="The tenant. [default: the one without a name]")
 @name_page_options
 @json_option
 @pass_app
 def groups(app: App, /, queue: str, tenant: str, limit: int, after: str | None) -> None:
-    """How many jobs of each of a tenant's groups are in each state.
+    """Count jobs by state, per group of a tenant.
 
     \b
     Example:

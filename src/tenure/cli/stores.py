@@ -1,4 +1,4 @@
-"""Commands that make, migrate and move a whole store: migrate, copy."""
+"""Commands for whole stores: migrate, copy."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from tenure.settings import from_environment
 
 
 @click.command()
-@click.option("--sql", is_flag=True, help="Print what would be executed, and do nothing.")
+@click.option("--sql", is_flag=True, help="Print the statements without executing them.")
 @json_option
 @pass_app
 def migrate(app: App, sql: bool) -> None:
-    """Make the schema of the store, or bring it up to date.
+    """Create the schema of the store, or bring it up to date.
 
-    Whoever opens a store does so as well, if its role may; this is for those who want to do it by
-    itself, once, with a role of its own. Any number may run at once. With --sql it prints the
+    Opening a store does the same, if the database role is allowed to. Use this command to migrate
+    separately, with another role. It is safe to run several at once. With --sql, it prints the
     statements for `psql` or `sqlite3`.
 
     \b
@@ -57,18 +57,18 @@ def migrate(app: App, sql: bool) -> None:
         app.answer({"from": None, "to": None}, lambda: words(_no_schema(settings.url)))
         return
     before, after = versions
-    said = f"It has schema version {after}: there was nothing to do."
+    said = f"The schema has version {after}: nothing to do."
     if before == 0:
-        said = f"Made the schema, version {after}."
+        said = f"Created the schema, version {after}."
     elif before < after:
-        said = f"Brought the schema from version {before} to {after}."
+        said = f"Migrated the schema from version {before} to {after}."
     app.answer({"from": before, "to": after}, lambda: words(said))
 
 
 def _no_schema(url: str) -> str:
     if _is_service(url):
-        return "A service looks after its own store: there was nothing to do."
-    return "This store has no schema: there was nothing to do."
+        return "A service migrates its own store: nothing to do."
+    return "This store has no schema: nothing to do."
 
 
 def _is_service(url: str) -> bool:
@@ -83,27 +83,27 @@ def _is_service(url: str) -> bool:
     type=duration,
     default="30s",
     show_default=True,
-    help="How long jobs that are running get to end, once the source is paused.",
+    help="How long to wait for running jobs to finish once the source is paused.",
 )
 @click.option(
     "--leased",
     type=click.Choice(["refuse", "requeue"]),
     default="refuse",
     show_default=True,
-    help="What to do if some have not: copy nothing, or take them from their workers, so that "
-    "they run again in the target, with their attempt given back.",
+    help="What to do with jobs that are still running then: copy nothing, or take them from their "
+    "workers, so that they run again in the target. The attempt does not count.",
 )
 @json_option
 @pass_app
 def copy(app: App, source: str, target: str, wait: float, leased: Leased) -> None:
     """Copy a whole store into another, which must be empty.
 
-    Every job goes over as it is, whatever its state, with its attempts, results, errors and times;
-    and so do limits, pauses and schedules. Slots do not. SOURCE and TARGET are URLs.
+    Every job is copied as it is, in whatever state, with its attempts, results, errors and times.
+    Limits, pauses and schedules are copied, too; slots are not. SOURCE and TARGET are URLs.
 
-    The queues of the source are paused first, and stay so: its jobs are worked on in the target
-    from then on. If the copy is stopped, the same command goes on where it was. Once it has ended,
-    the same command brings what was enqueued in the source since.
+    The queues of the source are paused first, and stay paused: from then on the jobs run from the
+    target. If the copy is interrupted, the same command continues it. Once it has finished, the
+    same command copies jobs that were enqueued in the source since.
 
     \b
     Example:
@@ -121,7 +121,7 @@ def copy(app: App, source: str, target: str, wait: float, leased: Leased) -> Non
                 work.run(leased, wait, **bar)
         except (TenureError, KeyboardInterrupt):
             if work.copied:
-                said = f"Stopped after {work.copied:,} jobs; the same command goes on from there."
+                said = f"Stopped after {work.copied:,} jobs; the same command continues from there."
                 click.echo(said, err=True)
             raise
     seconds = app.clock.monotonic() - began
@@ -146,7 +146,7 @@ def _open(app: App, url: str, name: str) -> Engine:
 
 
 def _refuse_to_make_it(url: str) -> None:
-    """A store that is to be read, and is not there, was misspelled."""
+    """Raise an error if the source does not exist, instead of creating it: it is a typo."""
     if urlsplit(url).scheme == "sqlite" and not path_of(url).exists():
         raise InvalidInput("url", f"there is no file {path_of(url)}")
 
@@ -154,18 +154,18 @@ def _refuse_to_make_it(url: str) -> None:
 def _summary(work: Copy, seconds: float) -> str:
     text = f"Copied {work.copied:,} jobs in {seconds:.1f} s"
     if work.passed_over:
-        text += f"; {work.passed_over:,} were there already"
+        text += f"; {work.passed_over:,} were already there"
     if work.over:
         return f"{text}."
     return (
         f"{text}; {work.limits:,} limits and {work.schedules:,} schedules. The queues of the "
-        "source are paused, and stay so."
+        "source are paused, and stay paused."
     )
 
 
 @contextmanager
 def _progress(app: App, work: Copy) -> Iterator[dict[str, Any]]:
-    """A bar on stderr, where that is a terminal; gives what moves it."""
+    """A progress bar on stderr if that is a terminal; yields callbacks that update it."""
     screen = console(stderr=True)
     with Progress(
         SpinnerColumn(),
@@ -177,10 +177,10 @@ def _progress(app: App, work: Copy) -> Iterator[dict[str, Any]]:
         transient=True,
         disable=not screen.is_terminal,
     ) as bar:
-        task = bar.add_task("looking", total=None)
+        task = bar.add_task("starting", total=None)
 
         def on_wait(running: int) -> None:
-            bar.update(task, description=one_line(f"waiting for {running:,} jobs that run"))
+            bar.update(task, description=one_line(f"waiting for {running:,} running jobs"))
 
         def on_page() -> None:
             brought = work.copied + work.passed_over

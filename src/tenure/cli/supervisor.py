@@ -1,4 +1,4 @@
-"""Several processes of one command: started, replaced when they die, stopped together."""
+"""Running several processes of one command: dead ones are replaced, all are stopped together."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ log = logging.getLogger("tenure.worker")
 
 LOOK_SECONDS = 0.2
 RELOAD_LOOK_SECONDS = 1.0
-PAUSE_SECONDS = 1.0  # before one that died is replaced
+PAUSE_SECONDS = 1.0  # before a dead process is replaced
 
 
 class Supervisor:
-    """Keeps `count` processes of a command alive until it is told to stop.
+    """Keeps `count` processes of a command running until it is told to stop.
 
-    again: start one anew also if it ended well. Each child has a pipe as its standard input, which
-    closes when the supervisor is gone.
+    again: also restart a process that exited with code 0. The standard input of each child is a
+    pipe, which closes when the supervisor is gone.
     """
 
     def __init__(
@@ -36,10 +36,10 @@ class Supervisor:
         self._signals: list[int] = []
         self._passed_on = 0
         self._seen = dict(_sources()) if reload else {}
-        self._outdated: set[int] = set()  # who was told to end because a file changed
+        self._outdated: set[int] = set()  # pids that were told to stop because a file changed
 
     def run(self) -> int:
-        """Until all have ended; answers with the worst of their exit codes."""
+        """Run until all processes have ended, and return the highest of their exit codes."""
         for one in (signal.SIGTERM, signal.SIGINT):
             signal.signal(one, self._note)
         self._children = [self._start() for _ in range(self._count)]
@@ -48,7 +48,7 @@ class Supervisor:
             time.sleep(LOOK_SECONDS)
             for _ in self._signals[self._passed_on :]:
                 self._passed_on += 1
-                self._send(signal.SIGTERM)  # means the same, and ends quietly who just begins
+                self._send(signal.SIGTERM)  # not SIGINT: a child that is just starting ends quietly
             for child in list(self._children):
                 if child.poll() is not None:
                     worst = max(worst, self._ended(child))
@@ -61,7 +61,7 @@ class Supervisor:
         self._signals.append(number)
 
     def _start(self) -> subprocess.Popen[bytes]:
-        # A group of its own: Ctrl-C reaches the supervisor, which passes it on once.
+        # A new session, so that Ctrl-C reaches only the supervisor, which passes it on once.
         return subprocess.Popen(self._command, stdin=subprocess.PIPE, start_new_session=True)
 
     def _send(self, number: int) -> None:
@@ -70,11 +70,11 @@ class Supervisor:
                 child.send_signal(number)
 
     def _ended(self, child: subprocess.Popen[bytes]) -> int:
-        """Replace one that is gone, or answer with the exit code with which it ended for good."""
+        """Replace a process that is gone; if it is not replaced, return its exit code."""
         self._children.remove(child)
         code = child.returncode if child.returncode >= 0 else 128 - child.returncode
         if self._signals and child.returncode == -signal.SIGTERM:
-            code = 0  # it was told to stop before it could begin
+            code = 0  # it was told to stop while it was starting
         outdated = child.pid in self._outdated
         self._outdated.discard(child.pid)
         if self._signals or (code == 0 and not self._again and not outdated):
@@ -82,7 +82,7 @@ class Supervisor:
         if code and not outdated:
             log.error("process %d ended with exit code %d; a new one is started", child.pid, code)
             time.sleep(PAUSE_SECONDS)
-            if self._signals:  # it came meanwhile
+            if self._signals:  # received during the sleep
                 return code
         self._children.append(self._start())
         return 0
@@ -93,7 +93,7 @@ class Supervisor:
             return
         changed = sorted(name for name, _ in set(now.items()) ^ set(self._seen.items()))
         self._seen = now
-        log.info("%s changed: starting anew", ", ".join(dict.fromkeys(changed)))
+        log.info("%s changed: restarting", ", ".join(dict.fromkeys(changed)))
         for child in self._children:
             if child.pid not in self._outdated:  # a second signal would abort it
                 self._outdated.add(child.pid)
@@ -101,7 +101,7 @@ class Supervisor:
 
 
 def _sources() -> Iterator[tuple[str, int]]:
-    """The Python files below this folder, and when they were written."""
+    """The Python files below this folder, and when they were modified."""
     for folder, folders, files in os.walk("."):
         folders[:] = [one for one in folders if not one.startswith((".", "__")) and one != "venv"]
         for name in files:
@@ -110,4 +110,4 @@ def _sources() -> Iterator[tuple[str, int]]:
                 try:
                     yield str(path), path.stat().st_mtime_ns
                 except OSError:
-                    continue  # it went while we looked
+                    continue  # it was just deleted

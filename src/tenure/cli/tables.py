@@ -1,4 +1,4 @@
-"""What people see: tables of counts, jobs and limits, and a job in full."""
+"""Output for people: tables of counts, jobs and limits, and a job in full."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _STYLES = {"delayed": "blue", "ready": "cyan"} | {state.value: c for state, c in
 _COUNTS = [field.name for field in msgspec.structs.fields(Counts)]
 _ORDER = {field.encode_name: n for n, field in enumerate(msgspec.structs.fields(Job))}
 _TIMES = {name for name in _ORDER if name.endswith(("_at", "_until"))}
-_APART = {"payload", "result", "errors", "max_attempts"}  # shown in another place
+_APART = {"payload", "result", "errors", "max_attempts"}  # shown elsewhere
 _UUID = 36  # characters
 
 
 def words(text: str, style: str = "") -> Text:
-    """A sentence, safe to print whatever names are in it."""
+    """A sentence, escaped so that it is safe to print."""
     return Text(harmless(text), style)
 
 
@@ -49,7 +49,7 @@ def number(count: int, style: str = "") -> Text:
 
 
 def frame(*columns: str) -> Table:
-    """An empty table; a column whose name begins with > holds numbers."""
+    """An empty table; a column whose name starts with > holds numbers."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold underline")
     for name in columns:
         if name.startswith(">"):
@@ -60,7 +60,7 @@ def frame(*columns: str) -> Table:
 
 
 def counts_table(label: str, rows: Iterable[tuple[Text, Counts]], total: Counts | None) -> Table:
-    """Names as rows, states as columns."""
+    """A table with names as rows and states as columns."""
     table = frame(label, *(f">{name}" for name in _COUNTS))
     for name, counts in rows:
         table.add_row(name, *_numbers(counts))
@@ -74,7 +74,7 @@ def _numbers(counts: Counts) -> list[Text]:
 
 
 def stats_table(stats: Stats) -> Table:
-    """Queues as rows, states as columns, with a mark where a queue is paused."""
+    """A table with queues as rows and states as columns; paused queues are marked."""
     rows = []
     for name, counts in stats.queues.items():
         label = cell(name)
@@ -85,7 +85,7 @@ def stats_table(stats: Stats) -> Table:
 
 
 def jobs_table(jobs: Sequence[Job], now: int) -> Table:
-    """Jobs as rows; a column in which all are empty is left out."""
+    """A table of jobs; empty columns are left out."""
     labels = _labels(jobs)
     prio = [">priority"] if any(job.priority for job in jobs) else []
     table = frame("id", *labels, *prio, ">tries", "state")
@@ -103,7 +103,7 @@ def jobs_table(jobs: Sequence[Job], now: int) -> Table:
 
 
 def dead_list(jobs: Sequence[Job], now: int) -> Group:
-    """Jobs as lines, each with its last error below it."""
+    """One line per job, each with its last error below it."""
     labels = _labels(jobs)
     rows = []
     for job in jobs:
@@ -128,7 +128,7 @@ def _labels(jobs: Sequence[Job]) -> list[str]:
 
 
 def _keep_ids_whole(table: Table, jobs: Sequence[Job]) -> None:
-    """Ids are copied from the screen: fold them only where they are longer than ours."""
+    """Do not wrap ids up to the length of a UUID, because people copy them from the screen."""
     table.columns[0].no_wrap = all(len(job.id) <= _UUID for job in jobs)
 
 
@@ -148,7 +148,7 @@ def _when(job: Job, now: int) -> str:
 
 
 def claimed_table(jobs: Sequence[Job]) -> Table:
-    """What a worker needs to know of jobs that it has just got."""
+    """What a worker needs to know about jobs it has just claimed."""
     labels = _labels(jobs)
     table = frame("id", ">token", *labels, "payload")
     _keep_ids_whole(table, jobs)
@@ -211,7 +211,7 @@ def _failure(failure: Failure, now: int) -> list[RenderableType]:
     if failure.worker:
         head.append(f" on {one_line(failure.worker)}", "not bold default")
     what = ": ".join(part for part in (failure.type, failure.message) if part)
-    text = failure.traceback.rstrip() or what  # a traceback ends with what it is
+    text = failure.traceback.rstrip() or what  # a traceback ends with the message
     return [head, _indented(Text(harmless(text)), 2)] if text else [head]
 
 
@@ -220,7 +220,7 @@ def _indented(text: Text, by: int) -> Padding:
 
 
 def limits_table(limits: Iterable[Limit]) -> Table:
-    """Limits and pauses; * is the default for each that has none of its own."""
+    """A table of limits and pauses; * marks the default for those without their own."""
     table = frame("queue", "tenant", "group", ">at once", ">rate", ">weight", "")
     for one in limits:
         table.add_row(
@@ -240,12 +240,12 @@ def _whom(name: str | None) -> Text:
 
 
 def named(name: str) -> Text:
-    """A tenant or group, of which one may have no name."""
+    """The name of a tenant or group, or (none) if it is empty."""
     return cell(name) if name else Text("(none)", "dim")
 
 
 def scope_words(queue: str, tenant: str | None, group: str | None) -> str:
-    """A queue, a tenant of it, or a group, in words."""
+    """A description of a queue, a tenant or a group."""
     parts = [f"queue {queue!r}"]
     if tenant is not None:
         parts.append(f"tenant {tenant!r}")

@@ -1,4 +1,4 @@
-"""Values as text: JSON documents for programs; times, spans and safe strings for people."""
+"""Formatting values: JSON documents for programs; times, durations and safe strings for people."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-# What a terminal would obey instead of showing: control characters (but for tab and newline) and
-# those that turn the direction of writing.
+# Characters that a terminal interprets instead of showing them: control characters (except tab and
+# newline) and those that change the text direction.
 _OBEYED = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
@@ -18,7 +18,7 @@ _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s"))
 
 
 def document(value: Any) -> Any:
-    """Structs as objects with all their fields, so that the shape does not depend on the values."""
+    """Convert structs to dicts with all their fields, so that the shape is always the same."""
     if isinstance(value, msgspec.Struct):
         return {key: document(getattr(value, name)) for name, key in _names(type(value))}
     if isinstance(value, dict):
@@ -34,19 +34,19 @@ def _names(kind: type[msgspec.Struct]) -> list[tuple[str, str]]:
 
 
 def harmless(text: str) -> str:
-    """Text of a stranger, as a terminal may show it."""
+    """Escape untrusted text so that it is safe to print on a terminal."""
     return _OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def one_line(text: str, longest: int | None = None) -> str:
-    """The same in one line, cut if it is too long."""
+    """Escape text to one line, and cut it if it is too long."""
     if longest is not None and len(text) > longest:
         text = text[: longest - 1] + "…"
     return harmless(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def span(ms: int) -> str:
-    """A length of time, exactly."""
+    """Format a duration exactly."""
     for size, unit in _UNITS:
         if ms and ms % size == 0:
             return f"{ms // size}{unit}"
@@ -54,7 +54,7 @@ def span(ms: int) -> str:
 
 
 def relative(at: int, now: int) -> str:
-    """A time as seen from now, in the largest unit of which there are two, or nearly."""
+    """Format a time relative to now, in the largest unit of which there are about two."""
     away = round(abs(at - now), -3)
     if away == 0:
         return "now"
@@ -63,6 +63,6 @@ def relative(at: int, now: int) -> str:
 
 
 def absolute(at: int) -> str:
-    """A time to the millisecond."""
+    """Format a time to the millisecond."""
     moment = datetime.fromtimestamp(at / 1000, UTC)
     return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{at % 1000:03d} UTC"

@@ -1,4 +1,4 @@
-"""Commands that run until they are stopped: a worker, a scheduler."""
+"""Commands that run until they are stopped: worker, scheduler."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ log = logging.getLogger("tenure.worker")
 
 @click.command()
 @click.argument("tasks", metavar="MODULE:APP", type=target)
-@click.option("--queues", help="Only these queues, the first one's jobs first: high,low.")
+@click.option("--queues", help="Only work on these queues, in order of preference: high,low.")
 @click.option(
     "--concurrency",
     type=click.IntRange(1, 100_000),
@@ -43,32 +43,32 @@ log = logging.getLogger("tenure.worker")
     type=click.IntRange(1, 1_000),
     default=1,
     show_default=True,
-    help="How many processes work; one that dies is replaced.",
+    help="Number of worker processes; one that dies is replaced.",
 )
 @click.option(
     "--lease",
     type=duration,
     default="30s",
     show_default=True,
-    help="After how long the jobs of a worker that died are taken over.",
+    help="Time until the jobs of a dead worker are taken over.",
 )
 @click.option(
     "--grace",
     type=duration,
     default="30s",
     show_default=True,
-    help="What running jobs get to end when the worker is stopped.",
+    help="Time that running jobs get to finish when the worker is stopped.",
 )
-@click.option("--burst", is_flag=True, help="End when nothing is ready.")
-@click.option("--max-jobs", type=click.IntRange(1), help="End after so many jobs.")
+@click.option("--burst", is_flag=True, help="Exit when nothing is ready.")
+@click.option("--max-jobs", type=click.IntRange(1), help="Exit after this many jobs.")
 @click.option(
-    "--reload", is_flag=True, help="Start anew when a .py file below this folder changes."
+    "--reload", is_flag=True, help="Restart when a .py file below the current directory changes."
 )
 @click.option(
     "--schedule/--no-schedule",
     default=True,
     show_default=True,
-    help="Fire schedules and look after the store, too.",
+    help="Also fire schedules and maintain the store.",
 )
 @click.option("--supervised", is_flag=True, hidden=True, help="Started by a supervisor.")
 @log_options
@@ -89,8 +89,8 @@ def worker(
     """Run the tasks of an app.
 
     MODULE:APP names the Tenure object: `tasks:app` is `app` in tasks.py. The first Ctrl-C or
-    SIGTERM stops it gracefully: it claims no more, lets running jobs end and gives the rest back.
-    The second one gives them back at once.
+    SIGTERM stops the worker gracefully: it claims no more jobs, lets running ones finish within the
+    grace time, and gives the rest back. The second one gives them back at once.
 
     \b
     Example:
@@ -113,7 +113,7 @@ def worker(
 
 
 def _own_command() -> list[str]:
-    """This command, as a supervisor starts it."""
+    """This command line, as a supervisor runs it."""
     arguments = list(sys.argv[1:])
     for name, takes in (("--processes", True), ("--reload", False), ("--json", False)):
         while name in arguments:
@@ -124,7 +124,7 @@ def _own_command() -> list[str]:
 
 
 def work_until_told(runner: Runner, *, supervised: bool = False) -> None:
-    """Work until a signal comes, or nothing is left to do; a second signal ends the process."""
+    """Run until a signal arrives or nothing is left to do; a second signal ends the process."""
     left = threading.Event()
     try:
         asyncio.run(_work(runner, supervised, left))
@@ -155,7 +155,7 @@ async def _work(runner: Runner, supervised: bool, left: threading.Event) -> None
 
 
 def _stop_with_parent(stop: Callable[[int], None]) -> None:
-    """A supervisor that is gone, however it went, closes our standard input."""
+    """Stop when the supervisor is gone, which closes our standard input."""
     while os.read(0, 1):
         pass
     stop(signal.SIGTERM)
@@ -167,10 +167,10 @@ def _stop_with_parent(stop: Callable[[int], None]) -> None:
 @json_option
 @pass_app
 def scheduler(app: App, tasks: Tenure | None, log_level: str, log_format: str) -> None:
-    """Fire schedules, and look after the store, without working on jobs.
+    """Fire schedules and maintain the store, without running jobs.
 
-    With MODULE:APP, the schedules that the app declares with @app.cron are put into the store
-    first. Workers and services do all this as well; each time is fired once, however many run.
+    With MODULE:APP, the schedules declared with @app.cron are stored first. Workers and services
+    do the same; each time fires once, no matter how many run.
 
     \b
     Example:

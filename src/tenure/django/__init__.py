@@ -1,6 +1,6 @@
 """A backend for Django's Tasks framework: `"BACKEND": "tenure.django.TenureBackend"`.
 
-As an entry of INSTALLED_APPS it brings the command `manage.py tenure_worker`.
+As an entry of INSTALLED_APPS, it adds the command `manage.py tenure_worker`.
 """
 
 from tenure.django.backend import TenureBackend

@@ -1,4 +1,4 @@
-"""The Django app: what `tenure.django` in INSTALLED_APPS stands for."""
+"""The Django app, `tenure.django` in INSTALLED_APPS."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tenure.django.framework import task_backends
 
 
 class TenureConfig(AppConfig):
-    """Brings the command `tenure_worker`, and makes Tenure's tables with `manage.py migrate`."""
+    """Adds the command `tenure_worker`, and creates Tenure's tables in `manage.py migrate`."""
 
     name = "tenure.django"
     label = "tenure"
@@ -24,9 +24,9 @@ class TenureConfig(AppConfig):
 
 
 def make_tables(using: str, **_: Any) -> None:
-    """Make the tables of backends that share the database that was migrated.
+    """Create the tables of backends that share the migrated database.
 
-    They cannot be made later, inside a transaction of Django's, which would have to end first.
+    They cannot be created later, inside a Django transaction, which would have to end first.
     """
     for alias in task_backends:
         backend = task_backends[alias]

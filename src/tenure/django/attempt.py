@@ -25,12 +25,12 @@ from tenure.model.states import Failed, decide
 from tenure.worker.current_job import current_job
 from tenure.worker.outcome import Outcome, after_error, after_return
 
-# A receiver that raises is logged by Django and harms nobody: the work of a task does not become
-# undone by it, and shall not be done again.
+# Signals are sent with send_robust: if a receiver raises, Django logs it. The task has been done
+# and must not run again because of it.
 
 
 class Attempt:
-    """A job that a worker has claimed, run as the Django task that it is."""
+    """Runs a claimed job as a Django task."""
 
     def __init__(self, backend: TenureBackend, job: Job) -> None:
         self._backend = backend
@@ -39,7 +39,7 @@ class Attempt:
         self._signal = {"sender": type(backend), "task_result": self._result}
 
     def run(self) -> Any:
-        """Of a plain function, in a thread; what it returns and raises is the runner's."""
+        """Run a plain function, in a thread. What it returns or raises goes to the runner."""
         close_old_connections()
         try:
             task_started.send_robust(**self._signal)
@@ -60,18 +60,18 @@ class Attempt:
                 _drop_connections()
 
     async def arun(self) -> Any:
-        """The same of a coroutine function, in the loop."""
+        """Run a coroutine function, in the event loop."""
         value, error = await self._acall()
         try:
             if error is not None:
                 raise error
             return value
         finally:
-            del error  # it knows this frame
+            del error  # break the reference cycle with this frame
 
     async def _acall(self) -> tuple[Any, BaseException | None]:
-        """What the coroutine returned, or raised. It is not raised here: sync_to_async writes
-        itself into the traceback of an exception that is under way."""
+        """Return the coroutine's return value, or the error it raised. The error is not raised
+        here, because sync_to_async adds itself to the traceback of an active exception."""
         value: Any = None
         try:
             await self._atell(task_started)
@@ -89,7 +89,7 @@ class Attempt:
         return value, None
 
     async def _atell(self, signal: Any) -> None:
-        """Receivers may use the ORM, which may not be used in the loop."""
+        """Send a signal in a thread: receivers may use the ORM, which an event loop must not."""
 
         def tell() -> None:
             close_old_connections()
@@ -113,13 +113,13 @@ class Attempt:
         return value
 
     def _raised(self, error: BaseException) -> bool:
-        """Whether that was the end of it: there may be further attempts."""
+        """Note the error; returns whether the task is finished, with no further attempts."""
         self._note(after_error(self._job, error, current_job().reason))
         finished: bool = self._result.is_finished
         return finished
 
     def _note(self, op: Op | None) -> None:
-        """Let the result say what the runner is about to tell the store."""
+        """Update the TaskResult with the outcome that the runner is about to submit."""
         now = self._backend.queue.clock.now_ms()
         job = self._job
         if isinstance(op, ops.Ack):
@@ -139,13 +139,13 @@ class Attempt:
 
 
 class ThreadOfItsOwn(ThreadSensitiveContext):
-    """What is called with sync_to_async meanwhile, and so the ORM, has a thread of its own, as in
-    a request of Django's. It is not there until it is used."""
+    """Gives sync_to_async, and so the ORM, a separate thread while it is active, as in a Django
+    request. The thread is started on first use."""
 
     async def __aexit__(self, *raised: Any) -> None:
-        """Its connections end with it."""
+        """Close the thread's database connections."""
         if self in SyncToAsync.context_to_thread_executor:
-            # In a task, which knows nothing of an exception that is under way: see _acall.
+            # In a new task, which does not see an active exception: see _acall.
             await asyncio.create_task(_close_connections())
         await super().__aexit__(*raised)
 
@@ -155,8 +155,8 @@ async def _close_connections() -> None:
 
 
 def _drop_connections() -> None:
-    """Of a thread whose task was interrupted, perhaps while it began or ended a transaction: what
-    Django believes of its connections may be wrong, and the next task is given new ones."""
+    """Drop the connections of a thread whose task was interrupted, perhaps while it started or
+    ended a transaction: Django's view of them may be wrong, so the next task gets new ones."""
     for connection in connections.all(initialized_only=True):
         with suppress(Exception):
             connection.close()

@@ -1,4 +1,4 @@
-"""The backend: what Django's Tasks framework asks of one."""
+"""The backend for Django's Tasks framework."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tenure.queue import Queue
 
 
 class TenureBackend(BaseTaskBackend):
-    """Keeps the calls of Django tasks as jobs of a Tenure store."""
+    """Stores calls of Django tasks as jobs in a Tenure store."""
 
     supports_defer = True
     supports_async_task = True
@@ -43,33 +43,33 @@ class TenureBackend(BaseTaskBackend):
 
     @cached_property
     def _database(self) -> SharedDatabase | None:
-        """The database that the jobs share, if they do. Not asked for before it is needed: tasks
-        are declared, and backends with them, while Django still loads."""
+        """The Django database that holds the jobs, if any. Evaluated lazily, because backends are
+        created while Django is still loading."""
         if self._options.database is None:
             return None
         return SharedDatabase(self._options.database, self._options.wrong)
 
     @property
     def url(self) -> str | None:
-        """Where the store is; None: at TENURE_URL."""
+        """The URL of the store; None means TENURE_URL."""
         return self._options.url if self._database is None else self._database.url
 
     @property
     def queue(self) -> Queue:
-        """The store."""
+        """The queue handle of the backend."""
         return STORES.open(self.url)
 
     def make_tables_in(self, database: str) -> None:
-        """Make the store's tables, if this is the database of Django's that it shares."""
+        """Create the store's tables if the backend shares this Django database."""
         shared = self._database
         if shared is not None and shared.alias == database and not shared.in_memory:
-            STORES.open(shared.url)  # that makes them
+            STORES.open(shared.url)  # creates them
 
     # Enqueueing ---------------------------------------------------------------------------------
 
     def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Enqueue a call; answers once it is durable, or within the transaction of Django's that
-        the shared database is in."""
+        """Enqueue a call. Returns once it is durable; with a shared database, the call is part of
+        the current Django transaction, if any."""
         arguments = self._arguments(task, args, kwargs)
         connection = None if self._database is None else self._database.transaction()
         if connection is not None and self._database is not None and not STORES.is_open(self.url):
@@ -80,9 +80,9 @@ class TenureBackend(BaseTaskBackend):
         return result
 
     async def aenqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """The same for a task of asyncio."""
+        """Awaitable form of `enqueue`."""
         if self._options.database is not None:
-            # Transactions of Django's belong to the thread that sync_to_async leads to.
+            # Django transactions belong to the thread that sync_to_async uses.
             return await super().aenqueue(task, args, kwargs)
         arguments = self._arguments(task, args, kwargs)
         queue = await STORES.aopen(self.url)
@@ -101,7 +101,7 @@ class TenureBackend(BaseTaskBackend):
     # Results ------------------------------------------------------------------------------------
 
     def get_result(self, result_id: str) -> Any:
-        """What has become of a call; raises TaskResultDoesNotExist."""
+        """Return the TaskResult of a call. Raises TaskResultDoesNotExist."""
         try:
             job = self.queue.get(result_id)
         except (JobNotFound, InvalidInput):
@@ -109,7 +109,7 @@ class TenureBackend(BaseTaskBackend):
         return self._found(job)
 
     async def aget_result(self, result_id: str) -> Any:
-        """The same for a task of asyncio."""
+        """Awaitable form of `get_result`."""
         queue = await STORES.aopen(self.url)
         try:
             job = await queue.aget(result_id)
@@ -121,10 +121,10 @@ class TenureBackend(BaseTaskBackend):
         try:
             return self.result_of(job)
         except (msgspec.DecodeError, ImportError) as error:
-            raise TaskResultDoesNotExist(f"{job.id}: it is not a Django task: {error}") from error
+            raise TaskResultDoesNotExist(f"{job.id} is not a Django task: {error}") from error
 
     def result_of(self, job: Job) -> Any:
-        """A job as Django sees it; raises msgspec.DecodeError or ImportError if it is not of a
+        """Convert a job to a TaskResult. Raises msgspec.DecodeError or ImportError if it is not a
         Django task."""
         call = call_of(job)
         alias = call.backend if call.backend in task_backends else self.alias
@@ -136,7 +136,7 @@ class TenureBackend(BaseTaskBackend):
     # Checking -----------------------------------------------------------------------------------
 
     def check(self, **_: Any) -> list[Any]:
-        """For `manage.py check`."""
+        """System checks for `manage.py check`."""
         shared = self._database_in_the_way()
         if shared is None:
             return []
@@ -144,16 +144,16 @@ class TenureBackend(BaseTaskBackend):
             checks.Warning(
                 f"TASKS[{self.alias!r}] keeps its jobs in the file of DATABASES[{shared!r}].",
                 hint=(
-                    "A task that is enqueued inside transaction.atomic() would wait for that "
-                    f"transaction, and fail. Give OPTIONS {{'database': {shared!r}}} instead of "
-                    "'url': the job is part of the transaction then. Or give it another file."
+                    "A task enqueued inside transaction.atomic() would wait for that transaction, "
+                    f"and fail. Set OPTIONS to {{'database': {shared!r}}} instead of 'url', which "
+                    "makes the job part of the transaction. Or use another file."
                 ),
                 id="tenure.W001",
             )
         ]
 
     def _database_in_the_way(self) -> str | None:
-        """The database whose file is the store's, though it does not say so."""
+        """The Django database that uses the same file as the store, if that is not intended."""
         if self.url is None or not self.url.startswith("sqlite:") or self._database is not None:
             return None
         path = path_of(self.url)

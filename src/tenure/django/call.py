@@ -1,4 +1,4 @@
-"""A call of a Django task as a job, and back."""
+"""Converting calls of Django tasks to jobs and back."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tenure.model.job import Job
 
 
 class Call(msgspec.Struct, frozen=True):
-    """What is in the payload. The task is the kind of the job: its module path."""
+    """The payload of a job. The job's kind is the module path of the task."""
 
     args: list[Any]
     kwargs: dict[str, Any]
     backend: str = ""  # its alias in TASKS
-    run_after: datetime | None = None  # as it was asked for; a retry has another run_at
+    run_after: datetime | None = None  # as requested; a retry changes the job's run_at
 
 
 def as_job(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """A call of a task as what Queue.enqueue takes."""
+    """Convert a call of a task to arguments of Queue.enqueue."""
     payload = {
         "args": normalize_json(args),
         "kwargs": normalize_json(kwargs),
@@ -41,12 +41,12 @@ def as_job(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[st
 
 
 def call_of(job: Job) -> Call:
-    """The call that a job is; raises msgspec.DecodeError if it is none."""
+    """Decode the call from a job. Raises msgspec.DecodeError if it is not a Django task."""
     return msgspec.json.decode(job.raw_payload, type=Call)
 
 
 def _aware(moment: datetime | None) -> datetime | None:
-    """Without USE_TZ a time is the server's."""
+    """Make a datetime aware. Without USE_TZ, naive values are in the server's time zone."""
     if moment is None or timezone.is_aware(moment):
         return moment
     aware: datetime = timezone.make_aware(moment, timezone.get_default_timezone())

@@ -1,5 +1,5 @@
-"""A Django database whose file has Tenure's tables as well, so that a job can be part of a
-transaction of Django's."""
+"""A Django database whose file also holds Tenure's tables, so that a job can be part of a Django
+transaction."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tenure.engines.sqlite.statements import SCHEMA
 
 
 class SharedDatabase:
-    """One of DATABASES, by its alias."""
+    """An entry of DATABASES, by its alias."""
 
     def __init__(self, alias: str, wrong: Callable[[str], Exception]) -> None:
         self.alias = alias
@@ -22,7 +22,7 @@ class SharedDatabase:
         if alias not in connections:
             raise wrong(f"database: there is no {alias!r} in DATABASES")
         if connections[alias].vendor != "sqlite":
-            raise wrong(f"database: {alias!r} is not SQLite; give a 'url' instead")
+            raise wrong(f"database: {alias!r} is not SQLite; use 'url' instead")
 
     @property
     def in_memory(self) -> bool:
@@ -30,7 +30,7 @@ class SharedDatabase:
 
     @property
     def url(self) -> str:
-        """Where the store is: asked for each time, since a test has a database of its own."""
+        """The URL of the store. Computed each time, because tests use another database."""
         if self.in_memory:
             raise self._wrong(
                 f"database: {self.alias!r} is in memory, where only its own connection can see it. "
@@ -49,7 +49,8 @@ class SharedDatabase:
         return connection
 
     def check_tables(self, connection: sqlite3.Connection) -> None:
-        """They cannot be made while the transaction runs: it would wait for itself."""
+        """Raise an error if the tables are missing. They cannot be created inside the transaction,
+        which would wait for itself."""
         if version_of(connection) != max(SCHEMA):
             raise self._wrong(
                 f"the tables of Tenure are not in the database {self.alias!r} yet: add "

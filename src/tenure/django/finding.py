@@ -1,4 +1,4 @@
-"""Finding a task by its module path, which is all that a job knows of it."""
+"""Finding a task by its module path, which is all that a job stores."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from tenure.django.framework import InvalidTask, Task
 
 
 class NotATask(ImportError):
-    """There is something under this path, but it is not a Django task."""
+    """The object at this path is not a Django task."""
 
 
 def find_task(path: str) -> Any:
-    """The task with this module path; raises ImportError, or what its module raises."""
+    """Return the task with this module path. Raises ImportError, or what its module raises."""
     found = import_string(path)
-    if not isinstance(found, Task):  # a store may name anything; only what was declared is run
+    if not isinstance(found, Task):  # a job can name any object; only run declared tasks
         raise NotATask(f"{path} is not a Django task: decorate it with @task")
     return found
 
 
 def find_task_from_loop(path: str) -> Any:
-    """The same in an event loop, where a module that is imported could not use the ORM."""
+    """Like `find_task`, for use in an event loop: imports the module in a thread, so that it can
+    use the ORM."""
     if path.rpartition(".")[0] in sys.modules:
         return find_task(path)
     with ThreadPoolExecutor(1) as thread:
@@ -32,7 +33,7 @@ def find_task_from_loop(path: str) -> Any:
 
 
 def check_can_be_found(task: Any) -> None:
-    """Refuse a task here that no worker could find; raises InvalidTask."""
+    """Raise InvalidTask if a worker could not find the task."""
     path = task.module_path
     if task.func.__module__ == "__main__":
         raise InvalidTask(f"{path}: a worker cannot import __main__; move the task to a module.")

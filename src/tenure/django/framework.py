@@ -1,6 +1,6 @@
-"""Django's Tasks framework: its own from Django 6.0, the backport django-tasks before.
+"""Django's Tasks framework: built in since Django 6.0, from the backport django-tasks before.
 
-Everything else in this package takes it from here, so that it is spelled twice in one place only.
+The rest of this package imports it from here, so that only this module knows both.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ try:
     from django.tasks.signals import task_enqueued, task_finished, task_started
     from django.utils.json import normalize_json
 except ModuleNotFoundError as missing:
-    if missing.name != "django.tasks":  # something else is wrong: with Django, or with its settings
+    if missing.name != "django.tasks":  # another problem, with Django or its settings
         raise
     try:
         from django_tasks import TaskContext, TaskResult, TaskResultStatus, task, task_backends

@@ -1,1 +1,1 @@
-"""No models: Django tells only apps that have this module when it has migrated a database."""
+"""No models. Django sends post_migrate only to apps that have this module."""

@@ -1,4 +1,4 @@
-"""OPTIONS of a backend in the settings."""
+"""The OPTIONS of a backend in Django's settings."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ OF_EACH_JOB = ("max_attempts", "timeout", "backoff", "expires_in")
 
 
 class BackendOptions:
-    """What can be said in OPTIONS, checked.
+    """The validated OPTIONS.
 
-    url: where the jobs are. database: instead of a URL, the alias of the SQLite database in whose
-    file, and in whose transactions, the jobs are. The others are of each job; see Queue.enqueue.
+    url: the URL of the store. database: instead of a URL, the alias of a SQLite database; its file
+    holds the jobs, and they take part in its transactions. The other options apply to each job;
+    see Queue.enqueue.
     """
 
     def __init__(self, alias: str, given: Mapping[str, Any]) -> None:
@@ -25,11 +26,11 @@ class BackendOptions:
         unknown = given.keys() - {*OF_THE_STORE, *OF_EACH_JOB}
         if unknown:
             known = ", ".join((*OF_THE_STORE, *OF_EACH_JOB))
-            raise self.wrong(f"has no {min(unknown)!r}; there are {known}")
+            raise self.wrong(f"{min(unknown)!r} is not an option; the options are {known}")
         self.url = self._text(given, "url")
         self.database = self._text(given, "database")
         if self.url is not None and self.database is not None:
-            raise self.wrong("give 'url' or 'database', not both: the database has a file already")
+            raise self.wrong("give 'url' or 'database', not both: the database already has a file")
         self.of_each_job = {name: given[name] for name in OF_EACH_JOB if name in given}
         try:
             prepare([NewJob(queue="any", **self.of_each_job)], 0, len(NULL))
@@ -39,10 +40,10 @@ class BackendOptions:
     def _text(self, given: Mapping[str, Any], name: str) -> str | None:
         value = given.get(name)
         if value is not None and not isinstance(value, str):
-            raise self.wrong(f"{name}: must be text, not {type(value).__name__}")
+            raise self.wrong(f"{name}: must be a string, not {type(value).__name__}")
         return value
 
     def wrong(self, reason: str) -> Exception:
-        """The error that says so, and where."""
+        """The error for invalid options."""
         error: Exception = InvalidTaskBackend(f"TASKS[{self._alias!r}]['OPTIONS']: {reason}")
         return error

@@ -1,4 +1,4 @@
-"""What a runner works on when it runs Django tasks: any kind of job that is one."""
+"""The post of a runner that runs Django tasks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tenure.worker.post import Post
 
 
 class TaskPost(Post):
-    """Queues of a backend. Tasks are imported when a job names them."""
+    """Queues of a backend. A task is imported when a job names it."""
 
     def __init__(
         self,
@@ -30,7 +30,8 @@ class TaskPost(Post):
         self._backend = backend
 
     def handler_of(self, job: Job) -> Handler:
-        """How to run the task that the job is of; a job of none is run to fail, and say why."""
+        """The handler of the job's task. If there is no such task, a handler that raises the
+        reason."""
         try:
             task = find_task_from_loop(job.kind)
         except (Exception, SystemExit) as error:

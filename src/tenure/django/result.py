@@ -1,4 +1,4 @@
-"""A job as Django's TaskResult."""
+"""Converting jobs to Django's TaskResult."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UNKNOWN = "unknown"  # the worker of an attempt whose failure is no longer kept
 
 
 def result_of(job: Job, call: Call, task: Any, alias: str) -> Any:
-    """What has become of a call of `task`, which is kept in the backend `alias`."""
+    """The TaskResult of a call of `task`, stored in the backend `alias`."""
     result = TaskResult(
         task=task,
         id=job.id,
@@ -47,7 +47,7 @@ def result_of(job: Job, call: Call, task: Any, alias: str) -> Any:
 
 
 def _moment(ms: int | None) -> datetime | None:
-    """As django.utils.timezone.now() gives them."""
+    """A datetime like those of django.utils.timezone.now()."""
     if ms is None:
         return None
     aware = datetime.fromtimestamp(ms / 1000, UTC)
@@ -58,15 +58,15 @@ def _moment(ms: int | None) -> datetime | None:
 
 
 def _first_start(job: Job) -> int | None:
-    """The store knows when the last attempt began, and when earlier ones failed: after a retry,
-    the first of those is as near as we come."""
+    """When the first attempt started. The store only has the start of the last attempt and the
+    times of earlier failures, so after a retry this is when the first attempt failed."""
     if job.attempts <= 1 or not job.errors:
         return job.started_at if job.attempts else None
     return job.errors[0].at
 
 
 def _workers(job: Job) -> list[str]:
-    """Who made each attempt; their number is Django's number of attempts."""
+    """The worker of each attempt. Django uses the length as the number of attempts."""
     known = {failure.attempt: failure.worker for failure in job.errors}
     if job.worker:
         known[job.attempts] = job.worker
@@ -80,11 +80,11 @@ def _error(failure: Failure) -> Any:
 
 
 def _path_of(kind: str) -> str:
-    """Where the class of an exception can be imported from."""
+    """The import path of an exception class."""
     if "." in kind:
         return kind
     if hasattr(builtins, kind):
         return f"builtins.{kind}"
-    # What a task asked for, or what happened to it from outside: it was cancelled, its worker died.
+    # An outcome that the task asked for, or one from outside: it was cancelled, or its worker died.
     found = getattr(outcome, kind, TenureError) if kind else TenureError
     return f"{found.__module__}.{found.__qualname__}"

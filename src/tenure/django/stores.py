@@ -1,6 +1,6 @@
 """The stores that are open in this process.
 
-Django makes a backend for each thread and each task of asyncio; a store is shared by all of them.
+Django creates a backend per thread and per asyncio task; all of them share a store.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from tenure.queue import Queue, connect
 
 
 class Stores:
-    """Handles by URL, each opened when it is first asked for."""
+    """Queue handles by URL, opened on first use."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._open: dict[str | None, Queue] = {}
 
     def open(self, url: str | None) -> Queue:
-        """The handle on the store at this URL; None: at TENURE_URL."""
+        """Return the handle for the store at this URL; None means TENURE_URL."""
         with self._lock:
             queue = self._open.get(url)
             if queue is None:
@@ -31,7 +31,7 @@ class Stores:
             return queue
 
     async def aopen(self, url: str | None) -> Queue:
-        """The same for a task of asyncio, since opening may have to wait for others."""
+        """Awaitable form of `open`, because opening a store can block."""
         queue = self._open.get(url)
         return await asyncio.to_thread(self.open, url) if queue is None else queue
 
@@ -39,7 +39,7 @@ class Stores:
         return url in self._open
 
     def close(self) -> None:
-        """Close them all; who asks again gets a new one."""
+        """Close all handles. The next `open` creates a new one."""
         with self._lock:
             queues, self._open = list(self._open.values()), {}
         for queue in queues:
@@ -51,7 +51,7 @@ atexit.register(STORES.close)
 
 
 def _forget(setting: str, **_: Any) -> None:
-    """A test changes the settings: it shall not meet the jobs of another one."""
+    """Close the stores when a test changes the settings, so that tests do not share jobs."""
     if setting == "TASKS":
         STORES.close()
 

@@ -1,1 +1,1 @@
-"""What operators see: metrics, traces, logs."""
+"""Observability: metrics, traces and logs."""

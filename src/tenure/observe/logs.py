@@ -1,4 +1,4 @@
-"""How the log is written: as text for people, or as JSON for programs. Payloads are never in it."""
+"""Log output, as text for people or as JSON for programs. Payloads are never logged."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 
 from tenure.model.job import Job
 
-# What a line may say beside its message.
+# Fields that a log line can have besides its message.
 ABOUT = ("request", "job", "queue", "kind", "tenant", "attempt", "token", "status", "ms", "error")
 
 
 def about(job: Job) -> dict[str, object]:
-    """What a line says of a job, as `extra` of a call of the log."""
+    """The fields that describe a job, for the `extra` argument of a log call."""
     return {
         "job": job.id,
         "queue": job.queue,
@@ -25,7 +25,7 @@ def about(job: Job) -> dict[str, object]:
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object in each line."""
+    """One JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry = {
@@ -41,7 +41,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """A line for people: at its end, which request it is about."""
+    """One line of text, with the details of its request at the end."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(message)s")
@@ -58,4 +58,4 @@ def log_as(form: str, level: str) -> None:
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler])
     if level != "debug":
-        logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells of every request
+        logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every request

@@ -1,7 +1,7 @@
-"""Counting what happens: wraps an engine once, so that no engine counts anything itself.
+"""Metrics: a wrapper around an engine counts operations, so that engines do not have to.
 
-Names of queues are labels, up to a number; tenants are only if that is asked for. What is counted
-is what this process does; how many jobs there are is asked of the store when somebody looks.
+Queue names are labels, up to a maximum number; tenants are labels only on request. Counters cover
+what this process does; the numbers of jobs are read from the store when the metrics are scraped.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from tenure.queue import Queue
 
 log = logging.getLogger("tenure.metrics")
 
-MOST_QUEUES = 100  # that get labels of their own; the others are "other"
-MOST_TENANTS = 1_000  # that are counted, if they are
+MOST_QUEUES = 100  # that get their own labels; the rest is "other"
+MOST_TENANTS = 1_000  # that get their own labels, on request
 MOST_RUNNING = 100_000  # jobs whose start is remembered
 WAITS = (0.001, 0.005, 0.02, 0.1, 0.5, 1, 5, 20, 60, 300, 1800, 7200, 86_400)
 COMMITS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2)
@@ -43,7 +43,7 @@ Labels = tuple[str, ...]
 
 
 class Tally:
-    """How often something happened, by labels."""
+    """A counter, by labels."""
 
     def __init__(self, name: str, about: str, *labels: str) -> None:
         self._about = (name, about)
@@ -58,7 +58,7 @@ class Tally:
 
 
 class Gauge:
-    """How much there is of something, by labels."""
+    """A gauge, by labels."""
 
     def __init__(self, name: str, about: str, *labels: str) -> None:
         self._about = (name, about)
@@ -73,7 +73,7 @@ class Gauge:
 
 
 class Spread:
-    """How large something was, by labels: a histogram."""
+    """A histogram, by labels."""
 
     def __init__(self, name: str, about: str, edges: Sequence[float], *labels: str) -> None:
         self._about = (name, about)
@@ -103,46 +103,46 @@ class Spread:
 
 
 class Metrics:
-    """The figures of one process."""
+    """The metrics of one process."""
 
     def __init__(self, *, tenants: bool = False) -> None:
-        """tenants: count the jobs of each, too."""
-        self.lock = threading.Lock()  # held while a batch is noted, or all of it is written
+        """tenants: also count the jobs of each tenant."""
+        self.lock = threading.Lock()  # held while a batch is counted, or the metrics are written
         self.operations = Tally(
             "tenure_operations", "Operations by kind and outcome.", "op", "outcome"
         )
         self.commits = Spread("tenure_commit_seconds", "How long a commit took.", COMMITS)
-        self.batch = Spread("tenure_operations_per_commit", "Operations that shared it.", SIZES)
+        self.batch = Spread("tenure_operations_per_commit", "Operations per commit.", SIZES)
         self.enqueued = Tally("tenure_jobs_enqueued", "Jobs enqueued.", "queue")
         self.claimed = Tally("tenure_jobs_claimed", "Jobs claimed.", "queue")
         self.retries = Tally("tenure_retries", "Attempts after the first.", "queue")
-        self.ended = Tally("tenure_jobs_ended", "Jobs that ended.", "queue", "state")
-        self.lost = Tally("tenure_leases_lost", "Operations with a lease that was lost.")
+        self.ended = Tally("tenure_jobs_ended", "Jobs that finished.", "queue", "state")
+        self.lost = Tally("tenure_leases_lost", "Operations rejected because the lease was lost.")
         self.waited = Spread("tenure_wait_seconds", "From ready to claimed.", WAITS, "queue")
-        self.ran = Spread("tenure_run_seconds", "From claimed to ended.", WAITS, "queue")
+        self.ran = Spread("tenure_run_seconds", "From claimed to finished.", WAITS, "queue")
         self.jobs = Gauge("tenure_jobs", "Jobs in the store.", "queue", "state")
         self.oldest = Gauge(
             "tenure_oldest_ready_seconds",
-            "How long the ready job waits that waits longest.",
+            "How long the longest-waiting ready job has been ready.",
             "queue",
         )
         self.tenants = Gauge("tenure_tenant_jobs", "Jobs by tenant.", "queue", "tenant", "state")
-        self.log = Gauge("tenure_log_bytes", "The write-ahead log of a SQLite file.")
+        self.log = Gauge("tenure_log_bytes", "Size of the write-ahead log of a SQLite file.")
         self.log_of: HasLog | None = None
         self._counts_tenants = tenants
         self._queues: set[str] = set()
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
-        self.lost.counts[()] = 0  # so that it is there from the start
+        self.lost.counts[()] = 0  # so that it is exported from the start
 
     def collect(self) -> Iterator[Metric]:
-        """What the registry asks for."""
+        """Yield the metric families; called by the registry."""
         for one in vars(self).values():
             if isinstance(one, Tally | Gauge | Spread):
                 yield one.family()
 
     def label(self, queue: str) -> str:
-        """The label of a queue; those that come late share one."""
+        """The label of a queue. Queues beyond the maximum share one."""
         if queue not in self._queues:
             if len(self._queues) >= MOST_QUEUES:
                 return "other"
@@ -150,7 +150,7 @@ class Metrics:
         return queue
 
     async def text(self, queue: Queue) -> bytes:
-        """All of it, as Prometheus reads it; with what the store says now."""
+        """All metrics in Prometheus format, with current numbers from the store."""
         stats = await queue.astats()
         waiting: dict[str, list[str]] = {}
         jobs: defaultdict[Labels, float] = defaultdict(float)
@@ -175,7 +175,7 @@ class Metrics:
             return generate_latest(self._registry)
 
     async def _by_tenant(self, queue: Queue, names: Sequence[str]) -> dict[Labels, float]:
-        """The tenants of the queues in their order, up to a number."""
+        """Counts per tenant, queue by queue, up to a maximum number of tenants."""
         found: defaultdict[Labels, float] = defaultdict(float)
         left = MOST_TENANTS
         for name in names:
@@ -189,7 +189,7 @@ class Metrics:
 
 
 class Measured:
-    """An engine that is counted."""
+    """An engine wrapped with metrics."""
 
     def __init__(self, engine: Engine, metrics: Metrics, clock: Clock) -> None:
         self._engine = engine
@@ -206,7 +206,7 @@ class Measured:
         answers = self._engine.apply(batch)
         try:
             self._count(batch, answers, self._clock.monotonic() - began)
-        except Exception:  # the batch is committed: that must not look as if it had failed
+        except Exception:  # the batch is committed, so it must not be reported as failed
             log.exception("a commit could not be counted")
         return answers
 
@@ -270,7 +270,7 @@ class Measured:
 
 
 def measured(metrics: Metrics, engine: Engine, clock: Clock) -> Engine:
-    """Wrap an engine, as `connect(wrap=...)` takes it."""
+    """Wrap an engine with metrics; bind `metrics` and pass it as `connect(wrap=...)`."""
     if isinstance(engine, HasLog):
         metrics.log_of = engine
     return Measured(engine, metrics, clock)

@@ -1,8 +1,7 @@
-"""Traces: from the call that enqueues a job to the handler that runs it.
+"""Tracing, from the call that enqueues a job to the handler that runs it.
 
-What is carried is the `traceparent` of W3C Trace Context, in the job's field `trace`. Spans are
-made with OpenTelemetry if the program has loaded it itself; otherwise nothing is done, and nothing
-is imported.
+A job carries a W3C `traceparent` in its field `trace`. Spans are created with OpenTelemetry if the
+program has imported it; otherwise tracing does nothing, and imports nothing.
 """
 
 from __future__ import annotations
@@ -22,31 +21,31 @@ if TYPE_CHECKING:
 _NO_TRACE: AbstractContextManager[str | None] = nullcontext()
 _NO_SPAN: AbstractContextManager[Span | None] = nullcontext()
 
-# What a request came with, for services that make no spans of their own.
+# The traceparent of the current request, for services that do not create spans.
 CARRIED: ContextVar[str] = ContextVar("tenure_trace", default="")
 
 
 def current_trace() -> str | None:
-    """What jobs that are enqueued here are to carry."""
+    """The traceparent for jobs enqueued here, if any."""
     api = _api()
     span = None if api is None else api.get_current_span()
     return (None if span is None else _trace_of(span)) or CARRIED.get() or None
 
 
 def sending(jobs: Sequence[NewJob]) -> AbstractContextManager[str | None]:
-    """A span of a call that enqueues, and what its jobs are to carry."""
+    """A span for an enqueue call; yields the traceparent for its jobs."""
     return _NO_TRACE if _api() is None else _sending(jobs)
 
 
 def working(
     job: Job, handler: str, no_error: type[BaseException]
 ) -> AbstractContextManager[Span | None]:
-    """A span of a handler, in the trace of the call that enqueued its job."""
+    """A span for a handler, in the trace of the call that enqueued its job."""
     return _NO_SPAN if _api() is None else _working(job, handler, no_error)
 
 
 def serving(method: str, route: str, trace: str) -> AbstractContextManager[Span | None]:
-    """A span of a request that came with a traceparent, or with none."""
+    """A span for a request, in the trace of its traceparent, if any."""
     return _NO_SPAN if _api() is None else _serving(method, route, trace)
 
 
@@ -67,7 +66,7 @@ def _trace_of(span: Span) -> str | None:
 
 
 def _parent(text: str | None) -> Any:
-    """A context whose current span is one of another process."""
+    """A context with the span of another process as its parent."""
     api = _api()
     if not text:
         return None
@@ -80,7 +79,7 @@ def _parent(text: str | None) -> Any:
 
 @contextmanager
 def _sending(jobs: Sequence[NewJob]) -> Iterator[str | None]:
-    queues = [str(getattr(new, "queue", "")) for new in jobs]  # they are not checked yet
+    queues = [str(getattr(new, "queue", "")) for new in jobs]  # not validated yet
     queue = queues[0] if all(one == queues[0] for one in queues) else "(several)"
     attributes: dict[str, Any] = {
         "messaging.system": "tenure",
@@ -90,7 +89,7 @@ def _sending(jobs: Sequence[NewJob]) -> Iterator[str | None]:
     }
     if len(jobs) != 1:
         attributes["messaging.batch.message_count"] = len(jobs)
-    # Not made the current one: the call may be a course of steps, between which others run.
+    # Not made the current span: the call may be a generator, and other code runs between its steps.
     span = _tracer().start_span(
         f"enqueue {queue}", kind=_api().SpanKind.PRODUCER, attributes=attributes
     )

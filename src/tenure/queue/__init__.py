@@ -1,4 +1,4 @@
-"""Queue: a handle on a store of jobs, for threads and for tasks."""
+"""Queue: a handle on a store of jobs, for threads and for asyncio."""
 
 from tenure.queue.calls import Calls, EnqueuedIds, default_worker
 from tenure.queue.queue import Queue, connect

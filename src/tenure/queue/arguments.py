@@ -1,4 +1,4 @@
-"""What callers give to `Queue`, checked: what cannot be is an InvalidInput that names it."""
+"""Validating the arguments of `Queue` calls. Bad values raise InvalidInput with the field name."""
 
 from __future__ import annotations
 
@@ -50,19 +50,19 @@ def fail_op(
 
 
 def _told(error: BaseException) -> tuple[str, str]:
-    """An exception's message and traceback, also where it cannot say what it is."""
+    """An exception's message and traceback, even if its __str__ raises."""
     try:
         return str(error), "".join(tracebacks.format_exception(error))
     except Exception as another:
-        return f"(its message could not be had: {type(another).__name__})", ""
+        return f"(no message: str() raised {type(another).__name__})", ""
 
 
 def lease_of(job: Job | Lease) -> tuple[str, int]:
-    """What proves that the caller holds the job."""
+    """The id and token that prove the caller holds the job's lease."""
     if isinstance(job, Job):
         return job.id, job.token
     if not isinstance(job, Lease):
-        raise InvalidInput("job", f"must be a Job that was claimed, or a Lease, not {job!r:.60}")
+        raise InvalidInput("job", f"must be a claimed Job or a Lease, not {job!r:.60}")
     return check("id", job.id, Name), check("token", job.token, Token)
 
 
@@ -77,14 +77,14 @@ def filter_of(
 
 
 def listed(field: str, values: Iterable[T]) -> list[T]:
-    """Several of something. A single text is a mistake: Python would take it for many letters."""
+    """The values as a list. Rejects a single string, which Python would split into characters."""
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise InvalidInput(field, f"must be a list, not {type(values).__name__}")
     return list(values)
 
 
 def several(field: str, names: str | Sequence[str]) -> list[str]:
-    """One name, or several."""
+    """One name or several, as a list."""
     return [names] if isinstance(names, str) else listed(field, names)
 
 
@@ -103,12 +103,12 @@ def states_of(state: str | Sequence[str] | None) -> tuple[State, ...]:
         known = ", ".join(State)
         raise InvalidInput("state", f"{state!r} is not one of {known}") from None
     if not found:
-        raise InvalidInput("state", "name at least one")
+        raise InvalidInput("state", "give at least one")
     return found
 
 
 def some_jobs(call: str, jobs: object, *filters: str | None) -> None:
-    """Which jobs is said once: by id or by a filter, not by both and not by neither."""
+    """Check that jobs are selected either by id or by a filter: not both, not neither."""
     filtered = any(value is not None for value in filters)
     if jobs is None and not filtered:
         raise InvalidInput(call, "say which jobs: by id, or by a filter such as queue=")
@@ -122,5 +122,5 @@ def of_kind(field: str, value: object, kind: type) -> None:
 
 
 def scope_of(tenant: str | None, group: str | None) -> tuple[str | None, str | None]:
-    """Whom a limit is for: a group without a tenant is that group of every tenant."""
+    """The scope of a limit: a group without a tenant means that group in every tenant."""
     return ("*" if group is not None and tenant is None else tenant), group

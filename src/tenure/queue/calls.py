@@ -1,7 +1,7 @@
-"""The calls of a Queue: arguments in, operations and queries out, answers back.
+"""The calls of a Queue: they validate arguments, build operations and queries, unpack the answers.
 
-Every call is written once, as steps (steps.py), and has two public forms: `enqueue()` waits,
-`aenqueue()` is awaited.
+Every call is written once, as a generator (see sync_async.py), and has two public forms: the
+blocking `enqueue()` and the awaitable `aenqueue()`.
 """
 
 from __future__ import annotations
@@ -58,33 +58,34 @@ T = TypeVar("T")
 
 
 class EnqueuedIds(list[str]):
-    """The ids of jobs in the order asked; `created[i]` is False where the i-th was there before."""
+    """Job ids in the order they were submitted; `created[i]` is False if the i-th job already
+    existed."""
 
     def __init__(self, ids: Iterable[str] = (), created: Iterable[bool] = ()) -> None:
         super().__init__(ids)
         self.created = list(created)
 
 
-PAGE = 1000  # jobs that one step of a call by filter changes
+PAGE = 1000  # jobs changed per operation when a filter selects them
 
 
 class Calls:
-    """What can be asked of a queue. `do` and `ado` have it done."""
+    """The public calls of a queue. Subclasses implement `do` and `ado`, which carry out a step."""
 
     settings: Settings
     clock: Clock
     changes: Changes
 
     def do(self, wanted: Wanted) -> Any:
-        """Have a step of a call done, and wait."""
+        """Carry out one step of a call and return its answer, blocking."""
         raise NotImplementedError
 
     async def ado(self, wanted: Wanted) -> Any:
-        """Have a step of a call done, and await it."""
+        """Carry out one step of a call and return its answer."""
         raise NotImplementedError
 
     def _log_bytes(self) -> int | None:
-        """The length of the store's write-ahead log, if it has one to watch."""
+        """The size of the store's write-ahead log, if it has one."""
         return None
 
     # Producing ----------------------------------------------------------------------------------
@@ -112,14 +113,14 @@ class Calls:
         if_exists: IfExists = "error",
         connection: Any = None,
     ) -> Steps[Job]:
-        """Add a job and answer with it, once it is durable.
+        """Add a job and return it once it is durable.
 
-        priority: lower runs first. delay, expires_in, timeout: seconds. after: jobs that must be
-        done before it runs; if_parent_fails says what to do when one of them is not. unique_key:
-        at most one unfinished job of the queue and tenant has it. if_exists="skip": where the id
-        or unique key is held, answer with the holder instead of raising Duplicate. connection:
-        write through this connection, in its open transaction. trace: a traceparent, instead of
-        that of the calling code.
+        priority: lower values run first. delay, expires_in, timeout: in seconds. after: jobs that
+        must be done before this one runs; if_parent_fails says what happens if one of them fails.
+        unique_key: at most one unfinished job per queue and tenant can have it. if_exists="skip":
+        if the id or unique key is taken, return the existing job instead of raising Duplicate.
+        connection: write on this connection, inside its open transaction. trace: a traceparent to
+        use instead of the caller's.
         """
         new = NewJob(
             queue=queue,
@@ -145,7 +146,7 @@ class Calls:
     def _enqueue_new(
         self, new: NewJob, if_exists: IfExists = "error", connection: Any = None
     ) -> Steps[Job]:
-        """Add a job that is written down as a NewJob, and answer with it."""
+        """Add the job that a NewJob describes, and return it."""
         with sending([new]) as its_trace:
             (spec,) = self.prepare([new], its_trace)
             batch = [ops.Enqueue((spec,), check("if_exists", if_exists, IfExists))]
@@ -153,9 +154,9 @@ class Calls:
             enqueued = good(answer, ops.Enqueued)
         if connection is None and (spec.after or not enqueued.created[0]):
             found = yield queries.GetJob(enqueued.ids[0])
-            if not isinstance(found, JobNotFound):  # it may have ended and been removed since
+            if not isinstance(found, JobNotFound):  # it may have finished and been removed since
                 return good(found, Job)
-        # What was added need not be read back; of another connection it could not be.
+        # A new job need not be read back, and in another connection's transaction it cannot be.
         state = State.WAITING if spec.after else State.PENDING
         return replace(spec.to_job(state, enqueued.at), id=enqueued.ids[0])
 
@@ -166,8 +167,8 @@ class Calls:
         if_exists: IfExists = "error",
         connection: Any = None,
     ) -> Steps[EnqueuedIds]:
-        """Add many jobs, all or none, and answer with their ids in order; `created` of the answer
-        says which are new."""
+        """Add many jobs, all or none, and return their ids in order; the list's `created` says
+        which of them are new."""
         news = listed("jobs", jobs)
         if len(news) > MAX_JOBS_PER_CALL:  # before any work is done
             raise InvalidInput("jobs", f"{len(news):,} in one call; at most {MAX_JOBS_PER_CALL:,}")
@@ -181,8 +182,8 @@ class Calls:
         return EnqueuedIds(enqueued.ids, enqueued.created)
 
     def prepare(self, jobs: Sequence[NewJob], trace: str | None = None) -> list[JobSpec]:
-        """Jobs as an operation carries them; those without a trace get this one, or that of the
-        calling code. Raises InvalidInput."""
+        """Validate jobs and return them as operations carry them. Jobs without a trace get this
+        one, or the caller's. Raises InvalidInput."""
         specs = prepare(jobs, self.clock.now_ms(), self.settings.payload_limit)
         trace = trace or current_trace()
         if trace is not None:
@@ -201,9 +202,10 @@ class Calls:
         tenant: str | None = None,
         not_groups: Sequence[str] = (),
     ) -> Steps[list[Job]]:
-        """Lease up to `limit` ready jobs, for `lease` seconds; of several queues in that order.
+        """Lease up to `limit` ready jobs for `lease` seconds and return them.
 
-        Tenants take turns. tenant: only this one's jobs. not_groups: none of these groups'.
+        Several queues are tried in the order given. Tenants take turns. tenant: only claim this
+        tenant's jobs. not_groups: skip jobs of these groups.
         """
         op = ops.Claim(
             tuple(several("queues", queues)),
@@ -224,8 +226,10 @@ class Calls:
         then: Iterable[NewJob] = (),
         keep: bool = True,
     ) -> Steps[None]:
-        """The job is done. `then` is enqueued in the same transaction; keep=False removes the
-        job at once."""
+        """Mark a claimed job as done, with its result.
+
+        then: jobs to enqueue in the same transaction. keep=False: delete the job right away.
+        """
         (answer,) = yield [self._ack_op(job, result, then, keep)]
         good(answer, ops.Ok)
 
@@ -236,7 +240,7 @@ class Calls:
         *,
         keep: bool = True,
     ) -> Steps[list[TenureError | None]]:
-        """Many jobs are done. Each is answered for itself: None, or the error that it met."""
+        """Mark many jobs as done. Returns one entry per job: None, or the error it met."""
         jobs = listed("jobs", jobs)
         if results is not None and len(results) != len(jobs):
             raise InvalidInput("results", f"{len(results)} for {len(jobs)} jobs")
@@ -262,8 +266,11 @@ class Calls:
         fatal: bool = False,
         cancel: bool = False,
     ) -> Steps[State]:
-        """The attempt failed: pending again after its backoff, or `retry_in`, or dead. fatal: dead
-        at once. cancel: cancelled, since it need not be done. Answers with the new state."""
+        """Report that the attempt failed, and return the job's new state.
+
+        The job is retried after its backoff, or after `retry_in` seconds; it is dead if it has no
+        attempts left. fatal: make it dead right away. cancel: cancel it instead.
+        """
         (answer,) = yield [fail_op(job, error, retry_in, fatal, cancel)]
         return good(answer, ops.Moved).state
 
@@ -275,30 +282,31 @@ class Calls:
         retry_in: Seconds | None = None,
         fatal: bool = False,
     ) -> Steps[list[TenureError | None]]:
-        """Many attempts failed. Each is answered for itself: None, or the error that it met."""
+        """Report many failed attempts. Returns one entry per job: None, or the error it met."""
         answers = yield [fail_op(job, error, retry_in, fatal) for job in listed("jobs", jobs)]
         return _errors(answers)
 
     def _extend(self, job: Job | Lease, lease: Seconds | None = None) -> Steps[None]:
-        """Keep the job for `lease` seconds from now."""
+        """Extend the lease of a job to `lease` seconds from now."""
         (answer,) = yield [ops.Extend(*lease_of(job), self._lease_ms(lease))]
         good(answer, ops.Ok)
 
     def _extend_many(
         self, jobs: Sequence[Job | Lease], lease: Seconds | None = None
     ) -> Steps[list[TenureError | None]]:
-        """Keep many. Each is answered for itself: None, or the error that it met."""
+        """Extend many leases. Returns one entry per job: None, or the error it met."""
         lease_ms = self._lease_ms(lease)
         answers = yield [ops.Extend(*lease_of(job), lease_ms) for job in listed("jobs", jobs)]
         return _errors(answers)
 
     def _release(self, job: Job | Lease, *, delay: Seconds = 0) -> Steps[None]:
-        """Give the job back with its attempt, to be run now or after `delay` seconds."""
+        """Give a job back to the queue, to run now or after `delay` seconds. The attempt does not
+        count."""
         (answer,) = yield [ops.Release(*lease_of(job), span_ms("delay", delay))]
         good(answer, ops.Moved)
 
     def _progress(self, job: Job | Lease, percent: int, note: str | None = None) -> Steps[None]:
-        """Report how far the work is, 0 to 100, and what it is at."""
+        """Report progress: a percentage from 0 to 100 and an optional note."""
         (answer,) = yield [validated(ops.Progress(*lease_of(job), percent, note))]
         good(answer, ops.Ok)
 
@@ -308,7 +316,7 @@ class Calls:
     # Looking ------------------------------------------------------------------------------------
 
     def _get(self, id: str) -> Steps[Job]:
-        """One job; raises JobNotFound."""
+        """Return a job by its id. Raises JobNotFound."""
         return good((yield validated(queries.GetJob(id))), Job)
 
     def _jobs(
@@ -322,26 +330,26 @@ class Calls:
         limit: int = 50,
         cursor: str | None = None,
     ) -> Steps[queries.Page]:
-        """A page of jobs, newest first (of one final state, the last to finish first); give its
-        `cursor` back for the next."""
+        """Return a page of jobs, newest first; with a single final state, last finished first.
+        Pass its `cursor` to get the next page."""
         where = filter_of(queue, states_of(state), tenant, group, kind)
         return good((yield validated(queries.ListJobs(where, limit, cursor))), queries.Page)
 
     def _next_due(self, queues: str | Sequence[str]) -> Steps[int | None]:
-        """When the next delayed job of the queues is due or a lease of theirs ends, in
-        milliseconds since 1970 by this machine's clock; it may have passed."""
+        """When the next delayed job of these queues becomes due or the next lease expires, in
+        milliseconds since 1970 by this machine's clock. This can lie in the past."""
         query = queries.NextDue(tuple(several("queues", queues)))
         return good((yield validated(query)), queries.Due).at
 
     def _oldest_ready(self, queues: str | Sequence[str]) -> Steps[int | None]:
-        """Since when the job that waits longest is ready, in milliseconds since 1970 by this
-        machine's clock; None if none is. Of each tenant, group and priority, the next in line
-        counts."""
+        """When the longest-waiting ready job became ready, in milliseconds since 1970 by this
+        machine's clock, or None if no job is ready. Only the next job in line of each tenant,
+        group and priority is considered."""
         query = queries.OldestReady(tuple(several("queues", queues)))
         return good((yield validated(query)), queries.Due).at
 
     def _stats(self, queue: str | None = None) -> Steps[queries.Stats]:
-        """How many jobs are in each state, overall and by queue; raises QueueNotFound."""
+        """Count jobs by state, in total and per queue. Raises QueueNotFound."""
         query = validated(queries.GetStats(queue))
         found: list[queries.QueueStats] = good((yield query), list)
         stats = queries.overall(found)
@@ -351,13 +359,13 @@ class Calls:
     def _tenants(
         self, queue: str, *, limit: int = 100, after: str | None = None
     ) -> Steps[list[queries.TenantStats]]:
-        """Counts of a queue's tenants, by name, after the tenant `after`."""
+        """Count jobs per tenant of a queue, ordered by name, starting after the tenant `after`."""
         return good((yield validated(queries.ListTenants(queue, limit, after))), list)
 
     def _groups(
         self, queue: str, *, tenant: str = "", limit: int = 100, after: str | None = None
     ) -> Steps[list[queries.GroupStats]]:
-        """Counts of a tenant's groups, by name, after the group `after`."""
+        """Count jobs per group of a tenant, ordered by name, starting after the group `after`."""
         return good((yield validated(queries.ListGroups(queue, tenant, limit, after))), list)
 
     # Operating ----------------------------------------------------------------------------------
@@ -371,8 +379,8 @@ class Calls:
         group: str | None = None,
         kind: str | None = None,
     ) -> Steps[int]:
-        """Cancel one job (JobNotFound if there is none), some, or all that match; answers with
-        how many were not finished yet."""
+        """Cancel one job, several, or all that match, and return how many were cancelled. Finished
+        jobs are left alone. Raises JobNotFound if a single job does not exist."""
         where = filter_of(
             queue, tuple(sorted(states.sources(states.Cancelled))), tenant, group, kind
         )
@@ -389,7 +397,8 @@ class Calls:
         group: str | None = None,
         kind: str | None = None,
     ) -> Steps[int]:
-        """Run dead or cancelled jobs again, from attempt 0: one, some, or all that match."""
+        """Run dead or cancelled jobs again from attempt 0: one, several, or all that match.
+        Returns how many."""
         where = filter_of(queue, states_of(state), tenant, group, kind)
         if jobs is not None:
             some_jobs("replay", jobs, queue, tenant, group, kind)
@@ -407,7 +416,7 @@ class Calls:
         group: str | None = None,
         kind: str | None = None,
     ) -> Steps[int]:
-        """Remove jobs for good: one, some, or all that match."""
+        """Delete jobs permanently: one, several, or all that match. Returns how many."""
         where = filter_of(queue, states_of(state), tenant, group, kind)
         filters = (queue, tenant, group, kind)
         some_jobs("delete", jobs, *filters, *([] if jobs is not None else where.states))
@@ -420,8 +429,8 @@ class Calls:
         queue: str | None = None,
         state: str | Sequence[str] = (State.DONE, State.CANCELLED),
     ) -> Steps[int]:
-        """Remove jobs that ended more than `older_than` seconds ago. Dead ones stay unless asked
-        for."""
+        """Delete jobs that finished more than `older_than` seconds ago, and return how many. Dead
+        jobs are kept unless `state` names them."""
         before = self.clock.now_ms() - span_ms("older_than", older_than)
         ended = states_of(state)
         for one in ended:
@@ -439,7 +448,7 @@ class Calls:
         where: Filter,
         op: Callable[[tuple[str, ...]], Op],
     ) -> Steps[int]:
-        """By id in one operation, or page by page what a filter finds."""
+        """Change jobs by id in one operation, or those that a filter matches page by page."""
         if isinstance(jobs, str | Job):
             (one,) = ids = ids_of([jobs], "jobs")
             (answer,) = yield [op(ids)]
@@ -476,9 +485,12 @@ class Calls:
         per: Seconds | None = None,
         weight: int | None = None,
     ) -> Steps[None]:
-        """Bound how many jobs of a queue, a tenant or a group are leased at once (concurrency),
-        how many of a queue are claimed in `per` seconds (rate), or how many turns a tenant gets
-        (weight). What is left out stays. tenant="*" or group="*" is the default for each."""
+        """Set limits on a queue, a tenant or a group. Limits left out stay as they are.
+
+        concurrency: how many jobs can be leased at once. rate: how many jobs of the queue can be
+        claimed per `per` seconds. weight: the tenant's share of turns. tenant="*" or group="*"
+        sets the default for each tenant or group.
+        """
         per_ms = None if per is None else span_ms("per", per, PositiveSpan)
         bounds = (concurrency, rate, per_ms, weight)
         op = ops.SetLimit(queue, *scope_of(tenant, group), *bounds)
@@ -488,25 +500,25 @@ class Calls:
     def _clear_limit(
         self, queue: str, *, tenant: str | None = None, group: str | None = None
     ) -> Steps[None]:
-        """Remove the limits that were set on a queue, a tenant or a group; a pause stays."""
+        """Remove the limits set on a queue, a tenant or a group. A pause stays in place."""
         (answer,) = yield [validated(ops.ClearLimit(queue, *scope_of(tenant, group)))]
         good(answer, ops.Ok)
 
     def _limits(self, queue: str | None = None) -> Steps[list[Limit]]:
-        """Every limit and pause."""
+        """List all limits and pauses."""
         return good((yield validated(queries.ListLimits(queue))), list)
 
     def _pause(
         self, queue: str, *, tenant: str | None = None, group: str | None = None
     ) -> Steps[None]:
-        """Give out no more jobs of a queue, or of one tenant or group of it."""
+        """Stop handing out jobs of a queue, or of one of its tenants or groups, until `resume`."""
         (answer,) = yield [validated(ops.Pause(queue, *scope_of(tenant, group)))]
         good(answer, ops.Ok)
 
     def _resume(
         self, queue: str, *, tenant: str | None = None, group: str | None = None
     ) -> Steps[None]:
-        """End a pause; raises QueueNotFound."""
+        """End a pause. Raises QueueNotFound."""
         (answer,) = yield [validated(ops.Resume(queue, *scope_of(tenant, group)))]
         good(answer, ops.Ok)
 
@@ -515,19 +527,22 @@ class Calls:
     def _take_slot(
         self, scope: str, key: str, holder: str, ttl: Seconds, *, limit: int | None = None
     ) -> Steps[ops.Slots]:
-        """Mark `holder` as active under (scope, key) for `ttl` seconds; again renews it. With a
-        limit, only while fewer others are. Answers with the count and whether it is held."""
+        """Take a slot under (scope, key) for `holder`, for `ttl` seconds, or renew it.
+
+        With a limit, the slot is only taken or renewed if fewer than `limit` others are held.
+        Returns the count and whether the holder has a slot.
+        """
         op = ops.TakeSlot(scope, key, holder, span_ms("ttl", ttl, PositiveSpan), limit)
         (answer,) = yield [validated(op)]
         return good(answer, ops.Slots)
 
     def _drop_slot(self, scope: str, key: str, holder: str) -> Steps[int]:
-        """Remove the mark; answers with how many are left."""
+        """Give up a holder's slot, and return how many are left."""
         (answer,) = yield [validated(ops.DropSlot(scope, key, holder))]
         return good(answer, ops.Slots).count
 
     def _slots(self, scope: str, key: str) -> Steps[list[Slot]]:
-        """Who is active under (scope, key)."""
+        """List the slots held under (scope, key)."""
         return good((yield validated(queries.ListSlots(scope, key))), list)
 
     # Schedules ----------------------------------------------------------------------------------
@@ -541,35 +556,37 @@ class Calls:
         tz: str = "UTC",
         catch_up: CatchUp = "last",
     ) -> Steps[None]:
-        """Enqueue a job at the times of a cron expression. Putting it again changes it; with the
-        same times it goes on where it was."""
+        """Create or replace a schedule that enqueues a job at the times of a cron expression. If
+        the times do not change, the schedule continues where it was."""
         of_kind("job", job, NewJob)
         if job.id is not None:
-            raise InvalidInput("id", "each firing makes a job of its own, with an id of its own")
+            raise InvalidInput("id", "must not be set: each firing creates a new job")
         (spec,) = self.prepare([job])
-        # When it fires is for the store to say.
+        # The store's clock decides when it fires.
         schedule = Schedule(name, cron, spec, tz=tz, catch_up=catch_up)
         (answer,) = yield [validated(ops.PutSchedule(schedule))]
         good(answer, ops.Ok)
 
     def _drop_schedule(self, name: str) -> Steps[None]:
-        """Remove a schedule; raises ScheduleNotFound."""
+        """Delete a schedule. Raises ScheduleNotFound."""
         (answer,) = yield [validated(ops.DropSchedule(name))]
         good(answer, ops.Ok)
 
     def _schedules(self) -> Steps[list[Schedule]]:
-        """Every schedule, by name."""
+        """List all schedules, ordered by name."""
         return good((yield queries.ListSchedules()), list)
 
     def _timetable(self) -> Steps[queries.Timetable]:
-        """Every schedule, by name, and the store's time, by which they are due."""
+        """List all schedules, ordered by name, with the store's current time."""
         return good((yield queries.GetTimetable()), queries.Timetable)
 
     def _fire(self, schedule: Schedule) -> Steps[bool]:
-        """Enqueue the job of a schedule whose time has come by the store's clock; its run_at is
-        that time. Of times that were missed, catch_up says which count. Of many that try with the
-        same `next_at`, one does. A `next_at` that skips times, left by a wrong clock, is
-        corrected."""
+        """Enqueue the job of a schedule that is due by the store's clock, with run_at set to the
+        scheduled time. Returns whether it fired.
+
+        catch_up decides which missed times count. If several callers fire the same `next_at`, only
+        one succeeds. A `next_at` that skips times, left by a wrong clock, is corrected.
+        """
         of_kind("schedule", schedule, Schedule)
         (fresh,) = new_ids(self.clock.now_ms(), 1)
         (answer,) = yield [ops.Fire(schedule.name, schedule.next_at, fresh)]
@@ -578,8 +595,8 @@ class Calls:
     # Upkeep -------------------------------------------------------------------------------------
 
     def _maintain(self, *, limit: int = 1000) -> Steps[ops.Maintained]:
-        """Do what time asks for: due jobs, ended leases, expired jobs and slots, retention; at
-        most `limit` of each kind in each queue."""
+        """Run due maintenance: delayed jobs that are due, expired leases, jobs and slots, and
+        retention. Handles at most `limit` of each kind per queue."""
         keep = self.settings
         op = ops.Maintain(
             limit,
@@ -593,20 +610,20 @@ class Calls:
     def _reconcile(
         self, queue: str, *, tenant: str | None = None, group: str | None = None
     ) -> Steps[dict[str, int]]:
-        """Recount the counters of a queue, a tenant or a group; answers with what was added to
-        those that were wrong."""
+        """Recount the counters of a queue, a tenant or a group. Returns the correction applied to
+        each counter that was wrong."""
         (answer,) = yield [validated(ops.Reconcile(queue, tenant, group))]
         return good(answer, ops.Corrected).by
 
     def _reconcile_slots(self, scope: str, key: str) -> Steps[int]:
-        """Recount the slots under (scope, key); answers with the correction."""
+        """Recount the slots under (scope, key). Returns the correction."""
         (answer,) = yield [validated(ops.ReconcileSlots(scope, key))]
         return good(answer, ops.Corrected).by.get("slots", 0)
 
     # The public forms ---------------------------------------------------------------------------
 
     enqueue, aenqueue = blocking(_enqueue), awaiting(_enqueue)
-    _aenqueue_new = awaiting(_enqueue_new)  # for the service, which has read one
+    _aenqueue_new = awaiting(_enqueue_new)  # for the service, which parses a NewJob
     enqueue_many, aenqueue_many = blocking(_enqueue_many), awaiting(_enqueue_many)
     claim, aclaim = blocking(_claim), awaiting(_claim)
     ack, aack = blocking(_ack), awaiting(_ack)
@@ -652,12 +669,12 @@ def _worker_of(pid: int) -> str:
 
 
 def default_worker() -> str:
-    """The name of this process, for those who give none."""
+    """The default worker name: host name and process id."""
     return _worker_of(os.getpid())
 
 
 def good(answer: Any, kind: type[T]) -> T:
-    """The answer, or the error that it is."""
+    """Return the answer, or raise it if it is an error."""
     if isinstance(answer, TenureError):
         raise answer
     assert isinstance(answer, kind)

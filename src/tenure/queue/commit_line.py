@@ -1,8 +1,8 @@
-"""A line of tickets: threads take all that waits, in turn, and handle it together.
+"""A line of tickets: threads take turns at taking everything that waits and handling it as a batch.
 
-One thread waits at the head of the line. It takes the first ticket, waits for a turn if as many
-batches are under way as may be, takes all that has come meanwhile, and leaves the head to the next
-thread before it handles what it took.
+One thread waits at the head of the line. It takes the first ticket, waits for a turn if the maximum
+number of batches is in progress, takes everything that has arrived meanwhile, and leaves the head
+to the next thread before it handles the batch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Generic, Protocol, TypeVar
 
 from tenure.model.ops import Answer, Op
 
-MAX_BATCH = 2_000  # operations: a transaction that has as many takes no more
+MAX_BATCH = 2_000  # operations: a batch of this size takes no more tickets
 
 
 class HasBatch(Protocol):
@@ -27,11 +27,11 @@ T = TypeVar("T", bound=HasBatch)
 
 
 class Turn:
-    """Whoever has one may handle a batch."""
+    """Permission to handle one batch."""
 
 
 class CommitLine(Generic[T]):
-    """`most`: how many batches may be handled at once, each in a thread of its own."""
+    """Handles at most `most` batches at once, each in its own thread."""
 
     def __init__(self, most: int, handle: Callable[[list[T]], None]) -> None:
         self._most = most
@@ -49,14 +49,14 @@ class CommitLine(Generic[T]):
         return self._turns.qsize()
 
     def start(self) -> None:
-        """Start the threads, if they are not there yet. One caller at a time."""
+        """Start the threads, unless they are running. Must not be called concurrently."""
         while len(self._threads) < self._most:
             thread = threading.Thread(target=self._work, name="tenure-committer", daemon=True)
             thread.start()
             self._threads.append(thread)
 
     def put(self, tickets: Sequence[T]) -> None:
-        """They are taken together, up to the size of a batch."""
+        """Add tickets. They are taken together, up to the size of a batch."""
         some: list[T] = []
         size = 0
         for ticket in tickets:
@@ -68,7 +68,7 @@ class CommitLine(Generic[T]):
         self._inbox.put(some)
 
     def pass_by(self, apply: Callable[[], list[Answer]]) -> list[Answer] | None:
-        """Do something in the caller's thread, unless as much is under way as may be."""
+        """Call `apply` in the caller's thread if a turn is free; otherwise return None."""
         mine: list[Turn] = []
         try:
             try:
@@ -81,7 +81,7 @@ class CommitLine(Generic[T]):
                 self._turns.put(mine[0])
 
     def end(self) -> None:
-        """Have what is in the line handled, and wait until nobody handles anything."""
+        """Handle the remaining tickets and stop the threads. Returns when nothing is running."""
         self._inbox.put(None)
         for thread in self._threads:
             thread.join()
@@ -89,7 +89,7 @@ class CommitLine(Generic[T]):
             self._turns.put(turn)
 
     def leftovers(self) -> list[T]:
-        """What was put into the line since its end."""
+        """Tickets that were added after `end`."""
         left: list[T] = []
         with suppress(queue.Empty):
             while True:
@@ -109,7 +109,7 @@ class CommitLine(Generic[T]):
                 self._turns.put(turn)
 
     def _take(self, first: Sequence[T] | None) -> tuple[list[T], bool]:
-        """All that is waiting, up to the size of a batch, and whether more may come."""
+        """The waiting tickets, up to the size of a batch, and whether the line is still open."""
         tickets: list[T] = []
         size, some = 0, first
         while some is not None:
@@ -121,5 +121,5 @@ class CommitLine(Generic[T]):
                 some = self._inbox.get_nowait()
             except queue.Empty:
                 return tickets, True
-        self._inbox.put(None)  # it is the end for the other threads, too
+        self._inbox.put(None)  # stop the other threads, too
         return tickets, False

@@ -1,16 +1,17 @@
-"""Group commit: operations that arrive while the last commit is under way share the next one.
+"""Group commit: operations that arrive while a commit is in progress share the next one.
 
-Callers, threads or tasks, hand in operations and wait. A thread takes all that is waiting, applies
-it as one batch, and answers after it is durable. There is no timer: the batch is whatever came in
-meanwhile. A thread that comes alone, with nobody before it, applies its own and is spared the way
-through another thread. What the tasks of a loop hand in during one turn of it goes together.
+Callers (threads or asyncio tasks) submit operations and wait. A committer thread takes everything
+that is waiting, applies it as one batch, and answers once it is durable. There is no timer: a batch
+is whatever arrived in the meantime. If nothing else is waiting, a calling thread applies its own
+operations and skips the committer thread. Operations that the tasks of an event loop submit during
+one iteration go together.
 
-An engine says how many batches it gains from having under way at once. While fewer are, what comes
-in is sent off at once; while none may be added, it is collected, and goes together. Claims stand in
-a line of their own, one batch at a time: those of one queue would only wait for each other.
+An engine says how many concurrent batches it benefits from. Below that number, operations are sent
+at once; at that number they are collected, and go together. Claims have their own line, one batch
+at a time: concurrent claims of one queue would only wait for each other.
 
-A worker that found nothing may leave a claim standing: it is run in the same transaction as the
-next enqueue that it may be for, so that a job on an idle queue is stored and claimed in one commit.
+A worker that found nothing can leave a standing claim. It runs in the same transaction as the next
+enqueue to one of its queues, so a job on an idle queue is stored and claimed in one commit.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ from tenure.queue.commit_line import CommitLine
 
 log = logging.getLogger("tenure.committer")
 
-# Like goes next to like, so that the engine can do it together. What frees comes first, what
-# takes comes last.
+# Operations of one kind are adjacent, so that the engine can do them together. Those that free
+# capacity come first, those that use it last.
 _RANK: dict[type[Op], int] = {
     ops.Progress: 0,
     ops.Ack: 1,
@@ -55,7 +56,7 @@ _OTHERS = 6
 
 
 class Ticket:
-    """A caller's operations, and the place where it waits for the answers."""
+    """A caller's operations, and what it waits on for the answers."""
 
     __slots__ = ("abandoned", "answers", "batch", "bytes", "error", "event", "future", "loop")
 
@@ -70,11 +71,11 @@ class Ticket:
         self.future: asyncio.Future[list[Answer]] | None = None
 
 
-Piece = tuple[int, Ticket, int, int]  # operations of a ticket, from one to another, and their rank
+Piece = tuple[int, Ticket, int, int]  # rank; a ticket; start and end within its operations
 
 
 def _pieces(ticket: Ticket) -> list[Piece]:
-    """Where a ticket may be taken apart: its operations stay in order."""
+    """Split a ticket by rank if that keeps its operations in order; otherwise one piece."""
     batch = ticket.batch
     whole = [(_rank(batch[0]), ticket, 0, len(batch))]
     if type(batch[0]) is type(batch[-1]):
@@ -98,7 +99,7 @@ _rank_of = itemgetter(0)
 
 
 class Standing(Ticket):
-    """A claim that waits for something to claim; for one task."""
+    """A claim by an asyncio task that waits for something to claim."""
 
     __slots__ = ("leaving", "now", "queues", "taken_at")
 
@@ -106,19 +107,19 @@ class Standing(Ticket):
         super().__init__([claim])
         self.queues = claim.queues
         self.now = now
-        self.taken_at = 0.0  # into a batch, by the clock of whoever stands
-        self.leaving = False  # whoever stands wants an answer, be it that there is nothing
+        self.taken_at = 0.0  # when it joined a batch, by `now`
+        self.leaving = False  # the caller wants an answer, even an empty one
         self.loop = asyncio.get_running_loop()
         self.future = self.loop.create_future()
 
     def on_answer(self, call: Callable[[], object]) -> None:
-        """Have it called, in the loop, when there is an answer."""
+        """Call `call` in the event loop when there is an answer."""
         assert self.future is not None
         self.future.add_done_callback(lambda future: call())
 
 
 class Committer:
-    """Stands between callers and an engine."""
+    """Collects the operations of all callers and applies them to an engine in batches."""
 
     def __init__(
         self,
@@ -136,24 +137,24 @@ class Committer:
         _COMMITTERS.add(self)
 
     def start_anew(self) -> None:
-        """Begin as in a new process: a fork has none of its parent's threads, and its locks may
-        be held by one of them."""
+        """Reset all state, as after a fork: a child has none of its parent's threads, and one of
+        them may have held the locks."""
         self._lock = threading.Lock()
         most = self._engine.in_flight
         self._line = CommitLine[Ticket](max(1, most - 1), self._commit)
         self._claims = CommitLine[Ticket](1, self._commit) if most > 1 else self._line
         self._waiting = 0
         self._waiting_bytes = 0
-        self._ended = False  # the lines take no more
+        self._ended = False  # the lines accept no more tickets
         self._standing: list[Standing] = []
         self._gathered: dict[asyncio.AbstractEventLoop, list[Ticket]] = {}
 
     def run(self, batch: Sequence[Op]) -> list[Answer]:
-        """Have the operations committed, and wait for the answers."""
+        """Commit the operations and return their answers, blocking."""
         if not batch:
             return []
-        # A claim would be lost if its caller were interrupted right after the commit, so it leaves
-        # a ticket that says whose it was.
+        # If the caller were interrupted right after the commit, a claim would be lost. A ticket
+        # records what was claimed, so that it can be released.
         if not self._waiting and not self._standing and not _claims(batch):
             answers = self._line.pass_by(lambda: self._apply_if_open(batch))
             if answers is not None:
@@ -172,7 +173,7 @@ class Committer:
         return ticket.answers
 
     async def arun(self, batch: Sequence[Op]) -> list[Answer]:
-        """The same for a task."""
+        """Commit the operations and return their answers."""
         if not batch:
             return []
         ticket = Ticket(batch)
@@ -186,8 +187,8 @@ class Committer:
             raise
 
     def stand(self, claim: ops.Claim, now: Callable[[], float]) -> Standing:
-        """Leave a claim, to be run together with an enqueue of its queues. Its future has the
-        answer once that found something."""
+        """Leave a claim to run together with an enqueue to its queues. Its future resolves once
+        it has found something."""
         standing = Standing(claim, now)
         with self._lock:
             self._check_open()
@@ -195,7 +196,7 @@ class Committer:
         return standing
 
     async def withdraw(self, standing: Standing) -> list[Answer]:
-        """Stand no longer; answers with what was found, if it was just found."""
+        """Remove a standing claim, and return what it found, if it is just being answered."""
         with self._lock:
             if standing in self._standing:
                 self._standing.remove(standing)
@@ -209,7 +210,7 @@ class Committer:
             raise
 
     def _join(self, batch: Sequence[Op]) -> list[Standing]:
-        """Those who stand and may find something once these operations are done."""
+        """Take the standing claims that may find something once these operations are applied."""
         queues = {spec.queue for op in batch if isinstance(op, ops.Enqueue) for spec in op.jobs}
         if not queues:
             return []
@@ -222,7 +223,7 @@ class Committer:
         return joined
 
     def _part(self, joined: Sequence[Standing]) -> None:
-        """Those who joined a batch have their answers; who found nothing stands on."""
+        """Answer the standing claims that joined a batch; those that found nothing stay."""
         for one in joined:
             found = any(isinstance(answer, ops.Leased) and answer.jobs for answer in one.answers)
             with self._lock:
@@ -237,12 +238,12 @@ class Committer:
         if len(answers) != len(batch):
             raise OutcomeUnknown(
                 f"the engine answered {len(answers):,} of {len(batch):,} operations; it is not "
-                "known which of them happened"
+                "known which of them were applied"
             )
         try:
             self._committed(batch, answers)
-        except Exception:  # the batch is committed: that must not look as if it had failed
-            log.exception("what follows a commit failed")
+        except Exception:  # the batch is committed, so it must not be reported as failed
+            log.exception("a callback after a commit failed")
         return answers
 
     def _apply_if_open(self, batch: Sequence[Op]) -> list[Answer]:
@@ -259,8 +260,8 @@ class Committer:
             full = self._waiting >= self._max_waiting or self._waiting_bytes >= self._max_bytes
             if full:
                 raise Busy(
-                    f"{self._waiting:,} operations ({self._waiting_bytes:,} bytes) wait to be "
-                    "committed; try again later"
+                    f"{self._waiting:,} operations ({self._waiting_bytes:,} bytes) are waiting to "
+                    "be committed; try again later"
                 )
             line = self._line_of(ticket.batch)
             line.start()
@@ -276,7 +277,7 @@ class Committer:
                 ticket.loop.call_soon(self._hand_in, ticket.loop)
 
     def _hand_in(self, loop: asyncio.AbstractEventLoop) -> None:
-        """What the tasks of a loop have handed in since its last turn."""
+        """Put what the tasks of a loop have submitted since its last iteration into the lines."""
         with self._lock:
             self._put_all(self._gathered.pop(loop, ()))
 
@@ -288,7 +289,7 @@ class Committer:
             line.put(mine)
 
     def _drop_closed_loops(self) -> None:
-        """Nobody waits in a loop that was closed before its next turn."""
+        """Forget the tickets of closed loops: nobody waits for them any more."""
         for loop in [one for one in self._gathered if one.is_closed()]:
             for ticket in self._gathered.pop(loop):
                 self._waiting -= len(ticket.batch)
@@ -300,7 +301,7 @@ class Committer:
         return self._claims
 
     def close(self) -> None:
-        """Commit what was handed in, then stop."""
+        """Commit what was submitted, then stop."""
         with self._lock:
             self._closed = True
             for gathered in self._gathered.values():
@@ -308,13 +309,13 @@ class Committer:
             self._gathered.clear()
             left, self._standing = self._standing, []
         self._answer(left)
-        self._claims.end()  # which may leave something to be given back in the other line
+        self._claims.end()  # first: it may put claims to release into the other line
         self._line.end()
         while late := self._left_over():
             self._commit(late)
 
     def _left_over(self) -> list[Ticket]:
-        """What callers who left have given back since."""
+        """Releases on behalf of callers that left, submitted since the line ended."""
         with self._lock:
             left = self._line.leftovers()
             self._ended = not left
@@ -355,8 +356,8 @@ class Committer:
         self._part(joined)
 
     def _commit_apart(self, tickets: list[Ticket]) -> None:
-        """Nothing of a batch was applied because of one call: find it by halves, so that it alone
-        gets the error."""
+        """One call made a whole batch fail and nothing was applied: bisect the batch, so that only
+        that call gets the error."""
         half = len(tickets) // 2
         self._commit_together(tickets[:half], join=False)
         self._commit_together(tickets[half:], join=False)
@@ -388,17 +389,17 @@ class Committer:
                 ticket.future.set_result(ticket.answers)
 
     def _abandon(self, ticket: Ticket) -> None:
-        """The caller waits no longer: skip the operations if they were not begun."""
+        """The caller stopped waiting: skip its operations if they have not started."""
         ticket.abandoned = True
         self._give_back(ticket)
 
     def _give_back(self, ticket: Ticket) -> None:
-        """Nobody will work on jobs that were claimed for a caller who is gone: release them. If
-        this fails, their leases run out; others who wait must get their answers."""
+        """Release the jobs claimed for a caller that is gone. A failure is only logged, because
+        other callers must still get their answers; the leases then expire."""
         try:
             self._release_leases(ticket)
         except Exception:
-            log.warning("jobs of a caller who left could not be released", exc_info=True)
+            log.warning("could not release the jobs of a caller that left", exc_info=True)
 
     def _release_leases(self, ticket: Ticket) -> None:
         leases = [
@@ -420,8 +421,8 @@ class Committer:
 
 
 def _is_of_one(error: Exception) -> bool:
-    """Whether one operation of a batch is at fault, of which nothing was applied. What is wrong
-    with the store concerns all, and they would only wait for it one after the other."""
+    """Whether a single operation made the batch fail, with nothing applied. Problems of the store
+    concern all callers, and trying them one by one would only take longer."""
     if isinstance(error, StoreError):
         return isinstance(error, StoreRejected)
     return not isinstance(error, Busy | Closed | Unauthorized)
@@ -435,7 +436,7 @@ def _claims(batch: Sequence[Op]) -> bool:
 
 
 def _bytes_of(batch: Sequence[Op]) -> int:
-    """The payloads and results that a batch holds in memory."""
+    """The size of the payloads and results that a batch holds in memory."""
     total = 0
     for op in batch:
         if isinstance(op, ops.Ack):

@@ -24,14 +24,18 @@ from tenure.settings import Settings, checked, from_environment
 
 
 class Queue(Calls):
-    """A handle on a store of jobs. Share one between threads and tasks; close it when done."""
+    """A handle on a store of jobs.
+
+    Threads and asyncio tasks can share one. Every call has an awaitable form whose name starts
+    with `a`: `enqueue` and `aenqueue`. Close the handle when done.
+    """
 
     def __init__(self, engine: Engine, settings: Settings, clock: Clock) -> None:
         self.settings = settings
         self._engine = engine
         self.clock = clock
         self._closed = False
-        self.changes = Changes(engine)  # who is told when jobs may be ready or may have ended
+        self.changes = Changes(engine)  # notifies when jobs may be ready or finished
         self._committer = Committer(
             engine, settings.max_waiting, settings.max_waiting_bytes, self.changes.committed
         )
@@ -40,14 +44,14 @@ class Queue(Calls):
         return f"<tenure.Queue {self.settings.url}{' closed' if self._closed else ''}>"
 
     def close(self) -> None:
-        """Commit what was handed in and give everything back. A second close does nothing."""
+        """Commit what was submitted and close the store. Can be called more than once."""
         if not self._closed:
             self._closed = True
             self._committer.close()
             self._engine.close()
 
     async def aclose(self) -> None:
-        """The same for a task."""
+        """Commit what was submitted and close the store. Can be called more than once."""
         await asyncio.to_thread(self.close)
 
     def __enter__(self) -> Queue:
@@ -73,7 +77,7 @@ class Queue(Calls):
         await self.aclose()
 
     def do(self, wanted: Wanted) -> Any:
-        """Have a step of a call done, and wait."""
+        """Carry out one step of a call and return its answer, blocking."""
         self._check_open()
         if isinstance(wanted, Query):
             return self._engine.read(wanted)
@@ -82,22 +86,22 @@ class Queue(Calls):
         return self._committer.run(wanted)
 
     async def ado(self, wanted: Wanted) -> Any:
-        """Have a step of a call done, and await it."""
+        """Carry out one step of a call and return its answer."""
         self._check_open()
         if isinstance(wanted, Query):
             return await asyncio.to_thread(self._engine.read, wanted)
         if isinstance(wanted, Within):
-            return self._engine.apply_within(*wanted)  # the caller's connection, its thread
+            return self._engine.apply_within(*wanted)  # in the thread of the caller's connection
         return await self._committer.arun(wanted)
 
     def stand(self, claim: ops.Claim) -> Standing:
-        """Leave a claim that is run together with the next enqueue in this process that it may be
-        for; `withdraw` it. For workers, in a loop."""
+        """Leave a claim that runs together with the next enqueue to its queues in this process.
+        End it with `withdraw`. For workers, in an event loop."""
         self._check_open()
         return self._committer.stand(claim, self.clock.monotonic)
 
     async def withdraw(self, standing: Standing) -> list[Job]:
-        """End a standing claim; answers with the jobs that it just found."""
+        """End a standing claim, and return the jobs it has just found, if any."""
         answers = await self._committer.withdraw(standing)
         return [job for answer in answers for job in good(answer, ops.Leased).jobs]
 
@@ -106,7 +110,7 @@ class Queue(Calls):
             raise Closed("this queue handle was closed")
 
     def _log_bytes(self) -> int | None:
-        """The length of the store's write-ahead log, if it has one to watch."""
+        """The size of the store's write-ahead log, if it has one."""
         return self._engine.log_bytes() if isinstance(self._engine, HasLog) else None
 
 
@@ -118,9 +122,12 @@ def connect(
     clock: Clock | None = None,
     wrap: Callable[[Engine, Clock], Engine] = lambda engine, clock: engine,
 ) -> Queue:
-    """Open a queue by its URL: sqlite:///file.db, memory://, postgresql://host/database, or
-    http://host:port for a service of Tenure, which may ask for a token. Without one, TENURE_URL and
-    TENURE_TOKEN count. wrap: what stands between the queue and its engine, for measuring."""
+    """Open a queue by its URL.
+
+    Supported: sqlite:///file.db, memory://, postgresql://host/database, fdb:///path/to/fdb.cluster,
+    and http://host:port for a Tenure service, which may require a token. url and token default to
+    TENURE_URL and TENURE_TOKEN. wrap: wraps the engine, for measurements.
+    """
     if settings is None:
         settings = from_environment(os.environ, url=url, token=token)
     else:

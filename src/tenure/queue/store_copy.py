@@ -1,12 +1,12 @@
-"""Copying a whole store into another, of whatever engine: jobs, limits and schedules.
+"""Copying a whole store into another, of any engine: jobs, limits and schedules.
 
-Only operations and queries are used. That a copy is under way, and how far it is, is marked in both
-stores by slots, so that one that was ended at any point can be taken up again. Jobs go over page by
-page in the order in which they were enqueued, and one that is there already is passed over: no job
-is there twice.
+The copy uses only operations and queries. Slots in both stores record that a copy is in progress
+and how far it is, so it can be interrupted at any point and resumed. Jobs are copied page by page
+in the order in which they were enqueued; a job that the target already has is skipped, so no job
+is copied twice.
 
-While the copy is under way both stores are paused. The source stays so, since the jobs in it are
-worked on elsewhere from then on.
+Both stores are paused during the copy. The source stays paused afterwards, because its jobs now
+run from the target.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from tenure.model.queries import Counts, Query
 Leased = Literal["refuse", "requeue"]
 T = TypeVar("T")
 
-SCOPE = "tenure.copy"  # of the slots that mark a copy
+SCOPE = "tenure.copy"  # scope of the slots that mark a copy
 TO, FROM = "to", "from"  # their keys in the source and in the target
 DONE = "done"
-LOOK_SECONDS = 0.1  # between two looks at what still runs
+LOOK_SECONDS = 0.1  # between two checks for running jobs
 FIRST_PAGE, LARGEST_PAGE = 200, 2_000  # jobs
 PAGE_BYTES = 2 * 2**20
-JOB_BYTES = 500  # about, of a job beside its payload and result
+JOB_BYTES = 500  # rough size of a job without its payload and result
 
 
 class Copy:
@@ -44,15 +44,15 @@ class Copy:
         self._target = target
         self._clock = clock
         self._id = ""
-        self._run = uuid.uuid4().hex  # the last to begin is the one that goes on
-        self._pages = 0  # that were brought, by earlier runs as well
-        self.resumed = False  # an earlier run had begun
-        self.over = False  # an earlier run had ended: only what came since is brought
+        self._run = uuid.uuid4().hex  # the run that started last is the one that continues
+        self._pages = 0  # pages copied, including earlier runs
+        self.resumed = False  # an earlier run was interrupted
+        self.over = False  # an earlier run finished: only copy what was added since
         self.total = 0  # jobs in the source
-        self.before = 0  # jobs that earlier runs have brought, if this one goes on after them
-        self.copied = 0  # jobs that were brought by this run
-        self.passed_over = 0  # jobs that were there
-        self.paused: list[str] = []  # queues of the source that this run has paused
+        self.before = 0  # jobs copied by earlier runs, if this run continues them
+        self.copied = 0  # jobs copied by this run
+        self.passed_over = 0  # jobs that the target already had
+        self.paused: list[str] = []  # queues of the source that this run paused
         self.limits = self.schedules = 0
 
     def run(
@@ -62,8 +62,8 @@ class Copy:
         on_wait: Callable[[int], object] = lambda running: None,
         on_page: Callable[[], object] = lambda: None,
     ) -> None:
-        """Copy all that there is. Raises Conflict if the target is not empty, or if jobs of the
-        source still run after the time given and are not to be taken from their workers."""
+        """Copy everything. Raises Conflict if the target is not empty, or if jobs of the source
+        are still leased after `wait_seconds` and leased="refuse"."""
         self._begin()
         self._pause()
         try:
@@ -87,7 +87,7 @@ class Copy:
     # Which copy it is ---------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """Find the copy that was begun before, or begin one."""
+        """Resume the copy that was started before, if any; otherwise start one."""
         begun = set(_marks(self._source, TO)) & set(_marks(self._target, FROM))
         if begun:
             self._id = min(begun)
@@ -103,29 +103,29 @@ class Copy:
         _apply(self._source, [_mark(TO, self._id)])
         if self._id in _marks(self._target, TO):
             _apply(self._source, [_unmark(TO, self._id)])
-            raise InvalidInput("target", "is the store that is to be copied")
+            raise InvalidInput("target", "is the same store as the source")
         before = [name for name, one in self._stats(self._source).items() if one.paused]
         marks = [_mark(self._paused_before, name) for name in before]
         _apply(self._target, [*marks, _mark(FROM, self._id)])
         self._take_over()
 
     def _take_over(self) -> None:
-        """From another run of the same copy, which may be under way still."""
+        """Take over from another run of the same copy, which may still be running."""
         others = [_unmark(self._runs, one) for one in _marks(self._target, self._runs)]
         _apply(self._target, [_mark(self._runs, self._run), *others])
 
     def _refuse_to_go_on_beside_another(self) -> None:
         if _marks(self._target, self._runs) != [self._run]:
-            raise Conflict("another run of this copy has taken over: let that one end")
+            raise Conflict("another run of this copy has taken over: let that one finish")
 
     @property
     def _runs(self) -> str:
-        """The key of the mark that names the run that goes on."""
+        """The key of the mark that names the current run."""
         return f"{self._id} runs"
 
     @property
     def _paused_before(self) -> str:
-        """The key of the marks that name queues which were paused before the copy."""
+        """The key of the marks that name the queues that were paused before the copy."""
         return f"{self._id} paused"
 
     def _refuse_a_used_target(self) -> None:
@@ -135,11 +135,11 @@ class Copy:
         if jobs or limits or schedules:
             raise Conflict(
                 f"the target is in use: it has {jobs:,} jobs, {limits:,} limits and "
-                f"{schedules:,} schedules that are not of this copy; nothing was changed: "
-                "give a new file, database or schema"
+                f"{schedules:,} schedules that do not come from this copy; nothing was changed: "
+                "use a new file, database or schema"
             )
 
-    # Making sure that nobody works on it --------------------------------------------------------
+    # Making sure that no worker is active -------------------------------------------------------
 
     def _pause(self) -> None:
         stats = self._stats(self._source)
@@ -149,7 +149,7 @@ class Copy:
     def _let_end(
         self, leased: Leased, wait_seconds: float, on_wait: Callable[[int], object]
     ) -> None:
-        """Wait for what runs; then take it from its workers, or refuse."""
+        """Wait for running jobs to finish; then release those that remain, or raise Conflict."""
         deadline = self._clock.monotonic() + wait_seconds
         while running := self._running():
             on_wait(running)
@@ -161,31 +161,32 @@ class Copy:
         if leased == "refuse":
             raise Conflict(
                 f"{running:,} jobs of the source are still leased; nothing was copied: stop the "
-                "workers, wait longer, or have the jobs given back and run again in the target"
+                "workers, wait longer, or requeue the jobs so that they run again in the target"
             )
         while some := self._leased():
-            self._source.apply(some)  # one that has ended meanwhile is none of the next
+            self._source.apply(some)  # errors do not matter: a job that finished is not found again
 
     def _running(self) -> int:
-        """How many jobs are leased, once leases that ran out are ended."""
+        """How many jobs are leased, not counting expired leases."""
         _apply(self._source, [ops.Maintain()])
         return sum(one.leased for one in self._stats(self._source).values())
 
     def _leased(self) -> list[Op]:
-        """What gives leased jobs back, with their attempt, as a worker does that is stopped."""
+        """Operations that release leased jobs without counting the attempt, as a stopping worker
+        does."""
         where = queries.Filter(states=(State.LEASED,))
         page = _read(self._source, queries.ListJobs(where, FIRST_PAGE), queries.Page)
         return [ops.Release(job.id, job.token) for job in page.jobs]
 
     def _call_off(self) -> None:
-        """Leave both stores as they were."""
+        """Undo what this run changed in both stores."""
         _apply(self._source, [ops.Resume(name) for name in self.paused])
         _apply(self._source, [_unmark(TO, self._id)])
         before = _marks(self._target, self._paused_before)
         marks = [_unmark(self._paused_before, name) for name in before]
         _apply(self._target, [*marks, _unmark(self._runs, self._run), _unmark(FROM, self._id)])
 
-    # What there is to copy ----------------------------------------------------------------------
+    # Copying ------------------------------------------------------------------------------------
 
     def _copy_limits(self) -> None:
         limits = [_limit_ops(limit) for limit in _read(self._source, queries.ListLimits(), list)]
@@ -193,7 +194,7 @@ class Copy:
         self.limits = sum(map(bool, limits))
 
     def _arrived(self) -> str | None:
-        """The cursor at which an earlier run had arrived, if it had."""
+        """The cursor that an earlier run reached, if any."""
         marks = [mark for mark in _marks(self._target, self._id) if mark != DONE]
         number, _, cursor = max(marks, default="0").partition(" ")
         self._pages = int(number)
@@ -208,13 +209,13 @@ class Copy:
             refused = self._import(entries, marks)
             cursor = page.cursor
             if isinstance(refused, DependencyNotFound) and page.entries:
-                continue  # a job may wait for one that was named after it
+                continue  # a job may depend on one that was enqueued after it
             if refused is not None:
                 raise refused
             on_page()
             if len(page.entries) < size:
                 return
-            # It is marked with the next page: what is repeated is passed over.
+            # Recorded together with the next page; if a page is repeated, its jobs are skipped.
             marks = [] if self.over else self._mark_arrival(str(cursor))
             size, entries = _next_size(size, entries), []
 
@@ -232,15 +233,15 @@ class Copy:
         self.passed_over += len(answer.created) - sum(answer.created)
         return None
 
-    # The end ------------------------------------------------------------------------------------
+    # Finishing ----------------------------------------------------------------------------------
 
     def _compare_and_finish(self, on_page: Callable[[], object]) -> None:
         if self._differences():
-            self._copy_jobs(None, on_page)  # a job may have been enqueued before the cursor
+            self._copy_jobs(None, on_page)  # a job may have appeared before the cursor
         if different := self._differences():
             raise Conflict(
-                f"the source has changed during the copy: {'; '.join(different)}. Stop whoever "
-                "uses the two stores, and run this again"
+                f"the source changed during the copy: {'; '.join(different)}. Stop everything "
+                "that uses the two stores, and run the copy again"
             )
         schedules = _read(self._source, queries.ListSchedules(), list)
         self.schedules = len(schedules)
@@ -254,7 +255,8 @@ class Copy:
         _apply(self._target, [*batch, _mark(self._id, DONE)])
 
     def _differences(self) -> list[str]:
-        """Where the target has not what the source has; finished jobs may have been removed."""
+        """Queues where the target lacks jobs of the source. Finished jobs of the source may have
+        been removed since they were copied."""
         ours, theirs = self._stats(self._source), self._stats(self._target)
         found = []
         for name, one in ours.items():
@@ -282,7 +284,7 @@ def _sum(counts: Counts) -> int:
 
 
 def _limit_ops(limit: Limit) -> list[Op]:
-    """What makes a limit as it is; the pause of a queue is for the end."""
+    """Operations that recreate a limit. The pause of a whole queue is set at the end."""
     names = (limit.queue, limit.tenant, limit.group)
     bounds = (limit.concurrency, limit.rate, limit.per_ms, limit.weight)
     batch: list[Op] = [ops.SetLimit(*names, *bounds)] if any(bounds) else []
@@ -292,7 +294,7 @@ def _limit_ops(limit: Limit) -> list[Op]:
 
 
 def _next_size(size: int, entries: list[Entry]) -> int:
-    """How many jobs the next page may have, so that it has neither too few bytes nor too many."""
+    """How many jobs the next page should have, so that it is about PAGE_BYTES long."""
     found = sum(
         len(entry.job.raw_payload) + len(entry.job.raw_result) + JOB_BYTES for entry in entries
     )
@@ -321,7 +323,7 @@ def _read(engine: Engine, query: Query, kind: type[T]) -> T:
 
 
 def _apply(engine: Engine, batch: Sequence[Op]) -> None:
-    """Have all of it done; raises what one of them is answered that cannot be."""
+    """Apply the operations; raises the first error among the answers."""
     for answer in engine.apply(batch) if batch else []:
         if isinstance(answer, TenureError):
             raise answer

@@ -1,8 +1,7 @@
-"""A call as a course of steps, and the two public forms that are made of it.
+"""Writing a call once, and deriving its blocking and its awaitable form.
 
-Each call of `Queue` is written once, as a generator that yields what it wants done (operations,
-or a query) and is sent the answers. `blocking` makes the form of it that waits, `awaiting` the one
-that is awaited.
+Each call of `Queue` is a generator that yields what it wants done (operations, or a query) and is
+sent the answers. `blocking` turns it into a method that blocks, `awaiting` into a coroutine.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Within(NamedTuple):
-    """Operations to be run in the caller's own transaction."""
+    """Operations to run in the caller's own transaction."""
 
     connection: Any
     batch: Sequence[Op]
@@ -32,13 +31,13 @@ Steps = Generator[Wanted, Any, T]
 
 
 class Doer(Protocol):
-    """Who has steps done."""
+    """Carries out the steps of calls."""
 
     def do(self, wanted: Wanted) -> Any:
-        """Wait for the answers."""
+        """Carry out a step and return its answer, blocking."""
 
     async def ado(self, wanted: Wanted) -> Any:
-        """Await the answers."""
+        """Carry out a step and return its answer."""
 
 
 D = TypeVar("D", bound=Doer)
@@ -47,7 +46,7 @@ D = TypeVar("D", bound=Doer)
 def blocking(
     steps: Callable[Concatenate[D, P], Steps[T]],
 ) -> Callable[Concatenate[D, P], T]:
-    """The form of a call that waits."""
+    """The blocking form of a call."""
 
     @functools.wraps(steps)
     def call(self: D, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -66,7 +65,7 @@ def blocking(
 def awaiting(
     steps: Callable[Concatenate[D, P], Steps[T]],
 ) -> Callable[Concatenate[D, P], Coroutine[Any, Any, T]]:
-    """The form of a call that is awaited."""
+    """The awaitable form of a call."""
 
     @functools.wraps(steps)
     async def call(self: D, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -83,7 +82,7 @@ def awaiting(
 
 
 def _public(call: F, steps: Callable[..., Any], prefix: str) -> F:
-    """Give a form of a call the name and signature under which help() shows it."""
+    """Set the name and signature that help() shows for a form of a call."""
     name = prefix + steps.__name__.removeprefix("_")
     signature = inspect.signature(steps)
     answer = str(signature.return_annotation).removeprefix("Steps[").removesuffix("]")

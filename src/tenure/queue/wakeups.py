@@ -1,7 +1,7 @@
-"""Telling those who wait that something changed: jobs may be ready now, or may have ended.
+"""Notifying listeners of changes: jobs may have become ready, or may have finished.
 
-What this process commits is told at once, with the queues that it may concern. What others commit
-is told by the engine, as soon as it knows.
+Commits of this process are reported at once, with the queues they may concern. The engine reports
+the commits of other processes as soon as it learns of them.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tenure.model.ops import Answer, Op
 
 log = logging.getLogger("tenure.changes")
 
-Wake = Callable[[Collection[str] | None], None]  # None: it may concern any queue
+Wake = Callable[[Collection[str] | None], None]  # None: any queue may have changed
 Watch = Callable[[Sequence[Op], Sequence[Answer]], None]
 
 
 class Changes:
-    """Those who listen to one store."""
+    """The listeners of one store."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -32,8 +32,8 @@ class Changes:
         self._stop_engine: Callable[[], None] | None = None
 
     def listen(self, wake: Wake) -> Callable[[], None]:
-        """Call `wake`, from any thread, after each change; it must be quick, and may be called
-        for nothing. Answers with what ends it."""
+        """Call `wake`, from any thread, after each change. It must be quick, and spurious calls
+        are possible. Returns a function that stops listening."""
         with self._lock:
             self._listeners = (*self._listeners, wake)
             if self._stop_engine is None:
@@ -49,8 +49,8 @@ class Changes:
         return stop
 
     def watch(self, watcher: Watch) -> Callable[[], None]:
-        """Call `watcher`, from any thread, with what this process committed and what it was
-        answered; it must be quick. Answers with what ends it."""
+        """Call `watcher`, from any thread, with the operations this process committed and their
+        answers. It must be quick. Returns a function that stops watching."""
         with self._lock:
             self._watchers = (*self._watchers, watcher)
 
@@ -61,12 +61,12 @@ class Changes:
         return stop
 
     def tell(self, queues: Collection[str] | None) -> None:
-        """Something of these queues, or of any, may have changed."""
+        """Notify listeners that these queues, or any if None, may have changed."""
         for wake in self._listeners:
             _told(wake, queues)
 
     def committed(self, batch: Sequence[Op], answers: Sequence[Answer]) -> None:
-        """These operations were committed, and answered so."""
+        """Notify watchers and listeners that these operations were committed."""
         for watcher in self._watchers:
             _told(watcher, batch, answers)
         if not self._listeners:
@@ -83,8 +83,8 @@ class Changes:
 
 
 def _told(hear: Callable[..., None], *news: Any) -> None:
-    """Tell one listener. What it is told of has happened already, so its error concerns nobody
-    else."""
+    """Notify one listener. The change has already happened, so an error in the listener must not
+    affect others."""
     try:
         hear(*news)
     except Exception:

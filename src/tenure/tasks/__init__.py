@@ -1,1 +1,1 @@
-"""Functions that are enqueued by calling them."""
+"""Tasks: functions whose calls can be enqueued."""

@@ -1,4 +1,4 @@
-"""The app: where tasks and schedules are declared, and what runs them is made."""
+"""The app: declares tasks and schedules, and creates the runners that run them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ R = TypeVar("R")
 
 
 class Cron(msgspec.Struct, frozen=True):
-    """A schedule as it was declared."""
+    """A declared schedule."""
 
     expression: str
     tz: str
@@ -41,7 +41,7 @@ class Cron(msgspec.Struct, frozen=True):
 
 
 class Sandbox(Protocol):
-    """Where an app works while it is tested; see testing.py."""
+    """What an app needs of the sandbox it is tested in; see tenure.testing."""
 
     eager: bool
 
@@ -52,7 +52,7 @@ class Sandbox(Protocol):
 
 
 class Declare(Protocol):
-    """A decorator that makes a task of a function."""
+    """A decorator that turns a function into a task."""
 
     @overload
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
@@ -61,9 +61,9 @@ class Declare(Protocol):
 
 
 class Tenure:
-    """An app: its tasks, its schedules, and the store that they are kept in.
+    """An app: its tasks, its schedules, and the store that holds their jobs.
 
-    The store is opened when it is first used, so that an app can be made at import time.
+    The store is opened on first use, so an app can be created at import time.
     """
 
     def __init__(
@@ -75,7 +75,8 @@ class Tenure:
         default_queue: str = "default",
         include: Sequence[str] = (),
     ) -> None:
-        """include: modules that declare tasks, imported before jobs are run."""
+        """url, settings, clock: as for `connect()`. default_queue: the queue of tasks that name
+        none. include: modules that declare tasks, imported before jobs run."""
         self.tasks: dict[str, Task[Any, Any]] = {}
         self.crons: dict[str, Cron] = {}
         self.workers: list[Worker] = []
@@ -91,7 +92,7 @@ class Tenure:
 
     @property
     def queue(self) -> Queue:
-        """The store."""
+        """The app's queue handle, opened on first use."""
         if self.sandbox is not None:
             return self.sandbox.queue
         with self._opening:
@@ -100,19 +101,20 @@ class Tenure:
             return self._queue
 
     def move_to(self, url: str | None, **options: Any) -> None:
-        """Keep the jobs there instead, None: where they were; with other options of connect()."""
+        """Use another store from now on, with these options of `connect()`; None keeps the
+        current URL."""
         self.close()
         self._settings |= options if url is None else {"url": url, **options}
 
     def close(self) -> None:
-        """Close the store, if it was opened; it is opened again when it is next used."""
+        """Close the store if it is open. The next use opens it again."""
         with self._opening:
             queue, self._queue = self._queue, None
         if queue is not None:
             queue.close()
 
     async def aclose(self) -> None:
-        """The same for a task of asyncio."""
+        """Awaitable form of `close`."""
         await asyncio.to_thread(self.close)
 
     def __enter__(self) -> Tenure:
@@ -151,18 +153,18 @@ class Tenure:
         process: bool = False,
         **options: Unpack[Options],
     ) -> Any:
-        """Make a task of a function. `async def` runs in the event loop, `def` in a thread, with
-        process=True in a process of its own.
+        """Turn a function into a task. `async def` functions run in the event loop, plain ones in
+        a thread, or in a separate process with process=True.
 
-        unique: of calls with equal arguments, or with the same value of a function of them, one
-        is unfinished at a time; a further call answers with that one. The other options are those
-        of Queue.enqueue, and can be changed for one call with `using()`.
+        unique: allow one unfinished job per set of arguments, or per value of a function of the
+        arguments; enqueueing another call returns the existing job. The other options are those of
+        Queue.enqueue; `using()` overrides them for one call.
         """
         options.setdefault("queue", self.default_queue)
 
         def declare(function: Callable[..., Any]) -> Task[Any, Any]:
             if isinstance(function, Task):
-                raise InvalidInput("task", f"{function.name} is a task already")
+                raise InvalidInput("task", f"{function.name} is already a task")
             own = check_name("name", name or str(getattr(function, "__name__", "")))
             task: Task[Any, Any] = Task(self, function, own, unique=unique, process=process)
             task = task.using(**options)
@@ -190,10 +192,10 @@ class Tenure:
     ) -> Declare:
         """Run a function, or a task, at the times of a cron expression.
 
-        Each time is fired once, however many schedulers run. catch_up: of times that were missed
-        because none ran, fire the "last", "all" or "none".
+        Each time fires once, no matter how many schedulers run. catch_up: which times to fire that
+        were missed while no scheduler ran: the "last", "all" or "none".
         """
-        next_tick(expression, tz, 0)  # a wrong one is an error here
+        next_tick(expression, tz, 0)  # raises if the expression is invalid
         if catch_up not in ("last", "all", "none"):
             raise InvalidInput("catch_up", f"{catch_up!r} is not one of 'last', 'all', 'none'")
 
@@ -201,7 +203,7 @@ class Tenure:
             task = function if isinstance(function, Task) else self.task(**options)(function)
             fired = task.using(**options)
             fired.check_options()
-            job = fired.job()  # it must be callable without arguments
+            job = fired.job()  # raises if the task needs arguments
             own = check_name("name", name or task.name)
             if own in self.crons and self.crons[own].job.kind != task.name:
                 raise InvalidInput("name", f"two schedules are named {own!r}: give one a name=")
@@ -211,14 +213,14 @@ class Tenure:
         return declare
 
     def register(self, worker: Worker) -> None:
-        """Have a Worker work on its queue, in every runner of this app."""
+        """Let a Worker handle its queue in every runner of this app."""
         if any(worker.queue == other.queue for other in self.workers):
-            raise InvalidInput("queue", f"{worker.queue!r} has another Worker already")
-        worker.handler()  # one that cannot work is an error here
+            raise InvalidInput("queue", f"{worker.queue!r} already has another Worker")
+        worker.handler()  # raises if it is not usable
         self.workers.append(worker)
 
     def put_schedules(self) -> None:
-        """Write the schedules that were declared with @cron into the store."""
+        """Store the schedules declared with @cron."""
         for name, cron in self.crons.items():
             self.queue.put_schedule(
                 name, cron.expression, cron.job, tz=cron.tz, catch_up=cron.catch_up
@@ -232,24 +234,26 @@ class Tenure:
     # Several jobs at once -----------------------------------------------------------------------
 
     def chain(self, *jobs: NewJob) -> list[Handle[Any]]:
-        """Enqueue jobs of which each waits for the one before it, all or none.
+        """Enqueue jobs that run one after another, all or none, and return their handles.
 
-        A job reads what came before it with `current_job().results()`.
+        A job reads the result of the one before it with `current_job().results()`.
         """
         return self._enqueue_all(self._chained(jobs))
 
     async def achain(self, *jobs: NewJob) -> list[Handle[Any]]:
-        """The same for a task of asyncio."""
+        """Awaitable form of `chain`."""
         return await self._aenqueue_all(self._chained(jobs))
 
     def group(self, jobs: Iterable[NewJob], then: NewJob | None = None) -> list[Handle[Any]]:
-        """Enqueue jobs that run side by side, and one that runs when all are done, all or none. If
-        one of them fails, `if_parent_fails` of `then` says what becomes of it. Answers with the
-        handles of the jobs, and last that of `then`."""
+        """Enqueue jobs that run in parallel, and `then`, which runs when all of them are done.
+
+        All or none are enqueued. If a job fails, `if_parent_fails` of `then` says what happens to
+        `then`. Returns the handles of the jobs, with that of `then` last.
+        """
         return self._enqueue_all(self._grouped(jobs, then))
 
     async def agroup(self, jobs: Iterable[NewJob], then: NewJob | None = None) -> list[Handle[Any]]:
-        """The same for a task of asyncio."""
+        """Awaitable form of `group`."""
         return await self._aenqueue_all(self._grouped(jobs, then))
 
     def _chained(self, jobs: Sequence[NewJob]) -> list[NewJob]:
@@ -270,7 +274,7 @@ class Tenure:
         for n, job in enumerate(jobs):
             if not isinstance(job, NewJob):
                 raise InvalidInput(
-                    f"jobs[{n}]", f"must be a job, as task.job(...) makes it, not {job!r:.60}"
+                    f"jobs[{n}]", f"must be a job made with task.job(...), not {job!r:.60}"
                 )
             if job.kind not in self.tasks:
                 raise InvalidInput(f"jobs[{n}]", f"{job.kind!r} is not a task of this app")
@@ -299,14 +303,14 @@ class Tenure:
         concurrency: int = 10,
         **options: Any,
     ) -> Runner:
-        """What works on the jobs of the tasks. queues: only these, in this order. concurrency: how
-        many run at once. For the other options see Runner."""
+        """Create a runner for this app's jobs. queues: only work on these, in this order.
+        concurrency: how many jobs run at once. See Runner for the other options."""
         runner = Runner(self.queue, self.posts(queues, concurrency), **options)
         runner.before_start = self.put_schedules
         return runner
 
     def posts(self, queues: Sequence[str] | None = None, concurrency: int = 10) -> list[Post]:
-        """The queues of the tasks, and those of the Workers, with what handles their jobs."""
+        """The queues of the app's tasks and Workers, with the handlers of their jobs."""
         self.load()
         workers = {worker.queue: worker for worker in self.workers}
         known = [str(task.options.get("queue")) for task in self.tasks.values()]
@@ -322,8 +326,8 @@ class Tenure:
 
     @asynccontextmanager
     async def lifespan(self, asgi_app: object = None, **options: Any) -> AsyncIterator[None]:
-        """Work on the jobs while a web server runs: `FastAPI(lifespan=app.lifespan)`; then close
-        the store. The options are those of `runner()`."""
+        """Run jobs while a web server runs: `FastAPI(lifespan=app.lifespan)`. Closes the store at
+        the end. The options are those of `runner()`."""
         runner = self.runner(**options)
         await runner.start()
         try:
@@ -335,23 +339,24 @@ class Tenure:
     # Testing ------------------------------------------------------------------------------------
 
     def enqueued(self) -> None:
-        """Something was enqueued."""
+        """Called after each enqueue; an eager sandbox runs what is ready."""
         if self.sandbox is not None and self.sandbox.eager:
             self.sandbox.drain()
 
     async def aenqueued(self) -> None:
-        """The same for a task of asyncio."""
+        """Awaitable form of `enqueued`."""
         if self.sandbox is not None and self.sandbox.eager:
             await self.sandbox.adrain()
 
     def settle(self) -> bool:
-        """In a sandbox, run what is ready, since nobody else will; False outside of one."""
+        """Run what is ready if the app is in a sandbox, where no worker does; returns whether it
+        is."""
         if self.sandbox is not None:
             self.sandbox.drain()
         return self.sandbox is not None
 
     async def asettle(self) -> bool:
-        """The same for a task of asyncio."""
+        """Awaitable form of `settle`."""
         if self.sandbox is not None:
             await self.sandbox.adrain()
         return self.sandbox is not None

@@ -1,7 +1,7 @@
-"""The arguments of a function as a payload, and back.
+"""Encoding the arguments of a function as a payload, and decoding them.
 
-A payload is a JSON object of the arguments by name, so that any language can write one. They are
-checked against the annotations where the job is enqueued, by decoding them the way the worker will.
+A payload is a JSON object of arguments by name, so programs in any language can write one. The
+arguments are validated against the annotations on enqueue, by decoding them as the worker will.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _UNREADABLE = (msgspec.ValidationError, msgspec.DecodeError, NotImplementedError
 
 
 class Signature:
-    """How one function is called."""
+    """The parameters of one function, and how to encode and decode its calls."""
 
     def __init__(self, function: Callable[..., Any], name: str) -> None:
         self._function = function
@@ -42,7 +42,7 @@ class Signature:
         self._parameters = list(self._signature.parameters.values())
 
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> msgspec.Raw:
-        """A call as a payload; raises InvalidInput where the function could not be called so."""
+        """Encode a call as a payload. Raises InvalidInput if the arguments do not match."""
         try:
             values = self._signature.bind(*args, **kwargs).arguments
         except TypeError as error:
@@ -57,7 +57,8 @@ class Signature:
         return msgspec.Raw(text)
 
     def _check_lossless(self, values: dict[str, Any]) -> None:
-        """Not what went in: harmless (a tuple for a list, an object without equality), or not."""
+        """The decoded values differ from the arguments. Some differences are harmless (a list for
+        a tuple, an object without __eq__); raise InvalidPayload for the others."""
         try:
             built = msgspec.to_builtins(values, str_keys=True, enc_hook=encode_special)
             json.dumps(built, allow_nan=False)
@@ -72,7 +73,7 @@ class Signature:
                     raise InvalidPayload(f"{self._name}: {name}", reason) from None
 
     def decode(self, payload: msgspec.Raw) -> tuple[list[Any], dict[str, Any]]:
-        """A payload as the arguments of a call; raises InvalidInput."""
+        """Decode a payload into the arguments of a call. Raises InvalidInput."""
         if payload == NULL:
             payload = _NO_ARGUMENTS
         if not self._parameters and payload == _NO_ARGUMENTS:
@@ -90,7 +91,7 @@ class Signature:
             if parameter.kind is Parameter.POSITIONAL_ONLY:
                 args.append(value)
             elif parameter.kind is Parameter.VAR_POSITIONAL:
-                # What stands before *args is given by place, too.
+                # Parameters before *args must be passed by position, too.
                 args = [*args, *kwargs.values(), *value]
                 kwargs = {}
             elif parameter.kind is Parameter.VAR_KEYWORD:
@@ -100,7 +101,7 @@ class Signature:
         return args, kwargs
 
     def result(self, raw: msgspec.Raw) -> Any:
-        """A result as the type that the function is annotated to return, if it is one."""
+        """Decode a result, as the return type the function is annotated with, if any."""
         if self._result_decoder is None:
             return msgspec.json.decode(raw)
         try:
@@ -146,7 +147,7 @@ class Signature:
             return None
         try:
             return msgspec.json.Decoder(kind, dec_hook=_decode_special)
-        except TypeError:  # it returns what JSON has no name for; the plain value must do
+        except TypeError:  # the type has no JSON form: return the plain value
             return None
 
 

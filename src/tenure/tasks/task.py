@@ -1,4 +1,4 @@
-"""Tasks: functions that are enqueued by calling them, with arguments that are checked there."""
+"""Tasks: functions whose calls can be enqueued, with arguments validated on enqueue."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tenure.worker.handler import Handler, place_of
 P = ParamSpec("P")
 R = TypeVar("R")
 
-LOOK_SECONDS = 1.0  # how often one who waits looks, if nothing wakes it
+LOOK_SECONDS = 1.0  # poll interval of `wait()`, if nothing wakes it
 
 
 class Options(TypedDict, total=False):
-    """What can be said of a job besides its arguments; see Queue.enqueue."""
+    """The options of a job besides its arguments; see Queue.enqueue."""
 
     queue: str
     tenant: str
@@ -50,7 +50,7 @@ class Options(TypedDict, total=False):
 
 
 class App(Protocol):
-    """What a task needs of the app that it belongs to."""
+    """What a task needs of its app."""
 
     default_queue: str
 
@@ -66,7 +66,7 @@ _NOT_OF_THE_JOB = {"if_exists", "connection"}
 
 
 class Task(Generic[P, R]):
-    """A function that can be enqueued. Calling it runs it here and now."""
+    """A function that can be enqueued. Calling it runs the function directly."""
 
     def __init__(
         self,
@@ -99,11 +99,11 @@ class Task(Generic[P, R]):
         return self.function(*args, **kwargs)
 
     def using(self, **options: Unpack[Options]) -> Task[P, R]:
-        """The same task with other options."""
+        """Return the same task with other options."""
         unknown = options.keys() - Options.__annotations__.keys()
         if unknown:
             known = ", ".join(sorted(Options.__annotations__))
-            raise InvalidInput(min(unknown), f"is not an option; there are {known}")
+            raise InvalidInput(min(unknown), f"is not an option; the options are {known}")
         merged: Options = {**self.options, **options}
         return Task(
             self.app,
@@ -115,24 +115,24 @@ class Task(Generic[P, R]):
         )
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
-        """A call of the task as a job, to be enqueued with others."""
+        """Return a call of the task as a job, to enqueue together with others."""
         return self._job(args, kwargs)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
-        """Enqueue a call of the task; answers once it is durable."""
+        """Enqueue a call of the task. Returns once it is durable."""
         ids = self.app.queue.enqueue_many([self._job(args, kwargs)], **self._how())
         self.app.enqueued()
         return Handle(self, ids[0], ids.created[0])
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
-        """The same for a task of asyncio."""
+        """Awaitable form of `enqueue`."""
         ids = await self.app.queue.aenqueue_many([self._job(args, kwargs)], **self._how())
         await self.app.aenqueued()
         return Handle(self, ids[0], ids.created[0])
 
     def enqueue_many(self, calls: Iterable[tuple[Any, ...] | Mapping[str, Any]]) -> list[Handle[R]]:
-        """Enqueue many calls, all or none. A call is a tuple of its arguments, or a mapping of
-        them by name."""
+        """Enqueue many calls, all or none. Each call is a tuple of arguments, or a mapping of
+        arguments by name."""
         ids = self.app.queue.enqueue_many(self._jobs(calls), **self._how())
         self.app.enqueued()
         return [Handle(self, id, created) for id, created in zip(ids, ids.created, strict=True)]
@@ -140,7 +140,7 @@ class Task(Generic[P, R]):
     async def aenqueue_many(
         self, calls: Iterable[tuple[Any, ...] | Mapping[str, Any]]
     ) -> list[Handle[R]]:
-        """The same for a task of asyncio."""
+        """Awaitable form of `enqueue_many`."""
         ids = await self.app.queue.aenqueue_many(self._jobs(calls), **self._how())
         await self.app.aenqueued()
         return [Handle(self, id, created) for id, created in zip(ids, ids.created, strict=True)]
@@ -177,7 +177,7 @@ class Task(Generic[P, R]):
         return NewJob(payload=payload, kind=self.name, **options)
 
     def check_options(self) -> None:
-        """Refuse options that no job can have; raises InvalidInput."""
+        """Validate the options. Raises InvalidInput."""
         prepare([self._with_options(None)], 0, len(NULL))
 
     def _unique_key(self, payload: bytes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
@@ -186,7 +186,7 @@ class Task(Generic[P, R]):
         return f"{self.name}:{hashlib.blake2b(payload, digest_size=16).hexdigest()}"
 
     def _how(self) -> dict[str, Any]:
-        """How it is enqueued: a task that is unique passes over a call that is there already."""
+        """The options of the enqueue call: a unique task skips calls that exist already."""
         how = {name: self.options[name] for name in _NOT_OF_THE_JOB & self.options.keys()}  # type: ignore[literal-required]
         if self._unique:
             how.setdefault("if_exists", "skip")
@@ -194,7 +194,7 @@ class Task(Generic[P, R]):
 
     @property
     def handler(self) -> Handler:
-        """How a runner calls it."""
+        """The handler with which a runner calls the task."""
         return Handler(
             self._run, self._place, self.name, self.function.__module__, self.__qualname__
         )
@@ -204,18 +204,18 @@ class Task(Generic[P, R]):
         return self.function(*args, **kwargs)
 
     def result_of(self, job: Job) -> R:
-        """The result of a done job, as the type that the function returns."""
+        """The result of a done job, decoded as the function's return type."""
         result: R = self._signature.result(job.raw_result)
         return result
 
 
 class Handle(Generic[R]):
-    """A call of a task that was enqueued."""
+    """An enqueued call of a task."""
 
     def __init__(self, task: Task[Any, R], id: str, created: bool = True) -> None:
         self.task = task
         self.id = id
-        self.created = created  # False: it was there before
+        self.created = created  # False: the job already existed
 
     def __repr__(self) -> str:
         return f"<tenure.Handle {self.task.name} {self.id}>"
@@ -225,24 +225,24 @@ class Handle(Generic[R]):
         return self.task.app.queue
 
     def job(self) -> Job:
-        """The job as it is now."""
+        """Return the job in its current state."""
         return self._queue.get(self.id)
 
     async def ajob(self) -> Job:
-        """The same for a task of asyncio."""
+        """Awaitable form of `job`."""
         return await self._queue.aget(self.id)
 
     def cancel(self) -> bool:
-        """Cancel the job, if it has not ended."""
+        """Cancel the job unless it is finished. Returns whether it was cancelled."""
         return self._queue.cancel(self.id) == 1
 
     async def acancel(self) -> bool:
-        """The same for a task of asyncio."""
+        """Awaitable form of `cancel`."""
         return await self._queue.acancel(self.id) == 1
 
     def wait(self, timeout: Seconds | None = None) -> R:
-        """Wait until the job has ended and answer with its result. Raises JobFailed if it is dead
-        or cancelled, WaitTimeout if it takes longer."""
+        """Wait until the job is finished and return its result. Raises JobFailed if it is dead or
+        cancelled, and WaitTimeout after `timeout` seconds."""
         if self.task.app.settle():
             return self._result_now(self.job())
         changed = threading.Event()
@@ -259,7 +259,7 @@ class Handle(Generic[R]):
             stop()
 
     async def awaited(self, timeout: Seconds | None = None) -> R:
-        """The same for a task of asyncio."""
+        """Awaitable form of `wait`."""
         if await self.task.app.asettle():
             return self._result_now(await self.ajob())
         loop, changed = asyncio.get_running_loop(), asyncio.Event()
@@ -289,7 +289,7 @@ class Handle(Generic[R]):
 
 
 class _Patience:
-    """How long somebody waits."""
+    """The remaining time of a `wait()`."""
 
     def __init__(self, timeout: Seconds | None, clock: Clock) -> None:
         self._timeout_ms = None if timeout is None else span_ms("timeout", timeout)
@@ -297,7 +297,7 @@ class _Patience:
         self._started = clock.monotonic()
 
     def next_look(self, job: Job) -> float:
-        """The seconds until the next look, or WaitTimeout."""
+        """Seconds until the next check. Raises WaitTimeout when the time is over."""
         if self._timeout_ms is None:
             return LOOK_SECONDS
         left = self._timeout_ms / 1000 - (self._clock.monotonic() - self._started)

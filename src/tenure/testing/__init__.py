@@ -1,4 +1,4 @@
-"""For tests of programs that use Tenure: a clock that tests move, and a sandbox for an app."""
+"""Helpers for testing programs that use Tenure: a manual clock, and a sandbox for an app."""
 
 from tenure.testing.sandbox import ManualClock, Sandbox
 

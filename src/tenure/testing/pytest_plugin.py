@@ -1,4 +1,4 @@
-"""A fixture for users of pytest, found by itself once Tenure is installed."""
+"""A pytest fixture, registered automatically when Tenure is installed."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tenure.testing import Sandbox
 
 @pytest.fixture
 def tenure_sandbox() -> Iterator[Callable[..., Sandbox]]:
-    """Put an app into a sandbox until the test ends: `box = tenure_sandbox(app)`. The options are
-    those of `tenure.testing.Sandbox`."""
+    """Put an app into a sandbox for the rest of the test: `box = tenure_sandbox(app)`. Takes the
+    options of `tenure.testing.Sandbox`."""
     with ExitStack() as stack:
 
         def enter(app: Tenure, **options: Any) -> Sandbox:

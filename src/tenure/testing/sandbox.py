@@ -1,5 +1,5 @@
-"""For tests: a clock that is moved by hand, and a sandbox in which an app runs its jobs when told
-to, without a worker, a file or a moment of waiting."""
+"""For tests: a clock that is moved by hand, and a sandbox in which an app runs its jobs on demand,
+without a worker, a file or any waiting."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from tenure.worker.post import Post
 from tenure.worker.run import Run, attempt, attempt_in_thread
 from tenure.worker.scheduler import Scheduler
 
-LEASE_SECONDS = 10 * 366 * 86_400  # nobody else is there to take a job over
+LEASE_SECONDS = 10 * 366 * 86_400  # long, because no other worker could take a job over
 MOST_ATTEMPTS = 1_000_000
 
 
 class ManualClock:
-    """A clock that stands still until it is told to move."""
+    """A clock that only moves when told to."""
 
     def __init__(self, start_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = start_ms
@@ -51,15 +51,16 @@ class ManualClock:
         self.advance(seconds)
 
     def advance(self, seconds: float) -> None:
-        """Move the time; backwards, too, as a clock that is set right does."""
+        """Move the clock by some seconds. Negative values move it back, like a clock that is
+        corrected."""
         self._now_ms += round(seconds * 1000)
 
 
 class Sandbox:
-    """An app in a store of its own, with a clock of its own, as a context.
+    """A context manager that gives an app its own store and its own clock.
 
-    Nothing runs until `drain()`; with eager=True, each enqueue runs what is ready before it
-    returns. reraise: an error of a task is raised where it was run, after it was recorded.
+    Nothing runs until `drain()`. eager: every enqueue runs the jobs that are ready before it
+    returns. reraise: errors of tasks are recorded, then raised to the caller who ran them.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class Sandbox:
 
     def __enter__(self) -> Sandbox:
         if self.app.sandbox is not None:
-            raise InvalidInput("app", "is in a sandbox already")
+            raise InvalidInput("app", "is already in a sandbox")
         self.app.sandbox = self
         self.app.load()
         self.app.put_schedules()
@@ -98,8 +99,7 @@ class Sandbox:
         self.queue.close()
 
     def jobs(self, **filters: Any) -> list[Job]:
-        """The jobs in the sandbox, the first enqueued first; the filters are those of
-        Queue.jobs."""
+        """Return the jobs in the sandbox, oldest first. Takes the filters of Queue.jobs."""
         found, cursor = [], None
         while True:
             page = self.queue.jobs(limit=1000, cursor=cursor, **filters)
@@ -109,15 +109,15 @@ class Sandbox:
                 return found[::-1]
 
     def drain(self, forward: float | timedelta = 0) -> int:
-        """Run what is ready, and what that makes ready, until nothing is; answers with how many
-        attempts were made. forward: go on with what is due within so many seconds, retries and
-        schedules too, moving the clock to each.
+        """Run jobs until none is ready, and return the number of attempts made.
 
-        `asyncio.sleep` in a task takes no time, but moves the clock.
+        forward: also run what becomes due within this many seconds, including retries and
+        schedules, moving the clock forward to each. `asyncio.sleep` in a task takes no real time;
+        it moves the clock.
         """
         if not _in_a_loop():
             return self._drain(forward)
-        # A loop cannot run within a loop: have it done beside it.
+        # An event loop cannot run within another one, so use a thread.
         answers: list[int | BaseException] = []
 
         def call() -> None:
@@ -146,7 +146,7 @@ class Sandbox:
         return count
 
     async def adrain(self, forward: float | timedelta = 0) -> int:
-        """The same in the running loop, whose time is the real one."""
+        """Awaitable form of `drain`. Runs in the current event loop, so sleeps take real time."""
         count = 0
         for run in self._runs(forward):
             count += 1
@@ -157,9 +157,9 @@ class Sandbox:
         return count
 
     def _runs(self, forward: float | timedelta) -> Iterator[Run]:
-        """One run after the other, each job claimed as a worker would."""
+        """Claim jobs as a worker would, and yield their runs one by one."""
         if self._draining:
-            return  # a task that enqueues, eagerly: whoever drains comes to it
+            return  # an eager enqueue inside a task: the outer drain will run the job
         self._draining = True
         try:
             until = self.clock.now_ms() + span_ms("forward", forward)
@@ -173,7 +173,7 @@ class Sandbox:
                 self._commit()
                 if not claimed and not self._go_on(posts, until):
                     return
-            raise InvalidInput("drain", f"{MOST_ATTEMPTS:,} attempts, and it is not done yet")
+            raise InvalidInput("drain", f"not finished after {MOST_ATTEMPTS:,} attempts")
         finally:
             self._commit()
             self._draining = False
@@ -192,7 +192,7 @@ class Sandbox:
             yield Run(job, handler, self.queue, self._report, self.clock.monotonic())
 
     def _noting(self, handler: Handler, job: Job) -> Any:
-        """Call a handler, and remember the error that it raised."""
+        """Call a handler, and remember the error it raises."""
         try:
             value = handler.call(job)
         except Exception as error:
@@ -208,7 +208,7 @@ class Sandbox:
             raise
 
     def _go_on(self, posts: list[Post], until: int) -> bool:
-        """Move to the next time at which something is due, if it is near enough."""
+        """Move the clock to when something is due next; False if that is later than `until`."""
         wait_ms = Scheduler(self.queue, "sandbox", upkeep=False).fire_due()
         next_tick = None if wait_ms is None else self.clock.now_ms() + wait_ms
         queues = [name for post in posts for name in post.queues]
@@ -231,7 +231,7 @@ class Sandbox:
                 timer.cancel()
 
     def _at_once(self, run: Run) -> Op | None:
-        """A plain function cannot be interrupted here; that its time was over is found after."""
+        """Run a plain function. It cannot be interrupted, so its timeout is checked afterwards."""
         started = self.clock.now_ms()
         op = attempt_in_thread(run, self.queue.settings.payload_limit)
         timeout = run.job.timeout_ms
@@ -253,7 +253,7 @@ class Sandbox:
         batch, self._to_tell = self._to_tell, []
         for answer in self.queue.do(batch):
             if isinstance(answer, TenureError) and not isinstance(answer, LeaseLost):
-                raise answer  # a lease is lost by a task that cancels its own job
+                raise answer  # LeaseLost is fine: a task can cancel its own job
 
 
 def _in_a_loop() -> bool:
@@ -265,24 +265,24 @@ def _in_a_loop() -> bool:
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """A loop whose time is that of a clock: where it would sleep, it moves the clock."""
+    """An event loop that uses a ManualClock, and moves it instead of sleeping."""
 
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock
         self._eyes = _Eyes(self, clock)
         super().__init__(self._eyes)
-        self._clock_resolution = 0.0005  # half of the clock's: a timer is due in its millisecond
+        self._clock_resolution = 0.0005  # half of the clock's, so timers are due in time
 
     def time(self) -> float:
         return self._clock.monotonic()
 
     def waits_for_the_world(self) -> bool:
-        """Whether a thread or a socket may have something to say: then time is real."""
+        """Whether the loop waits for a thread or a socket, in which case it uses real time."""
         return getattr(self, "_default_executor", None) is not None or len(self._eyes.get_map()) > 1
 
 
 class _Eyes(selectors.DefaultSelector):
-    """What a loop looks with while it has nothing to do."""
+    """The loop's selector, which moves the clock instead of waiting for timers."""
 
     def __init__(self, loop: _Loop, clock: ManualClock) -> None:
         super().__init__()

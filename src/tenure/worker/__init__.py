@@ -1,1 +1,1 @@
-"""What claims jobs and runs their handlers."""
+"""Workers: they claim jobs and run their handlers."""

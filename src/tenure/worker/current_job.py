@@ -1,4 +1,4 @@
-"""The job that the running code works on."""
+"""The job that the calling code is running."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ Report = Callable[["CurrentJob", int, str | None], None]
 
 
 class CurrentJob:
-    """A job while it is worked on."""
+    """A job while its handler runs."""
 
     __slots__ = ("_event", "_queue", "_report", "job", "reason")
 
     def __init__(self, job: Job, queue: Queue, report: Report) -> None:
         self.job = job
-        self.reason: str | None = None  # why it is to end: timeout, lost or stop
+        self.reason: str | None = None  # why it must end early: timeout, lost or stop
         self._queue = queue
         self._report = report
         self._event: threading.Event | None = None
 
     @property
     def token(self) -> int:
-        """The number of the claim: it grows with each, and fences what was started before."""
+        """The fencing token of the lease: it grows with every claim of the job."""
         return self.job.token
 
     @property
     def cancelled(self) -> threading.Event:
-        """Set when the job is to end early; `reason` says why."""
+        """An event that is set when the job must end early; `reason` says why."""
         if self._event is None:
             self._event = threading.Event()
             if self.reason is not None:
@@ -42,31 +42,31 @@ class CurrentJob:
         return self._event
 
     def progress(self, percent: int, note: str | None = None) -> None:
-        """Report how far the work is, from 0 to 100. It does not wait: it is stored with what is
-        committed next."""
+        """Report progress, from 0 to 100, with an optional note. Does not block: the report is
+        stored with the next commit."""
         check("percent", percent, Percent)
         if note is not None:
             check_label("note", note)
         self._report(self, percent, note)
 
     def parents(self) -> list[Job]:
-        """The jobs that this one waited for."""
+        """Return the jobs that this one waited for."""
         return [self._queue.get(parent) for parent in self.job.after]
 
     async def aparents(self) -> list[Job]:
-        """The same for a task."""
+        """Awaitable form of `parents`."""
         return [await self._queue.aget(parent) for parent in self.job.after]
 
     def results(self) -> list[Any]:
-        """What the jobs that this one waited for came to, in their order."""
+        """Return the results of the jobs that this one waited for, in order."""
         return [job.result for job in self.parents()]
 
     async def aresults(self) -> list[Any]:
-        """The same for a task."""
+        """Awaitable form of `results`."""
         return [job.result for job in await self.aparents()]
 
     def to_end(self, reason: str) -> bool:
-        """Tell it to end early; False if it was told before."""
+        """Tell the job to end early. Returns False if it was told before."""
         if self.reason is not None:
             return False
         self.reason = reason
@@ -79,7 +79,7 @@ CURRENT: ContextVar[CurrentJob] = ContextVar("tenure_current_job")
 
 
 def current_job() -> CurrentJob:
-    """The job that the calling code works on; raises NoCurrentJob outside of one."""
+    """Return the job that the calling code is running. Raises NoCurrentJob outside of one."""
     try:
         return CURRENT.get()
     except LookupError:

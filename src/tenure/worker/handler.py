@@ -1,4 +1,4 @@
-"""What runs a job: a function or a method, and where it is to run."""
+"""Handlers: the function or method that runs a job, and where it runs."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ Place = Literal["loop", "thread", "process"]
 
 
 class Handler(msgspec.Struct, frozen=True):
-    """How jobs of one kind are run."""
+    """How to run jobs of one kind."""
 
-    call: Callable[[Job], Any]  # in the loop: answers with something to await
+    call: Callable[[Job], Any]  # returns an awaitable if it runs in the event loop
     place: Place
     name: str
-    module: str = ""  # where a process finds it again
+    module: str = ""  # where a child process imports it from
     qualname: str = ""
 
 
 def place_of(function: Callable[..., Any], process: bool, name: str) -> Place:
-    """Where a function runs if nothing else is said: coroutines in the loop, others in threads."""
+    """Where a function runs: coroutines in the event loop, others in a thread or a process."""
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise InvalidInput(name, "is a generator; a task is a function that returns")
+        raise InvalidInput(name, "is a generator; a task must be a function that returns")
     if inspect.iscoroutinefunction(function):
         if process:
             raise InvalidInput("process", f"{name} is async; only plain functions run in a process")
@@ -36,24 +36,24 @@ def place_of(function: Callable[..., Any], process: bool, name: str) -> Place:
 
 
 class Worker:
-    """All jobs of one queue, handled by a class.
+    """Handles all jobs of one queue with a class.
 
-    Set `queue`, and write `handle`, async or not. Register an instance with a runner.
+    Set `queue` and implement `handle`, async or not. Register an instance with a runner or an app.
     """
 
     queue: ClassVar[str] = ""
     concurrency: ClassVar[int] = 1
-    poll_interval: ClassVar[float | None] = None  # None: as the runner's
+    poll_interval: ClassVar[float | None] = None  # None: use the runner's
 
     def handle(self, payload: Any, job: Job) -> Any:
-        """Do the work of one job; what it returns is the result."""
+        """Handle one job; the return value is its result."""
         raise NotImplementedError
 
     def handler(self) -> Handler:
-        """How a runner calls it."""
+        """The handler with which a runner calls it."""
         name = type(self).__qualname__
         if not self.queue:
-            raise InvalidInput("queue", f"{name} does not say which queue it works on")
+            raise InvalidInput("queue", f"{name} must set the queue it works on")
         return Handler(self._call, place_of(self.handle, False, name), name)
 
     def _call(self, job: Job) -> Any:

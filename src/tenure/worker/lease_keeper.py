@@ -1,5 +1,5 @@
-"""Keeping leases, from a thread of its own: a handler that blocks the event loop, or computes for
-minutes, does not lose its job."""
+"""Renewing leases in a separate thread, so that a handler that blocks the event loop or computes
+for minutes does not lose its job."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tenure.worker.run import Run
 
 log = logging.getLogger("tenure.worker")
 
-OVERDUE_SECONDS = 5.0  # that a handler may take to end once its time is over
-LONGEST_INTERVAL = 5.0  # seconds; a job that somebody cancels is noticed by then
+OVERDUE_SECONDS = 5.0  # how long a handler can take to end after its timeout
+LONGEST_INTERVAL = 5.0  # seconds; within which a cancelled job is noticed
 MOST_AT_ONCE = 1_000
 
 
 class Keeper:
-    """Renews the leases of what runs, and tells handlers that have lost theirs to end."""
+    """Renews the leases of running jobs, and stops handlers that have lost theirs."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class Keeper:
         overdue: Callable[[Run], None],
         untold: Callable[[], Collection[Lease]],
     ) -> None:
-        """untold: leases of jobs that have ended without the store knowing it yet."""
+        """untold: leases of jobs whose handlers have ended, but whose outcome is not stored yet."""
         self._queue = queue
         self._lease = lease
         self._interval = min(lease / 3, LONGEST_INTERVAL)
@@ -43,7 +43,7 @@ class Keeper:
 
     @property
     def overslept(self) -> bool:
-        """Whether leases may have run out, because the whole process was put to sleep."""
+        """Whether leases may have expired because the whole process was suspended."""
         return self._queue.clock.now_ms() - self._looked_at_ms > self._lease * 1000
 
     def start(self) -> None:
@@ -64,18 +64,18 @@ class Keeper:
                 log.exception("leases could not be renewed, trying again")
 
     def look(self) -> None:
-        """Renew what is old enough, and see to what is overdue."""
+        """Renew leases that are old enough, and give up on overdue handlers."""
         now, all_of_them = self._queue.clock.monotonic(), self.overslept
         self._looked_at_ms = self._queue.clock.now_ms()
         running = [run for run in self._runs() if not run.ended]
-        # Half an interval: one that was claimed just after a look is renewed at the next, when half
-        # of its lease is left, and not at the one after that.
+        # Half an interval, so that a job claimed just after a round is renewed in the next one,
+        # with half of its lease left, rather than in the one after that.
         age = 0.0 if all_of_them else self._interval / 2
         old = [run for run in running if now - run.kept_at >= age]
         for start in range(0, len(old), MOST_AT_ONCE):
             self._renew(old[start : start + MOST_AT_ONCE], now)
         if untold := self._untold():
-            self._queue.extend_many(list(untold), self._lease)  # if one was told meanwhile, good
+            self._queue.extend_many(list(untold), self._lease)  # fails for those stored meanwhile
         for run in running:
             if run.deadline is not None and now > run.deadline + OVERDUE_SECONDS:
                 self._overdue(run)

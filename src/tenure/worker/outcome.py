@@ -1,4 +1,4 @@
-"""How a handler ended, and what becomes of its job."""
+"""How a handler ended, and what happens to its job."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tenure.queue.arguments import fail_op
 
 
 class Outcome(Exception):
-    """The base of those below. Returned or raised, it means the same."""
+    """Base class of Snooze, Retry, Cancel and Dead. A task can return or raise one."""
 
 
 class Snooze(Outcome):
-    """Not now: run it again after some seconds. The attempt does not count."""
+    """Run the job again after some seconds. The attempt does not count."""
 
     def __init__(self, seconds: float | timedelta, reason: str = "") -> None:
         self.delay_ms = span_ms("seconds", seconds)
@@ -32,25 +32,25 @@ class Snooze(Outcome):
 
 
 class Retry(Outcome):
-    """It did not work: try again after some seconds, or after the job's backoff. The attempt
-    counts; when it was the last, the job is dead."""
+    """Fail the attempt and try again after some seconds, or after the job's backoff. The attempt
+    counts; if it was the last, the job is dead."""
 
     def __init__(self, after: float | timedelta | None = None, reason: str = "") -> None:
         self.after_ms = None if after is None else span_ms("after", after)
         self.reason = reason
-        super().__init__(reason or "asked to be tried again")
+        super().__init__(reason or "the task asked for a retry")
 
 
 class Cancel(Outcome):
-    """It need not be done: the job is cancelled."""
+    """Cancel the job, because it need not be done."""
 
     def __init__(self, reason: str = "") -> None:
         self.reason = reason
-        super().__init__(reason or "called off by its task")
+        super().__init__(reason or "cancelled by its task")
 
 
 class Dead(Outcome):
-    """It can never work: the job is dead at once, whatever attempts are left."""
+    """Make the job dead at once, because it can never succeed. Remaining attempts are not used."""
 
     def __init__(self, reason: str = "") -> None:
         self.reason = reason
@@ -62,9 +62,10 @@ class Timeout(TimeoutError):
 
 
 def after_return(job: Job, value: object, reason: str | None, payload_limit: int) -> Op | None:
-    """The handler returned. `reason` is why it was told to end early, if it was."""
+    """The operation to submit after the handler returned. reason: why it was told to end early, if
+    it was."""
     if reason == "lost":
-        return None  # somebody else has the job; there is nothing to say
+        return None  # another worker has the job
     if reason == "timeout":
         return fail_op(job, timed_out(job))
     if isinstance(value, Outcome):
@@ -78,7 +79,7 @@ def after_return(job: Job, value: object, reason: str | None, payload_limit: int
 
 
 def after_error(job: Job, error: BaseException, reason: str | None) -> Op | None:
-    """The handler raised."""
+    """The operation to submit after the handler raised."""
     if reason == "lost":
         return None
     if reason == "timeout":
@@ -93,7 +94,7 @@ def after_error(job: Job, error: BaseException, reason: str | None) -> Op | None
 
 
 def _from_the_task(traceback: TracebackType | None) -> TracebackType | None:
-    """The traceback without the way from the worker to the task."""
+    """The traceback without Tenure's own frames at its start."""
     whole = traceback
     while traceback is not None:
         if not traceback.tb_frame.f_globals.get("__name__", "").startswith("tenure."):
@@ -103,7 +104,7 @@ def _from_the_task(traceback: TracebackType | None) -> TracebackType | None:
 
 
 def timed_out(job: Job) -> Timeout:
-    """Why a job failed that was told to end because its time was over."""
+    """The error of a job that exceeded its timeout."""
     return Timeout(f"ran longer than its timeout of {(job.timeout_ms or 0) / 1000:g} s")
 
 
@@ -117,17 +118,17 @@ def _as_asked(job: Job, outcome: Outcome) -> Op:
             op = fail_op(job, str(outcome), cancel=True)
         case Dead():
             op = fail_op(job, str(outcome), fatal=True)
-        case _:  # a class of the user's own that is none of these
+        case _:  # another subclass of Outcome, defined by the user
             op = fail_op(job, outcome)
     return replace(op, type=type(outcome).__name__)
 
 
 def encode_result(value: Any, limit: int) -> msgspec.Raw:
-    """What a task returned, as JSON."""
+    """Encode the return value of a task as JSON."""
     try:
         return encode_json("result", value, limit)
     except InvalidPayload:
-        pass  # perhaps a type that annotations can name: a dataclass, a date, a model
+        pass  # it may be a dataclass, a date or a model
     try:
         built = msgspec.to_builtins(value, str_keys=True, enc_hook=encode_special)
     except (NotImplementedError, TypeError, ValueError, RecursionError) as error:
@@ -136,7 +137,7 @@ def encode_result(value: Any, limit: int) -> msgspec.Raw:
 
 
 def encode_special(value: Any) -> Any:
-    """Pydantic's models, without depending on it."""
+    """Encode Pydantic models without depending on Pydantic."""
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
     raise NotImplementedError(f"a {type(value).__qualname__} cannot be written as JSON")

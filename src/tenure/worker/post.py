@@ -1,4 +1,4 @@
-"""A post: some queues of a worker, the jobs that run there, and what the store is to be told."""
+"""A post: queues that a worker serves together, their running jobs, and outcomes not stored yet."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Concurrency = Annotated[int, Meta(ge=1, le=100_000)]
 
 
 class Post:
-    """Some queues, and how many of their jobs run at once.
+    """Queues, and how many of their jobs run at once.
 
-    in_order: the first queue's jobs come first, always; else the queues take turns.
+    in_order: always prefer the first queue; otherwise the queues take turns.
     """
 
     def __init__(
@@ -40,11 +40,11 @@ class Post:
         self._handlers = handlers
         self._default = default
         self._in_order = in_order
-        self.runs: dict[int, Run] = {}  # whose handlers have not ended, also if they were given up
-        self.to_tell: list[Op] = []  # what the store does not know yet
-        self.telling: list[Op] = []  # what is on its way to the store
-        self.refused: list[Op] = []  # what another transaction is in the way of, for a while
-        self.reports: dict[str, Op] = {}  # of progress, the last of each job
+        self.runs: dict[int, Run] = {}  # handlers that still run, including those given up
+        self.to_tell: list[Op] = []  # outcomes to submit
+        self.telling: list[Op] = []  # outcomes being committed
+        self.refused: list[Op] = []  # outcomes to retry, because the store was busy
+        self.reports: dict[str, Op] = {}  # the latest progress of each job
         self.look = True  # whether something may be ready
         self.looked_ahead_at = -1.0
         self.changed = Signal()
@@ -67,14 +67,14 @@ class Post:
         return self.queues
 
     def take(self) -> list[Op]:
-        """What is to be told, like next to like."""
+        """Take the operations to submit, grouped by kind."""
         reports, self.reports = self.reports, {}
         to_tell, self.to_tell = self.to_tell, []
         return [*reports.values(), *sorted(to_tell, key=lambda op: type(op).__name__)]
 
     @property
     def untold(self) -> list[Lease]:
-        """Whose jobs have ended without the store knowing it yet. For any thread."""
+        """Leases of jobs whose outcome is not stored yet. Can be called from any thread."""
         return [
             Lease(op.id, op.token)
             for op in [*self.to_tell, *self.telling, *self.refused]
@@ -82,7 +82,7 @@ class Post:
         ]
 
     def tell_again(self) -> None:
-        """Try what was refused once more."""
+        """Retry the refused operations."""
         self.to_tell += self.refused
         self.refused = []
         self.changed.set()
@@ -100,7 +100,7 @@ def post_of(worker: Worker) -> Post:
 
 
 class Signal:
-    """Something that one task waits for, up to some time."""
+    """An event that one task waits for, with a timeout."""
 
     def __init__(self) -> None:
         self._waiter: asyncio.Future[None] | None = None
@@ -112,7 +112,7 @@ class Signal:
             self._waiter.set_result(None)
 
     async def wait(self, seconds: float | None) -> bool:
-        """Whether it was set in time; it is not any more."""
+        """Wait until it is set or the time is over; returns whether it was set, and clears it."""
         if not self._set:
             loop = asyncio.get_running_loop()
             self._waiter = loop.create_future()

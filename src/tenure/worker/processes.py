@@ -1,4 +1,4 @@
-"""Processes for handlers that compute for long: they hold nobody up, and can be killed."""
+"""Child processes for CPU-bound handlers: they do not block other jobs, and can be killed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ProcessDied(RuntimeError):
 
 
 class Processes:
-    """Processes that run one job at a time, kept for the next."""
+    """A pool of processes that each run one job at a time."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -41,14 +41,14 @@ class Processes:
         self._closed = False
 
     def attempt(self, run: Run) -> Op | None:
-        """Run the job in a process and wait for it, in a thread of the caller's; answers with
-        what is to be said of the job."""
+        """Run the job in a process, blocking the calling thread. Returns the operation to submit
+        for the job, if any."""
         with self._lock:
             child = self._idle.pop() if self._idle else None
         try:
             if child is None or not child.process.is_alive():
                 child = Child(self._settings)
-        except Exception as error:  # no more processes can be had
+        except Exception as error:  # no process can be started
             return after_error(run.job, error, run.reason)
         run.can_be_interrupted_by(child.process.kill)
         try:
@@ -70,7 +70,7 @@ class Processes:
         return op
 
     def close(self) -> None:
-        """End the processes that have nothing to do; the others end with their job."""
+        """Kill idle processes; the others end with their jobs."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -81,7 +81,7 @@ class Processes:
 
 
 class Child:
-    """A process, seen from its parent."""
+    """The parent's handle on a process."""
 
     def __init__(self, settings: Settings) -> None:
         self._pipe, theirs = _CONTEXT.Pipe()
@@ -109,17 +109,17 @@ _CHILDREN: weakref.WeakSet[Child] = weakref.WeakSet()
 
 @atexit.register
 def _kill_all() -> None:
-    """Those of a program that ends without stopping its runner: they heed no SIGTERM, which
-    multiprocessing would send, and then wait for them."""
+    """Kill the processes of a program that exits without stopping its runner. They ignore the
+    SIGTERM that multiprocessing would send, and it would then wait for them."""
     for child in list(_CHILDREN):
         if child.parent == os.getpid():  # not in a fork
             child.process.kill()
 
 
 def serve(pipe: Connection, settings: Settings) -> None:
-    """What the process does: run the jobs that it is sent, until its parent is gone."""
-    # The parent decides, also where a terminal or a service manager signals all processes. Not
-    # SIG_IGN, which programs that a task starts would inherit.
+    """The main function of a process: run the jobs it is sent until the parent is gone."""
+    # Only the parent decides when to stop, even if a terminal or a service manager signals all
+    # processes. Not SIG_IGN, because programs started by a task would inherit it.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, frame: None)
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -144,7 +144,7 @@ def _call(handler: Callable[[Job], Any], job: Job) -> Any:
 
 
 def _end_with_parent() -> None:
-    """Another worker will run the job of one that was killed; two at once help nobody."""
+    """Exit when the parent dies: another worker will run the job, so it must not go on here."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     wait([parent.sentinel])
@@ -152,12 +152,12 @@ def _end_with_parent() -> None:
 
 
 def find(module: str, qualname: str) -> Callable[[Job], Any]:
-    """The handler of a task by the name under which it was declared."""
+    """Find the handler of a task by the module and name it was declared under."""
     found: Any = importlib.import_module(module)
     for part in qualname.split("."):
         found = getattr(found, part, None)
     handler = getattr(found, "handler", None)
     if handler is None:
-        raise InvalidInput("process", f"{module}.{qualname} is not a task at the top of its module")
+        raise InvalidInput("process", f"{module}.{qualname} is not a task at module level")
     call: Callable[[Job], Any] = handler.call
     return call

@@ -1,4 +1,4 @@
-"""One run of a job's handler: started, perhaps told to end early, ended once."""
+"""One run of a job's handler, and how to interrupt it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tenure.worker.current_job import CURRENT, CurrentJob, Report
 from tenure.worker.handler import Handler
 from tenure.worker.outcome import Outcome, after_error, after_return
 
-FIRST_LOOK, LONGEST_LOOK = 0.002, 0.1  # seconds between looks at where a thread is
+FIRST_LOOK, LONGEST_LOOK = 0.002, 0.1  # seconds between checks of what a thread executes
 _TAKES_LOCKS = frozenset(
     (
         *("tenure", "logging", "threading", "queue", "concurrent", "multiprocessing", "importlib"),
@@ -32,11 +32,11 @@ _raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
 
 
 class Stopped(BaseException):
-    """Raised inside a plain function that runs in a thread and is to end early."""
+    """Raised inside a plain function that runs in a thread and must end early."""
 
 
 class Run(CurrentJob):
-    """A job that is being worked on, and how it can be ended."""
+    """A running job, and how to interrupt it."""
 
     __slots__ = (
         *("_ended", "_interrupt", "_lock"),
@@ -51,7 +51,7 @@ class Run(CurrentJob):
         self.timer: asyncio.TimerHandle | None = None
         self.deadline: float | None = None  # on the runner's clock
         self.kept_at = now  # when its lease was last renewed
-        self.came_to: Op | None = None  # what is to be said, once its thread has ended
+        self.came_to: Op | None = None  # the operation to submit, once its thread has ended
         self._interrupt: Callable[[], object] | None = None
         self._ended = False
         self._lock = threading.Lock()
@@ -61,30 +61,30 @@ class Run(CurrentJob):
         return self._ended
 
     def can_be_interrupted_by(self, interrupt: Callable[[], object] | None) -> None:
-        """How the handler is made to end early, from here on; None: it is over."""
+        """Set the function that interrupts the handler from now on; None if it has ended."""
         with self._lock:
             self._interrupt = interrupt
             if interrupt is not None and self.reason is not None:
                 interrupt()
 
     def stop(self, reason: str) -> None:
-        """Tell the handler to end early: timeout, lost or stop. May be called from any thread."""
+        """Tell the handler to end early: timeout, lost or stop. Can be called from any thread."""
         with self._lock:
             if not self._ended and self.to_end(reason) and self._interrupt is not None:
                 self._interrupt()
 
     def check(self) -> None:
-        """Raise Stopped if it was told to end before it began."""
+        """Raise Stopped if it was told to end before it started."""
         if self.reason is not None:
             raise Stopped
 
     def interrupt_thread(self, thread: int) -> None:
-        """Raise Stopped in the thread that runs the handler, but not where it may just have taken
-        a lock, as in logging, which it would never give back."""
+        """Raise Stopped in the handler's thread, but not inside code that may just have acquired a
+        lock, such as logging, because the lock would never be released."""
         pause = FIRST_LOOK
         while True:
-            # Who wakes up has a full turn of the interpreter: the thread does not move on
-            # between the look and the raising.
+            # After a sleep, this thread holds the GIL for a full switch interval, so the other
+            # thread does not move between the check and the raise.
             time.sleep(pause)
             pause = min(pause * 1.5, LONGEST_LOOK)
             with self._lock:
@@ -95,14 +95,14 @@ class Run(CurrentJob):
                     return
 
     def end(self) -> bool:
-        """It is over for the store; True for the one who says so first, and may tell it why."""
+        """Mark the run as ended. Returns True for the first caller, who submits its outcome."""
         with self._lock:
             first, self._ended = not self._ended, True
             return first
 
 
 async def attempt(run: Run, payload_limit: int) -> Op | None:
-    """Await a handler that runs in the loop; answers with what is to be said of the job."""
+    """Await a handler in the event loop. Returns the operation to submit for the job, if any."""
     CURRENT.set(run)
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None
@@ -119,7 +119,8 @@ async def attempt(run: Run, payload_limit: int) -> Op | None:
 
 
 def attempt_in_thread(run: Run, payload_limit: int) -> Op | None:
-    """Call a plain handler in this thread, so that it can be interrupted from another."""
+    """Call a plain handler in this thread; other threads can interrupt it. Returns the operation
+    to submit for the job, if any."""
     thread = threading.get_ident()
 
     def interrupt() -> None:
@@ -137,21 +138,20 @@ def attempt_in_thread(run: Run, payload_limit: int) -> Op | None:
             value = contextvars.copy_context().run(call)
         finally:
             run.can_be_interrupted_by(None)
-            _raise_in(
-                ctypes.c_ulong(thread), None
-            )  # one that has not arrived is not meant for the next job
+            # Clear an exception that was not raised yet: it must not hit the next job.
+            _raise_in(ctypes.c_ulong(thread), None)
         return after_return(run.job, value, run.reason, payload_limit)
     except BaseException as error:
         return after_error(run.job, error, run.reason)
 
 
 def _holds_no_lock(thread: int) -> bool:
-    """Whether a thread is not in code that takes locks without `with`."""
+    """Whether a thread is outside of code that acquires locks without `with`."""
     frame = sys._current_frames().get(thread)
     name = "" if frame is None else str(frame.f_globals.get("__name__", ""))
     return frame is not None and name.partition(".")[0] not in _TAKES_LOCKS
 
 
 def _in_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
-    with suppress(RuntimeError):  # the loop was closed: there is nobody to tell
+    with suppress(RuntimeError):  # the loop was closed
         loop.call_soon_threadsafe(call)

@@ -1,4 +1,4 @@
-"""The runner: claims jobs, runs their handlers, keeps their leases, says what became of them, and
+"""The runner: claims jobs, runs their handlers, renews their leases, reports their outcomes, and
 stops gracefully."""
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ log = logging.getLogger("tenure.worker")
 T = TypeVar("T")
 
 MaxJobs = Annotated[int, Meta(ge=1, le=10**12)]
-Lasting = Annotated[int, Meta(ge=10, le=MAX_SPAN_MS)]  # in milliseconds: it must be renewed in time
+Lasting = Annotated[int, Meta(ge=10, le=MAX_SPAN_MS)]  # ms; long enough to be renewed in time
 
-AFTER_GRACE_SECONDS = 2.0  # that handlers get to end once they are told to
-LOOK_AHEAD_SECONDS = 0.05  # that lie between two looks at what is due next
-REFUSED_SECONDS = 1.0  # until what another transaction was in the way of is told again
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0  # seconds between tries while the store cannot commit
+AFTER_GRACE_SECONDS = 2.0  # how long handlers have to end once they are told to
+LOOK_AHEAD_SECONDS = 0.05  # between two queries for what is due next
+REFUSED_SECONDS = 1.0  # before an operation that found the store busy is retried
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0  # seconds between retries while the store cannot commit
 
 
 class Runner:
-    """Works on jobs until it is stopped.
+    """Runs jobs until it is stopped.
 
-    lease: seconds of a lease; renewed while a handler runs, so it is only the time until the jobs
-    of a worker that died are taken over. poll_interval: seconds between looks that nothing
-    prompted. grace: seconds that running handlers get when the runner is stopped. burst: end when
-    nothing is ready. max_jobs: end after so many. schedule: fire schedules and look after the
-    store, too.
+    lease: length of a lease in seconds. Leases are renewed while a handler runs, so this is only
+    the time until the jobs of a dead worker are taken over. poll_interval: seconds between checks
+    for new jobs if nothing wakes the runner. grace: seconds that running handlers get when the
+    runner is stopped. burst: stop when nothing is ready. max_jobs: stop after this many jobs.
+    schedule: also fire schedules and maintain the store.
     """
 
     def __init__(
@@ -79,38 +79,38 @@ class Runner:
         self._grace = span_ms("grace", grace) / 1000
         self._burst = burst
         self._left: int | None = check("max_jobs", max_jobs, MaxJobs | None)
-        self._asked_for = 0  # jobs of claims that are under way
+        self._asked_for = 0  # jobs requested by claims in progress
         self._payload_limit = queue.settings.payload_limit
         self._stopping = False
         self._serving: list[asyncio.Task[None]] = []
         self._closing: asyncio.Task[None] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()  # asyncio itself keeps no hold of them
+        self._tasks: set[asyncio.Task[None]] = set()  # asyncio only holds weak references
         self._keeper = Keeper(
             queue, self._lease_ms / 1000, self.running, self._overdue, self._untold
         )
         self._scheduler = Scheduler(queue, self.name) if schedule else None
         self._processes = Processes(queue.settings)
         self._threads = Threads()
-        # Not asyncio's own, which handlers may keep busy for as long as they like.
+        # Not asyncio's default executor, which handlers may keep busy.
         self._aside = ThreadPoolExecutor(thread_name_prefix="tenure-runner")
         self._from_threads: deque[tuple[Post, Run, Op | None]] = deque()
         self._collecting = False
         self._unlisten: Callable[[], None] = lambda: None
 
     def register(self, worker: Worker) -> None:
-        """Have a Worker work on its queue."""
+        """Let a Worker handle its queue."""
         if self._serving:
             raise InvalidInput("worker", "register it before the runner is started")
         if any(worker.queue in post.queues for post in self._posts):
-            raise InvalidInput("queue", f"{worker.queue!r} has tasks or another Worker already")
+            raise InvalidInput("queue", f"{worker.queue!r} already has tasks or another Worker")
         self._posts.append(post_of(worker))
 
     # Starting and stopping ----------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Begin to work."""
+        """Start claiming and running jobs."""
         if self._serving:
-            raise InvalidInput("runner", "was started before; make a new one")
+            raise InvalidInput("runner", "was started before; create a new one")
         if not self._posts:
             raise InvalidInput("runner", "there is nothing to run: no task and no Worker")
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
@@ -130,14 +130,13 @@ class Runner:
         )
 
     async def wait(self) -> None:
-        """Until there is nothing more to do, which only burst and max_jobs bring about, or it was
-        stopped."""
-        if self._serving:  # not gather(), which would cancel them together with its caller
+        """Wait until the runner is stopped, or has ended by itself because of burst or max_jobs."""
+        if self._serving:  # not gather(), which cancels them if the caller is cancelled
             await asyncio.wait(self._serving, return_when=asyncio.FIRST_EXCEPTION)
             self._raise_what_ended_it()
 
     async def run(self) -> None:
-        """Start, work until the end, and stop."""
+        """Start, wait, and stop."""
         await self.start()
         try:
             await self.wait()
@@ -146,25 +145,25 @@ class Runner:
 
     @property
     def patience(self) -> float:
-        """The seconds within which stop() has given every job back, if the loop runs."""
+        """Seconds within which stop() gives every job back, unless the event loop is blocked."""
         return self._grace + 2 * AFTER_GRACE_SECONDS
 
     def stop_soon(self) -> None:
-        """Claim no more. Must be called in the runner's loop."""
+        """Claim no more jobs. Must be called in the runner's event loop."""
         self._stopping = True
         for post in self._posts:
             post.changed.set()
 
     async def stop(self, grace: Seconds | None = None) -> None:
-        """Claim no more, let what runs end within the grace time, and give the rest back with
-        their attempts."""
+        """Claim no more jobs, let running ones end within the grace time, and give the rest back.
+        Attempts that are given back do not count."""
         self.stop_soon()
         seconds = self._grace if grace is None else span_ms("grace", grace) / 1000
         if self._serving:
             _, late = await asyncio.wait(self._serving, timeout=seconds)
             if (late or self.running() or self._untold()) and self._closing is None:
                 await self._give_back()
-        if self._closing is None:  # several may stop it, and each shall wait until it has
+        if self._closing is None:  # every caller of stop() waits for the same closing
             self._closing = asyncio.create_task(self._close())
         await asyncio.shield(self._closing)
         self._raise_what_ended_it()
@@ -189,7 +188,7 @@ class Runner:
         return await asyncio.get_running_loop().run_in_executor(self._aside, call, *args)
 
     async def _give_back(self) -> None:
-        """The grace time is over."""
+        """Stop the handlers that still run after the grace time, and give their jobs back."""
         running = self.running()
         if running:
             log.warning("%d jobs did not end in time and are given back", len(running))
@@ -200,13 +199,13 @@ class Runner:
             await self._in_thread(self.give_up)
             await asyncio.wait(self._serving, timeout=AFTER_GRACE_SECONDS)
             if untold := self._untold():
-                log.error("what became of %d jobs could not be stored", len(untold))
+                log.error("the outcomes of %d jobs could not be stored", len(untold))
             for task in self._serving:
                 task.cancel()
 
     def give_up(self) -> None:
-        """Tell what has ended, and give the rest back at once, whatever their handlers do. For
-        any thread."""
+        """Report what has ended and give the rest back at once, whether or not their handlers have
+        ended. Can be called from any thread."""
         for post in self._posts:
             post.to_tell += post.refused
             post.refused = []
@@ -225,7 +224,7 @@ class Runner:
             self._soon(post.changed.set)
 
     def running(self) -> list[Run]:
-        """What is being worked on. For any thread."""
+        """The running jobs. Can be called from any thread."""
         return [run for post in self._posts for run in post.runs.copy().values() if not run.ended]
 
     def _untold(self) -> list[Lease]:
@@ -234,7 +233,7 @@ class Runner:
     # Serving ------------------------------------------------------------------------------------
 
     async def _serve(self, post: Post) -> None:
-        """Tell what ended, claim what there is room for, start it: one commit for all of it."""
+        """Report outcomes and claim new jobs, in one commit, and start them."""
         try:
             while True:
                 room = self._room(post)
@@ -248,7 +247,7 @@ class Runner:
             log.exception("worker %s can no longer work on %s", self.name, ", ".join(post.queues))
             raise
         for other in self._posts:
-            other.changed.set()  # in a burst all end together
+            other.changed.set()  # in burst mode all posts end together
 
     def _room(self, post: Post) -> int:
         """How many jobs to claim now."""
@@ -260,11 +259,11 @@ class Runner:
         if self._burst and not any(
             p.look or p.busy or p.to_tell or p.telling or p.refused for p in self._posts
         ):
-            self.stop_soon()  # all end together, whatever comes from here on
+            self.stop_soon()  # all posts end together, even if new jobs arrive now
         return (self._stopping or self._left == 0) and not post.busy and not post.refused
 
     async def _idle_seconds(self, post: Post) -> float | None:
-        """How long to wait if nothing happens: until something is due, or for the next look."""
+        """How long to wait if nothing happens: until something is due, or until the next poll."""
         if self._stopping or self._left == 0 or not post.room:
             return None
         clock = self.queue.clock
@@ -283,7 +282,7 @@ class Runner:
         return longest if due is None else min(max(due - clock.now_ms(), 1) / 1000, longest)
 
     async def _stand_by(self, post: Post) -> None:
-        """Wait until something happens. While nothing runs, a claim stands, so that a job that is
+        """Wait until something happens. While nothing runs, leave a standing claim, so that a job
         enqueued in this process is stored and claimed in one commit."""
         seconds = await self._idle_seconds(post)
         if self._stopping or post.look or post.runs or self._left is not None:
@@ -309,7 +308,7 @@ class Runner:
             await self._renew_first()
         batch = post.telling = post.take()
         if room:
-            post.look = False  # what comes from here on sets it again
+            post.look = False  # set again by jobs that arrive from here on
             batch.append(ops.Claim(post.next_order(), self.name, self._lease_ms, room))
         self._asked_for += room
         try:
@@ -331,18 +330,19 @@ class Runner:
             asyncio.get_running_loop().call_later(REFUSED_SECONDS, post.tell_again)
         if room and self._left is not None:
             for other in self._posts:
-                other.changed.set()  # there may be some left for it
+                other.changed.set()  # max_jobs may leave it some
 
     async def _renew_first(self) -> None:
-        """After a sleep of the whole process, our own claim would take our own jobs from us."""
+        """Renew leases before claiming, because after the process was suspended, our own claim
+        could take over our own jobs."""
         try:
             await self._in_thread(self._keeper.look)
         except Exception as error:
             log.warning("leases could not be renewed: %s", error)
 
     async def _commit(self, batch: list[Op]) -> tuple[list[Answer], float]:
-        """Have it committed, however long the store is away; answers also with when it was sent
-        off for the last time."""
+        """Commit the batch, retrying while the store is unavailable. Returns the answers, and when
+        the last try was sent."""
         pause = FIRST_PAUSE
         while True:
             sent_at = self.queue.clock.monotonic()
@@ -356,11 +356,11 @@ class Runner:
                     await asyncio.sleep(pause)
                     pause = min(pause * 2, LONGEST_PAUSE)
                     continue
-                if len(batch) > 1:  # one of them is at fault; the others shall not suffer for it
+                if len(batch) > 1:  # one operation is at fault; commit the others
                     each = [(await self._commit([op]))[0][0] for op in batch]
                     return each, sent_at
-                kind = type(batch[0]).__name__  # no more: it may hold a result
-                log.exception("an operation failed in a way that it should not: %s", kind)
+                kind = type(batch[0]).__name__  # only the type: the operation may hold a result
+                log.exception("an operation failed unexpectedly: %s", kind)
                 return [StoreError(str(error))], sent_at
             else:
                 return answers, sent_at
@@ -375,13 +375,13 @@ class Runner:
     def _begin(self, post: Post, jobs: list[Job], room: int, sent_at: float) -> None:
         if len(jobs) == room:
             post.look = True  # there may be more
-        # What the claim took, or the loop was blocked for, has gone from the lease. Our own clock
-        # says how long that was: the store's may be another.
+        # The time that the claim took, or that the loop was blocked, counts against the lease.
+        # Measure it with our own clock; the store's may differ.
         now = self.queue.clock.monotonic()
         too_late = jobs and now - sent_at > self._lease_ms / 1000 * 2 / 3
         if self._stopping or too_late:
             if too_late:
-                log.warning("%d jobs were claimed too long ago, they are given back", len(jobs))
+                log.warning("%d jobs were claimed too long ago and are given back", len(jobs))
             post.to_tell += [ops.Release(job.id, job.token) for job in jobs]
             return
         if self._left is not None:
@@ -419,7 +419,7 @@ class Runner:
                 op = self._processes.attempt(run)
             else:
                 op = attempt_in_thread(run, self._payload_limit)
-        except BaseException as error:  # not of the handler: of what runs it
+        except BaseException as error:  # not raised by the handler, but by the code that runs it
             log.exception(
                 "job %s (%s) could not be run", run.job.id, run.handler.name, extra=about(run.job)
             )
@@ -431,7 +431,7 @@ class Runner:
             self._soon(self._collect)
 
     def _collect(self) -> None:
-        """What ended in threads since the last time."""
+        """Finish the runs that have ended in threads since the last call."""
         self._collecting = False
         while self._from_threads:
             self._finish(*self._from_threads.popleft())
@@ -449,7 +449,8 @@ class Runner:
         post.changed.set()
 
     def _overdue(self, run: Run) -> None:
-        """It was told to end because its time is over, and does not. For the keeper's thread."""
+        """Give up on a handler that does not end after its timeout. Called in the keeper's
+        thread."""
         if run.end():
             named = (run.job.id, run.handler.name)
             log.error("job %s (%s) does not end, and is given up", *named, extra=about(run.job))
@@ -469,18 +470,18 @@ class Runner:
                 post.changed.set()
 
         if threading.get_ident() == self._thread:
-            add()  # at once: the task may return without another pause
+            add()  # now: the task may return without yielding to the loop again
         else:
             self._soon(add)
 
     def _wake(self, queues: Collection[str] | None) -> None:
-        """Something may be ready. For any thread."""
+        """Note that jobs of these queues may be ready. Can be called from any thread."""
         for post in self._posts:
             if not post.look and (queues is None or not set(queues).isdisjoint(post.queues)):
                 post.look = True
                 self._soon(post.changed.set)
 
     def _soon(self, call: Callable[[], object]) -> None:
-        """Have it called in the loop. For any thread."""
-        with suppress(RuntimeError):  # the loop was closed: there is nobody to tell
+        """Run `call` in the event loop. Can be called from any thread."""
+        with suppress(RuntimeError):  # the loop was closed
             self._loop.call_soon_threadsafe(call)

@@ -1,8 +1,9 @@
-"""What time asks for: schedules that are due, and the store's upkeep.
+"""The scheduler: fires due schedules and runs the store's maintenance.
 
-Any number may run. A tick of a schedule is fired by one of them, since the store moves it on with
-the firing. What is due is judged by the store's time, which comes with the schedules: the clocks of
-schedulers decide nothing. The upkeep is done by the one that holds a slot in the store.
+Any number of schedulers can run. Only one of them fires a given tick, because firing also moves the
+schedule to its next time, in one transaction. Whether a schedule is due is decided by the store's
+time, which is read with the schedules; the schedulers' own clocks do not matter. Maintenance is
+done by the scheduler that holds a slot in the store.
 """
 
 from __future__ import annotations
@@ -18,25 +19,25 @@ from tenure.queue import Queue
 
 log = logging.getLogger("tenure.scheduler")
 
-LONGEST_SLEEP = 1.0  # seconds until a schedule that another process put is noticed
-RETRY_MS = 1_000  # until a schedule that could not fire is tried again
+LONGEST_SLEEP = 1.0  # seconds within which a schedule added by another process is noticed
+RETRY_MS = 1_000  # before a schedule that could not fire is tried again
 UPKEEP_INTERVAL = 5.0  # seconds between two rounds
 SLOT = ("tenure", "janitor")
-SLOT_SECONDS = 60.0  # after which another takes over from one that died
+SLOT_SECONDS = 60.0  # after which another scheduler takes over from one that died
 RENEW_SECONDS = 20.0
-MOST_AT_ONCE = 1_000  # jobs that one step of the upkeep looks at
-MOST_STEPS = 100  # in a row, before schedules are looked at again
-MOST_NEAR = 10_000  # times that are remembered
+MOST_AT_ONCE = 1_000  # jobs per maintenance step
+MOST_STEPS = 100  # in a row, before schedules are checked again
+MOST_NEAR = 10_000  # times remembered
 
 
 class Scheduler:
-    """Fires schedules and looks after the store, in a thread of its own."""
+    """Fires schedules and maintains the store, in a separate thread."""
 
     def __init__(self, queue: Queue, name: str, *, upkeep: bool = True) -> None:
         self._queue = queue
         self._janitor = Janitor(queue, name) if upkeep else None
-        self._now = 0  # of the store, when it was last looked at
-        self._near: set[tuple[str, str, int]] = set()  # the times that are known not to be too far
+        self._now = 0  # the store's time at the last check
+        self._near: set[tuple[str, str, int]] = set()  # times known not to be too far ahead
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._work, name="tenure-scheduler", daemon=True)
 
@@ -44,7 +45,7 @@ class Scheduler:
         self._thread.start()
 
     def stop(self) -> None:
-        """End, and let another do the upkeep."""
+        """Stop, and let another scheduler do the maintenance."""
         self._stopped.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -58,12 +59,12 @@ class Scheduler:
             try:
                 seconds = self.step()
             except TenureError as error:
-                log.warning("the store could not be looked after, trying again: %s", error)
+                log.warning("scheduling or maintenance failed, trying again: %s", error)
             except Exception:
-                log.exception("the store could not be looked after, trying again")
+                log.exception("scheduling or maintenance failed, trying again")
 
     def step(self) -> float:
-        """Do what is due; returns the seconds until something is again."""
+        """Run what is due. Returns the seconds until the next step."""
         began = self._queue.clock.monotonic()
         wait_ms = self.fire_due()
         if self._janitor is not None:
@@ -74,12 +75,11 @@ class Scheduler:
         return min(max(left, 0), LONGEST_SLEEP)
 
     def fire_due(self) -> int | None:
-        """Fire what is due; returns the milliseconds until a schedule is due again, if there is
-        one."""
+        """Fire due schedules. Returns the milliseconds until the next one is due, if any."""
         waits: list[int] = []
         found = self._queue.timetable()
         if found.now < self._now:
-            self._near.clear()  # the store's clock was ahead, and may have left times behind
+            self._near.clear()  # the store's clock was ahead, and may have set wrong times
         self._now = found.now
         for schedule in found.schedules:
             if schedule.next_at > found.now and not self._is_too_far(schedule):
@@ -89,20 +89,20 @@ class Scheduler:
                 fired = self._queue.fire(schedule)
             except (Busy, Closed, StoreError):
                 raise
-            except TenureError as error:  # the other schedules must not suffer for it
+            except TenureError as error:  # go on with the other schedules
                 log.warning("schedule %s cannot fire: %s", schedule.name, error)
                 waits.append(RETRY_MS)
             else:
-                # If it was we who fired, its next time may have passed as well. Else another was
-                # first, or it was corrected.
+                # If we fired it, its next time may have passed as well. Otherwise another
+                # scheduler was first, or the next time was corrected.
                 waits.append(0 if fired else RETRY_MS)
                 if fired:
                     log.info("schedule %s has fired", schedule.name)
         return min(waits, default=None)
 
     def _is_too_far(self, schedule: Schedule) -> bool:
-        """Whether the store has to correct the next time. One that is near enough stays so while
-        the store's time goes forward, and is looked at once."""
+        """Whether the store has to correct the next time. A time that is near enough stays so
+        while the store's clock moves forward, so it is checked only once."""
         times = (schedule.cron, schedule.tz, schedule.next_at)
         if times in self._near:
             return False
@@ -110,7 +110,7 @@ class Scheduler:
             if is_too_far(schedule, self._now):
                 return True
         except InvalidInput:
-            pass  # of this machine's time zones, not of the store's
+            pass  # this machine does not know the time zone; the store may
         if len(self._near) >= MOST_NEAR:
             self._near.clear()
         self._near.add(times)
@@ -118,17 +118,18 @@ class Scheduler:
 
 
 class Janitor:
-    """Does the upkeep while it holds the slot."""
+    """Runs maintenance while it holds the slot."""
 
     def __init__(self, queue: Queue, name: str) -> None:
         self._queue = queue
-        self._name = f"{name}/{secrets.token_hex(4)}"  # two of one name are two
+        self._name = f"{name}/{secrets.token_hex(4)}"  # unique even if names are not
         self._next_round = 0.0
         self._held_until = 0.0
         self._renew_at = 0.0
 
     def step(self) -> int:
-        """Do a round if it is time and it is ours to do; answers with how much was done."""
+        """Run a round of maintenance if it is due and we hold the slot. Returns how much was
+        done."""
         now = self._queue.clock.monotonic()
         if now < self._next_round:
             return 0
@@ -136,8 +137,7 @@ class Janitor:
         if now >= self._renew_at:
             self._renew_at = now + RENEW_SECONDS
             slots = self._queue.take_slot(*SLOT, self._name, SLOT_SECONDS, limit=1)
-            # Counted from before it was asked for: it is never believed to be held for longer
-            # than it is.
+            # Counted from before the call, so that we never believe we hold it for too long.
             self._held_until = now + SLOT_SECONDS if slots.held else 0.0
         done = 0
         for _ in range(MOST_STEPS):
@@ -151,10 +151,10 @@ class Janitor:
         return done
 
     def resign(self) -> None:
-        """Let another do it."""
+        """Give up the slot, so that another scheduler can take over."""
         if self._held_until:
             self._held_until = 0.0
             try:
                 self._queue.drop_slot(*SLOT, self._name)
             except TenureError as error:
-                log.warning("the upkeep could not be handed over: %s", error)
+                log.warning("could not give up the maintenance slot: %s", error)

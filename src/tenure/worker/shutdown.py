@@ -1,4 +1,4 @@
-"""Signals that end a process: the first gracefully, the second one at once."""
+"""Signals that stop a process: the first gracefully, the second at once."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from tenure.worker.runner import Runner
 log = logging.getLogger("tenure.worker")
 
 ABORTED = 130
-SAME_SIGNAL_SECONDS = 0.5  # a shell or a `timeout` may pass on what the terminal sent as well
-LAST_WORDS_SECONDS = 5.0  # that an abort may take before the process ends anyway
-LEAVING_SECONDS = 2.0  # that a process may take to end once its runner has stopped
+SAME_SIGNAL_SECONDS = 0.5  # a shell or `timeout` may repeat a signal sent by the terminal
+LAST_WORDS_SECONDS = 5.0  # how long an abort can take before the process exits anyway
+LEAVING_SECONDS = 2.0  # how long the process can take to exit once its runner has stopped
 
 Stop = Callable[..., None]
 
 
 @contextmanager
 def told_to_stop(gracefully: Callable[[], None], at_once: Callable[[], None]) -> Iterator[Stop]:
-    """At the first SIGTERM or SIGINT, call `gracefully`; at the next one call `at_once`, and end
-    the process. Gives what does the same without a signal.
+    """At the first SIGTERM or SIGINT, call `gracefully`; at the next one, call `at_once` and exit
+    the process. Yields a function that does the same without a signal.
 
-    Each is called in a thread of its own: the event loop may be blocked by what runs in it, and a
-    signal may come while something is written to the log.
+    Each is called in its own thread: a task may be blocking the event loop, and the signal may
+    arrive in the middle of a log call.
     """
     told_at: list[float] = []
 
@@ -54,7 +54,7 @@ def _abort(at_once: Callable[[], None]) -> None:
 
 @contextmanager
 def on_signals(stop: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Call it at each SIGTERM and SIGINT."""
+    """Call `stop` at each SIGTERM and SIGINT."""
     before = {one: signal.signal(one, stop) for one in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
@@ -66,25 +66,25 @@ def on_signals(stop: Callable[[int, FrameType | None], None]) -> Iterator[None]:
 def see_to_the_end(
     runner: Runner, stopped: threading.Event, left: threading.Event, more_seconds: float = 0
 ) -> None:
-    """A task that blocks the loop, or takes no notice when it is cancelled, or leaves a thread
-    behind, would keep the process alive for as long as it likes.
+    """Make sure that the process exits, even if a task blocks the event loop, ignores its
+    cancellation, or leaves a thread behind.
 
-    stopped: the runner has; left: the event loop was closed. more_seconds: that whatever else is
-    to be stopped takes.
+    stopped: set when the runner has stopped. left: set when the event loop is closed.
+    more_seconds: extra time for whatever else has to stop.
     """
     running = len(runner.running())
-    log.info("stopping: %d jobs are running; once more gives them back at once", running)
+    log.info("stopping: %d jobs are running; a second signal gives them back at once", running)
     if not stopped.wait(runner.patience + more_seconds + 1):
         log.warning("the event loop is blocked: %d jobs are given back", len(runner.running()))
         runner.give_up()
     elif left.wait(LEAVING_SECONDS):
         return
     else:
-        log.warning("tasks that were given up keep the process from ending: it ends now")
+        log.warning("tasks that were given up keep the process from exiting: it exits now")
     os._exit(0)
 
 
 def give_back_at_once(runner: Runner) -> None:
-    """What is left to do for a runner whose process is being aborted."""
+    """Give back the jobs of a runner whose process is being aborted."""
     log.warning("aborting: %d running jobs are given back", len(runner.running()))
     runner.give_up()

@@ -11,7 +11,7 @@ log = logging.getLogger("tenure.worker")
 
 
 class Threads:
-    """As many threads as there are calls at once. They do not keep a process alive."""
+    """A pool that grows to the number of concurrent calls. Its threads are daemons."""
 
     def __init__(self) -> None:
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -20,7 +20,7 @@ class Threads:
         self._busy = 0
 
     def submit(self, call: Callable[[], None]) -> None:
-        """Have it called in a thread; it must not raise."""
+        """Run `call` in a thread. It must not raise."""
         with self._lock:
             self._busy += 1
             more = self._count < self._busy
@@ -30,13 +30,13 @@ class Threads:
             name = f"tenure-worker-{self._count}"
             try:
                 threading.Thread(target=self._serve, name=name, daemon=True).start()
-            except RuntimeError as error:  # no more threads can be had: it waits for its turn
+            except RuntimeError as error:  # cannot start a thread: the call waits for a free one
                 with self._lock:
                     self._count -= 1
                 log.warning("%s; %d threads do the work", error, self._count)
 
     def close(self) -> None:
-        """Let each thread end when it is done with what it does."""
+        """Let each thread exit once it has finished its current call."""
         for _ in range(self._count):
             self._inbox.put(None)
 

@@ -41,7 +41,7 @@ def on_postgres(cli: Terminal, schema: str) -> Terminal:
 
 
 def test_migrate_makes_the_file_and_says_so(cli: Terminal) -> None:
-    assert cli.text("migrate") == f"Made the schema, version {NEWEST}.\n"
+    assert cli.text("migrate") == f"Created the schema, version {NEWEST}.\n"
     assert "nothing to do" in cli.text("migrate")
     assert cli.json("migrate") == {"from": NEWEST, "to": NEWEST}
 
@@ -51,7 +51,7 @@ def test_migrate_says_from_which_version_to_which(cli: Terminal, tmp_path: Path)
     with closing(sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)) as db:
         db.execute("DROP TABLE tenure_once")
         db.execute("UPDATE tenure_counters SET value = 1 WHERE name = 'version'")
-    assert cli.text("migrate") == f"Brought the schema from version 1 to {NEWEST}.\n"
+    assert cli.text("migrate") == f"Migrated the schema from version 1 to {NEWEST}.\n"
 
 
 def test_migrate_refuses_a_store_of_a_newer_tenure(cli: Terminal, tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_copy_says_what_it_did(cli: Terminal, tmp_path: Path) -> None:
     assert said.startswith("Copied 1 jobs in ")
     assert "1 limits and 0 schedules. The queues of the source are paused" in said
     cli.text("enqueue", "q", "1")
-    assert "1 were there already" in cli.text("copy", cli.url, target)
+    assert "1 were already there" in cli.text("copy", cli.url, target)
     again = cli.json("copy", cli.url, target)
     assert (again["copied"], again["there"], again["resumed"]) == (0, 2, True)
 

@@ -146,12 +146,13 @@ def test_a_filter_on_an_unknown_queue_is_an_error(cli: Terminal) -> None:
     [
         (
             ["delete", "--queue", "mail", "--state", "done"],
-            "Delete for good all done jobs of queue 'mail'?",
+            "Permanently delete all done jobs of queue 'mail'?",
         ),
-        (["delete", "--tenant", ""], "Delete for good all jobs of tenant ''?"),
+        (["delete", "--tenant", ""], "Permanently delete all jobs of tenant ''?"),
         (
             ["purge", "--older-than", "7d"],
-            "Delete for good all done and cancelled jobs of every queue that ended over 7d ago?",
+            "Permanently delete all done and cancelled jobs of every queue that finished over 7d "
+            "ago?",
         ),
     ],
 )
@@ -289,7 +290,7 @@ def test_maintain_goes_on_until_nothing_is_left(
 
     text = cli.text("maintain")
 
-    assert text == "7 due, 1 leases ended, 0 expired, 0 slots ended, 0 removed.\n"
+    assert text == "7 due, 1 leases expired, 0 jobs expired, 0 slots expired, 0 removed.\n"
     assert cli.json("maintain") == {
         "promoted": 0,
         "leases": 0,
@@ -312,7 +313,7 @@ def test_maintain_keeps_to_the_retention_of_the_environment(cli: Terminal) -> No
 def test_reconcile_finds_every_counter_right(cli: Terminal) -> None:
     add(cli, "a", tenant="acme")
 
-    assert cli.text("reconcile", "mail") == "Every counter was right.\n"
+    assert cli.text("reconcile", "mail") == "All counters were correct.\n"
     assert cli.json("reconcile", "mail", "--tenant", "acme") == {"corrected": {}}
 
 

@@ -170,7 +170,7 @@ def test_a_person_at_a_terminal_is_asked(env: dict[str, str]) -> None:
     shown = read_all(terminal)
 
     assert process.wait() == 1
-    assert "Delete for good all jobs of queue 'mail'? [y/N]:" in shown
+    assert "Permanently delete all jobs of queue 'mail'? [y/N]:" in shown
     assert "Nothing was deleted." in shown
 
 

@@ -32,7 +32,7 @@ def test_a_schedule_is_put_listed_fired_and_dropped(cli: Terminal) -> None:
         job = store.get(fired["id"])
         assert (job.queue, job.kind, job.payload) == ("reports", "report", {"all": True})
         assert store.schedules()[0].last_at is None
-    assert cli.text("schedules", "drop", "nightly") == "Schedule nightly is gone.\n"
+    assert cli.text("schedules", "drop", "nightly") == "Schedule nightly is deleted.\n"
     assert cli.json("schedules") == []
 
 

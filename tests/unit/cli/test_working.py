@@ -151,7 +151,7 @@ def test_a_person_sees_the_token_and_the_payload_of_a_claim(cli: Terminal) -> No
 
     token = str(cli.get("a").token)
     assert text.splitlines()[1].split() == ["a", token, "mail", '{"to":"ann"}']
-    assert "The lease ends in 60s." in text
+    assert "The lease expires in 60s." in text
 
 
 def test_nothing_ready_is_no_error(cli: Terminal) -> None:

@@ -1,4 +1,4 @@
-"""manage.py tenure_worker: runs the tasks that are enqueued in a TenureBackend."""
+"""manage.py tenure_worker: runs the tasks of a TenureBackend."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ LOG_LEVELS = {0: logging.WARNING, 1: logging.INFO}  # by --verbosity; above: DEB
 
 
 class Command(BaseCommand):
-    """A worker. The first Ctrl-C or SIGTERM stops it gracefully, the second one at once."""
+    """A worker. The first Ctrl-C or SIGTERM stops it gracefully, the second at once."""
 
     help = (
-        "Runs Django tasks. The first Ctrl-C or SIGTERM stops it gracefully: it claims no more, "
-        "lets running tasks end and gives the rest back. The second one gives them back at once."
+        "Runs Django tasks. The first Ctrl-C or SIGTERM stops the worker gracefully: it claims no "
+        "more tasks, lets running ones finish within the grace time, and gives the rest back. The "
+        "second one gives them back at once."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Called by Django."""
         parser.add_argument(
-            "--backend", default="default", help="Which one of TASKS (default: %(default)s)."
+            "--backend", default="default", help="Alias of the backend (default: %(default)s)."
         )
         parser.add_argument(
-            "--queues", help="Only these queues, the first one's tasks first: high,low."
+            "--queues", help="Only work on these queues, in order of preference: high,low."
         )
         parser.add_argument(
             "--concurrency",
@@ -46,17 +47,17 @@ class Command(BaseCommand):
             "--lease",
             type=float,
             default=30,
-            help="Seconds after which the tasks of a worker that died are taken over "
-            "(default: %(default)s).",
+            help="Seconds until the tasks of a dead worker are taken over (default: %(default)s).",
         )
         parser.add_argument(
             "--grace",
             type=float,
             default=30,
-            help="Seconds that running tasks get when it is stopped (default: %(default)s).",
+            help="Seconds that running tasks get to finish when the worker is stopped "
+            "(default: %(default)s).",
         )
-        parser.add_argument("--burst", action="store_true", help="End when nothing is ready.")
-        parser.add_argument("--max-jobs", type=int, help="End after so many tasks.")
+        parser.add_argument("--burst", action="store_true", help="Exit when nothing is ready.")
+        parser.add_argument("--max-jobs", type=int, help="Exit after this many tasks.")
 
     def handle(self, *_: Any, backend: str, verbosity: int, **options: Any) -> None:
         """Called by Django."""
@@ -65,7 +66,7 @@ class Command(BaseCommand):
             format="%(asctime)s %(levelname)-7s %(message)s",
             stream=sys.stderr,
         )
-        autodiscover_modules("tasks")  # what cannot be imported is an error now, not in a task
+        autodiscover_modules("tasks")  # report import errors now, not when a task runs
         try:
             work_until_told(_runner(backend, **options))
         except TenureError as error:
@@ -106,11 +107,11 @@ def _queues(backend: TenureBackend, given: str | None) -> list[str]:
     known: set[str] = backend.queues
     if given is None:
         if not known:
-            raise CommandError("this backend takes any queue: say which ones with --queues")
+            raise CommandError("this backend accepts any queue: name some with --queues")
         return sorted(known)
     named = [name.strip() for name in given.split(",")]
     for name in named:
         if known and name not in known:
             there = ", ".join(sorted(known))
-            raise CommandError(f"--queues: {name!r} is not in QUEUES; there are {there}")
+            raise CommandError(f"--queues: {name!r} is not in QUEUES, which has {there}")
     return named
