@@ -3,9 +3,9 @@
 FDB_CLUSTER_FILE=fdb.cluster python -m tests.crash.kill_foundationdb \
     --pid-file fdbserver.pid --start './start.sh' --seconds 60
 
-The server is one of yours, for trying: it is killed by the pid in that file, and started by that
-command, which returns once it was started. Nobody may be told of what did not happen or wait for
-long, no job may be lost or be acknowledged twice, and in the end all must be done.
+Use a server that is only for testing: it is killed by the pid in that file, and restarted by that
+command, which must return once the server is started. No call may report something that did not
+happen or wait for long, no job may be lost or acknowledged twice, and in the end all must be done.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DRAIN_S = 180.0
 
 
 class Load:
-    """Callers, and what they were told."""
+    """Callers, and the results they got."""
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
@@ -50,7 +50,7 @@ class Load:
         self.working = True
 
     def call(self, what: Callable[[], object]) -> type[Exception] | None:
-        """Call, and say what kind of error was raised."""
+        """Make a call. Returns the type of the error, if any."""
         began = time.monotonic()
         try:
             what()
@@ -106,7 +106,7 @@ class Load:
         return threads
 
     def check(self, patience_s: float) -> None:
-        """What must be true in the end."""
+        """Check what must be true in the end."""
         jobs = {job.id: job for job in _all_jobs(self.queue)}
         self.wrong += [f"{one} is lost" for one in self.enqueued - jobs.keys()]
         self.wrong += [f"{one} is there, but was refused" for one in self.refused & jobs.keys()]

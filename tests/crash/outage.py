@@ -1,9 +1,9 @@
-"""Three services and six workers on one PostgreSQL, whose server is killed and started again under
-load; then all their stories must fit.
+"""Three services and six workers on one PostgreSQL, whose server is killed and restarted under
+load; then their journals must agree with the store.
 
     python -m tests.crash.outage --seconds 300 --seed 7
 
-The seed drives what is enqueued and when the server is struck; the machine drives the rest.
+The seed decides what is enqueued, and when the server is killed; the rest depends on timing.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def main(arguments: list[str]) -> int:
 
 
 class ServiceProcess:
-    """A `tenure serve`, seen from outside."""
+    """A `tenure serve` process."""
 
     def __init__(self, place: Place, number: int) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -86,7 +86,7 @@ class ServiceProcess:
             )
 
     def status(self, path: str) -> int:
-        """What it answers; 0 if it does not."""
+        """The status of the response; 0 if there is none."""
         try:
             return httpx.get(self.url + path, timeout=10).status_code
         except httpx.TransportError:
@@ -94,7 +94,7 @@ class ServiceProcess:
 
 
 class Producer(threading.Thread):
-    """Enqueues by way of a service, as long as there is not too much to do."""
+    """Enqueues through a service, as long as the backlog is not too long."""
 
     def __init__(self, url: str, seed: int, busy_timeout: float) -> None:
         super().__init__(daemon=True)
@@ -143,7 +143,7 @@ class Producer(threading.Thread):
 
 
 class Arena:
-    """One server, and who works with it."""
+    """One server, and the services and workers that use it."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.seed = seed
@@ -160,7 +160,7 @@ class Arena:
         self._story = Story()
 
     def round(self, seconds: float) -> list[str]:
-        """Let them work and the server die for a while; answers with what is wrong afterwards."""
+        """Let them work, and kill the server for a while. Returns what is wrong afterwards."""
         try:
             with self._place.queue() as queue:
                 return self._round(queue, seconds)
@@ -220,7 +220,8 @@ class Arena:
         time.sleep(seconds / (KILLS + 1))
 
     def _strike(self) -> None:
-        """Kill the server, in one of two ways; the services must say so, and when it is back."""
+        """Kill the server in one of two ways. The services must report it, and also when it is
+        back."""
         self._random.choice((self._server.kill, self._server.kill_all))()
         self.counted["servers killed"] += 1
         if self.counted["servers killed"] == 1:

@@ -1,5 +1,5 @@
-"""A program whose machine will lose power: it works on a queue from several threads and notes in
-the file `acks` what it was told. Run by power.py, under its recorder."""
+"""A program whose machine loses power: it uses a queue from several threads, and records the
+results it got in the file `acks`. Run by power.py, under its recorder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DONE, ADDED, LEAVING = "=", "+", "-"
 
 
 class Caller:
-    """One thread's work; each line is written when the call before it has returned."""
+    """The work of one thread. Each line is written after the call before it has returned."""
 
     def __init__(self, queue: tenure.Queue, acks: int, name: str) -> None:
         self._queue = queue

@@ -1,4 +1,4 @@
-"""A caller who is cancelled or interrupted keeps no job, and keeps nobody waiting."""
+"""A caller that is cancelled or interrupted keeps no job, and keeps nobody waiting."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def interrupted(
     ready: Callable[[], object] = lambda: None,
     then: Callable[[], object] = lambda: None,
 ) -> None:
-    """Make the call in this thread, and interrupt it by a signal once all is ready."""
+    """Make the call in this thread, and interrupt it by a signal once everything is ready."""
     if threading.current_thread() is not threading.main_thread():
         pytest.skip("signals reach the main thread only")
     main = threading.get_ident()
@@ -174,7 +174,7 @@ def interrupted(
 
 
 def at_rest(thread: int) -> None:
-    """Wait until the thread stands still, in a call that waits."""
+    """Wait until the thread is blocked in a call that waits."""
     seen = [(0, 0)]
 
     def same_again() -> bool:
@@ -199,7 +199,7 @@ def test_a_thread_interrupted_while_it_claims_gives_the_jobs_back(
 def test_a_thread_interrupted_after_its_claim_was_committed_gives_the_jobs_back(
     engine: Watched, queue: tenure.Queue
 ) -> None:
-    """As when the signal comes while the disk is waited for, which takes the longest."""
+    """As if the signal arrives during the sync to disk, which takes the longest."""
     job = queue.enqueue("mail")
     committed, go_on = threading.Event(), threading.Event()
 
@@ -246,7 +246,7 @@ def test_a_thread_interrupted_while_it_waits_for_the_lock_lets_go_of_it(tmp_path
 def test_a_claim_cancelled_just_before_close_gives_the_jobs_back(
     engine: Watched, tmp_path: Path
 ) -> None:
-    """What a worker does when it is told to stop."""
+    """This is what a worker does when it is told to stop."""
     queue = opened(engine)
     job = queue.enqueue("mail")
     engine.hold()

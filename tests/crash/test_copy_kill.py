@@ -1,4 +1,4 @@
-"""A copy is killed again and again: the next run goes on, and nothing is lost or there twice."""
+"""A copy is killed again and again: the next run continues, and nothing is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def target(tmp_path: Path) -> Iterator[str]:
 
 
 def fill(queue: tenure.Queue) -> None:
-    """Many jobs, in all states that are not leased."""
+    """Add many jobs, in all states but leased."""
     for tenant in ("", "acme", "bolt"):
         queue.enqueue_many(
             NewJob(queue="q", payload=n, tenant=tenant, delay=n % 3 * 1000)

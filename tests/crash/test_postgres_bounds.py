@@ -1,4 +1,4 @@
-"""A limit that is set while a claim waits for the books of its queue binds that claim."""
+"""A limit that is set while a claim waits for the books of its queue applies to that claim."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def leased(answers: list[Answer]) -> int:
 def test_a_claim_that_waits_is_bound_by_what_was_set_meanwhile(
     engine: PostgresEngine, schema: str, bound: str, claim: str
 ) -> None:
-    """The queue has no limit when the claim begins, and looks as if it could be claimed from
-    without its books. The transaction that sets one is committed once the claim waits for it."""
+    """The queue has no limit when the claim begins, so it seems possible to claim without its
+    books. The transaction that sets a limit is committed while the claim waits for it."""
     jobs = tuple(JobSpec(f"{n}", "q", NULL, tenant="t", group="g") for n in range(5))
     engine.apply([ops.Enqueue(jobs)])
     with ThreadPoolExecutor(1) as pool, psycopg.connect(postgres.shared_url()) as operator:

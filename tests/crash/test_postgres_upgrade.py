@@ -1,7 +1,7 @@
-"""A newer Tenure migrates a schema while programs of the version before go on working on it.
+"""A newer Tenure migrates a schema while programs of the previous version keep working on it.
 
-The older code comes from the history of this repository; where that is not at hand, the signatures
-of what it calls are compared.
+The older code comes from the history of this repository. If that is not available, the signatures
+of the functions that it calls are compared.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ for n, _ in enumerate(sys.stdin):
 
 @pytest.fixture
 def old_code(tmp_path: Path) -> Path:
-    """The package of the version before."""
+    """The package of the previous version."""
     archive = ["git", "-C", str(ROOT), "archive", COMMIT, "src/tenure"]
     try:
         done = subprocess.run(archive, capture_output=True, check=True)

@@ -1,4 +1,5 @@
-"""A backup is restored into a SQLite file, as docs/sqlite.md says, while workers run on it."""
+"""A backup is restored into a SQLite file, as described in docs/sqlite.md, while workers run on
+it."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def copy(source: Path, target: Path) -> None:
 
 
 class Producer:
-    """Enqueues all the while, and knows what it was told when."""
+    """Enqueues all the time, and records when each enqueue was confirmed."""
 
     def __init__(self, queue: tenure.Queue) -> None:
         self._queue = queue

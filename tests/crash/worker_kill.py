@@ -1,8 +1,9 @@
-"""Workers are killed, put to sleep past their leases and stopped; then all their stories must fit.
+"""Workers are killed, put to sleep past their leases and stopped; then their journals must agree
+with the store.
 
     python -m tests.crash.worker_kill --seconds 300 --seed 7 [--store http]
 
-The seed drives what is enqueued and who is struck when; the machine drives the rest.
+The seed decides what is enqueued, and who is killed when; the rest depends on timing.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def main(arguments: list[str]) -> int:
 
 
 class Arena:
-    """One store, the workers on it, and what happens to them."""
+    """One store, and the workers on it."""
 
     def __init__(self, folder: Path, seed: int, store: Store) -> None:
         self.seed = seed
@@ -87,7 +88,7 @@ class Arena:
         self._story = Story()
 
     def round(self, seconds: float) -> list[str]:
-        """Let them live and die for a while; answers with what is wrong afterwards."""
+        """Run, kill and stop workers for a while. Returns what is wrong afterwards."""
         end = time.monotonic() + seconds
         while time.monotonic() < end or not self.counted["kills"]:
             self._enqueue()
@@ -140,7 +141,7 @@ class Arena:
         )
 
     def _tick(self, replace: bool = True) -> None:
-        """See who has come or gone, and look at the jobs."""
+        """Note which workers have started or ended, and check the jobs."""
         for worker in [one for one in self._working if one.ended()]:
             self._working.remove(worker)
             # It may come while one sleeps that holds the lock of the file, or while the store is
@@ -160,7 +161,8 @@ class Arena:
         self._story.look(self._queue)
 
     def _has_left(self, worker: WorkerProcess) -> None:
-        """It was stopped gracefully: nothing is left leased, and what it gave back is whole."""
+        """Check a worker that was stopped gracefully: it has no leases, and what it released has
+        its attempt back."""
         code = worker.process.returncode
         died = {event.data["worker"] for event in self.place.events() if event.kind == "killed"}
         began = " works on " in worker.log  # before that, a signal may end it as it likes
@@ -185,7 +187,7 @@ class Arena:
         (blow if self.counted["kills"] else self._kill)(worker)
 
     def _strike_store(self) -> bool:
-        """Whoever holds a lease meanwhile may lose it, as if it had slept."""
+        """Kill the store. Workers may lose their leases meanwhile, as if they had slept."""
         struck = self._store.strike(self._random)
         if struck:
             for worker in self._working + self._leaving:
@@ -199,7 +201,7 @@ class Arena:
         return self._random.choice(family or [worker.process.pid])
 
     def _is_worker(self, pid: int) -> bool:
-        """Not one that runs a task of such a one."""
+        """Whether it is a worker, not a process that runs a task of one."""
         try:
             return b"--supervised" in Path(f"/proc/{pid}/cmdline").read_bytes()
         except OSError:
@@ -260,7 +262,7 @@ class Arena:
             time.sleep(0.02)
 
     def _drain(self) -> None:
-        """Until all has ended; those that kill their workers must not keep it from ending."""
+        """Wait until all jobs have ended; those that kill their workers must not prevent that."""
         deadline = time.monotonic() + DRAIN_SECONDS
         while self._queue.stats().unfinished:
             if time.monotonic() > deadline:
@@ -274,7 +276,7 @@ class Arena:
 
 
 def _names_of(worker: WorkerProcess) -> set[str]:
-    """A supervisor has several."""
+    """The names of the workers in a process; a supervisor has several."""
     return set(re.findall(r"worker (\S+) works on", worker.log))
 
 

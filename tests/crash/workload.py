@@ -32,7 +32,7 @@ LOST = (tenure.LeaseLost, tenure.JobNotFound)
 
 
 def prepare(url: str) -> None:
-    """Make the store and its limits."""
+    """Create the store and its limits."""
     with tenure.connect(url) as queue:
         queue.set_limit("bounded", concurrency=IN_QUEUE)
         queue.set_limit("bounded", tenant="*", concurrency=IN_TENANT)
@@ -41,7 +41,8 @@ def prepare(url: str) -> None:
 
 
 def work(url: str, journal: Journal, name: str, seed: int) -> None:
-    """Several threads, most of them on one handle, until the end, or until nobody watches."""
+    """Run several threads, most of them on one handle, until the end, or until the parent process
+    is gone."""
     threads = [
         threading.Thread(target=Worker(url, journal, f"{name}.solo", seed).run_alone, daemon=True)
     ]
@@ -57,7 +58,7 @@ def work(url: str, journal: Journal, name: str, seed: int) -> None:
 
 
 def connected(url: str, journal: Journal) -> tenure.Queue:
-    """A handle, as soon as there is a server to be had."""
+    """A handle, as soon as a server is available."""
     while True:
         try:
             return tenure.connect(url)
@@ -67,7 +68,7 @@ def connected(url: str, journal: Journal) -> tenure.Queue:
 
 
 class Worker:
-    """One thread that does what chance tells it."""
+    """A thread that makes random calls."""
 
     def __init__(self, url: str, journal: Journal, name: str, seed: int) -> None:
         self._url = url
@@ -233,7 +234,7 @@ class Worker:
         self._ack(job)
 
     def _leave(self, job: tenure.Job) -> None:
-        """Never come back to it."""
+        """Abandon the job."""
 
     def _come_late(self, job: tenure.Job) -> None:
         assert job.lease_until is not None
@@ -263,7 +264,7 @@ class Worker:
 
 
 def watch(url: str, journal: Journal) -> None:
-    """Look at one snapshot of the jobs after the other for what must never be."""
+    """Read one snapshot of the jobs after the other, and check for what must never be."""
     boss = os.getppid()
     while os.getppid() == boss:
         with connected(url, journal) as queue:

@@ -4,8 +4,8 @@
     python -m tests.mutation --only src/tenure/engines/sqlite
     python -m tests.mutation --mutation 0f3a5c21de
 
-Mutations that survived once come first, each run; all of them must be killed. The working tree is
-not touched. Exits with 1 if there is a survivor that is not in accepted.toml.
+Mutations that once survived come first in every run; all of them must be killed. The working tree
+is not changed. Exits with 1 if there is a survivor that is not in accepted.toml.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _chosen(options: argparse.Namespace, texts: dict[str, str]) -> list[Mutation]:
-    """The named mutations, and a random choice of the others."""
+    """The named mutations, and a random sample of the others."""
     listed = [named.mutation(one, texts[one.path]) for one in named.NAMED]
     every = [one for path, text in texts.items() for one in targets.mutations_of(path, text)]
     if options.mutation:
@@ -95,7 +95,7 @@ def _chosen(options: argparse.Namespace, texts: dict[str, str]) -> list[Mutation
 
 
 class Run:
-    """Tries mutations, and keeps what became of each."""
+    """Tries mutations, and keeps the outcome of each."""
 
     def __init__(self, options: argparse.Namespace, texts: dict[str, str]) -> None:
         self._options = options
@@ -137,7 +137,7 @@ class Run:
                 copy.close()
 
     def _killers(self) -> set[str]:
-        """Tests that noticed a mutation; some are noticed before any test can run."""
+        """The tests that noticed a mutation; some mutations fail before any test can run."""
         return {
             one.test for one in self._outcomes.values() if one.what == "killed" and "::" in one.test
         }
@@ -167,7 +167,7 @@ class Run:
         )
 
     def report(self) -> int:
-        """Print a table by file, and all survivors; the exit code."""
+        """Print a table by file and all survivors. Returns the exit code."""
         by_file: dict[str, Counter[str]] = defaultdict(Counter)
         survivors = []
         for mutation, outcome in self._outcomes.items():
@@ -198,7 +198,7 @@ class Run:
 
 @contextmanager
 def _cancelled(pool: ThreadPoolExecutor, copies: Sequence[Copy]) -> Iterator[None]:
-    """Nothing goes on once the run is interrupted."""
+    """Stop everything if the run is interrupted."""
     try:
         yield
     except BaseException:

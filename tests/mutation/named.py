@@ -1,7 +1,7 @@
-"""Mutations that once survived, found by an adversarial review. Each must be killed, for good.
+"""Mutations that once survived, found by an adversarial review. Each must be killed in every run.
 
-They are matched by their source text within a function, so they move with the code. Where one no
-longer applies, find the place that makes the same decision now and name it here.
+They are matched by their source text within a function, so they move with the code. If one no
+longer applies, find the code that makes the same decision now and name it here.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from tests.mutation.mutation import Mutation
 
 
 class NoLongerApplies(Exception):
-    """The code that a named mutation changes is gone."""
+    """The code that a named mutation changes no longer exists."""
 
 
 class Named(NamedTuple):
-    """Replace `old`, which stands once in a function, by `new`. Spaces do not matter. Of several
-    functions (`one|other`), the first that there is."""
+    """Replace `old`, which occurs once in a function, by `new`. Whitespace is ignored. Of several
+    functions (`one|other`), the first that exists is used."""
 
     name: str
     path: str
@@ -86,7 +86,7 @@ NAMED = (
 
 
 def mutation(named: Named, text: str) -> Mutation:
-    """What it changes in the text of its file."""
+    """The mutation in the text of its file."""
     start, end = _function(named, text)
     pattern = r"\s+".join(re.escape(word) for word in named.old.split())
     matches = [*re.compile(pattern).finditer(text, start, end)]

@@ -1,6 +1,7 @@
 """Which files are mutated, and which tests should notice.
 
-A file's tests are run in the order of this table, the fastest and sharpest first, until one fails.
+The tests of a file run in the order of this table, the fastest and most sensitive first, until one
+fails.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Selection(NamedTuple):
-    """Arguments for pytest; `seconds` is what one test may take before it counts as hanging."""
+    """Arguments for pytest. `seconds` is how long one test may take before it counts as hanging."""
 
     arguments: tuple[str, ...]
     seconds: int = 180
@@ -30,8 +31,8 @@ def _tests(*arguments: str, seconds: int = 180) -> Selection:
 
 
 def _conformance(engine: str, *first: str) -> tuple[Selection, ...]:
-    """The conformance tests on an engine: some files, then all others. To collect all of them takes
-    longer than to run those that are likely to fail."""
+    """The conformance tests on an engine: some files, then all others, because collecting all of
+    them takes longer than running those that are likely to fail."""
     names = [path.stem[5:] for path in sorted((ROOT / "tests/conformance").glob("test_*.py"))]
     begun = list(dict.fromkeys(first or _SHARP))
     rest = sorted(set(names) - set(begun), key=lambda name: (name not in _SHARP, name))
@@ -84,7 +85,7 @@ def _postgres(*first: str) -> tuple[Selection, ...]:
 
 
 def _sql(*first: str) -> tuple[Selection, ...]:
-    """What SQLite and PostgreSQL share."""
+    """The tests of what SQLite and PostgreSQL share."""
     return (*_sqlite(*first)[:3], *_postgres(*first)[:2])
 
 
@@ -101,7 +102,7 @@ def _foundationdb(*first: str) -> tuple[Selection, ...]:
 
 
 def _core(*first: str) -> tuple[Selection, ...]:
-    """What every engine uses: the model first, since it needs no store."""
+    """The tests of what every engine uses. The model comes first, because it needs no store."""
     return (
         *(_tests(one) for one in first),
         *_conformance("memory"),
@@ -284,7 +285,7 @@ _SETTINGS: dict[str, frozenset[str]] = {
 
 
 def files() -> list[str]:
-    """All files that are mutated, from the root of the repository."""
+    """All files that are mutated, relative to the root of the repository."""
     found = [path for path, _ in _TABLE]
     for engine in _ENGINES:
         folder = ROOT / "src/tenure/engines" / engine
@@ -300,7 +301,7 @@ def files() -> list[str]:
 
 
 def selections(mutation: Mutation) -> tuple[Selection, ...]:
-    """The tests that should notice a change."""
+    """The tests that should notice a change of a file."""
     for path, tests in _TABLE:
         if path == mutation.path:
             return tests

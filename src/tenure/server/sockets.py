@@ -53,7 +53,7 @@ def check_certificate(certfile: str | None, keyfile: str | None) -> None:
     """Raise InvalidInput unless these files are usable for TLS."""
     if certfile is None:
         if keyfile is not None:
-            raise InvalidInput("keyfile", "needs a certfile")
+            raise InvalidInput("keyfile", "cannot be used without a certfile")
         return
     for name, path in (("certfile", certfile), ("keyfile", keyfile)):
         try:

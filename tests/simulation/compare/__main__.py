@@ -1,4 +1,4 @@
-"""The long form: see the package."""
+"""The command for long runs; see the package."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def main() -> int:
 
 
 def _long(engine: str, seconds: float, seed: int, steps: int, out: Path) -> int:
-    """Histories of one engine until the time is over; how many failed."""
+    """Run histories of one engine until the time is over. Returns how many failed."""
     until = time.monotonic() + seconds
     done = histories = wrong = 0
     with counting(engine) as counts:

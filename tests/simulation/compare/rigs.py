@@ -1,4 +1,4 @@
-"""The engines, each with several callers whose clocks are wrong, and what each declares."""
+"""The engines, each with several callers whose clocks are wrong, and the traits of each engine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.simulation.compare.model import Follower, Model, Sweeps
 
 
 class Skewed:
-    """A clock that is always wrong by as much. It does not sleep: time moves between steps."""
+    """A clock with a constant error. It does not sleep: time moves between steps."""
 
     def __init__(self, right: ManualClock, by_ms: int) -> None:
         self._right = right
@@ -47,7 +47,7 @@ class Skewed:
 
 
 class Traits:
-    """What an engine declares, and what is known to differ."""
+    """The properties that an engine declares, and its known differences from the model."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Traits:
 
 
 class Rig:
-    """A store with callers, and the model beside it."""
+    """A store with its callers, and the model to compare it with."""
 
     def __init__(self, traits: Traits, sweep: int, skews_ms: list[int]) -> None:
         self.traits = traits
@@ -93,18 +93,18 @@ class Rig:
         self._closing.callback(call)
 
     def add(self, engines: list[Engine]) -> None:
-        """The handles of the callers."""
+        """Add the handles of the callers."""
         self.engines = engines
         for engine in engines:
             self.on_close(engine.close)
 
     def set_model_clock(self, caller: int) -> None:
-        """To the time that counts for what this caller does."""
+        """Set the model's clock to the time that applies to this caller."""
         clock: Clock = self.clock if self.traits.store_time else self.clocks[caller]
         self.model_clock.advance((clock.now_ms() - self.model_clock.now_ms()) / 1000)
 
     def ahead_ms(self, caller: int) -> int:
-        """By how much times to wait for are moved, to suit the caller's clock."""
+        """By how much due times are shifted to suit the caller's clock."""
         return 0
 
     def close(self) -> None:
@@ -131,7 +131,7 @@ def sqlite(sweep: int, skews_ms: list[int]) -> Rig:
 
 
 class OnServerTime(PostgresEngine):
-    """The server's clock counts, as it does in production."""
+    """A PostgreSQL engine that uses the server's clock, as in production."""
 
     @property
     def _given(self) -> int | None:
@@ -193,7 +193,7 @@ class PostgresRig(Rig):
 
 
 def http(sweep: int, skews_ms: list[int]) -> Rig:
-    """A service with metrics over a file, and its clients."""
+    """A service with metrics on a SQLite file, and its clients."""
     rig = Rig(TRAITS["http"], sweep, skews_ms)
     path = _folder(rig) / "jobs.db"
     metrics = Metrics(tenants=True)
