@@ -13,7 +13,7 @@ from tests.crash.journal import Event
 from tests.crash.workload import IN_GROUP, IN_QUEUE, IN_TENANT, PER_SECONDS, RATE
 
 Lease = tuple[str, int]  # a job's id and the token of a claim
-ENDS = ("try ack", "try fail", "try release")  # what ends a lease, if it was done
+ENDS = ("try ack", "try fail", "try release")  # these end a lease if they succeed
 
 
 class Evidence:
@@ -30,7 +30,7 @@ class Evidence:
         self.claims: dict[str, list[Event]] = {}
         for claim in sorted(self.events["claimed"], key=lambda event: event.token):
             self.claims.setdefault(claim.id, []).append(claim)
-        self.cancels: dict[str, int] = {}  # when somebody first tried to
+        self.cancels: dict[str, int] = {}  # time of the first attempt
         for event in self.events["try cancel"]:
             self.cancels[event.id] = min(event.at, self.cancels.get(event.id, event.at))
         self.may_be_removed = {
@@ -165,7 +165,7 @@ def limits_hold(seen: Evidence) -> Iterator[str]:
                 steps[scope] += [(since, 1), (until, -1)]
         for scope, moves in steps.items():
             count = 0
-            for at, step in sorted(moves):  # at one moment, ends come before beginnings
+            for at, step in sorted(moves):  # at the same time, ends come before starts
                 count += step
                 if count > bound:
                     yield f"{count} of {scope} were leased at {at}, with a limit of {bound}"

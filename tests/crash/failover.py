@@ -22,7 +22,7 @@ from tests.postgres import Server
 CALLERS = 4
 ROUND_SECONDS = 5.0
 PATIENCE = 60.0
-# The machine does not fail here, only processes.
+# Only processes fail here, not the machine.
 SETTINGS = {"fsync": "off", "full_page_writes": "off"}
 
 

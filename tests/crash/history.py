@@ -10,7 +10,7 @@ from tenure import Limit
 from tests.crash.journal import Event
 
 Scope = tuple[str, str | None, str | None]  # queue, tenant, group
-ENDS, STARTS = 0, 1  # in this order, where both are at the same millisecond
+ENDS, STARTS = 0, 1  # in this order within one millisecond
 
 
 def limits_were_kept(

@@ -32,8 +32,8 @@ from tests.crash.journal import Journal, read
 from tests.crash.workload import QUEUES, prepare, watch, work
 
 WORKERS = 4
-ROUND_SECONDS = 10.0  # then all is checked, and a new file begun
-BETWEEN_SECONDS = 0.04  # on average, from one blow to the next
+ROUND_SECONDS = 10.0  # then everything is checked, and a new file is used
+BETWEEN_SECONDS = 0.04  # between kills, on average
 
 
 def main(arguments: list[str]) -> int:

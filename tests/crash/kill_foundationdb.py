@@ -31,7 +31,7 @@ from tests import fdb
 
 ENQUEUERS, WORKERS = 2, 3
 LEASE_S = 10.0
-SLACK_S = 20.0  # beyond the patience, to find out what became of a commit
+SLACK_S = 20.0  # on top of the timeout, to find out whether a commit happened
 DRAIN_S = 180.0
 
 
@@ -41,7 +41,7 @@ class Load:
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
         self.enqueued: set[str] = set()
-        self.refused: set[str] = set()  # told that nothing was changed
+        self.refused: set[str] = set()  # reported as not changed
         self.acked: Counter[str] = Counter()
         self.heard: Counter[str] = Counter()
         self.longest_s = 0.0

@@ -36,8 +36,8 @@ from tests.workers.errands import FOLDER
 from tests.workers.life import ROOT, Place, WorkerProcess, until
 
 SERVICES, WORKERS, KILLS = 3, 6, 3
-ROUND_SECONDS = 20.0  # under load; then all is checked, and a new database begun
-LEASE_SECONDS = 20.0  # longer than the server is ever away: so no job runs twice at once
+ROUND_SECONDS = 20.0  # under load; then everything is checked, and a new database is used
+LEASE_SECONDS = 20.0  # longer than any outage, so that no job runs twice at once
 PATIENCE = 60.0
 IN_FLIGHT = 150
 QUEUES = "mail,plain"
@@ -121,7 +121,7 @@ class Producer(threading.Thread):
                 return
             jobs = [self._new() for _ in range(self._random.randint(1, min(room, 12)))]
             self.made += queue.enqueue_many(jobs)
-        except tenure.StoreError as error:  # away for longer than a call waits
+        except tenure.StoreError as error:  # the outage was longer than a call waits
             self.refused.append(error.message)
             time.sleep(0.05)
 
@@ -137,7 +137,7 @@ class Producer(threading.Thread):
             priority=chance.choice((0, 0, -1)),
         )
         job = task.job(chance.choice((0.0, 0.005, 0.02, 0.1)))
-        if job.queue == "plain":  # one lane, without limits: it is claimed from in another way
+        if job.queue == "plain":  # one lane without limits has its own claim path
             job.tenant = job.group = ""
         return job
 
@@ -151,7 +151,7 @@ class Arena:
         self._random = random.Random(seed)
         self._server = Server()
         self._place = Place(folder, self._server.url)
-        # Who waits shortly meets an error, and must come back by itself.
+        # With a short timeout a caller gets an error, and must recover by itself.
         busy_timeout = self._random.choice(("0.5", "30"))
         self._place.settings["TENURE_BUSY_TIMEOUT"] = busy_timeout
         self.counted[f"rounds with a busy timeout of {busy_timeout} s"] = 1
@@ -200,7 +200,7 @@ class Arena:
     def _start(self) -> None:
         self._services = [ServiceProcess(self._place, n) for n in range(SERVICES)]
         options = ("--queues", QUEUES, "--lease", f"{LEASE_SECONDS}s", "--concurrency", "4")
-        for n in range(WORKERS):  # every second one knows only a service
+        for n in range(WORKERS):  # every second one uses a service
             url = self._services[n // 2].url if n % 2 else None
             self._workers.append(WorkerProcess(self._place, *options, url=url))
         for service in self._services:

@@ -82,7 +82,7 @@ class File:
     def __init__(self) -> None:
         self.safe = bytearray()
         self.since: list[Call] = []
-        self.entered = False  # whether its name in the folder is safe
+        self.entered = False  # whether its name in the folder is synced
 
     def sync(self) -> None:
         for call in self.since:
@@ -125,7 +125,7 @@ class Disk:
     def __init__(self) -> None:
         self._by_id: dict[int, File | None] = {}  # None is the folder itself
         self._names: dict[str, File] = {}
-        self._unsafe_unlinks: dict[str, File] = {}  # by name: what may come back
+        self._unsafe_unlinks: dict[str, File] = {}  # files that may reappear, by name
         self.acks = b""
 
     def do(self, call: Call) -> None:
@@ -174,7 +174,7 @@ class Disk:
 
 
 MODES = ("none", "some", "sectors", "all")
-MEMORY = Path("/dev/shm")  # where the syncs of the checks cost nothing
+MEMORY = Path("/dev/shm")  # where the syncs of the checks are free
 
 
 def problems_after(calls: list[Call], cuts: int, seed: int) -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import tenure
 from tenure.engines.sqlite import disk
 
-LIVES = 3  # how often the file is closed and opened anew
+LIVES = 3  # how often the file is opened
 THREADS = 3
 DONE, ADDED, LEAVING = "=", "+", "-"
 
@@ -66,7 +66,7 @@ class Caller:
 def main(folder: Path, steps: int, synchronous: str) -> None:
     acks = os.open(folder / "acks", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     for life in range(LIVES):
-        # Now SQLite's own checkpoints, now ours.
+        # Alternate between SQLite's own checkpoints and ours.
         disk.LOG_LIMIT_BYTES = 32 * 2**20 if life % 2 else 100_000
         with tenure.connect(f"sqlite:///{folder / 'jobs.db'}") as queue:
             writer: sqlite3.Connection = queue._engine._writer  # type: ignore[attr-defined]

@@ -26,9 +26,9 @@ from tests.crash.kill import Tomorrow, everything, say, told
 from tests.crash.service_callers import QUEUE, Caller, FirecrawlCaller, NativeCaller
 from tests.server.process import ServiceProcess
 
-ROUND_SECONDS = 60.0  # then all is checked, and a new file begun
+ROUND_SECONDS = 60.0  # then everything is checked, and a new file is used
 CONNECTIONS = 200
-KILLS = 5  # in each round; once it is stopped gracefully, too
+KILLS = 5  # in each round; it is also stopped gracefully once
 COUNTED = ("enqueued", "claimed", "acked", "removed", "refused", "refused again", "cut")
 
 

@@ -65,7 +65,9 @@ def test_a_copy_that_is_killed_again_and_again_ends_with_every_job_once(
             copy.send_signal(signal.SIGKILL)
             if copy.wait() == -signal.SIGKILL:  # or it was faster
                 killed += 1
-                assert new.claim("q", limit=100) == []  # nobody works on half a store
+                assert (
+                    new.claim("q", limit=100) == []
+                )  # nothing can be claimed from an incomplete copy
         assert killed
         done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
         assert '"resumed":true' in done.stdout

@@ -19,7 +19,7 @@ from tests import audit_postgres, postgres
 from tests.crash.watched import PATIENCE, until
 
 CLAIM = ops.Claim(("q",), "w", 60_000, 2)
-# How a claim comes to the books: by itself, and among other operations.
+# How a claim gets the books: alone, and among other operations.
 CLAIMS: dict[str, list[Op]] = {
     "alone": [CLAIM],
     "in a batch": [CLAIM, ops.TakeSlot("s", "k", "h", 1000)],

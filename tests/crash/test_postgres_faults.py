@@ -198,7 +198,7 @@ def test_a_commit_that_was_sent_before_the_error_came_is_not_made_twice(
             cuts.append(name)
             self._connection.pgconn.pipeline_sync()
             self._connection.pgconn.flush()
-            time.sleep(0.5)  # the server commits; nobody reads its answer
+            time.sleep(0.5)  # the server commits; nobody reads its reply
             self._connection.close()
             raise psycopg.OperationalError("the connection was lost")
         return sent

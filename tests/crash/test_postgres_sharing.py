@@ -386,7 +386,7 @@ def test_a_claim_does_not_wait_for_another_where_nothing_is_bounded(
     """One holds the books of the queue and the first jobs; the next takes those after them."""
     apply(engine, ops.Enqueue(tuple(spec(str(n), priority=n) for n in range(10))))
     claimed(engine, 1)
-    apply(engine, ops.Enqueue((spec("first", priority=-1),)))  # of which the books do not know
+    apply(engine, ops.Enqueue((spec("first", priority=-1),)))  # not yet in the books
     schema = postgres.schema_of(tmp_path)
     with psycopg.connect(postgres.shared_url()) as other:
         other.execute(f"SELECT FROM {schema}.queues FOR NO KEY UPDATE".encode())

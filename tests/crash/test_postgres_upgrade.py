@@ -20,10 +20,10 @@ import tenure
 from tests import audit_postgres, postgres
 
 ROOT = Path(__file__).parents[2]
-VERSION, COMMIT = 3, "54a14e3"  # the last with the schema version before
+VERSION, COMMIT = 3, "54a14e3"  # the last with the previous schema version
 PATIENCE = 60.0
 
-# What the programs of version 3 call, as PostgreSQL writes it.
+# The functions that programs of version 3 call, in PostgreSQL's notation.
 CALLED = """
 ack(uuid,bigint,text[],bigint[],bigint[],text[],smallint,smallint)
 candidates(text,text,text[],integer,integer,integer)
@@ -57,7 +57,7 @@ tell(integer[],integer[],integer[],integer[],integer[],integer[],integer[],integ
 integer[],bigint[],integer[])
 """
 
-# A worker and a producer of the older version: a round for each line that it reads.
+# A worker and a producer of the older version. It runs one round for each line of its input.
 OLD = """
 import sys, tenure
 queue = tenure.connect(sys.argv[1])

@@ -18,7 +18,7 @@ class Story:
     """What was observed during a round."""
 
     def __init__(self) -> None:
-        self.made: set[str] = set()  # ids of jobs that were answered
+        self.made: set[str] = set()  # ids of jobs whose enqueue returned
         self.killed: set[str] = set()  # names of workers
         self.slept: set[str] = set()
         self.wrong: list[str] = []

@@ -32,13 +32,13 @@ from tests.workers.life import Place, WorkerProcess, children_of
 
 WORKERS = 3
 LEASE_SECONDS = 1.0
-BETWEEN_SECONDS = 0.25  # on average, from one blow to the next
-ROUND_SECONDS = 30.0  # then all is checked, and a new store begun
+BETWEEN_SECONDS = 0.25  # between kills and the like, on average
+ROUND_SECONDS = 30.0  # then everything is checked, and a new store is used
 DRAIN_SECONDS = 120.0
 IN_FLIGHT = 40
-MANY = 50  # attempts, so that no blow of ours makes a job end dead
+MANY = 50  # attempts, so that no job becomes dead because its workers are killed
 FATAL = 0.02  # of the jobs kill their worker
-STRIKES = 0.15  # of the blows hit the store, if that can die
+STRIKES = 0.15  # of the kills hit the store, if it can be killed
 
 
 def main(arguments: list[str]) -> int:
@@ -144,8 +144,8 @@ class Arena:
         """Note which workers have started or ended, and check the jobs."""
         for worker in [one for one in self._working if one.ended()]:
             self._working.remove(worker)
-            # It may come while one sleeps that holds the lock of the file, or while the store is
-            # away: then it says so, and ends.
+            # It may start while a sleeping process holds the lock of the file, or while the store
+            # is away: then it reports that and exits.
             may_end = " works on " not in worker.log and self.counted["stores struck"]
             if (
                 worker.process.returncode != -signal.SIGKILL
@@ -165,9 +165,9 @@ class Arena:
         its attempt back."""
         code = worker.process.returncode
         died = {event.data["worker"] for event in self.place.events() if event.kind == "killed"}
-        began = " works on " in worker.log  # before that, a signal may end it as it likes
-        # A supervisor answers with the worst code of its children, of which one may be killed, or
-        # have come while the store was away.
+        began = " works on " in worker.log  # before that, a signal may end it with any code
+        # A supervisor exits with the worst code of its children. One of them may have been killed,
+        # or started while the store was away.
         away = self.counted["stores struck"] and code == 1 and "error: " in worker.log
         if began and not away and code not in (0, -signal.SIGKILL, 128 + signal.SIGKILL):
             self._story.wrong.append(f"a worker that was stopped ended with {code}:\n{worker.log}")
@@ -226,7 +226,7 @@ class Arena:
         if pid not in self._asleep and self._send(pid, signal.SIGSTOP):
             self._story.slept.add(f"{socket.gethostname()}-{pid}")
             seconds = LEASE_SECONDS * (0.2 + 2 * self._random.random())
-            # It may hold the lock of the file, for which we wait ourselves.
+            # It may hold the lock of the file, which we need ourselves.
             self._asleep[pid] = threading.Timer(seconds, self._wake, [pid])
             self._asleep[pid].start()
             self.counted["stops"] += 1

@@ -16,7 +16,7 @@ from tenure.model.job import IfParentFails
 from tenure.model.ops import IfExists
 from tests.crash.journal import Journal, now_ms
 
-# A queue without bounds, one with all that bound concurrency, and one with a rate.
+# A queue without limits, one with every kind of concurrency limit, and one with a rate.
 QUEUES = ("free", "bounded", "rated")
 TENANTS = ("", "acme", "bolt")
 GROUPS = ("", "g", "h")
@@ -26,7 +26,7 @@ LEASES = (0.15, 0.3, 0.6)  # seconds
 LONGEST = max(LEASES)
 CREW = 5  # threads that share a handle
 
-# What an answer may be without anything being wrong.
+# Errors that are not a failure of the test.
 HELD = (tenure.Duplicate, tenure.DependencyNotFound)
 LOST = (tenure.LeaseLost, tenure.JobNotFound)
 
@@ -191,7 +191,7 @@ class Worker:
             way(job)
         except LOST as error:
             self._journal.note("refused", job.id, job.token, code=error.code)
-        except tenure.Busy as error:  # nothing was changed; the lease runs out
+        except tenure.Busy as error:  # nothing was changed; the lease will expire
             self._journal.note("busy", job.id, job.token, text=str(error))
 
     def _ack(self, job: tenure.Job) -> None:
@@ -225,7 +225,7 @@ class Worker:
         self._journal.note("released", job.id, job.token)
 
     def _extend(self, job: tenure.Job) -> None:
-        # As long as the longest lease, so that what was done unheard never shortened one.
+        # As long as the longest lease, so that a call without a result never shortened one.
         asked_at = self._journal.note("try extend", job.id, job.token)
         self._queue.extend(job, LONGEST)
         until = asked_at + int(LONGEST * 1000)
@@ -258,7 +258,7 @@ class Worker:
             try:
                 off = self._queue.reconcile(name)
             except tenure.QueueNotFound:
-                continue  # nothing came to it yet
+                continue  # it has no jobs yet
             if off:
                 self._journal.note("error", text=f"the counters of {name} were off by {off}")
 

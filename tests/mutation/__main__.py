@@ -209,7 +209,7 @@ def _cancelled(pool: ThreadPoolExecutor, copies: Sequence[Copy]) -> Iterator[Non
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # all that was started is ended
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that cleanup runs
     try:
         sys.exit(main(sys.argv[1:]))
     except Misused as error:

@@ -30,9 +30,9 @@ _OPTIONS = (
     "-p", "no:cacheprovider", "-p", "no:schemathesis", "-p", "no:xdist",
     "-W", "ignore::pytest.PytestAssertRewriteWarning",
 )  # fmt: skip
-_ALL_SECONDS = 1800  # that all tests of one selection may take
+_ALL_SECONDS = 1800  # limit for all tests of one selection
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?::.+?)(?: - .*)?$", re.MULTILINE)
-# Pytest says so, and no test was run.
+# Messages of pytest when no test was run.
 _MISUSED = ("file or directory not found", "unrecognized arguments")
 
 
@@ -41,7 +41,7 @@ class Outcome(NamedTuple):
 
     what: str
     seconds: float
-    test: str = ""  # that noticed, if it is known
+    test: str = ""  # the test that noticed, if known
 
 
 class Misused(Exception):
@@ -58,10 +58,10 @@ class Copy:
             ignore = shutil.ignore_patterns("__pycache__")
             shutil.copytree(ROOT / name, self.root / name, ignore=ignore)
         shutil.copy(ROOT / "pyproject.toml", self.root)
-        # It ends with the thread that starts it, so this is not left for later.
+        # It ends with the thread that starts it, so start it here.
         self._server = postgres.Server(**postgres.CARELESS) if prepared else None
         self._databases = 0
-        self._running: int | None = None  # the process of a test run, which leads its group
+        self._running: int | None = None  # the process of a test run, leader of its group
         self._zygote = subprocess.Popen(
             [sys.executable, "-m", "tests.mutation.zygote", *(["prepare"] if prepared else [])],
             cwd=self.root,
@@ -70,7 +70,7 @@ class Copy:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            start_new_session=True,  # Ctrl-C is for us
+            start_new_session=True,  # only we handle Ctrl-C
         )
 
     def interrupt(self) -> None:

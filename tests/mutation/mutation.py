@@ -34,7 +34,7 @@ class Mutation(msgspec.Struct, frozen=True):
     end: int
     new: str
     line: int
-    nth: int = 0  # of those with the same name
+    nth: int = 0  # among those with the same name
 
     @property
     def key(self) -> tuple[str, str, str, str]:

@@ -26,7 +26,7 @@ _OTHER_OPERATOR = {"+": "-", "-": "+", "*": "//", "//": "*", "/": "*", "&": "|",
 _OTHER_CALL = {"min": "max", "max": "min", "any": "all", "all": "any"}
 _LOGS = {"log", "_log", "logger", "logging", "warnings", "warn"}
 _TEXTS = {"__repr__", "__str__", "__rich__"}
-# Whether a mistake raises an error, how a class is made, and what a thread is called.
+# Arguments that only affect error checking, class creation and thread names.
 _HARMLESS_KEYWORDS = {"strict", "frozen", "kw_only", "forbid_unknown_fields", "name", "daemon"}
 _FACTOR = 15
 

@@ -35,11 +35,11 @@ _CLOSES = {
     "JOIN", "LEFT", "CROSS", "INNER", "ON", "DO", "SET", "FROM", "AND", "OR", "INTO", "ELSE", "END",
     "AS",
 }  # fmt: skip
-# What a column list, a condition or an assignment stands after, in one pair of brackets.
+# Keywords before a column list, a condition or an assignment, within one pair of brackets.
 _CLAUSES = _OPENS | {"SELECT", "SET", "FROM", "VALUES", "ORDER", "LIMIT", "RETURNING", "INSERT",
                      "UPDATE", "DELETE", "RAISE", "THEN", "ELSE", "CASE", "BY"}  # fmt: skip
 _DROPPED = {"PERFORM", "INSERT", "UPDATE", "DELETE", "RETURN", "CONTINUE", "EXIT", "RAISE"}
-# A partial index is used only where its condition is repeated.
+# A partial index is used only if the query repeats its condition.
 _INDEX_HINT = re.compile(r"(\w+\.)?state <> 2")
 _SECTION = re.compile(
     r"^-- (?P<part>version|name): (?P<name>\S+)$"

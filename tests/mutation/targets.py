@@ -48,7 +48,7 @@ def _some(engine: str, *names: str) -> tuple[Selection, ...]:
 
 
 _MODEL = "tests/simulation/test_same_as_the_model.py"
-_SHARP = ("claim", "finish", "batches", "limits")  # they take most ways through an engine
+_SHARP = ("claim", "finish", "batches", "limits")  # they cover most paths of an engine
 
 
 def _compared(engine: str) -> Selection:
@@ -144,7 +144,7 @@ _FIRST = {
     "due": ("expiry", "maintenance", "retries"),
 }
 
-# The same by a part of a function's or statement's name, for files that hold many things.
+# The same by a part of the name of a function or statement, for files with many topics.
 _FIRST_BY_FUNCTION = {
     "slot": ("slots",),
     "once": ("once",),
@@ -186,7 +186,7 @@ _FIRST_BY_FUNCTION = {
 }
 
 _WIRE = ("tests/server/test_wire.py", "tests/server/test_lost_answers.py")
-# The first pattern that a path matches.
+# The first pattern that matches a path counts.
 _TABLE: tuple[tuple[str, tuple[Selection, ...]], ...] = (
     ("src/tenure/queue/committer.py", (
         _tests("tests/unit/test_committer.py", "tests/unit/test_standing_claims.py",
@@ -236,7 +236,7 @@ _ENGINES = {
     "foundationdb": _foundationdb,
 }
 
-# Names whose values decide how fast something is or how long it waits, and no outcome.
+# Names whose values affect only speed or waiting times, not results.
 _SETTINGS: dict[str, frozenset[str]] = {
     "src/tenure/engines/sqlite/db.py": frozenset({"_INSERT_SIZES"}),
     "src/tenure/engines/sqlite/file.py": frozenset({"OLDEST_SQLITE", "RETRY_SECONDS", "CACHE_KIB"}),

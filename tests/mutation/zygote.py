@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 _OURS = ("tenure", "tests", "conftest", "bench")
-# Whose imports, together, are those of nearly all tests.
+# Their imports together cover those of nearly all tests.
 _SAMPLE = (
     "tests.conformance.conftest",
     "tests.server.conftest",

@@ -1,8 +1,8 @@
 """A queue limited to what a token may do.
 
-Every call becomes operations and queries, so this is the only place that checks tokens. A token
-needs a scope for each kind of operation. If it is bound to queues or tenants, it cannot tell that
-the jobs of others exist.
+Every call becomes operations and queries, so this is the one place that decides what a token may
+do. It needs a scope for each kind of operation. If it is bound to queues or tenants, it cannot tell
+that the jobs of others exist.
 """
 
 from __future__ import annotations

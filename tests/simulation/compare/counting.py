@@ -37,7 +37,7 @@ class Counts:
     """How often each path was taken, by its name."""
 
     def __init__(self) -> None:
-        self.known: set[str] = set()  # all paths that there are
+        self.known: set[str] = set()  # all paths
         self.times: Counter[str] = Counter()
         self.jobs: Counter[str] = Counter()
 
@@ -173,7 +173,7 @@ def _watch_statement(counts: Counts, kind: type, method: str) -> Undo:
         if method in ("insert", "send", "send_named"):
             rows = max((len(arg) for arg in args if isinstance(arg, list)), default=0)
         if kind is PostgresDb and method in ("all", "one"):
-            counts.jobs[f"sql {name}"] += rows  # it was sent, too, and counted there
+            counts.jobs[f"sql {name}"] += rows  # its execution is counted where it is sent
         else:
             counts.took(f"sql {name}", max(0, rows))
         return result

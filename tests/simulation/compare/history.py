@@ -21,7 +21,7 @@ from tests.simulation.compare.steps import Ask, Run, Step, Wait
 from tests.simulation.compare.tokens import Tokens
 from tests.simulation.following import given_out
 
-MOST_LOOKS = 8  # at jobs that a step touched
+MOST_LOOKS = 8  # jobs that are compared after a step that touched them
 
 
 class Recorder:
@@ -47,8 +47,10 @@ class Comparison:
         self.rig = rig
         self.tokens = Tokens(strict=rig.traits.strict)
         self.compare = Compare(rig.model, self.tokens)
-        self._once: dict[str, list[tuple[ops.Once, ops.Once]]] = {}  # as asked for, and as sent
-        self._every = every  # so many steps there is a look at everything
+        self._once: dict[
+            str, list[tuple[ops.Once, ops.Once]]
+        ] = {}  # with the model's and the engine's tokens
+        self._every = every  # steps between comparisons of the whole state
         self._steps = 0
 
     def step(self, step: Step) -> None:
@@ -122,7 +124,7 @@ class Comparison:
         known = self._once.setdefault(op.key, [])
         for asked, sent in known:
             if asked == op:
-                return replace(sent)  # which is told from the first by its identity
+                return replace(sent)  # a copy, as results are matched by identity
         known.append((op, self.tokens.to_engine(op)))
         return known[-1][1]
 

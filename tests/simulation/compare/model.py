@@ -17,23 +17,23 @@ from tenure.model import ops
 from tenure.model.ops import Answer, Op
 from tests.simulation.following import FollowingModel
 
-# Claims that stand in a row in a batch look after what is due ...
+# When consecutive claims in a batch sweep:
 Sweeps = Literal[
-    "for alike",  # before each group that wants the same, for as many as would one after the other
-    "for all",  # before the first, in all their queues, for as many as its group would
-    "together",  # those under keys, too, before the first, for as many as name a queue
+    "for alike",  # before each group of equal claims, as much as they would one by one
+    "for all",  # before the first, in all their queues, as much as its group would
+    "together",  # also under keys: before the first, as much as the claims of each queue would
 ]
-Sweep = list[tuple[str, int]]  # queues, and how many of each kind are looked after there
+Sweep = list[tuple[str, int]]  # queues, and how many of each kind are swept there
 
 
 class Model(MemoryEngine):
     """A model that sweeps when and where the engine does."""
 
     def __init__(self, clock: Clock, sweep: int, sweeps: Sweeps) -> None:
-        super().__init__(clock, 0)  # no claim by itself
+        super().__init__(clock, 0)  # claims do not sweep by themselves
         self._most = sweep
         self._sweeps = sweeps
-        self._within: dict[int, Sweep] = {}  # what is looked after within calls under a key
+        self._within: dict[int, Sweep] = {}  # what calls under a key sweep
         self._pending: Sweep = []
 
     def plan(self, batch: Sequence[Op]) -> list[Sweep]:
@@ -94,7 +94,7 @@ class Model(MemoryEngine):
     def _once(self, op: ops.Once, now: int) -> Answer:
         self._pending = self._within.pop(id(op), [])
         answer = super()._once(op, now)
-        self._sweep_pending()  # also if it was done before
+        self._sweep_pending()  # even if it was applied before
         return answer
 
     def _sweep_pending(self) -> None:
@@ -106,7 +106,7 @@ class Model(MemoryEngine):
         last = together and _claims_last(ops.Once("", tuple(batch)))  # type: ignore[arg-type]
         if last:
             plan: list[Sweep] = [[] for _ in batch]
-        elif together:  # then claims are made one after the other
+        elif together:  # then claims are made one by one
             plan = [sweep for op in batch for sweep in self._plan_rows([op], "for alike")]
         else:
             plan = self.plan(batch)

@@ -104,7 +104,7 @@ FLOORS: dict[str, dict[str, Floor]] = {
     },
 }
 
-# What this comparison does not take, and why. A pattern may stand for several.
+# Paths that this comparison does not take, and why. A pattern may match several.
 _OPENING = "opening and migrating a store; tests/unit"
 _FORK = "forks; tests/unit/test_fork.py"
 _LISTEN = "waking up, which changes nothing; tests/unit, tests/workers"

@@ -63,16 +63,18 @@ class Traits:
         exact_losses: bool = True,
         sweeps: Sweeps = "for alike",
     ) -> None:
-        self.store_time = store_time  # the store's clock counts, whatever the callers' say
-        self.strict = strict  # serves tenants exactly in turns, with one token a claim
+        self.store_time = store_time  # the store's clock is used, not those of the callers
+        self.strict = strict  # serves tenants exactly in turn, with one token per claim
         self.transfers = transfers  # can export and import
-        self.cheap = cheap  # a look at everything costs little
-        self.most_back_ms = most_back_ms  # that the time may be set back
-        self.old_leases = old_leases  # a lease that was over when it was imported is found
-        self.exact_losses = exact_losses  # a lost lease names the state at its place in the batch
-        self.high_tokens = high_tokens  # imports jobs with tokens that are yet to come
-        self.sweeps = sweeps  # how claims of one batch look after what is due
-        self.reuses_keys = reuses_keys  # a used key may come with other operations
+        self.cheap = cheap  # comparing the whole state is cheap
+        self.most_back_ms = most_back_ms  # how far the time may be set back
+        self.old_leases = old_leases  # finds leases that had expired when they were imported
+        self.exact_losses = (
+            exact_losses  # a lost lease names the state at its position in the batch
+        )
+        self.high_tokens = high_tokens  # imports jobs with tokens higher than any given so far
+        self.sweeps = sweeps  # when the claims of a batch sweep
+        self.reuses_keys = reuses_keys  # a used key may be sent with other operations
 
 
 class Rig:
@@ -239,7 +241,7 @@ def foundationdb(sweep: int, skews_ms: list[int], *, faults: bool = False) -> Ri
 
 TRAITS: dict[str, Traits] = {
     "sqlite": Traits(),
-    # What was set back further than 2 s, only maintenance finds: is_due in postgres.sql.
+    # Jobs set back by more than 2 s are found only by maintenance: is_due in postgres.sql.
     "postgres": Traits(store_time=True, most_back_ms=1_500, exact_losses=False, sweeps="for all"),
     "http": Traits(store_time=True, transfers=False),
     "foundationdb": Traits(strict=False, cheap=False, sweeps="together"),

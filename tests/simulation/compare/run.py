@@ -76,7 +76,7 @@ def shrunk(failed: Failed, seconds: float = SHRINK_SECONDS) -> Failed:
 
     steps = failed.history.steps
     if not fails(steps):
-        return failed  # it depends on something besides the steps
+        return failed  # the failure depends on something besides the steps
     history = History(engine, seed, shrink(steps, fails, seconds))
     return Failed(history, replay(history) or failed.difference)
 

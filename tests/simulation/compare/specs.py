@@ -51,7 +51,7 @@ class Specs:
     def __init__(self, chance: random.Random, model: MemoryEngine, *, large: bool) -> None:
         self._chance = chance
         self._model = model
-        self._large = large  # whether some payloads are
+        self._large = large  # whether some payloads are large
         self._made = 0
 
     def queue(self) -> str:
@@ -118,7 +118,7 @@ class Specs:
         for _ in range(count):
             siblings = [job.id for job in jobs if job.id is not None]
             jobs.append(self._special(now, siblings))
-        if count > 1 and self._chance.random() < 0.04:  # in a circle
+        if count > 1 and self._chance.random() < 0.04:  # a cycle
             jobs[0] = replace(jobs[0], id=NAMED[0], after=[NAMED[1]])
             jobs[1] = replace(jobs[1], id=NAMED[1], after=[NAMED[0]])
         return self._prepared(jobs, now)

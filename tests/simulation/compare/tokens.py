@@ -32,7 +32,7 @@ class Tokens:
     def __init__(self, *, strict: bool) -> None:
         self._strict = strict
         self._of_job: dict[tuple[str, int], int] = {}
-        self._imported: dict[tuple[str, int], int] = {}  # as they were sent, and not seen yet
+        self._imported: dict[tuple[str, int], int] = {}  # as sent, not yet seen in a result
         self._last_of_job: dict[str, Last] = {}
         self._known: dict[int, int] = {}
         self._models: list[int] = []  # those that are known, in order
@@ -53,8 +53,8 @@ class Tokens:
         if last is not None and (model > last.model) != (engine > last.engine):
             return f"the tokens of one job must grow: it was {last.engine} before"
         problem = self._order(model, engine) if self._strict else None
-        # An imported one has the place it had when the batch was sent. Claims before it in the
-        # batch may have taken that since.
+        # The token of an imported job was chosen when the batch was sent. Earlier claims in the
+        # batch may have got it since.
         if problem is not None and self._imported.get((job.id, model)) != engine:
             return problem
         self._of_job[job.id, model] = engine
@@ -92,7 +92,7 @@ class Tokens:
         if (job_id, model) in self._imported:
             return self._imported[job_id, model]
         if model in self._known:
-            # Not the job's own, though claims of one commit may have the same.
+            # Not the job's own token, though claims of one commit may have the same.
             known, last = self._known[model], self._last_of_job.get(job_id)
             return known - (last is not None and known == last.engine)
         return self._new(model)

@@ -20,7 +20,7 @@ from tests.simulation.compare.rigs import Rig, Traits
 from tests.simulation.compare.specs import GROUPS, KEYS, KINDS, NAMED, QUEUES, TENANTS, Specs
 from tests.simulation.compare.steps import Ask, Call, Run, Step, Wait
 
-PHASE_STEPS = 20  # or so, before it changes; fewer where steps are dear
+PHASE_STEPS = 20  # roughly; fewer if steps are expensive
 RESULTS = [NULL, NULL, NULL, msgspec.Raw(b'{"sent":true}'), msgspec.Raw(b'"' + b"r" * 3000 + b'"')]
 WORKERS = ["w1", "w2", "w3'"]
 SLOTS = [("team", "acme"), ("team", "bolt"), ("{a}", "k,1")]
@@ -57,8 +57,8 @@ class Workload:
         self._phase = "fill"
         self._phase_steps = PHASE_STEPS if rig.traits.cheap else PHASE_STEPS // 3
         self._left = self._phase_steps
-        self._keys: dict[str, ops.Once] = {}  # that were used
-        self._gone: list[ops.Entry] = []  # that were deleted, and may come back
+        self._keys: dict[str, ops.Once] = {}  # used keys
+        self._gone: list[ops.Entry] = []  # deleted jobs, which may be imported again
         self._caller = 0
         self._used: set[str] = set()  # jobs of this step whose leases were used
         self._kinds: dict[str, Callable[[], Call]] = {
@@ -329,7 +329,7 @@ class Workload:
         draw = chance.random()
         if name not in known or draw < 0.3:
             (made,) = self._specs.special(self._now, 1)
-            spec = msgspec.structs.replace(made, made_up_id=False)  # a service says so, too
+            spec = msgspec.structs.replace(made, made_up_id=False)  # as a service does
             cron, tz = chance.choice(CRONS)
             catch_up: CatchUp = chance.choice(("last", "all", "none"))
             schedule = ops.Schedule(name, cron, spec, tz=tz, catch_up=catch_up)
@@ -345,7 +345,7 @@ class Workload:
             return (ops.Maintain(1_000, 0, 0, 0),)
         keep = self._chance.choice((None, None, 0, 5_000, 100_000))
         dead = self._chance.choice((None, keep))
-        # Which keys are forgotten first, where not all are, is the engine's affair.
+        # If not all keys are forgotten, the engine decides which are.
         old = any(at <= self._now - ops.ONCE_MS for at, *_ in self._model._answered.values())
         limit = 1_000 if old else self._chance.choice((3, 1_000))
         return (ops.Maintain(limit, keep, dead, dead),)
