@@ -143,7 +143,7 @@ def main() -> int:
     parser.add_argument("--start", required=True)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--patience", type=float, default=30, help="busy_timeout of the callers")
-    parser.add_argument("--down", type=float, default=2, help="seconds that it is down, at most")
+    parser.add_argument("--down", type=float, default=2, help="seconds of downtime, at most")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     chance = random.Random(args.seed)
