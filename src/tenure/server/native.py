@@ -508,7 +508,7 @@ async def purge(call: Call, body: PurgeBody) -> Count:
 
 
 async def list_slots(call: Call) -> list[Slot]:
-    """List the holders of a slot."""
+    """List the slots that are held under a scope and key."""
     return await call.queue.aslots(call.params["scope"], call.params["key"])
 
 
