@@ -1,4 +1,4 @@
-"""What the journals and the store must agree on, one function for each promise."""
+"""What the journals and the store must agree on, with one function for each promise."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tests.crash.journal import Event
 from tests.crash.workload import IN_GROUP, IN_QUEUE, IN_TENANT, PER_SECONDS, RATE
 
 Lease = tuple[str, int]  # a job's id and the token of a claim
-ENDS = ("try ack", "try fail", "try release")  # what ends a lease, if it was done
+ENDS = ("try ack", "try fail", "try release")  # these end a lease if they succeed
 
 
 class Evidence:
-    """The journals, sorted by what they tell about, and every job that the store has."""
+    """The journals, sorted by subject, and every job in the store."""
 
     def __init__(self, events: Iterable[Event], jobs: dict[str, tenure.Job]) -> None:
         self.jobs = jobs
@@ -30,7 +30,7 @@ class Evidence:
         self.claims: dict[str, list[Event]] = {}
         for claim in sorted(self.events["claimed"], key=lambda event: event.token):
             self.claims.setdefault(claim.id, []).append(claim)
-        self.cancels: dict[str, int] = {}  # when somebody first tried to
+        self.cancels: dict[str, int] = {}  # time of the first attempt
         for event in self.events["try cancel"]:
             self.cancels[event.id] = min(event.at, self.cancels.get(event.id, event.at))
         self.may_be_removed = {
@@ -38,20 +38,20 @@ class Evidence:
         }
 
     def exists(self, id: str) -> bool:
-        """Whether the job is there, or was and may have been removed by an ack."""
+        """Whether the job exists, or existed and may have been removed by an ack."""
         return id in self.jobs or id in self.may_be_removed
 
     def tried(self, lease: Lease, *kinds: str) -> list[Event]:
         return [event for event in self.by_lease[lease] if event.kind in kinds]
 
     def runs_until(self, claim: Event) -> int:
-        """A time until which the lease ran for sure, if nobody ended it."""
+        """A time until which the lease was certainly valid, if nobody ended it."""
         until: list[int] = [claim.data["until"]]
         until += [event.data["until"] for event in self.tried(_lease(claim), "extended")]
         return max(until)
 
     def held_until(self, claim: Event) -> int:
-        """A time until which the job was leased for sure."""
+        """A time until which the job was certainly leased."""
         ends = [event.at for event in self.tried(_lease(claim), *ENDS)]
         return min([self.runs_until(claim), *ends, self.cancels.get(claim.id, 2**63)])
 
@@ -165,14 +165,14 @@ def limits_hold(seen: Evidence) -> Iterator[str]:
                 steps[scope] += [(since, 1), (until, -1)]
         for scope, moves in steps.items():
             count = 0
-            for at, step in sorted(moves):  # at one moment, ends come before beginnings
+            for at, step in sorted(moves):  # at the same time, ends come before starts
                 count += step
                 if count > bound:
                     yield f"{count} of {scope} were leased at {at}, with a limit of {bound}"
 
 
 def the_rate_holds(seen: Evidence) -> Iterator[str]:
-    """Between any two claims, no more than a full bucket and what has dripped into it."""
+    """Between any two claims, at most a full bucket plus what was refilled meanwhile."""
     times = sorted(e.data["since"] for e in seen.events["claimed"] if e.data["scope"][0] == "rated")
     lowest = float("inf")
     for n, at in enumerate(times):
@@ -214,12 +214,12 @@ PROMISES: tuple[Callable[[Evidence], Iterator[str]], ...] = (
 
 
 def broken(seen: Evidence) -> list[str]:
-    """Every promise that was not kept."""
+    """Every promise that was broken."""
     return [f"{promise.__name__}: {text}" for promise in PROMISES for text in promise(seen)]
 
 
 def stuck(jobs: dict[str, tenure.Job]) -> list[str]:
-    """Jobs that have not ended although everything that could run has."""
+    """Jobs that have not finished although everything that could run has."""
     return [
         f"{job.id} is stuck: {job}"
         for job in jobs.values()
@@ -228,6 +228,6 @@ def stuck(jobs: dict[str, tenure.Job]) -> list[str]:
 
 
 def _waits(job: tenure.Job, jobs: dict[str, tenure.Job]) -> bool:
-    """Whether a parent keeps it from running: by waiting itself, or by having failed."""
+    """Whether a parent keeps it from running, because it waits itself or has failed."""
     failed = ("dead", "cancelled") if job.if_parent_fails == "wait" else ()
     return any(id in jobs and jobs[id].state in ("waiting", *failed) for id in job.after)

@@ -1,4 +1,4 @@
-"""Several processes that begin at the same moment, and what each has to say."""
+"""Starts several processes at the same moment, and collects their results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PATIENCE = 120  # seconds
 
 
 def together(n: int, act: Callable[..., Any], *args: Any) -> list[Any]:
-    """What `n` processes answer that each call act(number, *args), all at once."""
+    """The results of `n` processes that call act(number, *args) at the same moment."""
     spawn = multiprocessing.get_context("spawn")
     start = spawn.Barrier(n)
     pipes = [spawn.Pipe(duplex=False) for _ in range(n)]

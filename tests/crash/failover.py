@@ -1,5 +1,5 @@
-"""Callers of a PostgreSQL whose primary is killed, and whose standby takes over: nothing that was
-acknowledged is lost, and all go on by themselves.
+"""Callers of a PostgreSQL whose primary is killed and whose standby takes over: nothing that was
+acknowledged is lost, and all callers continue by themselves.
 
     python -m tests.crash.failover --seconds 300
 """
@@ -22,18 +22,18 @@ from tests.support.postgres import Server
 CALLERS = 4
 ROUND_SECONDS = 5.0
 PATIENCE = 60.0
-# The machine does not fail here, only processes.
+# Only processes fail here, not the machine.
 SETTINGS = {"fsync": "off", "full_page_writes": "off"}
 
 
 def url_of(*servers: Server) -> str:
-    """The URL of whichever of them is the primary."""
+    """The URL of whichever server is the primary."""
     hosts = ",".join(quote(str(server.folder), safe="") for server in servers)
     return f"postgresql://postgres@/postgres?host={hosts}&target_session_attrs=read-write"
 
 
 class Caller(threading.Thread):
-    """Enqueues, claims and acknowledges until it is told to end, and notes what was answered."""
+    """Enqueues, claims and acknowledges until it is told to stop, and records the results."""
 
     def __init__(self, queue: tenure.Queue, name: str) -> None:
         super().__init__(daemon=True, name=name)
@@ -65,7 +65,7 @@ class Caller(threading.Thread):
 
 
 def work(url: str, strike: Callable[[], object], seconds: float) -> list[Caller]:
-    """Callers on this URL, and what happens to them in the middle."""
+    """Run callers on this URL, and call `strike` in the middle."""
     settings = tenure.Settings(url=url, busy_timeout=PATIENCE)
     with tenure.connect(settings=settings) as queue:
         queue.set_limit("many", concurrency=50)
@@ -89,7 +89,7 @@ def work(url: str, strike: Callable[[], object], seconds: float) -> list[Caller]
 
 
 def wrong(server: Server, callers: list[Caller]) -> list[str]:
-    """What does not fit what the callers were told."""
+    """What contradicts the results that the callers got."""
     found = [f"{caller.name} failed: {error!r}" for caller in callers for error in caller.failed]
     with tenure.connect(server.url) as queue:
         jobs = everything(queue)
@@ -107,7 +107,7 @@ def wrong(server: Server, callers: list[Caller]) -> list[str]:
 
 
 def fail_over(seconds: float) -> tuple[list[str], Counter[str]]:
-    """One failover with synchronous replication; answers with what is wrong afterwards."""
+    """One failover with synchronous replication. Returns what is wrong afterwards."""
     primary = Server(**SETTINGS)
     standby: Server | None = None
     try:

@@ -1,4 +1,4 @@
-"""How many jobs ran at once, from what those who ran them have noted."""
+"""How many jobs ran at once, from the records of those who ran them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tenure import Limit
 from tests.crash.journal import Event
 
 Scope = tuple[str, str | None, str | None]  # queue, tenant, group
-ENDS, STARTS = 0, 1  # in this order, where both are at the same millisecond
+ENDS, STARTS = 0, 1  # in this order within one millisecond
 
 
 def limits_were_kept(
     jobs: dict[str, tenure.Job], events: Iterable[Event], limits: Iterable[Limit]
 ) -> Iterator[str]:
-    """At no time did more run than the limits of their queue, tenant and group allow. A job is
-    noted to run after it was leased, and to have ended before it is acknowledged."""
+    """At no time did more jobs run than the limits of their queue, tenant and group allow. The
+    start of a run is recorded after the lease, and its end before the ack."""
     bounds = {(limit.queue, limit.tenant, limit.group): limit.concurrency for limit in limits}
     times: dict[Scope, list[tuple[int, int, str]]] = defaultdict(list)
     for id, start, end in _runs(events):
@@ -34,8 +34,8 @@ def limits_were_kept(
 
 
 def _runs(events: Iterable[Event]) -> Iterator[tuple[str, int, int]]:
-    """Each job with the times of one run; one that was over within a millisecond does not count,
-    and one of which no end is noted has none."""
+    """Each job with the start and end of one run. Runs shorter than a millisecond do not count;
+    those without a recorded end have none."""
     noted: dict[str, dict[tuple[str, int], int]] = {"began": {}, "did": {}}
     for event in events:
         if event.kind in noted:
@@ -52,6 +52,6 @@ def _scopes_of(job: tenure.Job) -> list[Scope]:
 
 
 def _default(scope: Scope) -> Scope:
-    """The limit that counts where there is none of its own."""
+    """The limit that applies if there is no specific one."""
     queue, tenant, group = scope
     return queue, None if tenant is None else "*", None if group is None else "*"

@@ -1,7 +1,7 @@
-"""What a process that may be killed at any moment has to say.
+"""The journal of a process that may be killed at any moment.
 
-A line is appended, by one write, before a call is made ("try ...") and after it was answered. So
-a process never claims more than it was told, and what it may have done unheard is known, too.
+A line is appended, by one write, before a call is made ("try ...") and after it has returned. So a
+journal never contains results that its process did not get, and calls without a result are known.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Journal:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def note(self, kind: str, id: str = "", token: int = 0, **data: Any) -> int:
-        """Append a line; answers with its time."""
+        """Append a line. Returns its time."""
         at = now_ms()
         os.write(self._file, msgspec.json.encode(Event(at, kind, id, token, data)) + b"\n")
         return at
@@ -49,7 +49,7 @@ class Journal:
 
 
 def read(folder: Path) -> Iterator[Event]:
-    """Every line of every journal in a folder."""
+    """Read every line of every journal in a folder."""
     for path in sorted(folder.glob("*.journal")):
         for line in path.read_bytes().split(b"\n")[:-1]:
             yield _decode(line)

@@ -1,8 +1,9 @@
-"""Processes work on one file and are killed again and again; then all their stories must fit.
+"""Processes work on one file and are killed again and again; then their journals must agree with
+the store.
 
     python -m tests.crash.kill --seconds 300 --seed 7
 
-The seed drives what is done and who is killed when; the machine drives the rest.
+The seed decides what is done, and who is killed when; the rest depends on timing.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from tests.crash.workload import QUEUES, prepare, watch, work
 from tests.support.audit import audit
 
 WORKERS = 4
-ROUND_SECONDS = 10.0  # then all is checked, and a new file begun
-BETWEEN_SECONDS = 0.04  # on average, from one blow to the next
+ROUND_SECONDS = 10.0  # then everything is checked, and a new file is used
+BETWEEN_SECONDS = 0.04  # between kills, on average
 
 
 def main(arguments: list[str]) -> int:
@@ -74,7 +75,7 @@ class Store(Protocol):
     def url(self) -> str: ...
 
     def audit(self) -> list[str]:
-        """What is wrong with it."""
+        """What is wrong with the store."""
 
 
 class SqliteFile:
@@ -87,8 +88,8 @@ class SqliteFile:
 
 
 class Arena:
-    """One store, and the processes on it. This process itself never opens it: what is forked
-    shall inherit nothing of it."""
+    """One store, and the processes on it. This process never opens the store itself, so that forked
+    processes inherit nothing of it."""
 
     between_seconds = BETWEEN_SECONDS
 
@@ -102,7 +103,7 @@ class Arena:
         self._born = 0
 
     def round(self, seconds: float) -> list[str]:
-        """Let them live and die for a while; answers with what is wrong afterwards."""
+        """Run and kill processes for a while. Returns what is wrong afterwards."""
         failures = self._ask(self._prepare)
         self._fill_up()
         end = time.monotonic() + seconds
@@ -119,7 +120,7 @@ class Arena:
         return []
 
     def _fill_up(self) -> None:
-        """Start whoever is missing."""
+        """Start the processes that are missing."""
         for n in range(WORKERS):
             if f"worker{n}" not in self._alive:
                 self._start(f"worker{n}", work)
@@ -140,7 +141,7 @@ class Arena:
         journal.close()
 
     def _blow(self) -> list[str]:
-        """One of them is killed, or put to sleep past its leases, or all are killed at once."""
+        """Kill one of them, put it to sleep past its leases, or kill all at once."""
         chance = self._random.random()
         name = self._random.choice(sorted(self._alive))
         if chance < 0.04:
@@ -172,7 +173,7 @@ class Arena:
             self._kill(name)
 
     def _ask(self, question: Callable[[], list[str]]) -> list[str]:
-        """Have it answered by a process of its own."""
+        """Run a function in a separate process, and return its result."""
         answer = self.folder / "answer"
         pid = os.fork()
         if pid == 0:
@@ -192,7 +193,8 @@ class Arena:
         return msgspec.json.decode(answer.read_bytes(), type=list[str])
 
     def _check(self) -> list[str]:
-        """Everything, when nobody is left: as it was found, and once all has run that could."""
+        """Check everything when no process is left: first as it is, then after everything that can
+        run has run."""
         failures = self.store.audit()
         events = list(read(self.folder))
         with tenure.connect(self.store.url) as queue:
@@ -210,7 +212,7 @@ class Arena:
 
 
 class Tomorrow(SystemClock):
-    """When every lease has run out and every delay is over."""
+    """A clock by which every lease has expired and every delay is over."""
 
     def now_ms(self) -> int:
         return super().now_ms() + 86_400_000

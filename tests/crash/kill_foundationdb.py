@@ -3,9 +3,9 @@
 FDB_CLUSTER_FILE=fdb.cluster python -m tests.crash.kill_foundationdb \
     --pid-file fdbserver.pid --start './start.sh' --seconds 60
 
-The server is one of yours, for trying: it is killed by the pid in that file, and started by that
-command, which returns once it was started. Nobody may be told of what did not happen or wait for
-long, no job may be lost or be acknowledged twice, and in the end all must be done.
+Use a server that is only for testing: it is killed by the pid in that file, and restarted by that
+command, which must return once the server is started. No call may report something that did not
+happen or wait for long, no job may be lost or acknowledged twice, and in the end all must be done.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from tests.support import fdb
 
 ENQUEUERS, WORKERS = 2, 3
 LEASE_S = 10.0
-SLACK_S = 20.0  # beyond the patience, to find out what became of a commit
+SLACK_S = 20.0  # on top of the timeout, to find out whether a commit happened
 DRAIN_S = 180.0
 
 
 class Load:
-    """Callers, and what they were told."""
+    """Callers, and the results they got."""
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
         self.enqueued: set[str] = set()
-        self.refused: set[str] = set()  # told that nothing was changed
+        self.refused: set[str] = set()  # reported as not changed
         self.acked: Counter[str] = Counter()
         self.heard: Counter[str] = Counter()
         self.longest_s = 0.0
@@ -50,7 +50,7 @@ class Load:
         self.working = True
 
     def call(self, what: Callable[[], object]) -> type[Exception] | None:
-        """Call, and say what kind of error was raised."""
+        """Make a call. Returns the type of the error, if any."""
         began = time.monotonic()
         try:
             what()
@@ -106,7 +106,7 @@ class Load:
         return threads
 
     def check(self, patience_s: float) -> None:
-        """What must be true in the end."""
+        """Check what must be true in the end."""
         jobs = {job.id: job for job in _all_jobs(self.queue)}
         self.wrong += [f"{one} is lost" for one in self.enqueued - jobs.keys()]
         self.wrong += [f"{one} is there, but was refused" for one in self.refused & jobs.keys()]
@@ -143,7 +143,7 @@ def main() -> int:
     parser.add_argument("--start", required=True)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--patience", type=float, default=30, help="busy_timeout of the callers")
-    parser.add_argument("--down", type=float, default=2, help="seconds that it is down, at most")
+    parser.add_argument("--down", type=float, default=2, help="seconds of downtime, at most")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     chance = random.Random(args.seed)

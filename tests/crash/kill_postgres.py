@@ -1,4 +1,4 @@
-"""The same on PostgreSQL, whose server is killed, too, and started again, under load.
+"""Like kill.py, on a PostgreSQL server that is also killed and restarted under load.
 
 python -m tests.crash.kill_postgres --seconds 300 --seed 7
 """
@@ -21,7 +21,7 @@ from tests.support.postgres import Server
 
 
 class Schema:
-    """A store on a server of our own."""
+    """A store on a server of its own."""
 
     def __init__(self, server: Server, name: str) -> None:
         self._server = server
@@ -33,7 +33,7 @@ class Schema:
 
 
 class ServerArena(Arena):
-    """Now and then it is the server that is hit. What begins anew takes a moment to warm up."""
+    """Now and then the server is killed. New processes take a moment to warm up."""
 
     between_seconds = 0.25
 

@@ -1,9 +1,9 @@
-"""Three services and six workers on one PostgreSQL, whose server is killed and started again under
-load; then all their stories must fit.
+"""Three services and six workers on one PostgreSQL, whose server is killed and restarted under
+load; then their journals must agree with the store.
 
     python -m tests.crash.outage --seconds 300 --seed 7
 
-The seed drives what is enqueued and when the server is struck; the machine drives the rest.
+The seed decides what is enqueued, and when the server is killed; the rest depends on timing.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from tests.workers.errands import FOLDER
 from tests.workers.life import ROOT, Place, WorkerProcess, until
 
 SERVICES, WORKERS, KILLS = 3, 6, 3
-ROUND_SECONDS = 20.0  # under load; then all is checked, and a new database begun
-LEASE_SECONDS = 20.0  # longer than the server is ever away: so no job runs twice at once
+ROUND_SECONDS = 20.0  # under load; then everything is checked, and a new database is used
+LEASE_SECONDS = 20.0  # longer than any outage, so that no job runs twice at once
 PATIENCE = 60.0
 IN_FLIGHT = 150
 QUEUES = "mail,plain"
@@ -68,7 +68,7 @@ def main(arguments: list[str]) -> int:
 
 
 class ServiceProcess:
-    """A `tenure serve`, seen from outside."""
+    """A `tenure serve` process."""
 
     def __init__(self, place: Place, number: int) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -86,7 +86,7 @@ class ServiceProcess:
             )
 
     def status(self, path: str) -> int:
-        """What it answers; 0 if it does not."""
+        """The status of the response; 0 if there is none."""
         try:
             return httpx.get(self.url + path, timeout=10).status_code
         except httpx.TransportError:
@@ -94,7 +94,7 @@ class ServiceProcess:
 
 
 class Producer(threading.Thread):
-    """Enqueues by way of a service, as long as there is not too much to do."""
+    """Enqueues through a service, as long as the backlog is not too long."""
 
     def __init__(self, url: str, seed: int, busy_timeout: float) -> None:
         super().__init__(daemon=True)
@@ -121,7 +121,7 @@ class Producer(threading.Thread):
                 return
             jobs = [self._new() for _ in range(self._random.randint(1, min(room, 12)))]
             self.made += queue.enqueue_many(jobs)
-        except tenure.StoreError as error:  # away for longer than a call waits
+        except tenure.StoreError as error:  # the outage was longer than a call waits
             self.refused.append(error.message)
             time.sleep(0.05)
 
@@ -137,13 +137,13 @@ class Producer(threading.Thread):
             priority=chance.choice((0, 0, -1)),
         )
         job = task.job(chance.choice((0.0, 0.005, 0.02, 0.1)))
-        if job.queue == "plain":  # one lane, without limits: it is claimed from in another way
+        if job.queue == "plain":  # one lane without limits has its own claim path
             job.tenant = job.group = ""
         return job
 
 
 class Arena:
-    """One server, and who works with it."""
+    """One server, and the services and workers that use it."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.seed = seed
@@ -151,7 +151,7 @@ class Arena:
         self._random = random.Random(seed)
         self._server = Server()
         self._place = Place(folder, self._server.url)
-        # Who waits shortly meets an error, and must come back by itself.
+        # With a short timeout a caller gets an error, and must recover by itself.
         busy_timeout = self._random.choice(("0.5", "30"))
         self._place.settings["TENURE_BUSY_TIMEOUT"] = busy_timeout
         self.counted[f"rounds with a busy timeout of {busy_timeout} s"] = 1
@@ -160,7 +160,7 @@ class Arena:
         self._story = Story()
 
     def round(self, seconds: float) -> list[str]:
-        """Let them work and the server die for a while; answers with what is wrong afterwards."""
+        """Let them work, and kill the server for a while. Returns what is wrong afterwards."""
         try:
             with self._place.queue() as queue:
                 return self._round(queue, seconds)
@@ -200,7 +200,7 @@ class Arena:
     def _start(self) -> None:
         self._services = [ServiceProcess(self._place, n) for n in range(SERVICES)]
         options = ("--queues", QUEUES, "--lease", f"{LEASE_SECONDS}s", "--concurrency", "4")
-        for n in range(WORKERS):  # every second one knows only a service
+        for n in range(WORKERS):  # every second one uses a service
             url = self._services[n // 2].url if n % 2 else None
             self._workers.append(WorkerProcess(self._place, *options, url=url))
         for service in self._services:
@@ -220,7 +220,8 @@ class Arena:
         time.sleep(seconds / (KILLS + 1))
 
     def _strike(self) -> None:
-        """Kill the server, in one of two ways; the services must say so, and when it is back."""
+        """Kill the server in one of two ways. The services must report it, and also when it is
+        back."""
         self._random.choice((self._server.kill, self._server.kill_all))()
         self.counted["servers killed"] += 1
         if self.counted["servers killed"] == 1:

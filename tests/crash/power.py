@@ -1,9 +1,9 @@
-"""Power loss under SQLite: what was not synced is forgotten, in part or as a whole.
+"""Power loss under SQLite: writes that were not synced are lost, some or all of them.
 
-A program runs with a library that records every write, truncation and sync of its files
-(power.c). The record is then cut at many places. What a disk may hold at each is put into a
-folder: all that was synced, and of what was not, nothing, some writes, or some sectors. The store
-must open, be sound, and have every job whose enqueue had returned before the cut.
+A program runs with a library that records every write, truncation and sync of its files (power.c).
+The record is then cut at many places. For each, a folder is filled with what a disk may hold:
+everything that was synced, and none, some writes or some sectors of the rest. The store must open,
+be sound, and contain every job whose enqueue had returned before the cut.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Call(NamedTuple):
 
 
 def record(folder: Path, *, steps: int = 40, synchronous: str = "FULL") -> list[Call]:
-    """Let a program work in a folder, and return all that it did to its files."""
+    """Run a program in a folder, and return everything that it did to its files."""
     library, written = folder / "power.so", folder / "record"
     data = folder / "data"
     data.mkdir()
@@ -77,12 +77,12 @@ def _calls(text: bytes) -> Iterator[Call]:
 
 
 class File:
-    """A file on a disk that may forget: what is safe, and what was done since."""
+    """A file on a disk that may lose writes: its synced content, and the changes since."""
 
     def __init__(self) -> None:
         self.safe = bytearray()
         self.since: list[Call] = []
-        self.entered = False  # whether its name in the folder is safe
+        self.entered = False  # whether its name in the folder is synced
 
     def sync(self) -> None:
         for call in self.since:
@@ -120,12 +120,12 @@ def _apply_some_sectors(content: bytearray, call: Call, chance: random.Random) -
 
 
 class Disk:
-    """The folder, as the calls of a record change it one after the other."""
+    """The folder, as the calls of a record change it one by one."""
 
     def __init__(self) -> None:
         self._by_id: dict[int, File | None] = {}  # None is the folder itself
         self._names: dict[str, File] = {}
-        self._unsafe_unlinks: dict[str, File] = {}  # by name: what may come back
+        self._unsafe_unlinks: dict[str, File] = {}  # files that may reappear, by name
         self.acks = b""
 
     def do(self, call: Call) -> None:
@@ -160,10 +160,10 @@ class Disk:
             file.entered = True
 
     def lose_power(self, folder: Path, chance: random.Random, mode: str) -> None:
-        """Write what may be left into a folder. The file of shared memory is not needed."""
+        """Write what may be left into a folder. The shared memory file is not needed."""
 
         def happened() -> bool:
-            """Whether a change of the folder that was not synced is there."""
+            """Whether a change of the folder that was not synced survived."""
             return mode == "all" or (mode != "none" and chance.random() < 0.5)
 
         left = {name: file for name, file in self._unsafe_unlinks.items() if not happened()}
@@ -174,11 +174,11 @@ class Disk:
 
 
 MODES = ("none", "some", "sectors", "all")
-MEMORY = Path("/dev/shm")  # where the syncs of the checks cost nothing
+MEMORY = Path("/dev/shm")  # where the syncs of the checks are free
 
 
 def problems_after(calls: list[Call], cuts: int, seed: int) -> list[str]:
-    """Cut the record at so many places; what was wrong afterwards."""
+    """Cut the record at so many places. Returns what was wrong afterwards."""
     chance = random.Random(seed)
     first = next(n for n, call in enumerate(calls) if call.data.startswith(ADDED.encode()))
     places = sorted(chance.choices(range(first, len(calls) + 1), k=cuts))

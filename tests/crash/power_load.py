@@ -1,5 +1,5 @@
-"""A program whose machine will lose power: it works on a queue from several threads and notes in
-the file `acks` what it was told. Run by power.py, under its recorder."""
+"""A program whose machine loses power: it uses a queue from several threads, and records the
+results it got in the file `acks`. Run by power.py, under its recorder."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pathlib import Path
 import tenure
 from tenure.engines.sqlite import disk
 
-LIVES = 3  # how often the file is closed and opened anew
+LIVES = 3  # how often the file is opened
 THREADS = 3
 DONE, ADDED, LEAVING = "=", "+", "-"
 
 
 class Caller:
-    """One thread's work; each line is written when the call before it has returned."""
+    """The work of one thread. Each line is written after the call before it has returned."""
 
     def __init__(self, queue: tenure.Queue, acks: int, name: str) -> None:
         self._queue = queue
@@ -66,7 +66,7 @@ class Caller:
 def main(folder: Path, steps: int, synchronous: str) -> None:
     acks = os.open(folder / "acks", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     for life in range(LIVES):
-        # Now SQLite's own checkpoints, now ours.
+        # Alternate between SQLite's own checkpoints and ours.
         disk.LOG_LIMIT_BYTES = 32 * 2**20 if life % 2 else 100_000
         with tenure.connect(f"sqlite:///{folder / 'jobs.db'}") as queue:
             writer: sqlite3.Connection = queue._engine._writer  # type: ignore[attr-defined]

@@ -1,7 +1,8 @@
-"""Callers of a service that is killed under them: what they ask for, and what they were told.
+"""Callers of a service that is killed while they use it: their requests, and the responses they
+got.
 
-Whatever was not answered is asked for again where that is safe: under the id of a job or the token
-of a claim. A firecrawl push or release is not: once the job was completed, its id is free again.
+A request without a response is sent again if that is safe, because it names the id of a job or the
+token of a claim. A firecrawl push or release is not: once a job is completed, its id is free again.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ RETRY_SECONDS = 0.02
 
 
 class Caller:
-    """One connection, over and over."""
+    """A caller that opens one connection after the other."""
 
     def __init__(self, name: str, service: ServiceProcess, journal: Journal, seed: int) -> None:
         self.name = name
@@ -49,12 +50,12 @@ class Caller:
         raise NotImplementedError
 
     def fresh(self) -> str:
-        """A name that nothing else has."""
+        """A name that is not used otherwise."""
         self._n += 1
         return f"{self.name}.{self._n}"
 
     async def ask(self, path: str, body: Any, *wanted: int, method: str = "POST") -> Answer:
-        """Ask once, as soon as there is somebody to ask; raises CutError."""
+        """Send a request once, as soon as the service is up; raises CutError."""
         while self._connection is None:
             try:
                 self._connection = await Connection.open(self._service.port)
@@ -75,7 +76,8 @@ class Caller:
     async def insist(
         self, path: str, body: Any, *wanted: int, method: str = "POST"
     ) -> tuple[Answer, bool]:
-        """Ask until there is an answer; and whether it is to the first time."""
+        """Repeat a request until there is a response. Also returns whether it is the response to
+        the first attempt."""
         first = True
         while True:
             try:
@@ -89,12 +91,12 @@ class Caller:
             self._connection = None
 
     def refused(self, first: bool, id: str, token: int, code: str) -> None:
-        """What is asked for again is refused if it was done the first time."""
+        """Record a rejected request. A repeated one is rejected if the first attempt succeeded."""
         self.note("refused" if first else "refused again", id, token, code=code)
 
 
 class NativeCaller(Caller):
-    """Speaks the native API."""
+    """Uses the native API."""
 
     async def act(self) -> None:
         ways = {self._push: 50, self._push_many: 5, self._work: 45}
@@ -146,7 +148,7 @@ class NativeCaller(Caller):
             await way(job["id"], job["token"])
 
     async def ask_or_lose(self, path: str, body: Any) -> Answer:
-        """A claim: it cannot be asked for again, and ends with its lease if it was lost."""
+        """Claim. A claim cannot be repeated; if its response is lost, it ends with its lease."""
         try:
             return await self.ask(path, body, 200)
         except CutError:
@@ -165,7 +167,7 @@ class NativeCaller(Caller):
         await self._finish("/v1/release", "released", id, token)
 
     async def _leave(self, id: str, token: int) -> None:
-        """Never come back to it."""
+        """Abandon the job."""
 
     async def _finish(self, path: str, done: str, id: str, token: int, **more: Any) -> None:
         body = {"jobs": [{"id": id, "token": token, **more}]}
@@ -178,7 +180,7 @@ class NativeCaller(Caller):
 
 
 class FirecrawlCaller(Caller):
-    """Speaks as Firecrawl's workers do."""
+    """Uses the API of Firecrawl's workers."""
 
     async def act(self) -> None:
         team = self.chance.choice(TEAMS)
@@ -221,7 +223,7 @@ class FirecrawlCaller(Caller):
         await self._mark(team, id, token, key)
 
     async def _mark(self, team: str, id: str, token: int, key: str) -> None:
-        """The job is marked as active while it is worked on."""
+        """Mark the job as active while it is worked on."""
         mark = {"teamId": team, "jobId": id}
         self.note("try mark", id, team=team)
         await self.insist("/active/push", mark | {"timeout": MARK_MS}, 200)
@@ -236,7 +238,7 @@ class FirecrawlCaller(Caller):
             self.note("unmarked", id, team=team)
 
     async def _release(self, id: str, token: int) -> None:
-        """By the id, not by the claim: a second time it might be another's that is released."""
+        """Release by id, not by claim: repeating it might release the claim of another caller."""
         self.note("try release", id, token)
         with suppress(CutError):
             await self.ask("/queue/release", {"jobId": id}, 200)

@@ -1,4 +1,4 @@
-"""What callers were told, and what the service says when they are gone, must agree."""
+"""The responses that callers got must agree with what the service reports afterwards."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def what_is_refused_the_second_time_was_done_the_first(seen: Evidence) -> Iterat
 
 
 def every_lease_is_somebodys(seen: Evidence) -> Iterator[str]:
-    """Of one who was told of it, or who asked and heard nothing."""
+    """Every lease belongs to a caller that got it, or whose claim got no response."""
     asked = {event.id for event in seen.events["try claim"]}
     for job in seen.jobs.values():
         if job.state is State.LEASED and job.worker not in asked:
@@ -33,7 +33,7 @@ def every_lease_is_somebodys(seen: Evidence) -> Iterator[str]:
 
 
 def marks_are_as_they_were_told(seen: Evidence, active: dict[str, set[str]]) -> Iterator[str]:
-    """A mark that nobody tried to remove is there; one that was set once and removed is not."""
+    """A mark that nobody tried to remove exists; one that was set once and removed does not."""
     told: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for kind in ("try mark", "marked", "try unmark", "unmarked"):
         for event in seen.events[kind]:
@@ -50,7 +50,7 @@ def marks_are_as_they_were_told(seen: Evidence, active: dict[str, set[str]]) -> 
 
 
 def counts_agree(url: str, jobs: dict[str, tenure.Job], stats: tenure.Stats) -> Iterator[str]:
-    """What is counted is what is listed, by each API."""
+    """Counts and lists agree, in each API."""
     listed: dict[str, Counter[str]] = defaultdict(Counter)
     for job in jobs.values():
         listed[job.queue][job.state] += 1
@@ -79,7 +79,7 @@ def counts_agree(url: str, jobs: dict[str, tenure.Job], stats: tenure.Stats) -> 
 
 
 def active_of(url: str) -> dict[str, set[str]]:
-    """The ids of the jobs that are marked as active, by team; they are as many as are counted."""
+    """The ids of the active jobs, by team. Checks their number against the count."""
     active = {}
     with httpx.Client(base_url=url) as client:
         for team in TEAMS:

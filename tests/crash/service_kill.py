@@ -1,8 +1,8 @@
-"""A service is killed and started again under many callers; then all their stories must fit.
+"""A service is killed and restarted under many callers; then their journals must agree with it.
 
     python -m tests.crash.service_kill --seconds 60 --seed 7
 
-The seed drives what is asked for and when the service is killed; the machine drives the rest.
+The seed decides what is requested, and when the service is killed; the rest depends on timing.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from tests.crash.service_callers import QUEUE, Caller, FirecrawlCaller, NativeCa
 from tests.server.process import ServiceProcess
 from tests.support.audit import audit
 
-ROUND_SECONDS = 60.0  # then all is checked, and a new file begun
+ROUND_SECONDS = 60.0  # then everything is checked, and a new file is used
 CONNECTIONS = 200
-KILLS = 5  # in each round; once it is stopped gracefully, too
+KILLS = 5  # in each round; it is also stopped gracefully once
 COUNTED = ("enqueued", "claimed", "acked", "removed", "refused", "refused again", "cut")
 
 
@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> int:
 
 
 class Arena:
-    """One service on one file, its callers, and what happens to it."""
+    """One service on one file, and its callers."""
 
     def __init__(self, folder: Path, seed: int, connections: int) -> None:
         self.folder = folder
@@ -75,7 +75,7 @@ class Arena:
         ]
 
     def round(self, seconds: float, kills: int) -> list[str]:
-        """Let it be killed so many times; answers with what is wrong afterwards."""
+        """Kill the service so many times. Returns what is wrong afterwards."""
         self._service.start()
         try:
             asyncio.run(self._live(seconds, kills))
@@ -105,13 +105,14 @@ class Arena:
         self.counted["kills"] += 1
 
     def _stop(self) -> None:
-        """Gracefully, for once, while all are calling."""
+        """Stop the service gracefully while all are calling."""
         if self._service.stop() != 0:
             self._wrong.append(f"the service did not end well:\n{self._service.log}")
         self.counted["stops"] += 1
 
     def _check(self) -> list[str]:
-        """By what the service says, by what is in the file, and once all has run that could."""
+        """Check what the service reports, what is in the file, and that everything that can run
+        does."""
         url = self._service.url
         jobs, stats = service_checks.asked_of(url)
         active = service_checks.active_of(url)
@@ -126,7 +127,7 @@ class Arena:
         return failures + self._wrong + audit(self.folder / "jobs.db") + self._run_the_rest(seen)
 
     def _run_the_rest(self, seen: Evidence) -> list[str]:
-        """Nothing is stuck: once all leases have run out, every job can be done."""
+        """Nothing is stuck: once all leases have expired, every job can be done."""
         wrong: list[str] = []
         with tenure.connect(self._service.store, clock=Tomorrow()) as queue:
             while jobs := queue.claim([QUEUE, "firecrawl"], limit=1000):

@@ -1,4 +1,4 @@
-"""Where the jobs of workers are that are killed; and what can happen to that, too."""
+"""The stores of workers that are killed. Some of the stores can be killed, too."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.postgres import Server
 
 
 class Store(Protocol):
-    """What workers share."""
+    """What the workers share."""
 
     url: str
 
@@ -24,14 +24,14 @@ class Store(Protocol):
     def stop(self) -> None: ...
 
     def audit(self) -> list[str]:
-        """What is wrong with it."""
+        """What is wrong with the store."""
 
     def strike(self, chance: random.Random) -> bool:
-        """Let it die under its workers, and come back; whether it can."""
+        """Kill and restart the store under its workers. Returns whether that is possible."""
 
 
 class FileStore:
-    """A SQLite file, which cannot die."""
+    """A SQLite file, which cannot be killed."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "jobs.db"

@@ -1,4 +1,4 @@
-"""A caller who is cancelled or interrupted keeps no job, and keeps nobody waiting."""
+"""A caller that is cancelled or interrupted keeps no job, and keeps nobody waiting."""
 
 from __future__ import annotations
 
@@ -93,13 +93,13 @@ def test_a_claim_cancelled_when_its_answer_is_on_its_way_gives_the_jobs_back(
         task = asyncio.ensure_future(queue.aclaim("mail"))
         await asyncio.sleep(0)
         queue.enqueue("other")
-        queue.enqueue("other")  # of a later batch: the claim's answer stands before the loop
+        queue.enqueue("other")  # in a later batch: the claim's result waits for the loop
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
 
     asyncio.run(main())
-    queue.enqueue("other")  # after what was given back
+    queue.enqueue("other")  # after the jobs were released
     assert untouched(queue, job)
 
 
@@ -113,7 +113,7 @@ def test_a_claim_cancelled_after_its_answer_came_gives_the_jobs_back(
         await asyncio.sleep(0)
         queue.enqueue("other")
         queue.enqueue("other")
-        # Runs after the answer is set and before the task goes on with it.
+        # Runs after the result is set and before the task continues.
         asyncio.get_running_loop().call_soon(task.cancel)
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -149,7 +149,7 @@ def interrupted(
     ready: Callable[[], object] = lambda: None,
     then: Callable[[], object] = lambda: None,
 ) -> None:
-    """Make the call in this thread, and interrupt it by a signal once all is ready."""
+    """Make the call in this thread, and interrupt it by a signal once everything is ready."""
     if threading.current_thread() is not threading.main_thread():
         pytest.skip("signals reach the main thread only")
     main = threading.get_ident()
@@ -174,7 +174,7 @@ def interrupted(
 
 
 def at_rest(thread: int) -> None:
-    """Wait until the thread stands still, in a call that waits."""
+    """Wait until the thread is blocked in a call that waits."""
     seen = [(0, 0)]
 
     def same_again() -> bool:
@@ -199,7 +199,7 @@ def test_a_thread_interrupted_while_it_claims_gives_the_jobs_back(
 def test_a_thread_interrupted_after_its_claim_was_committed_gives_the_jobs_back(
     engine: Watched, queue: tenure.Queue
 ) -> None:
-    """As when the signal comes while the disk is waited for, which takes the longest."""
+    """As if the signal arrives during the sync to disk, which takes the longest."""
     job = queue.enqueue("mail")
     committed, go_on = threading.Event(), threading.Event()
 
@@ -234,7 +234,7 @@ def test_a_thread_interrupted_while_it_waits_for_the_lock_lets_go_of_it(tmp_path
         job = queue.enqueue("mail")
         with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
             other.execute("BEGIN IMMEDIATE")
-            # The signal comes while SQLite waits, and is heard when it has the lock.
+            # The signal arrives while SQLite waits, and is handled once it has the lock.
             interrupted(lambda: queue.claim("mail"), then=lambda: other.execute("ROLLBACK"))
             other.execute("PRAGMA busy_timeout = 1000")
             other.execute("BEGIN IMMEDIATE")  # nobody holds it
@@ -246,7 +246,7 @@ def test_a_thread_interrupted_while_it_waits_for_the_lock_lets_go_of_it(tmp_path
 def test_a_claim_cancelled_just_before_close_gives_the_jobs_back(
     engine: Watched, tmp_path: Path
 ) -> None:
-    """What a worker does when it is told to stop."""
+    """This is what a worker does when it is told to stop."""
     queue = opened(engine)
     job = queue.enqueue("mail")
     engine.hold()
@@ -285,11 +285,11 @@ def test_a_thread_that_left_a_full_committer_leaves_nobody_unanswered(engine: Wa
         def ready() -> None:
             handed_in(queue, 1)
             engine.let_one()
-            engine.arrived()  # the claim stands at the gate
+            engine.arrived()  # the claim is at the gate
 
         interrupted(lambda: queue.claim("mail"), ready)
         calls += [start(queue.enqueue, "other") for _ in range(2)]
-        handed_in(queue, 2)  # there is no room to hand in what is to be given back
+        handed_in(queue, 2)  # there is no room to submit the releases
         engine.let_all()
         for call in calls:
             call.result(5)
@@ -306,17 +306,17 @@ def test_a_task_that_left_a_full_committer_leaves_nobody_unanswered(engine: Watc
         async def main() -> list[tenure.Job]:
             leaves = asyncio.ensure_future(_aclaim(queue))
             stays = asyncio.ensure_future(_aclaim(queue))
-            for _ in range(2):  # turns of the loop: they are called, and then handed in
+            for _ in range(2):  # turns of the loop: they are called, then submitted
                 await asyncio.sleep(0)
             engine.let_one()
-            engine.arrived()  # both claims stand at the gate
+            engine.arrived()  # both claims are at the gate
             leaves.cancel()
             calls.append(start(queue.enqueue, "other"))
             handed_in(queue, 1)
             engine.let_one()
-            engine.arrived()  # the claims are done; their answers stand before this loop
+            engine.arrived()  # the claims are done; their results wait for this loop
             calls.extend(start(queue.enqueue, "other") for _ in range(2))
-            handed_in(queue, 2)  # there is no room to hand in what is to be given back
+            handed_in(queue, 2)  # there is no room to submit the releases
             try:
                 answered = await asyncio.wait_for(stays, 5)
             finally:

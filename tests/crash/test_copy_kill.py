@@ -1,4 +1,4 @@
-"""A copy is killed again and again: the next run goes on, and nothing is lost or there twice."""
+"""A copy is killed again and again: the next run continues, and nothing is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def target(tmp_path: Path) -> Iterator[str]:
 
 
 def fill(queue: tenure.Queue) -> None:
-    """Many jobs, in all states that are not leased."""
+    """Add many jobs, in all states but leased."""
     for tenant in ("", "acme", "bolt"):
         queue.enqueue_many(
             NewJob(queue="q", payload=n, tenant=tenant, delay=n % 3 * 1000)
@@ -65,7 +65,9 @@ def test_a_copy_that_is_killed_again_and_again_ends_with_every_job_once(
             copy.send_signal(signal.SIGKILL)
             if copy.wait() == -signal.SIGKILL:  # or it was faster
                 killed += 1
-                assert new.claim("q", limit=100) == []  # nobody works on half a store
+                assert (
+                    new.claim("q", limit=100) == []
+                )  # nothing can be claimed from an incomplete copy
         assert killed
         done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
         assert '"resumed":true' in done.stdout

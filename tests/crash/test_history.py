@@ -1,4 +1,4 @@
-"""The check of limits finds what it is for, and nothing else."""
+"""The check of limits finds violations, and nothing else."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LIMITS = [Limit("q", concurrency=2), Limit("q", "*", concurrency=1), Limit("q", 
 
 
 def wrong(*runs: tuple[str, str, int, int]) -> list[str]:
-    """What is found where jobs of these tenants and groups ran from and until these times."""
+    """What the check finds if jobs of these tenants and groups ran between these times."""
     jobs = {
         f"{n}": Job(f"{n}", "q", State.DONE, NULL, 0, 0, 0, 0, 1, 1, tenant, group)
         for n, (tenant, group, _, _) in enumerate(runs)

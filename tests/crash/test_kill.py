@@ -1,4 +1,4 @@
-"""Whatever is killed, nothing that was answered is lost and nothing is done twice."""
+"""Whatever is killed, nothing that was acknowledged is lost, and nothing is done twice."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def test_processes_that_are_killed_again_and_again_lose_nothing() -> None:
-    """The long form is a command: python -m tests.crash.kill --seconds 300."""
+    """For longer runs: python -m tests.crash.kill --seconds 300."""
     seed = random.SystemRandom().randrange(2**32)
     done = subprocess.run(
         [sys.executable, "-m", "tests.crash.kill", "--seconds", "8", "--seed", str(seed)],
@@ -24,7 +24,7 @@ def test_processes_that_are_killed_again_and_again_lose_nothing() -> None:
 
 
 def test_a_postgresql_server_that_is_killed_under_load_loses_nothing() -> None:
-    """The long form is a command: python -m tests.crash.kill_postgres --seconds 300."""
+    """For longer runs: python -m tests.crash.kill_postgres --seconds 300."""
     seed = random.SystemRandom().randrange(2**32)
     done = subprocess.run(
         [sys.executable, "-m", "tests.crash.kill_postgres", "--seconds", "10", "--seed", str(seed)],

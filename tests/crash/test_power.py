@@ -23,7 +23,7 @@ def test_nothing_acknowledged_is_lost_with_the_power(tmp_path: Path) -> None:
     calls = recorded(tmp_path, "FULL")
     names = {call.id: Path(call.data.decode()).name for call in calls if call.op == "O"}
     kinds = Counter((names.get(call.id, ""), call.op) for call in calls)
-    # Commits, checkpoints, logs that were cut and removed: all of it was there to be interrupted.
+    # The record contains commits, checkpoints, and truncated and removed logs to interrupt.
     for kind, least in {
         ("jobs.db-wal", "W"): 100,
         ("jobs.db-wal", "S"): 50,

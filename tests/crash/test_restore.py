@@ -1,4 +1,5 @@
-"""A backup is restored into a SQLite file, as docs/sqlite.md says, while workers run on it."""
+"""A backup is restored into a SQLite file, as described in docs/sqlite.md, while workers run on
+it."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def copy(source: Path, target: Path) -> None:
 
 
 class Producer:
-    """Enqueues all the while, and knows what it was told when."""
+    """Enqueues all the time, and records when each enqueue was confirmed."""
 
     def __init__(self, queue: tenure.Queue) -> None:
         self._queue = queue
@@ -75,7 +76,7 @@ def test_a_backup_is_restored_while_workers_run(place: Place) -> None:
             count = len(producer.told)
             until(lambda: len(producer.told) > count + 20)
         assert producer.error is None
-        # The worker hears that it has lost the job; the one that has it now is a later holder.
+        # The worker learns that it has lost the job, which has a later holder now.
         place.wait_for("cancelled", id=held)
         after = max(place.wait_for("began", 2, id=held), key=lambda event: event.token)
         assert after.token > before.token
@@ -84,7 +85,7 @@ def test_a_backup_is_restored_while_workers_run(place: Place) -> None:
         place.give()
         kept = [held, *old, *producer.told[count + 1 :]]
         until(lambda: all(queue.get(id).state == "done" for id in kept))
-        assert queue.get(held).attempts == 1  # of what it was in the backup
+        assert queue.get(held).attempts == 1  # counted from the backup
         for worker in workers:
             worker.send(signal.SIGTERM)
             assert worker.wait() == 0, worker.log

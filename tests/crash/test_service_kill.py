@@ -1,4 +1,4 @@
-"""Whatever is killed, what a service has answered holds, and nothing is done twice."""
+"""Whatever is killed, what a service has confirmed holds, and nothing is done twice."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def test_a_service_that_is_killed_under_load_loses_nothing() -> None:
-    """The long form is a command: python -m tests.crash.service_kill --seconds 60."""
+    """For longer runs: python -m tests.crash.service_kill --seconds 60."""
     seed = random.SystemRandom().randrange(2**32)
     options = ["--seconds", "7", "--kills", "2", "--connections", "100", "--seed", str(seed)]
     done = subprocess.run(

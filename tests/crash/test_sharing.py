@@ -1,4 +1,4 @@
-"""Several processes on one file: nobody meets a lock, and limits hold to the last job."""
+"""Several processes on one file: nobody gets a lock error, and limits hold to the last job."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def connected(path: Path) -> tenure.Queue:
 
 
 def hammer(number: int, path: Path) -> int:
-    """Enqueue, claim and ack without rest on one handle."""
+    """Enqueue, claim and ack without pause on one handle."""
     acked = 0
     end = time.monotonic() + SECONDS
     with connected(path) as queue:
@@ -39,7 +39,7 @@ def hammer(number: int, path: Path) -> int:
 
 
 def come_and_go(number: int, path: Path) -> int:
-    """The same on a handle that is opened for each job."""
+    """The same, with a new handle for each job."""
     acked = 0
     end = time.monotonic() + SECONDS
     while time.monotonic() < end:
@@ -65,7 +65,7 @@ def test_eight_processes_hammer_one_file_and_nobody_meets_a_lock(tmp_path: Path)
 
 
 def test_eight_processes_open_and_close_one_file_and_nobody_meets_a_lock(tmp_path: Path) -> None:
-    """Also when the last one closes, which tidies up, while the first opens."""
+    """Including when the last one closes, which cleans up, while the first opens."""
     path = tmp_path / "jobs.db"
     acked = together(8, come_and_go, path)
     with connected(path) as queue:
@@ -99,7 +99,7 @@ def test_ten_processes_make_the_same_fresh_file_at_once(tmp_path: Path) -> None:
 
 
 def removed_at_once(tmp_path: Path, id: str) -> tenure.Queue:
-    """A queue on which a worker ends a job, and removes it, as soon as it was enqueued."""
+    """A queue on which a worker finishes and removes each job as soon as it is enqueued."""
     inner = SqliteEngine(tmp_path / "jobs.db", tenure.Settings(), SystemClock())
     engine = Watched(inner)
     engine.after = lambda _batch: inner.apply([ops.Delete((id,))])
@@ -126,7 +126,7 @@ def test_a_job_passed_over_is_answered_though_its_holder_has_ended_already(tmp_p
 
 
 def grab(number: int, path: Path) -> list[tuple[str, str, str]]:
-    """Claim until there is nothing to be had, and keep it; answers with whose jobs they are."""
+    """Claim until nothing is left, and keep the jobs. Returns their ids, tenants and groups."""
     got: list[tuple[str, str, str]] = []
     with connected(path) as queue:
         misses = 0
@@ -144,7 +144,7 @@ def filled(path: Path, jobs: list[tenure.NewJob]) -> tenure.Queue:
 
 
 def one_and_all(got: list[list[tuple[str, str, str]]]) -> list[tuple[str, str, str]]:
-    """What they got together; nothing of it twice."""
+    """All claimed jobs together. Checks that none was claimed twice."""
     jobs = [job for one in got for job in one]
     assert len({id for id, _, _ in jobs}) == len(jobs)
     return jobs
@@ -201,7 +201,7 @@ def test_limits_on_queue_tenant_and_group_are_met_together(tmp_path: Path) -> No
 
 
 def test_a_rate_is_met_to_the_last_claim(tmp_path: Path) -> None:
-    """A period so long that nothing comes back while the test runs."""
+    """The period is so long that nothing is refilled while the test runs."""
     path = tmp_path / "jobs.db"
     with filled(path, [tenure.NewJob(queue="mail") for _ in range(100)]) as queue:
         queue.set_limit("mail", rate=20, per=100_000)

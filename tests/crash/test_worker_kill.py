@@ -14,8 +14,8 @@ from tests.crash.stores import STORES
 
 @pytest.mark.parametrize("store", sorted(STORES))
 def test_workers_that_are_killed_stopped_and_put_to_sleep_lose_nothing(store: str) -> None:
-    """The long form is a command: python -m tests.crash.worker_kill --seconds 300 --store http.
-    A store that can die is killed, too."""
+    """For longer runs: python -m tests.crash.worker_kill --seconds 300 --store http. Stores that
+    can be killed are killed, too."""
     seed = random.SystemRandom().randrange(2**32)
     options = ["--seconds", "5", "--seed", str(seed), "--store", store]
     done = subprocess.run(
@@ -31,7 +31,7 @@ def test_workers_that_are_killed_stopped_and_put_to_sleep_lose_nothing(store: st
 
 
 def test_services_and_workers_outlive_a_postgresql_server_that_is_killed_under_load() -> None:
-    """The long form is a command: python -m tests.crash.outage --seconds 300."""
+    """For longer runs: python -m tests.crash.outage --seconds 300."""
     seed = random.SystemRandom().randrange(2**32)
     done = subprocess.run(
         [sys.executable, "-m", "tests.crash.outage", "--seconds", "6", "--seed", str(seed)],

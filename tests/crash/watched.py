@@ -1,4 +1,4 @@
-"""An engine below which one can look, and calls made from the side."""
+"""An engine that tests can observe and hold up, and helpers for calls in other threads."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ PATIENCE = 30.0  # seconds until a test gives up waiting for something that must
 
 
 class Watched:
-    """An engine below which one can look: it notes every batch, and can be held at its gate. What
-    it lets in at once, it has done one after the other."""
+    """An engine that records every batch, and can hold batches at a gate. Batches that are let
+    through together are applied one by one."""
 
     def __init__(self, inner: MemoryEngine | SqliteEngine, in_flight: int = 1) -> None:
         self.inner = inner
@@ -59,7 +59,7 @@ class Watched:
         self.inner.close()
 
     def hold(self) -> None:
-        """Let the batches from here on wait at the gate."""
+        """Make batches wait at the gate from now on."""
         self._held = True
         for semaphore in (self.entered, self._passes):
             while semaphore.acquire(blocking=False):
@@ -75,11 +75,11 @@ class Watched:
         self._passes.release(100)
 
     def arrived(self) -> None:
-        """Wait until a batch stands at the gate."""
+        """Wait until a batch is at the gate."""
         assert self.entered.acquire(timeout=PATIENCE)
 
     def enqueued(self) -> list[str]:
-        """The ids of all that was enqueued, in order."""
+        """The ids of all jobs that were enqueued, in order."""
         return [
             spec.id
             for batch in self.batches
@@ -94,7 +94,7 @@ def opened(engine: Watched, **settings: Any) -> tenure.Queue:
 
 
 def start(call: Callable[..., T], *args: Any, **kwargs: Any) -> Future[T]:
-    """Run the call in a thread of its own, which holds nobody up if it never ends."""
+    """Run the call in a thread of its own, which does not block the exit if it never ends."""
     future: Future[T] = Future()
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""What the jobs, and those who ran them, must agree on, one function for each promise."""
+"""What the jobs and those who ran them must agree on, with one function for each promise."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ ALWAYS_DEAD = (*KILLERS, errands.fail.name)
 
 
 class Story:
-    """What was seen while it went on."""
+    """What was observed during a round."""
 
     def __init__(self) -> None:
-        self.made: set[str] = set()  # ids of jobs that were answered
+        self.made: set[str] = set()  # ids of jobs whose enqueue returned
         self.killed: set[str] = set()  # names of workers
         self.slept: set[str] = set()
         self.wrong: list[str] = []
@@ -26,7 +26,7 @@ class Story:
         self._tokens: dict[str, int] = {}
 
     def look(self, queue: tenure.Queue) -> None:
-        """Tokens grow, and what has ended stays as it is."""
+        """Check that tokens grow, and that finished jobs do not change."""
         for job in queue.jobs(limit=200).jobs:
             if job.token < self._tokens.get(job.id, 0):
                 self.wrong.append(f"the token of {job.id} was {self._tokens[job.id]}: {job}")
@@ -38,7 +38,7 @@ class Story:
                 self._ended[job.id] = end
 
     def nothing_is_left_by(self, names: set[str], queue: tenure.Queue, events: list[Event]) -> None:
-        """These workers were stopped gracefully."""
+        """Check the jobs of workers that were stopped gracefully."""
         names = names - self.killed
         for job in queue.jobs(state="leased", limit=10_000).jobs:
             if job.worker in names:
@@ -50,14 +50,14 @@ class Story:
                 self._is_whole(queue.get(event.id), event)
 
     def _is_whole(self, job: tenure.Job, event: Event) -> None:
-        """A job that was given back has its attempt again, unless another took it since."""
+        """Check that a released job has its attempt back, unless it was claimed again since."""
         attempt = event.data["attempt"]
         if job.token == event.token and (job.state, job.attempts) != ("pending", attempt - 1):
             self.wrong.append(f"attempt {attempt} of {job.id} was not given back: {job}")
 
 
 class Evidence:
-    """The journals by what they tell about, and every job."""
+    """The journals, sorted by subject, and every job."""
 
     def __init__(self, jobs: dict[str, tenure.Job], events: Iterable[Event]) -> None:
         self.jobs = jobs
@@ -81,7 +81,7 @@ def jobs_end_as_they_should(seen: Evidence) -> Iterator[str]:
 
 
 def what_is_done_was_done(seen: Evidence) -> Iterator[str]:
-    """At least once, and under the lease that the store knows of."""
+    """At least once, and under the lease that the store knows."""
     did = {(event.id, event.token) for event in seen.events["did"]}
     for job in seen.jobs.values():
         if job.state == "done" and (job.id, job.token) not in did:
@@ -128,6 +128,6 @@ PROMISES: tuple[Callable[[Evidence], Iterator[str]], ...] = (
 
 
 def broken(jobs: dict[str, tenure.Job], events: Iterable[Event]) -> list[str]:
-    """Every promise that was not kept."""
+    """Every promise that was broken."""
     seen = Evidence(jobs, events)
     return [f"{promise.__name__}: {text}" for promise in PROMISES for text in promise(seen)]

@@ -1,8 +1,9 @@
-"""Workers are killed, put to sleep past their leases and stopped; then all their stories must fit.
+"""Workers are killed, put to sleep past their leases and stopped; then their journals must agree
+with the store.
 
     python -m tests.crash.worker_kill --seconds 300 --seed 7 [--store http]
 
-The seed drives what is enqueued and who is struck when; the machine drives the rest.
+The seed decides what is enqueued, and who is killed when; the rest depends on timing.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from tests.workers.life import Place, WorkerProcess, children_of
 
 WORKERS = 3
 LEASE_SECONDS = 1.0
-BETWEEN_SECONDS = 0.25  # on average, from one blow to the next
-ROUND_SECONDS = 30.0  # then all is checked, and a new store begun
+BETWEEN_SECONDS = 0.25  # between kills and the like, on average
+ROUND_SECONDS = 30.0  # then everything is checked, and a new store is used
 DRAIN_SECONDS = 120.0
 IN_FLIGHT = 40
-MANY = 50  # attempts, so that no blow of ours makes a job end dead
+MANY = 50  # attempts, so that no job becomes dead because its workers are killed
 FATAL = 0.02  # of the jobs kill their worker
-STRIKES = 0.15  # of the blows hit the store, if that can die
+STRIKES = 0.15  # of the kills hit the store, if it can be killed
 
 
 def main(arguments: list[str]) -> int:
@@ -72,7 +73,7 @@ def main(arguments: list[str]) -> int:
 
 
 class Arena:
-    """One store, the workers on it, and what happens to them."""
+    """One store, and the workers on it."""
 
     def __init__(self, folder: Path, seed: int, store: Store) -> None:
         self.seed = seed
@@ -87,7 +88,7 @@ class Arena:
         self._story = Story()
 
     def round(self, seconds: float) -> list[str]:
-        """Let them live and die for a while; answers with what is wrong afterwards."""
+        """Run, kill and stop workers for a while. Returns what is wrong afterwards."""
         end = time.monotonic() + seconds
         while time.monotonic() < end or not self.counted["kills"]:
             self._enqueue()
@@ -140,11 +141,11 @@ class Arena:
         )
 
     def _tick(self, replace: bool = True) -> None:
-        """See who has come or gone, and look at the jobs."""
+        """Note which workers have started or ended, and check the jobs."""
         for worker in [one for one in self._working if one.ended()]:
             self._working.remove(worker)
-            # It may come while one sleeps that holds the lock of the file, or while the store is
-            # away: then it says so, and ends.
+            # It may start while a sleeping process holds the lock of the file, or while the store
+            # is away: then it reports that and exits.
             may_end = " works on " not in worker.log and self.counted["stores struck"]
             if (
                 worker.process.returncode != -signal.SIGKILL
@@ -160,12 +161,13 @@ class Arena:
         self._story.look(self._queue)
 
     def _has_left(self, worker: WorkerProcess) -> None:
-        """It was stopped gracefully: nothing is left leased, and what it gave back is whole."""
+        """Check a worker that was stopped gracefully: it has no leases, and what it released has
+        its attempt back."""
         code = worker.process.returncode
         died = {event.data["worker"] for event in self.place.events() if event.kind == "killed"}
-        began = " works on " in worker.log  # before that, a signal may end it as it likes
-        # A supervisor answers with the worst code of its children, of which one may be killed, or
-        # have come while the store was away.
+        began = " works on " in worker.log  # before that, a signal may end it with any code
+        # A supervisor exits with the worst code of its children. One of them may have been killed,
+        # or started while the store was away.
         away = self.counted["stores struck"] and code == 1 and "error: " in worker.log
         if began and not away and code not in (0, -signal.SIGKILL, 128 + signal.SIGKILL):
             self._story.wrong.append(f"a worker that was stopped ended with {code}:\n{worker.log}")
@@ -185,7 +187,7 @@ class Arena:
         (blow if self.counted["kills"] else self._kill)(worker)
 
     def _strike_store(self) -> bool:
-        """Whoever holds a lease meanwhile may lose it, as if it had slept."""
+        """Kill the store. Workers may lose their leases meanwhile, as if they had slept."""
         struck = self._store.strike(self._random)
         if struck:
             for worker in self._working + self._leaving:
@@ -199,7 +201,7 @@ class Arena:
         return self._random.choice(family or [worker.process.pid])
 
     def _is_worker(self, pid: int) -> bool:
-        """Not one that runs a task of such a one."""
+        """Whether it is a worker, not a process that runs a task of one."""
         try:
             return b"--supervised" in Path(f"/proc/{pid}/cmdline").read_bytes()
         except OSError:
@@ -224,7 +226,7 @@ class Arena:
         if pid not in self._asleep and self._send(pid, signal.SIGSTOP):
             self._story.slept.add(f"{socket.gethostname()}-{pid}")
             seconds = LEASE_SECONDS * (0.2 + 2 * self._random.random())
-            # It may hold the lock of the file, for which we wait ourselves.
+            # It may hold the lock of the file, which we need ourselves.
             self._asleep[pid] = threading.Timer(seconds, self._wake, [pid])
             self._asleep[pid].start()
             self.counted["stops"] += 1
@@ -260,7 +262,7 @@ class Arena:
             time.sleep(0.02)
 
     def _drain(self) -> None:
-        """Until all has ended; those that kill their workers must not keep it from ending."""
+        """Wait until all jobs have ended; those that kill their workers must not prevent that."""
         deadline = time.monotonic() + DRAIN_SECONDS
         while self._queue.stats().unfinished:
             if time.monotonic() > deadline:
@@ -274,7 +276,7 @@ class Arena:
 
 
 def _names_of(worker: WorkerProcess) -> set[str]:
-    """A supervisor has several."""
+    """The names of the workers in a process; a supervisor has several."""
     return set(re.findall(r"worker (\S+) works on", worker.log))
 
 

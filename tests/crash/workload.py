@@ -16,7 +16,7 @@ from tenure.model.job import IfParentFails
 from tenure.model.ops import IfExists
 from tests.crash.journal import Journal, now_ms
 
-# A queue without bounds, one with all that bound concurrency, and one with a rate.
+# A queue without limits, one with every kind of concurrency limit, and one with a rate.
 QUEUES = ("free", "bounded", "rated")
 TENANTS = ("", "acme", "bolt")
 GROUPS = ("", "g", "h")
@@ -26,13 +26,13 @@ LEASES = (0.15, 0.3, 0.6)  # seconds
 LONGEST = max(LEASES)
 CREW = 5  # threads that share a handle
 
-# What an answer may be without anything being wrong.
+# Errors that are not a failure of the test.
 HELD = (tenure.Duplicate, tenure.DependencyNotFound)
 LOST = (tenure.LeaseLost, tenure.JobNotFound)
 
 
 def prepare(url: str) -> None:
-    """Make the store and its limits."""
+    """Create the store and its limits."""
     with tenure.connect(url) as queue:
         queue.set_limit("bounded", concurrency=IN_QUEUE)
         queue.set_limit("bounded", tenant="*", concurrency=IN_TENANT)
@@ -41,7 +41,8 @@ def prepare(url: str) -> None:
 
 
 def work(url: str, journal: Journal, name: str, seed: int) -> None:
-    """Several threads, most of them on one handle, until the end, or until nobody watches."""
+    """Run several threads, most of them on one handle, until the end, or until the parent process
+    is gone."""
     threads = [
         threading.Thread(target=Worker(url, journal, f"{name}.solo", seed).run_alone, daemon=True)
     ]
@@ -57,7 +58,7 @@ def work(url: str, journal: Journal, name: str, seed: int) -> None:
 
 
 def connected(url: str, journal: Journal) -> tenure.Queue:
-    """A handle, as soon as there is a server to be had."""
+    """A handle, as soon as a server is available."""
     while True:
         try:
             return tenure.connect(url)
@@ -67,7 +68,7 @@ def connected(url: str, journal: Journal) -> tenure.Queue:
 
 
 class Worker:
-    """One thread that does what chance tells it."""
+    """A thread that makes random calls."""
 
     def __init__(self, url: str, journal: Journal, name: str, seed: int) -> None:
         self._url = url
@@ -190,7 +191,7 @@ class Worker:
             way(job)
         except LOST as error:
             self._journal.note("refused", job.id, job.token, code=error.code)
-        except tenure.Busy as error:  # nothing was changed; the lease runs out
+        except tenure.Busy as error:  # nothing was changed; the lease will expire
             self._journal.note("busy", job.id, job.token, text=str(error))
 
     def _ack(self, job: tenure.Job) -> None:
@@ -224,7 +225,7 @@ class Worker:
         self._journal.note("released", job.id, job.token)
 
     def _extend(self, job: tenure.Job) -> None:
-        # As long as the longest lease, so that what was done unheard never shortened one.
+        # As long as the longest lease, so that a call without a result never shortened one.
         asked_at = self._journal.note("try extend", job.id, job.token)
         self._queue.extend(job, LONGEST)
         until = asked_at + int(LONGEST * 1000)
@@ -233,7 +234,7 @@ class Worker:
         self._ack(job)
 
     def _leave(self, job: tenure.Job) -> None:
-        """Never come back to it."""
+        """Abandon the job."""
 
     def _come_late(self, job: tenure.Job) -> None:
         assert job.lease_until is not None
@@ -257,13 +258,13 @@ class Worker:
             try:
                 off = self._queue.reconcile(name)
             except tenure.QueueNotFound:
-                continue  # nothing came to it yet
+                continue  # it has no jobs yet
             if off:
                 self._journal.note("error", text=f"the counters of {name} were off by {off}")
 
 
 def watch(url: str, journal: Journal) -> None:
-    """Look at one snapshot of the jobs after the other for what must never be."""
+    """Read one snapshot of the jobs after the other, and check for what must never be."""
     boss = os.getppid()
     while os.getppid() == boss:
         with connected(url, journal) as queue:

@@ -1,4 +1,4 @@
-"""Mutation tests: change one decision at a time, and see whether a test notices.
+"""Mutation tests: change one decision at a time, and check that a test notices.
 
 Run `python -m tests.mutation --help`, or `make mutate`.
 """

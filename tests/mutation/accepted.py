@@ -1,4 +1,4 @@
-"""Survivors that are accepted, each with a reason: accepted.toml."""
+"""The accepted survivors in accepted.toml, each with a reason."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _FILE = Path(__file__).parent / "accepted.toml"
 
 
 class Accepted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Mutations of a line that no test need notice: those that make one of `after` of it, or all
-    where that is left out."""
+    """Mutations of a line that no test needs to notice: those whose result is listed in `after`, or
+    all of them if it is empty."""
 
     path: str
     function: str
@@ -29,6 +29,6 @@ class Accepted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read() -> list[Accepted]:
-    """The whole list."""
+    """Read the whole list."""
     found = tomllib.loads(_FILE.read_text()).get("accepted", [])
     return msgspec.convert(found, list[Accepted])

@@ -1,6 +1,6 @@
-"""Engines against the model, for mutations: the histories of CI, which are not shrunk.
+"""Compares engines with the model for mutations: the same histories as in CI, without shrinking.
 
-Pytest runs this only where it is named.
+Pytest runs this only if it is named on the command line.
 """
 
 from __future__ import annotations

@@ -30,18 +30,18 @@ _OPTIONS = (
     "-p", "no:cacheprovider", "-p", "no:schemathesis", "-p", "no:xdist",
     "-W", "ignore::pytest.PytestAssertRewriteWarning",
 )  # fmt: skip
-_ALL_SECONDS = 1800  # that all tests of one selection may take
+_ALL_SECONDS = 1800  # limit for all tests of one selection
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?::.+?)(?: - .*)?$", re.MULTILINE)
-# Pytest says so, and no test was run.
+# Messages of pytest when no test was run.
 _MISUSED = ("file or directory not found", "unrecognized arguments")
 
 
 class Outcome(NamedTuple):
-    """What became of a mutation: "killed", "timeout" or "survived"."""
+    """The outcome of a mutation: "killed", "timeout" or "survived"."""
 
     what: str
     seconds: float
-    test: str = ""  # that noticed, if it is known
+    test: str = ""  # the test that noticed, if known
 
 
 class Misused(Exception):
@@ -49,19 +49,19 @@ class Misused(Exception):
 
 
 class Copy:
-    """Sources and tests in a folder of their own, and a PostgreSQL server."""
+    """Sources and tests in a separate folder, with a PostgreSQL server."""
 
     def __init__(self, *, prepared: bool = True) -> None:
-        """One that is not prepared begins sooner, is slower, and has no server."""
+        """prepared: without it, the copy starts sooner, is slower, and has no server."""
         self.root = Path(tempfile.mkdtemp(prefix="tenure-mutation-"))
         for name in ("src", "tests", "bench", "docs"):
             ignore = shutil.ignore_patterns("__pycache__")
             shutil.copytree(ROOT / name, self.root / name, ignore=ignore)
         shutil.copy(ROOT / "pyproject.toml", self.root)
-        # It ends with the thread that starts it, so this is not left for later.
+        # It ends with the thread that starts it, so start it here.
         self._server = postgres.Server(**postgres.CARELESS) if prepared else None
         self._databases = 0
-        self._running: int | None = None  # the process of a test run, which leads its group
+        self._running: int | None = None  # the process of a test run, leader of its group
         self._zygote = subprocess.Popen(
             [sys.executable, "-m", "tests.mutation.zygote", *(["prepare"] if prepared else [])],
             cwd=self.root,
@@ -70,17 +70,17 @@ class Copy:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            start_new_session=True,  # Ctrl-C is for us
+            start_new_session=True,  # only we handle Ctrl-C
         )
 
     def interrupt(self) -> None:
-        """End the tests that are running, and run no more."""
+        """Stop the running tests, and start no more."""
         self._zygote.kill()
         if self._running is not None:
             _kill_group(self._running)
 
     def close(self) -> None:
-        """End all that was started, and remove the copy."""
+        """Stop everything that was started, and remove the copy."""
         self.interrupt()
         self._zygote.communicate()
         if self._server is not None:
@@ -105,7 +105,7 @@ class Copy:
         return Outcome("survived", time.monotonic() - begun)
 
     def fail_unchanged(self, tests: Sequence[str]) -> list[str]:
-        """Those of the tests that fail without any mutation."""
+        """The tests that fail without any mutation."""
         if not tests:
             return []
         with self._database() as database:
@@ -126,13 +126,14 @@ class Copy:
 
     @staticmethod
     def _forget_compiled(file: Path) -> None:
-        """Python compares a file's time in whole seconds, and its size: both may be the same."""
+        """Remove compiled files: Python compares only the size of a source file and its time in
+        whole seconds, and both may be unchanged."""
         for compiled in file.parent.glob(f"__pycache__/{file.stem}.*.pyc"):
             compiled.unlink()
 
     @contextmanager
     def _database(self) -> Iterator[str]:
-        """A database of its own: schemas in it are made by the code under test."""
+        """A separate database, because the code under test creates schemas in it."""
         if self._server is None:
             yield ""
             return
@@ -163,7 +164,8 @@ class Copy:
     def _pytest(
         self, arguments: Sequence[str], seconds: int, database: str, *, all_of_them: bool = False
     ) -> tuple[int, str]:
-        """The exit code and what pytest says. Processes that tests left behind are ended."""
+        """Run pytest. Returns the exit code and the output. Processes that tests left behind are
+        ended."""
         output = self.root / "output"
         environment = {"TENURE_TEST_PG": database, "TENURE_TEST_SECONDS": str(seconds)}
         if all_of_them:

@@ -1,4 +1,4 @@
-"""One change of one source file."""
+"""A change of one source file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 
 
 class Edit(NamedTuple):
-    """Characters of a source text that are replaced."""
+    """A replacement of some characters of a source text."""
 
     start: int
     end: int
@@ -22,8 +22,8 @@ class Edit(NamedTuple):
 
 
 class Mutation(msgspec.Struct, frozen=True):
-    """An edit of a file. `before` and `after` are the lines that it touches, without indentation;
-    together with path and function they name it, wherever in the file it is."""
+    """An edit of a file. `before` and `after` are the lines that it touches, without indentation.
+    Together with path and function they identify it, independent of its position in the file."""
 
     path: str  # from the root of the repository
     function: str
@@ -34,7 +34,7 @@ class Mutation(msgspec.Struct, frozen=True):
     end: int
     new: str
     line: int
-    nth: int = 0  # of those with the same name
+    nth: int = 0  # among those with the same name
 
     @property
     def key(self) -> tuple[str, str, str, str]:
@@ -56,7 +56,7 @@ class Mutation(msgspec.Struct, frozen=True):
 
 
 def mutations(path: str, text: str, edits: Iterable[Edit]) -> list[Mutation]:
-    """Name the edits of a file. Equal results are listed once."""
+    """The mutations for the edits of a file. Equal results are listed once."""
     found: list[Mutation] = []
     seen: set[tuple[int, str]] = set()
     names: Counter[tuple[str, str, str, str]] = Counter()

@@ -1,6 +1,7 @@
-"""For pytest, in a copy of the tree: ends a test that hangs, and all after the first failure.
+"""A pytest plugin for a copy of the tree: ends a test that hangs, and stops after the first
+failure.
 
-It shrinks no example, and makes sure that the code under test is that of the copy.
+It turns off shrinking, and makes sure that the code under test is that of the copy.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _watch() -> None:
-    """Be ended if nothing happens for too long; also between tests, and after the last."""
+    """Exit if nothing happens for too long, including between tests and after the last one."""
     seconds = float(os.environ["TENURE_TEST_SECONDS"])
     faulthandler.dump_traceback_later(seconds, exit=True, file=_stderr)
 
@@ -43,7 +44,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """A mutated program may hang once a test has failed: there is nothing more to be learnt."""
+    """Exit at the first failure. A mutated program may hang after it, and one failure is enough."""
     if report.failed and "TENURE_TEST_ALL" not in os.environ:
         _stderr.write(f"\nFAILED {report.nodeid}\n")
         _stderr.flush()

@@ -1,4 +1,4 @@
-"""Changes of one decision in Python code."""
+"""Mutations of Python code, each of which changes one decision."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ _OTHER_OPERATOR = {"+": "-", "-": "+", "*": "//", "//": "*", "/": "*", "&": "|",
 _OTHER_CALL = {"min": "max", "max": "min", "any": "all", "all": "any"}
 _LOGS = {"log", "_log", "logger", "logging", "warnings", "warn"}
 _TEXTS = {"__repr__", "__str__", "__rich__"}
-# Whether a mistake raises an error, how a class is made, and what a thread is called.
+# Arguments that only affect error checking, class creation and thread names.
 _HARMLESS_KEYWORDS = {"strict", "frozen", "kw_only", "forbid_unknown_fields", "name", "daemon"}
 _FACTOR = 15
 
 
 def edits(text: str, settings: frozenset[str] = frozenset()) -> list[Edit]:
-    """All changes of a module. `settings` are names at the top of it whose values decide only how
-    fast something is. A few of the changes may not compile: see `compiles`."""
+    """All edits of a module. `settings` are names at its top level whose values affect only speed.
+    A few of the edits may not compile: see `compiles`."""
     finder = _Finder(text, settings)
     finder.visit(ast.parse(text))
     return finder.found
 
 
 def compiles(before: str, after: str) -> bool:
-    """Whether a change makes another program of a module."""
+    """Whether an edit compiles, and changes the program."""
     try:
         return ast.dump(ast.parse(after)) != ast.dump(ast.parse(before))
     except SyntaxError:
@@ -63,7 +63,7 @@ def _is_log(node: ast.AST) -> bool:
 
 
 class _Finder(ast.NodeVisitor):
-    """Walks a module and notes what may be changed."""
+    """Walks a module and collects edits."""
 
     def __init__(self, text: str, settings: frozenset[str]) -> None:
         self.text = text
@@ -78,7 +78,7 @@ class _Finder(ast.NodeVisitor):
     # Places in the text --------------------------------------------------------------------------
 
     def _at(self, line: int, column: int) -> int:
-        """A place that Python counts in bytes of UTF-8."""
+        """The index of a position that Python counts in bytes of UTF-8."""
         return self._starts[line - 1] + len(self._lines[line - 1].encode()[:column].decode())
 
     def _span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
@@ -143,7 +143,7 @@ class _Finder(ast.NodeVisitor):
             self._replace(node, "pass", "drop statement")
 
     def visit_arg(self, node: ast.arg) -> None:
-        """An annotation decides nothing."""
+        """Skip annotations, which decide nothing."""
 
     # Statements ----------------------------------------------------------------------------------
 
@@ -180,7 +180,7 @@ class _Finder(ast.NodeVisitor):
         self._replace(node, "pass", "drop statement")
 
     def visit_Assert(self, node: ast.Assert) -> None:
-        """Asserts are for the type checker."""
+        """Skip asserts, which are for the type checker."""
 
     def visit_If(self, node: ast.If) -> None:
         if _names(node.test) & {"TYPE_CHECKING"}:
@@ -259,7 +259,7 @@ class _Finder(ast.NodeVisitor):
                 self.visit(keyword.value)
 
     def _order_of(self, node: ast.Call) -> None:
-        """Sort keys: the other direction, no key, a part of the key less, parts swapped."""
+        """Sort keys: reversed, removed, with a part removed, with parts swapped."""
         func = node.func
         name = func.id if isinstance(func, ast.Name) else getattr(func, "attr", "")
         if name not in ("sorted", "sort", "min", "max", "groupby", "merge"):
@@ -286,7 +286,7 @@ class _Finder(ast.NodeVisitor):
             self._replace(key, f"({', '.join([parts[1], parts[0], *parts[2:]])})", "order")
 
     def _isolation_of(self, node: ast.Call) -> None:
-        """A read of FoundationDB that others' writes make fail, or not any more."""
+        """Make a read of FoundationDB conflict with other writes, or no longer conflict."""
         func = node.func
         if not isinstance(func, ast.Attribute) or func.attr not in ("get", "get_range"):
             return
@@ -305,7 +305,7 @@ class _Finder(ast.NodeVisitor):
             self.visit(node.slice)
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
-        """Texts."""
+        """Skip f-strings."""
 
     def visit_Constant(self, node: ast.Constant) -> None:
         value = node.value
@@ -320,7 +320,7 @@ class _Finder(ast.NodeVisitor):
 
 
 def _results(body: Sequence[ast.AST]) -> Iterator[ast.expr]:
-    """What a function returns, but not those that it defines."""
+    """The values that a function returns, without those of functions defined in it."""
     for one in body:
         if isinstance(one, ast.Return) and one.value is not None:
             yield one.value

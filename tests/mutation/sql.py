@@ -1,4 +1,5 @@
-"""Changes of one decision in SQL: named statements, and functions in SQL or PL/pgSQL."""
+"""Mutations of SQL, each of which changes one decision: in named statements, and in functions in
+SQL or PL/pgSQL."""
 
 from __future__ import annotations
 
@@ -34,11 +35,11 @@ _CLOSES = {
     "JOIN", "LEFT", "CROSS", "INNER", "ON", "DO", "SET", "FROM", "AND", "OR", "INTO", "ELSE", "END",
     "AS",
 }  # fmt: skip
-# What a column list, a condition or an assignment stands after, in one pair of brackets.
+# Keywords before a column list, a condition or an assignment, within one pair of brackets.
 _CLAUSES = _OPENS | {"SELECT", "SET", "FROM", "VALUES", "ORDER", "LIMIT", "RETURNING", "INSERT",
                      "UPDATE", "DELETE", "RAISE", "THEN", "ELSE", "CASE", "BY"}  # fmt: skip
 _DROPPED = {"PERFORM", "INSERT", "UPDATE", "DELETE", "RETURN", "CONTINUE", "EXIT", "RAISE"}
-# A partial index is used only where its condition is repeated.
+# A partial index is used only if the query repeats its condition.
 _INDEX_HINT = re.compile(r"(\w+\.)?state <> 2")
 _SECTION = re.compile(
     r"^-- (?P<part>version|name): (?P<name>\S+)$"
@@ -48,7 +49,7 @@ _SECTION = re.compile(
 
 
 class Token(NamedTuple):
-    """A word or sign, and where it stands."""
+    """A word or symbol, and its position."""
 
     kind: str
     text: str
@@ -62,7 +63,7 @@ class Token(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A named statement or a function's body."""
+    """A named statement or the body of a function."""
 
     name: str
     start: int
@@ -70,7 +71,8 @@ class Section(NamedTuple):
 
 
 def sections(text: str) -> list[Section]:
-    """The parts of a file that decide something. Of a function that is made twice, the last."""
+    """The parts of a file that decide something. If a function is defined twice, the last
+    definition counts."""
     marks = [*_SECTION.finditer(text)]
     found: dict[str, Section] = {}
     for n, mark in enumerate(marks):
@@ -87,7 +89,7 @@ def sections(text: str) -> list[Section]:
 
 
 def tokens(text: str, start: int, end: int) -> list[Token]:
-    """The words and signs between two places, without spaces and comments."""
+    """The words and symbols between two positions, without whitespace and comments."""
     found: list[Token] = []
     depth, at = 0, start
     while at < end:
@@ -107,13 +109,13 @@ def tokens(text: str, start: int, end: int) -> list[Token]:
 
 
 def edits(text: str, *, true: str) -> Iterator[Edit]:
-    """All changes of a file. `true` is how its dialect writes a condition that always holds."""
+    """All edits of a file. `true` is how its SQL dialect writes a condition that always holds."""
     for section in sections(text):
         yield from _Finder(text, section, true).edits()
 
 
 class _Finder:
-    """Looks through one statement or body."""
+    """Collects the edits of one statement or body."""
 
     def __init__(self, text: str, section: Section, true: str) -> None:
         self._text = text
@@ -143,7 +145,7 @@ class _Finder:
         return self._tokens[n - 1].word if n else ""
 
     def _clause(self, n: int) -> str:
-        """The word that decides what a sign means."""
+        """The keyword that decides what a symbol means."""
         depth = self._tokens[n].depth
         for one in reversed(self._tokens[:n]):
             if one.depth < depth:
@@ -221,7 +223,7 @@ class _Finder:
             yield self._edit(one.start, one.end, new, "comparison")
 
     def _condition(self, n: int) -> Iterator[Edit]:
-        """One part of a condition always holds, or the opposite of it does."""
+        """Make one part of a condition always true, or negate it."""
         one = self._tokens[n]
         if one.word not in _OPENS or (one.word == "AND" and self._of_between(n)):
             return
@@ -251,7 +253,7 @@ class _Finder:
         )
 
     def _order(self, n: int) -> Iterator[Edit]:
-        """Another direction, or a column less."""
+        """Reverse the direction, or remove a column."""
         if self._tokens[n].word != "ORDER" or self._next(n) != "BY":
             return
         first = n + 2
@@ -292,7 +294,7 @@ class _Finder:
             yield self._edit(start, end, "", "limit")
 
     def _lock(self, n: int) -> Iterator[Edit]:
-        """A row is not locked, or waited for."""
+        """Do not lock a row, or do not wait for it."""
         one = self._tokens[n]
         if one.word == "FOR" and self._next(n) in ("UPDATE", "SHARE", "NO", "KEY"):
             last = n + 1
@@ -316,7 +318,7 @@ class _Finder:
             yield self._edit(one.start, one.end, str(int(one.text) + 1), "constant")
 
     def _default(self, n: int) -> Iterator[Edit]:
-        """coalesce(a, b): only one of them counts."""
+        """coalesce(a, b): use only one of them."""
         one = self._tokens[n]
         if one.word not in ("COALESCE", "IFNULL") or self._next(n) != "(":
             return
@@ -335,7 +337,7 @@ class _Finder:
             yield self._edit(start, end, f"({new})", "default")
 
     def _statement(self, n: int) -> Iterator[Edit]:
-        """A statement of PL/pgSQL is left out."""
+        """Leave out a statement of PL/pgSQL."""
         if not self._section.name.endswith("()"):
             return
         one = self._tokens[n]

@@ -1,4 +1,4 @@
-"""The mutation tool itself: what it changes, what it leaves alone, and that it sees a kill."""
+"""Tests of the mutation tool: what it changes, what it leaves alone, and that it detects a kill."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.mutation.mutation import Edit, mutations
 
 
 def results(text: str, edits: list[Edit], kind: str | None = None) -> set[str]:
-    """The lines that mutations make of a text."""
+    """The lines that the mutations of a text produce."""
     found = mutations("x", text, edits)
     return {one.after for one in found if kind in (None, one.kind)}
 

@@ -1,6 +1,6 @@
 """A process that has imported everything but the code under test, and forks to run tests.
 
-To import pytest and what the tests need takes several times as long as most tests that notice a
+Importing pytest and what the tests need takes several times as long as most tests that notice a
 mutation. Requests and replies are lines of JSON on stdin and stdout.
 """
 
@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 _OURS = ("tenure", "tests", "conftest", "bench")
-# Whose imports, together, are those of nearly all tests.
+# Their imports together cover those of nearly all tests.
 _SAMPLE = (
     "tests.conformance.conftest",
     "tests.server.conftest",
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def _needed() -> list[str]:
-    """The modules of others that tests import, found out by a child that imports tests."""
+    """The third-party modules that tests import, determined by a child that imports the tests."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -61,7 +61,7 @@ def _needed() -> list[str]:
 
 
 def _serve(request: dict[str, Any]) -> None:
-    """Run pytest in a child; reply with its process id, and with its exit code when it ends."""
+    """Run pytest in a child. Reply with its process id, and with its exit code when it ends."""
     child = os.fork()
     if child == 0:
         _run(request)

@@ -1,1 +1,1 @@
-"""The service: the queue over HTTP, for other languages and other machines."""
+"""The HTTP service: a queue for other machines and other languages."""

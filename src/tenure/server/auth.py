@@ -1,4 +1,4 @@
-"""Who asks, and what they may do."""
+"""Tokens: who sends a request, and what they may do."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from tenure.model.fields import check_label, check_name
 log = logging.getLogger("tenure.service")
 
 PREFIX = "tnr_"
-LOOK_SECONDS = 1.0  # between two looks whether the file of tokens has changed
+LOOK_SECONDS = 1.0  # between checks whether the token file has changed
 
 
 class Scope(StrEnum):
-    """What a token can be good for."""
+    """What a token may do."""
 
     PRODUCE = "produce"
     WORK = "work"
     READ = "read"
-    ADMIN = "admin"  # all of it
+    ADMIN = "admin"  # includes all others
 
 
 class Token(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A token as it is stored: never itself, only its hash."""
+    """A stored token. Only the hash of its secret is kept."""
 
     name: str
     hash: str
@@ -54,34 +54,33 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def hash_of(secret: str) -> str:
-    """A token has 256 random bits: a plain hash cannot be searched for."""
+    """Hash a secret. It has 256 random bits, so an unsalted fast hash is safe."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
 class Tokens:
-    """The tokens that are known. Where they are required, nobody is served without one; where
-    they are not, everybody may do everything."""
+    """The known tokens. If they are not required, every client may do everything."""
 
     def __init__(self, tokens: Iterable[Token] = (), *, required: bool | None = None) -> None:
-        """required: by default, if there are any."""
+        """required: by default, whether there are any tokens."""
         self._by_hash = {token.hash: token for token in tokens}
         self.required = bool(self._by_hash) if required is None else required
 
     def who(self, authorization: str | None) -> Token:
-        """The token of an Authorization header; raises Unauthorized."""
+        """Return the token of an Authorization header; raises Unauthorized."""
         if not self.required:
             return EVERYTHING
         if authorization is None:
             raise Unauthorized("a token is needed: Authorization: Bearer ...")
         kind, _, secret = authorization.partition(" ")
-        # How long a hash takes to look up tells nothing about the secret behind it.
+        # A lookup by hash is safe: its timing reveals nothing about the secret.
         found = self._known().get(hash_of(secret.strip()))
         if found is None or kind.lower() != "bearer":
             raise Unauthorized("this token is not known")
         return found
 
     def is_current(self, token: Token) -> bool:
-        """Whether a token that was accepted still is: it may have been revoked or changed."""
+        """Whether an accepted token is still valid: it may have been revoked or changed."""
         return not self.required or self._known().get(token.hash) == token
 
     def _known(self) -> dict[str, Token]:
@@ -89,8 +88,8 @@ class Tokens:
 
 
 class TokenFile(Tokens):
-    """The tokens of a file, which is read again when it changes. While it cannot be read, only
-    the tokens that are `fixed` are known."""
+    """The tokens of a file, which is reloaded when it changes. While the file cannot be read, only
+    the `fixed` tokens are known."""
 
     def __init__(self, path: Path, fixed: Iterable[Token], now: Callable[[], float]) -> None:
         self._path = path
@@ -116,7 +115,7 @@ class TokenFile(Tokens):
         except InvalidInput as error:
             log.warning("no token of %s is accepted: %s", self._path, error)
         else:
-            log.info("read %s again: %s", self._path, ", ".join(one.name for one in tokens) or "-")
+            log.info("reloaded %s: %s", self._path, ", ".join(one.name for one in tokens) or "-")
         self._by_hash = {token.hash: token for token in (*tokens, *self._fixed)}
 
     def _version(self) -> tuple[int, ...]:
@@ -128,7 +127,7 @@ class TokenFile(Tokens):
 
 
 def read_tokens(path: Path) -> list[Token]:
-    """The tokens of a file; raises InvalidInput."""
+    """Return the tokens of a file; raises InvalidInput."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=_File).tokens
     except FileNotFoundError:
@@ -139,7 +138,7 @@ def read_tokens(path: Path) -> list[Token]:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Keep other writers of the file away."""
+    """Lock out other writers of the file."""
     try:
         folder = os.open(path.parent, os.O_RDONLY)
     except OSError as error:
@@ -152,7 +151,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _write_tokens(path: Path, tokens: list[Token]) -> None:
-    """Replace the file in one step. Only its owner may read it, and no link is followed."""
+    """Replace the file atomically. Only its owner may read it, and links are not followed."""
     text = msgspec.json.format(msgspec.json.encode(_File(tokens)), indent=2)
     beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
@@ -174,7 +173,7 @@ def create_token(
     queues: Iterable[str] = (),
     tenants: Iterable[str] = (),
 ) -> str:
-    """Add a token to a file. Returns the secret, which is not kept anywhere."""
+    """Add a token to a file. Returns the secret, which is not stored anywhere."""
     check_name("name", name)
     wanted = tuple(Scope(scope) for scope in scopes)
     if not wanted:
@@ -190,7 +189,7 @@ def create_token(
     with _locked(path):
         tokens = read_tokens(path) if path.exists() else []
         if any(one.name == name for one in tokens):
-            raise InvalidInput("name", f"there is a token named {name!r} already")
+            raise InvalidInput("name", f"there is already a token named {name!r}")
         _write_tokens(path, [*tokens, token])
     return secret
 
@@ -206,8 +205,8 @@ def revoke_token(path: Path, name: str) -> None:
 
 
 def tokens_of(path: Path | None, environ: Mapping[str, str]) -> Tokens:
-    """All tokens: of a file, and of the environment (TENURE_TOKEN, EDGE_API_TOKEN). Raises
-    InvalidInput if a file is named that holds none."""
+    """Return the tokens of a file and of the environment (TENURE_TOKEN, EDGE_API_TOKEN). Raises
+    InvalidInput if the file holds none."""
     fixed = [
         Token(name, hash_of(environ[name]), (Scope.ADMIN,))
         for name in ("TENURE_TOKEN", "EDGE_API_TOKEN")

@@ -1,4 +1,4 @@
-"""The open connections of a server, and whom to drop when there are too many."""
+"""The open connections of a server, and which to drop when there are too many."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Protocol
 log = logging.getLogger("tenure.service")
 
 MOST = 10_000
-LOG_SECONDS = 10.0  # between two lines about dropped connections
+LOG_SECONDS = 10.0  # between log lines about dropped connections
 
 
 class Droppable(Protocol):
@@ -18,8 +18,8 @@ class Droppable(Protocol):
 
 
 class Connections:
-    """At most `most` connections. A quarter of them is kept for clients that have shown a valid
-    token: when the others are too many, the oldest of these is dropped for the newest."""
+    """At most `most` connections. A quarter of them is reserved for clients that have shown a valid
+    token: when there are too many others, the oldest of those is dropped."""
 
     def __init__(self, most: int = MOST, now: Callable[[], float] = time.monotonic) -> None:
         self._most = most
@@ -31,20 +31,20 @@ class Connections:
         self._log_at = 0.0
 
     def add(self, connection: Droppable) -> None:
-        """Count a new connection; it, or an older one, is dropped if there are too many."""
+        """Add a new connection. If there are too many, the oldest untrusted one is dropped."""
         self._strangers[connection] = None
         total = len(self._strangers) + len(self._trusted)
         if total > self._most or len(self._strangers) > self._most_strangers:
             self._drop(next(iter(self._strangers)))
 
     def trust(self, connection: Droppable) -> None:
-        """The client of this connection has shown a valid token."""
+        """Note that the client of a connection has shown a valid token."""
         if connection in self._strangers:
             del self._strangers[connection]
             self._trusted.add(connection)
 
     def discard(self, connection: Droppable) -> None:
-        """The connection is closed."""
+        """Remove a closed connection."""
         self._strangers.pop(connection, None)
         self._trusted.discard(connection)
 

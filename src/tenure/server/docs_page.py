@@ -1,4 +1,4 @@
-"""The description of the API as a page, which loads nothing from elsewhere."""
+"""The description of the API as a self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Json = dict[str, Any]
 
 
 def docs_page(document: Json) -> Reply:
-    """Every operation, with what is sent and answered, and every type."""
+    """Return a page that lists every operation and every type of an OpenAPI document."""
     tags: dict[str, list[str]] = {}
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
@@ -52,8 +52,8 @@ def docs_page(document: Json) -> Reply:
     types = document["components"]["schemas"]
     parts = [
         f"<h1>Tenure <small>{escape(document['info']['version'])}</small></h1>",
-        "<p>A durable job queue. Send JSON; where a token is needed, send it as "
-        "<code>Authorization: Bearer &hellip;</code>. The same as data: "
+        "<p>A durable job queue. Request bodies are JSON. If a token is needed, send it as "
+        "<code>Authorization: Bearer &hellip;</code>. As an OpenAPI document: "
         '<a href="/openapi.json">/openapi.json</a>.</p>',
         f"<nav>{''.join(_link(tag, tag) for tag in [*tags, 'types'])}</nav>",
     ]
@@ -76,10 +76,10 @@ def _operation(path: str, method: str, operation: Json, problems: Json) -> str:
     if "requestBody" in operation:
         sent = operation["requestBody"]
         (content,) = sent["content"].values()
-        optional = "" if sent["required"] else " <small>(may be left out)</small>"
+        optional = "" if sent["required"] else " <small>(optional)</small>"
         body.append(f"<h4>Body</h4><p>{type_of(content['schema'])}{optional}</p>")
     rows = [_answer(status, one, problems) for status, one in operation["responses"].items()]
-    body.append("<h4>Answers</h4>" + _table(("status", "what", "meaning"), rows))
+    body.append("<h4>Responses</h4>" + _table(("status", "body", "meaning"), rows))
     head = (
         f'<b class="{method}">{method}</b><code>{escape(path)}</code>'
         f"<span>{escape(operation['summary'])}</span>"
@@ -88,7 +88,7 @@ def _operation(path: str, method: str, operation: Json, problems: Json) -> str:
 
 
 def _text(described: Json) -> str:
-    """What is said of something; names are in backticks."""
+    """The description of an operation or type as HTML. Backticks mark code."""
     parts = escape(described.get("description", "")).split("`")
     text = "".join([f"<code>{one}</code>" if n % 2 else one for n, one in enumerate(parts)])
     return f"<p>{text}</p>" if text else ""
@@ -121,14 +121,14 @@ def _kind(name: str, schema: Json) -> str:
         (f"<code>{escape(field)}</code>", type_of(one), _presence(field, one, schema))
         for field, one in schema["properties"].items()
     ]
-    table = _table(("field", "type", ""), rows) if rows else "<p>Nothing is in it.</p>"
+    table = _table(("field", "type", ""), rows) if rows else "<p>No fields.</p>"
     return _details(name, f"<code>{escape(name)}</code>", body + table)
 
 
 def _presence(field: str, schema: Json, of: Json) -> str:
     if field in of.get("required", ()):
-        return "always"
-    return f"<small>else {_value(schema['default'])}</small>" if "default" in schema else ""
+        return "required"
+    return f"<small>default {_value(schema['default'])}</small>" if "default" in schema else ""
 
 
 def type_of(schema: Json) -> str:
@@ -185,7 +185,7 @@ def _link(anchor: str, text: str) -> str:
 
 
 def _details(anchor: str, head: str, body: str) -> str:
-    """What is shown when it is asked for; a link to what is inside opens it, too."""
+    """A collapsible block. The anchor is inside it, so that a link to it opens the block."""
     inside = f'<div id="{escape(anchor)}">{body}</div>'
     return f"<details><summary>{head}</summary>{inside}</details>"
 

@@ -1,8 +1,8 @@
-"""The feed of state changes: what this service commits, told to those who read along.
+"""The feed of events: what the operations committed by this service did to jobs.
 
-The last events are kept in a ring. A reader has a place in it and no buffer of its own: one who is
-slower than the ring goes round is dropped, and may come again. A reader who comes back with the id
-of the last event it saw goes on there, as long as the ring reaches back to it.
+The last events are kept in a ring. A reader has a position in it and no buffer of its own. One that
+falls behind by more than the ring holds is dropped, and may reconnect. A reader that reconnects
+with the id of the last event it saw continues there, if the ring still holds what follows.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from tenure.model.job import Job, State
 from tenure.model.ops import Answer, Op
 from tenure.queue import Queue
 
-RING = 10_000  # events that are kept
+RING = 10_000  # events kept
 MOST_READERS = 1_000
-MOST_UNREAD = 100_000  # operations that may wait to be told; more are passed over, and said so
-MOST_KNOWN = 100_000  # leased jobs of which it is remembered whose they are
-LINGER_SECONDS = 300.0  # that the ring is filled for readers who may come back
-CHANGED_SECONDS = 1.0  # between two hints that something changed
+MOST_UNREAD = 100_000  # operations in the inbox; when there are more, readers get a reset
+MOST_KNOWN = 100_000  # leased jobs whose queue, tenant etc. are remembered
+LINGER_SECONDS = 300.0  # how long the ring is filled without readers, as they may reconnect
+CHANGED_SECONDS = 1.0  # between two `changed` events
 
 What = Literal[
     "enqueued", "claimed", "progress", "done", "failed", "released", "cancelled", "replayed"
@@ -36,7 +36,7 @@ What = Literal[
 
 
 class JobEvent(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What happened to a job, and the state that it is in since."""
+    """What happened to a job, and its state afterwards."""
 
     what: What
     id: str
@@ -51,7 +51,7 @@ class JobEvent(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A place in the ring. No event: a hint that something changed, by whomever."""
+    """An entry of the ring. Without an event it is a hint that something in the store changed."""
 
     number: int
     event: JobEvent | None
@@ -59,14 +59,14 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Place(NamedTuple):
-    """How far a reader is."""
+    """The position of a reader: the number of the last entry it has seen."""
 
     epoch: str
     number: int
 
 
 class Whose(msgspec.Struct, frozen=True, gc=False):
-    """What is remembered of a job while it is leased."""
+    """The fields of a leased job that later events about it repeat."""
 
     queue: str
     tenant: str
@@ -76,18 +76,19 @@ class Whose(msgspec.Struct, frozen=True, gc=False):
 
 
 class Feed:
-    """Numbers what happens. For the tasks of one loop; nothing is done while nobody reads."""
+    """Turns committed operations into numbered events. Not thread-safe, except where noted.
+    Collects nothing while there are no readers."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self._readers = 0
         self._task: asyncio.Task[None] | None = None
-        self._news = asyncio.Event()  # for the readers; another one each time
+        self._news = asyncio.Event()  # wakes readers; replaced each time
 
     def join(self) -> None:
-        """Somebody begins to read; raises Busy."""
+        """Add a reader; raises Busy if there are too many."""
         if self._readers >= MOST_READERS:
-            raise Busy(f"{MOST_READERS:,} read along already; try again later")
+            raise Busy(f"there are already {MOST_READERS:,} readers of events; try again later")
         self._readers += 1
         if self._task is None or self._task.done():
             self._start()
@@ -98,15 +99,15 @@ class Feed:
 
     def _start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self.epoch = secrets.token_hex(4)  # numbers of another feed are not of this one
+        self.epoch = secrets.token_hex(4)  # the ids of another feed are not valid here
         self._ring: deque[Entry] = deque(maxlen=RING)
         self._last = 0
         self._known: OrderedDict[str, Whose] = OrderedDict()
         self._inbox: deque[tuple[Sequence[Op], Sequence[Answer]]] = deque()
         self._unread = 0
-        self._missed = False  # too much came at once
+        self._missed = False  # the inbox was full
         self._changed = False
-        self._more = asyncio.Event()  # for the task
+        self._more = asyncio.Event()  # wakes the task
         self._left_at = self._loop.time()
         self._stops: list[Callable[[], None]] = [
             self._queue.changes.watch(self._committed),
@@ -162,13 +163,13 @@ class Feed:
             self.close()
 
     def _start_over(self) -> None:
-        """Some was passed over: no reader can go on where it was."""
+        """Invalidate all positions, because events were lost. Readers get a reset."""
         self.epoch = secrets.token_hex(4)
         self._ring.clear()
         self.wake()
 
     def wake(self) -> None:
-        """Have the readers look."""
+        """Wake all readers."""
         self._news.set()
         self._news = asyncio.Event()
 
@@ -228,7 +229,7 @@ class Feed:
         return _event(what, op.id, state, now, whose)
 
     async def _of_many(self, op: ops.Cancel | ops.Replay, answer: Answer) -> list[JobEvent]:
-        """The answer says to how many jobs it happened. If not to all, their states tell."""
+        """The result only counts the changed jobs. If it is not all of them, go by their states."""
         what: What = "cancelled" if isinstance(op, ops.Cancel) else "replayed"
         reached = State.CANCELLED if isinstance(op, ops.Cancel) else State.PENDING
         all_of_them = isinstance(answer, ops.Changed) and answer.count == len(op.ids)
@@ -244,17 +245,17 @@ class Feed:
             return await self._queue.aget(id)
         except JobNotFound:
             return None
-        except TenureError:  # the store is away: then this cannot be told
+        except TenureError:  # the store is away, so this event is lost
             self._missed = True
             return None
 
     @property
     def end(self) -> Place:
-        """Where a reader begins who saw nothing yet."""
+        """The position of a new reader."""
         return Place(self.epoch, self._last)
 
     def place(self, last_id: str) -> Place | None:
-        """Where a reader goes on who saw this id last; None if that is not kept."""
+        """The position after the event with this id; None if the ring no longer holds it."""
         epoch, _, number = last_id.partition(".")
         if not (number.isascii() and number.isdigit() and len(number) < 20):
             return None
@@ -262,21 +263,21 @@ class Feed:
         return None if self.after(place) is None else place
 
     def after(self, place: Place) -> list[Entry] | None:
-        """What came after; None if that is not kept any more."""
+        """The entries after a position; None if the ring no longer holds them all."""
         first = self._ring[0].number if self._ring else self._last + 1
         if place.epoch != self.epoch or not first - 1 <= place.number <= self._last:
             return None
         return list(islice(self._ring, place.number + 1 - first, None))
 
     async def wait(self, seconds: float) -> None:
-        """For more, or for so long."""
+        """Wait for new entries, for at most so many seconds."""
         news = self._news
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await news.wait()
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop collecting events."""
         if self._task is not None:
             self._task.cancel()
             self._task = None

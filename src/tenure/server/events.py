@@ -1,4 +1,4 @@
-"""News for those who wait: that something changed, and what became of jobs."""
+"""Routes that report changes: long polling for any change, and a stream of job events."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tenure.server.waiting import changes_of, until_gone
 
 log = logging.getLogger("tenure.service")
 
-BEAT_SECONDS = 15.0  # of silence, after which a comment shows that the stream lives
-SEND_SECONDS = 30.0  # that a reader may take for what is sent at once
-LOOK_SECONDS = 1.0  # how often it is looked whether the reader is gone or the service closes
+BEAT_SECONDS = 15.0  # of silence, after which a comment keeps the stream alive
+SEND_SECONDS = 30.0  # in which a reader must accept one message
+LOOK_SECONDS = 1.0  # between checks whether the reader has left or the service is closing
 
 
 class ChangesQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -32,17 +32,17 @@ class ChangesQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Version(msgspec.Struct):
-    """Another value means that something may have changed."""
+    """A different value means that something may have changed."""
 
     version: str
 
 
 class News:
-    """A number that grows with each change that this process hears of."""
+    """A version that changes with every change this process learns of."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
-        self._start = secrets.token_hex(4)  # another process counts anew
+        self._start = secrets.token_hex(4)  # differs between processes
         self._count = 0
         self._stop = queue.changes.listen(self._note)
 
@@ -54,7 +54,7 @@ class News:
         return f"{self._start}.{self._count}"
 
     async def newer(self, since: str, seconds: float, is_over: Callable[[], bool]) -> str:
-        """The version once it is another, or as it is when the time is over."""
+        """Wait until the version differs from `since` or the time is over, and return it."""
         end = asyncio.get_running_loop().time() + seconds
         async with changes_of(self._queue) as changed:
             while self.version == since and not is_over():
@@ -70,14 +70,14 @@ class News:
 
 
 async def changes(call: Call, query: ChangesQuery) -> Version:
-    """Wait until something may have changed since a version."""
+    """Wait until something may have changed since the given version."""
     newer = call.service.news.newer(query.since, query.wait, lambda: call.is_over)
     return Version(await newer)
 
 
 class EventsQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """Which events; what is left out does not matter. since: the id of the last one seen, for
-    those who cannot send the header Last-Event-ID."""
+    """Selects events; omitted fields match any value. `since` is the id of the last event seen, for
+    clients that cannot send the header `Last-Event-ID`."""
 
     queue: str | None = None
     tenant: str | None = None
@@ -95,7 +95,7 @@ async def events(
     receive: Callable[[], Awaitable[Any]],
     send: Callable[[Any], Awaitable[None]],
 ) -> None:
-    """Follow what happens to jobs, as server-sent events."""
+    """Stream what happens to jobs as server-sent events."""
     feed = call.service.feed
     feed.join()
     gone = asyncio.create_task(until_gone(receive))
@@ -107,7 +107,7 @@ async def events(
             await _follow(call, query, last_id, gone, send)
             await send({"type": "http.response.body", "body": b""})
     except TimeoutError:
-        log.info("a reader of events was too slow, and was dropped")
+        log.info("dropped a reader of events that was too slow")
     finally:
         feed.leave()
         gone.cancel()
@@ -117,7 +117,7 @@ async def _begin(send: Callable[[Any], Awaitable[None]]) -> None:
     headers = [
         (b"content-type", b"text/event-stream"),
         (b"cache-control", b"no-store"),
-        (b"x-accel-buffering", b"no"),  # a proxy shall not hold it back
+        (b"x-accel-buffering", b"no"),  # tells nginx not to buffer
     ]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
 
@@ -157,7 +157,7 @@ async def _follow(
 
 
 def _reset(feed: Feed) -> bytes:
-    """Tells a reader that there may be events that it cannot have any more."""
+    """The event that tells a reader that it may have missed events."""
     return f"id: {feed.end.epoch}.{feed.end.number}\nevent: reset\ndata: {{}}\n\n".encode()
 
 

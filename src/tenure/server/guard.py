@@ -1,8 +1,8 @@
-"""A queue as one token sees it.
+"""A queue limited to what a token may do.
 
 Every call becomes operations and queries, so this is the one place that decides what a token may
-do: it needs a scope for the kind of operation, and where it is bound to queues or tenants, the jobs
-of others do not exist for it.
+do. It needs a scope for each kind of operation. If it is bound to queues or tenants, it cannot tell
+that the jobs of others exist.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ NOTHING = ops.Release("", 0)  # no job has this id
 
 
 class Guarded(Calls):
-    """The calls of a Queue, within what a token may do."""
+    """The calls of a Queue, limited to what a token may do."""
 
     def __init__(self, inner: Queue, token: Token) -> None:
         self.settings, self.clock, self.changes = inner.settings, inner.clock, inner.changes
@@ -95,7 +95,7 @@ class Guarded(Calls):
         return await self._apply(wanted)
 
     def must(self, op: Op | Query) -> None:
-        """Have the scope that an operation needs; raises Forbidden."""
+        """Raise Forbidden unless the token has the scope that an operation needs."""
         if isinstance(op, ops.Once):
             for one in op.ops:
                 self.must(one)
@@ -105,9 +105,9 @@ class Guarded(Calls):
             if not (isinstance(op, ops.Ack) and op.then) or self.token.allows(Scope.PRODUCE):
                 return
             needed = Scope.PRODUCE
-        raise Forbidden(f"{type(op).__name__} needs the scope {needed!r}, which this token has not")
+        raise Forbidden(f"{type(op).__name__} needs the scope {needed!r}; this token lacks it")
 
-    # What is ours -------------------------------------------------------------------------------
+    # What the token is bound to -----------------------------------------------------------------
 
     def _has(self, queue: str, tenant: str) -> bool:
         return self._has_queue(queue) and self._has_tenant(tenant)
@@ -126,7 +126,7 @@ class Guarded(Calls):
             raise Forbidden(f"this token is not for {whom}")
 
     async def _of_others(self, ids: Iterable[str]) -> set[str]:
-        """Those of the jobs that are there, but do not exist for us."""
+        """The ids of existing jobs that the token must not see."""
         found: set[str] = set()
         for id in dict.fromkeys(ids):
             job = await self._inner.ado(queries.GetJob(id))
@@ -135,7 +135,7 @@ class Guarded(Calls):
         return found
 
     def _one_tenant(self, tenant: str | None) -> str | None:
-        """The tenant that is meant: a token of one need not say so."""
+        """The tenant of a call. A token that is bound to one tenant may omit it."""
         if self.token.tenants is None:
             return tenant
         if tenant is None and len(self.token.tenants) == 1:
@@ -147,9 +147,9 @@ class Guarded(Calls):
     # Operations ---------------------------------------------------------------------------------
 
     async def _apply(self, batch: Sequence[Op]) -> list[Any]:
-        """Each operation is asked for by itself if it is ours, and refused if it is not. One that
-        is refused is replaced by one that does nothing: operations that are sent again under their
-        key find as many answers as they had."""
+        """Apply the operations that the token may do, and reject the others one by one. A rejected
+        operation is replaced by one that does nothing, so that a batch that is sent again under its
+        key gets the same number of results."""
         plain = [ops_of(op) for op in batch]
         allowed = [[await self._narrowed(one) for one in some] for some in plain]
         wanted: list[Op] = []
@@ -167,7 +167,7 @@ class Guarded(Calls):
         return told
 
     async def _narrowed(self, op: Op) -> Op | TenureError:
-        """The operation as far as it is ours, or the error that it meets."""
+        """The operation without what the token must not touch, or the error to return for it."""
         match op:
             case ops.Enqueue():
                 return await self._specs(op.jobs) or await self._taken(op) or op
@@ -176,7 +176,7 @@ class Guarded(Calls):
                     self._must_have(queue, self._one_tenant(op.tenant))
                 return replace(op, tenant=self._one_tenant(op.tenant))
             case ops.Ack() | ops.Fail() | ops.Extend() | ops.Release() | ops.Progress():
-                # What it is to enqueue comes first: that must not tell whether the job is there.
+                # Check `then` first: its errors must not reveal whether the job exists.
                 refused = await self._specs(op.then) if isinstance(op, ops.Ack) else None
                 if await self._of_others([op.id]):
                     return JobNotFound(op.id)
@@ -201,7 +201,7 @@ class Guarded(Calls):
         )
 
     async def _specs(self, specs: Sequence[JobSpec]) -> TenureError | None:
-        """Jobs that are to be enqueued: ours, and waiting only for ours."""
+        """Check that new jobs, and those they wait for, are within the token's bounds."""
         for spec in specs:
             self._must_have(spec.queue, spec.tenant)
         parents = [parent for spec in specs for parent in spec.after]
@@ -210,8 +210,7 @@ class Guarded(Calls):
         return DependencyNotFound(min(hidden)) if hidden else None
 
     async def _taken(self, op: ops.Enqueue) -> TenureError | None:
-        """An id that another's job has is not ours to skip: we would be told that the job is
-        there."""
+        """Reject ids that jobs of others have: skipping them would reveal those jobs."""
         if op.if_exists == "skip":
             named = [spec.id for spec in op.jobs if not spec.made_up_id]
             for id in await self._of_others(named):
@@ -220,7 +219,7 @@ class Guarded(Calls):
 
     async def _free_name(self, op: ops.PutSchedule) -> Op:
         if op.schedule.name in await self._schedules_of_others():
-            raise Forbidden(f"another has a schedule named {op.schedule.name!r}")
+            raise Forbidden(f"there is already a schedule named {op.schedule.name!r}")
         return op
 
     async def _schedules_of_ours(self) -> list[ops.Schedule]:
@@ -234,8 +233,8 @@ class Guarded(Calls):
         return {one.name for one in await self._inner.ado(queries.ListSchedules())} - ours
 
     def _must_have_slot(self, scope: str, key: str) -> None:
-        """Slots are of nobody: the scope stands for a queue (or, as `queue/...`, for something
-        of it) and the key for a tenant, where a token is bound to some."""
+        """Slots have no owner. For a token that is bound to queues, the scope must name one (as
+        `queue` or `queue/...`); for one that is bound to tenants, the key must be a tenant."""
         if self.token.tenants is not None and key not in self.token.tenants:
             raise Forbidden("this token can only use slots whose key is one of its tenants")
         if not self._has_queue(scope) and not self._has_queue(scope.partition("/")[0]):
@@ -262,7 +261,7 @@ class Guarded(Calls):
                 for queue in query.queues:
                     self._must_have(queue, self.token.tenants[0] if self.token.tenants else None)
                 if self.token.tenants is not None:
-                    return queries.Due(None)  # whose job it would be is not known
+                    return queries.Due(None)  # the due job may be of another tenant
                 return await self._inner.ado(query)
             case queries.GetStats():
                 return await self._stats_of_ours(query)
@@ -307,13 +306,13 @@ class Guarded(Calls):
         if self.token.tenants is None:
             return ours
         counted = [await self._counted(one) for one in ours]
-        # A queue in which we have nothing is known to us only if we were told its name.
+        # A queue without jobs of our tenants is shown only if the token names it.
         known = self.token.queues is not None
         shown = [one for one in counted if known or any(queries.as_counts(one).values())]
         return shown if shown or query.queue is None else QueueNotFound(query.queue)
 
     async def _counted(self, queue: queries.QueueStats) -> queries.QueueStats:
-        """The counts of a queue, as far as they are of our tenants."""
+        """The counts of a queue, for the token's tenants only."""
         counts = queries.Counts()
         for one in await self._tenants_of_ours(queries.ListTenants(queue.queue, 1_000_000)):
             counts = queries.add(counts, one)
@@ -338,12 +337,12 @@ class Guarded(Calls):
 
 
 def ops_of(op: Op) -> Sequence[Op]:
-    """The operations that are asked for."""
+    """The operations in an operation: those of a Once, or itself."""
     return op.ops if isinstance(op, ops.Once) else [op]
 
 
 def _told(op: Op, narrowed: Op | TenureError, answer: Any) -> Any:
-    """The answer to an operation that was narrowed: what was left out does not exist for us."""
+    """The result of a narrowed operation. Ids that were left out are reported as missing."""
     if isinstance(narrowed, TenureError):
         return narrowed
     changed = isinstance(answer, ops.Changed)

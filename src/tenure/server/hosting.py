@@ -1,4 +1,4 @@
-"""A service on a port, until it is told to stop; with what looks after the store beside it."""
+"""Runs the service on a port until it is told to stop, along with schedules and maintenance."""
 
 from __future__ import annotations
 
@@ -33,12 +33,13 @@ from tenure.worker.shutdown import give_back_at_once, see_to_the_end, told_to_st
 
 log = logging.getLogger("tenure.service")
 
-GRACE_SECONDS = 10  # that requests get to be answered once the service is told to stop
-# A commit gives the interpreter up at each statement, and would get it back from a busy loop after
-# Python's 5 ms each time. Much shorter turns than this cost more than they bring.
+GRACE_SECONDS = 10  # for open requests to finish when the service stops
+# A commit releases the GIL at each statement. With a busy event loop it would get it back only
+# after Python's default of 5 ms each time. Much shorter intervals than this cost more than they
+# save.
 SWITCH_SECONDS = 0.0005
-OTHER_FILES = 128  # that are open besides connections
-KEEP_ALIVE_SECONDS = 75  # longer than load balancers keep a connection that is not used
+OTHER_FILES = 128  # open files besides connections
+KEEP_ALIVE_SECONDS = 75  # longer than load balancers keep an idle connection
 
 
 def host_until_told(
@@ -51,9 +52,13 @@ def host_until_told(
     allowed_hosts: Iterable[str] | None,
     **options: Any,
 ) -> None:
-    """Serve the store of an app until a signal comes. works: run its tasks, too. tenants: have
-    figures of each. allowed_hosts: the names under which it may be reached; None for any."""
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # what it says is said here
+    """Serve the store of an app until a signal arrives.
+
+    works: also run the tasks of the app.
+    tenants: collect metrics for each tenant.
+    allowed_hosts: the host names that requests may use; None allows any.
+    """
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # we log its messages ourselves
     sys.setswitchinterval(SWITCH_SECONDS)
     metrics = Metrics(tenants=tenants)
     app.move_to(None, wrap=partial(measured, metrics))
@@ -65,7 +70,7 @@ def host_until_told(
         allowed_hosts=allowed_hosts,
     )
     runner = app.runner() if works else None
-    # What is loaded stays, and requests are freed as they end: look for cycles less often.
+    # Modules stay loaded, and requests are freed without the collector, so run it less often.
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
@@ -121,7 +126,7 @@ async def _serve(
 
 
 def _affordable(connections: int) -> int:
-    """As many connections as asked for, or as the process may have files open."""
+    """Raise the limit on open files for so many connections. Returns how many it allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + OTHER_FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -134,14 +139,14 @@ def _affordable(connections: int) -> int:
 
 
 class _Server(uvicorn.Server):
-    """A server that says when it serves, and leaves the signals to us."""
+    """A server that logs when it is ready, and does not handle signals."""
 
     store = here = ""
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
         await super().startup(sockets)
         log.info("serving %s on %s", self.store, self.here)
-        log.info("the API: %s/docs - figures: %s/metrics", self.here, self.here)
+        log.info("the API: %s/docs - metrics: %s/metrics", self.here, self.here)
         log.info("or in another terminal: tenure --url %s stats", self.here)
 
     @contextmanager
@@ -150,7 +155,7 @@ class _Server(uvicorn.Server):
 
 
 def without_password(url: str) -> str:
-    """The address of a store, as a log may have it."""
+    """The URL of a store without its password, for the log."""
     return re.sub(r"(//[^/@:]*):[^/@]*@", r"\1@", url)
 
 
@@ -158,7 +163,7 @@ def without_password(url: str) -> str:
 def _until_told(
     service: Service, server: _Server, runner: Runner | None, left: threading.Event
 ) -> Iterator[None]:
-    """Have the first signal stop everything gracefully, and the second one at once."""
+    """Stop gracefully at the first signal, and at once at the second."""
     loop, stopped = asyncio.get_running_loop(), threading.Event()
 
     def stop() -> None:
@@ -168,13 +173,13 @@ def _until_told(
         service.finish()
 
     def gracefully() -> None:
-        log.info("stopping: requests that are being served are answered; once more ends it at once")
+        log.info("stopping: finishing open requests; a second signal aborts")
         loop.call_soon_threadsafe(stop)
         if runner is not None:
             see_to_the_end(runner, stopped, left, GRACE_SECONDS)
 
     def at_once() -> None:
-        log.warning("aborting: requests that are being served are not answered")
+        log.warning("aborting: open requests are dropped")
         if runner is not None:
             give_back_at_once(runner)
 
@@ -185,7 +190,7 @@ def _until_told(
 
 @asynccontextmanager
 async def _looked_after(service: Service, runner: Runner | None) -> AsyncIterator[None]:
-    """Schedules and upkeep, by the workers of an app or alone."""
+    """Run schedules and maintenance, in the workers of an app or in a scheduler of our own."""
     if runner is not None:
         await runner.start()
         try:

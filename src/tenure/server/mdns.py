@@ -1,4 +1,4 @@
-"""Announcing the service on the local network."""
+"""Announces the service on the local network by mDNS."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("tenure.service")
 
 TYPE = "_serval_queue._tcp.local."
-# What the runners of old look for. A colon is not legal in DNS, so there is the other one.
+# What existing runners look for. A colon is not valid in DNS, hence the other type.
 OLD_TYPE = "_serval:queue._tcp.local."
 
 
 @asynccontextmanager
 async def announced(listens_on: Sequence[str], port: int) -> AsyncIterator[None]:
-    """Be found by mDNS at the addresses that the service listens on, with the port as the property
-    http_port. A service of this machine only is announced to this machine only."""
+    """Announce the addresses that the service listens on, with the port as the property http_port.
+    A service that listens on loopback only is announced on loopback only."""
     try:
         from zeroconf import InterfaceChoice
         from zeroconf.asyncio import AsyncZeroconf
@@ -37,7 +37,7 @@ async def announced(listens_on: Sequence[str], port: int) -> AsyncIterator[None]
     try:
         zeroconf = AsyncZeroconf(interfaces=InterfaceChoice.All if everywhere else addresses)
     except OSError as error:
-        raise InvalidInput("mdns", f"cannot be spoken on {', '.join(addresses)}: {error}") from None
+        raise InvalidInput("mdns", f"failed on {', '.join(addresses)}: {error}") from None
     announcing = asyncio.create_task(_announce(zeroconf, addresses, port))
     try:
         yield
@@ -49,16 +49,16 @@ async def announced(listens_on: Sequence[str], port: int) -> AsyncIterator[None]
 
 
 async def _announce(zeroconf: AsyncZeroconf, addresses: Sequence[str], port: int) -> None:
-    """Takes a second or two, for which the service need not wait."""
+    """Register the service. This takes a second or two, so it runs in the background."""
     name = f"tenure-{socket.gethostname()}-{port}"
     try:
         await (await zeroconf.async_register_service(_info(name, addresses, port), strict=False))
         old = _info(name, addresses, port)
         old.type, old.name = OLD_TYPE, f"{name}.{OLD_TYPE}"
-        # To register it would be to have its name checked.
+        # Not registered, because that would reject its name.
         await (await zeroconf.async_update_service(old))
     except Exception:
-        log.exception("the service cannot be announced by mDNS")
+        log.exception("cannot announce the service by mDNS")
     else:
         log.info("announced by mDNS as %s", name)
 
@@ -77,7 +77,7 @@ def _info(name: str, addresses: Sequence[str], port: int) -> ServiceInfo:
 
 
 def _all_addresses() -> list[str]:
-    """Of this machine, as others see it."""
+    """The addresses of this machine, without loopback if there are others."""
     from zeroconf import get_all_addresses  # type: ignore[attr-defined]  # not in its __all__
 
     found = get_all_addresses()

@@ -1,4 +1,4 @@
-"""The native API: /v1, for people and for other languages."""
+"""The native HTTP API, under /v1."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ MAX_MANY = 1_000
 
 
 class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The base of what is sent: a misspelt name is an error."""
+    """Base of request bodies and query strings. Unknown fields are rejected."""
 
 
-# What is sent -----------------------------------------------------------------------------------
+# Requests ---------------------------------------------------------------------------------------
 
 
 class JobBody(Body):
-    """A job to enqueue; spans are seconds, run_at is milliseconds since 1970. trace: a
-    traceparent, instead of the header of that name."""
+    """A job to enqueue. Durations are in seconds, `run_at` is in milliseconds since 1970. `trace`
+    is a traceparent, and overrides the header of that name."""
 
     queue: Name
     payload: Raw = msgspec.field(default_factory=null)
@@ -92,7 +92,7 @@ class JobsQuery(Body):
 
 
 class LiveBody(Body):
-    """Jobs by their ids, or by what they have in common."""
+    """Selects jobs by id or by filter."""
 
     ids: Annotated[list[Name], Meta(max_length=MAX_MANY)] | None = None
     queue: Name | None = None
@@ -106,13 +106,13 @@ class LiveBody(Body):
 
 
 class WhichBody(LiveBody):
-    """The same, in one state."""
+    """Selects jobs by id or by filter, optionally only those in one state."""
 
     state: State | None = None
 
 
 class ClaimBody(Body):
-    """wait: seconds to wait for a job if none is ready."""
+    """`wait` is how many seconds to wait for a job if none is ready."""
 
     queues: Annotated[list[Name], Meta(min_length=1, max_length=100)]
     limit: ClaimLimit = 1
@@ -124,7 +124,7 @@ class ClaimBody(Body):
 
 
 class LeaseBody(Body):
-    """The id and token that a claim gave."""
+    """The id and token of a claimed job."""
 
     id: Name
     token: Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -137,7 +137,8 @@ class AckOne(LeaseBody):
 
 
 class FailOne(LeaseBody):
-    """retry_in: seconds, instead of the backoff; fatal: dead at once; cancel: cancelled."""
+    """`retry_in` is in seconds, and overrides the backoff. `fatal` makes the job dead without
+    another attempt, `cancel` makes it cancelled."""
 
     message: str = ""
     type: str = ""
@@ -222,9 +223,9 @@ class MaintainBody(Body):
 
 
 class OpsBody(Body):
-    """Operations; with a key they are applied once, however often they are sent. The same key with
-    other operations is a conflict; fingerprint: what tells whether they are others, instead of the
-    operations themselves."""
+    """A batch of operations. With a `key` it is applied once, however often it is sent. Sending
+    different operations under the same key is a conflict. Batches are compared by `fingerprint` if
+    it is given, otherwise by their operations."""
 
     ops: list[AnyOp]
     key: Name | None = None
@@ -235,11 +236,11 @@ class QueryBody(Body):
     query: AnyQuery
 
 
-# What is answered -------------------------------------------------------------------------------
+# Responses --------------------------------------------------------------------------------------
 
 
 class EnqueuedOne(msgspec.Struct):
-    """One of many; created is false where the job existed."""
+    """One of several enqueued jobs. `created` is false if the job already existed."""
 
     id: str
     created: bool
@@ -255,7 +256,7 @@ class Refusal(msgspec.Struct):
 
 
 class Result(msgspec.Struct, omit_defaults=True):
-    """What became of one job of many: its state, or why nothing did."""
+    """The outcome for one of several jobs: its state, or the error."""
 
     id: str
     ok: bool
@@ -280,7 +281,7 @@ class Done(msgspec.Struct):
 
 
 class Applied(msgspec.Struct):
-    """What each operation was answered."""
+    """The result of each operation, in order."""
 
     answers: list[wire.Written]
 
@@ -289,7 +290,7 @@ T = TypeVar("T")
 
 
 class Found(msgspec.Struct, Generic[T]):
-    """What a query found."""
+    """The result of a query."""
 
     found: T
 
@@ -315,7 +316,7 @@ AnyFound = (
 async def enqueue(
     call: Call, query: EnqueueQuery, body: JobBody | list[JobBody]
 ) -> Job | list[EnqueuedOne]:
-    """Enqueue a job, or many, all or none."""
+    """Enqueue one job, or a list of jobs (all or none of them)."""
     if isinstance(body, JobBody):
         job: Job = await call.queue._aenqueue_new(body.new(), query.if_exists)
         return job
@@ -325,22 +326,22 @@ async def enqueue(
 
 
 async def list_jobs(call: Call, query: JobsQuery) -> Page:
-    """List jobs, newest first; of one final state, the last to finish first."""
+    """List jobs, newest first. With a final state, the most recently finished come first."""
     return await call.queue.ajobs(**_asdict(query))
 
 
 async def get_job(call: Call) -> Job:
-    """One job."""
+    """Get a job."""
     return await call.queue.aget(call.params["id"])
 
 
 async def delete_job(call: Call) -> Count:
-    """Remove a job for good."""
+    """Delete a job permanently."""
     return Count(await call.queue.adelete(call.params["id"]))
 
 
 async def cancel_job(call: Call) -> Count:
-    """Cancel a job, if it has not ended."""
+    """Cancel a job if it has not finished."""
     return Count(await call.queue.acancel(call.params["id"]))
 
 
@@ -350,12 +351,12 @@ async def replay_job(call: Call) -> Count:
 
 
 async def wait_job(call: Call, query: WaitQuery) -> Job:
-    """The job once it has ended, or as it is when the time is over."""
+    """Wait until a job finishes or the timeout passes, then return the job."""
     return await wait_for_end(call, call.params["id"], query.timeout)
 
 
 async def progress_job(call: Call, body: ProgressBody) -> Done:
-    """Report how far the work on a job is."""
+    """Report the progress of a leased job."""
     lease = Lease(check_name("id", call.params["id"]), body.token)
     await call.queue.aprogress(lease, body.percent, body.note)
     return Done()
@@ -372,19 +373,19 @@ async def replay_jobs(call: Call, body: WhichBody) -> Count:
 
 
 async def delete_jobs(call: Call, body: WhichBody) -> Count:
-    """Remove jobs for good, by id or by filter."""
+    """Delete jobs permanently, by id or by filter."""
     return Count(await call.queue.adelete(**body.of()))
 
 
 async def claim(call: Call, body: ClaimBody) -> Jobs:
-    """Lease ready jobs; with `wait`, wait for one."""
+    """Claim ready jobs, optionally waiting until there is one."""
     options = _asdict(body)
     queues, seconds = options.pop("queues"), options.pop("wait")
     return Jobs(await claim_or_wait(call, queues, seconds, **options))
 
 
 async def ack(call: Call, body: AckBody) -> Results:
-    """Jobs are done; each is answered for itself."""
+    """Mark leased jobs as done. Each job has its own result."""
     prepare = call.queue.prepare
     batch = [
         ops.Ack(
@@ -400,7 +401,7 @@ async def ack(call: Call, body: AckBody) -> Results:
 
 
 async def fail(call: Call, body: FailBody) -> Results:
-    """Attempts failed: tried again after the backoff, or dead; each is answered for itself."""
+    """Report failed attempts. Each job is retried after its backoff, or becomes dead."""
     batch = [
         ops.Fail(
             check_name("id", one.id),
@@ -418,7 +419,7 @@ async def fail(call: Call, body: FailBody) -> Results:
 
 
 async def extend(call: Call, body: ExtendBody) -> Results:
-    """Keep jobs for longer, counted from now."""
+    """Extend leases. The new duration starts now."""
     lease = call.queue.settings.lease if body.lease is None else body.lease
     lease_ms = max(1, round(lease * 1000))
     batch = [ops.Extend(check_name("id", one.id), one.token, lease_ms) for one in body.jobs]
@@ -426,7 +427,7 @@ async def extend(call: Call, body: ExtendBody) -> Results:
 
 
 async def release(call: Call, body: ReleaseBody) -> Results:
-    """Give jobs back with their attempts."""
+    """Return leased jobs to the queue without counting the attempt."""
     batch = [
         ops.Release(check_name("id", one.id), one.token, round(one.delay * 1000))
         for one in body.jobs
@@ -435,35 +436,35 @@ async def release(call: Call, body: ReleaseBody) -> Results:
 
 
 async def list_queues(call: Call) -> Stats:
-    """The counts of all queues."""
+    """Get the job counts of all queues."""
     return await call.queue.astats()
 
 
 async def get_queue(call: Call) -> QueueStats:
-    """The counts of a queue."""
+    """Get the job counts of a queue."""
     queue = call.params["queue"]
     return (await call.queue.astats(queue)).queues[queue]
 
 
 async def pause_queue(call: Call, body: ScopeBody) -> Done:
-    """Give out no more jobs of a queue, or of one tenant or group of it."""
+    """Pause a queue, or one of its tenants or groups: its jobs are no longer claimed."""
     await call.queue.apause(call.params["queue"], tenant=body.tenant, group=body.group)
     return Done()
 
 
 async def resume_queue(call: Call, body: ScopeBody) -> Done:
-    """End a pause."""
+    """Resume a paused queue, tenant or group."""
     await call.queue.aresume(call.params["queue"], tenant=body.tenant, group=body.group)
     return Done()
 
 
 async def list_limits(call: Call) -> list[Limit]:
-    """Every limit and pause of a queue."""
+    """List the limits and pauses of a queue."""
     return await call.queue.alimits(call.params["queue"])
 
 
 async def put_limit(call: Call, body: LimitBody) -> Done:
-    """Bound a queue, a tenant or a group of it; what is left out stays."""
+    """Set limits of a queue, a tenant or a group. Omitted limits stay as they are."""
     await call.queue.aset_limit(call.params["queue"], **_asdict(body))
     return Done()
 
@@ -475,23 +476,23 @@ async def clear_limit(call: Call, query: ScopeBody) -> Done:
 
 
 async def list_tenants(call: Call, query: NamesQuery) -> list[TenantStats]:
-    """The counts of a queue's tenants, in the order of their names."""
+    """List the tenants of a queue with their job counts, by name."""
     return await call.queue.atenants(call.params["queue"], limit=query.limit, after=query.after)
 
 
 async def list_groups(call: Call, query: NamesQuery) -> list[GroupStats]:
-    """The counts of the groups of a queue's tenant, in the order of their names."""
+    """List the groups of a tenant with their job counts, by name."""
     queue, tenant = call.params["queue"], call.params["tenant"]
     return await call.queue.agroups(queue, tenant=tenant, limit=query.limit, after=query.after)
 
 
 async def list_groups_of(call: Call, query: GroupsQuery) -> list[GroupStats]:
-    """The counts of the groups of a tenant, who may be the one without a name."""
+    """List the groups of a tenant, which may be the unnamed tenant."""
     return await call.queue.agroups(call.params["queue"], **_asdict(query))
 
 
 async def list_dead(call: Call, query: JobsQuery) -> Page:
-    """The dead jobs, the last to die first."""
+    """List dead jobs, most recent first."""
     return await call.queue.ajobs(**_asdict(query) | {"state": State.DEAD})
 
 
@@ -501,13 +502,13 @@ async def replay_dead(call: Call, body: WhichBody) -> Count:
 
 
 async def purge(call: Call, body: PurgeBody) -> Count:
-    """Remove jobs that ended longer ago than so many seconds."""
+    """Delete jobs that finished more than the given number of seconds ago."""
     states = body.state or [State.DEAD]
     return Count(await call.queue.apurge(body.older_than, queue=body.queue, state=states))
 
 
 async def list_slots(call: Call) -> list[Slot]:
-    """Who holds a slot."""
+    """List the slots that are held under a scope and key."""
     return await call.queue.aslots(call.params["scope"], call.params["key"])
 
 
@@ -518,18 +519,18 @@ async def take_slot(call: Call, body: SlotBody) -> Slots:
 
 
 async def drop_slot(call: Call) -> Count:
-    """Give a slot up; answers with how many are left."""
+    """Release a slot. Returns how many are still held."""
     names = (call.params["scope"], call.params["key"], call.params["holder"])
     return Count(await call.queue.adrop_slot(*names))
 
 
 async def list_schedules(call: Call) -> list[Schedule]:
-    """Every schedule, by name."""
+    """List all schedules, by name."""
     return await call.queue.aschedules()
 
 
 async def put_schedule(call: Call, body: ScheduleBody) -> Schedule:
-    """Enqueue a job at the times of a cron expression."""
+    """Create or replace a schedule that enqueues a job by a cron expression."""
     name = call.params["name"]
     await call.queue.aput_schedule(
         name, body.cron, body.job.new(), tz=body.tz, catch_up=body.catch_up
@@ -538,7 +539,7 @@ async def put_schedule(call: Call, body: ScheduleBody) -> Schedule:
 
 
 async def drop_schedule(call: Call) -> Done:
-    """Remove a schedule."""
+    """Delete a schedule."""
     await call.queue.adrop_schedule(call.params["name"])
     return Done()
 
@@ -552,24 +553,24 @@ async def _schedule(call: Call, name: str) -> Schedule:
 
 
 async def maintain(call: Call, body: MaintainBody) -> Maintained:
-    """Do what time asks for: due jobs, ended leases, expired jobs and slots, retention."""
+    """Run due maintenance: delayed jobs, expired leases, jobs and slots, retention."""
     return await call.queue.amaintain(limit=body.limit)
 
 
 async def reconcile(call: Call, body: ScopeBody) -> Corrections:
-    """Recount the counters of a queue, a tenant or a group."""
+    """Recompute the counters of a queue, a tenant or a group."""
     queue = call.params["queue"]
     return Corrections(await call.queue.areconcile(queue, tenant=body.tenant, group=body.group))
 
 
 async def apply(call: Call, body: OpsBody) -> Applied:
-    """Apply a batch of operations; what the http:// engine sends."""
+    """Apply a batch of operations. Used by the http:// engine."""
     limit = call.queue.settings.payload_limit
     batch: list[Any] = [wire.received(op, limit) for op in body.ops]
     if body.key is None:
         answers = await call.queue.ado(batch)
     else:
-        # Of the caller: whoever sends another's key is not told what that was answered.
+        # Keys are per token: nobody can read the results of another client by guessing its key.
         key = hash_of(f"{call.token.hash}:{check_name('key', body.key)}")
         said = body.fingerprint or wire.fingerprint(batch)
         (once,) = await call.queue.ado([ops.Once(key, tuple(batch), said)])
@@ -582,7 +583,7 @@ async def apply(call: Call, body: OpsBody) -> Applied:
 
 
 async def query(call: Call, body: QueryBody) -> AnyFound:
-    """Answer a query; what the http:// engine sends."""
+    """Run a query. Used by the http:// engine."""
     found = await call.queue.ado(wire.received_query(body.query))
     if isinstance(found, TenureError):
         raise found
@@ -590,7 +591,7 @@ async def query(call: Call, body: QueryBody) -> AnyFound:
 
 
 def checked(field: str, raw: Raw, call: Call) -> Raw:
-    """JSON that came in a request, if it is not too large."""
+    """Return JSON from a request; raises PayloadTooLarge."""
     if raw is NULL:
         return raw
     return encode_json(field, raw, call.queue.settings.payload_limit)

@@ -1,5 +1,5 @@
-"""OpenAPI 3.1, made from the table of routes, with the types that decode the requests and those
-that the answers are made of."""
+"""The OpenAPI 3.1 document, generated from the table of routes and the types of their requests and
+responses."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ REF = "#/components/schemas/{name}"
 JSON = "application/json"
 
 PROBLEMS = {
-    400: "The request cannot be",
-    401: "No token, or one that is not known",
-    403: "Not for this token, or sent by a page of another site",
-    404: "Something that it names does not exist",
+    400: "The request is invalid",
+    401: "The token is missing or unknown",
+    403: "The token does not allow this, or a page of another site sent the request",
+    404: "Something that the request names does not exist",
     408: "The request did not arrive in time",
-    409: "The state does not allow it",
-    413: "Too large",
-    415: "The body is not said to be JSON",
-    421: "The service is not known by this host name",
-    429: "Too busy, try again",
+    409: "The current state does not allow this",
+    413: "The request is too large",
+    415: "The Content-Type is not JSON",
+    421: "The service does not accept this host name",
+    429: "Too busy; try again later",
     503: "The store is away",
 }
 NEED_TOKEN = {401, 403}
@@ -41,19 +41,19 @@ class Schemas:
         self._of = dict(zip(kinds, schemas, strict=True))
 
     def of(self, kind: Any) -> dict[str, Any]:
-        """The schema of a type, which may be one of several."""
+        """The schema of a type, which may be a union."""
         schemas = [self._of[one] for one in _members(kind)]
         return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
 
 
 def _members(kind: Any) -> list[Any]:
-    """The members of a union are described one by one: an answer, which is never decoded here, may
-    be one of types that cannot be told apart."""
+    """The members of a union. They are described one by one, because msgspec rejects unions whose
+    members it could not tell apart when decoding, and responses are never decoded here."""
     return list(get_args(kind)) if get_origin(kind) in (Union, UnionType) else [kind]
 
 
 def openapi(routes: Iterable[Route], version: str) -> dict[str, Any]:
-    """The document that /openapi.json answers with."""
+    """Return the document for /openapi.json."""
     table = list(routes)
     kinds: list[Any] = [Name]
     for route in table:
@@ -109,7 +109,7 @@ def _query(schema: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _not_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """A parameter that is left out is not sent; there is no null in a query string."""
+    """The schema without null, which a query string cannot hold."""
     kinds = [one for one in schema.get("anyOf", []) if one.get("type") != "null"]
     if len(kinds) == 1:
         return {key: value for key, value in kinds[0].items() if key != "default"}
@@ -125,7 +125,7 @@ def _responses(route: Route, schemas: Schemas) -> dict[str, Any]:
         if status not in left_out
     }
     for status, kind in {route.status: route.answer, **route.others}.items():
-        text = PROBLEMS.get(status, "It is done." if kind else "There is nothing.")
+        text = PROBLEMS.get(status, "Success" if kind else "No content")
         responses[str(status)] = _response(text, route.media_type, kind, schemas)
     return dict(sorted(responses.items()))
 
@@ -137,7 +137,7 @@ def _response(text: str, media_type: str, kind: Any, schemas: Schemas) -> dict[s
 
 
 def _problems(routes: Iterable[Route], schemas: Schemas) -> dict[str, Any]:
-    """What can go wrong, in the shape of each API."""
+    """The error responses, in the format of each API."""
     return {
         _problem_name(route, status): _response(text, route.problem_type, route.problem, schemas)
         for route in routes

@@ -1,4 +1,4 @@
-"""Where a request comes from: what a web page of somebody else may not send.
+"""Protection against requests forged by web pages of other sites.
 
 A browser sends requests on behalf of any page. Without tokens, a page that reaches the service
 could do everything, so requests for unknown host names (DNS rebinding) and writes that come from
@@ -19,7 +19,7 @@ OWN_SITE = frozenset({"same-origin", "none"})  # "none": typed by the user, not 
 
 
 class Origins:
-    """hosts: the names under which the service may be reached; None for any."""
+    """hosts: the host names that requests may use; None allows any."""
 
     def __init__(self, hosts: Iterable[str] | None = None) -> None:
         self._hosts = None if hosts is None else {_bracketed(host.lower()) for host in hosts}
@@ -48,13 +48,13 @@ def _without_port(host: str) -> str:
 
 
 def _bracketed(host: str) -> str:
-    """An IPv6 address as it stands in a Host header."""
+    """A host as in a Host header: IPv6 addresses are in brackets."""
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
 def check_json(headers: Headers) -> None:
-    """Raise UnsupportedMedia unless the body is said to be JSON. What a form of another site can
-    send without asking first is never that."""
+    """Raise UnsupportedMedia unless the Content-Type is JSON. A page of another site cannot send
+    that without a preflight request."""
     kind = (headers.get(b"content-type") or "").partition(";")[0].strip().lower()
     if kind != "application/json" and not (
         kind.startswith("application/") and kind.endswith("+json")

@@ -1,4 +1,4 @@
-"""What went wrong, as an HTTP answer."""
+"""Errors of the service, and how errors become HTTP responses."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tenure.errors import (
 
 
 class BodyTooLarge(TenureError):
-    """The request is larger than the service takes."""
+    """The body is larger than the service accepts."""
 
     code = "body_too_large"
 
 
 class HeadTooLarge(TenureError):
-    """The headers of the request are larger than the service takes."""
+    """The headers are larger than the service accepts."""
 
     code = "head_too_large"
 
@@ -42,25 +42,25 @@ class TooSlow(TenureError):
 
 
 class Misdirected(TenureError):
-    """The request names a host that this service is not known as."""
+    """The Host header names a host that this service does not accept."""
 
     code = "misdirected"
 
 
 class UnsupportedMedia(TenureError):
-    """The body is not said to be JSON."""
+    """The Content-Type is not JSON."""
 
     code = "unsupported_media_type"
 
 
 class NoSuchRoute(TenureError):
-    """There is nothing at this address."""
+    """No route has this path."""
 
     code = "no_such_route"
 
 
 class WrongMethod(TenureError):
-    """There is something at this address, but not by this method."""
+    """A route has this path, but not this method."""
 
     code = "wrong_method"
 
@@ -69,7 +69,7 @@ class WrongMethod(TenureError):
         super().__init__(f"there is no {method} here, only {self.allowed}")
 
 
-# The first that fits.
+# The first match counts.
 STATUS: tuple[tuple[type[TenureError], int], ...] = (
     (PayloadTooLarge, 413),
     (BodyTooLarge, 413),
@@ -95,7 +95,7 @@ RETRY_AFTER = {429: "1", 503: "2"}  # seconds
 
 
 class Problem(msgspec.Struct, omit_defaults=True):
-    """An error as RFC 9457 has it."""
+    """An error in the format of RFC 9457."""
 
     type: str
     title: str
@@ -108,12 +108,12 @@ class Problem(msgspec.Struct, omit_defaults=True):
 
 
 def status_of(error: TenureError) -> int:
-    """The HTTP status of an error."""
+    """Return the HTTP status of an error."""
     return next((status for kind, status in STATUS if isinstance(error, kind)), 500)
 
 
 def problem_of(error: TenureError) -> Problem:
-    """An error as data for people and programs."""
+    """Return an error as problem details."""
     details: dict[str, Any] = error.details
     return Problem(
         type=f"urn:tenure:{error.code}",

@@ -1,8 +1,8 @@
-"""One HTTP connection: uvicorn's protocol, with bounds on what a client may send and hold.
+"""One HTTP connection: uvicorn's protocol, with limits on what a client may send and hold.
 
-uvicorn bounds neither the head of a request nor its trailers, and never closes a connection that
-sends line breaks, or one whose client does not read. Here every state of a connection has a
-deadline, checked by one timer. There is also a short path for requests and responses that fit into
+uvicorn limits neither the headers of a request nor its trailers, and never closes a connection that
+sends only line breaks, or one whose client does not read. Here every state of a connection has a
+deadline, checked by one timer. There is also a fast path for requests and responses that fit into
 one piece.
 """
 
@@ -30,7 +30,7 @@ log = logging.getLogger("tenure.service")
 
 
 class Exchange:
-    """A request and its response, without the messages of ASGI."""
+    """A request and its response, without ASGI messages."""
 
     __slots__ = ("_cycle", "_protocol")
 
@@ -39,22 +39,23 @@ class Exchange:
         self._cycle = cycle
 
     def body(self) -> bytes | None:
-        """The body, if all of it has come."""
+        """The body, if it has arrived completely."""
         cycle = self._cycle
         if cycle.more_body or cycle.disconnected:
             return None
         body, cycle.body = bytes(cycle.body), bytearray()
-        cycle.message_event.clear()  # it is read: whoever waits now waits for the client to leave
+        cycle.message_event.clear()  # from now on it is set when the client disconnects
         return body
 
     def trust(self) -> None:
-        """The client has shown a valid token: its connection is not dropped to make room."""
+        """Note that the client has shown a valid token: its connection is kept."""
         self._protocol.trust()
 
     def answer(
         self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes, *, last: bool
     ) -> bool:
-        """Write the response in one piece. False if the client does not read what it was sent."""
+        """Write the response in one piece. Returns False if writing is paused, because the client
+        has not read earlier responses."""
         cycle = self._cycle
         if cycle.flow.write_paused:
             return False
@@ -70,7 +71,7 @@ class Exchange:
         parts += (b"\r\n", body)
         cycle.transport.write(b"".join(parts))
         cycle.response_started = cycle.response_complete = True
-        cycle.scope.pop("extensions", None)  # which leads back here: garbage would be left
+        cycle.scope.pop("extensions", None)  # break a reference cycle
         cycle.message_event.set()
         if not cycle.keep_alive:
             cycle.transport.close()
@@ -79,21 +80,21 @@ class Exchange:
 
 
 class Protocol(HttpToolsProtocol):
-    """One connection. It is idle, reads a head, or serves a request; bodies have a deadline of
-    their own (`Incoming`)."""
+    """One connection. It is idle, reading headers, or serving a request. Bodies have their own
+    deadline (see `Incoming`)."""
 
-    max_head = 65_536  # bytes of a request line and its headers, or of anything else but a body
+    max_head = 65_536  # bytes of a request line and its headers, or anything else but a body
     head_seconds = 30.0  # for these to arrive, and for the first request to begin
-    stall_seconds = 30.0  # a client that must read at least `stall_bytes` in this time
+    stall_seconds = 30.0  # in which a client must read at least `stall_bytes`
     stall_bytes = 65_536
-    open_connections = Connections()  # of all servers, unless `bounded_by` says otherwise
+    open_connections = Connections()  # shared by all servers, unless `bounded_by` is used
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._in_head = False
         self._in_message = False
         self._served = False  # at least one request
-        self._not_body = 0  # bytes received since the last that belonged to a body
+        self._not_body = 0  # bytes received since the last byte of a body
         self._since = self.loop.time()  # when the current state began
         self._timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
@@ -101,7 +102,7 @@ class Protocol(HttpToolsProtocol):
 
     @classmethod
     def bounded_by(cls, connections: Connections) -> type[Protocol]:
-        """The protocol of one server, which has a bound of its own on connections."""
+        """Return the protocol for one server that has its own limit on connections."""
         return type(cls.__name__, (cls,), {"open_connections": connections})
 
     @property
@@ -130,7 +131,7 @@ class Protocol(HttpToolsProtocol):
             self.open_connections.trust(self)
 
     def drop(self) -> None:
-        """Close the connection at once, whatever is left to write."""
+        """Close the connection at once, without writing what is left."""
         self.transport.abort()
 
     # Reading -------------------------------------------------------------------------------------
@@ -168,7 +169,7 @@ class Protocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def _unset_keepalive_if_required(self) -> None:
-        """Data that begins no request does not make the connection less idle."""
+        """Do nothing: data that does not begin a request must not extend the idle time."""
 
     # Writing -------------------------------------------------------------------------------------
 
@@ -199,7 +200,7 @@ class Protocol(HttpToolsProtocol):
         self._stall_timer = self.loop.call_later(self.stall_seconds, self._check_writing, waiting)
 
     def _check_writing(self, waited: int) -> None:
-        """Drop a client that reads too slowly. Nothing is added to what it must read meanwhile."""
+        """Drop a client that reads too slowly. Nothing is written while writing is paused."""
         self._stall_timer = None
         read = waited - self.transport.get_write_buffer_size()
         if read < min(self.stall_bytes, waited):
@@ -214,9 +215,9 @@ class Protocol(HttpToolsProtocol):
         self._timer = self.loop.call_later(seconds, self._check_deadline)
 
     def _check_deadline(self) -> None:
-        """One timer for each connection: it finds out in which state the connection is."""
+        """Close the connection if the deadline of its state has passed. The only timer."""
         if self.transport.is_closing():
-            self.drop()  # the client does not take the last response
+            self.drop()  # the client does not read the last response
             return
         left = self._deadline() - self.loop.time()
         if left <= 0:
@@ -237,12 +238,12 @@ class Protocol(HttpToolsProtocol):
     # Errors --------------------------------------------------------------------------------------
 
     def send_400_response(self, msg: str) -> None:
-        """What uvicorn answers to what is not HTTP."""
+        """Called by uvicorn for data that is not valid HTTP."""
         self._in_head = False
         self._refuse(InvalidInput("request", "is not HTTP that is understood here"))
 
     def _refuse(self, error: TenureError) -> None:
-        """Send an error instead of any other response, and close."""
+        """Send an error instead of a response, and close the connection."""
         if self.transport.is_closing():
             return
         if self.cycle is not None and not self.cycle.response_complete:

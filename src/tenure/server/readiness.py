@@ -1,4 +1,4 @@
-"""Whether the store answers, for those who must know soon."""
+"""A quick check whether the store responds."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from tenure.errors import TenureError
 from tenure.model.queries import Stats
 from tenure.queue import Queue
 
-PATIENCE_SECONDS = 2.0  # a store that is away is waited for much longer by all others
+PATIENCE_SECONDS = 2.0  # other calls wait much longer for a store that is away
 
 
 class Pulse:
-    """Asks one question at a time, however many want to know."""
+    """Runs one check at a time, which all callers share."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self._question: asyncio.Task[Stats] | None = None
 
     async def trouble(self) -> str | None:
-        """What is wrong with the store, if anything is."""
+        """Return what is wrong with the store, if anything."""
         if self._question is None or self._question.done():
             self._question = asyncio.create_task(self._queue.astats())
         asked, _ = await asyncio.wait([self._question], timeout=PATIENCE_SECONDS)

@@ -1,4 +1,4 @@
-"""The body of a request, while it arrives: up to a size, and within a time."""
+"""Reads the body of a request, with limits on its size and time."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 
 
-WHOLE = "tenure.whole"  # an extension of ASGI that our own server has
+WHOLE = "tenure.whole"  # an ASGI extension of our own server
 
 
 class Whole(Protocol):
-    """A request and its answer, each in one piece."""
+    """A request and its response, each in one piece."""
 
     def body(self) -> bytes | None:
-        """The body, if all of it has come."""
+        """The body, if it has arrived completely."""
 
     def trust(self) -> None:
-        """The client has shown a valid token."""
+        """Note that the client has shown a valid token."""
 
     def answer(
         self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes, *, last: bool
     ) -> bool:
-        """Send the answer. False, if it has to go by messages."""
+        """Send the response. Returns False if it must be sent as ASGI messages instead."""
 
 
 class Headers:
-    """The headers of a request, of which few are looked at."""
+    """The headers of a request. Values are decoded when they are used."""
 
     __slots__ = ("_raw",)
 
@@ -40,17 +40,17 @@ class Headers:
         self._raw = dict(raw)
 
     def get(self, name: bytes) -> str | None:
-        """Its value. The name in lower case."""
+        """The value of a header, by its name in lower case."""
         value = self._raw.get(name)
         return None if value is None else value.decode("latin-1")
 
 
-# What is read from a client that has not shown a valid token: kept, and dropped.
+# Limits for a client that has not shown a valid token: bytes kept, bytes read and dropped, seconds.
 STRANGER_BYTES, STRANGER_DROPPED, STRANGER_SECONDS = 65_536, 1_048_576, 5.0
 
 
 class Incoming:
-    """A body that is read once, or skipped. Little is read before the client is trusted."""
+    """A body that is read once, or skipped. Until the client is trusted, little of it is read."""
 
     __slots__ = (
         *("_ended", "_headers", "_late", "_most", "_receive", "_seconds", "_trusted", "_whole"),
@@ -74,29 +74,29 @@ class Incoming:
         self._late = False
 
     def trust(self) -> None:
-        """The client has shown a valid token."""
+        """Note that the client has shown a valid token."""
         self._trusted = True
         if self._whole is not None:
             self._whole.trust()
 
     @property
     def _kept(self) -> int:
-        """How many bytes are kept."""
+        """The maximum size of the body, in bytes."""
         return self._most if self._trusted else min(self._most, STRANGER_BYTES)
 
     @property
     def is_announced(self) -> bool:
-        """Whether the headers speak of a body."""
+        """Whether the headers announce a body."""
         length = self._headers.get(b"content-length") or "0"
         return length != "0" or self._headers.get(b"transfer-encoding") is not None
 
     @property
     def _asks_first(self) -> bool:
-        """Whether the client waits for a word before it sends."""
+        """Whether the client waits for `100 Continue` before it sends the body."""
         return not self._ended and self._headers.get(b"expect") is not None
 
     async def read(self) -> bytes:
-        """All of it; raises BodyTooLarge, TooSlow or InvalidInput."""
+        """Return the whole body; raises BodyTooLarge, TooSlow or InvalidInput."""
         encoding = self._headers.get(b"content-encoding") or "identity"
         if encoding.lower() != "identity":
             raise InvalidInput("content-encoding", f"{encoding!r} is not read; send JSON as it is")
@@ -133,7 +133,7 @@ class Incoming:
         while not self._ended and (self._trusted or size <= most):
             part = await self._next()
             size += len(part)
-            # What is too much is dropped, but read: most clients do not listen while they send.
+            # Read and drop the excess: most clients do not read a response while they send.
             if size <= most:
                 parts.append(part)
         if size > most:
@@ -142,12 +142,12 @@ class Incoming:
 
     @property
     def is_over(self) -> bool:
-        """Whether the client is through with sending."""
+        """Whether the client has sent the whole request."""
         return self._ended or not self.is_announced
 
     async def ends(self) -> bool:
-        """Whether the client comes to the end of what it sends, so that it hears an answer and
-        can ask again; what it still sends is dropped."""
+        """Read and drop the rest of the body. Returns whether its end was reached: then the client
+        can read the response and reuse the connection."""
         if self._asks_first:
             return False
         seconds = self._seconds if self._trusted else min(self._seconds, STRANGER_SECONDS)

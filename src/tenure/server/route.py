@@ -1,4 +1,4 @@
-"""A route: what is asked for, what is answered, who may ask; and how a request finds it."""
+"""Routes: their requests, responses and scopes, and how a request is matched to one."""
 
 from __future__ import annotations
 
@@ -20,13 +20,11 @@ if TYPE_CHECKING:
 
 Method = Literal["GET", "POST", "PUT", "DELETE"]
 Params = dict[str, str]
-ANY: Literal["any"] = (
-    "any"  # any token that is known; what it may do is seen operation by operation
-)
+ANY: Literal["any"] = "any"  # any known token; the guard checks its scopes for each operation
 
 
 class Reply(msgspec.Struct):
-    """An answer that is not just a value as JSON."""
+    """A response, already encoded."""
 
     body: bytes
     status: int = 200
@@ -35,7 +33,7 @@ class Reply(msgspec.Struct):
 
 
 class Call:
-    """One request, as a handler sees it."""
+    """A request, as a handler gets it."""
 
     __slots__ = ("headers", "params", "query", "queue", "receive", "service", "token")
 
@@ -51,15 +49,15 @@ class Call:
     ) -> None:
         self.service = service
         self.token = token
-        self.queue = queue  # within what the token may do
+        self.queue = queue  # limited to what the token may do
         self.params = params  # from the path
         self.query = query
         self.headers = headers
-        self.receive = receive  # what else the client does: it may go away
+        self.receive = receive  # tells when the client disconnects
 
     @property
     def is_over(self) -> bool:
-        """Whether to wait no longer: the service closes, or the token was revoked."""
+        """Whether to stop waiting: the service is closing, or the token was revoked."""
         service = self.service
         return bool(service.closing.is_set() or not service.tokens.is_current(self.token))
 
@@ -95,7 +93,7 @@ class Route:
         self.method = method
         self.path = path
         self.handler = handler
-        self.scope = scope  # None: everybody, without a token
+        self.scope = scope  # None: no token is needed
         self.body = body
         self.query = query
         self.answer = answer
@@ -105,13 +103,13 @@ class Route:
         self.tag = tag
         self.streams = streams
         self.media_type = media_type
-        self.others = others  # what is answered with other statuses, if not a problem
+        self.others = others  # the bodies of other statuses, if not a problem
         self.show_error: Shown = show_error or as_problem
         self.problem = problem
         self.problem_type = "application/json" if show_error else "application/problem+json"
         self._decoder = None if body is None else msgspec.json.Decoder(body)
         self._no_query = None if query is None or _must_be_given(query) else query()
-        self._parameters: dict[str, str] = {}  # of the query, and the fields they become
+        self._parameters: dict[str, str] = {}  # of the query string -> fields
         if query is not None:
             names = zip(query.__struct_encode_fields__, query.__struct_fields__, strict=True)
             self._parameters = dict(names)
@@ -120,7 +118,7 @@ class Route:
         return f"{self.method} {self.path}"
 
     def read(self, text: bytes) -> Any:
-        """The body, as the handler takes it; raises InvalidInput."""
+        """Decode the body for the handler; raises InvalidInput."""
         assert self._decoder is not None
         if not self.body_required and not text.strip():
             text = b"{}"
@@ -134,7 +132,7 @@ class Route:
             raise InvalidInput("body", "is nested too deeply") from None
 
     def read_query(self, query: Params) -> Any:
-        """The query string, as the handler takes it; raises InvalidInput."""
+        """Decode the query string for the handler; raises InvalidInput."""
         assert self.query is not None
         if not query and self._no_query is not None:
             return self._no_query
@@ -142,7 +140,7 @@ class Route:
             for name in query:
                 if name not in self._parameters:
                     known = ", ".join(self._parameters)
-                    raise InvalidInput(name, f"is not a parameter; there are {known}")
+                    raise InvalidInput(name, f"is not a parameter; the parameters are {known}")
         try:
             value = msgspec.convert(query, self.query, strict=False)
         except (msgspec.ValidationError, OverflowError) as error:
@@ -153,7 +151,7 @@ class Route:
         return value
 
     def write(self, value: Any) -> Reply:
-        """An answer as it is sent."""
+        """Encode what the handler returned."""
         if isinstance(value, Reply):
             return value
         return Reply(b"" if self.status == 204 else encode(value), self.status)
@@ -167,7 +165,7 @@ encode = msgspec.json.Encoder().encode
 
 
 def as_problem(error: TenureError) -> Reply:
-    """The native shape of an error."""
+    """Return an error in the format of the native API."""
     return Reply(encode(problem_of(error)), status_of(error), "application/problem+json")
 
 
@@ -176,8 +174,8 @@ def _where(text: str) -> str:
 
 
 class Table:
-    """The routes, found by the segments of a path as it was sent: a name in it may hold any
-    character, also a slash, if it is percent-encoded."""
+    """All routes. Paths are matched before percent-decoding, so that a name in a path may contain
+    any character, even a slash."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes = list(routes)
@@ -191,7 +189,7 @@ class Table:
                 self._exact[route.method, route.path] = route
 
     def find(self, method: str, raw_path: str) -> tuple[Route, Params] | None:
-        """The route of a request, and the names in its path as they were sent."""
+        """Return the route of a request and the parameters in its path, still percent-encoded."""
         route = self._exact.get((method, raw_path))
         if route is not None:
             return route, {}
@@ -205,7 +203,7 @@ class Table:
         return None
 
     def routes_at(self, raw_path: str) -> list[Route]:
-        """What a path has, by any method."""
+        """Return the routes of a path, for all methods."""
         found = [self.find(method, raw_path) for method in get_args(Method)]
         return [one[0] for one in found if one is not None]
 
@@ -221,7 +219,7 @@ def _matched(segments: list[str], given: list[str]) -> Params | None:
 
 
 def names_of(params: Params) -> Params:
-    """What stands in a path for names, as it is meant; raises InvalidInput."""
+    """Decode the parameters of a path; raises InvalidInput."""
     names: Params = {}
     for name, text in params.items():
         try:
@@ -232,7 +230,7 @@ def names_of(params: Params) -> Params:
 
 
 def query_of(raw: bytes) -> Params:
-    """A query string; raises InvalidInput."""
+    """Parse a query string; raises InvalidInput."""
     try:
         pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict")
     except (UnicodeDecodeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""The application: the table of all routes, over one queue."""
+"""The table of all routes, and the ASGI application that serves them."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ class Health(msgspec.Struct):
 
 
 async def healthz(call: Call) -> Health:
-    """Whether the process lives."""
+    """Check that the process is alive."""
     return Health("ok")
 
 
 async def readyz(call: Call) -> Reply:
-    """Whether the store answers."""
+    """Check that the store responds."""
     trouble = await call.service.pulse.trouble()
     if trouble is None:
         return Reply(encode(Health("ok")))
     log.warning("the store is away: %s", trouble)
-    # Where tokens are needed, strangers are not told what the store says.
+    # This route needs no token. If the service requires one, do not reveal the store's error here.
     text = "the store is away" if call.service.tokens.required else f"the store is away: {trouble}"
     return Reply(encode(Health(text)), 503)
 
 
 async def metrics(call: Call) -> Reply:
-    """What happens here, as Prometheus reads it."""
+    """Get metrics in the Prometheus text format."""
     if call.token.queues is not None or call.token.tenants is not None:
         raise Forbidden("the figures are of all queues and tenants, and this token is not")
     text = await call.service.metrics.text(call.service.queue)
@@ -53,12 +53,12 @@ async def metrics(call: Call) -> Reply:
 
 
 async def document(call: Call) -> Reply:
-    """This description."""
+    """Get this description as an OpenAPI document."""
     return call.service.description[0]
 
 
 async def docs(call: Call) -> Reply:
-    """This description, for people."""
+    """Get this description as an HTML page."""
     return call.service.description[1]
 
 
@@ -74,7 +74,7 @@ COMMON = [
 
 
 def routes_of(dialects: Iterable[str]) -> list[Route]:
-    """The table of routes, with those of the dialects that are wanted."""
+    """Return all routes, including those of the given dialects."""
     routes = [*COMMON, *native.ROUTES, *events.ROUTES]
     for name in dialects:
         if name not in DIALECTS:
@@ -91,8 +91,11 @@ def make_app(
     metrics: Metrics | None = None,
     allowed_hosts: Iterable[str] | None = None,
 ) -> Service:
-    """The ASGI application. metrics: what the queue was opened with, if it is measured.
-    allowed_hosts: the host names under which it may be reached; any, if they are not given."""
+    """Make the ASGI application.
+
+    metrics: the metrics that the queue was opened with, if any.
+    allowed_hosts: the host names that requests may use; None allows any.
+    """
     return Service(
         queue,
         routes_of(dialects),

@@ -48,7 +48,7 @@ Send = Callable[[Message], Awaitable[None]]
 
 
 class Request:
-    """What is said of a request in the log: never what is in it."""
+    """A request, and what is logged about it. Contents are never logged."""
 
     __slots__ = (
         *("began", "error", "headers", "id", "job", "method", "path", "query", "token", "trace"),
@@ -65,12 +65,12 @@ class Request:
         self.trace = self.headers.get(b"traceparent") or ""
         if self.trace and not is_trace(self.trace):
             self.trace = ""
-        if self.trace or CARRIED.get():  # of the request before it on this connection
+        if self.trace or CARRIED.get():  # left by the previous request on this connection
             CARRIED.set(self.trace)
         self.job = self.token = self.error = ""
 
     def log(self, status: int) -> None:
-        """Failures of the service are warnings; the rest is for those who look closely."""
+        """Log the request: failures of the service as warnings, all others for debugging."""
         level = logging.WARNING if status >= 500 else logging.DEBUG
         if log.isEnabledFor(level):
             about = {
@@ -90,7 +90,7 @@ _REQUEST_ID = re.compile(r"[!-~]{1,128}")
 
 
 class Service:
-    """Answers requests. What it is told on the way down (`closing`) ends the long ones."""
+    """The ASGI application. `closing` is set when the service stops; long requests then end."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Service:
         self.metrics = metrics
         self._origins = Origins(allowed_hosts)
         self.max_body = max_body  # bytes
-        self.body_seconds = body_seconds  # that a request's body may take to arrive
+        self.body_seconds = body_seconds  # in which a body must arrive
         self.closing = asyncio.Event()
         self.news = News(queue)
         self.feed = Feed(queue)
@@ -120,12 +120,13 @@ class Service:
 
     @cached_property
     def description(self) -> tuple[Reply, Reply]:
-        """The API for programs and for people. Made once: it takes a while, and anybody may ask."""
+        """The OpenAPI document and the docs page. Cached, as they are slow to make and need no
+        token."""
         document = openapi(self.table.routes, version("tenure"))
         return Reply(encode(document)), docs_page(document)
 
     def finish(self) -> None:
-        """Answer those who wait, and end the streams; whoever asks from here on does not wait."""
+        """End long polls and streams. Later requests do not wait."""
         self.closing.set()
         self.queue.changes.tell(None)
         self.feed.wake()
@@ -135,7 +136,7 @@ class Service:
             await self._live(receive, send)
         elif scope["type"] == "http":
             await self._answer(scope, receive, send)
-        else:  # a websocket, which is not accepted
+        else:  # websockets are not supported
             await send({"type": "websocket.close"})
 
     async def _live(self, receive: Receive, send: Send) -> None:
@@ -149,7 +150,7 @@ class Service:
                 return
 
     def close(self) -> None:
-        """End what is long, and listen no more."""
+        """End long polls and streams, and stop listening for changes."""
         self.closing.set()
         self.news.close()
         self.feed.close()
@@ -174,13 +175,13 @@ class Service:
                 if span is not None and reply is not None:
                     span.set_attribute("http.response.status_code", reply.status)
         if reply is not None:
-            # The last over this connection: whoever comes next finds another service.
+            # Close the connection when the service stops, or if the rest of the body is not read.
             last = self.closing.is_set() or not (incoming.is_over or await incoming.ends())
             request.log(reply.status)
             await _send(send, whole, reply, request, last=last)
 
     def _forged(self, request: Request) -> TenureError | None:
-        """Why a request may have been sent by a web page of somebody else."""
+        """The error if a web page of another site may have sent the request, else None."""
         try:
             self._origins.check(request.method, request.headers)
         except TenureError as error:
@@ -267,7 +268,7 @@ class Service:
                 check_json(request.headers)
             arguments.append(route.read(await incoming.read()))
         elif incoming.is_announced:
-            await incoming.read()  # and leave it: nothing is done for half a request
+            await incoming.read()  # and ignore it: an incomplete request must change nothing
         if route.streams and request.method != "HEAD":
             await route.handler(*arguments, receive, send)
             return None
@@ -284,7 +285,7 @@ def _methods(route: Route) -> list[str]:
 
 
 def _path(scope: Message) -> str:
-    """The path as it was sent. What is not ASCII in it finds no route."""
+    """The path as it was sent, percent-encoded. Paths that are not ASCII match no route."""
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
     return raw.partition(b"?")[0].decode("ascii", "replace")
 
@@ -293,7 +294,7 @@ async def _send(
     send: Send, whole: Whole | None, reply: Reply, request: Request, *, last: bool
 ) -> None:
     headers = [(b"x-request-id", request.id.encode()), NOSNIFF]
-    if reply.status != 204:  # which has no body to speak of
+    if reply.status != 204:  # it has no body
         headers.append((b"content-type", reply.media_type.encode()))
         headers.append((b"content-length", str(len(reply.body)).encode()))
     if reply.status in RETRY_AFTER:

@@ -1,4 +1,4 @@
-"""Where a service listens, found out before anything is started."""
+"""Listening sockets and certificates, checked before anything is started."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tenure.errors import InvalidInput
 
 
 def listeners(host: str, port: int) -> list[socket.socket]:
-    """Sockets on all addresses of a host, on one port; port 0 takes one that is free."""
+    """Return sockets bound to all addresses of a host, on one port; port 0 picks a free one."""
     found: list[socket.socket] = []
     try:
         infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -20,7 +20,7 @@ def listeners(host: str, port: int) -> list[socket.socket]:
                 found.append(_listener(family, kind, protocol, (address[0], port, *address[2:])))
             except OSError as error:
                 if error.errno == errno.EADDRNOTAVAIL and (found or len(infos) > 1):
-                    continue  # a name may have addresses that this machine has not
+                    continue  # a name may have addresses that this machine does not have
                 raise
             port = found[0].getsockname()[1]
     except OSError as error:
@@ -29,14 +29,14 @@ def listeners(host: str, port: int) -> list[socket.socket]:
         reason = error.strerror or str(error)
         raise InvalidInput("port", f"cannot listen on {host}:{port}: {reason}") from None
     if not found:
-        raise InvalidInput("host", f"{host} is no address of this machine")
+        raise InvalidInput("host", f"{host} is not an address of this machine")
     return found
 
 
 def _listener(
     family: int, kind: int, protocol: int, address: tuple[str | int, ...]
 ) -> socket.socket:
-    # The protocol is said, or asyncio does not send small pieces at once.
+    # Without the protocol, asyncio does not set TCP_NODELAY.
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -50,10 +50,10 @@ def _listener(
 
 
 def check_certificate(certfile: str | None, keyfile: str | None) -> None:
-    """Whether TLS can be spoken with these files; raises InvalidInput."""
+    """Raise InvalidInput unless these files are usable for TLS."""
     if certfile is None:
         if keyfile is not None:
-            raise InvalidInput("keyfile", "is of no use without a certfile")
+            raise InvalidInput("keyfile", "cannot be used without a certfile")
         return
     for name, path in (("certfile", certfile), ("keyfile", keyfile)):
         try:

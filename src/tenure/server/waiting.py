@@ -1,4 +1,4 @@
-"""Requests that wait, without holding a thread: for a job to be ready, or to end."""
+"""Long polling: requests that wait for a job to become ready or to finish, without a thread."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from tenure.queue import Calls
 from tenure.server.request_body import Receive
 from tenure.server.route import Call
 
-LOOK_SECONDS = 1.0  # how often it is looked, if nothing prompts it
+LOOK_SECONDS = 1.0  # between checks if nothing reports a change
 
 
 class Changed:
-    """Whether something changed since it was last asked; for one task."""
+    """An event that is set when something changes. For one task."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._event = asyncio.Event()
 
     def wake(self, queues: object = None) -> None:
-        """For any thread."""
+        """Set the event. May be called from any thread."""
         with suppress(RuntimeError):  # the loop was closed
             self._loop.call_soon_threadsafe(self._event.set)
 
@@ -32,7 +32,7 @@ class Changed:
         self._event.clear()
 
     async def wait(self, seconds: float) -> None:
-        """Until something changes, or for so long."""
+        """Wait until something changes, for at most so many seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._event.wait()
@@ -50,7 +50,7 @@ async def changes_of(queue: Calls) -> AsyncIterator[Changed]:
 
 @asynccontextmanager
 async def departure_of(receive: Receive, changed: Changed) -> AsyncIterator[asyncio.Task[None]]:
-    """A task that is done once the client has gone away."""
+    """A task that is done when the client disconnects."""
     task = asyncio.create_task(until_gone(receive))
     task.add_done_callback(lambda _: changed.wake())
     try:
@@ -60,14 +60,14 @@ async def departure_of(receive: Receive, changed: Changed) -> AsyncIterator[asyn
 
 
 async def until_gone(receive: Receive) -> None:
-    """Until the client goes away."""
+    """Wait until the client disconnects."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 async def claim_or_wait(call: Call, queues: list[str], seconds: float, **options: Any) -> list[Job]:
-    """Claim, and again when something changes, until there is a job or the time is over. Whoever
-    leaves meanwhile gets none."""
+    """Claim, and try again when something changes, until there is a job or the time is over. If
+    the client disconnects meanwhile, its jobs are released."""
     queue = call.queue
     jobs = await queue.aclaim(queues, **options)
     if jobs or not seconds:
@@ -95,7 +95,7 @@ async def _until_due(queue: Calls, queues: list[str]) -> float:
 
 
 async def wait_for_end(call: Call, id: str, seconds: float) -> Job:
-    """The job once it has ended, or as it is when the time is over or nobody waits any more."""
+    """Wait until a job finishes, the time is over or the client disconnects; return the job."""
     queue = call.queue
     end = asyncio.get_running_loop().time() + seconds
     async with changes_of(queue) as changed, departure_of(call.receive, changed) as gone:

@@ -28,8 +28,8 @@ def server() -> Iterator[Server]:
 
 
 def test_a_dump_that_is_restored_into_a_younger_server_works_at_once(server: Server) -> None:
-    """There transaction ids begin anew. Jobs come before the ids have caught up, and are claimed
-    when they have."""
+    """Transaction ids start again there. Jobs are enqueued before the ids have caught up, and
+    claimed afterwards."""
     server.execute(BURN.format(20_000))
     names = ["plain", "bound", "wide"]
     with tenure.connect(server.url) as queue:
@@ -59,7 +59,7 @@ def test_a_dump_that_is_restored_into_a_younger_server_works_at_once(server: Ser
 
 
 def replace(schema: str, backup: str) -> None:
-    """Put a backup in the place of what is there, whoever uses it."""
+    """Replace the schema by a backup, even while it is in use."""
     postgres.restore(postgres.shared_url(), f"DROP SCHEMA {schema} CASCADE;\n{backup}")
 
 
@@ -88,7 +88,7 @@ def test_a_worker_whose_claim_is_not_in_the_backup_cannot_ack_for_the_next_holde
 
 
 def test_workers_go_on_when_a_backup_is_restored_under_them(schema: str, tmp_path: Path) -> None:
-    """They meet only errors that they know, and all that was in the backup is done in the end."""
+    """They get only documented errors, and everything in the backup is done in the end."""
     over = threading.Event()
 
     def work(queue: tenure.Queue) -> None:
@@ -122,7 +122,7 @@ def test_a_standby_that_takes_over_has_all_that_was_acknowledged() -> None:
 
 
 def test_a_standby_that_lagged_behind_loses_what_it_had_not_received_and_nothing_else() -> None:
-    """As docs/postgresql.md says of asynchronous replication."""
+    """As documented for asynchronous replication in docs/postgresql.md."""
     primary = Server(**failover.SETTINGS)
     standby = Server.standby(primary, **failover.SETTINGS)
     try:
@@ -150,7 +150,7 @@ def test_a_standby_that_lagged_behind_loses_what_it_had_not_received_and_nothing
 
 
 def test_a_url_may_name_hosts_of_which_one_is_a_standby_or_away() -> None:
-    """Whoever opens it is led to the primary."""
+    """It always connects to the primary."""
     primary = Server(**CARELESS)
     standby = Server.standby(primary, **CARELESS)
     try:
@@ -170,13 +170,13 @@ def test_a_url_may_name_hosts_of_which_one_is_a_standby_or_away() -> None:
 
 @pytest.fixture
 def small_disk() -> Iterator[Path]:
-    """A folder that holds 24 MB."""
+    """A folder with room for 24 MB."""
     with postgres.small_disk(megabytes=24) as folder:
         yield folder
 
 
 def fill_up(folder: Path, but: int = 0) -> Path:
-    """Leave no more space than so many bytes."""
+    """Fill the disk, except for so many bytes."""
     ballast = folder / "ballast"
     with ballast.open("wb", buffering=0) as file:
         while shutil.disk_usage(folder).free > but:

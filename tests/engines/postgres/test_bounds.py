@@ -1,4 +1,4 @@
-"""A limit that is set while a claim waits for the books of its queue binds that claim."""
+"""A limit that is set while a claim waits for the books of its queue applies to that claim."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.crash.watched import PATIENCE, until
 from tests.support import audit_postgres, postgres
 
 CLAIM = ops.Claim(("q",), "w", 60_000, 2)
-# How a claim comes to the books: by itself, and among other operations.
+# How a claim gets the books: alone, and among other operations.
 CLAIMS: dict[str, list[Op]] = {
     "alone": [CLAIM],
     "in a batch": [CLAIM, ops.TakeSlot("s", "k", "h", 1000)],

@@ -1,5 +1,5 @@
-"""Many jobs through a queue while an old snapshot keeps everything from being vacuumed: a claim
-must not read more and more. The long form, with times, is bench/churn.py."""
+"""Many jobs go through a queue while an old snapshot prevents vacuuming: a claim must not read more
+and more. For a longer run with times, see bench/churn.py."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def schema(tmp_path: Path) -> Iterator[str]:
 
 
 def blocks_of_a_claim(schema: str, queue: str) -> int:
-    """How many blocks the server looks at for a claim of a hundred, which is then undone."""
+    """How many blocks the server reads for a claim of 100 jobs, which is then rolled back."""
     query = b"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + statements(schema).sql["claim_plain"]
     mark = "00000000-0000-0000-0000-000000000000"
     values = (mark, None, queue, [1] * BATCH, ["w"], [60_000], 3, 1)

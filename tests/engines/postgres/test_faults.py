@@ -1,4 +1,4 @@
-"""The connection is lost in the worst moments: nothing is lost, and nothing happens twice."""
+"""The connection is lost at the worst moments: nothing is lost, and nothing happens twice."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.wire import Cut, Wire
 
 @pytest.fixture
 def schema(tmp_path: Path) -> Iterator[str]:
-    """A schema of the test's own, sound to the end."""
+    """A schema for this test, which must be sound at the end."""
     name = postgres.schema_of(tmp_path)
     yield name
     assert audit_postgres.audit(postgres.shared_url(), name) == []
@@ -46,7 +46,7 @@ def wire() -> Iterator[Wire]:
 
 @pytest.fixture
 def behind(wire: Wire, schema: str) -> Iterator[tenure.Queue]:
-    """A handle whose connections go over the wire."""
+    """A handle whose connections go through the `Wire`."""
     url = f"postgresql://postgres@127.0.0.1:{wire.port}/postgres?schema={schema}"
     with tenure.connect(url) as queue:
         yield queue
@@ -101,8 +101,8 @@ def test_who_is_cut_off_while_it_asks_whether_it_was_committed_asks_again(
 def test_several_batches_under_way_that_are_cut_off_happen_once_each(
     behind: tenure.Queue, wire: Wire
 ) -> None:
-    """Each thread enqueues, claims and acknowledges, while connections are cut, one at the moment
-    that hurts most, then all."""
+    """Each thread enqueues, claims and acknowledges while connections are cut: one at the worst
+    moment, then all."""
     each, threads = 15, 5
 
     def act(name: str) -> list[str]:
@@ -153,7 +153,8 @@ def test_an_ack_whose_commit_was_cut_off_is_not_told_that_its_lease_is_lost(
 def test_a_transaction_that_is_asked_about_cannot_commit_any_more(
     queue: tenure.Queue, schema: str
 ) -> None:
-    """Its commit may be on its way still: whoever asks has taken its mark."""
+    """Its commit may still be on its way. The query about it takes its mark, so that the commit
+    fails."""
     sql = statements(schema).sql
     with psycopg.connect(postgres.shared_url(), autocommit=True) as asks:
         mark = "01a1e17c-a2c7-766b-aeb2-53cc596a1feb"
@@ -187,7 +188,7 @@ def test_a_backend_that_is_killed_before_the_commit_costs_a_second_attempt(
 def test_a_commit_that_was_sent_before_the_error_came_is_not_made_twice(
     queue: tenure.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The statement reaches the server, and only then the client hears that the wire is cut."""
+    """The statement reaches the server before the client notices that the connection is cut."""
     queue.enqueue("q", id="first")
     send, cuts = Db.send, list[str]()
 
@@ -197,7 +198,7 @@ def test_a_commit_that_was_sent_before_the_error_came_is_not_made_twice(
             cuts.append(name)
             self._connection.pgconn.pipeline_sync()
             self._connection.pgconn.flush()
-            time.sleep(0.5)  # the server commits; nobody reads its answer
+            time.sleep(0.5)  # the server commits; nobody reads its reply
             self._connection.close()
             raise psycopg.OperationalError("the connection was lost")
         return sent

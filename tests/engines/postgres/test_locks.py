@@ -28,7 +28,7 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 
 @pytest.fixture
 def schema(tmp_path: Path) -> Iterator[str]:
-    """A schema of the test's own, sound to the end."""
+    """A schema for this test, which must be sound at the end."""
     name = postgres.schema_of(tmp_path)
     yield name
     assert audit_postgres.audit(postgres.shared_url(), name) == []
@@ -61,7 +61,7 @@ def spec(id: str, **fields: Any) -> JobSpec:
 
 
 def claimed(engine: PostgresEngine, *ids: str) -> dict[str, tenure.Job]:
-    """Jobs of these ids, enqueued and claimed."""
+    """Jobs with these ids, enqueued and claimed."""
     engine.apply([ops.Enqueue(tuple(map(spec, ids)))])
     (answer,) = engine.apply([ops.Claim(("q",), "w", 60_000, len(ids))])
     assert isinstance(answer, ops.Leased)
@@ -88,7 +88,7 @@ def waits_for_a_lock(schema: str) -> bool:
 
 
 def test_leases_are_renewed_beside_a_producer_that_holds_a_parent(engine: PostgresEngine) -> None:
-    """All of them, that of the parent included."""
+    """All of them, including that of the parent."""
     jobs = claimed(engine, "a", "parent", "b")
     extend: list[Op] = [ops.Extend(job.id, job.token, 600_000) for job in jobs.values()]
     with in_flight(engine, child_of("parent")):
@@ -178,7 +178,7 @@ def endings(job: tenure.Job) -> dict[str, Op]:
 def test_a_parent_that_cannot_end_yet_holds_up_nobody_else(
     engine: PostgresEngine, how: str
 ) -> None:
-    """A group commit has others' operations in it."""
+    """A group commit also contains operations of others."""
     jobs = claimed(engine, "a", "parent", "b")
     others = [ops.Ack(jobs[id].id, jobs[id].token) for id in "ab"]
     with in_flight(engine, child_of("parent", if_parent_fails="cancel")) as producer:
@@ -209,7 +209,7 @@ def test_many_parents_that_cannot_end_yet_cost_no_more_time_than_one(
 def test_an_ack_that_waits_for_a_producer_tells_the_child_if_there_is_one(
     engine: PostgresEngine, schema: str, commits: bool, alone: bool
 ) -> None:
-    """Alone, an ack is one statement; with others it is part of a transaction."""
+    """A single ack is one statement; with other operations it is part of a transaction."""
     job = claimed(engine, "parent")["parent"]
     batch: list[Op] = [ops.Ack(job.id, job.token)]
     if not alone:
@@ -305,7 +305,7 @@ def kind(op: Op) -> str:
 def test_an_operator_does_not_wait_for_ever_behind_a_producer(
     engine: PostgresEngine, op: Op
 ) -> None:
-    """The producer's job is the first of its tenant: the limits must not change under it."""
+    """The producer's job is the first of its tenant, so it locks the limits."""
     claimed(engine, "a")
     with psycopg.connect(postgres.shared_url()) as producer:
         sql = f"SELECT FROM {engine.address.schema}.queues FOR KEY SHARE"

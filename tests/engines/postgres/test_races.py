@@ -1,4 +1,4 @@
-"""PostgreSQL: two transactions that meet in the worst order, which locks make sure of."""
+"""PostgreSQL: two transactions that meet in the worst order, enforced by locks."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def waiting(schema: str) -> int:
 def test_a_lane_is_kept_for_a_job_that_came_after_the_books_were_brought_up_to_date(
     engine: PostgresEngine,
 ) -> None:
-    """Maintenance has the books, which say that the lane is empty. Before it looks for empty lanes,
-    a job comes into this one, and is acknowledged to its caller."""
+    """Maintenance holds the books, which show that the lane is empty. Before it looks for empty
+    lanes, a job is enqueued in this one and acknowledged to its caller."""
     schema = engine.address.schema
     engine.apply([ops.Enqueue((spec("a", tenant="t"),))])
     (job,) = claimed(engine)

@@ -1,4 +1,4 @@
-"""Several threads and processes on one PostgreSQL: what is decided by one is seen by the others."""
+"""Several threads and processes on one PostgreSQL: the decisions of one are seen by the others."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(autouse=True)
 def database(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A database of the test's own: what is counted there, it did, and not a test beside it."""
+    """A database for this test, so that its statistics contain nothing of other tests."""
     shared, name = postgres.shared_url(), f"d_{os.getpid()}_{next(_numbers)}"
     with psycopg.connect(shared, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}".encode())
@@ -56,7 +56,7 @@ def database(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:
-    """A store of the test's own, sound to the end, on which nobody was in another's way."""
+    """A store for this test. In the end it must be sound, and must have seen no deadlock."""
     before = deadlocks()
     yield postgres.url_of(tmp_path)
     assert audit_postgres.audit(postgres.shared_url(), postgres.schema_of(tmp_path)) == []
@@ -81,7 +81,7 @@ def engine(url: str) -> Iterator[PostgresEngine]:
 
 
 def at_once(*calls: Callable[[], Any]) -> list[Any]:
-    """What the calls answer, each made by a thread of its own, all at the same moment."""
+    """The results of calls, each made by its own thread at the same moment."""
     start = threading.Barrier(len(calls))
     answers: list[Any] = [None] * len(calls)
 
@@ -141,7 +141,7 @@ def test_of_two_that_send_one_key_at_once_one_is_done_and_both_are_answered_alik
 
 
 def test_the_second_with_a_key_waits_for_the_first(engine: PostgresEngine) -> None:
-    """Whatever becomes of it."""
+    """Whether the first commits or not."""
     once = [ops.Once("k", (ops.Enqueue((spec("a"),)),))]
     for commits in (False, True):
         with psycopg.connect(postgres.shared_url()) as connection:
@@ -166,7 +166,7 @@ def test_the_second_with_a_key_waits_for_the_first(engine: PostgresEngine) -> No
 def test_keys_that_are_sent_in_any_order_keep_nobody_waiting_for_ever(
     engine: PostgresEngine,
 ) -> None:
-    """The store of this test has seen no deadlock in the end."""
+    """The store of this test must have seen no deadlock in the end."""
     for n in range(20):
         sent = [ops.Once(f"{n}{key}", (ops.Enqueue((spec(f"{n}{key}"),)),)) for key in "abcdef"]
         one, other = at_once(partial(apply, engine, *sent), partial(apply, engine, *sent[::-1]))
@@ -267,7 +267,7 @@ def test_claims_of_several_queues_in_any_order_do_not_wait_for_each_other_in_a_r
 def test_claims_under_keys_in_any_order_do_not_wait_for_each_other_in_a_ring(
     engine: PostgresEngine,
 ) -> None:
-    """As a service makes them for its clients."""
+    """As a service sends them for its clients."""
     apply(engine, *[ops.SetLimit(queue, concurrency=1000) for queue in "abc"])
     apply(engine, *[ops.Enqueue((spec(f"{q}{n}", queue=q),)) for q in "abc" for n in range(100)])
 
@@ -344,7 +344,7 @@ def test_slots_that_are_taken_at_once_keep_their_limit(engine: PostgresEngine) -
 def test_slots_that_are_taken_in_any_order_keep_nobody_waiting_for_ever(
     engine: PostgresEngine,
 ) -> None:
-    """Also where the first under a key is taken. The store of this test sees no deadlock."""
+    """Including the first slot under a key. The store of this test must have seen no deadlock."""
     for n in range(20):
         take = [ops.TakeSlot("s", f"{n}{key}", "h", 60_000, 3) for key in "abcdef"]
         drop = [ops.DropSlot("s", f"{n}{key}", "h") for key in "abcdef"]
@@ -358,8 +358,8 @@ def test_slots_that_are_taken_in_any_order_keep_nobody_waiting_for_ever(
 def test_what_is_done_to_the_same_jobs_in_any_order_keeps_nobody_waiting_for_ever(
     engine: PostgresEngine,
 ) -> None:
-    """A worker acknowledges some of its jobs, and reports on others, while all are extended. The
-    store of this test sees no deadlock."""
+    """A worker acknowledges some of its jobs and reports progress on others, while all are
+    extended. The store of this test must have seen no deadlock."""
     for n in range(20):
         ids = [f"{n}-{m}" for m in range(40)]
         apply(engine, ops.Enqueue(tuple(map(spec, reversed(ids)))))
@@ -383,10 +383,10 @@ def test_what_is_done_to_the_same_jobs_in_any_order_keeps_nobody_waiting_for_eve
 def test_a_claim_does_not_wait_for_another_where_nothing_is_bounded(
     engine: PostgresEngine, url: str, tmp_path: Path
 ) -> None:
-    """One holds the books of the queue, and the first jobs; the next takes those after them."""
+    """One holds the books of the queue and the first jobs; the next takes those after them."""
     apply(engine, ops.Enqueue(tuple(spec(str(n), priority=n) for n in range(10))))
     claimed(engine, 1)
-    apply(engine, ops.Enqueue((spec("first", priority=-1),)))  # of which the books do not know
+    apply(engine, ops.Enqueue((spec("first", priority=-1),)))  # not yet in the books
     schema = postgres.schema_of(tmp_path)
     with psycopg.connect(postgres.shared_url()) as other:
         other.execute(f"SELECT FROM {schema}.queues FOR NO KEY UPDATE".encode())
@@ -401,7 +401,7 @@ def test_a_claim_does_not_wait_for_another_where_nothing_is_bounded(
 def test_what_was_held_by_another_is_not_picked_twice(
     engine: PostgresEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A claim that has to look again may find jobs that were held the first time."""
+    """A claim that has to search again may find jobs that were locked the first time."""
     jobs = [spec(f"a{n}", tenant="a") for n in range(10)]
     apply(engine, ops.Enqueue((*jobs, spec("b", tenant="b"))))
     schema, looks, send = postgres.schema_of(tmp_path), [0], Db.send
@@ -426,7 +426,7 @@ def test_what_was_held_by_another_is_not_picked_twice(
 
 @contextmanager
 def in_flight(engine: PostgresEngine, *batch: Op) -> Iterator[Connection]:
-    """A transaction that has done this, and is yet to end."""
+    """A transaction that has applied the batch and has not ended yet."""
     with psycopg.connect(postgres.shared_url()) as connection:
         engine.apply_within(connection, batch)
         yield connection
@@ -519,7 +519,7 @@ def test_ten_processes_may_make_the_store_at_once(url: str) -> None:
 
 
 def migrate(number: int, url: str) -> int:
-    """The version before, as `tenure migrate` says it."""
+    """Run `tenure migrate`. Returns the version before, as it reports it."""
     said = CliRunner().invoke(main, ["--url", url, "migrate", "--json"])
     assert said.exit_code == 0, said.output
     return int(json.loads(said.stdout)["from"])
@@ -539,7 +539,8 @@ SECONDS = 3.0
 
 
 def work(number: int, url: str) -> list[tuple[int, int, str]]:
-    """Claim and ack without rest; the token, the place in the claim and the tenant of each job."""
+    """Claim and ack without pause. Returns the token, the position in the claim and the tenant of
+    each job."""
     seen: list[tuple[int, int, str]] = []
     end = time.monotonic() + SECONDS
     with tenure.connect(url) as queue:
@@ -592,7 +593,7 @@ MOST, MOST_OF_A_TENANT = 7, 3
 
 
 def storm(number: int, url: str) -> int:
-    """Several threads with one handle, which has several batches under way at once."""
+    """Several threads with one handle, which has several batches in progress at once."""
     end = time.monotonic() + SECONDS
     with tenure.connect(url) as queue:
 

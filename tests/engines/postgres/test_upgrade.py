@@ -1,7 +1,7 @@
-"""A newer Tenure migrates a schema while programs of the version before go on working on it.
+"""A newer Tenure migrates a schema while programs of the previous version keep working on it.
 
-The older code comes from the history of this repository; where that is not at hand, the signatures
-of what it calls are compared.
+The older code comes from the history of this repository. If that is not available, the signatures
+of the functions that it calls are compared.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[3]
 VERSION, COMMIT = 3, "54a14e3"  # the last with the schema version before
 PATIENCE = 60.0
 
-# What the programs of version 3 call, as PostgreSQL writes it.
+# The functions that programs of version 3 call, in PostgreSQL's notation.
 CALLED = """
 ack(uuid,bigint,text[],bigint[],bigint[],text[],smallint,smallint)
 candidates(text,text,text[],integer,integer,integer)
@@ -57,7 +57,7 @@ tell(integer[],integer[],integer[],integer[],integer[],integer[],integer[],integ
 integer[],bigint[],integer[])
 """
 
-# A worker and a producer of the older version: a round for each line that it reads.
+# A worker and a producer of the older version. It runs one round for each line of its input.
 OLD = """
 import sys, tenure
 queue = tenure.connect(sys.argv[1])
@@ -83,7 +83,7 @@ for n, _ in enumerate(sys.stdin):
 
 @pytest.fixture
 def old_code(tmp_path: Path) -> Path:
-    """The package of the version before."""
+    """The package of the previous version."""
     archive = ["git", "-C", str(ROOT), "archive", COMMIT, "src/tenure"]
     try:
         done = subprocess.run(archive, capture_output=True, check=True)

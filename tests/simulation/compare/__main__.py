@@ -1,4 +1,4 @@
-"""The long form: see the package."""
+"""The command for long runs; see the package."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=STEPS, help="of each history")
-    parser.add_argument("--replay", type=Path, help="run the history of a file again")
-    parser.add_argument("--shrink", type=float, default=0, help="a replay for so many seconds")
+    parser.add_argument("--replay", type=Path, help="run a saved history again")
+    parser.add_argument("--shrink", type=float, default=0, help="seconds to shrink a replay")
     parser.add_argument("--out", type=Path, default=Path(tempfile.gettempdir()))
     given = parser.parse_args()
     if given.replay is not None:
@@ -39,7 +39,7 @@ def main() -> int:
 
 
 def _long(engine: str, seconds: float, seed: int, steps: int, out: Path) -> int:
-    """Histories of one engine until the time is over; how many failed."""
+    """Run histories of one engine until the time is over. Returns how many failed."""
     until = time.monotonic() + seconds
     done = histories = wrong = 0
     with counting(engine) as counts:

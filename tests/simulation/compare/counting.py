@@ -1,8 +1,8 @@
-"""How often each production path of an engine is taken, and how many jobs it moves.
+"""Counts how often each production path of an engine is taken, and how many jobs it moves.
 
-Everything is counted from outside, by standing in for the functions of the engine's modules: for
-named SQL statements where they are executed, for functions of PostgreSQL where the server counts
-them. Nothing in the product knows of it.
+Everything is counted from outside: functions of the engine's modules are replaced by wrappers,
+named SQL statements are counted where they are executed, and functions of PostgreSQL by the server.
+The product contains nothing for this.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _MADE = ("_asdict", "_replace", "_make", "_generate_next_value_")  # by Python, 
 
 
 class Counts:
-    """What was taken, by the name of the path."""
+    """How often each path was taken, by its name."""
 
     def __init__(self) -> None:
-        self.known: set[str] = set()  # all paths that there are
+        self.known: set[str] = set()  # all paths
         self.times: Counter[str] = Counter()
         self.jobs: Counter[str] = Counter()
 
@@ -47,7 +47,7 @@ class Counts:
 
 
 def moved(result: Any) -> int:
-    """How many jobs an answer, or a list, speaks of."""
+    """The number of jobs in a result, or in a list."""
     match result:
         case ops.Enqueued():
             return sum(result.created)
@@ -112,7 +112,8 @@ def _watch_class(counts: Counts, name: str, kind: type) -> list[Undo]:
 
 
 def _replace(names: dict[str, Any], stands_in: dict[FunctionType, Any]) -> list[Undo]:
-    """Put the counting functions where the others are named, also in tables of them."""
+    """Replace functions by counting ones wherever they are referenced, including in tables of
+    functions."""
     undo: list[Undo] = []
     for name, value in list(names.items()):
         if inspect.isfunction(value) and value in stands_in:
@@ -162,7 +163,7 @@ def _watch_postgres(counts: Counts) -> list[Undo]:
 
 
 def _watch_statement(counts: Counts, kind: type, method: str) -> Undo:
-    """Jobs are the rows that came back or were changed, or that were sent."""
+    """Count a named statement. Its jobs are the rows that were returned, changed or sent."""
     function = getattr(kind, method)
 
     @functools.wraps(function)
@@ -172,7 +173,7 @@ def _watch_statement(counts: Counts, kind: type, method: str) -> Undo:
         if method in ("insert", "send", "send_named"):
             rows = max((len(arg) for arg in args if isinstance(arg, list)), default=0)
         if kind is PostgresDb and method in ("all", "one"):
-            counts.jobs[f"sql {name}"] += rows  # it was sent, too, and counted there
+            counts.jobs[f"sql {name}"] += rows  # its execution is counted where it is sent
         else:
             counts.took(f"sql {name}", max(0, rows))
         return result
@@ -200,7 +201,7 @@ def _called() -> Counter[str]:
 
 
 def _add_server_functions(counts: Counts) -> None:
-    """What the server has counted; it knows when the connections are closed."""
+    """Add the counts of the server, which are complete once the connections are closed."""
     found = _called()
     counts.known |= found.keys()
     counts.times.update(found)
@@ -219,7 +220,7 @@ _WATCHED: dict[str, list[str]] = {
 
 @contextmanager
 def counting(engine: str) -> Iterator[Counts]:
-    """Count while it lasts."""
+    """Count inside the context."""
     counts = Counts()
     kind = engine.partition("-")[0]
     undo = {"sqlite": _watch_sqlite, "postgres": _watch_postgres}.get(kind, lambda _: [])(counts)

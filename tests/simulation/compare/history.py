@@ -1,4 +1,4 @@
-"""Running a history: each step on the engine and on the model, and the comparison after it."""
+"""Runs a history: each step on the engine and on the model, with a comparison after it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tests.simulation.compare.steps import Ask, Run, Step, Wait
 from tests.simulation.compare.tokens import Tokens
 from tests.simulation.following import given_out
 
-MOST_LOOKS = 8  # at jobs that a step touched
+MOST_LOOKS = 8  # jobs that are compared after a step that touched them
 
 
 class Recorder:
-    """An engine that remembers in which order it was asked for what. It takes one batch at a time:
-    the order of two that are under way at once cannot be seen."""
+    """An engine that records its batches in order. It takes one batch at a time, because the order
+    of two concurrent batches could not be observed."""
 
     in_flight = 1
 
@@ -41,18 +41,20 @@ class Recorder:
 
 
 class Comparison:
-    """One store and the model, step by step."""
+    """Runs steps on a store and on the model."""
 
     def __init__(self, rig: Rig, every: int = 10) -> None:
         self.rig = rig
         self.tokens = Tokens(strict=rig.traits.strict)
         self.compare = Compare(rig.model, self.tokens)
-        self._once: dict[str, list[tuple[ops.Once, ops.Once]]] = {}  # as asked for, and as sent
-        self._every = every  # so many steps there is a look at everything
+        self._once: dict[
+            str, list[tuple[ops.Once, ops.Once]]
+        ] = {}  # with the model's and the engine's tokens
+        self._every = every  # steps between comparisons of the whole state
         self._steps = 0
 
     def step(self, step: Step) -> None:
-        """Raises a Difference."""
+        """Run one step; raises a Difference."""
         self._steps += 1
         match step:
             case Wait():
@@ -68,7 +70,7 @@ class Comparison:
             self.look()
 
     def look(self) -> None:
-        """Compare everything, through each handle in turn."""
+        """Compare the whole state, through each handle in turn."""
         caller = self._steps // self._every % len(self.rig.engines)
         self.rig.set_model_clock(caller)
         self.compare.everything(
@@ -78,7 +80,7 @@ class Comparison:
         )
 
     def end(self) -> None:
-        """The last look, also past the engine."""
+        """Compare the whole state a last time, and audit the store without the engine."""
         self.look()
         problems = self.rig.audit()
         if problems:
@@ -115,14 +117,14 @@ class Comparison:
         self.compare.jobs(other, _touched(recorder)[:MOST_LOOKS])
 
     def _sent(self, op: Op) -> Op:
-        """An operation with the engine's tokens. What comes again under a key comes as it came
-        first, though other tokens may stand for the model's by now."""
+        """An operation with the engine's tokens. What is sent again under a key is the same as the
+        first time, even if the model's tokens map to other ones by now."""
         if not isinstance(op, ops.Once):
             return self.tokens.to_engine(op)  # type: ignore[no-any-return]
         known = self._once.setdefault(op.key, [])
         for asked, sent in known:
             if asked == op:
-                return replace(sent)  # which is told from the first by its identity
+                return replace(sent)  # a copy, as results are matched by identity
         known.append((op, self.tokens.to_engine(op)))
         return known[-1][1]
 
@@ -156,7 +158,7 @@ class Comparison:
             raise Difference("choice", str(error)) from None
 
     def _dead(self, op: Op) -> set[str]:
-        """Jobs that a claim may have found expired."""
+        """The dead jobs, if a claim may have found some expired."""
         model, now = self.rig.model, self.rig.model_clock.now_ms()
         claims = any(isinstance(one, ops.Claim) for one in ops.flat([op]))
         late = (r.job.expires_at is not None and r.job.expires_at <= now for r in _live(model))
@@ -173,7 +175,7 @@ def _with_losses(
     before: dict[str, str],
     after: dict[str, str],
 ) -> list[Answer]:
-    """What a lost lease is answered with may name the state before or after the batch."""
+    """The expected results, where a lost lease may name the state before or after the batch."""
     answers: list[Answer] = []
     for mine, its in zip(expected, found, strict=True):
         if isinstance(mine, ops.Answers) and isinstance(its, ops.Answers):
@@ -192,7 +194,7 @@ def _live(model: Any) -> Iterator[Any]:
 
 
 def _perform(recorder: Recorder, calls: list[list[Op]], step: Run) -> list[list[Answer]]:
-    """The answers to each call."""
+    """Apply the calls, and return the results of each."""
     if not step.commit:
         batch = [op for call in calls for op in call]
         answers = iter(recorder.apply(batch))
@@ -217,7 +219,7 @@ async def _submit(
 
 
 def _touched(recorder: Recorder) -> list[str]:
-    """The jobs that operations name or answers bring, the last first."""
+    """The jobs that operations name or results contain, the last first."""
     ids: dict[str, None] = {}
     for batch, answers in recorder.batches:
         for op in ops.flat(batch):

@@ -1,5 +1,5 @@
-"""The reference model, with what engines may do in their own way: how claims of one batch look
-after what is due, and, for some, whom they serve."""
+"""The reference model, adapted where engines are free to differ: when the claims of a batch sweep
+due jobs, and, for some engines, which tenant they serve."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from tenure.model import ops
 from tenure.model.ops import Answer, Op
 from tests.simulation.following import FollowingModel
 
-# Claims that stand in a row in a batch look after what is due ...
+# When consecutive claims in a batch sweep:
 Sweeps = Literal[
-    "for alike",  # before each group that wants the same, for as many as would one after the other
-    "for all",  # before the first, in all their queues, for as many as its group would
-    "together",  # those under keys, too, before the first, for as many as name a queue
+    "for alike",  # before each group of equal claims, as much as they would one by one
+    "for all",  # before the first, in all their queues, as much as its group would
+    "together",  # also under keys: before the first, as much as the claims of each queue would
 ]
-Sweep = list[tuple[str, int]]  # queues, and how many of each kind are looked after there
+Sweep = list[tuple[str, int]]  # queues, and how many of each kind are swept there
 
 
 class Model(MemoryEngine):
-    """Looks after what is due when and where the engine does."""
+    """A model that sweeps when and where the engine does."""
 
     def __init__(self, clock: Clock, sweep: int, sweeps: Sweeps) -> None:
-        super().__init__(clock, 0)  # no claim by itself
+        super().__init__(clock, 0)  # claims do not sweep by themselves
         self._most = sweep
         self._sweeps = sweeps
-        self._within: dict[int, Sweep] = {}  # what is looked after within calls under a key
+        self._within: dict[int, Sweep] = {}  # what calls under a key sweep
         self._pending: Sweep = []
 
     def plan(self, batch: Sequence[Op]) -> list[Sweep]:
-        """What is looked after before each of the operations."""
+        """What to sweep before each of the operations."""
         if self._sweeps == "together":
             return self._plan_together(batch)
         return self._plan_rows(batch, self._sweeps)
@@ -70,7 +70,7 @@ class Model(MemoryEngine):
         return [[(queue, most) for queue in queues], *([] for _ in claims[1:])]
 
     def sweep_first(self, sweep: Sweep) -> None:
-        """Do what the plan says, in the order of the queues' names."""
+        """Sweep as planned, in the order of the queues' names."""
         for queue, most in sorted(sweep):
             if queue in self._queues:
                 self._sweep(queue, most, self._clock.now_ms())
@@ -94,7 +94,7 @@ class Model(MemoryEngine):
     def _once(self, op: ops.Once, now: int) -> Answer:
         self._pending = self._within.pop(id(op), [])
         answer = super()._once(op, now)
-        self._sweep_pending()  # also if it was done before
+        self._sweep_pending()  # even if it was applied before
         return answer
 
     def _sweep_pending(self) -> None:
@@ -106,7 +106,7 @@ class Model(MemoryEngine):
         last = together and _claims_last(ops.Once("", tuple(batch)))  # type: ignore[arg-type]
         if last:
             plan: list[Sweep] = [[] for _ in batch]
-        elif together:  # then claims are made one after the other
+        elif together:  # then claims are made one by one
             plan = [sweep for op in batch for sweep in self._plan_rows([op], "for alike")]
         else:
             plan = self.plan(batch)
@@ -125,11 +125,12 @@ def _claims_last(op: Op) -> bool:
 
 
 class Follower(Model, FollowingModel):
-    """The same, and serves whom the engine served, if it may; with tokens of its own."""
+    """A model that also serves the tenants that the engine served, if the rules allow it, and has
+    its own tokens."""
 
     def _claim(self, op: ops.Claim, now: int) -> Answer:
-        """A rate is stored when it is used, or when the time was set back: the cluster's versions,
-        by which it is measured in production, only grow."""
+        """Keep a rate as it was unless it was used or the time was set back: in production it is
+        measured by the versions of the cluster, which only grow."""
         before = {
             name: (book.tokens, book.tokens_at)
             for name in op.queues

@@ -1,10 +1,10 @@
-"""The table of production paths: how often each must be taken in a run of CI's length, and how many
-jobs it must move.
+"""The table of production paths: how often each must be taken in a run as long as in CI, and how
+many jobs it must move.
 
 Paths are functions (`module.name`), named statements (`sql name`) and functions of PostgreSQL
-(`plpgsql name`). Every path that there is must be taken once at least, unless it stands under
-EXEMPT with the reason; those that carry production have floors of their own. A longer run must take
-as much more of each, less a half.
+(`plpgsql name`). Every path must be taken at least once, unless it is listed in EXEMPT with the
+reason. Paths that carry most of the load in production have their own minimum. The minimum of a
+longer run is half of what would be proportional.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.simulation.compare.counting import Counts
 
 
 class CiRun(NamedTuple):
-    """What CI runs of an engine."""
+    """The run of an engine in CI."""
 
     seeds: tuple[int, ...]
     steps: int  # of each
@@ -104,7 +104,7 @@ FLOORS: dict[str, dict[str, Floor]] = {
     },
 }
 
-# What this comparison does not take, and why. A pattern may stand for several.
+# Paths that this comparison does not take, and why. A pattern may match several.
 _OPENING = "opening and migrating a store; tests/unit"
 _FORK = "forks; tests/unit/test_fork.py"
 _LISTEN = "waking up, which changes nothing; tests/unit, tests/workers"
@@ -224,7 +224,7 @@ EXEMPT: dict[str, dict[str, str]] = {
 
 
 class Row(NamedTuple):
-    """A line of the table."""
+    """A row of the table."""
 
     path: str
     times: int
@@ -237,7 +237,7 @@ class Row(NamedTuple):
 
 
 def rows(engine: str, counts: Counts, steps: int) -> Iterator[Row]:
-    """The table of a run with so many steps."""
+    """The table for a run with so many steps."""
     kind = engine.partition("-")[0]
     floors = FLOORS[engine]
     exempt = EXEMPT[""] | EXEMPT[kind]
@@ -250,7 +250,7 @@ def rows(engine: str, counts: Counts, steps: int) -> Iterator[Row]:
 
 
 def table(engine: str, counts: Counts, steps: int, *, everything: bool = True) -> str:
-    """The table as text; or only what is short of its floor."""
+    """The table as text, or only the rows below their minimum."""
     lines = [f"{engine}, {steps} steps", f"{'path':50} {'times':>9} {'jobs':>9}   floor"]
     for row in rows(engine, counts, steps):
         if everything or row.is_short:

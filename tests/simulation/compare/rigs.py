@@ -1,4 +1,4 @@
-"""The engines, each with several callers whose clocks are wrong, and what each declares."""
+"""The engines, each with several callers whose clocks are wrong, and the traits of each engine."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.fdb_audit import wrong_keys
 
 
 class Skewed:
-    """A clock that is always wrong by as much. It does not sleep: time moves between steps."""
+    """A clock with a constant error. It does not sleep: time moves between steps."""
 
     def __init__(self, right: ManualClock, by_ms: int) -> None:
         self._right = right
@@ -48,7 +48,7 @@ class Skewed:
 
 
 class Traits:
-    """What an engine declares, and what is known to differ."""
+    """The properties that an engine declares, and its known differences from the model."""
 
     def __init__(
         self,
@@ -64,20 +64,22 @@ class Traits:
         exact_losses: bool = True,
         sweeps: Sweeps = "for alike",
     ) -> None:
-        self.store_time = store_time  # the store's clock counts, whatever the callers' say
-        self.strict = strict  # serves tenants exactly in turns, with one token a claim
+        self.store_time = store_time  # the store's clock is used, not those of the callers
+        self.strict = strict  # serves tenants exactly in turn, with one token per claim
         self.transfers = transfers  # can export and import
-        self.cheap = cheap  # a look at everything costs little
-        self.most_back_ms = most_back_ms  # that the time may be set back
-        self.old_leases = old_leases  # a lease that was over when it was imported is found
-        self.exact_losses = exact_losses  # a lost lease names the state at its place in the batch
-        self.high_tokens = high_tokens  # imports jobs with tokens that are yet to come
-        self.sweeps = sweeps  # how claims of one batch look after what is due
-        self.reuses_keys = reuses_keys  # a used key may come with other operations
+        self.cheap = cheap  # comparing the whole state is cheap
+        self.most_back_ms = most_back_ms  # how far the time may be set back
+        self.old_leases = old_leases  # finds leases that had expired when they were imported
+        self.exact_losses = (
+            exact_losses  # a lost lease names the state at its position in the batch
+        )
+        self.high_tokens = high_tokens  # imports jobs with tokens higher than any given so far
+        self.sweeps = sweeps  # when the claims of a batch sweep
+        self.reuses_keys = reuses_keys  # a used key may be sent with other operations
 
 
 class Rig:
-    """A store with callers, and the model beside it."""
+    """A store with its callers, and the model to compare it with."""
 
     def __init__(self, traits: Traits, sweep: int, skews_ms: list[int]) -> None:
         self.traits = traits
@@ -94,18 +96,18 @@ class Rig:
         self._closing.callback(call)
 
     def add(self, engines: list[Engine]) -> None:
-        """The handles of the callers."""
+        """Add the handles of the callers."""
         self.engines = engines
         for engine in engines:
             self.on_close(engine.close)
 
     def set_model_clock(self, caller: int) -> None:
-        """To the time that counts for what this caller does."""
+        """Set the model's clock to the time that applies to this caller."""
         clock: Clock = self.clock if self.traits.store_time else self.clocks[caller]
         self.model_clock.advance((clock.now_ms() - self.model_clock.now_ms()) / 1000)
 
     def ahead_ms(self, caller: int) -> int:
-        """By how much times to wait for are moved, to suit the caller's clock."""
+        """By how much due times are shifted to suit the caller's clock."""
         return 0
 
     def close(self) -> None:
@@ -132,7 +134,7 @@ def sqlite(sweep: int, skews_ms: list[int]) -> Rig:
 
 
 class OnServerTime(PostgresEngine):
-    """The server's clock counts, as it does in production."""
+    """A PostgreSQL engine that uses the server's clock, as in production."""
 
     @property
     def _given(self) -> int | None:
@@ -194,7 +196,7 @@ class PostgresRig(Rig):
 
 
 def http(sweep: int, skews_ms: list[int]) -> Rig:
-    """A service with metrics over a file, and its clients."""
+    """A service with metrics on a SQLite file, and its clients."""
     rig = Rig(TRAITS["http"], sweep, skews_ms)
     path = _folder(rig) / "jobs.db"
     metrics = Metrics(tenants=True)
@@ -240,7 +242,7 @@ def foundationdb(sweep: int, skews_ms: list[int], *, faults: bool = False) -> Ri
 
 TRAITS: dict[str, Traits] = {
     "sqlite": Traits(),
-    # What was set back further than 2 s, only maintenance finds: is_due in postgres.sql.
+    # Jobs set back by more than 2 s are found only by maintenance: is_due in postgres.sql.
     "postgres": Traits(store_time=True, most_back_ms=1_500, exact_losses=False, sweeps="for all"),
     "http": Traits(store_time=True, transfers=False),
     "foundationdb": Traits(strict=False, cheap=False, sweeps="together"),

@@ -1,4 +1,4 @@
-"""Runs of histories: by seed, from a file, and what is done about one that fails."""
+"""Runs histories, from a seed or a file, and shrinks and reports those that fail."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ class Failed(Exception):
 
 
 def open_rig(engine: str, seed: int) -> Rig:
-    """Where the history of this seed runs: how many callers, and how much one claim looks after."""
+    """Open the rig for a seed, which decides the number of callers and how much one claim
+    sweeps."""
     return RIGS[engine](_SWEEPS[seed % 4], list(_SKEWS_MS[: 1 + seed % 3]))
 
 
 def run_seed(engine: str, seed: int, steps: int = STEPS) -> int:
-    """Make and run a history; answers with how many steps it had. Raises Failed."""
+    """Generate and run a history. Returns the number of its steps; raises Failed."""
     rig = open_rig(engine, seed)
     done: list[Step] = []
     try:
@@ -50,7 +51,7 @@ def run_seed(engine: str, seed: int, steps: int = STEPS) -> int:
 
 
 def replay(history: History, every: int = 1) -> Difference | None:
-    """Run a history again; what differs."""
+    """Run a history again, and return the difference, if any."""
     rig = open_rig(history.engine, history.seed)
     try:
         comparison = Comparison(rig, every)
@@ -65,7 +66,7 @@ def replay(history: History, every: int = 1) -> Difference | None:
 
 
 def shrunk(failed: Failed, seconds: float = SHRINK_SECONDS) -> Failed:
-    """The same failure with fewer steps."""
+    """Shrink a history that fails, keeping the same failure."""
     engine, seed = failed.history.engine, failed.history.seed
     kind = failed.difference.kind
 
@@ -75,13 +76,13 @@ def shrunk(failed: Failed, seconds: float = SHRINK_SECONDS) -> Failed:
 
     steps = failed.history.steps
     if not fails(steps):
-        return failed  # it depends on something besides the steps
+        return failed  # the failure depends on something besides the steps
     history = History(engine, seed, shrink(steps, fails, seconds))
     return Failed(history, replay(history) or failed.difference)
 
 
 def report(failed: Failed, folder: Path, seconds: float = SHRINK_SECONDS) -> Path:
-    """Say what happened, and keep the history."""
+    """Print what happened, and save the history."""
     small = shrunk(failed, seconds)
     path = folder / f"compare-{small.history.engine}-{small.history.seed}.json"
     small.history.save(path)
@@ -93,7 +94,7 @@ def report(failed: Failed, folder: Path, seconds: float = SHRINK_SECONDS) -> Pat
 
 
 def show(history: History) -> None:
-    """Write the steps, and where they lead."""
+    """Print the steps and their results."""
     for n, step in enumerate(history.steps):
         sys.stdout.write(f"{n}: {step}\n")
     sys.stdout.write(f"{replay(history) or 'no difference'}\n")

@@ -1,5 +1,5 @@
-"""Cutting a history that fails down to what it takes: steps, then calls, operations and jobs are
-left out as long as it fails in the same way."""
+"""Shrinks a history that fails: leaves out steps, then calls, operations and jobs, as long as it
+fails in the same way."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Fails = Callable[[list[Step]], bool]
 
 
 def shrink(steps: list[Step], fails: Fails, seconds: float) -> list[Step]:
-    """The shortest history that was found in the time."""
+    """Return the shortest failing history found in the given time."""
     deadline = time.monotonic() + seconds
 
     def still(candidate: list[Step]) -> bool:
@@ -73,7 +73,7 @@ def _smaller_step(steps: list[Step], n: int, fails: Fails) -> list[Step]:
 
 
 def _smaller_calls(call: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
-    """A call with fewer operations, or with operations on fewer jobs."""
+    """Try calls with fewer operations, and operations on fewer jobs."""
     if len(call) > 1:
         yield from ((op,) for op in call)
         yield from ((*call[:n], *call[n + 1 :]) for n in range(len(call)))

@@ -1,4 +1,5 @@
-"""Jobs to enqueue or import, as production has them: most are plain, some have everything."""
+"""Random jobs to enqueue or import, distributed as in production: most are plain, some use every
+option."""
 
 from __future__ import annotations
 
@@ -45,12 +46,12 @@ PAYLOAD_LIMIT = 1_048_576
 
 
 class Specs:
-    """Makes jobs by chance; looks at the model for what is there."""
+    """Generates random jobs. Reads the model to refer to existing ones."""
 
     def __init__(self, chance: random.Random, model: MemoryEngine, *, large: bool) -> None:
         self._chance = chance
         self._model = model
-        self._large = large  # whether some payloads are
+        self._large = large  # whether some payloads are large
         self._made = 0
 
     def queue(self) -> str:
@@ -58,7 +59,7 @@ class Specs:
         return queue
 
     def tenant(self) -> str:
-        """A few tenants have most of the jobs."""
+        """A random tenant; a few tenants have most of the jobs."""
         return TENANTS[min(int(self._chance.expovariate(0.35)), len(TENANTS) - 1)]
 
     def group(self) -> str:
@@ -80,7 +81,7 @@ class Specs:
         return "ü\\\"'" + "x" * size
 
     def plain(self, now: int, count: int) -> tuple[JobSpec, ...]:
-        """Jobs as most callers enqueue them, mostly all alike."""
+        """Jobs as most callers enqueue them, mostly identical."""
         queue, tenant, group = self.lane()
         jobs = []
         for _ in range(count):
@@ -100,7 +101,7 @@ class Specs:
         return self._prepared(jobs, now)
 
     def _prepared(self, jobs: list[NewJob], now: int) -> tuple[JobSpec, ...]:
-        """As the product does it, but with ids that come from the seed."""
+        """Prepare jobs as the product does, but with ids that come from the seed."""
         specs = prepare(jobs, now, PAYLOAD_LIMIT)
         return tuple(replace(s, id=self._id(now)) if s.made_up_id else s for s in specs)
 
@@ -117,7 +118,7 @@ class Specs:
         for _ in range(count):
             siblings = [job.id for job in jobs if job.id is not None]
             jobs.append(self._special(now, siblings))
-        if count > 1 and self._chance.random() < 0.04:  # in a circle
+        if count > 1 and self._chance.random() < 0.04:  # a cycle
             jobs[0] = replace(jobs[0], id=NAMED[0], after=[NAMED[1]])
             jobs[1] = replace(jobs[1], id=NAMED[1], after=[NAMED[0]])
         return self._prepared(jobs, now)
@@ -155,7 +156,8 @@ class Specs:
         return job
 
     def _parents(self, siblings: list[str]) -> list[str]:
-        """Mostly jobs that have not ended; some that have; now and then one that never was."""
+        """Mostly jobs that have not finished, some that have, and now and then one that never
+        existed."""
         live, known = list(self._model._live), list(self._model._records)
         found = []
         for _ in range(self._chance.randint(1, 3)):
@@ -175,7 +177,7 @@ class Specs:
     def entries(
         self, now: int, tokens: tuple[int, ...], *, old_leases: bool
     ) -> tuple[ops.Entry, ...]:
-        """Jobs to import, with some of these tokens."""
+        """Jobs to import, some with these tokens."""
         specs = self.special(now, self._chance.randint(1, 6))
         new = {spec.id for spec in specs}
         return tuple(self._entry(spec, now, tokens, new, old_leases) for spec in specs)

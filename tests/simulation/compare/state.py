@@ -1,4 +1,4 @@
-"""How answers, and the whole state, of an engine and of the model are compared."""
+"""Compares the results and the whole state of an engine with those of the model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NO_JOBS = (
 
 
 class Difference(AssertionError):
-    """The engine did not do what the model does. `kind` says where, for the shrinker."""
+    """The engine differs from the model. `kind` identifies the failure for the shrinker."""
 
     def __init__(self, kind: str, about: str) -> None:
         super().__init__(f"{kind}: {about}")
@@ -34,14 +34,14 @@ class Difference(AssertionError):
 
 
 class Compare:
-    """What both sides say, side by side."""
+    """Compares an engine with the model."""
 
     def __init__(self, model: MemoryEngine, tokens: Tokens) -> None:
         self.model = model
         self.tokens = tokens
 
     def same(self, kind: str, expected: Any, found: Any) -> None:
-        """Raises a Difference, unless both mean the same."""
+        """Raise a Difference unless both results mean the same."""
         problems = list(self._problems("", expected, found))
         if problems:
             raise Difference(kind, "; ".join(problems[:5]))
@@ -84,8 +84,8 @@ class Compare:
     # Queries ------------------------------------------------------------------------------------
 
     def ask(self, engine: Engine, query: queries.Query, ahead_ms: int = 0) -> None:
-        """Compare what both find; cursors mean something only to the engine that gave them. Times
-        that are waited for come by the clock of the caller, which may be ahead."""
+        """Compare the results of a query. Cursors are valid only for the engine that returned them.
+        Due times follow the clock of the caller, which may be ahead."""
         kind = f"query {type(query).__name__}"
         mine: Any = query
         its: Any = query
@@ -137,7 +137,7 @@ class Compare:
 
 
 def _error(value: Any) -> Any:
-    """What two errors are compared by."""
+    """The parts of an error that are compared."""
     if not isinstance(value, TenureError):
         return None
     return value.code, value.details, wire.refusal(value).carries

@@ -1,4 +1,4 @@
-"""What a history consists of, as data: it can be stored, run again and cut down."""
+"""The steps of a history as data, so that it can be stored, run again and shrunk."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Call = tuple[AnyOp, ...]  # operations that one caller submits together
 
 
 class Run(msgspec.Struct, frozen=True, tag="run"):
-    """Apply what several callers ask for, as one batch; with `commit`, through a committer, which
-    decides on the order. `standing` claims wait there for what the calls enqueue. Tokens are those
-    of the model."""
+    """Apply the calls of several callers as one batch; with `commit`, through a committer, which
+    decides their order. `standing` claims wait there for jobs that the calls enqueue. Tokens are
+    those of the model."""
 
     caller: int  # whose handle and clock
     calls: tuple[Call, ...]
@@ -25,13 +25,13 @@ class Run(msgspec.Struct, frozen=True, tag="run"):
 
 
 class Wait(msgspec.Struct, frozen=True, tag="wait"):
-    """Time passes, or is set back."""
+    """Move the time forwards or back."""
 
     ms: int
 
 
 class Ask(msgspec.Struct, frozen=True, tag="ask"):
-    """Compare what a query finds; lists are read to their end."""
+    """Compare the results of a query. Lists are read to their end."""
 
     caller: int
     query: AnyQuery
@@ -41,7 +41,7 @@ Step = Run | Wait | Ask
 
 
 class History(msgspec.Struct, frozen=True):
-    """Steps, and what they were run on."""
+    """Steps, and the engine and seed that they ran with."""
 
     engine: str
     seed: int

@@ -1,7 +1,7 @@
-"""Which of the engine's tokens stands for which of the model's.
+"""Maps the engine's tokens to those of the model.
 
-Engines choose their tokens as they like. A history is written in the model's; what matters is that
-equal ones are equal, different ones differ, and later ones are greater.
+Engines choose their own tokens. A history contains those of the model. The tokens of both must be
+equal in the same cases, and grow in the same order.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from tenure.model.job import Job
 
 
 class Last(NamedTuple):
-    """The greatest pair of a job. One that was deleted and enqueued again is another job."""
+    """The greatest pair of tokens of a job. A job that was deleted and enqueued again is a
+    different job."""
 
     created_at: int
     model: int
@@ -26,19 +27,19 @@ class Last(NamedTuple):
 
 class Tokens:
     """Pairs of tokens. strict: all jobs of one claim have the same token, which no other claim has;
-    otherwise only the tokens of each job grow."""
+    otherwise only the tokens of each job must grow."""
 
     def __init__(self, *, strict: bool) -> None:
         self._strict = strict
         self._of_job: dict[tuple[str, int], int] = {}
-        self._imported: dict[tuple[str, int], int] = {}  # as they were sent, and not seen yet
+        self._imported: dict[tuple[str, int], int] = {}  # as sent, not yet seen in a result
         self._last_of_job: dict[str, Last] = {}
         self._known: dict[int, int] = {}
         self._models: list[int] = []  # those that are known, in order
         self._high = (0, 0)
 
     def meet(self, model: Job, engine: Job) -> str | None:
-        """Note or check a pair; answers with what is wrong."""
+        """Record or check a pair. Returns what is wrong, if anything."""
         if model.token == 0 or engine.token == 0:
             return None if model.token == engine.token else "one of them was never leased"
         key = (model.id, model.token)
@@ -52,8 +53,8 @@ class Tokens:
         if last is not None and (model > last.model) != (engine > last.engine):
             return f"the tokens of one job must grow: it was {last.engine} before"
         problem = self._order(model, engine) if self._strict else None
-        # An imported one has the place it had when the batch was sent. Claims before it in the
-        # batch may have taken that since.
+        # The token of an imported job was chosen when the batch was sent. Earlier claims in the
+        # batch may have got it since.
         if problem is not None and self._imported.get((job.id, model)) != engine:
             return problem
         self._of_job[job.id, model] = engine
@@ -83,7 +84,7 @@ class Tokens:
         return None
 
     def of_engine(self, job_id: str, model: int) -> int:
-        """The engine's token for one of the model's, which need not be a good one."""
+        """The engine's token for a token of the model, which need not be valid."""
         if model <= 0:
             return model
         if (job_id, model) in self._of_job:
@@ -91,14 +92,14 @@ class Tokens:
         if (job_id, model) in self._imported:
             return self._imported[job_id, model]
         if model in self._known:
-            # Not the job's own, though claims of one commit may have the same.
+            # Not the job's own token, though claims of one commit may have the same.
             known, last = self._known[model], self._last_of_job.get(job_id)
             return known - (last is not None and known == last.engine)
         return self._new(model)
 
     def _new(self, model: int) -> int:
-        """A token that the engine was not seen to give, at its place among those it gave if there
-        is room, or else after all of them."""
+        """A token that the engine has not given so far, in the matching position among those it
+        gave if there is room, otherwise after all of them."""
         at = bisect(self._models, model)
         if at < len(self._models):
             below = (self._models[at - 1], self._known[self._models[at - 1]]) if at else (0, 0)
@@ -108,7 +109,8 @@ class Tokens:
         return self._high[1] + max(1, model - self._high[0])
 
     def _of_import(self, job: Job) -> int:
-        """The token of a job that is imported: if it was here before, its tokens go on growing."""
+        """The token of an imported job. If the job was in the store before, its tokens keep
+        growing."""
         token, last = self.of_engine(job.id, job.token), self._last(job)
         if last is None or job.token <= 0 or (job.id, job.token) in self._of_job:
             return token

@@ -1,7 +1,7 @@
-"""Steps, made by chance from a seed, weighted like production's.
+"""Random steps from a seed, weighted as in production.
 
-It looks at the model to choose what means something: leases that are held, jobs in each state,
-limits that are near. A run goes through phases, so that backlogs grow deep and are worked off.
+It reads the model to choose useful arguments: leases that are held, jobs in each state, limits that
+are nearly reached. A run goes through phases, so that backlogs grow and are worked off.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.simulation.compare.rigs import Rig, Traits
 from tests.simulation.compare.specs import GROUPS, KEYS, KINDS, NAMED, QUEUES, TENANTS, Specs
 from tests.simulation.compare.steps import Ask, Call, Run, Step, Wait
 
-PHASE_STEPS = 20  # or so, before it changes; fewer where steps are dear
+PHASE_STEPS = 20  # roughly; fewer if steps are expensive
 RESULTS = [NULL, NULL, NULL, msgspec.Raw(b'{"sent":true}'), msgspec.Raw(b'"' + b"r" * 3000 + b'"')]
 WORKERS = ["w1", "w2", "w3'"]
 SLOTS = [("team", "acme"), ("team", "bolt"), ("{a}", "k,1")]
@@ -57,8 +57,8 @@ class Workload:
         self._phase = "fill"
         self._phase_steps = PHASE_STEPS if rig.traits.cheap else PHASE_STEPS // 3
         self._left = self._phase_steps
-        self._keys: dict[str, ops.Once] = {}  # that were used
-        self._gone: list[ops.Entry] = []  # that were deleted, and may come back
+        self._keys: dict[str, ops.Once] = {}  # used keys
+        self._gone: list[ops.Entry] = []  # deleted jobs, which may be imported again
         self._caller = 0
         self._used: set[str] = set()  # jobs of this step whose leases were used
         self._kinds: dict[str, Callable[[], Call]] = {
@@ -85,13 +85,13 @@ class Workload:
 
     @property
     def _now(self) -> int:
-        """The time that counts for the caller of this step."""
+        """The time that applies to the caller of this step."""
         self._rig.set_model_clock(self._caller)
         return self._rig.model_clock.now_ms()
 
     @property
     def _many_ended(self) -> bool:
-        """Whether there are so many jobs that ended that some should go."""
+        """Whether so many jobs have ended that some should be removed."""
         return len(self._model._records) - len(self._model._live) > 2 * self._deep
 
     def next(self) -> Step:
@@ -149,7 +149,7 @@ class Workload:
         return Run(self._caller, calls or (self._claim(),), commit, standing)
 
     def _alike(self, calls: tuple[Call, ...]) -> tuple[Call, ...]:
-        """Claims of many workers, which want the same."""
+        """Claims of many workers with the same arguments."""
         first = calls[0][0]
         assert isinstance(first, ops.Claim)
         return tuple(
@@ -195,8 +195,8 @@ class Workload:
         return ops.Claim(queues, chance.choice(WORKERS), self._lease_ms(), limit, tenant, groups)
 
     def _leases(self, most: int) -> list[tuple[str, int]]:
-        """Jobs with their tokens: most of them right, some old, some of jobs that are not leased
-        or were never there."""
+        """Jobs with their tokens: most are valid, some are old, some belong to jobs that are not
+        leased or never existed."""
         live = self._model._live.values()
         held = [r.job for r in live if r.job.state is State.LEASED]
         if self._chance.random() < 0.95:
@@ -262,7 +262,7 @@ class Workload:
     # What an operator does ----------------------------------------------------------------------
 
     def _ids(self, *states: State) -> tuple[str, ...]:
-        """Some jobs, mostly in these states or in any that has not ended."""
+        """Some jobs, mostly in these states, by default in any that is not final."""
         records = self._model._records.values()
         fits = [
             r.job.id
@@ -329,7 +329,7 @@ class Workload:
         draw = chance.random()
         if name not in known or draw < 0.3:
             (made,) = self._specs.special(self._now, 1)
-            spec = msgspec.structs.replace(made, made_up_id=False)  # a service says so, too
+            spec = msgspec.structs.replace(made, made_up_id=False)  # as a service does
             cron, tz = chance.choice(CRONS)
             catch_up: CatchUp = chance.choice(("last", "all", "none"))
             schedule = ops.Schedule(name, cron, spec, tz=tz, catch_up=catch_up)
@@ -345,7 +345,7 @@ class Workload:
             return (ops.Maintain(1_000, 0, 0, 0),)
         keep = self._chance.choice((None, None, 0, 5_000, 100_000))
         dead = self._chance.choice((None, keep))
-        # Which keys are forgotten first, where not all are, is the engine's affair.
+        # If not all keys are forgotten, the engine decides which are.
         old = any(at <= self._now - ops.ONCE_MS for at, *_ in self._model._answered.values())
         limit = 1_000 if old else self._chance.choice((3, 1_000))
         return (ops.Maintain(limit, keep, dead, dead),)
@@ -359,8 +359,8 @@ class Workload:
         return (ops.Reconcile(queue, tenant, group),)
 
     def _transfer(self) -> Call:
-        """Jobs leave and come back, or come from elsewhere. Those who wait for them, or for whom
-        they wait, may have gone on meanwhile."""
+        """Jobs are exported and imported again, or come from another store. Their parents and
+        children may have moved on meanwhile."""
         chance = self._chance
         if not self._traits.transfers:
             return ()
@@ -383,7 +383,7 @@ class Workload:
         return (ops.Delete(tuple(entry.job.id for entry in self._gone)),)
 
     def _once(self) -> Call:
-        """A new key, or one that was used: for the same, or for something else."""
+        """A new key, or a used one with the same or with different operations."""
         chance = self._chance
         if self._keys and chance.random() < 0.4:
             known = self._keys[chance.choice(list(self._keys))]
@@ -442,8 +442,9 @@ class Workload:
 
 
 def _by_name(op: Any) -> Any:
-    """The operation as a service passes it on: the ids of its jobs may be there already. It may be
-    done much later again, when keys are to be forgotten: all of them, as the model does."""
+    """The operation as a service passes it on: its job ids are not generated and may already exist.
+    It may be applied again much later, when keys are forgotten, so Maintain forgets all of them, as
+    the model does."""
     if isinstance(op, ops.Maintain):
         return msgspec.structs.replace(op, limit=1_000)
     for name in ("jobs", "then"):

@@ -1,3 +1,3 @@
-"""Dialects: the wires of other queues, each a thin translation to operations."""
+"""Dialects: the HTTP APIs of other queues, each translated to the operations of Tenure."""
 
 NAMES = ("firecrawl", "d1", "queuey", "evekill")

@@ -1,7 +1,7 @@
-"""The wire of the D1-backed queue.
+"""The API of the D1-backed queue.
 
-A run is a group. Jobs are acknowledged by their ids alone, so the token of the claim is read first:
-a job that another got in between stays as it is.
+A run is a group. Clients acknowledge jobs by id only, so the lease token is looked up first. A job
+that is claimed by another client in between is not changed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tenure.server.route import Call, Route
 
 QUEUE = "d1"
 ATTEMPTS = 3
-MAX_KEY = 1_024  # bytes of a key in R2
+MAX_KEY = 1_024  # the limit for keys in R2
 
 Key = Annotated[str, Meta(min_length=1, max_length=MAX_KEY)]
 
@@ -38,7 +38,7 @@ class FileToDo(FileOfRun):
 
 
 class Pull(msgspec.Struct, rename="camel"):
-    """visibilitySeconds: how long the jobs are kept from others."""
+    """`visibilitySeconds` is the duration of the lease."""
 
     max: Annotated[int, Meta(ge=1, le=100)] | None = None
     visibility_seconds: Annotated[int, Meta(ge=1, le=43_200)] | None = None
@@ -91,18 +91,18 @@ class JobStats(msgspec.Struct):
 
 
 class D1:
-    """The calls, over one queue."""
+    """The handlers, for one queue."""
 
     def __init__(self, queue: str, max_attempts: int) -> None:
         self.queue = queue
         self.max_attempts = max_attempts
 
     async def enqueue(self, call: Call, body: FileToDo) -> EnqueuedJob:
-        """Add a job."""
+        """Enqueue a job."""
         return await self._enqueue(call, body.run_id, body)
 
     async def enqueue_of_run(self, call: Call, body: FileOfRun) -> EnqueuedJob:
-        """Add a job to a run."""
+        """Enqueue a job in a run."""
         return await self._enqueue(call, call.params["run_id"], body)
 
     async def _enqueue(self, call: Call, run: str, body: FileOfRun) -> EnqueuedJob:
@@ -117,7 +117,7 @@ class D1:
         return EnqueuedJob(True, job.id, run)
 
     async def pull(self, call: Call, body: Pull) -> PulledJobs:
-        """Lease jobs; those whose lease ran out, too."""
+        """Claim jobs, including those whose lease has expired."""
         jobs = await reach(call, self.queue).aclaim(
             self.queue,
             limit=body.max or 10,
@@ -127,7 +127,7 @@ class D1:
         return PulledJobs([_pulled(job) for job in jobs])
 
     async def ack(self, call: Call, body: Acknowledge) -> Acknowledged:
-        """Jobs are done, or failed and to be tried again; each is answered for itself."""
+        """Acknowledge jobs as done, or as failed and to be retried. Each has its own result."""
         queue = reach(call, self.queue)
         became: dict[str, Any] = {}
         batch: list[Op] = []
@@ -147,7 +147,7 @@ class D1:
         return Acknowledged(True, [JobStatus(id, became[id]) for id in body.ids])
 
     async def stats(self, call: Call) -> JobStats:
-        """How many jobs are in each status."""
+        """Count the jobs in each status."""
         queue = reach(call, self.queue)
         counts: queries.Counts = queries.Counts()
         for one in await listed(queue, queries.GetStats(self.queue)):
@@ -178,7 +178,7 @@ def _became(answer: Any) -> str:
 
 
 def routes(queue: str = QUEUE, max_attempts: int = ATTEMPTS) -> list[Route]:
-    """The calls of the edge and its agents; their jobs are in a queue of their own."""
+    """Return the routes of this dialect. Its jobs are in a queue of their own."""
     calls = D1(queue, max_attempts)
     p, w, r = Scope.PRODUCE, Scope.WORK, Scope.READ
 

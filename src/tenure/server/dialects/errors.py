@@ -1,4 +1,4 @@
-"""An error as the clients of the dialects read it: they show its text, and go by the status."""
+"""The error format of the dialects. Their clients show the text, and go by the status."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The wire of EVE Kill's SQLite queue: what its operators look at, over all queues.
+"""The API of EVE Kill's SQLite queue: its operator routes, for all queues.
 
-Dispatching and working is done in the process there; here that is the Python API.
+There, jobs are enqueued and run in the same process; use the Python API for that.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class AllCounts(msgspec.Struct):
 
 
 class FailedJob(msgspec.Struct, rename="camel"):
-    """A row of the table of jobs, its times as ISO 8601."""
+    """A row of the jobs table, with times in ISO 8601."""
 
     id: str
     queue: str
@@ -67,19 +67,19 @@ class Retrying(msgspec.Struct):
 
 
 async def stats(call: Call) -> AllCounts:
-    """How many jobs are in each status, overall and by queue."""
+    """Count the jobs in each status, in total and by queue."""
     found = await call.queue.astats()
     return AllCounts(_counts(found), {name: _counts(one) for name, one in found.queues.items()})
 
 
 async def failed(call: Call, query: FailedQuery) -> FailedJobs:
-    """The jobs that failed, the last first."""
+    """List failed jobs, most recent first."""
     page = await call.queue.ajobs(state=State.DEAD, limit=query.limit)
     return FailedJobs([_row(job) for job in page.jobs])
 
 
 async def retry(call: Call, body: Retry) -> Retrying:
-    """Run a failed job again, from attempt 0."""
+    """Run a failed job again, with its attempts reset to 0."""
     if not await call.queue.areplay(body.job_id):
         raise Conflict(f"the job {body.job_id!r} has not failed")
     return Retrying()
@@ -109,13 +109,13 @@ def _row(job: Job) -> FailedJob:
 
 
 def _iso(ms: int) -> str:
-    """A time as JavaScript writes it."""
+    """A time in the format of JavaScript's `toISOString`."""
     text = datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
     return text.replace("+00:00", "Z")
 
 
 def routes() -> list[Route]:
-    """The calls of the operators' pages."""
+    """Return the routes of this dialect."""
 
     def route(*args: Any, **kwargs: Any) -> Route:
         return Route(*args, **kwargs, tag="evekill", show_error=as_text, problem=ErrorText)

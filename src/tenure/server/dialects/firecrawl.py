@@ -1,9 +1,9 @@
-"""The wire of Firecrawl's fdb-queue-service.
+"""The API of Firecrawl's fdb-queue-service.
 
-A team is a tenant, a crawl is a group, a claim is a lease, a mark that a job is active is a slot.
-What Tenure has no word for (`listenable`, `listenChannelId`) is kept beside the data in the
-payload. Two things are better than in the original: a claim ends with its lease, so that a worker
-that dies strands nothing; and blocked crawls are passed over however many jobs they have.
+A team is a tenant, a crawl is a group, a claim is a lease, and an active job is a slot. Fields that
+Tenure does not have (`listenable`, `listenChannelId`) are kept next to the data in the payload. Two
+things are better than in the original: a claim ends with its lease, so the jobs of a worker that
+dies are not stranded; and blocked crawls are skipped however many jobs they have.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from tenure.server.route import Call, Route, encode
 
 QUEUE = "firecrawl"
 PAGE = 1_000
-MOST = 10_000  # of each kind that one round of the upkeep looks after
-TRIES = 5  # that a push makes for an id whose job ends meanwhile
+MOST = 10_000  # of each kind in one round of maintenance
+TRIES = 5  # of a push, if the job that has its id ends meanwhile
 
 
 class Sent(msgspec.Struct, rename="camel", kw_only=True):
-    """The base of what is sent."""
+    """Base of request bodies and query strings."""
 
 
-# What is sent -----------------------------------------------------------------------------------
+# Requests ---------------------------------------------------------------------------------------
 
 
 class PushedJob(Sent):
@@ -59,7 +59,7 @@ class PushedJob(Sent):
 
 
 class Push(Sent):
-    """timeout: milliseconds; null or not above 0 is none."""
+    """`timeout` is in milliseconds; there is none if it is null, 0 or negative."""
 
     team_id: Name
     job: PushedJob
@@ -86,7 +86,7 @@ class ActiveJob(Sent):
 
 
 class ActivePush(ActiveJob):
-    """timeout: milliseconds."""
+    """`timeout` is in milliseconds."""
 
     timeout: Annotated[float, Meta(gt=0, le=MAX_SPAN_MS)]
 
@@ -109,11 +109,11 @@ class SampleQuery(Sent):
     after: Label | None = None
 
 
-# What is answered -------------------------------------------------------------------------------
+# Responses --------------------------------------------------------------------------------------
 
 
 class Answered(msgspec.Struct, rename="camel", kw_only=True, omit_defaults=True):
-    """The base of what is answered: what has no value is left out."""
+    """Base of response bodies. Fields without a value are left out."""
 
 
 class ServiceHealth(Answered):
@@ -163,7 +163,7 @@ class SampledIds(Answered):
 
 
 class Payload(msgspec.Struct, rename="camel", omit_defaults=True):
-    """What is stored."""
+    """The stored payload."""
 
     data: Raw
     listenable: bool
@@ -177,20 +177,20 @@ _read_payload = msgspec.json.Decoder(Payload).decode
 
 
 class Firecrawl:
-    """The calls, over one queue."""
+    """The handlers, for one queue."""
 
     def __init__(self, queue: str) -> None:
         self.queue = queue
         self.team_slots, self.crawl_slots = f"{queue}/team", f"{queue}/crawl"
 
     async def health(self, call: Call) -> ServiceHealth:
-        """Whether the store answers."""
+        """Check that the store responds."""
         if await call.service.pulse.trouble() is not None:
             return ServiceHealth(status="degraded", fdb_connected=False)
         return ServiceHealth(status="ok", fdb_connected=True)
 
     async def push(self, call: Call, body: Push) -> Success:
-        """Add a job; one that is queued already stays as it is."""
+        """Enqueue a job. If it is already queued, it stays as it is."""
         queue, job = reach(call, self.queue), body.job
         timeout = None if body.crawl_id or not body.timeout or body.timeout < 0 else body.timeout
         new = NewJob(
@@ -200,7 +200,7 @@ class Firecrawl:
             group=body.crawl_id or "",
             priority=job.priority,
             payload=Raw(encode(Payload(job.data, job.listenable, job.listen_channel_id))),
-            # A worker that dies does not use the job up, as nothing but its timeout does.
+            # Only the timeout ends a job, not workers that die.
             max_attempts=MAX_ATTEMPTS,
             expires_in=None if timeout is None else max(timeout, 1) / 1000,
         )
@@ -211,15 +211,15 @@ class Firecrawl:
         raise Duplicate("id", job.id, job.id)
 
     async def _is_queued(self, queue: Calls, new: NewJob, id: str) -> bool:
-        """Whether the job that holds the id is this one. If that ended, it makes room."""
+        """Whether the job is already queued. If the id belongs to one that ended, delete that."""
         held = await queue.ado(queries.GetJob(id))
         if not isinstance(held, Job):
-            return False  # it was completed just now, or it is not ours to know of
+            return False  # it was completed just now, or the token must not see it
         if (held.queue, held.tenant) != (new.queue, new.tenant):
             raise Duplicate("id", id, id)
         late = held.expires_at is not None and held.expires_at <= queue.clock.now_ms()
         if held.state is State.PENDING and late:
-            ended: tuple[State, ...] = (State.PENDING,)  # nobody gets it any more
+            ended: tuple[State, ...] = (State.PENDING,)  # expired, so it is never claimed
         elif held.state in LIVE:
             return True
         else:
@@ -228,7 +228,7 @@ class Firecrawl:
         return False
 
     async def pop(self, call: Call, body: Pop) -> Popped | None:
-        """Claim a team's next job, of none of the blocked crawls; null if there is none."""
+        """Claim a team's next job, skipping the blocked crawls; null if there is none."""
         queue = reach(call, self.queue)
         jobs = await queue.aclaim(
             self.queue,
@@ -240,7 +240,7 @@ class Firecrawl:
         return Popped(job=_popped(jobs[0]), queue_key=_key_of(jobs[0])) if jobs else None
 
     async def complete(self, call: Call, body: Complete) -> Success:
-        """Remove a job that is done; not a success if the claim is gone, or the job."""
+        """Remove a completed job. Success is false if the claim or the job no longer exists."""
         id, token = _claim_of(body.queue_key)
         (answer,) = await reach(call, self.queue).ado([ops.Ack(id, token, keep=False)])
         if isinstance(answer, JobNotFound | LeaseLost):
@@ -249,7 +249,7 @@ class Firecrawl:
         return Success(success=True)
 
     async def release(self, call: Call, body: ReleaseClaim) -> Success:
-        """Give a claimed job back, if it is claimed."""
+        """Return a claimed job to the queue; does nothing if it is not claimed."""
         queue = reach(call, self.queue)
         job = await job_of(queue, self.queue, body.job_id)
         if job is not None and job.state is State.LEASED:
@@ -259,17 +259,17 @@ class Firecrawl:
         return Success(success=True)
 
     async def count_team(self, call: Call) -> JobCount:
-        """How many jobs of a team are not completed."""
+        """Count the jobs of a team that are not completed."""
         queue, team = reach(call, self.queue), call.params["team_id"]
         must_be_for(call, check_name("team_id", team))
         counts = await listed(queue, queries.ListTenants(self.queue, 1, tenant=team))
         return JobCount(count=sum(one.unfinished for one in counts))
 
     async def count_crawl(self, call: Call) -> JobCount:
-        """How many jobs of a crawl are not completed."""
+        """Count the jobs of a crawl that are not completed."""
         queue, crawl = reach(call, self.queue), check_name("crawl_id", call.params["crawl_id"])
         count = 0
-        # Whose crawl it is, is not said: every team is asked.
+        # The request does not name the team, so look through all of them.
         async for team in self._teams(queue):
             query = queries.ListGroups(self.queue, team, 1, just_before(crawl))
             found = await listed(queue, query)
@@ -287,7 +287,7 @@ class Firecrawl:
             after = found[-1].tenant
 
     async def team_jobs(self, call: Call, query: JobIdsQuery) -> JobIds:
-        """The ids of a team's jobs that are not completed, in the order of the queue."""
+        """List the ids of a team's jobs that are not completed, in queue order."""
         queue, team = reach(call, self.queue), check_name("team_id", call.params["team_id"])
         must_be_for(call, team)
         where = Filter(queue=self.queue, states=tuple(sorted(LIVE)), tenant=team)
@@ -303,38 +303,38 @@ class Firecrawl:
     # Active jobs --------------------------------------------------------------------------------
 
     async def push_active(self, call: Call, body: ActivePush) -> Success:
-        """Mark a job of a team as active, for a time."""
+        """Mark a job of a team as active until a timeout."""
         must_be_for(call, body.team_id)
         return await self._mark(call, self.team_slots, body.team_id, body.job_id, body.timeout)
 
     async def push_active_crawl(self, call: Call, body: ActiveCrawlPush) -> Success:
-        """Mark a job of a crawl as active, for a time."""
+        """Mark a job of a crawl as active until a timeout."""
         must_be_for_all(call)
         return await self._mark(call, self.crawl_slots, body.crawl_id, body.job_id, body.timeout)
 
     async def remove_active(self, call: Call, body: ActiveJob) -> Success:
-        """Remove the mark of a team's job."""
+        """Mark a job of a team as no longer active."""
         must_be_for(call, body.team_id)
         await reach(call, self.queue).adrop_slot(self.team_slots, body.team_id, body.job_id)
         return Success(success=True)
 
     async def remove_active_crawl(self, call: Call, body: ActiveCrawlJob) -> Success:
-        """Remove the mark of a crawl's job."""
+        """Mark a job of a crawl as no longer active."""
         must_be_for_all(call)
         await reach(call, self.queue).adrop_slot(self.crawl_slots, body.crawl_id, body.job_id)
         return Success(success=True)
 
     async def count_active(self, call: Call) -> JobCount:
-        """How many jobs of a team are active."""
+        """Count the active jobs of a team."""
         return JobCount(count=len((await self.active_jobs(call)).job_ids))
 
     async def active_jobs(self, call: Call) -> JobIds:
-        """Which jobs of a team are active."""
+        """List the active jobs of a team."""
         must_be_for(call, call.params["team_id"])
         return await self._marked(call, self.team_slots, call.params["team_id"])
 
     async def active_crawl_jobs(self, call: Call) -> JobIds:
-        """Which jobs of a crawl are active."""
+        """List the active jobs of a crawl."""
         must_be_for_all(call)
         return await self._marked(call, self.crawl_slots, call.params["crawl_id"])
 
@@ -347,10 +347,10 @@ class Firecrawl:
         slots = await reach(call, self.queue).aslots(scope, key)
         return JobIds(job_ids=[slot.holder for slot in slots])
 
-    # Upkeep -------------------------------------------------------------------------------------
+    # Maintenance --------------------------------------------------------------------------------
 
     async def clean_expired_jobs(self, call: Call) -> Cleaned:
-        """Remove the jobs that timed out."""
+        """Delete jobs that timed out."""
         queue = reach(call, self.queue)
         await self._maintain(queue, "expired")
         now, ids = queue.clock.now_ms(), []
@@ -365,21 +365,21 @@ class Firecrawl:
         return Cleaned(cleaned=cleaned)
 
     async def clean_expired_active(self, call: Call) -> Cleaned:
-        """Remove the marks whose time is over."""
+        """Remove active jobs that timed out."""
         return Cleaned(cleaned=await self._maintain(reach(call, self.queue), "slots"))
 
     async def clean_orphaned_claims(self, call: Call) -> Cleaned:
-        """Give back the jobs whose claims were given up."""
+        """Return jobs with expired leases to the queue."""
         return Cleaned(cleaned=await self._maintain(reach(call, self.queue), "leases"))
 
     async def clean_stale_counters(self, call: Call) -> Cleaned:
-        """Recount everything; answers with how many kinds of count were wrong."""
+        """Recompute all counters. Returns how many kinds of counter were wrong."""
         queue = reach(call, self.queue)
         must_be_for_all(call)
         return Cleaned(cleaned=len(await self._recounted(queue)))
 
     async def _maintain(self, queue: Calls, kind: str) -> int:
-        """Do what time asks for until nothing of a kind is left; answers with how many were."""
+        """Run due maintenance until nothing of a kind is left. Returns how many there were."""
         count = 0
         while True:
             found: int = getattr(await queue.amaintain(limit=MOST), kind)
@@ -388,26 +388,26 @@ class Firecrawl:
                 return count
 
     async def reconcile_team_queue(self, call: Call) -> Correction:
-        """Recount the jobs of a team."""
+        """Recompute the job counter of a team."""
         team = check_name("team_id", call.params["team_id"])
         must_be_for(call, team)
         return _correction(await self._recounted(reach(call, self.queue), tenant=team))
 
     async def reconcile_crawl_queue(self, call: Call) -> Correction:
-        """Recount the jobs of a crawl."""
+        """Recompute the job counter of a crawl."""
         crawl = check_name("crawl_id", call.params["crawl_id"])
         must_be_for_all(call)
         return _correction(await self._recounted(reach(call, self.queue), group=crawl))
 
     async def reconcile_team_active(self, call: Call) -> Correction:
-        """Recount the active jobs of a team."""
+        """Recompute the counter of a team's active jobs."""
         must_be_for(call, call.params["team_id"])
         queue = reach(call, self.queue)
         by = await queue.areconcile_slots(self.team_slots, call.params["team_id"])
         return Correction(correction=by)
 
     async def reconcile_crawl_active(self, call: Call) -> Correction:
-        """Recount the active jobs of a crawl."""
+        """Recompute the counter of a crawl's active jobs."""
         must_be_for_all(call)
         queue = reach(call, self.queue)
         by = await queue.areconcile_slots(self.crawl_slots, call.params["crawl_id"])
@@ -423,14 +423,14 @@ class Firecrawl:
         return by
 
     async def sample_teams(self, call: Call, query: SampleQuery) -> SampledIds:
-        """The teams that have a count, in order."""
+        """List the teams that have a counter, in order."""
         after = check("after", query.after, Label | None)
         wanted = queries.ListTenants(self.queue, query.limit, after)
         found = await listed(reach(call, self.queue), wanted)
         return SampledIds(ids=[one.tenant for one in found])
 
     async def sample_crawls(self, call: Call, query: SampleQuery) -> SampledIds:
-        """The crawls that have a count, in order."""
+        """List the crawls that have a counter, in order."""
         queue = reach(call, self.queue)
         after = check("after", query.after, Label | None)
         crawls: set[str] = set()
@@ -470,7 +470,7 @@ def _correction(by: dict[str, int]) -> Correction:
 def _popped(job: Job) -> PoppedJob:
     try:
         kept = _read_payload(job.raw_payload)
-    except msgspec.DecodeError:  # enqueued by other means
+    except msgspec.DecodeError:  # enqueued by another API
         kept = Payload(job.raw_payload, False)
     return PoppedJob(
         id=job.id,
@@ -486,12 +486,12 @@ def _popped(job: Job) -> PoppedJob:
 
 
 def _key_of(job: Job) -> str:
-    """The claim, as a string that says nothing to the client."""
+    """Return the claim of a job as an opaque string."""
     return urlsafe_b64encode(f"{job.token}.{job.id}".encode()).decode()
 
 
 def _claim_of(key: str) -> tuple[str, int]:
-    """The id and token of a claim; raises InvalidInput."""
+    """Return the id and token of a claim; raises InvalidInput."""
     try:
         token, _, id = urlsafe_b64decode(key.encode("ascii")).decode().partition(".")
         if token.isascii() and token.isdigit() and int(token) < 2**63:
@@ -502,8 +502,8 @@ def _claim_of(key: str) -> tuple[str, int]:
 
 
 def just_before(name: str) -> str:
-    """The last of all possible names before this one: a list that starts after it starts with
-    this name, if it has it."""
+    """Return the greatest possible name below this one: a list that starts after it begins with
+    this name, if it contains it."""
     start, last = name[:-1], ord(name[-1])
     if last == 1:
         return start  # no name has a NUL
@@ -512,7 +512,7 @@ def just_before(name: str) -> str:
 
 
 def routes(queue: str = QUEUE) -> list[Route]:
-    """The calls of Firecrawl's workers; their jobs are in a queue of their own."""
+    """Return the routes of this dialect. Its jobs are in a queue of their own."""
     calls = Firecrawl(queue)
     p, w, r, a = Scope.PRODUCE, Scope.WORK, Scope.READ, Scope.ADMIN
 

@@ -1,7 +1,7 @@
-"""The wire of queuey-queue, the job queue of the Serval mesh.
+"""The API of queuey-queue, the job queue of the Serval mesh.
 
-A runner's claim is a lease of ABANDONED_AGE, and a tickle extends it. Runners name jobs by their
-ids alone, so the token of the claim is read first.
+A runner's claim is a lease of ABANDONED_AGE, and a tickle extends it. Runners send only the id of a
+job, so its lease token is looked up first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tenure.server.route import Call, Reply, Route
 QUEUE = "queuey"
 ABANDONED_AGE = 300  # seconds
 MAX_ATTEMPTS = 3
-ROUNDS = 10  # of upkeep, until an abandoned job is found
+ROUNDS = 10  # of maintenance to take back an abandoned job
 
 Address = Annotated[str, Meta(min_length=1, max_length=4_096)]
 Status = Literal["pending", "active", "completed", "failed"]
@@ -37,7 +37,7 @@ STATUS: dict[State, Status] = {
     State.DEAD: "failed",
     State.CANCELLED: "failed",
 }
-FAILED_BY_RUNNER = "queuey.failed"  # the type of the failure; where its output is, is kept with it
+FAILED_BY_RUNNER = "queuey.failed"  # the error type; the address of the output is its traceback
 
 
 class CreateJob(msgspec.Struct):
@@ -70,21 +70,21 @@ class MeshJob(msgspec.Struct):
 
 
 class Nothing(msgspec.Struct):
-    """{}"""
+    """An empty object."""
 
 
 class Queuey:
-    """The calls, over one queue."""
+    """The handlers, for one queue."""
 
     def __init__(self, queue: str) -> None:
         self.queue = queue
 
     async def ping(self, call: Call) -> Reply:
-        """Whether the process lives."""
+        """Check that the process is alive."""
         return Reply(b"pong", media_type="text/plain; charset=utf-8")
 
     async def create(self, call: Call, body: CreateJob) -> MeshJob:
-        """Add a job."""
+        """Enqueue a job."""
         new = NewJob(
             queue=self.queue,
             payload={"binary_addr": body.binary_addr, "input_addr": body.input_addr},
@@ -93,23 +93,23 @@ class Queuey:
         return _shown(await enqueue(call, reach(call, self.queue), new))
 
     async def claim(self, call: Call, body: ClaimJob) -> MeshJob | Reply:
-        """Take the oldest pending job; 204 if there is none."""
+        """Claim the oldest pending job; 204 if there is none."""
         queue = reach(call, self.queue)
         jobs = await queue.aclaim(self.queue, lease=ABANDONED_AGE, worker=body.runner_id)
         return _shown(jobs[0]) if jobs else Reply(b"", 204)
 
     async def get(self, call: Call) -> MeshJob:
-        """One job."""
+        """Get a job."""
         return _shown(await self._job(call, reach(call, self.queue)))
 
     async def tickle(self, call: Call) -> Nothing:
-        """The runner is still at it."""
+        """Extend the lease of an active job."""
         queue = reach(call, self.queue)
         job = await self._active(call, queue)
         return await _done(queue, ops.Extend(job.id, job.token, ABANDONED_AGE * 1000))
 
     async def complete(self, call: Call, body: CompleteJob) -> Nothing:
-        """The runner is through with a job, well or not."""
+        """Mark an active job as completed or failed."""
         queue = reach(call, self.queue)
         job = await self._active(call, queue)
         if body.status.lower() == "completed":
@@ -129,7 +129,7 @@ class Queuey:
         return job
 
     async def _job(self, call: Call, queue: Calls) -> Job:
-        """The job of the path, given back already if it was abandoned."""
+        """Return the job named in the path. If it was abandoned, take it back first."""
         id = call.params["id"]
         left = ROUNDS
         while True:
@@ -138,7 +138,7 @@ class Queuey:
                 raise JobNotFound(id)
             if not left or job.lease_until is None or job.lease_until > queue.clock.now_ms():
                 return job
-            # It is the store's to say what becomes of it, whoever asked.
+            # Through the unguarded queue: maintenance does not depend on who asks.
             await call.service.queue.amaintain()
             left -= 1
 
@@ -179,13 +179,13 @@ def _output(job: Job) -> str | None:
 
 
 def _strings(value: Any) -> dict[str, str]:
-    """Those fields of a JSON value that are texts; a job may have come by other means."""
+    """The string fields of a JSON value. The job may have been enqueued by another API."""
     fields = value if isinstance(value, dict) else {}
     return {name: text for name, text in fields.items() if isinstance(text, str)}
 
 
 def routes(queue: str = QUEUE) -> list[Route]:
-    """The calls of the mesh; its jobs are in a queue of their own."""
+    """Return the routes of this dialect. Its jobs are in a queue of their own."""
     calls = Queuey(queue)
     p, w, r = Scope.PRODUCE, Scope.WORK, Scope.READ
 

@@ -1,8 +1,8 @@
-"""How far a call of a dialect reaches.
+"""What a call of a dialect may touch, and helpers that the dialects share.
 
-The route says which scope a call needs. The steps that it is made of may need others (to finish a
-job by its id alone, its token is read first), so they are done with every scope, but within the
-queues and tenants that the caller's token is bound to: what is outside does not exist.
+The route names the scope that a call needs. The operations behind it may need others (to finish a
+job by its id, its lease token is read first), so they run with every scope, but stay within the
+queues and tenants that the caller's token is bound to.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tenure.server.route import Call
 
 
 def reach(call: Call, queue: str) -> Calls:
-    """The queue within the bounds of the call's token; raises Forbidden if it is not for it."""
+    """Return the queue within the bounds of the call's token; raises Forbidden."""
     token = call.token
     if token.queues is not None and queue not in token.queues:
         raise Forbidden(f"this token is not for the queue {queue!r}")
@@ -34,19 +34,19 @@ def reach(call: Call, queue: str) -> Calls:
 
 
 def must_be_for(call: Call, tenant: str) -> None:
-    """Refuse a call about a tenant that is not the token's."""
+    """Raise Forbidden if the token is bound to other tenants."""
     if call.token.tenants is not None and tenant not in call.token.tenants:
         raise Forbidden(f"this token is not for {tenant!r}")
 
 
 def must_be_for_all(call: Call) -> None:
-    """Refuse a call that says nothing of a tenant to a token that is bound to some."""
+    """Raise Forbidden if the token is bound to tenants, for a call that names none."""
     if call.token.tenants is not None:
         raise Forbidden("this call is for tokens that are not bound to tenants")
 
 
 async def listed(queue: Calls, query: queries.Query) -> list[Any]:
-    """What a query lists; nothing, of a queue that nobody has used yet."""
+    """Return what a query lists; an empty list if the queue does not exist yet."""
     found = await queue.ado(query)
     if isinstance(found, QueueNotFound):
         return []
@@ -56,22 +56,22 @@ async def listed(queue: Calls, query: queries.Query) -> list[Any]:
 
 
 async def job_of(queue: Calls, name: str, id: str) -> Job | None:
-    """A job of the dialect's queue, with the token that it is leased under now: what is done with
-    it fails if another got it in between."""
+    """Return a job of the dialect's queue, if it exists. Operations with its current lease token
+    fail if another client claims the job in between."""
     found = await queue.ado(queries.GetJob(check_name("id", id)))
     return found if isinstance(found, Job) and found.queue == name else None
 
 
 async def enqueue(call: Call, queue: Calls, new: NewJob) -> Job:
-    """Enqueue a job whose id is made up. A client that sends the header Idempotency-Key can send
-    its request again and is answered with the same job."""
+    """Enqueue a job with a generated id. A client that sends the header Idempotency-Key can repeat
+    its request and gets the same job."""
     key = call.headers.get(b"idempotency-key")
     if key is None:
         return await queue.aenqueue(**as_options(new))
     said = (call.token.hash, check_name("Idempotency-Key", key), repr(new))
     (spec,) = queue.prepare([new])
     key = digest(said)
-    # The id is made up anew each time: what was asked for is in the key.
+    # The generated id differs each time, so the fingerprint is the key, which covers the request.
     (once,) = await queue.ado([ops.Once(key, (ops.Enqueue((spec,)),), fingerprint=key)])
     answer = once if isinstance(once, TenureError) else once.answers[0]
     if isinstance(answer, TenureError):
