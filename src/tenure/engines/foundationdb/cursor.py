@@ -18,4 +18,4 @@ def place_of(cursor: str, parts: int) -> tuple[int, ...] | InvalidInput:
     texts = cursor.split("-")
     if len(texts) == parts and all(0 < len(one) <= 15 and set(one) <= _DIGITS for one in texts):
         return tuple(int(one, 16) for one in texts)
-    return InvalidInput("cursor", f"{cursor!r} is not one that a list gave")
+    return InvalidInput("cursor", f"{cursor!r} is not a cursor returned by a list")
