@@ -81,8 +81,8 @@ class Transaction(Protocol[J]):
     def existing(
         self, ids: Sequence[str], keys: Sequence[UniqueKey], parents: Sequence[str]
     ) -> Existing:
-        """Look up everything that new jobs depend on, in one step. Locks the parents, so that none
-        of them ends meanwhile."""
+        """Look up everything that new jobs depend on, in one step. The parents must not end
+        before this transaction does."""
 
     def insert(self, specs: Sequence[JobSpec], waits: Sequence[Sequence[str]] | None) -> None:
         """Add jobs. waits: the parents that each of them waits for; None if none waits."""
@@ -149,7 +149,7 @@ class Transaction(Protocol[J]):
         """Jobs of a queue whose lease has expired."""
 
     def promote(self, queue: str, limit: int) -> int:
-        """Make delayed jobs of a queue ready that are due. Returns how many."""
+        """Make the due delayed jobs of a queue ready. Returns how many."""
 
     def expired(self, queue: str, limit: int) -> Sequence[J]:
         """Pending and waiting jobs of a queue that have expired."""

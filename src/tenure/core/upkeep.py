@@ -20,8 +20,8 @@ class Swept(NamedTuple):
 
 
 def sweep(tx: Transaction[J], queue: str, most: Swept) -> Swept:
-    """Return jobs with expired leases, make due jobs ready, and bury expired jobs. In each step,
-    all jobs end before any child is notified."""
+    """End expired leases, make due jobs ready, and bury expired jobs. In each step, all jobs end
+    before any child is notified."""
     overdue = tx.overdue(queue, most.leases)
     leases = sum(move(tx, job, states.LeaseRanOut()) for job in overdue)
     settle(tx)

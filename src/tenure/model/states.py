@@ -75,7 +75,7 @@ class Kept(Event, frozen=True):
 
 
 class LeaseRanOut(Event, frozen=True):
-    """The lease expired without a sign of the worker."""
+    """The lease expired before the worker finished or renewed it."""
 
 
 class Expired(Event, frozen=True):

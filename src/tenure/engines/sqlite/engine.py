@@ -234,7 +234,7 @@ os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_c
 
 @contextmanager
 def _as_we_expect(connection: sqlite3.Connection) -> Iterator[None]:
-    """Reset a caller's text factory, which may decode text differently."""
+    """Use the default text factory on a caller's connection, which may have another one."""
     text_factory = connection.text_factory
     connection.text_factory = str
     try:
