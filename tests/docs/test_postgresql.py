@@ -91,7 +91,7 @@ def do_everything(url: str) -> None:
 def test_the_role_that_works_can_do_everything_but_migrate(
     names: Names, connection: Connection
 ) -> None:
-    with pytest.raises(tenure.StoreReadOnly, match=f"run by its owner, {names.owner}"):
+    with pytest.raises(tenure.StoreReadOnly, match=f"as its owner, {names.owner}"):
         tenure.connect(names.url(names.app))
     tenure.connect(names.url(names.owner)).close()
     do_everything(names.url(names.app))

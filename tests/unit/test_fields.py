@@ -17,10 +17,10 @@ LIMIT = 1_000_000
 RAW = msgspec.Raw(b"1")
 
 BAD: list[tuple[ops.Op, str]] = [
-    (ops.SetLimit("q", "acme", rate=1, per_ms=1_000), "rate: a rate is of a whole queue"),
+    (ops.SetLimit("q", "acme", rate=1, per_ms=1_000), "rate: a rate applies to a whole queue"),
     (ops.SetLimit("q", rate=1), "rate: rate and per belong together"),
-    (ops.SetLimit("q", weight=2), "weight: a weight is of a tenant"),
-    (ops.SetLimit("q", "acme", "g", weight=2), "weight: a weight is of a tenant"),
+    (ops.SetLimit("q", weight=2), "weight: a weight applies to a tenant"),
+    (ops.SetLimit("q", "acme", "g", weight=2), "weight: a weight applies to a tenant"),
     (ops.SetLimit("q"), "limit: give concurrency"),
     (ops.SetLimit("q", concurrency=0), "concurrency: 0 must be a whole number from 1"),
     (ops.SetLimit("q", None, "g", concurrency=1), "tenant: name the tenant of the group"),
@@ -42,7 +42,7 @@ BAD: list[tuple[ops.Op, str]] = [
     (ops.TakeSlot("é" * 512, "é" * 512, "é" * 512, 1), "holder: makes 3,072 bytes of names"),
     (ops.Maintain(100_001), "limit: 100001 must be"),
     (ops.Cancel(("",)), "ids: must not be empty"),
-    (ops.Enqueue((JobSpec("a", "q", RAW, tenant="*"),)), "tenant: '*' stands for"),
+    (ops.Enqueue((JobSpec("a", "q", RAW, tenant="*"),)), "tenant: '*' is reserved"),
     (ops.Enqueue((JobSpec("a", "q", RAW, trace="x"),)), "trace: 'x' is not a traceparent"),
     (ops.Enqueue((JobSpec("a", "q", RAW, after=("",)),)), "after: must not be empty"),
     (ops.PutSchedule(ops.Schedule("s", "* * *", JobSpec("a", "q", RAW))), "cron: "),

@@ -1,7 +1,7 @@
-"""Every decision that the stores share, written once.
+"""The decisions that all stores share, written once.
 
 The functions here take a Transaction (`transaction.py`), which each engine implements, and decide
-what the operations do to the jobs in it. Engines keep how jobs are stored, counted, claimed and
-read. The reference model (`tenure.engines.memory`) imports nothing of this package: it is what the
-engines are compared with.
+what each operation does to the jobs in it. Storing, counting, claiming and reading jobs is up to
+the engine. The reference model (`tenure.engines.memory`) imports nothing from this package, because
+the engines are compared against it.
 """

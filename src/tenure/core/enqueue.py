@@ -1,4 +1,4 @@
-"""Enqueue: check whole calls, then insert their jobs together."""
+"""Enqueue: validate each call as a whole, then insert all jobs together."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FAILED = (State.DEAD, State.CANCELLED)
 
 
 class Accepted:
-    """The answer to a call that was accepted, but for the time, which the store tells later."""
+    """The result of an accepted call, without the time, which the store sets later."""
 
     __slots__ = ("created", "ids")
 
@@ -26,10 +26,11 @@ class Accepted:
 
 
 class Plan(Generic[J]):
-    """Calls that were accepted, and are carried out together."""
+    """Accepted calls, which are carried out together."""
 
     def __init__(self, tx: Transaction[J], wanted: Sequence[JobSpec], leaving: str = "") -> None:
-        """leaving: a job that is about to be done. Its key is free, and nothing waits for it."""
+        """leaving: a job that is about to be done. Its unique key is free, and no job waits for
+        it."""
         self._tx = tx
         self._leaving = leaving
         self._accepted: list[JobSpec] = []
@@ -39,7 +40,7 @@ class Plan(Generic[J]):
 
     @property
     def ends_jobs(self) -> bool:
-        """Whether a job may end as soon as it is enqueued, because a parent has failed."""
+        """Whether a job may finish as soon as it is enqueued, because a parent has failed."""
         return any(state in FAILED for state in self._existing.parents.values())
 
     def add(self, op: ops.Enqueue) -> Accepted | TenureError:
@@ -96,7 +97,7 @@ class Plan(Generic[J]):
         return None
 
     def carry_out(self) -> None:
-        """Insert every job that was accepted."""
+        """Insert all accepted jobs."""
         specs = self._accepted
         if not specs:
             return
@@ -147,7 +148,7 @@ _NOTHING = Existing((), {}, {})
 
 
 def enqueue(tx: Transaction[J], batch: Sequence[ops.Enqueue]) -> list[Answer]:
-    """Calls in a row share one pass, unless a job may end as soon as it is enqueued."""
+    """Run several calls in one pass, unless a job may finish as soon as it is enqueued."""
     plan = Plan(tx, [spec for op in batch for spec in op.jobs])
     if len(batch) > 1 and plan.ends_jobs:
         return [answer for op in batch for answer in enqueue(tx, [op])]

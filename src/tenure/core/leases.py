@@ -1,4 +1,4 @@
-"""What the holder of a lease does: ack, fail, release, extend, report progress.
+"""Operations of a lease holder: ack, fail, release, extend, progress.
 
 Each is fenced: the job must still be leased under the token of the claim.
 """
@@ -22,7 +22,7 @@ K = TypeVar("K", ops.Extend, ops.Progress)
 
 
 def lost(job: StoredJob | Lease | None, job_id: str, token: int) -> TenureError | None:
-    """Why a token does not hold the lease of a job, if it does not."""
+    """The error if this token does not hold the job's lease, or None if it does."""
     if job is None:
         return JobNotFound(job_id)
     if job.state is not State.LEASED or job.token != token:
@@ -31,7 +31,7 @@ def lost(job: StoredJob | Lease | None, job_id: str, token: int) -> TenureError 
 
 
 def ack(tx: Transaction[J], batch: Sequence[ops.Ack]) -> list[Answer]:
-    """Acknowledgements of any kind. Engines make those that only end their job in bulk."""
+    """Acknowledge jobs. Engines handle acks that only finish their job in bulk."""
     tx.load(op.id for op in batch)
     return [_ack(tx, op) for op in batch]
 
@@ -68,7 +68,7 @@ def release(tx: Transaction[J], batch: Sequence[ops.Release]) -> list[Answer]:
 def _give_back(
     tx: Transaction[J], batch: Sequence[G], event: Callable[[G], states.Event]
 ) -> list[Answer]:
-    """Children are told at the end: none of them is leased."""
+    """Children are notified at the end: none of them is leased."""
     tx.load(op.id for op in batch)
     answers: list[Answer] = []
     for op in batch:
@@ -98,8 +98,8 @@ def progress(tx: Transaction[J], batch: Sequence[ops.Progress]) -> list[Answer]:
 
 
 def _keep(tx: Transaction[J], batch: Sequence[K]) -> tuple[list[Answer], list[K]]:
-    """The answers, and the operations whose lease is held; of one job, the last one counts. A job
-    that another transaction has locked is skipped, and costs the others nothing."""
+    """The results, and the operations whose lease is held. Of several for one job, the last counts.
+    A job locked by another transaction is skipped without delaying the others."""
     found = tx.hold([(op.id, op.token) for op in batch])
     answers: list[Answer] = []
     held: list[K] = []
@@ -107,7 +107,7 @@ def _keep(tx: Transaction[J], batch: Sequence[K]) -> tuple[list[Answer], list[K]
         job = found.get(op.id)
         problem = lost(job, op.id, op.token)
         if problem is None and job is not None and job.busy:
-            problem = Busy(f"job {op.id}: another transaction holds it; try again")
+            problem = Busy(f"job {op.id}: locked by another transaction; try again")
         if problem is None:
             held.append(op)
         answers.append(problem or OK)

@@ -1,4 +1,4 @@
-"""Limits and pauses: how they are changed, and which of them binds whom."""
+"""Limits and pauses: changing them, and finding the one that applies."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ EVERYTHING: TenantGroup = (None, None)
 
 
 class Rules:
-    """The limits of a queue at one moment: all of them, or those that concern one lane."""
+    """The limits of a queue at one moment: all of them, or those relevant to one lane."""
 
     def __init__(self, queue: str, limits: Mapping[TenantGroup, Limit]) -> None:
         self.queue = queue
         self.limits = limits
 
     def of(self, tenant: str | None = None, group: str | None = None) -> Limit:
-        """The limit of exactly this scope; an empty one if none is set."""
+        """The limit of exactly this scope; an empty Limit if none is set."""
         return self.limits.get((tenant, group)) or Limit(self.queue, tenant, group)
 
     @property
@@ -36,7 +36,7 @@ class Rules:
         return own if own is not None else self.of("*").concurrency
 
     def group_concurrency(self, tenant: str, group: str) -> int | None:
-        """That of the nearest limit; jobs without a group have none."""
+        """The concurrency of the most specific limit. Jobs without a group have none."""
         if not group:
             return None
         for scope in ((tenant, group), (tenant, "*"), ("*", group), ("*", "*")):
@@ -56,8 +56,8 @@ class Rules:
 
 
 def refilled(tokens: int, passed_ms: int, limit: Limit) -> int:
-    """The tokens of a rate's bucket after some time. A job costs `per_ms` of them, and the bucket
-    holds as many as `rate` jobs cost."""
+    """The tokens in a rate limit's bucket after some time. A job costs `per_ms` tokens, and the
+    bucket holds enough for `rate` jobs."""
     if limit.rate is None or limit.per_ms is None:
         return tokens
     return min(tokens + max(0, passed_ms) * limit.rate, limit.rate * limit.per_ms)
@@ -100,7 +100,7 @@ def _change(
     paused: bool | None = None,
     keep_bounds: bool = True,
 ) -> Answer:
-    """Change one part of a limit and keep the other. Only a pause makes a queue that is new."""
+    """Change the pause or the limits, and keep the other. Only Pause creates a missing queue."""
     if not tx.lock_queue(op.queue, create=isinstance(op, ops.Pause)):
         return QueueNotFound(op.queue)
     old = tx.limit((op.queue, op.tenant, op.group))

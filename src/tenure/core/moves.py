@@ -1,4 +1,4 @@
-"""Moving jobs from state to state, and telling the jobs that wait for them."""
+"""Moving jobs between states, and notifying the jobs that wait for them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PARENTS_DONE, PARENT_FAILED = states.ParentsDone(), states.ParentFailed()
 
 
 def move(tx: Transaction[J], job: J, event: states.Event) -> bool:
-    """Make the move that the table has for this event, if there is one. Follow it by `settle`."""
+    """Apply the transition that the table has for this event, if any. Call `settle` afterwards."""
     change = states.decide(job, event, tx.now)
     if change is not None:
         _save(tx, job, change)
@@ -24,19 +24,19 @@ def _save(tx: Transaction[J], job: J, change: states.Change) -> None:
 
 
 def news_of(state: State) -> states.Event:
-    """What the children of a job are told that ended in this state."""
+    """The event that children receive when a parent ends in this state."""
     return PARENTS_DONE if state is State.DONE else PARENT_FAILED
 
 
 def remove(tx: Transaction[J], job: J) -> None:
-    """Delete a job, whatever its state. Follow it by `settle`."""
+    """Delete a job in any state. Call `settle` afterwards."""
     tx.remove(job)
     if job.state is not State.DONE:
         tx.news.append((job, states.ParentDeleted(job.id)))
 
 
 def settle(tx: Transaction[J]) -> None:
-    """Tell children what became of their parents, and their children in turn."""
+    """Notify children of what happened to their parents, and their children in turn."""
     while tx.news:
         news, tx.news = tx.news, []
         events = {parent.id: event for parent, event in news}
@@ -45,7 +45,7 @@ def settle(tx: Transaction[J]) -> None:
 
 
 def tell(tx: Transaction[J], child: J, parent_id: str, event: states.Event) -> None:
-    """Tell a job what became of one that it waits for."""
+    """Notify a job of what happened to one of its parents."""
     change = states.decide(child, event, tx.now)
     if change is None or change.state is State.WAITING:
         return

@@ -11,7 +11,7 @@ from tenure.core.transaction import Transaction
 from tenure.model import ops, wire
 from tenure.model.ops import Answer, Op
 
-# Operations of one kind that stand next to each other are run together.
+# Adjacent operations of the same kind are run together.
 Operation = Callable[[Any, Any], list[Answer]]
 Operations = Mapping[type[Op], Operation]
 
@@ -39,7 +39,7 @@ SHARED: Operations = {
 
 
 def operate(tx: Transaction[Any], batch: Sequence[Op], own: Operations) -> list[Answer]:
-    """Run operations in order. own: those of the engine, which come before the shared ones."""
+    """Run operations in order. own: the engine's implementations, which replace the shared ones."""
     answers: list[Answer] = []
     for kind, run in groupby(batch, key=type):
         if kind is ops.Once:

@@ -1,4 +1,4 @@
-"""What an operator does to jobs: cancel, replay, delete."""
+"""Operations of an operator: cancel, replay, delete."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _delete(tx: Transaction[J], op: ops.Delete) -> Answer:
 
 
 def _change(tx: Transaction[J], ids: Iterable[str], change: Callable[[J], bool]) -> ops.Changed:
-    """Change the jobs one after the other: the end of one may be the end of the next."""
+    """Change the jobs one by one: finishing one may finish the next."""
     count, missing = 0, []
     for job_id in dict.fromkeys(ids):
         job = tx.job(job_id)

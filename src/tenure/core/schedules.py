@@ -1,4 +1,4 @@
-"""Schedules: what becomes of them by the time of the store. A client's clock decides nothing."""
+"""Schedules, decided by the store's clock. A client's clock decides nothing."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tenure.model.ops import BACK_MS, Answer, Fire, PutSchedule, Schedule
 
 
 class Firing(NamedTuple):
-    """What a Fire does."""
+    """The effect of a Fire."""
 
-    schedule: Schedule  # as it is afterwards
+    schedule: Schedule  # the updated schedule
     jobs: tuple[JobSpec, ...]
 
 
@@ -75,7 +75,7 @@ def updated(op: PutSchedule, old: Schedule | None, now: int) -> Schedule:
 
 
 def fired(op: Fire, schedule: Schedule, now: int) -> Firing | None:
-    """What a Fire does, if anything; raises InvalidInput."""
+    """The effect of a Fire, if any; raises InvalidInput."""
     if schedule.next_at != op.tick:
         return None
     if is_too_far(schedule, now):
@@ -89,8 +89,8 @@ def fired(op: Fire, schedule: Schedule, now: int) -> Firing | None:
 
 
 def is_too_far(schedule: Schedule, now: int) -> bool:
-    """Whether the next time skips one that is still to come: a clock that was ahead has left it
-    behind. Times up to BACK_MS from now may have been fired before the clock was set back."""
+    """Whether the next time skips an earlier one that is still to come, because a clock was ahead.
+    Times up to BACK_MS from now may have been fired before the clock was set back."""
     soon = now + BACK_MS
     return schedule.next_at > soon and (
         schedule.next_at > next_tick(schedule.cron, schedule.tz, soon)

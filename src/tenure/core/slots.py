@@ -1,4 +1,4 @@
-"""Slots: counted marks that end by themselves."""
+"""Slots: counted holds that expire by themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the core needs from a transaction of an engine."""
+"""What the core needs from an engine's transaction."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class StoredJob(Facts, Protocol):
 
 
 class Lease(Protocol):
-    """The part of a job that tells who holds it."""
+    """The part of a job that says who holds it."""
 
     @property
     def state(self) -> State: ...
@@ -38,41 +38,42 @@ class Lease(Protocol):
 
 
 class Existing(NamedTuple):
-    """What is in the store and matters to new jobs."""
+    """Data in the store that new jobs depend on."""
 
-    ids: Collection[str]  # those of the requested ids that are taken
+    ids: Collection[str]  # the requested ids that are taken
     holders: Mapping[UniqueKey, str]  # the jobs that hold the requested unique keys
-    parents: Mapping[str, State]  # those of the requested parents that exist
+    parents: Mapping[str, State]  # the requested parents that exist
 
 
 J = TypeVar("J", bound=StoredJob)
 
 
 class Transaction(Protocol[J]):
-    """One transaction of a store. Whatever is written is seen by what is read later in it."""
+    """One transaction of a store. Reads see earlier writes of the same transaction."""
 
-    news: list[tuple[J, Event]]  # what ended, of which children have not been told yet
+    news: list[tuple[J, Event]]  # jobs that ended, whose children have not been notified yet
 
     @property
     def now(self) -> int:
         """The time of this transaction, in milliseconds."""
 
     def forget(self) -> None:
-        """Drop what was loaded: an operation of another kind follows, which may write past it."""
+        """Discard loaded jobs: an operation of another kind follows and may change them
+        directly."""
 
     # Jobs ---------------------------------------------------------------------------------------
 
     def load(self, ids: Iterable[str]) -> None:
-        """Lock these jobs and read them, all at once, for `job`."""
+        """Lock and read these jobs in one step, for later calls of `job`."""
 
     def job(self, job_id: str) -> J | None:
-        """A job, loaded if it was not; None if it does not exist."""
+        """A job, loaded if necessary; None if it does not exist."""
 
     def save(self, job: J, change: Change) -> None:
-        """Store a change, with the counters, indexes and the unique key that go with it."""
+        """Store a change, and update counters, indexes and the unique key."""
 
     def remove(self, job: J) -> None:
-        """Delete a job, whatever its state."""
+        """Delete a job in any state."""
 
     def put_result(self, job: J, result: msgspec.Raw) -> None:
         """Store the result of a job that is done."""
@@ -80,37 +81,38 @@ class Transaction(Protocol[J]):
     def existing(
         self, ids: Sequence[str], keys: Sequence[UniqueKey], parents: Sequence[str]
     ) -> Existing:
-        """Look up, all at once, what matters to new jobs. The parents must not end meanwhile."""
+        """Look up everything that new jobs depend on, in one step. The parents must not end
+        before this transaction does."""
 
     def insert(self, specs: Sequence[JobSpec], waits: Sequence[Sequence[str]] | None) -> None:
-        """Add jobs. waits: for each of them the parents it waits for; None if none waits."""
+        """Add jobs. waits: the parents that each of them waits for; None if none waits."""
 
     def insert_entries(self, entries: Sequence[Entry]) -> None:
-        """Add jobs of another store as they are, and what they wait for."""
+        """Add jobs from another store unchanged, with what they wait for."""
 
     def key_holder(self, job: J) -> str | None:
-        """The job that holds the unique key of this one now."""
+        """The id of the job that currently holds this job's unique key."""
 
     # Dependencies -------------------------------------------------------------------------------
 
     def children(self, parents: Sequence[J]) -> Sequence[tuple[J, str]]:
-        """The jobs that wait for these, each with the id of the parent, in the order of the
+        """The jobs that wait for these parents, each with the parent's id, in the order of the
         parents. A parent may have been removed in this transaction."""
 
     def strike(self, child: J, parent_id: str) -> None:
-        """The child waits for this parent no longer."""
+        """Stop the child from waiting for this parent."""
 
     def waits(self, child: J) -> bool:
-        """Whether the child waits for any job."""
+        """Whether the child still waits for any job."""
 
     # Leases -------------------------------------------------------------------------------------
 
     def hold(self, leases: Sequence[tuple[str, int]]) -> Mapping[str, Lease]:
-        """Find the jobs of these ids and tokens, to keep their leases. Never waits long for
+        """Find the jobs with these ids and tokens, to renew their leases. Never blocks for long on
         another transaction."""
 
     def extend(self, lease_ms: Mapping[str, int]) -> None:
-        """Have the leases of jobs that are held end so much later than now."""
+        """Set the leases of held jobs to expire this long from now."""
 
     def report(self, progress: Mapping[str, tuple[int | None, str | None]]) -> None:
         """Store the percentage and note of jobs that are held."""
@@ -118,62 +120,62 @@ class Transaction(Protocol[J]):
     # Limits -------------------------------------------------------------------------------------
 
     def lock_queue(self, queue: str, *, create: bool) -> bool:
-        """Keep claims away while limits change; False if there is no such queue."""
+        """Block claims while limits change. Returns False if the queue does not exist."""
 
     def limit(self, scope: Scope) -> Limit:
-        """The limit of a scope; an empty one if none is set."""
+        """The limit of a scope; an empty Limit if none is set."""
 
     def put_limit(self, old: Limit, new: Limit) -> None:
-        """Store a limit of a locked queue, or drop it if it is empty, and apply it."""
+        """Store and apply a limit of a locked queue, or delete it if it is empty."""
 
     def fill_bucket(self, queue: str, tokens: int) -> None:
-        """Set the tokens of a queue that has a rate."""
+        """Set the tokens of a queue with a rate limit."""
 
     # Schedules ----------------------------------------------------------------------------------
 
     def by_store_time(self) -> AbstractContextManager[None]:
-        """Within this, `now` is the time of the store and not that of a client."""
+        """Within this context, `now` is the store's time and not a client's."""
 
     def schedule(self, name: str) -> Schedule | None: ...
 
     def put_schedule(self, schedule: Schedule) -> None: ...
 
     def drop_schedule(self, name: str) -> bool:
-        """Whether there was one."""
+        """Delete a schedule. Returns whether it existed."""
 
     # Time ---------------------------------------------------------------------------------------
 
     def overdue(self, queue: str, limit: int) -> Sequence[J]:
-        """Jobs of a queue whose lease has ended."""
+        """Jobs of a queue whose lease has expired."""
 
     def promote(self, queue: str, limit: int) -> int:
-        """Make jobs of a queue ready whose delay has ended: how many."""
+        """Make the due delayed jobs of a queue ready. Returns how many."""
 
     def expired(self, queue: str, limit: int) -> Sequence[J]:
-        """Jobs of a queue that wait to run, or for others, and have expired."""
+        """Pending and waiting jobs of a queue that have expired."""
 
     # Once ---------------------------------------------------------------------------------------
 
     def answers_of(self, key: str) -> bytes | str | None:
-        """What is stored under an idempotency key."""
+        """The value stored under an idempotency key."""
 
     def put_answers(self, key: str, answers: bytes) -> None:
-        """Store something under an idempotency key."""
+        """Store a value under an idempotency key."""
 
 
 class SlotTransaction(Protocol):
-    """What the core needs for slots. An engine that has operations of its own for them, as
-    PostgreSQL, does without."""
+    """What the core needs for slots. An engine with slot operations of its own, such as PostgreSQL,
+    does not need to implement it."""
 
     @property
     def now(self) -> int: ...
 
     def count_slots(self, scope: str, key: str) -> int:
-        """How many slots are held, after dropping those that ended."""
+        """How many slots are held, after deleting expired ones."""
 
     def has_slot(self, scope: str, key: str, holder: str) -> bool: ...
 
     def put_slot(self, scope: str, key: str, holder: str, expires_at: int) -> None: ...
 
     def drop_slot(self, scope: str, key: str, holder: str) -> bool:
-        """Whether there was one."""
+        """Delete a slot. Returns whether it existed."""

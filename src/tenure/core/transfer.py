@@ -1,4 +1,4 @@
-"""Import: jobs of another store, as they are."""
+"""Import: add jobs from another store unchanged."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _lost_parent(new: Mapping[str, Entry], existing: Existing) -> TenureError | 
 
 
 def _tell_of_ended(tx: Transaction[J], new: Mapping[str, Entry], existing: Existing) -> None:
-    """Tell jobs whose parent has ended, here or in this import."""
+    """Notify jobs whose parent has ended, here or in this import."""
     states = {**existing.parents, **{id: entry.job.state for id, entry in new.items()}}
     ended = [
         (entry.job.id, parent)

@@ -1,4 +1,4 @@
-"""Maintenance: what it does, and in which order."""
+"""The steps of maintenance and their order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tenure.model.job import State
 
 
 class Swept(NamedTuple):
-    """How many jobs a sweep moved, or may move."""
+    """How many jobs a sweep moved, or may move, of each kind."""
 
     promoted: int
     leases: int
@@ -20,8 +20,8 @@ class Swept(NamedTuple):
 
 
 def sweep(tx: Transaction[J], queue: str, most: Swept) -> Swept:
-    """Take back leases that ended, make delayed jobs ready, bury jobs that expired. All that end
-    in a step end before any job is told of another."""
+    """End expired leases, make due jobs ready, and bury expired jobs. In each step, all jobs end
+    before any child is notified."""
     overdue = tx.overdue(queue, most.leases)
     leases = sum(move(tx, job, states.LeaseRanOut()) for job in overdue)
     settle(tx)
@@ -33,7 +33,7 @@ def sweep(tx: Transaction[J], queue: str, most: Swept) -> Swept:
 
 
 def purge(tx: Transaction[J], jobs: Sequence[J]) -> int:
-    """Delete finished jobs that nobody wants to keep."""
+    """Delete finished jobs whose retention is over."""
     for job in jobs:
         remove(tx, job)
     settle(tx)
@@ -41,23 +41,22 @@ def purge(tx: Transaction[J], jobs: Sequence[J]) -> int:
 
 
 class Upkeep(Protocol):
-    """The steps of maintenance, as an engine runs them: all in one transaction, or each in
-    transactions of its own."""
+    """The steps of maintenance, as run by an engine: all in one transaction, or each in its own."""
 
     def queues(self) -> Sequence[str]:
         """The names of all queues, sorted."""
 
     def sweep(self, queue: str, limit: int) -> Swept:
-        """`sweep`, for at most so many jobs of each kind."""
+        """Run `sweep` for at most `limit` jobs of each kind."""
 
     def purge(self, queue: str, state: State, keep_ms: int, limit: int) -> int:
-        """`purge` the jobs that ended in this state before so long: how many."""
+        """Run `purge` for jobs that ended in this state more than keep_ms ago. Returns how many."""
 
     def end_slots(self, limit: int) -> int:
-        """Drop slots that ended: how many."""
+        """Delete expired slots. Returns how many."""
 
     def tidy(self, limit: int) -> None:
-        """Drop what nobody needs: lanes without jobs, idempotency keys older than ONCE_MS."""
+        """Delete lanes without jobs and idempotency keys older than ONCE_MS."""
 
 
 def maintain(upkeep: Upkeep, op: ops.Maintain) -> ops.Maintained:

@@ -1,8 +1,7 @@
 """The engine contract, and opening an engine by its URL.
 
-An engine runs operations; it knows nothing of threads, tasks, HTTP or workers. The committer
-calls `apply` from as many threads at a time as the engine says that it gains from; `read` may be
-called from any thread at any time.
+An engine runs operations; it knows nothing about tasks, HTTP or workers. The committer calls
+`apply` from as many threads as `in_flight` says; `read` may be called from any thread at any time.
 """
 
 from __future__ import annotations
@@ -24,39 +23,39 @@ from tenure.settings import Settings
 
 
 class Engine(Protocol):
-    """What every store can do."""
+    """The interface of every store."""
 
     @property
     def in_flight(self) -> int:
-        """How many batches may be applied at once. More than one only where they do not stand in
-        each other's way; what one of them does is then not yet seen by another."""
+        """How many batches may be applied at once. More than one only if batches do not block each
+        other; concurrent batches do not see each other's changes."""
 
     def apply(self, batch: Sequence[Op]) -> list[Answer]:
-        """Run the operations in order and answer each. Every one is atomic, and durable before
-        this returns. One that cannot be done is answered with its error and changes nothing. A
-        StoreError is raised when none of the batch happened."""
+        """Run the operations in order and return the result of each. Every operation is atomic, and
+        durable before this returns. One that fails returns its error and changes nothing. Raises
+        StoreError if nothing of the batch happened."""
 
     def apply_within(self, connection: Any, batch: Sequence[Op]) -> list[Answer]:
-        """The same inside the caller's own transaction on `connection`: it decides whether the
-        operations happen."""
+        """Like `apply`, inside the caller's own transaction on `connection`. The caller commits or
+        rolls back."""
 
     def read(self, query: Query) -> Found:
-        """Answer from one snapshot."""
+        """Read from one snapshot."""
 
     def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call `wake`, from a thread of the engine's, soon after another process changed
-        something; it may also be called for nothing. Answers with what ends it."""
+        """Call `wake` from a thread of the engine soon after another process changed something.
+        Spurious calls are possible. Returns a function that stops it."""
 
     def close(self) -> None:
-        """Give everything back. Nothing is called afterwards."""
+        """Release all resources. The engine must not be used afterwards."""
 
 
 @runtime_checkable
 class HasLog(Protocol):
-    """A store whose write-ahead log is on this machine, and can grow."""
+    """A store whose write-ahead log is on this machine and can grow."""
 
     def log_bytes(self) -> int:
-        """The length of the log."""
+        """The size of the log in bytes."""
 
 
 def _open_postgres(url: str, settings: Settings, clock: Clock) -> Engine:
@@ -67,7 +66,7 @@ def _open_postgres(url: str, settings: Settings, clock: Clock) -> Engine:
 
 @contextmanager
 def _psycopg_for(url: str) -> Iterator[None]:
-    """Whoever does not use PostgreSQL need not have its client."""
+    """Import psycopg lazily: only PostgreSQL users need it installed."""
     try:
         yield
     except ImportError as error:
@@ -79,7 +78,7 @@ def _psycopg_for(url: str) -> Iterator[None]:
 
 
 def _open_foundationdb(url: str, settings: Settings, clock: Clock) -> Engine:
-    """Whoever does not use FoundationDB need not load the engine."""
+    """Import the engine lazily: only FoundationDB users need it."""
     from tenure.engines.foundationdb.engine import FoundationDbEngine
 
     return FoundationDbEngine.open(url, settings, clock)
@@ -96,7 +95,7 @@ ENGINES: dict[str, Callable[[str, Settings, Clock], Engine]] = {
 
 
 def open_engine(settings: Settings, clock: Clock) -> Engine:
-    """The engine that the URL names."""
+    """Open the engine for the URL."""
     return ENGINES[_scheme_of(settings.url)](settings.url, settings, clock)
 
 
@@ -109,8 +108,8 @@ def _scheme_of(url: str) -> str:
 
 
 def migrate(settings: Settings, clock: Clock) -> tuple[int, int] | None:
-    """Make the schema of the store, or bring it up to date; answers with its versions before and
-    after, or None where a store has no schema."""
+    """Create the store's schema or bring it up to date. Returns the versions before and after, or
+    None if the store has no schema."""
     match _scheme_of(settings.url):
         case "sqlite":
             return file.upgrade(settings.url, settings.busy_timeout, clock)
@@ -122,7 +121,7 @@ def migrate(settings: Settings, clock: Clock) -> tuple[int, int] | None:
 
 
 def migration_sql(settings: Settings) -> str | None:
-    """What `migrate` would execute now, for who wants to see it or to do it by hand."""
+    """The SQL that `migrate` would execute now, to review it or run it by hand."""
     match _scheme_of(settings.url):
         case "sqlite":
             return file.upgrade_sql(settings.url, settings.busy_timeout)

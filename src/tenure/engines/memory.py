@@ -1,7 +1,7 @@
 """The reference model: plain Python, written to be read.
 
-It is the oracle that every other engine is compared with, and a store for users' unit tests. It
-counts by counting and finds by looking; what it answers is what the contract means.
+Every other engine is compared against it, and it serves as a store for users' unit tests. It counts
+by counting and searches linearly; its behaviour defines the contract.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tenure.settings import Settings
 
 
 class Record:
-    """A job and what the model knows about it besides."""
+    """A job with the model's own bookkeeping."""
 
     def __init__(self, job: Job, seq: int, waits_for: set[str]) -> None:
         self.job = job
@@ -60,16 +60,16 @@ class Record:
 
 
 class QueueBook:
-    """What a queue remembers besides its jobs."""
+    """A queue's own state, besides its jobs."""
 
     def __init__(self) -> None:
-        self.served = 0  # the place of the turn that was served last
-        self.tokens = 0  # of the rate limit, in parts of `per_ms`
+        self.served = 0  # the place of the last turn served
+        self.tokens = 0  # of the rate limit; a claim costs `per_ms`
         self.tokens_at = 0
 
 
 class Plan:
-    """An Enqueue that was found possible."""
+    """A validated Enqueue."""
 
     def __init__(self) -> None:
         self.accepted: dict[str, JobSpec] = {}
@@ -143,7 +143,7 @@ class MemoryEngine:
     @classmethod
     def open(cls, url: str, settings: Settings, clock: Clock) -> MemoryEngine:
         if url not in ("memory:", "memory://"):
-            raise InvalidInput("url", f"{url!r}: a memory queue has no name; write memory://")
+            raise InvalidInput("url", f"{url!r}: a memory queue has no name; use memory://")
         return cls(clock, settings.sweep)
 
     def apply(self, batch: Sequence[Op]) -> list[Answer]:
@@ -159,7 +159,7 @@ class MemoryEngine:
             return self._queries[type(query)](query, self._clock.now_ms())
 
     def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
-        return lambda: None  # nobody else can reach these jobs
+        return lambda: None  # no other process can reach these jobs
 
     def close(self) -> None:
         pass
@@ -185,7 +185,7 @@ class MemoryEngine:
         return plan if isinstance(plan, TenureError) else self._carry_out(plan, now)
 
     def _plan(self, op: ops.Enqueue, leaving: str = "") -> Plan | TenureError:
-        """What an Enqueue would add. The job `leaving` is about to end: its key is free."""
+        """The jobs an Enqueue would add. `leaving` is about to end, so its unique key is free."""
         plan = Plan()
         keys: dict[tuple[str, str, str], str] = {}
         for spec in op.jobs:
@@ -246,7 +246,7 @@ class MemoryEngine:
         self._add(job, waits_for)
 
     def _add(self, job: Job, waits_for: set[str]) -> Record:
-        """Give a job the next place."""
+        """Add a job at the next place."""
         last = next(reversed(self._records.values()), None)
         seq = 1 if last is None else last.seq + 1
         record = self._records[job.id] = Record(job, seq, waits_for)
@@ -312,7 +312,7 @@ class MemoryEngine:
     # Moves --------------------------------------------------------------------------------------
 
     def _move(self, record: Record, event: states.Event, now: int) -> bool:
-        """Make the move that the table has for this event, if it has one."""
+        """Apply the transition that the table has for this event, if any."""
         change = states.decide(record.job, event, now)
         if change is None:
             return False
@@ -346,13 +346,13 @@ class MemoryEngine:
         self._tell_children(job.id, event, now)
 
     def _tell_children(self, parent: str, event: states.Event, now: int) -> None:
-        """Tell those who wait for a job what became of it, and theirs in turn."""
+        """Notify the jobs that wait for a job, and those that wait for them in turn."""
         self._news.append((parent, event))
         if not self._telling:
             self._settle(now)
 
     def _settle(self, now: int) -> None:
-        self._telling = True  # what this brings about joins the end of the line
+        self._telling = True  # further notifications are appended to the queue
         while self._news:
             parent, event = self._news.popleft()
             for child in [r for r in self._live.values() if parent in r.waits_for]:
@@ -395,7 +395,8 @@ class MemoryEngine:
         return ops.Leased(leased)
 
     def _pick(self, queue: str, op: ops.Claim, room: int, now: int) -> list[Record]:
-        """The jobs to give out: tenants in turns, each one's jobs in order, within all limits."""
+        """The jobs to give out: tenants take turns, each tenant's jobs in order, within all
+        limits."""
         if queue not in self._queues or room <= 0:
             return []
         book, limit = self._queues[queue], self._limit(queue)
@@ -443,7 +444,7 @@ class MemoryEngine:
         lines: dict[str, list[Record]],
         held: Counter[tuple[str, str | None]],
     ) -> Record | None:
-        """The first job of the tenant's line that no limit holds back."""
+        """The tenant's first job that no limit holds back."""
         bound = self._tenant_bound(queue, tenant)
         if bound is not None and held[tenant, None] >= bound:
             return None
@@ -464,7 +465,7 @@ class MemoryEngine:
         return book.tokens // limit.per_ms
 
     def _sweep(self, queue: str, limit: int, now: int) -> tuple[int, int, int]:
-        """Leases that ran out, delays that are over, jobs that expired."""
+        """Handle expired leases, due delayed jobs, and expired jobs."""
         live = [r for r in self._live.values() if r.job.queue == queue]
         overdue = [r for r in live if r.job.lease_until is not None and r.job.lease_until <= now]
         overdue.sort(key=lambda r: (r.job.lease_until, r.seq))
@@ -484,7 +485,7 @@ class MemoryEngine:
             and r.job.expires_at <= now
         ]
         expired.sort(key=lambda r: (r.job.expires_at, r.seq))
-        self._telling = True  # all that expired have, before one is told of another
+        self._telling = True  # all expired jobs end before any child is notified
         for record in expired[:limit]:
             self._move(record, states.Expired(), now)
         self._settle(now)
@@ -699,8 +700,8 @@ class MemoryEngine:
             return error
 
     def _correct(self, schedule: ops.Schedule, now: int) -> None:
-        """A schedule waits for its next time. If it waits for a later one, a clock was ahead. It
-        may have fired already what comes within BACK_MS, and then the clock was set back."""
+        """Correct a schedule that waits for a time later than its next one, because a clock was
+        ahead. Times within BACK_MS may have fired already, before the clock was set back."""
         latest = next_tick(schedule.cron, schedule.tz, now + ops.BACK_MS)
         if schedule.next_at > latest:
             next_at = next_tick(schedule.cron, schedule.tz, now)

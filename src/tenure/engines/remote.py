@@ -1,7 +1,7 @@
-"""Another Tenure's service as an engine: batches of operations are posted to it.
+"""The engine for another Tenure's service: sends batches of operations over HTTP.
 
 Each batch has a key, under which the service applies it once. So whatever happens on the way, it
-can be sent again until its answer has come.
+can be sent again until a response arrives.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ T = TypeVar("T")
 log = logging.getLogger("tenure.remote")
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds between tries
-ANSWER_SECONDS = 60.0  # that the service may take for one request
-LISTEN_SECONDS = 25  # that it holds back the news that there is none
-# What TLS says where the other side does not fit, and will not fit later.
+ANSWER_SECONDS = 60.0  # for the service to respond to a request
+LISTEN_SECONDS = 25  # for the service to hold a request open without news
+# TLS errors that retrying cannot fix.
 HOPELESS = ("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
-LARGEST_BODY = 8 * 1_048_576  # bytes; more is sent in parts
-REJECTED = (400, 403, 409, 413)  # statuses: what the request asks for is not done
-LATER = (429, 502, 503, 504)  # it may be done later
+LARGEST_BODY = 8 * 1_048_576  # bytes; larger batches are split
+REJECTED = (400, 403, 409, 413)  # statuses: the service does not do what the request asks
+LATER = (429, 502, 503, 504)  # statuses: a later try may succeed
 
 _FOUND: dict[type[Query], Any] = {
     queries.GetJob: Job,
@@ -65,7 +65,7 @@ _FOUND: dict[type[Query], Any] = {
 
 
 class _Problem(msgspec.Struct):
-    """What the service says when it cannot."""
+    """The service's description of an error."""
 
     code: str = "store_error"
     detail: str = ""
@@ -73,7 +73,7 @@ class _Problem(msgspec.Struct):
 
 
 class _Sent(msgspec.Struct, omit_defaults=True):
-    """Operations as they are sent."""
+    """Operations as sent."""
 
     ops: list[Op]
     key: str
@@ -89,18 +89,18 @@ class _Found(msgspec.Struct):
 
 
 class _Rejected(Exception):
-    """The service does not do what a request asks, and has not done any of it."""
+    """The service rejected a request and did nothing of it."""
 
     def __init__(self, error: TenureError) -> None:
         self.error = error
 
 
 class _Failed(Exception):
-    """A try came to nothing; perhaps the request was served all the same."""
+    """A try failed; the request may have been served all the same."""
 
     def __init__(self, error: TenureError, *, again: bool, served: bool) -> None:
         self.error = error
-        self.again = again  # it makes sense to try again
+        self.again = again  # whether another try makes sense
         self.served = served
 
 
@@ -133,13 +133,13 @@ class RemoteEngine:
         except TenureError as error:
             if not answers:
                 raise
-            # What was sent before has happened: only the rest has failed.
+            # Parts sent before have happened: only the rest has failed.
             answers += [error] * (len(batch) - len(answers))
         return answers
 
     def _send(self, batch: list[Op], key: str, answers: list[Answer]) -> None:
-        """Have operations applied under a key, and add their answers. They are sent in parts if
-        they are too many for one request, or if the service rejects some of them."""
+        """Apply operations under a key, and append their results. They are split if they are too
+        large for one request, or if the service rejects some of them."""
         body = encode(_Sent(batch, key))
         alone = len(batch) == 1
         if alone or len(body) <= LARGEST_BODY:
@@ -156,8 +156,8 @@ class RemoteEngine:
         self._send(batch[half:], f"{key}-b", answers)
 
     def _send_once(self, once: ops.Once) -> Answer:
-        """The same under the caller's own key. That is one operation: it is not taken apart if
-        the service rejects it, and its parts keep their keys if it is sent again."""
+        """Like `_send`, under the caller's own key. This is one operation: it is not split if the
+        service rejects it, and its parts keep their keys when sent again."""
         answers: list[Answer] = []
         for part in _parts(_Sent(list(once.ops), once.key, once.fingerprint or None)):
             try:
@@ -193,7 +193,7 @@ class RemoteEngine:
                 version = response.json()["version"]
                 pause = FIRST_PAUSE
             except Exception as error:
-                # Whoever is woken, or looks by itself after a while, will meet it and say so.
+                # The error will surface when a caller polls or is woken.
                 log.debug("cannot listen to %s: %s", self._url, error)
                 stopped.wait(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
@@ -207,11 +207,11 @@ class RemoteEngine:
         self._client.close()
 
     def _post(self, path: str, body: bytes, decode: Callable[[bytes], T]) -> T:
-        """Send a request until its answer has come whole, for as long as a busy store is waited
-        for. Raises _Rejected if the service never did what it asks."""
+        """Send a request until its complete response has arrived, for as long as a busy store is
+        waited for. Raises _Rejected if the service certainly did not do what it asks."""
         deadline = self._clock.monotonic() + self._settings.busy_timeout
         pause = FIRST_PAUSE
-        served = False  # perhaps, by a try whose answer was lost
+        served = False  # possibly, by a try whose response was lost
         while True:
             try:
                 return self._try(path, body, decode)
@@ -241,8 +241,8 @@ class RemoteEngine:
         if status < 300:
             try:
                 return decode(response.content)
-            except Exception as error:  # whatever is wrong with it, it is lost
-                cut = StoreError(f"{self._url} gave an answer that cannot be read: {error}")
+            except Exception as error:  # whatever is wrong with it, the response is lost
+                cut = StoreError(f"{self._url} sent a response that cannot be read: {error}")
                 raise _Failed(cut, again=True, served=True) from None
         failed = _error_of(response)
         if status in REJECTED or isinstance(failed, NotFound):
@@ -252,14 +252,14 @@ class RemoteEngine:
         raise _Failed(failed, again=status in LATER, served=status in (502, 504))
 
     def _unreachable(self, error: httpx.HTTPError) -> StoreError:
-        """The error, and what may be behind it."""
+        """The error, with its likely cause."""
         import httpx
 
         text, hint = str(error) or type(error).__name__, ""
         if "CERTIFICATE_VERIFY_FAILED" in text:
-            hint = "; if it is signed by your own authority, name that in SSL_CERT_FILE"
+            hint = "; if it is signed by a private CA, set SSL_CERT_FILE"
         elif any(reason in text for reason in HOPELESS):
-            hint = "; if it does not speak TLS, its URL begins with http://"
+            hint = "; if the server does not use TLS, use http://"
         elif isinstance(error, httpx.RemoteProtocolError) and self._url.startswith("http:"):
             hint = "; if it speaks TLS, its URL begins with https://"
         return StoreError(f"{self._url} cannot be reached: {text}{hint}")
@@ -273,7 +273,7 @@ def _client(url: str, settings: Settings) -> httpx.Client:
     headers = {"content-type": "application/json"}
     if settings.token:
         headers["authorization"] = f"Bearer {settings.token}"
-    certificates = url.startswith("https:")  # to load them takes a while
+    certificates = url.startswith("https:")  # loading them takes a while
     options: dict[str, Any] = {"timeout": ANSWER_SECONDS, "verify": certificates}
     try:
         return httpx.Client(base_url=url, headers=headers, **options)
@@ -283,7 +283,7 @@ def _client(url: str, settings: Settings) -> httpx.Client:
 
 
 def _parts(sent: _Sent) -> Iterator[_Sent]:
-    """What goes into one request each, under keys that follow from its own."""
+    """Split into requests, under keys derived from the batch's own."""
     if len(sent.ops) < 2 or len(encode(sent)) <= LARGEST_BODY:
         yield sent
         return
@@ -317,6 +317,6 @@ def _error_of(response: httpx.Response) -> TenureError:
         status, said = response.status_code, response.text[:200]
         problem = _Problem(detail=f"the service answered {status}: {said!r}")
     if response.status_code == 413 and problem.code != PayloadTooLarge.code:
-        return PayloadTooLarge("request", problem.detail)  # as a whole, or for a proxy on the way
+        return PayloadTooLarge("request", problem.detail)  # as a whole, or for a proxy
     carried = {"message": problem.detail, "details": {}} | problem.carries
     return wire.error_of(wire.Refused(problem.code, problem.detail, carried))

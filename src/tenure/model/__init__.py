@@ -1,1 +1,1 @@
-"""What a job is and may do: data and rules, without I/O."""
+"""Jobs, operations and their rules: pure data, without I/O."""

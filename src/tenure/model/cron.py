@@ -1,4 +1,4 @@
-"""When a cron expression fires: pure, and aware of daylight saving."""
+"""When a cron expression fires. Pure, and aware of daylight saving time."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tenure.errors import InvalidInput
 
 CatchUp = Literal["last", "all", "none"]
 
-LATE_MS = 60_000  # a time that is no further past was not missed
+LATE_MS = 60_000  # a time not further in the past does not count as missed
 _HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
 _MINUTE = timedelta(minutes=1)
 
 
 def next_tick(expression: str, tz: str, after_ms: int) -> int:
-    """The first time after `after_ms` that the expression names in that time zone."""
+    """The first time after `after_ms` that matches the expression in this time zone."""
     try:
         return next(_ticks(expression, tz, after_ms))
     except StopIteration:
@@ -30,8 +30,8 @@ def next_tick(expression: str, tz: str, after_ms: int) -> int:
 def due_tick(
     expression: str, tz: str, catch_up: CatchUp, first_ms: int, now_ms: int
 ) -> tuple[int | None, int]:
-    """What to do at `now_ms` about a schedule whose next time was `first_ms`: the time to fire
-    for, if any, and the next one after it."""
+    """What to do at `now_ms` about a schedule whose next time was `first_ms`. Returns the time to
+    fire for, if any, and the next time after it."""
     if catch_up == "all":
         return first_ms, next_tick(expression, tz, first_ms)
     last = last_tick(expression, tz, first_ms, now_ms)
@@ -40,8 +40,8 @@ def due_tick(
 
 
 def last_tick(expression: str, tz: str, first_ms: int, now_ms: int) -> int:
-    """The last time up to now, from `first_ms` on; looked for near now first, since a schedule of
-    every minute that stood still for a year has missed half a million."""
+    """The last matching time from `first_ms` up to now. Searches close to now first: an
+    every-minute schedule that stood still for a year has missed half a million times."""
     for window_ms in (_HOUR_MS, _DAY_MS, 31 * _DAY_MS, now_ms - first_ms):
         start_ms = max(first_ms, now_ms - window_ms)
         passed = takewhile(lambda tick: tick <= now_ms, _ticks(expression, tz, start_ms))
@@ -63,8 +63,8 @@ def _ticks(expression: str, tz: str, after_ms: int) -> Iterator[int]:
         raise InvalidInput("cron", f"must be text, not {type(expression).__name__}")
     try:
         for tick in _local_ticks(expression, start, zone):
-            # In an hour that comes twice, a time of its first run may be found in its second; and
-            # all times of an hour that is skipped are the same one.
+            # When an hour repeats, a time from its first pass may be found again in the second. All
+            # times in a skipped hour map to the same one.
             tick_ms = round(tick.timestamp() * 1000)
             if tick_ms > after_ms:
                 after_ms = tick_ms
@@ -74,9 +74,9 @@ def _ticks(expression: str, tz: str, after_ms: int) -> Iterator[int]:
 
 
 def _local_ticks(expression: str, start: datetime, zone: ZoneInfo) -> Iterator[datetime]:
-    """What the expression names. One for every hour follows the hours as they pass. One that names
-    hours means what clocks show: a time that comes twice is the first of the two, and one that is
-    skipped is the end of the gap. (Left to itself, CronSim skips it if the minutes are `*/30`, as
+    """The local times that match. An expression for every hour follows elapsed hours. One that
+    names hours follows the clock on the wall: a repeated time fires at its first occurrence, and a
+    skipped time at the end of the gap. (CronSim alone skips it if the minutes are `*/30`, as
     Debian's cron does, and a daily job loses a day.)"""
     by_the_clock = CronSim(expression, start.replace(tzinfo=None))
     if by_the_clock.parts[2].startswith("*") and len(by_the_clock.hours) == 24:
@@ -87,7 +87,7 @@ def _local_ticks(expression: str, start: datetime, zone: ZoneInfo) -> Iterator[d
 
 
 def _existing(local: datetime, zone: ZoneInfo) -> datetime:
-    """A local time in its zone; the first after the gap, if it is skipped there."""
+    """A local time in its zone; if it is skipped there, the first time after the gap."""
     found = local.replace(tzinfo=zone)
     while found.astimezone(UTC).astimezone(zone) != found:
         local = local.replace(second=0) + _MINUTE

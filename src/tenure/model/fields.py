@@ -1,7 +1,7 @@
-"""The kinds of values that jobs and operations have, and their bounds: the one place for both.
+"""The types of values in jobs and operations, with their bounds. Bounds are defined only here.
 
-Each kind is an annotated type. A decoder enforces what its Meta says; `check` enforces all of it on
-values from Python, and `check_fields` on every field of a struct. Both raise an InvalidInput that
+Each is an annotated type. A decoder enforces its Meta; `check` enforces all of it for values from
+Python, and `check_fields` does so for every field of a struct. Both raise an InvalidInput that
 names the field.
 """
 
@@ -29,8 +29,8 @@ from msgspec import Meta
 
 from tenure.errors import InvalidInput
 
-MAX_NAME = 512  # characters of an id, queue, tenant, group, kind, worker or unique key
-MAX_NAMES_BYTES = 2_600  # of the names of one slot or limit together: what PostgreSQL can index
+MAX_NAME = 512  # maximum length of an id, queue, tenant, group, kind, worker or unique key
+MAX_NAMES_BYTES = 2_600  # of all names of one slot or limit together: what PostgreSQL can index
 MIN_PRIORITY, MAX_PRIORITY = -(2**31), 2**31 - 1
 MAX_ATTEMPTS = 1_000_000
 MAX_SPAN_MS = 100 * 366 * 86_400_000  # a delay, lease, expiry or timeout: a century
@@ -42,9 +42,9 @@ MAX_CLAIM = 1_000
 MAX_LISTED = 10_000
 MAX_MAINTAINED = 100_000
 MAX_WEIGHT = 1_000
-MAX_FAILURE_TEXT = 8_192  # characters kept of an error's message, and of its traceback
+MAX_FAILURE_TEXT = 8_192  # characters kept of an error's message and of its traceback
 
-# No text may hold a NUL character: PostgreSQL cannot store one.
+# Text must not contain a NUL character: PostgreSQL cannot store one.
 _NO_NUL = {"pattern": "^[^\\u0000]*$"}
 
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME, extra_json_schema=_NO_NUL)]
@@ -74,13 +74,13 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 def check(field: str, value: Any, kind: Any) -> Any:
-    """Return the value, if it is of this kind; otherwise raise an InvalidInput."""
+    """Return the value if it is valid for this type; raises InvalidInput."""
     _check_of(kind)(field, value)
     return value
 
 
 def check_fields(value: msgspec.Struct) -> None:
-    """Check every field of a struct by its annotation, and what its own `check` says of several."""
+    """Validate every field of a struct by its annotation, then call its own `check`, if any."""
     for name, check_one in _checks_of(type(value)):
         check_one(name, getattr(value, name))
     together: Callable[[], None] | None = getattr(value, "check", None)
@@ -89,7 +89,7 @@ def check_fields(value: msgspec.Struct) -> None:
 
 
 def validated(value: S) -> S:
-    """Return a struct, if its fields are good; otherwise raise an InvalidInput."""
+    """Return a struct if its fields are valid; raises InvalidInput."""
     check_fields(value)
     return value
 
@@ -103,7 +103,7 @@ def _checks_of(kind: type[msgspec.Struct]) -> list[tuple[str, Check]]:
 
 @cache
 def _check_of(kind: Any) -> Check:
-    """The function that checks a value of this kind."""
+    """The function that validates a value of this type."""
     meta: Meta | None = None
     if get_origin(kind) is Annotated:
         kind, meta = get_args(kind)
@@ -126,11 +126,12 @@ def _check_of(kind: Any) -> Check:
 
 
 def _anything(field: str, value: Any) -> None:
-    """What is checked elsewhere: JSON, the times of a schedule."""
+    """Accepts everything: values that are validated elsewhere, such as JSON and cron
+    expressions."""
 
 
 def _optional(kinds: tuple[Any, ...]) -> Check:
-    """A kind or None; of several kinds, any."""
+    """A type or None. A union of several types accepts anything."""
     checks = [_check_of(kind) for kind in kinds if kind is not types.NoneType]
     if len(checks) > 1:
         return _anything
@@ -220,13 +221,13 @@ def _struct(kind: type[msgspec.Struct]) -> Check:
 
 
 def check_name(field: str, name: Any) -> str:
-    """A name that must be there."""
+    """Validate a name that must not be empty."""
     _check_name(field, name)
     return str(name)
 
 
 def check_label(field: str, name: Any) -> str:
-    """A name that may be empty."""
+    """Validate a name that may be empty."""
     _check_label(field, name)
     return str(name)
 
@@ -235,22 +236,22 @@ _check_name, _check_label = _check_of(Name), _check_of(Label)
 
 
 def check_together(field: str, *names: str | None) -> None:
-    """The names of one thing, each of which is good; `field` is the last of them."""
+    """Validate the total size of valid names that are stored together; `field` is the last one."""
     size = sum(len(name.encode()) for name in names if name is not None)
     if size > MAX_NAMES_BYTES:
-        reason = f"makes {size:,} bytes of names in all; at most {MAX_NAMES_BYTES:,}"
+        reason = f"makes {size:,} bytes of names in total; at most {MAX_NAMES_BYTES:,}"
         raise InvalidInput(field, reason)
 
 
 def check_trace(trace: Any) -> str:
-    """A traceparent of W3C Trace Context."""
+    """Validate a traceparent (W3C Trace Context)."""
     if not isinstance(trace, str) or not is_trace(trace):
         raise InvalidInput("trace", f"{trace!r:.80} is not a traceparent (W3C Trace Context)")
     return trace
 
 
 def is_trace(text: str) -> bool:
-    """Whether it is a traceparent."""
+    """Whether the text is a traceparent."""
     return _TRACE.fullmatch(text) is not None
 
 
@@ -258,7 +259,7 @@ _TRACE = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{
 
 
 def span_ms(field: str, span: float | timedelta, kind: Any = Span) -> int:
-    """Seconds or a timedelta as whole milliseconds; kind: Span or PositiveSpan."""
+    """Seconds or a timedelta as whole milliseconds. kind: Span or PositiveSpan."""
     if isinstance(span, timedelta):
         span = span.total_seconds()
     if isinstance(span, bool) or not isinstance(span, int | float):
@@ -275,7 +276,7 @@ def span_ms(field: str, span: float | timedelta, kind: Any = Span) -> int:
 
 
 def moment_ms(field: str, moment: datetime) -> int:
-    """A point in time as milliseconds since 1970."""
+    """A datetime as milliseconds since 1970."""
     if not isinstance(moment, datetime) or moment.tzinfo is None:
         raise InvalidInput(field, "must be a datetime with a time zone")
     ms = round(moment.timestamp() * 1000)
@@ -285,5 +286,5 @@ def moment_ms(field: str, moment: datetime) -> int:
 
 
 def clean(text: str) -> str:
-    """Text of an error as it can be stored, whatever it is made of."""
+    """The text of an error with everything replaced that cannot be stored."""
     return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")

@@ -1,5 +1,4 @@
-"""A job: what the caller asks for (NewJob), what is validated and stored (JobSpec), what is read
-back (Job)."""
+"""A job: as requested (NewJob), as validated and stored (JobSpec), and as read back (Job)."""
 
 from __future__ import annotations
 
@@ -39,12 +38,12 @@ NULL = msgspec.Raw(b"null")
 
 
 def null() -> msgspec.Raw:
-    """The JSON of None, as a default; msgspec cannot describe a plain one."""
+    """JSON null, as a default factory: msgspec cannot describe a plain default."""
     return NULL
 
 
 class State(StrEnum):
-    """Where a job is in its life; states.py says how it moves."""
+    """The state of a job. states.py defines the transitions."""
 
     WAITING = "waiting"
     PENDING = "pending"
@@ -61,7 +60,7 @@ IfParentFails = Literal["wait", "cancel", "run"]
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One failed attempt: when, which worker, what."""
+    """A failed attempt."""
 
     at: int
     attempt: int
@@ -79,9 +78,9 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 class Job(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """A job as the store has it. Times are milliseconds since 1970, UTC.
+    """A job as stored. Times are milliseconds since 1970, UTC.
 
-    `payload` and `result` are decoded each time they are asked for.
+    `payload` and `result` are decoded each time they are accessed.
     """
 
     id: str
@@ -116,12 +115,12 @@ class Job(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
     @property
     def payload(self) -> Any:
-        """What the job was enqueued with."""
+        """The payload the job was enqueued with."""
         return _decode(self.raw_payload)
 
     @property
     def result(self) -> Any:
-        """What it was acknowledged with, or None."""
+        """The result it was acknowledged with, or None."""
         return _decode(self.raw_result)
 
     @property
@@ -131,7 +130,7 @@ class Job(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class NewJob(msgspec.Struct, kw_only=True, gc=False):
-    """A job to be enqueued. Spans (`delay`, `expires_in`, `timeout`) are in seconds."""
+    """A job to enqueue. Durations (`delay`, `expires_in`, `timeout`) are seconds or timedeltas."""
 
     payload: Any = None
     queue: str
@@ -152,12 +151,12 @@ class NewJob(msgspec.Struct, kw_only=True, gc=False):
     trace: str | None = None
 
 
-_COMMON = 7  # fields that most jobs give; the rest is mostly left at its default
+_COMMON = 7  # the fields that most jobs set; the others usually keep their defaults
 _DEFAULTS = astuple(NewJob(queue=""))[_COMMON:]
 
 
 class JobSpec(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """A validated NewJob: what an Enqueue operation carries."""
+    """A validated NewJob, as carried by an Enqueue operation."""
 
     id: Name
     queue: Name
@@ -167,7 +166,7 @@ class JobSpec(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     group: Label = ""
     priority: Priority = 0
     max_attempts: Attempts = 3
-    made_up_id: bool = False  # a UUIDv7 of ours: the engine need not look for a duplicate
+    made_up_id: bool = False  # a UUIDv7 made here: the engine need not check for a duplicate
     delay_ms: Span = 0
     run_at: Moment | None = None
     expires_in_ms: PositiveSpan | None = None
@@ -179,19 +178,19 @@ class JobSpec(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     trace: str | None = None  # a traceparent of W3C Trace Context
 
     def check(self) -> None:
-        """What the fields cannot say by themselves."""
+        """Validate what the field types cannot express."""
         for field in ("tenant", "group"):
             if getattr(self, field) == "*":
-                raise InvalidInput(field, "'*' stands for every one in limits, and names none")
+                raise InvalidInput(field, "'*' is reserved: it stands for all in limits")
         if self.trace is not None:
             check_trace(self.trace)
 
     def starts_at(self, now: int) -> int:
-        """When the job may first run, if it is enqueued at `now`."""
+        """When the job may first run, if enqueued at `now`."""
         return now + self.delay_ms if self.run_at is None else self.run_at
 
     def to_job(self, state: State, now: int) -> Job:
-        """The job that this becomes when it is enqueued at `now`."""
+        """The job that results from enqueuing this at `now`."""
         return Job(
             id=self.id,
             queue=self.queue,
@@ -216,7 +215,7 @@ class JobSpec(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         )
 
     def again(self) -> NewJob:
-        """A new job like this one, that runs at once."""
+        """A NewJob like this one that runs at once."""
         shared = set(NewJob.__struct_fields__) & set(self.__struct_fields__) - {"id", "run_at"}
         kept = {name: getattr(self, name) for name in shared}
         return NewJob(
@@ -226,8 +225,8 @@ class JobSpec(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         )
 
 
-# Random bits come from the operating system, so that nobody can compute the next id from others. A
-# call costs more than an id, so some are taken in advance.
+# Random bits come from the operating system, so that no id can be predicted from others. A system
+# call costs more than an id, so random bits are fetched in advance.
 _IN_ADVANCE = 256
 _noise: list[str] = []
 os.register_at_fork(after_in_child=_noise.clear)
@@ -237,9 +236,9 @@ _HEX_2 = [f"{n | 0x80:02x}" for n in range(1 << 6)]
 
 
 def new_ids(now_ms: int, n: int) -> list[str]:
-    """UUIDv7s: ids made later sort later, which keeps an index of them append-only.
+    """UUIDv7s: later ids sort after earlier ones, so an index on them only grows at its end.
 
-    18 bits after the time count up within this process, 56 are random.
+    After the time, 18 bits count up within this process, and 56 bits are random.
     """
     time = _time_part(now_ms)
     if n == 1:
@@ -254,7 +253,7 @@ def new_ids(now_ms: int, n: int) -> list[str]:
 
 
 def _next_noise() -> str:
-    """56 random bits. For any thread: to pop is one step."""
+    """56 random bits. Thread-safe: `list.pop` is atomic."""
     while True:
         try:
             return _noise.pop()
@@ -264,7 +263,7 @@ def _next_noise() -> str:
 
 
 def first_id(ms: int) -> str:
-    """Not after any UUIDv7 that was made at this time or later."""
+    """An id that sorts before or equal to every UUIDv7 made at this time or later."""
     return f"{_time_part(max(0, ms))}-7000-8000-000000000000"
 
 
@@ -275,7 +274,7 @@ def _time_part(now_ms: int) -> str:
 
 
 def prepare(jobs: Sequence[NewJob], now_ms: int, payload_limit: int) -> list[JobSpec]:
-    """Validate NewJobs and turn them into what is stored; raises InvalidInput."""
+    """Validate NewJobs and convert them to JobSpecs; raises InvalidInput."""
     specs: list[JobSpec] = []
     known: tuple[Any, ...] = ()
     try:
@@ -311,12 +310,13 @@ _MOST_CHECKED = 4_096
 
 
 def _check_once(spec: JobSpec, common: tuple[Any, ...]) -> None:
-    """Most jobs of a program are alike in all but the id and the payload."""
+    """Validate a spec unless one like it was validated before: most jobs of a program differ only
+    in id and payload."""
     key = (*common, *map(type, common))  # True is equal to 1
     try:
         if key in _checked:
             return
-    except TypeError:  # a value that cannot be hashed, and is no name
+    except TypeError:  # unhashable, so not a valid value
         check_fields(spec)
         raise
     check_fields(spec)
@@ -326,7 +326,7 @@ def _check_once(spec: JobSpec, common: tuple[Any, ...]) -> None:
 
 
 def _spec_of(new: NewJob, made_up: str, raw: msgspec.Raw) -> JobSpec:
-    """A job with any options; its spans become milliseconds."""
+    """Build a spec from a job with any options; durations become milliseconds."""
     if new.run_at is not None and new.delay:
         raise InvalidInput("run_at", "give run_at or delay, not both")
     if new.backoff is not None and not isinstance(new.backoff, Backoff):
@@ -364,13 +364,13 @@ _decode = msgspec.json.Decoder().decode
 
 
 def encode_json(field: str, value: Any, limit: int) -> msgspec.Raw:
-    """A value as JSON; what JSON cannot hold (NaN, bytes, objects) is an error, not a guess.
-    A msgspec.Raw is JSON already."""
+    """Encode a value as JSON. Values that JSON cannot represent (NaN, bytes, objects) are rejected.
+    A msgspec.Raw is taken as JSON."""
     try:
         text = _encode(value)
         if _decode(text) != value and type(value) is not msgspec.Raw:
-            # Not what came in: harmless (a tuple, a number as a key) or not (NaN, bytes). The
-            # standard encoder knows, and is slower.
+            # The round trip changed the value. That may be harmless (a tuple, a number as a key) or
+            # not (NaN, bytes). The slower standard encoder can tell.
             text = json.dumps(
                 value, allow_nan=False, ensure_ascii=False, separators=(",", ":")
             ).encode()
@@ -386,7 +386,7 @@ def encode_json(field: str, value: Any, limit: int) -> msgspec.Raw:
 
 
 def check_cycles(specs: list[JobSpec]) -> None:
-    """Refuse jobs of one call that wait for each other."""
+    """Reject jobs of one call that wait for each other."""
     waits = {spec.id: [i for i in spec.after if i] for spec in specs if spec.after}
     done: set[str] = set()
     for start in waits:

@@ -1,8 +1,8 @@
-"""Operations and queries, and their answers, as data.
+"""Operations and their results, as data.
 
-An operation asks the state machine to move; a query reads one snapshot. Both are plain tagged
-structs, so they can be kept, sent, replayed and compared. An operation that cannot be done is
-answered with a TenureError as a value.
+An operation changes jobs through the state machine; a query (queries.py) reads one snapshot. Both
+are plain tagged structs, so they can be stored, sent, replayed and compared. An operation that
+fails returns its TenureError as a value.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ class Op(msgspec.Struct, frozen=True, gc=False, tag=True, tag_field="op", omit_d
 
 
 class Enqueue(Op, frozen=True):
-    """Add jobs, all or none; with if_exists="skip" those whose id or unique key is held are
-    passed over and the holder's id is answered."""
+    """Add jobs, all or none. With if_exists="skip", jobs whose id or unique key is taken are
+    skipped, and the id of the existing job is returned instead."""
 
     jobs: NewJobs
     if_exists: IfExists = "error"
 
 
 class Claim(Op, frozen=True):
-    """Lease up to `limit` ready jobs, of the queues in the order given."""
+    """Lease up to `limit` ready jobs, trying the queues in the order given."""
 
     queues: QueueNames
     worker: Name
@@ -65,7 +65,8 @@ class Claim(Op, frozen=True):
 
 
 class Ack(Op, frozen=True):
-    """The job is done; `then` is enqueued in the same transaction. keep=False removes the job."""
+    """Mark the job as done and enqueue `then` in the same transaction. keep=False deletes the
+    job."""
 
     id: Name
     token: Token
@@ -75,7 +76,7 @@ class Ack(Op, frozen=True):
 
 
 class Fail(Op, frozen=True):
-    """The attempt failed: pending again after the backoff, or dead, or cancelled."""
+    """Record a failed attempt: the job is retried after its backoff, or is dead, or cancelled."""
 
     id: Name
     token: Token
@@ -87,14 +88,14 @@ class Fail(Op, frozen=True):
     cancel: bool = False
 
     def event(self) -> states.Failed:
-        """What happens to the job."""
+        """The state machine event for this failure."""
         return states.Failed(
             self.message, self.type, self.traceback, self.retry_in_ms, self.fatal, self.cancel
         )
 
 
 class Extend(Op, frozen=True):
-    """The lease now ends `lease_ms` from now."""
+    """Set the lease to expire `lease_ms` from now."""
 
     id: Name
     token: Token
@@ -102,7 +103,7 @@ class Extend(Op, frozen=True):
 
 
 class Release(Op, frozen=True):
-    """Give the job back with its attempt, for now or after a delay."""
+    """Return the job to its queue without using up the attempt, optionally after a delay."""
 
     id: Name
     token: Token
@@ -110,7 +111,7 @@ class Release(Op, frozen=True):
 
 
 class Progress(Op, frozen=True):
-    """Report how far the work is."""
+    """Report the progress of a job."""
 
     id: Name
     token: Token
@@ -119,28 +120,28 @@ class Progress(Op, frozen=True):
 
 
 class Cancel(Op, frozen=True):
-    """Cancel those of the jobs that have not ended."""
+    """Cancel the jobs that have not finished."""
 
     ids: JobIds
 
 
 class Replay(Op, frozen=True):
-    """Make those of the jobs that are dead or cancelled pending again."""
+    """Make dead and cancelled jobs pending again."""
 
     ids: JobIds
 
 
 class Delete(Op, frozen=True):
-    """Remove those of the jobs that are in one of these states (any, if none is named)."""
+    """Delete the jobs that are in one of these states (in any state, if empty)."""
 
     ids: JobIds
     states: tuple[State, ...] = ()
 
 
 class SetLimit(Op, frozen=True):
-    """Bound a queue, a tenant of it, or a group; what is None stays as it was.
+    """Limit a queue, one of its tenants, or a group. Fields that are None stay unchanged.
 
-    A tenant or group "*" is the default for those without a limit of their own.
+    A tenant or group of "*" is the default for those without a limit of their own.
     """
 
     queue: Name
@@ -152,39 +153,39 @@ class SetLimit(Op, frozen=True):
     weight: Weight | None = None
 
     def check(self) -> None:
-        """What the fields must be together."""
+        """Validate rules that span several fields."""
         _check_scope(self)
         if (self.rate is None) != (self.per_ms is None):
             raise InvalidInput("rate", "rate and per belong together: rate=100, per=60")
         if self.rate is not None and self.tenant is not None:
-            raise InvalidInput("rate", "a rate is of a whole queue, not of a tenant or group")
+            raise InvalidInput("rate", "a rate applies to a whole queue, not to a tenant or group")
         if self.weight is not None and (self.tenant is None or self.group is not None):
-            raise InvalidInput("weight", "a weight is of a tenant")
+            raise InvalidInput("weight", "a weight applies to a tenant")
         if self.concurrency is None and self.rate is None and self.weight is None:
             raise InvalidInput("limit", "give concurrency, rate and per, or weight")
 
 
 class ClearLimit(Op, frozen=True):
-    """Remove the bounds that SetLimit made."""
+    """Remove the limits that SetLimit made."""
 
     queue: Name
     tenant: Label | None = None
     group: Name | None = None
 
     def check(self) -> None:
-        """What the fields must be together."""
+        """Validate rules that span several fields."""
         _check_scope(self)
 
 
 class Pause(Op, frozen=True):
-    """Give out no job of the queue, the tenant or the group."""
+    """Stop giving out jobs of the queue, the tenant or the group."""
 
     queue: Name
     tenant: Label | None = None
     group: Name | None = None
 
     def check(self) -> None:
-        """What the fields must be together."""
+        """Validate rules that span several fields."""
         _check_paused(self)
 
 
@@ -196,7 +197,7 @@ class Resume(Op, frozen=True):
     group: Name | None = None
 
     def check(self) -> None:
-        """What the fields must be together."""
+        """Validate rules that span several fields."""
         _check_paused(self)
 
 
@@ -213,8 +214,8 @@ def _check_paused(op: Pause | Resume) -> None:
 
 
 class TakeSlot(Op, frozen=True):
-    """Mark that `holder` is active under (scope, key) until the time is over; a second take
-    renews. With a limit, taken only while fewer others hold one."""
+    """Take a slot under (scope, key) for `holder`. The slot expires after `ttl_ms`; taking it again
+    renews it. With a limit, it is taken only while fewer others hold one."""
 
     scope: Name
     key: Name
@@ -223,12 +224,12 @@ class TakeSlot(Op, frozen=True):
     limit: Concurrency | None = None
 
     def check(self) -> None:
-        """What the fields must be together."""
+        """Validate rules that span several fields."""
         check_together("holder", self.scope, self.key, self.holder)
 
 
 class DropSlot(Op, frozen=True):
-    """Remove the mark."""
+    """Give up a slot."""
 
     scope: Name
     key: Name
@@ -236,7 +237,7 @@ class DropSlot(Op, frozen=True):
 
 
 class Schedule(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A job that is enqueued at the times of a cron expression."""
+    """A job that is enqueued whenever a cron expression matches."""
 
     name: Name
     cron: str
@@ -247,13 +248,14 @@ class Schedule(msgspec.Struct, frozen=True, omit_defaults=True):
     last_at: int | None = None
 
     def check(self) -> None:
-        """Whether the expression and the time zone can be understood."""
+        """Validate the cron expression and the time zone."""
         next_tick(self.cron, self.tz, 0)
 
 
 class PutSchedule(Op, frozen=True):
-    """Add or replace a schedule. One that exists with the same cron and tz keeps its next time. Of
-    another, the store computes it from its own time, unless a copy brings it along."""
+    """Add or replace a schedule. If cron and tz are unchanged, the schedule keeps its next time.
+    Otherwise the store computes the next time by its own clock, unless a copy from another store
+    sets it."""
 
     schedule: Schedule
 
@@ -265,9 +267,9 @@ class DropSchedule(Op, frozen=True):
 
 
 class Fire(Op, frozen=True):
-    """Enqueue a schedule's job under this id, if its next time is still `tick` and has come by the
-    store's time: of many schedulers that try, one fires. A next time that is too far ahead is
-    corrected."""
+    """Enqueue a schedule's job under this id, if the schedule's next time is still `tick` and is
+    due by the store's clock. When several schedulers try, exactly one fires. A next time that is
+    too far ahead is corrected."""
 
     name: Name
     tick: Moment
@@ -275,7 +277,8 @@ class Fire(Op, frozen=True):
 
 
 class Maintain(Op, frozen=True):
-    """Do what time asks for, at most `limit` of each kind; None keeps finished jobs for good."""
+    """Run due maintenance, at most `limit` jobs of each kind. A keep_*_ms of None keeps finished
+    jobs forever."""
 
     limit: MaintainLimit = 1000
     keep_done_ms: Span | None = None
@@ -284,7 +287,7 @@ class Maintain(Op, frozen=True):
 
 
 class Reconcile(Op, frozen=True):
-    """Recount a queue's counters, or a tenant's or group's, from its jobs."""
+    """Recount the counters of a queue, a tenant or a group from its jobs."""
 
     queue: Name
     tenant: Label | None = None
@@ -298,7 +301,7 @@ class ReconcileSlots(Op, frozen=True):
     key: Name
 
 
-# What a stranger may send, and what a Once may hold.
+# Operations that the server accepts from clients, and that a Once may contain.
 AnyOp = (
     Enqueue | Claim | Ack | Fail | Extend | Release | Progress | Cancel | Replay | Delete | SetLimit
     | ClearLimit | Pause | Resume | TakeSlot | DropSlot | PutSchedule | DropSchedule | Fire
@@ -307,10 +310,12 @@ AnyOp = (
 
 
 class Once(Op, frozen=True):
-    """Run operations unless this key was used before; then answer as the first time, or with a
-    Conflict if it was used for other operations. The key is kept for as long as ONCE_MS, with the
-    answers. `fingerprint` tells whether operations are the same, where they are not sent exactly
-    alike each time; without it, they are compared themselves."""
+    """Run operations once per key. If the key was used before, return the stored results, or a
+    Conflict if it was used for different operations. Keys and results are kept for ONCE_MS.
+
+    `fingerprint` identifies the operations if their encoding may differ between retries. Without
+    it, the operations themselves are compared.
+    """
 
     key: Name
     ops: tuple[AnyOp, ...]
@@ -318,29 +323,29 @@ class Once(Op, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """A job, and what its store knows about it besides: all that it takes to have it elsewhere."""
+    """A job with everything a store knows about it: what another store needs to take it over."""
 
     job: Job
-    ready: bool = False  # of a pending job: its time was seen to have come
-    waits_for: tuple[str, ...] = ()  # those of `after` that a waiting job still waits for
+    ready: bool = False  # pending job: it has already become ready
+    waits_for: tuple[str, ...] = ()  # waiting job: the parents in `after` that have not finished
 
 
 class Import(Op, frozen=True):
-    """Add jobs of another store as they are, in the order given, all or none; those whose id is
-    there are skipped. Later claims of a job have greater tokens than the one it brought."""
+    """Add jobs from another store unchanged, in the order given, all or none. Jobs whose id exists
+    are skipped. Later claims of a job get greater tokens than the one it came with."""
 
     entries: tuple[Entry, ...]
 
 
-ONCE_MS = 15 * 60_000  # by then, whoever asked has the answer or has given up
-BACK_MS = 10 * 60_000  # a store's clock may be set back so far, and no schedule fires again
+ONCE_MS = 15 * 60_000  # by then, the caller has the result or has given up
+BACK_MS = 10 * 60_000  # a store's clock may be set back this far without a schedule firing twice
 
-# Those after which there is nothing for others to look at.
+# Operations after which other processes need no wake-up.
 QUIET = (Claim, Extend, Progress, TakeSlot, DropSlot)
 
 
 def flat(batch: Sequence[Op]) -> Iterator[Op]:
-    """The operations of a batch, also those that are to be done once."""
+    """The operations of a batch, including those inside a Once."""
     for op in batch:
         if isinstance(op, Once):
             yield from op.ops
@@ -349,7 +354,7 @@ def flat(batch: Sequence[Op]) -> Iterator[Op]:
 
 
 def answered(batch: Sequence[Op], answers: Sequence[Answer]) -> Iterator[tuple[Op, Answer]]:
-    """The `flat` operations of a batch, each with its answer."""
+    """The `flat` operations of a batch, each with its result."""
     for op, answer in zip(batch, answers, strict=True):
         if not isinstance(op, Once):
             yield op, answer
@@ -363,11 +368,11 @@ def answered(batch: Sequence[Op], answers: Sequence[Answer]) -> Iterator[tuple[O
 
 
 class Ok(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
-    """It is done."""
+    """Success, without further data."""
 
 
 class Enqueued(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
-    """The ids in the order asked; created[i] is False where the job existed."""
+    """The ids in the order given. created[i] is False if the job already existed."""
 
     ids: list[str]
     created: list[bool]
@@ -375,20 +380,21 @@ class Enqueued(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
 
 
 class Leased(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
-    """The jobs that were claimed."""
+    """The claimed jobs."""
 
     jobs: list[Job]
 
 
 class Moved(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
-    """What became of the job."""
+    """The job's new state."""
 
     state: State
     run_at: int
 
 
 class Changed(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
-    """How many changed; ids that do not exist; ids whose unique key is held, and by whom."""
+    """How many jobs changed; ids that do not exist; ids whose unique key is taken, with the
+    holder."""
 
     count: int
     missing: tuple[str, ...] = ()
@@ -396,20 +402,20 @@ class Changed(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
 
 
 class Slots(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
-    """How many hold a slot now, and whether this one does."""
+    """How many slots are held now, and whether this holder has one."""
 
     count: int
     held: bool
 
 
 class Fired(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
-    """Whether this call was the one that fired. False if the time was skipped, too."""
+    """Whether this call fired the schedule. Also False if the time was skipped."""
 
     fired: bool
 
 
 class Maintained(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
-    """How many of each kind were found."""
+    """How many of each kind were processed."""
 
     promoted: int = 0
     leases: int = 0
@@ -423,7 +429,7 @@ class Maintained(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
 
 
 class Answers(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
-    """What each operation of a Once was answered."""
+    """The result of each operation of a Once."""
 
     answers: list[Answer]
 
@@ -435,7 +441,7 @@ class Corrected(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
 
 
 class Limit(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What bounds a queue (tenant and group None), a tenant (group None) or a group."""
+    """The limits of a queue (tenant and group None), a tenant (group None) or a group."""
 
     queue: str
     tenant: str | None = None
@@ -466,11 +472,11 @@ Answer = (
 )
 
 
-# How a turn is counted, on every engine: serving a tenant moves its place by TURN / weight, so
-# that between two turns of one tenant another gets at most its weight.
+# How turns are counted, on every engine: serving a tenant moves its place back by TURN / weight.
+# Between two turns of one tenant, another tenant gets at most its weight in turns.
 TURN = 1_000_000
 
 
 def stride(weight: int | None) -> int:
-    """How far a tenant of this weight moves back when it is served."""
+    """How far a tenant of this weight moves back each time it is served."""
     return -(-TURN // (weight or 1))

@@ -1,4 +1,4 @@
-"""Queries and what they return, as data. A query reads one snapshot of a store."""
+"""Queries and their results, as data. A query reads one snapshot of a store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Query(msgspec.Struct, frozen=True, gc=False, tag=True, tag_field="query", 
 
 
 class Filter(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Which jobs; what is None or empty does not matter."""
+    """Selects jobs. A field that is None or empty matches everything."""
 
     queue: Name | None = None
     states: tuple[State, ...] = ()
@@ -32,7 +32,7 @@ class GetJob(Query, frozen=True):
 
 
 class ListJobs(Query, frozen=True):
-    """Jobs, newest first; of one final state, the last to finish first."""
+    """Jobs, newest first. With a single final state, the most recently finished first."""
 
     filter: Filter = Filter()
     limit: PageLimit = 50
@@ -48,26 +48,26 @@ class FindIds(Query, frozen=True):
 
 
 class NextDue(Query, frozen=True):
-    """When the next delayed job of these queues is due or a lease of theirs ends."""
+    """When the next delayed job of these queues becomes due or the next lease expires."""
 
     queues: QueueNames
 
 
 class OldestReady(Query, frozen=True):
-    """Since when the ready job of these queues waits that waits longest; of each tenant, group
-    and priority, the next in line counts."""
+    """When the longest-waiting ready job of these queues became ready. Only the next job in line of
+    each tenant, group and priority is considered."""
 
     queues: QueueNames
 
 
 class GetStats(Query, frozen=True):
-    """Counts of one queue or of all."""
+    """Counts of one queue, or of all queues."""
 
     queue: Name | None = None
 
 
 class ListTenants(Query, frozen=True):
-    """Counts of a queue's tenants in the order of their names, or of one of them."""
+    """Counts of a queue's tenants, sorted by name, or of a single tenant."""
 
     queue: Name
     limit: PageLimit = 100
@@ -76,7 +76,7 @@ class ListTenants(Query, frozen=True):
 
 
 class ListGroups(Query, frozen=True):
-    """Counts of the groups of a queue's tenant in the order of their names."""
+    """Counts of the groups of a tenant in a queue, sorted by name."""
 
     queue: Name
     tenant: Label = ""
@@ -85,63 +85,62 @@ class ListGroups(Query, frozen=True):
 
 
 class ListLimits(Query, frozen=True):
-    """Limits and pauses of one queue or of all."""
+    """Limits and pauses of one queue, or of all queues."""
 
     queue: Name | None = None
 
 
 class ListSlots(Query, frozen=True):
-    """Who holds a slot under (scope, key), by name."""
+    """The holders of slots under (scope, key), sorted by name."""
 
     scope: Name
     key: Name
 
 
 class ListSchedules(Query, frozen=True):
-    """All schedules by name."""
+    """All schedules, sorted by name."""
 
 
 class GetTimetable(Query, frozen=True):
-    """All schedules by name, and the store's time."""
+    """All schedules, sorted by name, and the store's current time."""
 
 
 class Export(Query, frozen=True):
-    """Jobs with all that Import needs, in the order in which they were enqueued, from after the
-    cursor on."""
+    """Jobs with everything Import needs, in enqueue order, starting after the cursor."""
 
     limit: PageLimit = 1000
     cursor: Label | None = None
 
 
 class Page(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
-    """Some jobs, and the cursor that continues after them."""
+    """A page of jobs, and the cursor of the next page."""
 
     jobs: list[Job]
     cursor: str | None = None
 
 
 class Ids(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
-    """Some ids, and the cursor that continues after them."""
+    """A page of ids, and the cursor of the next page."""
 
     ids: list[str]
     cursor: str | None = None
 
 
 class Exported(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
-    """Some jobs, fewer than asked for at the end, and the cursor that continues after them."""
+    """A page of jobs, and the cursor of the next page. The last page has fewer than requested."""
 
     entries: list[Entry]
     cursor: str | None
 
 
 class Due(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
-    """A time, which may have passed already; None if there is none."""
+    """A time, which may be in the past; None if there is none."""
 
     at: int | None
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """Jobs by state. A pending job is `delayed` until its time has come, then `ready`."""
+    """Jobs by state. A pending job is `delayed` until it is due, then `ready`."""
 
     waiting: int = 0
     delayed: int = 0
@@ -153,57 +152,57 @@ class Counts(msgspec.Struct, frozen=True):
 
     @property
     def pending(self) -> int:
-        """Delayed and ready."""
+        """Delayed plus ready."""
         return self.delayed + self.ready
 
     @property
     def unfinished(self) -> int:
-        """All that has not ended."""
+        """All jobs that have not finished."""
         return self.waiting + self.delayed + self.ready + self.leased
 
 
 class QueueStats(Counts, frozen=True, kw_only=True):
-    """The counts of a queue."""
+    """The counts of one queue."""
 
     queue: str
     paused: bool = False
 
 
 class Stats(Counts, frozen=True, kw_only=True):
-    """The counts of all queues together, and of each. log_bytes: how long the write-ahead log of
-    a SQLite file is; it grows while some program leaves a transaction open."""
+    """The counts of all queues together, and of each queue. log_bytes: the size of the write-ahead
+    log of a SQLite file, which grows while a program keeps a transaction open."""
 
     queues: dict[str, QueueStats]
     log_bytes: int | None = None
 
 
 def as_counts(counts: Counts) -> dict[str, int]:
-    """The counts by name."""
+    """The counts as a dict."""
     return {field.name: getattr(counts, field.name) for field in msgspec.structs.fields(Counts)}
 
 
 def add(one: Counts, other: Counts) -> Counts:
-    """Two counts together."""
+    """The sum of two counts."""
     theirs = as_counts(other)
     return Counts(**{name: count + theirs[name] for name, count in as_counts(one).items()})
 
 
 def overall(queues: list[QueueStats]) -> Stats:
-    """Add the counts up."""
+    """The sum over all queues."""
     names = [field.name for field in msgspec.structs.fields(Counts)]
     sums = {name: sum(getattr(one, name) for one in queues) for name in names}
     return Stats(**sums, queues={one.queue: one for one in queues})
 
 
 class TenantStats(Counts, frozen=True, kw_only=True):
-    """The counts of a tenant in a queue."""
+    """The counts of one tenant in a queue."""
 
     queue: str
     tenant: str
 
 
 class GroupStats(Counts, frozen=True, kw_only=True):
-    """The counts of a group of a tenant in a queue."""
+    """The counts of one group of a tenant in a queue."""
 
     queue: str
     tenant: str
@@ -211,14 +210,14 @@ class GroupStats(Counts, frozen=True, kw_only=True):
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """One mark."""
+    """A slot that is held."""
 
     holder: str
     expires_at: int
 
 
 class Timetable(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
-    """Schedules, and the store's time, by which they are due."""
+    """Schedules, and the store's current time, which decides when they are due."""
 
     now: int
     schedules: list[Schedule]
@@ -242,17 +241,17 @@ Found = (
 
 
 def parse_cursor(cursor: str, parts: int) -> list[int] | InvalidInput:
-    """The place in a list that a cursor stands for."""
+    """The position that a cursor encodes."""
     try:
         start = [int(part) for part in cursor.split(".")] if cursor.isascii() else []
     except ValueError:
         start = []
     if len(start) == parts and all(0 <= part < 2**63 for part in start):
         return start
-    return InvalidInput("cursor", f"{cursor!r} is not one that a list gave")
+    return InvalidInput("cursor", f"{cursor!r} is not a cursor returned by a list")
 
 
-# What a stranger may ask.
+# Queries that the server accepts from clients.
 AnyQuery = (
     GetJob | ListJobs | FindIds | NextDue | OldestReady | GetStats | ListTenants | ListGroups
     | ListLimits | ListSlots | ListSchedules | GetTimetable

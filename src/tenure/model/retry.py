@@ -1,8 +1,8 @@
 """How long a failed job waits before its next attempt.
 
-A policy is data, kept with the job, so that every engine and every language computes the same
-delay. Jitter is drawn from the job's id and attempt: spread over jobs, yet the same wherever
-it is computed.
+A policy is data and is stored with the job, so that every engine and every language computes the
+same delay. Jitter is derived from the job's id and attempt: it differs between jobs, but is the
+same wherever it is computed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DAY_MS = 86_400_000
 
 
 class Backoff(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A retry policy; make one with fixed, linear, quadratic or exponential."""
+    """A retry policy. Create one with fixed, linear, quadratic or exponential."""
 
     kind: Literal["fixed", "linear", "quadratic", "exponential"]
     base_ms: Annotated[int, msgspec.Meta(ge=0, le=365 * DAY_MS)]
@@ -28,7 +28,7 @@ class Backoff(msgspec.Struct, frozen=True, omit_defaults=True):
     jitter: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
 
     def delay_ms(self, attempt: int, seed: str) -> int:
-        """The wait after failed attempt number `attempt` (from 1) of the job `seed`."""
+        """The delay after failed attempt number `attempt` (from 1) of the job with id `seed`."""
         match self.kind:
             case "fixed":
                 growth = 1.0
@@ -47,24 +47,25 @@ class Backoff(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def fixed(seconds: float, *, jitter: float = 0.0) -> Backoff:
-    """The same wait after every failure."""
+    """Wait the same time after every failure."""
     return _backoff("fixed", seconds, jitter=jitter)
 
 
 def linear(seconds: float, *, max: float = 86_400, jitter: float = 0.0) -> Backoff:
-    """seconds x attempt."""
+    """Wait seconds x attempt, at most `max`."""
     return _backoff("linear", seconds, max_seconds=max, jitter=jitter)
 
 
 def quadratic(seconds: float = 1, *, max: float = 86_400, jitter: float = 0.0) -> Backoff:
-    """seconds x attempt x attempt."""
+    """Wait seconds x attempt x attempt, at most `max`."""
     return _backoff("quadratic", seconds, max_seconds=max, jitter=jitter)
 
 
 def exponential(
     seconds: float, *, factor: float = 2.0, max: float = 86_400, jitter: float = 0.0
 ) -> Backoff:
-    """seconds, then `factor` times as long after each further failure."""
+    """Wait `seconds` after the first failure, then `factor` times as long after each further
+    one."""
     return _backoff("exponential", seconds, factor=factor, max_seconds=max, jitter=jitter)
 
 
@@ -90,7 +91,8 @@ def _backoff(
 
 
 def _milliseconds(seconds: float) -> float | int:
-    """Whole milliseconds of what can be seconds; anything else is left to be refused."""
+    """Seconds as whole milliseconds. Invalid values are returned as they are, to be rejected
+    later."""
     plausible = isinstance(seconds, int | float) and abs(seconds) < 2**40
     return round(seconds * 1000) if plausible else seconds
 

@@ -1,8 +1,8 @@
-"""The state machine: every move that a job can make, in one table.
+"""The state machine: every transition of a job, in one table.
 
-`decide(job, event, now)` looks the move up and answers with the change, or None where the table
-has no such move. It is pure. Engines apply changes under a guard (the state and the token that
-the decision was made on) and spell no move of their own.
+`decide(job, event, now)` looks up the transition and returns the resulting change, or None if the
+table has none. It is pure. Engines apply changes guarded by the state and token that the decision
+was based on, and define no transitions of their own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tenure.model.retry import DEFAULT_BACKOFF, Backoff
 
 
 class Facts(Protocol):
-    """What a decision is made on; a Job has it, and so has a row of an engine."""
+    """The fields a decision is based on. A Job has them, and so does a row of an engine."""
 
     @property
     def id(self) -> str: ...
@@ -46,15 +46,15 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Claimed(Event, frozen=True):
-    """A worker takes it."""
+    """A worker claims the job."""
 
 
 class Acked(Event, frozen=True):
-    """The worker finished it."""
+    """The worker finished the job."""
 
 
 class Failed(Event, frozen=True):
-    """The worker could not do it."""
+    """The attempt failed."""
 
     message: str = ""
     type: str = ""
@@ -65,7 +65,7 @@ class Failed(Event, frozen=True):
 
 
 class Released(Event, frozen=True):
-    """The worker gives it back unused, for now or for later."""
+    """The worker returns the job unprocessed, for now or for later."""
 
     delay_ms: int = 0
 
@@ -75,19 +75,19 @@ class Kept(Event, frozen=True):
 
 
 class LeaseRanOut(Event, frozen=True):
-    """The worker was not heard of until its lease ended."""
+    """The lease expired before the worker finished or renewed it."""
 
 
 class Expired(Event, frozen=True):
-    """`expires_at` passed before it was claimed."""
+    """`expires_at` passed before the job was claimed."""
 
 
 class Cancelled(Event, frozen=True):
-    """Somebody cancels it."""
+    """The job is cancelled."""
 
 
 class Replayed(Event, frozen=True):
-    """Somebody wants it run again."""
+    """The job is to be run again."""
 
 
 class ParentsDone(Event, frozen=True):
@@ -105,7 +105,7 @@ class ParentDeleted(Event, frozen=True):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """What a move makes of a job."""
+    """The new values of a job after a transition."""
 
     state: State
     attempts: int
@@ -123,16 +123,16 @@ Guard = Callable[[Facts, Event, int], bool]
 
 
 class Move(msgspec.Struct, frozen=True):
-    """A row of the table: the first row whose guard holds is the move that is made."""
+    """A row of the table. The first row whose guard holds applies."""
 
     source: State
     event: type[Event]
     target: State
     when: str = ""
     guard: Guard | None = None
-    attempts: int = 0  # added to the count
+    attempts: int = 0  # added to the job's attempts
     start: Callable[[Facts, Event, int], int] | None = None  # the new run_at
-    says: str = ""  # the failure that is noted, where the event does not bring its own
+    says: str = ""  # the failure to record, if the event has none of its own
 
 
 def _fatal(_job: Facts, event: Event, _now: int) -> bool:
@@ -175,15 +175,15 @@ def _after_delay(_job: Facts, event: Event, now: int) -> int:
     return now + event.delay_ms
 
 
-W, P, L, DONE, DEAD, X = State  # in the order of their life
+W, P, L, DONE, DEAD, X = State  # in the order of a job's life
 
 TABLE: tuple[Move, ...] = (
     Move(W, ParentsDone, P),
     Move(W, ParentFailed, X, "if_parent_fails is cancel", _cancels_with_parent),
-    Move(W, ParentFailed, P, "if_parent_fails is run, and it waits for no other", _runs_anyway),
+    Move(W, ParentFailed, P, "if_parent_fails is run and no other parent is left", _runs_anyway),
     Move(W, ParentFailed, W, "if_parent_fails is wait"),
     Move(W, ParentDeleted, X, "if_parent_fails is cancel", _cancels_with_parent),
-    Move(W, ParentDeleted, P, "if_parent_fails is run, and it waits for no other", _runs_anyway),
+    Move(W, ParentDeleted, P, "if_parent_fails is run and no other parent is left", _runs_anyway),
     Move(W, ParentDeleted, DEAD, "if_parent_fails is wait", says="a job it waited for was deleted"),
     Move(W, Expired, DEAD, says="expired before it could run"),
     Move(W, Cancelled, X),
@@ -193,11 +193,11 @@ TABLE: tuple[Move, ...] = (
     Move(P, Cancelled, X),
     Move(L, Kept, L),
     Move(L, Acked, DONE),
-    Move(L, Failed, X, "the worker calls it off", _called_off),
+    Move(L, Failed, X, "the worker cancels it", _called_off),
     Move(L, Failed, DEAD, "the failure is fatal", _fatal),
     Move(L, Failed, DEAD, "attempts are used up", _used_up),
     Move(L, Failed, P, "otherwise, after its backoff", start=_after_backoff),
-    Move(L, Released, P, "its attempt given back", attempts=-1, start=_after_delay),
+    Move(L, Released, P, "the attempt is not counted", attempts=-1, start=_after_delay),
     Move(L, LeaseRanOut, DEAD, "attempts are used up", _used_up, says="the lease ran out"),
     Move(L, LeaseRanOut, DEAD, "expires_at passed", _too_late, says="the lease ran out"),
     Move(L, LeaseRanOut, P, "otherwise, at once", start=_now, says="the lease ran out"),
@@ -215,7 +215,7 @@ _MOVES: dict[tuple[State, type[Event]], tuple[Move, ...]] = {
 
 
 def decide(job: Facts, event: Event, now: int) -> Change | None:
-    """What `event` makes of `job` at `now`; None when the table has no such move."""
+    """The change that `event` makes to `job` at `now`; None if the table has no such transition."""
     for move in _MOVES.get((job.state, type(event)), ()):
         if move.guard is None or move.guard(job, event, now):
             return _change(move, job, event, now)
@@ -223,19 +223,19 @@ def decide(job: Facts, event: Event, now: int) -> Change | None:
 
 
 def allowed(state: State, event: type[Event]) -> bool:
-    """Whether the table has a move for `event` out of `state`."""
+    """Whether the table has a transition for `event` from `state`."""
     return (state, event) in _MOVES
 
 
 def sources(event: type[Event]) -> frozenset[State]:
-    """The states out of which `event` moves a job."""
+    """The states from which `event` moves a job."""
     return frozenset(state for state, kind in _MOVES if kind is event)
 
 
 def plain(source: State, event: type[Event]) -> Move:
-    """The move whose change is the same for every job, for engines that make it in bulk.
+    """The transition whose change is the same for every job, for engines that apply it in bulk.
 
-    Rows with a guard on one job (an expiry) are the engine's to look for beforehand.
+    The engine must first handle rows with a guard on single jobs (such as an expiry).
     """
     return _MOVES[source, event][-1]
 

@@ -1,7 +1,7 @@
-"""Operations, queries and their answers as JSON, for stores and wires.
+"""JSON encoding of operations, queries and results, for storage and for HTTP.
 
-Everything but errors is a struct with a tag and writes itself. An error is written as its code and
-what it carries, and read back as the class that has the code.
+Everything except errors is a tagged struct and encodes itself. An error is encoded as its code and
+fields, and decoded to the class with that code.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def _by_code() -> dict[str, type[TenureError]]:
 
 
 def refusal(error: TenureError) -> Refused:
-    """An error, as it is written."""
+    """Encode an error as data."""
     return Refused(error.code, error.message, vars(error))
 
 
 def error_of(refused: Refused) -> TenureError:
-    """The error that was written; of a code that is not known, a StoreError."""
+    """Decode an error. An unknown code becomes a StoreError."""
     kind = _by_code().get(refused.code, StoreError)
     error = kind.__new__(kind, refused.message)
     error.args = (refused.message,)
@@ -54,12 +54,12 @@ def error_of(refused: Refused) -> TenureError:
 def _encode_special(value: Any) -> Any:
     if isinstance(value, TenureError):
         return refusal(value)
-    raise NotImplementedError(f"a {type(value).__qualname__} has no place in an answer")
+    raise NotImplementedError(f"a {type(value).__qualname__} cannot be part of a result")
 
 
 encode = msgspec.json.Encoder(enc_hook=_encode_special).encode
 
-# An answer as it is written.
+# A result as it is encoded.
 Written = (
     ops.Ok
     | ops.Enqueued
@@ -76,7 +76,7 @@ _decode_answers = msgspec.json.Decoder(list[Written]).decode
 
 
 def decode_answers(text: bytes | str) -> list[Answer]:
-    """Answers that `encode` wrote."""
+    """Decode results written by `encode`."""
     return [error_of(one) if isinstance(one, Refused) else one for one in _decode_answers(text)]
 
 
@@ -84,7 +84,7 @@ def decode_answers(text: bytes | str) -> list[Answer]:
 
 
 class _Mark(msgspec.Struct):
-    """What the last of the answers carries besides; versions that do not know it skip it."""
+    """Extra data in the last of the results; versions that do not know it ignore it."""
 
     did: str = ""
 
@@ -93,17 +93,17 @@ _decode_marks = msgspec.json.Decoder(list[_Mark]).decode
 
 
 def fingerprint(batch: Sequence[Op]) -> str:
-    """What tells operations from others."""
+    """A hash that identifies these operations."""
     return hashlib.blake2b(encode(batch), digest_size=16).hexdigest()
 
 
 def did(op: ops.Once) -> str:
-    """What tells the operations of a Once from others."""
+    """The fingerprint of the operations of a Once."""
     return op.fingerprint or fingerprint(op.ops)
 
 
 def encode_once(op: ops.Once, answers: Sequence[Answer]) -> bytes:
-    """The answers of a Once, with what it was that they answer."""
+    """Encode the results of a Once together with its fingerprint."""
     text = encode(answers)
     if not answers:
         return text
@@ -111,7 +111,7 @@ def encode_once(op: ops.Once, answers: Sequence[Answer]) -> bytes:
 
 
 def decode_once(op: ops.Once, text: bytes | str) -> Answer:
-    """What a Once was answered the first time; a Conflict if that was for other operations."""
+    """The stored results of a Once, or a Conflict if they belong to different operations."""
     marks = _decode_marks(text)
     known = marks[-1].did if marks else ""
     if len(marks) != len(op.ops) or (known and known != did(op)):
@@ -120,7 +120,7 @@ def decode_once(op: ops.Once, text: bytes | str) -> Answer:
 
 
 def key_reused(key: str) -> Conflict:
-    """The error for a key that comes again with other operations."""
+    """The error for a key that is reused with different operations."""
     return Conflict(f"the key {key!r} was used for other operations; nothing was changed")
 
 
@@ -128,8 +128,8 @@ def key_reused(key: str) -> Conflict:
 
 
 def received(op: Op, payload_limit: int) -> Op:
-    """An operation of a stranger, if it is valid; raises InvalidInput. What only the store may say
-    is taken out of it, and JSON is copied, so that nothing else of the request is kept."""
+    """Validate an operation from a client; raises InvalidInput. Fields that only the store may set
+    are reset, and JSON is copied, so that the rest of the request can be freed."""
     try:
         match op:
             case ops.Enqueue():
@@ -160,7 +160,7 @@ def _received(specs: tuple[JobSpec, ...], payload_limit: int) -> tuple[JobSpec, 
 
 
 def received_query(query: Query) -> Query:
-    """A query of a stranger, if it is valid; raises InvalidInput."""
+    """Validate a query from a client; raises InvalidInput."""
     try:
         return validated(query)
     except InvalidInput as error:

@@ -312,7 +312,7 @@ def test_a_claim_that_cannot_be_read_back_does_not_say_that_nothing_was_changed(
 
     with monkeypatch.context() as patch:
         patch.setattr(once, "who_won", away)
-        with pytest.raises(StoreError, match="their leases will run out"):
+        with pytest.raises(StoreError, match="their leases will expire"):
             engine.apply([ops.Claim(("q",), "w", 1000)])
     assert engine.apply([ops.Claim(("q",), "w", 1000)]) == [ops.Leased([])]
     clock.advance(30)

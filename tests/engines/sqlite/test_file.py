@@ -352,7 +352,7 @@ def test_a_file_or_folder_without_rights_is_named_and_left_alone(
     shared.chmod(0o755)
     assert said.startswith(("store_read_only: ", "store_error: "))
     assert str(path) in said
-    assert "rights" in said
+    assert "permissions" in said
     assert path.read_bytes() == before
     with opened(path) as queue:
         assert ids(queue) == ["job-0", "job-1", "job-2"]
@@ -363,7 +363,7 @@ def test_a_folder_in_which_no_file_can_be_made_is_named(shared: Path) -> None:
     said = attempt(shared / "jobs.db")
     assert said.startswith("store_error: ")
     assert str(shared / "jobs.db") in said
-    assert "rights" in said
+    assert "permissions" in said
     assert contents(shared) == {}
 
 

@@ -271,7 +271,7 @@ def test_a_limit_that_makes_no_sense_is_wrong_usage(cli: Terminal, args: list[st
 
 
 def test_a_limit_that_cannot_be_is_an_error(cli: Terminal) -> None:
-    assert "a weight is of a tenant" in cli.error("limit", "mail", "--weight", "2")
+    assert "a weight applies to a tenant" in cli.error("limit", "mail", "--weight", "2")
 
 
 # Upkeep -----------------------------------------------------------------------------------------

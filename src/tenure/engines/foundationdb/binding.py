@@ -11,25 +11,25 @@ from tenure.errors import InvalidInput, StoreError
 API_VERSION = 710
 DEFAULT_DIRECTORY = ("tenure",)
 AFTER_FORK = (
-    "FoundationDB's client does not survive a fork: open the queue after the process has forked, "
-    "and not before (or start processes by spawn instead)"
+    "FoundationDB's client does not survive a fork: open the queue after forking, "
+    "or start processes with spawn"
 )
 
 
 def load() -> Any:
-    """The module of the binding, ready for use."""
+    """Import the binding and select its API version."""
     try:
         fdb = importlib.import_module("fdb")
     except ImportError:
         raise StoreError(
             "fdb:// needs FoundationDB's Python binding: pip install 'tenure[fdb]'"
         ) from None
-    chosen = getattr(fdb, "_version", None)  # by another part of the program, once and for all
+    chosen = getattr(fdb, "_version", None)  # by another part of the program; it cannot be changed
     if chosen is not None and chosen >= API_VERSION:
         return fdb
     try:
         fdb.api_version(API_VERSION)
-    except Exception as error:  # the binding raises bare ones
+    except Exception as error:  # the binding raises bare Exceptions
         raise StoreError(
             f"FoundationDB's C library could not be used ({error}): install the package "
             "foundationdb-clients of the release that your cluster runs, 7.1 or newer"
@@ -38,14 +38,14 @@ def load() -> Any:
 
 
 def parse(url: str) -> tuple[str | None, tuple[str, ...]]:
-    """The cluster file, None for FDB_CLUSTER_FILE or the system's, and the directory."""
+    """The cluster file (None for FDB_CLUSTER_FILE or the system's) and the directory."""
     parts = urlsplit(url)
     options = parse_qs(parts.query)
     if parts.netloc or not options.keys() <= {"directory"}:
         raise InvalidInput(
             "url",
-            f"{url!r}: write fdb:///path/to/fdb.cluster or fdb://, and ?directory=a/b if "
-            "the jobs are not to be in the directory 'tenure'",
+            f"{url!r}: use fdb:///path/to/fdb.cluster or fdb://, and ?directory=a/b "
+            "for a directory other than 'tenure'",
         )
     file = unquote(parts.path)
     path = tuple(name for name in options.get("directory", [""])[0].split("/") if name)
@@ -53,10 +53,10 @@ def parse(url: str) -> tuple[str | None, tuple[str, ...]]:
 
 
 def open_database(fdb: Any, cluster_file: str | None) -> Any:
-    """A connection; nothing is asked of the cluster yet."""
+    """Open a database. Does not contact the cluster yet."""
     network = getattr(getattr(fdb, "impl", None), "_network_thread", None)
     if network is not None and not network.is_alive():
-        raise StoreError(AFTER_FORK)  # the binding would wait for that thread for ever
+        raise StoreError(AFTER_FORK)  # the binding would wait for that thread forever
     try:
         return fdb.open(cluster_file)
     except fdb.FDBError as error:

@@ -1,8 +1,8 @@
-"""The tokens of a rate limit, which all workers share. Only a queue with a rate has any; its claims
-wait for each other.
+"""The tokens of a rate limit, shared by all workers. Only queues with a rate have a bucket, and
+their claims run one after the other.
 
-The cluster's versions, a million a second, say how much time has passed. They only grow, and are
-the same for everybody, which is true of no server's clock.
+Elapsed time is measured by the cluster's versions, a million a second. They only increase and are
+the same for all clients, unlike any server's clock.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ UNLIMITED = 2**31
 
 
 def fill(tx: Tx, queue: str, tokens: int) -> None:
-    """Have so many parts of a token from now on."""
+    """Set the bucket to this many parts of a token."""
     _put(tx, queue, tokens, _now(tx))
 
 
@@ -35,8 +35,8 @@ def _now(tx: Tx) -> int:
 
 
 class Bucket:
-    """What a claim finds in the bucket of a queue. It depends on it, so that of two claims that
-    found the same tokens only one is committed."""
+    """What a claim finds in a queue's bucket. It adds a conflict range, so that of two claims that
+    found the same tokens only one commits."""
 
     def __init__(self, tx: Tx, queue: str, limit: Limit) -> None:
         self._tx, self._queue = tx, queue
@@ -54,9 +54,9 @@ class Bucket:
         self.available = self._tokens // limit.per_ms
 
     def _passed_since(self, at: int) -> tuple[int, int]:
-        """Whole milliseconds, and the moment up to which they count."""
+        """The elapsed whole milliseconds, and the moment up to which they count."""
         now = _now(self._tx)
-        if at > now:  # a clock that was set back, or the backup of a cluster that was ahead
+        if at > now:  # a clock was set back, or a later backup was restored
             return 0, now
         if not self._tx.store.hybrid:
             return now - at, now

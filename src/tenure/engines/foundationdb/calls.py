@@ -1,4 +1,4 @@
-"""The claims of a batch: what each still looks for, and what it was given so far."""
+"""The claims of a batch: what each still needs, and what it got so far."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tenure.model.ops import Answer
 
 
 class Keyed:
-    """A call under a key that ends with claims."""
+    """A keyed call (ops.Once) that ends with claims."""
 
     def __init__(self, op: ops.Once) -> None:
         self.op = op
         self.calls = [Call(claim, self, number) for number, claim in once.claims_of(op)]
-        self.stamps: set[bytes] = set()  # of the commits in which its claims took part
+        self.stamps: set[bytes] = set()  # of the commits that included its claims
         self.answer: Answer | None = None
 
     @property
@@ -31,18 +31,18 @@ class Call:
     def __init__(self, op: ops.Claim, keyed: Keyed | None = None, number: int = 0) -> None:
         self.op = op
         self.keyed = keyed
-        self.number = number  # among the operations under the key
+        self.number = number  # its index among the operations of the keyed call
         self.left = op.limit
         self.jobs: list[Job] = []
 
     @property
     def looks_for(self) -> tuple[object, ...]:
-        """Claims of which this is the same can be served from one look."""
+        """Claims with the same value can be served from one scan."""
         return self.op.queues, self.op.tenant, self.op.not_groups
 
 
 def calls_of(batch: Sequence[ops.Claim | ops.Once]) -> tuple[list[Call], list[Keyed]]:
-    """All claims in order, and those calls that come under a key."""
+    """All claims in order, and the keyed calls among them."""
     calls: list[Call] = []
     keyed: list[Keyed] = []
     for op in batch:
@@ -55,6 +55,6 @@ def calls_of(batch: Sequence[ops.Claim | ops.Once]) -> tuple[list[Call], list[Ke
 
 
 def apart(calls: Sequence[Call]) -> Iterator[list[Call]]:
-    """Claims one by one; those of one call under a key stay together."""
+    """Claims one by one; those of one keyed call stay together."""
     for _, run in groupby(enumerate(calls), key=lambda one: one[1].keyed or one[0]):
         yield [call for _, call in run]

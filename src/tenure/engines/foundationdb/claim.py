@@ -1,14 +1,14 @@
-"""Claim: write down who wants which jobs, commit, and look who came first.
+"""Claim: write down who wants which jobs, commit, and check who was first.
 
-A claim reads by snapshot and writes a CLAIM key with a versionstamp for each job that it wants. It
-depends on the jobs' own keys, which no claim writes: so claims of the same jobs never conflict,
-and one that was decided on a job which has moved since is not committed at all. After the commit,
-the lowest CLAIM key of each job tells whose it is; to have lost costs nothing, for a lost claim has
-changed nothing that the winner's has not. Under a limit, claims also depend on what is taken of it
-and add to that, so that they come one after the other, and none is ever lost.
+A claim uses snapshot reads and writes a CLAIM key with a versionstamp for each job it wants. It
+conflicts with writes to the jobs' own keys, which no claim makes. So claims of the same jobs never
+conflict, and a claim of a job that has moved meanwhile does not commit. After the commit, the
+lowest CLAIM key of each job decides who has it. A lost claim needs no undo, because it wrote
+nothing that the winner did not write. Under a limit, claims also conflict on the count of leases
+and add to it, so that they run one after the other, and none is lost.
 
-Claims that come together are fused: jobs are picked for all of them at once and dealt out. Those
-that came under a key (ops.Once) take part; `once` tells how their answers are stored.
+Concurrent claims are fused: jobs are picked for all of them at once and then distributed. Keyed
+claims (ops.Once) take part; `once` describes how their results are stored.
 """
 
 from __future__ import annotations
@@ -52,21 +52,21 @@ from tenure.model.ops import Answer
 log = logging.getLogger("tenure.foundationdb")
 
 _ROUNDS = 16
-_MOST_JOBS = 500  # of one transaction
-_MOST_BYTES = 4_000_000  # of payloads, in answers that one transaction stores
+_MOST_JOBS = 500  # per transaction
+_MOST_BYTES = 4_000_000  # of payloads in the results that one transaction stores
 _MOST_SPREAD = 64
-_CALM_AFTER = 4  # claims that lost nothing, until others are thought to be gone
+_CALM_AFTER = 4  # claims without a loss before other claimers are assumed to be gone
 
-Dealt = tuple[Call, list[Job], int]  # who wants which jobs, and for how many that counts
+Dealt = tuple[Call, list[Job], int]  # a call, its jobs, and how many count against its limit
 
 
 class Seen:
-    """What claims came across besides jobs."""
+    """What claims found besides jobs."""
 
     def __init__(self) -> None:
         self.idle: list[Idle] = []
-        self.unfinished: list[str] = []  # queues in which they have not looked at everything
-        self.cut = False  # there was no room for more in the transaction
+        self.unfinished: list[str] = []  # queues that were not fully scanned
+        self.cut = False  # the transaction had no room for more
 
     def add(self, picker: Picker) -> None:
         self.idle.extend(picker.idle)
@@ -75,7 +75,7 @@ class Seen:
 
     @property
     def everything(self) -> bool:
-        """Whether there is nothing else to claim."""
+        """Whether everything was scanned, so that nothing else can be claimed."""
         return not self.cut and not self.unfinished
 
 
@@ -86,43 +86,43 @@ class Plan:
         self.seen = Seen()
         self.dealt: list[Dealt] = []
         self.answers: dict[Keyed, Answer] = {}
-        self.unfinished: list[Keyed] = []  # which another began, who may be gone
+        self.unfinished: list[Keyed] = []  # begun by another process, which may be gone
 
     def jobs_of(self, keyed: Keyed) -> list[tuple[Call, list[Job]]]:
         return [(call, jobs) for call, jobs, _ in self.dealt if call.keyed is keyed and jobs]
 
     @property
     def keyed(self) -> list[Keyed]:
-        """Calls under a key that want jobs."""
+        """Keyed calls that want jobs."""
         wanting = (call.keyed for call, jobs, _ in self.dealt if jobs)
         return list(dict.fromkeys(one for one in wanting if one is not None))
 
 
 class More(Enum):
-    """What there is to be had after a round of claims."""
+    """Whether there is more to claim after a round."""
 
     NONE = "none"
-    PERHAPS = "perhaps"  # another was faster with some of it, or not everything was looked at
-    SURELY = "surely"  # there was no room for more in the transaction
+    PERHAPS = "perhaps"  # some were lost to others, or not everything was scanned
+    SURELY = "surely"  # the transaction had no room for more
 
 
 class Claims:
-    """Claims of one engine."""
+    """Runs the claims of one engine."""
 
     def __init__(self, transactor: Transactor) -> None:
         self._transactor = transactor
-        self._spread = 1  # how far from the head of a lane to look, so as not to meet others
+        self._spread = 1  # how far from the head of a lane to look, to avoid other claimers
         self._calm = 0
-        self._look_at_leases: dict[str, float] = {}  # of a queue, not before that time
+        self._look_at_leases: dict[str, float] = {}  # by queue: when to look at its leases again
 
     def claim(self, batch: Sequence[ops.Claim | ops.Once]) -> list[Answer]:
-        """All in one commit, and again for those that lost."""
+        """Run all claims in one commit, and repeat for those that lost."""
         calls, keyed = calls_of(batch)
         failed: Exception | None = None
         try:
             named = Counter(queue for one in calls for queue in dict.fromkeys(one.op.queues))
             left = self._sweep(named)
-            # Expired jobs that are left in line must not take the room of the next claim.
+            # Expired jobs that are still in line must not use up the room of the next claim.
             for together in apart(calls) if left else [calls]:
                 rounds = 0
                 while rounds < _ROUNDS and (more := self._round(together)) is not More.NONE:
@@ -143,8 +143,8 @@ class Claims:
         ]
 
     def _sweep(self, queues: Mapping[str, int]) -> bool:
-        """Do first what is due in the queues; as much as so many claims would. Returns whether
-        more jobs may have expired than that."""
+        """Run due maintenance of the queues first, as much as this many claims would. Returns
+        whether more jobs may have expired."""
         store, now = self._transactor.store, self._transactor.monotonic()
         leases = {
             queue
@@ -153,7 +153,8 @@ class Claims:
         }
 
         def find_due(tx: Transaction) -> dict[str, float] | None:
-            """Until when leases need not be looked at again, if nothing is due."""
+            """By queue, until when leases need not be looked at again, or None if something is
+            due."""
             asked = {queue: Due(tx, queue, leases=queue in leases) for queue in queues}
             if any(one.found() for one in asked.values()):
                 return None
@@ -173,7 +174,7 @@ class Claims:
         return False
 
     def _round(self, calls: Sequence[Call]) -> More:
-        """Claim of what is left to be claimed as much as fits into a transaction."""
+        """Claim as much of what is missing as fits into one transaction."""
         left = [call for call in calls if call.keyed is None or call.keyed.answer is None]
         plan, stamp = self._transactor.run_some(partial(self._plan, calls=left), _MOST_JOBS)
         for keyed in plan.keyed:
@@ -213,7 +214,8 @@ class Claims:
         return plan
 
     def _settle(self, plan: Plan, stamp: bytes) -> tuple[set[str], dict[Keyed, Answer]]:
-        """Which jobs were won; and the answers of those who need not try again, stored."""
+        """The jobs that were won, and the results of the keyed calls that need no other try, which
+        are stored."""
         ids = [job.id for _, jobs, _ in plan.dealt for job in jobs]
         if not ids:
             return set(), {}
@@ -239,11 +241,11 @@ class Claims:
             return self._transactor.run(work)[0] if plan.keyed else self._transactor.read(work)
         except TenureError as error:
             raise StoreError(
-                f"jobs were claimed, and which cannot be read; their leases will run out: {error}"
+                f"jobs were claimed, but cannot be read; their leases will expire: {error}"
             ) from error
 
     def _finish(self, keyed: Iterable[Keyed]) -> None:
-        """Store the answers of calls that were begun, by this process or another."""
+        """Store the results of keyed calls that were begun, by this process or another."""
         for one in keyed:
             one.answer, _ = self._transactor.run(partial(once.go_on, op=one.op))
 
@@ -256,8 +258,8 @@ class Claims:
                 self._spread, self._calm = self._spread // 2, 0
 
     def _put_aside(self, idle: list[Idle]) -> None:
-        """Take lanes that nothing can be had from out of the index; if it fails, the next claim
-        will try. A few that are held back are sooner passed over by every claim."""
+        """Remove lanes that nothing can be claimed from from the index. If that fails, the next
+        claim tries again. A few lanes that are held back are left: skipping them is cheaper."""
         store = self._transactor.store
         if sum(one.held_back for one in idle) < store.aside_from:
             idle = [one for one in idle if not one.held_back]
@@ -276,13 +278,13 @@ def _answer_to(call: Call, failed: Exception | None) -> Answer:
         return ops.Leased(call.jobs)
     if isinstance(failed, TenureError):
         return failed
-    return StoreError(f"the engine made a mistake: {failed!r}")
+    return StoreError(f"internal error in the engine: {failed!r}")
 
 
 def _answer_to_keyed(keyed: Keyed, failed: Exception | None) -> Answer:
     if keyed.answer is not None:
         return keyed.answer
-    return StoreError(f"jobs may have been claimed; ask again under the same key: {failed!r}")
+    return StoreError(f"jobs may have been claimed; retry with the same key: {failed!r}")
 
 
 def _won(jobs: Iterable[Job], won: set[str], stamp: bytes) -> list[Job]:
@@ -295,7 +297,7 @@ def _bytes_of(job: Job) -> int:
 
 
 def _read_keyed(tx: Transaction, calls: Iterable[Call], plan: Plan) -> dict[Keyed, once.Stored]:
-    """What is stored of calls under a key that may claim now."""
+    """Read what is stored of keyed calls that may claim now."""
     keyed = dict.fromkeys(call.keyed for call in calls if call.keyed is not None)
     for one in keyed:
         once.ask(tx, one.op)
@@ -316,7 +318,7 @@ def _read_keyed(tx: Transaction, calls: Iterable[Call], plan: Plan) -> dict[Keye
 def _want(
     tx: Transaction, calls: Sequence[Call], most: int, spread: int, seen: Seen
 ) -> list[Dealt]:
-    """Write claims on the ready jobs, for calls that look for the same, in their order."""
+    """Write claims on ready jobs, in order, for calls that look for the same."""
     op, total = calls[0].op, sum(call.left for call in calls)
     limit = min(total, most)
     picked: list[Ready] = []
@@ -370,7 +372,7 @@ def _write_claims(tx: Transaction, shares: Sequence[tuple[Call, Sequence[Ready]]
 
 
 def _fits(call: Call, size: int, room: dict[Keyed, int]) -> bool:
-    """Whether a job fits into an answer that is to be stored."""
+    """Whether a job fits into a result that is to be stored."""
     keyed = call.keyed
     if keyed is None:
         return True
@@ -384,7 +386,7 @@ def _fits(call: Call, size: int, room: dict[Keyed, int]) -> bool:
 def _write_claim(
     tx: Transaction, op: ops.Claim, job_id: str, record: Record, body: Sequence[bytes]
 ) -> Job | None:
-    """The job as it will be if this claim gets it, but for the token; none, if it has expired."""
+    """The job as it will be if this claim wins, except for the token; None if it has expired."""
     seen = tx.held(job_id, record)
     change = states.decide(seen, states.Claimed(), tx.now)
     assert change is not None
@@ -403,14 +405,15 @@ def _write_claim(
 
 
 def _turn_down(tx: Transaction, held: Held) -> None:
-    """A job that was picked turns out to have expired: what was taken for it is free again."""
+    """A picked job turned out to have expired: release what was taken for it."""
     move(tx, held, states.Claimed())
     settle(tx)
     tx.free(held.record)
 
 
 def _change_places(tx: Transaction, job_id: str, before: Record, after: Record) -> None:
-    """What every claim of the job does alike, but for the end of its lease."""
+    """Update the job's indexes. Every claim of the job does the same, except for the lease's
+    end."""
     was, is_now = places(tx.keys, job_id, before), places(tx.keys, job_id, after)
     for key in was.keys() - is_now.keys():
         tx.clear(key)
@@ -419,8 +422,8 @@ def _change_places(tx: Transaction, job_id: str, before: Record, after: Record) 
 
 
 def claim_serially(tx: Transaction, op: ops.Claim) -> Answer:
-    """A claim whose answer must be known before the commit, because it is stored with it: it
-    depends on nobody else claiming the same jobs."""
+    """A claim whose result must be known before the commit, because it is stored in the same
+    transaction. It conflicts with other claims of the same jobs."""
     most = Swept(tx.store.sweep, tx.store.sweep, tx.store.sweep)
     for queue in sorted(set(op.queues)):
         sweep(tx, queue, most)
@@ -453,6 +456,6 @@ def _lease(tx: Transaction, job_id: str, op: ops.Claim) -> Job | None:
         _turn_down(tx, held)
         return None
     note = ClaimNote(op.worker, tx.now, op.lease_ms)
-    # Later than all that was read, and no later than the commit: a token that only grows.
+    # Later than everything read and not later than the commit, so tokens only increase.
     tx.put(held, claimed(held.record, change, note, tx.version + 1))
     return job_of(job_id, held.record, tx.body(job_id), held.errors, None)

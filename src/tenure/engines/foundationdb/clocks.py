@@ -1,8 +1,8 @@
-"""The time of the store, by which schedules are due: that of most of its schedulers.
+"""The store's time, which decides when schedules are due: that of most of its schedulers.
 
-A cluster has no clock but its versions, a million a second. Every scheduler notes from time to time
-what time it is by its own clock, and at which version. The median of what was noted lately, moved
-on by the versions since, is the same for all of them, and right while most of their clocks are.
+A cluster has no clock except its versions, a million a second. Every scheduler regularly notes the
+time of its own clock, and the version at that moment. The median of recent notes, advanced by the
+versions since, is the same for all schedulers, and correct while most of their clocks are.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from tenure.engines.foundationdb.tx import Tx
 
 FRESH_MS = 5 * 60_000  # a recovery of the cluster moves versions ahead by up to 100 s
 NOTE_MS = 10_000  # between two notes of one client
-DRIFT_MS = 2_000  # versions are no more exact; those of an idle cluster move once in a second
+DRIFT_MS = 2_000  # the precision of versions; in an idle cluster they advance once a second
 
 _decode = msgspec.msgpack.Decoder(tuple[int, int]).decode
 _encode = msgspec.msgpack.Encoder().encode
 
 
 def now_of(tx: Tx) -> int:
-    """The store's time; of this client's clock, if that agrees with most. Where a test moves the
-    clock by hand, that clock's."""
+    """The store's time: this client's clock if it agrees with the median, otherwise the median. If
+    a test controls the clock, that clock's time."""
     if not tx.store.hybrid:
         return tx.now
     others = [
@@ -41,7 +41,7 @@ def now_of(tx: Tx) -> int:
 
 @contextmanager
 def by_the_store(tx: Tx) -> Iterator[None]:
-    """Have it be the store's time in this transaction, instead of this client's."""
+    """Within this context, the transaction's time is the store's instead of this client's."""
     own, tx.now = tx.now, now_of(tx)
     try:
         yield
@@ -50,7 +50,7 @@ def by_the_store(tx: Tx) -> Iterator[None]:
 
 
 def note(tx: Tx) -> None:
-    """Note what time it is by this client's clock, if its last note is old or was wrong."""
+    """Note the time of this client's clock, if its last note is old or was wrong."""
     if not tx.store.hybrid:
         return
     notes = _notes(tx)
@@ -59,12 +59,12 @@ def note(tx: Tx) -> None:
         return
     tx.set(tx.keys.pack(k.CLOCK, tx.store.client), _encode((tx.version, tx.now)))
     for client, (_, age_ms) in notes.items():
-        if not 0 <= age_ms <= FRESH_MS:  # it has gone; or a backup of later versions was restored
+        if not 0 <= age_ms <= FRESH_MS:  # it is gone, or a later backup was restored
             tx.clear(tx.keys.pack(k.CLOCK, client))
 
 
 def _notes(tx: Tx) -> dict[int, tuple[int, int]]:
-    """What every client has noted: a time, and how long ago by versions."""
+    """The notes of all clients: a time, and its age by versions."""
     found = {}
     for row in tx.tr.snapshot.get_range(*tx.keys.span(k.CLOCK)):
         (client,) = tx.keys.unpack(bytes(row.key))

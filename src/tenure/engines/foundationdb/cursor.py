@@ -1,4 +1,4 @@
-"""A place in a list, as text: its numbers in hexadecimal."""
+"""A position in a list as text: its numbers in hexadecimal."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def cursor_of(place: Iterable[int]) -> str:
 
 
 def place_of(cursor: str, parts: int) -> tuple[int, ...] | InvalidInput:
-    """The place that a cursor stands for."""
+    """The position that a cursor encodes."""
     texts = cursor.split("-")
     if len(texts) == parts and all(0 < len(one) <= 15 and set(one) <= _DIGITS for one in texts):
         return tuple(int(one, 16) for one in texts)
-    return InvalidInput("cursor", f"{cursor!r} is not one that a list gave")
+    return InvalidInput("cursor", f"{cursor!r} is not a cursor returned by a list")

@@ -1,4 +1,4 @@
-"""Jobs whose time has come: indexes by time, and leases that are over."""
+"""Jobs that are due: indexes by time, and expired leases."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tenure.engines.foundationdb.record import Held, Record
 from tenure.engines.foundationdb.tx import Tx
 
 _FIRST_ENDING = 16  # leases that a claim looks at
-LOOK_AGAIN_MS = 1_000  # less than the grace that a new lease has
+LOOK_AGAIN_MS = 1_000  # less than the grace period of a new lease
 
 
 def due(tx: Tx, kind: int, queue: str, until: int, limit: int) -> list[tuple[int, str]]:
-    """The first entries of an index by time: when, and which job."""
+    """The first entries of an index by time: the time and the job's id."""
     if limit <= 0:
         return []
     keys = (tx.keys.unpack(bytes(row.key)) for row in _ask(tx, kind, queue, until, limit))
@@ -27,13 +27,13 @@ def _ask(tx: Tx, kind: int, queue: str, until: int, limit: int) -> Any:
 
 
 class Due:
-    """Whether a sweep would find something: asked now, and waited for later. Leases are looked at
-    only if asked for: those that are not over yet cost two reads each."""
+    """Whether a sweep would find something. The reads start now and are awaited later. Leases are
+    checked only on request: each one that has not expired costs two reads."""
 
     def __init__(self, tx: Tx, queue: str, *, leases: bool) -> None:
         self._tx, self._queue, self._leases = tx, queue, leases
         self._asked = [_ask(tx, kind, queue, tx.now, 1) for kind in (k.DELAYED, k.EXPIRING)]
-        self.quiet_ms = LOOK_AGAIN_MS  # for so long no lease that was looked at can be over
+        self.quiet_ms = LOOK_AGAIN_MS  # no lease that was checked can expire sooner
 
     def found(self) -> bool:
         if any(list(rows) for rows in self._asked):
@@ -41,7 +41,8 @@ class Due:
         return self._leases and self._any_lease_over()
 
     def _any_lease_over(self) -> bool:
-        """Whether one of the leases that end first is over, or a key that a lost claim left."""
+        """Whether one of the leases that end first has expired, or is a leftover of a lost
+        claim."""
         tx = self._tx
         ending = due(tx, k.ENDING, self._queue, tx.store.sweep_until(tx.now), _FIRST_ENDING)
         for (until, _), seen in zip(ending, tx.peek(job_id for _, job_id in ending), strict=True):
@@ -57,7 +58,7 @@ class Due:
 
 
 def overdue(tx: Tx, queue: str, limit: int) -> list[Held]:
-    """Jobs whose lease is over. A key that a lost claim left is taken away on the way."""
+    """Jobs whose lease has expired. Removes the keys of lost claims that it finds."""
     ending = due(tx, k.ENDING, queue, tx.store.sweep_until(tx.now), limit)
     over = []
     for (until, job_id), seen in zip(ending, tx.peek(job_id for _, job_id in ending), strict=True):

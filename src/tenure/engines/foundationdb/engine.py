@@ -1,4 +1,4 @@
-"""The engine: batches cut into transactions, and the table of what does what."""
+"""The engine: splits batches into transactions, and has the table of operations."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ from tenure.model.queries import Found, Query
 from tenure.settings import Settings
 
 FORMAT = b"1"
-_MOST_JOBS = 500  # of one transaction, but for an operation that is larger by itself
+_MOST_JOBS = 500  # of one transaction, unless a single operation is larger
 _MOST_BYTES = 2_000_000
 
 
 class FoundationDbEngine:
-    """Jobs in a directory of a cluster that many processes share. `apply` may be called from
-    several threads at once."""
+    """Jobs in a directory of a cluster shared by many processes. `apply` may be called from several
+    threads at once."""
 
-    in_flight = 8  # batches that it gains from having under way at once
+    in_flight = 8  # batches worth running at once
 
     def __init__(
         self,
@@ -69,10 +69,9 @@ class FoundationDbEngine:
         chance: random.Random | None = None,
         aside_from: int = ASIDE_FROM,
     ) -> None:
-        """`handle` is the module `fdb`, or its simulation, and `db` what its open() gave. hybrid:
-        judge leases by the cluster's versions, too, and be patient with wrong clocks; False where
-        the clock is moved by hand. aside_from: how many lanes must be held back for a claim to put
-        them aside."""
+        """`handle` is the module `fdb` or its simulation, and `db` an open database. hybrid: also
+        judge leases by the cluster's versions, and tolerate wrong clocks; False if a test controls
+        the clock. aside_from: how many lanes must be held back before a claim puts them aside."""
         chance = chance or random.Random()
         root = _directory(handle, db, directory, clock, settings.busy_timeout)
         self._store = Store(
@@ -88,7 +87,7 @@ class FoundationDbEngine:
         self._claims = claim.Claims(self._transactor)
         self._wake = Wake(self._store)
         self._pid = os.getpid()
-        self._looked = False  # at the schedules
+        self._looked = False  # whether the schedules were read before
         self._check_format()
 
     @classmethod
@@ -111,7 +110,7 @@ class FoundationDbEngine:
         found, _ = self._transactor.run(work)
         if found != FORMAT:
             raise WrongVersion(
-                f"the jobs of this cluster have the format {found.decode()}, and this Tenure knows "
+                f"the jobs of this cluster have format {found.decode()}, but this Tenure knows "
                 f"{FORMAT.decode()}: use a newer Tenure"
             )
 
@@ -141,8 +140,9 @@ class FoundationDbEngine:
         return answers
 
     def _claim(self, batch: list[ops.Claim | ops.Once], answers: list[Answer]) -> None:
-        """Claims, and calls under a key that end with claims. What the first of these does besides
-        comes first, in a transaction of its own, so that no claim makes it try again."""
+        """Claims, and keyed calls that end with claims. Everything such a call does before its
+        claims is done first, in a transaction of its own, so that claims never cause it to be
+        retried."""
         first = batch[0]
         if isinstance(first, ops.Once) and once.before_claims(first):
             begun: list[Answer] = []
@@ -154,8 +154,8 @@ class FoundationDbEngine:
             answers += self._claims.claim(batch)
 
     def _serially(self, batch: Sequence[Op], answers: list[Answer]) -> None:
-        """Operations in one transaction, or in several if they are too large for one, or if one
-        of them cannot be done and others were done before. Adds to the answers."""
+        """Run operations in one transaction; in several, if they are too large for one, or if one
+        of them fails after others were done. Appends to `answers`."""
         try:
             more, _ = self._transactor.run(lambda tx: _operate(tx, batch))
         except (TooLarge, TooSlow) as error:
@@ -166,7 +166,7 @@ class FoundationDbEngine:
             if isinstance(error, TenureError) and not isinstance(error, StoreRejected):
                 raise
             if not answers:
-                raise  # whoever asked for all this finds out who is to blame
+                raise  # the caller finds out which operation failed
             if len(batch) == 1:
                 answers.append(_told(error))
                 return
@@ -195,12 +195,12 @@ class FoundationDbEngine:
         return self._wake.listen(wake)
 
     def close(self) -> None:
-        if os.getpid() == self._pid:  # a fork has none of its parent's threads
+        if os.getpid() == self._pid:  # a fork does not have its parent's threads
             self._wake.close()
 
 
 def _too_much(op: Op, error: TooLarge | TooSlow) -> TenureError:
-    """The answer to an operation that does not fit into a transaction by itself."""
+    """The error for an operation that does not fit into a transaction by itself."""
     if isinstance(op, ops.Reconcile) and isinstance(error, TooSlow):
         return InvalidInput(
             "queue",
@@ -210,15 +210,15 @@ def _too_much(op: Op, error: TooLarge | TooSlow) -> TenureError:
     if isinstance(error, TooSlow):
         return error
     return InvalidInput(
-        "jobs", "are too much for one transaction of FoundationDB (10 MB): make several calls"
+        "jobs", "are too many for one FoundationDB transaction (10 MB): make several calls"
     )
 
 
 def _told(error: Exception) -> TenureError:
-    """An error as the answer of an operation."""
+    """An error as the result of an operation."""
     if isinstance(error, TenureError):
         return error
-    found = StoreError(f"the engine made a mistake: {error!r}")
+    found = StoreError(f"internal error in the engine: {error!r}")
     found.__cause__ = error
     return found
 
@@ -226,14 +226,14 @@ def _told(error: Exception) -> TenureError:
 def _directory(
     handle: Any, db: Any, path: tuple[str, ...], clock: Clock, patience_s: float
 ) -> Subspace:
-    """Find the directory, or make it; it does not matter if that happens twice."""
+    """Open or create the directory. Creating it twice does no harm."""
     deadline = clock.monotonic() + patience_s
     tr = begin(db, patience_s)
     for _ in range(MOST_TRIES):
         try:
             found = handle.directory.create_or_open(tr, path, b"tenure")
             tr.commit().wait()
-        except ValueError as error:  # it belongs to others, or to a newer directory layer
+        except ValueError as error:  # it belongs to another program, or to a newer directory layer
             where = "/".join(path)
             raise StoreError(f"the directory {where!r} cannot be used: {error}") from None
         except handle.FDBError as error:
@@ -247,7 +247,7 @@ def _directory(
 
 
 def _again(handle: Any, db: Any, tr: Any, error: Any, left_s: float) -> Any:
-    """The transaction for another try."""
+    """Prepare the transaction for another try."""
     try:
         tr.on_error(error).wait()
     except handle.FDBError as final:
@@ -258,16 +258,15 @@ def _again(handle: Any, db: Any, tr: Any, error: Any, left_s: float) -> Any:
 
 
 def _kind(op: Op) -> type[Op]:
-    """What is run together: claims, and everything else that is no maintenance."""
+    """The kind of batch: claims run together, and so does everything else except maintenance."""
     if isinstance(op, ops.Once):
         return ops.Claim if once.claims_come_last(op) else Op
     return type(op) if isinstance(op, ops.Claim | ops.Maintain) else Op
 
 
 def _claims_at_once(run: Iterable[Op]) -> Iterator[list[ops.Claim | ops.Once]]:
-    """Claims in as many batches as they need to be done in order: what a call does before its
-    claims comes after the claims of calls before it, and a key that comes again finds the answers
-    of the first time."""
+    """Split claims into batches that must run in order: what a call does before its claims comes
+    after the claims of earlier calls, and a repeated key finds the results of its first use."""
     part: list[ops.Claim | ops.Once] = []
     keys: set[str] = set()
     for op in run:
@@ -282,8 +281,8 @@ def _claims_at_once(run: Iterable[Op]) -> Iterator[list[ops.Claim | ops.Once]]:
 
 
 def _parts(batch: Sequence[Op]) -> Iterator[list[Op]]:
-    """Operations that fit into one transaction each. One with a claim, and a recount, have one to
-    themselves: others must not have to try again because of them."""
+    """Split operations into transactions. An operation with a claim, or a recount, gets its own, so
+    that it never causes others to be retried."""
     part: list[Op] = []
     jobs = size = 0
     alone = False
@@ -301,7 +300,7 @@ def _parts(batch: Sequence[Op]) -> Iterator[list[Op]]:
 
 
 def _weight(op: Op) -> tuple[int, int]:
-    """How many jobs an operation is about, and the bytes that it brings."""
+    """How many jobs an operation concerns, and how many bytes it adds."""
     if isinstance(op, ops.Once):
         weights = [_weight(one) for one in op.ops]
         return sum(n for n, _ in weights), sum(size for _, size in weights)
@@ -318,8 +317,8 @@ def _weight(op: Op) -> tuple[int, int]:
 
 
 def _look_again(tx: Transaction, query: queries.GetTimetable) -> Found:
-    """A client that reads the schedules repeatedly fires them, so its clock counts. A command that
-    reads them once does not vote."""
+    """Note this client's clock if it reads the schedules repeatedly: then it fires them, and its
+    clock counts. A command that reads them once does not vote."""
     clocks.note(tx)
     return reads.read(tx, query)
 
@@ -331,7 +330,8 @@ def _operate(tx: Transaction, batch: Sequence[Op]) -> list[Answer]:
 
 
 def _prefetch(tx: Transaction, op: Op) -> None:
-    """Ask for what an operation will need, so that those of a batch do not wait in turn."""
+    """Start the reads an operation will need, so that the operations of a batch do not wait in
+    turn."""
     if isinstance(op, ops.Ack | ops.Fail):
         tx.ask_children([op.id])
     if isinstance(op, ops.Ack | ops.Fail | ops.Release | ops.Extend | ops.Progress):
@@ -354,11 +354,11 @@ def _claim_serially(tx: Transaction, batch: Sequence[ops.Claim]) -> list[Answer]
 
 
 def _maintain_within(tx: Transaction, batch: Sequence[ops.Maintain]) -> list[Answer]:
-    """All of it in a transaction that does more."""
+    """Run all maintenance inside a transaction that does more."""
     return [upkeep.maintain(lambda work: work(tx), op) for op in batch]
 
 
-# Those that the core does not have.
+# Operations that the core does not have.
 _OWN: dict[type[Op], Operation] = {
     ops.Claim: _claim_serially,
     ops.Maintain: _maintain_within,

@@ -1,5 +1,5 @@
-"""Where a job is to be found: the keys of the indexes are a function of its record alone, so that a
-move takes it out of some and puts it into others by comparing before and after."""
+"""The index keys of a job. They depend only on its record, so a move updates the indexes by
+comparing the keys before and after."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tenure.model.job import FINAL, State
 
 
 def places(keys: Keys, job_id: str, record: Record) -> dict[bytes, bytes]:
-    """The keys that a job has besides its own."""
+    """All keys of a job besides its own."""
     queue, tenant, group, seq = record.queue, record.tenant, record.group, record.seq
     found = {keys.pack(k.LISTED, queue, *seq, job_id): b""}
     if record.state in FINAL:

@@ -1,4 +1,4 @@
-"""Jobs as they are answered, put together from all their keys."""
+"""Reading complete jobs from all their keys."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tenure.model.job import Job
 
 
 def jobs_of(tx: Tx, found: Sequence[Held]) -> list[Job]:
-    """With all that is stored apart."""
+    """The jobs, with the parts that are stored separately."""
     snapshot, keys = tx.tr.snapshot, tx.keys
 
     def ask(kind: int, job_id: str, wanted: bool) -> Any:

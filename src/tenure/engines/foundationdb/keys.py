@@ -1,18 +1,18 @@
-"""Every key in the store, in one directory of the directory layer, each a tuple of the tuple layer.
+"""All keys of the store, in one directory of the directory layer, each a tuple of the tuple layer.
 
-The first element says which kind of key it is; `seq` below stands for the three numbers of a job's
-place in enqueue order: the read version of the transaction that enqueued it, a number of the
-client, a count. Whoever enqueues after another was answered reads at a later version, so these sort
-in the order of calls, and are known before the commit.
+The first element is the kind of the key. `seq` below means the three numbers of a job's place in
+enqueue order: the read version of the transaction that enqueued it, a number of the client, and a
+count. An enqueue that starts after another has returned reads at a later version, so these sort in
+the order of calls, and are known before the commit.
 
 | kind | key, and an example | value |
 |---|---|---|
-| JOB | (0, id): (0, "mail-7") | the record, without what is large |
+| JOB | (0, id): (0, "mail-7") | the record, without large values |
 | BODY | (1, id, part): (1, "mail-7", 0) | the payload and `after`, in parts |
-| ERRORS | (2, id, part): (2, "mail-7", 0) | the failures that are kept, in parts |
+| ERRORS | (2, id, part): (2, "mail-7", 0) | the failures kept, in parts |
 | RESULT | (3, id, part): (3, "mail-7", 0) | the result, in parts |
 | CLAIM | (4, id, versionstamp): (4, "mail-7", <00 00 3c 2f 00 11 22 33 00 00 00 00>) | who wants \
-the pending job and for how long; the lowest has it |
+the pending job and for how long; the lowest key wins |
 | READY | (5, queue, tenant, group, priority, seq, id): (5, "mail", "acme", "", 0, 66000000, 77, \
 1, "mail-7") | nothing: a job that can be claimed |
 | LANE | (6, queue, tenant, hash of group, group): (6, "mail", "acme", 4711, "g") | nothing: there \
@@ -22,43 +22,43 @@ keys of this tenant |
 | LEASE | (8, queue, tenant, group, id): (8, "mail", "acme", "", "mail-7") | nothing: the job is \
 leased |
 | ENDING | (9, queue, lease_until, seq, id): (9, "mail", 1700000060000, 66000000, 77, 1, "mail-7") \
-| nothing: the lease ends then, unless it is a claim that lost |
+| nothing: the lease ends then, unless it is a lost claim |
 | DELAYED | (10, queue, run_at, seq, id): (10, "mail", 1700000060000, 66000000, 77, 1, "mail-7") | \
 nothing: pending, but not READY |
 | EXPIRING | (11, queue, expires_at, seq, id): (11, "mail", 1700000060000, 66000000, 77, 1, \
-"mail-7") | nothing: waiting or pending, and to end then |
+"mail-7") | nothing: waiting or pending, and expires then |
 | LISTED | (12, queue, seq, id): (12, "mail", 66000000, 77, 1, "mail-7") | nothing: any job |
 | ENDED | (13, queue, state, finished_at, seq, id): (13, "mail", "done", 1700000060000, 66000000, \
-77, 1, "mail-7") | nothing: a job that ended |
+77, 1, "mail-7") | nothing: a finished job |
 | UNIQUE | (14, queue, tenant, unique_key): (14, "mail", "acme", "welcome-5") | the id of the live \
 job that holds the key |
 | WAITS | (15, id, parent): (15, "mail-7", "mail-6") | nothing: waits for the parent |
 | CHILD | (16, parent, id): (16, "mail-6", "mail-7") | nothing: the same from the other side |
-| QUEUE_COUNT | (17, queue, what): (17, "mail", "done") | how many, 8 bytes, added to |
+| QUEUE_COUNT | (17, queue, what): (17, "mail", "done") | a count, 8 bytes, changed by atomic adds |
 | TENANT_COUNT | (18, queue, tenant, what): (18, "mail", "acme", "active") | the same of a tenant |
 | GROUP_COUNT | (19, queue, tenant, group, what): (19, "mail", "acme", "g", "dead") | of a group |
 | QUEUE | (20, queue): (20, "mail") | nothing: the queue is known |
 | LIMIT | (21, queue, tenant or None, group or None): (21, "mail", "acme", None) | a Limit as JSON |
-| RULES | (22, queue): (22, "mail") | other bytes whenever a limit of the queue changes; then the \
-first key of PARKED that has to be looked at because of it, if any |
+| RULES | (22, queue): (22, "mail") | random bytes, new with each change of a limit; then the \
+first key of PARKED that must be looked at because of it, if any |
 | TAKEN | (23, queue, tenant or None, group or None): (23, "mail", None, None) | leases taken \
 under a limit, 8 bytes |
 | FREED | (24, queue, tenant or None, group or None): (24, "mail", None, None) | of these, given \
-back; what is in use is the difference |
+back; the difference is in use |
 | BUCKET | (25, queue): (25, "mail") | the tokens of a rate, and at which version they were \
 counted |
 | SLOT | (26, scope, key, holder): (26, "team", "acme", "worker-1") | when it ends |
 | SLOT_END | (27, expires_at, scope, key, holder): (27, 1700000060000, "team", "acme", "worker-1") \
 | nothing |
 | SCHEDULE | (28, name): (28, "nightly") | a Schedule as JSON |
-| ONCE | (29, key, part): (29, "9f0c", 0) | the answers of operations done once, in parts |
-| ONCE_AT | (30, when, key): (30, 1700000000000, "9f0c") | nothing: when that was |
+| ONCE | (29, key, part): (29, "9f0c", 0) | the results of keyed operations, in parts |
+| ONCE_AT | (30, when, key): (30, 1700000000000, "9f0c") | nothing: when the key was used |
 | DID | (31, bytes): (31, <16 random bytes>) | the versionstamp of a batch that was committed |
-| WAKE | (32, shard): (32, 3) | a count that is watched by those who wait for news |
+| WAKE | (32, shard): (32, 3) | a count that waiting processes watch |
 | FORMAT | (33,) | the version of this table |
 | PARKED | (34, queue, tenant, group or None): (34, "mail", "acme", None) | nothing: has ready \
-jobs, but is paused or full, so that its LANE, or without a group its TURN, is not there |
-| CLOCK | (35, client): (35, 4711) | what time it was by a scheduler's clock, and at which version |
+jobs, but is paused or full, so that its LANE, or without a group its TURN, is missing |
+| CLOCK | (35, client): (35, 4711) | the time of a scheduler's clock, and at which version |
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ DELAYED, EXPIRING, LISTED, ENDED, UNIQUE, WAITS, CHILD = range(10, 17)
 QUEUE_COUNT, TENANT_COUNT, GROUP_COUNT, QUEUE, LIMIT, RULES, TAKEN, FREED, BUCKET = range(17, 26)
 SLOT, SLOT_END, SCHEDULE, ONCE, ONCE_AT, DID, WAKE, FORMAT, PARKED, CLOCK = range(26, 36)
 
-# Nobody's transaction depends on having seen these: they are found by snapshot reads, and what is
-# found is checked against the job's own key.
+# No transaction conflicts on these keys: they are found by snapshot reads, and checked against the
+# job's own key.
 _HINTS = (BODY, READY, ENDING, DELAYED, EXPIRING, LISTED, ENDED, ERRORS, RESULT)
 
 RING = 1 << 16  # hashes of tenants and groups are below this
@@ -89,7 +89,7 @@ Seq = tuple[int, int, int]
 
 
 def hash_of(name: str) -> int:
-    """Where a name stands on the ring of names."""
+    """The position of a name on the ring of names."""
     return zlib.crc32(name.encode()) % RING
 
 
@@ -111,16 +111,16 @@ class Keys:
         return unpack(key, self._length)[1:]
 
     def span(self, kind: int, *elements: Any) -> tuple[bytes, bytes]:
-        """From the first to after the last key of tuples that begin so and are longer."""
+        """The range of all longer tuples that begin with these elements."""
         prefix = pack(elements, self._kinds[kind])
         return prefix + b"\x00", prefix + b"\xff"
 
     def is_hint(self, key: bytes) -> bool:
-        """Whether a write to this key need not be told to those who read it."""
+        """Whether writes to this key need no write conflict range."""
         return key.startswith(self._hints)
 
     def new_claim(self, job_id: str) -> bytes:
-        """The key of a claim whose versionstamp the commit fills in."""
+        """A CLAIM key whose versionstamp the commit fills in."""
         return pack_with_versionstamp((CLAIM, job_id, Versionstamp()), self._prefix)
 
     def lane(self, queue: str, tenant: str, group: str) -> bytes:

@@ -1,4 +1,4 @@
-"""What the limits of a queue mean for how this engine counts leases and looks for jobs."""
+"""How limits affect counting leases and finding jobs in this engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Rules(limits.Rules):
         self.hold_back = self.any_concurrency or any(limit.paused for limit in limits.values())
 
     def bounded(self, tenant: str, group: str) -> list[TenantGroup]:
-        """Those of a job's scopes in which leases are counted exactly."""
+        """The scopes of a job in which leases are counted exactly."""
         if not self.limits:
             return []
         found: list[TenantGroup] = []

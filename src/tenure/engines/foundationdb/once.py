@@ -1,16 +1,16 @@
-"""Operations under a key: done once, and answered again as the first time.
+"""Keyed operations: run once per key, and return the stored results when repeated.
 
-Most are done in one transaction, which stores their answers. Claims at the end of such a call are
-not: whose the jobs are is known only after the commit. They leave notes on the way, so that whoever
-comes with the same key can go on where another stopped:
+Most run in one transaction, which also stores their results. Claims at the end of such a call
+cannot: who gets the jobs is known only after the commit. They leave notes on the way, so that a
+repeated call with the same key can continue where another process stopped:
 
-1. what comes before the claims is done, and its answers are stored as BEGUN;
-2. the claims are committed together with a list of the jobs that they want, WANTED, which carries
-   the versionstamp of that commit; this may take several rounds;
-3. a last transaction looks whose the jobs are, and replaces the notes by the answers.
+1. what comes before the claims is done, and its results are stored as BEGUN;
+2. the claims are committed together with a list of the jobs that they want, WANTED, which has the
+   versionstamp of that commit; this may take several rounds;
+3. a last transaction checks who got the jobs, and replaces the notes by the results.
 
-A job of which the lowest CLAIM key does not have this versionstamp was lost, or has been taken back
-since: nobody was told of the lease before the answers were stored.
+If the lowest CLAIM key of a job does not have this versionstamp, the job was lost, or has been
+taken back since: the lease was not returned to anyone before the results were stored.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tenure.model import ops, wire
 from tenure.model.job import Job
 from tenure.model.ops import Answer, Op
 
-_BEGUN, _WANTED = -2, -1  # in the place of an answer's part
+_BEGUN, _WANTED = -2, -1  # in place of the part number of a result
 _STAMP_BYTES = 10
 
 _decode_begun = msgspec.msgpack.Decoder(tuple[str, bytes]).decode
@@ -42,29 +42,29 @@ class Begin(Op, frozen=True):
 
 
 class Wanted(NamedTuple):
-    """Jobs that a claim of a keyed call wrote its CLAIM keys for."""
+    """Jobs that a claim of a keyed call wrote CLAIM keys for."""
 
     stamp: bytes
-    number: int  # of the claim among the operations
+    number: int  # index of the claim among the operations
     ids: list[str]
 
 
 class Stored(NamedTuple):
-    """What is stored under a key. Whoever changes it meanwhile makes this conflict."""
+    """What is stored under a key. Conflicts if another transaction changes it."""
 
     answer: Answer | None
     begun: list[Answer]
     wanted: list[Wanted]
-    did: str = ""  # which operations began, if any did
+    did: str = ""  # the fingerprint of the operations that were begun, if any
 
 
 def ask(tx: Tx, op: ops.Once) -> None:
-    """Ask for what is stored under a key, without waiting for it."""
+    """Start reading what is stored under a key."""
     tx.prefetch_span(k.ONCE, op.key)
 
 
 def claims_come_last(op: ops.Once) -> bool:
-    """Whether it ends with claims, and has none before anything else."""
+    """Whether it ends with claims and has no claim before that."""
     kinds = [isinstance(one, ops.Claim) for one in op.ops]
     return any(kinds) and kinds == sorted(kinds)
 
@@ -80,14 +80,14 @@ def before_claims(op: ops.Once) -> list[Op]:
 class _Notes(NamedTuple):
     """The rows under a key."""
 
-    final: bytes  # the answers, if all was done
+    final: bytes  # the results, if everything was done
     begun: list[Answer]
     wanted: list[Wanted]
     did: str
 
 
 def _notes(tx: Tx, key: str) -> _Notes:
-    """Read what is stored under a key, if it was not asked for before."""
+    """What is stored under a key, read now unless it was requested before."""
     final: list[bytes] = []
     begun: list[bytes] = []
     wanted: list[Wanted] = []
@@ -120,8 +120,8 @@ def stored(tx: Tx, op: ops.Once) -> Stored:
 
 
 def answers_of(tx: Tx, key: str) -> bytes | None:
-    """The answers under a key, for a call that does not end with claims. If one that does has
-    begun under it, no answers but its mark, which tells the other that the key is taken."""
+    """The results stored under a key, for a call that does not end with claims. If a call that does
+    has begun under it, returns only its mark, which shows that the key is taken."""
     found = _notes(tx, key)
     if found.did and not found.final:
         return wire.encode([{"did": found.did}])
@@ -134,7 +134,7 @@ def put_answers(tx: Tx, key: str, answers: bytes) -> None:
 
 
 def _remember(tx: Tx, key: str) -> None:
-    """Have it forgotten in time."""
+    """Add the key to the index by which it is deleted later."""
     tx.set(tx.keys.pack(k.ONCE_AT, tx.now, key))
 
 
@@ -142,7 +142,7 @@ def _remember(tx: Tx, key: str) -> None:
 
 
 def begin(tx: Tx, op: Begin, operate: Callable[[Sequence[Op]], list[Answer]]) -> Answer:
-    """Do what comes before the claims, unless it was done before."""
+    """Run what comes before the claims, unless that was done before."""
     found = stored(tx, op.once)
     if found == (None, [], [], ""):
         answers = operate(before_claims(op.once))
@@ -153,7 +153,7 @@ def begin(tx: Tx, op: Begin, operate: Callable[[Sequence[Op]], list[Answer]]) ->
 
 
 def want(tx: Tx, op: ops.Once, found: Stored, wanted: Iterable[tuple[int, list[str]]]) -> None:
-    """Note which jobs its claims want, in the transaction that writes their CLAIM keys."""
+    """Store which jobs the claims want, in the transaction that writes their CLAIM keys."""
     if not found.begun and not found.wanted:
         _remember(tx, op.key)
     part, did = len(found.wanted), wire.did(op)
@@ -167,7 +167,7 @@ def want(tx: Tx, op: ops.Once, found: Stored, wanted: Iterable[tuple[int, list[s
 
 
 def _portions(ids: Sequence[str]) -> Iterable[list[str]]:
-    """So many ids each as fit into a value."""
+    """The ids in portions that each fit into a value."""
     some: list[str] = []
     size = 0
     for one in ids:
@@ -182,12 +182,12 @@ def _portions(ids: Sequence[str]) -> Iterable[list[str]]:
 
 
 def is_of_others(op: ops.Once, found: Stored) -> bool:
-    """Whether the key was used for a call that is not the same."""
+    """Whether the key was used for a different call."""
     return bool(found.did) and found.did != wire.did(op)
 
 
 def finish(tx: Tx, op: ops.Once, found: Stored, given: dict[int, list[Job]]) -> Answer:
-    """Store the answers, with the jobs that each claim got, in the place of the notes."""
+    """Replace the notes by the results, with the jobs that each claim got."""
     if found.answer is not None:
         return found.answer
     if is_of_others(op, found):
@@ -203,7 +203,7 @@ def finish(tx: Tx, op: ops.Once, found: Stored, given: dict[int, list[Job]]) -> 
 
 
 def go_on(tx: Tx, op: ops.Once) -> Answer:
-    """Finish what another began, who may be gone."""
+    """Finish a call begun by another process, which may be gone."""
     found = stored(tx, op)
     given: dict[int, list[Job]] = {}
     for wanted in found.wanted:
@@ -215,7 +215,7 @@ def go_on(tx: Tx, op: ops.Once) -> Answer:
 
 
 def who_won(tx: Tx, ids: Sequence[str], stamp: bytes) -> set[str]:
-    """Those of the jobs whose first claim has this versionstamp."""
+    """The jobs whose first claim has this versionstamp."""
     asked = [(one, tx.tr.snapshot.get_range(*tx.keys.span(k.CLAIM, one), limit=1)) for one in ids]
     return {
         job_id

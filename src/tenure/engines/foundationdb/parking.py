@@ -1,10 +1,10 @@
-"""Lanes that nothing can be had from, put aside so that claims need not look at them.
+"""Lanes without claimable jobs, put aside so that claims need not look at them.
 
-LANE and TURN say where there may be ready jobs. A claim that comes across an empty lane takes it
-out of that index. One that it finds held back, by a pause or because its limit is used up, it puts
-aside under PARKED, and whoever changes that puts it back: the one who gives back a lease
-(`Tx.free`), and the one who changes a limit. Each of these and the one who puts aside depend on
-what the other writes, so that of two that meet one is not committed and looks again.
+LANE and TURN keys say where there may be ready jobs. A claim that finds an empty lane removes it
+from that index. A lane that is held back by a pause or a full limit is moved to PARKED. It is put
+back when that changes: by the transaction that gives back a lease (`Tx.free`) or changes a limit.
+Each side conflicts with what the other writes, so that if two meet, one of them fails and looks
+again.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ AT_ONCE = 1000  # lanes that one transaction puts back
 
 
 class Idle(NamedTuple):
-    """A lane, or without a group a tenant, that a claim found nothing in."""
+    """A lane, or a tenant (without a group), in which a claim found nothing."""
 
     queue: str
     tenant: str
     group: str | None
-    held_back: bool  # there are jobs, but none may be claimed now; else there are none
+    held_back: bool  # it has jobs, but none may be claimed now; otherwise it has none
 
 
 def put_aside(tx: Tx, idle: Sequence[Idle]) -> None:
-    """Take lanes and tenants out of the index, if they are still idle. Whoever adds a job to one of
-    them writes its key, and makes this conflict."""
+    """Remove lanes and tenants from the index if they are still idle. Adding a job to one of them
+    writes its key and conflicts with this."""
     used = {one: _ask_used(tx, one) for one in idle if one.held_back}
     for one in idle:
         if one.group is not None:
@@ -61,7 +61,7 @@ def _put_lane_aside(tx: Tx, one: Idle, used: tuple[Any, Any] | None) -> None:
 
 
 def _ask_used(tx: Tx, one: Idle) -> tuple[Any, Any]:
-    """What is taken of its limit, and what was given back of that; depended on."""
+    """The leases taken of its limit, and those given back, with a conflict range."""
     scope = (one.queue, one.tenant, one.group)
     return tx.tr.get(tx.keys.pack(k.TAKEN, *scope)), tx.tr.get(tx.keys.pack(k.FREED, *scope))
 
@@ -82,8 +82,8 @@ def _any(tx: Tx, *elements: Any) -> bool:
 
 
 def put_back(tx: Tx, queue: str, tenant: str | None) -> None:
-    """Limits have changed: have claims look again at what was put aside of a tenant, or of all. If
-    that is much, a part of it has to wait until the next claim comes."""
+    """After limits changed: make claims look again at what was put aside, of one tenant or of all.
+    If that is much, a part is left to the next claim."""
     pending = tx.aside_left(queue)
     of = () if tenant in (None, "*") else (tenant,)
     left = _put_back(tx, *tx.keys.span(k.PARKED, queue, *of))
@@ -93,7 +93,7 @@ def put_back(tx: Tx, queue: str, tenant: str | None) -> None:
 
 
 def put_more_back(tx: Tx, queue: str) -> None:
-    """Go on with what had to wait."""
+    """Continue with what was left."""
     start = tx.aside_left(queue)
     if start is not None:
         _, end = tx.keys.span(k.PARKED, queue)
@@ -101,8 +101,8 @@ def put_more_back(tx: Tx, queue: str) -> None:
 
 
 def _put_back(tx: Tx, begin: bytes, end: bytes) -> bytes | None:
-    """Put back what is between two keys, or much of it; where the rest begins, if there is any.
-    Whoever puts something aside there meanwhile makes this conflict."""
+    """Put back what is between two keys, or the first part of it. Returns where the rest begins, if
+    any. Conflicts with transactions that put something aside there."""
     rows = list(tx.tr.get_range(begin, end, limit=AT_ONCE))
     for row in rows:
         queue, *scope = tx.keys.unpack(bytes(row.key))

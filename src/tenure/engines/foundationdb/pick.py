@@ -1,5 +1,5 @@
-"""Which jobs a claim takes: a tenant at random, by weight, then the first of its lanes, within all
-limits. Everything is found by snapshot reads; only what a limit counts is depended on."""
+"""Picks jobs for a claim: a tenant at random, by weight, then the first job of its lanes, within
+all limits. Uses snapshot reads; only the counts of limits add conflict ranges."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tenure.engines.foundationdb.parking import Idle
 from tenure.engines.foundationdb.tx import Tx
 from tenure.model import ops
 
-WINDOW = 256  # tenants, or lanes of a tenant, that are looked at together
-MOST_HELD_BACK = 1000  # lanes that one transaction passes over
+WINDOW = 256  # tenants, or lanes of a tenant, that are read together
+MOST_HELD_BACK = 1000  # lanes that one transaction skips
 _FIRST_LOOK = 8  # jobs of a lane that are read at once
 
 
 class Ready(NamedTuple):
-    """A job in line; the first sorts first."""
+    """A job in line. Sorts in the order of claiming."""
 
     priority: int
     seq: Seq
@@ -32,7 +32,7 @@ class Ready(NamedTuple):
 
 
 class Room:
-    """What the limits of a queue leave."""
+    """The room that the limits of a queue leave."""
 
     def __init__(self, tx: Tx, rules: Rules) -> None:
         self._tx = tx
@@ -41,7 +41,7 @@ class Room:
         self.taken: dict[TenantGroup, int] = {}
 
     def left(self, scope: TenantGroup, bound: int | None) -> int | None:
-        """How many more leases a scope may have; None is any number."""
+        """How many more leases a scope may have; None means unlimited."""
         if bound is None:
             return None
         if scope not in self._left:
@@ -65,7 +65,7 @@ class Room:
                 self._left[scope] -= 1
 
     def write(self) -> None:
-        """Count what was taken."""
+        """Write the counts of what was taken."""
         tx, queue = self._tx, self._rules.queue
         for scope, count in self.taken.items():
             key = tx.keys.pack(k.TAKEN, queue, *scope)
@@ -74,7 +74,7 @@ class Room:
 
 
 class Lane:
-    """The line of one group."""
+    """The jobs of one group, in order."""
 
     def __init__(self, tx: Tx, queue: str, tenant: str, group: str, look: int) -> None:
         self._tx = tx
@@ -90,7 +90,7 @@ class Lane:
         return self._tx.tr.snapshot.get_range(self._begin, self._end, limit=self._look)
 
     def next(self) -> Ready | None:
-        """The next in line, taken out of it."""
+        """Remove and return the next job in line."""
         if not self._found and self._more:
             rows = list(self._asked if self._asked is not None else self._ask())
             self.is_empty = self._asked is not None and not rows
@@ -108,19 +108,19 @@ class Lane:
 
 
 class TenantJobs:
-    """The jobs of a tenant in order, over all of its groups that have room."""
+    """The jobs of a tenant in order, across all groups that have room."""
 
     def __init__(self, picker: Picker, tenant: str) -> None:
         self._picker = picker
         self.tenant = tenant
         self._windows: Iterator[list[str]] | None = None
-        self._opened: list[tuple[str, Lane]] | None = None  # groups whose first jobs are asked for
+        self._opened: list[tuple[str, Lane]] | None = None  # their first jobs are requested
         self._heads: list[tuple[Ready, Lane]] = []
-        self._served: Lane | None = None  # whose next job has not been looked at yet
+        self._served: Lane | None = None  # whose next job has not been read yet
         self._lanes = 0
 
     def next(self) -> Ready | None:
-        """The first job that no limit holds back, taken out of the line."""
+        """Remove and return the first job that no limit holds back."""
         picker = self._picker
         if not picker.has_room(self.tenant, None):
             return None
@@ -136,21 +136,21 @@ class TenantJobs:
         return None
 
     def _move_up(self) -> None:
-        """Only now that another job is wanted, look at the one behind the last."""
+        """Read the job after the last one taken, only now that it is needed."""
         lane, self._served = self._served, None
         following = None if lane is None else lane.next()
         if lane is not None and following is not None:
             heapq.heappush(self._heads, (following, lane))
 
     def ask_groups(self) -> None:
-        """Ask which groups it has, without waiting."""
+        """Request the tenant's groups, without waiting."""
         if self._windows is None:
             picker = self._picker
             within = (k.LANE, picker.queue, self.tenant)
             self._windows = ring(picker.tx, ask_ring(picker.tx, *within), *within)
 
     def ask_jobs(self) -> bool:
-        """Ask for the first jobs of more groups; whether there were any."""
+        """Request the first jobs of more groups. Returns whether there were any."""
         if self._opened is not None:
             return True
         self.ask_groups()
@@ -172,7 +172,7 @@ class TenantJobs:
         return True
 
     def _open_lanes(self) -> bool:
-        """Look at more groups; whether there were any."""
+        """Open more groups. Returns whether there were any."""
         if not self.ask_jobs():
             return False
         lanes, self._opened = self._opened, None
@@ -186,7 +186,7 @@ class TenantJobs:
 
 
 class Picker:
-    """Finds the jobs of one queue for one claim."""
+    """Picks jobs of one queue for one claim."""
 
     def __init__(self, tx: Tx, queue: str, op: ops.Claim, spread: int) -> None:
         self.tx = tx
@@ -201,7 +201,8 @@ class Picker:
 
     @property
     def tired(self) -> bool:
-        """So many were held back that they had better be put aside before it looks any further."""
+        """Whether so many lanes were held back that they should be put aside before looking
+        further."""
         return self._held_back >= MOST_HELD_BACK
 
     def has_room(self, tenant: str, group: str | None) -> bool:
@@ -214,7 +215,7 @@ class Picker:
         return False
 
     def pick(self, most: int) -> list[Ready]:
-        """Up to so many jobs. They count against the limits from now on."""
+        """Pick up to `most` jobs. They count against the limits from now on."""
         whole = self.rules.whole
         if whole.paused or most <= 0:
             return []
@@ -231,7 +232,7 @@ class Picker:
         return picked
 
     def _pick(self, most: int) -> list[Ready]:
-        """Where claims were lost lately, take some of the first instead of the very first."""
+        """If claims were lost recently, pick some of the first jobs instead of the very first."""
         if self._spread == 1 or self.rules.any_concurrency:
             return list(self._in_turns(most))
         found = list(self._in_turns(min(most * self._spread, 4096)))
@@ -262,8 +263,8 @@ class Picker:
                 return
 
     def _draw(self, lines: dict[str, TenantJobs], turns: int) -> list[TenantJobs]:
-        """Whose turns are next, by chance and weight. What they will be asked for is asked of all
-        of them at once; not where some may be held back, which had better be asked for nothing."""
+        """Draw the next turns by chance and weight. The reads for all of them are started at once,
+        unless some may be held back: then they would be wasted."""
         weights = [self.rules.weight(tenant) for tenant in lines]
         drawn = self.tx.store.chance.choices(list(lines.values()), weights, k=turns)
         if not self.rules.hold_back and turns > 1:
@@ -280,13 +281,13 @@ class Picker:
 
 
 def ask_ring(tx: Tx, *elements: Any) -> Any:
-    """Ask for the first names on a ring."""
+    """Request the first names on a ring."""
     return tx.tr.snapshot.get_range(*tx.keys.span(*elements), limit=WINDOW + 1)
 
 
 def ring(tx: Tx, asked: Any, *elements: Any) -> Iterator[list[str]]:
-    """The names on a ring, a window at a time; if they are more than one window, from a place
-    drawn by chance."""
+    """The names on a ring, one window at a time. If there is more than one window, starts at a
+    random position."""
     begin, end = tx.keys.span(*elements)
     found = [tx.keys.unpack(bytes(row.key))[-1] for row in asked]
     if len(found) <= WINDOW:
@@ -297,8 +298,8 @@ def ring(tx: Tx, asked: Any, *elements: Any) -> Iterator[list[str]]:
     spans = [(start, end), (begin, start)]
     while spans:
         rows: list[Any] = []
-        # A window that comes to the end of the ring goes on at its beginning: whoever stands first
-        # there would hardly ever be in one otherwise.
+        # A window that reaches the end of the ring continues at its beginning. Otherwise the first
+        # names would hardly ever be in a window.
         while spans and len(rows) < WINDOW:
             first, last = spans.pop(0)
             more = list(tx.tr.snapshot.get_range(first, last, limit=WINDOW - len(rows)))

@@ -1,4 +1,4 @@
-"""Queries: each from one snapshot."""
+"""Queries, each a read of one snapshot."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tenure.model.job import FINAL
 from tenure.model.ops import Limit
 from tenure.model.queries import Filter, Found, Query
 
-Place = tuple[int, ...]  # in a list: seq, or finished_at and seq
+Place = tuple[int, ...]  # a position in a list: seq, or finished_at and seq
 
-_AT_ONCE = 100  # jobs that are asked for together
-MOST_HEADS = 1_000  # of a queue, that are looked at for the job that waits longest
-_FIRST_ENDING = 16  # leases that are looked at for the one that is over first
+_AT_ONCE = 100  # jobs that are requested together
+MOST_HEADS = 1_000  # per queue, checked for the longest-waiting job
+_FIRST_ENDING = 16  # leases checked for the one that expires first
 _COUNTED = ("waiting", "delayed", "done", "dead", "cancelled")
 
 
@@ -80,7 +80,7 @@ def _range_of(where: Filter, by_end: bool) -> Callable[[str], tuple[Any, ...]]:
 def _places(
     tx: Tx, range_of: Callable[[str], tuple[Any, ...]], queue: str, start: Place | None
 ) -> Iterator[tuple[Place, str]]:
-    """Places in a list of a queue, from the last to the first, and the jobs there."""
+    """Positions in a list of a queue, from last to first, with the jobs there."""
     within = range_of(queue)
     begin, end = tx.keys.span(*within)
     if start is not None:
@@ -132,7 +132,7 @@ def oldest_ready(tx: Tx, query: queries.OldestReady) -> Found:
 
 
 def _heads(tx: Tx, queue: str) -> Iterator[str]:
-    """The next in line of each tenant, group and priority."""
+    """The next job in line of each tenant, group and priority."""
     begin, end = tx.keys.span(k.READY, queue)
     while True:
         first = next(tx.scan(begin, end, limit=1), None)
@@ -143,8 +143,8 @@ def _heads(tx: Tx, queue: str) -> Iterator[str]:
 
 
 def _ends_of_leases(tx: Tx, queue: str) -> Iterator[int]:
-    """When the leases that end first will be over. By two clocks, one that ends later may be over
-    earlier, but not by much."""
+    """When the leases that end first will expire. Because of the two clocks, a lease that ends
+    later may expire earlier, but not by much."""
     ending = [key[-1] for key in tx.scan(*tx.keys.span(k.ENDING, queue), limit=_FIRST_ENDING)]
     for held in tx.peek(ending):
         if held is not None and held.record.lease is not None:
@@ -155,7 +155,7 @@ def _ends_of_leases(tx: Tx, queue: str) -> Iterator[int]:
 
 
 def _counts(tx: Tx, counted: dict[str, int], leased: int) -> dict[str, int]:
-    """Of the jobs that are ready or leased, those that are leased have a key each."""
+    """Counts by state. Ready and leased jobs share a counter; `leased` says how many are leased."""
     counts = {name: counted.get(name, 0) for name in _COUNTED}
     return counts | {"ready": counted.get("active", 0) - leased, "leased": leased}
 
@@ -193,7 +193,7 @@ def _by_name(
     limit: int,
     only: str | None = None,
 ) -> Iterator[tuple[str, dict[str, int]]]:
-    """Counts of those whose name comes after another in the keys, or of one of them."""
+    """Counts of the names after `after` in key order, or of a single name."""
     begin, end = tx.keys.span(*counts_of) if only is None else tx.keys.span(*counts_of, only)
     if after is not None:
         begin = max(begin, tx.keys.pack(*counts_of, after) + b"\xff")
@@ -234,7 +234,7 @@ def list_groups(tx: Tx, query: queries.ListGroups) -> Found:
     if not tx.knows(query.queue):
         return QueueNotFound(query.queue)
     within = (query.queue, query.tenant)
-    after = query.after or ""  # jobs of no group are in none
+    after = query.after or ""  # jobs without a group are in none
     found = _by_name(tx, (k.GROUP_COUNT, *within), (k.LEASE, *within), after, query.limit)
     return [
         queries.GroupStats(queue=query.queue, tenant=query.tenant, group=name, **counts)

@@ -1,5 +1,5 @@
-"""A job as it is stored: a small record that every move rewrites, and apart from it what is large
-and seldom changes."""
+"""A job as stored: a small record that every move rewrites, and separate keys for what is large and
+rarely changes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tenure.model import states
 from tenure.model.job import FINAL, NULL, Failure, IfParentFails, Job, JobSpec, State
 from tenure.model.retry import Backoff
 
-PART_BYTES = 90_000  # a value holds 100,000 at most
+PART_BYTES = 90_000  # a value holds at most 100,000
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What moves are decided on."""
+    """The fields that transitions are decided on."""
 
     queue: str
     tenant: str
@@ -27,7 +27,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
     priority: int
     seq: Seq
     state: State
-    ready: bool  # pending, and in line to be claimed
+    ready: bool  # pending and in line
     run_at: int
     created_at: int
     updated_at: int
@@ -52,22 +52,22 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def lease(self) -> Lease | None:
-        """The lease that is out."""
+        """The current lease, if any."""
         if self.lease_until is None:
             return None
         return Lease(self.lease_until, self.lease_ms, self.lease_version)
 
     @property
     def counted_as(self) -> str:
-        """The counter it is in. Ready and leased jobs share one, so that a claim, which may turn
-        out to have lost, counts nothing; LEASE keys tell how many of them are leased."""
+        """The counter that includes this job. Ready and leased jobs share one, so that a claim,
+        which may turn out lost, need not count; LEASE keys tell how many are leased."""
         if self.state is State.PENDING:
             return "active" if self.ready else "delayed"
         return "active" if self.state is State.LEASED else self.state.value
 
 
 class ClaimNote(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a claim says."""
+    """The value of a CLAIM key."""
 
     worker: str
     at: int
@@ -75,7 +75,7 @@ class ClaimNote(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Body(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What never changes."""
+    """The part that never changes."""
 
     payload: bytes
     after: tuple[str, ...] = ()
@@ -83,11 +83,11 @@ class Body(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Held:
-    """A job in a transaction: what the core decides on. Its failures are read when needed."""
+    """A job in a transaction, as the core sees it. Its failures are read on demand."""
 
     __slots__ = ("_errors", "_read_errors", "claimed", "id", "record")
 
-    busy = False  # nobody locks jobs here
+    busy = False  # jobs are never locked here
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Held:
     ) -> None:
         self.id = job_id
         self.record = record
-        self.claimed = claimed  # a CLAIM key makes it leased, its own key does not say so yet
+        self.claimed = claimed  # leased by a CLAIM key; its own key does not say so yet
         self._read_errors = read_errors
         self._errors: tuple[Failure, ...] | None = None if record.failures else ()
 
@@ -162,7 +162,7 @@ _decode_errors = msgspec.msgpack.Decoder(tuple[Failure, ...]).decode
 
 
 def parts_of(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Something large, as values of several keys."""
+    """Split a large value into parts, for several keys."""
     for n, start in enumerate(range(0, max(len(data), 1), PART_BYTES)):
         yield n, data[start : start + PART_BYTES]
 
@@ -177,7 +177,7 @@ def decode_errors(parts: Iterable[bytes]) -> tuple[Failure, ...]:
 
 
 def new_record(spec: JobSpec, seq: Seq, now: int, *, waits: bool) -> Record:
-    """A job that is enqueued."""
+    """The record of a job that is enqueued."""
     run_at = spec.starts_at(now)
     return Record(
         queue=spec.queue,
@@ -202,7 +202,7 @@ def new_record(spec: JobSpec, seq: Seq, now: int, *, waits: bool) -> Record:
 
 
 def imported_record(job: Job, seq: Seq, version: int, now: int, *, ready: bool) -> Record:
-    """A job of another store. A lease that is out is as long as what is left of it."""
+    """The record of an imported job. A lease keeps its remaining time."""
     left_ms = 0 if job.lease_until is None else max(0, job.lease_until - now)
     return Record(
         queue=job.queue,
@@ -238,7 +238,7 @@ def imported_record(job: Job, seq: Seq, version: int, now: int, *, ready: bool) 
 
 
 def changed(record: Record, change: states.Change, now: int) -> Record:
-    """What a move makes of a record."""
+    """The record after a transition."""
     leased = change.state is State.LEASED
     return replace(
         record,
@@ -256,11 +256,11 @@ def changed(record: Record, change: states.Change, now: int) -> Record:
 
 
 def claimed(record: Record, change: states.Change, claim: ClaimNote, version: int) -> Record:
-    """A job that a claim made at this version of the store has."""
+    """The record after a claim at this version of the store."""
     return replace(
         changed(record, change, claim.at),
         failures=record.failures,
-        token=max(version, record.token + 1),  # it may come from a store whose tokens are ahead
+        token=max(version, record.token + 1),  # the store it came from may have greater tokens
         worker=claim.worker,
         started_at=claim.at,
         lease_until=claim.at + claim.lease_ms,
@@ -272,22 +272,22 @@ def claimed(record: Record, change: states.Change, claim: ClaimNote, version: in
 
 
 def _no_errors(_: str) -> tuple[Failure, ...]:
-    """A claim leaves the failures of a job as they are."""
+    """A claim does not change the job's failures."""
     return ()
 
 
 def under_claim(job_id: str, record: Record, claim: ClaimNote, version: int) -> Record:
-    """A stored record together with the lowest claim on it."""
+    """A stored record combined with the lowest claim on it."""
     change = states.decide(Held(job_id, record, _no_errors), states.Claimed(), claim.at)
     assert change is not None
-    assert change.state is State.LEASED  # or nobody would have claimed it
+    assert change.state is State.LEASED  # otherwise it would not have been claimed
     return claimed(record, change, claim, version)
 
 
 def job_of(
     job_id: str, record: Record, body: Body, errors: tuple[Failure, ...], result: bytes | None
 ) -> Job:
-    """The job as it is answered."""
+    """The complete Job."""
     return Job(
         id=job_id,
         queue=record.queue,

@@ -1,4 +1,4 @@
-"""What all transactions of one engine share."""
+"""State shared by all transactions of one engine."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from tenure.engines.foundationdb.keys import Keys
 from tenure.engines.foundationdb.limits import Rules
 
 VERSIONS_PER_MS = 1_000
-NTP_GRACE_MS = 60_000  # between two machines whose clocks are wrong by up to 30 s each
-ASIDE_FROM = 32  # a claim passes over fewer lanes that are held back without putting them aside
-VERSION_GRACE_MS = 6_000  # a transaction is up to 5 s older than its commit
+NTP_GRACE_MS = 60_000  # for two machines whose clocks are off by up to 30 s each
+ASIDE_FROM = 32  # with fewer lanes held back, a claim skips them without putting them aside
+VERSION_GRACE_MS = 6_000  # a transaction may be up to 5 s older than its commit
 
 
 class Lease(NamedTuple):
-    """For how long a job was given out, by two clocks."""
+    """The duration of a lease, by two clocks."""
 
-    until: int  # by the clock of the claimer
+    until: int  # by the claimer's clock
     ms: int
     version: int  # of the store, when the lease began or was last extended
 
 
 class Store:
-    """A directory of a cluster, seen by one client."""
+    """A directory of a cluster, as used by one client."""
 
     def __init__(
         self,
@@ -37,11 +37,11 @@ class Store:
         chance: random.Random,
         aside_from: int,
     ) -> None:
-        self.handle = handle  # the module: fdb, or its simulation
+        self.handle = handle  # the module fdb, or its simulation
         self.db = db
         self.keys = keys
         self.sweep = sweep
-        self.hybrid = hybrid  # judge leases by two clocks, neither of which is quite right
+        self.hybrid = hybrid  # judge leases by two clocks, neither of which is exact
         self.chance = chance
         self.aside_from = aside_from
         self.rules: dict[str, tuple[bytes, Rules]] = {}
@@ -49,7 +49,7 @@ class Store:
         self.count = itertools.count()
 
     def lease_is_over_at(self, now: int, lease: Lease, read_version: int) -> int:
-        """When nobody may rely on a lease any longer, by this machine's clock."""
+        """When a lease has expired for certain, by this machine's clock."""
         if not self.hybrid:
             return lease.until
         age_ms = (read_version - lease.version) // VERSIONS_PER_MS
@@ -57,5 +57,5 @@ class Store:
         return 1 + min(lease.until + NTP_GRACE_MS, by_version)
 
     def sweep_until(self, now: int) -> int:
-        """No lease that ends later than this can be over."""
+        """No lease that ends later than this can have expired."""
         return now + NTP_GRACE_MS if self.hybrid else now

@@ -1,7 +1,8 @@
-"""Running something in a transaction until it is committed, once.
+"""Runs work in a transaction until it is committed exactly once.
 
-With each commit goes a DID key. A commit whose outcome is unknown is looked for under it before
-anything is tried again, and depends on it, so that it cannot arrive after a later try."""
+Each commit writes a DID key. If the outcome of a commit is unknown, this key is looked up before
+another try. That read adds a conflict range, so that the commit cannot arrive after a later try.
+"""
 
 from __future__ import annotations
 
@@ -19,32 +20,32 @@ R = TypeVar("R")
 TOO_OLD = 1007
 TIMED_OUT = 1031
 TOO_LARGE = 2101
-_REJECTED = (2102, 2103)  # a key or a value that is too large: it is about an operation
+_REJECTED = (2102, 2103)  # a key or value is too large: an error of the operation
 _MOST_TIMEOUT_S = 10.0
 _LEAST_TIMEOUT_S = 3.0
 MOST_TRIES = 1_000
-_LAST_TRIES = 5  # to find out what became of those before
+_LAST_TRIES = 5  # to find out the outcome of earlier tries
 _STAMP_BYTES = 10
-_LIFE_S = 4.5  # of a transaction; the cluster forgets what it reads after 5 s
+_LIFE_S = 4.5  # of a transaction; the cluster keeps old versions for 5 s
 _MOST_SLOW_TRIES = 2
 
 
 class TooLarge(StoreError):
-    """It does not fit into one transaction."""
+    """The work does not fit into one transaction."""
 
     def __init__(self) -> None:
-        super().__init__("this is too much for one transaction of FoundationDB (10 MB)")
+        super().__init__("this is too large for one FoundationDB transaction (10 MB)")
 
 
 class TooSlow(StoreError):
-    """It takes longer than a transaction may."""
+    """The work takes longer than a transaction may."""
 
     def __init__(self) -> None:
         super().__init__("this takes longer than the 5 s that FoundationDB gives a transaction")
 
 
 def begin(db: Any, patience_s: float = _MOST_TIMEOUT_S) -> Any:
-    """A transaction that waits for a cluster which is down for a while, and not for ever."""
+    """Begin a transaction that waits a limited time for a cluster that is down."""
     tr = db.create_transaction()
     timeout_s = max(_LEAST_TIMEOUT_S, min(patience_s, _MOST_TIMEOUT_S))
     tr.options.set_timeout(round(timeout_s * 1000))
@@ -52,25 +53,26 @@ def begin(db: Any, patience_s: float = _MOST_TIMEOUT_S) -> Any:
 
 
 class Transactor:
-    """Commits for one engine."""
+    """Runs the transactions of one engine."""
 
     def __init__(self, store: Store, clock: Clock, patience_s: float) -> None:
         self.store = store
         self._clock = clock
         self._patience_s = patience_s
-        # Keys of commits that are known, so that nobody will ask for them: a set in order, of which
-        # every single step is safe among threads.
+        # Keys of commits whose outcome is known, so that they can be deleted: an ordered set, in
+        # which every single step is thread-safe.
         self._did: dict[bytes, None] = {}
 
     def monotonic(self) -> float:
         return self._clock.monotonic()
 
     def run(self, work: Callable[[Transaction], R]) -> tuple[R, bytes]:
-        """What `work` answered in the try that was committed, and the versionstamp of that."""
+        """The result of `work` in the try that was committed, and its versionstamp."""
         return _Run(self.store, self._clock, self._patience_s, self._did, work).run()
 
     def run_some(self, work: Callable[[Transaction, int], R], most: int) -> tuple[R, bytes]:
-        """The same for work on so many at most; on fewer, if these are too large for one."""
+        """Like `run`, for work on at most `most` items; on fewer, if they do not fit into a
+        transaction."""
         while True:
             try:
                 return self.run(lambda tx, most=most: work(tx, most))  # type: ignore[misc]
@@ -80,7 +82,7 @@ class Transactor:
                 most //= 2
 
     def read(self, work: Callable[[Transaction], R]) -> R:
-        """What `work` finds in one snapshot."""
+        """The result of `work` on one snapshot."""
         return _Run(self.store, self._clock, self._patience_s, {}, work).read()
 
 
@@ -102,10 +104,10 @@ class _Run(Generic[R]):
         self._old = did
         self._key = store.keys.pack(k.DID, store.chance.randbytes(16))
         self._work = work
-        self._sent: list[R] = []  # the answers of tries whose commit was sent
+        self._sent: list[R] = []  # the results of tries whose commit was sent
         self._unsure = False
         self._giving_up = False
-        self._mistake: Exception | None = None  # why it is given up, if not for want of time
+        self._mistake: Exception | None = None  # why it failed, unless it ran out of time
         self._tries = 0
         self._slow_tries = 0
         self._began = 0.0
@@ -123,7 +125,7 @@ class _Run(Generic[R]):
                 tr = self._give_up(mistake)
 
     def _step(self, tr: Any) -> tuple[R, bytes] | Any:
-        """What was committed, or the transaction of the next try."""
+        """The committed result, or the transaction for the next try."""
         self._began = self._clock.monotonic()
         try:
             found = self._committed(tr) if self._unsure else None
@@ -134,7 +136,7 @@ class _Run(Generic[R]):
             return self._again(tr, error)
 
     def _give_up(self, mistake: Exception | None = None) -> Any:
-        """Try nothing more, but find out about the tries that may have been committed."""
+        """Stop trying, but find out about tries that may have been committed."""
         self._giving_up, self._mistake, self._tries = True, mistake, 0
         return self._begin()
 
@@ -151,7 +153,7 @@ class _Run(Generic[R]):
         return begin(self._store.db, self._deadline - self._clock.monotonic())
 
     def _committed(self, tr: Any) -> tuple[R, bytes] | None:
-        """What an earlier try did after all."""
+        """The result of an earlier try that was committed after all, if any."""
         found = tr.get(self._key).value
         if found is None:
             return None
@@ -163,7 +165,7 @@ class _Run(Generic[R]):
         return self._sent[which], value[:_STAMP_BYTES]
 
     def _make_sure(self, tr: Any) -> None:
-        """Have no try that may be under way be committed any more."""
+        """Make sure that no earlier try can be committed any more."""
         tr.add_read_conflict_key(self._key)
         tr.set(self._key, bytes(_STAMP_BYTES))
         tr.commit().wait()
@@ -178,7 +180,7 @@ class _Run(Generic[R]):
         tx = Transaction(self._store, tr, self._clock.now_ms())
         answer = self._work(tx)
         tx.finish()
-        if not (tx.wrote or self._unsure):  # if it is, the commit keeps out an earlier try
+        if not (tx.wrote or self._unsure):  # if unsure, the commit blocks an earlier try
             return answer, b""
         tr.add_read_conflict_key(self._key)
         which = len(self._sent).to_bytes(4, "big")
@@ -195,7 +197,7 @@ class _Run(Generic[R]):
         return answer, bytes(stamp.value)
 
     def _again(self, tr: Any, error: Any) -> Any:
-        """Wait a while and make ready for another try, or give up."""
+        """Wait and prepare another try, or give up."""
         self._tries += 1
         if error.code == TOO_LARGE:
             raise TooLarge
@@ -223,7 +225,7 @@ class _Run(Generic[R]):
         over = self._tries >= MOST_TRIES or self._clock.monotonic() > self._deadline
         if self._giving_up and self._tries >= _LAST_TRIES:
             raise OutcomeUnknown(
-                f"FoundationDB could not commit ({error.code}), and it is not known whether it did"
+                f"FoundationDB could not confirm a commit ({error.code}): its outcome is unknown"
             )
         if over and not self._giving_up:
             if not (self._unsure and self._sent):

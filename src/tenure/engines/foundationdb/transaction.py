@@ -1,4 +1,4 @@
-"""A transaction of the core on FoundationDB."""
+"""The core's transaction on FoundationDB."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _decode_schedule = msgspec.json.Decoder(Schedule).decode
 
 
 class Transaction(Tx):
-    """Implements tenure.core.transaction.Transaction: one try of a transaction. Whatever it has
-    read it keeps up to date, so there is nothing to forget between operations but slots."""
+    """Implements tenure.core.transaction.Transaction, as one try of a transaction. Everything it
+    has read is kept up to date, so only slots are forgotten between operations."""
 
     def __init__(self, store: Store, tr: Any, now: int) -> None:
         super().__init__(store, tr, now)
         self.news: list[tuple[Held, states.Event]] = []
-        self._slots: dict[tuple[str, str], dict[str, int]] = {}  # holders, and until when
+        self._slots: dict[tuple[str, str], dict[str, int]] = {}  # holder: expiry
 
     def forget(self) -> None:
         self._slots.clear()
@@ -112,8 +112,8 @@ class Transaction(Tx):
         self.drop_wait(child.id, parent_id)
 
     def waits(self, child: Held) -> bool:
-        """If so, that depends on one of those that it waits for: when another transaction strikes
-        that one, only one of the two is committed."""
+        """If so, adds a conflict range on one parent: if another transaction strikes that parent,
+        only one of the two commits."""
         parents = self.parents(child.id)
         if parents:
             last = next(reversed(parents))
@@ -142,7 +142,7 @@ class Transaction(Tx):
     # Limits -------------------------------------------------------------------------------------
 
     def lock_queue(self, queue: str, *, create: bool) -> bool:
-        """Nothing is locked: whoever claims under limits depends on them."""
+        """Nothing is locked: claims under limits conflict with changes of the limits."""
         if create:
             self.mark(self.keys.pack(k.QUEUE, queue))
         return create or self.knows(queue)
@@ -191,7 +191,7 @@ class Transaction(Tx):
         return True
 
     def _slots_of(self, scope: str, key: str) -> dict[str, int]:
-        """Who holds a slot, read once for operations in a row."""
+        """The holders of slots, read once for adjacent operations."""
         if (scope, key) not in self._slots:
             self._slots[scope, key] = read_slots(self, scope, key, self.tr)
         return self._slots[scope, key]
@@ -246,11 +246,11 @@ class Transaction(Tx):
 
 
 def read_slots(tx: Tx, scope: str, key: str, reader: Any) -> dict[str, int]:
-    """Who holds a slot and until when, with those that ended."""
+    """The holders of slots and their expiry, including expired ones."""
     rows = reader.get_range(*tx.keys.span(k.SLOT, scope, key))
     return {tx.keys.unpack(bytes(row.key))[-1]: int(bytes(row.value)) for row in rows}
 
 
 def schedule_of(parts: Iterable[bytes]) -> Schedule:
-    """A schedule as it is stored."""
+    """Decode a stored schedule."""
     return _decode_schedule(b"".join(parts))

@@ -1,4 +1,4 @@
-"""Export: jobs as they are, with all that it takes to have them elsewhere."""
+"""Export: jobs with everything another store needs to take them over."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""FoundationDB's tuple layer: tuples as keys that sort as the tuples do.
+"""FoundationDB's tuple layer: encodes tuples as keys with the same sort order.
 
-The official binding has one, but it packs a versionstamp only with its C library loaded, and has no
-types. This has what keys of a queue are made of, in the same encoding to the byte: None, bytes,
-str, int, tuples of these, and versionstamps. Tuples sort by the type of an element first, in that
-order (versionstamps last), then by its value.
+The official binding has one, but it packs versionstamps only with its C library loaded, and is
+untyped. This one supports the element types that the queue's keys need, in exactly the same
+encoding: None, bytes, str, int, nested tuples, and versionstamps. Tuples sort first by the type of
+an element, in that order (versionstamps last), then by its value.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _ZERO = 0x14
 _POSITIVE_BIG = 0x1D
 _VERSIONSTAMP = 0x33
 
-_BIG = (1 << 64) - 1  # from here on, a number says how long it is
-_POSITIVE = [bytes([_ZERO + size]) for size in range(9)]  # what stands before a smaller one
+_BIG = (1 << 64) - 1  # larger numbers include their length
+_POSITIVE = [bytes([_ZERO + size]) for size in range(9)]  # the prefix of smaller ones
 _STAMP_BYTES = 10
 _INCOMPLETE = b"\xff" * _STAMP_BYTES
 
@@ -33,8 +33,8 @@ Element = Union[None, bytes, str, int, "Versionstamp", "tuple[Element, ...]"]
 @total_ordering
 @dataclass(frozen=True)
 class Versionstamp:
-    """When something was committed. Incomplete, without `tr_version`, it is filled in by the
-    commit; the user version tells apart the stamps of one transaction."""
+    """The time of a commit. An incomplete one, without `tr_version`, is filled in by the commit.
+    The user version distinguishes the stamps of one transaction."""
 
     tr_version: bytes | None = None
     user_version: int = 0
@@ -49,7 +49,7 @@ class Versionstamp:
         return self.tr_version is not None
 
     def completed(self, tr_version: bytes) -> Versionstamp:
-        """The same with the bytes that `get_versionstamp` told."""
+        """This versionstamp, completed with the bytes from `get_versionstamp`."""
         if self.is_complete():
             raise ValueError("this versionstamp is complete")
         return Versionstamp(tr_version, self.user_version)
@@ -85,7 +85,7 @@ def pack_with_versionstamp(elements: tuple[Element, ...], prefix: bytes = b"") -
 
 
 def _encode(elements: Iterable[Element], out: bytearray, *, nested: bool) -> list[int]:
-    """Append the elements; where incomplete versionstamps came to lie."""
+    """Append the elements. Returns the offsets of incomplete versionstamps."""
     places: list[int] = []
     for element in elements:
         if isinstance(element, str):
@@ -99,7 +99,7 @@ def _encode(elements: Iterable[Element], out: bytearray, *, nested: bool) -> lis
 
 
 def _encode_other(element: Element, out: bytearray, *, nested: bool) -> list[int]:
-    """The same for one element of the rarer kinds."""
+    """Like `_encode`, for one element of a rarer type."""
     if isinstance(element, bytes):
         out.append(_BYTES)
         out += _escaped(element)
@@ -123,7 +123,7 @@ def _encode_other(element: Element, out: bytearray, *, nested: bool) -> list[int
 
 
 def _escaped(data: bytes) -> bytes:
-    """Bytes that end at the first zero that no 0xff follows."""
+    """Bytes terminated by a zero; zeros inside are followed by 0xff."""
     return (data.replace(b"\x00", b"\x00\xff") if b"\x00" in data else data) + b"\x00"
 
 
@@ -142,7 +142,7 @@ def _encode_int(number: int) -> bytes:
 
 
 def _is_big(shifted: int, size: int) -> bool:
-    """Whether a negative number, already shifted, is below those of eight bytes."""
+    """Whether a negative number, already shifted, needs more than eight bytes."""
     return size > 8 or (size == 8 and shifted == 0)
 
 
@@ -199,7 +199,7 @@ def _decode_nested(key: bytes, place: int) -> tuple[tuple[Any, ...], int]:
 
 
 def _terminator(key: bytes, place: int) -> int:
-    """Where a string ends: at a zero that no 0xff follows."""
+    """The end of a string: the first zero not followed by 0xff."""
     while True:
         place = key.find(b"\x00", place)
         if place < 0:
@@ -210,7 +210,7 @@ def _terminator(key: bytes, place: int) -> int:
 
 
 def strinc(key: bytes) -> bytes:
-    """The first key that is after all that begin with these bytes."""
+    """The first key after all keys that begin with these bytes."""
     key = key.rstrip(b"\xff")
     if not key:
         raise ValueError("Key must contain at least one byte not equal to 0xFF.")
@@ -218,7 +218,7 @@ def strinc(key: bytes) -> bytes:
 
 
 class Subspace:
-    """The keys of all tuples that begin with one."""
+    """The keys of all tuples with a common prefix."""
 
     def __init__(self, prefix_tuple: tuple[Element, ...] = (), raw_prefix: bytes = b"") -> None:
         self.raw_prefix = pack(prefix_tuple, raw_prefix)
@@ -244,7 +244,7 @@ class Subspace:
         return unpack(key, len(self.raw_prefix))
 
     def range(self, elements: tuple[Element, ...] = ()) -> slice:
-        """From before the first to after the last key of longer tuples: `tr[subspace.range()]`"""
+        """The range of all longer tuples: `tr[subspace.range()]`"""
         prefix = self.pack(elements)
         return slice(prefix + b"\x00", prefix + b"\xff")
 

@@ -1,8 +1,8 @@
-"""The keys of a transaction: jobs as they are read and written, with their indexes and counters.
+"""The keys of a transaction: reading and writing jobs, with their indexes and counters.
 
-Everything that is written is seen by what is read later in the same transaction. A job that is read
-is depended on: if another moves or claims it before the commit, the commit conflicts. Nothing else
-that others do to the queue makes it conflict.
+Reads see earlier writes of the same transaction. Reading a job adds a conflict range: if another
+transaction moves or claims it before the commit, the commit conflicts. Nothing else that others do
+to the queue makes it conflict.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tenure.model.ops import Limit
 
 WAKE_SHARDS = 8
 _ZERO = bytes(8)
-_RULES_STAMP = 16  # bytes of a RULES value; what follows is a key
+_RULES_STAMP = 16  # bytes of a RULES value; the rest is a key
 _decode_limit = msgspec.json.Decoder(Limit).decode
 
 
@@ -49,7 +49,7 @@ class Tx:
         self.tr = tr
         self.now = now
         self.wrote = False
-        self.tells = False  # somebody may wait for what this does
+        self.tells = False  # whether to notify waiting processes
         self._version: int | None = None
         self._asked: dict[str, tuple[Any, Any]] = {}
         self._asked_children: dict[str, Any] = {}
@@ -66,7 +66,7 @@ class Tx:
 
     @property
     def version(self) -> int:
-        """The version of the store that this reads."""
+        """The read version of this transaction."""
         if self._version is None:
             self._version = int(self.tr.get_read_version().wait())
         return self._version
@@ -87,11 +87,11 @@ class Tx:
     def clear_span(self, *elements: Any) -> None:
         self.wrote = True
         span = self.keys.span(*elements)
-        self._asked_spans.pop(span, None)  # what was there before
+        self._asked_spans.pop(span, None)  # results from before the write
         self.tr.clear_range(*span)
 
     def add(self, key: bytes, by: int) -> None:
-        """Count without reading; a counter that comes to nothing goes away."""
+        """Add to a counter without reading it. A counter that reaches zero is deleted."""
         if by:
             self.wrote = True
             self.tr.add(key, by.to_bytes(8, "little", signed=True))
@@ -99,39 +99,39 @@ class Tx:
                 self.tr.compare_and_clear(key, _ZERO)
 
     def mark(self, key: bytes) -> None:
-        """Write a key that says that there may be something, once."""
+        """Write a key that says there may be something, at most once."""
         if key not in self._marked:
             self._marked.add(key)
             self.set(key)
 
     def put_parts(self, data: bytes, *elements: Any) -> None:
-        """Write something large."""
+        """Write a large value in parts."""
         for n, part in parts_of(data):
             self.set(self.keys.pack(*elements, n), part)
 
     def parts(self, *elements: Any) -> list[bytes]:
-        """Read something large, of a job that is depended on."""
+        """Read a large value of a job that was read with a conflict range."""
         return [bytes(row.value) for row in self.tr.snapshot.get_range(*self.keys.span(*elements))]
 
     def scan(self, begin: bytes, end: bytes, limit: int = 0) -> Iterator[tuple[Any, ...]]:
-        """The tuples of the keys in a range, without depending on them."""
+        """The tuples of the keys in a range, by snapshot read."""
         for row in self.tr.snapshot.get_range(begin, end, limit=limit):
             yield self.keys.unpack(bytes(row.key))
 
     def prefetch_span(self, *elements: Any) -> None:
-        """Ask for a range that will be needed once."""
+        """Start reading a range that will be needed once."""
         span = self.keys.span(*elements)
         if span not in self._asked_spans:
             self._asked_spans[span] = self.tr.get_range(*span)
 
     def span(self, *elements: Any) -> Any:
-        """The rows of a range, depended on."""
+        """The rows of a range, with a conflict range."""
         span = self.keys.span(*elements)
         asked = self._asked_spans.pop(span, None)
         return self.tr.get_range(*span) if asked is None else asked
 
     def flush(self) -> None:
-        """Write what was put off."""
+        """Write deferred changes."""
         sums: Counter[tuple[Any, ...]] = Counter()
         for (queue, tenant, group, what), by in self._counts.items():
             sums[k.QUEUE_COUNT, queue, what] += by
@@ -142,7 +142,7 @@ class Tx:
             self.add(self.keys.pack(*key), by)
 
     def finish(self) -> None:
-        """Make ready to commit."""
+        """Prepare for the commit."""
         self.put_freed_back()
         self.flush()
         if self.tells and self.wrote:
@@ -151,7 +151,7 @@ class Tx:
     # Jobs ---------------------------------------------------------------------------------------
 
     def load(self, ids: Iterable[str]) -> None:
-        """Ask for jobs that will be needed, without waiting."""
+        """Start reading jobs that will be needed."""
         for job_id in ids:
             if job_id not in self._jobs and job_id not in self._asked:
                 self._asked[job_id] = (
@@ -160,21 +160,21 @@ class Tx:
                 )
 
     def ask_children(self, ids: Iterable[str]) -> None:
-        """Ask which jobs wait for some that may end, without waiting."""
+        """Start reading the children of jobs that may end."""
         for job_id in ids:
             if job_id not in self._asked_children:
                 span = self.keys.span(k.CHILD, job_id)
                 self._asked_children[job_id] = self.tr.get_range(*span)
 
     def job(self, job_id: str) -> Held | None:
-        """A job, if there is one."""
+        """A job, or None if it does not exist."""
         if job_id not in self._jobs:
             self.load([job_id])
             self._jobs[job_id] = self._decoded(job_id, *self._asked.pop(job_id))
         return self._jobs[job_id]
 
     def jobs(self, ids: Sequence[str]) -> list[Held]:
-        """Those of some jobs that exist, all read at once."""
+        """The jobs that exist, all read at once."""
         self.load(ids)
         return [held for job_id in ids if (held := self.job(job_id)) is not None]
 
@@ -192,14 +192,14 @@ class Tx:
         return self.held(job_id, record)
 
     def held(self, job_id: str, record: Record, *, claimed: bool = False) -> Held:
-        """A job of which the record was read."""
+        """A job whose record has been read."""
         return Held(job_id, record, self._errors, claimed=claimed)
 
     def _errors(self, job_id: str) -> tuple[Failure, ...]:
         return decode_errors(self.parts(k.ERRORS, job_id))
 
     def peek(self, ids: Iterable[str]) -> list[Held | None]:
-        """Jobs as they are now, without depending on them."""
+        """The current jobs, by snapshot reads."""
         snapshot, keys = self.tr.snapshot, self.keys
         asked = [
             (
@@ -234,7 +234,7 @@ class Tx:
         self.tells = True
 
     def put(self, held: Held, record: Record) -> None:
-        """Have a job be so from now on."""
+        """Store a new version of a job."""
         if held.claimed:
             self.clear_span(k.CLAIM, held.id)
             held.claimed = False
@@ -243,7 +243,7 @@ class Tx:
         self._settle(held.id, before, record)
 
     def drop_job(self, held: Held) -> None:
-        """Take a job out of the store."""
+        """Delete a job."""
         for kind in (k.BODY, k.ERRORS, k.RESULT, k.CLAIM):
             self.clear_span(kind, held.id)
         self.clear(self.keys.pack(k.JOB, held.id))
@@ -257,7 +257,8 @@ class Tx:
         self.put_parts(encode(errors), k.ERRORS, held.id)
 
     def _settle(self, job_id: str, before: Record | None, after: Record | None) -> None:
-        """Take a job out of the indexes and counters of what it was, into those of what it is."""
+        """Remove a job from the indexes and counters of its old record, and add it to those of the
+        new."""
         was = {} if before is None else places(self.keys, job_id, before)
         now = {} if after is None else places(self.keys, job_id, after)
         for key in was:
@@ -283,12 +284,12 @@ class Tx:
             self._counts[(*lane, after.counted_as)] += 1
 
     def take(self, record: Record) -> None:
-        """Count a lease that nobody claimed here against the limits on it."""
+        """Count a lease that was not claimed here against its limits."""
         for scope in self.rules(record.queue).bounded(record.tenant, record.group):
             self.add(self.keys.pack(k.TAKEN, record.queue, *scope), 1)
 
     def free(self, record: Record) -> None:
-        """Give back what a lease had taken of the limits on it."""
+        """Release a lease's share of its limits."""
         for scope in self.rules(record.queue).bounded(record.tenant, record.group):
             self.add(self.keys.pack(k.FREED, record.queue, *scope), 1)
             if scope != EVERYTHING and (record.queue, scope) not in self._freed:
@@ -296,14 +297,14 @@ class Tx:
                 self._freed[record.queue, scope] = aside
 
     def put_freed_back(self) -> None:
-        """Have claims look again at lanes that were put aside because of what is free now."""
+        """Make claims look again at lanes that were put aside and now have room."""
         freed, self._freed = self._freed, {}
         for (queue, scope), aside in freed.items():
             if aside.value is not None:
                 self.put_back(queue, scope)
 
     def put_back(self, queue: str, scope: TenantGroup) -> None:
-        """Have claims look again at a lane, or a tenant, that was put aside."""
+        """Make claims look again at a lane, or a tenant, that was put aside."""
         tenant, group = scope
         assert tenant is not None
         if group is not None:
@@ -314,27 +315,27 @@ class Tx:
     # Dependencies -------------------------------------------------------------------------------
 
     def parents(self, job_id: str) -> dict[str, None]:
-        """What a job still waits for, read once and kept up to date."""
+        """The parents a job still waits for, read once and kept up to date."""
         if job_id not in self._waiting:
             span = self.keys.span(k.WAITS, job_id)
             self._waiting[job_id] = dict.fromkeys(parent for _, parent in self.scan(*span))
         return self._waiting[job_id]
 
     def child_ids(self, parent: str) -> list[str]:
-        """The jobs that wait for one; depended on."""
+        """The ids of the jobs that wait for a parent, with a conflict range."""
         self.ask_children([parent])
         rows = self._asked_children.pop(parent)
         return [self.keys.unpack(bytes(row.key))[1] for row in rows]
 
     def drop_wait(self, job_id: str, parent: str) -> None:
-        """A job waits for another no longer."""
+        """Stop a job from waiting for a parent."""
         self._asked_children.pop(parent, None)
         self.parents(job_id).pop(parent, None)
         self.clear(self.keys.pack(k.WAITS, job_id, parent))
         self.clear(self.keys.pack(k.CHILD, parent, job_id))
 
     def drop_waits(self, job_id: str) -> None:
-        """A job that waited waits for nothing any more."""
+        """Stop a job from waiting for any parent."""
         for parent in self.parents(job_id):
             self._asked_children.pop(parent, None)
             self.clear(self.keys.pack(k.CHILD, parent, job_id))
@@ -348,11 +349,12 @@ class Tx:
         return [name for (name,) in self.scan(*self.keys.span(k.QUEUE))]
 
     def knows(self, queue: str) -> bool:
-        """Whether a queue was ever used. None is ever forgotten, so nothing depends on this."""
+        """Whether a queue was ever used. Queues are never deleted, so this needs no conflict
+        range."""
         return self.tr.snapshot.get(self.keys.pack(k.QUEUE, queue)).value is not None
 
     def rules(self, queue: str) -> Rules:
-        """The limits of a queue; if they change before the commit, it conflicts."""
+        """The limits of a queue. If they change before the commit, it conflicts."""
         if queue not in self._rules:
             stamp, _ = self._rules_value(queue)
             known = self.store.rules.get(queue)
@@ -381,13 +383,14 @@ class Tx:
         return Rules(queue, limits)
 
     def rules_changed(self, queue: str, aside_left: bytes | None) -> None:
-        """Have everybody read the limits of a queue anew."""
+        """Make all clients read the limits of a queue again."""
         self._rules.pop(queue, None)
         stamp = self.store.chance.randbytes(_RULES_STAMP)
         self._put_rules_value(queue, stamp, aside_left or b"")
 
     def aside_left(self, queue: str) -> bytes | None:
-        """From where on, in PARKED, lanes were put aside under limits that have changed."""
+        """Where, in PARKED, the lanes begin that were put aside under limits that have since
+        changed."""
         return self._rules_value(queue)[1] or None
 
     def aside_is_left(self, queue: str, aside_left: bytes | None) -> None:
@@ -396,21 +399,22 @@ class Tx:
 
     @staticmethod
     def number_of(asked: Any) -> int:
-        """The number in a counter that was asked for."""
+        """The number in a counter that was requested."""
         found = asked.value
         return 0 if found is None else int.from_bytes(bytes(found), "little", signed=True)
 
     def in_use(self, queue: str, scope: TenantGroup) -> int:
-        """How many leases count against a limit, or a few more. Whoever adds to them must depend
-        on TAKEN: others who take one meanwhile then conflict, those who give one back do not."""
+        """How many leases count against a limit, possibly a few too many. Transactions that add to
+        them must conflict on TAKEN: then others who take a lease conflict, and those who give one
+        back do not."""
         kinds = (k.TAKEN, k.FREED)
         asked = [self.tr.snapshot.get(self.keys.pack(kind, queue, *scope)) for kind in kinds]
         taken, freed = (self.number_of(one) for one in asked)
         return taken - freed
 
     def recount_leases(self, queue: str) -> None:
-        """Count the leases that limits bound, by looking at all of them. Whoever takes or gives one
-        back meanwhile makes this conflict."""
+        """Recount all leases under limits. Conflicts with transactions that take or give back
+        one."""
         self.clear_span(k.TAKEN, queue)
         self.clear_span(k.FREED, queue)
         rules = self.rules(queue)

@@ -22,8 +22,8 @@ from tenure.model.ops import Answer
 
 R = TypeVar("R")
 
-_STEP = 250  # jobs that one transaction of maintenance looks after
-_UNDER_WAY = 1_000  # reads of a recount
+_STEP = 250  # jobs per transaction of maintenance
+_UNDER_WAY = 1_000  # concurrent reads of a recount
 
 _DID_VERSIONS = 3600 * 1_000_000  # an hour
 _NAMES = {"active": "ready"}
@@ -39,7 +39,7 @@ class Run(Protocol):
 
 
 class Upkeep:
-    """The steps of maintenance, each in as many transactions as `run` makes of it."""
+    """The steps of maintenance, each in as many transactions as `run` splits it into."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -48,7 +48,7 @@ class Upkeep:
         return self._run(Transaction.queues)
 
     def sweep(self, queue: str, limit: int) -> Swept:
-        """A step at a time; in smaller steps, if one does not fit into a transaction."""
+        """Sweep in steps; in smaller steps, if one does not fit into a transaction."""
         total = Swept(0, 0, 0)
         step = _STEP
         while True:
@@ -91,7 +91,7 @@ def _purge(tx: Transaction, *, queue: str, state: State, keep_ms: int, limit: in
     end = tx.keys.pack(k.ENDED, queue, state.value, tx.now - keep_ms + 1)
     ids = [key[-1] for key in tx.scan(begin, end, limit=limit)]
     tx.load(ids)
-    if state is not State.DONE:  # nothing waits for a job that is done
+    if state is not State.DONE:  # no job waits for one that is done
         tx.ask_children(ids)
     return upkeep.purge(tx, tx.jobs(ids))
 
@@ -110,8 +110,8 @@ def _end_slots(tx: Transaction, *, limit: int) -> int:
 
 
 def _forget(tx: Transaction) -> None:
-    """Forget the answers of operations that were done once long ago, and the commits of programs
-    that never came back to ask for them."""
+    """Delete old results of keyed operations, and DID keys of programs that never came back for
+    them."""
     begin, _ = tx.keys.span(k.ONCE_AT)
     end = tx.keys.pack(k.ONCE_AT, tx.now - ops.ONCE_MS + 1)
     for at, key in tx.scan(begin, end, limit=_STEP):
@@ -131,8 +131,8 @@ def reconcile(tx: Transaction, batch: Sequence[ops.Reconcile]) -> list[Answer]:
 
 
 def _reconcile(tx: Transaction, op: ops.Reconcile) -> Answer:
-    """Recount jobs, and add what the counters of the same moment are off by. Whatever others add
-    meanwhile comes on top, so nothing need be depended on."""
+    """Recount jobs, and add the differences to the counters of the same snapshot. Changes by others
+    are added on top, so no conflict ranges are needed."""
     if not tx.knows(op.queue):
         return QueueNotFound(op.queue)
     tx.flush()
@@ -168,8 +168,8 @@ def _recount(tx: Transaction, op: ops.Reconcile) -> Counter[tuple[Any, ...]]:
 
 
 def _records(tx: Transaction, queue: str) -> Iterator[Record]:
-    """All jobs of a queue, with many reads under way at once: there are 5 s for all of them.
-    Claims on them are not looked at; a job that is leased is counted as when it was ready."""
+    """All jobs of a queue, with many concurrent reads: all must finish within 5 s. Claims are not
+    read; leased and ready jobs count alike."""
     asked: deque[Any] = deque()
     for key in tx.scan(*tx.keys.span(k.LISTED, queue)):
         asked.append(tx.tr.snapshot.get(tx.keys.pack(k.JOB, key[-1])))
@@ -190,7 +190,7 @@ def _counted(tx: Transaction, op: ops.Reconcile) -> Counter[tuple[Any, ...]]:
 
 
 def _concerns(op: ops.Reconcile, key: tuple[Any, ...]) -> bool:
-    """Whether a counter is of what is to be recounted."""
+    """Whether a counter belongs to what is recounted."""
     if op.tenant is None:
         return True
     if op.group is None:
@@ -199,7 +199,7 @@ def _concerns(op: ops.Reconcile, key: tuple[Any, ...]) -> bool:
 
 
 def reconcile_slots(tx: Transaction, batch: Sequence[ops.ReconcileSlots]) -> list[Answer]:
-    """Slots are counted by looking."""
+    """Slots have no counter to correct: they are counted on each read."""
     for op in batch:
         tx.count_slots(op.scope, op.key)
     return [ops.Corrected({}) for _ in batch]

@@ -1,5 +1,5 @@
-"""Telling those who listen that others committed something, by watching a few keys that every
-commit which may concern them adds to, one at random."""
+"""Notifying listeners of commits by others: watches a few keys, one of which is incremented at
+random by every relevant commit."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tenure.engines.foundationdb.store import Store
 from tenure.engines.foundationdb.transact import begin
 from tenure.engines.foundationdb.tx import WAKE_SHARDS
 
-_LOOK_AGAIN_S = 30.0  # a watch may be lost with the process that kept it
+_LOOK_AGAIN_S = 30.0  # a watch may be lost with the process that holds it
 _AFTER_ERROR_S = 1.0
-_PATIENCE_S = 3.0  # whoever closes the engine waits for as long, if the cluster is down
+_PATIENCE_S = 3.0  # if the cluster is down, closing the engine waits this long
 
 
 class Wake:
@@ -65,7 +65,7 @@ class Wake:
             except self._store.handle.FDBError:
                 self._news.wait(_AFTER_ERROR_S)
                 continue
-            if found != seen:  # at first, too: something may have come before the first look
+            if found != seen:  # also at first: something may have happened before the first read
                 self._tell()
             seen = found
             self._news.wait(_LOOK_AGAIN_S)
@@ -73,7 +73,7 @@ class Wake:
                 watch.cancel()
 
     def _watch(self) -> tuple[list[bytes | None], list[Any]]:
-        """What the keys hold, and watches on them, which outlive the timeout."""
+        """The values of the keys, and watches on them, which outlive the timeout."""
         tr = begin(self._store.db, _PATIENCE_S)
         keys = [self._store.keys.pack(k.WAKE, shard) for shard in range(WAKE_SHARDS)]
         asked = [tr.get(key) for key in keys]

@@ -1,1 +1,1 @@
-"""The PostgreSQL engine: jobs in a schema of a database that several machines share."""
+"""The PostgreSQL engine: jobs in a schema of a database shared by several machines."""

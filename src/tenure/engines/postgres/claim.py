@@ -1,8 +1,8 @@
-"""Claim: tenants in turns, each tenant's jobs in order, within every limit.
+"""Claim: tenants take turns, each tenant's jobs in order, within all limits.
 
-The books are taken first, so that what is decided on cannot change; the candidates come locked,
-each tenant's in order and within the bounds of the tenant and its lanes. Whose turn it is, is
-decided here; then all that was picked is leased in one statement.
+The books are locked first, so that nothing changes while deciding. Candidates are fetched locked,
+each tenant's in order and within the limits of the tenant and its lanes. The turns are decided
+here. All picked jobs are then leased in one statement.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from tenure.model import ops, states
 from tenure.model.job import Job, State
 from tenure.model.ops import Answer, Limit
 
-# What the table makes of a ready job that is claimed; one that expired is looked for apart.
+# The transition of a ready job that is claimed. Expired jobs are handled separately.
 _CLAIMED = states.plain(State.PENDING, states.Claimed)
-_STARTED_AT = 8  # of a row that was leased
+_STARTED_AT = 8  # column of a leased row
 
 
 class QueueBook:
-    """A row of queues, while its books are taken."""
+    """A row of queues, while its books are locked."""
 
     def __init__(self, row: tuple[Any, ...]) -> None:
         (
@@ -48,7 +48,7 @@ class QueueBook:
         return self.saved != self._before
 
     def room(self, now: int) -> int:
-        """How many more the queue's own limits allow."""
+        """How many more jobs the queue's own limits allow."""
         if self.paused:
             return 0
         room = 2**31 if self.max_leased is None else self.max_leased - self.leased
@@ -58,7 +58,7 @@ class QueueBook:
         return int(room)
 
     def spend(self, n: int, now: int) -> None:
-        """Take from the bucket for `n` jobs, which were leased at `now`."""
+        """Take tokens from the bucket for `n` jobs leased at `now`."""
         if self.rate is not None:
             self._refill(now)
             self.tokens -= n * self.per_ms
@@ -70,7 +70,7 @@ class QueueBook:
 
 
 class Pick(NamedTuple):
-    """A job to be leased, and where it stands."""
+    """A job to lease, and its place."""
 
     seq: int
     lane: int
@@ -90,15 +90,16 @@ class TenantJobs:
         self.id, self.name, self.turn, self.stride = row[:4]
         self.share = row[8]
         self.rows: list[Candidate] = []
-        self.taken: dict[int, int] = {}  # the lanes of those that were taken
+        self.taken: dict[int, int] = {}  # the lanes of the jobs taken, by seq
         self.may_have_more = False
 
     def fill(self, rows: list[Candidate]) -> None:
-        """Put the candidates in, but for those that were taken. Where as many came as were asked
-        for, there may be more.
+        """Add the candidates, except those already taken. If as many came as were requested, there
+        may be more.
 
-        As many come as there is room for, in all and in each lane, and those that were taken count,
-        whether they are among them or not: another may have let go of one that comes before them.
+        The query returns as many as there is room for, in total and per lane. Jobs already taken
+        count, whether they are among the rows or not: another transaction may have released an
+        earlier one.
         """
         self.may_have_more = len(rows) >= self.share
         room = Counter(row[0] for row in rows)
@@ -117,9 +118,9 @@ class TenantJobs:
 
 
 def claim(tx: Transaction, batch: Sequence[ops.Claim]) -> list[Answer]:
-    """Claims in a row that differ only in worker, lease and limit are picked for together, and
-    dealt out in order. The books of all their queues are taken at once: one that is left closed
-    then, since there was nothing in it, stays closed, or two might wait for each other."""
+    """Run adjacent claims. Those that differ only in worker, lease and limit are picked together,
+    and the jobs are distributed in order. The books of all their queues are locked at once. A queue
+    skipped then because it was empty stays skipped: locking it later could deadlock."""
     answers: list[Answer] = []
     names = list(dict.fromkeys(name for op in batch for name in op.queues))
     alike = groupby(batch, key=lambda op: (op.queues, op.tenant, op.not_groups))
@@ -131,7 +132,7 @@ def claim(tx: Transaction, batch: Sequence[ops.Claim]) -> list[Answer]:
         asked = [name for name in dict.fromkeys(calls[0].queues) if name in names]
         books, first, more = _open(tx, calls, names, asked, swept)
         left = left or more
-        if left:  # expired jobs that are left in line must not take the room of the next claim
+        if left:  # expired jobs still in line must not use up the room of the next claim
             waiting.extendleft([call] for call in reversed(calls[1:]))
             calls, first = calls[:1], None
         names, swept = [name for name in names if name in books], True
@@ -151,9 +152,9 @@ def claim(tx: Transaction, batch: Sequence[ops.Claim]) -> list[Answer]:
 def _open(
     tx: Transaction, calls: Sequence[ops.Claim], names: list[str], asked: list[str], swept: bool
 ) -> tuple[dict[str, QueueBook], Sent | None, bool]:
-    """Take the books of these queues, once time's due is done, and ask at the same time for the
-    candidates of the first that is asked for. The last result tells whether more jobs may have
-    expired than were looked after."""
+    """Lock the books of these queues after running due maintenance, and at the same time request
+    the candidates of the first queue asked for. The last value returned is whether more jobs may
+    have expired than were handled."""
     left = False
     while True:
         sent = tx.db.send("open_books", names, tx.given, swept)
@@ -208,7 +209,7 @@ def _of_queue(
         n = room - len(picked) if alone or op.tenant is not None else 1
         rows = turns.take(line, n)
         picked += [Pick(seq, lane, at, queue, line, group) for lane, group, seq, at in rows]
-        if rows and op.tenant is None:  # to ask for one tenant takes nobody's turn
+        if rows and op.tenant is None:  # a claim of a single tenant does not count as its turn
             place = max(line.turn, queue.served + 1) + (len(rows) - 1) * line.stride
             queue.served, line.turn = place, place + line.stride
         if rows:
@@ -217,7 +218,7 @@ def _of_queue(
 
 
 def _beside(tx: Transaction, queue: QueueBook, op: ops.Claim, room: int) -> list[Pick]:
-    """Pick while another has the books: what none has locked of the only lane."""
+    """Pick jobs while another transaction holds the books: unlocked jobs of the only lane."""
     picked: list[Pick] = []
     for line in _lines(tx.db.all("candidates_beside", queue.name, room)):
         wanted = op.tenant in (None, line.name)
@@ -239,13 +240,13 @@ class Turns:
         self._op = op
         self._room = room
         self._heap: list[tuple[int, str, TenantJobs]] = []
-        self._past = 0  # tenants that were looked at
+        self._past = 0  # tenants read so far
         self._last: tuple[int, str] | None = None  # the turn and name of the last of them
         self._all = False
         self._first = first
 
     def next(self) -> tuple[TenantJobs | None, bool]:
-        """Whose turn it is, and whether there is no other."""
+        """The tenant whose turn it is, and whether it is the only one left."""
         while not self._all and (
             self._last is None or not self._heap or self._heap[0][:2] > self._last
         ):
@@ -256,12 +257,12 @@ class Turns:
         return line, self._all and not self._heap
 
     def back(self, line: TenantJobs) -> None:
-        """Stand in line again."""
+        """Put a tenant back in line."""
         heapq.heappush(self._heap, (line.turn, line.name, line))
 
     def take(self, line: TenantJobs, n: int) -> list[Candidate]:
-        """The next jobs of the line, at most `n`; more are fetched as they are needed. What
-        others held the first time may be free the second."""
+        """The tenant's next jobs, at most `n`. More are fetched as needed: jobs that others had
+        locked the first time may be free the second."""
         if len(line.rows) < n and line.may_have_more:
             line.share = len(line.taken) + self._room
             found = self._tx.db.all(
@@ -295,8 +296,8 @@ def _lines(rows: Sequence[tuple[Any, ...]]) -> list[TenantJobs]:
 
 
 def _lease(tx: Transaction, calls: Sequence[ops.Claim], dealt: list[list[Pick]]) -> list[Answer]:
-    """Lease what was dealt to each call under a token of its own; bury what has expired, of which
-    there was too much for the sweep."""
+    """Lease the jobs of each call under a token of its own. Bury expired jobs that the sweep did
+    not get to."""
     busy = [(call, mine) for call, mine in zip(calls, dealt, strict=True) if mine]
     fresh = [
         (n, pick)
@@ -324,7 +325,7 @@ def _lease(tx: Transaction, calls: Sequence[ops.Claim], dealt: list[list[Pick]])
         )  # fmt: skip
         found = {row[0]: row for row in rows}
         if len(found) != len(fresh):
-            raise RuntimeError("a claim picked what it had not locked; nothing was claimed")
+            raise RuntimeError("a claim picked a job it had not locked; nothing was claimed")
         if rows:
             tx.now = rows[0][_STARTED_AT]
     late = [pick.seq for _, mine in busy for pick in mine if pick.seq not in found]

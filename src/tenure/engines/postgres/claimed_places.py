@@ -1,17 +1,17 @@
-"""Where the jobs stand that this process has claimed: an acknowledgement need not look for them.
+"""The places of jobs that this process has claimed, so that an ack need not look them up.
 
-A place belongs to one job for good. Where it is wrong, because the job is gone, it is empty.
+A place is never reused for another job. If the job is gone, its place is empty.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-MOST = 100_000  # places that are remembered; then it begins anew
+MOST = 100_000  # places to remember; when full, all are forgotten
 
 
 class Places:
-    """For any thread: each step is one of a dict."""
+    """Thread-safe: each step is a single dict operation."""
 
     def __init__(self) -> None:
         self._by_id: dict[str, int] = {}
@@ -22,7 +22,7 @@ class Places:
         self._by_id.update(places)
 
     def take(self, ids: Sequence[str]) -> list[int] | None:
-        """The places of all of these, or None; they are forgotten."""
+        """The places of all these jobs, or None if any is unknown. Forgets them."""
         found = [self._by_id.pop(id, None) for id in ids]
         known = [place for place in found if place is not None]
         return known if len(known) == len(found) else None

@@ -1,4 +1,4 @@
-"""One attempt to have a batch committed, and what became of it."""
+"""One attempt to commit a batch, and its outcome."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tenure.engines.postgres.transaction import Transaction
 from tenure.model import ops
 from tenure.model.ops import Answer, Op
 
-# Those that the core does not have, or that are one statement here.
+# Operations that the core does not have, or that are one statement here.
 _OWN: Operations = {
     ops.Claim: claim.claim,
     ops.Ack: ack.ack,
@@ -30,7 +30,7 @@ _OWN: Operations = {
     ops.Reconcile: upkeep.reconcile,
 }
 
-# Another transaction was first, or two stood in each other's way: the next attempt sees it.
+# Another transaction was first, or there was a deadlock: the next attempt sees the new state.
 LOST_RACES = (pg.UniqueViolation, pg.DeadlockDetected, pg.SerializationFailure)
 _NOTHING = ops.Leased([])
 
@@ -38,13 +38,13 @@ _NOTHING = ops.Leased([])
 def run(
     db: Db, batch: Sequence[Op], given: int | None, sweep: int, elsewhere: Db | None = None
 ) -> tuple[list[Answer], bool]:
-    """Run the operations in order; the answers, and whether others may want to look."""
+    """Run the operations in order. Returns the results, and whether to notify other processes."""
     tx = Transaction(db, given, sweep, elsewhere)
-    # Before all else, and in one order: whoever has a key waits for nobody who wants it.
+    # First of all, and in one order: a transaction that holds a key waits for no one who wants it.
     keys = sorted({op.key for op in batch if isinstance(op, ops.Once)})
     if keys:
         tx.once = dict(db.all("take_keys", given, keys))
-    # What was answered before is not done again, and leaves nothing behind.
+    # Operations whose results are already stored are not run again, and need no locks.
     lock(db, [op for op in batch if not isinstance(op, ops.Once) or tx.once[op.key] is None])
     answers = operate(tx, batch, _OWN)
     tx.flush()
@@ -56,16 +56,16 @@ def _tells(batch: Sequence[Op]) -> bool:
 
 
 class Attempt:
-    """A transaction with a mark in it, by which one can find out later whether it happened."""
+    """A transaction that stores a mark, which later tells whether it was committed."""
 
     def __init__(self, mark: str, places: Places) -> None:
         self.mark = mark
         self._places = places
         self.answers: list[Answer] = []
-        self.alone = False  # it was one statement, whose answer is that of the commit
+        self.alone = False  # it was a single statement, whose result is that of the commit
         self.may_have_happened = False  # the server was told to commit
         self.has_happened = False
-        self.tells = False  # others may want to look
+        self.tells = False  # whether to notify other processes
 
     def make(
         self,
@@ -90,7 +90,7 @@ class Attempt:
             raise
 
     def recover(self, db: Db, batch: Sequence[Op]) -> None:
-        """It has happened after all; the answers may have been lost with the commit's."""
+        """The batch was committed after all; read its results again, as they may have been lost."""
         if self.alone:
             self.answers = fast_paths.recover(db, self.mark, batch)
         self.has_happened = self.tells = True
@@ -113,7 +113,7 @@ class Attempt:
             self.answers, tells = run(db, batch, given, sweep)
             if any(answer != _NOTHING for answer in self.answers):
                 db.send("mark", self.mark)
-            self.may_have_happened = True  # from here on an error does not say that it did not
+            self.may_have_happened = True  # an error no longer means a rollback
             db.send("commit")
         self.has_happened = True
         return tells

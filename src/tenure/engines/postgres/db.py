@@ -1,4 +1,4 @@
-"""A connection as the rest of the engine uses it: named statements, plain tuples."""
+"""A connection with named statements that returns plain tuples."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ Sent = psycopg.Cursor[TupleRow]
 
 
 class Db:
-    """Runs the statements of postgres.sql on one connection. On a connection in pipeline mode,
-    what is sent is on its way while the next is made; `all` and `one` wait for their answer."""
+    """Runs the statements of postgres.sql on one connection. In pipeline mode, `send` does not wait
+    for the result; `all` and `one` do."""
 
     def __init__(self, connection: psycopg.Connection[Any], sql: dict[str, bytes]) -> None:
         self._connection = connection
         self._sql = sql
 
     def send(self, name: str, *params: Any) -> Sent:
-        """Run it; the answer is there for who asks the cursor."""
+        """Run a statement. The cursor has the result once it is fetched."""
         cursor = self._connection.cursor(row_factory=tuple_row)
         values = [array(value) if type(value) is list else value for value in params]
         return cursor.execute(self._sql[name], values, prepare=False)
@@ -53,8 +53,8 @@ class Db:
 
 
 def array(values: list[Any]) -> str:
-    """Values as PostgreSQL writes an array; psycopg does it, too, but ten times as slowly. No text
-    has a NUL in it: it may stand between two of them while all are escaped at once."""
+    """Values as a PostgreSQL array literal, ten times as fast as psycopg. Text never contains a
+    NUL, so NUL can separate the values while all of them are escaped at once."""
     if not values:
         return "{}"
     if None in values:
@@ -69,7 +69,8 @@ def array(values: list[Any]) -> str:
 
 @contextmanager
 def piped(connection: psycopg.Connection[Any]) -> Iterator[None]:
-    """Pipeline mode. Of errors the first is raised; psycopg would log those that follow from it."""
+    """Pipeline mode. Raises only the first error; psycopg would log the errors that follow from
+    it."""
     first: Exception | None = None
     try:
         with connection.pipeline():

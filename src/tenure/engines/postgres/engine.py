@@ -1,5 +1,4 @@
-"""The PostgreSQL engine: one transaction for each batch, on as many connections as are asked for
-at once."""
+"""The PostgreSQL engine: one transaction per batch, on as many connections as are used at once."""
 
 from __future__ import annotations
 
@@ -31,17 +30,17 @@ from tenure.model.ops import Answer, Op
 from tenure.model.queries import Found, Query
 from tenure.settings import Settings
 
-MOST_RACES = 100  # that one batch may lose before it is given up
+MOST_RACES = 100  # that a batch may lose before it fails
 RETRY_SECONDS = 0.05
-LOCK_SECONDS = 0.9  # for which a statement waits for a lock: see postgres.sql
-MOST_LANES = 10_000  # that are remembered
-MOST_WAITS = 3  # of that length, until an operation is answered with Busy
+LOCK_SECONDS = 0.9  # how long a statement waits for a lock: see postgres.sql
+MOST_LANES = 10_000  # to remember
+MOST_WAITS = 3  # of LOCK_SECONDS, before an operation fails with Busy
 
 
 class PostgresEngine:
-    """Jobs in a schema of a database that several machines share."""
+    """Jobs in a schema of a database shared by several machines."""
 
-    in_flight = 4  # each on a connection of its own
+    in_flight = 4  # each on its own connection
 
     def __init__(self, url: str, settings: Settings, clock: Clock) -> None:
         self.address = server.address_of(url)
@@ -52,7 +51,7 @@ class PostgresEngine:
         self._listener = Listener(self.address)
         self._teller = Teller(self._notify)
         self._places = Places()
-        self._lanes: set[tuple[str, str, str]] = set()  # some that there are
+        self._lanes: set[tuple[str, str, str]] = set()  # some that are known to exist
         try:
             self._store = self._open()
         except BaseException:
@@ -64,8 +63,8 @@ class PostgresEngine:
         return cls(url, settings, clock)
 
     def _open(self) -> str:
-        """Make or migrate the schema, if need be. A server that is not there is an error at once;
-        for one that is starting up it waits."""
+        """Create or migrate the schema if necessary. Fails at once if the server is not there, but
+        waits for one that is starting up."""
         deadline = self._deadline()
         while True:
             try:
@@ -78,7 +77,7 @@ class PostgresEngine:
 
     @property
     def _given(self) -> int | None:
-        """The time, if it is not the server's that counts."""
+        """The time of the clock in use, or None to use the server's time."""
         return None if type(self._clock) is SystemClock else self._clock.now_ms()
 
     def _deadline(self) -> float:
@@ -125,11 +124,11 @@ class PostgresEngine:
                 return attempt.answers
 
     def _apply_apart(self, batch: Sequence[Op], busy: TenureError) -> list[Answer]:
-        """Apply what can be applied of a batch that met a lock that another transaction keeps; the
-        rest is answered with Busy. Nobody's operations wait for long for those of another."""
+        """Apply what is possible of a batch that ran into a lock held by another transaction. The
+        other operations return Busy. No operation waits long because of another one."""
         answers: dict[int, Answer] = {}
         waiting = {n: jobs_of(op) for n, op in enumerate(batch)}
-        for _ in range(2):  # what was locked for a moment is free the second time
+        for _ in range(2):  # a brief lock is gone the second time
             held = self._held(set().union(*waiting.values()))
             free = [n for n, jobs in waiting.items() if held.isdisjoint(jobs)]
             ready = [batch[n] for n in free]
@@ -139,7 +138,7 @@ class PostgresEngine:
             except TenureError as error:
                 if not answers:
                     raise
-                given = [error] * len(ready)  # what was applied before must not look undone
+                given = [error] * len(ready)  # so that operations applied before do not look undone
             answers |= zip(free, given, strict=True)
             waiting = {n: jobs for n, jobs in waiting.items() if n not in answers}
         return [answers.get(n, busy) for n in range(len(batch))]
@@ -170,8 +169,8 @@ class PostgresEngine:
     def _find_out(
         self, attempt: Attempt, batch: Sequence[Op], error: psycopg.Error, deadline: float
     ) -> None:
-        """After an error: raise it, wait for the server to come back, or learn that the batch was
-        committed after all."""
+        """After an error: raise it, wait for the server to come back, or find out that the batch
+        was committed after all."""
         if not _is_lost(error):
             raise server.meaning(error, self.address) from error
         self._pool.clear()
@@ -183,8 +182,8 @@ class PostgresEngine:
     def _ask(
         self, attempt: Attempt, batch: Sequence[Op], lost: psycopg.Error, deadline: float
     ) -> None:
-        """Find out whether a batch whose commit was not answered has happened. Whoever asks leaves
-        a mark in its place, which can be told from its own: a transaction that is still on its way
+        """Find out whether a batch was committed whose commit got no reply. This stores a
+        distinguishable mark in place of the batch's own, so that a transaction still in progress
         cannot commit any more."""
         while True:
             try:
@@ -199,7 +198,7 @@ class PostgresEngine:
             except psycopg.Error as error:
                 if not _is_lost(error) or self._clock.monotonic() >= deadline:
                     raise OutcomeUnknown(
-                        f"{self.address.shown} was lost in the middle of a commit, and cannot be "
+                        f"{self.address.shown} was lost during a commit, and cannot be "
                         f"asked whether it happened: {error}"
                     ) from lost
                 self._pool.clear()
@@ -211,8 +210,8 @@ class PostgresEngine:
         self._clock.sleep(RETRY_SECONDS)
 
     def _make_lanes(self, batch: Sequence[Op]) -> None:
-        """Make the lanes of new jobs before the caller's transaction would: it would hold the
-        queue until it ends, and keep operators from it. A new queue is left to the caller."""
+        """Create the lanes of new jobs in a separate transaction. The caller's transaction would
+        lock the queue until it ends and block operators. A new queue is left to the caller."""
         specs = [spec for op in batch if isinstance(op, ops.Enqueue) for spec in op.jobs]
         names = {(spec.queue, spec.tenant, spec.group) for spec in specs} - self._lanes
         if names:
@@ -252,13 +251,13 @@ class PostgresEngine:
                     raise server.meaning(error, self.address) from error
 
     def _check_shared(self, connection: Any) -> None:
-        """The connection must lead to this store, and a transaction must be open, or begin with
-        the first statement."""
+        """Check that the connection leads to this store, and that a transaction is open or begins
+        with the first statement."""
         if not isinstance(connection, psycopg.Connection):
             raise InvalidInput("connection", "must be a psycopg.Connection to the queue's database")
         status = connection.info.transaction_status
         if status == TransactionStatus.INERROR:
-            raise InvalidInput("connection", "has a transaction that failed: roll it back first")
+            raise InvalidInput("connection", "is in a failed transaction: roll it back first")
         if connection.autocommit and status != TransactionStatus.INTRANS:
             raise InvalidInput(
                 "connection", "has no open transaction: use `with connection.transaction():`"
@@ -304,14 +303,14 @@ class PostgresEngine:
 
 
 def _has_fixed_snapshot(connection: psycopg.Connection[Any]) -> bool:
-    """Whether the transaction cannot see what others have committed since it began."""
+    """Whether the transaction cannot see commits made since it began."""
     with connection.cursor(row_factory=tuple_row) as cursor:
         row = cursor.execute("SHOW transaction_isolation").fetchone()
     return row is not None and row[0] in ("repeatable read", "serializable")
 
 
 def _is_lost(error: psycopg.Error) -> bool:
-    """Whether the connection, or the server, is gone: not whether it refused something."""
+    """Whether the connection or the server is gone, as opposed to a statement being rejected."""
     state = error.sqlstate
     if state is None:
         return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)

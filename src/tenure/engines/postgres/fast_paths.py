@@ -1,9 +1,10 @@
-"""Batches that are one statement: it brings its own transaction, and is on its way but once.
+"""Batches that run as one statement, which is its own transaction and takes one round trip.
 
-Most batches are of this kind: jobs without a name, a key or a dependency; acknowledgements that
-enqueue nothing; claims of one queue that has no bounds. What turns out not to be so is left as it
-was, and goes the long way. For 100 jobs at once, against that way: 9.5 ms to enqueue (11 ms),
-7.6 ms to claim (12.6 ms), 2.4 ms to ack (7.1 ms), on a server without fsync and two busy cores.
+Most batches qualify: jobs without an id, unique key or dependency; acks that enqueue nothing;
+claims of one queue without limits. If the server finds that a batch does not qualify after all,
+nothing changes and it takes the slow path. For 100 jobs at once, compared to the slow path: 9.5 ms
+to enqueue (11 ms), 7.6 ms to claim (12.6 ms), 2.4 ms to ack (7.1 ms), on a server without fsync and
+two busy cores.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from tenure.model.job import State
 from tenure.model.ops import Answer, Op
 
 _CLAIMED = states.plain(State.PENDING, states.Claimed)
-_CHILDREN = "TN001"  # what the server says when a child came that must be told
-_SEQ, _PRIORITY, _TENANT = 0, 2, 17  # of a row of a claim
+_CHILDREN = "TN001"  # raised by the server if there is a child that must be notified
+_SEQ, _PRIORITY, _TENANT = 0, 2, 17  # columns of a claimed row
 
 Way = Callable[[Db, str, Any, int | None, Places], list[Answer] | None]
 
 
 def way_of(batch: Sequence[Op]) -> Way | None:
-    """How the batch is done in one statement, if it may be."""
+    """The function that runs the batch in one statement, or None."""
     kinds = {type(op) for op in batch}
     kind = kinds.pop() if len(kinds) == 1 else None
     if kind not in _WAYS:
@@ -115,7 +116,8 @@ def _claim(
 
 
 def recover(db: Db, mark: str, batch: Sequence[Op]) -> list[Answer]:
-    """The answers to a batch that was committed in one statement, from what it left behind."""
+    """The results of a batch that was committed in one statement, from what it left in the
+    tables."""
     return _RECOVERIES[type(batch[0])](db, mark, batch)
 
 
@@ -129,7 +131,7 @@ def _enqueued(db: Db, mark: str, batch: Sequence[ops.Enqueue]) -> list[Answer]:
 
 
 def _acked(db: Db, mark: str, batch: Sequence[ops.Ack]) -> list[Answer]:
-    """A job that is done under the token was acknowledged; by whom makes no difference."""
+    """A job that is done under the token was acked, no matter by which call."""
     found = {row[0]: row for row in db.all("states_of", [op.id for op in batch])}
     answers: list[Answer] = []
     for op in batch:
@@ -144,7 +146,7 @@ def _acked(db: Db, mark: str, batch: Sequence[ops.Ack]) -> list[Answer]:
 
 
 def _claimed(db: Db, mark: str, batch: Sequence[ops.Claim]) -> list[Answer]:
-    """Those of the jobs that are leased still, to whom they were dealt."""
+    """The jobs that are still leased, for the calls they were given to."""
     tokens: list[int] = db.value("marked_tokens", mark)
     seqs = [seq for (seq,) in db.all("leased_under", batch[0].queues[0], tokens)]
     jobs = {row[0]: job_of(row) for row in db.all("read_jobs", seqs)}

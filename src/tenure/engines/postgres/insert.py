@@ -1,4 +1,4 @@
-"""Inserting jobs in bulk: new ones, and those of another store."""
+"""Inserting jobs in bulk: new ones, and imported ones."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from tenure.engines.sql.rows import (
 from tenure.model.job import JobSpec
 from tenure.model.ops import Entry
 
-BLOCK = 1024  # numbers of jobs that one number of the sequence stands for
+BLOCK = 1024  # job numbers per number of the sequence
 
-# A job with nothing beyond these is ready at once.
+# A job with only these fields is ready at once.
 _COMMON = JobSpec.__struct_fields__.index("delay_ms")
 _PLAIN = astuple(JobSpec("", "", msgspec.Raw(b"")))[_COMMON:]
 _lane_of = attrgetter("queue", "tenant", "group")
@@ -42,7 +42,7 @@ class Place(NamedTuple):
 def insert_jobs(
     db: Db, given: int | None, specs: Sequence[JobSpec], waits: Sequence[Sequence[str]] | None
 ) -> tuple[int, list[int]]:
-    """Insert jobs, but not what they wait for; returns the time and their numbers."""
+    """Insert jobs without their dependencies. Returns the time and their numbers."""
     row = db.one("enqueue", given, *columns_of(specs, waits))
     assert row is not None
     return row[0], row[1]
@@ -51,7 +51,7 @@ def insert_jobs(
 def columns_of(
     specs: Sequence[JobSpec], waits: Sequence[Sequence[str]] | None = None
 ) -> list[list[Any]]:
-    """All that the server needs to know of new jobs."""
+    """The columns of new jobs, as parameters."""
     lanes: dict[tuple[str, str, str], int] = {}
     numbers: list[int] = []
     for names, run in groupby(specs, key=_lane_of):
@@ -80,7 +80,7 @@ def columns_of(
 
 
 def insert_entries(db: Db, entries: Sequence[Entry]) -> list[Place]:
-    """Insert jobs of another store, but not what they wait for; returns where they are."""
+    """Insert jobs from another store without their dependencies. Returns their places."""
     places = _places(db, entries)
     seqs, lanes, queues, codes = map(list, zip(*places, strict=True))
     jobs = [entry.job for entry in entries]
@@ -120,7 +120,7 @@ def insert_entries(db: Db, entries: Sequence[Entry]) -> list[Place]:
 
 
 def _places(db: Db, entries: Sequence[Entry]) -> list[Place]:
-    """Numbers for these jobs, in lanes that are made where there are none."""
+    """Numbers for these jobs. Creates their lanes if necessary."""
     names = list(dict.fromkeys(_lane_of(entry.job) for entry in entries))
     found = db.value("lanes_of", *map(list, zip(*names, strict=True)))
     lane_of = dict(zip(names, zip(found, found[len(names) :], strict=False), strict=True))

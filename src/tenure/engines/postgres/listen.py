@@ -1,8 +1,7 @@
-"""Hearing from the server that something changed: one connection and one thread for a process.
+"""Listening for the server's notifications: one connection and one thread per process.
 
-A notification may be lost while the connection is; whoever listens is told to look when it is back.
-Behind a pooler that gives connections out by the transaction there is none to be heard: polling
-must do.
+A notification may be lost while the connection is down, so listeners are called when it is back.
+Behind a pooler in transaction mode no notifications arrive, and polling must do.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from tenure.engines.postgres.db import Db
 from tenure.engines.postgres.server import Address, Connection, connect
 
 Wake = Callable[[], None]
-PAUSE_SECONDS = 0.5  # before a server that is away is tried again
+PAUSE_SECONDS = 0.5  # before reconnecting to a server that is away
 QUIET_SECONDS = 0.03  # between two calls, however often others commit
-CLOSING_SECONDS = 5.0  # that a thread which is just connecting may take to end
+CLOSING_SECONDS = 5.0  # how long to wait for a thread that is just connecting
 
 
 class Listener:
-    """Tells all who asked for it, in a thread of its own, until the last has stopped. What this
-    process did itself is not told."""
+    """Calls all listeners from its own thread, until the last one is removed. Changes of this
+    process itself are not reported."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -36,28 +35,28 @@ class Listener:
         self._begin()
 
     def _begin(self) -> None:
-        """As it is in a process where nobody has listened yet."""
+        """Reset to the state of a process without listeners."""
         self._process = os.getpid()
         self._name = f"{self._process}.{secrets.token_hex(8)}"
         self._wakes = {}
         self._thread: threading.Thread | None = None
-        self._bell = -1  # what is written there ends the thread
+        self._bell = -1  # writing to it ends the thread
 
     @property
     def name(self) -> str:
-        """With which this process signs its notifications."""
+        """The sender name in this process's notifications."""
         if self._process != os.getpid():
             with self._lock:
                 self._look_where_we_are()
         return self._name
 
     def _look_where_we_are(self) -> None:
-        """A fork has neither the thread of its parent nor its name."""
+        """Start over after a fork, which has neither the thread nor the name of its parent."""
         if self._process != os.getpid():
             self._begin()
 
     def add(self, wake: Wake) -> Callable[[], None]:
-        """Call it from now on; answers with what ends it."""
+        """Add a listener. Returns a function that removes it."""
         with self._lock:
             self._look_where_we_are()
             self._asked += 1
@@ -99,7 +98,7 @@ class Listener:
             wake()
 
     def _listen(self, ear: int) -> None:
-        """Until something comes through the pipe."""
+        """Run until something arrives through the pipe."""
         try:
             while not _is_over(ear, 0):
                 try:
@@ -114,7 +113,7 @@ class Listener:
 
     def _hear(self, connection: Connection, ear: int) -> None:
         Db(connection, self._address.statements.sql).send("listen")
-        self._tell()  # of what was missed
+        self._tell()  # for what was missed
         while not _is_over(ear, None, connection):
             heard = [one.payload for one in connection.notifies(timeout=0)]
             if any(sender != self._name for sender in heard):
@@ -124,7 +123,7 @@ class Listener:
 
 
 def _is_over(ear: int, timeout: float | None, connection: Connection | None = None) -> bool:
-    """Wait for the end, or until the server has something to say."""
+    """Wait for the end, or for data from the server. Returns whether it is the end."""
     poll = select.poll()
     poll.register(ear, select.POLLIN)
     if connection is not None:

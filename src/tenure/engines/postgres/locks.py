@@ -1,5 +1,5 @@
-"""Locks that a batch takes before anything else, in the one order in which all take them: if it
-took them operation by operation, two batches might wait for each other."""
+"""Locks that a batch takes first, in an order common to all: taking them operation by operation,
+two batches could deadlock."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from tenure.engines.postgres.db import Db
 from tenure.model import ops
 from tenure.model.ops import Op
 
-# What only keeps a lease locks for itself, and waits for nobody (see leases).
+# Extend and Progress lock for themselves and wait for no one (see leases).
 _OF_A_JOB = (ops.Ack, ops.Fail, ops.Release)
 _OF_JOBS = (ops.Cancel, ops.Replay, ops.Delete)
 _OF_A_SLOT = (ops.TakeSlot, ops.DropSlot, ops.ReconcileSlots)
 
 
 def lock(db: Db, batch: Sequence[Op]) -> None:
-    """Lock what the batch names: jobs, slots, and the queues of claims that are apart."""
+    """Lock what the batch names: jobs, slots, and the queues of separate claims."""
     flat = list(ops.flat(batch))
     _lock_jobs_and_slots(db, flat)
     if len(flat) > 1 and any(isinstance(op, ops.Once) for op in batch):
@@ -27,7 +27,8 @@ def lock(db: Db, batch: Sequence[Op]) -> None:
 
 
 def _lock_jobs_and_slots(db: Db, batch: Sequence[Op]) -> None:
-    """Jobs that only the first operations name, all of one kind, are locked together by those."""
+    """Lock jobs and slots. Jobs named only by the first operations, all of one kind, need no lock
+    here, because those operations lock them together."""
     kinds = list(dict.fromkeys(map(type, batch)))
     if any(kind in (*_OF_A_JOB, *_OF_JOBS) for kind in kinds[1:]):
         ids = [op.id for op in batch if isinstance(op, _OF_A_JOB)]
@@ -40,7 +41,7 @@ def _lock_jobs_and_slots(db: Db, batch: Sequence[Op]) -> None:
 
 
 def jobs_of(op: Op) -> set[str]:
-    """The jobs that an operation has to lock."""
+    """The jobs that an operation must lock."""
     flat = list(ops.flat([op]))
     ids = {one.id for one in flat if isinstance(one, _OF_A_JOB)}
     return ids.union(*(one.ids for one in flat if isinstance(one, _OF_JOBS)))

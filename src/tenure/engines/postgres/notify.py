@@ -1,7 +1,8 @@
-"""Telling other processes that something changed, in a thread beside the commits.
+"""Notifying other processes of changes, in a thread of its own.
 
-The server lets only one transaction with a notification commit at a time, and each costs as much
-as a small commit. So those of a process are sent together, at most so often; nobody waits for them.
+The server commits only one transaction with a notification at a time, and each costs as much as a
+small commit. So a process combines its notifications and limits their rate, and no caller waits for
+them.
 """
 
 from __future__ import annotations
@@ -13,19 +14,19 @@ from contextlib import suppress
 
 import psycopg
 
-QUIET_SECONDS = 0.005  # between two notifications, however often we commit
+QUIET_SECONDS = 0.005  # between two notifications, however often this process commits
 
 
 class Teller:
-    """`send` notifies the others. What it cannot send is left: who lost the server looks when it
-    is back."""
+    """Calls `send` to notify others. A notification that cannot be sent is dropped: processes that
+    lost the server check for changes when it is back."""
 
     def __init__(self, send: Callable[[], None]) -> None:
         self._send = send
         self._begin()
 
     def _begin(self) -> None:
-        """As it is in a process that has told nothing yet: a fork has no thread of its parent."""
+        """Reset to the state of a new process: a fork does not have its parent's thread."""
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._wanted = threading.Event()
@@ -33,19 +34,19 @@ class Teller:
         self._thread: threading.Thread | None = None
 
     def tell(self) -> None:
-        """Have the others told, soon. It is called after a commit: it does not fail."""
+        """Notify others soon. Never fails, because it is called after a commit."""
         if self._process != os.getpid():
             self._begin()
         self._wanted.set()
         if self._thread is None:
-            with self._lock, suppress(RuntimeError):  # no thread can be started: the next may
+            with self._lock, suppress(RuntimeError):  # cannot start a thread: try again later
                 if self._thread is None and not self._closing.is_set():
                     thread = threading.Thread(target=self._work, name="tenure-tell", daemon=True)
                     thread.start()
                     self._thread = thread
 
     def close(self) -> None:
-        """Tell what is left to be told, and end."""
+        """Send any outstanding notification, and stop."""
         with self._lock:
             self._closing.set()
             self._wanted.set()

@@ -1,4 +1,4 @@
-"""Connections that are kept for the next who needs one."""
+"""A pool of connections."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_KEPT = 8
 
 
 class Pool:
-    """As many connections as are in use at once; few of them are kept."""
+    """Opens as many connections as are in use at once, and keeps a few of them."""
 
     def __init__(self, connect: Callable[[], Connection]) -> None:
         self._connect = connect
@@ -29,7 +29,7 @@ class Pool:
 
     @contextmanager
     def use(self) -> Iterator[Connection]:
-        """A connection that nobody else has. One that was interrupted is not used again."""
+        """A connection for exclusive use. One that was interrupted is not reused."""
         connection = self._take()
         try:
             yield connection
@@ -50,7 +50,7 @@ class Pool:
         return self._connect()
 
     def _give_back(self, connection: Connection) -> None:
-        """Keep it, if no transaction is open on it, and it is not broken."""
+        """Keep the connection, unless it is broken or has an open transaction."""
         clean = connection.pgconn.transaction_status == TransactionStatus.IDLE
         with self._lock:
             if clean and not self._closed and len(self._idle) < MOST_KEPT:
@@ -59,7 +59,7 @@ class Pool:
         _close(connection)
 
     def clear(self) -> None:
-        """Close what is kept: the server they lead to is gone."""
+        """Close all idle connections: the server they lead to is gone."""
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:
@@ -71,7 +71,7 @@ class Pool:
         self.clear()
 
     def after_fork(self) -> None:
-        """The connections are the parent's: leave them be, and do not even close them."""
+        """Drop the connections without closing them: they belong to the parent."""
         self._lock = threading.Lock()
         _THE_PARENTS.extend(self._idle)
         self._idle = []

@@ -1,18 +1,18 @@
--- All the SQL of the PostgreSQL engine: the schema by version, then the statements by name. The
--- schema is written `tenure` here; another name is put in its place when it is read.
+-- All SQL of the PostgreSQL engine: the schema by version, then the statements by name. The schema
+-- is called `tenure` here; the actual name is substituted when the file is read.
 --
--- What was asked for is written once, in jobs. What changes is in states, one narrow row a job: a
--- state code (0 waiting, 1 delayed, 2 ready, 3 leased, 4 done, 5 dead, 6 cancelled) and one time
--- that matters in that state, `at`: when a delayed job is due, a lease runs out or a job ended.
--- That row is also the job's lock: whoever moves a job holds it first.
+-- jobs holds what was enqueued and is written once. states holds what changes, in one narrow row per
+-- job: a state code (0 waiting, 1 delayed, 2 ready, 3 leased, 4 done, 5 dead, 6 cancelled) and `at`,
+-- the time that matters in that state: when a delayed job is due, a lease expires or a job finished.
+-- That row is also the job's lock: it must be locked before the job is moved.
 --
--- The books (queues, tenants, lanes) say how many jobs are in which state, and what can be claimed:
--- a lane (queue, tenant, group) has a head, its first ready job; lanes and tenants are open while
--- something in them can be claimed, and stand in partial indexes only then. Nobody but the holder
--- of the queue's row writes to the books of a queue. All others append what they changed to news,
--- which hinders nobody, and the next holder folds it in. So the books may lag behind, but books and
--- news together are exact in every snapshot; and since only a holder leases jobs of a queue that
--- has limits, what lags are jobs that were given back: a limit is never exceeded.
+-- The books (queues, tenants, lanes) count jobs by state and say what can be claimed: a lane (queue,
+-- tenant, group) has a head, its first ready job. Lanes and tenants are open while they have a job
+-- that can be claimed, and only then are they in partial indexes. Only the transaction that holds the
+-- lock on the queue's row writes to the books of a queue. All others append their changes to news,
+-- which blocks no one, and the next holder folds them in. So the books may lag behind, but books and
+-- news together are exact in every snapshot. Only a holder leases jobs of a queue with limits, so the
+-- lag consists of jobs that were given back: a limit is never exceeded.
 
 -- version: 1
 CREATE TABLE tenure.about (
@@ -1373,7 +1373,7 @@ SELECT tokens IS DISTINCT FROM '{}' FROM tenure.marks WHERE id = %s;
 -- name: wait_at_most
 SELECT set_config('lock_timeout', %s, true);
 -- name: forget_marks
--- Their ids grow with time: those that are young are not even looked at.
+-- Their ids increase with time, so recent ones are not even looked at.
 DELETE FROM tenure.marks WHERE id IN (
     SELECT id FROM tenure.marks
     WHERE id < %s::uuid AND at < clock_timestamp() - interval '1 hour'
@@ -1607,7 +1607,7 @@ SELECT j.seq, j.id, q.queue, s.state, j.payload, j.priority, s.run_at, j.created
 FROM tenure.jobs j JOIN tenure.states s ON s.seq = j.seq JOIN tenure.lanes l ON l.id = j.lane
     JOIN tenure.tenants t ON t.id = l.tenant JOIN tenure.queues q ON q.id = t.queue
 WHERE j.seq = ANY (%s::bigint[]);
--- Each is looked up by its key, whatever the planner thinks: or all are read for every page.
+-- Forces a lookup by key for each row: the planner might read all of them for every page.
 -- name: export
 SELECT j.seq, j.id, q.queue, s.state, j.payload, j.priority, s.run_at, j.created_at, s.updated_at,
     s.attempts, j.max_attempts, t.tenant, l.grp, j.kind, s.started_at, s.at, s.token, s.worker,

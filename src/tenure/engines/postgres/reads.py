@@ -1,4 +1,4 @@
-"""What queries read on PostgreSQL."""
+"""Queries on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tenure.engines.sql.reads import FoundRow, Row
 
 
 class Snapshot:
-    """Implements tenure.engines.sql.reads.Snapshot. `given` is the time, if the server's does not
-    count; `here` is this machine's."""
+    """Implements tenure.engines.sql.reads.Snapshot. `given` is the time to use instead of the
+    server's, if any; `here` is this machine's time."""
 
     def __init__(self, db: Db, given: int | None, here: int) -> None:
         self.db = db
@@ -22,7 +22,7 @@ class Snapshot:
         return list(values)
 
     def due(self, statement: str, queues: Sequence[str]) -> int | None:
-        """By the clock of this machine, so that whoever waits for it need not know the server's."""
+        """By this machine's clock, so that a caller waiting for it need not know the server's."""
         ((due, server),) = self.db.all(statement, self._given, list(queues))
         return None if due is None else int(due - server + self._here)
 

@@ -1,4 +1,4 @@
-"""The server: connecting to it, making and migrating the schema, and what its errors mean."""
+"""The server: connecting, creating and migrating the schema, and translating its errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tenure.errors import (
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
-# A connection whose other end is gone shall be noticed within a minute or two.
+# Detect a connection whose other end is gone within a minute or two.
 _DEFAULTS = {
     "connect_timeout": "10",
     "keepalives_idle": "30",
@@ -42,7 +42,7 @@ _NOT_YET = ("starting up", "shutting down", "recovery mode", "not yet accepting"
 
 
 class Address(NamedTuple):
-    """What a URL says: the database, and the schema in it."""
+    """The database and schema that a URL refers to."""
 
     shown: str  # without the password
     parameters: dict[str, Any]
@@ -54,64 +54,66 @@ class Address(NamedTuple):
 
 
 def address_of(url: str) -> Address:
-    """The address that postgresql://user:password@host/database?schema=name means."""
+    """Parse postgresql://user:password@host/database?schema=name."""
     base, _, text = url.partition("?")
     query = parse_qsl(text, keep_blank_values=True)
     schema = dict(query).get("schema", "tenure")
     if not _NAME.fullmatch(schema):
         raise InvalidInput(
-            "url", f"schema={schema} must be small letters, digits and _, and no digit first"
+            "url", f"schema={schema} must consist of a-z, 0-9 and _, and not start with a digit"
         )
     rest = [(name, value) for name, value in query if name != "schema"]
     try:
         given = conninfo_to_dict(f"{base}?{urlencode(rest)}" if rest else base)
     except psycopg.ProgrammingError as error:
-        raise InvalidInput("url", f"is not one that PostgreSQL knows: {error}") from None
+        raise InvalidInput("url", f"is not a valid PostgreSQL URL: {error}") from None
     host, port, database = given.get("host", ""), given.get("port", ""), given.get("dbname", "")
     where = f"{host}:{port}" if port else str(host)
     return Address(f"postgresql://{where}/{database}", {**_DEFAULTS, **given}, schema)
 
 
 def connect(address: Address) -> Connection:
-    """A connection that leaves transactions to us and keeps nothing between them, so that a
-    pooler may stand between."""
+    """A connection in autocommit mode that keeps no state between transactions, so that it works
+    behind a pooler."""
     return psycopg.connect(
         **address.parameters, autocommit=True, prepare_threshold=None
     )  # fmt: skip
 
 
 def may_come_up(error: psycopg.Error) -> bool:
-    """Whether a server that does not let us in says that it soon will."""
+    """Whether a server that rejects connections says that it will soon accept them."""
     return any(text in str(error) for text in _NOT_YET)
 
 
-# Classes of errors that are about what a statement was given, not about the server.
+# Classes of errors caused by the parameters of a statement, not by the server.
 _REJECTED = ("21", "22", "23", "54")
 
 
 def meaning(error: psycopg.Error, address: Address) -> TenureError:
-    """An error of the server as one of Tenure's."""
+    """Translate a server error to one of Tenure's."""
     where, why = address.shown, str(error).strip()
     if isinstance(error, pg.LockNotAvailable | pg.DeadlockDetected | pg.SerializationFailure):
-        return Busy(f"{where}: another transaction stayed in the way; nothing was changed: {why}")
+        return Busy(f"{where}: blocked by another transaction; nothing was changed: {why}")
     if isinstance(error, pg.DiskFull):
         return StoreFull(f"{where}: the disk is full; nothing was changed: free some space")
     if isinstance(error, pg.ReadOnlySqlTransaction):
         return StoreReadOnly(f"{where} cannot be written to: is it a standby?")
     if isinstance(error, pg.InsufficientPrivilege):
         return StoreReadOnly(
-            f"{where}: the role lacks a right: {why}; nothing was changed. What it needs: "
+            f"{where}: the role lacks a privilege: {why}; nothing was changed. It needs: "
             f"{grants(address)}"
         )
     if isinstance(error, pg.UndefinedTable | pg.UndefinedFunction | pg.InvalidSchemaName):
-        return NotAStore(f"{where}: schema {address.schema} is not Tenure's, or not whole: {why}")
+        return NotAStore(
+            f"{where}: schema {address.schema} is not Tenure's or is incomplete: {why}"
+        )
     if isinstance(error, psycopg.DataError) or (error.sqlstate or "").startswith(_REJECTED):
         return StoreRejected(f"{where}: {why}; nothing was changed")
     return StoreError(f"{where}: {why}")
 
 
 def grants(address: Address) -> str:
-    """The rights that a role needs to work."""
+    """The GRANT statements for a role that uses the schema."""
     schema, role = address.schema, Identifier(str(address.parameters.get("user", "app")))
     return (
         f"GRANT USAGE ON SCHEMA {schema} TO {{0}}; "
@@ -121,25 +123,25 @@ def grants(address: Address) -> str:
 
 
 def version_of(db: Db) -> tuple[int, str]:
-    """The version of the schema, 0 where there is none yet, and what tells it from others."""
+    """The version of the schema (0 if there is none yet) and the store's unique id."""
     if not db.value("has_schema"):
         return 0, ""
     row = db.one("version")
     if row is None:
-        raise NotAStore("the schema has Tenure's tables, but not their version")
+        raise NotAStore("the schema has Tenure's tables, but no schema version")
     return row[0], row[1]
 
 
 class Opened(NamedTuple):
     """A schema of the newest version."""
 
-    store: str  # what tells it from others
-    before: int  # the version that it had
+    store: str  # the store's unique id
+    before: int  # the version it had before
     after: int
 
 
 def migrate(address: Address, connection: Connection) -> Opened:
-    """Bring the schema to the newest version, in one transaction, one process at a time."""
+    """Migrate the schema to the newest version in one transaction, one process at a time."""
     schema, sql = address.statements
     db, newest = Db(connection, sql), max(schema)
     version, store = version_of(db)
@@ -148,7 +150,7 @@ def migrate(address: Address, connection: Connection) -> Opened:
         try:
             with connection.transaction():
                 db.send("one_at_a_time")
-                db.send("wait_at_most", LOCK_WAIT)  # all others wait behind who changes a table
+                db.send("wait_at_most", LOCK_WAIT)  # DDL blocks everyone behind it
                 if not db.value("has_namespace"):
                     db.send("make_schema")
                 before, _ = version_of(db)
@@ -172,24 +174,24 @@ def refuse_newer(address: Address, version: int) -> None:
 
 
 def _whom_to_ask(address: Address, db: Db, version: int, newest: int, error: psycopg.Error) -> str:
-    """What to do where the role may not migrate."""
+    """What to do if the role is not allowed to migrate."""
     role, database, owner = db.all("who_is_who", address.schema)[0]
     if owner is None:
         command = f"GRANT CREATE ON DATABASE {Identifier(database).as_string(None)} TO "
         command += f"{Identifier(role).as_string(None)};"
         return (
-            f"{address.shown}: role {role} may not make the schema {address.schema} ({error}). "
-            f"Run {command} or have `tenure migrate` run by a role that may"
+            f"{address.shown}: role {role} may not create the schema {address.schema} ({error}). "
+            f"Run {command} or run `tenure migrate` as a role that may"
         )
     return (
-        f"{address.shown}: role {role} may not bring the schema {address.schema} from version "
-        f"{version} to {newest} ({error}). Have `tenure migrate` run by its owner, {owner}, or "
+        f"{address.shown}: role {role} may not migrate the schema {address.schema} from version "
+        f"{version} to {newest} ({error}). Run `tenure migrate` as its owner, {owner}, or run "
         "what `tenure migrate --sql` prints"
     )
 
 
 def upgrade(url: str) -> tuple[int, int]:
-    """Make or migrate the schema; answers with the versions before and after."""
+    """Create or migrate the schema. Returns the versions before and after."""
     address = address_of(url)
     try:
         with connect(address) as connection:
@@ -200,7 +202,7 @@ def upgrade(url: str) -> tuple[int, int]:
 
 
 def upgrade_sql(url: str) -> str:
-    """What `upgrade` would execute now, as one transaction for psql."""
+    """The SQL that `upgrade` would execute now, as one transaction for psql."""
     address = address_of(url)
     schema, sql = address.statements
     try:

@@ -1,5 +1,5 @@
-"""Slots. Each operation is one function of the server, which locks the count and decides: the
-`slots` of the core would take a round trip for each of its four steps."""
+"""Slots. Each operation is one server function, which locks the count and decides: the core's
+`slots` would need a round trip for each of its four steps."""
 
 from __future__ import annotations
 

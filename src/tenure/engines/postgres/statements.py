@@ -1,4 +1,4 @@
-"""The statements of postgres.sql by name, and its schema by version."""
+"""The statements of postgres.sql by name, and the schema by version."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TEXT = files("tenure.engines.postgres").joinpath("postgres.sql").read_text("utf
 
 
 class Statements(NamedTuple):
-    """What postgres.sql says, for one name of the schema."""
+    """The contents of postgres.sql for one schema name."""
 
     schema: dict[int, str]
     sql: dict[str, bytes]
@@ -29,7 +29,7 @@ def _bare(statement: str) -> str:
 
 @cache
 def statements(schema: str) -> Statements:
-    """Everything, with the schema under this name."""
+    """All statements, with `schema` as the name of the schema."""
     text = re.sub(r"\btenure\b", schema, _TEXT)
     versions, _, named = text.partition("\n-- statements\n")
     return Statements(

@@ -1,8 +1,7 @@
-"""A transaction of the core on PostgreSQL: jobs that it locked, the moves it makes, and what it
-tells the books.
+"""The core's transaction on PostgreSQL: locked jobs, transitions, and changes to the books.
 
-Jobs are read, locked and decided on in memory, and written together by `flush`. What changed in
-which lane is told at the end, once for each lane.
+Jobs are locked, read and changed in memory, and written together by `flush`. The changes of counts
+are written at the end, once per lane.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class Held(NamedTuple):
 
 
 class LaneNews:
-    """What a transaction changed in a lane."""
+    """The changes of a transaction to one lane."""
 
     __slots__ = ("counts", "head", "queue", "served")
 
@@ -66,17 +65,16 @@ class LaneNews:
 
 
 class Transaction:
-    """Implements tenure.core.transaction.Transaction. `given` is the time of a clock that is not
-    the server's, if there is one. `elsewhere` sees what was committed since, where the snapshot of
-    this transaction is fixed."""
+    """Implements tenure.core.transaction.Transaction. `given` is the time of a clock other than the
+    server's, if any. `elsewhere` sees recent commits if this transaction's snapshot is fixed."""
 
     def __init__(self, db: Db, given: int | None, sweep: int, elsewhere: Db | None = None) -> None:
         self.db = db
         self.given = given
         self.most_swept = sweep
-        self.woken = False  # whether time made jobs ready, or ended them
-        self.once: dict[str, str | None] = {}  # the keys of the batch, with answers if used before
-        self.queues: dict[str, int] = {}  # the numbers of queues that were looked up
+        self.woken = False  # whether jobs became ready, or ended, because they were due
+        self.once: dict[str, str | None] = {}  # keys of the batch, with stored results
+        self.queues: dict[str, int] = {}  # the ids of queues looked up so far
         self.news: list[tuple[Row, states.Event]] = []
         self._elsewhere = elsewhere
         self._now = given
@@ -85,17 +83,17 @@ class Transaction:
         self._seqs: dict[str, int] = {}  # of parents
         self._held: dict[str, Held] = {}
         self._dirty: dict[int, Row] = {}
-        self._written: dict[int, tuple[int, int]] = {}  # what `at` and updated_at of these become
+        self._written: dict[int, tuple[int, int]] = {}  # the new `at` and updated_at by seq
         self._results: dict[int, str | None] = {}
         self._gone: list[int] = []
-        self._told: list[tuple[int, int]] = []  # (parent, child) that no longer waits
+        self._told: list[tuple[int, int]] = []  # (parent, child) pairs that no longer wait
         self._freed: list[tuple[int, str]] = []  # (lane, unique key)
         self._lanes: dict[int, LaneNews] = {}
 
     @property
     def now(self) -> int:
-        """The server's time, unless another was given. Statements that are sent anyway bring it
-        along; it is asked for only where none did."""
+        """The server's time, unless another was given. Statements that are sent anyway return it;
+        it is queried only if none did."""
         if self._now is None:
             self._now = int(self.db.value("clock"))
         return self._now
@@ -105,8 +103,8 @@ class Transaction:
         self._now = now
 
     def _read_clock(self) -> None:
-        """Set the time to the server's, unless another was given. What was sent before has come
-        back by then: this is no further round trip."""
+        """Set the time to the server's, unless another was given. Earlier statements have completed
+        by then, so this costs no extra round trip."""
         self._now = self.given
         _ = self.now
 
@@ -116,7 +114,7 @@ class Transaction:
         self._now = self.given
 
     def reread(self) -> None:
-        """Write what changed, and read jobs anew from here on."""
+        """Write all changes, and read jobs again from here on."""
         self.flush()
         self._rows.clear()
         self._ids.clear()
@@ -127,7 +125,7 @@ class Transaction:
         missing = [i for i in dict.fromkeys(ids) if i not in self._ids]
         if missing:
             sent = self.db.send("load", missing, [])
-            self._read_clock()  # the jobs may have been waited for
+            self._read_clock()  # loading may have waited for locks
             found = {row.id: row for row in self._keep(sent.fetchall())}
             self._ids.update((job_id, found.get(job_id)) for job_id in missing)
 
@@ -137,20 +135,21 @@ class Transaction:
         return self._ids[job_id]
 
     def load_seqs(self, seqs: Sequence[int]) -> list[Row]:
-        """The jobs of these numbers, in their order; those that exist."""
+        """The jobs with these numbers that exist, in this order."""
         missing = [seq for seq in seqs if seq not in self._rows]
         if missing:
             self._keep(self.db.all("load", [], missing))
         return [self._rows[seq] for seq in seqs if seq in self._rows]
 
     def ids_of(self, seqs: Sequence[int]) -> dict[int, str]:
-        """The ids of jobs of these numbers, which are not locked; and the time."""
+        """The ids of the jobs with these numbers, without locking them. Also reads the time."""
         sent = self.db.send("ids_of", list(seqs))
         self._read_clock()
         return dict(sent.fetchall())
 
     def _keep(self, found: Iterable[tuple[object, ...]]) -> list[Row]:
-        """The rows of a statement; one that was loaded before has been kept up to date."""
+        """The rows of a statement. Rows loaded before are reused, because they are kept up to
+        date."""
         kept = []
         for values in found:
             row = Row(*values)  # type: ignore[arg-type]
@@ -234,13 +233,13 @@ class Transaction:
         self._depend((entry.job.id, entry.waits_for) for entry in entries)
 
     def _added(self, ids: Sequence[str], seqs: Sequence[int]) -> None:
-        """Jobs were inserted; whoever looked for them found none."""
+        """Record inserted jobs, and forget lookups that did not find them."""
         self._seqs.update(zip(ids, seqs, strict=True))
         for job_id in self._ids.keys() & ids:
             del self._ids[job_id]
 
     def _depend(self, waits: Iterable[tuple[str, Sequence[str]]]) -> None:
-        """Store who waits for whom. Parents that are loaded did not know."""
+        """Store dependencies, and mark loaded parents as such."""
         pairs = [(parent, child) for child, parents in waits for parent in parents]
         if pairs:
             parents = [self._seqs[parent] for parent, _ in pairs]
@@ -261,7 +260,7 @@ class Transaction:
         return self.children_of({parent.seq: parent.id for parent in parents if parent.is_parent})
 
     def children_of(self, parents: Mapping[int, str]) -> list[tuple[Row, str]]:
-        """`children`, for parents of these numbers and ids."""
+        """`children`, for parents given by number and id."""
         if not parents:
             return []
         self._seqs.update((job_id, seq) for seq, job_id in parents.items())
@@ -310,8 +309,8 @@ class Transaction:
     # Limits -------------------------------------------------------------------------------------
 
     def lock_queue(self, queue: str, *, create: bool) -> bool:
-        """Keeps claims and new lanes away, and brings the books up to date. A producer that has
-        made a lane, and not committed yet, is not waited for long: claims wait behind us."""
+        """Block claims and new lanes, and bring the books up to date. Does not wait long for a
+        producer with an uncommitted new lane, because claims wait behind this lock."""
         self.forget()
         self.db.send("wait_at_most", LOCK_WAIT)
         if create:
@@ -328,7 +327,8 @@ class Transaction:
         return Limit(*scope, *(row or (None, None, None, None, False)))
 
     def put_limit(self, old: Limit, new: Limit) -> None:
-        """Which tenants and lanes it bounds is decided by the server, which makes lanes, too."""
+        """The server decides which tenants and lanes are affected, because it also creates
+        lanes."""
         queue = self.queues[new.queue]
         key = (new.queue, mark(new.tenant), mark(new.group))
         self.db.send("delete_limit", *key)
@@ -352,7 +352,7 @@ class Transaction:
 
     def schedule(self, name: str) -> Schedule | None:
         sent = self.db.send("schedule", name)
-        self._read_clock()  # the schedule may have been waited for
+        self._read_clock()  # reading the schedule may have waited for a lock
         row = sent.fetchone()
         return None if row is None else _decode_schedule(row[0])
 
@@ -363,7 +363,7 @@ class Transaction:
         return self.db.one("drop_schedule", name) is not None
 
     def answers_of(self, key: str) -> str | None:
-        return self.once[key]  # which were taken before all else
+        return self.once[key]  # looked up at the start of the batch
 
     def put_answers(self, key: str, answers: bytes) -> None:
         text = self.once[key] = answers.decode()
@@ -375,7 +375,7 @@ class Transaction:
         return self.in_state(queue, LEASED, self.now, limit)
 
     def in_state(self, queue: str, code: int, until: int, limit: int) -> list[Row]:
-        """Jobs of a queue that are in a state since long, or whose time in it has come."""
+        """The jobs of a queue whose time in this state is at or before `until`."""
         self.reread()
         return self.load_seqs(self.db.value("overdue", self.queues[queue], code, until, limit))
 
@@ -398,7 +398,7 @@ class Transaction:
         return news
 
     def count(self, queue: int, lane: int, source: int | None, target: int | None) -> None:
-        """A job of the lane goes from one state to another; None is nowhere."""
+        """Count a job of the lane as moved between states. None means not in the store."""
         counts = self.lane(queue, lane).counts
         if source is not None:
             counts[source] -= 1
@@ -408,14 +408,14 @@ class Transaction:
     # Writing ------------------------------------------------------------------------------------
 
     def _free_keys(self) -> None:
-        """Let go of the keys of jobs that ended, before another takes one."""
+        """Release the unique keys of jobs that ended, before others take them."""
         if self._freed:
             lanes, keys = zip(*self._freed, strict=True)
             self.db.send("free_keys", list(lanes), list(keys))
             self._freed = []
 
     def flush(self) -> None:
-        """Write what was decided."""
+        """Write all changes."""
         self._free_keys()
         if self._dirty:
             rows = list(self._dirty.values())

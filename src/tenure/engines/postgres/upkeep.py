@@ -15,13 +15,13 @@ from tenure.model import ops, queries
 from tenure.model.job import State, first_id
 from tenure.model.ops import Answer
 
-MARKED_MS = 3600_000  # for which it is known that a batch was committed; also in forget_marks
+MARKED_MS = 3600_000  # for which a batch is known to be committed; also in forget_marks
 _COUNTS = msgspec.structs.fields(queries.Counts)
 
 
 class Upkeep:
-    """The steps of maintenance, all in one transaction. What waits for others comes first; the
-    books come last, in the order in which all take them."""
+    """The steps of maintenance, all in one transaction. Steps that may wait for others come first,
+    and the books come last, in the order in which all transactions lock them."""
 
     def __init__(self, tx: Transaction) -> None:
         self._tx = tx
@@ -49,7 +49,7 @@ class Upkeep:
         self._forget_once(limit)
 
     def _forget_once(self, limit: int) -> None:
-        """Forget the keys that are old. Those that come later in the batch are used anew."""
+        """Delete old keys. If one appears later in the batch, it counts as unused."""
         old = self._tx.db.all("forget_once", self._tx.now - ops.ONCE_MS, limit)
         again = sorted(self._tx.once.keys() & {key for (key,) in old})
         if again:
@@ -65,7 +65,7 @@ def reconcile(tx: Transaction, batch: Sequence[ops.Reconcile]) -> list[Answer]:
 
 
 def _reconcile(tx: Transaction, op: ops.Reconcile) -> Answer:
-    """Recount lanes from their jobs; tenants and the queue follow by the same amounts."""
+    """Recount lanes from their jobs. Tenants and the queue change by the same amounts."""
     row = tx.db.one("queue_id", op.queue)
     if row is None:
         return QueueNotFound(op.queue)

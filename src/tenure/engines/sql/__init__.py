@@ -1,1 +1,1 @@
-"""What the engines on SQL databases share."""
+"""Code shared by the engines on SQL databases."""

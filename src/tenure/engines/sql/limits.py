@@ -1,4 +1,4 @@
-"""How the limits table writes names that may be left out."""
+"""How the limits table stores names that may be omitted."""
 
 from __future__ import annotations
 

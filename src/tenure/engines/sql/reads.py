@@ -1,5 +1,4 @@
-"""Queries: each a read of one snapshot. The engines name their statements alike, and give them the
-same columns."""
+"""Queries, each a read of one snapshot. The engines use the same statement names and columns."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from tenure.model.job import FINAL
 from tenure.model.queries import Found, Query
 
 Row = tuple[Any, ...]
-FoundRow = tuple[int, int, str]  # when it ended, seq, id
+FoundRow = tuple[int, int, str]  # when it finished, seq, id
 
 _LAST = 2**63 - 1
 _COUNTS = [field.name for field in msgspec.structs.fields(queries.Counts)]
@@ -25,7 +24,7 @@ _decode_schedule = msgspec.json.Decoder(ops.Schedule).decode
 
 
 class Statements(Protocol):
-    """Runs statements by their names."""
+    """Runs statements by name."""
 
     def one(self, name: str, *params: Any) -> Row | None: ...
     def all(self, name: str, *params: Any) -> Sequence[Row]: ...
@@ -33,7 +32,7 @@ class Statements(Protocol):
 
 
 class Snapshot(Protocol):
-    """What differs between the databases."""
+    """The parts that differ between the databases."""
 
     @property
     def db(self) -> Statements: ...
@@ -42,27 +41,27 @@ class Snapshot(Protocol):
         """Values as one parameter of a statement."""
 
     def due(self, statement: str, queues: Sequence[str]) -> int | None:
-        """The time that `next_due` or `oldest_ready` finds, by the clock of this machine."""
+        """The time that `next_due` or `oldest_ready` finds, by this machine's clock."""
 
     def slots(self, scope: str, key: str) -> Sequence[Row]: ...
 
     def timetable(self) -> tuple[int, Sequence[str]]:
-        """The time of the store, and the schedules."""
+        """The store's time, and the schedules."""
 
     def find_by_end(self, params: dict[str, Any], queues: list[int], code: int) -> list[FoundRow]:
-        """Jobs of one final state, the last to finish first."""
+        """Jobs in one final state, most recently finished first."""
 
     def find_by_seq(
         self, params: dict[str, Any], queues: list[int], codes: list[int]
     ) -> list[FoundRow]:
-        """Jobs, newest first. codes: the states that they may be in; any, if there are none."""
+        """Jobs, newest first. codes: the states to include; all, if empty."""
 
     def jobs_after(self, seq: int, limit: int) -> Sequence[Row]:
-        """Jobs in the order in which they were enqueued."""
+        """Jobs in enqueue order."""
 
 
 def read(snapshot: Snapshot, query: Query) -> Found:
-    """The answer to a query."""
+    """Run a query."""
     return _QUERIES[type(query)](snapshot, query)
 
 
@@ -92,7 +91,7 @@ def _find_ids(snapshot: Snapshot, query: queries.FindIds) -> Found:
 def _find(
     snapshot: Snapshot, query: queries.ListJobs | queries.FindIds
 ) -> tuple[list[FoundRow], str | None] | TenureError:
-    """A page of jobs, and the cursor that continues after it."""
+    """A page of jobs, and the cursor of the next page."""
     where = query.filter
     queues = {name: number for number, name in snapshot.db.all("queues")}
     if where.queue is not None and where.queue not in queues:

@@ -1,4 +1,4 @@
-"""Rows of the tables: what a decision is made on, and what becomes a Job."""
+"""Table rows: the fields for decisions, and conversion to Job."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CODES: dict[State, tuple[int, ...]] = {
 
 
 class JobOptions(msgspec.Struct, omit_defaults=True):
-    """What few jobs have, in one column."""
+    """Options that few jobs have, stored in one column."""
 
     after: tuple[str, ...] = ()
     if_parent_fails: IfParentFails = "wait"
@@ -58,7 +58,7 @@ def errors_text(errors: tuple[Failure, ...]) -> str | None:
 
 
 class Row(msgspec.Struct, gc=False):
-    """A job as far as a decision needs it (core.StoredJob), in the order of the SELECTs."""
+    """The fields of a job that a decision needs (core.StoredJob), in the order of the SELECTs."""
 
     seq: int
     id: str
@@ -100,14 +100,14 @@ class Row(msgspec.Struct, gc=False):
         return _decode_failures(self.errors_text) if self.errors_text else ()
 
     def become(self, change: Change, now: int) -> None:
-        """Be what a change makes of it."""
+        """Apply a change to this row."""
         self.code = code_of(change, now)
         self.attempts, self.run_at, self.worker = change.attempts, change.run_at, change.worker
         self.expires_at, self.errors_text = change.expires_at, errors_text(change.errors)
 
 
 def code_of_entry(entry: Entry) -> int:
-    """The state code of a job of another store."""
+    """The state code of a job from another store."""
     if entry.job.state is State.PENDING:
         return READY if entry.ready else DELAYED
     return CODES[entry.job.state][0]
@@ -119,14 +119,14 @@ def result_text(result: msgspec.Raw) -> str | None:
 
 
 def at_of(job: Job) -> int:
-    """The time that matters in the state of a job."""
+    """The time that matters in the job's state."""
     if job.state is State.LEASED and job.lease_until is not None:
         return job.lease_until
     return job.run_at if job.finished_at is None else job.finished_at
 
 
 def code_of(change: Change, now: int) -> int:
-    """The state code that a change leads to."""
+    """The state code after a change."""
     if change.state is State.PENDING:
         return READY if change.run_at <= now else DELAYED
     return CODES[change.state][0]
@@ -170,7 +170,7 @@ def leased_job(row: tuple[Any, ...], queue: str, tenant: str, group: str) -> Job
 
 
 def job_of(row: tuple[Any, ...]) -> Job:
-    """The Job of a row that is read."""
+    """The Job of a row."""
     (
         _seq, id, queue, code, payload, priority, run_at, created_at, updated_at, attempts,
         max_attempts, tenant, group, kind, started_at, at, token, worker, expires_at, unique_key,
@@ -212,6 +212,6 @@ def job_of(row: tuple[Any, ...]) -> Job:
 
 
 def entry_of(row: tuple[Any, ...], waits_for: set[str]) -> Entry:
-    """A job of this store, for another."""
+    """A job of this store, for export."""
     job = job_of(row)
     return Entry(job, row[3] == READY, tuple(id for id in job.after if id in waits_for))

@@ -1,1 +1,1 @@
-"""The embedded engine: one SQLite file, one writing thread, readers beside it."""
+"""The embedded engine: one SQLite file, one writer thread, concurrent readers."""

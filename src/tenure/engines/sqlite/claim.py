@@ -1,7 +1,7 @@
-"""Claim: tenants in turns, each tenant's jobs in order, within every limit.
+"""Claim: tenants take turns, each tenant's jobs in order, within all limits.
 
-Only what can run is looked at: tenants with an open lane, in the order of their turns; lanes with
-a ready job and room, in the order of their heads.
+Only jobs that can run are looked at: tenants with an open lane, in the order of their turns, and
+lanes with a ready job and room, in the order of their heads.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from tenure.model import ops, states
 from tenure.model.job import Job, State
 from tenure.model.ops import Answer
 
-# What the table makes of a ready job that is claimed; one that expired is looked for apart.
+# The transition of a ready job that is claimed. Expired jobs are handled separately.
 _CLAIMED = states.plain(State.PENDING, states.Claimed)
 _BEFORE_ALL: Head = (-(2**63), 0)
 
-Picked = tuple[tuple[Any, ...], LaneBook]  # a job by its row or its head, and its lane
-_SEQ, _EXPIRES_AT = 1, 8  # of a row
+Picked = tuple[tuple[Any, ...], LaneBook]  # a job, as its row or its head, and its lane
+_SEQ, _EXPIRES_AT = 1, 8  # columns of a row
 
 
 def claim(tx: Transaction, batch: Sequence[ops.Claim]) -> list[Answer]:
-    """Claims in a row that differ only in worker, lease and limit are picked for together, and
-    dealt out in order."""
+    """Run adjacent claims. Those that differ only in worker, lease and limit are picked together,
+    and the jobs are distributed in order."""
     answers: list[Answer] = []
     for _, run in groupby(batch, key=lambda op: (op.queues, op.tenant, op.not_groups)):
         calls = list(run)
         queues = [book for name in dict.fromkeys(calls[0].queues) if (book := tx.books.queue(name))]
-        # All that time has brought comes first: nothing may join a lane once it was picked from.
+        # Run due maintenance first: no job may join a lane after jobs were picked from it.
         left = [
             _sweep_if_due(tx, queue, tx.most_swept * len(calls))
             for queue in sorted(queues, key=attrgetter("name"))
         ]
-        # Expired jobs that are left in line must not take the room of the next claim.
+        # Expired jobs that are still in line must not use up the room of the next claim.
         for together in [[call] for call in calls] if any(left) else [calls]:
             answers += _claim(tx, queues, together)
     return answers
@@ -82,7 +82,7 @@ def _pick(tx: Transaction, queues: Sequence[QueueBook], op: ops.Claim, limit: in
 
 
 def _room(queue: QueueBook, now: int) -> int:
-    """How many more the queue's own limits allow."""
+    """How many more jobs the queue's own limits allow."""
     room = 2**31
     if queue.max_leased is not None:
         room = queue.max_leased - queue.counts[LEASED]
@@ -95,7 +95,7 @@ def _room(queue: QueueBook, now: int) -> int:
 
 
 def _in_turns(tx: Transaction, queue: QueueBook, op: ops.Claim, room: int) -> list[Picked]:
-    """Serve the tenant that was served least, again and again."""
+    """Repeatedly serve the tenant that was served least."""
     picked: list[Picked] = []
     waiting = _tenants(tx, queue, room)
     turns: list[tuple[int, str, TenantBook, TenantJobs]] = []
@@ -124,8 +124,8 @@ def _in_turns(tx: Transaction, queue: QueueBook, op: ops.Claim, room: int) -> li
 def _tenants(
     tx: Transaction, queue: QueueBook, room: int
 ) -> Iterator[tuple[TenantBook, int, tuple[Any, ...] | None]]:
-    """Tenants with an open lane and room, in the order of their turns; how many jobs each will
-    get about; and the row of its first lane, if it is at hand."""
+    """Tenants with an open lane and room, in the order of their turns; how many jobs each will get,
+    roughly; and the row of its first lane, if already read."""
     offset = 0
     while True:
         rows = tx.db.all("tenants_in_turn", queue.id, room, offset)
@@ -141,13 +141,13 @@ def _tenants(
 
 
 def _of_tenant(tx: Transaction, queue: QueueBook, op: ops.Claim, room: int) -> list[Picked]:
-    """One tenant's jobs; this takes nobody's turn."""
+    """Jobs of a single tenant. Does not count as its turn."""
     tenant = tx.books.tenant(queue.name, op.tenant or "")
     return [] if tenant is None else TenantJobs(tx, tenant, op, room, None).take(room)
 
 
 class LaneCursor:
-    """The ready jobs of a lane in order, fetched as they are needed."""
+    """The ready jobs of a lane in order, fetched on demand."""
 
     def __init__(self, lane: LaneBook, chunk: int) -> None:
         assert lane.head is not None
@@ -161,14 +161,14 @@ class LaneCursor:
         return self.head < other.head
 
     def take(self, tx: Transaction) -> tuple[Any, ...]:
-        """The first job: its row, or its head alone where it is the only one wanted so far."""
+        """The first job: its row, or only its head if it is the only one needed so far."""
         self.left -= 1
         if not self._rows and self._chunk > 1:
             self._fetch(tx, (self.head[0], self.head[1] - 1), self.left + 1)
         return self._rows.popleft() if self._rows else self.head
 
     def next(self, tx: Transaction) -> bool:
-        """Go on to the job after the one that was taken; False when the lane gives no more."""
+        """Advance to the next job. Returns False if the lane has no more."""
         if self.left > 0 and not self._rows:
             self._fetch(tx, self.head, self.left)
         if self.left <= 0 or not self._rows:
@@ -177,7 +177,7 @@ class LaneCursor:
         return True
 
     def take_many(self, tx: Transaction, n: int) -> list[tuple[Any, ...]]:
-        """The first `n` jobs, or as many as the lane gives."""
+        """The first `n` jobs, or as many as the lane has."""
         n = min(n, self.left)
         if len(self._rows) < n:
             self._rows.clear()
@@ -196,7 +196,7 @@ class LaneCursor:
 
 
 def _packed(tx: Transaction, wanted: tuple[int, ...]) -> list[tuple[Any, ...]]:
-    """The same rows in one step. Large payloads do not fit in there, and are added."""
+    """The same rows, fetched in one step. Large payloads do not fit and are fetched separately."""
     rows = tx.db.packed("next_in_lane_packed", *wanted)
     large = [row[_SEQ] for row in rows if row[-1] is None]
     if large:
@@ -206,7 +206,7 @@ def _packed(tx: Transaction, wanted: tuple[int, ...]) -> list[tuple[Any, ...]]:
 
 
 class TenantJobs:
-    """A tenant's jobs in order of (priority, seq), over its open lanes, within its limits."""
+    """A tenant's jobs in order of (priority, seq), across its open lanes, within its limits."""
 
     def __init__(
         self,
@@ -219,12 +219,12 @@ class TenantJobs:
         self._tx = tx
         self._room = tenant.room
         self._lanes = _lanes(tx, tenant, op, share, first)  # in the order of their heads
-        self._fresh: LaneCursor | None = None  # the next of them, if it was looked at
+        self._fresh: LaneCursor | None = None  # the next of them, if already fetched
         self._cursors: list[LaneCursor] = []
-        self._used: LaneCursor | None = None  # taken from, and not yet moved on
+        self._used: LaneCursor | None = None  # last taken from, not advanced yet
 
     def take(self, n: int) -> list[Picked]:
-        """The first `n`, or as many as there are."""
+        """The first `n` jobs, or as many as there are."""
         picked: list[Picked] = []
         n = min(n, self._room)
         while len(picked) < n:
@@ -249,7 +249,7 @@ class TenantJobs:
                 heapq.heappop(self._cursors)
             self._used = None
         while True:
-            # Lanes come in the order of their heads: the first needs no look at the second.
+            # Lanes come in the order of their heads, so the first does not depend on the second.
             fresh = self._peek()
             if fresh is None or (self._cursors and self._cursors[0] < fresh):
                 break
@@ -300,10 +300,10 @@ def _lease(tx: Transaction, op: ops.Claim, picked: list[Picked], token: int) -> 
         taken.append((lane.id, *rows[-1][:2]))
         tx.books.move(lane, READY, LEASED, len(rows))
         lane.head_known = False
-    # A lane's jobs are picked from its head on: up to the last of them, none stays ready.
+    # A lane's jobs are picked from its head: none of those up to the last one stays ready.
     if tx.db.many("delete_ready_up_to", taken) != len(jobs):
         raise RuntimeError(
-            f"the books of {', '.join(op.queues)} do not match the jobs in line; nothing was "
+            f"the books of {', '.join(op.queues)} do not match the queued jobs; nothing was "
             "claimed: run `tenure reconcile QUEUE`, and report this"
         )
     for queue, mine in groupby(picked, key=lambda pick: pick[1].tenant.queue.id):
@@ -324,7 +324,7 @@ def _lease(tx: Transaction, op: ops.Claim, picked: list[Picked], token: int) -> 
 
 
 def _with_rows(tx: Transaction, picked: list[Picked]) -> list[Picked]:
-    """Read the rows of jobs that were picked by their head alone."""
+    """Read the rows of jobs that were picked by their head only."""
     bare = [row[_SEQ] for row, _ in picked if len(row) == 2]
     if not bare:
         return picked
@@ -333,7 +333,7 @@ def _with_rows(tx: Transaction, picked: list[Picked]) -> list[Picked]:
 
 
 def _without_expired(tx: Transaction, picked: list[Picked]) -> list[Picked]:
-    """Bury those that expired, of which there were too many for the sweep."""
+    """Bury expired jobs that the sweep did not get to."""
     late = [
         row[_SEQ]
         for row, _ in picked
@@ -350,7 +350,6 @@ _lane_of = itemgetter(1)
 
 
 def _sweep_if_due(tx: Transaction, queue: QueueBook, limit: int) -> bool:
-    """Look after what time has brought, if it has brought anything. Returns whether more jobs may
-    have expired than that."""
+    """Run due maintenance of a queue, if any. Returns whether more jobs may have expired."""
     ((due,),) = tx.db.named("anything_over", {"queue": queue.id, "now": tx.now})
     return bool(due) and sweep(tx, queue.name, Swept(limit, limit, limit)).expired == limit

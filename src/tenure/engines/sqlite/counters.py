@@ -1,7 +1,7 @@
-"""The books of one transaction: queues, tenants and lanes that it touched, with their counts.
+"""The books of one transaction: the queues, tenants and lanes it touched, with their counts.
 
-Changes are made to the books and written once, by `flush`. Whether a lane can be claimed from
-follows from its own counts, and leaves or joins the index that claims walk with them.
+Changes are made to the books and written once, by `flush`. A lane's own counts decide whether it
+can be claimed from, and thus whether it is in the index that claims walk.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class TenantBook:
 
     @property
     def room(self) -> int:
-        """How many more may be leased."""
+        """How many more jobs may be leased."""
         return 2**31 if self.max_leased is None else self.max_leased - self.counts[LEASED]
 
     @property
     def place(self) -> tuple[int, int, bool]:
-        """What decides where it stands in the index that claims walk, if it does."""
+        """Its position in the index that claims walk, and whether it is in there."""
         return self.turn, self.open_lanes, self.open_lanes > 0 and self.room > 0
 
 
@@ -75,12 +75,12 @@ class LaneBook:
 
     @property
     def room(self) -> int:
-        """How many more may be leased."""
+        """How many more jobs may be leased."""
         return 2**31 if self.max_leased is None else self.max_leased - self.counts[LEASED]
 
     @property
     def place(self) -> tuple[int | None, int | None, bool]:
-        """What decides where it stands in the index that claims walk, if it does."""
+        """Its position in the index that claims walk, and whether it is in there."""
         priority, seq = self.head or (None, None)
         return priority, seq, self.counts[READY] > 0 and self.room > 0
 
@@ -90,13 +90,13 @@ class LaneBook:
             self.head = (priority, seq)
 
     def left(self, priority: int, seq: int) -> None:
-        """A job is ready no longer."""
+        """A job stopped being ready."""
         if self.head == (priority, seq):
             self.head_known = False
 
 
 class Books:
-    """Every book that one transaction opened."""
+    """All books that one transaction opened."""
 
     def __init__(self, db: Db) -> None:
         self._db = db
@@ -107,7 +107,7 @@ class Books:
         self._queues_by_name: dict[str, QueueBook] = {}
 
     def queue(self, name: str) -> QueueBook | None:
-        """The book of a queue, if there is one."""
+        """The book of a queue, if it exists."""
         if name not in self._queues_by_name:
             row = self._db.one("queue_by_name", name)
             if row is None:
@@ -150,7 +150,7 @@ class Books:
         return self._lanes[row[0]]
 
     def load(self, lane_ids: Iterable[int]) -> None:
-        """Open the books of many lanes at once."""
+        """Open the books of several lanes at once."""
         missing = [lane_id for lane_id in lane_ids if lane_id not in self._lanes]
         if len(missing) > 1:
             for row in self._db.all("lanes_by_id", listed(missing)):
@@ -158,7 +158,7 @@ class Books:
                 self.lane_of_row(row[:14])
 
     def load_names(self, names: Iterable[tuple[str, str, str]]) -> None:
-        """Open the books of many lanes at once, of those that there are."""
+        """Open the books of several lanes at once, skipping those that do not exist."""
         missing = [key for key in names if key not in self._lanes_by_name]
         if len(missing) > 1:
             for row in self._db.all("lanes_by_name", listed(missing)):
@@ -175,19 +175,19 @@ class Books:
         return lane
 
     def _lane_of_joined(self, row: tuple[Any, ...]) -> LaneBook:
-        """The book of a lane, whose row goes on with those of its tenant and queue."""
+        """The book of a lane, from a row joined with its tenant and queue."""
         self._queue_of_row(row[29:])
         self.tenant_of_row(row[14:29])
         return self.lane_of_row(row[:14])
 
     def tenant(self, queue: str, tenant: str) -> TenantBook | None:
-        """The book of a tenant, if there is one."""
+        """The book of a tenant, if it exists."""
         book = self.queue(queue)
         row = None if book is None else self._db.one("tenant_by_name", book.id, tenant)
         return None if row is None else self.tenant_of_row(row)
 
     def lane(self, queue: str, tenant: str, group: str) -> LaneBook:
-        """The book of a lane; opened anew if there is none."""
+        """The book of a lane, created if necessary."""
         key = (queue, tenant, group)
         lane = self._lanes_by_name.get(key)
         if lane is None:
@@ -223,7 +223,7 @@ class Books:
         return 0 if rules.group_paused(tenant, group) else rules.group_concurrency(tenant, group)
 
     def _rules(self, queue: str, tenant: str, group: str | None) -> Rules:
-        """The limits of a queue that concern a tenant or a group."""
+        """The limits of a queue that apply to a tenant or a group."""
         groups = ("", "") if group is None else (mark(group), mark("*"))
         limits: dict[TenantGroup, Limit] = {}
         for t, g, concurrency, weight, paused in self._db.all(
@@ -234,7 +234,7 @@ class Books:
         return Rules(queue, limits)
 
     def put_limit(self, limit: Limit) -> None:
-        """Store a limit, and apply it to the tenants and lanes that it bounds."""
+        """Store a limit, and apply it to the affected tenants and lanes."""
         queue = self.queue_or_new(limit.queue)
         self.forget()
         key = (limit.queue, mark(limit.tenant), mark(limit.group))
@@ -262,7 +262,7 @@ class Books:
         self.forget()
 
     def move(self, lane: LaneBook, source: int | None, target: int | None, n: int = 1) -> None:
-        """`n` jobs of the lane go from one state to another; None is nowhere."""
+        """Count `n` jobs of the lane as moved between states. None means not in the store."""
         for book in (lane, lane.tenant, lane.tenant.queue):
             if source is not None:
                 book.counts[source] -= n
@@ -271,7 +271,7 @@ class Books:
             book.dirty = True
 
     def flush(self) -> None:
-        """Write what changed; where only counts did, no index is touched."""
+        """Write all changes. If only counts changed, no index is touched."""
         lanes = [lane for lane in self._lanes.values() if lane.dirty]
         self._find_heads([lane for lane in lanes if not lane.head_known])
         for lane in lanes:
@@ -306,7 +306,7 @@ class Books:
         self._db.many(f"{statement}_counts", counted)
 
     def forget(self) -> None:
-        """Write what changed, and read everything anew from here on."""
+        """Write all changes, and read everything again from here on."""
         self.flush()
         self._queues.clear()
         self._tenants.clear()

@@ -1,4 +1,4 @@
-"""A connection as the rest of the engine uses it: named statements, plain tuples."""
+"""A connection with named statements that returns plain tuples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _INSERT_SIZES = (128, 64, 32, 16, 8, 4, 2, 1)
 
 @cache
 def _insert_of(name: str, size: int) -> str:
-    """An INSERT of one row, made one of several."""
+    """Turn an INSERT of one row into an INSERT of `size` rows."""
     head, _, values = SQL[name].rpartition("VALUES ")
     return f"{head}VALUES {', '.join([values] * size)}"
 
@@ -26,7 +26,7 @@ class Db:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._cursor = connection.cursor()
-        self._cursor.row_factory = None  # a caller's own connection may have another
+        self._cursor.row_factory = None  # a caller's own connection may use another
 
     def one(self, name: str, *params: Any) -> tuple[Any, ...] | None:
         """The first row, or None."""
@@ -38,8 +38,8 @@ class Db:
         return self._cursor.execute(SQL[name], params).fetchall()
 
     def packed(self, name: str, *params: Any) -> list[tuple[Any, ...]]:
-        """Every row of a statement that packs them into one. Python's own lock is given away for
-        each row that is stepped to, and a busy program takes its time to give it back."""
+        """Every row of a statement that packs its rows into one. The GIL is released for each row
+        that is stepped to, and in a busy program it takes long to get it back."""
         ((text,),) = self._cursor.execute(SQL[name], params).fetchall()
         return _unpack(text)
 
@@ -48,15 +48,15 @@ class Db:
         return self._cursor.execute(SQL[name], params).fetchall()
 
     def run(self, name: str, *params: Any) -> int:
-        """How many rows it changed."""
+        """Run a statement. Returns how many rows it changed."""
         return self._cursor.execute(SQL[name], params).rowcount
 
     def many(self, name: str, rows: Sequence[tuple[Any, ...]]) -> int:
-        """The statement for each of the rows; how many rows it changed in all."""
+        """Run a statement for each of the rows. Returns how many rows it changed in total."""
         return self._cursor.executemany(SQL[name], rows).rowcount if rows else 0
 
     def insert(self, name: str, rows: list[tuple[Any, ...]]) -> None:
-        """The INSERT for all of the rows, many of them in one step."""
+        """Run an INSERT for all rows, many of them per step."""
         start = 0
         for size in _INSERT_SIZES:
             while len(rows) - start >= size:

@@ -1,4 +1,4 @@
-"""The files behind the open connections: whether they are in place, and how long the log is."""
+"""The files behind open connections: whether they are still in place, and the size of the log."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 from tenure.errors import StoreError
 
-# SQLite begins its log anew when no reader needs it. Readers that overlap leave no such moment,
-# so above this length one is made: writers wait until the readers of today have ended.
+# SQLite restarts its log when no reader needs it. Overlapping readers never leave such a moment, so
+# above this size one is made: writers wait until the current readers have ended.
 LOG_LIMIT_BYTES = 32 * 2**20
-LOG_GROWTH = 1.25  # by which it must grow before the next attempt, if the readers did not end
-WAIT_MS = 250  # for readers, at the limit; more in proportion to the length
+LOG_GROWTH = 1.25  # how much it must grow before the next attempt, if the readers did not end
+WAIT_MS = 250  # for readers, at the limit; longer in proportion to the size
 MOST_WAIT_MS = 5_000
 
 Identity = tuple[int, int]  # device and inode
@@ -21,7 +21,7 @@ Identity = tuple[int, int]  # device and inode
 class Disk:
     """The file and its write-ahead log, as seen by the engine that has them open.
 
-    SQLite goes on writing to files that were deleted or replaced, where nobody will find it.
+    SQLite keeps writing to files that were deleted or replaced, and those writes are lost.
     """
 
     def __init__(self, path: Path) -> None:
@@ -29,30 +29,30 @@ class Disk:
         self._file: Identity | None = None
         self._log_path: Path | None = None
         self._log: Identity | None = None
-        self._length = 0  # of the log
+        self._length = 0  # size of the log
         self._next_attempt = LOG_LIMIT_BYTES
 
     def opened(self, writer: sqlite3.Connection) -> None:
-        """Note which files they are, right after they were opened."""
-        # SQLite follows links, and puts the log beside the file itself.
+        """Remember the identity of the files, right after opening them."""
+        # SQLite follows links, and creates the log next to the file itself.
         real = self._path.resolve()
         self._log_path = real.with_name(f"{real.name}-wal")
         self._file = _identity(_stat(self._path))
         self._log = _identity(_stat(self._log_path))
-        # SQLite cuts the log down to this when it begins it anew.
+        # SQLite truncates the log to this size when it restarts it.
         writer.execute(f"PRAGMA journal_size_limit = {LOG_LIMIT_BYTES}")
 
     def closed(self) -> None:
-        """No connection is open: the last that was closed has removed the log."""
+        """All connections are closed: closing the last one removed the log."""
         self._log = None
 
     def check_file(self) -> None:
-        """Raise StoreError unless the path still names the file that was opened."""
+        """Raise StoreError unless the path still refers to the file that was opened."""
         if self._file is not None and _identity(_stat(self._path)) != self._file:
             raise self._gone()
 
     def check(self) -> None:
-        """The same for the log as well, which is there for as long as the writer is open."""
+        """Like `check_file`, for the log too. The log exists as long as the writer is open."""
         self.check_file()
         if self._log is not None and self._log_path is not None:
             found = _stat(self._log_path)
@@ -67,20 +67,20 @@ class Disk:
         )
 
     def log_bytes(self) -> int:
-        """The length of the write-ahead log."""
+        """The size of the write-ahead log."""
         found = None if self._log_path is None else _stat(self._log_path)
         return 0 if found is None else found.st_size
 
     def shorten_log(self, connection: sqlite3.Connection, busy_timeout: float) -> None:
-        """Write a log that was too long at the last check back into the file, and begin it anew.
-        What was committed is safe without it, so that it fails is no error."""
+        """Write a log that was too large at the last check back into the file, and restart it.
+        Failing is not an error: committed data is safe without it."""
         if self._length < self._next_attempt:
             return
         wait_ms = min(MOST_WAIT_MS, WAIT_MS * self._length // LOG_LIMIT_BYTES)
         try:
             connection.execute(f"PRAGMA busy_timeout = {wait_ms}")
             ((busy, *_),) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        except sqlite3.Error:  # a full disk, say
+        except sqlite3.Error:  # such as a full disk
             busy = True
         finally:
             connection.execute(f"PRAGMA busy_timeout = {round(busy_timeout * 1000)}")

@@ -1,4 +1,4 @@
-"""The engine: connections, transactions, and the table of what does what."""
+"""The engine: connections, transactions, and the table of operations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tenure.model.ops import Answer, Op
 from tenure.model.queries import Found, Query
 from tenure.settings import Settings
 
-# Those that the core does not have, or that are faster in bulk.
+# Operations that the core does not have, or that are faster in bulk.
 _OWN: Operations = {
     ops.Claim: claim.claim,
     ops.Ack: ack.ack,
@@ -47,7 +47,7 @@ class SqliteEngine:
         self._clock = clock
         self._writing = threading.Lock()
         self._reading = threading.Condition()
-        self._reads = 0  # that are under way
+        self._reads = 0  # currently running
         self._readers: list[sqlite3.Connection] = []
         self._watcher: sqlite3.Connection | None = None
         self._watch = Watch(self._version)
@@ -67,8 +67,8 @@ class SqliteEngine:
         return writer
 
     def before_fork(self) -> None:
-        """SQLite cannot tell a child's connections from its parent's: none may be open when a
-        process forks. Waits for what is under way; both sides open anew when they next need to."""
+        """Close all connections before a fork, because SQLite cannot tell a child's connections
+        from its parent's. Waits for running calls. Both processes reopen the file when needed."""
         self._writing.acquire()
         self._reading.acquire()
         while self._reads:
@@ -85,7 +85,7 @@ class SqliteEngine:
                 self._writer = self._open_writer()
             writer = self._writer
             try:
-                # An interrupt that came while the lock was waited for is raised right after this
+                # An interrupt that arrives while waiting for the lock is raised right after this
                 # call, with the lock held.
                 writer.execute("BEGIN IMMEDIATE")
                 answers = self._run(writer, batch)
@@ -115,7 +115,7 @@ class SqliteEngine:
                 answers = self._run(connection, batch)
                 connection.execute("RELEASE tenure")
             except BaseException:
-                # Some errors end the whole transaction, and the savepoint with it.
+                # Some errors roll back the whole transaction, including the savepoint.
                 if connection.in_transaction:
                     connection.execute("ROLLBACK TO tenure")
                     connection.execute("RELEASE tenure")
@@ -150,7 +150,7 @@ class SqliteEngine:
 
     @contextmanager
     def _reader(self) -> Iterator[sqlite3.Connection]:
-        """A connection to read with, kept for the next if all went well."""
+        """A read connection, which is kept for reuse unless an error occurs."""
         with self._reading:
             self._reads += 1
             connection = self._readers.pop() if self._readers else None
@@ -177,7 +177,7 @@ class SqliteEngine:
         return self._watch.listen(wake)
 
     def _version(self) -> int | None:
-        """A number that another connection's commit changes."""
+        """A number that changes with every commit of another connection."""
         with self._reading:  # a fork or a close waits for it
             if self._closed:
                 return None
@@ -188,7 +188,7 @@ class SqliteEngine:
             return int(row[0])
 
     def log_bytes(self) -> int:
-        """The length of the write-ahead log."""
+        """The size of the write-ahead log."""
         return self._disk.log_bytes()
 
     def close(self) -> None:
@@ -210,7 +210,7 @@ class SqliteEngine:
         self._disk.closed()
 
 
-# Engines that must know when the process forks.
+# Engines that must be told when the process forks.
 _OPEN: weakref.WeakSet[SqliteEngine] = weakref.WeakSet()
 _one_fork = threading.Lock()
 _forking: list[SqliteEngine] = []
@@ -234,7 +234,7 @@ os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_c
 
 @contextmanager
 def _as_we_expect(connection: sqlite3.Connection) -> Iterator[None]:
-    """A caller's connection may decode text in its own way."""
+    """Use the default text factory on a caller's connection, which may have another one."""
     text_factory = connection.text_factory
     connection.text_factory = str
     try:

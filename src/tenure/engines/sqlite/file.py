@@ -1,4 +1,4 @@
-"""The file: opening, checking and migrating it, and what its errors mean."""
+"""The file: opening, checking and migrating it, and translating its errors."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ CACHE_KIB = 16_384
 _BUSY, _LOCKED, _READONLY, _CORRUPT, _FULL, _CANTOPEN, _NOTADB = 5, 6, 8, 11, 13, 14, 26
 
 _TOOBIG, _CONSTRAINT, _MISMATCH, _RANGE = 18, 19, 20, 25
-_REJECTED = (_TOOBIG, _CONSTRAINT, _MISMATCH, _RANGE)  # it is about what a statement was given
+_REJECTED = (_TOOBIG, _CONSTRAINT, _MISMATCH, _RANGE)  # caused by the parameters of a statement
 
 
 def path_of(url: str) -> Path:
-    """The file that sqlite:///relative.db or sqlite:////absolute.db names."""
+    """The file of sqlite:///relative.db or sqlite:////absolute.db."""
     prefix = "sqlite:///"
     name = unquote(url[len(prefix) :])
     if not url.startswith(prefix) or not name or "?" in url:
         raise InvalidInput("url", f"{url!r} must be sqlite:///file.db or sqlite:////path/file.db")
     if "\0" in name:
-        raise InvalidInput("url", f"{url!r} names a file with a NUL character")
+        raise InvalidInput("url", f"{url!r} contains a NUL character")
     if name == ":memory:":
-        raise InvalidInput("url", "for jobs that live in memory write memory://")
+        raise InvalidInput("url", "for jobs in memory, use memory://")
     return Path(name).absolute()
 
 
 @contextmanager
 def translated(path: Path) -> Iterator[None]:
-    """Turn sqlite3's errors into Tenure's."""
+    """Translate sqlite3's errors to Tenure's."""
     try:
         yield
     except sqlite3.Error as error:
@@ -60,11 +60,13 @@ def _meaning(error: sqlite3.Error, path: Path) -> StoreError | Busy:
     if code == _FULL:
         return StoreFull(f"{path}: the disk is full; nothing was changed: free some space")
     if code == _READONLY:
-        return StoreReadOnly(f"{path} cannot be written; check the rights of the file and folder")
+        return StoreReadOnly(
+            f"{path} cannot be written; check the permissions of the file and folder"
+        )
     if code in (_NOTADB, _CORRUPT):
-        return NotAStore(f"{path} is not a sound SQLite database: {error}; nothing was changed")
+        return NotAStore(f"{path} is not a valid SQLite database: {error}; nothing was changed")
     if code == _CANTOPEN:
-        why = "check its rights"
+        why = "check its permissions"
         if path.is_dir():
             why = "it is a folder"
         elif not path.parent.is_dir():
@@ -76,7 +78,7 @@ def _meaning(error: sqlite3.Error, path: Path) -> StoreError | Busy:
 
 
 def connect(path: Path, busy_timeout: float, *, create: bool = True) -> sqlite3.Connection:
-    """A connection that leaves transactions to us and may move between threads."""
+    """A connection in autocommit mode that may be used from any thread."""
     return sqlite3.connect(
         f"{path.as_uri()}?mode={'rwc' if create else 'rw'}",
         uri=True,
@@ -88,20 +90,20 @@ def connect(path: Path, busy_timeout: float, *, create: bool = True) -> sqlite3.
 
 
 def open_writer(path: Path, busy_timeout: float, clock: Clock) -> sqlite3.Connection:
-    """The connection that writes; makes or migrates the schema first."""
+    """Open the write connection, after creating or migrating the schema."""
     connection, _ = _opened(path, busy_timeout, clock)
     return connection
 
 
 def upgrade(url: str, busy_timeout: float, clock: Clock) -> tuple[int, int]:
-    """Make or migrate the schema; answers with the versions before and after."""
+    """Create or migrate the schema. Returns the versions before and after."""
     connection, before = _opened(path_of(url), busy_timeout, clock)
     connection.close()
     return before, max(SCHEMA)
 
 
 def upgrade_sql(url: str, busy_timeout: float) -> str:
-    """What `upgrade` would execute now."""
+    """The SQL that `upgrade` would execute now."""
     path = path_of(url)
     version = 0
     if path.exists():
@@ -120,7 +122,7 @@ def _opened(path: Path, busy_timeout: float, clock: Clock) -> tuple[sqlite3.Conn
     with translated(path):
         connection = connect(path, busy_timeout)
         try:
-            # A file that is not ours to use is found out before anything is written to it.
+            # Reject files of other programs or versions before writing anything to them.
             refuse_newer(path, version_of(connection))
             set_wal(connection, busy_timeout, clock)
             connection.execute("PRAGMA synchronous = FULL")
@@ -133,7 +135,7 @@ def _opened(path: Path, busy_timeout: float, clock: Clock) -> tuple[sqlite3.Conn
 
 
 def open_reader(path: Path, busy_timeout: float) -> sqlite3.Connection:
-    """A connection that only reads, to a file that exists."""
+    """A read-only connection to an existing file."""
     with translated(path):
         connection = connect(path, busy_timeout, create=False)
         connection.execute("PRAGMA query_only = ON")
@@ -149,7 +151,7 @@ def check_sqlite() -> None:
 
 
 def set_wal(connection: sqlite3.Connection, busy_timeout: float, clock: Clock) -> None:
-    """Switch to write-ahead logging; SQLite does not wait by itself while others open the file."""
+    """Switch to write-ahead logging. SQLite itself does not wait while others open the file."""
     deadline = clock.monotonic() + busy_timeout
     while True:
         try:
@@ -165,12 +167,12 @@ def set_wal(connection: sqlite3.Connection, busy_timeout: float, clock: Clock) -
 
 
 def version_of(connection: sqlite3.Connection) -> int:
-    """The version of the schema; 0 where there is none yet."""
+    """The version of the schema; 0 if there is none yet."""
     if connection.execute(SQL["has_schema"]).fetchone() is None:
         return 0
     row = connection.execute(SQL["counter"], ("version",)).fetchone()
     if row is None:
-        raise NotAStore("the file has Tenure's tables, but not the version of its schema")
+        raise NotAStore("the file has Tenure's tables, but no schema version")
     return int(row[0])
 
 
@@ -183,7 +185,7 @@ def refuse_newer(path: Path, version: int) -> None:
 
 
 def migrate(path: Path, connection: sqlite3.Connection) -> int:
-    """Bring the schema to the newest version, in one transaction; answers with the one before."""
+    """Migrate the schema to the newest version in one transaction. Returns the previous version."""
     if version_of(connection) == max(SCHEMA):
         return max(SCHEMA)
     connection.execute("BEGIN IMMEDIATE")

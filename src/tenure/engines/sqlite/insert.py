@@ -1,4 +1,4 @@
-"""Inserting jobs in bulk: new ones, and those of another store."""
+"""Inserting jobs in bulk: new ones, and imported ones."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from tenure.model.ops import Entry
 
 Rows = list[tuple[Any, ...]]
 
-# A job with nothing beyond these is ready at once, and needs no row of what changes.
+# A job with only these fields is ready at once, and needs no row for changing values.
 _COMMON = JobSpec.__struct_fields__.index("delay_ms")
 _PLAIN = astuple(JobSpec("", "", msgspec.Raw(b"")))[_COMMON:]
 _lane_of = attrgetter("queue", "tenant", "group")
 
 
 def _last_seq(db: Db) -> int:
-    """The number of the job that was enqueued last."""
+    """The number of the most recently enqueued job."""
     row = db.one("last_seq")
     assert row is not None
     return int(row[0])
@@ -50,7 +50,7 @@ def insert_jobs(
     waits: Sequence[Sequence[str]] | None,
     parents: Mapping[str, int],
 ) -> dict[str, int]:
-    """Insert jobs, and what they wait for; returns their numbers, if any of them waits."""
+    """Insert jobs and their dependencies. Returns their numbers, if any of them waits."""
     before = _last_seq(db)
     seqs: dict[str, int] = {}
     waiting: frozenset[int] = frozenset()
@@ -119,7 +119,7 @@ def _insert(
 def insert_entries(
     db: Db, books: Books, entries: Sequence[Entry], parents: Mapping[str, int]
 ) -> dict[str, int]:
-    """Insert jobs of another store, and what they wait for; returns their numbers."""
+    """Insert jobs from another store and their dependencies. Returns their numbers."""
     seqs = {entry.job.id: seq for seq, entry in enumerate(entries, _last_seq(db) + 1)}
     jobs: Rows = []
     changing: Rows = []

@@ -1,4 +1,4 @@
-"""What queries read on SQLite, on a connection that only reads."""
+"""Queries on SQLite, on a read-only connection."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Snapshot:
         return self._now, [text for (text,) in self.db.all("schedules")]
 
     def find_by_end(self, params: dict[str, Any], queues: list[int], code: int) -> list[FoundRow]:
-        """Merged over the queues."""
+        """Merge the results of all queues."""
         found = [
             self.db.named("find_by_end", params | {"queue": queue, "state": code})
             for queue in queues
@@ -42,7 +42,7 @@ class Snapshot:
     def find_by_seq(
         self, params: dict[str, Any], queues: list[int], codes: list[int]
     ) -> list[FoundRow]:
-        """By walking all of them, or from an index where few are wanted."""
+        """Walk all jobs, or use an index if few match."""
         if codes:
             params = params | {"states": listed(codes)}
             (counts,) = self.db.all("totals")

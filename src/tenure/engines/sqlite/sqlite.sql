@@ -1,13 +1,13 @@
--- All the SQL of the SQLite engine: the schema by version, then the statements by name.
+-- All SQL of the SQLite engine: the schema by version, then the statements by name.
 --
--- What was asked for is written once, in tenure_jobs. What changes is in tenure_states: a state code
--- (0 waiting, 1 delayed, 2 ready, 3 leased, 4 done, 5 dead, 6 cancelled) and one time that matters in
--- that state, `at`: when a delayed job is due, a lease runs out or a job ended. A job without a row
--- there is ready and was never touched; its run_at is its created_at. Ready jobs stand in
+-- tenure_jobs holds what was enqueued and is written once. tenure_states holds what changes: a state
+-- code (0 waiting, 1 delayed, 2 ready, 3 leased, 4 done, 5 dead, 6 cancelled) and `at`, the time that
+-- matters in that state: when a delayed job is due, a lease expires or a job finished. A job without
+-- a row there is ready and was never touched; its run_at is its created_at. Ready jobs are in
 -- tenure_ready in the order in which they are claimed, all others in the index tenure_states_at
--- (SQLite uses a partial index only where its condition is repeated, hence `state <> 2`).
--- Lanes (queue, tenant, group) and tenants carry counts and, in partial indexes of their own, appear
--- only while something in them can be claimed: what cannot run costs a claim nothing.
+-- (SQLite uses a partial index only if its condition is repeated, hence `state <> 2`).
+-- Lanes (queue, tenant, group) and tenants have counts. Partial indexes list them only while they
+-- have a job that can be claimed, so jobs that cannot run do not slow down claims.
 
 -- version: 1
 CREATE TABLE tenure_counters (

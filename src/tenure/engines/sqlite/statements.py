@@ -1,4 +1,4 @@
-"""The statements of sqlite.sql by name, and its schema by version."""
+"""The statements of sqlite.sql by name, and the schema by version."""
 
 from __future__ import annotations
 

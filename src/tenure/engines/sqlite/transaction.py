@@ -1,4 +1,4 @@
-"""A transaction of the core on SQLite: jobs that it loaded, the books, and what it writes."""
+"""The core's transaction on SQLite: loaded jobs, the books, and writes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tenure.model import states
 from tenure.model.job import JobSpec
 from tenure.model.ops import Entry, Limit, Schedule
 
-# Tokens follow the clock, so that a restored backup does not give out again those that were given
-# out after it was made. The low bits are random, which helps where the clock went back as well.
-# 41 bits of milliseconds since 2026 and these are exact in JavaScript until 2095.
+# Tokens follow the clock, so that a restored backup does not reuse tokens given out after it was
+# made. The low bits are random, which helps if the clock was set back too. With 41 bits of
+# milliseconds since 2026, tokens are exact in JavaScript until 2095.
 _TOKEN_EPOCH_MS = 1_767_225_600_000
 _TOKEN_RANDOM_BITS = 12
 
@@ -28,13 +28,14 @@ _decode_schedule = msgspec.json.Decoder(Schedule).decode
 
 
 class Transaction:
-    """Implements tenure.core.transaction.Transaction. Writes at once, but for the books."""
+    """Implements tenure.core.transaction.Transaction. Everything but the books is written at
+    once."""
 
     def __init__(self, db: Db, now: int, sweep: int) -> None:
         self.db = db
         self.now = now
         self.most_swept = sweep
-        self.shared = False  # by several callers, who want Python's lock meanwhile
+        self.shared = False  # whether several callers wait, who need the GIL meanwhile
         self.books = Books(db)
         self.news: list[tuple[Row, states.Event]] = []
         self._rows: dict[str, Row | None] = {}
@@ -58,11 +59,12 @@ class Transaction:
         return self._rows[job_id]
 
     def load_seqs(self, seqs: Iterable[int]) -> list[Row]:
-        """The jobs of these numbers, in their order."""
+        """The jobs with these numbers, in this order."""
         return self._loaded("rows_by_seq", listed(seqs))
 
     def _loaded(self, statement: str, *params: object) -> list[Row]:
-        """The rows of a statement; one that was loaded before has been kept up to date."""
+        """The rows of a statement. Rows loaded before are reused, because they are kept up to
+        date."""
         rows = []
         for values in self.db.all(statement, *params):
             row = self._rows.get(values[1])
@@ -140,7 +142,7 @@ class Transaction:
         self._tokens_from(max(entry.job.token for entry in entries))
 
     def _added(self, seqs: Mapping[str, int], ids: Iterable[str]) -> None:
-        """Jobs were inserted; whoever looked for them found none."""
+        """Record inserted jobs, and forget lookups that did not find them."""
         self._seqs.update(seqs)
         for job_id in ids:
             self._rows.pop(job_id, None)
@@ -170,14 +172,14 @@ class Transaction:
     # Leases -------------------------------------------------------------------------------------
 
     def next_tokens(self, n: int) -> int:
-        """Take `n` tokens, which only grow; returns the one before them."""
+        """Reserve `n` increasing tokens. Returns the one before them."""
         clock = (self.now - _TOKEN_EPOCH_MS) << _TOKEN_RANDOM_BITS
         at_least = clock + random.getrandbits(_TOKEN_RANDOM_BITS)
         ((last,),) = self.db.all("take_tokens", at_least, n)
         return int(last) - n
 
     def _tokens_from(self, token: int) -> None:
-        """Give no more tokens up to this one."""
+        """Give out no more tokens up to this one."""
         row = self.db.one("counter", "token")
         assert row is not None
         if token > row[0]:
@@ -276,7 +278,7 @@ class Transaction:
         return self.in_state(queue, LEASED, self.now, limit)
 
     def in_state(self, queue: str, code: int, until: int, limit: int) -> list[Row]:
-        """The jobs of a queue that are in a state since long, or whose time in it has come."""
+        """The jobs of a queue whose time in this state is at or before `until`."""
         number = self.books.queue_or_new(queue).id
         return self._loaded("rows_of_state", number, code, until, limit)
 

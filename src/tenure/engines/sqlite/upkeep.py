@@ -67,7 +67,7 @@ def reconcile(tx: Transaction, batch: Sequence[ops.Reconcile]) -> list[Answer]:
 
 
 def _reconcile(tx: Transaction, op: ops.Reconcile) -> Answer:
-    """Recount lanes from their jobs, tenants from their lanes, the queue from its tenants."""
+    """Recount lanes from their jobs, tenants from their lanes, and the queue from its tenants."""
     queue = tx.books.queue(op.queue)
     if queue is None:
         return QueueNotFound(op.queue)
@@ -91,7 +91,7 @@ def _reconcile(tx: Transaction, op: ops.Reconcile) -> Answer:
 
 
 def _counted(tx: Transaction, queue: int, op: ops.Reconcile) -> tuple[int, ...]:
-    """The counters as they stand, of what the operation names."""
+    """The current counters of what the operation names."""
     if op.group is not None:
         row = tx.db.one("counted_in_group", queue, op.tenant, op.group)
     elif op.tenant is not None:

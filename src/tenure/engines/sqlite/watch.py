@@ -1,4 +1,4 @@
-"""Noticing what other processes commit to the file."""
+"""Detecting commits of other processes to the file."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import sqlite3
 import threading
 from collections.abc import Callable
 
-INTERVAL_SECONDS = 0.035  # a waking thread costs a hundred microseconds, the look a few
+INTERVAL_SECONDS = 0.035  # waking a thread costs a hundred microseconds, the check a few
 
 
 class Watch:
-    """Calls those who listen whenever the version of the file is another than before."""
+    """Calls the listeners whenever the version of the file changes."""
 
     def __init__(self, version: Callable[[], int | None]) -> None:
         self._version = version  # None once the file is closed
@@ -22,7 +22,7 @@ class Watch:
     def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
         with self._lock:
             self._listeners.append(wake)
-            # A fork has the listeners of its parent, but not the thread.
+            # After a fork, the child has the listeners but not the thread.
             if self._thread is None or not self._thread.is_alive():
                 self._nobody = threading.Event()
                 self._thread = threading.Thread(
@@ -46,7 +46,7 @@ class Watch:
             try:
                 version = self._version()
             except sqlite3.Error:
-                version = -1  # whoever is woken will meet the error, and say so
+                version = -1  # the woken caller will run into the error and report it
             if version is None:
                 return
             if version != seen:
