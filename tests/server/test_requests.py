@@ -16,6 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from tenure import Queue
 from tenure.observe.logs import JsonFormatter, TextFormatter
+from tenure.queue import Calls
 from tenure.server.auth import Scope
 from tests.server.conftest import Client, Serve, token
 
@@ -138,7 +139,7 @@ def test_a_failure_of_the_service_is_logged_with_the_id_that_is_answered(
     async def break_(*details: object, **named: object) -> None:
         raise RuntimeError("a mistake of ours")
 
-    monkeypatch.setattr(type(queue), "astats", break_)
+    monkeypatch.setattr(Calls, "astats", break_)
     asked = client.ask("GET", "/v1/queues")
     assert asked.status == 500
     failure, request = caplog.records
