@@ -296,6 +296,6 @@ def test_a_source_that_changes_behind_the_copy_is_noticed(
     monkeypatch.setattr("tenure.queue.store_copy.FIRST_PAGE", 10)
     source.enqueue_many(NewJob(queue="q", id=f"{n}") for n in range(30))
     copy = of(source, target)
-    with pytest.raises(Conflict, match="the source has changed"):
+    with pytest.raises(Conflict, match="the source changed"):
         copy.run(on_page=lambda: source.cancel("3"))
     assert target.claim("q") == []  # it is not given out by halves

@@ -153,4 +153,4 @@ def test_the_demonstration_is_worked_and_says_where_to_look(tmp_path: Path) -> N
 
 def test_the_demonstration_has_tasks_of_its_own(cli: Terminal) -> None:
     said = cli.error("serve", "--demo", "--workers-in-process", "tenure.demo:app")
-    assert "leave --workers-in-process out" in said
+    assert "cannot be combined with --workers-in-process" in said

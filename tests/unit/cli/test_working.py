@@ -84,7 +84,7 @@ def test_text_without_quotes_is_explained(cli: Terminal) -> None:
     said = cli.usage("enqueue", "mail", "hello")
 
     assert "is not JSON" in said
-    assert "needs quotes" in said
+    assert "needs double quotes" in said
 
 
 @pytest.mark.parametrize("args", [[], ["mail"], ["--queue", "mail"], ["a", "1", "--queue", "b"]])
