@@ -29,7 +29,7 @@ from tests.conformance.state import all_jobs, dump, nothing_changes
 pytestmark = pytest.mark.over_http
 
 WITHIN = {"stand", "withdraw", "prepare"}  # for other parts of Tenure
-PUBLIC = sorted(name for name in vars(Queue) if not name.startswith("_") and name not in WITHIN)
+PUBLIC = sorted(name for name in dir(Queue) if not name.startswith("_") and name not in WITHIN)
 SYNC = [name for name in PUBLIC if not inspect.iscoroutinefunction(getattr(Queue, name))]
 
 

@@ -31,7 +31,7 @@ def test_the_backend_says_what_it_can_do(project: Project) -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"max_attempts": 0}, "max_attempts: must be a whole number"),
+        ({"max_attempts": 0}, "max_attempts: 0 must be a whole number"),
         ({"timeout": "30s"}, "timeout: must be seconds"),
         ({"backoff": 5}, "backoff: must be a policy such as tenure.exponential"),
         ({"retries": 5}, "'retries' is not an option; the options are url, database, max_attempts"),

@@ -32,6 +32,6 @@ def test_an_engine_does_as_the_model_does_on_every_path(engine: str) -> None:
 
 
 def test_a_history_can_hold_every_operation_and_every_query() -> None:
-    for union, kind in ((AnyOp, ops.Op), (AnyQuery, queries.Query)):
-        public = {one for one in kind.__subclasses__() if one.__module__ == ops.__name__}
+    for union, kind, home in ((AnyOp, ops.Op, ops), (AnyQuery, queries.Query, queries)):
+        public = {one for one in kind.__subclasses__() if one.__module__ == home.__name__}
         assert set(get_args(union)) == public

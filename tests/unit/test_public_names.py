@@ -159,7 +159,7 @@ def test_the_documentation_uses_only_what_is_public() -> None:
 
 
 def test_the_calls_are_those_that_were_promised() -> None:
-    public = {name for name in vars(Queue) if not name.startswith("_")} - WITHIN
+    public = {name for name in dir(Queue) if not name.startswith("_")} - WITHIN
     assert public == {*METHODS, *("a" + name for name in METHODS)}
 
 
