@@ -30,8 +30,6 @@ ADDITIONS = (
         frozenset(
             {
                 "cli/change.py",  # a command for it
-                "engines/foundationdb/engine.py",  # reads ahead
-                "engines/postgres/locks.py",  # locks in one order
                 "server/event_feed.py",  # an event for it
                 "server/dialects/evekill.py",
             }

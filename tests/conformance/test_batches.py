@@ -60,6 +60,7 @@ from tenure.testing import ManualClock
 from tests.conformance.conftest import Apply, OpenQueue
 from tests.conformance.moves import fill, ids, state_of, take
 from tests.conformance.state import all_jobs
+from tests.support.kinds import kinds_of
 
 pytestmark = pytest.mark.over_http
 
@@ -264,13 +265,12 @@ OPERATIONS: list[Op] = [
 
 
 def test_this_test_knows_every_operation() -> None:
-    known = {kind for kind in Op.__subclasses__() if kind.__module__ == Op.__module__}
-    assert {type(op) for op in OPERATIONS} == known
+    assert {type(op) for op in OPERATIONS} == set(kinds_of(Op))
 
 
 @pytest.mark.parametrize("op", OPERATIONS, ids=lambda op: type(op).__name__)
 def test_an_operation_is_data_that_can_be_sent(op: Op) -> None:
-    anything: Any = Union[tuple(Op.__subclasses__())]  # noqa: UP007
+    anything: Any = Union[tuple(kinds_of(Op))]  # noqa: UP007
     assert msgspec.json.decode(msgspec.json.encode(op), type=anything) == op
 
 

@@ -12,6 +12,7 @@ from tenure.model import ops, queries
 from tenure.model.fields import MAX_NAME, Name, check, check_fields, validated
 from tenure.model.job import JobSpec
 from tenure.model.wire import received, received_query
+from tests.support.kinds import kinds_of
 
 LIMIT = 1_000_000
 RAW = msgspec.Raw(b"1")
@@ -90,16 +91,7 @@ def test_a_stranger_does_not_say_what_only_the_store_may() -> None:
     assert (kept.schedule.next_at, kept.schedule.last_at) == (0, None)
 
 
-def _kinds(struct: type[Any]) -> list[type[Any]]:
-    return [struct, *(found for one in struct.__subclasses__() for found in _kinds(one))]
-
-
-ASKED = [
-    kind
-    for base in (ops.Op, queries.Query)
-    for kind in _kinds(base)
-    if kind.__module__.startswith("tenure.model.")
-]
+ASKED = [*kinds_of(ops.Op), *kinds_of(queries.Query)]
 FREE = {
     "Fail": {"message", "type", "traceback"},  # cut to length instead
     "Once": {"fingerprint"},

@@ -28,7 +28,6 @@ from tenure.errors import (
     TenureError,
 )
 from tenure.model import ops, queries, wire
-from tenure.model.job import Job
 from tenure.model.ops import Answer, Op
 from tenure.model.queries import Found, Query
 from tenure.settings import Settings
@@ -47,21 +46,6 @@ HOPELESS = ("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER", "RECORD_LAYER_F
 LARGEST_BODY = 8 * 1_048_576  # bytes; larger batches are split
 REJECTED = (400, 403, 409, 413)  # statuses: the service does not do what the request asks
 LATER = (429, 502, 503, 504)  # statuses: a later try may succeed
-
-_FOUND: dict[type[Query], Any] = {
-    queries.GetJob: Job,
-    queries.ListJobs: queries.Page,
-    queries.FindIds: queries.Ids,
-    queries.NextDue: queries.Due,
-    queries.OldestReady: queries.Due,
-    queries.GetStats: list[queries.QueueStats],
-    queries.ListTenants: list[queries.TenantStats],
-    queries.ListGroups: list[queries.GroupStats],
-    queries.ListLimits: list[ops.Limit],
-    queries.ListSlots: list[queries.Slot],
-    queries.ListSchedules: list[ops.Schedule],
-    queries.GetTimetable: queries.Timetable,
-}
 
 
 class _Problem(msgspec.Struct):
@@ -172,7 +156,7 @@ class RemoteEngine:
     def read(self, query: Query) -> Found:
         body = encode({"query": query})
         try:
-            return self._post("/v1/query", body, partial(_found_of, _FOUND[type(query)]))
+            return self._post("/v1/query", body, partial(_found_of, queries.RESULTS[type(query)]))
         except _Rejected as rejected:
             return rejected.error
 

@@ -64,22 +64,31 @@ class Claim(Op, frozen=True):
     not_groups: GroupNames = ()
 
 
-class Ack(Op, frozen=True):
-    """Mark the job as done and enqueue `then` in the same transaction. keep=False deletes the
-    job."""
+class LeaseOp(Op, frozen=True):
+    """The base of operations by the holder of a lease: the token must still be valid."""
 
     id: Name
     token: Token
+
+
+class JobsOp(Op, frozen=True):
+    """The base of operations on jobs by their ids."""
+
+    ids: JobIds
+
+
+class Ack(LeaseOp, frozen=True):
+    """Mark the job as done and enqueue `then` in the same transaction. keep=False deletes the
+    job."""
+
     result: msgspec.Raw = msgspec.field(default_factory=null)
     then: NewJobs = ()
     keep: bool = True
 
 
-class Fail(Op, frozen=True):
+class Fail(LeaseOp, frozen=True):
     """Record a failed attempt: the job is retried after its backoff, or is dead, or cancelled."""
 
-    id: Name
-    token: Token
     message: str = ""
     type: str = ""
     traceback: str = ""
@@ -94,47 +103,36 @@ class Fail(Op, frozen=True):
         )
 
 
-class Extend(Op, frozen=True):
+class Extend(LeaseOp, frozen=True):
     """Set the lease to expire `lease_ms` from now."""
 
-    id: Name
-    token: Token
     lease_ms: PositiveSpan
 
 
-class Release(Op, frozen=True):
+class Release(LeaseOp, frozen=True):
     """Return the job to its queue without using up the attempt, optionally after a delay."""
 
-    id: Name
-    token: Token
     delay_ms: Span = 0
 
 
-class Progress(Op, frozen=True):
+class Progress(LeaseOp, frozen=True):
     """Report the progress of a job."""
 
-    id: Name
-    token: Token
     percent: Percent
     note: Label | None = None
 
 
-class Cancel(Op, frozen=True):
+class Cancel(JobsOp, frozen=True):
     """Cancel the jobs that have not finished."""
 
-    ids: JobIds
 
-
-class Replay(Op, frozen=True):
+class Replay(JobsOp, frozen=True):
     """Make dead and cancelled jobs pending again."""
 
-    ids: JobIds
 
-
-class Delete(Op, frozen=True):
+class Delete(JobsOp, frozen=True):
     """Delete the jobs that are in one of these states (in any state, if empty)."""
 
-    ids: JobIds
     states: tuple[State, ...] = ()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from tenure.errors import InvalidInput, TenureError
@@ -256,3 +258,19 @@ AnyQuery = (
     GetJob | ListJobs | FindIds | NextDue | OldestReady | GetStats | ListTenants | ListGroups
     | ListLimits | ListSlots | ListSchedules | GetTimetable
 )  # fmt: skip
+
+# The type of each result.
+RESULTS: dict[type[Query], Any] = {
+    GetJob: Job,
+    ListJobs: Page,
+    FindIds: Ids,
+    NextDue: Due,
+    OldestReady: Due,
+    GetStats: list[QueueStats],
+    ListTenants: list[TenantStats],
+    ListGroups: list[GroupStats],
+    ListLimits: list[Limit],
+    ListSlots: list[Slot],
+    ListSchedules: list[Schedule],
+    GetTimetable: Timetable,
+}

@@ -175,13 +175,13 @@ class Guarded(Calls):
                 for queue in op.queues:
                     self._must_have(queue, self._one_tenant(op.tenant))
                 return replace(op, tenant=self._one_tenant(op.tenant))
-            case ops.Ack() | ops.Fail() | ops.Extend() | ops.Release() | ops.Progress():
+            case ops.LeaseOp():
                 # Check `then` first: its errors must not reveal whether the job exists.
                 refused = await self._specs(op.then) if isinstance(op, ops.Ack) else None
                 if await self._of_others([op.id]):
                     return JobNotFound(op.id)
                 return refused or op
-            case ops.Cancel() | ops.Replay() | ops.Delete():
+            case ops.JobsOp():
                 others = await self._of_others(op.ids)
                 return replace(op, ids=tuple(id for id in op.ids if id not in others))
             case ops.SetLimit() | ops.ClearLimit() | ops.Pause() | ops.Resume() | ops.Reconcile():
@@ -346,7 +346,7 @@ def _told(op: Op, narrowed: Op | TenureError, answer: Any) -> Any:
     if isinstance(narrowed, TenureError):
         return narrowed
     changed = isinstance(answer, ops.Changed)
-    if changed and isinstance(narrowed, ops.Cancel | ops.Replay | ops.Delete):
+    if changed and isinstance(narrowed, ops.JobsOp):
         assert isinstance(op, type(narrowed))
         there = set(narrowed.ids) - set(answer.missing)
         missing = tuple(id for id in dict.fromkeys(op.ids) if id not in there)

@@ -311,7 +311,7 @@ def _weight(op: Op) -> tuple[int, int]:
         return len(jobs), sum(len(job.raw_payload) + len(job.raw_result) for job in jobs)
     if isinstance(op, ops.Ack):
         return 1 + len(op.then), len(op.result) + sum(len(spec.payload) for spec in op.then)
-    if isinstance(op, ops.Cancel | ops.Replay | ops.Delete):
+    if isinstance(op, ops.JobsOp):
         return len(op.ids), 0
     return 1, 0
 
@@ -334,9 +334,9 @@ def _prefetch(tx: Transaction, op: Op) -> None:
     turn."""
     if isinstance(op, ops.Ack | ops.Fail):
         tx.ask_children([op.id])
-    if isinstance(op, ops.Ack | ops.Fail | ops.Release | ops.Extend | ops.Progress):
+    if isinstance(op, ops.LeaseOp):
         tx.load([op.id])
-    elif isinstance(op, ops.Cancel | ops.Replay | ops.Delete):
+    elif isinstance(op, ops.JobsOp):
         tx.load(op.ids)
     elif isinstance(op, ops.Once | once.Begin):
         call = op if isinstance(op, ops.Once) else op.once

@@ -11,7 +11,6 @@ from tenure.model.ops import Op
 
 # Extend and Progress lock for themselves and wait for no one (see leases).
 _OF_A_JOB = (ops.Ack, ops.Fail, ops.Release)
-_OF_JOBS = (ops.Cancel, ops.Replay, ops.Delete)
 _OF_A_SLOT = (ops.TakeSlot, ops.DropSlot, ops.ReconcileSlots)
 
 
@@ -30,9 +29,9 @@ def _lock_jobs_and_slots(db: Db, batch: Sequence[Op]) -> None:
     """Lock jobs and slots. Jobs named only by the first operations, all of one kind, need no lock
     here, because those operations lock them together."""
     kinds = list(dict.fromkeys(map(type, batch)))
-    if any(kind in (*_OF_A_JOB, *_OF_JOBS) for kind in kinds[1:]):
+    if any(issubclass(kind, (*_OF_A_JOB, ops.JobsOp)) for kind in kinds[1:]):
         ids = [op.id for op in batch if isinstance(op, _OF_A_JOB)]
-        ids += [job_id for op in batch if isinstance(op, _OF_JOBS) for job_id in op.ids]
+        ids += [job_id for op in batch if isinstance(op, ops.JobsOp) for job_id in op.ids]
         db.send("lock_jobs", list(dict.fromkeys(ids)))
     if any(kind in _OF_A_SLOT for kind in kinds):
         slots = [op for op in batch if isinstance(op, _OF_A_SLOT)]
@@ -44,4 +43,4 @@ def jobs_of(op: Op) -> set[str]:
     """The jobs that an operation must lock."""
     flat = list(ops.flat([op]))
     ids = {one.id for one in flat if isinstance(one, _OF_A_JOB)}
-    return ids.union(*(one.ids for one in flat if isinstance(one, _OF_JOBS)))
+    return ids.union(*(one.ids for one in flat if isinstance(one, ops.JobsOp)))
