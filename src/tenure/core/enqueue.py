@@ -45,15 +45,11 @@ class Plan(Generic[J]):
 
     def add(self, op: ops.Enqueue) -> Accepted | TenureError:
         """Accept all jobs of a call, or none."""
-        jobs = op.jobs
-        if all(spec.made_up_id and spec.unique_key is None and not spec.after for spec in jobs):
-            self._accepted.extend(jobs)
-            return Accepted([spec.id for spec in jobs], [True] * len(jobs))
         accepted: dict[str, JobSpec] = {}
         keys: dict[UniqueKey, str] = {}
         ids: list[str] = []
         created: list[bool] = []
-        for spec in jobs:
+        for spec in op.jobs:
             duplicate = self._duplicate(spec, accepted, keys)
             if duplicate is None:
                 accepted[spec.id] = spec
@@ -139,17 +135,20 @@ def _existing(tx: Transaction[J], wanted: Sequence[JobSpec]) -> Existing:
         (spec.queue, spec.tenant, spec.unique_key) for spec in wanted if spec.unique_key is not None
     ]
     parents = list(dict.fromkeys(parent for spec in wanted for parent in spec.after))
-    if not (ids or keys or parents):
-        return _NOTHING
     return tx.existing(ids, keys, parents)
-
-
-_NOTHING = Existing((), {}, {})
 
 
 def enqueue(tx: Transaction[J], batch: Sequence[ops.Enqueue]) -> list[Answer]:
     """Run several calls in one pass, unless a job may finish as soon as it is enqueued."""
-    plan = Plan(tx, [spec for op in batch for spec in op.jobs])
+    specs = [spec for op in batch for spec in op.jobs]
+    if all(spec.made_up_id and spec.unique_key is None and not spec.after for spec in specs):
+        if specs:
+            tx.insert(specs, None)
+        return [
+            ops.Enqueued([spec.id for spec in op.jobs], [True] * len(op.jobs), tx.now)
+            for op in batch
+        ]
+    plan = Plan(tx, specs)
     if len(batch) > 1 and plan.ends_jobs:
         return [answer for op in batch for answer in enqueue(tx, [op])]
     accepted = [plan.add(op) for op in batch]

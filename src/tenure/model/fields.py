@@ -17,6 +17,7 @@ from typing import (
     Annotated,
     Any,
     Literal,
+    NamedTuple,
     TypeVar,
     Union,
     get_args,
@@ -44,6 +45,17 @@ MAX_MAINTAINED = 100_000
 MAX_WEIGHT = 1_000
 MAX_FAILURE_TEXT = 8_192  # characters kept of an error's message and of its traceback
 
+
+class Bounds(NamedTuple):
+    """The smallest and the largest valid number."""
+
+    least: int
+    most: int
+
+
+SPAN = Bounds(0, MAX_SPAN_MS)
+POSITIVE_SPAN = Bounds(1, MAX_SPAN_MS)
+
 # Text must not contain a NUL character: PostgreSQL cannot store one.
 _NO_NUL = {"pattern": "^[^\\u0000]*$"}
 
@@ -53,8 +65,8 @@ Priority = Annotated[int, Meta(ge=MIN_PRIORITY, le=MAX_PRIORITY)]
 Attempts = Annotated[int, Meta(ge=1, le=MAX_ATTEMPTS)]
 Token = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Percent = Annotated[int, Meta(ge=0, le=100)]
-Span = Annotated[int, Meta(ge=0, le=MAX_SPAN_MS)]  # in milliseconds
-PositiveSpan = Annotated[int, Meta(ge=1, le=MAX_SPAN_MS)]
+Span = Annotated[int, Meta(ge=SPAN.least, le=SPAN.most)]  # in milliseconds
+PositiveSpan = Annotated[int, Meta(ge=POSITIVE_SPAN.least, le=POSITIVE_SPAN.most)]
 Moment = Annotated[int, Meta(ge=0, le=MAX_MOMENT_MS)]  # in milliseconds since 1970
 Seconds = Annotated[float, Meta(ge=0, le=MAX_SPAN_MS / 1000)]
 PositiveSeconds = Annotated[float, Meta(gt=0, le=MAX_SPAN_MS / 1000)]
@@ -75,7 +87,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 def check(field: str, value: Any, kind: Any) -> Any:
     """Return the value if it is valid for this type; raises InvalidInput."""
-    _check_of(kind)(field, value)
+    checker(kind)(field, value)
     return value
 
 
@@ -97,12 +109,12 @@ def validated(value: S) -> S:
 @cache
 def _checks_of(kind: type[msgspec.Struct]) -> list[tuple[str, Check]]:
     hints = get_type_hints(kind, include_extras=True)
-    checks = [(name, _check_of(hints[name])) for name in kind.__struct_fields__]
+    checks = [(name, checker(hints[name])) for name in kind.__struct_fields__]
     return [(name, one) for name, one in checks if one is not _anything]
 
 
 @cache
-def _check_of(kind: Any) -> Check:
+def checker(kind: Any) -> Check:
     """The function that validates a value of this type."""
     meta: Meta | None = None
     if get_origin(kind) is Annotated:
@@ -113,7 +125,7 @@ def _check_of(kind: Any) -> Check:
     if origin is Literal:
         return _one_of(arguments)
     if origin is tuple:
-        return _several(_check_of(arguments[0]), meta or Meta())
+        return _several(checker(arguments[0]), meta or Meta())
     if kind is str:
         return _text(meta or Meta())
     if kind is int:
@@ -132,7 +144,7 @@ def _anything(field: str, value: Any) -> None:
 
 def _optional(kinds: tuple[Any, ...]) -> Check:
     """A type or None. A union of several types accepts anything."""
-    checks = [_check_of(kind) for kind in kinds if kind is not types.NoneType]
+    checks = [checker(kind) for kind in kinds if kind is not types.NoneType]
     if len(checks) > 1:
         return _anything
     (check_one,) = checks
@@ -232,7 +244,7 @@ def check_label(field: str, name: Any) -> str:
     return str(name)
 
 
-_check_name, _check_label = _check_of(Name), _check_of(Label)
+_check_name, _check_label = checker(Name), checker(Label)
 
 
 def check_together(field: str, *names: str | None) -> None:
@@ -258,8 +270,8 @@ def is_trace(text: str) -> bool:
 _TRACE = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 
-def span_ms(field: str, span: float | timedelta, kind: Any = Span) -> int:
-    """Seconds or a timedelta as whole milliseconds. kind: Span or PositiveSpan."""
+def span_ms(field: str, span: float | timedelta, bounds: Bounds = SPAN) -> int:
+    """Seconds or a timedelta as whole milliseconds."""
     if isinstance(span, timedelta):
         span = span.total_seconds()
     if isinstance(span, bool) or not isinstance(span, int | float):
@@ -268,10 +280,10 @@ def span_ms(field: str, span: float | timedelta, kind: Any = Span) -> int:
         raise InvalidInput(field, "is not a number")
     if span < 0:
         raise InvalidInput(field, f"{span} is negative")
-    (_, meta) = get_args(kind)
-    ms = round(span * 1000) if span <= meta.le else meta.le + 1
-    if not meta.ge <= ms <= meta.le:
-        raise InvalidInput(field, f"{str(span)[:20]} s is out of range: {meta.ge} ms to 100 years")
+    ms = round(span * 1000) if span <= bounds.most else bounds.most + 1
+    if not bounds.least <= ms <= bounds.most:
+        valid = f"{bounds.least} ms to 100 years"
+        raise InvalidInput(field, f"{str(span)[:20]} s is out of range: {valid}")
     return ms
 
 

@@ -16,6 +16,7 @@ from msgspec.structs import astuple
 
 from tenure.errors import DependencyCycle, InvalidInput, InvalidPayload, PayloadTooLarge
 from tenure.model.fields import (
+    POSITIVE_SPAN,
     Attempts,
     Label,
     Moment,
@@ -305,24 +306,21 @@ def _fields(new: NewJob) -> tuple[Any, ...]:
     return astuple(new)
 
 
-_checked: set[tuple[Any, ...]] = set()
-_MOST_CHECKED = 4_096
-
-
 def _check_once(spec: JobSpec, common: tuple[Any, ...]) -> None:
     """Validate a spec unless one like it was validated before: most jobs of a program differ only
     in id and payload."""
-    key = (*common, *map(type, common))  # True is equal to 1
     try:
-        if key in _checked:
-            return
+        _check_common(*common)
     except TypeError:  # unhashable, so not a valid value
         check_fields(spec)
         raise
-    check_fields(spec)
-    if len(_checked) >= _MOST_CHECKED:
-        _checked.clear()
-    _checked.add(key)
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _check_common(
+    queue: str, kind: str, tenant: str, group: str, priority: int, max_attempts: int
+) -> None:
+    check_fields(JobSpec("any", queue, NULL, kind, tenant, group, priority, max_attempts))
 
 
 def _spec_of(new: NewJob, made_up: str, raw: msgspec.Raw) -> JobSpec:
@@ -343,11 +341,11 @@ def _spec_of(new: NewJob, made_up: str, raw: msgspec.Raw) -> JobSpec:
         new.id is None,
         span_ms("delay", new.delay),
         None if new.run_at is None else moment_ms("run_at", new.run_at),
-        None if new.expires_in is None else span_ms("expires_in", new.expires_in, PositiveSpan),
+        None if new.expires_in is None else span_ms("expires_in", new.expires_in, POSITIVE_SPAN),
         new.unique_key,
         _parents(new.after) if new.after else (),
         new.if_parent_fails,
-        None if new.timeout is None else span_ms("timeout", new.timeout, PositiveSpan),
+        None if new.timeout is None else span_ms("timeout", new.timeout, POSITIVE_SPAN),
         new.backoff,
         new.trace,
     )

@@ -19,7 +19,7 @@ from tenure.clock import Clock
 from tenure.errors import Duplicate, InvalidInput, JobNotFound, TenureError
 from tenure.model import ops, queries, states
 from tenure.model.cron import CatchUp
-from tenure.model.fields import MAX_JOBS_PER_CALL, PositiveSpan, check, span_ms, validated
+from tenure.model.fields import MAX_JOBS_PER_CALL, POSITIVE_SPAN, checker, span_ms, validated
 from tenure.model.job import (
     FINAL,
     NULL,
@@ -55,6 +55,8 @@ from tenure.queue.wakeups import Changes
 from tenure.settings import Settings
 
 T = TypeVar("T")
+
+_check_if_exists = checker(IfExists)
 
 
 class EnqueuedIds(list[str]):
@@ -147,9 +149,10 @@ class Calls:
         self, new: NewJob, if_exists: IfExists = "error", connection: Any = None
     ) -> Steps[Job]:
         """Add the job that a NewJob describes, and return it."""
+        _check_if_exists("if_exists", if_exists)
         with sending([new]) as its_trace:
             (spec,) = self.prepare([new], its_trace)
-            batch = [ops.Enqueue((spec,), check("if_exists", if_exists, IfExists))]
+            batch = [ops.Enqueue((spec,), if_exists)]
             (answer,) = yield batch if connection is None else Within(connection, batch)
             enqueued = good(answer, ops.Enqueued)
         if connection is None and (spec.after or not enqueued.created[0]):
@@ -174,9 +177,10 @@ class Calls:
             raise InvalidInput("jobs", f"{len(news):,} in one call; at most {MAX_JOBS_PER_CALL:,}")
         if not news:
             return EnqueuedIds()
+        _check_if_exists("if_exists", if_exists)
         with sending(news) as its_trace:
             specs = self.prepare(news, its_trace)
-            batch = [ops.Enqueue(tuple(specs), check("if_exists", if_exists, IfExists))]
+            batch = [ops.Enqueue(tuple(specs), if_exists)]
             (answer,) = yield batch if connection is None else Within(connection, batch)
             enqueued = good(answer, ops.Enqueued)
         return EnqueuedIds(enqueued.ids, enqueued.created)
@@ -311,7 +315,7 @@ class Calls:
         good(answer, ops.Ok)
 
     def _lease_ms(self, lease: Seconds | None) -> int:
-        return span_ms("lease", self.settings.lease if lease is None else lease, PositiveSpan)
+        return span_ms("lease", self.settings.lease if lease is None else lease, POSITIVE_SPAN)
 
     # Looking ------------------------------------------------------------------------------------
 
@@ -491,7 +495,7 @@ class Calls:
         claimed per `per` seconds. weight: the tenant's share of turns. tenant="*" or group="*"
         sets the default for each tenant or group.
         """
-        per_ms = None if per is None else span_ms("per", per, PositiveSpan)
+        per_ms = None if per is None else span_ms("per", per, POSITIVE_SPAN)
         bounds = (concurrency, rate, per_ms, weight)
         op = ops.SetLimit(queue, *scope_of(tenant, group), *bounds)
         (answer,) = yield [validated(op)]
@@ -532,7 +536,7 @@ class Calls:
         With a limit, the slot is only taken or renewed if fewer than `limit` others are held.
         Returns the count and whether the holder has a slot.
         """
-        op = ops.TakeSlot(scope, key, holder, span_ms("ttl", ttl, PositiveSpan), limit)
+        op = ops.TakeSlot(scope, key, holder, span_ms("ttl", ttl, POSITIVE_SPAN), limit)
         (answer,) = yield [validated(op)]
         return good(answer, ops.Slots)
 

@@ -17,7 +17,7 @@ from msgspec import Meta
 
 from tenure.errors import Busy, Closed, InvalidInput, StoreError, StoreRejected, TenureError
 from tenure.model import ops
-from tenure.model.fields import MAX_SPAN_MS, PositiveSpan, check, check_name, span_ms
+from tenure.model.fields import MAX_SPAN_MS, POSITIVE_SPAN, Bounds, check, check_name, span_ms
 from tenure.model.job import Job, Lease
 from tenure.model.ops import Answer, Op
 from tenure.observe.logs import about
@@ -38,7 +38,7 @@ log = logging.getLogger("tenure.worker")
 T = TypeVar("T")
 
 MaxJobs = Annotated[int, Meta(ge=1, le=10**12)]
-Lasting = Annotated[int, Meta(ge=10, le=MAX_SPAN_MS)]  # ms; long enough to be renewed in time
+LEASE = Bounds(10, MAX_SPAN_MS)  # ms; long enough to be renewed in time
 
 AFTER_GRACE_SECONDS = 2.0  # how long handlers have to end once they are told to
 LOOK_AHEAD_SECONDS = 0.05  # between two queries for what is due next
@@ -74,8 +74,8 @@ class Runner:
         self.before_start: Callable[[], None] = lambda: None
         self.handled = 0
         self._posts = list(posts)
-        self._lease_ms = span_ms("lease", lease, Lasting)
-        self._poll_interval = span_ms("poll_interval", poll_interval, PositiveSpan) / 1000
+        self._lease_ms = span_ms("lease", lease, LEASE)
+        self._poll_interval = span_ms("poll_interval", poll_interval, POSITIVE_SPAN) / 1000
         self._grace = span_ms("grace", grace) / 1000
         self._burst = burst
         self._left: int | None = check("max_jobs", max_jobs, MaxJobs | None)
