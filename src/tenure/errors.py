@@ -53,7 +53,8 @@ class TenureError(Exception):
             and (self.message, self.details) == (other.message, other.details)
         )
 
-    __hash__ = Exception.__hash__
+    def __hash__(self) -> int:
+        return Exception.__hash__(self)
 
     def __reduce__(self) -> tuple[object, ...]:
         """Make errors picklable, whatever arguments their constructors take."""
