@@ -176,6 +176,12 @@ def decode_errors(parts: Iterable[bytes]) -> tuple[Failure, ...]:
     return _decode_errors(data) if data else ()
 
 
+def body_of(job: JobSpec | Job) -> Body:
+    """The body of a new or imported job."""
+    payload = job.payload if isinstance(job, JobSpec) else job.raw_payload
+    return Body(bytes(payload), job.after, job.trace)
+
+
 def new_record(spec: JobSpec, seq: Seq, now: int, *, waits: bool) -> Record:
     """The record of a job that is enqueued."""
     run_at = spec.starts_at(now)

@@ -13,8 +13,8 @@ from tenure.core.transaction import Existing, Scope, UniqueKey
 from tenure.engines.foundationdb import bucket, clocks, due, once, parking
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb.record import (
-    Body,
     Held,
+    body_of,
     changed,
     encode,
     imported_record,
@@ -77,15 +77,13 @@ class Transaction(Tx):
     def insert(self, specs: Sequence[JobSpec], waits: Sequence[Sequence[str]] | None) -> None:
         for spec, mine in zip(specs, waits or [()] * len(specs), strict=True):
             record = new_record(spec, self.next_seq(), self.now, waits=bool(mine))
-            body = Body(bytes(spec.payload), spec.after, spec.trace)
-            self.add_job(spec.id, record, body, mine)
+            self.add_job(spec.id, record, body_of(spec), mine)
 
     def insert_entries(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
             job, seq = entry.job, self.next_seq()
             record = imported_record(job, seq, self.version, self.now, ready=entry.ready)
-            body = Body(bytes(job.raw_payload), job.after, job.trace)
-            self.add_job(job.id, record, body, entry.waits_for)
+            self.add_job(job.id, record, body_of(job), entry.waits_for)
             if job.errors:
                 self.put_parts(encode(job.errors), k.ERRORS, job.id)
             if record.has_result:
