@@ -716,7 +716,7 @@ def test_schedules_are_put_listed_and_dropped(client: Client, queue: Queue) -> N
         ({"cron": ""}, "cron"),
         ({"tz": "Mars/Base"}, "tz"),
         ({"catch_up": "some"}, "catch_up"),
-        ({"job": {"queue": "q", "id": "fixed"}}, "id of its own"),
+        ({"job": {"queue": "q", "id": "fixed"}}, "must not be set"),
         ({"job": {}}, "queue"),
     ],
 )

@@ -122,7 +122,7 @@ def test_migrate_says_which_right_is_missing(on_postgres: Terminal, schema: str)
             connection.execute(f"GRANT SELECT ON {schema}.about TO {role}".encode())
             connection.execute(f"UPDATE {schema}.about SET version = 1".encode())
             said = on_postgres.error("migrate")
-            assert "Have `tenure migrate` run by its owner, postgres" in said
+            assert "Run `tenure migrate` as its owner, postgres" in said
         finally:
             connection.execute(f"DROP OWNED BY {role} CASCADE".encode())
             connection.execute(f"DROP ROLE {role}".encode())
