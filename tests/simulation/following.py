@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
+from tenure.engines.foundationdb.once import claims_come_last
 from tenure.engines.memory import MemoryEngine, Record
 from tenure.model import ops, states
 from tenure.model.job import State
@@ -22,11 +23,20 @@ class FollowingModel(MemoryEngine):
         """Apply an operation as the engine did. `dead` are jobs that are dead now: a claim may
         have found them expired."""
         done = isinstance(op, ops.Once) and op.key in self._answered
+        if isinstance(op, ops.Once) and done:
+            self._sweep_anyway(op)
         self._chosen = [] if done else given_out(answer)
         self._dead = dead
         (answered,) = self.apply([op])
         assert not self._chosen, f"the model would not have given out {self._chosen}"
         return answered
+
+    def _sweep_anyway(self, op: ops.Once) -> None:
+        """The engine sweeps for claims before it reads whether their key was used."""
+        if claims_come_last(op):
+            names = {queue for one in op.ops if isinstance(one, ops.Claim) for queue in one.queues}
+            for queue in sorted(names & self._queues.keys()):
+                self._sweep(queue, self._sweep_limit, self._clock.now_ms())
 
     def _claim(self, op: ops.Claim, now: int) -> Answer:
         if self._chosen:
