@@ -198,7 +198,7 @@ def test_claims_of_one_batch_promote_as_many_due_jobs_as_they_would_apart(
 def test_jobs_that_expired_unseen_take_no_other_out_of_a_claim(
     open_queue: OpenQueue, clock: ManualClock
 ) -> None:
-    queue = open_queue(sweep=1)  # a claim looks after one of them, and meets the others in line
+    queue = open_queue(sweep=1)  # a claim sweeps one of them and finds the others in its lane
     queue.enqueue("q", id="first")
     fill(queue, 3, expires_in=10)
     queue.enqueue("q", id="last")
@@ -210,7 +210,7 @@ def test_jobs_that_expired_unseen_take_no_other_out_of_a_claim(
 def test_a_job_that_expired_unseen_takes_no_room_of_the_next_claim_of_its_batch(
     open_queue: OpenQueue, clock: ManualClock
 ) -> None:
-    queue = open_queue(sweep=1)  # two claims look after two of them, and meet the third in line
+    queue = open_queue(sweep=1)  # two claims sweep two of them and find the third in its lane
     queue.set_limit("q", concurrency=1)
     fill(queue, 3, expires_in=10)
     queue.enqueue("q", id="good")

@@ -1,4 +1,4 @@
-"""The page about the architecture says what is so."""
+"""The architecture page matches the code."""
 
 from __future__ import annotations
 

@@ -138,10 +138,15 @@ def _existing(tx: Transaction[J], wanted: Sequence[JobSpec]) -> Existing:
     return tx.existing(ids, keys, parents)
 
 
+def needs_no_lookup(specs: Sequence[JobSpec]) -> bool:
+    """Whether nothing in the store can prevent these jobs from being inserted."""
+    return all(spec.made_up_id and spec.unique_key is None and not spec.after for spec in specs)
+
+
 def enqueue(tx: Transaction[J], batch: Sequence[ops.Enqueue]) -> list[Answer]:
     """Run several calls in one pass, unless a job may finish as soon as it is enqueued."""
     specs = [spec for op in batch for spec in op.jobs]
-    if all(spec.made_up_id and spec.unique_key is None and not spec.after for spec in specs):
+    if needs_no_lookup(specs):
         if specs:
             tx.insert(specs, None)
         return [

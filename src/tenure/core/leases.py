@@ -30,6 +30,12 @@ def lost(job: StoredJob | Lease | None, job_id: str, token: int) -> TenureError 
     return None
 
 
+def _held(tx: Transaction[J], op: ops.LeaseOp) -> J | TenureError:
+    """The job, if the token of the operation holds its lease."""
+    job = tx.job(op.id)
+    return JobNotFound(op.id) if job is None else lost(job, op.id, op.token) or job
+
+
 def ack(tx: Transaction[J], batch: Sequence[ops.Ack]) -> list[Answer]:
     """Acknowledge jobs. Engines handle acks that only finish their job in bulk."""
     tx.load(op.id for op in batch)
@@ -37,10 +43,9 @@ def ack(tx: Transaction[J], batch: Sequence[ops.Ack]) -> list[Answer]:
 
 
 def _ack(tx: Transaction[J], op: ops.Ack) -> Answer:
-    job = tx.job(op.id)
-    problem = lost(job, op.id, op.token)
-    if job is None or problem is not None:
-        return problem or JobNotFound(op.id)
+    job = _held(tx, op)
+    if isinstance(job, TenureError):
+        return job
     plan = Plan(tx, op.then, leaving=op.id) if op.then else None
     if plan is not None:
         accepted = plan.add(ops.Enqueue(op.then))
@@ -72,10 +77,9 @@ def _give_back(
     tx.load(op.id for op in batch)
     answers: list[Answer] = []
     for op in batch:
-        job = tx.job(op.id)
-        problem = lost(job, op.id, op.token)
-        if job is None or problem is not None:
-            answers.append(problem or JobNotFound(op.id))
+        job = _held(tx, op)
+        if isinstance(job, TenureError):
+            answers.append(job)
         else:
             move(tx, job, event(op))
             answers.append(ops.Moved(job.state, job.run_at))

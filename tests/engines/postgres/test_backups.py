@@ -63,14 +63,6 @@ def replace(schema: str, backup: str) -> None:
     postgres.restore(postgres.shared_url(), f"DROP SCHEMA {schema} CASCADE;\n{backup}")
 
 
-@pytest.fixture
-def schema(tmp_path: Path) -> Iterator[str]:
-    name = postgres.schema_of(tmp_path)
-    yield name
-    assert audit_postgres.audit(postgres.shared_url(), name) == []
-    postgres.drop(tmp_path)
-
-
 def test_a_worker_whose_claim_is_not_in_the_backup_cannot_ack_for_the_next_holder(
     schema: str, tmp_path: Path
 ) -> None:

@@ -3,27 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import psycopg
 import pytest
 
 import tenure
-from tests.support import audit_postgres, postgres
-
-
-@pytest.fixture
-def schema(tmp_path: Path) -> Iterator[str]:
-    name = postgres.schema_of(tmp_path)
-    yield name
-    assert audit_postgres.audit(postgres.shared_url(), name) == []
-    postgres.drop(tmp_path)
-
-
-@pytest.fixture
-def queue(schema: str, tmp_path: Path) -> Iterator[tenure.Queue]:
-    with tenure.connect(postgres.url_of(tmp_path)) as queue:
-        yield queue
+from tests.support import postgres
 
 
 @pytest.fixture

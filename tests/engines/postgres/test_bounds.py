@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import psycopg
 import pytest
 
-import tenure
-from tenure.clock import SystemClock
 from tenure.engines.postgres.engine import PostgresEngine
 from tenure.model import ops
 from tenure.model.job import NULL, JobSpec
 from tenure.model.ops import Answer, Op
 from tests.crash.watched import PATIENCE, until
-from tests.support import audit_postgres, postgres
+from tests.support import postgres
 
 CLAIM = ops.Claim(("q",), "w", 60_000, 2)
 # How a claim gets the books: alone, and among other operations.
@@ -33,21 +29,6 @@ BOUNDS: dict[str, Op] = {
     "a limit of the group": ops.SetLimit("q", "t", "g", concurrency=1),
     "a rate": ops.SetLimit("q", rate=1, per_ms=3_600_000),
 }
-
-
-@pytest.fixture
-def schema(tmp_path: Path) -> Iterator[str]:
-    name = postgres.schema_of(tmp_path)
-    yield name
-    assert audit_postgres.audit(postgres.shared_url(), name) == []
-    postgres.drop(tmp_path)
-
-
-@pytest.fixture
-def engine(schema: str, tmp_path: Path) -> Iterator[PostgresEngine]:
-    engine = PostgresEngine(postgres.url_of(tmp_path), tenure.Settings(), SystemClock())
-    yield engine
-    engine.close()
 
 
 def waits_for_a_lock(schema: str) -> bool:

@@ -3,26 +3,16 @@ and more. For a longer run with times, see bench/churn.py."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psycopg
-import pytest
 
 import tenure
 from tenure.engines.postgres.statements import statements
-from tests.support import audit_postgres, postgres
+from tests.support import postgres
 
 HELD, CYCLES, BATCH = 300, 60, 100
-
-
-@pytest.fixture
-def schema(tmp_path: Path) -> Iterator[str]:
-    name = postgres.schema_of(tmp_path)
-    yield name
-    assert audit_postgres.audit(postgres.shared_url(), name) == []
-    postgres.drop(tmp_path)
 
 
 def blocks_of_a_claim(schema: str, queue: str) -> int:

@@ -17,23 +17,8 @@ from tenure.engines.postgres.engine import PostgresEngine
 from tenure.engines.postgres.statements import statements
 from tenure.model import ops, queries
 from tests.crash.watched import PATIENCE, start, until
-from tests.support import audit_postgres, postgres
+from tests.support import postgres
 from tests.support.wire import Cut, Wire
-
-
-@pytest.fixture
-def schema(tmp_path: Path) -> Iterator[str]:
-    """A schema for this test, which must be sound at the end."""
-    name = postgres.schema_of(tmp_path)
-    yield name
-    assert audit_postgres.audit(postgres.shared_url(), name) == []
-    postgres.drop(tmp_path)
-
-
-@pytest.fixture
-def queue(schema: str, tmp_path: Path) -> Iterator[tenure.Queue]:
-    with tenure.connect(postgres.url_of(tmp_path)) as queue:
-        yield queue
 
 
 @pytest.fixture

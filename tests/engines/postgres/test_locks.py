@@ -14,38 +14,15 @@ import psycopg
 import pytest
 
 import tenure
-from tenure.clock import SystemClock
 from tenure.engines.postgres.engine import PostgresEngine
 from tenure.model import ops, queries
 from tenure.model.job import NULL, JobSpec
 from tenure.model.ops import Answer, Op
 from tests.crash.watched import PATIENCE, start, until
-from tests.support import audit_postgres, postgres
+from tests.support import postgres
 
 SOON = 10.0  # seconds; far below the default lease
 Connection = psycopg.Connection[tuple[Any, ...]]
-
-
-@pytest.fixture
-def schema(tmp_path: Path) -> Iterator[str]:
-    """A schema for this test, which must be sound at the end."""
-    name = postgres.schema_of(tmp_path)
-    yield name
-    assert audit_postgres.audit(postgres.shared_url(), name) == []
-    postgres.drop(tmp_path)
-
-
-@pytest.fixture
-def engine(schema: str, tmp_path: Path) -> Iterator[PostgresEngine]:
-    engine = PostgresEngine(postgres.url_of(tmp_path), tenure.Settings(), SystemClock())
-    yield engine
-    engine.close()
-
-
-@pytest.fixture
-def queue(schema: str, tmp_path: Path) -> Iterator[tenure.Queue]:
-    with tenure.connect(postgres.url_of(tmp_path)) as queue:
-        yield queue
 
 
 @contextmanager

@@ -24,17 +24,9 @@ from tenure.engines.postgres.statements import statements
 from tenure.model import ops, queries
 from tenure.model.fields import MAX_WEIGHT
 from tenure.model.job import NULL, JobSpec, new_ids
-from tests.support import audit_postgres, postgres
+from tests.support import postgres
 
 Connection = psycopg.Connection[tuple[Any, ...]]
-
-
-@pytest.fixture
-def schema(tmp_path: Path) -> Iterator[str]:
-    name = postgres.schema_of(tmp_path)
-    yield name
-    assert audit_postgres.audit(postgres.shared_url(), name) == []
-    postgres.drop(tmp_path)
 
 
 @pytest.fixture

@@ -258,7 +258,7 @@ class Claims:
                 self._spread, self._calm = self._spread // 2, 0
 
     def _put_aside(self, idle: list[Idle]) -> None:
-        """Remove lanes that nothing can be claimed from from the index. If that fails, the next
+        """Drop lanes from the index if nothing can be claimed from them. If that fails, the next
         claim tries again. A few lanes that are held back are left: skipping them is cheaper."""
         store = self._transactor.store
         if sum(one.held_back for one in idle) < store.aside_from:

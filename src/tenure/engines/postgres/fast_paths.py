@@ -15,6 +15,7 @@ from typing import Any
 
 import psycopg
 
+from tenure.core.enqueue import needs_no_lookup
 from tenure.core.leases import OK
 from tenure.engines.postgres import ack, insert
 from tenure.engines.postgres.claimed_places import Places
@@ -43,11 +44,8 @@ def way_of(batch: Sequence[Op]) -> Way | None:
 
 
 def _enqueue_fits(batch: Sequence[ops.Enqueue]) -> bool:
-    return all(
-        spec.made_up_id and spec.unique_key is None and not spec.after
-        for op in batch
-        for spec in op.jobs
-    ) and any(op.jobs for op in batch)
+    specs = [spec for op in batch for spec in op.jobs]
+    return bool(specs) and needs_no_lookup(specs)
 
 
 def _enqueue(
