@@ -105,6 +105,22 @@ def test_a_process_that_is_killed_between_two_jobs_costs_neither_an_attempt(
     stopped(place, worker)
 
 
+def test_a_process_that_is_killed_before_it_takes_the_next_job_costs_it_no_attempt(
+    place: Place, queue: tenure.Queue
+) -> None:
+    worker = WorkerProcess(place, *OPTIONS).ready()
+    (id,) = queue.enqueue_many([errands.quick_in_a_process.job()])
+    ended(queue, id)
+    (did,) = place.wait_for("did", id=id)
+    os.kill(did.data["pid"], signal.SIGSTOP)  # alive, but it takes nothing
+    (after,) = queue.enqueue_many([errands.quick_in_a_process.job()])
+    until(lambda: queue.get(after).state == "leased")
+    kill(did)
+    job = ended(queue, after)
+    assert (job.state, job.attempts, job.errors) == ("done", 1, ())
+    stopped(place, worker)
+
+
 def _is_dead(event: Event) -> bool:
     """A process that was killed stays in the list until its parent asks for it."""
     stat = Path(f"/proc/{event.data['pid']}/stat")

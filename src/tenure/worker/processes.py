@@ -31,6 +31,10 @@ class ProcessDied(RuntimeError):
     """The process that ran the task ended before the task did."""
 
 
+class NeverBegan(Exception):
+    """The process ended before it took the job."""
+
+
 class Processes:
     """A pool of processes that each run one job at a time."""
 
@@ -45,28 +49,34 @@ class Processes:
         for the job, if any."""
         with self._lock:
             child = self._idle.pop() if self._idle else None
+        if child is not None and child.process.is_alive():
+            try:
+                return self._attempt_in(child, run)
+            except NeverBegan:  # killed while it was idle: the job has not been tried
+                if run.reason is not None:  # interrupted, and that killed it
+                    return after_error(run.job, _died(child), run.reason)
         try:
-            if child is None or not child.process.is_alive():
-                child = Child(self._settings)
+            child = Child(self._settings)
         except Exception as error:  # no process can be started
             return after_error(run.job, error, run.reason)
+        try:
+            return self._attempt_in(child, run)
+        except NeverBegan:
+            return after_error(run.job, _died(child), run.reason)
+
+    def _attempt_in(self, child: Child, run: Run) -> Op | None:
         run.can_be_interrupted_by(child.process.kill)
         try:
             op = child.attempt(run)
         except (EOFError, OSError):
-            child.process.join()
-            died = ProcessDied(
-                f"the process that ran it ended with exit code {child.process.exitcode}"
-            )
-            return after_error(run.job, died, run.reason)
+            return after_error(run.job, _died(child), run.reason)
         finally:
             run.can_be_interrupted_by(None)
         with self._lock:
             if run.reason is None and not self._closed:
                 self._idle.append(child)
-                child = None
-        if child is not None:
-            child.process.kill()
+                return op
+        child.process.kill()
         return op
 
     def close(self) -> None:
@@ -94,7 +104,16 @@ class Child:
         theirs.close()
 
     def attempt(self, run: Run) -> Op | None:
-        self._pipe.send((run.handler.module, run.handler.qualname, run.job))
+        """Run the job and return the operation to submit.
+
+        Raises NeverBegan if the process ends before it takes the job, and EOFError or OSError if
+        it ends later.
+        """
+        try:
+            self._pipe.send((run.handler.module, run.handler.qualname, run.job))
+            self._pipe.recv()
+        except (EOFError, OSError) as error:
+            raise NeverBegan from error
         while True:
             what, value = self._pipe.recv()
             if what == "progress":
@@ -102,6 +121,11 @@ class Child:
             else:
                 op: Op | None = value
                 return op
+
+
+def _died(child: Child) -> ProcessDied:
+    child.process.join()
+    return ProcessDied(f"the process that ran it ended with exit code {child.process.exitcode}")
 
 
 _CHILDREN: weakref.WeakSet[Child] = weakref.WeakSet()
@@ -129,6 +153,7 @@ def serve(pipe: Connection, settings: Settings) -> None:
             module, qualname, job = pipe.recv()
         except EOFError:
             return
+        pipe.send(("began", None))
         CURRENT.set(CurrentJob(job, queue, lambda _, *value: pipe.send(("progress", value))))
         try:
             value = contextvars.copy_context().run(_call, find(module, qualname), job)
