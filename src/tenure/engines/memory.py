@@ -410,9 +410,10 @@ class MemoryEngine:
         held: Counter[tuple[str, str | None]] = Counter((r.job.tenant, None) for r in leased)
         held.update((r.job.tenant, r.job.group) for r in leased)
         lines: dict[str, list[Record]] = defaultdict(list)
+        not_groups = frozenset(op.not_groups)
         for record in sorted((r for r in live if r.ready), key=lambda r: r.order):
             wanted = op.tenant is None or record.job.tenant == op.tenant
-            if wanted and record.job.group not in op.not_groups:
+            if wanted and record.job.group not in not_groups:
                 lines[record.job.tenant].append(record)
         picked: list[Record] = []
         while len(picked) < room:

@@ -12,6 +12,7 @@ from tenure.errors import Conflict, ScheduleNotFound, TenureError
 from tenure.model import ops, queries, wire
 from tenure.model.fields import (
     MAX_FAILURE_TEXT,
+    MAX_GROUPS_PER_CALL,
     Attempts,
     ClaimLimit,
     Concurrency,
@@ -119,7 +120,7 @@ class ClaimBody(Body):
     lease: Annotated[float, Meta(gt=0, le=86_400)] | None = None
     worker: Name = "http"
     tenant: Label | None = None
-    not_groups: Annotated[list[Label], Meta(max_length=10_000)] = []
+    not_groups: Annotated[list[Label], Meta(max_length=MAX_GROUPS_PER_CALL)] = []
     wait: Wait = 0
 
 
