@@ -313,12 +313,17 @@ class Transaction:
         producer with an uncommitted new lane, because claims wait behind this lock."""
         self.forget()
         self.db.send("wait_at_most", LOCK_WAIT)
-        if create:
-            self.db.send("add_queue", queue)
-        row = self.db.one("lock_queue", queue)
+        while True:
+            if create:
+                self.db.send("add_queue", queue)
+            row = self.db.one("lock_queue", queue)
+            if row is not None or not create:
+                break  # otherwise it was forgotten in between
         if row is not None:
             self.queues[queue] = row[0]
             self.db.send("fold", row[0])
+            if create:
+                self.db.send("use_queue", row[0])
         return row is not None
 
     def limit(self, scope: Scope) -> Limit:

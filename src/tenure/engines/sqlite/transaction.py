@@ -207,6 +207,7 @@ class Transaction:
     def lock_queue(self, queue: str, *, create: bool) -> bool:
         if create:
             self.books.queue_or_new(queue)
+            self.db.run("use_queue", queue)
         return self.books.queue(queue) is not None
 
     def limit(self, scope: Scope) -> Limit:
