@@ -168,13 +168,22 @@ class MemoryEngine:
     def _once(self, op: ops.Once, now: int) -> Answer:
         said = op.fingerprint or op.ops
         if op.key not in self._answered:
-            self._answered[op.key] = (now, said, ops.Answers(self._in_order(op.ops, now)))
+            answer = ops.Answers(self._in_order(op.ops, now))
+            self._answered[op.key] = (now, said, answer)
+            return answer
         _, first, answer = self._answered[op.key]
         if first != said:
             return Conflict(
                 f"the key {op.key!r} was used for other operations; nothing was changed"
             )
-        return answer
+        return ops.Answers([self._still_held(one) for one in answer.answers])
+
+    def _still_held(self, answer: Answer) -> Answer:
+        """What a claim returns when it is repeated: of its jobs, those it still holds."""
+        if not isinstance(answer, ops.Leased):
+            return answer
+        leases = [self._leased(job.id, job.token) for job in answer.jobs]
+        return ops.Leased([one.job for one in leases if isinstance(one, Record)])
 
     def _in_order(self, batch: Sequence[Op], now: int) -> list[Answer]:
         return [self._operations[type(one)](one, now) for one in batch]

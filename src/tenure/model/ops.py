@@ -325,7 +325,8 @@ AnyOp = (
 
 class Once(Op, frozen=True):
     """Run operations once per key. If the key was used before, return the stored results, or a
-    Conflict if it was used for different operations. Keys and results are kept for ONCE_MS.
+    Conflict if it was used for different operations. Keys and results are kept for ONCE_MS. Of
+    claimed jobs only the leases are stored: a repeated claim returns the jobs that it still holds.
 
     `fingerprint` identifies the operations if their encoding may differ between retries. Without
     it, the operations themselves are compared.

@@ -16,10 +16,10 @@ from tenure.core.transaction import Existing, Scope, UniqueKey
 from tenure.engines.postgres import insert
 from tenure.engines.postgres.db import Db
 from tenure.engines.sql.limits import mark
-from tenure.engines.sql.rows import LEASED, READY, STATES, WAITING, result_text
+from tenure.engines.sql.rows import LEASED, READY, STATES, WAITING, job_of, result_text
 from tenure.engines.sql.rows import Row as PlainRow
 from tenure.model import states
-from tenure.model.job import JobSpec, State
+from tenure.model.job import Job, JobSpec, State
 from tenure.model.ops import Entry, Limit, Schedule
 
 LOCK_WAIT = "900ms"  # as in the functions of postgres.sql
@@ -373,6 +373,12 @@ class Transaction:
     def put_answers(self, key: str, answers: bytes) -> None:
         text = self.once[key] = answers.decode()
         self.db.send("put_answers", text, key)
+
+    def read_jobs(self, ids: Sequence[str]) -> Mapping[str, Job]:
+        self.flush()
+        asked = [self.db.send("read_job", job_id) for job_id in ids]
+        rows = [sent.fetchone() for sent in asked]
+        return {job.id: job for job in (job_of(row) for row in rows if row is not None)}
 
     # Time ---------------------------------------------------------------------------------------
 
