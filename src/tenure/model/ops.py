@@ -234,6 +234,13 @@ class DropSlot(Op, frozen=True):
     holder: Name
 
 
+def check_own_scope(scope: str) -> None:
+    """Reject a scope of slots that is reserved for Tenure itself. Whoever held the slot of the
+    janitor could switch off maintenance."""
+    if scope == "tenure" or scope.startswith(("tenure.", "tenure/")):
+        raise InvalidInput("scope", f"{scope!r:.80} is reserved for Tenure itself")
+
+
 class Schedule(msgspec.Struct, frozen=True, omit_defaults=True):
     """A job that is enqueued whenever a cron expression matches."""
 

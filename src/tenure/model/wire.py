@@ -174,6 +174,8 @@ def received(op: Op, payload_limit: int) -> Op:
                     type=clean(op.type[:MAX_FAILURE_TEXT]),
                     traceback=clean(op.traceback[-MAX_FAILURE_TEXT:]),
                 )
+            case ops.TakeSlot() | ops.DropSlot() | ops.ReconcileSlots():
+                ops.check_own_scope(op.scope)
             case ops.PutSchedule():
                 (job,) = _received((op.schedule.job,), payload_limit)
                 op = ops.PutSchedule(replace(op.schedule, job=job, next_at=0, last_at=None))

@@ -515,14 +515,18 @@ async def list_slots(call: Call) -> list[Slot]:
 
 async def take_slot(call: Call, body: SlotBody) -> Slots:
     """Take or renew a slot."""
-    names = (call.params["scope"], call.params["key"], call.params["holder"])
+    names = _slot_of(call)
     return await call.queue.atake_slot(*names, body.ttl, limit=body.limit)
 
 
 async def drop_slot(call: Call) -> Count:
     """Release a slot. Returns how many are still held."""
-    names = (call.params["scope"], call.params["key"], call.params["holder"])
-    return Count(await call.queue.adrop_slot(*names))
+    return Count(await call.queue.adrop_slot(*_slot_of(call)))
+
+
+def _slot_of(call: Call) -> tuple[str, str, str]:
+    ops.check_own_scope(call.params["scope"])
+    return call.params["scope"], call.params["key"], call.params["holder"]
 
 
 async def list_schedules(call: Call) -> list[Schedule]:
