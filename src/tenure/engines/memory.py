@@ -91,6 +91,7 @@ class MemoryEngine:
         self._live: dict[str, Record] = {}
         self._unique: dict[tuple[str, str, str], str] = {}
         self._queues: dict[str, QueueBook] = {}
+        self._emptied: dict[str, int] = {}  # queues that maintenance found empty, and when
         self._turns: dict[tuple[str, str], int] = {}
         self._limits: dict[tuple[str, str | None, str | None], Limit] = {}
         self._slots: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
@@ -168,13 +169,22 @@ class MemoryEngine:
     def _once(self, op: ops.Once, now: int) -> Answer:
         said = op.fingerprint or op.ops
         if op.key not in self._answered:
-            self._answered[op.key] = (now, said, ops.Answers(self._in_order(op.ops, now)))
+            answer = ops.Answers(self._in_order(op.ops, now))
+            self._answered[op.key] = (now, said, answer)
+            return answer
         _, first, answer = self._answered[op.key]
         if first != said:
             return Conflict(
                 f"the key {op.key!r} was used for other operations; nothing was changed"
             )
-        return answer
+        return ops.Answers([self._still_held(one) for one in answer.answers])
+
+    def _still_held(self, answer: Answer) -> Answer:
+        """What a claim returns when it is repeated: of its jobs, those it still holds."""
+        if not isinstance(answer, ops.Leased):
+            return answer
+        leases = [self._leased(job.id, job.token) for job in answer.jobs]
+        return ops.Leased([one.job for one in leases if isinstance(one, Record)])
 
     def _in_order(self, batch: Sequence[Op], now: int) -> list[Answer]:
         return [self._operations[type(one)](one, now) for one in batch]
@@ -267,6 +277,7 @@ class MemoryEngine:
         seq = 1 if last is None else last.seq + 1
         record = self._records[job.id] = Record(job, seq, waits_for)
         self._queues.setdefault(job.queue, QueueBook())
+        self._emptied.pop(job.queue, None)
         self._turns.setdefault((job.queue, job.tenant), 0)
         if job.state not in FINAL:
             self._live[job.id] = record
@@ -426,9 +437,10 @@ class MemoryEngine:
         held: Counter[tuple[str, str | None]] = Counter((r.job.tenant, None) for r in leased)
         held.update((r.job.tenant, r.job.group) for r in leased)
         lines: dict[str, list[Record]] = defaultdict(list)
+        not_groups = frozenset(op.not_groups)
         for record in sorted((r for r in live if r.ready), key=lambda r: r.order):
             wanted = op.tenant is None or record.job.tenant == op.tenant
-            if wanted and record.job.group not in op.not_groups:
+            if wanted and record.job.group not in not_groups:
                 lines[record.job.tenant].append(record)
         picked: list[Record] = []
         while len(picked) < room:
@@ -637,6 +649,7 @@ class MemoryEngine:
         return ops.Ok()
 
     def _set_limit(self, op: ops.SetLimit, now: int) -> Answer:
+        self._emptied.pop(op.queue, None)
         bounds = {"concurrency": op.concurrency, "weight": op.weight}
         if op.rate is not None and op.per_ms is not None:
             bounds |= {"rate": op.rate, "per_ms": op.per_ms}
@@ -653,6 +666,7 @@ class MemoryEngine:
         return self._put_limit(Limit(op.queue, op.tenant, op.group, paused=paused))
 
     def _pause(self, op: ops.Pause, now: int) -> Answer:
+        self._emptied.pop(op.queue, None)
         return self._put_limit(replace(self._limit(op.queue, op.tenant, op.group), paused=True))
 
     def _resume(self, op: ops.Resume, now: int) -> Answer:
@@ -753,11 +767,18 @@ class MemoryEngine:
     # Maintenance --------------------------------------------------------------------------------
 
     def _maintain(self, op: ops.Maintain, now: int) -> Answer:
-        promoted = leases = expired = 0
-        for queue in sorted(self._queues):
+        later = sorted(name for name in self._queues if name > op.after)
+        page = later[: ops.QUEUES_PER_STEP]
+        after = page[-1] if len(later) > len(page) else None
+        promoted = leases = expired = purged = 0
+        for queue in [name for name in page if self._has_work(name, op, now)]:
             found = self._sweep(queue, op.limit, now)
             promoted, leases, expired = promoted + found[0], leases + found[1], expired + found[2]
-        purged = self._purge(op, now)
+            purged += self._purge(queue, op, now)
+            if promoted + leases + expired + purged >= op.limit:
+                after = queue
+                break
+        self._forget(page, now)
         used = {(r.job.queue, r.job.tenant) for r in self._records.values()}
         self._turns = {key: turn for key, turn in self._turns.items() if key in used}
         over = sorted(
@@ -771,29 +792,48 @@ class MemoryEngine:
         for key, (at, _, _) in list(self._answered.items()):
             if at <= now - ops.ONCE_MS:
                 del self._answered[key]
-        return ops.Maintained(promoted, leases, expired, len(over), purged)
+        return ops.Maintained(promoted, leases, expired, len(over), purged, after)
 
-    def _purge(self, op: ops.Maintain, now: int) -> int:
+    def _has_work(self, queue: str, op: ops.Maintain, now: int) -> bool:
+        """Whether a sweep or a purge of the queue would find anything."""
+        for record in self._live.values():
+            job = record.job
+            due = job.run_at if job.state is State.PENDING and not record.ready else None
+            expires_at = None if job.state is State.LEASED else job.expires_at
+            times = (job.lease_until, due, expires_at)
+            if job.queue == queue and any(at is not None and at <= now for at in times):
+                return True
+        return any(self._old(queue, state, keep_ms, now) for state, keep_ms in op.keeps)
+
+    def _purge(self, queue: str, op: ops.Maintain, now: int) -> int:
         purged = 0
-        for queue in sorted(self._queues):
-            for state, keep_ms in (
-                (State.DONE, op.keep_done_ms),
-                (State.CANCELLED, op.keep_cancelled_ms),
-                (State.DEAD, op.keep_dead_ms),
-            ):
-                old = [
-                    record
-                    for record in self._records.values()
-                    if record.job.queue == queue
-                    and record.job.state is state
-                    and keep_ms is not None
-                    and (record.job.finished_at or 0) <= now - keep_ms
-                ]
-                old.sort(key=lambda r: (r.job.finished_at or 0, r.seq))
-                for record in old[: op.limit]:
-                    self._remove(record, now)
-                    purged += 1
+        for state, keep_ms in op.keeps:
+            for record in self._old(queue, state, keep_ms, now)[: op.limit]:
+                self._remove(record, now)
+                purged += 1
         return purged
+
+    def _old(self, queue: str, state: State, keep_ms: int | None, now: int) -> list[Record]:
+        """The jobs of a queue whose retention is over, oldest first."""
+        old = [
+            record
+            for record in self._records.values()
+            if record.job.queue == queue
+            and record.job.state is state
+            and keep_ms is not None
+            and (record.job.finished_at or 0) <= now - keep_ms
+        ]
+        return sorted(old, key=lambda r: (r.job.finished_at or 0, r.seq))
+
+    def _forget(self, names: list[str], now: int) -> None:
+        """Forget the queues that have been empty for long, and note which are empty now."""
+        used = {record.job.queue for record in self._records.values()}
+        used |= {queue for queue, _, _ in self._limits}
+        for queue in names:
+            if queue in used:
+                self._emptied.pop(queue, None)
+            elif self._emptied.setdefault(queue, now) <= now - ops.FORGET_MS:
+                del self._queues[queue], self._emptied[queue]
 
     def _reconcile(self, op: ops.Reconcile, now: int) -> Answer:
         return ops.Corrected({}) if op.queue in self._queues else QueueNotFound(op.queue)

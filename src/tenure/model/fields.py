@@ -39,6 +39,7 @@ MAX_MOMENT_MS = 2 * MAX_SPAN_MS
 MAX_AFTER = 1_000  # jobs that one job may wait for
 MAX_JOBS_PER_CALL = 100_000
 MAX_QUEUES_PER_CALL = 1_000
+MAX_GROUPS_PER_CALL = 1_000
 MAX_CLAIM = 1_000
 MAX_LISTED = 10_000
 MAX_MAINTAINED = 100_000
@@ -78,7 +79,7 @@ Rate = Annotated[int, Meta(ge=1, le=10**6)]
 Weight = Annotated[int, Meta(ge=1, le=MAX_WEIGHT)]
 Parents = Annotated[tuple[Name, ...], Meta(max_length=MAX_AFTER)]
 QueueNames = Annotated[tuple[Name, ...], Meta(min_length=1, max_length=MAX_QUEUES_PER_CALL)]
-GroupNames = Annotated[tuple[Label, ...], Meta(max_length=100_000)]
+GroupNames = Annotated[tuple[Label, ...], Meta(max_length=MAX_GROUPS_PER_CALL)]
 JobIds = Annotated[tuple[Name, ...], Meta(max_length=100_000)]
 GrantedNames = Annotated[tuple[Label, ...], Meta(max_length=1_000)]
 

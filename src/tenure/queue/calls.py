@@ -600,7 +600,8 @@ class Calls:
 
     def _maintain(self, *, limit: int = 1000) -> Steps[ops.Maintained]:
         """Run due maintenance: delayed jobs that are due, expired leases, jobs and slots, and
-        retention. Handles at most `limit` of each kind per queue."""
+        retention. Handles at most `limit` of each kind per queue, in steps of their own commits. A
+        queue that has been without jobs and limits for an hour is forgotten."""
         keep = self.settings
         op = ops.Maintain(
             limit,
@@ -608,8 +609,11 @@ class Calls:
             None if keep.keep_cancelled is None else span_ms("keep_cancelled", keep.keep_cancelled),
             None if keep.keep_dead is None else span_ms("keep_dead", keep.keep_dead),
         )
-        (answer,) = yield [validated(op)]
-        return good(answer, ops.Maintained)
+        total = ops.Maintained(after="")
+        while total.after is not None:
+            (answer,) = yield [validated(replace(op, after=total.after))]
+            total += good(answer, ops.Maintained)
+        return total
 
     def _reconcile(
         self, queue: str, *, tenant: str | None = None, group: str | None = None

@@ -168,7 +168,13 @@ class Copy:
 
     def _running(self) -> int:
         """How many jobs are leased, not counting expired leases."""
-        _apply(self._source, [ops.Maintain()])
+        after: str | None = ""
+        while after is not None:
+            (done,) = self._source.apply([ops.Maintain(after=after)])
+            if isinstance(done, TenureError):
+                raise done
+            assert isinstance(done, ops.Maintained)
+            after = done.after
         return sum(one.leased for one in self._stats(self._source).values())
 
     def _leased(self) -> list[Op]:

@@ -12,6 +12,7 @@ from tenure.errors import Conflict, ScheduleNotFound, TenureError
 from tenure.model import ops, queries, wire
 from tenure.model.fields import (
     MAX_FAILURE_TEXT,
+    MAX_GROUPS_PER_CALL,
     Attempts,
     ClaimLimit,
     Concurrency,
@@ -119,7 +120,7 @@ class ClaimBody(Body):
     lease: Annotated[float, Meta(gt=0, le=86_400)] | None = None
     worker: Name = "http"
     tenant: Label | None = None
-    not_groups: Annotated[list[Label], Meta(max_length=10_000)] = []
+    not_groups: Annotated[list[Label], Meta(max_length=MAX_GROUPS_PER_CALL)] = []
     wait: Wait = 0
 
 
@@ -514,14 +515,18 @@ async def list_slots(call: Call) -> list[Slot]:
 
 async def take_slot(call: Call, body: SlotBody) -> Slots:
     """Take or renew a slot."""
-    names = (call.params["scope"], call.params["key"], call.params["holder"])
+    names = _slot_of(call)
     return await call.queue.atake_slot(*names, body.ttl, limit=body.limit)
 
 
 async def drop_slot(call: Call) -> Count:
     """Release a slot. Returns how many are still held."""
-    names = (call.params["scope"], call.params["key"], call.params["holder"])
-    return Count(await call.queue.adrop_slot(*names))
+    return Count(await call.queue.adrop_slot(*_slot_of(call)))
+
+
+def _slot_of(call: Call) -> tuple[str, str, str]:
+    ops.check_own_scope(call.params["scope"])
+    return call.params["scope"], call.params["key"], call.params["holder"]
 
 
 async def list_schedules(call: Call) -> list[Schedule]:

@@ -9,6 +9,7 @@ done by the scheduler that holds a slot in the store.
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import threading
 
@@ -136,7 +137,11 @@ class Janitor:
         self._next_round = now + UPKEEP_INTERVAL
         if now >= self._renew_at:
             self._renew_at = now + RENEW_SECONDS
-            slots = self._queue.take_slot(*SLOT, self._name, SLOT_SECONDS, limit=1)
+            try:
+                slots = self._queue.take_slot(*SLOT, self._name, SLOT_SECONDS, limit=1)
+            except InvalidInput:  # a service, which maintains its store itself
+                self._next_round = math.inf
+                return 0
             # Counted from before the call, so that we never believe we hold it for too long.
             self._held_until = now + SLOT_SECONDS if slots.held else 0.0
         done = 0

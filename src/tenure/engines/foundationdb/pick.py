@@ -165,7 +165,7 @@ class TenantJobs:
         wanted = [
             group
             for group in groups
-            if group not in picker.op.not_groups and picker.has_room(self.tenant, group)
+            if group not in picker.not_groups and picker.has_room(self.tenant, group)
         ]
         look = picker.look if len(wanted) < _FIRST_LOOK else min(picker.look, _FIRST_LOOK)
         self._opened = [(g, Lane(picker.tx, picker.queue, self.tenant, g, look)) for g in wanted]
@@ -192,6 +192,7 @@ class Picker:
         self.tx = tx
         self.queue = queue
         self.op = op
+        self.not_groups = frozenset(op.not_groups)
         self.rules = tx.rules(queue)
         self.room = Room(tx, self.rules)
         self.idle: list[Idle] = []

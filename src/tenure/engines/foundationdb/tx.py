@@ -349,8 +349,8 @@ class Tx:
         return [name for (name,) in self.scan(*self.keys.span(k.QUEUE))]
 
     def knows(self, queue: str) -> bool:
-        """Whether a queue was ever used. Queues are never deleted, so this needs no conflict
-        range."""
+        """Whether there is such a queue. One without jobs may be forgotten meanwhile, but nothing
+        depends on it, so this needs no conflict range."""
         return self.tr.snapshot.get(self.keys.pack(k.QUEUE, queue)).value is not None
 
     def rules(self, queue: str) -> Rules:

@@ -20,6 +20,7 @@ from tenure.errors import Duplicate, InvalidInput, JobNotFound, LeaseLost, Tenur
 from tenure.model import ops, queries
 from tenure.model.fields import (
     MAX_ATTEMPTS,
+    MAX_GROUPS_PER_CALL,
     MAX_NAME,
     MAX_PRIORITY,
     MAX_SPAN_MS,
@@ -69,7 +70,7 @@ class Push(Sent):
 
 class Pop(Sent):
     worker_id: Name
-    blocked_crawl_ids: Annotated[list[str], Meta(max_length=100_000)] | None = None
+    blocked_crawl_ids: Annotated[list[str], Meta(max_length=MAX_GROUPS_PER_CALL)] | None = None
 
 
 class Complete(Sent):
