@@ -782,7 +782,7 @@ class MemoryEngine:
         return JobNotFound(query.id) if record is None else record.job
 
     def _list_jobs(self, query: queries.ListJobs, now: int) -> Found:
-        return self._page(query, lambda jobs, cursor: queries.Page(jobs, cursor))
+        return self._page(query, lambda jobs, cursor: queries.Page(jobs, cursor), queries.fitting)
 
     def _find_ids(self, query: queries.FindIds, now: int) -> Found:
         return self._page(query, lambda jobs, cursor: queries.Ids([job.id for job in jobs], cursor))
@@ -791,6 +791,7 @@ class MemoryEngine:
         self,
         query: queries.ListJobs | queries.FindIds,
         answer: Callable[[list[Job], str | None], Found],
+        fitting: Callable[[list[Job]], list[Job]] = list,
     ) -> Found:
         where = query.filter
         if where.queue is not None and where.queue not in self._queues:
@@ -806,9 +807,10 @@ class MemoryEngine:
         found = sorted(self._matching(where), key=place, reverse=True)
         if start is not None:
             found = [record for record in found if place(record) < start]
-        page, more = found[: query.limit], len(found) > query.limit
-        cursor = ".".join(str(part) for part in place(page[-1])) if more and page else None
-        return answer([record.job for record in page], cursor)
+        page = fitting([record.job for record in found[: query.limit]])
+        more = len(found) > len(page)
+        cursor = ".".join(str(part) for part in place(found[len(page) - 1])) if more else None
+        return answer(page, cursor)
 
     def _matching(self, where: Filter) -> Iterator[Record]:
         for record in self._records.values():
