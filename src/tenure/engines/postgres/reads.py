@@ -47,7 +47,7 @@ class Snapshot:
         if len(seqs) <= queries.JOBS_AT_ONCE:
             yield seqs
             return
-        sizes = dict(self.db.all("job_bytes", list(seqs)))
+        sizes: dict[int, int] = dict(self.db.all("job_bytes", list(seqs)))
         start = size = 0
         for n, seq in enumerate(seqs, 1):
             size += sizes.get(seq, 0)
