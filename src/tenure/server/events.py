@@ -15,7 +15,7 @@ from msgspec import Meta
 from tenure.model.job import State
 from tenure.queue import Queue
 from tenure.server.auth import Scope, Token
-from tenure.server.event_feed import Entry, Feed, JobEvent, What
+from tenure.server.event_feed import Entry, Feed, JobEvent, Place, What
 from tenure.server.route import ANY, Call, Route
 from tenure.server.waiting import changes_of, until_gone
 
@@ -96,20 +96,20 @@ async def events(
     send: Callable[[Any], Awaitable[None]],
 ) -> None:
     """Stream what happens to jobs as server-sent events."""
-    feed = call.service.feed
-    feed.join()
+    feed, who = call.service.feed, call.token.hash
+    news = feed.join(who, shared=call.service.tokens.required)
     gone = asyncio.create_task(until_gone(receive))
-    gone.add_done_callback(lambda _: feed.wake())
+    gone.add_done_callback(lambda _: news.set())
     try:
         await _begin(send)
         last_id = query.since or call.headers.get(b"last-event-id") or ""
         with suppress(OSError):  # the reader went away
-            await _follow(call, query, last_id, gone, send)
+            await _follow(call, query, last_id, gone, news, send)
             await send({"type": "http.response.body", "body": b""})
     except TimeoutError:
         log.info("dropped a reader of events that was too slow")
     finally:
-        feed.leave()
+        feed.leave(who, news)
         gone.cancel()
 
 
@@ -117,6 +117,7 @@ async def _begin(send: Callable[[Any], Awaitable[None]]) -> None:
     headers = [
         (b"content-type", b"text/event-stream"),
         (b"cache-control", b"no-store"),
+        (b"x-content-type-options", b"nosniff"),
         (b"x-accel-buffering", b"no"),  # tells nginx not to buffer
     ]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -127,6 +128,7 @@ async def _follow(
     query: EventsQuery,
     last_id: str,
     gone: asyncio.Task[None],
+    news: asyncio.Event,
     send: Callable[[Any], Awaitable[None]],
 ) -> None:
     feed = call.service.feed
@@ -138,13 +140,14 @@ async def _follow(
     loop = asyncio.get_running_loop()
     spoke_at = loop.time()
     while not gone.done() and not call.is_over:
+        news.clear()
         entries = feed.after(place)
         if entries is None and place.epoch == feed.epoch:
             raise TimeoutError
         if entries is None:
             text += _reset(feed)
         text += b"".join([one.text for one in entries or () if _wanted(one, query, call.token)])
-        place = feed.end
+        place = Place(feed.epoch, entries[-1].number) if entries else feed.end
         if text:
             async with asyncio.timeout(SEND_SECONDS):
                 await send({"type": "http.response.body", "body": text, "more_body": True})
@@ -153,7 +156,9 @@ async def _follow(
         elif loop.time() > spoke_at + BEAT_SECONDS:
             text = b": still here\n\n"
         if feed.end == place:
-            await feed.wait(LOOK_SECONDS)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await news.wait()
 
 
 def _reset(feed: Feed) -> bytes:

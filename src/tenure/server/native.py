@@ -545,7 +545,7 @@ async def drop_schedule(call: Call) -> Done:
 
 
 async def _schedule(call: Call, name: str) -> Schedule:
-    for one in await call.service.queue.aschedules():
+    for one in await call.queue.aschedules():
         if one.name == name:
             found: Schedule = one
             return found

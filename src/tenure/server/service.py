@@ -8,6 +8,7 @@ import logging
 import re
 import secrets
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import cached_property
@@ -21,6 +22,7 @@ from tenure.observe.metrics import Metrics
 from tenure.observe.tracing import CARRIED, serving
 from tenure.queue import Calls, Queue
 from tenure.server.auth import Token, Tokens
+from tenure.server.bounds import Bounded, PayloadSizes, Unread
 from tenure.server.docs_page import docs_page
 from tenure.server.event_feed import Feed
 from tenure.server.events import News
@@ -28,6 +30,7 @@ from tenure.server.guard import Guarded
 from tenure.server.openapi import openapi
 from tenure.server.origin import Origins, check_json
 from tenure.server.problems import RETRY_AFTER, NoSuchRoute, WrongMethod
+from tenure.server.readers import FairQueue, Readers
 from tenure.server.readiness import Pulse
 from tenure.server.request_body import WHOLE, Headers, Incoming, Message, Receive, Whole
 from tenure.server.route import (
@@ -52,6 +55,7 @@ class Request:
 
     __slots__ = (
         *("began", "error", "headers", "id", "job", "method", "path", "query", "token", "trace"),
+        "who",
     )
 
     def __init__(self, scope: Message, number: str) -> None:
@@ -68,6 +72,7 @@ class Request:
         if self.trace or CARRIED.get():  # left by the previous request on this connection
             CARRIED.set(self.trace)
         self.job = self.token = self.error = ""
+        self.who = ""  # the hash of the token
 
     def log(self, status: int) -> None:
         """Log the request: failures of the service as warnings, all others for debugging."""
@@ -116,7 +121,10 @@ class Service:
         start = secrets.token_hex(4)
         self._numbers = (f"{start}-{n}" for n in itertools.count(1))
         self.pulse = Pulse(queue)
-        self._guards: dict[str, Guarded] = {}
+        self._readers = Readers(queue, shared=tokens.required)
+        self._sizes = PayloadSizes()
+        self._unread: defaultdict[str, Unread] = defaultdict(Unread)
+        self._queues: dict[str, tuple[Token, Calls]] = {}
 
     @cached_property
     def description(self) -> tuple[Reply, Reply]:
@@ -154,6 +162,7 @@ class Service:
         self.closing.set()
         self.news.close()
         self.feed.close()
+        self._readers.close()
 
     async def _answer(self, scope: Message, receive: Receive, send: Send) -> None:
         request = Request(scope, next(self._numbers))
@@ -162,6 +171,8 @@ class Service:
         incoming = Incoming(receive, whole, request.headers, self.max_body, self.body_seconds)
         reply: Reply | None
         path = _path(scope)
+        if whole is not None:
+            await whole.drained()  # no more is prepared for a client that does not read
         found = self._find(request.method, path)
         forged = self._forged(request)
         if forged is not None:
@@ -179,6 +190,8 @@ class Service:
             last = self.closing.is_set() or not (incoming.is_over or await incoming.ends())
             request.log(reply.status)
             await _send(send, whole, reply, request, last=last)
+            if whole is not None and whole.unread():
+                self._unread[request.who].sent(whole)
 
     def _forged(self, request: Request) -> TenureError | None:
         """The error if a web page of another site may have sent the request, else None."""
@@ -201,11 +214,18 @@ class Service:
         reply.headers = {"allow": error.allowed}
         return reply
 
-    def _guarded(self, token: Token) -> Guarded:
-        guarded = self._guards.get(token.hash)
-        if guarded is None or guarded.token is not token:
-            guarded = self._guards[token.hash] = Guarded(self.queue, token)
-        return guarded
+    def _queue_of(self, token: Token) -> Calls:
+        known = self._queues.get(token.hash)
+        if known is not None and known[0] is token:
+            return known[1]
+        queue = self.queue_for(token)
+        self._queues[token.hash] = token, queue
+        return queue
+
+    def queue_for(self, token: Token) -> Calls:
+        """The queue, limited to what a token may do and to its share of the service."""
+        fair = FairQueue(self.queue, self._readers, token.hash)
+        return Bounded(Guarded(fair, token), self._sizes, self._unread[token.hash])
 
     async def _reply(
         self,
@@ -246,7 +266,8 @@ class Service:
             incoming.trust()
             if route.scope != ANY and not token.allows(route.scope):
                 raise Forbidden(f"{route} needs the scope {route.scope.value!r}")
-            queue = self._guarded(token)
+            queue = self._queue_of(token)
+            request.who = token.hash
             request.token = token.name if self.tokens.required else ""
         query = query_of(request.query) if request.query else {}
         names = names_of(params) if params else params
