@@ -189,19 +189,17 @@ class Feed:
         """Wake all readers, less often the more there are: each takes time from other requests."""
         if self._waking is None:
             at = self._woke_at + self._readers.total() * WAKE_SECONDS
-            if at <= self._loop.time():
-                self.wake()
-            else:
-                self._waking = self._loop.call_at(at, self.wake)
+            self._waking = self._loop.call_at(at, self._wake_now)
+
+    def _wake_now(self) -> None:
+        self._waking = None
+        self._woke_at = self._loop.time()
+        self.wake()
 
     def wake(self) -> None:
         """Wake all readers."""
-        if self._waking is not None:
-            self._waking.cancel()
-            self._waking = None
         for event in self._events:
             event.set()
-        self._woke_at = asyncio.get_running_loop().time()
 
     def _add(self, event: JobEvent | None) -> None:
         self._last += 1
