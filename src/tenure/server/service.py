@@ -55,7 +55,7 @@ class Request:
 
     __slots__ = (
         *("began", "error", "headers", "id", "job", "method", "path", "query", "token", "trace"),
-        "who",
+        *("address", "who"),
     )
 
     def __init__(self, scope: Message, number: str) -> None:
@@ -64,6 +64,8 @@ class Request:
         self.path: str = scope["path"]
         self.query: bytes = scope["query_string"]
         self.headers = Headers(scope["headers"])
+        client = scope.get("client")
+        self.address: str | None = client[0] if client else None  # of the connection
         given = self.headers.get(b"x-request-id")
         self.id = given if given and _REQUEST_ID.fullmatch(given) else number
         self.trace = self.headers.get(b"traceparent") or ""
@@ -262,7 +264,7 @@ class Service:
         queue: Calls = self.queue
         token = None
         if route.scope is not None:
-            token = self.tokens.who(request.headers.get(b"authorization"))
+            token = self.tokens.of(request.headers, request.address)
             incoming.trust()
             if route.scope != ANY and not token.allows(route.scope):
                 raise Forbidden(f"{route} needs the scope {route.scope.value!r}")
