@@ -28,6 +28,7 @@ from tenure.errors import (
     TenureError,
 )
 from tenure.model import ops, queries, wire
+from tenure.model.fields import MAX_OPS
 from tenure.model.ops import Answer, Op
 from tenure.model.queries import Found, Query
 from tenure.settings import Settings
@@ -126,7 +127,7 @@ class RemoteEngine:
         large for one request, or if the service rejects some of them."""
         body = encode(_Sent(batch, key))
         alone = len(batch) == 1
-        if alone or len(body) <= LARGEST_BODY:
+        if alone or (len(body) <= LARGEST_BODY and len(batch) <= MAX_OPS):
             try:
                 answers += self._post("/v1/ops", body, partial(_answers_of, len(batch)))
             except _Rejected as rejected:
@@ -268,7 +269,8 @@ def _client(url: str, settings: Settings) -> httpx.Client:
 
 def _parts(sent: _Sent) -> Iterator[_Sent]:
     """Split into requests, under keys derived from the batch's own."""
-    if len(sent.ops) < 2 or len(encode(sent)) <= LARGEST_BODY:
+    fits = len(sent.ops) <= MAX_OPS and len(encode(sent)) <= LARGEST_BODY
+    if len(sent.ops) < 2 or fits:
         yield sent
         return
     half = len(sent.ops) // 2

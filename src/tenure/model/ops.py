@@ -20,6 +20,7 @@ from tenure.model.fields import (
     MAX_JOBS_PER_CALL,
     ClaimLimit,
     Concurrency,
+    Cron,
     GroupNames,
     JobIds,
     Label,
@@ -33,6 +34,7 @@ from tenure.model.fields import (
     Span,
     Token,
     Weight,
+    Zone,
     check_together,
 )
 from tenure.model.job import Job, JobSpec, State, null
@@ -238,10 +240,10 @@ class Schedule(msgspec.Struct, frozen=True, omit_defaults=True):
     """A job that is enqueued whenever a cron expression matches."""
 
     name: Name
-    cron: str
+    cron: Cron
     job: JobSpec
     next_at: int = 0
-    tz: str = "UTC"
+    tz: Zone = "UTC"
     catch_up: CatchUp = "last"
     last_at: int | None = None
 

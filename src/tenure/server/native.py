@@ -7,14 +7,17 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Raw
+from msgspec.structs import replace
 
 from tenure.errors import Conflict, ScheduleNotFound, TenureError
 from tenure.model import ops, queries, wire
 from tenure.model.fields import (
     MAX_FAILURE_TEXT,
+    MAX_OPS,
     Attempts,
     ClaimLimit,
     Concurrency,
+    Cron,
     Label,
     MaintainLimit,
     Moment,
@@ -26,11 +29,12 @@ from tenure.model.fields import (
     Rate,
     Seconds,
     Weight,
+    Zone,
     check_name,
     clean,
 )
 from tenure.model.job import NULL, IfParentFails, Job, Lease, NewJob, State, encode_json, null
-from tenure.model.ops import AnyOp, Limit, Maintained, Schedule, Slots
+from tenure.model.ops import AnyOp, IfExists, Limit, Maintained, Schedule, Slots
 from tenure.model.queries import AnyQuery, GroupStats, Page, QueueStats, Slot, Stats, TenantStats
 from tenure.model.retry import Backoff
 from tenure.server.auth import Scope, hash_of
@@ -212,9 +216,9 @@ class SlotBody(Body):
 
 
 class ScheduleBody(Body):
-    cron: Annotated[str, Meta(min_length=1, max_length=200)]
+    cron: Cron
     job: JobBody
-    tz: Annotated[str, Meta(min_length=1, max_length=100)] = "UTC"
+    tz: Zone = "UTC"
     catch_up: Literal["last", "all", "none"] = "last"
 
 
@@ -227,7 +231,7 @@ class OpsBody(Body):
     different operations under the same key is a conflict. Batches are compared by `fingerprint` if
     it is given, otherwise by their operations."""
 
-    ops: list[AnyOp]
+    ops: Annotated[list[AnyOp], Meta(max_length=MAX_OPS)]
     key: Name | None = None
     fingerprint: Name | None = None
 
@@ -315,14 +319,25 @@ AnyFound = (
 
 async def enqueue(
     call: Call, query: EnqueueQuery, body: JobBody | list[JobBody]
-) -> Job | list[EnqueuedOne]:
+) -> Job | EnqueuedOne | list[EnqueuedOne]:
     """Enqueue one job, or a list of jobs (all or none of them)."""
     if isinstance(body, JobBody):
+        if not call.token.allows(Scope.READ) and (body.after or query.if_exists == "skip"):
+            return await _enqueue_unread(call, body.new(), query.if_exists)
         job: Job = await call.queue._aenqueue_new(body.new(), query.if_exists)
         return job
     news = [one.new() for one in body]
     ids = await call.queue.aenqueue_many(news, if_exists=query.if_exists)
     return [EnqueuedOne(id, created) for id, created in zip(ids, ids.created, strict=True)]
+
+
+async def _enqueue_unread(call: Call, new: NewJob, if_exists: IfExists) -> Job | EnqueuedOne:
+    """Enqueue a job with a token that may not read jobs. It gets the job only if it is new."""
+    ids = await call.queue.aenqueue_many([new], if_exists=if_exists)
+    if not ids.created[0]:
+        return EnqueuedOne(ids[0], False)
+    reading = replace(call.token, scopes=(Scope.READ,))
+    return await call.service.queue_for(reading).aget(ids[0])
 
 
 async def list_jobs(call: Call, query: JobsQuery) -> Page:
@@ -617,7 +632,7 @@ P, W, R, A = Scope.PRODUCE, Scope.WORK, Scope.READ, Scope.ADMIN
 
 ROUTES = [
     Route("POST", "/v1/jobs", enqueue, scope=P, query=EnqueueQuery, body=JobBody | list[JobBody],
-          answer=Job | list[EnqueuedOne], status=201),
+          answer=Job | EnqueuedOne | list[EnqueuedOne], status=201),
     Route("GET", "/v1/jobs", list_jobs, scope=R, query=JobsQuery, answer=Page),
     Route("POST", "/v1/jobs/cancel", cancel_jobs, scope=P, body=LiveBody, answer=Count),
     Route("POST", "/v1/jobs/replay", replay_jobs, scope=A, body=WhichBody, answer=Count),
