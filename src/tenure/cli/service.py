@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from tenure.cli.params import log_options, target
 from tenure.cli.tables import cell, frame, words
 from tenure.demo import app as demonstration
 from tenure.demo import next_round
+from tenure.engines.remote import is_loopback
 from tenure.errors import InvalidInput
 from tenure.observe.logs import log_as
 from tenure.server.auth import (
@@ -235,15 +235,6 @@ def refuse_strangers(host: str, tokens: Tokens) -> None:
             f"{host} can be reached from other machines, and no tokens are set: create one with "
             f"`tenure token create`, or listen on 127.0.0.1",
         )
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 file_option = click.option(

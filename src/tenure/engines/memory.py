@@ -31,7 +31,7 @@ from tenure.model.cron import LATE_MS, last_tick, next_tick
 from tenure.model.job import FINAL, Job, JobSpec, State, check_cycles
 from tenure.model.ops import Answer, Limit, Op
 from tenure.model.queries import Filter, Found, Query
-from tenure.settings import Settings
+from tenure.settings import Settings, without_secrets
 
 
 class Record:
@@ -143,7 +143,9 @@ class MemoryEngine:
     @classmethod
     def open(cls, url: str, settings: Settings, clock: Clock) -> MemoryEngine:
         if url not in ("memory:", "memory://"):
-            raise InvalidInput("url", f"{url!r}: a memory queue has no name; use memory://")
+            raise InvalidInput(
+                "url", f"{without_secrets(url)!r}: a memory queue has no name; use memory://"
+            )
         return cls(clock, settings.sweep)
 
     def apply(self, batch: Sequence[Op]) -> list[Answer]:
