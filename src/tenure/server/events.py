@@ -17,7 +17,7 @@ from tenure.queue import Queue
 from tenure.server.auth import Scope, Token
 from tenure.server.event_feed import Entry, Feed, JobEvent, Place, What
 from tenure.server.route import ANY, Call, Route
-from tenure.server.waiting import changes_of, until_gone
+from tenure.server.waiting import until_gone, wait_for_change
 
 log = logging.getLogger("tenure.service")
 
@@ -41,7 +41,6 @@ class News:
     """A version that changes with every change this process learns of."""
 
     def __init__(self, queue: Queue) -> None:
-        self._queue = queue
         self._start = secrets.token_hex(4)  # differs between processes
         self._count = 0
         self._stop = queue.changes.listen(self._note)
@@ -53,26 +52,15 @@ class News:
     def version(self) -> str:
         return f"{self._start}.{self._count}"
 
-    async def newer(self, since: str, seconds: float, is_over: Callable[[], bool]) -> str:
-        """Wait until the version differs from `since` or the time is over, and return it."""
-        end = asyncio.get_running_loop().time() + seconds
-        async with changes_of(self._queue) as changed:
-            while self.version == since and not is_over():
-                changed.forget()
-                left = end - asyncio.get_running_loop().time()
-                if left <= 0 or self.version != since:
-                    break
-                await changed.wait(min(left, 1.0))
-        return self.version
-
     def close(self) -> None:
         self._stop()
 
 
 async def changes(call: Call, query: ChangesQuery) -> Version:
     """Wait until something may have changed since the given version."""
-    newer = call.service.news.newer(query.since, query.wait, lambda: call.is_over)
-    return Version(await newer)
+    news = call.service.news
+    await wait_for_change(call, query.wait, lambda: news.version != query.since)
+    return Version(news.version)
 
 
 class EventsQuery(msgspec.Struct, forbid_unknown_fields=True):

@@ -44,6 +44,7 @@ from tenure.server.route import (
     names_of,
     query_of,
 )
+from tenure.server.waiting import Rooms
 
 log = logging.getLogger("tenure.service")
 
@@ -120,6 +121,7 @@ class Service:
         self.closing = asyncio.Event()
         self.news = News(queue)
         self.feed = Feed(queue)
+        self.rooms = Rooms(queue.changes)
         start = secrets.token_hex(4)
         self._numbers = (f"{start}-{n}" for n in itertools.count(1))
         self.pulse = Pulse(queue)
@@ -138,7 +140,7 @@ class Service:
     def finish(self) -> None:
         """End long polls and streams. Later requests do not wait."""
         self.closing.set()
-        self.queue.changes.tell(None)
+        self.rooms.wake_all()
         self.feed.wake()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -164,6 +166,7 @@ class Service:
         self.closing.set()
         self.news.close()
         self.feed.close()
+        self.rooms.close()
         self._readers.close()
 
     async def _answer(self, scope: Message, receive: Receive, send: Send) -> None:
