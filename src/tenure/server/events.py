@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
+from operator import attrgetter
 from typing import Annotated, Any
 
 import msgspec
@@ -125,6 +126,7 @@ async def _follow(
     if place is None:
         place = feed.end
         text += _reset(feed)
+    conditions = _conditions(query, call.token)
     loop = asyncio.get_running_loop()
     spoke_at = loop.time()
     while not gone.done() and not call.is_over:
@@ -134,7 +136,7 @@ async def _follow(
             raise TimeoutError
         if entries is None:
             text += _reset(feed)
-        text += b"".join([one.text for one in entries or () if _wanted(one, query, call.token)])
+        text += b"".join([one.text for one in entries or () if _wanted(one, conditions)])
         place = Place(feed.epoch, entries[-1].number) if entries else feed.end
         if text:
             async with asyncio.timeout(SEND_SECONDS):
@@ -154,26 +156,28 @@ def _reset(feed: Feed) -> bytes:
     return f"id: {feed.end.epoch}.{feed.end.number}\nevent: reset\ndata: {{}}\n\n".encode()
 
 
-def _wanted(entry: Entry, query: EventsQuery, token: Token) -> bool:
+def _conditions(query: EventsQuery, token: Token) -> list[tuple[Callable[[JobEvent], str], Any]]:
+    """What an event must have to be sent: fields, and the values that each may have."""
+    asked: list[tuple[str, Any]] = [
+        ("queue", token.queues),
+        ("tenant", token.tenants),
+        *((name, getattr(query, name)) for name in ("queue", "tenant", "group", "kind")),
+        ("id", query.job),
+        ("what", query.what),
+        ("state", query.state),
+    ]
+    return [
+        (attrgetter(name), values if isinstance(values, tuple) else (values,))
+        for name, values in asked
+        if values is not None
+    ]
+
+
+def _wanted(entry: Entry, conditions: Sequence[tuple[Callable[[JobEvent], str], Any]]) -> bool:
     event = entry.event
     if event is None:
         return True
-    if token.queues is not None and event.queue not in token.queues:
-        return False
-    if token.tenants is not None and event.tenant not in token.tenants:
-        return False
-    return all(
-        wanted is None or wanted == given
-        for wanted, given in (
-            (query.queue, event.queue),
-            (query.tenant, event.tenant),
-            (query.group, event.group),
-            (query.kind, event.kind),
-            (query.job, event.id),
-            (query.what, event.what),
-            (query.state, event.state),
-        )
-    )
+    return all(field(event) in values for field, values in conditions)
 
 
 ROUTES = [

@@ -9,10 +9,11 @@ import msgspec
 from msgspec import Meta, Raw
 from msgspec.structs import replace
 
-from tenure.errors import Conflict, ScheduleNotFound, TenureError
+from tenure.errors import InvalidInput, ScheduleNotFound, TenureError
 from tenure.model import ops, queries, wire
 from tenure.model.fields import (
     MAX_FAILURE_TEXT,
+    MAX_JOBS_PER_CALL,
     MAX_OPS,
     Attempts,
     ClaimLimit,
@@ -37,7 +38,10 @@ from tenure.model.job import NULL, IfParentFails, Job, Lease, NewJob, State, enc
 from tenure.model.ops import AnyOp, IfExists, Limit, Maintained, Schedule, Slots
 from tenure.model.queries import AnyQuery, GroupStats, Page, QueueStats, Slot, Stats, TenantStats
 from tenure.model.retry import Backoff
-from tenure.server.auth import Scope, hash_of
+from tenure.observe.tracing import sending
+from tenure.queue.calls import good
+from tenure.server.auth import Scope
+from tenure.server.batches import apply_batch
 from tenure.server.route import ANY, Call, Route
 from tenure.server.waiting import claim_or_wait, wait_for_end
 
@@ -326,9 +330,21 @@ async def enqueue(
             return await _enqueue_unread(call, body.new(), query.if_exists)
         job: Job = await call.queue._aenqueue_new(body.new(), query.if_exists)
         return job
-    news = [one.new() for one in body]
-    ids = await call.queue.aenqueue_many(news, if_exists=query.if_exists)
-    return [EnqueuedOne(id, created) for id, created in zip(ids, ids.created, strict=True)]
+    return await _enqueue_list(call, body, query.if_exists)
+
+
+async def _enqueue_list(call: Call, body: list[JobBody], if_exists: IfExists) -> list[EnqueuedOne]:
+    """Like `aenqueue_many`, except that a long list is validated in a thread."""
+    if len(body) > MAX_JOBS_PER_CALL:
+        raise InvalidInput("jobs", f"{len(body):,} in one call; at most {MAX_JOBS_PER_CALL:,}")
+    if not body:
+        return []
+    news = await call.service.aside(len(body), lambda: [one.new() for one in body])
+    with sending(news) as trace:
+        specs = await call.service.aside(len(body), lambda: call.queue.prepare(news, trace))
+        (answer,) = await call.queue.ado([ops.Enqueue(tuple(specs), if_exists)])
+        found = good(answer, ops.Enqueued)
+    return [EnqueuedOne(id, created) for id, created in zip(found.ids, found.created, strict=True)]
 
 
 async def _enqueue_unread(call: Call, new: NewJob, if_exists: IfExists) -> Job | EnqueuedOne:
@@ -580,20 +596,7 @@ async def reconcile(call: Call, body: ScopeBody) -> Corrections:
 
 async def apply(call: Call, body: OpsBody) -> Applied:
     """Apply a batch of operations. Used by the http:// engine."""
-    limit = call.queue.settings.payload_limit
-    batch: list[Any] = [wire.received(op, limit) for op in body.ops]
-    if body.key is None:
-        answers = await call.queue.ado(batch)
-    else:
-        # Keys are per token: nobody can read the results of another client by guessing its key.
-        key = hash_of(f"{call.token.hash}:{check_name('key', body.key)}")
-        said = body.fingerprint or wire.fingerprint(batch)
-        (once,) = await call.queue.ado([ops.Once(key, tuple(batch), said)])
-        if isinstance(once, Conflict):
-            raise wire.key_reused(body.key)
-        if isinstance(once, TenureError):
-            raise once
-        answers = once.answers
+    answers = await apply_batch(call, body.ops, body.key, body.fingerprint)
     return Applied([wire.refusal(one) if isinstance(one, TenureError) else one for one in answers])
 
 

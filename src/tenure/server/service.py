@@ -10,10 +10,11 @@ import secrets
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cached_property
 from importlib.metadata import version
-from typing import Any
+from typing import Any, TypeVar
 
 from tenure.errors import Forbidden, TenureError
 from tenure.model.fields import is_trace
@@ -29,6 +30,7 @@ from tenure.server.events import News
 from tenure.server.guard import Guarded
 from tenure.server.openapi import openapi
 from tenure.server.origin import Origins, check_json
+from tenure.server.pace import Pace
 from tenure.server.problems import RETRY_AFTER, NoSuchRoute, WrongMethod
 from tenure.server.readers import FairQueue, Readers
 from tenure.server.readiness import Pulse
@@ -46,6 +48,7 @@ from tenure.server.route import (
 )
 from tenure.server.waiting import Rooms
 
+T = TypeVar("T")
 log = logging.getLogger("tenure.service")
 
 Send = Callable[[Message], Awaitable[None]]
@@ -56,7 +59,7 @@ class Request:
 
     __slots__ = (
         *("began", "error", "headers", "id", "job", "method", "path", "query", "token", "trace"),
-        *("address", "who"),
+        *("address", "is_known", "who"),
     )
 
     def __init__(self, scope: Message, number: str) -> None:
@@ -76,6 +79,7 @@ class Request:
             CARRIED.set(self.trace)
         self.job = self.token = self.error = ""
         self.who = ""  # the hash of the token
+        self.is_known = False  # whether the token was accepted
 
     def log(self, status: int) -> None:
         """Log the request: failures of the service as warnings, all others for debugging."""
@@ -92,6 +96,11 @@ class Request:
             known = {name: value for name, value in about.items() if value != ""}
             log.log(level, "%s %s: %d", self.method, self.path, status, extra=known)
 
+
+# Responses a second to clients without a token, and the bytes that count as one more.
+STRANGER_RATE, STRANGER_BURST, TURN_BYTES = 500, 100, 8_192
+
+MANY = 200  # jobs or operations in a request, from which on they are validated in a thread
 
 NOSNIFF = (b"x-content-type-options", b"nosniff")
 _REQUEST_ID = re.compile(r"[!-~]{1,128}")
@@ -126,6 +135,8 @@ class Service:
         self._numbers = (f"{start}-{n}" for n in itertools.count(1))
         self.pulse = Pulse(queue)
         self._readers = Readers(queue, shared=tokens.required)
+        self._aside = ThreadPoolExecutor(1, thread_name_prefix="tenure-aside")
+        self._strangers = Pace(STRANGER_RATE, STRANGER_BURST)
         self._sizes = PayloadSizes()
         self._unread: defaultdict[str, Unread] = defaultdict(Unread)
         self._queues: dict[str, tuple[Token, Calls]] = {}
@@ -136,6 +147,13 @@ class Service:
         token."""
         document = openapi(self.table.routes, version("tenure"))
         return Reply(encode(document)), docs_page(document)
+
+    async def aside(self, size: int, work: Callable[[], T]) -> T:
+        """Do work for a request that holds so many jobs or operations. If they are many, it is done
+        in a thread, one request at a time, so that the event loop can serve others."""
+        if size <= MANY:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(self._aside, work)
 
     def finish(self) -> None:
         """End long polls and streams. Later requests do not wait."""
@@ -168,6 +186,7 @@ class Service:
         self.feed.close()
         self.rooms.close()
         self._readers.close()
+        self._aside.shutdown(wait=False)
 
     async def _answer(self, scope: Message, receive: Receive, send: Send) -> None:
         request = Request(scope, next(self._numbers))
@@ -191,6 +210,8 @@ class Service:
                 if span is not None and reply is not None:
                     span.set_attribute("http.response.status_code", reply.status)
         if reply is not None:
+            if not request.is_known:
+                await self._strangers.turn(1 + len(reply.body) // TURN_BYTES)
             # Close the connection when the service stops, or if the rest of the body is not read.
             last = self.closing.is_set() or not (incoming.is_over or await incoming.ends())
             request.log(reply.status)
@@ -272,7 +293,7 @@ class Service:
             if route.scope != ANY and not token.allows(route.scope):
                 raise Forbidden(f"{route} needs the scope {route.scope.value!r}")
             queue = self._queue_of(token)
-            request.who = token.hash
+            request.who, request.is_known = token.hash, True
             request.token = token.name if self.tokens.required else ""
         query = query_of(request.query) if request.query else {}
         names = names_of(params) if params else params

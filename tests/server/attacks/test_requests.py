@@ -11,7 +11,8 @@ import pytest
 import tenure
 from tenure import Queue
 from tenure.engines import remote
-from tenure.model import fields
+from tenure.model import fields, ops
+from tenure.server import batches
 from tenure.server.auth import Scope
 from tests.conformance.state import nothing_changes
 from tests.server.conftest import Client, Serve, token
@@ -65,19 +66,59 @@ def test_the_engine_for_a_service_keeps_to_the_most_of_operations(
 
     def post(self: Any, path: str, body: bytes, decode: Any) -> list[Any]:
         sent.append(body.count(b'"op"'))
-        return [tenure.model.ops.Ok()] * sent[-1]
+        return [ops.Ok()] * sent[-1]
 
     monkeypatch.setattr(remote.RemoteEngine, "_post", post)
     monkeypatch.setattr(remote, "MAX_OPS", 100)
     with tenure.connect("http://127.0.0.1:1") as queue:
         leases = [tenure.Lease(str(n), 1) for n in range(250)]
         assert queue.ack_many(leases) == [None] * 250
-        once = tenure.model.ops.Once(
-            "k", tuple(tenure.model.ops.Ack(str(n), 1) for n in range(250))
-        )
+        once = ops.Once("k", tuple(ops.Ack(str(n), 1) for n in range(250)))
         queue.do([once])
     assert max(sent) <= 100
     assert sum(sent) == 500
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+def test_a_large_batch_is_committed_in_parts(
+    client: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch, key: str | None
+) -> None:
+    """Others would have to wait for all of it."""
+    monkeypatch.setattr(batches, "PART", 10)
+    sizes: list[int] = []
+    apply = queue._engine.apply
+
+    def noting(batch: Any) -> Any:
+        sizes.append(len(list(ops.flat(batch))))
+        return apply(batch)
+
+    monkeypatch.setattr(queue._engine, "apply", noting)
+    specs = [SPEC | {"id": str(n)} for n in range(24)]
+    body: dict[str, Any] = {"ops": [{"op": "Enqueue", "jobs": [one]} for one in specs]}
+    body["ops"].append({"op": "Cancel", "ids": [str(n) for n in range(0, 24, 2)]})
+    if key is not None:
+        body["key"] = key
+    answers = client.post("/v1/ops", body)["answers"]
+    assert [one["ids"][0] for one in answers[:24]] == [str(n) for n in range(24)]
+    assert answers[24]["count"] == 12
+    assert len(sizes) > 1
+    assert max(sizes) <= 10
+    if key is not None:
+        with nothing_changes(queue):
+            assert client.post("/v1/ops", body)["answers"] == answers
+            body["ops"][24]["ids"] = ["1"]
+            assert client.ask("POST", "/v1/ops", body).status == 409
+
+
+def test_a_long_list_is_validated_beside_the_loop(client: Client, queue: Queue) -> None:
+    jobs: list[dict[str, Any]] = [{"queue": "q", "id": str(n)} for n in range(300)]
+    made = client.post("/v1/jobs", jobs)
+    assert [one["id"] for one in made] == [one["id"] for one in jobs]
+    with nothing_changes(queue):
+        asked = client.ask("POST", "/v1/jobs", [*jobs[:250], {"queue": "q", "tenant": "*"}])
+        assert (asked.status, asked.json["field"]) == (400, "jobs[250].tenant")
+        assert client.ask("POST", "/v1/jobs", jobs).status == 409
+    assert client.post("/v1/jobs", []) == []
 
 
 def test_nesting_without_end_is_refused(client: Client, queue: Queue) -> None:

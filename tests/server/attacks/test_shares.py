@@ -14,6 +14,7 @@ from tenure import NewJob, Queue
 from tenure.model.queries import Found, ListJobs, Query
 from tenure.server import bounds, readers
 from tenure.server.auth import Scope, Tokens
+from tenure.server.pace import Pace
 from tenure.server.routes import make_app
 from tenure.server.service import Service
 from tenure.testing import ManualClock
@@ -262,3 +263,41 @@ def test_a_pipelined_request_waits_until_the_response_before_it_is_read(
     assert line.hear().status == 200
     assert line.hear().status == 200
     assert queue.stats("q").leased == 1
+
+
+# Requests without a token -------------------------------------------------------------------------
+
+
+def test_strangers_are_served_at_a_limited_rate_and_tokens_are_not_delayed(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client.service, "_strangers", Pace(rate=100, burst=10))
+
+    async def act() -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        paths = ["/healthz", "/nothing", "/v1/jobs"] * 10
+        tasks = [asyncio.create_task(client._ask("GET", one, None, None, {})) for one in paths]
+        await asyncio.sleep(0)
+        honest = {"authorization": "Bearer honest"}
+        assert (await client._ask("GET", "/v1/queues", None, None, honest)).status == 200
+        assert not all(task.done() for task in tasks)
+        statuses = {(await task).status for task in tasks}
+        assert statuses == {200, 404, 401}
+        assert loop.time() - began >= 0.19
+
+    client.run(act())
+
+
+def test_the_description_counts_by_its_size(client: Client) -> None:
+    turns: list[float] = []
+
+    class Noted(Pace):
+        async def turn(self, turns_: float = 1) -> None:
+            turns.append(turns_)
+
+    client.service._strangers = Noted(1, 1)
+    for path in ("/healthz", "/openapi.json"):
+        client.ask("GET", path)
+    assert turns[0] == 1
+    assert turns[1] > 5
