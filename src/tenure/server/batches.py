@@ -33,7 +33,7 @@ async def apply_batch(
 
 def _weight(op: AnyOp) -> float:
     """How much work an operation is, as a number of simple ones."""
-    return 1 + len(getattr(op, "jobs", ())) + len(getattr(op, "ids", ())) / 10
+    return 1 + len(getattr(op, "jobs", ())) + len(getattr(op, "ids", ())) / 4
 
 
 def _parts(batch: list[Any], weights: Sequence[float]) -> list[list[Any]]:

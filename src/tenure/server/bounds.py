@@ -26,8 +26,8 @@ from tenure.queue.sync_async import Wanted, Within
 from tenure.server.request_body import Whole
 
 CLAIM_BYTES = 16 * 1_048_576  # of payloads in the response to one claim
-UNKNOWN_CLAIM = 16  # jobs claimed at once from a queue whose payloads have not been seen
-UNKNOWN_BYTES = 65_536  # assumed for each of them
+UNKNOWN_CLAIM = 64  # jobs claimed at once from a queue whose payloads have not been seen
+UNKNOWN_BYTES = 262_144  # assumed for each of them
 MOST_QUEUES = 10_000  # whose payloads are remembered
 HELD_BYTES = 64 * 1_048_576  # of responses to one token: being made, or not read yet
 ROOM_SECONDS = 30.0  # for a client to read its responses, until further requests are rejected

@@ -25,7 +25,8 @@ from tenure.queue import Queue
 
 RING = 10_000  # events kept
 MOST_READERS = 1_000
-WAKE_SECONDS = 0.0005  # for each reader, between two times that all readers are woken
+WAKE_SECONDS = 0.0005  # for each reader that is woken, until others are
+WOKEN_AT_ONCE = 8
 AT_ONCE = 100  # entries that a reader sends in one message
 MOST_UNREAD = 100_000  # operations in the inbox; when there are more, readers get a reset
 MOST_KNOWN = 100_000  # leased jobs whose queue, tenant etc. are remembered
@@ -84,7 +85,9 @@ class Feed:
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self._readers: Counter[str] = Counter()  # by token
-        self._woke_at = 0.0
+        self._asleep: list[asyncio.Event] = []  # of readers to wake for the last news
+        self._has_news = False  # since readers were last put there
+        self._wake_at = 0.0  # when the next readers may be woken
         self._waking: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._events: set[asyncio.Event] = set()  # of all readers
@@ -186,15 +189,21 @@ class Feed:
         self.wake()
 
     def _wake_soon(self) -> None:
-        """Wake all readers, less often the more there are: each takes time from other requests."""
+        """Wake all readers, a few at a time: each takes time from other requests."""
+        self._has_news = True
         if self._waking is None:
-            at = self._woke_at + self._readers.total() * WAKE_SECONDS
-            self._waking = self._loop.call_at(at, self._wake_now)
+            self._waking = self._loop.call_at(self._wake_at, self._wake_some)
 
-    def _wake_now(self) -> None:
+    def _wake_some(self) -> None:
+        if not self._asleep:
+            self._asleep, self._has_news = list(self._events), False
+        some = [self._asleep.pop() for _ in range(min(WOKEN_AT_ONCE, len(self._asleep)))]
+        for event in some:
+            event.set()
         self._waking = None
-        self._woke_at = self._loop.time()
-        self.wake()
+        self._wake_at = self._loop.time() + len(some) * WAKE_SECONDS
+        if self._asleep or self._has_news:
+            self._waking = self._loop.call_at(self._wake_at, self._wake_some)
 
     def wake(self) -> None:
         """Wake all readers."""

@@ -68,24 +68,24 @@ class Attacked:
             assert program.stdout is not None
             assert program.stdin is not None
             assert program.stdout.readline() == b"prepared\n"
-            before = asyncio.run(self._work(seconds))
+            before = asyncio.run(self._work(seconds / 2))
             self._forget_peak()
             program.stdin.write(b"go\n")
             program.stdin.flush()
             assert program.stdout.readline() == b"attacking\n"
             during = asyncio.run(self._work(seconds))
             assert program.poll() is None, "the attack ended"
-            assert not self.service.ended(), self.service.log
-            return Seen(
-                name, self.service.store.partition(":")[0], _median(before), _median(during),
-                max(during), self._peak(),
-            )  # fmt: skip
+            memory = self._peak()
         finally:
             program.kill()
             program.wait()
             for pipe in (program.stdin, program.stdout):
                 assert pipe is not None
                 pipe.close()
+        assert not self.service.ended(), self.service.log
+        before += asyncio.run(self._work(seconds / 2))  # what else the machine does may change
+        store = self.service.store.partition(":")[0]
+        return Seen(name, store, _median(before), _median(during), max(during), memory)
 
     async def _work(self, seconds: float) -> list[float]:
         """Enqueue, claim, look at and finish jobs. Returns the times of all requests, in ms."""
