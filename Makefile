@@ -6,8 +6,9 @@ SEED ?= 0
 SEEDS ?= 100
 CUTS ?= 1000
 COUNT ?= 300
+ATTACK_SECONDS ?= 10
 
-.PHONY: run test lint bench crash crash-workers crash-service crash-postgres crash-power fuzz simulate compare mutate docs clean
+.PHONY: run test lint bench crash crash-workers crash-service crash-postgres crash-power fuzz attack simulate compare mutate docs clean
 
 run: .venv/installed ## the service on http://127.0.0.1:3100, with a small queue being worked
 	$(BIN)/tenure serve --demo
@@ -42,6 +43,9 @@ crash-power: .venv/installed ## cut the power under SQLite at CUTS=1000 places; 
 
 fuzz: .venv/installed ## send the service what Schemathesis makes up, for SECONDS=300 from SEED=0
 	$(BIN)/python -m tests.server.fuzz --seconds $(SECONDS) --seed $(SEED)
+
+attack: .venv/installed ## abusive clients beside an honest one, on SQLite and PostgreSQL, each for ATTACK_SECONDS=10
+	$(BIN)/python -m tests.server.attacks --seconds $(ATTACK_SECONDS)
 
 simulate: .venv/installed ## all tests on a simulated FoundationDB and over HTTP; then SEEDS=100 runs of servers
 	TENURE_SIMULATE=all $(BIN)/pytest -n 2 tests/conformance tests/server tests/simulation -k "fdb or remote or Follows or Same"

@@ -5,6 +5,7 @@ Environment variables are read here and nowhere else: `TENURE_` and the name in 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -54,6 +55,30 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     sweep: Annotated[
         int, Meta(ge=1, description="Due jobs and expired leases that one claim handles.")
     ] = 1_000
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())
+        return f"Settings({shown})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        values = msgspec.structs.asdict(self)
+        values["url"] = without_secrets(self.url)
+        values["token"] = "..." if self.token else None
+        return list(values.items())
+
+
+def without_secrets(url: str) -> str:
+    """The URL of a store without its password, for people and logs to read."""
+    scheme, _, rest = url.partition("://")
+    if scheme == "sqlite" and rest.startswith("/"):
+        return url  # a path
+    # A password that is not percent-encoded may contain the characters that end it.
+    rest = _PASSWORD.sub(r"\1@", rest)
+    return _PASSWORD_PARAMETER.sub(r"\1...", f"{scheme}://{rest}" if "://" in url else url)
+
+
+_PASSWORD = re.compile(r"^([^:/?#@]*):.*@")
+_PASSWORD_PARAMETER = re.compile(r"([?&](?:ssl)?password=)[^&]*", re.IGNORECASE)
 
 
 def checked(settings: Settings) -> Settings:

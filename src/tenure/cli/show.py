@@ -22,6 +22,7 @@ from tenure.cli.tables import (
 )
 from tenure.model.job import State
 from tenure.model.queries import Page
+from tenure.settings import without_secrets
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -42,7 +43,7 @@ def stats(app: App, /, queue: str | None) -> None:
     """
     with app.open() as store:
         found = store.stats(queue)
-        url = store.settings.url
+        url = without_secrets(store.settings.url)
     empty = words(f"There is no queue yet in {url}.")
     app.answer(found, lambda: stats_table(found) if found.queues else empty)
 

@@ -19,7 +19,7 @@ from tenure.engines.sqlite.engine import SqliteEngine
 from tenure.errors import InvalidInput
 from tenure.model.ops import Answer, Op
 from tenure.model.queries import Found, Query
-from tenure.settings import Settings
+from tenure.settings import Settings, without_secrets
 
 
 class Engine(Protocol):
@@ -73,7 +73,8 @@ def _psycopg_for(url: str) -> Iterator[None]:
         if (error.name or "psycopg").partition(".")[0] != "psycopg":
             raise
         raise InvalidInput(
-            "url", f"{url!r} needs psycopg: pip install 'tenure[postgresql]' ({error})"
+            "url",
+            f"{without_secrets(url)!r} needs psycopg: pip install 'tenure[postgresql]' ({error})",
         ) from None
 
 
@@ -103,7 +104,7 @@ def _scheme_of(url: str) -> str:
     scheme = urlsplit(url).scheme
     if scheme not in ENGINES:
         known = ", ".join(f"{name}://" for name in ENGINES)
-        raise InvalidInput("url", f"{url!r} must begin with one of {known}")
+        raise InvalidInput("url", f"{without_secrets(url)!r} must begin with one of {known}")
     return scheme
 
 

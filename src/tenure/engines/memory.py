@@ -32,7 +32,7 @@ from tenure.model.cron import LATE_MS, last_tick, next_tick
 from tenure.model.job import FINAL, Job, JobSpec, State, check_cycles
 from tenure.model.ops import Answer, Limit, Op
 from tenure.model.queries import Filter, Found, Query
-from tenure.settings import Settings
+from tenure.settings import Settings, without_secrets
 
 
 class Record:
@@ -145,7 +145,9 @@ class MemoryEngine:
     @classmethod
     def open(cls, url: str, settings: Settings, clock: Clock) -> MemoryEngine:
         if url not in ("memory:", "memory://"):
-            raise InvalidInput("url", f"{url!r}: a memory queue has no name; use memory://")
+            raise InvalidInput(
+                "url", f"{without_secrets(url)!r}: a memory queue has no name; use memory://"
+            )
         return cls(clock, settings.sweep)
 
     def apply(self, batch: Sequence[Op]) -> list[Answer]:
@@ -849,7 +851,7 @@ class MemoryEngine:
         return JobNotFound(query.id) if record is None else record.job
 
     def _list_jobs(self, query: queries.ListJobs, now: int) -> Found:
-        return self._page(query, lambda jobs, cursor: queries.Page(jobs, cursor))
+        return self._page(query, lambda jobs, cursor: queries.Page(jobs, cursor), queries.fitting)
 
     def _find_ids(self, query: queries.FindIds, now: int) -> Found:
         return self._page(query, lambda jobs, cursor: queries.Ids([job.id for job in jobs], cursor))
@@ -858,6 +860,7 @@ class MemoryEngine:
         self,
         query: queries.ListJobs | queries.FindIds,
         answer: Callable[[list[Job], str | None], Found],
+        fitting: Callable[[list[Job]], list[Job]] = list,
     ) -> Found:
         where = query.filter
         if where.queue is not None and where.queue not in self._queues:
@@ -873,9 +876,10 @@ class MemoryEngine:
         found = sorted(self._matching(where), key=place, reverse=True)
         if start is not None:
             found = [record for record in found if place(record) < start]
-        page, more = found[: query.limit], len(found) > query.limit
-        cursor = ".".join(str(part) for part in place(page[-1])) if more and page else None
-        return answer([record.job for record in page], cursor)
+        page = fitting([record.job for record in found[: query.limit]])
+        more = len(found) > len(page)
+        cursor = ".".join(str(part) for part in place(found[len(page) - 1])) if more else None
+        return answer(page, cursor)
 
     def _matching(self, where: Filter) -> Iterator[Record]:
         for record in self._records.values():

@@ -38,6 +38,7 @@ MAX_SPAN_MS = 100 * 366 * 86_400_000  # a delay, lease, expiry or timeout: a cen
 MAX_MOMENT_MS = 2 * MAX_SPAN_MS
 MAX_AFTER = 1_000  # jobs that one job may wait for
 MAX_JOBS_PER_CALL = 100_000
+MAX_OPS = 10_000  # operations in one request to a service
 MAX_QUEUES_PER_CALL = 1_000
 MAX_GROUPS_PER_CALL = 1_000
 MAX_CLAIM = 1_000
@@ -77,6 +78,8 @@ MaintainLimit = Annotated[int, Meta(ge=1, le=MAX_MAINTAINED)]
 Concurrency = Annotated[int, Meta(ge=1, le=10**9)]
 Rate = Annotated[int, Meta(ge=1, le=10**6)]
 Weight = Annotated[int, Meta(ge=1, le=MAX_WEIGHT)]
+Cron = Annotated[str, Meta(min_length=1, max_length=200)]
+Zone = Annotated[str, Meta(min_length=1, max_length=100)]
 Parents = Annotated[tuple[Name, ...], Meta(max_length=MAX_AFTER)]
 QueueNames = Annotated[tuple[Name, ...], Meta(min_length=1, max_length=MAX_QUEUES_PER_CALL)]
 GroupNames = Annotated[tuple[Label, ...], Meta(max_length=MAX_GROUPS_PER_CALL)]

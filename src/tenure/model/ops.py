@@ -21,6 +21,7 @@ from tenure.model.fields import (
     ClaimLimit,
     Concurrency,
     GrantedNames,
+    Cron,
     GroupNames,
     JobIds,
     Label,
@@ -34,6 +35,7 @@ from tenure.model.fields import (
     Span,
     Token,
     Weight,
+    Zone,
     check_together,
 )
 from tenure.model.job import Job, JobSpec, State, null
@@ -277,10 +279,10 @@ class Schedule(msgspec.Struct, frozen=True, omit_defaults=True):
     """A job that is enqueued whenever a cron expression matches."""
 
     name: Name
-    cron: str
+    cron: Cron
     job: JobSpec
     next_at: int = 0
-    tz: str = "UTC"
+    tz: Zone = "UTC"
     catch_up: CatchUp = "last"
     last_at: int | None = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -10,6 +11,9 @@ from tenure.errors import InvalidInput, TenureError
 from tenure.model.fields import Label, Moment, Name, PageLimit, QueueNames
 from tenure.model.job import Job, State
 from tenure.model.ops import Entry, Limit, Schedule
+
+PAGE_BYTES = 16 * 1_048_576  # a page of jobs ends with the job that reaches this
+JOBS_AT_ONCE = 64  # that a list reads whatever their sizes are
 
 
 class Query(msgspec.Struct, frozen=True, gc=False, tag=True, tag_field="query", omit_defaults=True):
@@ -115,10 +119,29 @@ class Export(Query, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
-    """A page of jobs, and the cursor of the next page."""
+    """A page of jobs, and the cursor of the next page. It has fewer jobs than requested if they are
+    large (PAGE_BYTES)."""
 
     jobs: list[Job]
     cursor: str | None = None
+
+
+def fitting(jobs: Iterable[Job]) -> list[Job]:
+    """The first of these jobs, as many as fit into a page, and at least one if there is any."""
+    page: list[Job] = []
+    size = 0
+    for job in jobs:
+        page.append(job)
+        size += bytes_of(job)
+        if size >= PAGE_BYTES:
+            break
+    return page
+
+
+def bytes_of(job: Job) -> int:
+    """The size of the parts of a job that can be large."""
+    errors = sum([len(one.message) + len(one.traceback) for one in job.errors])
+    return len(job.raw_payload) + len(job.raw_result) + errors
 
 
 class Ids(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):

@@ -28,7 +28,7 @@ from tenure.model import ops, queries
 from tenure.model.job import Job, State
 from tenure.model.ops import Answer, Op
 from tenure.model.queries import Found, Query
-from tenure.queue import Queue
+from tenure.queue import Calls
 
 log = logging.getLogger("tenure.metrics")
 
@@ -149,7 +149,7 @@ class Metrics:
             self._queues.add(queue)
         return queue
 
-    async def text(self, queue: Queue) -> bytes:
+    async def text(self, queue: Calls) -> bytes:
         """All metrics in Prometheus format, with current numbers from the store."""
         stats = await queue.astats()
         waiting: dict[str, list[str]] = {}
@@ -174,7 +174,7 @@ class Metrics:
         with self.lock:
             return generate_latest(self._registry)
 
-    async def _by_tenant(self, queue: Queue, names: Sequence[str]) -> dict[Labels, float]:
+    async def _by_tenant(self, queue: Calls, names: Sequence[str]) -> dict[Labels, float]:
         """Counts per tenant, queue by queue, up to a maximum number of tenants."""
         found: defaultdict[Labels, float] = defaultdict(float)
         left = MOST_TENANTS

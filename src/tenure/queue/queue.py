@@ -20,7 +20,7 @@ from tenure.queue.calls import Calls, good
 from tenure.queue.committer import Committer, Standing
 from tenure.queue.sync_async import Wanted, Within
 from tenure.queue.wakeups import Changes
-from tenure.settings import Settings, checked, from_environment
+from tenure.settings import Settings, checked, from_environment, without_secrets
 
 
 class Queue(Calls):
@@ -41,7 +41,8 @@ class Queue(Calls):
         )
 
     def __repr__(self) -> str:
-        return f"<tenure.Queue {self.settings.url}{' closed' if self._closed else ''}>"
+        url = without_secrets(self.settings.url)
+        return f"<tenure.Queue {url}{' closed' if self._closed else ''}>"
 
     def close(self) -> None:
         """Commit what was submitted and close the store. Can be called more than once."""

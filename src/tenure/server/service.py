@@ -8,11 +8,13 @@ import logging
 import re
 import secrets
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cached_property
 from importlib.metadata import version
-from typing import Any
+from typing import Any, TypeVar
 
 from tenure.errors import Forbidden, TenureError
 from tenure.model.fields import is_trace
@@ -21,13 +23,16 @@ from tenure.observe.metrics import Metrics
 from tenure.observe.tracing import CARRIED, serving
 from tenure.queue import Calls, Queue
 from tenure.server.auth import Token, Tokens
+from tenure.server.bounds import Bounded, PayloadSizes, Unread
 from tenure.server.docs_page import docs_page
 from tenure.server.event_feed import Feed
 from tenure.server.events import News
 from tenure.server.guard import Guarded
 from tenure.server.openapi import openapi
 from tenure.server.origin import Origins, check_json
+from tenure.server.pace import Pace
 from tenure.server.problems import RETRY_AFTER, NoSuchRoute, WrongMethod
+from tenure.server.readers import FairQueue, Readers
 from tenure.server.readiness import Pulse
 from tenure.server.request_body import WHOLE, Headers, Incoming, Message, Receive, Whole
 from tenure.server.route import (
@@ -41,7 +46,9 @@ from tenure.server.route import (
     names_of,
     query_of,
 )
+from tenure.server.waiting import Rooms
 
+T = TypeVar("T")
 log = logging.getLogger("tenure.service")
 
 Send = Callable[[Message], Awaitable[None]]
@@ -52,6 +59,7 @@ class Request:
 
     __slots__ = (
         *("began", "error", "headers", "id", "job", "method", "path", "query", "token", "trace"),
+        *("address", "is_known", "who"),
     )
 
     def __init__(self, scope: Message, number: str) -> None:
@@ -60,6 +68,8 @@ class Request:
         self.path: str = scope["path"]
         self.query: bytes = scope["query_string"]
         self.headers = Headers(scope["headers"])
+        client = scope.get("client")
+        self.address: str | None = client[0] if client else None  # of the connection
         given = self.headers.get(b"x-request-id")
         self.id = given if given and _REQUEST_ID.fullmatch(given) else number
         self.trace = self.headers.get(b"traceparent") or ""
@@ -68,6 +78,8 @@ class Request:
         if self.trace or CARRIED.get():  # left by the previous request on this connection
             CARRIED.set(self.trace)
         self.job = self.token = self.error = ""
+        self.who = ""  # the hash of the token
+        self.is_known = False  # whether the token was accepted
 
     def log(self, status: int) -> None:
         """Log the request: failures of the service as warnings, all others for debugging."""
@@ -84,6 +96,11 @@ class Request:
             known = {name: value for name, value in about.items() if value != ""}
             log.log(level, "%s %s: %d", self.method, self.path, status, extra=known)
 
+
+# Responses a second to clients without a token, and the bytes that count as one more.
+STRANGER_RATE, STRANGER_BURST, TURN_BYTES = 500, 100, 8_192
+
+MANY = 200  # jobs or operations in a request, from which on they are validated in a thread
 
 NOSNIFF = (b"x-content-type-options", b"nosniff")
 _REQUEST_ID = re.compile(r"[!-~]{1,128}")
@@ -113,10 +130,16 @@ class Service:
         self.closing = asyncio.Event()
         self.news = News(queue)
         self.feed = Feed(queue)
+        self.rooms = Rooms(queue.changes)
         start = secrets.token_hex(4)
         self._numbers = (f"{start}-{n}" for n in itertools.count(1))
         self.pulse = Pulse(queue)
-        self._guards: dict[str, Guarded] = {}
+        self._readers = Readers(queue, shared=tokens.required)
+        self._aside = ThreadPoolExecutor(1, thread_name_prefix="tenure-aside")
+        self._strangers = Pace(STRANGER_RATE, STRANGER_BURST)
+        self._sizes = PayloadSizes()
+        self._unread: defaultdict[str, Unread] = defaultdict(Unread)
+        self._queues: dict[str, tuple[Token, Calls]] = {}
 
     @cached_property
     def description(self) -> tuple[Reply, Reply]:
@@ -125,10 +148,17 @@ class Service:
         document = openapi(self.table.routes, version("tenure"))
         return Reply(encode(document)), docs_page(document)
 
+    async def aside(self, size: int, work: Callable[[], T]) -> T:
+        """Do work for a request that holds so many jobs or operations. If they are many, it is done
+        in a thread, one request at a time, so that the event loop can serve others."""
+        if size <= MANY:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(self._aside, work)
+
     def finish(self) -> None:
         """End long polls and streams. Later requests do not wait."""
         self.closing.set()
-        self.queue.changes.tell(None)
+        self.rooms.wake_all()
         self.feed.wake()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -154,6 +184,9 @@ class Service:
         self.closing.set()
         self.news.close()
         self.feed.close()
+        self.rooms.close()
+        self._readers.close()
+        self._aside.shutdown(wait=False)
 
     async def _answer(self, scope: Message, receive: Receive, send: Send) -> None:
         request = Request(scope, next(self._numbers))
@@ -162,6 +195,8 @@ class Service:
         incoming = Incoming(receive, whole, request.headers, self.max_body, self.body_seconds)
         reply: Reply | None
         path = _path(scope)
+        if whole is not None:
+            await whole.drained()  # no more is prepared for a client that does not read
         found = self._find(request.method, path)
         forged = self._forged(request)
         if forged is not None:
@@ -175,10 +210,14 @@ class Service:
                 if span is not None and reply is not None:
                     span.set_attribute("http.response.status_code", reply.status)
         if reply is not None:
+            if not request.is_known:
+                await self._strangers.turn(1 + len(reply.body) // TURN_BYTES)
             # Close the connection when the service stops, or if the rest of the body is not read.
             last = self.closing.is_set() or not (incoming.is_over or await incoming.ends())
             request.log(reply.status)
             await _send(send, whole, reply, request, last=last)
+            if whole is not None and whole.unread():
+                self._unread[request.who].sent(whole)
 
     def _forged(self, request: Request) -> TenureError | None:
         """The error if a web page of another site may have sent the request, else None."""
@@ -201,11 +240,18 @@ class Service:
         reply.headers = {"allow": error.allowed}
         return reply
 
-    def _guarded(self, token: Token) -> Guarded:
-        guarded = self._guards.get(token.hash)
-        if guarded is None or guarded.token is not token:
-            guarded = self._guards[token.hash] = Guarded(self.queue, token)
-        return guarded
+    def _queue_of(self, token: Token) -> Calls:
+        known = self._queues.get(token.hash)
+        if known is not None and known[0] is token:
+            return known[1]
+        queue = self.queue_for(token)
+        self._queues[token.hash] = token, queue
+        return queue
+
+    def queue_for(self, token: Token) -> Calls:
+        """The queue, limited to what a token may do and to its share of the service."""
+        fair = FairQueue(self.queue, self._readers, token.hash)
+        return Bounded(Guarded(fair, token), self._sizes, self._unread[token.hash])
 
     async def _reply(
         self,
@@ -242,11 +288,12 @@ class Service:
         queue: Calls = self.queue
         token = None
         if route.scope is not None:
-            token = self.tokens.who(request.headers.get(b"authorization"))
+            token = self.tokens.of(request.headers, request.address)
             incoming.trust()
             if route.scope != ANY and not token.allows(route.scope):
                 raise Forbidden(f"{route} needs the scope {route.scope.value!r}")
-            queue = self._guarded(token)
+            queue = self._queue_of(token)
+            request.who, request.is_known = token.hash, True
             request.token = token.name if self.tokens.required else ""
         query = query_of(request.query) if request.query else {}
         names = names_of(params) if params else params

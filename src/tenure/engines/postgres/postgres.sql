@@ -1874,6 +1874,10 @@ SELECT j.seq, j.id, q.queue, s.state, j.payload, j.priority, s.run_at, j.created
 FROM tenure.jobs j JOIN tenure.states s ON s.seq = j.seq JOIN tenure.lanes l ON l.id = j.lane
     JOIN tenure.tenants t ON t.id = l.tenant JOIN tenure.queues q ON q.id = t.queue
 WHERE j.seq = ANY (%s::bigint[]);
+-- name: job_bytes
+SELECT j.seq, octet_length(j.payload) + coalesce(octet_length(s.result), 0)
+    + coalesce(octet_length(s.errors), 0)
+FROM tenure.jobs j JOIN tenure.states s ON s.seq = j.seq WHERE j.seq = ANY (%s::bigint[]);
 -- Forces a lookup by key for each row: the planner might read all of them for every page.
 -- name: export
 SELECT j.seq, j.id, q.queue, s.state, j.payload, j.priority, s.run_at, j.created_at, s.updated_at,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tenure.engines.postgres.db import Db
 from tenure.engines.sql.reads import FoundRow, Row
+from tenure.model import queries
 
 
 class Snapshot:
@@ -40,6 +41,19 @@ class Snapshot:
         self, params: dict[str, Any], queues: list[int], codes: list[int]
     ) -> list[FoundRow]:
         return self.db.named("find_by_seq", params | {"states": codes or None})
+
+    def chunks(self, seqs: Sequence[int]) -> Iterator[Sequence[int]]:
+        """By their sizes: many statements for a list would be slow."""
+        if len(seqs) <= queries.JOBS_AT_ONCE:
+            yield seqs
+            return
+        sizes: dict[int, int] = dict(self.db.all("job_bytes", list(seqs)))
+        start = size = 0
+        for n, seq in enumerate(seqs, 1):
+            size += sizes.get(seq, 0)
+            if size >= queries.PAGE_BYTES or n == len(seqs):
+                yield seqs[start:n]
+                start, size = n, 0
 
     def jobs_after(self, seq: int, limit: int) -> Sequence[Row]:
         return self.db.all("export", seq, limit)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -12,7 +12,7 @@ from tenure.engines.sql.limits import unmark
 from tenure.engines.sql.rows import CODES, WAITING, entry_of, job_of
 from tenure.errors import InvalidInput, JobNotFound, QueueNotFound, TenureError
 from tenure.model import ops, queries
-from tenure.model.job import FINAL
+from tenure.model.job import FINAL, Job
 from tenure.model.queries import Found, Query
 
 Row = tuple[Any, ...]
@@ -56,6 +56,9 @@ class Snapshot(Protocol):
     ) -> list[FoundRow]:
         """Jobs, newest first. codes: the states to include; all, if empty."""
 
+    def chunks(self, seqs: Sequence[int]) -> Iterator[Sequence[int]]:
+        """These jobs in parts, each small enough to be read at once whatever the sizes are."""
+
     def jobs_after(self, seq: int, limit: int) -> Sequence[Row]:
         """Jobs in enqueue order."""
 
@@ -75,9 +78,17 @@ def _list_jobs(snapshot: Snapshot, query: queries.ListJobs) -> Found:
     if isinstance(found, TenureError):
         return found
     rows, cursor = found
-    seqs = [seq for _, seq, _ in rows]
-    jobs = {row[0]: job_of(row) for row in snapshot.db.all("read_jobs", snapshot.listed(seqs))}
-    return queries.Page([jobs[seq] for seq in seqs], cursor)
+    jobs = queries.fitting(_read_jobs(snapshot, [seq for _, seq, _ in rows]))
+    if len(jobs) < len(rows):
+        cursor = _cursor_after(query.filter, rows[len(jobs) - 1])
+    return queries.Page(jobs, cursor)
+
+
+def _read_jobs(snapshot: Snapshot, seqs: list[int]) -> Iterator[Job]:
+    for some in snapshot.chunks(seqs):
+        rows = {row[0]: row for row in snapshot.db.all("read_jobs", snapshot.listed(some))}
+        for seq in some:
+            yield job_of(rows[seq])
 
 
 def _find_ids(snapshot: Snapshot, query: queries.FindIds) -> Found:
@@ -96,7 +107,7 @@ def _find(
     queues = {name: number for number, name in snapshot.db.all("queues")}
     if where.queue is not None and where.queue not in queues:
         return QueueNotFound(where.queue)
-    by_end = len(where.states) == 1 and where.states[0] in FINAL
+    by_end = _is_by_end(where)
     start = (
         [_LAST, _LAST] if query.cursor is None else queries.parse_cursor(query.cursor, 1 + by_end)
     )
@@ -121,8 +132,17 @@ def _find(
     page = rows[: query.limit]
     if len(rows) <= query.limit:
         return page, None
-    end, seq, _ = page[-1]
-    return page, f"{end}.{seq}" if by_end else str(seq)
+    return page, _cursor_after(where, page[-1])
+
+
+def _is_by_end(where: queries.Filter) -> bool:
+    """Whether jobs are listed in the order in which they finished."""
+    return len(where.states) == 1 and where.states[0] in FINAL
+
+
+def _cursor_after(where: queries.Filter, last: FoundRow) -> str:
+    end, seq, _ = last
+    return f"{end}.{seq}" if _is_by_end(where) else str(seq)
 
 
 def _next_due(snapshot: Snapshot, query: queries.NextDue) -> Found:

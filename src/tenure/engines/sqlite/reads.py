@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tenure.engines.sql.reads import FoundRow, Row
 from tenure.engines.sqlite.db import Db, listed
+from tenure.model import queries
 
 
 class Snapshot:
@@ -49,6 +50,10 @@ class Snapshot:
             if sum(counts[code] for code in codes) * 10 < sum(counts):
                 return self.db.named("find_by_state", params | {"queues": listed(queues)})
         return self.db.named("find_by_scan", {"states": None} | params)
+
+    def chunks(self, seqs: Sequence[int]) -> Iterator[Sequence[int]]:
+        for at in range(0, len(seqs), queries.JOBS_AT_ONCE):
+            yield seqs[at : at + queries.JOBS_AT_ONCE]
 
     def jobs_after(self, seq: int, limit: int) -> Sequence[Row]:
         seqs = [seq for (seq,) in self.db.all("seqs_after", seq, limit)]

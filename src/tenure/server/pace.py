@@ -1,0 +1,21 @@
+"""Limits how often something is done, on average, without a queue of its own."""
+
+from __future__ import annotations
+
+import asyncio
+
+
+class Pace:
+    """At most `rate` turns a second, after a burst."""
+
+    def __init__(self, rate: float, burst: float) -> None:
+        self._spacing = 1 / rate
+        self._ahead = burst / rate  # seconds
+        self._next = 0.0  # when the next turn is due, if turns come at the rate
+
+    async def turn(self, turns: float = 1) -> None:
+        """Wait for so many turns."""
+        now = asyncio.get_running_loop().time()
+        self._next = max(self._next, now - self._ahead) + turns * self._spacing
+        if self._next > now:
+            await asyncio.sleep(self._next - now)
