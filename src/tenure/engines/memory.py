@@ -520,7 +520,7 @@ class MemoryEngine:
         return self._give_back(op.id, op.token, event, now)
 
     def _release(self, op: ops.Release, now: int) -> Answer:
-        return self._give_back(op.id, op.token, states.Released(op.delay_ms), now)
+        return self._give_back(op.id, op.token, op.event(), now)
 
     def _give_back(self, job_id: str, token: int, event: states.Event, now: int) -> Answer:
         record = self._leased(job_id, token)

@@ -109,10 +109,20 @@ class Extend(LeaseOp, frozen=True):
     lease_ms: PositiveSpan
 
 
+UNKNOWN_KIND = "UnknownKind"  # the type of a release by a worker that has no task for the job
+
+
 class Release(LeaseOp, frozen=True):
-    """Return the job to its queue without using up the attempt, optionally after a delay."""
+    """Return the job to its queue without using up the attempt, optionally after a delay. A message
+    is added to the job's errors, unless the last error is the same."""
 
     delay_ms: Span = 0
+    message: str = ""
+    type: str = ""
+
+    def event(self) -> states.Released:
+        """The state machine event for this release."""
+        return states.Released(self.delay_ms, self.message, self.type)
 
 
 class Progress(LeaseOp, frozen=True):

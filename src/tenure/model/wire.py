@@ -144,6 +144,12 @@ def received(op: Op, payload_limit: int) -> Op:
                     type=clean(op.type[:MAX_FAILURE_TEXT]),
                     traceback=clean(op.traceback[-MAX_FAILURE_TEXT:]),
                 )
+            case ops.Release():
+                op = replace(
+                    op,
+                    message=clean(op.message[:MAX_FAILURE_TEXT]),
+                    type=clean(op.type[:MAX_FAILURE_TEXT]),
+                )
             case ops.PutSchedule():
                 (job,) = _received((op.schedule.job,), payload_limit)
                 op = ops.PutSchedule(replace(op.schedule, job=job, next_at=0, last_at=None))

@@ -116,6 +116,9 @@ class Metrics:
         self.enqueued = Tally("tenure_jobs_enqueued", "Jobs enqueued.", "queue")
         self.claimed = Tally("tenure_jobs_claimed", "Jobs claimed.", "queue")
         self.retries = Tally("tenure_retries", "Attempts after the first.", "queue")
+        self.unknown = Tally(
+            "tenure_unknown_kinds", "Jobs left for others by a worker without their task.", "queue"
+        )
         self.ended = Tally("tenure_jobs_ended", "Jobs that finished.", "queue", "state")
         self.lost = Tally("tenure_leases_lost", "Operations rejected because the lease was lost.")
         self.waited = Spread("tenure_wait_seconds", "From ready to claimed.", WAITS, "queue")
@@ -235,6 +238,8 @@ class Measured:
         elif isinstance(op, ops.Ack):
             self._ended(op.id, op.token, State.DONE)
         elif isinstance(op, ops.Fail | ops.Release) and isinstance(answer, ops.Moved):
+            if op.type == ops.UNKNOWN_KIND:
+                self._unknown(op.id, op.token)
             self._ended(op.id, op.token, answer.state)
 
     def _claimed(self, job: Job) -> None:
@@ -247,6 +252,11 @@ class Measured:
         self._running[job.id, job.token] = (queue, started)
         if len(self._running) > MOST_RUNNING:
             self._running.popitem(last=False)
+
+    def _unknown(self, id: str, token: int) -> None:
+        queue, _ = self._running.get((id, token), ("", 0))
+        if queue:
+            self._metrics.unknown.counts[queue,] += 1
 
     def _ended(self, id: str, token: int, state: State) -> None:
         queue, started = self._running.pop((id, token), ("", 0))

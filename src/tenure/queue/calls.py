@@ -40,6 +40,7 @@ from tenure.observe.tracing import current_trace, sending
 from tenure.queue.arguments import (
     Seconds,
     fail_op,
+    failure_text,
     filter_of,
     ids_of,
     lease_of,
@@ -303,10 +304,11 @@ class Calls:
         answers = yield [ops.Extend(*lease_of(job), lease_ms) for job in listed("jobs", jobs)]
         return _errors(answers)
 
-    def _release(self, job: Job | Lease, *, delay: Seconds = 0) -> Steps[None]:
+    def _release(self, job: Job | Lease, *, delay: Seconds = 0, reason: str = "") -> Steps[None]:
         """Give a job back to the queue, to run now or after `delay` seconds. The attempt does not
-        count."""
-        (answer,) = yield [ops.Release(*lease_of(job), span_ms("delay", delay))]
+        count. reason: added to the job's errors, unless the last one is the same."""
+        delay_ms = span_ms("delay", delay)
+        (answer,) = yield [ops.Release(*lease_of(job), delay_ms, failure_text(reason))]
         good(answer, ops.Moved)
 
     def _progress(self, job: Job | Lease, percent: int, note: str | None = None) -> Steps[None]:

@@ -32,6 +32,7 @@ from tenure.worker.processes import Processes
 from tenure.worker.run import Run, attempt, attempt_in_thread
 from tenure.worker.scheduler import Scheduler
 from tenure.worker.threads import Threads
+from tenure.worker.unknown_kind import KnownUnknowns, leave_for_others
 
 log = logging.getLogger("tenure.worker")
 
@@ -95,6 +96,7 @@ class Runner:
         self._aside = ThreadPoolExecutor(thread_name_prefix="tenure-runner")
         self._from_threads: deque[tuple[Post, Run, Op | None]] = deque()
         self._collecting = False
+        self._unknown = KnownUnknowns()
         self._unlisten: Callable[[], None] = lambda: None
 
     def register(self, worker: Worker) -> None:
@@ -384,18 +386,23 @@ class Runner:
                 log.warning("%d jobs were claimed too long ago and are given back", len(jobs))
             post.to_tell += [ops.Release(job.id, job.token) for job in jobs]
             return
-        if self._left is not None:
-            self._left -= len(jobs)
         for job in jobs:
             handler = post.handler_of(job)
             if handler is None:
-                log.error(
-                    "job %s: there is no task %r in this worker", job.id, job.kind, extra=about(job)
-                )
-                known = f"this worker has no task named {job.kind!r}"
-                post.to_tell.append(fail_op(job, known))
-            else:
-                self._start(post, job, handler, sent_at)
+                self._leave_for_others(post, job)
+                continue
+            if self._left is not None:
+                self._left -= 1
+            self._start(post, job, handler, sent_at)
+
+    def _leave_for_others(self, post: Post, job: Job) -> None:
+        post.to_tell.append(leave_for_others(job, self.queue.settings.unknown_kind))
+        if self._unknown.is_new(job.kind):
+            log.warning(
+                "this worker has no task named %r: jobs of this kind are left for other workers",
+                job.kind,
+                extra=about(job),
+            )
 
     def _start(self, post: Post, job: Job, handler: Handler, kept_at: float) -> None:
         run = Run(job, handler, self.queue, partial(self._report, post), kept_at)
