@@ -670,7 +670,8 @@ class MemoryEngine:
 
     def _put_schedule(self, op: ops.PutSchedule, now: int) -> Answer:
         new, old = op.schedule, self._schedules.get(op.schedule.name)
-        if old is not None and (old.cron, old.tz) == (new.cron, new.tz):
+        same = old is not None and (old.cron, old.tz) == (new.cron, new.tz)
+        if old is not None and same and (new.disabled or not old.disabled):
             new = replace(new, next_at=old.next_at, last_at=old.last_at)
         elif new.next_at == 0:
             try:
@@ -689,7 +690,7 @@ class MemoryEngine:
         schedule = self._schedules.get(op.name)
         if schedule is None:
             return ScheduleNotFound(op.name)
-        if schedule.next_at != op.tick:
+        if schedule.next_at != op.tick or schedule.disabled:
             return ops.Fired(False)
         try:
             if op.tick > now:

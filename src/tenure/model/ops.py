@@ -245,7 +245,10 @@ class DropSlot(Op, frozen=True):
 
 
 class Schedule(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A job that is enqueued whenever a cron expression matches."""
+    """A job that is enqueued whenever a cron expression matches.
+
+    owner: the app that declares it in its code, if any. disabled: it does not fire.
+    """
 
     name: Name
     cron: str
@@ -254,6 +257,8 @@ class Schedule(msgspec.Struct, frozen=True, omit_defaults=True):
     tz: str = "UTC"
     catch_up: CatchUp = "last"
     last_at: int | None = None
+    owner: Label = ""
+    disabled: bool = False
 
     def check(self) -> None:
         """Validate the cron expression and the time zone."""
@@ -261,9 +266,9 @@ class Schedule(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PutSchedule(Op, frozen=True):
-    """Add or replace a schedule. If cron and tz are unchanged, the schedule keeps its next time.
-    Otherwise the store computes the next time by its own clock, unless a copy from another store
-    sets it."""
+    """Add or replace a schedule. If cron and tz are unchanged, the schedule keeps its next time,
+    unless it was disabled and is no longer: what it missed is not caught up on. Otherwise the store
+    computes the next time by its own clock, unless a copy from another store sets it."""
 
     schedule: Schedule
 

@@ -10,7 +10,10 @@ from datetime import UTC, datetime
 from tenure.model.job import Job
 
 # Fields that a log line can have besides its message.
-ABOUT = ("request", "job", "queue", "kind", "tenant", "attempt", "token", "status", "ms", "error")
+ABOUT = (
+    *("request", "job", "queue", "kind", "tenant", "attempt", "worker", "token", "status", "ms"),
+    *("state", "retry_in_ms", "error", "schedule", "app"),
+)
 
 
 def about(job: Job) -> dict[str, object]:

@@ -561,15 +561,17 @@ class Calls:
         *,
         tz: str = "UTC",
         catch_up: CatchUp = "last",
+        owner: str = "",
     ) -> Steps[None]:
         """Create or replace a schedule that enqueues a job at the times of a cron expression. If
-        the times do not change, the schedule continues where it was."""
+        the times do not change, the schedule continues where it was. owner: the app that declares
+        it in its code."""
         of_kind("job", job, NewJob)
         if job.id is not None:
             raise InvalidInput("id", "must not be set: each firing creates a new job")
         (spec,) = self.prepare([job])
         # The store's clock decides when it fires.
-        schedule = Schedule(name, cron, spec, tz=tz, catch_up=catch_up)
+        schedule = Schedule(name, cron, spec, tz=tz, catch_up=catch_up, owner=owner)
         (answer,) = yield [validated(ops.PutSchedule(schedule))]
         good(answer, ops.Ok)
 

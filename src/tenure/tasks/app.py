@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import importlib
 import itertools
+import logging
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, overload
 
@@ -15,10 +18,11 @@ import msgspec
 from msgspec.structs import replace
 
 from tenure.clock import Clock
-from tenure.errors import InvalidInput
+from tenure.errors import InvalidInput, TenureError
 from tenure.model.cron import CatchUp, next_tick
 from tenure.model.fields import check_name
 from tenure.model.job import NewJob, new_ids
+from tenure.model.ops import PutSchedule
 from tenure.queue import Queue, connect
 from tenure.queue.arguments import listed
 from tenure.settings import Settings
@@ -26,6 +30,8 @@ from tenure.tasks.task import Handle, Options, Task
 from tenure.worker.handler import Worker
 from tenure.worker.post import Post, post_of
 from tenure.worker.runner import Runner
+
+log = logging.getLogger("tenure.worker")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -72,11 +78,15 @@ class Tenure:
         *,
         settings: Settings | None = None,
         clock: Clock | None = None,
+        name: str | None = None,
         default_queue: str = "default",
         include: Sequence[str] = (),
     ) -> None:
-        """url, settings, clock: as for `connect()`. default_queue: the queue of tasks that name
-        none. include: modules that declare tasks, imported before jobs run."""
+        """url, settings, clock: as for `connect()`. name: whose schedules the app's are; apps that
+        share a store need different names. Defaults to the module that creates the app.
+        default_queue: the queue of tasks that name none. include: modules that declare tasks,
+        imported before jobs run."""
+        self.name = check_name("name", name or _module_of(sys._getframe(1).f_globals))
         self.tasks: dict[str, Task[Any, Any]] = {}
         self.crons: dict[str, Cron] = {}
         self.workers: list[Worker] = []
@@ -88,7 +98,7 @@ class Tenure:
         self.sandbox: Sandbox | None = None
 
     def __repr__(self) -> str:
-        return f"<tenure.Tenure of {len(self.tasks)} tasks>"
+        return f"<tenure.Tenure {self.name}: {len(self.tasks)} tasks>"
 
     @property
     def queue(self) -> Queue:
@@ -220,10 +230,38 @@ class Tenure:
         self.workers.append(worker)
 
     def put_schedules(self) -> None:
-        """Store the schedules declared with @cron."""
+        """Store the schedules declared with @cron, and disable those that this app declared before
+        and no longer does."""
         for name, cron in self.crons.items():
             self.queue.put_schedule(
-                name, cron.expression, cron.job, tz=cron.tz, catch_up=cron.catch_up
+                name,
+                cron.expression,
+                cron.job,
+                tz=cron.tz,
+                catch_up=cron.catch_up,
+                owner=self.name,
+            )
+        try:
+            self._disable_removed()
+        except TenureError as error:
+            if self.crons:
+                raise
+            # An app without schedules must start even if it may not read them.
+            log.info("schedules of app %s could not be checked: %s", self.name, error)
+
+    def _disable_removed(self) -> None:
+        for one in self.queue.schedules():
+            if one.owner != self.name or one.name in self.crons or one.disabled:
+                continue
+            (answer,) = self.queue.do([PutSchedule(replace(one, disabled=True))])
+            if isinstance(answer, TenureError):
+                raise answer
+            log.warning(
+                "schedule %s is disabled: app %s no longer declares it; if another app of this "
+                "name does, give each its own: Tenure(name=...)",
+                one.name,
+                self.name,
+                extra={"schedule": one.name, "app": self.name},
             )
 
     def load(self) -> None:
@@ -360,6 +398,17 @@ class Tenure:
         if self.sandbox is not None:
             await self.sandbox.adrain()
         return self.sandbox is not None
+
+
+def _module_of(variables: dict[str, Any]) -> str:
+    """The name of a module by its variables, as it would be imported if it is run as a script."""
+    name = str(variables.get("__name__", ""))
+    if name != "__main__":
+        return name or "app"
+    spec, file = variables.get("__spec__"), variables.get("__file__")
+    if spec is not None:
+        return str(spec.name)
+    return Path(file).stem if file else name
 
 
 def _where(function: Callable[..., Any]) -> str:
