@@ -16,6 +16,7 @@ from msgspec.structs import astuple
 
 from tenure.errors import DependencyCycle, InvalidInput, InvalidPayload, PayloadTooLarge
 from tenure.model.fields import (
+    MAX_AFTER_CHARACTERS,
     POSITIVE_SPAN,
     Attempts,
     Label,
@@ -183,6 +184,8 @@ class JobSpec(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         for field in ("tenant", "group"):
             if getattr(self, field) == "*":
                 raise InvalidInput(field, "'*' is reserved: it stands for all in limits")
+        if sum(map(len, self.after)) > MAX_AFTER_CHARACTERS:
+            raise InvalidInput("after", f"ids of more than {MAX_AFTER_CHARACTERS:,} characters")
         if self.trace is not None:
             check_trace(self.trace)
 
