@@ -7,6 +7,7 @@ names the field.
 
 from __future__ import annotations
 
+import math
 import re
 import types
 from collections.abc import Callable
@@ -296,6 +297,14 @@ def moment_ms(field: str, moment: datetime) -> int:
     if not 0 <= ms <= MAX_MOMENT_MS:
         raise InvalidInput(field, f"{moment.isoformat()} is out of range")
     return ms
+
+
+def percent_of(value: float) -> int:
+    """A percentage as a whole number; raises InvalidInput."""
+    if isinstance(value, float) and math.isfinite(value):
+        value = round(value)
+    percent: int = check("percent", value, Percent)
+    return percent
 
 
 def clean(text: str) -> str:

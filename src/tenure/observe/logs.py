@@ -51,6 +51,8 @@ class TextFormatter(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         text = super().formatMessage(record)
+        if not hasattr(record, "request"):
+            return text
         known = [name for name in ("request", "token", "error", "ms") if hasattr(record, name)]
         return " ".join([text, *[f"{name}={getattr(record, name)}" for name in known]])
 

@@ -19,7 +19,14 @@ from tenure.clock import Clock
 from tenure.errors import Duplicate, InvalidInput, JobNotFound, TenureError
 from tenure.model import ops, queries, states
 from tenure.model.cron import CatchUp
-from tenure.model.fields import MAX_JOBS_PER_CALL, POSITIVE_SPAN, checker, span_ms, validated
+from tenure.model.fields import (
+    MAX_JOBS_PER_CALL,
+    POSITIVE_SPAN,
+    checker,
+    percent_of,
+    span_ms,
+    validated,
+)
 from tenure.model.job import (
     FINAL,
     NULL,
@@ -311,9 +318,9 @@ class Calls:
         (answer,) = yield [ops.Release(*lease_of(job), delay_ms, failure_text(reason))]
         good(answer, ops.Moved)
 
-    def _progress(self, job: Job | Lease, percent: int, note: str | None = None) -> Steps[None]:
+    def _progress(self, job: Job | Lease, percent: float, note: str | None = None) -> Steps[None]:
         """Report progress: a percentage from 0 to 100 and an optional note."""
-        (answer,) = yield [validated(ops.Progress(*lease_of(job), percent, note))]
+        (answer,) = yield [validated(ops.Progress(*lease_of(job), percent_of(percent), note))]
         good(answer, ops.Ok)
 
     def _lease_ms(self, lease: Seconds | None) -> int:

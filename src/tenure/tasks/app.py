@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import inspect
 import itertools
 import logging
 import sys
@@ -21,12 +22,12 @@ from tenure.clock import Clock
 from tenure.errors import InvalidInput, TenureError
 from tenure.model.cron import CatchUp, next_tick
 from tenure.model.fields import check_name
-from tenure.model.job import NewJob, new_ids
+from tenure.model.job import Job, NewJob, new_ids
 from tenure.model.ops import PutSchedule
 from tenure.queue import Queue, connect
 from tenure.queue.arguments import listed
 from tenure.settings import Settings
-from tenure.tasks.task import Handle, Options, Task
+from tenure.tasks.task import AsyncTask, Errors, Handle, Options, SyncTask, Task
 from tenure.worker.handler import Worker
 from tenure.worker.post import Post, post_of
 from tenure.worker.runner import Runner
@@ -35,6 +36,7 @@ log = logging.getLogger("tenure.worker")
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T", bound=Task[..., Any])
 
 
 class Cron(msgspec.Struct, frozen=True):
@@ -61,9 +63,13 @@ class Declare(Protocol):
     """A decorator that turns a function into a task."""
 
     @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    def __call__(self, function: T, /) -> T: ...  # type: ignore[overload-overlap]
     @overload
-    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    def __call__(  # type: ignore[overload-overlap]  # a coroutine function is a function, too
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> SyncTask[P, R]: ...
 
 
 class Tenure:
@@ -141,9 +147,11 @@ class Tenure:
     # Declaring ----------------------------------------------------------------------------------
 
     @overload
-    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    def task(  # type: ignore[overload-overlap]  # a coroutine function is a function, too
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
     @overload
-    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    def task(self, function: Callable[P, R], /) -> SyncTask[P, R]: ...
     @overload
     def task(
         self,
@@ -151,6 +159,8 @@ class Tenure:
         name: str | None = None,
         unique: bool | Callable[..., str] = False,
         process: bool = False,
+        retry_on: Errors | None = None,
+        no_retry_on: Errors = (),
         **options: Unpack[Options],
     ) -> Declare: ...
     def task(  # type: ignore[misc]  # mypy does not see that Unpack takes what Unpack takes
@@ -161,13 +171,16 @@ class Tenure:
         name: str | None = None,
         unique: bool | Callable[..., str] = False,
         process: bool = False,
+        retry_on: Errors | None = None,
+        no_retry_on: Errors = (),
         **options: Unpack[Options],
     ) -> Any:
         """Turn a function into a task. `async def` functions run in the event loop, plain ones in
         a thread, or in a separate process with process=True.
 
         unique: allow one unfinished job per set of arguments, or per value of a function of the
-        arguments; enqueueing another call returns the existing job. The other options are those of
+        arguments; enqueueing another call returns the existing job. retry_on: only retry after
+        these exceptions. no_retry_on: do not retry after these. The other options are those of
         Queue.enqueue; `using()` overrides them for one call.
         """
         options.setdefault("queue", self.default_queue)
@@ -176,11 +189,20 @@ class Tenure:
             if isinstance(function, Task):
                 raise InvalidInput("task", f"{function.name} is already a task")
             own = check_name("name", name or str(getattr(function, "__name__", "")))
-            task: Task[Any, Any] = Task(self, function, own, unique=unique, process=process)
+            make = AsyncTask if inspect.iscoroutinefunction(function) else SyncTask
+            task: Task[Any, Any] = make(
+                self,
+                function,
+                own,
+                unique=unique,
+                process=process,
+                retry_on=retry_on,
+                no_retry_on=no_retry_on,
+            )
             task = task.using(**options)
             task.check_options()
             other = self.tasks.get(own)
-            if other is not None and _where(other.function) != _where(function):
+            if other is not None and not _is_reloaded(other.function, function):
                 raise InvalidInput(
                     "name",
                     f"{_where(other.function)} and {_where(function)} are both named {own!r}: "
@@ -329,6 +351,11 @@ class Tenure:
         await self.aenqueued()
         return self._handles(jobs, ids)
 
+    def result_of(self, job: Job) -> Any:
+        """The result of a done job, decoded as the return type of its task."""
+        task = self.tasks.get(job.kind)
+        return job.result if task is None else task.result_of(job)
+
     def _handles(self, jobs: list[NewJob], ids: list[str]) -> list[Handle[Any]]:
         return [Handle(self.tasks[job.kind], id) for job, id in zip(jobs, ids, strict=True)]
 
@@ -409,6 +436,19 @@ def _module_of(variables: dict[str, Any]) -> str:
     if spec is not None:
         return str(spec.name)
     return Path(file).stem if file else name
+
+
+def _is_reloaded(old: Callable[..., Any], new: Callable[..., Any]) -> bool:
+    """Whether a function is the same one, or what became of it when its module was loaded again. A
+    function made inside another one is a new one each time."""
+    if old is new:
+        return True
+    where = _where(new)
+    return _where(old) == where and "<" not in where and _code(old) is not _code(new)
+
+
+def _code(function: Callable[..., Any]) -> object:
+    return getattr(function, "__code__", function)
 
 
 def _where(function: Callable[..., Any]) -> str:

@@ -26,7 +26,7 @@ from tenure.settings import Settings
 from tenure.tasks.app import Tenure
 from tenure.worker.current_job import CurrentJob
 from tenure.worker.handler import Handler
-from tenure.worker.outcome import Outcome, timed_out
+from tenure.worker.outcome import Outcome, after_timeout
 from tenure.worker.post import Post
 from tenure.worker.run import Run, attempt, attempt_in_thread
 from tenure.worker.scheduler import Scheduler
@@ -236,7 +236,7 @@ class Sandbox:
         op = attempt_in_thread(run, self.queue.settings.payload_limit)
         timeout = run.job.timeout_ms
         if timeout is not None and self.clock.now_ms() - started > timeout:
-            return fail_op(run.job, timed_out(run.job))
+            return after_timeout(run.job, run.handler.rules)
         return op
 
     def _report(self, current: CurrentJob, percent: int, note: str | None) -> None:

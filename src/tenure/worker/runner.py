@@ -25,8 +25,9 @@ from tenure.queue import Queue, default_worker
 from tenure.queue.arguments import Seconds, fail_op
 from tenure.worker.current_job import CurrentJob
 from tenure.worker.handler import Handler, Worker
+from tenure.worker.job_log import Ended, JobLog
 from tenure.worker.lease_keeper import Keeper
-from tenure.worker.outcome import timed_out
+from tenure.worker.outcome import after_timeout
 from tenure.worker.post import Post, post_of
 from tenure.worker.processes import Processes
 from tenure.worker.run import Run, attempt, attempt_in_thread
@@ -97,6 +98,7 @@ class Runner:
         self._from_threads: deque[tuple[Post, Run, Op | None]] = deque()
         self._collecting = False
         self._unknown = KnownUnknowns()
+        self._job_log = JobLog(queue.clock)
         self._unlisten: Callable[[], None] = lambda: None
 
     def register(self, worker: Worker) -> None:
@@ -216,6 +218,7 @@ class Runner:
         batch += [run.came_to or ops.Release(run.job.id, run.token) for run in ended]
         try:
             for op, answer in zip(batch, self.queue.do(batch), strict=True):
+                self._job_log.stored(op, answer)
                 if isinstance(answer, TenureError):
                     self._complain(op, answer)
         except TenureError as error:
@@ -328,6 +331,8 @@ class Runner:
                 self._complain(op, answer)
                 if isinstance(answer, Busy) and not isinstance(op, ops.Claim | ops.Progress):
                     post.refused.append(op)
+                    continue
+            self._job_log.stored(op, answer)
         if post.refused:
             asyncio.get_running_loop().call_later(REFUSED_SECONDS, post.tell_again)
         if room and self._left is not None:
@@ -396,7 +401,10 @@ class Runner:
             self._start(post, job, handler, sent_at)
 
     def _leave_for_others(self, post: Post, job: Job) -> None:
-        post.to_tell.append(leave_for_others(job, self.queue.settings.unknown_kind))
+        op = leave_for_others(job, self.queue.settings.unknown_kind)
+        post.to_tell.append(op)
+        if isinstance(op, ops.Fail):
+            self._job_log.expect(op, Ended(job, job.kind))
         if self._unknown.is_new(job.kind):
             log.warning(
                 "this worker has no task named %r: jobs of this kind are left for other workers",
@@ -410,6 +418,7 @@ class Runner:
         if job.timeout_ms is not None:
             run.deadline = self.queue.clock.monotonic() + job.timeout_ms / 1000
             run.timer = self._loop.call_later(job.timeout_ms / 1000, run.stop, "timeout")
+            self._keeper.watch(run.deadline)
         if handler.place == "loop":
             task = self._loop.create_task(self._attempt(post, run))
             self._tasks.add(task)
@@ -450,23 +459,34 @@ class Runner:
         self.handled += 1
         if run.end() and op is not None:
             post.to_tell.append(op)
-            if isinstance(op, ops.Fail):
-                named = (run.job.id, run.handler.name, op.message)
-                log.warning("job %s (%s) failed: %s", *named, extra=about(run.job))
+            self._job_log.expect(op, self._ended(run))
         post.changed.set()
 
     def _overdue(self, run: Run) -> None:
         """Give up on a handler that does not end after its timeout. Called in the keeper's
         thread."""
-        if run.end():
-            named = (run.job.id, run.handler.name)
-            log.error("job %s (%s) does not end, and is given up", *named, extra=about(run.job))
-            try:
-                self.queue.fail(run.job, timed_out(run.job))
-            except TenureError as error:
-                log.warning(
-                    "job %s could not be failed: %s", run.job.id, error, extra=about(run.job)
-                )
+        if not run.end():
+            return
+        named = (run.job.id, run.handler.name)
+        log.warning(
+            "job %s (%s) does not end after its timeout: it is given up, and what it runs is left "
+            "behind",
+            *named,
+            extra=about(run.job),
+        )
+        op = after_timeout(run.job, run.handler.rules)
+        self._job_log.expect(op, self._ended(run))
+        try:
+            (answer,) = self.queue.do([op])
+        except TenureError as error:
+            answer = error
+        self._job_log.stored(op, answer)
+        if isinstance(answer, TenureError):
+            log.warning("job %s could not be failed: %s", run.job.id, answer, extra=about(run.job))
+
+    def _ended(self, run: Run) -> Ended:
+        seconds = self.queue.clock.monotonic() - run.began
+        return Ended(run.job, run.handler.name, run.error, seconds)
 
     def _report(self, post: Post, run: CurrentJob, percent: int, note: str | None) -> None:
         op = ops.Progress(run.job.id, run.token, percent, note)
