@@ -38,10 +38,14 @@ class JobLog:
         self._clock = clock
         self._ended: dict[tuple[str, int], Ended] = {}
 
-    def expect(self, op: Op | None, ended: Ended) -> None:
+    @staticmethod
+    def tells(op: Op) -> bool:
+        """Whether there will be something to log. At most levels, there is not for a success."""
+        return type(op) is ops.Fail or log.isEnabledFor(logging.INFO)
+
+    def expect(self, ended: Ended) -> None:
         """Remember an attempt until its outcome is stored. Can be called from any thread."""
-        if isinstance(op, ops.Fail) or (op is not None and log.isEnabledFor(logging.INFO)):
-            self._ended[ended.job.id, ended.job.token] = ended
+        self._ended[ended.job.id, ended.job.token] = ended
 
     def stored(self, op: Op, answer: Answer) -> None:
         """Log what became of a job. Can be called from any thread."""

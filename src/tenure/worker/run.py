@@ -44,15 +44,21 @@ class Run(CurrentJob):
     )
 
     def __init__(
-        self, job: Job, handler: Handler, queue: Queue, report: Report, now: float
+        self,
+        job: Job,
+        handler: Handler,
+        queue: Queue,
+        report: Report,
+        kept_at: float,
+        began: float = 0.0,
     ) -> None:
         super().__init__(job, queue, report, handler.result_of)
         self.handler = handler
         self.timer: asyncio.TimerHandle | None = None
         self.deadline: float | None = None  # on the runner's clock
-        self.began = queue.clock.monotonic()
+        self.began = began
         self.error: BaseException | None = None  # what the handler raised
-        self.kept_at = now  # when its lease was last renewed
+        self.kept_at = kept_at  # when its lease was last renewed
         self.came_to: Op | None = None  # the operation to submit, once its thread has ended
         self._interrupt: Callable[[], object] | None = None
         self._ended = False
