@@ -41,7 +41,7 @@ class Record:
         self.job = job
         self.seq = seq  # its place in enqueue order
         self.waits_for = waits_for
-        self.ready = job.state is State.PENDING and job.run_at <= job.created_at
+        self.ready: bool = job.state is State.PENDING and job.run_at <= job.created_at
 
     @property
     def order(self) -> tuple[int, int]:

@@ -64,7 +64,7 @@ class Tokens:
     def __init__(self, tokens: Iterable[Token] = (), *, required: bool | None = None) -> None:
         """required: by default, whether there are any tokens."""
         self._by_hash = {token.hash: token for token in tokens}
-        self.required = bool(self._by_hash) if required is None else required
+        self.required: bool = bool(self._by_hash) if required is None else required
 
     def who(self, authorization: str | None) -> Token:
         """Return the token of an Authorization header; raises Unauthorized."""

@@ -92,11 +92,11 @@ class Tenure:
         share a store need different names. Defaults to the module that creates the app.
         default_queue: the queue of tasks that name none. include: modules that declare tasks,
         imported before jobs run."""
-        self.name = check_name("name", name or _module_of(sys._getframe(1).f_globals))
+        self.name: str = check_name("name", name or _module_of(sys._getframe(1).f_globals))
         self.tasks: dict[str, Task[Any, Any]] = {}
         self.crons: dict[str, Cron] = {}
         self.workers: list[Worker] = []
-        self.default_queue = check_name("default_queue", default_queue)
+        self.default_queue: str = check_name("default_queue", default_queue)
         self._include = listed("include", include)
         self._settings: dict[str, Any] = {"url": url, "settings": settings, "clock": clock}
         self._queue: Queue | None = None

@@ -99,7 +99,7 @@ class Task(Generic[P, R]):
         )
         self.__wrapped__ = function
         self.__doc__ = function.__doc__
-        self.__name__ = getattr(function, "__name__", name)
+        self.__name__: str = getattr(function, "__name__", name)
         self.__module__ = function.__module__
         self.__qualname__ = getattr(function, "__qualname__", name)
 

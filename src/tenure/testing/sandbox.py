@@ -20,7 +20,7 @@ from tenure.errors import InvalidInput, LeaseLost, TenureError
 from tenure.model.fields import MAX_CLAIM, span_ms
 from tenure.model.job import Job
 from tenure.model.ops import Op, Progress
-from tenure.queue import connect
+from tenure.queue import Queue, connect
 from tenure.queue.arguments import fail_op
 from tenure.settings import Settings
 from tenure.tasks.app import Tenure
@@ -75,8 +75,8 @@ class Sandbox:
         self.app = app
         self.eager = eager
         self.reraise = reraise
-        self.clock = clock or ManualClock()
-        self.queue = connect(url, settings=Settings(), clock=self.clock)
+        self.clock: ManualClock = clock or ManualClock()
+        self.queue: Queue = connect(url, settings=Settings(), clock=self.clock)
         self._draining = False
         self._error: Exception | None = None
         self._to_tell: list[Op] = []

@@ -23,7 +23,7 @@ class CurrentJob:
     def __init__(
         self, job: Job, queue: Queue, report: Report, result_of: Callable[[Job], Any]
     ) -> None:
-        self.job = job
+        self.job: Job = job
         self.reason: str | None = None  # why it must end early: timeout, lost or stop
         self._queue = queue
         self._report = report

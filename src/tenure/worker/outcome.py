@@ -27,7 +27,7 @@ class Snooze(Outcome):
     """Run the job again after some seconds. The attempt does not count."""
 
     def __init__(self, seconds: float | timedelta, reason: str = "") -> None:
-        self.delay_ms = span_ms("seconds", seconds)
+        self.delay_ms: int = span_ms("seconds", seconds)
         self.reason = reason
         super().__init__(reason or f"again in {self.delay_ms / 1000:g} s")
 
@@ -37,7 +37,7 @@ class Retry(Outcome):
     counts; if it was the last, the job is dead."""
 
     def __init__(self, after: float | timedelta | None = None, reason: str = "") -> None:
-        self.after_ms = None if after is None else span_ms("after", after)
+        self.after_ms: int | None = None if after is None else span_ms("after", after)
         self.reason = reason
         super().__init__(reason or "the task asked for a retry")
 

@@ -11,6 +11,7 @@ import signal
 import threading
 import weakref
 from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 from tenure.errors import InvalidInput
@@ -95,11 +96,11 @@ class Child:
 
     def __init__(self, settings: Settings) -> None:
         self._pipe, theirs = _CONTEXT.Pipe()
-        self.process = _CONTEXT.Process(
+        self.process: BaseProcess = _CONTEXT.Process(
             target=serve, args=(theirs, settings), name="tenure-process", daemon=True
         )
         self.process.start()
-        self.parent = os.getpid()
+        self.parent: int = os.getpid()
         _CHILDREN.add(self)
         theirs.close()
 

@@ -71,10 +71,10 @@ class Runner:
         max_jobs: int | None = None,
         schedule: bool = True,
     ) -> None:
-        self.name = check_name("name", name or default_worker())
+        self.name: str = check_name("name", name or default_worker())
         self.queue = queue
         self.before_start: Callable[[], None] = lambda: None
-        self.handled = 0
+        self.handled: int = 0
         self._posts = list(posts)
         self._lease_ms = span_ms("lease", lease, LEASE)
         self._poll_interval = span_ms("poll_interval", poll_interval, POSITIVE_SPAN) / 1000
