@@ -437,8 +437,8 @@ def test_a_worker_starts_anew_when_a_file_changes(place: Place, queue: tenure.Qu
     [
         ("no_such_module:app", "there is no module 'no_such_module'"),
         ("tests.workers.errands:nothing", "tests.workers.errands has no 'nothing'"),
-        ("tests.workers.errands:quick", "is not a Tenure app, but a task"),
-        ("tests.workers.errands:FOLDER", "is not a Tenure app, but a str"),
+        ("tests.workers.errands:quick", "is of type Task, not a Tenure app"),
+        ("tests.workers.errands:FOLDER", "is of type str, not a Tenure app"),
         (":app", "is not MODULE:APP"),
     ],
 )

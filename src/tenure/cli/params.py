@@ -78,8 +78,8 @@ def target(name: str) -> Tenure:
             raise click.BadParameter(f"{module} has no {attribute or 'app'!r}.")
         found = getattr(found, part)
     if not isinstance(found, Tenure):
-        kind = "task" if isinstance(found, Task) else type(found).__name__
-        raise click.BadParameter(f"{name} is not a Tenure app, but a {kind}.")
+        kind = "Task" if isinstance(found, Task) else type(found).__name__
+        raise click.BadParameter(f"{name} is of type {kind}, not a Tenure app.")
     return found
 
 

@@ -116,7 +116,7 @@ def test_the_command_line_says_where_the_jobs_are(folder: Path) -> None:
     [
         ("nowhere:app", "there is no module 'nowhere'"),
         ("tasks:nothing", "tasks has no 'nothing'"),
-        ("tasks:other", "is a int, not a Tenure app"),
+        ("tasks:other", "is of type int, not a Tenure app"),
         (":app", "is not MODULE:APP"),
     ],
 )
