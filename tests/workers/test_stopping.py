@@ -437,8 +437,8 @@ def test_a_worker_starts_anew_when_a_file_changes(place: Place, queue: tenure.Qu
     [
         ("no_such_module:app", "there is no module 'no_such_module'"),
         ("tests.workers.errands:nothing", "tests.workers.errands has no 'nothing'"),
-        ("tests.workers.errands:quick", "is a Task, not a Tenure app"),
-        ("tests.workers.errands:FOLDER", "is a str, not a Tenure app"),
+        ("tests.workers.errands:quick", "is of type Task, not a Tenure app"),
+        ("tests.workers.errands:FOLDER", "is of type str, not a Tenure app"),
         (":app", "is not MODULE:APP"),
     ],
 )

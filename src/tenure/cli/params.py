@@ -14,6 +14,7 @@ import msgspec
 
 from tenure.model.job import State
 from tenure.tasks.app import Tenure
+from tenure.tasks.task import Task
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -77,7 +78,8 @@ def target(name: str) -> Tenure:
             raise click.BadParameter(f"{module} has no {attribute or 'app'!r}.")
         found = getattr(found, part)
     if not isinstance(found, Tenure):
-        raise click.BadParameter(f"{name} is a {type(found).__name__}, not a Tenure app.")
+        kind = "Task" if isinstance(found, Task) else type(found).__name__
+        raise click.BadParameter(f"{name} is of type {kind}, not a Tenure app.")
     return found
 
 

@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 
 from tenure.clock import Clock
 from tenure.engines.memory import MemoryEngine
-from tenure.engines.remote import RemoteEngine
 from tenure.engines.sqlite import file
 from tenure.engines.sqlite.engine import SqliteEngine
 from tenure.errors import InvalidInput
@@ -85,13 +84,20 @@ def _open_foundationdb(url: str, settings: Settings, clock: Clock) -> Engine:
     return FoundationDbEngine.open(url, settings, clock)
 
 
+def _open_remote(url: str, settings: Settings, clock: Clock) -> Engine:
+    """Import the engine lazily: an HTTP client takes long to import."""
+    from tenure.engines.remote import RemoteEngine
+
+    return RemoteEngine.open(url, settings, clock)
+
+
 ENGINES: dict[str, Callable[[str, Settings, Clock], Engine]] = {
     "memory": MemoryEngine.open,
     "sqlite": SqliteEngine.open,
     "postgresql": _open_postgres,
     "fdb": _open_foundationdb,
-    "http": RemoteEngine.open,
-    "https": RemoteEngine.open,
+    "http": _open_remote,
+    "https": _open_remote,
 }
 
 

@@ -42,7 +42,7 @@ class Record:
         self.job = job
         self.seq = seq  # its place in enqueue order
         self.waits_for = waits_for
-        self.ready = job.state is State.PENDING and job.run_at <= job.created_at
+        self.ready: bool = job.state is State.PENDING and job.run_at <= job.created_at
 
     @property
     def order(self) -> tuple[int, int]:
@@ -523,16 +523,18 @@ class MemoryEngine:
 
     # What the holder of a lease does ------------------------------------------------------------
 
-    def _leased(self, op: ops.LeaseOp) -> Record | TenureError:
-        record = self._records.get(op.id)
-        if record is None or self._is_hidden(op.grant, op.id):
-            return JobNotFound(op.id)
-        if record.job.state is not State.LEASED or record.job.token != op.token:
-            return LeaseLost(op.id, record.job.state.value)
+    def _leased(
+        self, job_id: str, token: int, grant: ops.Grant | None = None
+    ) -> Record | TenureError:
+        record = self._records.get(job_id)
+        if record is None or self._is_hidden(grant, job_id):
+            return JobNotFound(job_id)
+        if record.job.state is not State.LEASED or record.job.token != token:
+            return LeaseLost(job_id, record.job.state.value)
         return record
 
     def _ack(self, op: ops.Ack, now: int) -> Answer:
-        record = self._leased(op)
+        record = self._leased(op.id, op.token, op.grant)
         if isinstance(record, TenureError):
             return record
         plan = self._plan(ops.Enqueue(op.then, grant=op.grant), leaving=op.id)
@@ -549,10 +551,10 @@ class MemoryEngine:
         return self._give_back(op, op.event(), now)
 
     def _release(self, op: ops.Release, now: int) -> Answer:
-        return self._give_back(op, states.Released(op.delay_ms), now)
+        return self._give_back(op, op.event(), now)
 
     def _give_back(self, op: ops.LeaseOp, event: states.Event, now: int) -> Answer:
-        record = self._leased(op)
+        record = self._leased(op.id, op.token, op.grant)
         if isinstance(record, TenureError):
             return record
         self._move(record, event, now)
@@ -565,7 +567,7 @@ class MemoryEngine:
         return self._keep(op, now, progress=op.percent, note=op.note)
 
     def _keep(self, op: ops.LeaseOp, now: int, **fields: Any) -> Answer:
-        record = self._leased(op)
+        record = self._leased(op.id, op.token, op.grant)
         if isinstance(record, TenureError):
             return record
         self._move(record, states.Kept(), now)
@@ -703,7 +705,8 @@ class MemoryEngine:
         new, old = op.schedule, self._schedules.get(op.schedule.name)
         if old is not None and self._is_hidden_schedule(op):
             return Forbidden(f"the name {new.name!r} is taken by another schedule")
-        if old is not None and (old.cron, old.tz) == (new.cron, new.tz):
+        same = old is not None and (old.cron, old.tz) == (new.cron, new.tz)
+        if old is not None and same and (new.disabled or not old.disabled):
             new = replace(new, next_at=old.next_at, last_at=old.last_at)
         elif new.next_at == 0:
             try:
@@ -732,7 +735,7 @@ class MemoryEngine:
         schedule = self._schedules.get(op.name)
         if schedule is None or self._is_hidden_schedule(op):
             return ScheduleNotFound(op.name)
-        if schedule.next_at != op.tick:
+        if schedule.next_at != op.tick or schedule.disabled:
             return ops.Fired(False)
         try:
             if op.tick > now:

@@ -20,8 +20,8 @@ from tenure.model.fields import (
     MAX_JOBS_PER_CALL,
     ClaimLimit,
     Concurrency,
-    GrantedNames,
     Cron,
+    GrantedNames,
     GroupNames,
     JobIds,
     Label,
@@ -143,10 +143,20 @@ class Extend(LeaseOp, frozen=True):
     lease_ms: PositiveSpan
 
 
+UNKNOWN_KIND = "UnknownKind"  # the type of a release by a worker that has no task for the job
+
+
 class Release(LeaseOp, frozen=True):
-    """Return the job to its queue without using up the attempt, optionally after a delay."""
+    """Return the job to its queue without using up the attempt, optionally after a delay. A message
+    is added to the job's errors, unless the last error is the same."""
 
     delay_ms: Span = 0
+    message: str = ""
+    type: str = ""
+
+    def event(self) -> states.Released:
+        """The state machine event for this release."""
+        return states.Released(self.delay_ms, self.message, self.type)
 
 
 class Progress(LeaseOp, frozen=True):
@@ -276,7 +286,10 @@ def check_own_scope(scope: str) -> None:
 
 
 class Schedule(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A job that is enqueued whenever a cron expression matches."""
+    """A job that is enqueued whenever a cron expression matches.
+
+    owner: the app that declares it in its code, if any. disabled: it does not fire.
+    """
 
     name: Name
     cron: Cron
@@ -285,6 +298,8 @@ class Schedule(msgspec.Struct, frozen=True, omit_defaults=True):
     tz: Zone = "UTC"
     catch_up: CatchUp = "last"
     last_at: int | None = None
+    owner: Label = ""
+    disabled: bool = False
 
     def check(self) -> None:
         """Validate the cron expression and the time zone."""
@@ -292,9 +307,9 @@ class Schedule(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PutSchedule(GrantedOp, frozen=True):
-    """Add or replace a schedule. If cron and tz are unchanged, the schedule keeps its next time.
-    Otherwise the store computes the next time by its own clock, unless a copy from another store
-    sets it."""
+    """Add or replace a schedule. If cron and tz are unchanged, the schedule keeps its next time,
+    unless it was disabled and is no longer: what it missed is not caught up on. Otherwise the store
+    computes the next time by its own clock, unless a copy from another store sets it."""
 
     schedule: Schedule
 

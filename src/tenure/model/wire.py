@@ -176,6 +176,12 @@ def received(op: Op, payload_limit: int) -> Op:
                 )
             case ops.TakeSlot() | ops.DropSlot() | ops.ReconcileSlots():
                 ops.check_own_scope(op.scope)
+            case ops.Release():
+                op = replace(
+                    op,
+                    message=clean(op.message[:MAX_FAILURE_TEXT]),
+                    type=clean(op.type[:MAX_FAILURE_TEXT]),
+                )
             case ops.PutSchedule():
                 (job,) = _received((op.schedule.job,), payload_limit)
                 op = replace(op, schedule=replace(op.schedule, job=job, next_at=0, last_at=None))

@@ -31,11 +31,11 @@ class Queue(Calls):
     """
 
     def __init__(self, engine: Engine, settings: Settings, clock: Clock) -> None:
-        self.settings = settings
+        self.settings: Settings = settings
         self._engine = engine
-        self.clock = clock
+        self.clock: Clock = clock
         self._closed = False
-        self.changes = Changes(engine)  # notifies when jobs may be ready or finished
+        self.changes: Changes = Changes(engine)  # notifies when jobs may be ready or finished
         self._committer = Committer(
             engine, settings.max_waiting, settings.max_waiting_bytes, self.changes.committed
         )

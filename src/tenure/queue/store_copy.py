@@ -46,14 +46,15 @@ class Copy:
         self._id = ""
         self._run = uuid.uuid4().hex  # the run that started last is the one that continues
         self._pages = 0  # pages copied, including earlier runs
-        self.resumed = False  # an earlier run was interrupted
-        self.over = False  # an earlier run finished: only copy what was added since
-        self.total = 0  # jobs in the source
-        self.before = 0  # jobs copied by earlier runs, if this run continues them
-        self.copied = 0  # jobs copied by this run
-        self.passed_over = 0  # jobs that the target already had
+        self.resumed: bool = False  # an earlier run was interrupted
+        self.over: bool = False  # an earlier run finished: only copy what was added since
+        self.total: int = 0  # jobs in the source
+        self.before: int = 0  # jobs copied by earlier runs, if this run continues them
+        self.copied: int = 0  # jobs copied by this run
+        self.passed_over: int = 0  # jobs that the target already had
         self.paused: list[str] = []  # queues of the source that this run paused
-        self.limits = self.schedules = 0
+        self.limits: int = 0
+        self.schedules: int = 0
 
     def run(
         self,

@@ -81,8 +81,8 @@ class Tokens:
     ) -> None:
         """required: by default, whether there are any tokens. guests: clients that need none."""
         self._by_hash = {token.hash: token for token in tokens}
-        self.required = bool(self._by_hash or guests) if required is None else required
-        self.guests = guests
+        self.required: bool = bool(self._by_hash or guests) if required is None else required
+        self.guests: Guests | None = guests
 
     def of(self, headers: Headers, address: str | None) -> Token:
         """Return the token of a request from this address; raises Unauthorized."""

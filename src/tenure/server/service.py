@@ -63,16 +63,16 @@ class Request:
     )
 
     def __init__(self, scope: Message, number: str) -> None:
-        self.began = time.perf_counter()
+        self.began: float = time.perf_counter()
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.query: bytes = scope["query_string"]
-        self.headers = Headers(scope["headers"])
+        self.headers: Headers = Headers(scope["headers"])
         client = scope.get("client")
         self.address: str | None = client[0] if client else None  # of the connection
         given = self.headers.get(b"x-request-id")
-        self.id = given if given and _REQUEST_ID.fullmatch(given) else number
-        self.trace = self.headers.get(b"traceparent") or ""
+        self.id: str = given if given and _REQUEST_ID.fullmatch(given) else number
+        self.trace: str = self.headers.get(b"traceparent") or ""
         if self.trace and not is_trace(self.trace):
             self.trace = ""
         if self.trace or CARRIED.get():  # left by the previous request on this connection
@@ -121,19 +121,19 @@ class Service:
         body_seconds: float = 30.0,
     ) -> None:
         self.queue = queue
-        self.table = Table(routes)
+        self.table: Table = Table(routes)
         self.tokens = tokens
         self.metrics = metrics
         self._origins = Origins(allowed_hosts)
         self.max_body = max_body  # bytes
         self.body_seconds = body_seconds  # in which a body must arrive
-        self.closing = asyncio.Event()
-        self.news = News(queue)
-        self.feed = Feed(queue)
-        self.rooms = Rooms(queue.changes)
+        self.closing: asyncio.Event = asyncio.Event()
+        self.news: News = News(queue)
+        self.feed: Feed = Feed(queue)
+        self.rooms: Rooms = Rooms(queue.changes)
         start = secrets.token_hex(4)
         self._numbers = (f"{start}-{n}" for n in itertools.count(1))
-        self.pulse = Pulse(queue)
+        self.pulse: Pulse = Pulse(queue)
         self._readers = Readers(queue, shared=tokens.required)
         self._aside = ThreadPoolExecutor(1, thread_name_prefix="tenure-aside")
         self._strangers = Pace(STRANGER_RATE, STRANGER_BURST)

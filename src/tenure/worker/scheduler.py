@@ -83,6 +83,8 @@ class Scheduler:
             self._near.clear()  # the store's clock was ahead, and may have set wrong times
         self._now = found.now
         for schedule in found.schedules:
+            if schedule.disabled:
+                continue
             if schedule.next_at > found.now and not self._is_too_far(schedule):
                 waits.append(schedule.next_at - found.now)
                 continue

@@ -266,7 +266,8 @@ class Workload:
 
     def _release(self) -> Call:
         delay = self._chance.choice((0, 0, 900))
-        return tuple(ops.Release(*lease, delay) for lease in self._leases(4))
+        message = "not mine" if delay else ""
+        return tuple(ops.Release(*lease, delay, message) for lease in self._leases(4))
 
     def _extend(self) -> Call:
         return tuple(ops.Extend(*lease, self._lease_ms()) for lease in self._leases(12))

@@ -9,8 +9,10 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tenure import NewJob, State
+from tenure.model.ops import PutSchedule
 from tests.unit.cli.terminal import Terminal
 
 
@@ -114,7 +116,7 @@ def test_the_command_line_says_where_the_jobs_are(folder: Path) -> None:
     [
         ("nowhere:app", "there is no module 'nowhere'"),
         ("tasks:nothing", "tasks has no 'nothing'"),
-        ("tasks:other", "is a int, not a Tenure app"),
+        ("tasks:other", "is of type int, not a Tenure app"),
         (":app", "is not MODULE:APP"),
     ],
 )
@@ -143,3 +145,17 @@ def test_a_scheduler_puts_the_schedules_of_its_app_and_ends_when_told(folder: Pa
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=30)
     assert process.returncode == 0
+
+
+def test_the_list_says_whose_a_schedule_is_and_whether_it_fires(cli: Terminal) -> None:
+    with cli.open() as store:
+        store.put_schedule("nightly", "0 3 * * *", NewJob(queue="q"), owner="shop")
+        (one,) = store.schedules()
+        store.do([PutSchedule(replace(one, disabled=True))])
+        store.put_schedule("weekly", "0 3 * * 1", NewJob(queue="q"))
+    head, nightly, weekly = cli.text("schedules").splitlines()[-3:]
+    assert head.split()[-1] == "app"
+    assert nightly.split()[-1] == "shop"
+    assert "disabled" in nightly
+    assert weekly.split()[-1] == "q"
+    assert cli.json("schedules")[0]["owner"] == "shop"

@@ -82,7 +82,7 @@ class Plan:
     """What a transaction of claims does."""
 
     def __init__(self) -> None:
-        self.seen = Seen()
+        self.seen: Seen = Seen()
         self.dealt: list[Dealt] = []
         self.answers: dict[Keyed, Answer] = {}
         self.unfinished: list[Keyed] = []  # begun by another process, which may be gone

@@ -50,7 +50,7 @@ class Transaction(Tx):
         self.put(job, changed(job.record, change, self.now))
         if waited and change.final:
             self.drop_waits(job.id)
-        self.tells = True
+        self.tells: bool = True
 
     def remove(self, job: Held) -> None:
         self.drop_job(job)

@@ -45,11 +45,11 @@ class Tx:
 
     def __init__(self, store: Store, tr: Any, now: int) -> None:
         self.store = store
-        self.keys = store.keys
+        self.keys: k.Keys = store.keys
         self.tr = tr
         self.now = now
-        self.wrote = False
-        self.tells = False  # whether to notify waiting processes
+        self.wrote: bool = False
+        self.tells: bool = False  # whether to notify waiting processes
         self._version: int | None = None
         self._asked: dict[str, tuple[Any, Any]] = {}
         self._asked_children: dict[str, Any] = {}
