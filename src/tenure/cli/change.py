@@ -1,4 +1,4 @@
-"""Commands that change many jobs: cancel, replay, delete, purge."""
+"""Commands that change many jobs: cancel, replay, run-now, delete, purge."""
 
 from __future__ import annotations
 
@@ -65,6 +65,29 @@ def replay(app: App, /, ids: tuple[str, ...], **filters: Any) -> None:
             _one_by_one(app, "replayed", ids, store.replay)
         else:
             _all_of(app, "replayed", store.replay(**where))
+
+
+@click.command(name="run-now")
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@filter_options
+@json_option
+@pass_app
+def run_now(app: App, /, ids: tuple[str, ...], **filters: Any) -> None:
+    """Run delayed jobs now, and failed ones that wait for their next attempt.
+
+    Their attempts stay as they are.
+
+    \b
+    Example:
+      tenure run-now 0190b5a4-...
+      tenure run-now --queue emails --tenant acme
+    """
+    where = _which(ids, filters)
+    with app.open() as store:
+        if ids:
+            _one_by_one(app, "made ready", ids, store.run_now)
+        else:
+            _all_of(app, "made ready", store.run_now(**where))
 
 
 @click.command()

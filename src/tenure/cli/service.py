@@ -17,6 +17,7 @@ from tenure.cli.tables import cell, frame, words
 from tenure.demo import app as demonstration
 from tenure.demo import next_round
 from tenure.errors import InvalidInput
+from tenure.model.fields import MAX_ATTEMPTS
 from tenure.observe.logs import log_as
 from tenure.server.auth import (
     Scope,
@@ -81,6 +82,12 @@ TOKENS = "tenure-tokens.json"
     help="Other APIs to serve besides the native one.",
 )
 @click.option(
+    "--d1-max-attempts",
+    type=click.IntRange(1, MAX_ATTEMPTS),
+    envvar="TENURE_D1_MAX_ATTEMPTS",
+    help="Attempts of jobs of the d1 dialect. Default: no limit.",
+)
+@click.option(
     "--workers-in-process",
     "tasks",
     metavar="MODULE:APP",
@@ -121,6 +128,7 @@ def serve(
     allowed_hosts: str | None,
     max_connections: int,
     dialects: str,
+    d1_max_attempts: int | None,
     tasks: Tenure | None,
     tenant_metrics: bool,
     demo: bool,
@@ -167,6 +175,7 @@ def serve(
             mdns=mdns,
             allowed_hosts=hosts_of(allowed_hosts, host, known),
             max_connections=max_connections,
+            d1_max_attempts=d1_max_attempts,
         )
     app.answer({"served": True}, lambda: words("The service has stopped."))
 

@@ -1,4 +1,4 @@
-"""Operations of an operator: cancel, replay, delete."""
+"""Operations of an operator: cancel, replay, run now, delete."""
 
 from __future__ import annotations
 
@@ -35,6 +35,15 @@ def _replay(tx: Transaction[J], op: ops.Replay) -> Answer:
         return move(tx, job, states.Replayed())
 
     return replace(_change(tx, op.ids, one), refused=refused)
+
+
+def run_now(tx: Transaction[J], batch: Sequence[ops.RunNow]) -> list[Answer]:
+    tx.load(job_id for op in batch for job_id in op.ids)
+    return [_change(tx, op.ids, lambda job: _hurry(tx, job)) for op in batch]
+
+
+def _hurry(tx: Transaction[J], job: J) -> bool:
+    return job.run_at > tx.now and move(tx, job, states.Hurried())
 
 
 def delete(tx: Transaction[J], batch: Sequence[ops.Delete]) -> list[Answer]:

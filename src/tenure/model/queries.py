@@ -86,6 +86,16 @@ class ListGroups(Query, frozen=True):
     after: Label | None = None
 
 
+class ListGroupTotals(Query, frozen=True):
+    """How many jobs the groups of a queue have, all tenants together, sorted by name, or how many
+    a single group has. Groups without jobs are left out."""
+
+    queue: Name
+    limit: PageLimit = 100
+    after: Label | None = None
+    group: Name | None = None
+
+
 class ListLimits(Query, frozen=True):
     """Limits and pauses of one queue, or of all queues."""
 
@@ -211,6 +221,15 @@ class GroupStats(Counts, frozen=True, kw_only=True):
     group: str
 
 
+class GroupTotal(msgspec.Struct, frozen=True):
+    """How many jobs a group of a queue has, all tenants together."""
+
+    queue: str
+    group: str
+    unfinished: int = 0
+    finished: int = 0
+
+
 class Slot(msgspec.Struct, frozen=True):
     """A slot that is held."""
 
@@ -234,6 +253,7 @@ Found = (
     | list[QueueStats]
     | list[TenantStats]
     | list[GroupStats]
+    | list[GroupTotal]
     | list[Limit]
     | list[Slot]
     | list[Schedule]
@@ -256,7 +276,7 @@ def parse_cursor(cursor: str, parts: int) -> list[int] | InvalidInput:
 # Queries that the server accepts from clients.
 AnyQuery = (
     GetJob | ListJobs | FindIds | NextDue | OldestReady | GetStats | ListTenants | ListGroups
-    | ListLimits | ListSlots | ListSchedules | GetTimetable
+    | ListGroupTotals | ListLimits | ListSlots | ListSchedules | GetTimetable
 )  # fmt: skip
 
 # The type of each result.
@@ -269,6 +289,7 @@ RESULTS: dict[type[Query], Any] = {
     GetStats: list[QueueStats],
     ListTenants: list[TenantStats],
     ListGroups: list[GroupStats],
+    ListGroupTotals: list[GroupTotal],
     ListLimits: list[Limit],
     ListSlots: list[Slot],
     ListSchedules: list[Schedule],

@@ -372,6 +372,14 @@ class Calls:
         """Count jobs per group of a tenant, ordered by name, starting after the group `after`."""
         return good((yield validated(queries.ListGroups(queue, tenant, limit, after))), list)
 
+    def _group_totals(
+        self, queue: str, *, group: str | None = None, limit: int = 100, after: str | None = None
+    ) -> Steps[list[queries.GroupTotal]]:
+        """Count jobs per group of a queue, all tenants together, ordered by name, starting after
+        the group `after`; or only of one group. Groups without jobs are left out."""
+        query = queries.ListGroupTotals(queue, limit, after, group)
+        return good((yield validated(query)), list)
+
     # Operating ----------------------------------------------------------------------------------
 
     def _cancel(
@@ -409,6 +417,21 @@ class Calls:
         elif not set(where.states) <= states.sources(states.Replayed):
             raise InvalidInput("state", "only dead and cancelled jobs can be replayed")
         return (yield from self._change(jobs, where, ops.Replay))
+
+    def _run_now(
+        self,
+        jobs: str | Job | Sequence[str | Job] | None = None,
+        *,
+        queue: str | None = None,
+        tenant: str | None = None,
+        group: str | None = None,
+        kind: str | None = None,
+    ) -> Steps[int]:
+        """Make delayed jobs, and those that wait for their next attempt, ready now: one, several,
+        or all that match. Their attempts stay as they are. Returns how many."""
+        where = filter_of(queue, (State.PENDING,), tenant, group, kind)
+        some_jobs("run_now", jobs, queue, tenant, group, kind)
+        return (yield from self._change(jobs, where, ops.RunNow))
 
     def _delete(
         self,
@@ -645,8 +668,10 @@ class Calls:
     stats, astats = blocking(_stats), awaiting(_stats)
     tenants, atenants = blocking(_tenants), awaiting(_tenants)
     groups, agroups = blocking(_groups), awaiting(_groups)
+    group_totals, agroup_totals = blocking(_group_totals), awaiting(_group_totals)
     cancel, acancel = blocking(_cancel), awaiting(_cancel)
     replay, areplay = blocking(_replay), awaiting(_replay)
+    run_now, arun_now = blocking(_run_now), awaiting(_run_now)
     delete, adelete = blocking(_delete), awaiting(_delete)
     purge, apurge = blocking(_purge), awaiting(_purge)
     set_limit, aset_limit = blocking(_set_limit), awaiting(_set_limit)

@@ -43,6 +43,7 @@ NEEDS: dict[type[Op] | type[Query], Scope] = {
     ops.DropSlot: Scope.WORK,
     queries.NextDue: Scope.WORK,
     ops.Replay: Scope.ADMIN,
+    ops.RunNow: Scope.ADMIN,
     ops.Delete: Scope.ADMIN,
     ops.SetLimit: Scope.ADMIN,
     ops.ClearLimit: Scope.ADMIN,
@@ -61,6 +62,7 @@ NEEDS: dict[type[Op] | type[Query], Scope] = {
     queries.GetStats: Scope.READ,
     queries.ListTenants: Scope.READ,
     queries.ListGroups: Scope.READ,
+    queries.ListGroupTotals: Scope.READ,
     queries.ListLimits: Scope.READ,
     queries.ListSlots: Scope.READ,
     queries.ListSchedules: Scope.READ,
@@ -270,6 +272,12 @@ class Guarded(Calls):
             case queries.ListGroups():
                 if not self._has(query.queue, query.tenant):
                     return QueueNotFound(query.queue)
+                return await self._inner.ado(query)
+            case queries.ListGroupTotals():
+                if not self._has_queue(query.queue):
+                    return QueueNotFound(query.queue)
+                if self.token.tenants is not None:
+                    raise Forbidden("totals are of all tenants, and this token is not")
                 return await self._inner.ado(query)
             case queries.ListLimits():
                 found = await self._inner.ado(query)

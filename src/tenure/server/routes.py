@@ -73,13 +73,13 @@ COMMON = [
 ]  # fmt: skip
 
 
-def routes_of(dialects: Iterable[str]) -> list[Route]:
+def routes_of(dialects: Iterable[str], d1_max_attempts: int | None = None) -> list[Route]:
     """Return all routes, including those of the given dialects."""
     routes = [*COMMON, *native.ROUTES, *events.ROUTES]
     for name in dialects:
         if name not in DIALECTS:
             raise InvalidInput("dialects", f"{name!r} is not one of {', '.join(DIALECTS)}")
-        routes += DIALECTS[name]()
+        routes += d1.routes(max_attempts=d1_max_attempts) if name == "d1" else DIALECTS[name]()
     return routes
 
 
@@ -90,15 +90,17 @@ def make_app(
     dialects: Iterable[str] = (),
     metrics: Metrics | None = None,
     allowed_hosts: Iterable[str] | None = None,
+    d1_max_attempts: int | None = None,
 ) -> Service:
     """Make the ASGI application.
 
     metrics: the metrics that the queue was opened with, if any.
     allowed_hosts: the host names that requests may use; None allows any.
+    d1_max_attempts: attempts of the jobs of the d1 dialect; None for no limit.
     """
     return Service(
         queue,
-        routes_of(dialects),
+        routes_of(dialects, d1_max_attempts),
         Tokens() if tokens is None else tokens,
         metrics or Metrics(),
         allowed_hosts=allowed_hosts,

@@ -14,8 +14,8 @@ from tests.unit.cli.terminal import Terminal
 
 COMMANDS = [
     "stats", "jobs", "show", "dead", "tenants", "groups", "limits", "enqueue", "claim", "ack",
-    "fail", "extend", "release", "cancel", "replay", "delete", "purge", "pause", "resume", "limit",
-    "maintain", "reconcile", "demo", "worker", "scheduler", "schedules",
+    "fail", "extend", "release", "cancel", "replay", "run-now", "delete", "purge", "pause",
+    "resume", "limit", "maintain", "reconcile", "demo", "worker", "scheduler", "schedules",
     "serve", "token", "migrate", "copy",
 ]  # fmt: skip
 JOB_FIELDS = {field.encode_name for field in msgspec.structs.fields(Job)}

@@ -242,6 +242,22 @@ def list_groups(tx: Tx, query: queries.ListGroups) -> Found:
     ]
 
 
+def list_group_totals(tx: Tx, query: queries.ListGroupTotals) -> Found:
+    if not tx.knows(query.queue):
+        return QueueNotFound(query.queue)
+    within = (k.GROUP_TOTAL, query.queue)
+    begin, end = tx.keys.span(*within, *([] if query.group is None else [query.group]))
+    if query.after is not None:
+        begin = max(begin, tx.keys.pack(*within, query.after) + b"\xff")
+        end = max(begin, end)
+    totals: dict[str, dict[str, int]] = {}
+    for row in tx.tr.snapshot.get_range(begin, end, limit=2 * query.limit):  # two for each group
+        *_, group, what = tx.keys.unpack(bytes(row.key))
+        totals.setdefault(group, {})[what] = _number(row)
+    found = [queries.GroupTotal(query.queue, group, **counts) for group, counts in totals.items()]
+    return found[: query.limit]
+
+
 # The rest ---------------------------------------------------------------------------------------
 
 
@@ -293,6 +309,7 @@ _QUERIES: dict[type[Query], Callable[[Tx, Any], Found]] = {
     queries.GetStats: get_stats,
     queries.ListTenants: list_tenants,
     queries.ListGroups: list_groups,
+    queries.ListGroupTotals: list_group_totals,
     queries.ListLimits: list_limits,
     queries.ListSlots: list_slots,
     queries.ListSchedules: list_schedules,
