@@ -398,3 +398,20 @@ def test_paused_jobs_wait_too(queue: Queue, clock: ManualClock) -> None:
     queue.pause("q")
     clock.advance(60)
     assert queue.oldest_ready("q") == since
+
+
+# Ids by their start -----------------------------------------------------------------------------
+
+
+def test_ids_are_found_by_their_start(queue: Queue) -> None:
+    names = ["abc", "abc-1", "abc-2", "abd", "ab", "Abc", "abc\U0010ffff", "abc\x01", "äbc", "z"]
+    for n, name in enumerate(names):
+        queue.enqueue(f"q{n % 2}", id=name, tenant=f"t{n % 3}")
+    found = ["abc", "abc\x01", "abc-1", "abc-2", "abc\U0010ffff"]
+    assert queue.find_ids("abc") == found
+    assert queue.find_ids("abc", limit=2) == found[:2]
+    assert queue.find_ids("ä") == ["äbc"]
+    assert queue.find_ids("abc-10") == []
+    queue.cancel("abc-2")
+    queue.delete("abc-1")
+    assert queue.find_ids("abc-") == ["abc-2"]

@@ -139,6 +139,7 @@ QUERIES: list[dict[str, Any]] = [
     {"query": "ListTenants", "queue": "QUEUE", "tenant": "TENANT"},
     {"query": "ListGroups", "queue": "QUEUE", "tenant": "TENANT"},
     {"query": "ListGroupTotals", "queue": "QUEUE"},
+    {"query": "FindByPrefix", "prefix": "OWNER-"},
     {"query": "ListLimits"},
     {"query": "ListLimits", "queue": "QUEUE"},
     {"query": "ListSlots", "scope": "QUEUE", "key": "OWNER"},

@@ -91,6 +91,7 @@ CALLS = {
     "looking": [
         "get",
         "jobs",
+        "find_ids",
         "next_due",
         "oldest_ready",
         "stats",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
@@ -34,6 +34,7 @@ from tenure.server.origin import LOOPBACK
 from tenure.tasks.app import Tenure
 
 TOKENS = "tenure-tokens.json"
+NEEDED = ("uvicorn", "prometheus_client")  # the packages of tenure[server]
 
 
 @click.command()
@@ -147,9 +148,7 @@ def serve(
     Example:
       tenure serve --port 3100 --tokens tenure-tokens.json
     """
-    # Imported here, because the import takes longer than most commands run.
-    from tenure.server.hosting import host_until_told
-
+    host_until_told = _hosting()
     log_as(log_format, log_level)
     known = tokens_of(tokens, os.environ)
     refuse_strangers(host, known)
@@ -178,6 +177,20 @@ def serve(
             d1_max_attempts=d1_max_attempts,
         )
     app.answer({"served": True}, lambda: words("The service has stopped."))
+
+
+def _hosting() -> Callable[..., None]:
+    """Import what serves. Not at the top, because it takes longer than most commands run, and needs
+    packages that the other commands do not."""
+    try:
+        from tenure.server.hosting import host_until_told
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] not in NEEDED:
+            raise
+        raise InvalidInput(
+            "serve", f"needs {error.name}, which is not installed: pip install 'tenure[server]'"
+        ) from None
+    return host_until_told
 
 
 def named_cluster(environ: Mapping[str, str]) -> str | None:

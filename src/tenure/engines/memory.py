@@ -129,6 +129,7 @@ class MemoryEngine:
             queries.GetJob: self._get_job,
             queries.ListJobs: self._list_jobs,
             queries.FindIds: self._find_ids,
+            queries.FindByPrefix: self._find_by_prefix,
             queries.NextDue: self._next_due,
             queries.OldestReady: self._oldest_ready,
             queries.GetStats: self._get_stats,
@@ -833,6 +834,10 @@ class MemoryEngine:
                 )
             ):
                 yield record
+
+    def _find_by_prefix(self, query: queries.FindByPrefix, now: int) -> Found:
+        found = sorted(job_id for job_id in self._records if job_id.startswith(query.prefix))
+        return queries.Ids(found[: query.limit])
 
     def _next_due(self, query: queries.NextDue, now: int) -> Found:
         theirs = [r for r in self._live.values() if r.job.queue in query.queues]

@@ -49,6 +49,13 @@ class FindIds(Query, frozen=True):
     cursor: Label | None = None
 
 
+class FindByPrefix(Query, frozen=True):
+    """The ids that start with a prefix, sorted, whatever their queues and states."""
+
+    prefix: Name
+    limit: PageLimit = 10
+
+
 class NextDue(Query, frozen=True):
     """When the next delayed job of these queues becomes due or the next lease expires."""
 
@@ -275,8 +282,8 @@ def parse_cursor(cursor: str, parts: int) -> list[int] | InvalidInput:
 
 # Queries that the server accepts from clients.
 AnyQuery = (
-    GetJob | ListJobs | FindIds | NextDue | OldestReady | GetStats | ListTenants | ListGroups
-    | ListGroupTotals | ListLimits | ListSlots | ListSchedules | GetTimetable
+    GetJob | ListJobs | FindIds | FindByPrefix | NextDue | OldestReady | GetStats | ListTenants
+    | ListGroups | ListGroupTotals | ListLimits | ListSlots | ListSchedules | GetTimetable
 )  # fmt: skip
 
 # The type of each result.
@@ -284,6 +291,7 @@ RESULTS: dict[type[Query], Any] = {
     GetJob: Job,
     ListJobs: Page,
     FindIds: Ids,
+    FindByPrefix: Ids,
     NextDue: Due,
     OldestReady: Due,
     GetStats: list[QueueStats],

@@ -339,6 +339,11 @@ class Calls:
         where = filter_of(queue, states_of(state), tenant, group, kind)
         return good((yield validated(queries.ListJobs(where, limit, cursor))), queries.Page)
 
+    def _find_ids(self, prefix: str, *, limit: int = 10) -> Steps[list[str]]:
+        """List the ids that start with `prefix`, sorted."""
+        query = validated(queries.FindByPrefix(prefix, limit))
+        return good((yield query), queries.Ids).ids
+
     def _next_due(self, queues: str | Sequence[str]) -> Steps[int | None]:
         """When the next delayed job of these queues becomes due or the next lease expires, in
         milliseconds since 1970 by this machine's clock. This can lie in the past."""
@@ -663,6 +668,7 @@ class Calls:
     progress, aprogress = blocking(_progress), awaiting(_progress)
     get, aget = blocking(_get), awaiting(_get)
     jobs, ajobs = blocking(_jobs), awaiting(_jobs)
+    find_ids, afind_ids = blocking(_find_ids), awaiting(_find_ids)
     next_due, anext_due = blocking(_next_due), awaiting(_next_due)
     oldest_ready, aoldest_ready = blocking(_oldest_ready), awaiting(_oldest_ready)
     stats, astats = blocking(_stats), awaiting(_stats)

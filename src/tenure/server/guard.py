@@ -58,6 +58,7 @@ NEEDS: dict[type[Op] | type[Query], Scope] = {
     queries.GetJob: Scope.READ,
     queries.ListJobs: Scope.READ,
     queries.FindIds: Scope.READ,
+    queries.FindByPrefix: Scope.READ,
     queries.OldestReady: Scope.READ,
     queries.GetStats: Scope.READ,
     queries.ListTenants: Scope.READ,
@@ -107,7 +108,9 @@ class Guarded(Calls):
             if not (isinstance(op, ops.Ack) and op.then) or self.token.allows(Scope.PRODUCE):
                 return
             needed = Scope.PRODUCE
-        raise Forbidden(f"{type(op).__name__} needs the scope {needed!r}; this token lacks it")
+        raise Forbidden(
+            f"{type(op).__name__} needs the scope {needed.value!r}; this token lacks it"
+        )
 
     # What the token is bound to -----------------------------------------------------------------
 

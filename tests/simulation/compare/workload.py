@@ -408,6 +408,7 @@ class Workload:
         queue = chance.choice([*QUEUES, *QUEUES, "none"])
         kinds: list[Callable[[], Any]] = [
             lambda: queries.GetJob(chance.choice((*self._ids(), "nobody"))),
+            lambda: queries.FindByPrefix(chance.choice((*self._ids(), "n"))[:3], 3),
             lambda: queries.NextDue(tuple(chance.sample([*QUEUES, "none"], 2))),
             lambda: queries.OldestReady(tuple(chance.sample([*QUEUES, "none"], 2))),
             lambda: queries.GetStats(chance.choice((None, queue))),

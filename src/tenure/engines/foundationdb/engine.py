@@ -95,6 +95,13 @@ class FoundationDbEngine:
         db = binding.open_database(fdb, cluster_file)
         return cls(fdb, db, settings, clock, directory=directory)
 
+    @classmethod
+    def exists(cls, url: str) -> bool:
+        """Whether the cluster has the directory of this URL."""
+        cluster_file, directory = binding.parse(url)
+        fdb = binding.load()
+        return bool(fdb.directory.exists(binding.open_database(fdb, cluster_file), directory))
+
     def _check_not_forked(self) -> None:
         if os.getpid() != self._pid:
             raise StoreError(binding.AFTER_FORK)

@@ -242,6 +242,11 @@ def list_groups(tx: Tx, query: queries.ListGroups) -> Found:
     ]
 
 
+def find_by_prefix(tx: Tx, query: queries.FindByPrefix) -> Found:
+    begin = tx.keys.pack(k.JOB, query.prefix)[:-1]  # without the byte that ends a text
+    return queries.Ids([key[0] for key in tx.scan(begin, begin + b"\xff", query.limit)])
+
+
 def list_group_totals(tx: Tx, query: queries.ListGroupTotals) -> Found:
     if not tx.knows(query.queue):
         return QueueNotFound(query.queue)
@@ -303,6 +308,7 @@ _QUERIES: dict[type[Query], Callable[[Tx, Any], Found]] = {
     queries.GetJob: get_job,
     queries.ListJobs: list_jobs,
     queries.FindIds: find_ids,
+    queries.FindByPrefix: find_by_prefix,
     queries.NextDue: next_due,
     queries.OldestReady: oldest_ready,
     queries.Export: transfer.export,

@@ -1710,6 +1710,8 @@ WHERE %(queue)s::text IS NULL OR queue = %(queue)s ORDER BY queue, tenant, grp;
 -- name: slots
 SELECT holder, expires_at FROM tenure.slots
 WHERE scope = %s AND key = %s AND expires_at > tenure.moment(%s::bigint) ORDER BY holder;
+-- name: ids_between
+SELECT id FROM tenure.jobs WHERE id >= %(first)s AND id <= %(last)s ORDER BY id LIMIT %(limit)s;
 -- name: next_due
 SELECT due, now_ms FROM tenure.next_due(%s::bigint, %s::text[]);
 -- name: oldest_ready

@@ -127,6 +127,12 @@ def _find(
     return page, f"{end}.{seq}" if by_end else str(seq)
 
 
+def _find_by_prefix(snapshot: Snapshot, query: queries.FindByPrefix) -> Found:
+    last = query.prefix + _LAST_NAME[len(query.prefix) :]
+    params = {"first": query.prefix, "last": last, "limit": query.limit}
+    return queries.Ids([job_id for (job_id,) in snapshot.db.named("ids_between", params)])
+
+
 def _next_due(snapshot: Snapshot, query: queries.NextDue) -> Found:
     return queries.Due(snapshot.due("next_due", query.queues))
 
@@ -242,6 +248,7 @@ _QUERIES: dict[type[Query], Callable[[Snapshot, Any], Found]] = {
     queries.GetJob: _get_job,
     queries.ListJobs: _list_jobs,
     queries.FindIds: _find_ids,
+    queries.FindByPrefix: _find_by_prefix,
     queries.NextDue: _next_due,
     queries.OldestReady: _oldest_ready,
     queries.GetStats: _get_stats,

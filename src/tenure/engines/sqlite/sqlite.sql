@@ -607,6 +607,8 @@ FROM tenure_jobs j
     JOIN tenure_lanes l ON l.id = j.lane JOIN tenure_tenants t ON t.id = l.tenant
     JOIN tenure_queues q ON q.id = t.queue LEFT JOIN tenure_states s ON s.seq = j.seq
 WHERE j.id = ?;
+-- name: ids_between
+SELECT id FROM tenure_jobs WHERE id >= :first AND id <= :last ORDER BY id LIMIT :limit;
 -- name: seqs_after
 SELECT seq FROM tenure_jobs WHERE seq > ? ORDER BY seq LIMIT ?;
 -- name: parents_of
