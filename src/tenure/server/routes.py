@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from importlib.metadata import version
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ from tenure.queue import Queue
 from tenure.server import events, native
 from tenure.server.auth import Scope, Tokens
 from tenure.server.dialects import NAMES, d1, evekill, firecrawl, queuey
+from tenure.server.docs_page import home_page
 from tenure.server.route import Call, Reply, Route, encode
 from tenure.server.service import Service
 
@@ -54,12 +56,27 @@ async def metrics(call: Call) -> Reply:
 
 async def document(call: Call) -> Reply:
     """Get this description as an OpenAPI document."""
-    return call.service.description[0]
+    return call.service.description()[0]
 
 
 async def docs(call: Call) -> Reply:
     """Get this description as an HTML page."""
-    return call.service.description[1]
+    return call.service.description()[1]
+
+
+async def dialect_document(call: Call) -> Reply:
+    """Get the description of a dialect as an OpenAPI document."""
+    return call.service.description(call.params["dialect"])[0]
+
+
+async def dialect_docs(call: Call) -> Reply:
+    """Get the description of a dialect as an HTML page."""
+    return call.service.description(call.params["dialect"])[1]
+
+
+async def home(call: Call) -> Reply:
+    """Get a page that says what this service is."""
+    return home_page(version("tenure"))
 
 
 COMMON = [
@@ -70,6 +87,11 @@ COMMON = [
           tag="health"),
     Route("GET", "/openapi.json", document, scope=None, answer=dict[str, Any], tag="health"),
     Route("GET", "/docs", docs, scope=None, answer=str, media_type="text/html", tag="health"),
+    Route("GET", "/docs/{dialect}", dialect_docs, scope=None, answer=str, media_type="text/html",
+          tag="health"),
+    Route("GET", "/docs/{dialect}/openapi.json", dialect_document, scope=None,
+          answer=dict[str, Any], tag="health"),
+    Route("GET", "/", home, scope=None, answer=str, media_type="text/html", tag="health"),
 ]  # fmt: skip
 
 
