@@ -224,6 +224,7 @@ def test_what_is_not_there_is_404(client: Client) -> None:
         ("DELETE", "/v1/jobs/x", None),
         ("POST", "/v1/jobs/x/cancel", None),
         ("POST", "/v1/jobs/x/replay", None),
+        ("POST", "/v1/jobs/x/run-now", None),
         ("POST", "/v1/jobs/x/progress", {"token": 1, "percent": 5}),
         ("GET", "/v1/jobs/x/wait?timeout=0", None),
     ):

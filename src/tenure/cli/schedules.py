@@ -30,7 +30,7 @@ def schedules(ctx: click.Context) -> None:
     """
     if ctx.invoked_subcommand is None:
         app = ctx.ensure_object(App)
-        with app.open() as store:
+        with app.open_existing() as store:
             found = store.timetable()
         app.answer(found.schedules, lambda: _listed(found.schedules, found.now))
 

@@ -109,7 +109,7 @@ def worker(
         work_until_told(runner, supervised=supervised)
     value = {"worker": runner.name, "handled": runner.handled}
     if not supervised:
-        app.answer(value, lambda: words(f"{runner.handled:,} jobs were handled."))
+        app.answer(value, lambda: words(f"Jobs handled: {runner.handled:,}."))
 
 
 def _own_command() -> list[str]:

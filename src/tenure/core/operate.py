@@ -24,6 +24,7 @@ SHARED: Operations = {
     ops.Progress: leases.progress,
     ops.Cancel: operator.cancel,
     ops.Replay: operator.replay,
+    ops.RunNow: operator.run_now,
     ops.Delete: operator.delete,
     ops.SetLimit: limits.set_limit,
     ops.ClearLimit: limits.clear_limit,

@@ -114,6 +114,22 @@ def _scheme_of(url: str) -> str:
     return scheme
 
 
+def exists(settings: Settings) -> bool:
+    """Whether there is a store at the URL: opening it would not create one."""
+    match _scheme_of(settings.url):
+        case "sqlite":
+            return file.exists(settings.url, settings.busy_timeout)
+        case "postgresql":
+            with _psycopg_for(settings.url):
+                from tenure.engines.postgres import server
+            return server.exists(settings.url)
+        case "fdb":
+            from tenure.engines.foundationdb.engine import FoundationDbEngine
+
+            return FoundationDbEngine.exists(settings.url)
+    return True
+
+
 def migrate(settings: Settings, clock: Clock) -> tuple[int, int] | None:
     """Create the store's schema or bring it up to date. Returns the versions before and after, or
     None if the store has no schema."""

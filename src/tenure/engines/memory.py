@@ -110,6 +110,7 @@ class MemoryEngine:
             ops.Progress: self._progress,
             ops.Cancel: self._cancel,
             ops.Replay: self._replay,
+            ops.RunNow: self._run_now,
             ops.Delete: self._delete,
             ops.SetLimit: self._set_limit,
             ops.ClearLimit: self._clear_limit,
@@ -130,11 +131,13 @@ class MemoryEngine:
             queries.GetJob: self._get_job,
             queries.ListJobs: self._list_jobs,
             queries.FindIds: self._find_ids,
+            queries.FindByPrefix: self._find_by_prefix,
             queries.NextDue: self._next_due,
             queries.OldestReady: self._oldest_ready,
             queries.GetStats: self._get_stats,
             queries.ListTenants: self._list_tenants,
             queries.ListGroups: self._list_groups,
+            queries.ListGroupTotals: self._list_group_totals,
             queries.ListLimits: self._list_limits,
             queries.ListSlots: self._list_slots,
             queries.ListSchedules: self._list_schedules,
@@ -595,6 +598,12 @@ class MemoryEngine:
         changed = self._change(op, replay)
         return replace(changed, refused=refused)
 
+    def _run_now(self, op: ops.RunNow, now: int) -> Answer:
+        def hurry(record: Record) -> bool:
+            return record.job.run_at > now and self._move(record, states.Hurried(), now)
+
+        return self._change(op, hurry)
+
     def _delete(self, op: ops.Delete, now: int) -> Answer:
         def delete(record: Record) -> bool:
             if op.states and record.job.state not in op.states:
@@ -900,6 +909,10 @@ class MemoryEngine:
             ):
                 yield record
 
+    def _find_by_prefix(self, query: queries.FindByPrefix, now: int) -> Found:
+        found = sorted(job_id for job_id in self._records if job_id.startswith(query.prefix))
+        return queries.Ids(found[: query.limit])
+
     def _next_due(self, query: queries.NextDue, now: int) -> Found:
         theirs = [r for r in self._live.values() if r.job.queue in query.queues]
         due = [r.job.run_at for r in theirs if r.count_as == "delayed"]
@@ -950,6 +963,21 @@ class MemoryEngine:
             if (queue, tenant) == (query.queue, query.tenant)
             and group
             and (query.after is None or group > query.after)
+        ][: query.limit]
+
+    def _list_group_totals(self, query: queries.ListGroupTotals, now: int) -> Found:
+        if query.queue not in self._queues:
+            return QueueNotFound(query.queue)
+        totals: Counter[tuple[str, bool]] = Counter()
+        for record in self._records.values():
+            job = record.job
+            if job.queue == query.queue and job.group and query.group in (None, job.group):
+                totals[job.group, job.state in FINAL] += 1
+        names = sorted({group for group, _ in totals})
+        return [
+            queries.GroupTotal(query.queue, group, totals[group, False], totals[group, True])
+            for group in names
+            if query.after is None or group > query.after
         ][: query.limit]
 
     def _count(self, key: Callable[[Job], Any]) -> dict[Any, Counter[str]]:

@@ -174,6 +174,11 @@ class Replay(JobsOp, frozen=True):
     """Make dead and cancelled jobs pending again."""
 
 
+class RunNow(JobsOp, frozen=True):
+    """Make delayed jobs, and those that wait for their next attempt, ready now. Their attempts
+    stay as they are."""
+
+
 class Delete(JobsOp, frozen=True):
     """Delete the jobs that are in one of these states (in any state, if empty)."""
 
@@ -373,9 +378,9 @@ class ReconcileSlots(Op, frozen=True):
 
 # Operations that the server accepts from clients, and that a Once may contain.
 AnyOp = (
-    Enqueue | Claim | Ack | Fail | Extend | Release | Progress | Cancel | Replay | Delete | SetLimit
-    | ClearLimit | Pause | Resume | TakeSlot | DropSlot | PutSchedule | DropSchedule | Fire
-    | Maintain | Reconcile | ReconcileSlots
+    Enqueue | Claim | Ack | Fail | Extend | Release | Progress | Cancel | Replay | RunNow | Delete
+    | SetLimit | ClearLimit | Pause | Resume | TakeSlot | DropSlot | PutSchedule | DropSchedule
+    | Fire | Maintain | Reconcile | ReconcileSlots
 )  # fmt: skip
 
 

@@ -53,6 +53,13 @@ class FindIds(Query, frozen=True):
     cursor: Label | None = None
 
 
+class FindByPrefix(Query, frozen=True):
+    """The ids that start with a prefix, sorted, whatever their queues and states."""
+
+    prefix: Name
+    limit: PageLimit = 10
+
+
 class NextDue(Query, frozen=True):
     """When the next delayed job of these queues becomes due or the next lease expires."""
 
@@ -88,6 +95,16 @@ class ListGroups(Query, frozen=True):
     tenant: Label = ""
     limit: PageLimit = 100
     after: Label | None = None
+
+
+class ListGroupTotals(Query, frozen=True):
+    """How many jobs the groups of a queue have, all tenants together, sorted by name, or how many
+    a single group has. Groups without jobs are left out."""
+
+    queue: Name
+    limit: PageLimit = 100
+    after: Label | None = None
+    group: Name | None = None
 
 
 class ListLimits(Query, frozen=True):
@@ -234,6 +251,15 @@ class GroupStats(Counts, frozen=True, kw_only=True):
     group: str
 
 
+class GroupTotal(msgspec.Struct, frozen=True):
+    """How many jobs a group of a queue has, all tenants together."""
+
+    queue: str
+    group: str
+    unfinished: int = 0
+    finished: int = 0
+
+
 class Slot(msgspec.Struct, frozen=True):
     """A slot that is held."""
 
@@ -257,6 +283,7 @@ Found = (
     | list[QueueStats]
     | list[TenantStats]
     | list[GroupStats]
+    | list[GroupTotal]
     | list[Limit]
     | list[Slot]
     | list[Schedule]
@@ -278,8 +305,8 @@ def parse_cursor(cursor: str, parts: int) -> list[int] | InvalidInput:
 
 # Queries that the server accepts from clients.
 AnyQuery = (
-    GetJob | ListJobs | FindIds | NextDue | OldestReady | GetStats | ListTenants | ListGroups
-    | ListLimits | ListSlots | ListSchedules | GetTimetable
+    GetJob | ListJobs | FindIds | FindByPrefix | NextDue | OldestReady | GetStats | ListTenants
+    | ListGroups | ListGroupTotals | ListLimits | ListSlots | ListSchedules | GetTimetable
 )  # fmt: skip
 
 # The type of each result.
@@ -287,11 +314,13 @@ RESULTS: dict[type[Query], Any] = {
     GetJob: Job,
     ListJobs: Page,
     FindIds: Ids,
+    FindByPrefix: Ids,
     NextDue: Due,
     OldestReady: Due,
     GetStats: list[QueueStats],
     ListTenants: list[TenantStats],
     ListGroups: list[GroupStats],
+    ListGroupTotals: list[GroupTotal],
     ListLimits: list[Limit],
     ListSlots: list[Slot],
     ListSchedules: list[Schedule],

@@ -92,6 +92,10 @@ class Replayed(Event, frozen=True):
     """The job is to be run again."""
 
 
+class Hurried(Event, frozen=True):
+    """The job is to run now, not at its `run_at`."""
+
+
 class ParentsDone(Event, frozen=True):
     """The last job it waited for is done."""
 
@@ -193,6 +197,7 @@ TABLE: tuple[Move, ...] = (
     Move(P, Claimed, L, attempts=+1),
     Move(P, Expired, DEAD, says="expired before it could run"),
     Move(P, Cancelled, X),
+    Move(P, Hurried, P, "at once, with its attempts", start=_now),
     Move(L, Kept, L),
     Move(L, Acked, DONE),
     Move(L, Failed, X, "the worker cancels it", _called_off),

@@ -348,6 +348,11 @@ class Calls:
         where = filter_of(queue, states_of(state), tenant, group, kind)
         return good((yield validated(queries.ListJobs(where, limit, cursor))), queries.Page)
 
+    def _find_ids(self, prefix: str, *, limit: int = 10) -> Steps[list[str]]:
+        """List the ids that start with `prefix`, sorted."""
+        query = validated(queries.FindByPrefix(prefix, limit))
+        return good((yield query), queries.Ids).ids
+
     def _next_due(self, queues: str | Sequence[str]) -> Steps[int | None]:
         """When the next delayed job of these queues becomes due or the next lease expires, in
         milliseconds since 1970 by this machine's clock. This can lie in the past."""
@@ -380,6 +385,14 @@ class Calls:
     ) -> Steps[list[queries.GroupStats]]:
         """Count jobs per group of a tenant, ordered by name, starting after the group `after`."""
         return good((yield validated(queries.ListGroups(queue, tenant, limit, after))), list)
+
+    def _group_totals(
+        self, queue: str, *, group: str | None = None, limit: int = 100, after: str | None = None
+    ) -> Steps[list[queries.GroupTotal]]:
+        """Count jobs per group of a queue, all tenants together, ordered by name, starting after
+        the group `after`; or only of one group. Groups without jobs are left out."""
+        query = queries.ListGroupTotals(queue, limit, after, group)
+        return good((yield validated(query)), list)
 
     # Operating ----------------------------------------------------------------------------------
 
@@ -418,6 +431,21 @@ class Calls:
         elif not set(where.states) <= states.sources(states.Replayed):
             raise InvalidInput("state", "only dead and cancelled jobs can be replayed")
         return (yield from self._change(jobs, where, ops.Replay))
+
+    def _run_now(
+        self,
+        jobs: str | Job | Sequence[str | Job] | None = None,
+        *,
+        queue: str | None = None,
+        tenant: str | None = None,
+        group: str | None = None,
+        kind: str | None = None,
+    ) -> Steps[int]:
+        """Make delayed jobs, and those that wait for their next attempt, ready now: one, several,
+        or all that match. Their attempts stay as they are. Returns how many."""
+        where = filter_of(queue, (State.PENDING,), tenant, group, kind)
+        some_jobs("run_now", jobs, queue, tenant, group, kind)
+        return (yield from self._change(jobs, where, ops.RunNow))
 
     def _delete(
         self,
@@ -668,6 +696,8 @@ class Calls:
     aget: Final = awaiting(_get)
     jobs: Final = blocking(_jobs)
     ajobs: Final = awaiting(_jobs)
+    find_ids: Final = blocking(_find_ids)
+    afind_ids: Final = awaiting(_find_ids)
     next_due: Final = blocking(_next_due)
     anext_due: Final = awaiting(_next_due)
     oldest_ready: Final = blocking(_oldest_ready)
@@ -678,10 +708,14 @@ class Calls:
     atenants: Final = awaiting(_tenants)
     groups: Final = blocking(_groups)
     agroups: Final = awaiting(_groups)
+    group_totals: Final = blocking(_group_totals)
+    agroup_totals: Final = awaiting(_group_totals)
     cancel: Final = blocking(_cancel)
     acancel: Final = awaiting(_cancel)
     replay: Final = blocking(_replay)
     areplay: Final = awaiting(_replay)
+    run_now: Final = blocking(_run_now)
+    arun_now: Final = awaiting(_run_now)
     delete: Final = blocking(_delete)
     adelete: Final = awaiting(_delete)
     purge: Final = blocking(_purge)

@@ -47,6 +47,11 @@ class Token(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     def allows(self, scope: Scope) -> bool:
         return scope in self.scopes or Scope.ADMIN in self.scopes
 
+    @property
+    def is_bound(self) -> bool:
+        """Whether it is limited to some queues or tenants."""
+        return self.queues is not None or self.tenants is not None
+
 
 EVERYTHING = Token("(no tokens are set)", "", (Scope.ADMIN,))
 

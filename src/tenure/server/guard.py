@@ -42,6 +42,7 @@ NEEDS: dict[type[Op] | type[Query], Scope] = {
     ops.DropSlot: Scope.WORK,
     queries.NextDue: Scope.WORK,
     ops.Replay: Scope.ADMIN,
+    ops.RunNow: Scope.ADMIN,
     ops.Delete: Scope.ADMIN,
     ops.SetLimit: Scope.ADMIN,
     ops.ClearLimit: Scope.ADMIN,
@@ -56,10 +57,12 @@ NEEDS: dict[type[Op] | type[Query], Scope] = {
     queries.GetJob: Scope.READ,
     queries.ListJobs: Scope.READ,
     queries.FindIds: Scope.READ,
+    queries.FindByPrefix: Scope.READ,
     queries.OldestReady: Scope.READ,
     queries.GetStats: Scope.READ,
     queries.ListTenants: Scope.READ,
     queries.ListGroups: Scope.READ,
+    queries.ListGroupTotals: Scope.READ,
     queries.ListLimits: Scope.READ,
     queries.ListSlots: Scope.READ,
     queries.ListSchedules: Scope.READ,
@@ -75,7 +78,7 @@ class Guarded(Calls):
         self._inner = inner
         self.token = token
         self._grant = Grant(token.queues, token.tenants)
-        self._free = token.queues is None and token.tenants is None
+        self._free = not token.is_bound
         self._may = frozenset(kind for kind, scope in NEEDS.items() if token.allows(scope))
 
     def do(self, wanted: Wanted) -> Any:
@@ -103,7 +106,9 @@ class Guarded(Calls):
             if not (isinstance(op, ops.Ack) and op.then) or self.token.allows(Scope.PRODUCE):
                 return
             needed = Scope.PRODUCE
-        raise Forbidden(f"{type(op).__name__} needs the scope {needed!r}; this token lacks it")
+        raise Forbidden(
+            f"{type(op).__name__} needs the scope {needed.value!r}; this token lacks it"
+        )
 
     # What the token is bound to -----------------------------------------------------------------
 
@@ -228,6 +233,12 @@ class Guarded(Calls):
             case queries.ListGroups():
                 if not self._has(query.queue, query.tenant):
                     return QueueNotFound(query.queue)
+                return await self._inner.ado(query)
+            case queries.ListGroupTotals():
+                if not self._has_queue(query.queue):
+                    return QueueNotFound(query.queue)
+                if self.token.tenants is not None:
+                    raise Forbidden("totals are of all tenants, and this token is not")
                 return await self._inner.ado(query)
             case queries.ListLimits():
                 found = await self._inner.ado(query)

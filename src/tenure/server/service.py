@@ -12,11 +12,10 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import cached_property
 from importlib.metadata import version
 from typing import Any, TypeVar
 
-from tenure.errors import Forbidden, TenureError
+from tenure.errors import Forbidden, NotFound, TenureError
 from tenure.model.fields import is_trace
 from tenure.model.job import Job
 from tenure.observe.metrics import Metrics
@@ -24,6 +23,7 @@ from tenure.observe.tracing import CARRIED, serving
 from tenure.queue import Calls, Queue
 from tenure.server.auth import Token, Tokens
 from tenure.server.bounds import Bounded, PayloadSizes, Unread
+from tenure.server.dialects import NAMES
 from tenure.server.docs_page import docs_page
 from tenure.server.event_feed import Feed
 from tenure.server.events import News
@@ -106,6 +106,11 @@ NOSNIFF = (b"x-content-type-options", b"nosniff")
 _REQUEST_ID = re.compile(r"[!-~]{1,128}")
 
 
+def dialect_of(route: Route) -> str | None:
+    """The dialect that a route belongs to; None for the native API."""
+    return route.tag if route.tag in NAMES else None
+
+
 class Service:
     """The ASGI application. `closing` is set when the service stops; long requests then end."""
 
@@ -140,13 +145,20 @@ class Service:
         self._sizes = PayloadSizes()
         self._unread: defaultdict[str, Unread] = defaultdict(Unread)
         self._queues: dict[str, tuple[Token, Calls]] = {}
+        self._descriptions: dict[str | None, tuple[Reply, Reply]] = {}
 
-    @cached_property
-    def description(self) -> tuple[Reply, Reply]:
-        """The OpenAPI document and the docs page. Cached, as they are slow to make and need no
-        token."""
-        document = openapi(self.table.routes, version("tenure"))
-        return Reply(encode(document)), docs_page(document)
+    def description(self, dialect: str | None = None) -> tuple[Reply, Reply]:
+        """The OpenAPI document and the docs page of the native API, or of a dialect. Cached, as
+        they are slow to make and need no token. Raises NotFound."""
+        if dialect not in self._descriptions:
+            routes = [one for one in self.table.routes if dialect_of(one) == dialect]
+            if not routes:
+                raise NotFound(f"there is no dialect {dialect!r}")
+            document = openapi(routes, version("tenure"))
+            others = list(dict.fromkeys(filter(None, map(dialect_of, self.table.routes))))
+            page = docs_page(document, dialect, others)
+            self._descriptions[dialect] = Reply(encode(document)), page
+        return self._descriptions[dialect]
 
     async def aside(self, size: int, work: Callable[[], T]) -> T:
         """Do work for a request that holds so many jobs or operations. If they are many, it is done

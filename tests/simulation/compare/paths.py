@@ -205,6 +205,7 @@ EXEMPT: dict[str, dict[str, str]] = {
     },
     "foundationdb": {
         "binding.*": _OPENING,
+        "formats.*": _OPENING,
         "engine._told": _FAULTS,
         "engine._too_much": "more than a transaction takes; tests/engines/foundationdb",
         "once.go_on": "a call that another began; tests/engines/foundationdb/test_keyed_claims.py",

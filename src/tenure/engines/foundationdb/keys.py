@@ -60,6 +60,8 @@ counted |
 | PARKED | (34, queue, tenant, group or None): (34, "mail", "acme", None) | nothing: has ready \
 jobs, but is paused or full, so that its LANE, or without a group its TURN, is missing |
 | CLOCK | (35, client): (35, 4711) | the time of a scheduler's clock, and at which version |
+| GROUP_TOTAL | (36, queue, group, what): (36, "mail", "g", "unfinished") | how many jobs a group \
+has, all tenants together: "unfinished" or "finished" |
 """
 
 from __future__ import annotations
@@ -79,6 +81,7 @@ JOB, BODY, ERRORS, RESULT, CLAIM, READY, LANE, TURN, LEASE, ENDING = range(10)
 DELAYED, EXPIRING, LISTED, ENDED, UNIQUE, WAITS, CHILD = range(10, 17)
 QUEUE_COUNT, TENANT_COUNT, GROUP_COUNT, QUEUE, LIMIT, RULES, TAKEN, FREED, BUCKET = range(17, 26)
 SLOT, SLOT_END, SCHEDULE, ONCE, ONCE_AT, DID, WAKE, FORMAT, PARKED, CLOCK = range(26, 36)
+GROUP_TOTAL = 36
 
 # No transaction conflicts on these keys: they are found by snapshot reads, and checked against the
 # job's own key.
@@ -99,7 +102,7 @@ class Keys:
 
     def __init__(self, root: Subspace) -> None:
         self._prefix = root.key()
-        self._kinds = [pack((kind,), self._prefix) for kind in range(CLOCK + 1)]
+        self._kinds = [pack((kind,), self._prefix) for kind in range(GROUP_TOTAL + 1)]
         self._length = len(self._prefix)
         self._hints = tuple(self._kinds[kind] for kind in _HINTS)
 

@@ -255,6 +255,27 @@ def list_groups(tx: Tx, query: queries.ListGroups) -> Found:
     ]
 
 
+def find_by_prefix(tx: Tx, query: queries.FindByPrefix) -> Found:
+    begin = tx.keys.pack(k.JOB, query.prefix)[:-1]  # without the byte that ends a text
+    return queries.Ids([key[0] for key in tx.scan(begin, begin + b"\xff", query.limit)])
+
+
+def list_group_totals(tx: Tx, query: queries.ListGroupTotals) -> Found:
+    if not tx.knows(query.queue):
+        return QueueNotFound(query.queue)
+    within = (k.GROUP_TOTAL, query.queue)
+    begin, end = tx.keys.span(*within, *([] if query.group is None else [query.group]))
+    if query.after is not None:
+        begin = max(begin, tx.keys.pack(*within, query.after) + b"\xff")
+        end = max(begin, end)
+    totals: dict[str, dict[str, int]] = {}
+    for row in tx.tr.snapshot.get_range(begin, end, limit=2 * query.limit):  # two for each group
+        *_, group, what = tx.keys.unpack(bytes(row.key))
+        totals.setdefault(group, {})[what] = _number(row)
+    found = [queries.GroupTotal(query.queue, group, **counts) for group, counts in totals.items()]
+    return found[: query.limit]
+
+
 # The rest ---------------------------------------------------------------------------------------
 
 
@@ -300,12 +321,14 @@ _QUERIES: dict[type[Query], Callable[[Tx, Any], Found]] = {
     queries.GetJob: get_job,
     queries.ListJobs: list_jobs,
     queries.FindIds: find_ids,
+    queries.FindByPrefix: find_by_prefix,
     queries.NextDue: next_due,
     queries.OldestReady: oldest_ready,
     queries.Export: transfer.export,
     queries.GetStats: get_stats,
     queries.ListTenants: list_tenants,
     queries.ListGroups: list_groups,
+    queries.ListGroupTotals: list_group_totals,
     queries.ListLimits: list_limits,
     queries.ListSlots: list_slots,
     queries.ListSchedules: list_schedules,

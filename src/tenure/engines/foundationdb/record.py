@@ -66,6 +66,11 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return "active" if self.state is State.LEASED else self.state.value
 
 
+def total_of(counted_as: str) -> str:
+    """Whether a counter belongs to the unfinished or the finished jobs of a group."""
+    return "unfinished" if counted_as in ("waiting", "delayed", "active") else "finished"
+
+
 class ClaimNote(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The value of a CLAIM key."""
 

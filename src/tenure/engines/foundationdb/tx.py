@@ -28,6 +28,7 @@ from tenure.engines.foundationdb.record import (
     decode_record,
     encode,
     parts_of,
+    total_of,
     under_claim,
 )
 from tenure.engines.foundationdb.store import Store
@@ -137,6 +138,8 @@ class Tx:
             sums[k.QUEUE_COUNT, queue, what] += by
             sums[k.TENANT_COUNT, queue, tenant, what] += by
             sums[k.GROUP_COUNT, queue, tenant, group, what] += by
+            if group:
+                sums[k.GROUP_TOTAL, queue, group, total_of(what)] += by
         self._counts.clear()
         for key, by in sums.items():
             self.add(self.keys.pack(*key), by)

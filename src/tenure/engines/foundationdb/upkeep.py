@@ -12,7 +12,7 @@ from tenure.core import upkeep
 from tenure.core.upkeep import Look, Swept
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb.parking import put_back
-from tenure.engines.foundationdb.record import Record, decode_record
+from tenure.engines.foundationdb.record import Record, decode_record, total_of
 from tenure.engines.foundationdb.transact import TooLarge
 from tenure.engines.foundationdb.transaction import Transaction
 from tenure.errors import QueueNotFound
@@ -204,7 +204,8 @@ def _reconcile(tx: Transaction, op: ops.Reconcile) -> Answer:
     for key in found.keys() | counted.keys():
         by = found[key] - counted[key]
         tx.add(tx.keys.pack(*key), by)
-        if len(key) == 3 + (op.tenant is not None) + (op.group is not None):
+        scope = 3 + (op.tenant is not None) + (op.group is not None)
+        if key[0] != k.GROUP_TOTAL and len(key) == scope:
             corrected[key[-1]] += by
     if op.tenant is None and tx.rules(op.queue).limits:
         tx.recount_leases(op.queue)
@@ -223,6 +224,8 @@ def _recount(tx: Transaction, op: ops.Reconcile) -> Counter[tuple[Any, ...]]:
             (k.TENANT_COUNT, op.queue, tenant, what),
             (k.GROUP_COUNT, op.queue, tenant, group, what),
         ]
+        if group:
+            keys.append((k.GROUP_TOTAL, op.queue, group, total_of(what)))
         for key in keys:
             if _concerns(op, key):
                 found[key] += count
@@ -243,7 +246,7 @@ def _records(tx: Transaction, queue: str) -> Iterator[Record]:
 
 def _counted(tx: Transaction, op: ops.Reconcile) -> Counter[tuple[Any, ...]]:
     counted: Counter[tuple[Any, ...]] = Counter()
-    for kind in (k.QUEUE_COUNT, k.TENANT_COUNT, k.GROUP_COUNT):
+    for kind in (k.QUEUE_COUNT, k.TENANT_COUNT, k.GROUP_COUNT, k.GROUP_TOTAL):
         for row in tx.tr.snapshot.get_range(*tx.keys.span(kind, op.queue)):
             key = (kind, *tx.keys.unpack(bytes(row.key)))
             if _concerns(op, key):
@@ -255,6 +258,8 @@ def _concerns(op: ops.Reconcile, key: tuple[Any, ...]) -> bool:
     """Whether a counter belongs to what is recounted."""
     if op.tenant is None:
         return True
+    if key[0] == k.GROUP_TOTAL:
+        return False  # it also counts jobs of other tenants
     if op.group is None:
         return len(key) > 3 and key[2] == op.tenant
     return len(key) > 4 and key[2:4] == (op.tenant, op.group)

@@ -1588,6 +1588,9 @@ BEGIN
     END LOOP;
 END $$;
 
+-- Finds groups by their names, whatever their tenants. Programs of versions 3 and 4 keep running.
+CREATE INDEX lanes_group ON tenure.lanes (queue, grp) WHERE grp <> '';
+
 -- statements
 
 -- Opening
@@ -1937,8 +1940,7 @@ SELECT * FROM (
             sum(n.dead) AS dead, sum(n.cancelled) AS cancelled
         FROM tenure.news n JOIN tenure.lanes l ON l.id = n.lane
         WHERE n.queue = %(queue)s GROUP BY l.tenant) n ON n.tenant = t.id
-    WHERE t.queue = %(queue)s AND (%(after)s::text IS NULL OR t.tenant > %(after)s)
-        AND (%(tenant)s::text IS NULL OR t.tenant = %(tenant)s)) x
+    WHERE t.queue = %(queue)s AND t.tenant >= %(first)s AND t.tenant <= %(last)s) x
 WHERE waiting + delayed + ready + leased + done + dead + cancelled > 0
 ORDER BY tenant LIMIT %(limit)s;
 -- name: groups
@@ -1956,12 +1958,30 @@ SELECT * FROM (
         AND (%(after)s::text IS NULL OR l.grp > %(after)s)) x
 WHERE waiting + delayed + ready + leased + done + dead + cancelled > 0
 ORDER BY grp LIMIT %(limit)s;
+-- name: group_totals
+WITH named AS (
+    SELECT DISTINCT grp FROM tenure.lanes
+    WHERE queue = %(queue)s AND grp <> '' AND grp >= %(first)s AND grp <= %(last)s
+    ORDER BY grp LIMIT %(limit)s
+), mine AS (
+    SELECT l.id, l.grp, l.waiting + l.delayed + l.ready + l.leased AS unfinished,
+        l.done + l.dead + l.cancelled AS finished
+    FROM named JOIN tenure.lanes l ON l.queue = %(queue)s AND l.grp = named.grp AND l.grp <> ''
+)
+SELECT grp, sum(unfinished), sum(finished) FROM (
+    SELECT grp, unfinished, finished FROM mine
+    UNION ALL
+    SELECT mine.grp, n.waiting + n.delayed + n.ready + n.leased, n.done + n.dead + n.cancelled
+    FROM tenure.news n JOIN mine ON mine.id = n.lane WHERE n.queue = %(queue)s) x
+GROUP BY grp ORDER BY grp;
 -- name: limits
 SELECT queue, tenant, grp, concurrency, rate, per_ms, weight, paused FROM tenure.limits
 WHERE %(queue)s::text IS NULL OR queue = %(queue)s ORDER BY queue, tenant, grp;
 -- name: slots
 SELECT holder, expires_at FROM tenure.slots
 WHERE scope = %s AND key = %s AND expires_at > tenure.moment(%s::bigint) ORDER BY holder;
+-- name: ids_between
+SELECT id FROM tenure.jobs WHERE id >= %(first)s AND id <= %(last)s ORDER BY id LIMIT %(limit)s;
 -- name: next_due
 SELECT due, now_ms FROM tenure.next_due(%s::bigint, %s::text[]);
 -- name: oldest_ready

@@ -12,6 +12,7 @@ from tenure.engines.sql.limits import unmark
 from tenure.engines.sql.rows import CODES, WAITING, entry_of, job_of
 from tenure.errors import InvalidInput, JobNotFound, QueueNotFound, TenureError
 from tenure.model import ops, queries
+from tenure.model.fields import MAX_NAME
 from tenure.model.job import FINAL, Job
 from tenure.model.queries import Found, Query
 
@@ -19,6 +20,7 @@ Row = tuple[Any, ...]
 FoundRow = tuple[int, int, str]  # when it finished, seq, id
 
 _LAST = 2**63 - 1
+_LAST_NAME = "\U0010ffff" * MAX_NAME
 _COUNTS = [field.name for field in msgspec.structs.fields(queries.Counts)]
 _decode_schedule = msgspec.json.Decoder(ops.Schedule).decode
 
@@ -145,6 +147,12 @@ def _cursor_after(where: queries.Filter, last: FoundRow) -> str:
     return f"{end}.{seq}" if _is_by_end(where) else str(seq)
 
 
+def _find_by_prefix(snapshot: Snapshot, query: queries.FindByPrefix) -> Found:
+    last = query.prefix + _LAST_NAME[len(query.prefix) :]
+    params = {"first": query.prefix, "last": last, "limit": query.limit}
+    return queries.Ids([job_id for (job_id,) in snapshot.db.named("ids_between", params)])
+
+
 def _next_due(snapshot: Snapshot, query: queries.NextDue) -> Found:
     return queries.Due(snapshot.due("next_due", query.queues))
 
@@ -171,12 +179,8 @@ def _list_tenants(snapshot: Snapshot, query: queries.ListTenants) -> Found:
     queue = snapshot.db.one("queue_id", query.queue)
     if queue is None:
         return QueueNotFound(query.queue)
-    params = {
-        "queue": queue[0],
-        "after": query.after,
-        "tenant": query.tenant,
-        "limit": query.limit,
-    }
+    first, last = _names_between(query.after, query.tenant)
+    params = {"queue": queue[0], "first": first, "last": last, "limit": query.limit}
     return [
         queries.TenantStats(queue=query.queue, tenant=tenant, **_counts(counts))
         for tenant, *counts in snapshot.db.named("tenants", params)
@@ -197,6 +201,32 @@ def _list_groups(snapshot: Snapshot, query: queries.ListGroups) -> Found:
         queries.GroupStats(queue=query.queue, tenant=query.tenant, group=group, **_counts(counts))
         for group, *counts in snapshot.db.named("groups", params)
     ]
+
+
+def _list_group_totals(snapshot: Snapshot, query: queries.ListGroupTotals) -> Found:
+    queue = snapshot.db.one("queue_id", query.queue)
+    if queue is None:
+        return QueueNotFound(query.queue)
+    first, last = _names_between(query.after or "", query.group)
+    found: list[queries.GroupTotal] = []
+    while True:
+        params = {"queue": queue[0], "first": first, "last": last, "limit": query.limit}
+        rows = snapshot.db.named("group_totals", params)
+        found += [
+            queries.GroupTotal(query.queue, group, int(unfinished), int(finished))
+            for group, unfinished, finished in rows
+            if unfinished or finished  # a group stays known for a while after its last job
+        ]
+        if len(rows) < query.limit or len(found) >= query.limit:
+            return found[: query.limit]
+        first, _ = _names_between(rows[-1][0], None)
+
+
+def _names_between(after: str | None, only: str | None) -> tuple[str, str]:
+    """The first and the last name of a list that starts after a name, or has a single one. As
+    bounds of a range, they let an index find them; an empty range if there is none."""
+    first = "" if after is None else after + "\x01"  # no name has a NUL
+    return (first, _LAST_NAME) if only is None else (max(first, only), only)
 
 
 def _list_limits(snapshot: Snapshot, query: queries.ListLimits) -> Found:
@@ -238,11 +268,13 @@ _QUERIES: dict[type[Query], Callable[[Snapshot, Any], Found]] = {
     queries.GetJob: _get_job,
     queries.ListJobs: _list_jobs,
     queries.FindIds: _find_ids,
+    queries.FindByPrefix: _find_by_prefix,
     queries.NextDue: _next_due,
     queries.OldestReady: _oldest_ready,
     queries.GetStats: _get_stats,
     queries.ListTenants: _list_tenants,
     queries.ListGroups: _list_groups,
+    queries.ListGroupTotals: _list_group_totals,
     queries.ListLimits: _list_limits,
     queries.ListSlots: _list_slots,
     queries.ListSchedules: _list_schedules,

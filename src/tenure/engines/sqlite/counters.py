@@ -215,7 +215,8 @@ class Books:
             row = self._db.one("lane_by_names", tenant, group, queue)
             if row is None:
                 owner = self._tenant_or_new(self.queue_or_new(queue), tenant)
-                self._db.run("add_lane", owner.id, group, self._group_bound(queue, tenant, group))
+                bound = self._group_bound(queue, tenant, group)
+                self._db.run("add_lane", owner.id, group, bound, owner.queue.id if group else None)
                 row = self._db.one("lane_by_names", tenant, group, queue)
                 assert row is not None
             lane = self._lanes_by_name[key] = self._lane_of_joined(row)

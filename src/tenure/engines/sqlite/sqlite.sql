@@ -177,6 +177,16 @@ CREATE INDEX tenure_once_at ON tenure_once (at);
 
 -- version: 3
 ALTER TABLE tenure_queues ADD COLUMN emptied_at INTEGER; -- when maintenance found it without jobs
+-- The queue of a lane with a group, so that groups are found by their names whatever their tenants.
+-- The trigger is for programs of version 2, which may go on while a newer one runs.
+ALTER TABLE tenure_lanes ADD COLUMN queue INTEGER;
+UPDATE tenure_lanes SET queue = (SELECT queue FROM tenure_tenants WHERE id = tenure_lanes.tenant)
+WHERE grp <> '';
+CREATE INDEX tenure_lanes_group ON tenure_lanes (queue, grp) WHERE queue IS NOT NULL;
+CREATE TRIGGER tenure_lanes_queue AFTER INSERT ON tenure_lanes
+WHEN NEW.queue IS NULL AND NEW.grp <> '' BEGIN
+    UPDATE tenure_lanes SET queue = (SELECT queue FROM tenure_tenants WHERE id = NEW.tenant)
+    WHERE id = NEW.id; END;
 
 -- statements
 
@@ -288,7 +298,7 @@ FROM json_each(?) e CROSS JOIN tenure_lanes l ON l.id = (
     SELECT id FROM tenure_lanes INDEXED BY tenure_lanes_head
     WHERE tenant = e.value AND open = 1 ORDER BY head_priority, head_seq LIMIT 1);
 -- name: add_lane
-INSERT INTO tenure_lanes (tenant, grp, max_leased) VALUES (?, ?, ?);
+INSERT INTO tenure_lanes (tenant, grp, max_leased, queue) VALUES (?, ?, ?, ?);
 -- name: save_lane
 UPDATE tenure_lanes SET head_priority = ?, head_seq = ?, open = ?, waiting = ?, delayed = ?,
     ready = ?, leased = ?, done = ?, dead = ?, cancelled = ? WHERE id = ?;
@@ -636,6 +646,8 @@ FROM tenure_jobs j
     JOIN tenure_lanes l ON l.id = j.lane JOIN tenure_tenants t ON t.id = l.tenant
     JOIN tenure_queues q ON q.id = t.queue LEFT JOIN tenure_states s ON s.seq = j.seq
 WHERE j.id = ?;
+-- name: ids_between
+SELECT id FROM tenure_jobs WHERE id >= :first AND id <= :last ORDER BY id LIMIT :limit;
 -- name: seqs_after
 SELECT seq FROM tenure_jobs WHERE seq > ? ORDER BY seq LIMIT ?;
 -- name: parents_of
@@ -724,8 +736,7 @@ FROM tenure_queues WHERE :queue IS NULL OR queue = :queue ORDER BY queue;
 SELECT id FROM tenure_queues WHERE queue = ?;
 -- name: tenants
 SELECT tenant, waiting, delayed, ready, leased, done, dead, cancelled FROM tenure_tenants
-WHERE queue = :queue AND (:after IS NULL OR tenant > :after)
-    AND (:tenant IS NULL OR tenant = :tenant)
+WHERE queue = :queue AND tenant >= :first AND tenant <= :last
     AND waiting + delayed + ready + leased + done + dead + cancelled > 0
 ORDER BY tenant LIMIT :limit;
 -- name: groups
@@ -735,3 +746,8 @@ WHERE t.queue = :queue AND t.tenant = :tenant AND l.grp <> ''
     AND (:after IS NULL OR l.grp > :after)
     AND l.waiting + l.delayed + l.ready + l.leased + l.done + l.dead + l.cancelled > 0
 ORDER BY l.grp LIMIT :limit;
+-- name: group_totals
+SELECT grp, sum(waiting + delayed + ready + leased), sum(done + dead + cancelled)
+FROM tenure_lanes INDEXED BY tenure_lanes_group
+WHERE queue = :queue AND queue IS NOT NULL AND grp >= :first AND grp <= :last
+GROUP BY grp ORDER BY grp LIMIT :limit;
