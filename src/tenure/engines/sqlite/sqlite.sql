@@ -176,7 +176,8 @@ CREATE TABLE tenure_once (
 CREATE INDEX tenure_once_at ON tenure_once (at);
 
 -- version: 3
-ALTER TABLE tenure_queues ADD COLUMN emptied_at INTEGER; -- when maintenance found it without jobs
+-- When maintenance found a queue without jobs.
+ALTER TABLE tenure_queues ADD COLUMN emptied_at INTEGER;
 -- The queue of a lane with a group, so that groups are found by their names whatever their tenants.
 -- The trigger is for programs of version 2, which may go on while a newer one runs.
 ALTER TABLE tenure_lanes ADD COLUMN queue INTEGER;
