@@ -569,15 +569,16 @@ SELECT q.queue,
     OR EXISTS (SELECT 1 FROM tenure_states INDEXED BY tenure_states_at
         WHERE queue = q.id AND state = 6 AND state <> 2 AND at <= :cancelled)
 FROM tenure_queues q WHERE q.queue > :after ORDER BY q.queue LIMIT :most;
+-- A blob is greater than any text, so that without a last one all are meant.
 -- name: note_emptied
 UPDATE tenure_queues SET emptied_at = :now
-WHERE queue > :after AND (:last IS NULL OR queue <= :last) AND emptied_at IS NULL
+WHERE queue > :after AND queue <= ifnull(:last, x'ff') AND emptied_at IS NULL
     AND waiting + delayed + ready + leased + done + dead + cancelled = 0
     AND NOT EXISTS (SELECT 1 FROM tenure_limits WHERE tenure_limits.queue = tenure_queues.queue);
 -- Looks for jobs, too, in case the counters are wrong.
 -- name: emptied_before
 SELECT id FROM tenure_queues q
-WHERE q.queue > :after AND (:last IS NULL OR q.queue <= :last) AND q.emptied_at <= :until
+WHERE q.queue > :after AND q.queue <= ifnull(:last, x'ff') AND q.emptied_at <= :until
     AND NOT EXISTS (SELECT 1 FROM tenure_limits l WHERE l.queue = q.queue)
     AND NOT EXISTS (SELECT 1 FROM tenure_states s INDEXED BY tenure_states_at
         WHERE s.queue = q.id AND s.state <> 2)
