@@ -6,10 +6,20 @@ from typing import Any
 
 import msgspec
 
-from tenure.errors import InvalidInput, TenureError
+from tenure.errors import Busy, InvalidInput, TenureError
 from tenure.model.fields import Label, Moment, Name, PageLimit, QueueNames
 from tenure.model.job import Job, State
 from tenure.model.ops import Entry, Limit, Schedule
+
+READ_SECONDS = 20.0  # after which a query is stopped: others wait for the same readers
+
+
+def took_too_long(seconds: float) -> Busy:
+    """The error for a query that was stopped."""
+    return Busy(
+        f"the query took longer than {seconds:g} s and was stopped: name a queue and a state, or "
+        "ask for a smaller page"
+    )
 
 
 class Query(msgspec.Struct, frozen=True, gc=False, tag=True, tag_field="query", omit_defaults=True):

@@ -1625,6 +1625,8 @@ INSERT INTO tenure.marks (id, tokens) VALUES (%s, '{}') ON CONFLICT DO NOTHING;
 SELECT tokens IS DISTINCT FROM '{}' FROM tenure.marks WHERE id = %s;
 -- name: wait_at_most
 SELECT set_config('lock_timeout', %s, true);
+-- name: run_at_most
+SELECT set_config('statement_timeout', %s, true);
 -- name: forget_marks
 -- Their ids increase with time, so recent ones are not even looked at.
 DELETE FROM tenure.marks WHERE id IN (
