@@ -11,6 +11,7 @@ from tenure.model.fields import Label, Moment, Name, PageLimit, QueueNames
 from tenure.model.job import Job, State
 from tenure.model.ops import Entry, Limit, Schedule
 
+MOST_SCANNED = 10_000  # jobs that one query looks at to find those that match its filter
 READ_SECONDS = 20.0  # after which a query is stopped: others wait for the same readers
 
 
@@ -125,7 +126,8 @@ class Export(Query, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
-    """A page of jobs, and the cursor of the next page."""
+    """A page of jobs, and the cursor of the next page. If few jobs match the filter, a page may
+    have fewer than requested, or none, before the last one: go on until there is no cursor."""
 
     jobs: list[Job]
     cursor: str | None = None

@@ -69,6 +69,7 @@ class EnqueuedIds(list[str]):
 
 
 PAGE = 1000  # jobs changed per operation when a filter selects them
+MOST_SCANS = 100  # queries for one page of a list, each of which looks at MOST_SCANNED jobs
 
 
 class Calls:
@@ -337,7 +338,14 @@ class Calls:
         """Return a page of jobs, newest first; with a single final state, last finished first.
         Pass its `cursor` to get the next page."""
         where = filter_of(queue, states_of(state), tenant, group, kind)
-        return good((yield validated(queries.ListJobs(where, limit, cursor))), queries.Page)
+        page = good((yield validated(queries.ListJobs(where, limit, cursor))), queries.Page)
+        for _ in range(MOST_SCANS):
+            left = limit - len(page.jobs)
+            if page.cursor is None or left == 0:
+                break
+            more = good((yield queries.ListJobs(where, left, page.cursor)), queries.Page)
+            page = queries.Page(page.jobs + more.jobs, more.cursor)
+        return page
 
     def _next_due(self, queues: str | Sequence[str]) -> Steps[int | None]:
         """When the next delayed job of these queues becomes due or the next lease expires, in

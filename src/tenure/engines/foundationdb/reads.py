@@ -64,10 +64,23 @@ def _page(
         return start
     names = tx.queues() if where.queue is None else [where.queue]
     listed = [_places(tx, _range_of(where, by_end), name, start) for name in names]
-    places = heapq.merge(*listed, reverse=True)
-    found = list(islice(_matching(tx, where, places), query.limit + 1))
+    places = islice(heapq.merge(*listed, reverse=True), queries.MOST_SCANNED)
+    scanned = 0
+    last: Place = ()
+
+    def count() -> Iterator[tuple[Place, str]]:
+        nonlocal scanned, last
+        for place, job_id in places:
+            scanned, last = scanned + 1, place
+            yield place, job_id
+
+    found = list(islice(_matching(tx, where, count()), query.limit + 1))
     page = found[: query.limit]
-    cursor = cursor_of(page[-1][0]) if len(found) > query.limit else None
+    cursor = None
+    if len(found) > query.limit:
+        cursor = cursor_of(page[-1][0])
+    elif scanned == queries.MOST_SCANNED:
+        cursor = cursor_of(last)
     return answer([held for _, held in page], cursor)
 
 

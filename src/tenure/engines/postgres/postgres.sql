@@ -1896,16 +1896,19 @@ SELECT f.at, f.seq, f.id FROM unnest(%(queues)s::integer[]) w (queue) CROSS JOIN
     ORDER BY s.at DESC, s.seq DESC LIMIT %(limit)s) f
 ORDER BY f.at DESC, f.seq DESC LIMIT %(limit)s;
 -- name: find_by_seq
-SELECT 0, s.seq, j.id FROM tenure.states s JOIN tenure.jobs j ON j.seq = s.seq
+SELECT 0, s.seq, j.id FROM (
+        SELECT * FROM tenure.states WHERE seq < %(before_seq)s ORDER BY seq DESC LIMIT %(most)s) s
+    CROSS JOIN LATERAL (SELECT k.id, k.kind FROM tenure.jobs k WHERE k.seq = s.seq OFFSET 0) j
     JOIN tenure.lanes l ON l.id = s.lane JOIN tenure.tenants t ON t.id = l.tenant
-WHERE s.seq < %(before_seq)s
-    AND (%(queue)s::integer IS NULL OR s.queue = %(queue)s)
+WHERE (%(queue)s::integer IS NULL OR s.queue = %(queue)s)
     AND (%(states)s::smallint[] IS NULL OR s.state = ANY (%(states)s))
     AND (%(tenant)s::text IS NULL OR t.tenant = %(tenant)s)
     AND (%(grp)s::text IS NULL OR l.grp = %(grp)s)
     AND (%(kind)s::text IS NULL OR j.kind = %(kind)s)
     AND (%(finished_before)s::bigint IS NULL OR (s.state > 3 AND s.at < %(finished_before)s))
 ORDER BY s.seq DESC LIMIT %(limit)s;
+-- name: scanned_to
+SELECT seq FROM tenure.states WHERE seq < %s ORDER BY seq DESC LIMIT 1 OFFSET %s;
 -- name: stats
 SELECT q.queue, q.paused, q.waiting + n.waiting, q.delayed + n.delayed, q.ready + n.ready,
     q.leased + n.leased, q.done + n.done, q.dead + n.dead, q.cancelled + n.cancelled

@@ -38,8 +38,8 @@ class Snapshot:
 
     def find_by_seq(
         self, params: dict[str, Any], queues: list[int], codes: list[int]
-    ) -> list[FoundRow]:
-        return self.db.named("find_by_seq", params | {"states": codes or None})
+    ) -> tuple[list[FoundRow], bool]:
+        return self.db.named("find_by_seq", params | {"states": codes or None}), True
 
     def jobs_after(self, seq: int, limit: int) -> Sequence[Row]:
         return self.db.all("export", seq, limit)

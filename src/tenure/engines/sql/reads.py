@@ -53,8 +53,9 @@ class Snapshot(Protocol):
 
     def find_by_seq(
         self, params: dict[str, Any], queues: list[int], codes: list[int]
-    ) -> list[FoundRow]:
-        """Jobs, newest first. codes: the states to include; all, if empty."""
+    ) -> tuple[list[FoundRow], bool]:
+        """Jobs, newest first, and whether only the first MOST_SCANNED were looked at. codes: the
+        states to include; all, if empty."""
 
     def jobs_after(self, seq: int, limit: int) -> Sequence[Row]:
         """Jobs in enqueue order."""
@@ -111,18 +112,25 @@ def _find(
         "before_at": start[0],
         "before_seq": start[-1],
         "limit": query.limit + 1,
+        "most": queries.MOST_SCANNED,
     }
     wanted = list(queues.values()) if where.queue is None else [queues[where.queue]]
     codes = [code for state in where.states for code in CODES[state]]
     if by_end:
-        rows = snapshot.find_by_end(params, wanted, codes[0])
+        rows, scans = snapshot.find_by_end(params, wanted, codes[0]), False
     else:
-        rows = snapshot.find_by_seq(params, wanted, codes)
+        rows, scans = snapshot.find_by_seq(params, wanted, codes)
     page = rows[: query.limit]
     if len(rows) <= query.limit:
-        return page, None
+        return page, _scanned_to(snapshot, start[-1]) if scans else None
     end, seq, _ = page[-1]
     return page, f"{end}.{seq}" if by_end else str(seq)
+
+
+def _scanned_to(snapshot: Snapshot, before: int) -> str | None:
+    """The cursor at which a scan for jobs before this one stopped; None if it saw all of them."""
+    row = snapshot.db.one("scanned_to", before, queries.MOST_SCANNED - 1)
+    return None if row is None else str(row[0])
 
 
 def _next_due(snapshot: Snapshot, query: queries.NextDue) -> Found:

@@ -41,14 +41,14 @@ class Snapshot:
 
     def find_by_seq(
         self, params: dict[str, Any], queues: list[int], codes: list[int]
-    ) -> list[FoundRow]:
+    ) -> tuple[list[FoundRow], bool]:
         """Walk all jobs, or use an index if few match."""
         if codes:
             params = params | {"states": listed(codes)}
             (counts,) = self.db.all("totals")
             if sum(counts[code] for code in codes) * 10 < sum(counts):
-                return self.db.named("find_by_state", params | {"queues": listed(queues)})
-        return self.db.named("find_by_scan", {"states": None} | params)
+                return self.db.named("find_by_state", params | {"queues": listed(queues)}), False
+        return self.db.named("find_by_scan", {"states": None} | params), True
 
     def jobs_after(self, seq: int, limit: int) -> Sequence[Row]:
         seqs = [seq for (seq,) in self.db.all("seqs_after", seq, limit)]

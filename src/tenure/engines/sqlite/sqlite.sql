@@ -662,17 +662,21 @@ WHERE s.queue = :queue AND s.state = :state AND s.state <> 2 AND s.at <= :before
     AND (:kind IS NULL OR j.kind = :kind)
     AND (:finished_before IS NULL OR s.at < :finished_before)
 ORDER BY s.at DESC, s.seq DESC LIMIT :limit;
+-- The rows come in the order of the subquery. With an ORDER BY they would all be read first.
 -- name: find_by_scan
-SELECT 0, j.seq, j.id FROM tenure_jobs j NOT INDEXED
+SELECT 0, j.seq, j.id FROM (
+        SELECT seq, id, lane, kind FROM tenure_jobs NOT INDEXED
+        WHERE seq < :before_seq ORDER BY seq DESC LIMIT :most) j
     CROSS JOIN tenure_lanes l ON l.id = j.lane CROSS JOIN tenure_tenants t ON t.id = l.tenant
     LEFT JOIN tenure_states s ON s.seq = j.seq
-WHERE j.seq < :before_seq
-    AND (:queue IS NULL OR t.queue = :queue)
+WHERE (:queue IS NULL OR t.queue = :queue)
     AND (:states IS NULL OR ifnull(s.state, 2) IN (SELECT value FROM json_each(:states)))
     AND (:tenant IS NULL OR t.tenant = :tenant) AND (:grp IS NULL OR l.grp = :grp)
     AND (:kind IS NULL OR j.kind = :kind)
     AND (:finished_before IS NULL OR (s.state > 3 AND s.at < :finished_before))
-ORDER BY j.seq DESC LIMIT :limit;
+LIMIT :limit;
+-- name: scanned_to
+SELECT seq FROM tenure_jobs WHERE seq < ? ORDER BY seq DESC LIMIT 1 OFFSET ?;
 -- name: find_by_state
 SELECT 0, j.seq, j.id FROM (
         SELECT seq FROM tenure_states INDEXED BY tenure_states_at
