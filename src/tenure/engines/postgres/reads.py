@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tenure.engines.postgres.db import Db
-from tenure.engines.sql.reads import FoundRow, Row
+from tenure.engines.sql.reads import FoundRow, QueueIds, Row, are_few
 
 
 class Snapshot:
@@ -33,13 +33,16 @@ class Snapshot:
         ((now, texts),) = self.db.all("timetable", self._given)
         return now, texts
 
-    def find_by_end(self, params: dict[str, Any], queues: list[int], code: int) -> list[FoundRow]:
-        return self.db.named("find_by_end", params | {"queues": queues, "state": code})
+    def find_by_end(self, params: dict[str, Any], queues: QueueIds, code: int) -> list[FoundRow]:
+        return self.db.named("find_by_end", params | {"queues": queues(), "state": code})
 
     def find_by_seq(
-        self, params: dict[str, Any], queues: list[int], codes: list[int]
+        self, params: dict[str, Any], queues: QueueIds, codes: list[int]
     ) -> tuple[list[FoundRow], bool]:
-        return self.db.named("find_by_seq", params | {"states": codes or None}), True
+        params = params | {"states": codes or None}
+        if codes and are_few(self.db, codes):
+            return self.db.named("find_by_state", params), False
+        return self.db.named("find_by_scan", params), True
 
     def jobs_after(self, seq: int, limit: int) -> Sequence[Row]:
         return self.db.all("export", seq, limit)

@@ -17,6 +17,7 @@ from tenure.model.queries import Found, Query
 
 Row = tuple[Any, ...]
 FoundRow = tuple[int, int, str]  # when it finished, seq, id
+QueueIds = Callable[[], list[int]]  # of the queues in question; there may be many
 
 _LAST = 2**63 - 1
 _COUNTS = [field.name for field in msgspec.structs.fields(queries.Counts)]
@@ -48,11 +49,11 @@ class Snapshot(Protocol):
     def timetable(self) -> tuple[int, Sequence[str]]:
         """The store's time, and the schedules."""
 
-    def find_by_end(self, params: dict[str, Any], queues: list[int], code: int) -> list[FoundRow]:
+    def find_by_end(self, params: dict[str, Any], queues: QueueIds, code: int) -> list[FoundRow]:
         """Jobs in one final state, most recently finished first."""
 
     def find_by_seq(
-        self, params: dict[str, Any], queues: list[int], codes: list[int]
+        self, params: dict[str, Any], queues: QueueIds, codes: list[int]
     ) -> tuple[list[FoundRow], bool]:
         """Jobs, newest first, and whether only the first MOST_SCANNED were looked at. codes: the
         states to include; all, if empty."""
@@ -94,8 +95,8 @@ def _find(
 ) -> tuple[list[FoundRow], str | None] | TenureError:
     """A page of jobs, and the cursor of the next page."""
     where = query.filter
-    queues = {name: number for number, name in snapshot.db.all("queues")}
-    if where.queue is not None and where.queue not in queues:
+    queue = None if where.queue is None else snapshot.db.one("queue_id", where.queue)
+    if where.queue is not None and queue is None:
         return QueueNotFound(where.queue)
     by_end = len(where.states) == 1 and where.states[0] in FINAL
     start = (
@@ -104,7 +105,7 @@ def _find(
     if isinstance(start, InvalidInput):
         return start
     params: dict[str, Any] = {
-        "queue": None if where.queue is None else queues[where.queue],
+        "queue": None if queue is None else queue[0],
         "tenant": where.tenant,
         "grp": where.group,
         "kind": where.kind,
@@ -114,7 +115,10 @@ def _find(
         "limit": query.limit + 1,
         "most": queries.MOST_SCANNED,
     }
-    wanted = list(queues.values()) if where.queue is None else [queues[where.queue]]
+
+    def wanted() -> list[int]:
+        return [number for number, _ in snapshot.db.all("queues")] if queue is None else [queue[0]]
+
     codes = [code for state in where.states for code in CODES[state]]
     if by_end:
         rows, scans = snapshot.find_by_end(params, wanted, codes[0]), False
@@ -125,6 +129,12 @@ def _find(
         return page, _scanned_to(snapshot, start[-1]) if scans else None
     end, seq, _ = page[-1]
     return page, f"{end}.{seq}" if by_end else str(seq)
+
+
+def are_few(db: Statements, codes: Sequence[int]) -> bool:
+    """Whether few of all jobs are in these states, so that they are better found by an index."""
+    (counts,) = db.all("totals")
+    return bool(sum(counts[code] for code in codes) * 10 < sum(counts))
 
 
 def _scanned_to(snapshot: Snapshot, before: int) -> str | None:
