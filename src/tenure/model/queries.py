@@ -7,13 +7,23 @@ from typing import Any
 
 import msgspec
 
-from tenure.errors import InvalidInput, TenureError
+from tenure.errors import Busy, InvalidInput, TenureError
 from tenure.model.fields import Label, Moment, Name, PageLimit, QueueNames
 from tenure.model.job import Job, State
 from tenure.model.ops import Entry, Limit, Schedule
 
 PAGE_BYTES = 16 * 1_048_576  # a page of jobs ends with the job that reaches this
 JOBS_AT_ONCE = 64  # that a list reads whatever their sizes are
+MOST_SCANNED = 10_000  # jobs that one query looks at to find those that match its filter
+READ_SECONDS = 20.0  # after which a query is stopped: others wait for the same readers
+
+
+def took_too_long(seconds: float) -> Busy:
+    """The error for a query that was stopped."""
+    return Busy(
+        f"the query took longer than {seconds:g} s and was stopped: name a queue and a state, or "
+        "ask for a smaller page"
+    )
 
 
 class Query(msgspec.Struct, frozen=True, gc=False, tag=True, tag_field="query", omit_defaults=True):
@@ -137,7 +147,8 @@ class Export(Query, frozen=True):
 
 class Page(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
     """A page of jobs, and the cursor of the next page. It has fewer jobs than requested if they are
-    large (PAGE_BYTES)."""
+    large (PAGE_BYTES), and perhaps none if few of those looked at match (MOST_SCANNED): go on until
+    there is no cursor."""
 
     jobs: list[Job]
     cursor: str | None = None

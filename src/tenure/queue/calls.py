@@ -77,6 +77,7 @@ class EnqueuedIds(list[str]):
 
 
 PAGE = 1000  # jobs changed per operation when a filter selects them
+MOST_SCANS = 100  # queries for one page of a list, each of which looks at MOST_SCANNED jobs
 
 
 class Calls:
@@ -346,7 +347,14 @@ class Calls:
         """Return a page of jobs, newest first; with a single final state, last finished first.
         Pass its `cursor` to get the next page."""
         where = filter_of(queue, states_of(state), tenant, group, kind)
-        return good((yield validated(queries.ListJobs(where, limit, cursor))), queries.Page)
+        page = good((yield validated(queries.ListJobs(where, limit, cursor))), queries.Page)
+        for _ in range(MOST_SCANS):
+            left = limit - len(page.jobs)
+            if page.cursor is None or left == 0:
+                break
+            more = good((yield queries.ListJobs(where, left, page.cursor)), queries.Page)
+            page = queries.Page(page.jobs + more.jobs, more.cursor)
+        return page
 
     def _find_ids(self, prefix: str, *, limit: int = 10) -> Steps[list[str]]:
         """List the ids that start with `prefix`, sorted."""

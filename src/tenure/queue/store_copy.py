@@ -182,8 +182,13 @@ class Copy:
         """Operations that release leased jobs without counting the attempt, as a stopping worker
         does."""
         where = queries.Filter(states=(State.LEASED,))
-        page = _read(self._source, queries.ListJobs(where, FIRST_PAGE), queries.Page)
-        return [ops.Release(job.id, job.token) for job in page.jobs]
+        page = queries.Page([], None)
+        while True:  # a page may be empty before the last one
+            page = _read(
+                self._source, queries.ListJobs(where, FIRST_PAGE, page.cursor), queries.Page
+            )
+            if page.jobs or page.cursor is None:
+                return [ops.Release(job.id, job.token) for job in page.jobs]
 
     def _call_off(self) -> None:
         """Undo what this run changed in both stores."""

@@ -1628,6 +1628,8 @@ INSERT INTO tenure.marks (id, tokens) VALUES (%s, '{}') ON CONFLICT DO NOTHING;
 SELECT tokens IS DISTINCT FROM '{}' FROM tenure.marks WHERE id = %s;
 -- name: wait_at_most
 SELECT set_config('lock_timeout', %s, true);
+-- name: run_at_most
+SELECT set_config('statement_timeout', %s, true);
 -- name: forget_marks
 -- Their ids increase with time, so recent ones are not even looked at.
 DELETE FROM tenure.marks WHERE id IN (
@@ -1907,17 +1909,38 @@ SELECT f.at, f.seq, f.id FROM unnest(%(queues)s::integer[]) w (queue) CROSS JOIN
         AND (%(finished_before)s::bigint IS NULL OR s.at < %(finished_before)s)
     ORDER BY s.at DESC, s.seq DESC LIMIT %(limit)s) f
 ORDER BY f.at DESC, f.seq DESC LIMIT %(limit)s;
--- name: find_by_seq
-SELECT 0, s.seq, j.id FROM tenure.states s JOIN tenure.jobs j ON j.seq = s.seq
+-- name: find_by_scan
+SELECT 0, s.seq, j.id FROM (
+        SELECT * FROM tenure.states WHERE seq < %(before_seq)s ORDER BY seq DESC LIMIT %(most)s) s
+    CROSS JOIN LATERAL (SELECT k.id, k.kind FROM tenure.jobs k WHERE k.seq = s.seq OFFSET 0) j
     JOIN tenure.lanes l ON l.id = s.lane JOIN tenure.tenants t ON t.id = l.tenant
-WHERE s.seq < %(before_seq)s
-    AND (%(queue)s::integer IS NULL OR s.queue = %(queue)s)
+WHERE (%(queue)s::integer IS NULL OR s.queue = %(queue)s)
     AND (%(states)s::smallint[] IS NULL OR s.state = ANY (%(states)s))
     AND (%(tenant)s::text IS NULL OR t.tenant = %(tenant)s)
     AND (%(grp)s::text IS NULL OR l.grp = %(grp)s)
     AND (%(kind)s::text IS NULL OR j.kind = %(kind)s)
     AND (%(finished_before)s::bigint IS NULL OR (s.state > 3 AND s.at < %(finished_before)s))
 ORDER BY s.seq DESC LIMIT %(limit)s;
+-- name: find_by_state
+SELECT 0, s.seq, j.id FROM tenure.states s JOIN tenure.jobs j ON j.seq = s.seq
+    JOIN tenure.lanes l ON l.id = s.lane JOIN tenure.tenants t ON t.id = l.tenant
+WHERE s.seq < %(before_seq)s AND s.state = ANY (%(states)s::smallint[])
+    AND (%(queue)s::integer IS NULL OR s.queue = %(queue)s)
+    AND (%(tenant)s::text IS NULL OR t.tenant = %(tenant)s)
+    AND (%(grp)s::text IS NULL OR l.grp = %(grp)s)
+    AND (%(kind)s::text IS NULL OR j.kind = %(kind)s)
+    AND (%(finished_before)s::bigint IS NULL OR (s.state > 3 AND s.at < %(finished_before)s))
+ORDER BY s.seq DESC LIMIT %(limit)s;
+-- name: totals
+SELECT coalesce(sum(waiting), 0), coalesce(sum(delayed), 0), coalesce(sum(ready), 0),
+    coalesce(sum(leased), 0), coalesce(sum(done), 0), coalesce(sum(dead), 0),
+    coalesce(sum(cancelled), 0)
+FROM (
+    SELECT waiting, delayed, ready, leased, done, dead, cancelled FROM tenure.queues
+    UNION ALL
+    SELECT waiting, delayed, ready, leased, done, dead, cancelled FROM tenure.news) n;
+-- name: scanned_to
+SELECT seq FROM tenure.states WHERE seq < %s ORDER BY seq DESC LIMIT 1 OFFSET %s;
 -- name: stats
 SELECT q.queue, q.paused, q.waiting + n.waiting, q.delayed + n.delayed, q.ready + n.ready,
     q.leased + n.leased, q.done + n.done, q.dead + n.dead, q.cancelled + n.cancelled

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
 import msgspec
@@ -16,6 +17,7 @@ from tenure.model.job import State, first_id
 from tenure.model.ops import Answer
 
 MARKED_MS = 3600_000  # for which a batch is known to be committed; also in forget_marks
+BOOKS_PER_STEP = 100  # of queues, which claims wait for meanwhile
 _COUNTS = msgspec.structs.fields(queries.Counts)
 
 
@@ -53,9 +55,11 @@ class Upkeep:
 
     def tidy(self, look: Look, limit: int) -> None:
         self._tx.reread()
-        if self._untidy:
-            numbers = [self._tx.queues[name] for name in self._untidy]
-            self._tx.db.send("open_books", self._untidy, self._tx.given, True)
+        # Any of them, so that busy queues do not keep the others out.
+        names = random.sample(self._untidy, min(len(self._untidy), BOOKS_PER_STEP))
+        if names:
+            numbers = [self._tx.queues[name] for name in names]
+            self._tx.db.send("open_books", names, self._tx.given, True)
             for number in numbers:
                 self._tx.db.send("drop_empty", number, limit)
             now = self._tx.now

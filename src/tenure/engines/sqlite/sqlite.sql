@@ -580,15 +580,16 @@ SELECT q.queue,
     OR EXISTS (SELECT 1 FROM tenure_states INDEXED BY tenure_states_at
         WHERE queue = q.id AND state = 6 AND state <> 2 AND at <= :cancelled)
 FROM tenure_queues q WHERE q.queue > :after ORDER BY q.queue LIMIT :most;
+-- A blob is greater than any text, so that without a last one all are meant.
 -- name: note_emptied
 UPDATE tenure_queues SET emptied_at = :now
-WHERE queue > :after AND (:last IS NULL OR queue <= :last) AND emptied_at IS NULL
+WHERE queue > :after AND queue <= ifnull(:last, x'ff') AND emptied_at IS NULL
     AND waiting + delayed + ready + leased + done + dead + cancelled = 0
     AND NOT EXISTS (SELECT 1 FROM tenure_limits WHERE tenure_limits.queue = tenure_queues.queue);
 -- Looks for jobs, too, in case the counters are wrong.
 -- name: emptied_before
 SELECT id FROM tenure_queues q
-WHERE q.queue > :after AND (:last IS NULL OR q.queue <= :last) AND q.emptied_at <= :until
+WHERE q.queue > :after AND q.queue <= ifnull(:last, x'ff') AND q.emptied_at <= :until
     AND NOT EXISTS (SELECT 1 FROM tenure_limits l WHERE l.queue = q.queue)
     AND NOT EXISTS (SELECT 1 FROM tenure_states s INDEXED BY tenure_states_at
         WHERE s.queue = q.id AND s.state <> 2)
@@ -674,17 +675,21 @@ WHERE s.queue = :queue AND s.state = :state AND s.state <> 2 AND s.at <= :before
     AND (:kind IS NULL OR j.kind = :kind)
     AND (:finished_before IS NULL OR s.at < :finished_before)
 ORDER BY s.at DESC, s.seq DESC LIMIT :limit;
+-- The rows come in the order of the subquery. With an ORDER BY they would all be read first.
 -- name: find_by_scan
-SELECT 0, j.seq, j.id FROM tenure_jobs j NOT INDEXED
+SELECT 0, j.seq, j.id FROM (
+        SELECT seq, id, lane, kind FROM tenure_jobs NOT INDEXED
+        WHERE seq < :before_seq ORDER BY seq DESC LIMIT :most) j
     CROSS JOIN tenure_lanes l ON l.id = j.lane CROSS JOIN tenure_tenants t ON t.id = l.tenant
     LEFT JOIN tenure_states s ON s.seq = j.seq
-WHERE j.seq < :before_seq
-    AND (:queue IS NULL OR t.queue = :queue)
+WHERE (:queue IS NULL OR t.queue = :queue)
     AND (:states IS NULL OR ifnull(s.state, 2) IN (SELECT value FROM json_each(:states)))
     AND (:tenant IS NULL OR t.tenant = :tenant) AND (:grp IS NULL OR l.grp = :grp)
     AND (:kind IS NULL OR j.kind = :kind)
     AND (:finished_before IS NULL OR (s.state > 3 AND s.at < :finished_before))
-ORDER BY j.seq DESC LIMIT :limit;
+LIMIT :limit;
+-- name: scanned_to
+SELECT seq FROM tenure_jobs WHERE seq < ? ORDER BY seq DESC LIMIT 1 OFFSET ?;
 -- name: find_by_state
 SELECT 0, j.seq, j.id FROM (
         SELECT seq FROM tenure_states INDEXED BY tenure_states_at
