@@ -29,6 +29,7 @@ from tenure.server.request_body import Whole
 CLAIM_BYTES = 4 * 1_048_576  # of payloads in the response to one claim
 UNKNOWN_CLAIM = 64  # jobs claimed at once from a queue whose payloads have not been seen
 UNKNOWN_BYTES = 131_072  # assumed for each of them
+SMALL = 1_048_576  # bytes of a response, from which on it is counted
 MOST_QUEUES = 10_000  # whose payloads are remembered
 RATE_BYTES = 64 * 1_048_576  # a second, of requests and responses of one token
 HELD_BYTES = 32 * 1_048_576  # of responses to one token: being made, or not read yet
@@ -58,6 +59,11 @@ class PayloadSizes:
             if isinstance(op, ops.Enqueue):
                 for spec in op.jobs:
                     self.note(spec.queue, len(spec.payload))
+
+    def are_small(self, op: ops.Claim) -> bool:
+        """Whether the jobs that a claim can find are known to be small, all together."""
+        largest = self._largest
+        return all(largest.get(one, UNKNOWN_BYTES) * op.limit < SMALL for one in op.queues)
 
     def expected(self, queues: Iterable[str]) -> int:
         """The size to expect of a job of these queues."""
@@ -91,7 +97,8 @@ class Traffic:
 
     async def reserve(self, size: int) -> None:
         """Wait for room for so many bytes; raises Busy. Release it when they are sent."""
-        await self.pace.ready()
+        if self.pace.is_ahead:
+            await self.pace.ready()
         loop = asyncio.get_running_loop()
         end = loop.time() + ROOM_SECONDS
         while self._is_full(size):
@@ -120,13 +127,20 @@ class Bounded(Calls):
         if isinstance(wanted, Query):
             await self._traffic.reserve(0)  # the number of queries at once is limited, too
             return await self._inner.ado(wanted)
-        if isinstance(wanted, Within) or not _claims(wanted):
-            if not isinstance(wanted, Within):
-                self._sizes.note_ops(wanted)
+        if isinstance(wanted, Within):
             return await self._inner.ado(wanted)
         if len(wanted) == 1 and isinstance(wanted[0], ops.Claim):
-            return [await self._claim_in_steps(wanted[0])]
-        return await self._apply(self._capped(wanted))
+            op = wanted[0]
+            if not self._sizes.are_small(op):
+                return [await self._claim_in_steps(op)]
+            answers = await self._inner.ado(wanted)
+            if isinstance(answers[0], ops.Leased):
+                self._sizes.note_jobs(answers[0].jobs)
+            return answers
+        if _claims(wanted):
+            return await self._apply(self._capped(wanted))
+        self._sizes.note_ops(wanted)
+        return await self._inner.ado(wanted)
 
     async def _claim_in_steps(self, op: ops.Claim) -> Answer:
         """Claim in steps, until the jobs are enough or large enough."""

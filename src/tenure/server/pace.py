@@ -18,6 +18,11 @@ class Pace:
         now = asyncio.get_running_loop().time()
         self._next = max(self._next, now - self._ahead) + turns * self._spacing
 
+    @property
+    def is_ahead(self) -> bool:
+        """Whether turns were taken that are not due yet."""
+        return self._next > 0 and self._next > asyncio.get_running_loop().time()
+
     async def ready(self) -> None:
         """Wait until the turns that were taken are due."""
         wait = self._next - asyncio.get_running_loop().time()

@@ -100,6 +100,7 @@ class Request:
 # Responses a second to clients without a token, and the bytes that count as one more.
 STRANGER_RATE, STRANGER_BURST, TURN_BYTES = 500, 100, 8_192
 
+COUNTED_BYTES = 16_384  # smaller requests and responses do not count as traffic
 HEALTH = ("/healthz", "/readyz")
 MANY = 200  # jobs or operations in a request, from which on they are validated in a thread
 
@@ -212,7 +213,8 @@ class Service:
                 if span is not None and reply is not None:
                     span.set_attribute("http.response.status_code", reply.status)
         if reply is not None:
-            await self._take_turn(request, reply)
+            if not request.is_known or len(reply.body) > COUNTED_BYTES:
+                await self._take_turn(request, reply)
             # Close the connection when the service stops, or if the rest of the body is not read.
             last = self.closing.is_set() or not (incoming.is_over or await incoming.ends())
             request.log(reply.status)
@@ -339,9 +341,11 @@ class Service:
 
     async def _body(self, request: Request, incoming: Incoming) -> bytes:
         pace = self._traffic[request.who].pace
-        await pace.ready()
+        if pace.is_ahead:
+            await pace.ready()
         body = await incoming.read()
-        pace.spend(len(body))
+        if len(body) > COUNTED_BYTES:
+            pace.spend(len(body))
         return body
 
 
