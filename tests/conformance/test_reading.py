@@ -406,6 +406,7 @@ def test_a_page_ends_when_its_jobs_are_large_and_the_cursor_goes_on(
 ) -> None:
     monkeypatch.setattr(queries, "PAGE_BYTES", 50_000)
     monkeypatch.setattr(queries, "JOBS_AT_ONCE", 5)
+    monkeypatch.setattr("tenure.engines.postgres.reads._FEW", 5)
     for n in range(12):
         queue.enqueue("large", "x" * 20_000, id=f"l{n}")
         queue.enqueue("small", id=f"s{n}")

@@ -12,8 +12,8 @@ from tenure.model.fields import Label, Moment, Name, PageLimit, QueueNames
 from tenure.model.job import Job, State
 from tenure.model.ops import Entry, Limit, Schedule
 
-PAGE_BYTES = 16 * 1_048_576  # a page of jobs ends with the job that reaches this
-JOBS_AT_ONCE = 64  # that a list reads whatever their sizes are
+PAGE_BYTES = 4 * 1_048_576  # a page of jobs ends with the job that reaches this
+JOBS_AT_ONCE = 25  # that a list reads whatever their sizes are
 MOST_SCANNED = 10_000  # jobs that one query looks at to find those that match its filter
 READ_SECONDS = 20.0  # after which a query is stopped: others wait for the same readers
 

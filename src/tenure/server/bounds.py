@@ -23,13 +23,16 @@ from tenure.model.ops import Answer, Op
 from tenure.model.queries import Query, bytes_of
 from tenure.queue import Calls
 from tenure.queue.sync_async import Wanted, Within
+from tenure.server.pace import Pace
 from tenure.server.request_body import Whole
 
-CLAIM_BYTES = 16 * 1_048_576  # of payloads in the response to one claim
+CLAIM_BYTES = 4 * 1_048_576  # of payloads in the response to one claim
 UNKNOWN_CLAIM = 64  # jobs claimed at once from a queue whose payloads have not been seen
-UNKNOWN_BYTES = 262_144  # assumed for each of them
+UNKNOWN_BYTES = 131_072  # assumed for each of them
+SMALL = 1_048_576  # bytes of a response, from which on it is counted
 MOST_QUEUES = 10_000  # whose payloads are remembered
-HELD_BYTES = 64 * 1_048_576  # of responses to one token: being made, or not read yet
+RATE_BYTES = 64 * 1_048_576  # a second, of requests and responses of one token
+HELD_BYTES = 32 * 1_048_576  # of responses to one token: being made, or not read yet
 ROOM_SECONDS = 30.0  # for a client to read its responses, until further requests are rejected
 LOOK_SECONDS = 0.05
 
@@ -57,6 +60,11 @@ class PayloadSizes:
                 for spec in op.jobs:
                     self.note(spec.queue, len(spec.payload))
 
+    def are_small(self, op: ops.Claim) -> bool:
+        """Whether the jobs that a claim can find are known to be small, all together."""
+        largest = self._largest
+        return all(largest.get(one, UNKNOWN_BYTES) * op.limit < SMALL for one in op.queues)
+
     def expected(self, queues: Iterable[str]) -> int:
         """The size to expect of a job of these queues."""
         return max(self._largest.get(queue, UNKNOWN_BYTES) for queue in queues)
@@ -69,10 +77,12 @@ class PayloadSizes:
         return max(1, min(most, size // max(1, largest)))
 
 
-class Unread:
-    """The bytes of responses to one token: being made, or not read by its clients yet."""
+class Traffic:
+    """The bytes of one token: how many a second, in requests and responses, and how many in
+    responses that are being made, or that its clients have not read yet."""
 
     def __init__(self) -> None:
+        self.pace = Pace(RATE_BYTES, RATE_BYTES / 2)
         self._reserved = 0
         self._sent: list[Whole] = []
 
@@ -87,6 +97,8 @@ class Unread:
 
     async def reserve(self, size: int) -> None:
         """Wait for room for so many bytes; raises Busy. Release it when they are sent."""
+        if self.pace.is_ahead:
+            await self.pace.ready()
         loop = asyncio.get_running_loop()
         end = loop.time() + ROOM_SECONDS
         while self._is_full(size):
@@ -102,26 +114,33 @@ class Unread:
 class Bounded(Calls):
     """The calls of a token, limited to responses that fit into memory."""
 
-    def __init__(self, inner: Calls, sizes: PayloadSizes, unread: Unread) -> None:
+    def __init__(self, inner: Calls, sizes: PayloadSizes, traffic: Traffic) -> None:
         self.settings, self.clock, self.changes = inner.settings, inner.clock, inner.changes
         self._inner = inner
         self._sizes = sizes
-        self._unread = unread
+        self._traffic = traffic
 
     def do(self, wanted: Wanted) -> Any:
         raise Forbidden("a request does not wait in a thread")
 
     async def ado(self, wanted: Wanted) -> Any:
         if isinstance(wanted, Query):
-            await self._unread.reserve(0)  # the number of queries at once is limited, too
+            await self._traffic.reserve(0)  # the number of queries at once is limited, too
             return await self._inner.ado(wanted)
-        if isinstance(wanted, Within) or not _claims(wanted):
-            if not isinstance(wanted, Within):
-                self._sizes.note_ops(wanted)
+        if isinstance(wanted, Within):
             return await self._inner.ado(wanted)
         if len(wanted) == 1 and isinstance(wanted[0], ops.Claim):
-            return [await self._claim_in_steps(wanted[0])]
-        return await self._apply(self._capped(wanted))
+            op = wanted[0]
+            if not self._sizes.are_small(op):
+                return [await self._claim_in_steps(op)]
+            answers = await self._inner.ado(wanted)
+            if isinstance(answers[0], ops.Leased):
+                self._sizes.note_jobs(answers[0].jobs)
+            return answers
+        if _claims(wanted):
+            return await self._apply(self._capped(wanted))
+        self._sizes.note_ops(wanted)
+        return await self._inner.ado(wanted)
 
     async def _claim_in_steps(self, op: ops.Claim) -> Answer:
         """Claim in steps, until the jobs are enough or large enough."""
@@ -172,12 +191,12 @@ class Bounded(Calls):
     async def _apply(self, batch: Sequence[Op]) -> list[Answer]:
         claims = [op for op in ops.flat(batch) if isinstance(op, ops.Claim)]
         size = sum(op.limit * self._sizes.expected(op.queues) for op in claims)
-        await self._unread.reserve(size)
+        await self._traffic.reserve(size)
         try:
             self._sizes.note_ops(ops.flat(batch))
             answers: list[Answer] = await self._inner.ado(batch)
         finally:
-            self._unread.release(size)
+            self._traffic.release(size)
         for _, answer in ops.answered(batch, answers):
             if isinstance(answer, ops.Leased):
                 self._sizes.note_jobs(answer.jobs)

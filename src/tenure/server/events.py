@@ -136,7 +136,8 @@ async def _follow(
             raise TimeoutError
         if entries is None:
             text += _reset(feed)
-        text += b"".join([one.text for one in entries or () if _wanted(one, conditions)])
+        wanted = [one for one in entries or () if not conditions or _wanted(one, conditions)]
+        text += b"".join([one.text for one in wanted])
         place = Place(feed.epoch, entries[-1].number) if entries else feed.end
         if text:
             async with asyncio.timeout(SEND_SECONDS):

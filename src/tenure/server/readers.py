@@ -16,7 +16,7 @@ from tenure.queue import Calls, Queue
 from tenure.queue.sync_async import Wanted
 from tenure.server.problems import QueryTooSlow
 
-SLOTS = min(32, (os.cpu_count() or 1) + 4)
+SLOTS = min(32, (os.cpu_count() or 1) + 2)
 QUERY_SECONDS = 30.0  # at least; a store that is away may take longer to report it
 
 

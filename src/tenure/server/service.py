@@ -22,7 +22,7 @@ from tenure.observe.metrics import Metrics
 from tenure.observe.tracing import CARRIED, serving
 from tenure.queue import Calls, Queue
 from tenure.server.auth import Token, Tokens
-from tenure.server.bounds import Bounded, PayloadSizes, Unread
+from tenure.server.bounds import Bounded, PayloadSizes, Traffic
 from tenure.server.dialects import NAMES
 from tenure.server.docs_page import docs_page
 from tenure.server.event_feed import Feed
@@ -100,6 +100,8 @@ class Request:
 # Responses a second to clients without a token, and the bytes that count as one more.
 STRANGER_RATE, STRANGER_BURST, TURN_BYTES = 500, 100, 8_192
 
+COUNTED_BYTES = 16_384  # smaller requests and responses do not count as traffic
+HEALTH = ("/healthz", "/readyz")
 MANY = 200  # jobs or operations in a request, from which on they are validated in a thread
 
 NOSNIFF = (b"x-content-type-options", b"nosniff")
@@ -142,8 +144,9 @@ class Service:
         self._readers = Readers(queue, shared=tokens.required)
         self._aside = ThreadPoolExecutor(1, thread_name_prefix="tenure-aside")
         self._strangers = Pace(STRANGER_RATE, STRANGER_BURST)
+        self._health = Pace(STRANGER_RATE, STRANGER_BURST)
         self._sizes = PayloadSizes()
-        self._unread: defaultdict[str, Unread] = defaultdict(Unread)
+        self._traffic: defaultdict[str, Traffic] = defaultdict(Traffic)
         self._queues: dict[str, tuple[Token, Calls]] = {}
         self._descriptions: dict[str | None, tuple[Reply, Reply]] = {}
 
@@ -222,14 +225,22 @@ class Service:
                 if span is not None and reply is not None:
                     span.set_attribute("http.response.status_code", reply.status)
         if reply is not None:
-            if not request.is_known:
-                await self._strangers.turn(1 + len(reply.body) // TURN_BYTES)
+            if not request.is_known or len(reply.body) > COUNTED_BYTES:
+                await self._take_turn(request, reply)
             # Close the connection when the service stops, or if the rest of the body is not read.
             last = self.closing.is_set() or not (incoming.is_over or await incoming.ends())
             request.log(reply.status)
             await _send(send, whole, reply, request, last=last)
             if whole is not None and whole.unread():
-                self._unread[request.who].sent(whole)
+                self._traffic[request.who].sent(whole)
+
+    async def _take_turn(self, request: Request, reply: Reply) -> None:
+        """Count a response. Clients without a token wait if these are too many."""
+        if request.is_known:
+            self._traffic[request.who].pace.spend(len(reply.body))
+        else:
+            pace = self._health if request.path in HEALTH else self._strangers
+            await pace.turn(1 + len(reply.body) // TURN_BYTES)
 
     def _forged(self, request: Request) -> TenureError | None:
         """The error if a web page of another site may have sent the request, else None."""
@@ -263,7 +274,7 @@ class Service:
     def queue_for(self, token: Token) -> Calls:
         """The queue, limited to what a token may do and to its share of the service."""
         fair = FairQueue(self.queue, self._readers, token.hash)
-        return Bounded(Guarded(fair, token), self._sizes, self._unread[token.hash])
+        return Bounded(Guarded(fair, token), self._sizes, self._traffic[token.hash])
 
     async def _reply(
         self,
@@ -325,9 +336,11 @@ class Service:
         if route.body is not None:
             if incoming.is_announced:
                 check_json(request.headers)
-            arguments.append(route.read(await incoming.read()))
+            arguments.append(route.read(await self._body(request, incoming)))
         elif incoming.is_announced:
-            await incoming.read()  # and ignore it: an incomplete request must change nothing
+            await self._body(
+                request, incoming
+            )  # and ignore it: an incomplete request must change nothing
         if route.streams and request.method != "HEAD":
             await route.handler(*arguments, receive, send)
             return None
@@ -337,6 +350,15 @@ class Service:
         if isinstance(value, Job):
             request.job = value.id
         return route.write(value)
+
+    async def _body(self, request: Request, incoming: Incoming) -> bytes:
+        pace = self._traffic[request.who].pace
+        if pace.is_ahead:
+            await pace.ready()
+        body = await incoming.read()
+        if len(body) > COUNTED_BYTES:
+            pace.spend(len(body))
+        return body
 
 
 def _methods(route: Route) -> list[str]:

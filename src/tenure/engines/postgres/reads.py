@@ -9,6 +9,8 @@ from tenure.engines.postgres.db import Db
 from tenure.engines.sql.reads import FoundRow, QueueIds, Row, are_few
 from tenure.model import queries
 
+_FEW = 50  # jobs that are read without asking for their sizes first
+
 
 class Snapshot:
     """Implements tenure.engines.sql.reads.Snapshot. `given` is the time to use instead of the
@@ -47,7 +49,7 @@ class Snapshot:
 
     def chunks(self, seqs: Sequence[int]) -> Iterator[Sequence[int]]:
         """By their sizes: many statements for a list would be slow."""
-        if len(seqs) <= queries.JOBS_AT_ONCE:
+        if len(seqs) <= _FEW:
             yield seqs
             return
         sizes: dict[int, int] = dict(self.db.all("job_bytes", list(seqs)))
