@@ -5,6 +5,7 @@ Environment variables are read here and nowhere else: `TENURE_` and the name in 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -58,6 +59,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     sweep: Annotated[
         int, Meta(ge=1, description="Due jobs and expired leases that one claim handles.")
     ] = 1_000
+
+
+def without_password(url: str) -> str:
+    """The URL of a store without its password, for messages and the log."""
+    return re.sub(r"(//[^/@:]*):[^/@]*@", r"\1@", url)
 
 
 def checked(settings: Settings) -> Settings:

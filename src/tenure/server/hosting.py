@@ -6,7 +6,6 @@ import asyncio
 import gc
 import logging
 import os
-import re
 import resource
 import sys
 import threading
@@ -26,6 +25,7 @@ from tenure.server.protocol import Protocol
 from tenure.server.routes import make_app
 from tenure.server.service import Service
 from tenure.server.sockets import check_certificate, listeners
+from tenure.settings import without_password
 from tenure.tasks.app import Tenure
 from tenure.worker.runner import Runner
 from tenure.worker.scheduler import Scheduler
@@ -152,11 +152,6 @@ class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-
-def without_password(url: str) -> str:
-    """The URL of a store without its password, for the log."""
-    return re.sub(r"(//[^/@:]*):[^/@]*@", r"\1@", url)
 
 
 @contextmanager

@@ -16,8 +16,8 @@ import httpx
 import pytest
 
 from tenure.cli.service import named_cluster
-from tenure.server.hosting import without_password
 from tenure.server.sockets import listeners
+from tenure.settings import without_password
 from tests.unit.cli.terminal import Terminal
 
 PATIENCE = 30.0
