@@ -129,11 +129,15 @@ def connect(
     and http://host:port for a Tenure service, which may require a token. url and token default to
     TENURE_URL and TENURE_TOKEN. wrap: wraps the engine, for measurements.
     """
-    if settings is None:
-        settings = from_environment(os.environ, url=url, token=token)
-    else:
-        given = {"url": url, "token": token}
-        known = {name: value for name, value in given.items() if value is not None}
-        settings = checked(replace(settings, **known))
+    settings = settings_of(url, token, settings)
     clock = clock or SystemClock()
     return Queue(wrap(open_engine(settings, clock), clock), settings, clock)
+
+
+def settings_of(url: str | None, token: str | None, settings: Settings | None) -> Settings:
+    """The settings that `connect()` uses."""
+    if settings is None:
+        return from_environment(os.environ, url=url, token=token)
+    given = {"url": url, "token": token}
+    known = {name: value for name, value in given.items() if value is not None}
+    return checked(replace(settings, **known))

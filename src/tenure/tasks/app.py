@@ -26,6 +26,7 @@ from tenure.model.job import Job, NewJob, new_ids
 from tenure.model.ops import PutSchedule
 from tenure.queue import Queue, connect
 from tenure.queue.arguments import listed
+from tenure.queue.queue import settings_of
 from tenure.settings import Settings
 from tenure.tasks.task import AsyncTask, Errors, Handle, Options, SyncTask, Task
 from tenure.worker.handler import Worker
@@ -115,6 +116,14 @@ class Tenure:
             if self._queue is None:
                 self._queue = connect(**self._settings)
             return self._queue
+
+    @property
+    def url(self) -> str:
+        """The URL of the app's store, whether or not it is open."""
+        if self.sandbox is not None:
+            return self.sandbox.queue.settings.url
+        known = self._settings
+        return settings_of(known["url"], known.get("token"), known["settings"]).url
 
     def move_to(self, url: str | None, **options: Any) -> None:
         """Use another store from now on, with these options of `connect()`; None keeps the

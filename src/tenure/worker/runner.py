@@ -23,6 +23,7 @@ from tenure.model.ops import Answer, Op
 from tenure.observe.logs import about
 from tenure.queue import Queue, default_worker
 from tenure.queue.arguments import Seconds, fail_op
+from tenure.settings import without_secrets
 from tenure.worker.current_job import CurrentJob
 from tenure.worker.handler import Worker
 from tenure.worker.job_log import Ended, JobLog
@@ -128,9 +129,10 @@ class Runner:
             for post in self._posts
         ]
         log.info(
-            "worker %s works on %s",
+            "worker %s works on %s in %s",
             self.name,
             "; ".join(f"{', '.join(p.queues)} ({p.concurrency} at once)" for p in self._posts),
+            without_secrets(self.queue.settings.url),
         )
 
     async def wait(self) -> None:
