@@ -219,9 +219,11 @@ class Firecrawl:
             max_attempts=MAX_ATTEMPTS,
             expires_in=None if timeout is None else _seconds(timeout),
         )
-        other = replace(new, id=self._id_in_team(body.team_id, job.id))
         for _ in range(TRIES):
-            if await self._is_queued(queue, new) or await self._is_queued(queue, other):
+            if await self._is_queued(queue, new):
+                return Success(success=True)
+            other = replace(new, id=self._id_in_team(body.team_id, job.id))
+            if await self._is_queued(queue, other):
                 return Success(success=True)
         raise Duplicate("id", job.id, job.id)
 
