@@ -14,13 +14,14 @@ from __future__ import annotations
 import heapq
 from base64 import b64decode, urlsafe_b64encode
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Raw
 from msgspec.structs import replace
 
-from tenure.errors import Duplicate, InvalidInput, JobNotFound, LeaseLost, TenureError
+from tenure.errors import Duplicate, Forbidden, InvalidInput, JobNotFound, LeaseLost, TenureError
 from tenure.model import ops, queries
 from tenure.model.fields import (
     MAX_ATTEMPTS,
@@ -220,16 +221,19 @@ class Firecrawl:
             expires_in=None if timeout is None else _seconds(timeout),
         )
         for _ in range(TRIES):
-            if await self._is_queued(queue, new):
-                return Success(success=True)
+            with suppress(Forbidden):  # a token that is bound to teams may not choose every id
+                if await self._is_queued(queue, new):
+                    return Success(success=True)
             other = replace(new, id=self._id_in_team(body.team_id, job.id))
             if await self._is_queued(queue, other):
                 return Success(success=True)
         raise Duplicate("id", job.id, job.id)
 
     def _id_in_team(self, team: str, id: str) -> str:
-        """Return the id under which a job is stored if its own id is taken."""
-        return digest((self.queue, team, id))
+        """Return the id under which a job is stored if its own id is taken. It begins with the
+        team, as the ids that a token chooses must if it is bound to teams."""
+        made = digest((self.queue, team, id))
+        return f"{team[: MAX_NAME - len(made) - 1]}/{made}"
 
     def _id_of(self, job: Job) -> str:
         """Return the id that the client knows a job by."""
