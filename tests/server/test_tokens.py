@@ -221,6 +221,13 @@ def test_one_operation_that_is_not_allowed_refuses_the_batch(world: World) -> No
     assert things(world.queue) == before
 
 
+def test_an_operation_names_the_scope_that_it_needs(world: World) -> None:
+    example = Example("/v1/ops", {"ops": [{"op": "Replay", "ids": ["OWNER-dead"]}]})
+    asked = world.ask("work", "POST /v1/ops", example)
+    assert asked.status == 403
+    assert asked.json["detail"] == "Replay needs the scope 'admin'; this token lacks it"
+
+
 # Bounds -------------------------------------------------------------------------------------------
 
 

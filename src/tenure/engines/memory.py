@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
+from heapq import nsmallest
 from typing import Any
 
 from msgspec.structs import replace
@@ -89,6 +90,9 @@ class MemoryEngine:
         self._lock = threading.RLock()
         self._records: dict[str, Record] = {}
         self._live: dict[str, Record] = {}
+        # Jobs by queue and tenant, and by queue and group: people count those most often.
+        self._of_tenant: dict[tuple[str, str], dict[str, Record]] = defaultdict(dict)
+        self._in_group: dict[tuple[str, str], dict[str, Record]] = defaultdict(dict)
         self._unique: dict[tuple[str, str, str], str] = {}
         self._queues: dict[str, QueueBook] = {}
         self._emptied: dict[str, int] = {}  # queues that maintenance found empty, and when
@@ -281,6 +285,9 @@ class MemoryEngine:
         last = next(reversed(self._records.values()), None)
         seq = 1 if last is None else last.seq + 1
         record = self._records[job.id] = Record(job, seq, waits_for)
+        self._of_tenant[job.queue, job.tenant][job.id] = record
+        if job.group:
+            self._in_group[job.queue, job.group][job.id] = record
         self._queues.setdefault(job.queue, QueueBook())
         self._emptied.pop(job.queue, None)
         self._turns.setdefault((job.queue, job.tenant), 0)
@@ -547,7 +554,7 @@ class MemoryEngine:
         record.job = replace(record.job, raw_result=op.result)
         self._carry_out(plan, now)
         if not op.keep:
-            del self._records[op.id]
+            self._forget(op.id)
         return ops.Ok()
 
     def _fail(self, op: ops.Fail, now: int) -> Answer:
@@ -622,8 +629,19 @@ class MemoryEngine:
                 missing.append(job_id)
         return ops.Changed(count, tuple(missing))
 
+    def _forget(self, job_id: str) -> Job:
+        job = self._records.pop(job_id).job
+        for jobs, key in (
+            (self._of_tenant, (job.queue, job.tenant)),
+            (self._in_group, (job.queue, job.group)),
+        ):
+            jobs[key].pop(job_id, None)
+            if not jobs[key]:
+                del jobs[key]
+        return job
+
     def _remove(self, record: Record, now: int) -> None:
-        job = self._records.pop(record.job.id).job
+        job = self._forget(record.job.id)
         if self._live.pop(job.id, None) is not None and job.unique_key is not None:
             self._unique.pop((job.queue, job.tenant, job.unique_key), None)
         self._tell_children(job.id, states.ParentDeleted(job.id), now)
@@ -792,7 +810,7 @@ class MemoryEngine:
             if promoted + leases + expired + purged >= op.limit:
                 after = queue
                 break
-        self._forget(page, now)
+        self._forget_queues(page, now)
         used = {(r.job.queue, r.job.tenant) for r in self._records.values()}
         self._turns = {key: turn for key, turn in self._turns.items() if key in used}
         over = sorted(
@@ -839,7 +857,7 @@ class MemoryEngine:
         ]
         return sorted(old, key=lambda r: (r.job.finished_at or 0, r.seq))
 
-    def _forget(self, names: list[str], now: int) -> None:
+    def _forget_queues(self, names: list[str], now: int) -> None:
         """Forget the queues that have been empty for long, and note which are empty now."""
         used = {record.job.queue for record in self._records.values()}
         used |= {queue for queue, _, _ in self._limits}
@@ -942,14 +960,12 @@ class MemoryEngine:
     def _list_tenants(self, query: queries.ListTenants, now: int) -> Found:
         if query.queue not in self._queues:
             return QueueNotFound(query.queue)
-        counts = self._count(lambda job: (job.queue, job.tenant))
-        return [
-            queries.TenantStats(queue=queue, tenant=tenant, **counts[queue, tenant])
-            for queue, tenant in sorted(counts)
-            if queue == query.queue
-            and (query.after is None or tenant > query.after)
-            and query.tenant in (None, tenant)
-        ][: query.limit]
+        found = []
+        for tenant in _names(self._of_tenant, query.queue, query.tenant, query.after, query.limit):
+            jobs = self._of_tenant[query.queue, tenant].values()
+            counts = Counter(record.count_as for record in jobs)
+            found.append(queries.TenantStats(queue=query.queue, tenant=tenant, **counts))
+        return found
 
     def _list_groups(self, query: queries.ListGroups, now: int) -> Found:
         if query.queue not in self._queues:
@@ -968,17 +984,12 @@ class MemoryEngine:
     def _list_group_totals(self, query: queries.ListGroupTotals, now: int) -> Found:
         if query.queue not in self._queues:
             return QueueNotFound(query.queue)
-        totals: Counter[tuple[str, bool]] = Counter()
-        for record in self._records.values():
-            job = record.job
-            if job.queue == query.queue and job.group and query.group in (None, job.group):
-                totals[job.group, job.state in FINAL] += 1
-        names = sorted({group for group, _ in totals})
-        return [
-            queries.GroupTotal(query.queue, group, totals[group, False], totals[group, True])
-            for group in names
-            if query.after is None or group > query.after
-        ][: query.limit]
+        found = []
+        for group in _names(self._in_group, query.queue, query.group, query.after, query.limit):
+            jobs = self._in_group[query.queue, group].values()
+            finished = sum(record.job.state in FINAL for record in jobs)
+            found.append(queries.GroupTotal(query.queue, group, len(jobs) - finished, finished))
+        return found
 
     def _count(self, key: Callable[[Job], Any]) -> dict[Any, Counter[str]]:
         counts: dict[Any, Counter[str]] = defaultdict(Counter)
@@ -1001,3 +1012,16 @@ class MemoryEngine:
 
     def _get_timetable(self, query: queries.GetTimetable, now: int) -> Found:
         return queries.Timetable(now, [self._schedules[name] for name in sorted(self._schedules)])
+
+
+def _names(
+    jobs: dict[tuple[str, str], dict[str, Record]],
+    queue: str,
+    only: str | None,
+    after: str | None,
+    limit: int,
+) -> list[str]:
+    """The first names in a queue that have jobs, starting after a name, or a single one."""
+    keys = jobs if only is None else [(queue, only)] if (queue, only) in jobs else []
+    names = (name for of, name in keys if of == queue and (after is None or name > after))
+    return nsmallest(limit, names)

@@ -51,11 +51,10 @@ class TextFormatter(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)-7s %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        text = super().formatMessage(record)
-        if not hasattr(record, "request"):
-            return text
-        known = [name for name in ("request", "token", "error", "ms") if hasattr(record, name)]
-        line = " ".join([text, *[f"{name}={getattr(record, name)}" for name in known]])
+        line = super().formatMessage(record)
+        if hasattr(record, "request"):
+            known = [name for name in ("request", "token", "error", "ms") if hasattr(record, name)]
+            line = " ".join([line, *[f"{name}={getattr(record, name)}" for name in known]])
         return _printable(line)
 
     def formatException(self, ei: Any) -> str:

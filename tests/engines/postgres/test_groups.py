@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import psycopg
@@ -14,13 +13,17 @@ from tests.support import postgres
 TENANTS = 10_000
 
 
-def plan(schema: str, first: str, last: str, limit: int) -> str:
-    """How PostgreSQL runs the statement, with the rows that each step read."""
+def rows_read(schema: str, first: str, last: str, limit: int) -> int:
+    """How many rows of the books PostgreSQL reads for a list of group totals."""
     params = {"queue": 1, "first": first, "last": last, "limit": limit}
-    sql = b"EXPLAIN (ANALYZE, TIMING OFF, SUMMARY OFF) " + statements(schema).sql["group_totals"]
+    counted = (
+        "SELECT pg_stat_get_xact_tuples_returned(c) + pg_stat_get_xact_tuples_fetched(c) "
+        f"FROM (SELECT '{schema}.lanes'::regclass::oid AS c UNION ALL SELECT indexrelid "
+        f"FROM pg_index WHERE indrelid = '{schema}.lanes'::regclass) x"
+    )
     with psycopg.connect(postgres.shared_url()) as connection:
-        connection.execute(f"ANALYZE {schema}.lanes".encode())
-        return "\n".join(row[0] for row in connection.execute(sql, params).fetchall())
+        connection.execute(statements(schema).sql["group_totals"], params)
+        return sum(row[0] for row in connection.execute(counted.encode()).fetchall())
 
 
 def test_a_total_reads_only_its_own_rows_of_10_000_tenants(
@@ -33,12 +36,7 @@ def test_a_total_reads_only_its_own_rows_of_10_000_tenants(
     assert queue.group_totals("q", group="g00050") == [tenure.GroupTotal("q", "g00050", 1, 0)]
     assert len(queue.group_totals("q", limit=50, after="g00010")) == 50
     for first, last, limit in (("g00050", "g00050", 1), ("g00010", "z", 50)):
-        shown = plan(schema, first, last, limit)
-        assert "lanes_group" in shown, shown
-        assert "Seq Scan on lanes" not in shown, shown
-        rows = re.findall(r"on lanes.*actual rows=(\d+)(?:\.\d+)? loops=(\d+)", shown)
-        assert rows, shown
-        assert sum(int(count) * int(loops) for count, loops in rows) <= 3 * limit, shown
+        assert 0 < rows_read(schema, first, last, limit) <= 6 * limit
 
 
 def test_a_store_of_version_4_gets_the_index(schema: str, tmp_path: Path) -> None:
@@ -47,6 +45,7 @@ def test_a_store_of_version_4_gets_the_index(schema: str, tmp_path: Path) -> Non
         queue.enqueue("q", tenant="a", group="g")
     with psycopg.connect(postgres.shared_url()) as connection:
         connection.execute(f"DROP INDEX {schema}.lanes_group".encode())
+        connection.execute(f"DROP FUNCTION {schema}.group_totals".encode())
         connection.execute(f"UPDATE {schema}.about SET version = 4".encode())
     with tenure.connect(url) as queue:
         assert queue.group_totals("q") == [tenure.GroupTotal("q", "g", 1, 0)]

@@ -221,12 +221,13 @@ class Firecrawl:
             max_attempts=MAX_ATTEMPTS,
             expires_in=None if timeout is None else _seconds(timeout),
         )
-        other = replace(new, id=self._id_in_team(call.token, body.team_id, job.id))
-        tried = [other] if call.token.is_bound and not is_random_uuid(job.id) else [new, other]
+        may_choose = not call.token.is_bound or is_random_uuid(job.id)
         for _ in range(TRIES):
-            for one in tried:
-                if await self._is_queued(queue, one):
-                    return Success(success=True)
+            if may_choose and await self._is_queued(queue, new):
+                return Success(success=True)
+            other = replace(new, id=self._id_in_team(call.token, body.team_id, job.id))
+            if await self._is_queued(queue, other):
+                return Success(success=True)
         raise Duplicate("id", job.id, job.id)
 
     def _id_in_team(self, token: Token, team: str, id: str) -> str:
