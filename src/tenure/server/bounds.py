@@ -9,7 +9,7 @@ clients have not read, its further requests wait.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -95,6 +95,8 @@ class Traffic:
         self.pace = Pace(RATE_BYTES, RATE_BYTES / 2)
         self._reserved = 0
         self._sent: list[Whole] = []
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
 
     def sent(self, response: Whole) -> None:
         """Note a response that was not read at once."""
@@ -109,13 +111,40 @@ class Traffic:
         """Wait for room for so many bytes; raises Busy. Release it when they are sent."""
         if self.pace.is_ahead:
             await self.pace.ready()
-        loop = asyncio.get_running_loop()
-        end = loop.time() + ROOM_SECONDS
-        while self._is_full(size):
-            if loop.time() > end:
-                raise Busy("clients with this token do not read their responses")
-            await asyncio.sleep(LOOK_SECONDS)
-        self._reserved += size
+        if not size or (not self._waiting and not self._is_full(size)):
+            self._reserved += size
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting = (size, turn)
+        self._waiting.append(waiting)
+        self._look_later()
+        try:
+            async with asyncio.timeout(ROOM_SECONDS):
+                await turn
+        except BaseException as error:
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
+            elif turn.done() and not turn.cancelled():
+                self.release(size)  # it was granted at the same time
+            if isinstance(error, TimeoutError):
+                raise Busy("clients with this token do not read their responses") from None
+            raise
+
+    def _look_later(self) -> None:
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(LOOK_SECONDS, self._look)
+
+    def _look(self) -> None:
+        """Let those who wait for room go on, in order. Nothing tells when a client reads."""
+        self._timer = None
+        while self._waiting and not self._is_full(self._waiting[0][0]):
+            size, turn = self._waiting.popleft()
+            if not turn.done():
+                self._reserved += size
+                turn.set_result(None)
+        if self._waiting:
+            self._look_later()
 
     def release(self, size: int) -> None:
         self._reserved -= size

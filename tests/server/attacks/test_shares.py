@@ -358,3 +358,28 @@ def test_health_checks_do_not_wait_for_other_strangers(client: Client) -> None:
                 assert (await client._ask("GET", path, None, None, {})).status == 200
 
     client.run(act())
+
+
+def test_who_leaves_while_waiting_for_room_takes_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "HELD_BYTES", 100)
+
+    async def act() -> None:
+        traffic = bounds.Traffic()
+        await traffic.reserve(80)
+        waiting = [asyncio.create_task(traffic.reserve(50)) for _ in range(3)]
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+        traffic.release(80)
+        await waiting[1]
+        await waiting[2]
+        assert waiting[0].cancelled()
+        assert (traffic._reserved, len(traffic._waiting)) == (100, 0)
+        late = asyncio.create_task(traffic.reserve(50))
+        await asyncio.sleep(0)
+        traffic.release(100)
+        traffic._look()  # granted, and in the same moment
+        late.cancel()
+        await asyncio.gather(late, return_exceptions=True)
+        assert traffic._reserved == 0
+
+    asyncio.run(act())
