@@ -9,7 +9,7 @@ clients have not read, its further requests wait.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -20,7 +20,7 @@ from tenure.model import ops
 from tenure.model.fields import MAX_CLAIM
 from tenure.model.job import Job
 from tenure.model.ops import Answer, Op
-from tenure.model.queries import Query, bytes_of
+from tenure.model.queries import PAGE_BYTES, GetJob, ListJobs, Query, bytes_of
 from tenure.queue import Calls
 from tenure.queue.sync_async import Wanted, Within
 from tenure.server.pace import Pace
@@ -29,12 +29,13 @@ from tenure.server.request_body import Whole
 CLAIM_BYTES = 4 * 1_048_576  # of payloads in the response to one claim
 UNKNOWN_CLAIM = 64  # jobs claimed at once from a queue whose payloads have not been seen
 UNKNOWN_BYTES = 131_072  # assumed for each of them
+UNKNOWN_JOB = 524_288  # bytes assumed for a job that is looked up by its id
 SMALL = 1_048_576  # bytes of a response, from which on it is counted
 MOST_QUEUES = 10_000  # whose payloads are remembered
 RATE_BYTES = 64 * 1_048_576  # a second, of requests and responses of one token
 HELD_BYTES = 32 * 1_048_576  # of responses to one token: being made, or not read yet
 ROOM_SECONDS = 30.0  # for a client to read its responses, until further requests are rejected
-LOOK_SECONDS = 0.05
+LOOK_SECONDS = 0.01
 
 
 class PayloadSizes:
@@ -65,6 +66,15 @@ class PayloadSizes:
         largest = self._largest
         return all(largest.get(one, UNKNOWN_BYTES) * op.limit < SMALL for one in op.queues)
 
+    def of_result(self, query: Query) -> int:
+        """The size to expect of the result of a query."""
+        if isinstance(query, GetJob):
+            return UNKNOWN_JOB
+        if not isinstance(query, ListJobs):
+            return 0
+        largest = self._largest.get(query.filter.queue or "")
+        return PAGE_BYTES if largest is None else min(PAGE_BYTES, query.limit * largest)
+
     def expected(self, queues: Iterable[str]) -> int:
         """The size to expect of a job of these queues."""
         return max(self._largest.get(queue, UNKNOWN_BYTES) for queue in queues)
@@ -85,6 +95,8 @@ class Traffic:
         self.pace = Pace(RATE_BYTES, RATE_BYTES / 2)
         self._reserved = 0
         self._sent: list[Whole] = []
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
 
     def sent(self, response: Whole) -> None:
         """Note a response that was not read at once."""
@@ -99,13 +111,40 @@ class Traffic:
         """Wait for room for so many bytes; raises Busy. Release it when they are sent."""
         if self.pace.is_ahead:
             await self.pace.ready()
-        loop = asyncio.get_running_loop()
-        end = loop.time() + ROOM_SECONDS
-        while self._is_full(size):
-            if loop.time() > end:
-                raise Busy("clients with this token do not read their responses")
-            await asyncio.sleep(LOOK_SECONDS)
-        self._reserved += size
+        if not size or (not self._waiting and not self._is_full(size)):
+            self._reserved += size
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting = (size, turn)
+        self._waiting.append(waiting)
+        self._look_later()
+        try:
+            async with asyncio.timeout(ROOM_SECONDS):
+                await turn
+        except BaseException as error:
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
+            elif turn.done() and not turn.cancelled():
+                self.release(size)  # it was granted at the same time
+            if isinstance(error, TimeoutError):
+                raise Busy("clients with this token do not read their responses") from None
+            raise
+
+    def _look_later(self) -> None:
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(LOOK_SECONDS, self._look)
+
+    def _look(self) -> None:
+        """Let those who wait for room go on, in order. Nothing tells when a client reads."""
+        self._timer = None
+        while self._waiting and not self._is_full(self._waiting[0][0]):
+            size, turn = self._waiting.popleft()
+            if not turn.done():
+                self._reserved += size
+                turn.set_result(None)
+        if self._waiting:
+            self._look_later()
 
     def release(self, size: int) -> None:
         self._reserved -= size
@@ -125,8 +164,7 @@ class Bounded(Calls):
 
     async def ado(self, wanted: Wanted) -> Any:
         if isinstance(wanted, Query):
-            await self._traffic.reserve(0)  # the number of queries at once is limited, too
-            return await self._inner.ado(wanted)
+            return await self._read(wanted)
         if isinstance(wanted, Within):
             return await self._inner.ado(wanted)
         if len(wanted) == 1 and isinstance(wanted[0], ops.Claim):
@@ -141,6 +179,14 @@ class Bounded(Calls):
             return await self._apply(self._capped(wanted))
         self._sizes.note_ops(wanted)
         return await self._inner.ado(wanted)
+
+    async def _read(self, query: Query) -> Any:
+        size = self._sizes.of_result(query)
+        await self._traffic.reserve(size)
+        try:
+            return await self._inner.ado(query)
+        finally:
+            self._traffic.release(size)
 
     async def _claim_in_steps(self, op: ops.Claim) -> Answer:
         """Claim in steps, until the jobs are enough or large enough."""

@@ -246,10 +246,28 @@ def test_who_does_not_read_gets_no_more_and_others_do(
 def until_status(dial: Dial, status: int) -> Heard:
     """Ask again and again, as the greedy one, until the response has this status."""
     for _ in range(100):
-        heard = dial().say(request("GET", "/v1/queues", headers=bearer("greedy"))).hear()
+        heard = dial().say(request("GET", "/v1/jobs", headers=bearer("greedy"))).hear()
         if heard.status == status:
             return heard
     raise AssertionError(f"it never was {status}")
+
+
+def test_many_who_ask_at_once_and_do_not_read_are_not_all_served(
+    dial: Dial, service: Service, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each finds that there is room, before any of the others has taken it."""
+    monkeypatch.setattr(bounds, "ROOM_SECONDS", 0.5)
+    monkeypatch.setattr(bounds, "HELD_BYTES", 12_000 * KB)
+    for n in range(5):
+        queue.enqueue("q", "x" * 1000 * KB, id=f"large-{n}")
+    page = request("GET", "/v1/jobs?limit=9", headers=bearer("greedy"))
+    lines = [dial() for _ in range(30)]
+    for line in lines:
+        line._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+        line.say(page)
+    until_status(dial, 429)
+    held = sum(one.unread() for one in service._traffic[hash_of("greedy")]._sent)
+    assert held <= 2 * bounds.HELD_BYTES
 
 
 def test_a_pipelined_request_waits_until_the_response_before_it_is_read(
@@ -341,3 +359,28 @@ def test_health_checks_do_not_wait_for_other_strangers(client: Client) -> None:
                 assert (await client._ask("GET", path, None, None, {})).status == 200
 
     client.run(act())
+
+
+def test_who_leaves_while_waiting_for_room_takes_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "HELD_BYTES", 100)
+
+    async def act() -> None:
+        traffic = bounds.Traffic()
+        await traffic.reserve(80)
+        waiting = [asyncio.create_task(traffic.reserve(50)) for _ in range(3)]
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+        traffic.release(80)
+        await waiting[1]
+        await waiting[2]
+        assert waiting[0].cancelled()
+        assert (traffic._reserved, len(traffic._waiting)) == (100, 0)
+        late = asyncio.create_task(traffic.reserve(50))
+        await asyncio.sleep(0)
+        traffic.release(100)
+        traffic._look()  # granted, and in the same moment
+        late.cancel()
+        await asyncio.gather(late, return_exceptions=True)
+        assert traffic._reserved == 0
+
+    asyncio.run(act())

@@ -9,7 +9,7 @@ from tenure.engines.postgres.db import Db
 from tenure.engines.sql.reads import FoundRow, QueueIds, Row, are_few
 from tenure.model import queries
 
-_FEW = 50  # jobs that are read without asking for their sizes first
+_FEW = 16  # jobs that are read without asking for their sizes first
 
 
 class Snapshot:

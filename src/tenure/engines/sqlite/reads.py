@@ -51,8 +51,10 @@ class Snapshot:
         return self.db.named("find_by_scan", {"states": None} | params), True
 
     def chunks(self, seqs: Sequence[int]) -> Iterator[Sequence[int]]:
-        for at in range(0, len(seqs), queries.JOBS_AT_ONCE):
-            yield seqs[at : at + queries.JOBS_AT_ONCE]
+        at, size = 0, min(4, queries.JOBS_AT_ONCE)  # a page of large jobs needs few
+        while at < len(seqs):
+            yield seqs[at : at + size]
+            at, size = at + size, min(2 * size, queries.JOBS_AT_ONCE)
 
     def jobs_after(self, seq: int, limit: int) -> Sequence[Row]:
         seqs = [seq for (seq,) in self.db.all("seqs_after", seq, limit)]
