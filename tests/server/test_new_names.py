@@ -12,8 +12,10 @@ from tenure import Busy, Queue
 from tenure.model import ops, queries
 from tenure.model.job import NULL, JobSpec
 from tenure.server import new_names
+from tenure.server.auth import Scope
 from tenure.server.new_names import NewNames, names_of
 from tenure.testing import ManualClock
+from tests.server.conftest import Serve, token
 
 
 @pytest.fixture
@@ -120,3 +122,13 @@ def test_the_names_of_operations_are_those_of_the_queues_they_create() -> None:
         ops.Resume("x"),
     ]
     assert list(names_of(batch)) == ["a", "b", "a", "c", "d"]
+
+
+def test_a_service_limits_the_new_queues_of_a_token_but_not_of_an_admin(serve: Serve) -> None:
+    client = serve(tokens=[token("web", Scope.PRODUCE), token("admin")])
+    jobs = [{"queue": f"q{n}"} for n in range(1_001)]
+    asked = client.as_("web").ask("POST", "/v1/jobs", jobs)
+    assert asked.status == 429, asked
+    assert "may create 1,000 queues per minute" in asked.json["detail"]
+    assert client.as_("admin").ask("POST", "/v1/jobs", jobs).status == 201
+    assert client.as_("web").ask("POST", "/v1/jobs", jobs).status == 201, "they exist now"

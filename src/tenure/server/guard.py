@@ -28,6 +28,7 @@ from tenure.model.queries import Filter, Query
 from tenure.queue import Calls
 from tenure.queue.sync_async import Wanted, Within
 from tenure.server.auth import Scope, Token
+from tenure.server.new_names import NewNames, names_of
 
 NEEDS: dict[type[Op] | type[Query], Scope] = {
     ops.Enqueue: Scope.PRODUCE,
@@ -73,10 +74,12 @@ NEEDS: dict[type[Op] | type[Query], Scope] = {
 class Guarded(Calls):
     """The calls of a Queue, limited to what a token may do."""
 
-    def __init__(self, inner: Calls, token: Token) -> None:
+    def __init__(self, inner: Calls, token: Token, names: NewNames | None = None) -> None:
+        """names: limits how many queues the token creates, unless it is an admin's."""
         self.settings, self.clock, self.changes = inner.settings, inner.clock, inner.changes
         self._inner = inner
         self.token = token
+        self._names = None if token.allows(Scope.ADMIN) else names
         self._grant = Grant(token.queues, token.tenants)
         self._free = not token.is_bound
         self._may = frozenset(kind for kind, scope in NEEDS.items() if token.allows(scope))
@@ -93,6 +96,8 @@ class Guarded(Calls):
             self.must(op)
         if not self._free:
             wanted = list(map(self._bounded, wanted))
+        if self._names is not None:
+            await self._names.admit(self.token.hash, names_of(wanted))
         return await self._inner.ado(wanted)
 
     def must(self, op: Op | Query) -> None:

@@ -28,6 +28,7 @@ from tenure.server.docs_page import docs_page
 from tenure.server.event_feed import Feed
 from tenure.server.events import News
 from tenure.server.guard import Guarded
+from tenure.server.new_names import NewNames
 from tenure.server.openapi import openapi
 from tenure.server.origin import Origins, check_json
 from tenure.server.pace import Pace
@@ -145,6 +146,7 @@ class Service:
         self._aside = ThreadPoolExecutor(1, thread_name_prefix="tenure-aside")
         self._strangers = Pace(STRANGER_RATE, STRANGER_BURST)
         self._health = Pace(STRANGER_RATE, STRANGER_BURST)
+        self._names = NewNames(queue)
         self._sizes = PayloadSizes()
         self._traffic: defaultdict[str, Traffic] = defaultdict(Traffic)
         self._queues: dict[str, tuple[Token, Calls]] = {}
@@ -274,7 +276,7 @@ class Service:
     def queue_for(self, token: Token) -> Calls:
         """The queue, limited to what a token may do and to its share of the service."""
         fair = FairQueue(self.queue, self._readers, token.hash)
-        return Bounded(Guarded(fair, token), self._sizes, self._traffic[token.hash])
+        return Bounded(Guarded(fair, token, self._names), self._sizes, self._traffic[token.hash])
 
     async def _reply(
         self,
