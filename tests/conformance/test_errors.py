@@ -282,7 +282,6 @@ NUMBERS: dict[str, tuple[Call, list[Any]]] = {
     "jobs limit": (lambda queue, n: queue.jobs(limit=n), [0, -1, 10_001, None]),
     "tenants limit": (lambda queue, n: queue.tenants("q", limit=n), [0, -1, 10_001, None]),
     "groups limit": (lambda queue, n: queue.groups("q", limit=n), [0, -1, 10_001, None]),
-    "progress": (lambda queue, n: queue.progress(Lease("a", 1), n), [-1, 101, None]),
     "take_slot limit": (
         lambda queue, n: queue.take_slot("scope", "key", "h", 1, limit=n),
         [0, -1, 10**9 + 1],
@@ -296,6 +295,17 @@ EVERYWHERE: list[Any] = [1.5, 1.0, "1", True, [1], float("nan"), 10**400]
 @pytest.mark.usefixtures("job")
 def test_a_number_that_cannot_be_is_refused(queue: Queue, call: Call, own: list[Any]) -> None:
     refuses(queue, call, {f"{n!r:.30}": n for n in [*own, *EVERYWHERE]})
+
+
+@pytest.mark.usefixtures("job")
+def test_a_percentage_that_cannot_be_is_refused(queue: Queue) -> None:
+    whole = [n for n in EVERYWHERE if n not in (1.5, 1.0)]  # a float is rounded
+    values = [-1, 101, 100.6, -0.6, float("inf"), None, *whole, True]
+    refuses(
+        queue,
+        lambda queue, n: queue.progress(Lease("a", 1), n),
+        {f"{n!r:.30}": n for n in values},
+    )
 
 
 @pytest.mark.parametrize(

@@ -284,7 +284,7 @@ _SETTINGS: dict[str, frozenset[str]] = {
     "src/tenure/queue/commit_line.py": frozenset({"MAX_BATCH"}),
     "src/tenure/model/job.py": frozenset({"_COMMON"}),
     "src/tenure/worker/lease_keeper.py": frozenset(
-        {"OVERDUE_SECONDS", "LONGEST_INTERVAL", "MOST_AT_ONCE"}
+        {"OVERDUE_SECONDS", "SHORTEST_PAUSE", "LONGEST_INTERVAL", "MOST_AT_ONCE"}
     ),
     "src/tenure/worker/scheduler.py": frozenset(
         {"LONGEST_SLEEP", "RETRY_MS", "UPKEEP_INTERVAL", "RENEW_SECONDS", "MOST_AT_ONCE",

@@ -31,14 +31,14 @@ def test_a_job_of_an_unknown_kind_is_left_for_others_with_a_growing_delay(tmp_pa
     clock = ManualClock()
     with on(tmp_path, clock) as app:
         id = app.queue.enqueue("default", {}, kind="unknown", max_attempts=1).id
-        delays = []
-        for _ in range(14):
+        delays = [0]
+        while delays[-1] < LONGEST_DELAY_MS and len(delays) < 60:
             work_off(app)
             job = app.queue.get(id)
             assert (job.state, job.attempts) == (State.PENDING, 0)
             delays.append(job.run_at - clock.now_ms())
             clock.advance(delays[-1] / 1000)
-        assert delays[0] == FIRST_DELAY_MS
+        assert delays[1] == FIRST_DELAY_MS
         assert delays == sorted(delays)
         assert delays[-1] == LONGEST_DELAY_MS
         assert job.error == "no worker has a task named 'unknown' yet"

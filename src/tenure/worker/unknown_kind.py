@@ -1,8 +1,10 @@
 """Jobs of a kind that this worker has no task for.
 
 Another worker may have one: a newer release that is just being deployed, or another service on the
-same queue. So the job is released without using up an attempt, with a delay that doubles each time.
-It is dead once no worker has known its kind for the time that the settings allow.
+same queue. So the job is released without using up an attempt, with a delay that grows with the
+time it has waited. It grows slowly: of two services on a queue, each finds the other's jobs about
+every second time. The job is dead once no worker has known its kind for as long as the settings
+allow.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from tenure.model.ops import UNKNOWN_KIND, Op
 from tenure.queue.arguments import failure_text
 
 NEVER_KNOWN = "NeverKnownKind"  # not UNKNOWN_KIND: after a replay, the job waits anew
-FIRST_DELAY_MS, LONGEST_DELAY_MS = 500, 300_000
+FIRST_DELAY_MS, LONGEST_DELAY_MS = 200, 300_000
 MOST_KINDS = 1_000  # remembered, so that each is logged once
 
 
@@ -23,7 +25,7 @@ def leave_for_others(job: Job, keep_seconds: float | None) -> Op:
     if keep_seconds is not None and waited_ms >= keep_seconds * 1000:
         reason = f"no worker has had a task named {job.kind!r} for {keep_seconds:g} s"
         return ops.Fail(job.id, job.token, failure_text(reason), NEVER_KNOWN, fatal=True)
-    delay_ms = min(max(waited_ms, FIRST_DELAY_MS), LONGEST_DELAY_MS)
+    delay_ms = min(max(waited_ms // 4, FIRST_DELAY_MS), LONGEST_DELAY_MS)
     reason = f"no worker has a task named {job.kind!r} yet"
     return ops.Release(job.id, job.token, delay_ms, failure_text(reason), UNKNOWN_KIND)
 
