@@ -88,11 +88,12 @@ def _is_there(queue: Queue, id: str) -> bool:
     return any(job.id == id for job in queue.jobs(limit=1000).jobs)
 
 
+NEW_ID = "3f8a1c52-9d47-4b0e-8c61-5e2d7a90b1f4"  # one that a bound token may choose
 LEASE = {"id": "OWNER-leased", "token": "TOKEN"}
 JOB = {"queue": "QUEUE", "tenant": "TENANT"}
-SPEC = {"id": "OWNER-new", "queue": "QUEUE", "tenant": "TENANT", "payload": 1}
+SPEC = {"id": NEW_ID, "queue": "QUEUE", "tenant": "TENANT", "payload": 1}
 SCHEDULE = {"cron": "0 4 * * *", "job": JOB}
-FIRECRAWL_JOB = {"id": "OWNER-new", "data": 1, "priority": 0, "listenable": True}
+FIRECRAWL_JOB = {"id": NEW_ID, "data": 1, "priority": 0, "listenable": True}
 MARK = {"jobId": "OWNER-holder", "timeout": 1000}
 
 OPS: list[dict[str, Any]] = [
@@ -119,7 +120,7 @@ OPS: list[dict[str, Any]] = [
         "schedule": {"name": "OWNER-new", "cron": "0 4 * * *", "job": SPEC, "next_at": 5},
     },
     {"op": "DropSchedule", "name": "OWNER-schedule"},
-    {"op": "Fire", "name": "OWNER-schedule", "tick": 5, "id": "OWNER-fired"},
+    {"op": "Fire", "name": "OWNER-schedule", "tick": 5, "id": NEW_ID},
     {"op": "Maintain"},
     {"op": "Reconcile", **JOB},
     {"op": "ReconcileSlots", "scope": "QUEUE", "key": "OWNER"},

@@ -158,7 +158,7 @@ def test_a_token_of_one_tenant_is_answered_the_same_the_second_time(
         tenure.connect(proxy.url, settings=Settings(token="secret"), clock=Hasty()) as queue,
     ):
         for n in range(N):
-            assert queue.enqueue("q", id=f"job{n}", tenant="acme").id == f"job{n}"
+            assert queue.enqueue("q", id=f"acme/{n}", tenant="acme").id == f"acme/{n}"
             (job,) = queue.claim("q", tenant="acme", lease=3600)
             queue.ack(job, keep=n % 2 == 0)
     assert {job.state for job in everything(store).values()} == {State.DONE}

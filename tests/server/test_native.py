@@ -768,7 +768,7 @@ def test_operations_under_a_key_are_applied_once(client: Client, queue: Queue) -
 
 def test_a_key_that_was_used_for_other_operations_is_a_conflict(serve: Serve, queue: Queue) -> None:
     for who in (serve(), serve(tokens=[token("ours", tenants=("t",))]).as_("ours")):
-        ids = [f"{who.token}-{n}" for n in range(3)]
+        ids = [f"t/{who.token}-{n}" for n in range(3)]
         batch = [
             {"op": "Enqueue", "jobs": [{"id": id, "queue": "q", "payload": 1, "tenant": "t"}]}
             for id in ids

@@ -276,20 +276,74 @@ def shown(asked: Asked, name: str) -> tuple[int, str]:
     return asked.status, text
 
 
-def test_an_id_that_is_taken_is_all_that_others_can_be_told_by(worlds: tuple[World, World]) -> None:
-    """Ids are one namespace: a caller that names its job like another's is told so, no more."""
-    both, _ = worlds
-    before = things(both.queue)
-    fields = {"queue": "QUEUE", "tenant": "TENANT", "id": "theirs-done"}
+@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/jobs?if_exists=skip"])
+def test_an_id_that_another_may_have_cannot_be_chosen(
+    worlds: tuple[World, World], path: str
+) -> None:
+    """Whether it is taken or not: the answer does not tell, and nobody can take it beforehand."""
+    for id in ("theirs-done", "free", "theirs/1", "00000000-0000-1000-8000-000000000000"):
+        answers = []
+        for world in worlds:
+            before = things(world.queue)
+            job = {"queue": "QUEUE", "tenant": "TENANT", "id": id}
+            for body in (job, [job]):
+                example = Example(path, body)
+                answers.append(world.ask(world.bound, "POST /v1/jobs", example, "ours"))
+            assert things(world.queue) == before
+        assert {one.status for one in answers} == {403}
+        assert len({one.json["detail"] for one in answers}) == 1
+        assert "an id must begin with 'ours" in answers[0].json["detail"]
+
+
+@pytest.mark.parametrize("id", ["OWN/1", "3f8a1c52-9d47-4b0e-8c61-5e2d7a90b1f4", None])
+def test_an_id_of_our_own_or_a_random_one_can_be_chosen(
+    worlds: tuple[World, World], id: str | None
+) -> None:
+    for world in worlds:
+        own = "ours" if world.bound == "tenant" else "ours-queue"
+        job = {"queue": "QUEUE", "tenant": "TENANT"}
+        job |= {} if id is None else {"id": id.replace("OWN", own)}
+        asked = world.ask(world.bound, "POST /v1/jobs", Example("/v1/jobs", job), "ours")
+        assert asked.status == 201, asked
+
+
+def test_an_id_of_our_own_that_another_has_is_taken(world: World) -> None:
+    """Which only a token that is not bound can have brought about."""
+    world.queue.enqueue("shared", id="ours/1", tenant="theirs")
+    before = things(world.queue)
     for path in ("/v1/jobs", "/v1/jobs?if_exists=skip"):
-        asked = both.ask(both.bound, "POST /v1/jobs", Example(path, fields), "ours")
+        job = {"queue": "shared", "tenant": "ours", "id": "ours/1"}
+        asked = world.ask("tenant", "POST /v1/jobs", Example(path, job), "ours")
         assert asked.status == 409, asked
-        assert asked.json["detail"] == (
-            "id 'theirs-done' is held by job 'theirs-done'; nothing was changed"
-        )
-        many = Example(path, [{"queue": "QUEUE", "tenant": "TENANT", "id": "ours-new"}, fields])
-        assert both.ask(both.bound, "POST /v1/jobs", many, "ours").status == 409
-    assert things(both.queue) == before
+    assert things(world.queue) == before
+
+
+def test_a_schedule_of_a_bound_token_waits_for_no_job(world: World) -> None:
+    spec = {"id": "-", "queue": "shared", "tenant": "ours", "payload": 1, "after": ["theirs-done"]}
+    put = {"op": "PutSchedule", "schedule": {"name": "s", "cron": "* * * * *", "job": spec}}
+    asked = world.ask("tenant", "POST /v1/ops", Example("/v1/ops", {"ops": [put]}), "ours")
+    assert asked.status == 403, asked
+
+
+def test_a_fired_job_gets_no_id_that_another_may_have(world: World) -> None:
+    fire = {"op": "Fire", "name": "ours-schedule", "tick": 5, "id": "theirs/1"}
+    asked = world.ask("tenant", "POST /v1/ops", Example("/v1/ops", {"ops": [fire]}), "ours")
+    assert asked.status == 403, asked
+
+
+def test_a_client_can_narrow_an_operation_but_not_widen_it(world: World) -> None:
+    grants: list[tuple[dict[str, list[str]], str]] = [
+        ({"tenants": ["theirs"]}, "pending"),
+        ({"tenants": []}, "pending"),
+        ({"queues": ["none"]}, "pending"),
+        ({}, "cancelled"),
+    ]
+    for grant, state in grants:
+        cancel = {"op": "Cancel", "ids": ["ours-ready", "theirs-ready"], "grant": grant}
+        example = Example("/v1/ops", {"ops": [cancel]})
+        assert world.ask("tenant", "POST /v1/ops", example, "ours").status == 200
+        assert world.queue.get("ours-ready").state == state
+        assert world.queue.get("theirs-ready").state == "pending"
 
 
 def test_the_answers_of_another_token_are_not_told(world: World) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Generic
 
+from tenure.core.grants import Owners
 from tenure.core.moves import PARENT_FAILED, settle, tell
 from tenure.core.transaction import Existing, J, Transaction, UniqueKey
 from tenure.errors import DependencyCycle, DependencyNotFound, Duplicate, TenureError
 from tenure.model import ops
 from tenure.model.job import JobSpec, State, check_cycles
-from tenure.model.ops import Answer
+from tenure.model.ops import Answer, Grant
 
 FAILED = (State.DEAD, State.CANCELLED)
 
@@ -28,7 +29,7 @@ class Accepted:
 class Plan(Generic[J]):
     """Accepted calls, which are carried out together."""
 
-    def __init__(self, tx: Transaction[J], wanted: Sequence[JobSpec], leaving: str = "") -> None:
+    def __init__(self, tx: Transaction[J], batch: Sequence[ops.Enqueue], leaving: str = "") -> None:
         """leaving: a job that is about to be done. Its unique key is free, and no job waits for
         it."""
         self._tx = tx
@@ -36,7 +37,33 @@ class Plan(Generic[J]):
         self._accepted: list[JobSpec] = []
         self._ids: set[str] = set()
         self._keys: dict[UniqueKey, str] = {}
-        self._existing = _existing(tx, wanted)
+        named = [
+            (op.grant, job_id)
+            for op in batch
+            if op.grant is not None
+            for spec in op.jobs
+            for job_id in (spec.id, *spec.after)
+        ]
+        self._owners = Owners(tx, named)
+        self._existing = self._look_up(batch)
+        self._owners.look_up()  # parents have been locked
+
+    def _look_up(self, batch: Sequence[ops.Enqueue]) -> Existing:
+        wanted = [spec for op in batch for spec in op.jobs]
+        ids = [spec.id for spec in wanted if not spec.made_up_id]
+        keys = [
+            (spec.queue, spec.tenant, spec.unique_key)
+            for spec in wanted
+            if spec.unique_key is not None
+        ]
+        parents = [
+            parent
+            for op in batch
+            for spec in op.jobs
+            for parent in spec.after
+            if self._owners.shows(op.grant, parent)
+        ]
+        return self._tx.existing(ids, keys, list(dict.fromkeys(parents)))
 
     @property
     def ends_jobs(self) -> bool:
@@ -54,15 +81,16 @@ class Plan(Generic[J]):
             if duplicate is None:
                 accepted[spec.id] = spec
                 ids.append(spec.id)
-            elif op.if_exists == "error":
+            elif op.if_exists == "error" or self._is_of_others(duplicate, accepted, op.grant):
                 return duplicate
             else:
                 ids.append(duplicate.job_id)
             created.append(duplicate is None)
-        problem = self._bad_parents(accepted)
+        problem = self._bad_parents(accepted, op.grant)
         if problem is not None:
             return problem
         self._accepted.extend(accepted.values())
+        self._owners.add(accepted.values())
         self._ids.update(accepted)
         self._keys.update(keys)
         return Accepted(ids, created)
@@ -80,11 +108,18 @@ class Plan(Generic[J]):
             keys[key] = spec.id
         return None
 
-    def _bad_parents(self, accepted: dict[str, JobSpec]) -> TenureError | None:
+    def _is_of_others(
+        self, duplicate: Duplicate, accepted: dict[str, JobSpec], grant: Grant | None
+    ) -> bool:
+        """Whether an id is taken by a job that the call must not see. A unique key never is."""
+        taken = duplicate.field == "id" and duplicate.job_id not in accepted
+        return taken and not self._owners.shows(grant, duplicate.job_id)
+
+    def _bad_parents(self, accepted: dict[str, JobSpec], grant: Grant | None) -> TenureError | None:
         for spec in accepted.values():
             for parent in spec.after:
-                known = parent in accepted or parent in self._ids
-                if not known and parent not in self._existing.parents:
+                known = parent in self._ids or parent in self._existing.parents
+                if parent not in accepted and not (known and self._owners.shows(grant, parent)):
                     return DependencyNotFound(parent)
         try:
             check_cycles([spec for spec in accepted.values() if spec.after])
@@ -129,15 +164,6 @@ class Plan(Generic[J]):
         settle(self._tx)
 
 
-def _existing(tx: Transaction[J], wanted: Sequence[JobSpec]) -> Existing:
-    ids = [spec.id for spec in wanted if not spec.made_up_id]
-    keys = [
-        (spec.queue, spec.tenant, spec.unique_key) for spec in wanted if spec.unique_key is not None
-    ]
-    parents = list(dict.fromkeys(parent for spec in wanted for parent in spec.after))
-    return tx.existing(ids, keys, parents)
-
-
 def needs_no_lookup(specs: Sequence[JobSpec]) -> bool:
     """Whether nothing in the store can prevent these jobs from being inserted."""
     return all(spec.made_up_id and spec.unique_key is None and not spec.after for spec in specs)
@@ -153,7 +179,7 @@ def enqueue(tx: Transaction[J], batch: Sequence[ops.Enqueue]) -> list[Answer]:
             ops.Enqueued([spec.id for spec in op.jobs], [True] * len(op.jobs), tx.now)
             for op in batch
         ]
-    plan = Plan(tx, specs)
+    plan = Plan(tx, batch)
     if len(batch) > 1 and plan.ends_jobs:
         return [answer for op in batch for answer in enqueue(tx, [op])]
     accepted = [plan.add(op) for op in batch]

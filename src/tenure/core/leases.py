@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from tenure.core.enqueue import Plan
+from tenure.core.grants import Owners, load
 from tenure.core.moves import move, remove, settle
 from tenure.core.transaction import J, Lease, StoredJob, Transaction
 from tenure.errors import Busy, JobNotFound, LeaseLost, TenureError
@@ -30,25 +31,26 @@ def lost(job: StoredJob | Lease | None, job_id: str, token: int) -> TenureError 
     return None
 
 
-def _held(tx: Transaction[J], op: ops.LeaseOp) -> J | TenureError:
+def _held(tx: Transaction[J], op: ops.LeaseOp, owners: Owners) -> J | TenureError:
     """The job, if the token of the operation holds its lease."""
-    job = tx.job(op.id)
+    job = tx.job(op.id) if owners.shows(op.grant, op.id) else None
     return JobNotFound(op.id) if job is None else lost(job, op.id, op.token) or job
 
 
 def ack(tx: Transaction[J], batch: Sequence[ops.Ack]) -> list[Answer]:
     """Acknowledge jobs. Engines handle acks that only finish their job in bulk."""
-    tx.load(op.id for op in batch)
-    return [_ack(tx, op) for op in batch]
+    owners = load(tx, batch)
+    return [_ack(tx, op, owners) for op in batch]
 
 
-def _ack(tx: Transaction[J], op: ops.Ack) -> Answer:
-    job = _held(tx, op)
+def _ack(tx: Transaction[J], op: ops.Ack, owners: Owners) -> Answer:
+    job = _held(tx, op, owners)
     if isinstance(job, TenureError):
         return job
-    plan = Plan(tx, op.then, leaving=op.id) if op.then else None
+    then = ops.Enqueue(op.then, grant=op.grant)
+    plan = Plan(tx, [then], leaving=op.id) if op.then else None
     if plan is not None:
-        accepted = plan.add(ops.Enqueue(op.then))
+        accepted = plan.add(then)
         if isinstance(accepted, TenureError):
             return accepted
     move(tx, job, states.Acked())
@@ -57,6 +59,7 @@ def _ack(tx: Transaction[J], op: ops.Ack) -> Answer:
     settle(tx)
     if plan is not None:
         plan.carry_out()
+        owners.add(op.then)
     if not op.keep:
         remove(tx, job)
     return OK
@@ -74,10 +77,10 @@ def _give_back(
     tx: Transaction[J], batch: Sequence[G], event: Callable[[G], states.Event]
 ) -> list[Answer]:
     """Children are notified at the end: none of them is leased."""
-    tx.load(op.id for op in batch)
+    owners = load(tx, batch)
     answers: list[Answer] = []
     for op in batch:
-        job = _held(tx, op)
+        job = _held(tx, op, owners)
         if isinstance(job, TenureError):
             answers.append(job)
         else:
@@ -104,11 +107,14 @@ def progress(tx: Transaction[J], batch: Sequence[ops.Progress]) -> list[Answer]:
 def _keep(tx: Transaction[J], batch: Sequence[K]) -> tuple[list[Answer], list[K]]:
     """The results, and the operations whose lease is held. Of several for one job, the last counts.
     A job locked by another transaction is skipped without delaying the others."""
-    found = tx.hold([(op.id, op.token) for op in batch])
+    owners = Owners(tx, [(op.grant, op.id) for op in batch])
+    leases = [(op.id, op.token) for op in batch if owners.shows(op.grant, op.id)]
+    found = tx.hold(leases) if leases else {}
+    owners.look_up()
     answers: list[Answer] = []
     held: list[K] = []
     for op in batch:
-        job = found.get(op.id)
+        job = found.get(op.id) if owners.shows(op.grant, op.id) else None
         problem = lost(job, op.id, op.token)
         if problem is None and job is not None and job.busy:
             problem = Busy(f"job {op.id}: locked by another transaction; try again")

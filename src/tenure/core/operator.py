@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
+from tenure.core.grants import Owners, load
 from tenure.core.moves import move, remove, settle
 from tenure.core.transaction import J, Transaction
 from tenure.model import ops, states
@@ -13,16 +14,16 @@ from tenure.model.ops import Answer
 
 
 def cancel(tx: Transaction[J], batch: Sequence[ops.Cancel]) -> list[Answer]:
-    tx.load(job_id for op in batch for job_id in op.ids)
-    return [_change(tx, op.ids, lambda job: move(tx, job, states.Cancelled())) for op in batch]
+    owners = load(tx, batch)
+    return [_change(tx, op, owners, lambda job: move(tx, job, states.Cancelled())) for op in batch]
 
 
 def replay(tx: Transaction[J], batch: Sequence[ops.Replay]) -> list[Answer]:
-    tx.load(job_id for op in batch for job_id in op.ids)
-    return [_replay(tx, op) for op in batch]
+    owners = load(tx, batch)
+    return [_replay(tx, op, owners) for op in batch]
 
 
-def _replay(tx: Transaction[J], op: ops.Replay) -> Answer:
+def _replay(tx: Transaction[J], op: ops.Replay, owners: Owners) -> Answer:
     refused: dict[str, str] = {}
 
     def one(job: J) -> bool:
@@ -34,29 +35,31 @@ def _replay(tx: Transaction[J], op: ops.Replay) -> Answer:
             return False
         return move(tx, job, states.Replayed())
 
-    return replace(_change(tx, op.ids, one), refused=refused)
+    return replace(_change(tx, op, owners, one), refused=refused)
 
 
 def delete(tx: Transaction[J], batch: Sequence[ops.Delete]) -> list[Answer]:
-    tx.load(job_id for op in batch for job_id in op.ids)
-    return [_delete(tx, op) for op in batch]
+    owners = load(tx, batch)
+    return [_delete(tx, op, owners) for op in batch]
 
 
-def _delete(tx: Transaction[J], op: ops.Delete) -> Answer:
+def _delete(tx: Transaction[J], op: ops.Delete, owners: Owners) -> Answer:
     def one(job: J) -> bool:
         if op.states and job.state not in op.states:
             return False
         remove(tx, job)
         return True
 
-    return _change(tx, op.ids, one)
+    return _change(tx, op, owners, one)
 
 
-def _change(tx: Transaction[J], ids: Iterable[str], change: Callable[[J], bool]) -> ops.Changed:
+def _change(
+    tx: Transaction[J], op: ops.JobsOp, owners: Owners, change: Callable[[J], bool]
+) -> ops.Changed:
     """Change the jobs one by one: finishing one may finish the next."""
     count, missing = 0, []
-    for job_id in dict.fromkeys(ids):
-        job = tx.job(job_id)
+    for job_id in dict.fromkeys(op.ids):
+        job = tx.job(job_id) if owners.shows(op.grant, job_id) else None
         if job is None:
             missing.append(job_id)
         elif change(job):

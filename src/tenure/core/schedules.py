@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from tenure.core.enqueue import enqueue
 from tenure.core.transaction import J, Transaction
-from tenure.errors import InvalidInput, ScheduleNotFound, TenureError
+from tenure.errors import Forbidden, InvalidInput, ScheduleNotFound, TenureError
 from tenure.model import ops
 from tenure.model.cron import due_tick, next_tick
 from tenure.model.job import JobSpec
@@ -30,7 +30,10 @@ def put_schedule(tx: Transaction[J], batch: Sequence[PutSchedule]) -> list[Answe
 def _put(tx: Transaction[J], op: PutSchedule) -> Answer:
     with tx.by_store_time():
         try:
-            new = updated(op, tx.schedule(op.schedule.name), tx.now)
+            old = tx.schedule(op.schedule.name)
+            if old is not None and hides(op.grant, old):
+                return Forbidden(f"the name {old.name!r} is taken by another schedule")
+            new = updated(op, old, tx.now)
         except InvalidInput as error:
             return error
         tx.put_schedule(new)
@@ -38,7 +41,15 @@ def _put(tx: Transaction[J], op: PutSchedule) -> Answer:
 
 
 def drop_schedule(tx: Transaction[J], batch: Sequence[ops.DropSchedule]) -> list[Answer]:
-    return [ops.Ok() if tx.drop_schedule(op.name) else ScheduleNotFound(op.name) for op in batch]
+    return [_drop(tx, op) for op in batch]
+
+
+def _drop(tx: Transaction[J], op: ops.DropSchedule) -> Answer:
+    if op.grant is not None:
+        old = tx.schedule(op.name)
+        if old is None or hides(op.grant, old):
+            return ScheduleNotFound(op.name)
+    return ops.Ok() if tx.drop_schedule(op.name) else ScheduleNotFound(op.name)
 
 
 def fire(tx: Transaction[J], batch: Sequence[Fire]) -> list[Answer]:
@@ -48,7 +59,7 @@ def fire(tx: Transaction[J], batch: Sequence[Fire]) -> list[Answer]:
 def _fire(tx: Transaction[J], op: Fire) -> Answer:
     with tx.by_store_time():
         schedule = tx.schedule(op.name)
-        if schedule is None:
+        if schedule is None or hides(op.grant, schedule):
             return ScheduleNotFound(op.name)
         try:
             firing = fired(op, schedule, tx.now)
@@ -62,6 +73,11 @@ def _fire(tx: Transaction[J], op: Fire) -> Answer:
                 return answer
         tx.put_schedule(firing.schedule)
         return ops.Fired(bool(firing.jobs))
+
+
+def hides(grant: ops.Grant | None, schedule: Schedule) -> bool:
+    """Whether an existing schedule must look as if it did not exist."""
+    return grant is not None and not grant.allows(schedule.job.queue, schedule.job.tenant)
 
 
 def updated(op: PutSchedule, old: Schedule | None, now: int) -> Schedule:

@@ -14,6 +14,7 @@ from tenure.model.states import Change, Event, Facts
 
 UniqueKey = tuple[str, str, str]  # queue, tenant, unique key
 Scope = tuple[str, str | None, str | None]  # queue, tenant, group
+Owner = tuple[str, str]  # queue, tenant
 
 
 class StoredJob(Facts, Protocol):
@@ -83,6 +84,9 @@ class Transaction(Protocol[J]):
     ) -> Existing:
         """Look up everything that new jobs depend on, in one step. The parents must not end
         before this transaction does."""
+
+    def owners(self, ids: Sequence[str]) -> Mapping[str, Owner]:
+        """The owners of those of these jobs that exist, without locking them."""
 
     def insert(self, specs: Sequence[JobSpec], waits: Sequence[Sequence[str]] | None) -> None:
         """Add jobs. waits: the parents that each of them waits for; None if none waits."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -19,6 +19,7 @@ from tenure.errors import (
     DependencyCycle,
     DependencyNotFound,
     Duplicate,
+    Forbidden,
     InvalidInput,
     JobNotFound,
     LeaseLost,
@@ -182,8 +183,13 @@ class MemoryEngine:
         """What a claim returns when it is repeated: of its jobs, those it still holds."""
         if not isinstance(answer, ops.Leased):
             return answer
-        leases = [self._leased(job.id, job.token) for job in answer.jobs]
-        return ops.Leased([one.job for one in leases if isinstance(one, Record)])
+        held = {
+            (job.id, job.token): job
+            for job in (record.job for record in self._live.values())
+            if job.state is State.LEASED
+        }
+        leases = [(job.id, job.token) for job in answer.jobs]
+        return ops.Leased([held[lease] for lease in leases if lease in held])
 
     def _in_order(self, batch: Sequence[Op], now: int) -> list[Answer]:
         return [self._operations[type(one)](one, now) for one in batch]
@@ -200,7 +206,8 @@ class MemoryEngine:
         keys: dict[tuple[str, str, str], str] = {}
         for spec in op.jobs:
             held = self._held(spec, plan.accepted, keys, leaving)
-            if held is not None and op.if_exists == "error":
+            by_others = held and held.field == "id" and self._is_hidden(op.grant, held.job_id)
+            if held is not None and (op.if_exists == "error" or by_others):
                 return held
             plan.ids.append(spec.id if held is None else held.job_id)
             plan.created.append(held is None)
@@ -208,7 +215,7 @@ class MemoryEngine:
                 plan.accepted[spec.id] = spec
                 if spec.unique_key is not None:
                     keys[spec.queue, spec.tenant, spec.unique_key] = spec.id
-        return self._bad_parents(plan.accepted) or plan
+        return self._bad_parents(plan.accepted, op.grant) or plan
 
     def _carry_out(self, plan: Plan, now: int) -> Answer:
         for spec in plan.accepted.values():
@@ -235,10 +242,24 @@ class MemoryEngine:
                 return Duplicate("unique_key", spec.unique_key, holder)
         return None
 
-    def _bad_parents(self, accepted: dict[str, JobSpec]) -> TenureError | None:
+    def _is_hidden(self, grant: ops.Grant | None, job_id: str) -> bool:
+        """Whether a job exists, and belongs to others than those the grant names."""
+        record = self._records.get(job_id)
+        if grant is None or record is None:
+            return False
+        job = record.job
+        return (grant.queues is not None and job.queue not in grant.queues) or (
+            grant.tenants is not None and job.tenant not in grant.tenants
+        )
+
+    def _bad_parents(
+        self, accepted: dict[str, JobSpec], grant: ops.Grant | None
+    ) -> TenureError | None:
         for spec in accepted.values():
             for parent in spec.after:
-                if parent not in self._records and parent not in accepted:
+                if parent in accepted:
+                    continue
+                if parent not in self._records or self._is_hidden(grant, parent):
                     return DependencyNotFound(parent)
         try:
             check_cycles(list(accepted.values()))
@@ -505,19 +526,19 @@ class MemoryEngine:
 
     # What the holder of a lease does ------------------------------------------------------------
 
-    def _leased(self, job_id: str, token: int) -> Record | TenureError:
-        record = self._records.get(job_id)
-        if record is None:
-            return JobNotFound(job_id)
-        if record.job.state is not State.LEASED or record.job.token != token:
-            return LeaseLost(job_id, record.job.state.value)
+    def _leased(self, op: ops.LeaseOp) -> Record | TenureError:
+        record = self._records.get(op.id)
+        if record is None or self._is_hidden(op.grant, op.id):
+            return JobNotFound(op.id)
+        if record.job.state is not State.LEASED or record.job.token != op.token:
+            return LeaseLost(op.id, record.job.state.value)
         return record
 
     def _ack(self, op: ops.Ack, now: int) -> Answer:
-        record = self._leased(op.id, op.token)
+        record = self._leased(op)
         if isinstance(record, TenureError):
             return record
-        plan = self._plan(ops.Enqueue(op.then), leaving=op.id)
+        plan = self._plan(ops.Enqueue(op.then, grant=op.grant), leaving=op.id)
         if isinstance(plan, TenureError):
             return plan
         self._move(record, states.Acked(), now)
@@ -528,27 +549,26 @@ class MemoryEngine:
         return ops.Ok()
 
     def _fail(self, op: ops.Fail, now: int) -> Answer:
-        event = op.event()
-        return self._give_back(op.id, op.token, event, now)
+        return self._give_back(op, op.event(), now)
 
     def _release(self, op: ops.Release, now: int) -> Answer:
-        return self._give_back(op.id, op.token, states.Released(op.delay_ms), now)
+        return self._give_back(op, states.Released(op.delay_ms), now)
 
-    def _give_back(self, job_id: str, token: int, event: states.Event, now: int) -> Answer:
-        record = self._leased(job_id, token)
+    def _give_back(self, op: ops.LeaseOp, event: states.Event, now: int) -> Answer:
+        record = self._leased(op)
         if isinstance(record, TenureError):
             return record
         self._move(record, event, now)
         return ops.Moved(record.job.state, record.job.run_at)
 
     def _extend(self, op: ops.Extend, now: int) -> Answer:
-        return self._keep(op.id, op.token, now, lease_until=now + op.lease_ms)
+        return self._keep(op, now, lease_until=now + op.lease_ms)
 
     def _progress(self, op: ops.Progress, now: int) -> Answer:
-        return self._keep(op.id, op.token, now, progress=op.percent, note=op.note)
+        return self._keep(op, now, progress=op.percent, note=op.note)
 
-    def _keep(self, job_id: str, token: int, now: int, **fields: Any) -> Answer:
-        record = self._leased(job_id, token)
+    def _keep(self, op: ops.LeaseOp, now: int, **fields: Any) -> Answer:
+        record = self._leased(op)
         if isinstance(record, TenureError):
             return record
         self._move(record, states.Kept(), now)
@@ -558,7 +578,7 @@ class MemoryEngine:
     # What an operator does ----------------------------------------------------------------------
 
     def _cancel(self, op: ops.Cancel, now: int) -> Answer:
-        return self._change(op.ids, lambda record: self._move(record, states.Cancelled(), now))
+        return self._change(op, lambda record: self._move(record, states.Cancelled(), now))
 
     def _replay(self, op: ops.Replay, now: int) -> Answer:
         refused: dict[str, str] = {}
@@ -573,7 +593,7 @@ class MemoryEngine:
                 self._unique[key] = job.id
             return self._move(record, states.Replayed(), now)
 
-        changed = self._change(op.ids, replay)
+        changed = self._change(op, replay)
         return replace(changed, refused=refused)
 
     def _delete(self, op: ops.Delete, now: int) -> Answer:
@@ -583,12 +603,12 @@ class MemoryEngine:
             self._remove(record, now)
             return True
 
-        return self._change(op.ids, delete)
+        return self._change(op, delete)
 
-    def _change(self, ids: Iterable[str], change: Callable[[Record], bool]) -> ops.Changed:
+    def _change(self, op: ops.JobsOp, change: Callable[[Record], bool]) -> ops.Changed:
         count, missing = 0, []
-        for job_id in dict.fromkeys(ids):
-            if job_id in self._records:
+        for job_id in dict.fromkeys(op.ids):
+            if job_id in self._records and not self._is_hidden(op.grant, job_id):
                 count += change(self._records[job_id])
             else:
                 missing.append(job_id)
@@ -684,6 +704,8 @@ class MemoryEngine:
 
     def _put_schedule(self, op: ops.PutSchedule, now: int) -> Answer:
         new, old = op.schedule, self._schedules.get(op.schedule.name)
+        if old is not None and self._is_hidden_schedule(op):
+            return Forbidden(f"the name {new.name!r} is taken by another schedule")
         if old is not None and (old.cron, old.tz) == (new.cron, new.tz):
             new = replace(new, next_at=old.next_at, last_at=old.last_at)
         elif new.next_at == 0:
@@ -694,14 +716,24 @@ class MemoryEngine:
         self._schedules[new.name] = new
         return ops.Ok()
 
+    def _is_hidden_schedule(self, op: ops.PutSchedule | ops.DropSchedule | ops.Fire) -> bool:
+        name = op.schedule.name if isinstance(op, ops.PutSchedule) else op.name
+        job = self._schedules[name].job
+        return op.grant is not None and (
+            (op.grant.queues is not None and job.queue not in op.grant.queues)
+            or (op.grant.tenants is not None and job.tenant not in op.grant.tenants)
+        )
+
     def _drop_schedule(self, op: ops.DropSchedule, now: int) -> Answer:
+        if op.name in self._schedules and self._is_hidden_schedule(op):
+            return ScheduleNotFound(op.name)
         if self._schedules.pop(op.name, None) is None:
             return ScheduleNotFound(op.name)
         return ops.Ok()
 
     def _fire(self, op: ops.Fire, now: int) -> Answer:
         schedule = self._schedules.get(op.name)
-        if schedule is None:
+        if schedule is None or self._is_hidden_schedule(op):
             return ScheduleNotFound(op.name)
         if schedule.next_at != op.tick:
             return ops.Fired(False)

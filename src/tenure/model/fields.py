@@ -81,6 +81,7 @@ Parents = Annotated[tuple[Name, ...], Meta(max_length=MAX_AFTER)]
 QueueNames = Annotated[tuple[Name, ...], Meta(min_length=1, max_length=MAX_QUEUES_PER_CALL)]
 GroupNames = Annotated[tuple[Label, ...], Meta(max_length=MAX_GROUPS_PER_CALL)]
 JobIds = Annotated[tuple[Name, ...], Meta(max_length=100_000)]
+GrantedNames = Annotated[tuple[Label, ...], Meta(max_length=1_000)]
 
 Check = Callable[[str, Any], None]
 S = TypeVar("S", bound=msgspec.Struct)

@@ -20,6 +20,7 @@ from tenure.model.fields import (
     MAX_JOBS_PER_CALL,
     ClaimLimit,
     Concurrency,
+    GrantedNames,
     GroupNames,
     JobIds,
     Label,
@@ -45,7 +46,38 @@ class Op(msgspec.Struct, frozen=True, gc=False, tag=True, tag_field="op", omit_d
     """The base of every operation."""
 
 
-class Enqueue(Op, frozen=True):
+class Grant(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """The queues and tenants whose jobs an operation may see. None: all."""
+
+    queues: GrantedNames | None = None
+    tenants: GrantedNames | None = None
+
+    def allows(self, queue: str, tenant: str) -> bool:
+        return (self.queues is None or queue in self.queues) and (
+            self.tenants is None or tenant in self.tenants
+        )
+
+    def within(self, other: Grant | None) -> Grant:
+        """What both grants allow."""
+        if other is None:
+            return self
+        return Grant(_both(self.queues, other.queues), _both(self.tenants, other.tenants))
+
+
+def _both(ours: tuple[str, ...] | None, theirs: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    if ours is None or theirs is None:
+        return theirs if ours is None else ours
+    return tuple(name for name in ours if name in theirs)
+
+
+class GrantedOp(Op, frozen=True, kw_only=True):
+    """The base of operations that name existing jobs or schedules. Those that the grant does not
+    allow are treated as if they did not exist. The store decides it in the transaction."""
+
+    grant: Grant | None = None
+
+
+class Enqueue(GrantedOp, frozen=True):
     """Add jobs, all or none. With if_exists="skip", jobs whose id or unique key is taken are
     skipped, and the id of the existing job is returned instead."""
 
@@ -64,14 +96,14 @@ class Claim(Op, frozen=True):
     not_groups: GroupNames = ()
 
 
-class LeaseOp(Op, frozen=True):
+class LeaseOp(GrantedOp, frozen=True):
     """The base of operations by the holder of a lease: the token must still be valid."""
 
     id: Name
     token: Token
 
 
-class JobsOp(Op, frozen=True):
+class JobsOp(GrantedOp, frozen=True):
     """The base of operations on jobs by their ids."""
 
     ids: JobIds
@@ -257,7 +289,7 @@ class Schedule(msgspec.Struct, frozen=True, omit_defaults=True):
         next_tick(self.cron, self.tz, 0)
 
 
-class PutSchedule(Op, frozen=True):
+class PutSchedule(GrantedOp, frozen=True):
     """Add or replace a schedule. If cron and tz are unchanged, the schedule keeps its next time.
     Otherwise the store computes the next time by its own clock, unless a copy from another store
     sets it."""
@@ -265,13 +297,13 @@ class PutSchedule(Op, frozen=True):
     schedule: Schedule
 
 
-class DropSchedule(Op, frozen=True):
+class DropSchedule(GrantedOp, frozen=True):
     """Remove a schedule."""
 
     name: Name
 
 
-class Fire(Op, frozen=True):
+class Fire(GrantedOp, frozen=True):
     """Enqueue a schedule's job under this id, if the schedule's next time is still `tick` and is
     due by the store's clock. When several schedulers try, exactly one fires. A next time that is
     too far ahead is corrected."""

@@ -178,7 +178,7 @@ def received(op: Op, payload_limit: int) -> Op:
                 ops.check_own_scope(op.scope)
             case ops.PutSchedule():
                 (job,) = _received((op.schedule.job,), payload_limit)
-                op = ops.PutSchedule(replace(op.schedule, job=job, next_at=0, last_at=None))
+                op = replace(op, schedule=replace(op.schedule, job=job, next_at=0, last_at=None))
         return validated(op)
     except InvalidInput as error:
         raise error.within(type(op).__name__) from None

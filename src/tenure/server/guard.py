@@ -2,29 +2,28 @@
 
 Every call becomes operations and queries, so this is the one place that decides what a token may
 do. It needs a scope for each kind of operation. If it is bound to queues or tenants, it cannot tell
-that the jobs of others exist.
+that the jobs of others exist: what an operation finds in the store is checked there, in the same
+transaction (see `ops.Grant`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import uuid
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
 from tenure.errors import (
-    DependencyNotFound,
-    Duplicate,
     Forbidden,
     JobNotFound,
     NotFound,
     QueueNotFound,
-    ScheduleNotFound,
     TenureError,
 )
 from tenure.model import ops, queries
 from tenure.model.job import Job, JobSpec
-from tenure.model.ops import Op
+from tenure.model.ops import Grant, Op
 from tenure.model.queries import Filter, Query
 from tenure.queue import Calls, Queue
 from tenure.queue.sync_async import Wanted, Within
@@ -67,8 +66,6 @@ NEEDS: dict[type[Op] | type[Query], Scope] = {
     queries.GetTimetable: Scope.READ,
 }
 
-NOTHING = ops.Release("", 0)  # no job has this id
-
 
 class Guarded(Calls):
     """The calls of a Queue, limited to what a token may do."""
@@ -77,6 +74,7 @@ class Guarded(Calls):
         self.settings, self.clock, self.changes = inner.settings, inner.clock, inner.changes
         self._inner = inner
         self.token = token
+        self._grant = Grant(token.queues, token.tenants)
         self._free = token.queues is None and token.tenants is None
         self._may = frozenset(kind for kind, scope in NEEDS.items() if token.allows(scope))
 
@@ -90,9 +88,9 @@ class Guarded(Calls):
             return await self._read(wanted)
         for op in wanted:
             self.must(op)
-        if self._free:
-            return await self._inner.ado(wanted)
-        return await self._apply(wanted)
+        if not self._free:
+            wanted = list(map(self._bounded, wanted))
+        return await self._inner.ado(wanted)
 
     def must(self, op: Op | Query) -> None:
         """Raise Forbidden unless the token has the scope that an operation needs."""
@@ -125,15 +123,6 @@ class Guarded(Calls):
             whom = "all tenants" if tenant in (None, "*") else f"the tenant {tenant!r}"
             raise Forbidden(f"this token is not for {whom}")
 
-    async def _of_others(self, ids: Iterable[str]) -> set[str]:
-        """The ids of existing jobs that the token must not see."""
-        found: set[str] = set()
-        for id in dict.fromkeys(ids):
-            job = await self._inner.ado(queries.GetJob(id))
-            if isinstance(job, Job) and not self._has(job.queue, job.tenant):
-                found.add(id)
-        return found
-
     def _one_tenant(self, tenant: str | None) -> str | None:
         """The tenant of a call. A token that is bound to one tenant may omit it."""
         if self.token.tenants is None:
@@ -146,91 +135,60 @@ class Guarded(Calls):
 
     # Operations ---------------------------------------------------------------------------------
 
-    async def _apply(self, batch: Sequence[Op]) -> list[Any]:
-        """Apply the operations that the token may do, and reject the others one by one. A rejected
-        operation is replaced by one that does nothing, so that a batch that is sent again under its
-        key gets the same number of results."""
-        plain = [ops_of(op) for op in batch]
-        allowed = [[await self._narrowed(one) for one in some] for some in plain]
-        wanted: list[Op] = []
-        for op, narrowed in zip(batch, allowed, strict=True):
-            sent: Any = tuple(one if isinstance(one, Op) else NOTHING for one in narrowed)
-            wanted.append(replace(op, ops=sent) if isinstance(op, ops.Once) else sent[0])
-        told: list[Any] = []
-        answers = await self._inner.ado(wanted)
-        for op, some, narrowed, answer in zip(batch, plain, allowed, answers, strict=True):
-            if isinstance(answer, ops.Answers):
-                each = zip(some, narrowed, answer.answers, strict=True)
-                told.append(ops.Answers([_told(*one) for one in each]))
-            else:
-                told.append(answer if isinstance(op, ops.Once) else _told(op, narrowed[0], answer))
-        return told
-
-    async def _narrowed(self, op: Op) -> Op | TenureError:
-        """The operation without what the token must not touch, or the error to return for it."""
+    def _bounded(self, op: Op) -> Op:
+        """The operation with the token's grant, which the store applies to what it finds. What the
+        operation names itself is checked here; raises Forbidden."""
         match op:
+            case ops.Once():
+                return replace(op, ops=tuple(map(self._bounded, op.ops)))
             case ops.Enqueue():
-                return await self._specs(op.jobs) or await self._taken(op) or op
+                self._must_have_specs(op.jobs)
             case ops.Claim():
                 for queue in op.queues:
                     self._must_have(queue, self._one_tenant(op.tenant))
                 return replace(op, tenant=self._one_tenant(op.tenant))
-            case ops.LeaseOp():
-                # Check `then` first: its errors must not reveal whether the job exists.
-                refused = await self._specs(op.then) if isinstance(op, ops.Ack) else None
-                if await self._of_others([op.id]):
-                    return JobNotFound(op.id)
-                return refused or op
-            case ops.JobsOp():
-                others = await self._of_others(op.ids)
-                return replace(op, ids=tuple(id for id in op.ids if id not in others))
+            case ops.Ack():
+                self._must_have_specs(op.then)
             case ops.SetLimit() | ops.ClearLimit() | ops.Pause() | ops.Resume() | ops.Reconcile():
                 self._must_have(op.queue, op.tenant)
                 return op
             case ops.PutSchedule():
-                return await self._specs([op.schedule.job]) or await self._free_name(op)
-            case ops.DropSchedule() | ops.Fire():
-                if op.name in await self._schedules_of_others():
-                    return ScheduleNotFound(op.name)
-                return op
+                self._must_have(op.schedule.job.queue, op.schedule.job.tenant)
+                if op.schedule.job.after:
+                    raise Forbidden("with this token, the job of a schedule cannot wait for others")
+            case ops.Fire():
+                self._must_have_id(op.id, [*(self.token.tenants or self.token.queues or ())])
             case ops.TakeSlot() | ops.DropSlot() | ops.ReconcileSlots():
                 self._must_have_slot(op.scope, op.key)
                 return op
-        raise Forbidden(
-            f"{type(op).__name__} is for tokens that are not bound to tenants or queues"
-        )
+        if not isinstance(op, ops.GrantedOp):
+            raise Forbidden(
+                f"{type(op).__name__} is for tokens that are not bound to tenants or queues"
+            )
+        return replace(op, grant=self._grant.within(op.grant))
 
-    async def _specs(self, specs: Sequence[JobSpec]) -> TenureError | None:
-        """Check that new jobs, and those they wait for, are within the token's bounds."""
+    def _must_have_specs(self, specs: Sequence[JobSpec]) -> None:
+        """Check that new jobs are within the token's bounds."""
         for spec in specs:
             self._must_have(spec.queue, spec.tenant)
-        parents = [parent for spec in specs for parent in spec.after]
-        own = {spec.id for spec in specs}
-        hidden = await self._of_others(set(parents) - own)
-        return DependencyNotFound(min(hidden)) if hidden else None
+            if not spec.made_up_id:
+                owner = spec.queue if self.token.tenants is None else spec.tenant
+                self._must_have_id(spec.id, [owner])
 
-    async def _taken(self, op: ops.Enqueue) -> TenureError | None:
-        """Reject ids that jobs of others have: skipping them would reveal those jobs."""
-        if op.if_exists == "skip":
-            named = [spec.id for spec in op.jobs if not spec.made_up_id]
-            for id in await self._of_others(named):
-                return Duplicate("id", id, id)
-        return None
-
-    async def _free_name(self, op: ops.PutSchedule) -> Op:
-        if op.schedule.name in await self._schedules_of_others():
-            raise Forbidden(f"there is already a schedule named {op.schedule.name!r}")
-        return op
+    def _must_have_id(self, id: str, owners: Sequence[str]) -> None:
+        """Ids are common to all tenants. A token that is bound may choose only ids that others
+        would not choose: otherwise it could take them, or learn that they are taken."""
+        if not is_random_uuid(id) and not any(id.startswith(f"{owner}/") for owner in owners):
+            raise Forbidden(
+                f"with this token, an id must begin with {owners[0] + '/'!r} or be a random UUID; "
+                "leave it out, or use unique_key"
+            )
 
     async def _schedules_of_ours(self) -> list[ops.Schedule]:
         return self._ours(await self._inner.ado(queries.ListSchedules()))
 
     def _ours(self, schedules: list[ops.Schedule]) -> list[ops.Schedule]:
         return [one for one in schedules if self._has(one.job.queue, one.job.tenant)]
-
-    async def _schedules_of_others(self) -> set[str]:
-        ours = {one.name for one in await self._schedules_of_ours()}
-        return {one.name for one in await self._inner.ado(queries.ListSchedules())} - ours
 
     def _must_have_slot(self, scope: str, key: str) -> None:
         """Slots have no owner. For a token that is bound to queues, the scope must name one (as
@@ -336,19 +294,10 @@ class Guarded(Calls):
         return found[: query.limit]
 
 
-def ops_of(op: Op) -> Sequence[Op]:
-    """The operations in an operation: those of a Once, or itself."""
-    return op.ops if isinstance(op, ops.Once) else [op]
-
-
-def _told(op: Op, narrowed: Op | TenureError, answer: Any) -> Any:
-    """The result of a narrowed operation. Ids that were left out are reported as missing."""
-    if isinstance(narrowed, TenureError):
-        return narrowed
-    changed = isinstance(answer, ops.Changed)
-    if changed and isinstance(narrowed, ops.JobsOp):
-        assert isinstance(op, type(narrowed))
-        there = set(narrowed.ids) - set(answer.missing)
-        missing = tuple(id for id in dict.fromkeys(op.ids) if id not in there)
-        return replace(answer, missing=missing)
-    return answer
+def is_random_uuid(id: str) -> bool:
+    """Whether an id is a UUID that nobody can guess."""
+    try:
+        found = uuid.UUID(id)
+    except ValueError:
+        return False
+    return str(found) == id and found.version in (4, 7)

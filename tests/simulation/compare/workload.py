@@ -18,7 +18,7 @@ from tenure.model.cron import CatchUp
 from tenure.model.job import NULL, Job, State
 from tests.simulation.compare.rigs import Rig, Traits
 from tests.simulation.compare.specs import GROUPS, KEYS, KINDS, NAMED, QUEUES, TENANTS, Specs
-from tests.simulation.compare.steps import Ask, Call, Run, Step, Wait
+from tests.simulation.compare.steps import AnyOp, Ask, Call, Run, Step, Wait
 
 PHASE_STEPS = 20  # roughly; fewer if steps are expensive
 RESULTS = [NULL, NULL, NULL, msgspec.Raw(b'{"sent":true}'), msgspec.Raw(b'"' + b"r" * 3000 + b'"')]
@@ -49,6 +49,8 @@ class Workload:
 
     def __init__(self, seed: int, rig: Rig) -> None:
         self._chance = random.Random(seed)
+        self._bounds = random.Random(seed + 1)
+        self._asked = 5 * seed
         self._rig = rig
         self._model: MemoryEngine = rig.model
         self._traits: Traits = rig.traits
@@ -142,11 +144,26 @@ class Workload:
         calls = tuple(call for kind in kinds if (call := self._kinds[kind]()))
         if kinds[0] == "claim" and chance.random() < 0.6:
             calls = self._alike(calls)
+        if self._bounds.random() < 0.08:
+            calls = tuple(tuple(map(self._granted, call)) for call in calls)
         commit = chance.random() < 0.4
         standing: tuple[ops.Claim, ...] = ()
         if commit and chance.random() < 0.25:
             standing = (self._one_claim(),)
         return Run(self._caller, calls or (self._claim(),), commit, standing)
+
+    def _granted(self, op: AnyOp) -> AnyOp:
+        """An operation that may not see all jobs."""
+        chance = self._bounds
+        if isinstance(op, ops.Once):
+            return msgspec.structs.replace(op, ops=tuple(map(self._granted, op.ops)))
+        if not isinstance(op, ops.GrantedOp) or chance.random() < 0.2:
+            return op
+        grant = ops.Grant(
+            chance.choice((None, tuple(chance.sample(QUEUES, 2)))),
+            chance.choice((None, tuple(chance.sample(TENANTS, 2)))),
+        )
+        return msgspec.structs.replace(op, grant=grant)
 
     def _alike(self, calls: tuple[Call, ...]) -> tuple[Call, ...]:
         """Claims of many workers with the same arguments."""
@@ -427,7 +444,8 @@ class Workload:
         if self._traits.transfers:
             kinds.append(lambda: queries.Export(chance.choice((1, 7, 60))))
         if chance.random() < 0.5:
-            return chance.choice(kinds)()
+            self._asked += 1  # in turns, so that a short run asks all of them
+            return kinds[self._asked % len(kinds)]()
         return self._list(queue)
 
     def _list(self, queue: str) -> Any:

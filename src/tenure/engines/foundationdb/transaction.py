@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from tenure.core.transaction import Existing, Scope, UniqueKey
+from tenure.core.transaction import Existing, Owner, Scope, UniqueKey
 from tenure.engines.foundationdb import bucket, clocks, due, jobs, once, parking
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb.record import (
@@ -73,6 +73,9 @@ class Transaction(Tx):
             {key: bytes(value).decode() for key, value in found.items() if value is not None},
             {held.id: held.state for held in self.jobs(parents)},
         )
+
+    def owners(self, ids: Sequence[str]) -> dict[str, Owner]:
+        return {held.id: (held.record.queue, held.record.tenant) for held in self.jobs(ids)}
 
     def insert(self, specs: Sequence[JobSpec], waits: Sequence[Sequence[str]] | None) -> None:
         for spec, mine in zip(specs, waits or [()] * len(specs), strict=True):

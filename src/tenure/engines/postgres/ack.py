@@ -26,7 +26,7 @@ _ACKED = CODES[states.plain(State.LEASED, states.Acked).target][0]
 
 def is_plain(batch: Sequence[ops.Ack]) -> bool:
     """Whether one statement can handle all of them."""
-    plain = not any(op.then or not op.keep for op in batch)
+    plain = not any(op.then or not op.keep or op.grant is not None for op in batch)
     return plain and len({op.id for op in batch}) == len(batch)
 
 

@@ -45,7 +45,7 @@ def run(
     if keys:
         tx.once = dict(db.all("take_keys", given, keys))
     # Operations whose results are already stored are not run again, and need no locks.
-    lock(db, [op for op in batch if not isinstance(op, ops.Once) or tx.once[op.key] is None])
+    lock(tx, [op for op in batch if not isinstance(op, ops.Once) or tx.once[op.key] is None])
     answers = operate(tx, batch, _OWN)
     tx.flush()
     return answers, tx.woken or _tells(batch)

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tenure.engines.postgres.db import Db
+from tenure.core.grants import Owners
+from tenure.engines.postgres.transaction import Transaction
 from tenure.model import ops
 from tenure.model.ops import Op
 
@@ -14,29 +15,31 @@ _OF_A_JOB = (ops.Ack, ops.Fail, ops.Release)
 _OF_A_SLOT = (ops.TakeSlot, ops.DropSlot, ops.ReconcileSlots)
 
 
-def lock(db: Db, batch: Sequence[Op]) -> None:
+def lock(tx: Transaction, batch: Sequence[Op]) -> None:
     """Lock what the batch names: jobs, slots, and the queues of separate claims."""
     flat = list(ops.flat(batch))
-    _lock_jobs_and_slots(db, flat)
+    _lock_jobs_and_slots(tx, flat)
     if len(flat) > 1 and any(isinstance(op, ops.Once) for op in batch):
         claims = [op for op in flat if isinstance(op, ops.Claim)]
         queues = list(dict.fromkeys(name for op in claims for name in op.queues))
         if len(queues) > 1:
-            db.send("lock_queues", queues)
+            tx.db.send("lock_queues", queues)
 
 
-def _lock_jobs_and_slots(db: Db, batch: Sequence[Op]) -> None:
+def _lock_jobs_and_slots(tx: Transaction, batch: Sequence[Op]) -> None:
     """Lock jobs and slots. Jobs named only by the first operations, all of one kind, need no lock
     here, because those operations lock them together."""
     kinds = list(dict.fromkeys(map(type, batch)))
     if any(issubclass(kind, (*_OF_A_JOB, ops.JobsOp)) for kind in kinds[1:]):
-        ids = [op.id for op in batch if isinstance(op, _OF_A_JOB)]
-        ids += [job_id for op in batch if isinstance(op, ops.JobsOp) for job_id in op.ids]
-        db.send("lock_jobs", list(dict.fromkeys(ids)))
+        named = [(op.grant, op.id) for op in batch if isinstance(op, _OF_A_JOB)]
+        named += [(op.grant, i) for op in batch if isinstance(op, ops.JobsOp) for i in op.ids]
+        owners = Owners(tx, named)
+        shown = [job_id for grant, job_id in named if owners.shows(grant, job_id)]
+        tx.db.send("lock_jobs", list(dict.fromkeys(shown)))
     if any(kind in _OF_A_SLOT for kind in kinds):
         slots = [op for op in batch if isinstance(op, _OF_A_SLOT)]
         if len(slots) > 1:
-            db.send("lock_slots", [op.scope for op in slots], [op.key for op in slots])
+            tx.db.send("lock_slots", [op.scope for op in slots], [op.key for op in slots])
 
 
 def jobs_of(op: Op) -> set[str]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tenure.core.transaction import Existing, Scope, UniqueKey
+from tenure.core.transaction import Existing, Owner, Scope, UniqueKey
 from tenure.engines.postgres import insert
 from tenure.engines.postgres.db import Db
 from tenure.engines.sql.limits import mark
@@ -82,6 +82,7 @@ class Transaction:
         self._ids: dict[str, Row | None] = {}
         self._seqs: dict[str, int] = {}  # of parents
         self._held: dict[str, Held] = {}
+        self._is_new_schedule = False  # the last one that was looked up
         self._dirty: dict[int, Row] = {}
         self._written: dict[int, tuple[int, int]] = {}  # the new `at` and updated_at by seq
         self._results: dict[int, str | None] = {}
@@ -213,6 +214,10 @@ class Transaction:
             seen = self._elsewhere.all("key_holders", *wanted) if keys else []
             holders = {(q, t, k): job_id for q, t, k, job_id in seen} | holders
         return Existing(taken, holders, known)
+
+    def owners(self, ids: Sequence[str]) -> dict[str, Owner]:
+        rows = self.db.all("owners", list(ids)) if ids else []
+        return {job_id: (queue, tenant) for job_id, queue, tenant in rows}
 
     def insert(self, specs: Sequence[JobSpec], waits: Sequence[Sequence[str]] | None) -> None:
         self.flush()
@@ -359,10 +364,13 @@ class Transaction:
         sent = self.db.send("schedule", name)
         self._read_clock()  # reading the schedule may have waited for a lock
         row = sent.fetchone()
+        self._is_new_schedule = row is None
         return None if row is None else _decode_schedule(row[0])
 
     def put_schedule(self, schedule: Schedule) -> None:
-        self.db.send("put_schedule", schedule.name, msgspec.json.encode(schedule).decode())
+        """Fails and is tried again if another transaction has added it since it was looked up."""
+        statement = "add_schedule" if self._is_new_schedule else "put_schedule"
+        self.db.send(statement, schedule.name, msgspec.json.encode(schedule).decode())
 
     def drop_schedule(self, name: str) -> bool:
         return self.db.one("drop_schedule", name) is not None

@@ -42,7 +42,7 @@ def _ack_plain(tx: Transaction, batch: Sequence[ops.Ack]) -> list[Answer]:
     answers: list[Answer] = []
     for op in batch:
         row = held.get(op.id)
-        if row is not None and row[4] == op.token:
+        if row is not None and row[4] == op.token and not _hides(tx, op, row):
             del held[op.id]
             done.append((row, result_text(op.result)))
             answers.append(OK)
@@ -56,9 +56,13 @@ def _ack_plain(tx: Transaction, batch: Sequence[ops.Ack]) -> list[Answer]:
 
 def _why_lost(tx: Transaction, op: ops.Ack) -> TenureError:
     tx.forget()
-    problem = leases.lost(tx.job(op.id), op.id, op.token)
-    assert problem is not None
+    (problem,) = leases.ack(tx, [op])
+    assert isinstance(problem, TenureError)
     return problem
+
+
+def _hides(tx: Transaction, op: ops.Ack, row: Held) -> bool:
+    return op.grant is not None and not op.grant.allows(*tx.owner_of(row[2]))
 
 
 def _finish(tx: Transaction, done: list[tuple[Held, str | None]]) -> None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-from tenure.core.transaction import Existing, Scope, UniqueKey
+from tenure.core.transaction import Existing, Owner, Scope, UniqueKey
 from tenure.engines.sql.limits import mark
 from tenure.engines.sql.rows import (
     DELAYED,
@@ -140,6 +140,16 @@ class Transaction:
             if row is not None:
                 holders[key] = row[0]
         return Existing({job_id for job_id, _, _ in found}, holders, known)
+
+    def owners(self, ids: Sequence[str]) -> dict[str, Owner]:
+        self.load(ids)
+        rows = [row for row in map(self.job, ids) if row is not None]
+        self.books.load({row.lane for row in rows})
+        return {row.id: self.owner_of(row.lane) for row in rows}
+
+    def owner_of(self, lane: int) -> Owner:
+        tenant = self.books.lane_by_id(lane).tenant
+        return tenant.queue.name, tenant.name
 
     def insert(self, specs: Sequence[JobSpec], waits: Sequence[Sequence[str]] | None) -> None:
         seqs = insert.insert_jobs(self.db, self.books, self.now, specs, waits, self._seqs)
