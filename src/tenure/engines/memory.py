@@ -192,8 +192,13 @@ class MemoryEngine:
         """What a claim returns when it is repeated: of its jobs, those it still holds."""
         if not isinstance(answer, ops.Leased):
             return answer
-        leases = [self._leased(job.id, job.token) for job in answer.jobs]
-        return ops.Leased([one.job for one in leases if isinstance(one, Record)])
+        held = {
+            (job.id, job.token): job
+            for job in (record.job for record in self._live.values())
+            if job.state is State.LEASED
+        }
+        leases = [(job.id, job.token) for job in answer.jobs]
+        return ops.Leased([held[lease] for lease in leases if lease in held])
 
     def _in_order(self, batch: Sequence[Op], now: int) -> list[Answer]:
         return [self._operations[type(one)](one, now) for one in batch]

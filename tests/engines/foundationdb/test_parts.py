@@ -166,7 +166,7 @@ def test_the_same_where_a_part_was_too_large_and_was_halved(
 def test_of_several_maintenances_those_that_were_done_are_answered(
     engine: FoundationDbEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fail_after(engine, monkeypatch, 3, Busy("no"))  # an empty store takes three
+    fail_after(engine, monkeypatch, 4, Busy("no"))  # an empty store takes four
     answers = engine.apply([ops.Maintain(), ops.Maintain()])
     assert [type(answer) for answer in answers] == [ops.Maintained, Busy]
 

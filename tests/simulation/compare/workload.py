@@ -49,6 +49,7 @@ class Workload:
 
     def __init__(self, seed: int, rig: Rig) -> None:
         self._chance = random.Random(seed)
+        self._aside = random.Random(seed)  # for what came later, so that histories stay alike
         self._bounds = random.Random(seed + 1)
         self._asked = 5 * seed
         self._rig = rig
@@ -127,7 +128,8 @@ class Workload:
         if chance.random() < 0.1:
             return -chance.choice([ms for ms in back if ms <= self._traits.most_back_ms])
         if chance.random() < 0.06:
-            return chance.choice((130_000, 14 * 60_000, 16 * 60_000, ops.FORGET_MS, ops.FORGET_MS))
+            long = chance.choice((130_000, 14 * 60_000, 16 * 60_000))
+            return ops.FORGET_MS if self._aside.random() < 0.3 else long
         return chance.choice((1, 5, 50, 300, 300, 1_000, 2_500, 10_000, 61_000))
 
     def _run(self) -> Run:
@@ -367,9 +369,9 @@ class Workload:
         # If not all keys are forgotten, the engine decides which are.
         old = any(at <= self._now - ops.ONCE_MS for at, *_ in self._model._answered.values())
         limit = 1_000 if old else self._chance.choice((3, 1_000))
-        after = self._chance.choice(("", "", "", *QUEUES))
+        after = self._aside.choice(("", "", "", *QUEUES))
         maintain = ops.Maintain(limit, keep, dead, dead, after)
-        if self._chance.random() < 0.2:
+        if self._aside.random() < 0.2:
             return (ops.Pause("brief"), ops.Resume("brief"), maintain)
         return (maintain,)
 
