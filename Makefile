@@ -7,14 +7,20 @@ SEEDS ?= 100
 CUTS ?= 1000
 COUNT ?= 300
 ATTACK_SECONDS ?= 10
+# The newest Python on the path that is newer than 3.11.
+NEWEST ?= $(shell for minor in 19 18 17 16 15 14 13 12; do command -v python3.$$minor && break; done)
 
-.PHONY: run test lint bench crash crash-workers crash-service crash-postgres crash-power fuzz attack simulate compare mutate docs clean
+.PHONY: run test newest lint bench crash crash-workers crash-service crash-postgres crash-power fuzz attack simulate compare mutate docs clean
 
-run: .venv/installed ## the service on http://127.0.0.1:3100, with a small queue being worked
+run: .venv/runnable ## the service on http://127.0.0.1:3100, with a small queue being worked
 	$(BIN)/tenure serve --demo
 
 test: lint ## all checks and tests
 	$(BIN)/pytest -n 4 --dist worksteal # many tests wait for the disk
+
+newest: ## the unit, conformance (SQLite) and worker tests on the newest Python of this machine
+	@test -n "$(NEWEST)" || echo "There is no newer Python than $(PYTHON) here."
+	test -z "$(NEWEST)" || $(MAKE) --no-print-directory BIN=.venv-newest/bin PYTHON=$(NEWEST) .venv-newest/tested
 
 lint: .venv/installed
 	$(BIN)/ruff format --check .
@@ -60,10 +66,24 @@ compare: .venv/installed ## each engine beside the model for SECONDS=300, from S
 docs: .venv/installed ## write the pages that are made from the code
 	$(BIN)/python -m docs.generate
 
+.venv/runnable: pyproject.toml # what `make run` needs, and no more
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[server,remote]'
+	touch $@
+
 .venv/installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@ .venv/runnable
+
+.venv-newest/tested: .venv-newest/installed
+	$(BIN)/pytest -n 4 --dist worksteal tests/unit tests/workers
+	$(BIN)/pytest -n 4 --dist worksteal tests/conformance -k sqlite
+
+.venv-newest/installed: pyproject.toml
+	$(PYTHON) -m venv .venv-newest
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-newest .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -32,7 +32,16 @@ from tenure.errors import (
 )
 from tenure.model.job import Failure, Job, Lease, NewJob, State
 from tenure.model.ops import Limit, Maintained, Schedule, Slots
-from tenure.model.queries import GroupStats, Page, QueueStats, Slot, Stats, TenantStats, Timetable
+from tenure.model.queries import (
+    GroupStats,
+    GroupTotal,
+    Page,
+    QueueStats,
+    Slot,
+    Stats,
+    TenantStats,
+    Timetable,
+)
 from tenure.model.retry import Backoff, exponential, fixed, linear, quadratic
 from tenure.queue import EnqueuedIds, Queue, connect
 from tenure.settings import Settings
@@ -84,6 +93,7 @@ __all__ = [
     "QueueStats",
     "TenantStats",
     "GroupStats",
+    "GroupTotal",
     "Limit",
     "Slot",
     "Slots",

@@ -48,6 +48,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     busy_timeout: Annotated[
         Span, Meta(description="Seconds to wait for a store locked by another process.")
     ] = 30.0
+    unknown_kind: Annotated[
+        Span | None,
+        Meta(description="Seconds that a job waits for a worker that knows its kind."),
+    ] = 86_400.0
     token: Annotated[str | None, Meta(description="Token for a Tenure service (http://).")] = None
     pop_lease: Annotated[
         float, Meta(gt=0, le=MAX_SPAN, description="Lease of a Firecrawl pop, in seconds.")

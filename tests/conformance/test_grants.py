@@ -51,7 +51,7 @@ LEASE_OPS: list[Lease] = [
 lease_op = pytest.mark.parametrize(
     "op", LEASE_OPS, ids=["ack", "ack-delete", "fail", "extend", "release", "progress"]
 )
-jobs_op = pytest.mark.parametrize("kind", [ops.Cancel, ops.Replay, ops.Delete])
+jobs_op = pytest.mark.parametrize("kind", [ops.Cancel, ops.Replay, ops.RunNow, ops.Delete])
 
 
 def do(queue: Queue, *batch: Op) -> list[Answer]:
@@ -139,8 +139,9 @@ def test_jobs_that_the_grant_does_not_allow_are_missing(
 
 @jobs_op
 def test_the_jobs_that_the_grant_allows_change(queue: Queue, kind: type[ops.JobsOp]) -> None:
-    queue.enqueue("mail", id="a", tenant="acme", max_attempts=1)
-    queue.enqueue("mail", id="b", tenant="other", max_attempts=1)
+    delay = 60 if kind is ops.RunNow else 0
+    queue.enqueue("mail", id="a", tenant="acme", max_attempts=1, delay=delay)
+    queue.enqueue("mail", id="b", tenant="other", max_attempts=1, delay=delay)
     if kind is ops.Replay:
         for job in queue.claim("mail", worker="w", lease=30, limit=2):
             queue.fail(job, "no")

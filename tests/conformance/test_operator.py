@@ -1,4 +1,4 @@
-"""What an operator does: cancel, replay, delete and purge, by id and by filter."""
+"""What an operator does: cancel, replay, run now, delete and purge, by id and by filter."""
 
 from __future__ import annotations
 
@@ -342,7 +342,7 @@ def test_a_purge_with_one_bad_state_removes_nothing(queue: Queue, clock: ManualC
 # What is not there ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("act", ["cancel", "replay", "delete"])
+@pytest.mark.parametrize("act", ["cancel", "replay", "run_now", "delete"])
 def test_a_job_that_does_not_exist_is_an_error(queue: Queue, act: str) -> None:
     family(queue)
     with nothing_changes(queue), pytest.raises(JobNotFound) as caught:
@@ -350,7 +350,7 @@ def test_a_job_that_does_not_exist_is_an_error(queue: Queue, act: str) -> None:
     assert caught.value.job_id == "nobody"
 
 
-@pytest.mark.parametrize("act", ["cancel", "replay", "delete"])
+@pytest.mark.parametrize("act", ["cancel", "replay", "run_now", "delete"])
 def test_a_queue_that_does_not_exist_is_an_error(queue: Queue, act: str) -> None:
     family(queue)
     with nothing_changes(queue), pytest.raises(QueueNotFound) as caught:
@@ -363,14 +363,14 @@ def test_an_unknown_queue_cannot_be_purged(queue: Queue) -> None:
         queue.purge(0, queue="nowhere")
 
 
-@pytest.mark.parametrize("act", ["cancel", "replay", "delete"])
+@pytest.mark.parametrize("act", ["cancel", "replay", "run_now", "delete"])
 def test_one_id_is_not_a_list_of_letters(queue: Queue, act: str) -> None:
     queue.enqueue_many(NewJob(queue="q", id=one) for one in "abc")
     with nothing_changes(queue), pytest.raises(JobNotFound):
         getattr(queue, act)("abc")
 
 
-@pytest.mark.parametrize("call", ["cancel", "replay", "delete"])
+@pytest.mark.parametrize("call", ["cancel", "replay", "run_now", "delete"])
 def test_jobs_are_named_by_id_or_by_a_filter_not_by_both(queue: Queue, call: str) -> None:
     queue.enqueue("q", id="a")
     with nothing_changes(queue), pytest.raises(InvalidInput, match="not by both"):

@@ -427,3 +427,20 @@ def test_a_page_of_finished_jobs_counts_their_results(
         queue.ack(queue.claim("q")[0], "y" * 1000)
     assert ids(queue.jobs(state="done").jobs) == ["2"], "a page has at least one job"
     assert pages(queue, state="done") == [["2"], ["1"], ["0"]]
+
+
+# Ids by their start -----------------------------------------------------------------------------
+
+
+def test_ids_are_found_by_their_start(queue: Queue) -> None:
+    names = ["abc", "abc-1", "abc-2", "abd", "ab", "Abc", "abc\U0010ffff", "abc\x01", "äbc", "z"]
+    for n, name in enumerate(names):
+        queue.enqueue(f"q{n % 2}", id=name, tenant=f"t{n % 3}")
+    found = ["abc", "abc\x01", "abc-1", "abc-2", "abc\U0010ffff"]
+    assert queue.find_ids("abc") == found
+    assert queue.find_ids("abc", limit=2) == found[:2]
+    assert queue.find_ids("ä") == ["äbc"]
+    assert queue.find_ids("abc-10") == []
+    queue.cancel("abc-2")
+    queue.delete("abc-1")
+    assert queue.find_ids("abc-") == ["abc-2"]

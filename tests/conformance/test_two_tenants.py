@@ -127,6 +127,7 @@ class Chance:
             ops.Progress(self._id(), 0, 50),
             ops.Cancel((self._id(), self._id())),
             ops.Replay((self._id(), self._id())),
+            ops.RunNow((self._id(), self._id())),
             ops.Delete((self._id(), self._id()), chance.choice(((), (State.DONE,)))),
             ops.SetLimit(queue, tenant, concurrency=chance.choice((1, 3))),
             ops.ClearLimit(queue, tenant),

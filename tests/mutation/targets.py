@@ -183,6 +183,7 @@ _FIRST_BY_FUNCTION = {
     "extend": ("finish", "fencing"),
     "cancel": ("operator",),
     "replay": ("operator",),
+    "run_now": ("operator",),
     "delete": ("operator", "finish"),
     "lane": ("claim", "limits", "enqueue"),
     "turn": ("fairness",),

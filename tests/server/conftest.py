@@ -129,9 +129,11 @@ def serve(queue: Queue) -> Iterator[Serve]:
     with asyncio.Runner() as runner:
 
         def start(
-            dialects: Iterable[str] = tuple(DIALECTS), tokens: Iterable[Token] = ()
+            dialects: Iterable[str] = tuple(DIALECTS),
+            tokens: Iterable[Token] = (),
+            **options: Any,
         ) -> Client:
-            service = make_app(queue, tokens=Tokens(tokens), dialects=dialects)
+            service = make_app(queue, tokens=Tokens(tokens), dialects=dialects, **options)
             services.append(service)
             return Client(service, runner)
 

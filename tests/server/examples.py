@@ -108,6 +108,7 @@ OPS: list[dict[str, Any]] = [
     {"op": "Progress", **LEASE, "percent": 5},
     {"op": "Cancel", "ids": ["OWNER-ready", "OWNER-dead"]},
     {"op": "Replay", "ids": ["OWNER-dead"]},
+    {"op": "RunNow", "ids": ["OWNER-ready"]},
     {"op": "Delete", "ids": ["OWNER-done", "OWNER-ready"]},
     {"op": "SetLimit", **JOB, "concurrency": 3},
     {"op": "ClearLimit", **JOB},
@@ -138,6 +139,8 @@ QUERIES: list[dict[str, Any]] = [
     {"query": "ListTenants", "queue": "QUEUE"},
     {"query": "ListTenants", "queue": "QUEUE", "tenant": "TENANT"},
     {"query": "ListGroups", "queue": "QUEUE", "tenant": "TENANT"},
+    {"query": "ListGroupTotals", "queue": "QUEUE"},
+    {"query": "FindByPrefix", "prefix": "OWNER-"},
     {"query": "ListLimits"},
     {"query": "ListLimits", "queue": "QUEUE"},
     {"query": "ListSlots", "scope": "QUEUE", "key": "OWNER"},
@@ -163,6 +166,10 @@ EXAMPLES: dict[str, list[Example]] = {
         Example("/v1/jobs/replay", {"ids": ["OWNER-dead"]}),
         Example("/v1/jobs/replay", FILTER | {"state": "dead"}),
     ],
+    "POST /v1/jobs/run-now": [
+        Example("/v1/jobs/run-now", {"ids": ["OWNER-ready"]}),
+        Example("/v1/jobs/run-now", FILTER),
+    ],
     "POST /v1/jobs/delete": [
         Example("/v1/jobs/delete", {"ids": ["OWNER-done"]}),
         Example("/v1/jobs/delete", FILTER),
@@ -171,6 +178,7 @@ EXAMPLES: dict[str, list[Example]] = {
     "DELETE /v1/jobs/{id}": [Example("/v1/jobs/OWNER-done")],
     "POST /v1/jobs/{id}/cancel": [Example("/v1/jobs/OWNER-ready/cancel")],
     "POST /v1/jobs/{id}/replay": [Example("/v1/jobs/OWNER-dead/replay")],
+    "POST /v1/jobs/{id}/run-now": [Example("/v1/jobs/OWNER-ready/run-now")],
     "POST /v1/jobs/{id}/progress": [
         Example("/v1/jobs/OWNER-leased/progress", {"token": "TOKEN", "percent": 5})
     ],
@@ -199,6 +207,10 @@ EXAMPLES: dict[str, list[Example]] = {
     "GET /v1/queues/{queue}/tenants": [Example("/v1/queues/QUEUE/tenants")],
     "GET /v1/queues/{queue}/tenants/{tenant}/groups": [
         Example("/v1/queues/QUEUE/tenants/OWNER/groups")
+    ],
+    "GET /v1/queues/{queue}/group-totals": [
+        Example("/v1/queues/QUEUE/group-totals"),
+        Example("/v1/queues/QUEUE/group-totals?group=g"),
     ],
     "GET /v1/queues/{queue}/groups": [Example("/v1/queues/QUEUE/groups?tenant=TENANT")],
     "GET /v1/dead": [Example("/v1/dead?queue=QUEUE&tenant=TENANT")],

@@ -55,6 +55,7 @@ GROUPS = ["ours-group", "theirs-group"]
 SCOPES = ["shared", "firecrawl/team", "firecrawl/crawl"]
 # What is there under the names that fields, parameters and parts of paths have.
 THERE: dict[str, list[Any]] = {
+    "dialect": list(DIALECTS),
     "id": IDS,
     "ids": IDS,
     "after": IDS,

@@ -8,7 +8,8 @@ import pytest
 
 from tenure import Queue, __version__
 from tenure.errors import Busy, Closed, StoreError, TenureError
-from tests.server.conftest import Client
+from tenure.server.routes import DIALECTS
+from tests.server.conftest import Client, Serve, token
 
 
 def fails(queue: Queue, monkeypatch: pytest.MonkeyPatch, error: TenureError) -> None:
@@ -97,4 +98,40 @@ def test_the_page_loads_nothing_from_elsewhere(client: Client) -> None:
     for word in ("src=", 'href="http', 'href="//', "<script", "<link", "@import", "url("):
         assert word not in text
     for route in client.service.table.routes:
-        assert route.path in text
+        assert (f">{route.path}<" in text) == (route.tag not in DIALECTS)
+
+
+def test_a_newcomer_is_shown_the_native_api_alone(client: Client) -> None:
+    paths = client.get("/openapi.json")["paths"]
+    assert "/v1/jobs" in paths
+    assert "/queue/push" not in paths
+    text = client.ask("GET", "/docs").content.decode()
+    for name in DIALECTS:
+        assert f'href="/docs/{name}"' in text
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_a_dialect_has_a_page_and_a_document_of_its_own(client: Client, name: str) -> None:
+    asked = client.ask("GET", f"/docs/{name}")
+    assert (asked.status, asked.kind) == (200, "text/html; charset=utf-8")
+    text = asked.content.decode()
+    assert f"/docs/{name}/openapi.json" in text
+    paths = client.get(f"/docs/{name}/openapi.json")["paths"]
+    for route in client.service.table.routes:
+        assert (route.path in paths) == (route.tag == name)
+        assert (f">{route.path}<" in text) == (route.tag == name)
+
+
+def test_a_dialect_that_is_off_has_no_page(serve: Serve) -> None:
+    client = serve(["evekill"])
+    assert client.ask("GET", "/docs/evekill").status == 200
+    for path in ("/docs/firecrawl", "/docs/firecrawl/openapi.json", "/docs/health", "/docs/x"):
+        assert client.ask("GET", path).status == 404
+    assert "/docs/firecrawl" not in client.ask("GET", "/docs").content.decode()
+
+
+def test_the_root_says_what_this_is(serve: Serve) -> None:
+    for client in (serve(), serve([], [token("secret")])):
+        asked = client.ask("GET", "/")
+        assert (asked.status, asked.kind) == (200, "text/html; charset=utf-8")
+        assert b'href="/docs"' in asked.content

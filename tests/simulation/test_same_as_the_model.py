@@ -144,6 +144,7 @@ class SameAsTheModel(RuleBasedStateMachine):
                 queries.OldestReady((queue, "none")),
             ]
             asked.append(queries.ListTenants(queue, tenant="acme"))
+            asked.append(queries.ListGroupTotals(queue))
             asked += [queries.ListGroups(queue, tenant) for tenant in TENANTS]
         for query in asked:
             assert self.engine.read(query) == self.model.read(query)
@@ -227,7 +228,7 @@ class SameAsTheModel(RuleBasedStateMachine):
         lease = self.lease(n)
         self.do(ops.Progress(lease.id, lease.token, percent, note), hold=hold)
 
-    @rule(ids=some_ids, what=st.sampled_from([ops.Cancel, ops.Replay]), hold=hold)
+    @rule(ids=some_ids, what=st.sampled_from([ops.Cancel, ops.Replay, ops.RunNow]), hold=hold)
     def change(self, ids: tuple[str, ...], what: Any, hold: bool) -> None:
         self.do(what(ids), hold=hold)
 

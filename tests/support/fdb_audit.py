@@ -147,9 +147,12 @@ def _counters(rows: Rows, jobs: dict[str, Record]) -> list[str]:
         expected[k.QUEUE_COUNT, one.queue, what] += 1
         expected[k.TENANT_COUNT, one.queue, one.tenant, what] += 1
         expected[k.GROUP_COUNT, one.queue, one.tenant, one.group, what] += 1
+        if one.group:
+            total = "unfinished" if one.state in LIVE else "finished"
+            expected[k.GROUP_TOTAL, one.queue, one.group, total] += 1
     found = {
         (kind, *key): int.from_bytes(value, "little", signed=True)
-        for kind in (k.QUEUE_COUNT, k.TENANT_COUNT, k.GROUP_COUNT)
+        for kind in (k.QUEUE_COUNT, k.TENANT_COUNT, k.GROUP_COUNT, k.GROUP_TOTAL)
         for key, value in rows.of(kind).items()
     }
     return [

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import click
 
 from tenure import __version__
-from tenure.cli.change import cancel, delete, purge, replay
+from tenure.cli.change import cancel, delete, purge, replay, run_now
 from tenure.cli.context import App, json_option
 from tenure.cli.demo import demo
 from tenure.cli.enqueue import enqueue
@@ -31,7 +31,7 @@ SECTIONS: dict[str, list[click.Command]] = {
     "Inspect": [stats, jobs, show, dead, tenants, groups, limits],
     "Produce": [enqueue],
     "Work": [claim, ack, fail, extend, release],
-    "Operate": [cancel, replay, delete, purge, pause, resume, limit],
+    "Operate": [cancel, replay, run_now, delete, purge, pause, resume, limit],
     "Maintain": [maintain, reconcile, migrate, copy],
     "Try": [demo],
 }

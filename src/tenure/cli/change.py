@@ -1,4 +1,4 @@
-"""Commands that change many jobs: cancel, replay, delete, purge."""
+"""Commands that change many jobs: cancel, replay, run-now, delete, purge."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Any
 import click
 
 from tenure.cli.context import App, json_option, pass_app
+from tenure.cli.ids import full_id
 from tenure.cli.params import STATE, duration, filter_options, given
 from tenure.cli.tables import words
-from tenure.cli.text import one_line, span
-from tenure.errors import Conflict, NotFound
+from tenure.cli.text import counted, one_line, span
+from tenure.errors import Conflict, InvalidInput, NotFound
 from tenure.model.job import FINAL, State
+from tenure.queue import Queue
 
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
@@ -31,9 +33,9 @@ def cancel(app: App, /, ids: tuple[str, ...], **filters: Any) -> None:
       tenure cancel --queue emails --tenant acme
     """
     where = _which(ids, filters)
-    with app.open() as store:
+    with app.open_existing() as store:
         if ids:
-            _one_by_one(app, "cancelled", ids, store.cancel)
+            _one_by_one(app, store, "cancelled", ids, store.cancel)
         else:
             _all_of(app, "cancelled", store.cancel(**where))
 
@@ -60,11 +62,34 @@ def replay(app: App, /, ids: tuple[str, ...], **filters: Any) -> None:
       tenure replay --state dead        (every dead job of every queue)
     """
     where = _which(ids, filters)
-    with app.open() as store:
+    with app.open_existing() as store:
         if ids:
-            _one_by_one(app, "replayed", ids, store.replay)
+            _one_by_one(app, store, "replayed", ids, store.replay)
         else:
             _all_of(app, "replayed", store.replay(**where))
+
+
+@click.command(name="run-now")
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@filter_options
+@json_option
+@pass_app
+def run_now(app: App, /, ids: tuple[str, ...], **filters: Any) -> None:
+    """Run delayed jobs now, and failed ones that wait for their next attempt.
+
+    Their attempts stay as they are.
+
+    \b
+    Example:
+      tenure run-now 0190b5a4-...
+      tenure run-now --queue emails --tenant acme
+    """
+    where = _which(ids, filters)
+    with app.open_existing() as store:
+        if ids:
+            _one_by_one(app, store, "made ready", ids, store.run_now)
+        else:
+            _all_of(app, "made ready", store.run_now(**where))
 
 
 @click.command()
@@ -90,9 +115,9 @@ def delete(app: App, /, ids: tuple[str, ...], yes: bool, **filters: Any) -> None
     where = _which(ids, filters)
     if not ids and not yes:
         _ask(app, f"Permanently delete all {_described(where)}?")
-    with app.open() as store:
+    with app.open_existing() as store:
         if ids:
-            _one_by_one(app, "deleted", ids, store.delete)
+            _one_by_one(app, store, "deleted", ids, store.delete)
         else:
             _all_of(app, "deleted", store.delete(**where))
 
@@ -127,7 +152,7 @@ def purge(app: App, /, older_than: float, yes: bool, **filters: Any) -> None:
         age = span(round(older_than * 1000))
         shown = {"state": (State.DONE.value, State.CANCELLED.value)} | where
         _ask(app, f"Permanently delete all {_described(shown)} that finished over {age} ago?")
-    with app.open() as store:
+    with app.open_existing() as store:
         _all_of(app, "purged", store.purge(older_than, **where))
 
 
@@ -161,14 +186,16 @@ def _all_of(app: App, done: str, count: int) -> None:
     _report(app, done, count, [], failed=0)
 
 
-def _one_by_one(app: App, done: str, ids: tuple[str, ...], change: Callable[[str], int]) -> None:
+def _one_by_one(
+    app: App, store: Queue, done: str, ids: tuple[str, ...], change: Callable[[str], int]
+) -> None:
     """Change the given jobs, and report those that could not be changed."""
     count, failed = 0, 0
     unchanged: list[str] = []
     for id in dict.fromkeys(ids):
         try:
-            changed = change(id)
-        except (NotFound, Conflict) as error:
+            changed = change(full_id(store, id))
+        except (NotFound, Conflict, InvalidInput) as error:
             app.complain(error.code, error.message)
             failed += 1
         else:
@@ -179,9 +206,12 @@ def _one_by_one(app: App, done: str, ids: tuple[str, ...], change: Callable[[str
 
 
 def _report(app: App, done: str, count: int, unchanged: list[str], failed: int) -> None:
-    text = f"{count:,} {'job' if count == 1 else 'jobs'} {done}."
+    text = f"{counted(count, 'job')} {done}."
     if unchanged:
         text += f" Not changed because of their state: {', '.join(unchanged)}."
-    app.answer({done: count, "unchanged": unchanged, "failed": failed}, lambda: words(text))
+    app.answer(
+        {done.replace(" ", "_"): count, "unchanged": unchanged, "failed": failed},
+        lambda: words(text),
+    )
     if failed:
         raise click.exceptions.Exit(1)

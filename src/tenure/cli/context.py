@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import click
 import msgspec
@@ -14,9 +17,13 @@ from rich.console import Console, RenderableType
 
 from tenure.cli.text import document, one_line
 from tenure.clock import Clock, SystemClock
+from tenure.engines import exists
+from tenure.errors import NotFound
 from tenure.queue import Queue, connect
+from tenure.settings import Settings, from_environment, without_secrets
 
 F = TypeVar("F", bound=Callable[..., Any])
+NOTICE_SECONDS = 1.0  # for a service to accept a connection
 WIDE = 100_000  # columns if the output is not a terminal, so that nothing is cut or wrapped
 
 
@@ -36,8 +43,21 @@ class App:
     bar: Console | None = None  # the terminal, while it shows a progress bar
 
     def open(self) -> Queue:
-        """Open the store that the command works on."""
-        return connect(self.url, clock=self.clock)
+        """Open the store that the command works on. It is created if it does not exist."""
+        settings = from_environment(os.environ, url=self.url)
+        if not self.errors_as_json:
+            say_if_away(settings)
+        return connect(settings=settings, clock=self.clock)
+
+    def open_existing(self) -> Queue:
+        """Open the store, for a command that has no use for a new one. Raises NotFound."""
+        settings = from_environment(os.environ, url=self.url)
+        if not exists(settings):
+            raise NotFound(
+                f"there is no store at {without_secrets(settings.url)} yet: the first enqueue "
+                f"creates it, or `tenure migrate`"
+            )
+        return self.open()
 
     def answer(self, value: Any, shown: Callable[[], RenderableType]) -> None:
         """Print the result of a command: as one line of JSON, or formatted for people."""
@@ -52,7 +72,7 @@ class App:
             text = json.dumps({"error": {"code": code, "message": message}, **more})
         else:
             where = "".join(f"{name} {value}: " for name, value in more.items())
-            text = f"error: {where}{one_line(message)}"
+            text = f"error: {where}{one_line(' '.join(message.split()))}"
         if self.bar is not None:
             self.bar.print(text, soft_wrap=True)
         else:
@@ -61,6 +81,20 @@ class App:
     def confirm(self, question: str) -> bool:
         """Ask for confirmation on a terminal. Scripts are not asked."""
         return not self.interactive or click.confirm(question, err=True)
+
+
+def say_if_away(settings: Settings) -> None:
+    """Say that a service does not accept connections. Its callers wait for it for a while."""
+    url = urlsplit(settings.url)
+    if url.scheme not in ("http", "https"):
+        return
+    try:
+        port = url.port or (443 if url.scheme == "https" else 80)
+        socket.create_connection((url.hostname or "", port), NOTICE_SECONDS).close()
+    except (OSError, ValueError) as error:
+        shown = without_secrets(settings.url)
+        text = f"{shown} does not answer ({error}); waiting {settings.busy_timeout:g} s for it"
+        click.echo(one_line(text), err=True)
 
 
 def console(*, stderr: bool = False) -> Console:

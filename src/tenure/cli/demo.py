@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tenure.cli.context import App, console, display, json_option, pass_app
-from tenure.cli.tables import counts_table, named, stats_table, words
+from tenure.cli.held_back import HeldBack
+from tenure.cli.tables import QueueNow, counts_table, named, stats_table, words
 from tenure.demo import QUEUE, demo_jobs, work
 from tenure.model.job import Job
 from tenure.queue import Queue
@@ -49,7 +50,8 @@ def demo(app: App, path: str | None) -> None:
             _work_visibly(app, store)
         stats = store.stats()
     value = {"url": app.url, "stats": stats}
-    app.answer(value, lambda: Group("", stats_table(stats), "", _next_steps(app.url or "")))
+    table = stats_table(stats, dict.fromkeys(stats.queues, QueueNow(HeldBack(), None)), 0)
+    app.answer(value, lambda: Group("", table, "", _next_steps(app.url or "")))
 
 
 def _work_visibly(app: App, store: Queue) -> None:

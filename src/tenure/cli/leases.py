@@ -9,6 +9,7 @@ import click
 from rich.console import Group, RenderableType
 
 from tenure.cli.context import App, json_option, pass_app
+from tenure.cli.ids import full_id
 from tenure.cli.params import duration, json, token_option
 from tenure.cli.tables import claimed_table, words
 from tenure.cli.text import relative
@@ -68,7 +69,8 @@ def ack(app: App, /, id: str, token: int, result: Any) -> None:
     Example:
       tenure ack 0190b5a4-... --token 7 --result '{"sent": true}'
     """
-    with app.open() as store:
+    with app.open_existing() as store:
+        id = full_id(store, id)
         store.ack(Lease(id, token), result)
     _moved(app, id, State.DONE)
 
@@ -88,7 +90,8 @@ def fail(app: App, /, id: str, token: int, error: str, **options: Any) -> None:
     Example:
       tenure fail 0190b5a4-... --token 7 --error "timed out" --retry-in 5m
     """
-    with app.open() as store:
+    with app.open_existing() as store:
+        id = full_id(store, id)
         state = store.fail(Lease(id, token), error, **options)
     _moved(app, id, state)
 
@@ -106,7 +109,8 @@ def extend(app: App, /, id: str, token: int, lease: float | None) -> None:
     Example:
       tenure extend 0190b5a4-... --token 7 --lease 10m
     """
-    with app.open() as store:
+    with app.open_existing() as store:
+        id = full_id(store, id)
         store.extend(Lease(id, token), lease)
     _moved(app, id, State.LEASED)
 
@@ -124,7 +128,8 @@ def release(app: App, /, id: str, token: int, delay: float) -> None:
     Example:
       tenure release 0190b5a4-... --token 7 --delay 30s
     """
-    with app.open() as store:
+    with app.open_existing() as store:
+        id = full_id(store, id)
         store.release(Lease(id, token), delay=delay)
     _moved(app, id, State.PENDING)
 

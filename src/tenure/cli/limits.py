@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -9,16 +12,43 @@ import click
 from tenure.cli.context import App, json_option, pass_app
 from tenure.cli.params import duration, given, scope_options
 from tenure.cli.tables import limits_table, scope_words, words
+from tenure.errors import NotFound, QueueNotFound
 from tenure.model.fields import MAX_WEIGHT
 from tenure.model.ops import Limit
+from tenure.queue import Queue
+
+create_option = click.option(
+    "--create", is_flag=True, help="Also if the queue has never had a job, so that it is created."
+)
+
+
+@contextmanager
+def _queue(app: App, name: str, create: bool) -> Iterator[Queue]:
+    """Open the store. Raises NotFound if it has no such queue, which is likely a typo."""
+    if create:
+        with app.open() as store:
+            yield store
+        return
+    with app.open_existing() as store:
+        try:
+            store.stats(name)
+        except QueueNotFound:
+            raise NotFound(f"{_unknown(store, name)}; --create makes it") from None
+        yield store
+
+
+def _unknown(store: Queue, name: str) -> str:
+    like = get_close_matches(name, store.stats().queues, n=1)
+    return f"there is no queue {name!r}" + (f": did you mean {like[0]!r}?" if like else "")
 
 
 @click.command()
 @click.argument("queue")
 @scope_options
+@create_option
 @json_option
 @pass_app
-def pause(app: App, /, queue: str, tenant: str | None, group: str | None) -> None:
+def pause(app: App, /, queue: str, tenant: str | None, group: str | None, create: bool) -> None:
     """Stop handing out jobs of a queue, or of one of its tenants or groups.
 
     Jobs that are already leased continue.
@@ -28,7 +58,7 @@ def pause(app: App, /, queue: str, tenant: str | None, group: str | None) -> Non
       tenure pause emails
       tenure pause emails --tenant acme
     """
-    with app.open() as store:
+    with _queue(app, queue, create) as store:
         store.pause(queue, tenant=tenant, group=group)
     _paused(app, queue, tenant, group, True)
 
@@ -45,7 +75,7 @@ def resume(app: App, /, queue: str, tenant: str | None, group: str | None) -> No
     Example:
       tenure resume emails --tenant acme
     """
-    with app.open() as store:
+    with app.open_existing() as store:
         store.resume(queue, tenant=tenant, group=group)
     _paused(app, queue, tenant, group, False)
 
@@ -65,10 +95,18 @@ def _paused(app: App, queue: str, tenant: str | None, group: str | None, paused:
 @click.option("--per", type=duration, help="The time that --rate refers to: 1s, 60, 1h.")
 @click.option("--weight", type=click.IntRange(1, MAX_WEIGHT), help="The tenant's share of turns.")
 @click.option("--clear", is_flag=True, help="Remove the limits; a pause stays in place.")
+@create_option
 @json_option
 @pass_app
 def limit(
-    app: App, /, queue: str, tenant: str | None, group: str | None, clear: bool, **bounds: Any
+    app: App,
+    /,
+    queue: str,
+    tenant: str | None,
+    group: str | None,
+    clear: bool,
+    create: bool,
+    **bounds: Any,
 ) -> None:
     """Set limits on a queue, a tenant or a group. Limits left out stay as they are.
 
@@ -86,7 +124,7 @@ def limit(
         )
     if ("rate" in wanted) != ("per" in wanted):
         raise click.UsageError("--rate and --per belong together: --rate 100 --per 1m.")
-    with app.open() as store:
+    with _queue(app, queue, create) as store:
         if clear:
             store.clear_limit(queue, tenant=tenant, group=group)
         else:
@@ -112,6 +150,6 @@ def limits(app: App, /, queue: str | None) -> None:
     Example:
       tenure limits emails
     """
-    with app.open() as store:
+    with app.open_existing() as store:
         found = store.limits(queue)
     app.answer(found, lambda: limits_table(found) if found else words("No limits."))

@@ -8,6 +8,7 @@ import msgspec
 from tenure.cli.context import App, json_option, pass_app
 from tenure.cli.params import scope_options
 from tenure.cli.tables import words
+from tenure.cli.text import counted
 from tenure.model.ops import Maintained
 
 PASS = 1_000  # of each kind per queue, in one transaction
@@ -27,8 +28,9 @@ def maintain(app: App) -> None:
     Example:
       tenure maintain
     """
-    sums = dict.fromkeys((field.name for field in msgspec.structs.fields(Maintained)), 0)
-    with app.open() as store:
+    counts = (field.name for field in msgspec.structs.fields(Maintained) if field.type is int)
+    sums = dict.fromkeys(counts, 0)
+    with app.open_existing() as store:
         while True:
             done = store.maintain(limit=PASS)
             for name in sums:
@@ -36,8 +38,9 @@ def maintain(app: App) -> None:
             if done.total < PASS:  # no kind reached its limit
                 break
     text = (
-        f"{sums['promoted']:,} due, {sums['leases']:,} leases expired, {sums['expired']:,} jobs "
-        f"expired, {sums['slots']:,} slots expired, {sums['purged']:,} removed."
+        f"{sums['promoted']:,} due, {counted(sums['leases'], 'lease')} expired, "
+        f"{counted(sums['expired'], 'job')} expired, {counted(sums['slots'], 'slot')} expired, "
+        f"{sums['purged']:,} removed."
     )
     app.answer(sums, lambda: words(text))
 
@@ -56,7 +59,7 @@ def reconcile(app: App, queue: str, tenant: str | None, group: str | None) -> No
     Example:
       tenure reconcile emails
     """
-    with app.open() as store:
+    with app.open_existing() as store:
         by = store.reconcile(queue, tenant=tenant, group=group)
     off = ", ".join(f"{name} by {n:+,}" for name, n in by.items())
     text = f"Corrected: {off}." if by else "All counters were correct."

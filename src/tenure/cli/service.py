@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
@@ -18,6 +18,7 @@ from tenure.demo import app as demonstration
 from tenure.demo import next_round
 from tenure.engines.remote import is_loopback
 from tenure.errors import InvalidInput
+from tenure.model.fields import MAX_ATTEMPTS
 from tenure.observe.logs import log_as
 from tenure.server.auth import (
     Scope,
@@ -37,6 +38,7 @@ from tenure.tasks.app import Tenure
 log = logging.getLogger("tenure.service")
 
 TOKENS = "tenure-tokens.json"
+NEEDED = ("uvicorn", "prometheus_client")  # the packages of tenure[server]
 
 
 @click.command()
@@ -100,6 +102,12 @@ TOKENS = "tenure-tokens.json"
     help="Other APIs to serve besides the native one.",
 )
 @click.option(
+    "--d1-max-attempts",
+    type=click.IntRange(1, MAX_ATTEMPTS),
+    envvar="TENURE_D1_MAX_ATTEMPTS",
+    help="Attempts of jobs of the d1 dialect. Default: no limit.",
+)
+@click.option(
     "--workers-in-process",
     "tasks",
     metavar="MODULE:APP",
@@ -142,6 +150,7 @@ def serve(
     allowed_hosts: str | None,
     max_connections: int,
     dialects: str,
+    d1_max_attempts: int | None,
     tasks: Tenure | None,
     tenant_metrics: bool,
     demo: bool,
@@ -160,9 +169,7 @@ def serve(
     Example:
       tenure serve --port 3100 --tokens tenure-tokens.json
     """
-    # Imported here, because the import takes longer than most commands run.
-    from tenure.server.hosting import host_until_told
-
+    host_until_told = _hosting()
     log_as(log_format, log_level)
     guests = guests_of(anonymous, networks)
     known = tokens_of(tokens, os.environ, guests)
@@ -189,8 +196,23 @@ def serve(
             mdns=mdns,
             allowed_hosts=hosts_of(allowed_hosts, host, known),
             max_connections=max_connections,
+            d1_max_attempts=d1_max_attempts,
         )
     app.answer({"served": True}, lambda: words("The service has stopped."))
+
+
+def _hosting() -> Callable[..., None]:
+    """Import what serves. Not at the top, because it takes longer than most commands run, and needs
+    packages that the other commands do not."""
+    try:
+        from tenure.server.hosting import host_until_told
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] not in NEEDED:
+            raise
+        raise InvalidInput(
+            "serve", f"needs {error.name}, which is not installed: pip install 'tenure[server]'"
+        ) from None
+    return host_until_told
 
 
 def named_cluster(environ: Mapping[str, str]) -> str | None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from heapq import nsmallest
 from typing import Any, TypeVar
 
 import click
 from rich.console import Group, RenderableType
 
 from tenure.cli.context import App, json_option, pass_app
+from tenure.cli.held_back import HeldBack, every_name, held_back
+from tenure.cli.ids import full_id
 from tenure.cli.params import STATE, filter_options, page_options
 from tenure.cli.tables import (
+    QueueNow,
     cell,
     counts_table,
     dead_list,
@@ -20,8 +24,10 @@ from tenure.cli.tables import (
     stats_table,
     words,
 )
+from tenure.cli.text import document
 from tenure.model.job import State
-from tenure.model.queries import Page
+from tenure.model.queries import Page, QueueStats
+from tenure.queue import Queue
 from tenure.settings import without_secrets
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -32,20 +38,35 @@ F = TypeVar("F", bound=Callable[..., Any])
 @json_option
 @pass_app
 def stats(app: App, /, queue: str | None) -> None:
-    """Count jobs by state, per queue.
+    """Count jobs by state, per queue, and show how long the oldest ready job has waited.
 
-    Pending jobs are "delayed" until they are due, then "ready".
+    Pending jobs are "delayed" until they are due, then "ready". Ready jobs that cannot run now,
+    because of a pause or a concurrency limit, have columns of their own.
 
     \b
     Example:
       tenure stats
       tenure stats emails --json
     """
-    with app.open() as store:
+    with app.open_existing() as store:
         found = store.stats(queue)
+        more = {name: _more(store, one) for name, one in found.queues.items()}
         url = without_secrets(store.settings.url)
+    value = document(found)
+    for name, one in more.items():
+        value["queues"][name] |= one.as_document()
     empty = words(f"There is no queue yet in {url}.")
-    app.answer(found, lambda: stats_table(found) if found.queues else empty)
+    shown = app.clock.now_ms
+    app.answer(value, lambda: stats_table(found, more, shown()) if found.queues else empty)
+
+
+def _more(store: Queue, queue: QueueStats) -> QueueNow:
+    """What else there is to know about a queue. Only queues with ready jobs are looked into."""
+    if not queue.ready:
+        return QueueNow(HeldBack(), None)
+    return QueueNow(
+        held_back(store, queue, store.limits(queue.queue)), store.oldest_ready(queue.queue)
+    )
 
 
 @click.command()
@@ -86,7 +107,7 @@ def dead(app: App, /, **options: Any) -> None:
 
 
 def _list(app: App, *, errors: bool = False, **options: Any) -> None:
-    with app.open() as store:
+    with app.open_existing() as store:
         page = store.jobs(**options)
     app.answer(page, lambda: _page(page, app.clock.now_ms(), errors))
 
@@ -111,14 +132,21 @@ def show(app: App, /, id: str) -> None:
     Example:
       tenure show 0190b5a4-7a3c-7000-8000-000000000000
     """
-    with app.open() as store:
-        job = store.get(id)
+    with app.open_existing() as store:
+        job = store.get(full_id(store, id))
     app.answer(job, lambda: job_in_full(job, app.clock.now_ms()))
 
 
 def name_page_options(command: F) -> F:
-    """--limit and --after, for lists ordered by name."""
-    command = click.option("--after", help="Only names after this one.")(command)
+    """--limit, --sort and --after, for lists of names."""
+    command = click.option("--after", help="Only names after this one; sorts by name.")(command)
+    command = click.option(
+        "--sort",
+        type=click.Choice(["backlog", "name"]),
+        default="backlog",
+        show_default=True,
+        help="Most unfinished jobs first, or by name.",
+    )(command)
     return click.option(
         "--limit",
         type=click.IntRange(1, 10_000),
@@ -133,17 +161,15 @@ def name_page_options(command: F) -> F:
 @name_page_options
 @json_option
 @pass_app
-def tenants(app: App, /, queue: str, limit: int, after: str | None) -> None:
-    """Count jobs by state, per tenant of a queue.
+def tenants(app: App, /, queue: str, **page: Any) -> None:
+    """Count jobs by state, per tenant of a queue, largest backlog first.
 
     \b
     Example:
       tenure tenants emails --limit 20
     """
-    with app.open() as store:
-        found = store.tenants(queue, limit=limit, after=after)
-    rows = [(named(one.tenant), one) for one in found]
-    app.answer(found, lambda: _names("tenant", rows, limit))
+    with app.open_existing() as store:
+        _list_names(app, store.tenants, "tenant", queue, **page)
 
 
 @click.command()
@@ -152,24 +178,42 @@ def tenants(app: App, /, queue: str, limit: int, after: str | None) -> None:
 @name_page_options
 @json_option
 @pass_app
-def groups(app: App, /, queue: str, tenant: str, limit: int, after: str | None) -> None:
-    """Count jobs by state, per group of a tenant.
+def groups(app: App, /, queue: str, tenant: str, **page: Any) -> None:
+    """Count jobs by state, per group of a tenant, largest backlog first.
 
     \b
     Example:
       tenure groups crawls --tenant acme
     """
-    with app.open() as store:
-        found = store.groups(queue, tenant=tenant, limit=limit, after=after)
-    rows = [(named(one.group), one) for one in found]
-    app.answer(found, lambda: _names("group", rows, limit))
+    with app.open_existing() as store:
+        _list_names(app, store.groups, "group", queue, tenant=tenant, **page)
 
 
-def _names(label: str, rows: Sequence[tuple[Any, Any]], limit: int) -> RenderableType:
+def _list_names(
+    app: App,
+    call: Callable[..., list[Any]],
+    label: str,
+    queue: str,
+    *,
+    limit: int,
+    after: str | None,
+    sort: str,
+    **options: Any,
+) -> None:
+    if sort == "name" or after is not None:
+        found = call(queue, limit=limit, after=after, **options)
+        hint = f"--after {getattr(found[-1], label)!r}" if len(found) == limit else ""
+    else:
+        every = every_name(call, label, queue, **options)
+        found = nsmallest(limit + 1, every, key=lambda one: (-one.unfinished, getattr(one, label)))
+        hint = f"--limit {limit * 10}" if len(found) > limit else ""
+        del found[limit:]
+    rows = [(named(getattr(one, label)), one) for one in found]
+    app.answer(found, lambda: _names(label, rows, hint))
+
+
+def _names(label: str, rows: Sequence[tuple[Any, Any]], hint: str) -> RenderableType:
     if not rows:
         return words(f"No {label}s.")
     table = counts_table(label, rows, None)
-    if len(rows) < limit:
-        return table
-    last = getattr(rows[-1][1], label)
-    return Group(table, cell(f"There may be more: --after {last!r}", "dim"))
+    return Group(table, cell(f"There may be more: {hint}", "dim")) if hint else table

@@ -22,7 +22,7 @@ from tenure import engines
 from tenure.cli.context import App, console, json_option, pass_app
 from tenure.cli.params import duration
 from tenure.cli.tables import words
-from tenure.cli.text import one_line
+from tenure.cli.text import counted
 from tenure.engines import Engine, open_engine
 from tenure.engines.sqlite.file import path_of
 from tenure.errors import InvalidInput, TenureError
@@ -125,7 +125,10 @@ def copy(app: App, source: str, target: str, wait: float, leased: Leased) -> Non
                 work.run(leased, wait, **bar)
         except (TenureError, KeyboardInterrupt):
             if work.copied:
-                said = f"Stopped after {work.copied:,} jobs; the same command continues from there."
+                said = (
+                    f"Stopped after {counted(work.copied, 'job')}; the same command continues "
+                    f"from there."
+                )
                 click.echo(said, err=True)
             raise
     seconds = app.clock.monotonic() - began
@@ -156,13 +159,14 @@ def _refuse_to_make_it(url: str) -> None:
 
 
 def _summary(work: Copy, seconds: float) -> str:
-    text = f"Copied {work.copied:,} jobs in {seconds:.1f} s"
+    text = f"Copied {counted(work.copied, 'job')} in {seconds:.1f} s"
     if work.passed_over:
         text += f"; {work.passed_over:,} were already there"
     if work.over:
         return f"{text}."
     return (
-        f"{text}; {work.limits:,} limits and {work.schedules:,} schedules. The queues of the "
+        f"{text}; {counted(work.limits, 'limit')} and {counted(work.schedules, 'schedule')}. "
+        "The queues of the "
         "source are paused, and stay paused."
     )
 
@@ -184,7 +188,7 @@ def _progress(app: App, work: Copy) -> Iterator[dict[str, Any]]:
         task = bar.add_task("starting", total=None)
 
         def on_wait(running: int) -> None:
-            bar.update(task, description=one_line(f"waiting for {running:,} running jobs"))
+            bar.update(task, description=f"waiting for {counted(running, 'running job')}")
 
         def on_page() -> None:
             brought = work.copied + work.passed_over

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 from rich.console import Group, RenderableType
@@ -12,10 +13,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from tenure.cli.text import absolute, document, harmless, one_line, relative, span
+from tenure.cli.held_back import HeldBack
+from tenure.cli.text import absolute, document, harmless, one_line, relative, span, waiting
 from tenure.model.job import FINAL, Failure, Job, State
 from tenure.model.ops import Limit
-from tenure.model.queries import Counts, Stats
+from tenure.model.queries import Counts, Stats, as_counts
 from tenure.model.retry import Backoff
 
 COLOURS = {
@@ -26,7 +28,9 @@ COLOURS = {
     State.DEAD: "red",
     State.CANCELLED: "dim",
 }
-_STYLES = {"delayed": "blue", "ready": "cyan"} | {state.value: c for state, c in COLOURS.items()}
+_STYLES = {"delayed": "blue", "ready": "cyan", "paused": "yellow", "limited": "yellow"} | {
+    state.value: c for state, c in COLOURS.items()
+}
 _COUNTS = [field.name for field in msgspec.structs.fields(Counts)]
 _ORDER = {field.encode_name: n for n, field in enumerate(msgspec.structs.fields(Job))}
 _TIMES = {name for name in _ORDER if name.endswith(("_at", "_until"))}
@@ -73,15 +77,48 @@ def _numbers(counts: Counts) -> list[Text]:
     return [number(getattr(counts, name), _STYLES[name]) for name in _COUNTS]
 
 
-def stats_table(stats: Stats) -> Table:
-    """A table with queues as rows and states as columns; paused queues are marked."""
-    rows = []
+class QueueNow(NamedTuple):
+    """What is known about a queue besides its counts: the ready jobs that are held back, and when
+    the longest-waiting ready job became ready."""
+
+    held: HeldBack
+    oldest_ready_at: int | None
+
+    def as_document(self) -> dict[str, int | None]:
+        return {
+            "held_by_pauses": self.held.paused,
+            "held_by_limits": self.held.limited,
+            "oldest_ready_at": self.oldest_ready_at,
+        }
+
+
+def stats_table(stats: Stats, more: Mapping[str, QueueNow], now: int) -> Table:
+    """A table with queues as rows and states as columns; paused queues are marked. Ready jobs that
+    are held back have columns of their own."""
+    held = [one.held for one in more.values()]
+    paused, limited = any(one.paused for one in held), any(one.limited for one in held)
+    columns = [*_COUNTS[:3], *(["paused"] * paused), *(["limited"] * limited), *_COUNTS[3:]]
+    table = frame("queue", *(f">{name}" for name in columns), ">oldest")
     for name, counts in stats.queues.items():
         label = cell(name)
         if counts.paused:
             label.append(" (paused)", "bold yellow")
-        rows.append((label, counts))
-    return counts_table("queue", rows, stats if len(rows) > 1 else None)
+        row = _with_held(counts, more[name].held)
+        at = more[name].oldest_ready_at
+        waited = "" if at is None else waiting(max(0, now - at))
+        table.add_row(label, *(number(row[one], _STYLES[one]) for one in columns), waited)
+    if len(stats.queues) > 1:
+        row = _with_held(stats, HeldBack(*map(sum, zip(*held, strict=True))))
+        numbers = [number(row[one], _STYLES[one]) for one in columns]
+        table.add_row(Text("total", "bold"), *numbers, "", style="bold")
+    return table
+
+
+def _with_held(counts: Counts, held: HeldBack) -> dict[str, int]:
+    ready = counts.ready - held.paused - held.limited
+    return as_counts(counts) | {
+        "ready": max(0, ready), "paused": held.paused, "limited": held.limited,
+    }  # fmt: skip
 
 
 def jobs_table(jobs: Sequence[Job], now: int) -> Table:

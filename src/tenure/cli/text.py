@@ -45,6 +45,11 @@ def one_line(text: str, longest: int | None = None) -> str:
     return harmless(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
+def counted(count: int, noun: str) -> str:
+    """Format a number of things: 1 job, 2 jobs."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def span(ms: int) -> str:
     """Format a duration exactly."""
     for size, unit in _UNITS:
@@ -55,11 +60,17 @@ def span(ms: int) -> str:
 
 def relative(at: int, now: int) -> str:
     """Format a time relative to now, in the largest unit of which there are about two."""
-    away = round(abs(at - now), -3)
-    if away == 0:
+    away = waiting(abs(at - now))
+    if away == "0s":
         return "now"
+    return f"in {away}" if at > now else f"{away} ago"
+
+
+def waiting(ms: int) -> str:
+    """Format a duration roughly, in the largest unit of which there are about two."""
+    away = round(ms, -3)
     size, unit = next((one for one in _UNITS if away >= 1.95 * one[0]), _UNITS[-1])
-    return f"in {away / size:.0f}{unit}" if at > now else f"{away / size:.0f}{unit} ago"
+    return f"{away / size:.0f}{unit}"
 
 
 def absolute(at: int) -> str:

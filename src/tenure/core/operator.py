@@ -1,4 +1,4 @@
-"""Operations of an operator: cancel, replay, delete."""
+"""Operations of an operator: cancel, replay, run now, delete."""
 
 from __future__ import annotations
 
@@ -36,6 +36,15 @@ def _replay(tx: Transaction[J], op: ops.Replay, owners: Owners) -> Answer:
         return move(tx, job, states.Replayed())
 
     return replace(_change(tx, op, owners, one), refused=refused)
+
+
+def run_now(tx: Transaction[J], batch: Sequence[ops.RunNow]) -> list[Answer]:
+    owners = load(tx, batch)
+    return [_change(tx, op, owners, lambda job: _hurry(tx, job)) for op in batch]
+
+
+def _hurry(tx: Transaction[J], job: J) -> bool:
+    return job.run_at > tx.now and move(tx, job, states.Hurried())
 
 
 def delete(tx: Transaction[J], batch: Sequence[ops.Delete]) -> list[Answer]:

@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 
 from tenure.clock import Clock
 from tenure.engines.memory import MemoryEngine
-from tenure.engines.remote import RemoteEngine
 from tenure.engines.sqlite import file
 from tenure.engines.sqlite.engine import SqliteEngine
 from tenure.errors import InvalidInput
@@ -85,13 +84,20 @@ def _open_foundationdb(url: str, settings: Settings, clock: Clock) -> Engine:
     return FoundationDbEngine.open(url, settings, clock)
 
 
+def _open_remote(url: str, settings: Settings, clock: Clock) -> Engine:
+    """Import the engine lazily: an HTTP client takes long to import."""
+    from tenure.engines.remote import RemoteEngine
+
+    return RemoteEngine.open(url, settings, clock)
+
+
 ENGINES: dict[str, Callable[[str, Settings, Clock], Engine]] = {
     "memory": MemoryEngine.open,
     "sqlite": SqliteEngine.open,
     "postgresql": _open_postgres,
     "fdb": _open_foundationdb,
-    "http": RemoteEngine.open,
-    "https": RemoteEngine.open,
+    "http": _open_remote,
+    "https": _open_remote,
 }
 
 
@@ -106,6 +112,22 @@ def _scheme_of(url: str) -> str:
         known = ", ".join(f"{name}://" for name in ENGINES)
         raise InvalidInput("url", f"{without_secrets(url)!r} must begin with one of {known}")
     return scheme
+
+
+def exists(settings: Settings) -> bool:
+    """Whether there is a store at the URL: opening it would not create one."""
+    match _scheme_of(settings.url):
+        case "sqlite":
+            return file.exists(settings.url, settings.busy_timeout)
+        case "postgresql":
+            with _psycopg_for(settings.url):
+                from tenure.engines.postgres import server
+            return server.exists(settings.url)
+        case "fdb":
+            from tenure.engines.foundationdb.engine import FoundationDbEngine
+
+            return FoundationDbEngine.exists(settings.url)
+    return True
 
 
 def migrate(settings: Settings, clock: Clock) -> tuple[int, int] | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
+from heapq import nsmallest
 from typing import Any
 
 from msgspec.structs import replace
@@ -42,7 +43,7 @@ class Record:
         self.job = job
         self.seq = seq  # its place in enqueue order
         self.waits_for = waits_for
-        self.ready = job.state is State.PENDING and job.run_at <= job.created_at
+        self.ready: bool = job.state is State.PENDING and job.run_at <= job.created_at
 
     @property
     def order(self) -> tuple[int, int]:
@@ -89,8 +90,12 @@ class MemoryEngine:
         self._lock = threading.RLock()
         self._records: dict[str, Record] = {}
         self._live: dict[str, Record] = {}
+        # Jobs by queue and tenant, and by queue and group: people count those most often.
+        self._of_tenant: dict[tuple[str, str], dict[str, Record]] = defaultdict(dict)
+        self._in_group: dict[tuple[str, str], dict[str, Record]] = defaultdict(dict)
         self._unique: dict[tuple[str, str, str], str] = {}
         self._queues: dict[str, QueueBook] = {}
+        self._emptied: dict[str, int] = {}  # queues that maintenance found empty, and when
         self._turns: dict[tuple[str, str], int] = {}
         self._limits: dict[tuple[str, str | None, str | None], Limit] = {}
         self._slots: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
@@ -109,6 +114,7 @@ class MemoryEngine:
             ops.Progress: self._progress,
             ops.Cancel: self._cancel,
             ops.Replay: self._replay,
+            ops.RunNow: self._run_now,
             ops.Delete: self._delete,
             ops.SetLimit: self._set_limit,
             ops.ClearLimit: self._clear_limit,
@@ -129,11 +135,13 @@ class MemoryEngine:
             queries.GetJob: self._get_job,
             queries.ListJobs: self._list_jobs,
             queries.FindIds: self._find_ids,
+            queries.FindByPrefix: self._find_by_prefix,
             queries.NextDue: self._next_due,
             queries.OldestReady: self._oldest_ready,
             queries.GetStats: self._get_stats,
             queries.ListTenants: self._list_tenants,
             queries.ListGroups: self._list_groups,
+            queries.ListGroupTotals: self._list_group_totals,
             queries.ListLimits: self._list_limits,
             queries.ListSlots: self._list_slots,
             queries.ListSchedules: self._list_schedules,
@@ -170,13 +178,22 @@ class MemoryEngine:
     def _once(self, op: ops.Once, now: int) -> Answer:
         said = op.fingerprint or op.ops
         if op.key not in self._answered:
-            self._answered[op.key] = (now, said, ops.Answers(self._in_order(op.ops, now)))
+            answer = ops.Answers(self._in_order(op.ops, now))
+            self._answered[op.key] = (now, said, answer)
+            return answer
         _, first, answer = self._answered[op.key]
         if first != said:
             return Conflict(
                 f"the key {op.key!r} was used for other operations; nothing was changed"
             )
-        return answer
+        return ops.Answers([self._still_held(one) for one in answer.answers])
+
+    def _still_held(self, answer: Answer) -> Answer:
+        """What a claim returns when it is repeated: of its jobs, those it still holds."""
+        if not isinstance(answer, ops.Leased):
+            return answer
+        leases = [self._leased(job.id, job.token) for job in answer.jobs]
+        return ops.Leased([one.job for one in leases if isinstance(one, Record)])
 
     def _in_order(self, batch: Sequence[Op], now: int) -> list[Answer]:
         return [self._operations[type(one)](one, now) for one in batch]
@@ -268,7 +285,11 @@ class MemoryEngine:
         last = next(reversed(self._records.values()), None)
         seq = 1 if last is None else last.seq + 1
         record = self._records[job.id] = Record(job, seq, waits_for)
+        self._of_tenant[job.queue, job.tenant][job.id] = record
+        if job.group:
+            self._in_group[job.queue, job.group][job.id] = record
         self._queues.setdefault(job.queue, QueueBook())
+        self._emptied.pop(job.queue, None)
         self._turns.setdefault((job.queue, job.tenant), 0)
         if job.state not in FINAL:
             self._live[job.id] = record
@@ -428,9 +449,10 @@ class MemoryEngine:
         held: Counter[tuple[str, str | None]] = Counter((r.job.tenant, None) for r in leased)
         held.update((r.job.tenant, r.job.group) for r in leased)
         lines: dict[str, list[Record]] = defaultdict(list)
+        not_groups = frozenset(op.not_groups)
         for record in sorted((r for r in live if r.ready), key=lambda r: r.order):
             wanted = op.tenant is None or record.job.tenant == op.tenant
-            if wanted and record.job.group not in op.not_groups:
+            if wanted and record.job.group not in not_groups:
                 lines[record.job.tenant].append(record)
         picked: list[Record] = []
         while len(picked) < room:
@@ -511,16 +533,18 @@ class MemoryEngine:
 
     # What the holder of a lease does ------------------------------------------------------------
 
-    def _leased(self, op: ops.LeaseOp) -> Record | TenureError:
-        record = self._records.get(op.id)
-        if record is None or self._is_hidden(op.grant, op.id):
-            return JobNotFound(op.id)
-        if record.job.state is not State.LEASED or record.job.token != op.token:
-            return LeaseLost(op.id, record.job.state.value)
+    def _leased(
+        self, job_id: str, token: int, grant: ops.Grant | None = None
+    ) -> Record | TenureError:
+        record = self._records.get(job_id)
+        if record is None or self._is_hidden(grant, job_id):
+            return JobNotFound(job_id)
+        if record.job.state is not State.LEASED or record.job.token != token:
+            return LeaseLost(job_id, record.job.state.value)
         return record
 
     def _ack(self, op: ops.Ack, now: int) -> Answer:
-        record = self._leased(op)
+        record = self._leased(op.id, op.token, op.grant)
         if isinstance(record, TenureError):
             return record
         plan = self._plan(ops.Enqueue(op.then, grant=op.grant), leaving=op.id)
@@ -530,17 +554,17 @@ class MemoryEngine:
         record.job = replace(record.job, raw_result=op.result)
         self._carry_out(plan, now)
         if not op.keep:
-            del self._records[op.id]
+            self._forget(op.id)
         return ops.Ok()
 
     def _fail(self, op: ops.Fail, now: int) -> Answer:
         return self._give_back(op, op.event(), now)
 
     def _release(self, op: ops.Release, now: int) -> Answer:
-        return self._give_back(op, states.Released(op.delay_ms), now)
+        return self._give_back(op, op.event(), now)
 
     def _give_back(self, op: ops.LeaseOp, event: states.Event, now: int) -> Answer:
-        record = self._leased(op)
+        record = self._leased(op.id, op.token, op.grant)
         if isinstance(record, TenureError):
             return record
         self._move(record, event, now)
@@ -553,7 +577,7 @@ class MemoryEngine:
         return self._keep(op, now, progress=op.percent, note=op.note)
 
     def _keep(self, op: ops.LeaseOp, now: int, **fields: Any) -> Answer:
-        record = self._leased(op)
+        record = self._leased(op.id, op.token, op.grant)
         if isinstance(record, TenureError):
             return record
         self._move(record, states.Kept(), now)
@@ -581,6 +605,12 @@ class MemoryEngine:
         changed = self._change(op, replay)
         return replace(changed, refused=refused)
 
+    def _run_now(self, op: ops.RunNow, now: int) -> Answer:
+        def hurry(record: Record) -> bool:
+            return record.job.run_at > now and self._move(record, states.Hurried(), now)
+
+        return self._change(op, hurry)
+
     def _delete(self, op: ops.Delete, now: int) -> Answer:
         def delete(record: Record) -> bool:
             if op.states and record.job.state not in op.states:
@@ -599,8 +629,19 @@ class MemoryEngine:
                 missing.append(job_id)
         return ops.Changed(count, tuple(missing))
 
+    def _forget(self, job_id: str) -> Job:
+        job = self._records.pop(job_id).job
+        for jobs, key in (
+            (self._of_tenant, (job.queue, job.tenant)),
+            (self._in_group, (job.queue, job.group)),
+        ):
+            jobs[key].pop(job_id, None)
+            if not jobs[key]:
+                del jobs[key]
+        return job
+
     def _remove(self, record: Record, now: int) -> None:
-        job = self._records.pop(record.job.id).job
+        job = self._forget(record.job.id)
         if self._live.pop(job.id, None) is not None and job.unique_key is not None:
             self._unique.pop((job.queue, job.tenant, job.unique_key), None)
         self._tell_children(job.id, states.ParentDeleted(job.id), now)
@@ -639,6 +680,7 @@ class MemoryEngine:
         return ops.Ok()
 
     def _set_limit(self, op: ops.SetLimit, now: int) -> Answer:
+        self._emptied.pop(op.queue, None)
         bounds = {"concurrency": op.concurrency, "weight": op.weight}
         if op.rate is not None and op.per_ms is not None:
             bounds |= {"rate": op.rate, "per_ms": op.per_ms}
@@ -655,6 +697,7 @@ class MemoryEngine:
         return self._put_limit(Limit(op.queue, op.tenant, op.group, paused=paused))
 
     def _pause(self, op: ops.Pause, now: int) -> Answer:
+        self._emptied.pop(op.queue, None)
         return self._put_limit(replace(self._limit(op.queue, op.tenant, op.group), paused=True))
 
     def _resume(self, op: ops.Resume, now: int) -> Answer:
@@ -689,7 +732,8 @@ class MemoryEngine:
         new, old = op.schedule, self._schedules.get(op.schedule.name)
         if old is not None and self._is_hidden_schedule(op):
             return Forbidden(f"the name {new.name!r} is taken by another schedule")
-        if old is not None and (old.cron, old.tz) == (new.cron, new.tz):
+        same = old is not None and (old.cron, old.tz) == (new.cron, new.tz)
+        if old is not None and same and (new.disabled or not old.disabled):
             new = replace(new, next_at=old.next_at, last_at=old.last_at)
         elif new.next_at == 0:
             try:
@@ -718,7 +762,7 @@ class MemoryEngine:
         schedule = self._schedules.get(op.name)
         if schedule is None or self._is_hidden_schedule(op):
             return ScheduleNotFound(op.name)
-        if schedule.next_at != op.tick:
+        if schedule.next_at != op.tick or schedule.disabled:
             return ops.Fired(False)
         try:
             if op.tick > now:
@@ -755,11 +799,18 @@ class MemoryEngine:
     # Maintenance --------------------------------------------------------------------------------
 
     def _maintain(self, op: ops.Maintain, now: int) -> Answer:
-        promoted = leases = expired = 0
-        for queue in sorted(self._queues):
+        later = sorted(name for name in self._queues if name > op.after)
+        page = later[: ops.QUEUES_PER_STEP]
+        after = page[-1] if len(later) > len(page) else None
+        promoted = leases = expired = purged = 0
+        for queue in [name for name in page if self._has_work(name, op, now)]:
             found = self._sweep(queue, op.limit, now)
             promoted, leases, expired = promoted + found[0], leases + found[1], expired + found[2]
-        purged = self._purge(op, now)
+            purged += self._purge(queue, op, now)
+            if promoted + leases + expired + purged >= op.limit:
+                after = queue
+                break
+        self._forget_queues(page, now)
         used = {(r.job.queue, r.job.tenant) for r in self._records.values()}
         self._turns = {key: turn for key, turn in self._turns.items() if key in used}
         over = sorted(
@@ -773,29 +824,48 @@ class MemoryEngine:
         for key, (at, _, _) in list(self._answered.items()):
             if at <= now - ops.ONCE_MS:
                 del self._answered[key]
-        return ops.Maintained(promoted, leases, expired, len(over), purged)
+        return ops.Maintained(promoted, leases, expired, len(over), purged, after)
 
-    def _purge(self, op: ops.Maintain, now: int) -> int:
+    def _has_work(self, queue: str, op: ops.Maintain, now: int) -> bool:
+        """Whether a sweep or a purge of the queue would find anything."""
+        for record in self._live.values():
+            job = record.job
+            due = job.run_at if job.state is State.PENDING and not record.ready else None
+            expires_at = None if job.state is State.LEASED else job.expires_at
+            times = (job.lease_until, due, expires_at)
+            if job.queue == queue and any(at is not None and at <= now for at in times):
+                return True
+        return any(self._old(queue, state, keep_ms, now) for state, keep_ms in op.keeps)
+
+    def _purge(self, queue: str, op: ops.Maintain, now: int) -> int:
         purged = 0
-        for queue in sorted(self._queues):
-            for state, keep_ms in (
-                (State.DONE, op.keep_done_ms),
-                (State.CANCELLED, op.keep_cancelled_ms),
-                (State.DEAD, op.keep_dead_ms),
-            ):
-                old = [
-                    record
-                    for record in self._records.values()
-                    if record.job.queue == queue
-                    and record.job.state is state
-                    and keep_ms is not None
-                    and (record.job.finished_at or 0) <= now - keep_ms
-                ]
-                old.sort(key=lambda r: (r.job.finished_at or 0, r.seq))
-                for record in old[: op.limit]:
-                    self._remove(record, now)
-                    purged += 1
+        for state, keep_ms in op.keeps:
+            for record in self._old(queue, state, keep_ms, now)[: op.limit]:
+                self._remove(record, now)
+                purged += 1
         return purged
+
+    def _old(self, queue: str, state: State, keep_ms: int | None, now: int) -> list[Record]:
+        """The jobs of a queue whose retention is over, oldest first."""
+        old = [
+            record
+            for record in self._records.values()
+            if record.job.queue == queue
+            and record.job.state is state
+            and keep_ms is not None
+            and (record.job.finished_at or 0) <= now - keep_ms
+        ]
+        return sorted(old, key=lambda r: (r.job.finished_at or 0, r.seq))
+
+    def _forget_queues(self, names: list[str], now: int) -> None:
+        """Forget the queues that have been empty for long, and note which are empty now."""
+        used = {record.job.queue for record in self._records.values()}
+        used |= {queue for queue, _, _ in self._limits}
+        for queue in names:
+            if queue in used:
+                self._emptied.pop(queue, None)
+            elif self._emptied.setdefault(queue, now) <= now - ops.FORGET_MS:
+                del self._queues[queue], self._emptied[queue]
 
     def _reconcile(self, op: ops.Reconcile, now: int) -> Answer:
         return ops.Corrected({}) if op.queue in self._queues else QueueNotFound(op.queue)
@@ -857,6 +927,10 @@ class MemoryEngine:
             ):
                 yield record
 
+    def _find_by_prefix(self, query: queries.FindByPrefix, now: int) -> Found:
+        found = sorted(job_id for job_id in self._records if job_id.startswith(query.prefix))
+        return queries.Ids(found[: query.limit])
+
     def _next_due(self, query: queries.NextDue, now: int) -> Found:
         theirs = [r for r in self._live.values() if r.job.queue in query.queues]
         due = [r.job.run_at for r in theirs if r.count_as == "delayed"]
@@ -886,14 +960,12 @@ class MemoryEngine:
     def _list_tenants(self, query: queries.ListTenants, now: int) -> Found:
         if query.queue not in self._queues:
             return QueueNotFound(query.queue)
-        counts = self._count(lambda job: (job.queue, job.tenant))
-        return [
-            queries.TenantStats(queue=queue, tenant=tenant, **counts[queue, tenant])
-            for queue, tenant in sorted(counts)
-            if queue == query.queue
-            and (query.after is None or tenant > query.after)
-            and query.tenant in (None, tenant)
-        ][: query.limit]
+        found = []
+        for tenant in _names(self._of_tenant, query.queue, query.tenant, query.after, query.limit):
+            jobs = self._of_tenant[query.queue, tenant].values()
+            counts = Counter(record.count_as for record in jobs)
+            found.append(queries.TenantStats(queue=query.queue, tenant=tenant, **counts))
+        return found
 
     def _list_groups(self, query: queries.ListGroups, now: int) -> Found:
         if query.queue not in self._queues:
@@ -908,6 +980,16 @@ class MemoryEngine:
             and group
             and (query.after is None or group > query.after)
         ][: query.limit]
+
+    def _list_group_totals(self, query: queries.ListGroupTotals, now: int) -> Found:
+        if query.queue not in self._queues:
+            return QueueNotFound(query.queue)
+        found = []
+        for group in _names(self._in_group, query.queue, query.group, query.after, query.limit):
+            jobs = self._in_group[query.queue, group].values()
+            finished = sum(record.job.state in FINAL for record in jobs)
+            found.append(queries.GroupTotal(query.queue, group, len(jobs) - finished, finished))
+        return found
 
     def _count(self, key: Callable[[Job], Any]) -> dict[Any, Counter[str]]:
         counts: dict[Any, Counter[str]] = defaultdict(Counter)
@@ -930,3 +1012,16 @@ class MemoryEngine:
 
     def _get_timetable(self, query: queries.GetTimetable, now: int) -> Found:
         return queries.Timetable(now, [self._schedules[name] for name in sorted(self._schedules)])
+
+
+def _names(
+    jobs: dict[tuple[str, str], dict[str, Record]],
+    queue: str,
+    only: str | None,
+    after: str | None,
+    limit: int,
+) -> list[str]:
+    """The first names in a queue that have jobs, starting after a name, or a single one."""
+    keys = jobs if only is None else [(queue, only)] if (queue, only) in jobs else []
+    names = (name for of, name in keys if of == queue and (after is None or name > after))
+    return nsmallest(limit, names)

@@ -43,6 +43,7 @@ log = logging.getLogger("tenure.remote")
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds between tries
 ANSWER_SECONDS = 60.0  # for the service to respond to a request
+CONNECT_SECONDS = 5.0  # for it to accept a connection
 LISTEN_SECONDS = 25  # for the service to hold a request open without news
 # TLS errors that retrying cannot fix.
 HOPELESS = ("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
@@ -275,7 +276,8 @@ def _client(url: str, settings: Settings) -> httpx.Client:
     if settings.token:
         headers["authorization"] = f"Bearer {settings.token}"
     certificates = url.startswith("https:")  # loading them takes a while
-    options: dict[str, Any] = {"timeout": ANSWER_SECONDS, "verify": certificates}
+    timeout = httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS)
+    options: dict[str, Any] = {"timeout": timeout, "verify": certificates}
     try:
         return httpx.Client(base_url=url, headers=headers, **options)
     except OSError as error:

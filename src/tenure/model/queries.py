@@ -7,13 +7,23 @@ from typing import Any
 
 import msgspec
 
-from tenure.errors import InvalidInput, TenureError
+from tenure.errors import Busy, InvalidInput, TenureError
 from tenure.model.fields import Label, Moment, Name, PageLimit, QueueNames
 from tenure.model.job import Job, State
 from tenure.model.ops import Entry, Limit, Schedule
 
 PAGE_BYTES = 4 * 1_048_576  # a page of jobs ends with the job that reaches this
 JOBS_AT_ONCE = 25  # that a list reads whatever their sizes are
+MOST_SCANNED = 10_000  # jobs that one query looks at to find those that match its filter
+READ_SECONDS = 20.0  # after which a query is stopped: others wait for the same readers
+
+
+def took_too_long(seconds: float) -> Busy:
+    """The error for a query that was stopped."""
+    return Busy(
+        f"the query took longer than {seconds:g} s and was stopped: name a queue and a state, or "
+        "ask for a smaller page"
+    )
 
 
 class Query(msgspec.Struct, frozen=True, gc=False, tag=True, tag_field="query", omit_defaults=True):
@@ -53,6 +63,13 @@ class FindIds(Query, frozen=True):
     cursor: Label | None = None
 
 
+class FindByPrefix(Query, frozen=True):
+    """The ids that start with a prefix, sorted, whatever their queues and states."""
+
+    prefix: Name
+    limit: PageLimit = 10
+
+
 class NextDue(Query, frozen=True):
     """When the next delayed job of these queues becomes due or the next lease expires."""
 
@@ -90,6 +107,16 @@ class ListGroups(Query, frozen=True):
     after: Label | None = None
 
 
+class ListGroupTotals(Query, frozen=True):
+    """How many jobs the groups of a queue have, all tenants together, sorted by name, or how many
+    a single group has. Groups without jobs are left out."""
+
+    queue: Name
+    limit: PageLimit = 100
+    after: Label | None = None
+    group: Name | None = None
+
+
 class ListLimits(Query, frozen=True):
     """Limits and pauses of one queue, or of all queues."""
 
@@ -120,7 +147,8 @@ class Export(Query, frozen=True):
 
 class Page(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
     """A page of jobs, and the cursor of the next page. It has fewer jobs than requested if they are
-    large (PAGE_BYTES)."""
+    large (PAGE_BYTES), and perhaps none if few of those looked at match (MOST_SCANNED): go on until
+    there is no cursor."""
 
     jobs: list[Job]
     cursor: str | None = None
@@ -234,6 +262,15 @@ class GroupStats(Counts, frozen=True, kw_only=True):
     group: str
 
 
+class GroupTotal(msgspec.Struct, frozen=True):
+    """How many jobs a group of a queue has, all tenants together."""
+
+    queue: str
+    group: str
+    unfinished: int = 0
+    finished: int = 0
+
+
 class Slot(msgspec.Struct, frozen=True):
     """A slot that is held."""
 
@@ -257,6 +294,7 @@ Found = (
     | list[QueueStats]
     | list[TenantStats]
     | list[GroupStats]
+    | list[GroupTotal]
     | list[Limit]
     | list[Slot]
     | list[Schedule]
@@ -278,8 +316,8 @@ def parse_cursor(cursor: str, parts: int) -> list[int] | InvalidInput:
 
 # Queries that the server accepts from clients.
 AnyQuery = (
-    GetJob | ListJobs | FindIds | NextDue | OldestReady | GetStats | ListTenants | ListGroups
-    | ListLimits | ListSlots | ListSchedules | GetTimetable
+    GetJob | ListJobs | FindIds | FindByPrefix | NextDue | OldestReady | GetStats | ListTenants
+    | ListGroups | ListGroupTotals | ListLimits | ListSlots | ListSchedules | GetTimetable
 )  # fmt: skip
 
 # The type of each result.
@@ -287,11 +325,13 @@ RESULTS: dict[type[Query], Any] = {
     GetJob: Job,
     ListJobs: Page,
     FindIds: Ids,
+    FindByPrefix: Ids,
     NextDue: Due,
     OldestReady: Due,
     GetStats: list[QueueStats],
     ListTenants: list[TenantStats],
     ListGroups: list[GroupStats],
+    ListGroupTotals: list[GroupTotal],
     ListLimits: list[Limit],
     ListSlots: list[Slot],
     ListSchedules: list[Schedule],

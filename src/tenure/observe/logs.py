@@ -11,7 +11,10 @@ from typing import Any
 from tenure.model.job import Job
 
 # Fields that a log line can have besides its message.
-ABOUT = ("request", "job", "queue", "kind", "tenant", "attempt", "token", "status", "ms", "error")
+ABOUT = (
+    *("request", "job", "queue", "kind", "tenant", "attempt", "worker", "token", "status", "ms"),
+    *("state", "retry_in_ms", "error", "schedule", "app"),
+)
 
 
 def about(job: Job) -> dict[str, object]:
@@ -48,9 +51,10 @@ class TextFormatter(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)-7s %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        text = super().formatMessage(record)
-        known = [name for name in ("request", "token", "error", "ms") if hasattr(record, name)]
-        line = " ".join([text, *[f"{name}={getattr(record, name)}" for name in known]])
+        line = super().formatMessage(record)
+        if hasattr(record, "request"):
+            known = [name for name in ("request", "token", "error", "ms") if hasattr(record, name)]
+            line = " ".join([line, *[f"{name}={getattr(record, name)}" for name in known]])
         return _printable(line)
 
     def formatException(self, ei: Any) -> str:

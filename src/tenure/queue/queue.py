@@ -31,11 +31,11 @@ class Queue(Calls):
     """
 
     def __init__(self, engine: Engine, settings: Settings, clock: Clock) -> None:
-        self.settings = settings
+        self.settings: Settings = settings
         self._engine = engine
-        self.clock = clock
+        self.clock: Clock = clock
         self._closed = False
-        self.changes = Changes(engine)  # notifies when jobs may be ready or finished
+        self.changes: Changes = Changes(engine)  # notifies when jobs may be ready or finished
         self._committer = Committer(
             engine, settings.max_waiting, settings.max_waiting_bytes, self.changes.committed
         )
@@ -129,11 +129,15 @@ def connect(
     and http://host:port for a Tenure service, which may require a token. url and token default to
     TENURE_URL and TENURE_TOKEN. wrap: wraps the engine, for measurements.
     """
-    if settings is None:
-        settings = from_environment(os.environ, url=url, token=token)
-    else:
-        given = {"url": url, "token": token}
-        known = {name: value for name, value in given.items() if value is not None}
-        settings = checked(replace(settings, **known))
+    settings = settings_of(url, token, settings)
     clock = clock or SystemClock()
     return Queue(wrap(open_engine(settings, clock), clock), settings, clock)
+
+
+def settings_of(url: str | None, token: str | None, settings: Settings | None) -> Settings:
+    """The settings that `connect()` uses."""
+    if settings is None:
+        return from_environment(os.environ, url=url, token=token)
+    given = {"url": url, "token": token}
+    known = {name: value for name, value in given.items() if value is not None}
+    return checked(replace(settings, **known))

@@ -47,6 +47,11 @@ class Token(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     def allows(self, scope: Scope) -> bool:
         return scope in self.scopes or Scope.ADMIN in self.scopes
 
+    @property
+    def is_bound(self) -> bool:
+        """Whether it is limited to some queues or tenants."""
+        return self.queues is not None or self.tenants is not None
+
 
 EVERYTHING = Token("(no tokens are set)", "", (Scope.ADMIN,))
 
@@ -81,8 +86,8 @@ class Tokens:
     ) -> None:
         """required: by default, whether there are any tokens. guests: clients that need none."""
         self._by_hash = {token.hash: token for token in tokens}
-        self.required = bool(self._by_hash or guests) if required is None else required
-        self.guests = guests
+        self.required: bool = bool(self._by_hash or guests) if required is None else required
+        self.guests: Guests | None = guests
 
     def of(self, headers: Headers, address: str | None) -> Token:
         """Return the token of a request from this address; raises Unauthorized."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
@@ -42,29 +44,64 @@ SINGULARS = {"string": "text", "integer": "whole number", "boolean": "true or fa
 Json = dict[str, Any]
 
 
-def docs_page(document: Json) -> Reply:
-    """Return a page that lists every operation and every type of an OpenAPI document."""
+def home_page(version: str) -> Reply:
+    """Return a page that says what answers here, and where to go."""
+    links = "".join(
+        f'<li><a href="{path}">{path}</a>: {text}</li>'
+        for path, text in (
+            ("/docs", "the API"),
+            ("/openapi.json", "the same as an OpenAPI document"),
+            ("/healthz", "whether the process is alive"),
+            ("/readyz", "whether the store responds"),
+        )
+    )
+    text = f"<p>This is a job queue that is used over HTTP.</p><ul>{links}</ul>"
+    return _page("Tenure", [_head("Tenure", version), text])
+
+
+def docs_page(document: Json, dialect: str | None, dialects: Sequence[str]) -> Reply:
+    """Return a page that lists every operation and every type of an OpenAPI document. dialect: the
+    one that it describes, if it is not of the native API; dialects: all that are served."""
     tags: dict[str, list[str]] = {}
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             shown = _operation(path, method.upper(), operation, document["components"]["responses"])
             tags.setdefault(operation["tags"][0], []).append(shown)
     types = document["components"]["schemas"]
+    name = "Tenure" if dialect is None else f"Tenure: {dialect}"
+    path = "/openapi.json" if dialect is None else f"/docs/{quote(dialect)}/openapi.json"
     parts = [
-        f"<h1>Tenure <small>{escape(document['info']['version'])}</small></h1>",
+        _head(name, document["info"]["version"]),
         "<p>A durable job queue. Request bodies are JSON. If a token is needed, send it as "
         "<code>Authorization: Bearer &hellip;</code>. As an OpenAPI document: "
-        '<a href="/openapi.json">/openapi.json</a>.</p>',
+        f'<a href="{path}">{path}</a>.</p>',
+        _elsewhere(dialect, dialects),
         f"<nav>{''.join(_link(tag, tag) for tag in [*tags, 'types'])}</nav>",
     ]
     for tag, operations_of_tag in tags.items():
         parts += [f'<h2 id="{escape(tag)}">{escape(tag)}</h2>', *operations_of_tag]
     parts += ['<h2 id="types">Types</h2>', *(_kind(*one) for one in sorted(types.items()))]
+    return _page("Tenure API", parts)
+
+
+def _elsewhere(dialect: str | None, dialects: Sequence[str]) -> str:
+    """Links to the descriptions of the other APIs that are served."""
+    links = [f'<a href="/docs/{quote(one)}">{escape(one)}</a>' for one in dialects]
+    if dialect is not None:
+        return '<p>A dialect: the API of another queue. <a href="/docs">The native API</a>.</p>'
+    if not links:
+        return ""
+    return f"<p>For clients of other queues, there are their APIs, too: {', '.join(links)}.</p>"
+
+
+def _head(name: str, version: str) -> str:
+    return f"<h1>{escape(name)} <small>{escape(version)}</small></h1>"
+
+
+def _page(title: str, parts: Sequence[str]) -> Reply:
     head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-    title = f"{head}<title>Tenure API</title><style>{STYLE}</style>"
-    html = (
-        f'<!doctype html><html lang="en"><head>{title}</head><body>{"".join(parts)}</body></html>'
-    )
+    head += f"<title>{escape(title)}</title><style>{STYLE}</style>"
+    html = f'<!doctype html><html lang="en"><head>{head}</head><body>{"".join(parts)}</body></html>'
     return Reply(html.encode(), media_type="text/html; charset=utf-8", headers=HEADERS)
 
 

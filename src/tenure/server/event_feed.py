@@ -119,7 +119,7 @@ class Feed:
 
     def _start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self.epoch = secrets.token_hex(4)  # the ids of another feed are not valid here
+        self.epoch: str = secrets.token_hex(4)  # the ids of another feed are not valid here
         self._ring: deque[Entry] = deque(maxlen=RING)
         self._last = 0
         self._known: OrderedDict[str, Whose] = OrderedDict()

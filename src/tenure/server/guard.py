@@ -28,6 +28,7 @@ from tenure.model.queries import Filter, Query
 from tenure.queue import Calls
 from tenure.queue.sync_async import Wanted, Within
 from tenure.server.auth import Scope, Token
+from tenure.server.new_names import NewNames, names_of
 
 NEEDS: dict[type[Op] | type[Query], Scope] = {
     ops.Enqueue: Scope.PRODUCE,
@@ -42,6 +43,7 @@ NEEDS: dict[type[Op] | type[Query], Scope] = {
     ops.DropSlot: Scope.WORK,
     queries.NextDue: Scope.WORK,
     ops.Replay: Scope.ADMIN,
+    ops.RunNow: Scope.ADMIN,
     ops.Delete: Scope.ADMIN,
     ops.SetLimit: Scope.ADMIN,
     ops.ClearLimit: Scope.ADMIN,
@@ -56,10 +58,12 @@ NEEDS: dict[type[Op] | type[Query], Scope] = {
     queries.GetJob: Scope.READ,
     queries.ListJobs: Scope.READ,
     queries.FindIds: Scope.READ,
+    queries.FindByPrefix: Scope.READ,
     queries.OldestReady: Scope.READ,
     queries.GetStats: Scope.READ,
     queries.ListTenants: Scope.READ,
     queries.ListGroups: Scope.READ,
+    queries.ListGroupTotals: Scope.READ,
     queries.ListLimits: Scope.READ,
     queries.ListSlots: Scope.READ,
     queries.ListSchedules: Scope.READ,
@@ -70,12 +74,14 @@ NEEDS: dict[type[Op] | type[Query], Scope] = {
 class Guarded(Calls):
     """The calls of a Queue, limited to what a token may do."""
 
-    def __init__(self, inner: Calls, token: Token) -> None:
+    def __init__(self, inner: Calls, token: Token, names: NewNames | None = None) -> None:
+        """names: limits how many queues the token creates, unless it is an admin's."""
         self.settings, self.clock, self.changes = inner.settings, inner.clock, inner.changes
         self._inner = inner
         self.token = token
+        self._names = None if token.allows(Scope.ADMIN) else names
         self._grant = Grant(token.queues, token.tenants)
-        self._free = token.queues is None and token.tenants is None
+        self._free = not token.is_bound
         self._may = frozenset(kind for kind, scope in NEEDS.items() if token.allows(scope))
 
     def do(self, wanted: Wanted) -> Any:
@@ -90,6 +96,8 @@ class Guarded(Calls):
             self.must(op)
         if not self._free:
             wanted = list(map(self._bounded, wanted))
+        if self._names is not None:
+            await self._names.admit(self.token.hash, names_of(wanted))
         return await self._inner.ado(wanted)
 
     def must(self, op: Op | Query) -> None:
@@ -103,7 +111,9 @@ class Guarded(Calls):
             if not (isinstance(op, ops.Ack) and op.then) or self.token.allows(Scope.PRODUCE):
                 return
             needed = Scope.PRODUCE
-        raise Forbidden(f"{type(op).__name__} needs the scope {needed!r}; this token lacks it")
+        raise Forbidden(
+            f"{type(op).__name__} needs the scope {needed.value!r}; this token lacks it"
+        )
 
     # What the token is bound to -----------------------------------------------------------------
 
@@ -228,6 +238,12 @@ class Guarded(Calls):
             case queries.ListGroups():
                 if not self._has(query.queue, query.tenant):
                     return QueueNotFound(query.queue)
+                return await self._inner.ado(query)
+            case queries.ListGroupTotals():
+                if not self._has_queue(query.queue):
+                    return QueueNotFound(query.queue)
+                if self.token.tenants is not None:
+                    raise Forbidden("totals are of all tenants, and this token is not")
                 return await self._inner.ado(query)
             case queries.ListLimits():
                 found = await self._inner.ado(query)

@@ -50,6 +50,7 @@ def host_until_told(
     works: bool,
     tenants: bool,
     allowed_hosts: Iterable[str] | None,
+    d1_max_attempts: int | None,
     **options: Any,
 ) -> None:
     """Serve the store of an app until a signal arrives.
@@ -57,6 +58,7 @@ def host_until_told(
     works: also run the tasks of the app.
     tenants: collect metrics for each tenant.
     allowed_hosts: the host names that requests may use; None allows any.
+    d1_max_attempts: attempts of the jobs of the d1 dialect; None for no limit.
     """
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # we log its messages ourselves
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -68,6 +70,7 @@ def host_until_told(
         dialects=dialects,
         metrics=metrics,
         allowed_hosts=allowed_hosts,
+        d1_max_attempts=d1_max_attempts,
     )
     runner = app.runner() if works else None
     # Modules stay loaded, and requests are freed without the collector, so run it less often.

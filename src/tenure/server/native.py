@@ -13,6 +13,7 @@ from tenure.errors import InvalidInput, ScheduleNotFound, TenureError
 from tenure.model import ops, queries, wire
 from tenure.model.fields import (
     MAX_FAILURE_TEXT,
+    MAX_GROUPS_PER_CALL,
     MAX_JOBS_PER_CALL,
     MAX_OPS,
     Attempts,
@@ -36,7 +37,16 @@ from tenure.model.fields import (
 )
 from tenure.model.job import NULL, IfParentFails, Job, Lease, NewJob, State, encode_json, null
 from tenure.model.ops import AnyOp, IfExists, Limit, Maintained, Schedule, Slots
-from tenure.model.queries import AnyQuery, GroupStats, Page, QueueStats, Slot, Stats, TenantStats
+from tenure.model.queries import (
+    AnyQuery,
+    GroupStats,
+    GroupTotal,
+    Page,
+    QueueStats,
+    Slot,
+    Stats,
+    TenantStats,
+)
 from tenure.model.retry import Backoff
 from tenure.observe.tracing import sending
 from tenure.queue.calls import good
@@ -127,7 +137,7 @@ class ClaimBody(Body):
     lease: Annotated[float, Meta(gt=0, le=86_400)] | None = None
     worker: Name = "http"
     tenant: Label | None = None
-    not_groups: Annotated[list[Label], Meta(max_length=10_000)] = []
+    not_groups: Annotated[list[Label], Meta(max_length=MAX_GROUPS_PER_CALL)] = []
     wait: Wait = 0
 
 
@@ -206,6 +216,10 @@ class NamesQuery(Body):
 
 class GroupsQuery(NamesQuery):
     tenant: Label = ""
+
+
+class TotalsQuery(NamesQuery):
+    group: Name | None = None
 
 
 class PurgeBody(Body):
@@ -311,6 +325,7 @@ AnyFound = (
     | Found[list[QueueStats]]
     | Found[list[TenantStats]]
     | Found[list[GroupStats]]
+    | Found[list[GroupTotal]]
     | Found[list[Limit]]
     | Found[list[Slot]]
     | Found[list[Schedule]]
@@ -382,6 +397,11 @@ async def replay_job(call: Call) -> Count:
     return Count(await call.queue.areplay(call.params["id"]))
 
 
+async def run_job_now(call: Call) -> Count:
+    """Make a delayed job ready now."""
+    return Count(await call.queue.arun_now(call.params["id"]))
+
+
 async def wait_job(call: Call, query: WaitQuery) -> Job:
     """Wait until a job finishes or the timeout passes, then return the job."""
     return await wait_for_end(call, call.params["id"], query.timeout)
@@ -402,6 +422,11 @@ async def cancel_jobs(call: Call, body: LiveBody) -> Count:
 async def replay_jobs(call: Call, body: WhichBody) -> Count:
     """Run dead and cancelled jobs again, by id or by filter."""
     return Count(await call.queue.areplay(**body.of()))
+
+
+async def run_jobs_now(call: Call, body: LiveBody) -> Count:
+    """Make delayed jobs ready now, by id or by filter."""
+    return Count(await call.queue.arun_now(**body.of()))
 
 
 async def delete_jobs(call: Call, body: WhichBody) -> Count:
@@ -523,6 +548,11 @@ async def list_groups_of(call: Call, query: GroupsQuery) -> list[GroupStats]:
     return await call.queue.agroups(call.params["queue"], **_asdict(query))
 
 
+async def list_group_totals(call: Call, query: TotalsQuery) -> list[GroupTotal]:
+    """List the groups of a queue with their jobs of all tenants, by name."""
+    return await call.queue.agroup_totals(call.params["queue"], **_asdict(query))
+
+
 async def list_dead(call: Call, query: JobsQuery) -> Page:
     """List dead jobs, most recent first."""
     return await call.queue.ajobs(**_asdict(query) | {"state": State.DEAD})
@@ -546,14 +576,18 @@ async def list_slots(call: Call) -> list[Slot]:
 
 async def take_slot(call: Call, body: SlotBody) -> Slots:
     """Take or renew a slot."""
-    names = (call.params["scope"], call.params["key"], call.params["holder"])
+    names = _slot_of(call)
     return await call.queue.atake_slot(*names, body.ttl, limit=body.limit)
 
 
 async def drop_slot(call: Call) -> Count:
     """Release a slot. Returns how many are still held."""
-    names = (call.params["scope"], call.params["key"], call.params["holder"])
-    return Count(await call.queue.adrop_slot(*names))
+    return Count(await call.queue.adrop_slot(*_slot_of(call)))
+
+
+def _slot_of(call: Call) -> tuple[str, str, str]:
+    ops.check_own_scope(call.params["scope"])
+    return call.params["scope"], call.params["key"], call.params["holder"]
 
 
 async def list_schedules(call: Call) -> list[Schedule]:
@@ -640,11 +674,13 @@ ROUTES = [
     Route("GET", "/v1/jobs", list_jobs, scope=R, query=JobsQuery, answer=Page),
     Route("POST", "/v1/jobs/cancel", cancel_jobs, scope=P, body=LiveBody, answer=Count),
     Route("POST", "/v1/jobs/replay", replay_jobs, scope=A, body=WhichBody, answer=Count),
+    Route("POST", "/v1/jobs/run-now", run_jobs_now, scope=A, body=LiveBody, answer=Count),
     Route("POST", "/v1/jobs/delete", delete_jobs, scope=A, body=WhichBody, answer=Count),
     Route("GET", "/v1/jobs/{id}", get_job, scope=R, answer=Job),
     Route("DELETE", "/v1/jobs/{id}", delete_job, scope=A, answer=Count),
     Route("POST", "/v1/jobs/{id}/cancel", cancel_job, scope=P, answer=Count),
     Route("POST", "/v1/jobs/{id}/replay", replay_job, scope=A, answer=Count),
+    Route("POST", "/v1/jobs/{id}/run-now", run_job_now, scope=A, answer=Count),
     Route("POST", "/v1/jobs/{id}/progress", progress_job, scope=W, body=ProgressBody, answer=Done),
     Route("GET", "/v1/jobs/{id}/wait", wait_job, scope=R, query=WaitQuery, answer=Job),
     Route("POST", "/v1/claim", claim, scope=W, body=ClaimBody, answer=Jobs),
@@ -668,6 +704,8 @@ ROUTES = [
           answer=list[TenantStats]),
     Route("GET", "/v1/queues/{queue}/tenants/{tenant}/groups", list_groups, scope=R,
           query=NamesQuery, answer=list[GroupStats]),
+    Route("GET", "/v1/queues/{queue}/group-totals", list_group_totals, scope=R, query=TotalsQuery,
+          answer=list[GroupTotal]),
     Route("GET", "/v1/queues/{queue}/groups", list_groups_of, scope=R, query=GroupsQuery,
           answer=list[GroupStats]),
     Route("GET", "/v1/dead", list_dead, scope=R, query=JobsQuery, answer=Page),

@@ -71,7 +71,7 @@ class WrongMethod(TenureError):
     code = "wrong_method"
 
     def __init__(self, method: str, allowed: list[str]) -> None:
-        self.allowed = ", ".join(allowed)
+        self.allowed: str = ", ".join(allowed)
         super().__init__(f"there is no {method} here, only {self.allowed}")
 
 

@@ -47,13 +47,13 @@ class Call:
         headers: Headers,
         receive: Receive,
     ) -> None:
-        self.service = service
-        self.token = token
-        self.queue = queue  # limited to what the token may do
-        self.params = params  # from the path
-        self.query = query
-        self.headers = headers
-        self.receive = receive  # tells when the client disconnects
+        self.service: Service = service
+        self.token: Token = token
+        self.queue: Calls = queue  # limited to what the token may do
+        self.params: Params = params  # from the path
+        self.query: Params = query
+        self.headers: Headers = headers
+        self.receive: Receive = receive  # tells when the client disconnects
 
     @property
     def is_over(self) -> bool:
@@ -102,7 +102,7 @@ class Route:
         self.query = query
         self.answer = answer
         self.status = status
-        self.summary = summary or (handler.__doc__ or "").strip().splitlines()[0]
+        self.summary: str = summary or (handler.__doc__ or "").strip().splitlines()[0]
         self.body_required = body_required
         self.tag = tag
         self.streams = streams
@@ -193,7 +193,7 @@ class Table:
     any character, even a slash."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
-        self.routes = list(routes)
+        self.routes: list[Route] = list(routes)
         self._exact: dict[tuple[str, str], Route] = {}
         self._shaped: dict[tuple[str, int], list[tuple[list[str], Route]]] = {}
         for route in self.routes:

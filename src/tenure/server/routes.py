@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from importlib.metadata import version
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ from tenure.queue import Queue
 from tenure.server import events, native
 from tenure.server.auth import Scope, Tokens
 from tenure.server.dialects import NAMES, d1, evekill, firecrawl, queuey
+from tenure.server.docs_page import home_page
 from tenure.server.route import Call, Reply, Route, encode
 from tenure.server.service import Service
 
@@ -54,12 +56,27 @@ async def metrics(call: Call) -> Reply:
 
 async def document(call: Call) -> Reply:
     """Get this description as an OpenAPI document."""
-    return call.service.description[0]
+    return call.service.description()[0]
 
 
 async def docs(call: Call) -> Reply:
     """Get this description as an HTML page."""
-    return call.service.description[1]
+    return call.service.description()[1]
+
+
+async def dialect_document(call: Call) -> Reply:
+    """Get the description of a dialect as an OpenAPI document."""
+    return call.service.description(call.params["dialect"])[0]
+
+
+async def dialect_docs(call: Call) -> Reply:
+    """Get the description of a dialect as an HTML page."""
+    return call.service.description(call.params["dialect"])[1]
+
+
+async def home(call: Call) -> Reply:
+    """Get a page that says what this service is."""
+    return home_page(version("tenure"))
 
 
 COMMON = [
@@ -70,16 +87,21 @@ COMMON = [
           tag="health"),
     Route("GET", "/openapi.json", document, scope=None, answer=dict[str, Any], tag="health"),
     Route("GET", "/docs", docs, scope=None, answer=str, media_type="text/html", tag="health"),
+    Route("GET", "/docs/{dialect}", dialect_docs, scope=None, answer=str, media_type="text/html",
+          tag="health"),
+    Route("GET", "/docs/{dialect}/openapi.json", dialect_document, scope=None,
+          answer=dict[str, Any], tag="health"),
+    Route("GET", "/", home, scope=None, answer=str, media_type="text/html", tag="health"),
 ]  # fmt: skip
 
 
-def routes_of(dialects: Iterable[str]) -> list[Route]:
+def routes_of(dialects: Iterable[str], d1_max_attempts: int | None = None) -> list[Route]:
     """Return all routes, including those of the given dialects."""
     routes = [*COMMON, *native.ROUTES, *events.ROUTES]
     for name in dialects:
         if name not in DIALECTS:
             raise InvalidInput("dialects", f"{name!r} is not one of {', '.join(DIALECTS)}")
-        routes += DIALECTS[name]()
+        routes += d1.routes(max_attempts=d1_max_attempts) if name == "d1" else DIALECTS[name]()
     return routes
 
 
@@ -90,15 +112,17 @@ def make_app(
     dialects: Iterable[str] = (),
     metrics: Metrics | None = None,
     allowed_hosts: Iterable[str] | None = None,
+    d1_max_attempts: int | None = None,
 ) -> Service:
     """Make the ASGI application.
 
     metrics: the metrics that the queue was opened with, if any.
     allowed_hosts: the host names that requests may use; None allows any.
+    d1_max_attempts: attempts of the jobs of the d1 dialect; None for no limit.
     """
     return Service(
         queue,
-        routes_of(dialects),
+        routes_of(dialects, d1_max_attempts),
         Tokens() if tokens is None else tokens,
         metrics or Metrics(),
         allowed_hosts=allowed_hosts,

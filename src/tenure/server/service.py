@@ -12,11 +12,10 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import cached_property
 from importlib.metadata import version
 from typing import Any, TypeVar
 
-from tenure.errors import Forbidden, TenureError
+from tenure.errors import Forbidden, NotFound, TenureError
 from tenure.model.fields import is_trace
 from tenure.model.job import Job
 from tenure.observe.metrics import Metrics
@@ -24,10 +23,12 @@ from tenure.observe.tracing import CARRIED, serving
 from tenure.queue import Calls, Queue
 from tenure.server.auth import Token, Tokens
 from tenure.server.bounds import Bounded, PayloadSizes, Traffic
+from tenure.server.dialects import NAMES
 from tenure.server.docs_page import docs_page
 from tenure.server.event_feed import Feed
 from tenure.server.events import News
 from tenure.server.guard import Guarded
+from tenure.server.new_names import NewNames
 from tenure.server.openapi import openapi
 from tenure.server.origin import Origins, check_json
 from tenure.server.pace import Pace
@@ -63,16 +64,16 @@ class Request:
     )
 
     def __init__(self, scope: Message, number: str) -> None:
-        self.began = time.perf_counter()
+        self.began: float = time.perf_counter()
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.query: bytes = scope["query_string"]
-        self.headers = Headers(scope["headers"])
+        self.headers: Headers = Headers(scope["headers"])
         client = scope.get("client")
         self.address: str | None = client[0] if client else None  # of the connection
         given = self.headers.get(b"x-request-id")
-        self.id = given if given and _REQUEST_ID.fullmatch(given) else number
-        self.trace = self.headers.get(b"traceparent") or ""
+        self.id: str = given if given and _REQUEST_ID.fullmatch(given) else number
+        self.trace: str = self.headers.get(b"traceparent") or ""
         if self.trace and not is_trace(self.trace):
             self.trace = ""
         if self.trace or CARRIED.get():  # left by the previous request on this connection
@@ -109,6 +110,11 @@ NOSNIFF = (b"x-content-type-options", b"nosniff")
 _REQUEST_ID = re.compile(r"[!-~]{1,128}")
 
 
+def dialect_of(route: Route) -> str | None:
+    """The dialect that a route belongs to; None for the native API."""
+    return route.tag if route.tag in NAMES else None
+
+
 class Service:
     """The ASGI application. `closing` is set when the service stops; long requests then end."""
 
@@ -124,33 +130,41 @@ class Service:
         body_seconds: float = 30.0,
     ) -> None:
         self.queue = queue
-        self.table = Table(routes)
+        self.table: Table = Table(routes)
         self.tokens = tokens
         self.metrics = metrics
         self._origins = Origins(allowed_hosts)
         self.max_body = max_body  # bytes
         self.body_seconds = body_seconds  # in which a body must arrive
-        self.closing = asyncio.Event()
-        self.news = News(queue)
-        self.feed = Feed(queue)
-        self.rooms = Rooms(queue.changes)
+        self.closing: asyncio.Event = asyncio.Event()
+        self.news: News = News(queue)
+        self.feed: Feed = Feed(queue)
+        self.rooms: Rooms = Rooms(queue.changes)
         start = secrets.token_hex(4)
         self._numbers = (f"{start}-{n}" for n in itertools.count(1))
-        self.pulse = Pulse(queue)
+        self.pulse: Pulse = Pulse(queue)
         self._readers = Readers(queue, shared=tokens.required)
         self._aside = ThreadPoolExecutor(1, thread_name_prefix="tenure-aside")
         self._strangers = Pace(STRANGER_RATE, STRANGER_BURST)
         self._health = Pace(STRANGER_RATE, STRANGER_BURST)
+        self._names = NewNames(queue)
         self._sizes = PayloadSizes()
         self._traffic: defaultdict[str, Traffic] = defaultdict(Traffic)
         self._queues: dict[str, tuple[Token, Calls]] = {}
+        self._descriptions: dict[str | None, tuple[Reply, Reply]] = {}
 
-    @cached_property
-    def description(self) -> tuple[Reply, Reply]:
-        """The OpenAPI document and the docs page. Cached, as they are slow to make and need no
-        token."""
-        document = openapi(self.table.routes, version("tenure"))
-        return Reply(encode(document)), docs_page(document)
+    def description(self, dialect: str | None = None) -> tuple[Reply, Reply]:
+        """The OpenAPI document and the docs page of the native API, or of a dialect. Cached, as
+        they are slow to make and need no token. Raises NotFound."""
+        if dialect not in self._descriptions:
+            routes = [one for one in self.table.routes if dialect_of(one) == dialect]
+            if not routes:
+                raise NotFound(f"there is no dialect {dialect!r}")
+            document = openapi(routes, version("tenure"))
+            others = list(dict.fromkeys(filter(None, map(dialect_of, self.table.routes))))
+            page = docs_page(document, dialect, others)
+            self._descriptions[dialect] = Reply(encode(document)), page
+        return self._descriptions[dialect]
 
     async def aside(self, who: str, size: int, work: Callable[[], T]) -> T:
         """Do work for a request of a token that holds so many jobs or operations. If they are many,
@@ -264,7 +278,7 @@ class Service:
     def queue_for(self, token: Token) -> Calls:
         """The queue, limited to what a token may do and to its share of the service."""
         fair = FairQueue(self.queue, self._readers, token.hash)
-        return Bounded(Guarded(fair, token), self._sizes, self._traffic[token.hash])
+        return Bounded(Guarded(fair, token, self._names), self._sizes, self._traffic[token.hash])
 
     async def _reply(
         self,

@@ -74,7 +74,7 @@ def test_a_store_of_a_newer_tenure_is_refused() -> None:
     clock = ManualClock()
     db = fdb_sim.open(clock=clock)
     engine = FoundationDbEngine(fdb_sim, db, Settings(), clock)
-    db.set(engine._store.keys.pack(k.FORMAT), b"2")
+    db.set(engine._store.keys.pack(k.FORMAT), b"3")
     with pytest.raises(WrongVersion, match="newer Tenure"):
         FoundationDbEngine(fdb_sim, db, Settings(), clock)
 

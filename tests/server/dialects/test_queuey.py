@@ -41,6 +41,7 @@ def test_a_ping_is_answered(client: Client) -> None:
 def test_a_job_is_created_pending(client: Client) -> None:
     job = client.post("/jobs/create", {"binary_addr": BINARY, "input_addr": INPUT})
     assert job == {
+        "id": job["id"],
         "job_id": job["job_id"],
         "binary_addr": BINARY,
         "input_addr": INPUT,
@@ -76,6 +77,7 @@ def test_the_oldest_pending_job_is_claimed(client: Client, clock: ManualClock) -
     second = create(client)
     clock.advance(2)
     assert claim(client) == {
+        "id": first,
         "job_id": first,
         "binary_addr": BINARY,
         "input_addr": None,

@@ -226,7 +226,7 @@ def _touched(recorder: Recorder) -> list[str]:
             match op:
                 case ops.Ack() | ops.Fail() | ops.Extend() | ops.Release() | ops.Progress():
                     ids[op.id] = None
-                case ops.Cancel() | ops.Replay() | ops.Delete():
+                case ops.Cancel() | ops.Replay() | ops.RunNow() | ops.Delete():
                     ids |= dict.fromkeys(op.ids)
                 case ops.Enqueue():
                     ids |= {spec.id: None for spec in op.jobs}

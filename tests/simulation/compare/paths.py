@@ -31,8 +31,8 @@ CI: dict[str, CiRun] = {
     "sqlite": CiRun((0, 1, 2, 3), 300),
     "postgres": CiRun((0, 1, 2, 3, 4, 5), 140),
     "http": CiRun((0, 1, 2, 3), 150),
-    "foundationdb": CiRun((0, 1, 2, 3, 4, 5), 110),
-    "foundationdb-faults": CiRun((1,), 80),
+    "foundationdb": CiRun((0, 1, 2, 3, 4, 10), 110),
+    "foundationdb-faults": CiRun((3,), 80),
 }
 
 Floor = tuple[int, int]  # times, jobs
@@ -205,6 +205,7 @@ EXEMPT: dict[str, dict[str, str]] = {
     },
     "foundationdb": {
         "binding.*": _OPENING,
+        "formats.*": _OPENING,
         "engine._told": _FAULTS,
         "engine._too_much": "more than a transaction takes; tests/engines/foundationdb",
         "once.go_on": "a call that another began; tests/engines/foundationdb/test_keyed_claims.py",

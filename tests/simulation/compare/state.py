@@ -129,6 +129,7 @@ class Compare:
                 tenants[record.job.queue].add(record.job.tenant)
         for queue in sorted(tenants):
             self.ask(engine, queries.ListTenants(queue))
+            self.ask(engine, queries.ListGroupTotals(queue))
             self.ask(engine, queries.NextDue((queue,)), ahead_ms)
             self.ask(engine, queries.OldestReady((queue,)), ahead_ms)
             for tenant in sorted(tenants[queue]):

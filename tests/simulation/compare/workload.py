@@ -32,13 +32,13 @@ PHASES: dict[str, dict[str, int]] = {
     "fill": {**_ALWAYS, "plain": 60, "claim": 8, "ack": 6},
     "work": {**_ALWAYS, "plain": 8, "claim": 35, "ack": 35},
     "mixed": {
-        **_ALWAYS, "plain": 15, "claim": 20, "ack": 15, "cancel": 2, "replay": 3, "delete": 2,
-        "limit": 4, "pause": 4, "slot": 4, "schedule": 6, "maintain": 3, "reconcile": 2,
-        "transfer": 3,
+        **_ALWAYS, "plain": 15, "claim": 20, "ack": 15, "cancel": 2, "replay": 3,
+        "run_now": 2, "delete": 2, "limit": 4, "pause": 4, "slot": 4, "schedule": 6, "maintain": 3,
+        "reconcile": 2, "transfer": 3,
     },
     "operate": {
         **_ALWAYS, "plain": 10, "special": 12, "claim": 25, "ack": 10, "cancel": 5, "replay": 5,
-        "delete": 5, "limit": 12, "pause": 8, "slot": 3, "schedule": 6, "maintain": 5,
+        "run_now": 4, "delete": 5, "limit": 12, "pause": 8, "slot": 3, "schedule": 6, "maintain": 5,
         "reconcile": 3, "transfer": 5,
     },
 }  # fmt: skip
@@ -74,6 +74,7 @@ class Workload:
             "progress": self._progress,
             "cancel": lambda: (ops.Cancel(self._ids()),),
             "replay": lambda: (ops.Replay(self._ids(State.DEAD, State.CANCELLED)),),
+            "run_now": lambda: (ops.RunNow(self._ids(State.PENDING)),),
             "delete": self._delete,
             "limit": self._limit,
             "pause": self._pause,
@@ -126,7 +127,7 @@ class Workload:
         if chance.random() < 0.1:
             return -chance.choice([ms for ms in back if ms <= self._traits.most_back_ms])
         if chance.random() < 0.06:
-            return chance.choice((130_000, 14 * 60_000, 16 * 60_000))
+            return chance.choice((130_000, 14 * 60_000, 16 * 60_000, ops.FORGET_MS, ops.FORGET_MS))
         return chance.choice((1, 5, 50, 300, 300, 1_000, 2_500, 10_000, 61_000))
 
     def _run(self) -> Run:
@@ -266,7 +267,8 @@ class Workload:
 
     def _release(self) -> Call:
         delay = self._chance.choice((0, 0, 900))
-        return tuple(ops.Release(*lease, delay) for lease in self._leases(4))
+        message = "not mine" if delay else ""
+        return tuple(ops.Release(*lease, delay, message) for lease in self._leases(4))
 
     def _extend(self) -> Call:
         return tuple(ops.Extend(*lease, self._lease_ms()) for lease in self._leases(12))
@@ -365,7 +367,11 @@ class Workload:
         # If not all keys are forgotten, the engine decides which are.
         old = any(at <= self._now - ops.ONCE_MS for at, *_ in self._model._answered.values())
         limit = 1_000 if old else self._chance.choice((3, 1_000))
-        return (ops.Maintain(limit, keep, dead, dead),)
+        after = self._chance.choice(("", "", "", *QUEUES))
+        maintain = ops.Maintain(limit, keep, dead, dead, after)
+        if self._chance.random() < 0.2:
+            return (ops.Pause("brief"), ops.Resume("brief"), maintain)
+        return (maintain,)
 
     def _reconcile(self) -> Call:
         if self._chance.random() < 0.4:
@@ -409,7 +415,7 @@ class Workload:
             return (ops.Once(known.key, (ops.Maintain(limit=999),)),)
         kinds = chance.choices(
             ("plain", "special", "claim", "claim", "ack", "fail", "release", "extend", "cancel",
-             "delete", "replay", "limit", "slot", "schedule", "maintain", "reconcile"),
+             "delete", "replay", "run_now", "limit", "slot", "schedule", "maintain", "reconcile"),
             k=chance.randint(1, 3),
         )  # fmt: skip
         batch: Any = tuple(_by_name(op) for kind in kinds for op in self._kinds[kind]())
@@ -424,6 +430,7 @@ class Workload:
         queue = chance.choice([*QUEUES, *QUEUES, "none"])
         kinds: list[Callable[[], Any]] = [
             lambda: queries.GetJob(chance.choice((*self._ids(), "nobody"))),
+            lambda: queries.FindByPrefix(chance.choice((*self._ids(), "n"))[:3], 3),
             lambda: queries.NextDue(tuple(chance.sample([*QUEUES, "none"], 2))),
             lambda: queries.OldestReady(tuple(chance.sample([*QUEUES, "none"], 2))),
             lambda: queries.GetStats(chance.choice((None, queue))),
@@ -431,6 +438,12 @@ class Workload:
             lambda: queries.ListTenants(queue, tenant=self._specs.tenant()),
             lambda: queries.ListGroups(
                 queue, self._specs.tenant(), chance.choice((1, 100)), chance.choice((None, "g"))
+            ),
+            lambda: queries.ListGroupTotals(
+                queue,
+                chance.choice((1, 2, 100)),
+                chance.choice((None, "g")),
+                chance.choice((None, self._specs.group() or None)),
             ),
             lambda: queries.ListLimits(chance.choice((None, queue))),
             lambda: queries.ListSlots(*chance.choice(SLOTS)),

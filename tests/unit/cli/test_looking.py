@@ -14,8 +14,8 @@ from tests.unit.cli.terminal import Terminal
 
 COMMANDS = [
     "stats", "jobs", "show", "dead", "tenants", "groups", "limits", "enqueue", "claim", "ack",
-    "fail", "extend", "release", "cancel", "replay", "delete", "purge", "pause", "resume", "limit",
-    "maintain", "reconcile", "demo", "worker", "scheduler", "schedules",
+    "fail", "extend", "release", "cancel", "replay", "run-now", "delete", "purge", "pause",
+    "resume", "limit", "maintain", "reconcile", "demo", "worker", "scheduler", "schedules",
     "serve", "token", "migrate", "copy",
 ]  # fmt: skip
 JOB_FIELDS = {field.encode_name for field in msgspec.structs.fields(Job)}
@@ -108,12 +108,12 @@ def test_stats_show_queues_as_rows_and_states_as_columns(cli: Terminal) -> None:
 
     lines = [line.split() for line in cli.text("stats").splitlines()]
 
-    states = ["waiting", "delayed", "ready", "leased", "done", "dead", "cancelled"]
+    states = ["waiting", "delayed", "ready", "paused", "leased", "done", "dead", "cancelled"]
     assert lines == [
-        ["queue", *states],
-        ["mail", "0", "1", "1", "0", "0", "0", "0"],
-        ["web", "(paused)", "0", "0", "1", "0", "0", "0", "0"],
-        ["total", "0", "1", "2", "0", "0", "0", "0"],
+        ["queue", *states, "oldest"],
+        ["mail", "0", "1", "1", "0", "0", "0", "0", "0", "0s"],
+        ["web", "(paused)", "0", "0", "0", "1", "0", "0", "0", "0", "0s"],
+        ["total", "0", "1", "1", "1", "0", "0", "0", "0"],
     ]
 
 
@@ -131,7 +131,8 @@ def test_stats_as_json(cli: Terminal) -> None:
 
     counts = dict.fromkeys(["waiting", "delayed", "leased", "done", "dead", "cancelled"], 0)
     counts["ready"] = 1
-    mail = {**counts, "queue": "mail", "paused": False}
+    mail = {**counts, "queue": "mail", "paused": False, "held_by_pauses": 0, "held_by_limits": 0}
+    mail["oldest_ready_at"] = cli.clock.now_ms()
     assert stats == {**counts, "queues": {"mail": mail}, "log_bytes": 0}
 
 
@@ -156,7 +157,9 @@ def test_tenants_are_listed_by_name(cli: Terminal) -> None:
     assert [line.split()[0] for line in lines] == ["tenant", "(none)", "acme", "bolt"]
     found = cli.json("tenants", "mail", "--limit", "1", "--after", "acme")
     assert [(one["tenant"], one["ready"]) for one in found] == [("bolt", 1)]
-    assert "There may be more: --after 'acme'" in cli.text("tenants", "mail", "--limit", "2")
+    by_name = cli.text("tenants", "mail", "--limit", "2", "--sort", "name")
+    assert "There may be more: --after 'acme'" in by_name
+    assert "There may be more: --limit 20" in cli.text("tenants", "mail", "--limit", "2")
 
 
 def test_groups_of_a_tenant_are_listed_by_name(cli: Terminal) -> None:

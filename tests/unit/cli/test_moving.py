@@ -40,16 +40,20 @@ def on_postgres(cli: Terminal, schema: str) -> Terminal:
 # migrate ----------------------------------------------------------------------------------------
 
 
-def test_migrate_makes_the_file_and_says_so(cli: Terminal) -> None:
-    assert cli.text("migrate") == f"Created the schema, version {NEWEST}.\n"
-    assert "nothing to do" in cli.text("migrate")
-    assert cli.json("migrate") == {"from": NEWEST, "to": NEWEST}
+def test_migrate_makes_the_file_and_says_so(fresh: Terminal) -> None:
+    assert fresh.text("migrate") == f"Created the schema, version {NEWEST}.\n"
+    assert "nothing to do" in fresh.text("migrate")
+    assert fresh.json("migrate") == {"from": NEWEST, "to": NEWEST}
 
 
 def test_migrate_says_from_which_version_to_which(cli: Terminal, tmp_path: Path) -> None:
     cli.text("migrate")
     with closing(sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)) as db:
         db.execute("DROP TABLE tenure_once")
+        db.execute("ALTER TABLE tenure_queues DROP COLUMN emptied_at")
+        db.execute("DROP TRIGGER tenure_lanes_queue")
+        db.execute("DROP INDEX tenure_lanes_group")
+        db.execute("ALTER TABLE tenure_lanes DROP COLUMN queue")
         db.execute("UPDATE tenure_counters SET value = 1 WHERE name = 'version'")
     assert cli.text("migrate") == f"Migrated the schema from version 1 to {NEWEST}.\n"
 
@@ -63,13 +67,13 @@ def test_migrate_refuses_a_store_of_a_newer_tenure(cli: Terminal, tmp_path: Path
         assert "upgrade Tenure" in cli.error("migrate", *options)
 
 
-def test_migrate_prints_the_sql_and_does_nothing(cli: Terminal, tmp_path: Path) -> None:
-    text = cli.text("migrate", "--sql")
+def test_migrate_prints_the_sql_and_does_nothing(fresh: Terminal, tmp_path: Path) -> None:
+    text = fresh.text("migrate", "--sql")
     assert not (tmp_path / "jobs.db").exists()
     with closing(sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)) as db:
         db.executescript(text)
-    assert "nothing to do" in cli.text("migrate")
-    assert cli.text("migrate", "--sql").count("\n") == 1
+    assert "nothing to do" in fresh.text("migrate")
+    assert fresh.text("migrate", "--sql").count("\n") == 1
 
 
 def test_migrate_has_nothing_to_do_where_there_is_no_schema(cli: Terminal) -> None:
@@ -137,8 +141,8 @@ def test_copy_says_what_it_did(cli: Terminal, tmp_path: Path) -> None:
         queue.set_limit("q", concurrency=5)
     target = f"sqlite:///{tmp_path}/new.db"
     said = cli.text("copy", cli.url, target)
-    assert said.startswith("Copied 1 jobs in ")
-    assert "1 limits and 0 schedules. The queues of the source are paused" in said
+    assert said.startswith("Copied 1 job in ")
+    assert "1 limit and 0 schedules. The queues of the source are paused" in said
     cli.text("enqueue", "q", "1")
     assert "1 were already there" in cli.text("copy", cli.url, target)
     again = cli.json("copy", cli.url, target)
@@ -175,8 +179,8 @@ def test_copy_wants_stores_and_not_services(cli: Terminal) -> None:
     assert "source: 'jobs.db' must begin with" in cli.error("copy", "jobs.db", cli.url)
 
 
-def test_copy_does_not_make_the_file_that_it_is_to_read(cli: Terminal, tmp_path: Path) -> None:
+def test_copy_does_not_make_the_file_that_it_is_to_read(fresh: Terminal, tmp_path: Path) -> None:
     missing = tmp_path / "typo.db"
-    said = cli.error("copy", f"sqlite:///{missing}", f"sqlite:///{tmp_path}/new.db")
+    said = fresh.error("copy", f"sqlite:///{missing}", f"sqlite:///{tmp_path}/new.db")
     assert said == f"source: there is no file {missing}"
     assert list(tmp_path.iterdir()) == []

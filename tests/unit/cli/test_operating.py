@@ -238,7 +238,9 @@ def test_a_queue_that_does_not_exist_cannot_be_resumed(cli: Terminal) -> None:
 
 
 def test_a_limit_is_set_shown_and_cleared(cli: Terminal) -> None:
-    limit = cli.json("limit", "mail", "--concurrency", "50", "--rate", "100", "--per", "1m")
+    limit = cli.json(
+        "limit", "mail", "--create", "--concurrency", "50", "--rate", "100", "--per", "1m"
+    )
     assert limit == {
         "queue": "mail",
         "tenant": None,
@@ -257,7 +259,7 @@ def test_a_limit_is_set_shown_and_cleared(cli: Terminal) -> None:
 
 
 def test_a_tenant_gets_a_weight_and_a_group_a_bound(cli: Terminal) -> None:
-    assert cli.json("limit", "mail", "--tenant", "acme", "--weight", "3")["weight"] == 3
+    assert cli.json("limit", "mail", "--create", "--tenant", "acme", "--weight", "3")["weight"] == 3
     limit = cli.json("limit", "mail", "--group", "g", "--concurrency", "2")
     assert (limit["tenant"], limit["group"], limit["concurrency"]) == ("*", "g", 2)
 
@@ -271,7 +273,7 @@ def test_a_limit_that_makes_no_sense_is_wrong_usage(cli: Terminal, args: list[st
 
 
 def test_a_limit_that_cannot_be_is_an_error(cli: Terminal) -> None:
-    assert "a weight applies to a tenant" in cli.error("limit", "mail", "--weight", "2")
+    assert "a weight applies to a tenant" in cli.error("limit", "mail", "--create", "--weight", "2")
 
 
 # Upkeep -----------------------------------------------------------------------------------------
@@ -290,7 +292,7 @@ def test_maintain_goes_on_until_nothing_is_left(
 
     text = cli.text("maintain")
 
-    assert text == "7 due, 1 leases expired, 0 jobs expired, 0 slots expired, 0 removed.\n"
+    assert text == "7 due, 1 lease expired, 0 jobs expired, 0 slots expired, 0 removed.\n"
     assert cli.json("maintain") == {
         "promoted": 0,
         "leases": 0,

@@ -21,7 +21,9 @@ TENURE = [sys.executable, "-m", "tenure"]
 @pytest.fixture
 def env(tmp_path: Path) -> dict[str, str]:
     plain = {name: value for name, value in os.environ.items() if not name.startswith("TENURE_")}
-    return {**plain, "TENURE_URL": f"sqlite:///{tmp_path}/jobs.db", "COLUMNS": "100"}
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    connect(url).close()  # commands that only read do not create it
+    return {**plain, "TENURE_URL": url, "COLUMNS": "100"}
 
 
 def run(env: dict[str, str], *args: str, **more: str) -> subprocess.CompletedProcess[str]:

@@ -19,7 +19,7 @@ from tenure.engines.foundationdb import (
     reads,
     upkeep,
 )
-from tenure.engines.foundationdb import keys as k
+from tenure.engines.foundationdb.formats import check_format
 from tenure.engines.foundationdb.keys import Keys
 from tenure.engines.foundationdb.store import ASIDE_FROM, Store
 from tenure.engines.foundationdb.transact import (
@@ -39,14 +39,12 @@ from tenure.errors import (
     StoreError,
     StoreRejected,
     TenureError,
-    WrongVersion,
 )
 from tenure.model import ops, queries
 from tenure.model.ops import Answer, Op
 from tenure.model.queries import Found, Query
 from tenure.settings import Settings
 
-FORMAT = b"1"
 _MOST_JOBS = 500  # of one transaction, unless a single operation is larger
 _MOST_BYTES = 2_000_000
 
@@ -88,7 +86,7 @@ class FoundationDbEngine:
         self._wake = Wake(self._store)
         self._pid = os.getpid()
         self._looked = False  # whether the schedules were read before
-        self._check_format()
+        check_format(self._transactor)
 
     @classmethod
     def open(cls, url: str, settings: Settings, clock: Clock) -> FoundationDbEngine:
@@ -97,22 +95,12 @@ class FoundationDbEngine:
         db = binding.open_database(fdb, cluster_file)
         return cls(fdb, db, settings, clock, directory=directory)
 
-    def _check_format(self) -> None:
-        key = self._store.keys.pack(k.FORMAT)
-
-        def work(tx: Transaction) -> bytes:
-            found = tx.tr.get(key).value
-            if found is None:
-                tx.set(key, FORMAT)
-                return FORMAT
-            return bytes(found)
-
-        found, _ = self._transactor.run(work)
-        if found != FORMAT:
-            raise WrongVersion(
-                f"the jobs of this cluster have format {found.decode()}, but this Tenure knows "
-                f"{FORMAT.decode()}: use a newer Tenure"
-            )
+    @classmethod
+    def exists(cls, url: str) -> bool:
+        """Whether the cluster has the directory of this URL."""
+        cluster_file, directory = binding.parse(url)
+        fdb = binding.load()
+        return bool(fdb.directory.exists(binding.open_database(fdb, cluster_file), directory))
 
     def _check_not_forked(self) -> None:
         if os.getpid() != self._pid:

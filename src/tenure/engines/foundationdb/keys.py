@@ -37,7 +37,8 @@ job that holds the key |
 | QUEUE_COUNT | (17, queue, what): (17, "mail", "done") | a count, 8 bytes, changed by atomic adds |
 | TENANT_COUNT | (18, queue, tenant, what): (18, "mail", "acme", "active") | the same of a tenant |
 | GROUP_COUNT | (19, queue, tenant, group, what): (19, "mail", "acme", "g", "dead") | of a group |
-| QUEUE | (20, queue): (20, "mail") | nothing: the queue is known |
+| QUEUE | (20, queue): (20, "mail") | when maintenance found the queue without jobs and limits; \
+nothing if it is in use |
 | LIMIT | (21, queue, tenant or None, group or None): (21, "mail", "acme", None) | a Limit as JSON |
 | RULES | (22, queue): (22, "mail") | random bytes, new with each change of a limit; then the \
 first key of PARKED that must be looked at because of it, if any |
@@ -59,6 +60,8 @@ counted |
 | PARKED | (34, queue, tenant, group or None): (34, "mail", "acme", None) | nothing: has ready \
 jobs, but is paused or full, so that its LANE, or without a group its TURN, is missing |
 | CLOCK | (35, client): (35, 4711) | the time of a scheduler's clock, and at which version |
+| GROUP_TOTAL | (36, queue, group, what): (36, "mail", "g", "unfinished") | how many jobs a group \
+has, all tenants together: "unfinished" or "finished" |
 """
 
 from __future__ import annotations
@@ -78,6 +81,7 @@ JOB, BODY, ERRORS, RESULT, CLAIM, READY, LANE, TURN, LEASE, ENDING = range(10)
 DELAYED, EXPIRING, LISTED, ENDED, UNIQUE, WAITS, CHILD = range(10, 17)
 QUEUE_COUNT, TENANT_COUNT, GROUP_COUNT, QUEUE, LIMIT, RULES, TAKEN, FREED, BUCKET = range(17, 26)
 SLOT, SLOT_END, SCHEDULE, ONCE, ONCE_AT, DID, WAKE, FORMAT, PARKED, CLOCK = range(26, 36)
+GROUP_TOTAL = 36
 
 # No transaction conflicts on these keys: they are found by snapshot reads, and checked against the
 # job's own key.
@@ -98,7 +102,7 @@ class Keys:
 
     def __init__(self, root: Subspace) -> None:
         self._prefix = root.key()
-        self._kinds = [pack((kind,), self._prefix) for kind in range(CLOCK + 1)]
+        self._kinds = [pack((kind,), self._prefix) for kind in range(GROUP_TOTAL + 1)]
         self._length = len(self._prefix)
         self._hints = tuple(self._kinds[kind] for kind in _HINTS)
 

@@ -46,20 +46,19 @@ def list_jobs(tx: Tx, query: queries.ListJobs) -> Found:
     found = _find(tx, query)
     if isinstance(found, TenureError):
         return found
-    jobs = queries.fitting(_read_jobs(tx, [held for _, held in found[: query.limit]]))
-    return queries.Page(jobs, _cursor_after(found, len(jobs)))
+    page, cursor = found
+    jobs = queries.fitting(_read_jobs(tx, [held for _, held in page]))
+    if len(jobs) < len(page):
+        cursor = cursor_of(page[len(jobs) - 1][0])
+    return queries.Page(jobs, cursor)
 
 
 def find_ids(tx: Tx, query: queries.FindIds) -> Found:
     found = _find(tx, query)
     if isinstance(found, TenureError):
         return found
-    ids = [held.id for _, held in found[: query.limit]]
-    return queries.Ids(ids, _cursor_after(found, len(ids)))
-
-
-def _cursor_after(found: list[tuple[Place, Held]], listed: int) -> str | None:
-    return cursor_of(found[listed - 1][0]) if len(found) > listed else None
+    page, cursor = found
+    return queries.Ids([held.id for _, held in page], cursor)
 
 
 def _read_jobs(tx: Tx, found: list[Held]) -> Iterator[Job]:
@@ -69,8 +68,8 @@ def _read_jobs(tx: Tx, found: list[Held]) -> Iterator[Job]:
 
 def _find(
     tx: Tx, query: queries.ListJobs | queries.FindIds
-) -> list[tuple[Place, Held]] | TenureError:
-    """The jobs of a page and the next one, if there is one."""
+) -> tuple[list[tuple[Place, Held]], str | None] | TenureError:
+    """A page of jobs, and the cursor of the next page."""
     where = query.filter
     if where.queue is not None and not tx.knows(where.queue):
         return QueueNotFound(where.queue)
@@ -80,8 +79,21 @@ def _find(
         return start
     names = tx.queues() if where.queue is None else [where.queue]
     listed = [_places(tx, _range_of(where, by_end), name, start) for name in names]
-    places = heapq.merge(*listed, reverse=True)
-    return list(islice(_matching(tx, where, places), query.limit + 1))
+    places = islice(heapq.merge(*listed, reverse=True), queries.MOST_SCANNED)
+    scanned = 0
+    last: Place = ()
+
+    def count() -> Iterator[tuple[Place, str]]:
+        nonlocal scanned, last
+        for place, job_id in places:
+            scanned, last = scanned + 1, place
+            yield place, job_id
+
+    found = list(islice(_matching(tx, where, count()), query.limit + 1))
+    page = found[: query.limit]
+    if len(found) > query.limit:
+        return page, cursor_of(page[-1][0])
+    return page, cursor_of(last) if scanned == queries.MOST_SCANNED else None
 
 
 def _range_of(where: Filter, by_end: bool) -> Callable[[str], tuple[Any, ...]]:
@@ -255,6 +267,27 @@ def list_groups(tx: Tx, query: queries.ListGroups) -> Found:
     ]
 
 
+def find_by_prefix(tx: Tx, query: queries.FindByPrefix) -> Found:
+    begin = tx.keys.pack(k.JOB, query.prefix)[:-1]  # without the byte that ends a text
+    return queries.Ids([key[0] for key in tx.scan(begin, begin + b"\xff", query.limit)])
+
+
+def list_group_totals(tx: Tx, query: queries.ListGroupTotals) -> Found:
+    if not tx.knows(query.queue):
+        return QueueNotFound(query.queue)
+    within = (k.GROUP_TOTAL, query.queue)
+    begin, end = tx.keys.span(*within, *([] if query.group is None else [query.group]))
+    if query.after is not None:
+        begin = max(begin, tx.keys.pack(*within, query.after) + b"\xff")
+        end = max(begin, end)
+    totals: dict[str, dict[str, int]] = {}
+    for row in tx.tr.snapshot.get_range(begin, end, limit=2 * query.limit):  # two for each group
+        *_, group, what = tx.keys.unpack(bytes(row.key))
+        totals.setdefault(group, {})[what] = _number(row)
+    found = [queries.GroupTotal(query.queue, group, **counts) for group, counts in totals.items()]
+    return found[: query.limit]
+
+
 # The rest ---------------------------------------------------------------------------------------
 
 
@@ -300,12 +333,14 @@ _QUERIES: dict[type[Query], Callable[[Tx, Any], Found]] = {
     queries.GetJob: get_job,
     queries.ListJobs: list_jobs,
     queries.FindIds: find_ids,
+    queries.FindByPrefix: find_by_prefix,
     queries.NextDue: next_due,
     queries.OldestReady: oldest_ready,
     queries.Export: transfer.export,
     queries.GetStats: get_stats,
     queries.ListTenants: list_tenants,
     queries.ListGroups: list_groups,
+    queries.ListGroupTotals: list_group_totals,
     queries.ListLimits: list_limits,
     queries.ListSlots: list_slots,
     queries.ListSchedules: list_schedules,

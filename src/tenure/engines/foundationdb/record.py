@@ -66,6 +66,11 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return "active" if self.state is State.LEASED else self.state.value
 
 
+def total_of(counted_as: str) -> str:
+    """Whether a counter belongs to the unfinished or the finished jobs of a group."""
+    return "unfinished" if counted_as in ("waiting", "delayed", "active") else "finished"
+
+
 class ClaimNote(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The value of a CLAIM key."""
 
@@ -97,9 +102,9 @@ class Held:
         *,
         claimed: bool = False,
     ) -> None:
-        self.id = job_id
-        self.record = record
-        self.claimed = claimed  # leased by a CLAIM key; its own key does not say so yet
+        self.id: str = job_id
+        self.record: Record = record
+        self.claimed: bool = claimed  # leased by a CLAIM key; its own key does not say so yet
         self._read_errors = read_errors
         self._errors: tuple[Failure, ...] | None = None if record.failures else ()
 

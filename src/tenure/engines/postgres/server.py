@@ -201,6 +201,17 @@ def upgrade(url: str) -> tuple[int, int]:
     return before, after
 
 
+def exists(url: str) -> bool:
+    """Whether the database has the schema."""
+    address = address_of(url)
+    try:
+        with connect(address) as connection:
+            version, _ = version_of(Db(connection, address.statements.sql))
+    except psycopg.Error as error:
+        raise meaning(error, address) from error
+    return version > 0
+
+
 def upgrade_sql(url: str) -> str:
     """The SQL that `upgrade` would execute now, as one transaction for psql."""
     address = address_of(url)

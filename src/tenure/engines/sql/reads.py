@@ -12,13 +12,16 @@ from tenure.engines.sql.limits import unmark
 from tenure.engines.sql.rows import CODES, WAITING, entry_of, job_of
 from tenure.errors import InvalidInput, JobNotFound, QueueNotFound, TenureError
 from tenure.model import ops, queries
+from tenure.model.fields import MAX_NAME
 from tenure.model.job import FINAL, Job
 from tenure.model.queries import Found, Query
 
 Row = tuple[Any, ...]
 FoundRow = tuple[int, int, str]  # when it finished, seq, id
+QueueIds = Callable[[], list[int]]  # of the queues in question; there may be many
 
 _LAST = 2**63 - 1
+_LAST_NAME = "\U0010ffff" * MAX_NAME
 _COUNTS = [field.name for field in msgspec.structs.fields(queries.Counts)]
 _decode_schedule = msgspec.json.Decoder(ops.Schedule).decode
 
@@ -48,13 +51,14 @@ class Snapshot(Protocol):
     def timetable(self) -> tuple[int, Sequence[str]]:
         """The store's time, and the schedules."""
 
-    def find_by_end(self, params: dict[str, Any], queues: list[int], code: int) -> list[FoundRow]:
+    def find_by_end(self, params: dict[str, Any], queues: QueueIds, code: int) -> list[FoundRow]:
         """Jobs in one final state, most recently finished first."""
 
     def find_by_seq(
-        self, params: dict[str, Any], queues: list[int], codes: list[int]
-    ) -> list[FoundRow]:
-        """Jobs, newest first. codes: the states to include; all, if empty."""
+        self, params: dict[str, Any], queues: QueueIds, codes: list[int]
+    ) -> tuple[list[FoundRow], bool]:
+        """Jobs, newest first, and whether only the first MOST_SCANNED were looked at. codes: the
+        states to include; all, if empty."""
 
     def chunks(self, seqs: Sequence[int]) -> Iterator[Sequence[int]]:
         """These jobs in parts, each small enough to be read at once whatever the sizes are."""
@@ -104,8 +108,8 @@ def _find(
 ) -> tuple[list[FoundRow], str | None] | TenureError:
     """A page of jobs, and the cursor of the next page."""
     where = query.filter
-    queues = {name: number for number, name in snapshot.db.all("queues")}
-    if where.queue is not None and where.queue not in queues:
+    queue = None if where.queue is None else snapshot.db.one("queue_id", where.queue)
+    if where.queue is not None and queue is None:
         return QueueNotFound(where.queue)
     by_end = _is_by_end(where)
     start = (
@@ -114,7 +118,7 @@ def _find(
     if isinstance(start, InvalidInput):
         return start
     params: dict[str, Any] = {
-        "queue": None if where.queue is None else queues[where.queue],
+        "queue": None if queue is None else queue[0],
         "tenant": where.tenant,
         "grp": where.group,
         "kind": where.kind,
@@ -122,16 +126,20 @@ def _find(
         "before_at": start[0],
         "before_seq": start[-1],
         "limit": query.limit + 1,
+        "most": queries.MOST_SCANNED,
     }
-    wanted = list(queues.values()) if where.queue is None else [queues[where.queue]]
+
+    def wanted() -> list[int]:
+        return [number for number, _ in snapshot.db.all("queues")] if queue is None else [queue[0]]
+
     codes = [code for state in where.states for code in CODES[state]]
     if by_end:
-        rows = snapshot.find_by_end(params, wanted, codes[0])
+        rows, scans = snapshot.find_by_end(params, wanted, codes[0]), False
     else:
-        rows = snapshot.find_by_seq(params, wanted, codes)
+        rows, scans = snapshot.find_by_seq(params, wanted, codes)
     page = rows[: query.limit]
     if len(rows) <= query.limit:
-        return page, None
+        return page, _scanned_to(snapshot, start[-1]) if scans else None
     return page, _cursor_after(where, page[-1])
 
 
@@ -143,6 +151,24 @@ def _is_by_end(where: queries.Filter) -> bool:
 def _cursor_after(where: queries.Filter, last: FoundRow) -> str:
     end, seq, _ = last
     return f"{end}.{seq}" if _is_by_end(where) else str(seq)
+
+
+def _find_by_prefix(snapshot: Snapshot, query: queries.FindByPrefix) -> Found:
+    last = query.prefix + _LAST_NAME[len(query.prefix) :]
+    params = {"first": query.prefix, "last": last, "limit": query.limit}
+    return queries.Ids([job_id for (job_id,) in snapshot.db.named("ids_between", params)])
+
+
+def are_few(db: Statements, codes: Sequence[int]) -> bool:
+    """Whether few of all jobs are in these states, so that they are better found by an index."""
+    (counts,) = db.all("totals")
+    return bool(sum(counts[code] for code in codes) * 10 < sum(counts))
+
+
+def _scanned_to(snapshot: Snapshot, before: int) -> str | None:
+    """The cursor at which a scan for jobs before this one stopped; None if it saw all of them."""
+    row = snapshot.db.one("scanned_to", before, queries.MOST_SCANNED - 1)
+    return None if row is None else str(row[0])
 
 
 def _next_due(snapshot: Snapshot, query: queries.NextDue) -> Found:
@@ -171,12 +197,8 @@ def _list_tenants(snapshot: Snapshot, query: queries.ListTenants) -> Found:
     queue = snapshot.db.one("queue_id", query.queue)
     if queue is None:
         return QueueNotFound(query.queue)
-    params = {
-        "queue": queue[0],
-        "after": query.after,
-        "tenant": query.tenant,
-        "limit": query.limit,
-    }
+    first, last = _names_between(query.after, query.tenant)
+    params = {"queue": queue[0], "first": first, "last": last, "limit": query.limit}
     return [
         queries.TenantStats(queue=query.queue, tenant=tenant, **_counts(counts))
         for tenant, *counts in snapshot.db.named("tenants", params)
@@ -197,6 +219,32 @@ def _list_groups(snapshot: Snapshot, query: queries.ListGroups) -> Found:
         queries.GroupStats(queue=query.queue, tenant=query.tenant, group=group, **_counts(counts))
         for group, *counts in snapshot.db.named("groups", params)
     ]
+
+
+def _list_group_totals(snapshot: Snapshot, query: queries.ListGroupTotals) -> Found:
+    queue = snapshot.db.one("queue_id", query.queue)
+    if queue is None:
+        return QueueNotFound(query.queue)
+    first, last = _names_between(query.after or "", query.group)
+    found: list[queries.GroupTotal] = []
+    while True:
+        params = {"queue": queue[0], "first": first, "last": last, "limit": query.limit}
+        rows = snapshot.db.named("group_totals", params)
+        found += [
+            queries.GroupTotal(query.queue, group, int(unfinished), int(finished))
+            for group, unfinished, finished in rows
+            if unfinished or finished  # a group stays known for a while after its last job
+        ]
+        if len(rows) < query.limit or len(found) >= query.limit:
+            return found[: query.limit]
+        first, _ = _names_between(rows[-1][0], None)
+
+
+def _names_between(after: str | None, only: str | None) -> tuple[str, str]:
+    """The first and the last name of a list that starts after a name, or has a single one. As
+    bounds of a range, they let an index find them; an empty range if there is none."""
+    first = "" if after is None else after + "\x01"  # no name has a NUL
+    return (first, _LAST_NAME) if only is None else (max(first, only), only)
 
 
 def _list_limits(snapshot: Snapshot, query: queries.ListLimits) -> Found:
@@ -238,11 +286,13 @@ _QUERIES: dict[type[Query], Callable[[Snapshot, Any], Found]] = {
     queries.GetJob: _get_job,
     queries.ListJobs: _list_jobs,
     queries.FindIds: _find_ids,
+    queries.FindByPrefix: _find_by_prefix,
     queries.NextDue: _next_due,
     queries.OldestReady: _oldest_ready,
     queries.GetStats: _get_stats,
     queries.ListTenants: _list_tenants,
     queries.ListGroups: _list_groups,
+    queries.ListGroupTotals: _list_group_totals,
     queries.ListLimits: _list_limits,
     queries.ListSlots: _list_slots,
     queries.ListSchedules: _list_schedules,

@@ -106,6 +106,15 @@ def upgrade(url: str, busy_timeout: float, clock: Clock) -> tuple[int, int]:
     return before, max(SCHEMA)
 
 
+def exists(url: str, busy_timeout: float) -> bool:
+    """Whether the file exists and has a schema."""
+    path = path_of(url)
+    if not path.exists():
+        return False
+    with translated(path), closing(connect(path, busy_timeout, create=False)) as connection:
+        return version_of(connection) > 0
+
+
 def upgrade_sql(url: str, busy_timeout: float) -> str:
     """The SQL that `upgrade` would execute now."""
     path = path_of(url)

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from tenure.errors import JobNotFound, LeaseLost, TenureError
 from tenure.model import ops, queries
-from tenure.model.fields import Name
+from tenure.model.fields import MAX_ATTEMPTS, Name
 from tenure.model.job import Job, NewJob, State
 from tenure.model.ops import Op
 from tenure.server.auth import Scope
@@ -22,7 +22,6 @@ from tenure.server.dialects.reach import enqueue, job_of, listed, reach
 from tenure.server.route import Call, Route
 
 QUEUE = "d1"
-ATTEMPTS = 3
 MAX_KEY = 1_024  # the limit for keys in R2
 
 Key = Annotated[str, Meta(min_length=1, max_length=MAX_KEY)]
@@ -177,9 +176,10 @@ def _became(answer: Any) -> str:
     return "done"
 
 
-def routes(queue: str = QUEUE, max_attempts: int = ATTEMPTS) -> list[Route]:
-    """Return the routes of this dialect. Its jobs are in a queue of their own."""
-    calls = D1(queue, max_attempts)
+def routes(queue: str = QUEUE, max_attempts: int | None = None) -> list[Route]:
+    """Return the routes of this dialect. Its jobs are in a queue of their own. max_attempts: None
+    for no limit, as in the original."""
+    calls = D1(queue, MAX_ATTEMPTS if max_attempts is None else max_attempts)
     p, w, r = Scope.PRODUCE, Scope.WORK, Scope.READ
 
     def route(*args: Any, **kwargs: Any) -> Route:

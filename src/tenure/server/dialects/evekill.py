@@ -11,21 +11,26 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Raw
 
-from tenure.errors import Conflict
 from tenure.model import queries
-from tenure.model.fields import Name
+from tenure.model.fields import Name, check_name
 from tenure.model.job import Job, State
 from tenure.server.auth import Scope
 from tenure.server.dialects.errors import ErrorText, as_text
 from tenure.server.route import Call, Route
 
+MOST = 1_000  # failed jobs that are listed
+
 
 class FailedQuery(msgspec.Struct):
-    limit: Annotated[int, Meta(ge=1, le=1_000)] = 50
+    """At most 1,000 jobs are listed, even if `limit` is greater."""
+
+    limit: Annotated[int, Meta(ge=1)] = 50
 
 
 class Retry(msgspec.Struct, rename="camel"):
-    job_id: Name
+    """Ids are numbers in the original; 7 means the job "7"."""
+
+    job_id: Name | int
 
 
 class StateCounts(msgspec.Struct):
@@ -74,14 +79,16 @@ async def stats(call: Call) -> AllCounts:
 
 async def failed(call: Call, query: FailedQuery) -> FailedJobs:
     """List failed jobs, most recent first."""
-    page = await call.queue.ajobs(state=State.DEAD, limit=query.limit)
+    page = await call.queue.ajobs(state=State.DEAD, limit=min(query.limit, MOST))
     return FailedJobs([_row(job) for job in page.jobs])
 
 
 async def retry(call: Call, body: Retry) -> Retrying:
-    """Run a failed job again, with its attempts reset to 0."""
-    if not await call.queue.areplay(body.job_id):
-        raise Conflict(f"the job {body.job_id!r} has not failed")
+    """Run a failed job again, with its attempts reset to 0. One that waits for its next attempt
+    runs now; others stay as they are."""
+    id = check_name("jobId", str(body.job_id))
+    if not await call.queue.areplay(id):
+        await call.queue.arun_now(id)
     return Retrying()
 
 

@@ -1,25 +1,31 @@
 """The API of Firecrawl's fdb-queue-service.
 
 A team is a tenant, a crawl is a group, a claim is a lease, and an active job is a slot. Fields that
-Tenure does not have (`listenable`, `listenChannelId`) are kept next to the data in the payload. Two
-things are better than in the original: a claim ends with its lease, so the jobs of a worker that
-dies are not stranded; and blocked crawls are skipped however many jobs they have.
+Tenure does not have (`listenable`, `listenChannelId`) are kept next to the data in the payload.
+docs/dialects/firecrawl.md lists what is the same, better and different.
+
+Ids belong to a team there, and to the whole store here. A job keeps its id if that is free;
+otherwise it is stored under one that is made from the team and the id. Its unique key is always the
+client's id, so a team cannot have two jobs of one id.
 """
 
 from __future__ import annotations
 
 import heapq
-from base64 import urlsafe_b64decode, urlsafe_b64encode
+from base64 import b64decode, urlsafe_b64encode
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Raw
+from msgspec.structs import replace
 
 from tenure.errors import Duplicate, InvalidInput, JobNotFound, LeaseLost, TenureError
 from tenure.model import ops, queries
 from tenure.model.fields import (
     MAX_ATTEMPTS,
+    MAX_GROUPS_PER_CALL,
+    MAX_LISTED,
     MAX_NAME,
     MAX_PRIORITY,
     MAX_SPAN_MS,
@@ -32,14 +38,16 @@ from tenure.model.fields import (
 from tenure.model.job import FINAL, LIVE, Job, NewJob, State
 from tenure.model.queries import Filter
 from tenure.queue import Calls
-from tenure.server.auth import Scope
+from tenure.server.auth import Scope, Token
 from tenure.server.dialects.errors import ErrorText, as_text
-from tenure.server.dialects.reach import job_of, listed, must_be_for, must_be_for_all, reach
+from tenure.server.dialects.reach import digest, job_of, listed, must_be_for, must_be_for_all, reach
+from tenure.server.guard import is_random_uuid
 from tenure.server.route import Call, Route, encode
 
 QUEUE = "firecrawl"
 PAGE = 1_000
 MOST = 10_000  # of each kind in one round of maintenance
+MOST_IDS = 100_000  # that a list of a team's jobs has
 TRIES = 5  # of a push, if the job that has its id ends meanwhile
 
 
@@ -59,17 +67,18 @@ class PushedJob(Sent):
 
 
 class Push(Sent):
-    """`timeout` is in milliseconds; there is none if it is null, 0 or negative."""
+    """`timeout` is in milliseconds; there is none if it is null, 0 or negative. One of more than a
+    century is shortened to that."""
 
     team_id: Name
     job: PushedJob
-    timeout: Annotated[float, Meta(le=MAX_SPAN_MS)] | None = None
+    timeout: float | None = None
     crawl_id: Label | None = None
 
 
 class Pop(Sent):
     worker_id: Name
-    blocked_crawl_ids: Annotated[list[str], Meta(max_length=100_000)] | None = None
+    blocked_crawl_ids: Annotated[list[str], Meta(max_length=MAX_GROUPS_PER_CALL)] | None = None
 
 
 class Complete(Sent):
@@ -86,9 +95,9 @@ class ActiveJob(Sent):
 
 
 class ActivePush(ActiveJob):
-    """`timeout` is in milliseconds."""
+    """`timeout` is in milliseconds, at least 1 and at most a century; others are clamped."""
 
-    timeout: Annotated[float, Meta(gt=0, le=MAX_SPAN_MS)]
+    timeout: float
 
 
 class ActiveCrawlJob(Sent):
@@ -97,15 +106,21 @@ class ActiveCrawlJob(Sent):
 
 
 class ActiveCrawlPush(ActiveCrawlJob):
-    timeout: Annotated[float, Meta(gt=0, le=MAX_SPAN_MS)]
+    """`timeout` is in milliseconds, at least 1 and at most a century; others are clamped."""
+
+    timeout: float
 
 
 class JobIdsQuery(Sent):
-    limit: Annotated[int, Meta(ge=1, le=100_000)] = 10_000
+    """At most 100,000 ids are listed, even if `limit` is greater."""
+
+    limit: Annotated[int, Meta(ge=1)] = 10_000
 
 
 class SampleQuery(Sent):
-    limit: Annotated[int, Meta(ge=1, le=10_000)] = 50
+    """At most 10,000 ids are listed, even if `limit` is greater."""
+
+    limit: Annotated[int, Meta(ge=1)] = 50
     after: Label | None = None
 
 
@@ -182,6 +197,7 @@ class Firecrawl:
     def __init__(self, queue: str) -> None:
         self.queue = queue
         self.team_slots, self.crawl_slots = f"{queue}/team", f"{queue}/crawl"
+        self.claim_slots = f"{queue}/claim"  # by the client's id, where the stored one differs
 
     async def health(self, call: Call) -> ServiceHealth:
         """Check that the store responds."""
@@ -196,27 +212,52 @@ class Firecrawl:
         new = NewJob(
             queue=self.queue,
             id=job.id,
+            unique_key=job.id,
             tenant=body.team_id,
             group=body.crawl_id or "",
             priority=job.priority,
             payload=Raw(encode(Payload(job.data, job.listenable, job.listen_channel_id))),
             # Only the timeout ends a job, not workers that die.
             max_attempts=MAX_ATTEMPTS,
-            expires_in=None if timeout is None else max(timeout, 1) / 1000,
+            expires_in=None if timeout is None else _seconds(timeout),
         )
+        may_choose = not call.token.is_bound or is_random_uuid(job.id)
         for _ in range(TRIES):
-            ids = await queue.aenqueue_many([new], if_exists="skip")
-            if ids.created[0] or await self._is_queued(queue, new, job.id):
+            if may_choose and await self._is_queued(queue, new):
+                return Success(success=True)
+            other = replace(new, id=self._id_in_team(call.token, body.team_id, job.id))
+            if await self._is_queued(queue, other):
                 return Success(success=True)
         raise Duplicate("id", job.id, job.id)
 
-    async def _is_queued(self, queue: Calls, new: NewJob, id: str) -> bool:
-        """Whether the job is already queued. If the id belongs to one that ended, delete that."""
-        held = await queue.ado(queries.GetJob(id))
-        if not isinstance(held, Job):
-            return False  # it was completed just now, or the token must not see it
-        if (held.queue, held.tenant) != (new.queue, new.tenant):
-            raise Duplicate("id", id, id)
+    def _id_in_team(self, token: Token, team: str, id: str) -> str:
+        """Return the id under which a job is stored if its own id is taken, or may not be chosen
+        with this token."""
+        made = digest((self.queue, team, id))
+        if not token.is_bound:
+            return made
+        return f"{self.queue if token.tenants is None else team}/{made}"
+
+    def _id_of(self, job: Job) -> str:
+        """Return the id that the client knows a job by."""
+        named = job.unique_key
+        if named is None:
+            return job.id
+        made = digest((self.queue, job.tenant, named))
+        return named if job.id == made or job.id.endswith(f"/{made}") else job.id
+
+    async def _is_queued(self, queue: Calls, new: NewJob) -> bool:
+        """Enqueue a job. Returns whether its team has it in the queue now. If its id belongs to a
+        job of the team that ended, delete that, so that the next try succeeds."""
+        try:
+            ids = await queue.aenqueue_many([new], if_exists="skip")
+        except Duplicate:  # the id is that of a job that the token must not see
+            return False
+        if ids.created[0]:
+            return True
+        held = await queue.ado(queries.GetJob(ids[0]))
+        if not isinstance(held, Job) or (held.queue, held.tenant) != (new.queue, new.tenant):
+            return False  # it was completed just now, or is another team's
         late = held.expires_at is not None and held.expires_at <= queue.clock.now_ms()
         if held.state is State.PENDING and late:
             ended: tuple[State, ...] = (State.PENDING,)  # expired, so it is never claimed
@@ -224,7 +265,7 @@ class Firecrawl:
             return True
         else:
             ended = tuple(sorted(FINAL))
-        await queue.ado([ops.Delete((id,), ended)])
+        await queue.ado([ops.Delete((held.id,), ended)])
         return False
 
     async def pop(self, call: Call, body: Pop) -> Popped | None:
@@ -237,11 +278,20 @@ class Firecrawl:
             tenant=call.params["team_id"],
             not_groups=[crawl for crawl in body.blocked_crawl_ids or () if crawl],
         )
-        return Popped(job=_popped(jobs[0]), queue_key=_key_of(jobs[0])) if jobs else None
+        if not jobs:
+            return None
+        job, id = jobs[0], self._id_of(jobs[0])
+        if id != job.id:  # so that a release, which names no team, finds it
+            seconds = queue.settings.pop_lease
+            await call.service.queue.atake_slot(self.claim_slots, id, job.id, seconds)
+        return Popped(job=_popped(job, id), queue_key=_key_of(job))
 
     async def complete(self, call: Call, body: Complete) -> Success:
         """Remove a completed job. Success is false if the claim or the job no longer exists."""
-        id, token = _claim_of(body.queue_key)
+        claim = _claim_of(body.queue_key)
+        if claim is None:
+            return Success(success=False)
+        id, token = claim
         (answer,) = await reach(call, self.queue).ado([ops.Ack(id, token, keep=False)])
         if isinstance(answer, JobNotFound | LeaseLost):
             return Success(success=False)
@@ -249,10 +299,14 @@ class Firecrawl:
         return Success(success=True)
 
     async def release(self, call: Call, body: ReleaseClaim) -> Success:
-        """Return a claimed job to the queue; does nothing if it is not claimed."""
+        """Return a claimed job to the queue; does nothing if it is not claimed. As the request
+        names no team, the jobs of this id in all teams are returned."""
         queue = reach(call, self.queue)
-        job = await job_of(queue, self.queue, body.job_id)
-        if job is not None and job.state is State.LEASED:
+        others = await call.service.queue.aslots(self.claim_slots, body.job_id)
+        for id in (body.job_id, *(slot.holder for slot in others)):
+            job = await job_of(queue, self.queue, id)
+            if job is None or job.state is not State.LEASED or self._id_of(job) != body.job_id:
+                continue
             (answer,) = await queue.ado([ops.Release(job.id, job.token)])
             if not isinstance(answer, JobNotFound | LeaseLost):
                 _check(answer)
@@ -268,23 +322,16 @@ class Firecrawl:
     async def count_crawl(self, call: Call) -> JobCount:
         """Count the jobs of a crawl that are not completed."""
         queue, crawl = reach(call, self.queue), check_name("crawl_id", call.params["crawl_id"])
+        teams = call.token.tenants
+        if teams is None:
+            query: queries.Query = queries.ListGroupTotals(self.queue, 1, group=crawl)
+            return JobCount(count=sum(one.unfinished for one in await listed(queue, query)))
         count = 0
-        # The request does not name the team, so look through all of them.
-        async for team in self._teams(queue):
+        for team in teams:
             query = queries.ListGroups(self.queue, team, 1, just_before(crawl))
             found = await listed(queue, query)
             count += sum(one.unfinished for one in found if one.group == crawl)
         return JobCount(count=count)
-
-    async def _teams(self, queue: Calls) -> AsyncIterator[str]:
-        after = None
-        while True:
-            found = await listed(queue, queries.ListTenants(self.queue, PAGE, after))
-            for one in found:
-                yield one.tenant
-            if len(found) < PAGE:
-                return
-            after = found[-1].tenant
 
     async def team_jobs(self, call: Call, query: JobIdsQuery) -> JobIds:
         """List the ids of a team's jobs that are not completed, in queue order."""
@@ -292,13 +339,13 @@ class Firecrawl:
         must_be_for(call, team)
         where = Filter(queue=self.queue, states=tuple(sorted(LIVE)), tenant=team)
         first: list[tuple[int, int, str]] = []
-        place = 0
+        place, limit = 0, min(query.limit, MOST_IDS)
         async for job in _jobs(queue, where):
             place -= 1  # they come newest first
-            first.append((job.priority, place, job.id))
-            if len(first) >= 2 * query.limit + PAGE:
-                first = heapq.nsmallest(query.limit, first)
-        return JobIds(job_ids=[id for _, _, id in sorted(first)[: query.limit]])
+            first.append((job.priority, place, self._id_of(job)))
+            if len(first) >= 2 * limit + PAGE:
+                first = heapq.nsmallest(limit, first)
+        return JobIds(job_ids=[id for _, _, id in sorted(first)[:limit]])
 
     # Active jobs --------------------------------------------------------------------------------
 
@@ -339,8 +386,7 @@ class Firecrawl:
         return await self._marked(call, self.crawl_slots, call.params["crawl_id"])
 
     async def _mark(self, call: Call, scope: str, key: str, job: str, timeout: float) -> Success:
-        seconds = max(timeout, 1) / 1000
-        await reach(call, self.queue).atake_slot(scope, key, job, seconds)
+        await reach(call, self.queue).atake_slot(scope, key, job, _seconds(timeout))
         return Success(success=True)
 
     async def _marked(self, call: Call, scope: str, key: str) -> JobIds:
@@ -425,20 +471,22 @@ class Firecrawl:
     async def sample_teams(self, call: Call, query: SampleQuery) -> SampledIds:
         """List the teams that have a counter, in order."""
         after = check("after", query.after, Label | None)
-        wanted = queries.ListTenants(self.queue, query.limit, after)
+        wanted = queries.ListTenants(self.queue, min(query.limit, MAX_LISTED), after)
         found = await listed(reach(call, self.queue), wanted)
         return SampledIds(ids=[one.tenant for one in found])
 
     async def sample_crawls(self, call: Call, query: SampleQuery) -> SampledIds:
         """List the crawls that have a counter, in order."""
-        queue = reach(call, self.queue)
-        after = check("after", query.after, Label | None)
+        queue, teams = reach(call, self.queue), call.token.tenants
+        after, limit = check("after", query.after, Label | None), min(query.limit, MAX_LISTED)
+        if teams is None:
+            found = await listed(queue, queries.ListGroupTotals(self.queue, limit, after))
+            return SampledIds(ids=[one.group for one in found])
         crawls: set[str] = set()
-        async for team in self._teams(queue):
-            wanted = queries.ListGroups(self.queue, team, query.limit, after)
-            crawls.update([one.group for one in await listed(queue, wanted)])
-            crawls = set(heapq.nsmallest(query.limit, crawls))
-        return SampledIds(ids=sorted(crawls))
+        for team in teams:
+            found = await listed(queue, queries.ListGroups(self.queue, team, limit, after))
+            crawls.update([one.group for one in found])
+        return SampledIds(ids=sorted(crawls)[:limit])
 
 
 async def _jobs(queue: Calls, where: Filter) -> AsyncIterator[Job]:
@@ -467,13 +515,19 @@ def _correction(by: dict[str, int]) -> Correction:
     return Correction(correction=sum(by.get(name, 0) for name in unfinished))
 
 
-def _popped(job: Job) -> PoppedJob:
+def _seconds(timeout: float) -> float:
+    """Return a timeout in seconds, within what a store can hold. The original accepts any number,
+    and its client stops calling a service that rejects some."""
+    return min(max(timeout, 1), MAX_SPAN_MS) / 1000
+
+
+def _popped(job: Job, id: str) -> PoppedJob:
     try:
         kept = _read_payload(job.raw_payload)
     except msgspec.DecodeError:  # enqueued by another API
         kept = Payload(job.raw_payload, False)
     return PoppedJob(
-        id=job.id,
+        id=id,
         data=kept.data,
         priority=job.priority,
         listenable=kept.listenable,
@@ -490,15 +544,20 @@ def _key_of(job: Job) -> str:
     return urlsafe_b64encode(f"{job.token}.{job.id}".encode()).decode()
 
 
-def _claim_of(key: str) -> tuple[str, int]:
-    """Return the id and token of a claim; raises InvalidInput."""
+def _claim_of(key: str) -> tuple[str, int] | None:
+    """Return the id and token of a claim; None if the key is valid base64, but none that a pop
+    gave. Raises InvalidInput if it is not base64, as the original does."""
     try:
-        token, _, id = urlsafe_b64decode(key.encode("ascii")).decode().partition(".")
+        text = b64decode(key.encode("ascii"), altchars=b"-_", validate=True)
+    except ValueError:
+        raise InvalidInput("queueKey", "is not one that a pop gave") from None
+    try:
+        token, _, id = text.decode().partition(".")
         if token.isascii() and token.isdigit() and int(token) < 2**63:
             return check_name("id", id), int(token)
     except ValueError:
         pass
-    raise InvalidInput("queueKey", "is not one that a pop gave")
+    return None
 
 
 def just_before(name: str) -> str:

@@ -55,8 +55,10 @@ class CompleteJob(msgspec.Struct):
 
 
 class MeshJob(msgspec.Struct):
-    """Times are milliseconds since 1970."""
+    """Times are milliseconds since 1970. The original's document says `job_id`; its code says
+    `id`."""
 
+    id: str
     job_id: str
     binary_addr: str
     input_addr: str | None
@@ -159,6 +161,7 @@ def _not_active(id: str) -> InvalidInput:
 def _shown(job: Job) -> MeshJob:
     given = _strings(job.payload)
     return MeshJob(
+        id=job.id,
         job_id=job.id,
         binary_addr=given.get("binary_addr", ""),
         input_addr=given.get("input_addr"),

@@ -1,0 +1,97 @@
+"""Groups are found by their names in an index, however many tenants a queue has."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import tenure
+from tenure import NewJob
+from tenure.engines.sqlite.statements import SCHEMA, SQL
+from tests.support.audit import audit
+
+
+def steps(path: Path, first: str, last: str, limit: int = 50) -> int:
+    """How many instructions SQLite runs for a list of group totals."""
+    count = 0
+
+    def step() -> int:
+        nonlocal count
+        count += 1
+        return 0
+
+    with closing(sqlite3.connect(path)) as db:
+        db.set_progress_handler(step, 1)
+        params = {"queue": 1, "first": first, "last": last, "limit": limit}
+        rows = db.execute(SQL["group_totals"], params).fetchall()
+    assert len(rows) == (1 if first == last else limit)
+    return count
+
+
+def test_a_total_costs_the_same_with_10_000_tenants_as_with_100(tmp_path: Path) -> None:
+    spent: dict[int, tuple[int, int]] = {}
+    for tenants in (100, 10_000):
+        path = tmp_path / f"{tenants}.db"
+        with tenure.connect(f"sqlite:///{path}") as queue:
+            queue.enqueue_many(
+                NewJob(queue="q", tenant=f"t{n}", group=f"g{n:05}") for n in range(tenants)
+            )
+        spent[tenants] = steps(path, "g00050", "g00050"), steps(path, "g00010", "z")
+    assert spent[10_000] == spent[100]
+    assert spent[100][0] < 400
+
+
+def test_a_single_tenant_is_found_in_an_index(
+    tmp_path: Path,
+) -> None:
+    plans = set()
+    with tenure.connect(f"sqlite:///{tmp_path}/jobs.db") as queue:
+        queue.enqueue("q", tenant="t")
+    with closing(sqlite3.connect(tmp_path / "jobs.db")) as db:
+        params = {"queue": 1, "first": "t", "last": "t", "limit": 1}
+        for row in db.execute(f"EXPLAIN QUERY PLAN {SQL['tenants']}", params):
+            plans.add(row[-1])
+    assert any("queue=? AND tenant>? AND tenant<?" in plan for plan in plans), plans
+
+
+def test_groups_of_a_file_of_version_2_are_found(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    with closing(sqlite3.connect(path)) as db, db:
+        for version in (1, 2):
+            for statement in SCHEMA[version]:
+                db.execute(statement)
+        db.execute("UPDATE tenure_counters SET value = 2 WHERE name = 'version'")
+        db.execute("INSERT INTO tenure_queues (queue, ready) VALUES ('q', 3)")
+        for tenant in (1, 2):
+            db.execute(
+                "INSERT INTO tenure_tenants (queue, tenant, stride, ready, open_lanes, open) "
+                "VALUES (1, ?, 1000000, ?, ?, 1)",
+                (f"t{tenant}", 3 - tenant, 3 - tenant),
+            )
+        for n, (tenant, group) in enumerate([(1, "g"), (1, ""), (2, "g")], start=1):
+            db.execute(
+                "INSERT INTO tenure_lanes (tenant, grp, head_priority, head_seq, open, ready) "
+                "VALUES (?, ?, 0, ?, 1, 1)",
+                (tenant, group, n),
+            )
+            db.execute(
+                "INSERT INTO tenure_jobs VALUES (?, ?, ?, 0, 0, 3, '', NULL, NULL, 'null')",
+                (n, f"job-{n}", n),
+            )
+            db.execute("INSERT INTO tenure_ready VALUES (?, 0, ?)", (n, n))
+    with tenure.connect(f"sqlite:///{path}") as queue:
+        assert [(one.group, one.unfinished) for one in queue.group_totals("q")] == [("g", 2)]
+        queue.enqueue("q", tenant="t3", group="g")
+        assert [(one.group, one.unfinished) for one in queue.group_totals("q")] == [("g", 3)]
+        assert len(queue.claim("q", limit=10)) == 4
+    assert audit(path) == []
+
+
+def test_a_program_of_version_2_that_goes_on_adds_groups_that_are_found(tmp_path: Path) -> None:
+    with tenure.connect(f"sqlite:///{tmp_path}/jobs.db") as queue:
+        queue.enqueue("q", tenant="t")
+        with closing(sqlite3.connect(tmp_path / "jobs.db")) as db, db:  # as that version writes it
+            db.execute("INSERT INTO tenure_lanes (tenant, grp, max_leased) VALUES (1, 'g', NULL)")
+            db.execute("UPDATE tenure_lanes SET dead = 1 WHERE grp = 'g'")
+        assert [(one.group, one.finished) for one in queue.group_totals("q")] == [("g", 1)]

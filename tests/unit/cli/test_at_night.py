@@ -1,0 +1,222 @@
+"""What an operator types in a hurry: prefixes, typos, wrong URLs, and questions about a backlog."""
+
+from __future__ import annotations
+
+import builtins
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tenure import NewJob, State
+from tests.support import postgres
+from tests.unit.cli.terminal import Terminal
+
+# Run now ------------------------------------------------------------------------------------------
+
+
+def test_run_now_makes_delayed_jobs_ready_and_keeps_their_attempts(cli: Terminal) -> None:
+    cli.text("enqueue", "mail", "1", "--id", "late", "--delay", "1h")
+    with cli.open() as store:
+        store.enqueue("mail", id="tried")
+        store.fail(store.claim("mail")[0], "no luck", retry_in=3600)
+    assert cli.text("run-now", "late", "tried") == "2 jobs made ready.\n"
+    assert cli.get("tried").attempts == 1
+    assert cli.json("run-now", "late") == {"made_ready": 0, "unchanged": ["late"], "failed": 0}
+    cli.text("enqueue", "mail", "1", "--delay", "1h")
+    assert cli.text("run-now", "--queue", "mail") == "1 job made ready.\n"
+    assert "Say which jobs" in cli.usage("run-now")
+
+
+# Backlogs -----------------------------------------------------------------------------------------
+
+
+def test_tenants_and_groups_are_listed_by_backlog(cli: Terminal) -> None:
+    sizes = {"a": 1, "b": 3, "c": 2, "d": 3}
+    with cli.open() as store:
+        store.enqueue_many(
+            NewJob(queue="q", tenant=name, group=group)
+            for name, size in sizes.items()
+            for n in range(size)
+            for group in (["g", "h", "h"][n],)
+        )
+        store.ack(store.claim("q", tenant="a")[0])
+
+    def names(*args: str) -> list[str]:
+        return [line.split()[0] for line in cli.text(*args).splitlines()[1:]]
+
+    assert names("tenants", "q") == ["b", "d", "c", "a"]
+    assert names("tenants", "q", "--sort", "name") == ["a", "b", "c", "d"]
+    assert names("tenants", "q", "--after", "b") == ["c", "d"]
+    assert names("tenants", "q", "--limit", "2")[:2] == ["b", "d"]
+    assert [one["tenant"] for one in cli.json("tenants", "q")] == ["b", "d", "c", "a"]
+    assert names("groups", "q", "--tenant", "b") == ["h", "g"]
+
+
+def test_the_largest_backlog_is_found_among_more_tenants_than_a_page(
+    cli: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tenure.cli.held_back.MAX_LISTED", 3)
+    with cli.open() as store:
+        store.enqueue_many(NewJob(queue="q", tenant=f"t{n}") for n in range(10))
+        store.enqueue("q", tenant="t9")
+    assert [one["tenant"] for one in cli.json("tenants", "q", "--limit", "2")] == ["t9", "t0"]
+
+
+def test_stats_show_how_long_the_oldest_ready_job_has_waited(cli: Terminal) -> None:
+    cli.text("enqueue", "q", "1")
+    cli.clock.advance(600)
+    cli.text("enqueue", "q", "1")
+    assert cli.text("stats").splitlines()[1].split()[-1] == "10m"
+    assert cli.json("stats")["queues"]["q"]["oldest_ready_at"] == cli.clock.now_ms() - 600_000
+
+
+def test_stats_tell_paused_and_limited_jobs_from_ready_ones(cli: Terminal) -> None:
+    with cli.open() as store:
+        for tenant in ("free", "paused", "full", "default", "groups"):
+            store.enqueue_many(NewJob(queue="q", tenant=tenant, group="g") for _ in range(3))
+        store.enqueue_many(NewJob(queue="q", tenant="groups", group="h") for _ in range(2))
+        store.pause("q", tenant="paused")
+        store.set_limit("q", tenant="full", concurrency=1)
+        store.claim("q", tenant="full")
+        store.set_limit("q", tenant="*", concurrency=2)
+        store.claim("q", tenant="default", limit=2)
+        store.pause("q", tenant="groups", group="g")
+        store.set_limit("q", tenant="groups", group="h", concurrency=1)
+        (held,) = store.claim("q", tenant="groups")
+        assert held.group == "h"
+    queue = cli.json("stats", "q")["queues"]["q"]
+    # paused: 3 of paused and 3 of groups; full: 2, default: 1, group h: 1
+    assert (queue["held_by_pauses"], queue["held_by_limits"], queue["ready"]) == (6, 4, 13)
+    head, row = (line.split() for line in cli.text("stats", "q").splitlines())
+    shown = dict(zip(head[1:], row[1:], strict=True))
+    assert (shown["ready"], shown["paused"], shown["limited"]) == ("3", "6", "4")
+
+
+def test_a_whole_queue_is_held_back_by_its_own_limit(cli: Terminal) -> None:
+    with cli.open() as store:
+        store.enqueue_many(NewJob(queue="q") for _ in range(3))
+        store.set_limit("q", concurrency=1)
+        store.claim("q")
+    assert cli.json("stats")["queues"]["q"]["held_by_limits"] == 2
+
+
+# Ids ----------------------------------------------------------------------------------------------
+
+
+def test_an_id_may_be_given_by_its_start(cli: Terminal) -> None:
+    for id in ("abcd-1", "abcd-2", "abcd", "xyz0-1"):
+        cli.text("enqueue", "q", "1", "--id", id)
+    assert cli.json("show", "xyz0")["id"] == "xyz0-1"
+    assert cli.json("show", "abcd")["id"] == "abcd"  # an id, not the start of three
+    assert "is the start of several ids: abcd-1, abcd-2" in cli.error("show", "abcd-")
+    assert cli.error("show", "xyz") == "there is no job 'xyz'"  # too short to be meant
+    assert cli.text("cancel", "xyz0") == "1 job cancelled.\n"
+    assert cli.get("xyz0-1").state is State.CANCELLED
+    result = cli.run("cancel", "abcd-", "abcd-1")
+    assert (result.exit_code, result.stdout) == (1, "1 job cancelled.\n")
+    (job,) = cli.json("claim", "q")
+    assert cli.text("release", job["id"], "--token", str(job["token"])).startswith("Job abcd")
+
+
+# Typos --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [["pause"], ["limit", "--concurrency", "1"]])
+def test_a_misspelt_queue_is_an_error_unless_it_is_to_be_created(
+    cli: Terminal, command: list[str]
+) -> None:
+    cli.text("enqueue", "emails", "1")
+    name, *options = command
+    assert cli.error(name, "emials", *options) == (
+        "there is no queue 'emials': did you mean 'emails'?; --create makes it"
+    )
+    assert list(cli.json("stats")["queues"]) == ["emails"]
+    cli.text(name, "emails", *options)
+    cli.text(name, "new", *options, "--create")
+    assert list(cli.json("stats")["queues"]) == ["emails", "new"]
+
+
+READING = [
+    ["stats"], ["jobs"], ["dead"], ["show", "a"], ["tenants", "q"], ["groups", "q"], ["limits"],
+    ["schedules"], ["cancel", "a"], ["replay", "a"], ["run-now", "a"], ["delete", "a"],
+    ["pause", "q"], ["resume", "q"], ["reconcile", "q"], ["maintain"], ["ack", "a", "--token", "1"],
+    ["purge", "--older-than", "1d", "--yes"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", READING, ids=lambda command: command[0])
+def test_commands_that_have_no_use_for_a_new_store_create_none(
+    fresh: Terminal, tmp_path: Path, command: list[str]
+) -> None:
+    assert "there is no store at sqlite:///" in fresh.error(*command)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_reading_commands_create_no_schema_in_postgresql(fresh: Terminal, tmp_path: Path) -> None:
+    schema = postgres.schema_of(tmp_path)
+    postgres.drop_schema(schema)
+    fresh.url = postgres.url_of(tmp_path)
+    try:
+        assert "there is no store at" in fresh.error("stats")
+        assert "there is no store at" in fresh.error("stats")
+        fresh.text("enqueue", "q", "1")
+        assert fresh.json("stats")["ready"] == 1
+    finally:
+        postgres.drop(tmp_path)
+
+
+# Messages -----------------------------------------------------------------------------------------
+
+
+def test_a_message_of_several_lines_is_shown_in_one(cli: Terminal) -> None:
+    gone = f"postgresql://nobody@/x?host={cli.folder}"
+    result = cli.run("stats", url=gone)
+    assert result.exit_code == 1
+    assert "\\n" not in result.stderr
+    assert "\\t" not in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_service_that_is_away_is_waited_for_and_that_is_said(cli: Terminal) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    began = time.monotonic()
+    result = cli.run("stats", url=url, env={"TENURE_BUSY_TIMEOUT": "0"})
+    assert time.monotonic() - began < 5
+    first, second = result.stderr.splitlines()
+    assert first.startswith(f"{url} does not answer (")
+    assert first.endswith("waiting 0 s for it")
+    assert second.startswith(f"error: {url} cannot be reached")
+
+
+def test_serve_without_its_packages_says_what_to_install(
+    cli: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = builtins.__import__
+
+    def missing(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name.partition(".")[0] == "uvicorn":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.delitem(sys.modules, "tenure.server.hosting", raising=False)
+    monkeypatch.setattr(builtins, "__import__", missing)
+    assert cli.error("serve") == (
+        "serve: needs uvicorn, which is not installed: pip install 'tenure[server]'"
+    )
+
+
+def test_every_other_command_runs_without_the_packages_of_the_service(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules['uvicorn'] = sys.modules['prometheus_client'] = None; "
+        "from tenure.cli import main; main(['--url', sys.argv[1], 'enqueue', 'q', '1'])"
+    )
+    command = [sys.executable, "-c", code, f"sqlite:///{tmp_path}/jobs.db"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
