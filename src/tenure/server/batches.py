@@ -23,7 +23,7 @@ async def apply_batch(
     limit = call.queue.settings.payload_limit
     weights = list(map(_weight, batch))
     received: list[Any] = await call.service.aside(
-        round(sum(weights)), lambda: [wire.received(op, limit) for op in batch]
+        call.token.hash, round(sum(weights)), lambda: [wire.received(op, limit) for op in batch]
     )
     parts = _parts(received, weights)
     if key is None:

@@ -354,9 +354,10 @@ async def _enqueue_list(call: Call, body: list[JobBody], if_exists: IfExists) ->
         raise InvalidInput("jobs", f"{len(body):,} in one call; at most {MAX_JOBS_PER_CALL:,}")
     if not body:
         return []
-    news = await call.service.aside(len(body), lambda: [one.new() for one in body])
+    who, size = call.token.hash, len(body)
+    news = await call.service.aside(who, size, lambda: [one.new() for one in body])
     with sending(news) as trace:
-        specs = await call.service.aside(len(body), lambda: call.queue.prepare(news, trace))
+        specs = await call.service.aside(who, size, lambda: call.queue.prepare(news, trace))
         (answer,) = await call.queue.ado([ops.Enqueue(tuple(specs), if_exists)])
         found = good(answer, ops.Enqueued)
     return [EnqueuedOne(id, created) for id, created in zip(found.ids, found.created, strict=True)]

@@ -103,6 +103,7 @@ STRANGER_RATE, STRANGER_BURST, TURN_BYTES = 500, 100, 8_192
 
 COUNTED_BYTES = 16_384  # smaller requests and responses do not count as traffic
 HEALTH = ("/healthz", "/readyz")
+ITEM_BYTES = 500  # that a job or an operation of many counts for
 MANY = 200  # jobs or operations in a request, from which on they are validated in a thread
 
 NOSNIFF = (b"x-content-type-options", b"nosniff")
@@ -165,11 +166,12 @@ class Service:
             self._descriptions[dialect] = Reply(encode(document)), page
         return self._descriptions[dialect]
 
-    async def aside(self, size: int, work: Callable[[], T]) -> T:
-        """Do work for a request that holds so many jobs or operations. If they are many, it is done
-        in a thread, one request at a time, so that the event loop can serve others."""
+    async def aside(self, who: str, size: int, work: Callable[[], T]) -> T:
+        """Do work for a request of a token that holds so many jobs or operations. If they are many,
+        it is done in a thread, one request at a time, so that the event loop can serve others."""
         if size <= MANY:
             return work()
+        self._traffic[who].pace.spend(size * ITEM_BYTES)
         return await asyncio.get_running_loop().run_in_executor(self._aside, work)
 
     def finish(self) -> None:

@@ -198,10 +198,8 @@ async def until_gone(receive: Receive) -> None:
 async def claim_or_wait(call: Call, queues: list[str], seconds: float, **options: Any) -> list[Job]:
     """Claim, and try again when something changes, until there is a job or the time is over. If
     the client disconnects meanwhile, its jobs are released."""
-    queue = call.queue
-    jobs = await queue.aclaim(queues, **options)
-    if jobs or not seconds:
-        return jobs
+    if not seconds:
+        return await call.queue.aclaim(queues, **options)
     wanted = ("claim", *sorted(queues), options.get("tenant"), *options.get("not_groups", ()))
     room = call.service.rooms.of(call.token.hash)
     with room.line(wanted, queues) as line:
@@ -216,6 +214,11 @@ async def _claim_in_line(
     jobs: list[Job] = []
     waiter = line.join()
     try:
+        # If others wait for the same, there is nothing to find, or they are about to find it.
+        if waiter.looks:
+            jobs = await queue.aclaim(queues, **options)
+            if jobs:
+                return jobs
         async with departure_of(call.receive, waiter) as gone:
             while not jobs and not call.is_over and not gone.done():
                 waiter.forget()
