@@ -48,6 +48,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     busy_timeout: Annotated[
         Span, Meta(description="Seconds to wait for a store locked by another process.")
     ] = 30.0
+    unknown_kind: Annotated[
+        Span | None,
+        Meta(description="Seconds that a job waits for a worker that knows its kind."),
+    ] = 86_400.0
     token: Annotated[str | None, Meta(description="Token for a Tenure service (http://).")] = None
     pop_lease: Annotated[
         float, Meta(gt=0, le=MAX_SPAN, description="Lease of a Firecrawl pop, in seconds.")
@@ -56,10 +60,29 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(ge=1, description="Due jobs and expired leases that one claim handles.")
     ] = 1_000
 
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())
+        return f"Settings({shown})"
 
-def without_password(url: str) -> str:
-    """The URL of a store without its password, for messages and the log."""
-    return re.sub(r"(//[^/@:]*):[^/@]*@", r"\1@", url)
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        values = msgspec.structs.asdict(self)
+        values["url"] = without_secrets(self.url)
+        values["token"] = "..." if self.token else None
+        return list(values.items())
+
+
+def without_secrets(url: str) -> str:
+    """The URL of a store without its password, for people and logs to read."""
+    scheme, _, rest = url.partition("://")
+    if scheme == "sqlite" and rest.startswith("/"):
+        return url  # a path
+    # A password that is not percent-encoded may contain the characters that end it.
+    rest = _PASSWORD.sub(r"\1@", rest)
+    return _PASSWORD_PARAMETER.sub(r"\1...", f"{scheme}://{rest}" if "://" in url else url)
+
+
+_PASSWORD = re.compile(r"^([^:/?#@]*):.*@")
+_PASSWORD_PARAMETER = re.compile(r"([?&](?:ssl)?password=)[^&]*", re.IGNORECASE)
 
 
 def checked(settings: Settings) -> Settings:

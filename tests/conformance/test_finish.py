@@ -334,6 +334,22 @@ def test_a_job_may_be_released_for_later(queue: Queue, clock: ManualClock) -> No
     assert take(queue).attempts == 1
 
 
+def test_the_reason_of_a_release_is_kept_once_with_its_first_time(
+    queue: Queue, clock: ManualClock
+) -> None:
+    queue.enqueue("q", id="a", max_attempts=3)
+    first = clock.now_ms()
+    for _ in range(3):
+        queue.release(take(queue, worker="w1"), reason="not for me")
+        clock.advance(1)
+    (told,) = queue.get("a").errors
+    assert (told.message, told.at, told.worker) == ("not for me", first, "w1")
+    queue.fail(take(queue), "boom", retry_in=0)
+    queue.release(take(queue), reason="not for me")
+    assert [one.message for one in queue.get("a").errors] == ["not for me", "boom", "not for me"]
+    assert queue.get("a").attempts == 1
+
+
 @pytest.mark.parametrize("delay", [0, 5])
 def test_a_released_job_returns_to_its_place(
     queue: Queue, clock: ManualClock, delay: float

@@ -178,7 +178,7 @@ def test_the_children_of_a_purged_job_are_told(open_queue: OpenQueue, clock: Man
     assert state_of(queue, "grandchild") is State.CANCELLED
 
 
-@pytest.mark.parametrize(("parent", "child", "purged"), [("a", "b", 2), ("b", "a", 1)])
+@pytest.mark.parametrize(("parent", "child", "purged"), [("a", "b", 3), ("b", "a", 2)])
 @pytest.mark.parametrize("first", ["a", "b"])
 def test_queues_are_looked_after_in_the_order_of_their_names(
     open_queue: OpenQueue, first: str, parent: str, child: str, purged: int
@@ -187,8 +187,19 @@ def test_queues_are_looked_after_in_the_order_of_their_names(
     queue.enqueue(first, id="early")
     queue.cancel("early")
     make_dead(queue, "parent", parent)
+    make_dead(queue, "other", child)
     queue.enqueue(child, id="child", after=["parent"])
     assert queue.maintain().purged == purged
+    assert queue.maintain().purged == 3 - purged
+
+
+def test_a_queue_that_had_nothing_due_at_first_is_left_to_the_next_call(
+    open_queue: OpenQueue,
+) -> None:
+    queue = open_queue(keep_dead=0)
+    make_dead(queue, "parent", "a")
+    queue.enqueue("b", id="child", after=["parent"])
+    assert [queue.maintain().purged for _ in range(3)] == [1, 1, 0]
 
 
 def test_a_tenant_without_jobs_is_forgotten_but_not_its_limit(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec import Raw
 
-from tenure import Conflict, Duplicate, LeaseLost, Queue, State
+from tenure import Conflict, Duplicate, Job, LeaseLost, Queue, State
 from tenure.model import ops
 from tenure.model.job import NULL, JobSpec
 from tenure.model.ops import Op
@@ -41,7 +41,7 @@ def test_the_second_time_the_answer_is_the_same_and_nothing_happens(
     batch = (
         enqueue("a", "b"),
         enqueue("b"),
-        ops.Claim(("q",), "w", 1000, 1),
+        ops.Claim(("q",), "w", 60_000, 1),
         ops.Extend("b", 99, 1000),
         ops.SetLimit("q", concurrency=5),
         ops.TakeSlot("s", "k", "h", 1000),
@@ -177,3 +177,45 @@ def test_a_key_is_kept_for_a_quarter_of_an_hour(
     queue.maintain()
     answers(apply, "k", enqueue("b"))
     assert queue.stats("q").ready == 2
+
+
+# Claims -----------------------------------------------------------------------------------------
+
+
+def claimed(apply: Apply) -> list[Job]:
+    (answer,) = answers(apply, "k", ops.Claim(("q",), "w", 60_000, 3))
+    assert isinstance(answer, ops.Leased)
+    return answer.jobs
+
+
+def test_a_repeated_claim_returns_the_jobs_that_it_still_holds(queue: Queue, apply: Apply) -> None:
+    for n in range(4):
+        queue.enqueue("q", {"n": n}, id=str(n))
+    first = claimed(apply)
+    assert [job.payload for job in first] == [{"n": 0}, {"n": 1}, {"n": 2}]
+    with nothing_changes(queue):
+        assert claimed(apply) == first
+    queue.ack(first[0])
+    queue.release(first[1])
+    again = claimed(apply)
+    assert again == first[2:]
+    queue.ack(again[0])
+    assert claimed(apply) == []
+
+
+def test_a_repeated_claim_does_not_return_a_job_that_another_holds(
+    queue: Queue, apply: Apply
+) -> None:
+    queue.enqueue("q", "payload", id="a")
+    (first,) = claimed(apply)
+    queue.release(first)
+    assert take(queue, lease=60).token != first.token
+    assert claimed(apply) == []
+
+
+def test_what_a_claim_stores_under_its_key_is_not_the_payload(queue: Queue, apply: Apply) -> None:
+    """The job is gone, so only the key could still have it."""
+    queue.enqueue("q", "payload", id="a")
+    assert claimed(apply)[0].payload == "payload"
+    queue.delete("a")
+    assert claimed(apply) == []

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tenure import InvalidInput, JobNotFound, NewJob, Queue, QueueNotFound, State
+from tenure.model import queries
 from tenure.model.queries import Counts
 from tenure.testing import ManualClock
 from tests.conformance.moves import (
@@ -398,6 +399,34 @@ def test_paused_jobs_wait_too(queue: Queue, clock: ManualClock) -> None:
     queue.pause("q")
     clock.advance(60)
     assert queue.oldest_ready("q") == since
+
+
+def test_a_page_ends_when_its_jobs_are_large_and_the_cursor_goes_on(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queries, "PAGE_BYTES", 50_000)
+    monkeypatch.setattr(queries, "JOBS_AT_ONCE", 5)
+    monkeypatch.setattr("tenure.engines.postgres.reads._FEW", 5)
+    for n in range(12):
+        queue.enqueue("large", "x" * 20_000, id=f"l{n}")
+        queue.enqueue("small", id=f"s{n}")
+    page = queue.jobs(queue="large", limit=10)
+    assert ids(page.jobs) == ["l11", "l10", "l9"], "the one that reaches the bound is the last"
+    found = pages(queue, queue="large", limit=10)
+    assert [id for page in found for id in page] == [f"l{n}" for n in reversed(range(12))]
+    small = queue.jobs(queue="small", limit=12)
+    assert (len(small.jobs), small.cursor) == (12, None)
+
+
+def test_a_page_of_finished_jobs_counts_their_results(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queries, "PAGE_BYTES", 10)
+    for n in range(3):
+        queue.enqueue("q", id=str(n))
+        queue.ack(queue.claim("q")[0], "y" * 1000)
+    assert ids(queue.jobs(state="done").jobs) == ["2"], "a page has at least one job"
+    assert pages(queue, state="done") == [["2"], ["1"], ["0"]]
 
 
 # Ids by their start -----------------------------------------------------------------------------

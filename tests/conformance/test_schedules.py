@@ -381,3 +381,26 @@ def test_the_delay_of_a_scheduled_job_counts_from_its_time(
     queue.put_schedule("a", "* * * * *", NewJob(queue="q", delay=10))
     clock.advance(45)
     assert fired(queue) == [NEXT_MINUTE + 10_000]
+
+
+def test_a_schedule_names_its_owner(queue: Queue) -> None:
+    queue.put_schedule("a", "* * * * *", JOB, owner="shop")
+    assert only(queue).owner == "shop"
+    queue.put_schedule("a", "* * * * *", JOB)
+    assert only(queue).owner == ""
+
+
+def test_a_disabled_schedule_does_not_fire_and_misses_nothing(
+    queue: Queue, clock: ManualClock
+) -> None:
+    queue.put_schedule("a", "* * * * *", JOB, catch_up="all")
+    queue.do([PutSchedule(replace(only(queue), disabled=True))])
+    assert (only(queue).disabled, only(queue).next_at) == (True, NEXT_MINUTE)
+    clock.advance(600)
+    with nothing_changes(queue):
+        assert queue.fire(only(queue)) is False
+    queue.put_schedule("a", "* * * * *", JOB, catch_up="all")
+    assert (only(queue).disabled, only(queue).next_at) == (False, NEXT_MINUTE + 600_000)
+    clock.advance(60)
+    assert queue.fire(only(queue)) is True
+    assert len(all_jobs(queue)) == 1

@@ -109,3 +109,29 @@ def test_every_option_of_the_worker_is_on_the_page(folder: Path) -> None:
     own = printed.split("--version")[0]  # the rest is Django's
     options = set(re.findall(r"--[a-z-]+", own)) - {"--help"}
     assert options == set(re.findall(r"^\| `(--[a-z-]+)", PAGE, re.M))
+
+
+def test_the_tests_of_the_page_pass(folder: Path) -> None:
+    for block in blocks("py"):
+        write(folder, block)
+    assert "Ran 1 test" in run(
+        "manage.py", "test", "--settings", "mysite.test_settings", folder=folder, log=True
+    )
+
+
+def test_no_line_of_a_worker_is_printed_twice(folder: Path) -> None:
+    settings, tasks, *_ = blocks("py")
+    write(folder, settings)
+    write(folder, tasks)
+    failing = "\n\n@task\ndef fail():\n    raise ValueError('this cannot be')\n"
+    with (folder / "shop" / "tasks.py").open("a") as file:
+        file.write(failing)
+    with (folder / "mysite" / "settings.py").open("a") as file:
+        file.write("TASKS['default']['OPTIONS']['max_attempts'] = 1\n")
+    call = "from shop.tasks import *; fail.enqueue(); send_welcome.enqueue('ada')"
+    run("manage.py", "shell", "-v", "0", "-c", call, folder=folder)
+    said = run("manage.py", "tenure_worker", "--burst", folder=folder, log=True)
+    assert said.count("ValueError: this cannot be") == 1  # in the traceback
+    assert said.count("is dead after attempt 1 of 1: this cannot be") == 1
+    told = [re.sub(r"^\S+ \S+ \w+ +", "", line) for line in said.splitlines() if "Task id" in line]
+    assert len(told) == len(set(told)) == 4

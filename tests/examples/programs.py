@@ -16,8 +16,8 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 LONGEST = 60.0  # seconds that a program gets
 
 
-def run(*arguments: str | Path, folder: Path) -> str:
-    """What a program prints; it must end well, and without warnings."""
+def run(*arguments: str | Path, folder: Path, log: bool = False) -> str:
+    """What a program prints; it must end well, and without warnings. log: also what it logs."""
     done = subprocess.run(
         [sys.executable, "-W", "error", *map(str, arguments)],
         cwd=folder,
@@ -28,7 +28,7 @@ def run(*arguments: str | Path, folder: Path) -> str:
         timeout=LONGEST,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    return done.stdout
+    return done.stdout + (done.stderr if log else "")
 
 
 def environment() -> dict[str, str]:

@@ -35,21 +35,46 @@ class CutError(Exception):
 
 
 class Connection:
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: str = ""
+    ) -> None:
         self._reader = reader
         self._writer = writer
+        self._more = f"authorization: Bearer {token}\r\n" if token else ""
 
     @classmethod
-    async def open(cls, port: int, tls: ssl.SSLContext | None = None) -> Connection:
-        return cls(*await asyncio.open_connection("127.0.0.1", port, ssl=tls))
+    async def open(
+        cls, port: int, tls: ssl.SSLContext | None = None, *, token: str = ""
+    ) -> Connection:
+        return cls(*await asyncio.open_connection("127.0.0.1", port, ssl=tls), token)
 
     def send(self, method: str, path: str, body: Any = None) -> None:
-        data = b"" if body is None else msgspec.json.encode(body)
+        data = b"" if body is None else body
+        if not isinstance(data, bytes):
+            data = msgspec.json.encode(data)
         head = (
             f"{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
-            f"content-length: {len(data)}\r\n\r\n"
+            f"{self._more}content-length: {len(data)}\r\n\r\n"
         )
         self._writer.write(head.encode() + data)
+
+    def say(self, data: bytes) -> None:
+        """Send what need not be a request."""
+        self._writer.write(data)
+
+    def pause(self) -> None:
+        """Read no more, not even into memory."""
+        transport = self._writer.transport
+        assert isinstance(transport, asyncio.Transport)
+        transport.pause_reading()
+
+    async def read_some(self) -> bytes:
+        """What has come; nothing at the end."""
+        return await self._reader.read(65_536)
+
+    async def flush(self) -> None:
+        """Wait until what was sent is on its way."""
+        await self._writer.drain()
 
     async def answer(self) -> Answer:
         """What is answered next; raises CutError."""

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import pytest
 
-from tenure import Queue
+from tenure import NewJob, Queue
 from tenure.errors import Busy
 from tenure.server import event_feed, events
 from tenure.server.auth import Scope
@@ -326,7 +326,7 @@ def test_there_is_a_most_of_readers(
     async def follow() -> None:
         async with Reader(client.service):
             with pytest.raises(Busy):
-                client.service.feed.join()
+                client.service.feed.join("", shared=False)
         async with Reader(client.service):
             pass
 
@@ -393,3 +393,79 @@ def test_nothing_is_watched_while_nobody_reads(
         pytest.fail("it is still watched")
 
     client.run(follow())
+
+
+def test_one_token_does_not_take_the_places_of_all_readers(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_feed, "MOST_READERS", 4)
+    client = serve(tokens=[token("greedy"), token("honest")])
+    greedy, _ = client.service.tokens._known()
+
+    async def follow() -> None:
+        feed = client.service.feed
+        places = [feed.join(greedy, shared=True) for _ in range(2)]
+        with pytest.raises(Busy):
+            feed.join(greedy, shared=True)
+        async with Reader(client.service, token="honest"):
+            pass
+        for place in places:
+            feed.leave(greedy, place)
+        assert not feed._readers
+
+    client.run(follow())
+
+
+def test_a_reader_that_is_behind_is_sent_a_little_at_a_time(
+    client: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_feed, "AT_ONCE", 10)
+
+    async def follow() -> list[int]:
+        async with Reader(client.service) as reader:
+            first = await _first(queue, reader)
+            await queue.aenqueue_many([NewJob(queue="mail") for _ in range(95)])
+        async with Reader(client.service, last_id=first) as reader:
+            sizes = [reader._text.count('"what":"enqueued"')]
+            while sum(sizes) < 95:
+                chunk = await asyncio.wait_for(reader._chunks.get(), 10)
+                sizes.append(chunk["body"].count(b'"what":"enqueued"'))
+            return sizes
+
+    async def _first(queue: Queue, reader: Reader) -> str:
+        await queue.aenqueue("mail")
+        return (await reader.next()).id
+
+    sizes = client.run(follow())
+    assert sum(sizes) == 95
+    assert max(sizes) <= 10
+
+
+def test_many_readers_are_woken_less_often(
+    client: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every event wakes every reader: a thousand of them must not take all the time there is."""
+    monkeypatch.setattr(event_feed, "WAKE_SECONDS", 0.05)
+
+    async def follow() -> int:
+        feed = client.service.feed
+        places = [feed.join("", shared=False) for _ in range(10)]
+        woken = 0
+        for n in range(100):
+            await queue.aenqueue("mail", id=str(n))
+            await asyncio.sleep(0)
+            woken += places[0].is_set()
+            places[0].clear()
+        for place in places:
+            feed.leave("", place)
+        return woken
+
+    assert client.run(follow()) <= 10
+
+
+def test_the_type_of_a_stream_is_not_to_be_guessed(client: Client) -> None:
+    async def follow() -> Any:
+        async with Reader(client.service) as reader:
+            return reader.head["headers"]
+
+    assert (b"x-content-type-options", b"nosniff") in client.run(follow())

@@ -15,10 +15,14 @@ from tests.server.conftest import Client, Serve, token
 def fails(queue: Queue, monkeypatch: pytest.MonkeyPatch, error: TenureError) -> None:
     """Let every operation and query fail."""
 
-    async def failing(*args: Any) -> None:
+    def fail(*args: Any) -> None:
         raise error
 
-    monkeypatch.setattr(queue, "ado", failing)
+    async def afail(*args: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(queue, "do", fail)
+    monkeypatch.setattr(queue, "ado", afail)
 
 
 def test_the_process_lives_whatever_the_store_does(

@@ -167,7 +167,7 @@ def test_a_worker_writes_its_log_as_json_if_it_is_told_to(tmp_path: Any) -> None
             timeout=60,
         )
     entries = [json.loads(line) for line in ran.stderr.splitlines()]
-    (failed,) = [entry for entry in entries if entry["level"] == "warning"]
+    (failed,) = [entry for entry in entries if entry["level"] == "error"]
     assert (failed["queue"], failed["kind"], failed["tenant"]) == ("mail", "send", "acme")
     assert failed["job"] in failed["message"]
     assert "private" not in ran.stderr

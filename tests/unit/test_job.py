@@ -213,6 +213,7 @@ def test_a_job_may_go_to_the_limits(fields: dict[str, Any]) -> None:
         ({"after": [""]}, "after"),
         ({"after": [5]}, "after"),
         ({"after": [str(n) for n in range(MAX_AFTER + 1)]}, "after"),
+        ({"after": [f"{n:0500}" for n in range(2_001)]}, "after"),
         ({"if_parent_fails": "die"}, "if_parent_fails"),
         ({"backoff": 5}, "backoff"),
         ({"payload": float("nan")}, "payload"),
@@ -391,7 +392,7 @@ def test_the_limits_of_a_job_are_those_that_programs_rely_on() -> None:
     assert (fields.MIN_PRIORITY, fields.MAX_PRIORITY) == (-2_147_483_648, 2_147_483_647)
     assert fields.MAX_ATTEMPTS == 1_000_000
     assert fields.MAX_SPAN_MS == 3_162_240_000_000
-    assert fields.MAX_AFTER == 1_000
+    assert fields.MAX_AFTER == 10_000
     assert fields.MAX_JOBS_PER_CALL == 100_000
     assert fields.MAX_CLAIM == 1_000
     assert jobs.KEPT_FAILURES == 10

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
+import subprocess
+import sys
 import typing
 from pathlib import Path
 from types import ModuleType, UnionType
@@ -200,3 +202,11 @@ def test_every_class_that_a_call_takes_or_answers_with_is_public(name: str) -> N
     ours = {one.__name__ for one in classes if one.__module__.startswith("tenure")}
     ours -= {"Op", "Query", "Within"}  # what a course of steps is made of
     assert ours <= set(tenure.__all__)
+
+
+def test_importing_tenure_loads_nothing_heavy_that_it_may_not_need() -> None:
+    code = "import sys, tenure; print(*sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    heavy = {"click", "email", "http.client", "importlib.resources", "prometheus_client", "rich"}
+    heavy |= {"tenure.engines.remote", "tenure.engines.postgres", "tenure.engines.foundationdb"}
+    assert heavy & set(ran.stdout.split()) == set()

@@ -13,9 +13,17 @@ from tenure.settings import PREFIX, from_environment
 from tenure.testing import ManualClock
 
 FIELDS = {field.name: field for field in msgspec.structs.fields(Settings)}
-SPANS = ["lease", "pop_lease", "keep_done", "keep_cancelled", "keep_dead", "busy_timeout"]
+SPANS = [
+    "lease",
+    "pop_lease",
+    "keep_done",
+    "keep_cancelled",
+    "keep_dead",
+    "busy_timeout",
+    "unknown_kind",
+]
 NUMBERS = ["payload_limit", "max_waiting", "max_waiting_bytes", "sweep"]
-MAY_BE_NONE = ["keep_done", "keep_cancelled", "keep_dead"]
+MAY_BE_NONE = ["keep_done", "keep_cancelled", "keep_dead", "unknown_kind"]
 
 
 def variable(name: str) -> str:
@@ -40,6 +48,7 @@ def test_defaults_are_as_documented() -> None:
             max_waiting=100_000,
             max_waiting_bytes=268_435_456,
             busy_timeout=30,
+            unknown_kind=86_400,
             pop_lease=300,
             sweep=1_000,
         )

@@ -10,6 +10,7 @@ import pytest
 import tenure
 from tenure import Queue
 from tenure.testing import ManualClock
+from tenure.worker.handler import Handler
 from tenure.worker.lease_keeper import OVERDUE_SECONDS, Keeper
 from tenure.worker.run import Run
 
@@ -30,7 +31,9 @@ def queue(clock: ManualClock) -> Iterator[Queue]:
 def claimed(queue: Queue, id: str, lease: float = LEASE) -> Run:
     queue.enqueue("q", id=id)
     (job,) = queue.claim("q", lease=lease)
-    return Run(job, cast(Any, None), queue, cast(Any, None), queue.clock.monotonic())
+    return Run(
+        job, Handler(lambda job: None, "loop", "h"), queue, cast(Any, None), queue.clock.monotonic()
+    )
 
 
 def kept(

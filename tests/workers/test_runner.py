@@ -170,14 +170,6 @@ def test_only_the_named_queues_are_worked_on(app: Tenure) -> None:
     assert (stats["a"].ready, stats["b"].done) == (1, 1)
 
 
-def test_a_job_without_a_task_fails_and_is_not_lost(app: Tenure) -> None:
-    app.task(name="known")(lambda: None).enqueue()
-    stranger = app.queue.enqueue("default", {}, kind="unknown", max_attempts=1)
-    work_off(app)
-    job = app.queue.get(stranger.id)
-    assert (job.state, job.error) == (State.DEAD, "this worker has no task named 'unknown'")
-
-
 def test_a_payload_that_does_not_fit_fails_its_job(app: Tenure) -> None:
     @app.task
     async def work(n: int) -> None: ...

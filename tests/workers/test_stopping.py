@@ -429,6 +429,29 @@ def test_a_worker_starts_anew_when_a_file_changes(place: Place, queue: tenure.Qu
     assert worker.wait() == 0, worker.log
 
 
+def test_a_worker_that_reloads_waits_until_an_app_can_be_imported_again(
+    place: Place, queue: tenure.Queue
+) -> None:
+    project = place.folder / "project"
+    project.mkdir()
+    source = project / "mine.py"
+    source.write_text(TASKS.format(1))
+    worker = WorkerProcess(place, "--reload", app="mine:app", cwd=project).ready()
+    source.write_text(TASKS.format("") + "def f(:")
+    os.utime(source, (time.time() + 10, time.time() + 10))
+    until(lambda: "waiting for a file to change" in worker.log)
+    time.sleep(1.5)  # in which it would be started again
+    assert worker.log.count("SyntaxError") == 1
+    assert "importlib" not in worker.log
+    source.write_text(TASKS.format(2))
+    os.utime(source, (time.time() + 20, time.time() + 20))
+    worker.ready(2)
+    job = queue.enqueue("default", {}, kind="version")
+    until(lambda: queue.get(job.id).state == "done")
+    worker.send(signal.SIGTERM)
+    assert worker.wait() == 0, worker.log
+
+
 # What cannot be ---------------------------------------------------------------------------------
 
 
@@ -437,8 +460,8 @@ def test_a_worker_starts_anew_when_a_file_changes(place: Place, queue: tenure.Qu
     [
         ("no_such_module:app", "there is no module 'no_such_module'"),
         ("tests.workers.errands:nothing", "tests.workers.errands has no 'nothing'"),
-        ("tests.workers.errands:quick", "is a Task, not a Tenure app"),
-        ("tests.workers.errands:FOLDER", "is a str, not a Tenure app"),
+        ("tests.workers.errands:quick", "is of type Task, not a Tenure app"),
+        ("tests.workers.errands:FOLDER", "is of type str, not a Tenure app"),
         (":app", "is not MODULE:APP"),
     ],
 )

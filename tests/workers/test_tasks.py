@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,6 +29,7 @@ from tenure import (
 from tenure.testing import Sandbox
 
 app = Tenure("memory://", default_queue="main")
+reloaded = Tenure("memory://")
 
 
 @app.task(
@@ -96,14 +98,41 @@ def test_two_tasks_of_one_name_are_refused() -> None:
     assert set(app.tasks) == {"work", "other work"}
 
 
-def test_a_module_that_is_loaded_again_declares_its_tasks_again() -> None:
+def test_a_module_that_is_loaded_again_declares_its_tasks_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = (
+        "from tests.workers.test_tasks import reloaded\n"
+        "@reloaded.task(queue='q0')\n"
+        "def work() -> None: ...\n"
+    )
+    file = tmp_path / "loaded_twice.py"
+    file.write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("loaded_twice")
+    file.write_text(source.replace("q0", "queue-1"))
+    importlib.reload(module)
+    assert reloaded.tasks["work"].options["queue"] == "queue-1"
+
+
+def test_two_tasks_of_one_name_are_an_error_also_if_one_function_makes_both() -> None:
     app = Tenure("memory://")
-    for n in range(2):
 
-        @app.task(queue=f"q{n}")
-        def work() -> None: ...
+    def declare(step: int) -> tenure.Task[[int], int]:
+        @app.task
+        def add(n: int) -> int:
+            return n + step
 
-    assert app.tasks["work"].options["queue"] == "q1"
+        return add
+
+    declare(1)
+    with pytest.raises(InvalidInput, match="are both named 'add'"):
+        declare(2)
+    lambdas: list[Callable[[], int]] = [lambda: 1, lambda: 2]
+    app.task(name="one")(lambdas[0])
+    app.task(name="one", queue="other")(lambdas[0])  # the same function
+    with pytest.raises(InvalidInput, match="are both named 'one'"):
+        app.task(name="one")(lambdas[1])
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from tenure.clock import Clock, SystemClock
 from tenure.engines import exists
 from tenure.errors import NotFound
 from tenure.queue import Queue, connect
-from tenure.settings import Settings, from_environment, without_password
+from tenure.settings import Settings, from_environment, without_secrets
 
 F = TypeVar("F", bound=Callable[..., Any])
 NOTICE_SECONDS = 1.0  # for a service to accept a connection
@@ -54,7 +54,7 @@ class App:
         settings = from_environment(os.environ, url=self.url)
         if not exists(settings):
             raise NotFound(
-                f"there is no store at {without_password(settings.url)} yet: the first enqueue "
+                f"there is no store at {without_secrets(settings.url)} yet: the first enqueue "
                 f"creates it, or `tenure migrate`"
             )
         return self.open()
@@ -92,7 +92,7 @@ def say_if_away(settings: Settings) -> None:
         port = url.port or (443 if url.scheme == "https" else 80)
         socket.create_connection((url.hostname or "", port), NOTICE_SECONDS).close()
     except (OSError, ValueError) as error:
-        shown = without_password(settings.url)
+        shown = without_secrets(settings.url)
         text = f"{shown} does not answer ({error}); waiting {settings.busy_timeout:g} s for it"
         click.echo(one_line(text), err=True)
 

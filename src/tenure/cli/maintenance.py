@@ -28,7 +28,8 @@ def maintain(app: App) -> None:
     Example:
       tenure maintain
     """
-    sums = dict.fromkeys((field.name for field in msgspec.structs.fields(Maintained)), 0)
+    counts = (field.name for field in msgspec.structs.fields(Maintained) if field.type is int)
+    sums = dict.fromkeys(counts, 0)
     with app.open_existing() as store:
         while True:
             done = store.maintain(limit=PASS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,9 +15,16 @@ import msgspec
 
 from tenure.model.job import State
 from tenure.tasks.app import Tenure
+from tenure.tasks.task import Task
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_NOT_OF_THE_PROGRAM = (
+    "<frozen",
+    f"{Path(__file__).parents[1]}/",
+    f"{Path(click.__file__).parent}/",
+    f"{Path(importlib.__file__).parent}/",
+)
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?", re.ASCII)
 _SECONDS = {None: 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 
@@ -59,6 +67,18 @@ def json(text: str) -> Any:
         raise click.BadParameter(f"{text[:60]!r} is not JSON: {error}.{hint}") from None
 
 
+class CannotImport(click.ClickException):
+    """The module of an app raises an error. Shows the lines of the program, and not those of the
+    command line and of the import system."""
+
+    def __init__(self, module: str, error: Exception) -> None:
+        told = traceback.TracebackException.from_exception(error)
+        frames = [one for one in told.stack if not one.filename.startswith(_NOT_OF_THE_PROGRAM)]
+        told.stack = traceback.StackSummary.from_list(frames)
+        told.__cause__ = told.__context__ = None
+        super().__init__(f"{module} cannot be imported:\n{''.join(told.format()).rstrip()}")
+
+
 def target(name: str) -> Tenure:
     """Import the app that MODULE:APP names."""
     module, _, attribute = name.partition(":")
@@ -68,16 +88,19 @@ def target(name: str) -> Tenure:
         found: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # the module exists, but something it imports does not
+            raise CannotImport(module, error) from error  # something it imports does not exist
         raise click.BadParameter(f"there is no module {module!r} here or on the path.") from None
-    except ValueError:
-        raise click.BadParameter(f"{name!r} is not MODULE:APP, such as tasks:app.") from None
+    except Exception as error:
+        if not module or module.startswith("."):
+            raise click.BadParameter(f"{name!r} is not MODULE:APP, such as tasks:app.") from None
+        raise CannotImport(module, error) from error
     for part in (attribute or "app").split("."):
         if not hasattr(found, part):
             raise click.BadParameter(f"{module} has no {attribute or 'app'!r}.")
         found = getattr(found, part)
     if not isinstance(found, Tenure):
-        raise click.BadParameter(f"{name} is a {type(found).__name__}, not a Tenure app.")
+        kind = "Task" if isinstance(found, Task) else type(found).__name__
+        raise click.BadParameter(f"{name} is of type {kind}, not a Tenure app.")
     return found
 
 

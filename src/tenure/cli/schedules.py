@@ -38,18 +38,20 @@ def schedules(ctx: click.Context) -> None:
 def _listed(found: Sequence[Schedule], now: int) -> RenderableType:
     if not found:
         return words("There are no schedules.")
-    table = frame("name", "cron", "zone", "next", "last", "queue", "kind")
+    table = frame("name", "cron", "zone", "next", "last", "queue", "kind", "app")
     for one in found:
         last = "never" if one.last_at is None else relative(one.last_at, now)
-        late = one.next_at < now - 60_000
+        late = one.next_at < now - 60_000 and not one.disabled
+        following = "disabled" if one.disabled else relative(one.next_at, now)
         table.add_row(
             cell(one.name),
             cell(one.cron),
             cell(one.tz),
-            cell(relative(one.next_at, now), "red" if late else ""),
+            cell(following, "red" if late else ""),
             cell(last),
             cell(one.job.queue),
             cell(one.job.kind),
+            cell(one.owner),
         )
     return table
 

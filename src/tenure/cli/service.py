@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ipaddress
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +16,7 @@ from tenure.cli.params import log_options, target
 from tenure.cli.tables import cell, frame, words
 from tenure.demo import app as demonstration
 from tenure.demo import next_round
+from tenure.engines.remote import is_loopback
 from tenure.errors import InvalidInput
 from tenure.model.fields import MAX_ATTEMPTS
 from tenure.observe.logs import log_as
@@ -30,8 +31,11 @@ from tenure.server.auth import (
 )
 from tenure.server.connections import MOST
 from tenure.server.dialects import NAMES
+from tenure.server.guests import Guests
 from tenure.server.origin import LOOPBACK
 from tenure.tasks.app import Tenure
+
+log = logging.getLogger("tenure.service")
 
 TOKENS = "tenure-tokens.json"
 NEEDED = ("uvicorn", "prometheus_client")  # the packages of tenure[server]
@@ -59,6 +63,21 @@ NEEDED = ("uvicorn", "prometheus_client")  # the packages of tenure[server]
     envvar="TENURE_TOKENS",
     help="The file that `tenure token create` writes; reloaded when it changes. Without tokens, "
     "only this machine is served.",
+)
+@click.option(
+    "--anonymous",
+    metavar="SCOPES",
+    envvar="TENURE_ANONYMOUS",
+    help="What clients of --from-network may do without a token: produce, work, read, separated by "
+    "commas.",
+)
+@click.option(
+    "--from-network",
+    "networks",
+    metavar="CIDR",
+    multiple=True,
+    envvar="TENURE_FROM_NETWORK",
+    help="A network whose clients need no token for --anonymous; can be repeated.",
 )
 @click.option(
     "--allowed-hosts",
@@ -126,6 +145,8 @@ def serve(
     host: str,
     port: int,
     tokens: Path | None,
+    anonymous: str | None,
+    networks: Sequence[str],
     allowed_hosts: str | None,
     max_connections: int,
     dialects: str,
@@ -150,7 +171,8 @@ def serve(
     """
     host_until_told = _hosting()
     log_as(log_format, log_level)
-    known = tokens_of(tokens, os.environ)
+    guests = guests_of(anonymous, networks)
+    known = tokens_of(tokens, os.environ, guests)
     refuse_strangers(host, known)
     named = [name.strip() for name in dialects.split(",") if name.strip()]
     if demo and tasks is not None:
@@ -201,11 +223,26 @@ def named_cluster(environ: Mapping[str, str]) -> str | None:
     return f"fdb://{quote(str(Path(named).absolute()))}"
 
 
+def guests_of(anonymous: str | None, networks: Sequence[str]) -> Guests | None:
+    """Who is let in without a token, if anybody."""
+    if anonymous is None:
+        if networks:
+            raise InvalidInput("from-network", "needs --anonymous, such as produce,work")
+        return None
+    guests = Guests([name for name in anonymous.split(",") if name.strip()], networks)
+    log.warning("clients are let in without a token: %s", guests)
+    return guests
+
+
 def hosts_of(given: str | None, host: str, tokens: Tokens) -> list[str] | None:
     """The host names that clients can use; None for any. Without tokens they are restricted, or a
-    web page could control the service through a DNS name of its own."""
+    web page could control the service through a DNS name of its own. So they are for guests."""
+    if given is None and tokens.guests is not None and not is_loopback(host):
+        raise InvalidInput(
+            "anonymous", "also needs --allowed-hosts: the host names that clients use"
+        )
     if given is None:
-        return None if tokens.required else [*LOOPBACK, host]
+        return None if tokens.required and tokens.guests is None else [*LOOPBACK, host]
     names = [name.strip() for name in given.split(",") if name.strip()]
     if not names:
         raise InvalidInput("allowed-hosts", "name at least one host, or * for any")
@@ -220,15 +257,6 @@ def refuse_strangers(host: str, tokens: Tokens) -> None:
             f"{host} can be reached from other machines, and no tokens are set: create one with "
             f"`tenure token create`, or listen on 127.0.0.1",
         )
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 file_option = click.option(

@@ -28,7 +28,7 @@ from tenure.cli.text import document
 from tenure.model.job import State
 from tenure.model.queries import Page, QueueStats
 from tenure.queue import Queue
-from tenure.settings import without_password
+from tenure.settings import without_secrets
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -51,7 +51,7 @@ def stats(app: App, /, queue: str | None) -> None:
     with app.open_existing() as store:
         found = store.stats(queue)
         more = {name: _more(store, one) for name, one in found.queues.items()}
-        url = without_password(store.settings.url)
+        url = without_secrets(store.settings.url)
     value = document(found)
     for name, one in more.items():
         value["queues"][name] |= one.as_document()

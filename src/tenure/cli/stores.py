@@ -27,7 +27,7 @@ from tenure.engines import Engine, open_engine
 from tenure.engines.sqlite.file import path_of
 from tenure.errors import InvalidInput, TenureError
 from tenure.queue.store_copy import Copy, Leased
-from tenure.settings import from_environment
+from tenure.settings import from_environment, without_secrets
 
 
 @click.command()
@@ -54,7 +54,9 @@ def migrate(app: App, sql: bool) -> None:
         return
     versions = engines.migrate(settings, app.clock)
     if versions is None:
-        app.answer({"from": None, "to": None}, lambda: words(_no_schema(settings.url)))
+        app.answer(
+            {"from": None, "to": None}, lambda: words(_no_schema(without_secrets(settings.url)))
+        )
         return
     before, after = versions
     said = f"The schema has version {after}: nothing to do."
@@ -112,7 +114,9 @@ def copy(app: App, source: str, target: str, wait: float, leased: Leased) -> Non
     """
     for name, url in (("source", source), ("target", target)):
         if _is_service(url):
-            raise InvalidInput(name, f"{url} is a service: give the URL of the store behind it")
+            raise InvalidInput(
+                name, f"{without_secrets(url)} is a service: give the URL of the store behind it"
+            )
     began = app.clock.monotonic()
     with closing(_open(app, source, "source")) as old, closing(_open(app, target, "target")) as new:
         work = Copy(old, new, app.clock)

@@ -15,6 +15,7 @@ log = logging.getLogger("tenure.worker")
 
 LOOK_SECONDS = 0.2
 RELOAD_LOOK_SECONDS = 1.0
+GAVE_UP = (1, 2)  # exit codes of a process that would fail again until the program changes
 PAUSE_SECONDS = 1.0  # before a dead process is replaced
 
 
@@ -36,6 +37,7 @@ class Supervisor:
         self._signals: list[int] = []
         self._passed_on = 0
         self._seen = dict(_sources()) if reload else {}
+        self._broken = 0  # processes to start again when a file changes
         self._outdated: set[int] = set()  # pids that were told to stop because a file changed
 
     def run(self) -> int:
@@ -44,7 +46,7 @@ class Supervisor:
             signal.signal(one, self._note)
         self._children = [self._start() for _ in range(self._count)]
         worst, look_at = 0, 0.0
-        while self._children:
+        while self._children or (self._broken and not self._signals):
             time.sleep(LOOK_SECONDS)
             for _ in self._signals[self._passed_on :]:
                 self._passed_on += 1
@@ -79,6 +81,10 @@ class Supervisor:
         self._outdated.discard(child.pid)
         if self._signals or (code == 0 and not self._again and not outdated):
             return 0 if outdated else code
+        if self._reload and code in GAVE_UP and not outdated:
+            self._broken += 1
+            log.error("process %d failed; waiting for a file to change", child.pid)
+            return 0
         if code and not outdated:
             log.error("process %d ended with exit code %d; a new one is started", child.pid, code)
             time.sleep(PAUSE_SECONDS)
@@ -94,6 +100,8 @@ class Supervisor:
         changed = sorted(name for name, _ in set(now.items()) ^ set(self._seen.items()))
         self._seen = now
         log.info("%s changed: restarting", ", ".join(dict.fromkeys(changed)))
+        self._children += [self._start() for _ in range(self._broken)]
+        self._broken = 0
         for child in self._children:
             if child.pid not in self._outdated:  # a second signal would abort it
                 self._outdated.add(child.pid)

@@ -18,8 +18,10 @@ from tenure.cli.context import App, json_option, pass_app
 from tenure.cli.params import duration, log_options, target
 from tenure.cli.supervisor import Supervisor
 from tenure.cli.tables import words
+from tenure.errors import InvalidInput
 from tenure.observe.logs import log_as
 from tenure.queue import default_worker
+from tenure.settings import PREFIX, from_environment, without_secrets
 from tenure.tasks.app import Tenure
 from tenure.worker.runner import Runner
 from tenure.worker.scheduler import Scheduler
@@ -97,19 +99,38 @@ def worker(
       tenure worker tasks:app --queues high,low --concurrency 50 --processes 2
     """
     log_as(log_format, log_level)
+    tasks.move_to(app.url)
+    check_store(tasks)
     if processes > 1 or reload:
         again = options["max_jobs"] is not None and not options["burst"]
         code = Supervisor(_own_command(), processes, reload=reload, again=again).run()
         app.answer({"exit_code": code}, lambda: words("All processes have ended."))
         sys.exit(code)
     named = None if queues is None else [name.strip() for name in queues.split(",")]
-    tasks.move_to(app.url)
     with tasks:
         runner = tasks.runner(queues=named, **options)
         work_until_told(runner, supervised=supervised)
     value = {"worker": runner.name, "handled": runner.handled}
     if not supervised:
         app.answer(value, lambda: words(f"Jobs handled: {runner.handled:,}."))
+
+
+def check_store(tasks: Tenure) -> None:
+    """Reject a store that a worker cannot share with anybody, and warn if TENURE_URL, which the
+    other commands use, names another store than the app."""
+    if tasks.url.startswith("memory:"):
+        raise InvalidInput(
+            "url",
+            "the jobs of memory:// exist only in the process that enqueues them, so this one would "
+            "find none: use sqlite:///file.db, or app.runner() in your program",
+        )
+    for_others = from_environment(os.environ).url
+    if PREFIX + "URL" in os.environ and for_others != tasks.url:
+        log.warning(
+            "the app uses %s, but TENURE_URL is %s, which other commands use: they need --url",
+            without_secrets(tasks.url),
+            without_secrets(for_others),
+        )
 
 
 def _own_command() -> list[str]:
@@ -180,6 +201,7 @@ def scheduler(app: App, tasks: Tenure | None, log_level: str, log_format: str) -
     stopped = threading.Event()
     found = tasks or Tenure()
     found.move_to(app.url)
+    check_store(found)
     with found, on_signals(lambda number, frame: stopped.set()):
         found.load()
         found.put_schedules()

@@ -22,8 +22,8 @@ class Accepted:
     __slots__ = ("created", "ids")
 
     def __init__(self, ids: list[str], created: list[bool]) -> None:
-        self.ids = ids
-        self.created = created
+        self.ids: list[str] = ids
+        self.created: list[bool] = created
 
 
 class Plan(Generic[J]):

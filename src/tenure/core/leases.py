@@ -70,7 +70,7 @@ def fail(tx: Transaction[J], batch: Sequence[ops.Fail]) -> list[Answer]:
 
 
 def release(tx: Transaction[J], batch: Sequence[ops.Release]) -> list[Answer]:
-    return _give_back(tx, batch, lambda op: states.Released(op.delay_ms))
+    return _give_back(tx, batch, ops.Release.event)
 
 
 def _give_back(

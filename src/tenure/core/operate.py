@@ -55,7 +55,7 @@ def operate(tx: Transaction[Any], batch: Sequence[Op], own: Operations) -> list[
 def _once(tx: Transaction[Any], op: Any, own: Operations) -> Answer:
     known = tx.answers_of(op.key)
     if known is not None:
-        return wire.decode_once(op, known)
+        return wire.decode_once(op, known, tx.read_jobs)
     answers = operate(tx, op.ops, own)
     tx.put_answers(op.key, wire.encode_once(op, answers))
     return ops.Answers(answers)

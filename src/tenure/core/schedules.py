@@ -83,16 +83,22 @@ def hides(grant: ops.Grant | None, schedule: Schedule) -> bool:
 def updated(op: PutSchedule, old: Schedule | None, now: int) -> Schedule:
     """The schedule to store; raises InvalidInput."""
     new = op.schedule
-    if old is not None and (old.cron, old.tz) == (new.cron, new.tz):
+    if old is not None and _continues(old, new):
         return replace(new, next_at=old.next_at, last_at=old.last_at)
     if not new.next_at:
         return replace(new, next_at=next_tick(new.cron, new.tz, now))
     return new
 
 
+def _continues(old: Schedule, new: Schedule) -> bool:
+    """Whether the new schedule keeps the next time of the old one."""
+    enabled_again = old.disabled and not new.disabled
+    return (old.cron, old.tz) == (new.cron, new.tz) and not enabled_again
+
+
 def fired(op: Fire, schedule: Schedule, now: int) -> Firing | None:
     """The effect of a Fire, if any; raises InvalidInput."""
-    if schedule.next_at != op.tick:
+    if schedule.next_at != op.tick or schedule.disabled:
         return None
     if is_too_far(schedule, now):
         next_at = next_tick(schedule.cron, schedule.tz, now)

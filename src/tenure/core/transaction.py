@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from tenure.model.job import JobSpec, State
+from tenure.model.job import Job, JobSpec, State
 from tenure.model.ops import Entry, Limit, Schedule
 from tenure.model.states import Change, Event, Facts
 
@@ -165,6 +165,9 @@ class Transaction(Protocol[J]):
 
     def put_answers(self, key: str, answers: bytes) -> None:
         """Store a value under an idempotency key."""
+
+    def read_jobs(self, ids: Sequence[str]) -> Mapping[str, Job]:
+        """The jobs with these ids that exist, complete, without locking them."""
 
 
 class SlotTransaction(Protocol):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from msgspec.structs import replace
+
 from tenure.core.moves import move, remove, settle
 from tenure.core.transaction import J, Transaction
 from tenure.model import ops, states
@@ -40,11 +42,20 @@ def purge(tx: Transaction[J], jobs: Sequence[J]) -> int:
     return len(jobs)
 
 
+class Look(NamedTuple):
+    """The queues that a step of maintenance looked at: those with names after `after`, up to `last`
+    (to the end, if it is None)."""
+
+    due: Sequence[str]  # the names of those that have something to do, sorted
+    after: str
+    last: str | None
+
+
 class Upkeep(Protocol):
     """The steps of maintenance, as run by an engine: all in one transaction, or each in its own."""
 
-    def queues(self) -> Sequence[str]:
-        """The names of all queues, sorted."""
+    def look(self, op: ops.Maintain) -> Look:
+        """Look at the next QUEUES_PER_STEP queues after `op.after`, in the order of their names."""
 
     def sweep(self, queue: str, limit: int) -> Swept:
         """Run `sweep` for at most `limit` jobs of each kind."""
@@ -55,26 +66,26 @@ class Upkeep(Protocol):
     def end_slots(self, limit: int) -> int:
         """Delete expired slots. Returns how many."""
 
-    def tidy(self, limit: int) -> None:
-        """Delete lanes without jobs and idempotency keys older than ONCE_MS."""
+    def tidy(self, look: Look, limit: int) -> None:
+        """Delete lanes without jobs, idempotency keys older than ONCE_MS, and those of the queues
+        looked at that have been empty for FORGET_MS."""
 
 
 def maintain(upkeep: Upkeep, op: ops.Maintain) -> ops.Maintained:
-    """Sweep every queue, then purge every queue, in the order of their names."""
-    queues = upkeep.queues()
-    swept = [upkeep.sweep(queue, op.limit) for queue in queues]
-    keep = (
-        (State.DONE, op.keep_done_ms),
-        (State.CANCELLED, op.keep_cancelled_ms),
-        (State.DEAD, op.keep_dead_ms),
-    )
-    purged = sum(
-        upkeep.purge(queue, state, keep_ms, op.limit)
-        for queue in queues
-        for state, keep_ms in keep
-        if keep_ms is not None
-    )
+    """Sweep and purge the queues that have something due, one after the other."""
+    look = upkeep.look(op)
+    done = ops.Maintained(after=look.last)
+    for queue in look.due:
+        swept = upkeep.sweep(queue, op.limit)
+        purged = sum(
+            upkeep.purge(queue, state, keep_ms, op.limit)
+            for state, keep_ms in op.keeps
+            if keep_ms is not None
+        )
+        done += ops.Maintained(*swept, purged=purged, after=look.last)
+        if done.total >= op.limit:
+            done = replace(done, after=queue)
+            break
     slots = upkeep.end_slots(op.limit)
-    upkeep.tidy(op.limit)
-    promoted, leases, expired = (sum(kind) for kind in zip((0, 0, 0), *swept, strict=True))
-    return ops.Maintained(promoted, leases, expired, slots, purged)
+    upkeep.tidy(look, op.limit)
+    return replace(done, slots=slots)

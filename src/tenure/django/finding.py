@@ -15,12 +15,30 @@ class NotATask(ImportError):
     """The object at this path is not a Django task."""
 
 
+class NoSuchTask(ImportError):
+    """There is nothing at this path: another release of the project may have a task there."""
+
+
 def find_task(path: str) -> Any:
-    """Return the task with this module path. Raises ImportError, or what its module raises."""
-    found = import_string(path)
+    """Return the task with this module path. Raises NoSuchTask, ImportError, or what its module
+    raises."""
+    try:
+        found = import_string(path)
+    except ImportError as error:
+        if _is_missing(path, error):
+            raise NoSuchTask(str(error)) from None
+        raise
     if not isinstance(found, Task):  # a job can name any object; only run declared tasks
         raise NotATask(f"{path} is not a Django task: decorate it with @task")
     return found
+
+
+def _is_missing(path: str, error: ImportError) -> bool:
+    """Whether the module or its attribute does not exist, rather than something that the module
+    imports."""
+    if isinstance(error, ModuleNotFoundError):
+        return error.name is not None and f"{path}.".startswith(f"{error.name}.")
+    return isinstance(error.__cause__, AttributeError)
 
 
 def find_task_from_loop(path: str) -> Any:

@@ -34,7 +34,10 @@ except ModuleNotFoundError as missing:
     from django_tasks.signals import task_enqueued, task_finished, task_started
     from django_tasks.utils import normalize_json
 
+TASKS_LOGGER = Task.__module__.rpartition(".")[0]  # the logger of the framework
+
 __all__ = [
+    "TASKS_LOGGER",
     "TASK_REFRESH_ATTRS",
     "BaseTaskBackend",
     "InvalidTask",

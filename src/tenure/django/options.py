@@ -27,11 +27,13 @@ class BackendOptions:
         if unknown:
             known = ", ".join((*OF_THE_STORE, *OF_EACH_JOB))
             raise self.wrong(f"{min(unknown)!r} is not an option; the options are {known}")
-        self.url = self._text(given, "url")
-        self.database = self._text(given, "database")
+        self.url: str | None = self._text(given, "url")
+        self.database: str | None = self._text(given, "database")
         if self.url is not None and self.database is not None:
             raise self.wrong("give 'url' or 'database', not both: the database already has a file")
-        self.of_each_job = {name: given[name] for name in OF_EACH_JOB if name in given}
+        self.of_each_job: dict[str, Any] = {
+            name: given[name] for name in OF_EACH_JOB if name in given
+        }
         try:
             prepare([NewJob(queue="any", **self.of_each_job)], 0, len(NULL))
         except InvalidInput as error:

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from tenure.django.attempt import Attempt
 from tenure.django.backend import TenureBackend
-from tenure.django.finding import find_task_from_loop
+from tenure.django.finding import NoSuchTask, find_task_from_loop
 from tenure.model.job import Job
 from tenure.worker.handler import Handler
 from tenure.worker.post import Post
@@ -29,11 +29,13 @@ class TaskPost(Post):
         super().__init__(queues, concurrency, {}, in_order=in_order)
         self._backend = backend
 
-    def handler_of(self, job: Job) -> Handler:
-        """The handler of the job's task. If there is no such task, a handler that raises the
-        reason."""
+    def handler_of(self, job: Job) -> Handler | None:
+        """The handler of the job's task, or None if there is no such task. If the task cannot be
+        used, a handler that raises the reason."""
         try:
             task = find_task_from_loop(job.kind)
+        except NoSuchTask:
+            return None
         except (Exception, SystemExit) as error:
             return Handler(partial(_fail, error), "thread", job.kind)
         if iscoroutinefunction(task.func):

@@ -13,13 +13,12 @@ from urllib.parse import urlsplit
 
 from tenure.clock import Clock
 from tenure.engines.memory import MemoryEngine
-from tenure.engines.remote import RemoteEngine
 from tenure.engines.sqlite import file
 from tenure.engines.sqlite.engine import SqliteEngine
 from tenure.errors import InvalidInput
 from tenure.model.ops import Answer, Op
 from tenure.model.queries import Found, Query
-from tenure.settings import Settings
+from tenure.settings import Settings, without_secrets
 
 
 class Engine(Protocol):
@@ -73,7 +72,8 @@ def _psycopg_for(url: str) -> Iterator[None]:
         if (error.name or "psycopg").partition(".")[0] != "psycopg":
             raise
         raise InvalidInput(
-            "url", f"{url!r} needs psycopg: pip install 'tenure[postgresql]' ({error})"
+            "url",
+            f"{without_secrets(url)!r} needs psycopg: pip install 'tenure[postgresql]' ({error})",
         ) from None
 
 
@@ -84,13 +84,20 @@ def _open_foundationdb(url: str, settings: Settings, clock: Clock) -> Engine:
     return FoundationDbEngine.open(url, settings, clock)
 
 
+def _open_remote(url: str, settings: Settings, clock: Clock) -> Engine:
+    """Import the engine lazily: an HTTP client takes long to import."""
+    from tenure.engines.remote import RemoteEngine
+
+    return RemoteEngine.open(url, settings, clock)
+
+
 ENGINES: dict[str, Callable[[str, Settings, Clock], Engine]] = {
     "memory": MemoryEngine.open,
     "sqlite": SqliteEngine.open,
     "postgresql": _open_postgres,
     "fdb": _open_foundationdb,
-    "http": RemoteEngine.open,
-    "https": RemoteEngine.open,
+    "http": _open_remote,
+    "https": _open_remote,
 }
 
 
@@ -103,7 +110,7 @@ def _scheme_of(url: str) -> str:
     scheme = urlsplit(url).scheme
     if scheme not in ENGINES:
         known = ", ".join(f"{name}://" for name in ENGINES)
-        raise InvalidInput("url", f"{url!r} must begin with one of {known}")
+        raise InvalidInput("url", f"{without_secrets(url)!r} must begin with one of {known}")
     return scheme
 
 

@@ -33,7 +33,7 @@ from tenure.model.cron import LATE_MS, last_tick, next_tick
 from tenure.model.job import FINAL, Job, JobSpec, State, check_cycles
 from tenure.model.ops import Answer, Limit, Op
 from tenure.model.queries import Filter, Found, Query
-from tenure.settings import Settings
+from tenure.settings import Settings, without_secrets
 
 
 class Record:
@@ -43,7 +43,7 @@ class Record:
         self.job = job
         self.seq = seq  # its place in enqueue order
         self.waits_for = waits_for
-        self.ready = job.state is State.PENDING and job.run_at <= job.created_at
+        self.ready: bool = job.state is State.PENDING and job.run_at <= job.created_at
 
     @property
     def order(self) -> tuple[int, int]:
@@ -95,6 +95,7 @@ class MemoryEngine:
         self._in_group: dict[tuple[str, str], dict[str, Record]] = defaultdict(dict)
         self._unique: dict[tuple[str, str, str], str] = {}
         self._queues: dict[str, QueueBook] = {}
+        self._emptied: dict[str, int] = {}  # queues that maintenance found empty, and when
         self._turns: dict[tuple[str, str], int] = {}
         self._limits: dict[tuple[str, str | None, str | None], Limit] = {}
         self._slots: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
@@ -151,7 +152,9 @@ class MemoryEngine:
     @classmethod
     def open(cls, url: str, settings: Settings, clock: Clock) -> MemoryEngine:
         if url not in ("memory:", "memory://"):
-            raise InvalidInput("url", f"{url!r}: a memory queue has no name; use memory://")
+            raise InvalidInput(
+                "url", f"{without_secrets(url)!r}: a memory queue has no name; use memory://"
+            )
         return cls(clock, settings.sweep)
 
     def apply(self, batch: Sequence[Op]) -> list[Answer]:
@@ -175,13 +178,22 @@ class MemoryEngine:
     def _once(self, op: ops.Once, now: int) -> Answer:
         said = op.fingerprint or op.ops
         if op.key not in self._answered:
-            self._answered[op.key] = (now, said, ops.Answers(self._in_order(op.ops, now)))
+            answer = ops.Answers(self._in_order(op.ops, now))
+            self._answered[op.key] = (now, said, answer)
+            return answer
         _, first, answer = self._answered[op.key]
         if first != said:
             return Conflict(
                 f"the key {op.key!r} was used for other operations; nothing was changed"
             )
-        return answer
+        return ops.Answers([self._still_held(one) for one in answer.answers])
+
+    def _still_held(self, answer: Answer) -> Answer:
+        """What a claim returns when it is repeated: of its jobs, those it still holds."""
+        if not isinstance(answer, ops.Leased):
+            return answer
+        leases = [self._leased(job.id, job.token) for job in answer.jobs]
+        return ops.Leased([one.job for one in leases if isinstance(one, Record)])
 
     def _in_order(self, batch: Sequence[Op], now: int) -> list[Answer]:
         return [self._operations[type(one)](one, now) for one in batch]
@@ -277,6 +289,7 @@ class MemoryEngine:
         if job.group:
             self._in_group[job.queue, job.group][job.id] = record
         self._queues.setdefault(job.queue, QueueBook())
+        self._emptied.pop(job.queue, None)
         self._turns.setdefault((job.queue, job.tenant), 0)
         if job.state not in FINAL:
             self._live[job.id] = record
@@ -436,9 +449,10 @@ class MemoryEngine:
         held: Counter[tuple[str, str | None]] = Counter((r.job.tenant, None) for r in leased)
         held.update((r.job.tenant, r.job.group) for r in leased)
         lines: dict[str, list[Record]] = defaultdict(list)
+        not_groups = frozenset(op.not_groups)
         for record in sorted((r for r in live if r.ready), key=lambda r: r.order):
             wanted = op.tenant is None or record.job.tenant == op.tenant
-            if wanted and record.job.group not in op.not_groups:
+            if wanted and record.job.group not in not_groups:
                 lines[record.job.tenant].append(record)
         picked: list[Record] = []
         while len(picked) < room:
@@ -519,16 +533,18 @@ class MemoryEngine:
 
     # What the holder of a lease does ------------------------------------------------------------
 
-    def _leased(self, op: ops.LeaseOp) -> Record | TenureError:
-        record = self._records.get(op.id)
-        if record is None or self._is_hidden(op.grant, op.id):
-            return JobNotFound(op.id)
-        if record.job.state is not State.LEASED or record.job.token != op.token:
-            return LeaseLost(op.id, record.job.state.value)
+    def _leased(
+        self, job_id: str, token: int, grant: ops.Grant | None = None
+    ) -> Record | TenureError:
+        record = self._records.get(job_id)
+        if record is None or self._is_hidden(grant, job_id):
+            return JobNotFound(job_id)
+        if record.job.state is not State.LEASED or record.job.token != token:
+            return LeaseLost(job_id, record.job.state.value)
         return record
 
     def _ack(self, op: ops.Ack, now: int) -> Answer:
-        record = self._leased(op)
+        record = self._leased(op.id, op.token, op.grant)
         if isinstance(record, TenureError):
             return record
         plan = self._plan(ops.Enqueue(op.then, grant=op.grant), leaving=op.id)
@@ -545,10 +561,10 @@ class MemoryEngine:
         return self._give_back(op, op.event(), now)
 
     def _release(self, op: ops.Release, now: int) -> Answer:
-        return self._give_back(op, states.Released(op.delay_ms), now)
+        return self._give_back(op, op.event(), now)
 
     def _give_back(self, op: ops.LeaseOp, event: states.Event, now: int) -> Answer:
-        record = self._leased(op)
+        record = self._leased(op.id, op.token, op.grant)
         if isinstance(record, TenureError):
             return record
         self._move(record, event, now)
@@ -561,7 +577,7 @@ class MemoryEngine:
         return self._keep(op, now, progress=op.percent, note=op.note)
 
     def _keep(self, op: ops.LeaseOp, now: int, **fields: Any) -> Answer:
-        record = self._leased(op)
+        record = self._leased(op.id, op.token, op.grant)
         if isinstance(record, TenureError):
             return record
         self._move(record, states.Kept(), now)
@@ -664,6 +680,7 @@ class MemoryEngine:
         return ops.Ok()
 
     def _set_limit(self, op: ops.SetLimit, now: int) -> Answer:
+        self._emptied.pop(op.queue, None)
         bounds = {"concurrency": op.concurrency, "weight": op.weight}
         if op.rate is not None and op.per_ms is not None:
             bounds |= {"rate": op.rate, "per_ms": op.per_ms}
@@ -680,6 +697,7 @@ class MemoryEngine:
         return self._put_limit(Limit(op.queue, op.tenant, op.group, paused=paused))
 
     def _pause(self, op: ops.Pause, now: int) -> Answer:
+        self._emptied.pop(op.queue, None)
         return self._put_limit(replace(self._limit(op.queue, op.tenant, op.group), paused=True))
 
     def _resume(self, op: ops.Resume, now: int) -> Answer:
@@ -714,7 +732,8 @@ class MemoryEngine:
         new, old = op.schedule, self._schedules.get(op.schedule.name)
         if old is not None and self._is_hidden_schedule(op):
             return Forbidden(f"the name {new.name!r} is taken by another schedule")
-        if old is not None and (old.cron, old.tz) == (new.cron, new.tz):
+        same = old is not None and (old.cron, old.tz) == (new.cron, new.tz)
+        if old is not None and same and (new.disabled or not old.disabled):
             new = replace(new, next_at=old.next_at, last_at=old.last_at)
         elif new.next_at == 0:
             try:
@@ -743,7 +762,7 @@ class MemoryEngine:
         schedule = self._schedules.get(op.name)
         if schedule is None or self._is_hidden_schedule(op):
             return ScheduleNotFound(op.name)
-        if schedule.next_at != op.tick:
+        if schedule.next_at != op.tick or schedule.disabled:
             return ops.Fired(False)
         try:
             if op.tick > now:
@@ -780,11 +799,18 @@ class MemoryEngine:
     # Maintenance --------------------------------------------------------------------------------
 
     def _maintain(self, op: ops.Maintain, now: int) -> Answer:
-        promoted = leases = expired = 0
-        for queue in sorted(self._queues):
+        later = sorted(name for name in self._queues if name > op.after)
+        page = later[: ops.QUEUES_PER_STEP]
+        after = page[-1] if len(later) > len(page) else None
+        promoted = leases = expired = purged = 0
+        for queue in [name for name in page if self._has_work(name, op, now)]:
             found = self._sweep(queue, op.limit, now)
             promoted, leases, expired = promoted + found[0], leases + found[1], expired + found[2]
-        purged = self._purge(op, now)
+            purged += self._purge(queue, op, now)
+            if promoted + leases + expired + purged >= op.limit:
+                after = queue
+                break
+        self._forget_queues(page, now)
         used = {(r.job.queue, r.job.tenant) for r in self._records.values()}
         self._turns = {key: turn for key, turn in self._turns.items() if key in used}
         over = sorted(
@@ -798,29 +824,48 @@ class MemoryEngine:
         for key, (at, _, _) in list(self._answered.items()):
             if at <= now - ops.ONCE_MS:
                 del self._answered[key]
-        return ops.Maintained(promoted, leases, expired, len(over), purged)
+        return ops.Maintained(promoted, leases, expired, len(over), purged, after)
 
-    def _purge(self, op: ops.Maintain, now: int) -> int:
+    def _has_work(self, queue: str, op: ops.Maintain, now: int) -> bool:
+        """Whether a sweep or a purge of the queue would find anything."""
+        for record in self._live.values():
+            job = record.job
+            due = job.run_at if job.state is State.PENDING and not record.ready else None
+            expires_at = None if job.state is State.LEASED else job.expires_at
+            times = (job.lease_until, due, expires_at)
+            if job.queue == queue and any(at is not None and at <= now for at in times):
+                return True
+        return any(self._old(queue, state, keep_ms, now) for state, keep_ms in op.keeps)
+
+    def _purge(self, queue: str, op: ops.Maintain, now: int) -> int:
         purged = 0
-        for queue in sorted(self._queues):
-            for state, keep_ms in (
-                (State.DONE, op.keep_done_ms),
-                (State.CANCELLED, op.keep_cancelled_ms),
-                (State.DEAD, op.keep_dead_ms),
-            ):
-                old = [
-                    record
-                    for record in self._records.values()
-                    if record.job.queue == queue
-                    and record.job.state is state
-                    and keep_ms is not None
-                    and (record.job.finished_at or 0) <= now - keep_ms
-                ]
-                old.sort(key=lambda r: (r.job.finished_at or 0, r.seq))
-                for record in old[: op.limit]:
-                    self._remove(record, now)
-                    purged += 1
+        for state, keep_ms in op.keeps:
+            for record in self._old(queue, state, keep_ms, now)[: op.limit]:
+                self._remove(record, now)
+                purged += 1
         return purged
+
+    def _old(self, queue: str, state: State, keep_ms: int | None, now: int) -> list[Record]:
+        """The jobs of a queue whose retention is over, oldest first."""
+        old = [
+            record
+            for record in self._records.values()
+            if record.job.queue == queue
+            and record.job.state is state
+            and keep_ms is not None
+            and (record.job.finished_at or 0) <= now - keep_ms
+        ]
+        return sorted(old, key=lambda r: (r.job.finished_at or 0, r.seq))
+
+    def _forget_queues(self, names: list[str], now: int) -> None:
+        """Forget the queues that have been empty for long, and note which are empty now."""
+        used = {record.job.queue for record in self._records.values()}
+        used |= {queue for queue, _, _ in self._limits}
+        for queue in names:
+            if queue in used:
+                self._emptied.pop(queue, None)
+            elif self._emptied.setdefault(queue, now) <= now - ops.FORGET_MS:
+                del self._queues[queue], self._emptied[queue]
 
     def _reconcile(self, op: ops.Reconcile, now: int) -> Answer:
         return ops.Corrected({}) if op.queue in self._queues else QueueNotFound(op.queue)
@@ -836,7 +881,7 @@ class MemoryEngine:
         return JobNotFound(query.id) if record is None else record.job
 
     def _list_jobs(self, query: queries.ListJobs, now: int) -> Found:
-        return self._page(query, lambda jobs, cursor: queries.Page(jobs, cursor))
+        return self._page(query, lambda jobs, cursor: queries.Page(jobs, cursor), queries.fitting)
 
     def _find_ids(self, query: queries.FindIds, now: int) -> Found:
         return self._page(query, lambda jobs, cursor: queries.Ids([job.id for job in jobs], cursor))
@@ -845,6 +890,7 @@ class MemoryEngine:
         self,
         query: queries.ListJobs | queries.FindIds,
         answer: Callable[[list[Job], str | None], Found],
+        fitting: Callable[[list[Job]], list[Job]] = list,
     ) -> Found:
         where = query.filter
         if where.queue is not None and where.queue not in self._queues:
@@ -860,9 +906,10 @@ class MemoryEngine:
         found = sorted(self._matching(where), key=place, reverse=True)
         if start is not None:
             found = [record for record in found if place(record) < start]
-        page, more = found[: query.limit], len(found) > query.limit
-        cursor = ".".join(str(part) for part in place(page[-1])) if more and page else None
-        return answer([record.job for record in page], cursor)
+        page = fitting([record.job for record in found[: query.limit]])
+        more = len(found) > len(page)
+        cursor = ".".join(str(part) for part in place(found[len(page) - 1])) if more else None
+        return answer(page, cursor)
 
     def _matching(self, where: Filter) -> Iterator[Record]:
         for record in self._records.values():

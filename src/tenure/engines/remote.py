@@ -6,6 +6,7 @@ can be sent again until a response arrives.
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import threading
 import uuid
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec.json import encode
@@ -28,9 +30,10 @@ from tenure.errors import (
     TenureError,
 )
 from tenure.model import ops, queries, wire
+from tenure.model.fields import MAX_OPS
 from tenure.model.ops import Answer, Op
 from tenure.model.queries import Found, Query
-from tenure.settings import Settings
+from tenure.settings import Settings, without_secrets
 
 if TYPE_CHECKING:
     import httpx
@@ -96,6 +99,7 @@ class RemoteEngine:
 
     def __init__(self, url: str, settings: Settings, clock: Clock) -> None:
         self._url = url.rstrip("/")
+        self._shown = without_secrets(self._url)
         self._settings = settings
         self._clock = clock
         self._closed = threading.Event()
@@ -103,6 +107,9 @@ class RemoteEngine:
 
     @classmethod
     def open(cls, url: str, settings: Settings, clock: Clock) -> RemoteEngine:
+        host = urlsplit(url).hostname or ""
+        if settings.token and url.startswith("http:") and not is_loopback(host):
+            log.warning("the token is sent to %s as plain text; use https://", host)
         return cls(url, settings, clock)
 
     def apply(self, batch: Sequence[Op]) -> list[Answer]:
@@ -127,7 +134,7 @@ class RemoteEngine:
         large for one request, or if the service rejects some of them."""
         body = encode(_Sent(batch, key))
         alone = len(batch) == 1
-        if alone or len(body) <= LARGEST_BODY:
+        if alone or (len(body) <= LARGEST_BODY and len(batch) <= MAX_OPS):
             try:
                 answers += self._post("/v1/ops", body, partial(_answers_of, len(batch)))
             except _Rejected as rejected:
@@ -179,7 +186,7 @@ class RemoteEngine:
                 pause = FIRST_PAUSE
             except Exception as error:
                 # The error will surface when a caller polls or is woken.
-                log.debug("cannot listen to %s: %s", self._url, error)
+                log.debug("cannot listen to %s: %s", self._shown, error)
                 stopped.wait(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
                 continue
@@ -227,7 +234,7 @@ class RemoteEngine:
             try:
                 return decode(response.content)
             except Exception as error:  # whatever is wrong with it, the response is lost
-                cut = StoreError(f"{self._url} sent a response that cannot be read: {error}")
+                cut = StoreError(f"{self._shown} sent a response that cannot be read: {error}")
                 raise _Failed(cut, again=True, served=True) from None
         failed = _error_of(response)
         if status in REJECTED or isinstance(failed, NotFound):
@@ -247,7 +254,17 @@ class RemoteEngine:
             hint = "; if the server does not use TLS, use http://"
         elif isinstance(error, httpx.RemoteProtocolError) and self._url.startswith("http:"):
             hint = "; if it speaks TLS, its URL begins with https://"
-        return StoreError(f"{self._url} cannot be reached: {text}{hint}")
+        return StoreError(f"{self._shown} cannot be reached: {text}{hint}")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address is that of this machine."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _client(url: str, settings: Settings) -> httpx.Client:
@@ -270,7 +287,8 @@ def _client(url: str, settings: Settings) -> httpx.Client:
 
 def _parts(sent: _Sent) -> Iterator[_Sent]:
     """Split into requests, under keys derived from the batch's own."""
-    if len(sent.ops) < 2 or len(encode(sent)) <= LARGEST_BODY:
+    fits = len(sent.ops) <= MAX_OPS and len(encode(sent)) <= LARGEST_BODY
+    if len(sent.ops) < 2 or fits:
         yield sent
         return
     half = len(sent.ops) // 2

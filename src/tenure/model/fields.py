@@ -7,6 +7,7 @@ names the field.
 
 from __future__ import annotations
 
+import math
 import re
 import types
 from collections.abc import Callable
@@ -36,9 +37,12 @@ MIN_PRIORITY, MAX_PRIORITY = -(2**31), 2**31 - 1
 MAX_ATTEMPTS = 1_000_000
 MAX_SPAN_MS = 100 * 366 * 86_400_000  # a delay, lease, expiry or timeout: a century
 MAX_MOMENT_MS = 2 * MAX_SPAN_MS
-MAX_AFTER = 1_000  # jobs that one job may wait for
+MAX_AFTER = 10_000  # jobs that one job may wait for
+MAX_AFTER_CHARACTERS = 1_000_000  # of the ids of all jobs that one job waits for
 MAX_JOBS_PER_CALL = 100_000
+MAX_OPS = 10_000  # operations in one request to a service
 MAX_QUEUES_PER_CALL = 1_000
+MAX_GROUPS_PER_CALL = 1_000
 MAX_CLAIM = 1_000
 MAX_LISTED = 10_000
 MAX_MAINTAINED = 100_000
@@ -76,9 +80,11 @@ MaintainLimit = Annotated[int, Meta(ge=1, le=MAX_MAINTAINED)]
 Concurrency = Annotated[int, Meta(ge=1, le=10**9)]
 Rate = Annotated[int, Meta(ge=1, le=10**6)]
 Weight = Annotated[int, Meta(ge=1, le=MAX_WEIGHT)]
+Cron = Annotated[str, Meta(min_length=1, max_length=200)]
+Zone = Annotated[str, Meta(min_length=1, max_length=100)]
 Parents = Annotated[tuple[Name, ...], Meta(max_length=MAX_AFTER)]
 QueueNames = Annotated[tuple[Name, ...], Meta(min_length=1, max_length=MAX_QUEUES_PER_CALL)]
-GroupNames = Annotated[tuple[Label, ...], Meta(max_length=100_000)]
+GroupNames = Annotated[tuple[Label, ...], Meta(max_length=MAX_GROUPS_PER_CALL)]
 JobIds = Annotated[tuple[Name, ...], Meta(max_length=100_000)]
 GrantedNames = Annotated[tuple[Label, ...], Meta(max_length=1_000)]
 
@@ -296,6 +302,14 @@ def moment_ms(field: str, moment: datetime) -> int:
     if not 0 <= ms <= MAX_MOMENT_MS:
         raise InvalidInput(field, f"{moment.isoformat()} is out of range")
     return ms
+
+
+def percent_of(value: float) -> int:
+    """A percentage as a whole number; raises InvalidInput."""
+    if isinstance(value, float) and math.isfinite(value):
+        value = round(value)
+    percent: int = check("percent", value, Percent)
+    return percent
 
 
 def clean(text: str) -> str:

@@ -6,16 +6,17 @@ import itertools
 import json
 import os
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from msgspec.structs import astuple
 
 from tenure.errors import DependencyCycle, InvalidInput, InvalidPayload, PayloadTooLarge
 from tenure.model.fields import (
+    MAX_AFTER_CHARACTERS,
     POSITIVE_SPAN,
     Attempts,
     Label,
@@ -35,6 +36,9 @@ from tenure.model.retry import Backoff
 
 KEPT_FAILURES = 10
 
+SHOWN = 80  # characters of a payload or result in the repr of a job
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NULL = msgspec.Raw(b"null")
 
 
@@ -78,8 +82,20 @@ class Lease(msgspec.Struct, frozen=True):
     token: int
 
 
+class Times(NamedTuple):
+    """The times of a job, as datetimes in UTC."""
+
+    created_at: datetime
+    updated_at: datetime
+    run_at: datetime
+    started_at: datetime | None
+    lease_until: datetime | None
+    finished_at: datetime | None
+    expires_at: datetime | None
+
+
 class Job(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """A job as stored. Times are milliseconds since 1970, UTC.
+    """A job as stored. Times are milliseconds since 1970, UTC; `times` has them as datetimes.
 
     `payload` and `result` are decoded each time they are accessed.
     """
@@ -128,6 +144,43 @@ class Job(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     def error(self) -> str | None:
         """The message of the last failed attempt, or None."""
         return self.errors[-1].message if self.errors else None
+
+    @property
+    def times(self) -> Times:
+        """The times of the job as datetimes: `job.times.run_at`."""
+        return Times(
+            _moment(self.created_at),
+            _moment(self.updated_at),
+            _moment(self.run_at),
+            *(
+                None if ms is None else _moment(ms)
+                for ms in (self.started_at, self.lease_until, self.finished_at, self.expires_at)
+            ),
+        )
+
+    def __repr__(self) -> str:
+        """The fields that are not at their defaults, with the start of the payload and result."""
+        fields = msgspec.structs.fields(self)
+        values = {one.name: getattr(self, one.name) for one in fields}
+        shown = {
+            one.name: repr(values[one.name]) for one in fields if values[one.name] != one.default
+        }
+        shown |= {"state": repr(self.state.value), "raw_payload": _start(self.raw_payload)}
+        shown["raw_result"] = _start(self.raw_result)
+        if self.raw_result == NULL:
+            del shown["raw_result"]
+        told = [f"{name.removeprefix('raw_')}={text}" for name, text in shown.items()]
+        return f"Job({', '.join(told)})"
+
+
+def _start(raw: msgspec.Raw) -> str:
+    """The first characters of JSON."""
+    text = bytes(memoryview(raw)[: 4 * SHOWN + 4]).decode(errors="replace")
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
+def _moment(ms: int) -> datetime:
+    return _EPOCH + timedelta(milliseconds=ms)
 
 
 class NewJob(msgspec.Struct, kw_only=True, gc=False):
@@ -183,6 +236,8 @@ class JobSpec(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         for field in ("tenant", "group"):
             if getattr(self, field) == "*":
                 raise InvalidInput(field, "'*' is reserved: it stands for all in limits")
+        if sum(map(len, self.after)) > MAX_AFTER_CHARACTERS:
+            raise InvalidInput("after", f"ids of more than {MAX_AFTER_CHARACTERS:,} characters")
         if self.trace is not None:
             check_trace(self.trace)
 

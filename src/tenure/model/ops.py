@@ -20,6 +20,7 @@ from tenure.model.fields import (
     MAX_JOBS_PER_CALL,
     ClaimLimit,
     Concurrency,
+    Cron,
     GrantedNames,
     GroupNames,
     JobIds,
@@ -34,6 +35,7 @@ from tenure.model.fields import (
     Span,
     Token,
     Weight,
+    Zone,
     check_together,
 )
 from tenure.model.job import Job, JobSpec, State, null
@@ -141,10 +143,20 @@ class Extend(LeaseOp, frozen=True):
     lease_ms: PositiveSpan
 
 
+UNKNOWN_KIND = "UnknownKind"  # the type of a release by a worker that has no task for the job
+
+
 class Release(LeaseOp, frozen=True):
-    """Return the job to its queue without using up the attempt, optionally after a delay."""
+    """Return the job to its queue without using up the attempt, optionally after a delay. A message
+    is added to the job's errors, unless the last error is the same."""
 
     delay_ms: Span = 0
+    message: str = ""
+    type: str = ""
+
+    def event(self) -> states.Released:
+        """The state machine event for this release."""
+        return states.Released(self.delay_ms, self.message, self.type)
 
 
 class Progress(LeaseOp, frozen=True):
@@ -271,16 +283,28 @@ class DropSlot(Op, frozen=True):
     holder: Name
 
 
+def check_own_scope(scope: str) -> None:
+    """Reject a scope of slots that is reserved for Tenure itself. Whoever held the slot of the
+    janitor could switch off maintenance."""
+    if scope == "tenure" or scope.startswith(("tenure.", "tenure/")):
+        raise InvalidInput("scope", f"{scope!r:.80} is reserved for Tenure itself")
+
+
 class Schedule(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A job that is enqueued whenever a cron expression matches."""
+    """A job that is enqueued whenever a cron expression matches.
+
+    owner: the app that declares it in its code, if any. disabled: it does not fire.
+    """
 
     name: Name
-    cron: str
+    cron: Cron
     job: JobSpec
     next_at: int = 0
-    tz: str = "UTC"
+    tz: Zone = "UTC"
     catch_up: CatchUp = "last"
     last_at: int | None = None
+    owner: Label = ""
+    disabled: bool = False
 
     def check(self) -> None:
         """Validate the cron expression and the time zone."""
@@ -288,9 +312,9 @@ class Schedule(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PutSchedule(GrantedOp, frozen=True):
-    """Add or replace a schedule. If cron and tz are unchanged, the schedule keeps its next time.
-    Otherwise the store computes the next time by its own clock, unless a copy from another store
-    sets it."""
+    """Add or replace a schedule. If cron and tz are unchanged, the schedule keeps its next time,
+    unless it was disabled and is no longer: what it missed is not caught up on. Otherwise the store
+    computes the next time by its own clock, unless a copy from another store sets it."""
 
     schedule: Schedule
 
@@ -312,13 +336,29 @@ class Fire(GrantedOp, frozen=True):
 
 
 class Maintain(Op, frozen=True):
-    """Run due maintenance, at most `limit` jobs of each kind. A keep_*_ms of None keeps finished
-    jobs forever."""
+    """Run a step of maintenance: in the queues whose names sort after `after`, at most `limit` jobs
+    of each kind per queue. A keep_*_ms of None keeps finished jobs forever.
+
+    Queues are taken in the order of their names. So that others do not wait for long, a step looks
+    at QUEUES_PER_STEP of them, visits those that have something due then, and ends early after a
+    queue with which it has processed `limit` jobs. The result says where to continue. A queue that
+    has been without jobs and limits for FORGET_MS is forgotten.
+    """
 
     limit: MaintainLimit = 1000
     keep_done_ms: Span | None = None
     keep_cancelled_ms: Span | None = None
     keep_dead_ms: Span | None = None
+    after: Label = ""
+
+    @property
+    def keeps(self) -> tuple[tuple[State, int | None], ...]:
+        """The states of finished jobs, and for how long each is kept."""
+        return (
+            (State.DONE, self.keep_done_ms),
+            (State.CANCELLED, self.keep_cancelled_ms),
+            (State.DEAD, self.keep_dead_ms),
+        )
 
 
 class Reconcile(Op, frozen=True):
@@ -346,7 +386,8 @@ AnyOp = (
 
 class Once(Op, frozen=True):
     """Run operations once per key. If the key was used before, return the stored results, or a
-    Conflict if it was used for different operations. Keys and results are kept for ONCE_MS.
+    Conflict if it was used for different operations. Keys and results are kept for ONCE_MS. Of
+    claimed jobs only the leases are stored: a repeated claim returns the jobs that it still holds.
 
     `fingerprint` identifies the operations if their encoding may differ between retries. Without
     it, the operations themselves are compared.
@@ -373,6 +414,8 @@ class Import(Op, frozen=True):
 
 
 ONCE_MS = 15 * 60_000  # by then, the caller has the result or has given up
+FORGET_MS = 3600_000  # stays visible for a while under the eyes of whoever has just drained it
+QUEUES_PER_STEP = 500
 BACK_MS = 10 * 60_000  # a store's clock may be set back this far without a schedule firing twice
 
 # Operations after which other processes need no wake-up.
@@ -450,17 +493,30 @@ class Fired(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
 
 
 class Maintained(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
-    """How many of each kind were processed."""
+    """How many of each kind were processed. If `after` is not None, there may be more queues after
+    this one."""
 
     promoted: int = 0
     leases: int = 0
     expired: int = 0
     slots: int = 0
     purged: int = 0
+    after: str | None = None
 
     @property
     def total(self) -> int:
         return self.promoted + self.leases + self.expired + self.slots + self.purged
+
+    def __add__(self, later: Maintained) -> Maintained:
+        """The sum of two steps in a row."""
+        return Maintained(
+            self.promoted + later.promoted,
+            self.leases + later.leases,
+            self.expired + later.expired,
+            self.slots + later.slots,
+            self.purged + later.purged,
+            later.after,
+        )
 
 
 class Answers(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):

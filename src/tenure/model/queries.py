@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
-from tenure.errors import InvalidInput, TenureError
+from tenure.errors import Busy, InvalidInput, TenureError
 from tenure.model.fields import Label, Moment, Name, PageLimit, QueueNames
 from tenure.model.job import Job, State
 from tenure.model.ops import Entry, Limit, Schedule
+
+PAGE_BYTES = 4 * 1_048_576  # a page of jobs ends with the job that reaches this
+JOBS_AT_ONCE = 25  # that a list reads whatever their sizes are
+MOST_SCANNED = 10_000  # jobs that one query looks at to find those that match its filter
+READ_SECONDS = 20.0  # after which a query is stopped: others wait for the same readers
+
+
+def took_too_long(seconds: float) -> Busy:
+    """The error for a query that was stopped."""
+    return Busy(
+        f"the query took longer than {seconds:g} s and was stopped: name a queue and a state, or "
+        "ask for a smaller page"
+    )
 
 
 class Query(msgspec.Struct, frozen=True, gc=False, tag=True, tag_field="query", omit_defaults=True):
@@ -132,10 +146,30 @@ class Export(Query, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
-    """A page of jobs, and the cursor of the next page."""
+    """A page of jobs, and the cursor of the next page. It has fewer jobs than requested if they are
+    large (PAGE_BYTES), and perhaps none if few of those looked at match (MOST_SCANNED): go on until
+    there is no cursor."""
 
     jobs: list[Job]
     cursor: str | None = None
+
+
+def fitting(jobs: Iterable[Job]) -> list[Job]:
+    """The first of these jobs, as many as fit into a page, and at least one if there is any."""
+    page: list[Job] = []
+    size = 0
+    for job in jobs:
+        page.append(job)
+        size += bytes_of(job)
+        if size >= PAGE_BYTES:
+            break
+    return page
+
+
+def bytes_of(job: Job) -> int:
+    """The size of the parts of a job that can be large."""
+    errors = sum([len(one.message) + len(one.traceback) for one in job.errors])
+    return len(job.raw_payload) + len(job.raw_result) + errors
 
 
 class Ids(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):

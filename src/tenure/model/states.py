@@ -68,6 +68,8 @@ class Released(Event, frozen=True):
     """The worker returns the job unprocessed, for now or for later."""
 
     delay_ms: int = 0
+    message: str = ""
+    type: str = ""
 
 
 class Kept(Event, frozen=True):
@@ -260,6 +262,10 @@ def _change(move: Move, job: Facts, event: Event, now: int) -> Change:
 def _noted(move: Move, job: Facts, event: Event, now: int) -> tuple[Failure, ...]:
     if isinstance(event, Failed):
         failure = Failure(now, job.attempts, event.message, event.type, event.traceback, job.worker)
+    elif isinstance(event, Released):
+        if not event.message or _is_last(job.errors, event):
+            return job.errors
+        failure = Failure(now, job.attempts, event.message, event.type, worker=job.worker)
     elif move.says:
         says = move.says
         if isinstance(event, ParentDeleted):
@@ -268,3 +274,8 @@ def _noted(move: Move, job: Facts, event: Event, now: int) -> tuple[Failure, ...
     else:
         return job.errors
     return (*job.errors, failure)[-KEPT_FAILURES:]
+
+
+def _is_last(errors: tuple[Failure, ...], event: Released) -> bool:
+    """Whether the last error is the same: it is kept, with the time when it was first seen."""
+    return bool(errors) and (errors[-1].message, errors[-1].type) == (event.message, event.type)

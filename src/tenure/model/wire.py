@@ -7,7 +7,7 @@ fields, and decoded to the class with that code.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -18,7 +18,7 @@ from tenure import errors
 from tenure.errors import Conflict, InvalidInput, StoreError, TenureError
 from tenure.model import ops
 from tenure.model.fields import MAX_FAILURE_TEXT, clean, validated
-from tenure.model.job import JobSpec, encode_json
+from tenure.model.job import Job, JobSpec, State, encode_json
 from tenure.model.ops import Answer, Op
 from tenure.model.queries import Query
 
@@ -83,6 +83,18 @@ def decode_answers(text: bytes | str) -> list[Answer]:
 # Operations that are done once ------------------------------------------------------------------
 
 
+class Claimed(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
+    """What is stored of a claim: the ids and tokens of its jobs, which are read again when the
+    call is repeated. Payloads would be kept for much longer than the jobs."""
+
+    leases: list[tuple[str, int]]
+
+
+FindJobs = Callable[[Sequence[str]], Mapping[str, Job]]  # the jobs with these ids that exist
+
+_decode_stored = msgspec.json.Decoder(list[Written | Claimed]).decode
+
+
 class _Mark(msgspec.Struct):
     """Extra data in the last of the results; versions that do not know it ignore it."""
 
@@ -104,19 +116,37 @@ def did(op: ops.Once) -> str:
 
 def encode_once(op: ops.Once, answers: Sequence[Answer]) -> bytes:
     """Encode the results of a Once together with its fingerprint."""
-    text = encode(answers)
+    text = encode([_stored(answer) for answer in answers])
     if not answers:
         return text
     return b'%b,"did":%b}]' % (text[:-2], encode(did(op)))
 
 
-def decode_once(op: ops.Once, text: bytes | str) -> Answer:
-    """The stored results of a Once, or a Conflict if they belong to different operations."""
+def _stored(answer: Answer) -> Answer | Claimed:
+    if isinstance(answer, ops.Leased):
+        return Claimed([(job.id, job.token) for job in answer.jobs])
+    return answer
+
+
+def decode_once(op: ops.Once, text: bytes | str, find: FindJobs) -> Answer:
+    """The stored results of a Once, or a Conflict if they belong to different operations. A claim
+    returns the jobs that are still leased under its token."""
     marks = _decode_marks(text)
     known = marks[-1].did if marks else ""
     if len(marks) != len(op.ops) or (known and known != did(op)):
         return key_reused(op.key)
-    return ops.Answers(decode_answers(text))
+    stored = _decode_stored(text)
+    ids = [id for one in stored if isinstance(one, Claimed) for id, _ in one.leases]
+    jobs = find(ids) if ids else {}
+    return ops.Answers([_answer_of(one, jobs) for one in stored])
+
+
+def _answer_of(stored: Written | Claimed, jobs: Mapping[str, Job]) -> Answer:
+    if isinstance(stored, Claimed):
+        leases = [(jobs[id], token) for id, token in stored.leases if id in jobs]
+        held = [job for job, token in leases if (job.state, job.token) == (State.LEASED, token)]
+        return ops.Leased(held)
+    return error_of(stored) if isinstance(stored, Refused) else stored
 
 
 def key_reused(key: str) -> Conflict:
@@ -143,6 +173,14 @@ def received(op: Op, payload_limit: int) -> Op:
                     message=clean(op.message[:MAX_FAILURE_TEXT]),
                     type=clean(op.type[:MAX_FAILURE_TEXT]),
                     traceback=clean(op.traceback[-MAX_FAILURE_TEXT:]),
+                )
+            case ops.TakeSlot() | ops.DropSlot() | ops.ReconcileSlots():
+                ops.check_own_scope(op.scope)
+            case ops.Release():
+                op = replace(
+                    op,
+                    message=clean(op.message[:MAX_FAILURE_TEXT]),
+                    type=clean(op.type[:MAX_FAILURE_TEXT]),
                 )
             case ops.PutSchedule():
                 (job,) = _received((op.schedule.job,), payload_limit)

@@ -6,11 +6,15 @@ import json
 import logging
 import sys
 from datetime import UTC, datetime
+from typing import Any
 
 from tenure.model.job import Job
 
 # Fields that a log line can have besides its message.
-ABOUT = ("request", "job", "queue", "kind", "tenant", "attempt", "token", "status", "ms", "error")
+ABOUT = (
+    *("request", "job", "queue", "kind", "tenant", "attempt", "worker", "token", "status", "ms"),
+    *("state", "retry_in_ms", "error", "schedule", "app"),
+)
 
 
 def about(job: Job) -> dict[str, object]:
@@ -47,9 +51,23 @@ class TextFormatter(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)-7s %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        text = super().formatMessage(record)
-        known = [name for name in ("request", "token", "error", "ms") if hasattr(record, name)]
-        return " ".join([text, *[f"{name}={getattr(record, name)}" for name in known]])
+        line = super().formatMessage(record)
+        if hasattr(record, "request"):
+            known = [name for name in ("request", "token", "error", "ms") if hasattr(record, name)]
+            line = " ".join([line, *[f"{name}={getattr(record, name)}" for name in known]])
+        return _printable(line)
+
+    def formatException(self, ei: Any) -> str:
+        """The traceback, indented: no line of it looks like a line of the log."""
+        lines = super().formatException(ei).splitlines()
+        return "\n".join(f"  {_printable(line)}" for line in lines)
+
+
+def _printable(text: str) -> str:
+    """Escape line breaks and other control characters: names may contain them."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
 def log_as(form: str, level: str) -> None:

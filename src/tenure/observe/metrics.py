@@ -28,7 +28,7 @@ from tenure.model import ops, queries
 from tenure.model.job import Job, State
 from tenure.model.ops import Answer, Op
 from tenure.model.queries import Found, Query
-from tenure.queue import Queue
+from tenure.queue import Calls
 
 log = logging.getLogger("tenure.metrics")
 
@@ -107,27 +107,38 @@ class Metrics:
 
     def __init__(self, *, tenants: bool = False) -> None:
         """tenants: also count the jobs of each tenant."""
-        self.lock = threading.Lock()  # held while a batch is counted, or the metrics are written
-        self.operations = Tally(
+        self.lock: threading.Lock = (
+            threading.Lock()
+        )  # held while a batch is counted, or the metrics are written
+        self.operations: Tally = Tally(
             "tenure_operations", "Operations by kind and outcome.", "op", "outcome"
         )
-        self.commits = Spread("tenure_commit_seconds", "How long a commit took.", COMMITS)
-        self.batch = Spread("tenure_operations_per_commit", "Operations per commit.", SIZES)
-        self.enqueued = Tally("tenure_jobs_enqueued", "Jobs enqueued.", "queue")
-        self.claimed = Tally("tenure_jobs_claimed", "Jobs claimed.", "queue")
-        self.retries = Tally("tenure_retries", "Attempts after the first.", "queue")
-        self.ended = Tally("tenure_jobs_ended", "Jobs that finished.", "queue", "state")
-        self.lost = Tally("tenure_leases_lost", "Operations rejected because the lease was lost.")
-        self.waited = Spread("tenure_wait_seconds", "From ready to claimed.", WAITS, "queue")
-        self.ran = Spread("tenure_run_seconds", "From claimed to finished.", WAITS, "queue")
-        self.jobs = Gauge("tenure_jobs", "Jobs in the store.", "queue", "state")
-        self.oldest = Gauge(
+        self.commits: Spread = Spread("tenure_commit_seconds", "How long a commit took.", COMMITS)
+        self.batch: Spread = Spread("tenure_operations_per_commit", "Operations per commit.", SIZES)
+        self.enqueued: Tally = Tally("tenure_jobs_enqueued", "Jobs enqueued.", "queue")
+        self.claimed: Tally = Tally("tenure_jobs_claimed", "Jobs claimed.", "queue")
+        self.retries: Tally = Tally("tenure_retries", "Attempts after the first.", "queue")
+        self.unknown: Tally = Tally(
+            "tenure_unknown_kinds", "Jobs left for others by a worker without their task.", "queue"
+        )
+        self.ended: Tally = Tally("tenure_jobs_ended", "Jobs that finished.", "queue", "state")
+        self.lost: Tally = Tally(
+            "tenure_leases_lost", "Operations rejected because the lease was lost."
+        )
+        self.waited: Spread = Spread(
+            "tenure_wait_seconds", "From ready to claimed.", WAITS, "queue"
+        )
+        self.ran: Spread = Spread("tenure_run_seconds", "From claimed to finished.", WAITS, "queue")
+        self.jobs: Gauge = Gauge("tenure_jobs", "Jobs in the store.", "queue", "state")
+        self.oldest: Gauge = Gauge(
             "tenure_oldest_ready_seconds",
             "How long the longest-waiting ready job has been ready.",
             "queue",
         )
-        self.tenants = Gauge("tenure_tenant_jobs", "Jobs by tenant.", "queue", "tenant", "state")
-        self.log = Gauge("tenure_log_bytes", "Size of the write-ahead log of a SQLite file.")
+        self.tenants: Gauge = Gauge(
+            "tenure_tenant_jobs", "Jobs by tenant.", "queue", "tenant", "state"
+        )
+        self.log: Gauge = Gauge("tenure_log_bytes", "Size of the write-ahead log of a SQLite file.")
         self.log_of: HasLog | None = None
         self._counts_tenants = tenants
         self._queues: set[str] = set()
@@ -149,7 +160,7 @@ class Metrics:
             self._queues.add(queue)
         return queue
 
-    async def text(self, queue: Queue) -> bytes:
+    async def text(self, queue: Calls) -> bytes:
         """All metrics in Prometheus format, with current numbers from the store."""
         stats = await queue.astats()
         waiting: dict[str, list[str]] = {}
@@ -174,7 +185,7 @@ class Metrics:
         with self.lock:
             return generate_latest(self._registry)
 
-    async def _by_tenant(self, queue: Queue, names: Sequence[str]) -> dict[Labels, float]:
+    async def _by_tenant(self, queue: Calls, names: Sequence[str]) -> dict[Labels, float]:
         """Counts per tenant, queue by queue, up to a maximum number of tenants."""
         found: defaultdict[Labels, float] = defaultdict(float)
         left = MOST_TENANTS
@@ -235,6 +246,8 @@ class Measured:
         elif isinstance(op, ops.Ack):
             self._ended(op.id, op.token, State.DONE)
         elif isinstance(op, ops.Fail | ops.Release) and isinstance(answer, ops.Moved):
+            if op.type == ops.UNKNOWN_KIND:
+                self._unknown(op.id, op.token)
             self._ended(op.id, op.token, answer.state)
 
     def _claimed(self, job: Job) -> None:
@@ -247,6 +260,11 @@ class Measured:
         self._running[job.id, job.token] = (queue, started)
         if len(self._running) > MOST_RUNNING:
             self._running.popitem(last=False)
+
+    def _unknown(self, id: str, token: int) -> None:
+        queue, _ = self._running.get((id, token), ("", 0))
+        if queue:
+            self._metrics.unknown.counts[queue,] += 1
 
     def _ended(self, id: str, token: int, state: State) -> None:
         queue, started = self._running.pop((id, token), ("", 0))

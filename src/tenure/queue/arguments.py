@@ -40,13 +40,18 @@ def fail_op(
         message, kind, trace = str(error), "", ""
     return ops.Fail(
         *lease_of(job),
-        clean(message[:MAX_FAILURE_TEXT]),
-        clean(kind[:MAX_FAILURE_TEXT]),
+        failure_text(message),
+        failure_text(kind),
         clean(trace[-MAX_FAILURE_TEXT:]),
         None if retry_in is None else span_ms("retry_in", retry_in),
         bool(fatal),
         bool(cancel),
     )
+
+
+def failure_text(text: str) -> str:
+    """A message as an error of a job can hold it."""
+    return clean(str(text)[:MAX_FAILURE_TEXT])
 
 
 def _told(error: BaseException) -> tuple[str, str]:

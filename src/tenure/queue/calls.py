@@ -11,7 +11,7 @@ import os
 import socket
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 
@@ -19,7 +19,14 @@ from tenure.clock import Clock
 from tenure.errors import Duplicate, InvalidInput, JobNotFound, TenureError
 from tenure.model import ops, queries, states
 from tenure.model.cron import CatchUp
-from tenure.model.fields import MAX_JOBS_PER_CALL, POSITIVE_SPAN, checker, span_ms, validated
+from tenure.model.fields import (
+    MAX_JOBS_PER_CALL,
+    POSITIVE_SPAN,
+    checker,
+    percent_of,
+    span_ms,
+    validated,
+)
 from tenure.model.job import (
     FINAL,
     NULL,
@@ -40,6 +47,7 @@ from tenure.observe.tracing import current_trace, sending
 from tenure.queue.arguments import (
     Seconds,
     fail_op,
+    failure_text,
     filter_of,
     ids_of,
     lease_of,
@@ -65,10 +73,11 @@ class EnqueuedIds(list[str]):
 
     def __init__(self, ids: Iterable[str] = (), created: Iterable[bool] = ()) -> None:
         super().__init__(ids)
-        self.created = list(created)
+        self.created: list[bool] = list(created)
 
 
 PAGE = 1000  # jobs changed per operation when a filter selects them
+MOST_SCANS = 100  # queries for one page of a list, each of which looks at MOST_SCANNED jobs
 
 
 class Calls:
@@ -303,15 +312,16 @@ class Calls:
         answers = yield [ops.Extend(*lease_of(job), lease_ms) for job in listed("jobs", jobs)]
         return _errors(answers)
 
-    def _release(self, job: Job | Lease, *, delay: Seconds = 0) -> Steps[None]:
+    def _release(self, job: Job | Lease, *, delay: Seconds = 0, reason: str = "") -> Steps[None]:
         """Give a job back to the queue, to run now or after `delay` seconds. The attempt does not
-        count."""
-        (answer,) = yield [ops.Release(*lease_of(job), span_ms("delay", delay))]
+        count. reason: added to the job's errors, unless the last one is the same."""
+        delay_ms = span_ms("delay", delay)
+        (answer,) = yield [ops.Release(*lease_of(job), delay_ms, failure_text(reason))]
         good(answer, ops.Moved)
 
-    def _progress(self, job: Job | Lease, percent: int, note: str | None = None) -> Steps[None]:
+    def _progress(self, job: Job | Lease, percent: float, note: str | None = None) -> Steps[None]:
         """Report progress: a percentage from 0 to 100 and an optional note."""
-        (answer,) = yield [validated(ops.Progress(*lease_of(job), percent, note))]
+        (answer,) = yield [validated(ops.Progress(*lease_of(job), percent_of(percent), note))]
         good(answer, ops.Ok)
 
     def _lease_ms(self, lease: Seconds | None) -> int:
@@ -337,7 +347,14 @@ class Calls:
         """Return a page of jobs, newest first; with a single final state, last finished first.
         Pass its `cursor` to get the next page."""
         where = filter_of(queue, states_of(state), tenant, group, kind)
-        return good((yield validated(queries.ListJobs(where, limit, cursor))), queries.Page)
+        page = good((yield validated(queries.ListJobs(where, limit, cursor))), queries.Page)
+        for _ in range(MOST_SCANS):
+            left = limit - len(page.jobs)
+            if page.cursor is None or left == 0:
+                break
+            more = good((yield queries.ListJobs(where, left, page.cursor)), queries.Page)
+            page = queries.Page(page.jobs + more.jobs, more.cursor)
+        return page
 
     def _find_ids(self, prefix: str, *, limit: int = 10) -> Steps[list[str]]:
         """List the ids that start with `prefix`, sorted."""
@@ -587,15 +604,17 @@ class Calls:
         *,
         tz: str = "UTC",
         catch_up: CatchUp = "last",
+        owner: str = "",
     ) -> Steps[None]:
         """Create or replace a schedule that enqueues a job at the times of a cron expression. If
-        the times do not change, the schedule continues where it was."""
+        the times do not change, the schedule continues where it was. owner: the app that declares
+        it in its code."""
         of_kind("job", job, NewJob)
         if job.id is not None:
             raise InvalidInput("id", "must not be set: each firing creates a new job")
         (spec,) = self.prepare([job])
         # The store's clock decides when it fires.
-        schedule = Schedule(name, cron, spec, tz=tz, catch_up=catch_up)
+        schedule = Schedule(name, cron, spec, tz=tz, catch_up=catch_up, owner=owner)
         (answer,) = yield [validated(ops.PutSchedule(schedule))]
         good(answer, ops.Ok)
 
@@ -628,7 +647,8 @@ class Calls:
 
     def _maintain(self, *, limit: int = 1000) -> Steps[ops.Maintained]:
         """Run due maintenance: delayed jobs that are due, expired leases, jobs and slots, and
-        retention. Handles at most `limit` of each kind per queue."""
+        retention. Handles at most `limit` of each kind per queue, in steps of their own commits. A
+        queue that has been without jobs and limits for an hour is forgotten."""
         keep = self.settings
         op = ops.Maintain(
             limit,
@@ -636,8 +656,11 @@ class Calls:
             None if keep.keep_cancelled is None else span_ms("keep_cancelled", keep.keep_cancelled),
             None if keep.keep_dead is None else span_ms("keep_dead", keep.keep_dead),
         )
-        (answer,) = yield [validated(op)]
-        return good(answer, ops.Maintained)
+        total = ops.Maintained(after="")
+        while total.after is not None:
+            (answer,) = yield [validated(replace(op, after=total.after))]
+            total += good(answer, ops.Maintained)
+        return total
 
     def _reconcile(
         self, queue: str, *, tenant: str | None = None, group: str | None = None
@@ -654,48 +677,89 @@ class Calls:
 
     # The public forms ---------------------------------------------------------------------------
 
-    enqueue, aenqueue = blocking(_enqueue), awaiting(_enqueue)
+    enqueue: Final = blocking(_enqueue)
+    aenqueue: Final = awaiting(_enqueue)
     _aenqueue_new = awaiting(_enqueue_new)  # for the service, which parses a NewJob
-    enqueue_many, aenqueue_many = blocking(_enqueue_many), awaiting(_enqueue_many)
-    claim, aclaim = blocking(_claim), awaiting(_claim)
-    ack, aack = blocking(_ack), awaiting(_ack)
-    ack_many, aack_many = blocking(_ack_many), awaiting(_ack_many)
-    fail, afail = blocking(_fail), awaiting(_fail)
-    fail_many, afail_many = blocking(_fail_many), awaiting(_fail_many)
-    extend, aextend = blocking(_extend), awaiting(_extend)
-    extend_many, aextend_many = blocking(_extend_many), awaiting(_extend_many)
-    release, arelease = blocking(_release), awaiting(_release)
-    progress, aprogress = blocking(_progress), awaiting(_progress)
-    get, aget = blocking(_get), awaiting(_get)
-    jobs, ajobs = blocking(_jobs), awaiting(_jobs)
-    find_ids, afind_ids = blocking(_find_ids), awaiting(_find_ids)
-    next_due, anext_due = blocking(_next_due), awaiting(_next_due)
-    oldest_ready, aoldest_ready = blocking(_oldest_ready), awaiting(_oldest_ready)
-    stats, astats = blocking(_stats), awaiting(_stats)
-    tenants, atenants = blocking(_tenants), awaiting(_tenants)
-    groups, agroups = blocking(_groups), awaiting(_groups)
-    group_totals, agroup_totals = blocking(_group_totals), awaiting(_group_totals)
-    cancel, acancel = blocking(_cancel), awaiting(_cancel)
-    replay, areplay = blocking(_replay), awaiting(_replay)
-    run_now, arun_now = blocking(_run_now), awaiting(_run_now)
-    delete, adelete = blocking(_delete), awaiting(_delete)
-    purge, apurge = blocking(_purge), awaiting(_purge)
-    set_limit, aset_limit = blocking(_set_limit), awaiting(_set_limit)
-    clear_limit, aclear_limit = blocking(_clear_limit), awaiting(_clear_limit)
-    limits, alimits = blocking(_limits), awaiting(_limits)
-    pause, apause = blocking(_pause), awaiting(_pause)
-    resume, aresume = blocking(_resume), awaiting(_resume)
-    take_slot, atake_slot = blocking(_take_slot), awaiting(_take_slot)
-    drop_slot, adrop_slot = blocking(_drop_slot), awaiting(_drop_slot)
-    slots, aslots = blocking(_slots), awaiting(_slots)
-    put_schedule, aput_schedule = blocking(_put_schedule), awaiting(_put_schedule)
-    drop_schedule, adrop_schedule = blocking(_drop_schedule), awaiting(_drop_schedule)
-    schedules, aschedules = blocking(_schedules), awaiting(_schedules)
-    timetable, atimetable = blocking(_timetable), awaiting(_timetable)
-    fire, afire = blocking(_fire), awaiting(_fire)
-    maintain, amaintain = blocking(_maintain), awaiting(_maintain)
-    reconcile, areconcile = blocking(_reconcile), awaiting(_reconcile)
-    reconcile_slots, areconcile_slots = blocking(_reconcile_slots), awaiting(_reconcile_slots)
+    enqueue_many: Final = blocking(_enqueue_many)
+    aenqueue_many: Final = awaiting(_enqueue_many)
+    claim: Final = blocking(_claim)
+    aclaim: Final = awaiting(_claim)
+    ack: Final = blocking(_ack)
+    aack: Final = awaiting(_ack)
+    ack_many: Final = blocking(_ack_many)
+    aack_many: Final = awaiting(_ack_many)
+    fail: Final = blocking(_fail)
+    afail: Final = awaiting(_fail)
+    fail_many: Final = blocking(_fail_many)
+    afail_many: Final = awaiting(_fail_many)
+    extend: Final = blocking(_extend)
+    aextend: Final = awaiting(_extend)
+    extend_many: Final = blocking(_extend_many)
+    aextend_many: Final = awaiting(_extend_many)
+    release: Final = blocking(_release)
+    arelease: Final = awaiting(_release)
+    progress: Final = blocking(_progress)
+    aprogress: Final = awaiting(_progress)
+    get: Final = blocking(_get)
+    aget: Final = awaiting(_get)
+    jobs: Final = blocking(_jobs)
+    ajobs: Final = awaiting(_jobs)
+    find_ids: Final = blocking(_find_ids)
+    afind_ids: Final = awaiting(_find_ids)
+    next_due: Final = blocking(_next_due)
+    anext_due: Final = awaiting(_next_due)
+    oldest_ready: Final = blocking(_oldest_ready)
+    aoldest_ready: Final = awaiting(_oldest_ready)
+    stats: Final = blocking(_stats)
+    astats: Final = awaiting(_stats)
+    tenants: Final = blocking(_tenants)
+    atenants: Final = awaiting(_tenants)
+    groups: Final = blocking(_groups)
+    agroups: Final = awaiting(_groups)
+    group_totals: Final = blocking(_group_totals)
+    agroup_totals: Final = awaiting(_group_totals)
+    cancel: Final = blocking(_cancel)
+    acancel: Final = awaiting(_cancel)
+    replay: Final = blocking(_replay)
+    areplay: Final = awaiting(_replay)
+    run_now: Final = blocking(_run_now)
+    arun_now: Final = awaiting(_run_now)
+    delete: Final = blocking(_delete)
+    adelete: Final = awaiting(_delete)
+    purge: Final = blocking(_purge)
+    apurge: Final = awaiting(_purge)
+    set_limit: Final = blocking(_set_limit)
+    aset_limit: Final = awaiting(_set_limit)
+    clear_limit: Final = blocking(_clear_limit)
+    aclear_limit: Final = awaiting(_clear_limit)
+    limits: Final = blocking(_limits)
+    alimits: Final = awaiting(_limits)
+    pause: Final = blocking(_pause)
+    apause: Final = awaiting(_pause)
+    resume: Final = blocking(_resume)
+    aresume: Final = awaiting(_resume)
+    take_slot: Final = blocking(_take_slot)
+    atake_slot: Final = awaiting(_take_slot)
+    drop_slot: Final = blocking(_drop_slot)
+    adrop_slot: Final = awaiting(_drop_slot)
+    slots: Final = blocking(_slots)
+    aslots: Final = awaiting(_slots)
+    put_schedule: Final = blocking(_put_schedule)
+    aput_schedule: Final = awaiting(_put_schedule)
+    drop_schedule: Final = blocking(_drop_schedule)
+    adrop_schedule: Final = awaiting(_drop_schedule)
+    schedules: Final = blocking(_schedules)
+    aschedules: Final = awaiting(_schedules)
+    timetable: Final = blocking(_timetable)
+    atimetable: Final = awaiting(_timetable)
+    fire: Final = blocking(_fire)
+    afire: Final = awaiting(_fire)
+    maintain: Final = blocking(_maintain)
+    amaintain: Final = awaiting(_maintain)
+    reconcile: Final = blocking(_reconcile)
+    areconcile: Final = awaiting(_reconcile)
+    reconcile_slots: Final = blocking(_reconcile_slots)
+    areconcile_slots: Final = awaiting(_reconcile_slots)
 
 
 @functools.cache

@@ -61,11 +61,11 @@ class Ticket:
     __slots__ = ("abandoned", "answers", "batch", "bytes", "error", "event", "future", "loop")
 
     def __init__(self, batch: Sequence[Op]) -> None:
-        self.batch = batch
-        self.bytes = _bytes_of(batch)
+        self.batch: Sequence[Op] = batch
+        self.bytes: int = _bytes_of(batch)
         self.answers: list[Answer] = []
         self.error: BaseException | None = None
-        self.abandoned = False
+        self.abandoned: bool = False
         self.event: threading.Lock | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
         self.future: asyncio.Future[list[Answer]] | None = None
@@ -105,12 +105,12 @@ class Standing(Ticket):
 
     def __init__(self, claim: ops.Claim, now: Callable[[], float]) -> None:
         super().__init__([claim])
-        self.queues = claim.queues
-        self.now = now
-        self.taken_at = 0.0  # when it joined a batch, by `now`
-        self.leaving = False  # the caller wants an answer, even an empty one
-        self.loop = asyncio.get_running_loop()
-        self.future = self.loop.create_future()
+        self.queues: tuple[str, ...] = claim.queues
+        self.now: Callable[[], float] = now
+        self.taken_at: float = 0.0  # when it joined a batch, by `now`
+        self.leaving: bool = False  # the caller wants an answer, even an empty one
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
+        self.future: asyncio.Future[list[Answer]] = self.loop.create_future()
 
     def on_answer(self, call: Callable[[], object]) -> None:
         """Call `call` in the event loop when there is an answer."""

@@ -20,7 +20,7 @@ from tenure.queue.calls import Calls, good
 from tenure.queue.committer import Committer, Standing
 from tenure.queue.sync_async import Wanted, Within
 from tenure.queue.wakeups import Changes
-from tenure.settings import Settings, checked, from_environment
+from tenure.settings import Settings, checked, from_environment, without_secrets
 
 
 class Queue(Calls):
@@ -31,17 +31,18 @@ class Queue(Calls):
     """
 
     def __init__(self, engine: Engine, settings: Settings, clock: Clock) -> None:
-        self.settings = settings
+        self.settings: Settings = settings
         self._engine = engine
-        self.clock = clock
+        self.clock: Clock = clock
         self._closed = False
-        self.changes = Changes(engine)  # notifies when jobs may be ready or finished
+        self.changes: Changes = Changes(engine)  # notifies when jobs may be ready or finished
         self._committer = Committer(
             engine, settings.max_waiting, settings.max_waiting_bytes, self.changes.committed
         )
 
     def __repr__(self) -> str:
-        return f"<tenure.Queue {self.settings.url}{' closed' if self._closed else ''}>"
+        url = without_secrets(self.settings.url)
+        return f"<tenure.Queue {url}{' closed' if self._closed else ''}>"
 
     def close(self) -> None:
         """Commit what was submitted and close the store. Can be called more than once."""
@@ -128,11 +129,15 @@ def connect(
     and http://host:port for a Tenure service, which may require a token. url and token default to
     TENURE_URL and TENURE_TOKEN. wrap: wraps the engine, for measurements.
     """
-    if settings is None:
-        settings = from_environment(os.environ, url=url, token=token)
-    else:
-        given = {"url": url, "token": token}
-        known = {name: value for name, value in given.items() if value is not None}
-        settings = checked(replace(settings, **known))
+    settings = settings_of(url, token, settings)
     clock = clock or SystemClock()
     return Queue(wrap(open_engine(settings, clock), clock), settings, clock)
+
+
+def settings_of(url: str | None, token: str | None, settings: Settings | None) -> Settings:
+    """The settings that `connect()` uses."""
+    if settings is None:
+        return from_environment(os.environ, url=url, token=token)
+    given = {"url": url, "token": token}
+    known = {name: value for name, value in given.items() if value is not None}
+    return checked(replace(settings, **known))

@@ -46,14 +46,15 @@ class Copy:
         self._id = ""
         self._run = uuid.uuid4().hex  # the run that started last is the one that continues
         self._pages = 0  # pages copied, including earlier runs
-        self.resumed = False  # an earlier run was interrupted
-        self.over = False  # an earlier run finished: only copy what was added since
-        self.total = 0  # jobs in the source
-        self.before = 0  # jobs copied by earlier runs, if this run continues them
-        self.copied = 0  # jobs copied by this run
-        self.passed_over = 0  # jobs that the target already had
+        self.resumed: bool = False  # an earlier run was interrupted
+        self.over: bool = False  # an earlier run finished: only copy what was added since
+        self.total: int = 0  # jobs in the source
+        self.before: int = 0  # jobs copied by earlier runs, if this run continues them
+        self.copied: int = 0  # jobs copied by this run
+        self.passed_over: int = 0  # jobs that the target already had
         self.paused: list[str] = []  # queues of the source that this run paused
-        self.limits = self.schedules = 0
+        self.limits: int = 0
+        self.schedules: int = 0
 
     def run(
         self,
@@ -168,15 +169,26 @@ class Copy:
 
     def _running(self) -> int:
         """How many jobs are leased, not counting expired leases."""
-        _apply(self._source, [ops.Maintain()])
+        after: str | None = ""
+        while after is not None:
+            (done,) = self._source.apply([ops.Maintain(after=after)])
+            if isinstance(done, TenureError):
+                raise done
+            assert isinstance(done, ops.Maintained)
+            after = done.after
         return sum(one.leased for one in self._stats(self._source).values())
 
     def _leased(self) -> list[Op]:
         """Operations that release leased jobs without counting the attempt, as a stopping worker
         does."""
         where = queries.Filter(states=(State.LEASED,))
-        page = _read(self._source, queries.ListJobs(where, FIRST_PAGE), queries.Page)
-        return [ops.Release(job.id, job.token) for job in page.jobs]
+        page = queries.Page([], None)
+        while True:  # a page may be empty before the last one
+            page = _read(
+                self._source, queries.ListJobs(where, FIRST_PAGE, page.cursor), queries.Page
+            )
+            if page.jobs or page.cursor is None:
+                return [ops.Release(job.id, job.token) for job in page.jobs]
 
     def _call_off(self) -> None:
         """Undo what this run changed in both stores."""

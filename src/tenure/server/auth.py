@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
 from tenure.errors import InvalidInput, NotFound, Unauthorized
 from tenure.model.fields import check_label, check_name
+from tenure.server.request_body import Headers
 
 log = logging.getLogger("tenure.service")
 
@@ -45,6 +47,11 @@ class Token(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     def allows(self, scope: Scope) -> bool:
         return scope in self.scopes or Scope.ADMIN in self.scopes
 
+    @property
+    def is_bound(self) -> bool:
+        """Whether it is limited to some queues or tenants."""
+        return self.queues is not None or self.tenants is not None
+
 
 EVERYTHING = Token("(no tokens are set)", "", (Scope.ADMIN,))
 
@@ -58,13 +65,37 @@ def hash_of(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
+class Guests(Protocol):
+    """Clients without a token that are let in."""
+
+    token: Token
+
+    def admit(self, address: str | None, headers: Headers) -> bool:
+        """Whether to let in a client at this address."""
+
+
 class Tokens:
     """The known tokens. If they are not required, every client may do everything."""
 
-    def __init__(self, tokens: Iterable[Token] = (), *, required: bool | None = None) -> None:
-        """required: by default, whether there are any tokens."""
+    def __init__(
+        self,
+        tokens: Iterable[Token] = (),
+        *,
+        required: bool | None = None,
+        guests: Guests | None = None,
+    ) -> None:
+        """required: by default, whether there are any tokens. guests: clients that need none."""
         self._by_hash = {token.hash: token for token in tokens}
-        self.required = bool(self._by_hash) if required is None else required
+        self.required: bool = bool(self._by_hash or guests) if required is None else required
+        self.guests: Guests | None = guests
+
+    def of(self, headers: Headers, address: str | None) -> Token:
+        """Return the token of a request from this address; raises Unauthorized."""
+        authorization = headers.get(b"authorization")
+        guests = self.guests if authorization is None else None
+        if guests is not None and guests.admit(address, headers):
+            return guests.token
+        return self.who(authorization)
 
     def who(self, authorization: str | None) -> Token:
         """Return the token of an Authorization header; raises Unauthorized."""
@@ -81,6 +112,8 @@ class Tokens:
 
     def is_current(self, token: Token) -> bool:
         """Whether an accepted token is still valid: it may have been revoked or changed."""
+        if self.guests is not None and token is self.guests.token:
+            return True
         return not self.required or self._known().get(token.hash) == token
 
     def _known(self) -> dict[str, Token]:
@@ -91,13 +124,19 @@ class TokenFile(Tokens):
     """The tokens of a file, which is reloaded when it changes. While the file cannot be read, only
     the `fixed` tokens are known."""
 
-    def __init__(self, path: Path, fixed: Iterable[Token], now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        fixed: Iterable[Token],
+        now: Callable[[], float],
+        guests: Guests | None = None,
+    ) -> None:
         self._path = path
         self._fixed = list(fixed)
         self._now = now
         self._look_at = now() + LOOK_SECONDS
         self._seen = self._version()
-        super().__init__([*read_tokens(path), *self._fixed], required=True)
+        super().__init__([*read_tokens(path), *self._fixed], required=True, guests=guests)
 
     def _known(self) -> dict[str, Token]:
         if self._now() >= self._look_at:
@@ -204,7 +243,9 @@ def revoke_token(path: Path, name: str) -> None:
         _write_tokens(path, left)
 
 
-def tokens_of(path: Path | None, environ: Mapping[str, str]) -> Tokens:
+def tokens_of(
+    path: Path | None, environ: Mapping[str, str], guests: Guests | None = None
+) -> Tokens:
     """Return the tokens of a file and of the environment (TENURE_TOKEN, EDGE_API_TOKEN). Raises
     InvalidInput if the file holds none."""
     fixed = [
@@ -213,11 +254,11 @@ def tokens_of(path: Path | None, environ: Mapping[str, str]) -> Tokens:
         if environ.get(name)
     ]
     if path is None:
-        return Tokens(fixed)
+        return Tokens(fixed, guests=guests)
     if not path.exists() or not read_tokens(path):
         raise InvalidInput(
             "tokens",
             f"{path} holds no tokens: make one with `tenure token create NAME --scope admin "
             f"--file {path}`",
         )
-    return TokenFile(path, fixed, time.monotonic)
+    return TokenFile(path, fixed, time.monotonic, guests)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -25,6 +25,9 @@ from tenure.queue import Queue
 
 RING = 10_000  # events kept
 MOST_READERS = 1_000
+WAKE_SECONDS = 0.0005  # for each reader that is woken, until others are
+WOKEN_AT_ONCE = 8
+AT_ONCE = 100  # entries that a reader sends in one message
 MOST_UNREAD = 100_000  # operations in the inbox; when there are more, readers get a reset
 MOST_KNOWN = 100_000  # leased jobs whose queue, tenant etc. are remembered
 LINGER_SECONDS = 300.0  # how long the ring is filled without readers, as they may reconnect
@@ -81,25 +84,42 @@ class Feed:
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
-        self._readers = 0
+        self._readers: Counter[str] = Counter()  # by token
+        self._asleep: list[asyncio.Event] = []  # of readers to wake for the last news
+        self._has_news = False  # since readers were last put there
+        self._wake_at = 0.0  # when the next readers may be woken
+        self._waking: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
-        self._news = asyncio.Event()  # wakes readers; replaced each time
+        self._events: set[asyncio.Event] = set()  # of all readers
 
-    def join(self) -> None:
-        """Add a reader; raises Busy if there are too many."""
-        if self._readers >= MOST_READERS:
-            raise Busy(f"there are already {MOST_READERS:,} readers of events; try again later")
-        self._readers += 1
+    def join(self, who: str, *, shared: bool) -> asyncio.Event:
+        """Add a reader with a token, and return an event that wakes it; raises Busy if there are
+        too many. shared: whether there is more than one token. Then each has at most half of the
+        readers."""
+        most = MOST_READERS // 2 if shared else MOST_READERS
+        if self._readers.total() >= MOST_READERS or self._readers[who] >= most:
+            raise Busy(
+                f"there are already {self._readers.total():,} readers of events, "
+                f"{self._readers[who]:,} of them with this token; try again later"
+            )
+        self._readers[who] += 1
         if self._task is None or self._task.done():
             self._start()
+        event = asyncio.Event()
+        self._events.add(event)
+        return event
 
-    def leave(self) -> None:
-        self._readers -= 1
+    def leave(self, who: str, event: asyncio.Event) -> None:
+        """Remove a reader."""
+        self._events.discard(event)
+        self._readers[who] -= 1
+        if not self._readers[who]:
+            del self._readers[who]
         self._left_at = self._loop.time()
 
     def _start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self.epoch = secrets.token_hex(4)  # the ids of another feed are not valid here
+        self.epoch: str = secrets.token_hex(4)  # the ids of another feed are not valid here
         self._ring: deque[Entry] = deque(maxlen=RING)
         self._last = 0
         self._known: OrderedDict[str, Whose] = OrderedDict()
@@ -140,7 +160,7 @@ class Feed:
     async def _run(self) -> None:
         hinted_at = 0.0
         try:
-            while self._readers or self._loop.time() < self._left_at + LINGER_SECONDS:
+            while self._readers.total() or self._loop.time() < self._left_at + LINGER_SECONDS:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(CHANGED_SECONDS):
                         await self._more.wait()
@@ -150,7 +170,7 @@ class Feed:
                     self._unread -= len(batch)
                     for event in await self._events_of(batch, answers):
                         self._add(event)
-                    self.wake()
+                    self._wake_soon()
                 if self._missed:
                     self._missed = False
                     self._start_over()
@@ -158,7 +178,7 @@ class Feed:
                     hinted_at = self._loop.time()
                     self._changed = False
                     self._add(None)
-                    self.wake()
+                    self._wake_soon()
         finally:
             self.close()
 
@@ -168,10 +188,27 @@ class Feed:
         self._ring.clear()
         self.wake()
 
+    def _wake_soon(self) -> None:
+        """Wake all readers, a few at a time: each takes time from other requests."""
+        self._has_news = True
+        if self._waking is None:
+            self._waking = self._loop.call_at(self._wake_at, self._wake_some)
+
+    def _wake_some(self) -> None:
+        if not self._asleep:
+            self._asleep, self._has_news = list(self._events), False
+        some = [self._asleep.pop() for _ in range(min(WOKEN_AT_ONCE, len(self._asleep)))]
+        for event in some:
+            event.set()
+        self._waking = None
+        self._wake_at = self._loop.time() + len(some) * WAKE_SECONDS
+        if self._asleep or self._has_news:
+            self._waking = self._loop.call_at(self._wake_at, self._wake_some)
+
     def wake(self) -> None:
         """Wake all readers."""
-        self._news.set()
-        self._news = asyncio.Event()
+        for event in self._events:
+            event.set()
 
     def _add(self, event: JobEvent | None) -> None:
         self._last += 1
@@ -263,18 +300,12 @@ class Feed:
         return None if self.after(place) is None else place
 
     def after(self, place: Place) -> list[Entry] | None:
-        """The entries after a position; None if the ring no longer holds them all."""
+        """The next entries after a position; None if the ring no longer holds them all."""
         first = self._ring[0].number if self._ring else self._last + 1
         if place.epoch != self.epoch or not first - 1 <= place.number <= self._last:
             return None
-        return list(islice(self._ring, place.number + 1 - first, None))
-
-    async def wait(self, seconds: float) -> None:
-        """Wait for new entries, for at most so many seconds."""
-        news = self._news
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await news.wait()
+        start = place.number + 1 - first
+        return list(islice(self._ring, start, start + AT_ONCE))
 
     def close(self) -> None:
         """Stop collecting events."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
+from operator import attrgetter
 from typing import Annotated, Any
 
 import msgspec
@@ -15,9 +16,9 @@ from msgspec import Meta
 from tenure.model.job import State
 from tenure.queue import Queue
 from tenure.server.auth import Scope, Token
-from tenure.server.event_feed import Entry, Feed, JobEvent, What
+from tenure.server.event_feed import Entry, Feed, JobEvent, Place, What
 from tenure.server.route import ANY, Call, Route
-from tenure.server.waiting import changes_of, until_gone
+from tenure.server.waiting import until_gone, wait_for_change
 
 log = logging.getLogger("tenure.service")
 
@@ -41,7 +42,6 @@ class News:
     """A version that changes with every change this process learns of."""
 
     def __init__(self, queue: Queue) -> None:
-        self._queue = queue
         self._start = secrets.token_hex(4)  # differs between processes
         self._count = 0
         self._stop = queue.changes.listen(self._note)
@@ -53,26 +53,15 @@ class News:
     def version(self) -> str:
         return f"{self._start}.{self._count}"
 
-    async def newer(self, since: str, seconds: float, is_over: Callable[[], bool]) -> str:
-        """Wait until the version differs from `since` or the time is over, and return it."""
-        end = asyncio.get_running_loop().time() + seconds
-        async with changes_of(self._queue) as changed:
-            while self.version == since and not is_over():
-                changed.forget()
-                left = end - asyncio.get_running_loop().time()
-                if left <= 0 or self.version != since:
-                    break
-                await changed.wait(min(left, 1.0))
-        return self.version
-
     def close(self) -> None:
         self._stop()
 
 
 async def changes(call: Call, query: ChangesQuery) -> Version:
     """Wait until something may have changed since the given version."""
-    newer = call.service.news.newer(query.since, query.wait, lambda: call.is_over)
-    return Version(await newer)
+    news = call.service.news
+    await wait_for_change(call, query.wait, lambda: news.version != query.since)
+    return Version(news.version)
 
 
 class EventsQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -96,20 +85,20 @@ async def events(
     send: Callable[[Any], Awaitable[None]],
 ) -> None:
     """Stream what happens to jobs as server-sent events."""
-    feed = call.service.feed
-    feed.join()
+    feed, who = call.service.feed, call.token.hash
+    news = feed.join(who, shared=call.service.tokens.required)
     gone = asyncio.create_task(until_gone(receive))
-    gone.add_done_callback(lambda _: feed.wake())
+    gone.add_done_callback(lambda _: news.set())
     try:
         await _begin(send)
         last_id = query.since or call.headers.get(b"last-event-id") or ""
         with suppress(OSError):  # the reader went away
-            await _follow(call, query, last_id, gone, send)
+            await _follow(call, query, last_id, gone, news, send)
             await send({"type": "http.response.body", "body": b""})
     except TimeoutError:
         log.info("dropped a reader of events that was too slow")
     finally:
-        feed.leave()
+        feed.leave(who, news)
         gone.cancel()
 
 
@@ -117,6 +106,7 @@ async def _begin(send: Callable[[Any], Awaitable[None]]) -> None:
     headers = [
         (b"content-type", b"text/event-stream"),
         (b"cache-control", b"no-store"),
+        (b"x-content-type-options", b"nosniff"),
         (b"x-accel-buffering", b"no"),  # tells nginx not to buffer
     ]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -127,6 +117,7 @@ async def _follow(
     query: EventsQuery,
     last_id: str,
     gone: asyncio.Task[None],
+    news: asyncio.Event,
     send: Callable[[Any], Awaitable[None]],
 ) -> None:
     feed = call.service.feed
@@ -135,16 +126,19 @@ async def _follow(
     if place is None:
         place = feed.end
         text += _reset(feed)
+    conditions = _conditions(query, call.token)
     loop = asyncio.get_running_loop()
     spoke_at = loop.time()
     while not gone.done() and not call.is_over:
+        news.clear()
         entries = feed.after(place)
         if entries is None and place.epoch == feed.epoch:
             raise TimeoutError
         if entries is None:
             text += _reset(feed)
-        text += b"".join([one.text for one in entries or () if _wanted(one, query, call.token)])
-        place = feed.end
+        wanted = [one for one in entries or () if not conditions or _wanted(one, conditions)]
+        text += b"".join([one.text for one in wanted])
+        place = Place(feed.epoch, entries[-1].number) if entries else feed.end
         if text:
             async with asyncio.timeout(SEND_SECONDS):
                 await send({"type": "http.response.body", "body": text, "more_body": True})
@@ -153,7 +147,9 @@ async def _follow(
         elif loop.time() > spoke_at + BEAT_SECONDS:
             text = b": still here\n\n"
         if feed.end == place:
-            await feed.wait(LOOK_SECONDS)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await news.wait()
 
 
 def _reset(feed: Feed) -> bytes:
@@ -161,26 +157,28 @@ def _reset(feed: Feed) -> bytes:
     return f"id: {feed.end.epoch}.{feed.end.number}\nevent: reset\ndata: {{}}\n\n".encode()
 
 
-def _wanted(entry: Entry, query: EventsQuery, token: Token) -> bool:
+def _conditions(query: EventsQuery, token: Token) -> list[tuple[Callable[[JobEvent], str], Any]]:
+    """What an event must have to be sent: fields, and the values that each may have."""
+    asked: list[tuple[str, Any]] = [
+        ("queue", token.queues),
+        ("tenant", token.tenants),
+        *((name, getattr(query, name)) for name in ("queue", "tenant", "group", "kind")),
+        ("id", query.job),
+        ("what", query.what),
+        ("state", query.state),
+    ]
+    return [
+        (attrgetter(name), values if isinstance(values, tuple) else (values,))
+        for name, values in asked
+        if values is not None
+    ]
+
+
+def _wanted(entry: Entry, conditions: Sequence[tuple[Callable[[JobEvent], str], Any]]) -> bool:
     event = entry.event
     if event is None:
         return True
-    if token.queues is not None and event.queue not in token.queues:
-        return False
-    if token.tenants is not None and event.tenant not in token.tenants:
-        return False
-    return all(
-        wanted is None or wanted == given
-        for wanted, given in (
-            (query.queue, event.queue),
-            (query.tenant, event.tenant),
-            (query.group, event.group),
-            (query.kind, event.kind),
-            (query.job, event.id),
-            (query.what, event.what),
-            (query.state, event.state),
-        )
-    )
+    return all(field(event) in values for field, values in conditions)
 
 
 ROUTES = [

@@ -25,7 +25,7 @@ from tenure.model import ops, queries
 from tenure.model.job import Job, JobSpec
 from tenure.model.ops import Grant, Op
 from tenure.model.queries import Filter, Query
-from tenure.queue import Calls, Queue
+from tenure.queue import Calls
 from tenure.queue.sync_async import Wanted, Within
 from tenure.server.auth import Scope, Token
 
@@ -73,12 +73,12 @@ NEEDS: dict[type[Op] | type[Query], Scope] = {
 class Guarded(Calls):
     """The calls of a Queue, limited to what a token may do."""
 
-    def __init__(self, inner: Queue, token: Token) -> None:
+    def __init__(self, inner: Calls, token: Token) -> None:
         self.settings, self.clock, self.changes = inner.settings, inner.clock, inner.changes
         self._inner = inner
         self.token = token
         self._grant = Grant(token.queues, token.tenants)
-        self._free = token.queues is None and token.tenants is None
+        self._free = not token.is_bound
         self._may = frozenset(kind for kind, scope in NEEDS.items() if token.allows(scope))
 
     def do(self, wanted: Wanted) -> Any:

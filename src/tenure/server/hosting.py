@@ -25,7 +25,7 @@ from tenure.server.protocol import Protocol
 from tenure.server.routes import make_app
 from tenure.server.service import Service
 from tenure.server.sockets import check_certificate, listeners
-from tenure.settings import without_password
+from tenure.settings import without_secrets
 from tenure.tasks.app import Tenure
 from tenure.worker.runner import Runner
 from tenure.worker.scheduler import Scheduler
@@ -116,7 +116,7 @@ async def _serve(
         ssl_keyfile=keyfile,
     )
     server = _Server(config)
-    server.store = without_password(service.queue.settings.url)
+    server.store = without_secrets(service.queue.settings.url)
     shown = f"[{host}]" if ":" in host else host
     server.here = f"{'https' if certfile else 'http'}://{shown}:{port}"
     with _until_told(service, server, runner, left):

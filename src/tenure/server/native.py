@@ -7,14 +7,19 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Raw
+from msgspec.structs import replace
 
-from tenure.errors import Conflict, ScheduleNotFound, TenureError
+from tenure.errors import InvalidInput, ScheduleNotFound, TenureError
 from tenure.model import ops, queries, wire
 from tenure.model.fields import (
     MAX_FAILURE_TEXT,
+    MAX_GROUPS_PER_CALL,
+    MAX_JOBS_PER_CALL,
+    MAX_OPS,
     Attempts,
     ClaimLimit,
     Concurrency,
+    Cron,
     Label,
     MaintainLimit,
     Moment,
@@ -26,11 +31,12 @@ from tenure.model.fields import (
     Rate,
     Seconds,
     Weight,
+    Zone,
     check_name,
     clean,
 )
 from tenure.model.job import NULL, IfParentFails, Job, Lease, NewJob, State, encode_json, null
-from tenure.model.ops import AnyOp, Limit, Maintained, Schedule, Slots
+from tenure.model.ops import AnyOp, IfExists, Limit, Maintained, Schedule, Slots
 from tenure.model.queries import (
     AnyQuery,
     GroupStats,
@@ -42,7 +48,10 @@ from tenure.model.queries import (
     TenantStats,
 )
 from tenure.model.retry import Backoff
-from tenure.server.auth import Scope, hash_of
+from tenure.observe.tracing import sending
+from tenure.queue.calls import good
+from tenure.server.auth import Scope
+from tenure.server.batches import apply_batch
 from tenure.server.route import ANY, Call, Route
 from tenure.server.waiting import claim_or_wait, wait_for_end
 
@@ -128,7 +137,7 @@ class ClaimBody(Body):
     lease: Annotated[float, Meta(gt=0, le=86_400)] | None = None
     worker: Name = "http"
     tenant: Label | None = None
-    not_groups: Annotated[list[Label], Meta(max_length=10_000)] = []
+    not_groups: Annotated[list[Label], Meta(max_length=MAX_GROUPS_PER_CALL)] = []
     wait: Wait = 0
 
 
@@ -225,9 +234,9 @@ class SlotBody(Body):
 
 
 class ScheduleBody(Body):
-    cron: Annotated[str, Meta(min_length=1, max_length=200)]
+    cron: Cron
     job: JobBody
-    tz: Annotated[str, Meta(min_length=1, max_length=100)] = "UTC"
+    tz: Zone = "UTC"
     catch_up: Literal["last", "all", "none"] = "last"
 
 
@@ -240,7 +249,7 @@ class OpsBody(Body):
     different operations under the same key is a conflict. Batches are compared by `fingerprint` if
     it is given, otherwise by their operations."""
 
-    ops: list[AnyOp]
+    ops: Annotated[list[AnyOp], Meta(max_length=MAX_OPS)]
     key: Name | None = None
     fingerprint: Name | None = None
 
@@ -329,14 +338,37 @@ AnyFound = (
 
 async def enqueue(
     call: Call, query: EnqueueQuery, body: JobBody | list[JobBody]
-) -> Job | list[EnqueuedOne]:
+) -> Job | EnqueuedOne | list[EnqueuedOne]:
     """Enqueue one job, or a list of jobs (all or none of them)."""
     if isinstance(body, JobBody):
+        if not call.token.allows(Scope.READ) and (body.after or query.if_exists == "skip"):
+            return await _enqueue_unread(call, body.new(), query.if_exists)
         job: Job = await call.queue._aenqueue_new(body.new(), query.if_exists)
         return job
-    news = [one.new() for one in body]
-    ids = await call.queue.aenqueue_many(news, if_exists=query.if_exists)
-    return [EnqueuedOne(id, created) for id, created in zip(ids, ids.created, strict=True)]
+    return await _enqueue_list(call, body, query.if_exists)
+
+
+async def _enqueue_list(call: Call, body: list[JobBody], if_exists: IfExists) -> list[EnqueuedOne]:
+    """Like `aenqueue_many`, except that a long list is validated in a thread."""
+    if len(body) > MAX_JOBS_PER_CALL:
+        raise InvalidInput("jobs", f"{len(body):,} in one call; at most {MAX_JOBS_PER_CALL:,}")
+    if not body:
+        return []
+    news = await call.service.aside(len(body), lambda: [one.new() for one in body])
+    with sending(news) as trace:
+        specs = await call.service.aside(len(body), lambda: call.queue.prepare(news, trace))
+        (answer,) = await call.queue.ado([ops.Enqueue(tuple(specs), if_exists)])
+        found = good(answer, ops.Enqueued)
+    return [EnqueuedOne(id, created) for id, created in zip(found.ids, found.created, strict=True)]
+
+
+async def _enqueue_unread(call: Call, new: NewJob, if_exists: IfExists) -> Job | EnqueuedOne:
+    """Enqueue a job with a token that may not read jobs. It gets the job only if it is new."""
+    ids = await call.queue.aenqueue_many([new], if_exists=if_exists)
+    if not ids.created[0]:
+        return EnqueuedOne(ids[0], False)
+    reading = replace(call.token, scopes=(Scope.READ,))
+    return await call.service.queue_for(reading).aget(ids[0])
 
 
 async def list_jobs(call: Call, query: JobsQuery) -> Page:
@@ -543,14 +575,18 @@ async def list_slots(call: Call) -> list[Slot]:
 
 async def take_slot(call: Call, body: SlotBody) -> Slots:
     """Take or renew a slot."""
-    names = (call.params["scope"], call.params["key"], call.params["holder"])
+    names = _slot_of(call)
     return await call.queue.atake_slot(*names, body.ttl, limit=body.limit)
 
 
 async def drop_slot(call: Call) -> Count:
     """Release a slot. Returns how many are still held."""
-    names = (call.params["scope"], call.params["key"], call.params["holder"])
-    return Count(await call.queue.adrop_slot(*names))
+    return Count(await call.queue.adrop_slot(*_slot_of(call)))
+
+
+def _slot_of(call: Call) -> tuple[str, str, str]:
+    ops.check_own_scope(call.params["scope"])
+    return call.params["scope"], call.params["key"], call.params["holder"]
 
 
 async def list_schedules(call: Call) -> list[Schedule]:
@@ -574,7 +610,7 @@ async def drop_schedule(call: Call) -> Done:
 
 
 async def _schedule(call: Call, name: str) -> Schedule:
-    for one in await call.service.queue.aschedules():
+    for one in await call.queue.aschedules():
         if one.name == name:
             found: Schedule = one
             return found
@@ -594,20 +630,7 @@ async def reconcile(call: Call, body: ScopeBody) -> Corrections:
 
 async def apply(call: Call, body: OpsBody) -> Applied:
     """Apply a batch of operations. Used by the http:// engine."""
-    limit = call.queue.settings.payload_limit
-    batch: list[Any] = [wire.received(op, limit) for op in body.ops]
-    if body.key is None:
-        answers = await call.queue.ado(batch)
-    else:
-        # Keys are per token: nobody can read the results of another client by guessing its key.
-        key = hash_of(f"{call.token.hash}:{check_name('key', body.key)}")
-        said = body.fingerprint or wire.fingerprint(batch)
-        (once,) = await call.queue.ado([ops.Once(key, tuple(batch), said)])
-        if isinstance(once, Conflict):
-            raise wire.key_reused(body.key)
-        if isinstance(once, TenureError):
-            raise once
-        answers = once.answers
+    answers = await apply_batch(call, body.ops, body.key, body.fingerprint)
     return Applied([wire.refusal(one) if isinstance(one, TenureError) else one for one in answers])
 
 
@@ -646,7 +669,7 @@ P, W, R, A = Scope.PRODUCE, Scope.WORK, Scope.READ, Scope.ADMIN
 
 ROUTES = [
     Route("POST", "/v1/jobs", enqueue, scope=P, query=EnqueueQuery, body=JobBody | list[JobBody],
-          answer=Job | list[EnqueuedOne], status=201),
+          answer=Job | EnqueuedOne | list[EnqueuedOne], status=201),
     Route("GET", "/v1/jobs", list_jobs, scope=R, query=JobsQuery, answer=Page),
     Route("POST", "/v1/jobs/cancel", cancel_jobs, scope=P, body=LiveBody, answer=Count),
     Route("POST", "/v1/jobs/replay", replay_jobs, scope=A, body=WhichBody, answer=Count),

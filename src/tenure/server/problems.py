@@ -41,6 +41,12 @@ class TooSlow(TenureError):
     code = "too_slow"
 
 
+class QueryTooSlow(TenureError):
+    """The store did not answer a query in time."""
+
+    code = "query_too_slow"
+
+
 class Misdirected(TenureError):
     """The Host header names a host that this service does not accept."""
 
@@ -65,7 +71,7 @@ class WrongMethod(TenureError):
     code = "wrong_method"
 
     def __init__(self, method: str, allowed: list[str]) -> None:
-        self.allowed = ", ".join(allowed)
+        self.allowed: str = ", ".join(allowed)
         super().__init__(f"there is no {method} here, only {self.allowed}")
 
 
@@ -90,8 +96,9 @@ STATUS: tuple[tuple[type[TenureError], int], ...] = (
     (Closed, 503),
     (StoreRejected, 400),
     (StoreError, 503),
+    (QueryTooSlow, 504),
 )
-RETRY_AFTER = {429: "1", 503: "2"}  # seconds
+RETRY_AFTER = {429: "1", 503: "2", 504: "2"}  # seconds
 
 
 class Problem(msgspec.Struct, omit_defaults=True):

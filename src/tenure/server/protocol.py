@@ -51,6 +51,15 @@ class Exchange:
         """Note that the client has shown a valid token: its connection is kept."""
         self._protocol.trust()
 
+    async def drained(self) -> None:
+        """Wait until the client has read most of what was sent before on its connection."""
+        if self._cycle.flow.write_paused:
+            await self._cycle.flow.drain()
+
+    def unread(self) -> int:
+        """How many bytes the client has not read yet."""
+        return int(self._cycle.transport.get_write_buffer_size())
+
     def answer(
         self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes, *, last: bool
     ) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 
 from tenure.errors import TenureError
 from tenure.model.queries import Stats
@@ -16,12 +17,18 @@ class Pulse:
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
+        # Its own thread: however busy the service is, the check is not delayed.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tenure-pulse")
         self._question: asyncio.Task[Stats] | None = None
+
+    async def _ask(self) -> Stats:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, self._queue.stats)
 
     async def trouble(self) -> str | None:
         """Return what is wrong with the store, if anything."""
         if self._question is None or self._question.done():
-            self._question = asyncio.create_task(self._queue.astats())
+            self._question = asyncio.create_task(self._ask())
         asked, _ = await asyncio.wait([self._question], timeout=PATIENCE_SECONDS)
         if not asked:
             return f"it has not answered for {PATIENCE_SECONDS:g} s"

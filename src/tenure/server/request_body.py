@@ -25,6 +25,12 @@ class Whole(Protocol):
     def trust(self) -> None:
         """Note that the client has shown a valid token."""
 
+    async def drained(self) -> None:
+        """Wait until the client has read most of what was sent before on its connection."""
+
+    def unread(self) -> int:
+        """How many bytes the client has not read yet."""
+
     def answer(
         self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes, *, last: bool
     ) -> bool:

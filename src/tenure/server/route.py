@@ -12,7 +12,7 @@ import msgspec
 from tenure.errors import InvalidInput, TenureError
 from tenure.queue import Calls
 from tenure.server.auth import Scope, Token
-from tenure.server.problems import Problem, problem_of, status_of
+from tenure.server.problems import BodyTooLarge, Problem, problem_of, status_of
 from tenure.server.request_body import Headers, Receive
 
 if TYPE_CHECKING:
@@ -47,13 +47,13 @@ class Call:
         headers: Headers,
         receive: Receive,
     ) -> None:
-        self.service = service
-        self.token = token
-        self.queue = queue  # limited to what the token may do
-        self.params = params  # from the path
-        self.query = query
-        self.headers = headers
-        self.receive = receive  # tells when the client disconnects
+        self.service: Service = service
+        self.token: Token = token
+        self.queue: Calls = queue  # limited to what the token may do
+        self.params: Params = params  # from the path
+        self.query: Params = query
+        self.headers: Headers = headers
+        self.receive: Receive = receive  # tells when the client disconnects
 
     @property
     def is_over(self) -> bool:
@@ -61,6 +61,10 @@ class Call:
         service = self.service
         return bool(service.closing.is_set() or not service.tokens.is_current(self.token))
 
+
+# Of one body. Each value of a list takes up to 300 bytes once it is decoded, so they are counted
+# before. One payload of the default size can have fewer.
+MAX_OBJECTS, MAX_VALUES = 500_000, 2_000_000
 
 Handler = Callable[..., Awaitable[Any]]
 NO_OTHERS: Mapping[int, Any] = MappingProxyType({})
@@ -98,7 +102,7 @@ class Route:
         self.query = query
         self.answer = answer
         self.status = status
-        self.summary = summary or (handler.__doc__ or "").strip().splitlines()[0]
+        self.summary: str = summary or (handler.__doc__ or "").strip().splitlines()[0]
         self.body_required = body_required
         self.tag = tag
         self.streams = streams
@@ -120,6 +124,8 @@ class Route:
     def read(self, text: bytes) -> Any:
         """Decode the body for the handler; raises InvalidInput."""
         assert self._decoder is not None
+        if len(text) > MAX_OBJECTS:
+            _check_density(text)
         if not self.body_required and not text.strip():
             text = b"{}"
         try:
@@ -157,6 +163,15 @@ class Route:
         return Reply(b"" if self.status == 204 else encode(value), self.status)
 
 
+def _check_density(text: bytes) -> None:
+    """Raise BodyTooLarge if a body has very many values, wherever they are."""
+    if text.count(b"{") > MAX_OBJECTS or text.count(b",") > MAX_VALUES:
+        raise BodyTooLarge(
+            f"the body has more than {MAX_VALUES:,} values or {MAX_OBJECTS:,} objects; send "
+            "several requests"
+        )
+
+
 def _must_be_given(query: type[msgspec.Struct]) -> bool:
     return any(field.required for field in msgspec.structs.fields(query))
 
@@ -178,7 +193,7 @@ class Table:
     any character, even a slash."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
-        self.routes = list(routes)
+        self.routes: list[Route] = list(routes)
         self._exact: dict[tuple[str, str], Route] = {}
         self._shaped: dict[tuple[str, int], list[tuple[list[str], Route]]] = {}
         for route in self.routes:

@@ -50,7 +50,7 @@ async def metrics(call: Call) -> Reply:
     """Get metrics in the Prometheus text format."""
     if call.token.queues is not None or call.token.tenants is not None:
         raise Forbidden("the figures are of all queues and tenants, and this token is not")
-    text = await call.service.metrics.text(call.service.queue)
+    text = await call.service.metrics.text(call.queue)
     return Reply(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 

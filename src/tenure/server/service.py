@@ -8,10 +8,12 @@ import logging
 import re
 import secrets
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.metadata import version
-from typing import Any
+from typing import Any, TypeVar
 
 from tenure.errors import Forbidden, NotFound, TenureError
 from tenure.model.fields import is_trace
@@ -20,6 +22,7 @@ from tenure.observe.metrics import Metrics
 from tenure.observe.tracing import CARRIED, serving
 from tenure.queue import Calls, Queue
 from tenure.server.auth import Token, Tokens
+from tenure.server.bounds import Bounded, PayloadSizes, Traffic
 from tenure.server.dialects import NAMES
 from tenure.server.docs_page import docs_page
 from tenure.server.event_feed import Feed
@@ -27,7 +30,9 @@ from tenure.server.events import News
 from tenure.server.guard import Guarded
 from tenure.server.openapi import openapi
 from tenure.server.origin import Origins, check_json
+from tenure.server.pace import Pace
 from tenure.server.problems import RETRY_AFTER, NoSuchRoute, WrongMethod
+from tenure.server.readers import FairQueue, Readers
 from tenure.server.readiness import Pulse
 from tenure.server.request_body import WHOLE, Headers, Incoming, Message, Receive, Whole
 from tenure.server.route import (
@@ -41,7 +46,9 @@ from tenure.server.route import (
     names_of,
     query_of,
 )
+from tenure.server.waiting import Rooms
 
+T = TypeVar("T")
 log = logging.getLogger("tenure.service")
 
 Send = Callable[[Message], Awaitable[None]]
@@ -52,22 +59,27 @@ class Request:
 
     __slots__ = (
         *("began", "error", "headers", "id", "job", "method", "path", "query", "token", "trace"),
+        *("address", "is_known", "who"),
     )
 
     def __init__(self, scope: Message, number: str) -> None:
-        self.began = time.perf_counter()
+        self.began: float = time.perf_counter()
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.query: bytes = scope["query_string"]
-        self.headers = Headers(scope["headers"])
+        self.headers: Headers = Headers(scope["headers"])
+        client = scope.get("client")
+        self.address: str | None = client[0] if client else None  # of the connection
         given = self.headers.get(b"x-request-id")
-        self.id = given if given and _REQUEST_ID.fullmatch(given) else number
-        self.trace = self.headers.get(b"traceparent") or ""
+        self.id: str = given if given and _REQUEST_ID.fullmatch(given) else number
+        self.trace: str = self.headers.get(b"traceparent") or ""
         if self.trace and not is_trace(self.trace):
             self.trace = ""
         if self.trace or CARRIED.get():  # left by the previous request on this connection
             CARRIED.set(self.trace)
         self.job = self.token = self.error = ""
+        self.who = ""  # the hash of the token
+        self.is_known = False  # whether the token was accepted
 
     def log(self, status: int) -> None:
         """Log the request: failures of the service as warnings, all others for debugging."""
@@ -84,6 +96,13 @@ class Request:
             known = {name: value for name, value in about.items() if value != ""}
             log.log(level, "%s %s: %d", self.method, self.path, status, extra=known)
 
+
+# Responses a second to clients without a token, and the bytes that count as one more.
+STRANGER_RATE, STRANGER_BURST, TURN_BYTES = 500, 100, 8_192
+
+COUNTED_BYTES = 16_384  # smaller requests and responses do not count as traffic
+HEALTH = ("/healthz", "/readyz")
+MANY = 200  # jobs or operations in a request, from which on they are validated in a thread
 
 NOSNIFF = (b"x-content-type-options", b"nosniff")
 _REQUEST_ID = re.compile(r"[!-~]{1,128}")
@@ -109,19 +128,26 @@ class Service:
         body_seconds: float = 30.0,
     ) -> None:
         self.queue = queue
-        self.table = Table(routes)
+        self.table: Table = Table(routes)
         self.tokens = tokens
         self.metrics = metrics
         self._origins = Origins(allowed_hosts)
         self.max_body = max_body  # bytes
         self.body_seconds = body_seconds  # in which a body must arrive
-        self.closing = asyncio.Event()
-        self.news = News(queue)
-        self.feed = Feed(queue)
+        self.closing: asyncio.Event = asyncio.Event()
+        self.news: News = News(queue)
+        self.feed: Feed = Feed(queue)
+        self.rooms: Rooms = Rooms(queue.changes)
         start = secrets.token_hex(4)
         self._numbers = (f"{start}-{n}" for n in itertools.count(1))
-        self.pulse = Pulse(queue)
-        self._guards: dict[str, Guarded] = {}
+        self.pulse: Pulse = Pulse(queue)
+        self._readers = Readers(queue, shared=tokens.required)
+        self._aside = ThreadPoolExecutor(1, thread_name_prefix="tenure-aside")
+        self._strangers = Pace(STRANGER_RATE, STRANGER_BURST)
+        self._health = Pace(STRANGER_RATE, STRANGER_BURST)
+        self._sizes = PayloadSizes()
+        self._traffic: defaultdict[str, Traffic] = defaultdict(Traffic)
+        self._queues: dict[str, tuple[Token, Calls]] = {}
         self._descriptions: dict[str | None, tuple[Reply, Reply]] = {}
 
     def description(self, dialect: str | None = None) -> tuple[Reply, Reply]:
@@ -137,10 +163,17 @@ class Service:
             self._descriptions[dialect] = Reply(encode(document)), page
         return self._descriptions[dialect]
 
+    async def aside(self, size: int, work: Callable[[], T]) -> T:
+        """Do work for a request that holds so many jobs or operations. If they are many, it is done
+        in a thread, one request at a time, so that the event loop can serve others."""
+        if size <= MANY:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(self._aside, work)
+
     def finish(self) -> None:
         """End long polls and streams. Later requests do not wait."""
         self.closing.set()
-        self.queue.changes.tell(None)
+        self.rooms.wake_all()
         self.feed.wake()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -166,6 +199,9 @@ class Service:
         self.closing.set()
         self.news.close()
         self.feed.close()
+        self.rooms.close()
+        self._readers.close()
+        self._aside.shutdown(wait=False)
 
     async def _answer(self, scope: Message, receive: Receive, send: Send) -> None:
         request = Request(scope, next(self._numbers))
@@ -174,6 +210,8 @@ class Service:
         incoming = Incoming(receive, whole, request.headers, self.max_body, self.body_seconds)
         reply: Reply | None
         path = _path(scope)
+        if whole is not None:
+            await whole.drained()  # no more is prepared for a client that does not read
         found = self._find(request.method, path)
         forged = self._forged(request)
         if forged is not None:
@@ -187,10 +225,22 @@ class Service:
                 if span is not None and reply is not None:
                     span.set_attribute("http.response.status_code", reply.status)
         if reply is not None:
+            if not request.is_known or len(reply.body) > COUNTED_BYTES:
+                await self._take_turn(request, reply)
             # Close the connection when the service stops, or if the rest of the body is not read.
             last = self.closing.is_set() or not (incoming.is_over or await incoming.ends())
             request.log(reply.status)
             await _send(send, whole, reply, request, last=last)
+            if whole is not None and whole.unread():
+                self._traffic[request.who].sent(whole)
+
+    async def _take_turn(self, request: Request, reply: Reply) -> None:
+        """Count a response. Clients without a token wait if these are too many."""
+        if request.is_known:
+            self._traffic[request.who].pace.spend(len(reply.body))
+        else:
+            pace = self._health if request.path in HEALTH else self._strangers
+            await pace.turn(1 + len(reply.body) // TURN_BYTES)
 
     def _forged(self, request: Request) -> TenureError | None:
         """The error if a web page of another site may have sent the request, else None."""
@@ -213,11 +263,18 @@ class Service:
         reply.headers = {"allow": error.allowed}
         return reply
 
-    def _guarded(self, token: Token) -> Guarded:
-        guarded = self._guards.get(token.hash)
-        if guarded is None or guarded.token is not token:
-            guarded = self._guards[token.hash] = Guarded(self.queue, token)
-        return guarded
+    def _queue_of(self, token: Token) -> Calls:
+        known = self._queues.get(token.hash)
+        if known is not None and known[0] is token:
+            return known[1]
+        queue = self.queue_for(token)
+        self._queues[token.hash] = token, queue
+        return queue
+
+    def queue_for(self, token: Token) -> Calls:
+        """The queue, limited to what a token may do and to its share of the service."""
+        fair = FairQueue(self.queue, self._readers, token.hash)
+        return Bounded(Guarded(fair, token), self._sizes, self._traffic[token.hash])
 
     async def _reply(
         self,
@@ -254,11 +311,12 @@ class Service:
         queue: Calls = self.queue
         token = None
         if route.scope is not None:
-            token = self.tokens.who(request.headers.get(b"authorization"))
+            token = self.tokens.of(request.headers, request.address)
             incoming.trust()
             if route.scope != ANY and not token.allows(route.scope):
                 raise Forbidden(f"{route} needs the scope {route.scope.value!r}")
-            queue = self._guarded(token)
+            queue = self._queue_of(token)
+            request.who, request.is_known = token.hash, True
             request.token = token.name if self.tokens.required else ""
         query = query_of(request.query) if request.query else {}
         names = names_of(params) if params else params
@@ -278,9 +336,11 @@ class Service:
         if route.body is not None:
             if incoming.is_announced:
                 check_json(request.headers)
-            arguments.append(route.read(await incoming.read()))
+            arguments.append(route.read(await self._body(request, incoming)))
         elif incoming.is_announced:
-            await incoming.read()  # and ignore it: an incomplete request must change nothing
+            await self._body(
+                request, incoming
+            )  # and ignore it: an incomplete request must change nothing
         if route.streams and request.method != "HEAD":
             await route.handler(*arguments, receive, send)
             return None
@@ -290,6 +350,15 @@ class Service:
         if isinstance(value, Job):
             request.job = value.id
         return route.write(value)
+
+    async def _body(self, request: Request, incoming: Incoming) -> bytes:
+        pace = self._traffic[request.who].pace
+        if pace.is_ahead:
+            await pace.ready()
+        body = await incoming.read()
+        if len(body) > COUNTED_BYTES:
+            pace.spend(len(body))
+        return body
 
 
 def _methods(route: Route) -> list[str]:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import inspect
 import itertools
+import logging
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, overload
 
@@ -15,20 +19,25 @@ import msgspec
 from msgspec.structs import replace
 
 from tenure.clock import Clock
-from tenure.errors import InvalidInput
+from tenure.errors import InvalidInput, TenureError
 from tenure.model.cron import CatchUp, next_tick
 from tenure.model.fields import check_name
-from tenure.model.job import NewJob, new_ids
+from tenure.model.job import Job, NewJob, new_ids
+from tenure.model.ops import PutSchedule
 from tenure.queue import Queue, connect
 from tenure.queue.arguments import listed
+from tenure.queue.queue import settings_of
 from tenure.settings import Settings
-from tenure.tasks.task import Handle, Options, Task
+from tenure.tasks.task import AsyncTask, Errors, Handle, Options, SyncTask, Task
 from tenure.worker.handler import Worker
 from tenure.worker.post import Post, post_of
 from tenure.worker.runner import Runner
 
+log = logging.getLogger("tenure.worker")
+
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T", bound=Task[..., Any])
 
 
 class Cron(msgspec.Struct, frozen=True):
@@ -55,9 +64,13 @@ class Declare(Protocol):
     """A decorator that turns a function into a task."""
 
     @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    def __call__(self, function: T, /) -> T: ...  # type: ignore[overload-overlap]
     @overload
-    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    def __call__(  # type: ignore[overload-overlap]  # a coroutine function is a function, too
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> SyncTask[P, R]: ...
 
 
 class Tenure:
@@ -72,15 +85,19 @@ class Tenure:
         *,
         settings: Settings | None = None,
         clock: Clock | None = None,
+        name: str | None = None,
         default_queue: str = "default",
         include: Sequence[str] = (),
     ) -> None:
-        """url, settings, clock: as for `connect()`. default_queue: the queue of tasks that name
-        none. include: modules that declare tasks, imported before jobs run."""
+        """url, settings, clock: as for `connect()`. name: whose schedules the app's are; apps that
+        share a store need different names. Defaults to the module that creates the app.
+        default_queue: the queue of tasks that name none. include: modules that declare tasks,
+        imported before jobs run."""
+        self.name: str = check_name("name", name or _module_of(sys._getframe(1).f_globals))
         self.tasks: dict[str, Task[Any, Any]] = {}
         self.crons: dict[str, Cron] = {}
         self.workers: list[Worker] = []
-        self.default_queue = check_name("default_queue", default_queue)
+        self.default_queue: str = check_name("default_queue", default_queue)
         self._include = listed("include", include)
         self._settings: dict[str, Any] = {"url": url, "settings": settings, "clock": clock}
         self._queue: Queue | None = None
@@ -88,7 +105,7 @@ class Tenure:
         self.sandbox: Sandbox | None = None
 
     def __repr__(self) -> str:
-        return f"<tenure.Tenure of {len(self.tasks)} tasks>"
+        return f"<tenure.Tenure {self.name}: {len(self.tasks)} tasks>"
 
     @property
     def queue(self) -> Queue:
@@ -99,6 +116,14 @@ class Tenure:
             if self._queue is None:
                 self._queue = connect(**self._settings)
             return self._queue
+
+    @property
+    def url(self) -> str:
+        """The URL of the app's store, whether or not it is open."""
+        if self.sandbox is not None:
+            return self.sandbox.queue.settings.url
+        known = self._settings
+        return settings_of(known["url"], known.get("token"), known["settings"]).url
 
     def move_to(self, url: str | None, **options: Any) -> None:
         """Use another store from now on, with these options of `connect()`; None keeps the
@@ -131,9 +156,11 @@ class Tenure:
     # Declaring ----------------------------------------------------------------------------------
 
     @overload
-    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    def task(  # type: ignore[overload-overlap]  # a coroutine function is a function, too
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
     @overload
-    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    def task(self, function: Callable[P, R], /) -> SyncTask[P, R]: ...
     @overload
     def task(
         self,
@@ -141,6 +168,8 @@ class Tenure:
         name: str | None = None,
         unique: bool | Callable[..., str] = False,
         process: bool = False,
+        retry_on: Errors | None = None,
+        no_retry_on: Errors = (),
         **options: Unpack[Options],
     ) -> Declare: ...
     def task(  # type: ignore[misc]  # mypy does not see that Unpack takes what Unpack takes
@@ -151,13 +180,16 @@ class Tenure:
         name: str | None = None,
         unique: bool | Callable[..., str] = False,
         process: bool = False,
+        retry_on: Errors | None = None,
+        no_retry_on: Errors = (),
         **options: Unpack[Options],
     ) -> Any:
         """Turn a function into a task. `async def` functions run in the event loop, plain ones in
         a thread, or in a separate process with process=True.
 
         unique: allow one unfinished job per set of arguments, or per value of a function of the
-        arguments; enqueueing another call returns the existing job. The other options are those of
+        arguments; enqueueing another call returns the existing job. retry_on: only retry after
+        these exceptions. no_retry_on: do not retry after these. The other options are those of
         Queue.enqueue; `using()` overrides them for one call.
         """
         options.setdefault("queue", self.default_queue)
@@ -166,11 +198,20 @@ class Tenure:
             if isinstance(function, Task):
                 raise InvalidInput("task", f"{function.name} is already a task")
             own = check_name("name", name or str(getattr(function, "__name__", "")))
-            task: Task[Any, Any] = Task(self, function, own, unique=unique, process=process)
+            make = AsyncTask if inspect.iscoroutinefunction(function) else SyncTask
+            task: Task[Any, Any] = make(
+                self,
+                function,
+                own,
+                unique=unique,
+                process=process,
+                retry_on=retry_on,
+                no_retry_on=no_retry_on,
+            )
             task = task.using(**options)
             task.check_options()
             other = self.tasks.get(own)
-            if other is not None and _where(other.function) != _where(function):
+            if other is not None and not _is_reloaded(other.function, function):
                 raise InvalidInput(
                     "name",
                     f"{_where(other.function)} and {_where(function)} are both named {own!r}: "
@@ -220,10 +261,38 @@ class Tenure:
         self.workers.append(worker)
 
     def put_schedules(self) -> None:
-        """Store the schedules declared with @cron."""
+        """Store the schedules declared with @cron, and disable those that this app declared before
+        and no longer does."""
         for name, cron in self.crons.items():
             self.queue.put_schedule(
-                name, cron.expression, cron.job, tz=cron.tz, catch_up=cron.catch_up
+                name,
+                cron.expression,
+                cron.job,
+                tz=cron.tz,
+                catch_up=cron.catch_up,
+                owner=self.name,
+            )
+        try:
+            self._disable_removed()
+        except TenureError as error:
+            if self.crons:
+                raise
+            # An app without schedules must start even if it may not read them.
+            log.info("schedules of app %s could not be checked: %s", self.name, error)
+
+    def _disable_removed(self) -> None:
+        for one in self.queue.schedules():
+            if one.owner != self.name or one.name in self.crons or one.disabled:
+                continue
+            (answer,) = self.queue.do([PutSchedule(replace(one, disabled=True))])
+            if isinstance(answer, TenureError):
+                raise answer
+            log.warning(
+                "schedule %s is disabled: app %s no longer declares it; if another app of this "
+                "name does, give each its own: Tenure(name=...)",
+                one.name,
+                self.name,
+                extra={"schedule": one.name, "app": self.name},
             )
 
     def load(self) -> None:
@@ -290,6 +359,11 @@ class Tenure:
         ids = await self.queue.aenqueue_many(jobs)
         await self.aenqueued()
         return self._handles(jobs, ids)
+
+    def result_of(self, job: Job) -> Any:
+        """The result of a done job, decoded as the return type of its task."""
+        task = self.tasks.get(job.kind)
+        return job.result if task is None else task.result_of(job)
 
     def _handles(self, jobs: list[NewJob], ids: list[str]) -> list[Handle[Any]]:
         return [Handle(self.tasks[job.kind], id) for job, id in zip(jobs, ids, strict=True)]
@@ -360,6 +434,30 @@ class Tenure:
         if self.sandbox is not None:
             await self.sandbox.adrain()
         return self.sandbox is not None
+
+
+def _module_of(variables: dict[str, Any]) -> str:
+    """The name of a module by its variables, as it would be imported if it is run as a script."""
+    name = str(variables.get("__name__", ""))
+    if name != "__main__":
+        return name or "app"
+    spec, file = variables.get("__spec__"), variables.get("__file__")
+    if spec is not None:
+        return str(spec.name)
+    return Path(file).stem if file else name
+
+
+def _is_reloaded(old: Callable[..., Any], new: Callable[..., Any]) -> bool:
+    """Whether a function is the same one, or what became of it when its module was loaded again. A
+    function made inside another one is a new one each time."""
+    if old is new:
+        return True
+    where = _where(new)
+    return _where(old) == where and "<" not in where and _code(old) is not _code(new)
+
+
+def _code(function: Callable[..., Any]) -> object:
+    return getattr(function, "__code__", function)
 
 
 def _where(function: Callable[..., Any]) -> str:

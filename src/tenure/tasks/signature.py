@@ -106,8 +106,20 @@ class Signature:
             return msgspec.json.decode(raw)
         try:
             return self._result_decoder.decode(raw)
-        except _UNREADABLE as error:
+        except NotImplementedError:  # the type has no JSON form: return the plain value
+            return msgspec.json.decode(raw)
+        except (*_UNREADABLE, ValueError) as error:
             raise InvalidInput(self._name, f"the result does not fit: {_plain(error)}") from None
+
+    def check_result(self, raw: msgspec.Raw) -> None:
+        """Raise InvalidInput if a result does not fit the return annotation. An annotation that
+        cannot be read is no reason to fail a job whose work was done."""
+        try:
+            decoder = self._result_decoder
+        except InvalidInput:
+            return
+        if decoder is not None:
+            self.result(raw)
 
     @cached_property
     def _types(self) -> dict[str, Any]:
@@ -143,7 +155,7 @@ class Signature:
     @cached_property
     def _result_decoder(self) -> msgspec.json.Decoder[Any] | None:
         kind = self._types.get("return", Any)
-        if kind is Any:
+        if kind in (Any, object):
             return None
         try:
             return msgspec.json.Decoder(kind, dec_hook=_decode_special)

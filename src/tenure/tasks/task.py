@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import hashlib
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar, Unpack
+from typing import Any, Generic, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack
 
 from tenure.clock import Clock
 from tenure.errors import InvalidInput, JobFailed, WaitTimeout
@@ -20,6 +21,7 @@ from tenure.queue import Queue
 from tenure.queue.arguments import Seconds, listed
 from tenure.tasks.signature import Signature
 from tenure.worker.handler import Handler, place_of
+from tenure.worker.outcome import Rules
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -60,7 +62,11 @@ class App(Protocol):
     async def aenqueued(self) -> None: ...
     def settle(self) -> bool: ...
     async def asettle(self) -> bool: ...
+    def result_of(self, job: Job) -> Any: ...
 
+
+Errors = type[BaseException] | tuple[type[BaseException], ...]
+Call = tuple[Any, ...] | Mapping[str, Any] | NewJob
 
 _NOT_OF_THE_JOB = {"if_exists", "connection"}
 
@@ -76,19 +82,24 @@ class Task(Generic[P, R]):
         *,
         unique: bool | Callable[..., str] = False,
         process: bool = False,
-        options: Options | None = None,
+        retry_on: Errors | None = None,
+        no_retry_on: Errors = (),
     ) -> None:
         self.app = app
         self.function = function
         self.name = name
-        self.options: Options = options or {}
+        self.options: Options = {}
         self._unique = unique
-        self._process = process
         self._place = place_of(function, process, name)
         self._signature = Signature(function, name)
+        self._rules = Rules(
+            self._signature.check_result,
+            (BaseException,) if retry_on is None else _errors("retry_on", retry_on),
+            _errors("no_retry_on", no_retry_on),
+        )
         self.__wrapped__ = function
         self.__doc__ = function.__doc__
-        self.__name__ = getattr(function, "__name__", name)
+        self.__name__: str = getattr(function, "__name__", name)
         self.__module__ = function.__module__
         self.__qualname__ = getattr(function, "__qualname__", name)
 
@@ -98,21 +109,15 @@ class Task(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         return self.function(*args, **kwargs)
 
-    def using(self, **options: Unpack[Options]) -> Task[P, R]:
+    def using(self, **options: Unpack[Options]) -> Self:
         """Return the same task with other options."""
         unknown = options.keys() - Options.__annotations__.keys()
         if unknown:
             known = ", ".join(sorted(Options.__annotations__))
             raise InvalidInput(min(unknown), f"is not an option; the options are {known}")
-        merged: Options = {**self.options, **options}
-        return Task(
-            self.app,
-            self.function,
-            self.name,
-            unique=self._unique,
-            process=self._process,
-            options=merged,
-        )
+        same = copy.copy(self)
+        same.options = {**self.options, **options}
+        return same
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
         """Return a call of the task as a job, to enqueue together with others."""
@@ -130,33 +135,39 @@ class Task(Generic[P, R]):
         await self.app.aenqueued()
         return Handle(self, ids[0], ids.created[0])
 
-    def enqueue_many(self, calls: Iterable[tuple[Any, ...] | Mapping[str, Any]]) -> list[Handle[R]]:
-        """Enqueue many calls, all or none. Each call is a tuple of arguments, or a mapping of
-        arguments by name."""
+    def enqueue_many(self, calls: Iterable[Call]) -> list[Handle[R]]:
+        """Enqueue many calls, all or none. Each call is a job made with `job(...)`, whose arguments
+        a type checker checks, a tuple of arguments, or a mapping of arguments by name."""
         ids = self.app.queue.enqueue_many(self._jobs(calls), **self._how())
         self.app.enqueued()
         return [Handle(self, id, created) for id, created in zip(ids, ids.created, strict=True)]
 
-    async def aenqueue_many(
-        self, calls: Iterable[tuple[Any, ...] | Mapping[str, Any]]
-    ) -> list[Handle[R]]:
+    async def aenqueue_many(self, calls: Iterable[Call]) -> list[Handle[R]]:
         """Awaitable form of `enqueue_many`."""
         ids = await self.app.queue.aenqueue_many(self._jobs(calls), **self._how())
         await self.app.aenqueued()
         return [Handle(self, id, created) for id, created in zip(ids, ids.created, strict=True)]
 
-    def _jobs(self, calls: Iterable[tuple[Any, ...] | Mapping[str, Any]]) -> list[NewJob]:
+    def _jobs(self, calls: Iterable[Call]) -> list[NewJob]:
         jobs: list[NewJob] = []
         for n, call in enumerate(listed("calls", calls)):
-            if not isinstance(call, tuple | Mapping):
-                kind = type(call).__name__
-                raise InvalidInput(f"calls[{n}]", f"must be a tuple or a mapping, not {kind}")
             try:
-                named = isinstance(call, Mapping)
-                jobs.append(self._job((), dict(call)) if named else self._job(tuple(call), {}))
+                jobs.append(self._job_of(call))
             except InvalidInput as error:
                 raise error.within(f"calls[{n}]") from None
         return jobs
+
+    def _job_of(self, call: Call) -> NewJob:
+        if isinstance(call, NewJob):
+            if call.kind != self.name:
+                raise InvalidInput("kind", f"is a job of {call.kind!r}, not of {self.name!r}")
+            return call
+        if isinstance(call, Mapping):
+            return self._job((), dict(call))
+        if isinstance(call, tuple):
+            return self._job(tuple(call), {})
+        kind = type(call).__name__
+        raise InvalidInput("call", f"must be a tuple, a mapping or a job of the task, not {kind}")
 
     def _job(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewJob:
         payload = self._signature.encode(args, kwargs)
@@ -196,7 +207,13 @@ class Task(Generic[P, R]):
     def handler(self) -> Handler:
         """The handler with which a runner calls the task."""
         return Handler(
-            self._run, self._place, self.name, self.function.__module__, self.__qualname__
+            self._run,
+            self._place,
+            self.name,
+            self.function.__module__,
+            self.__qualname__,
+            self._rules,
+            self.app.result_of,
         )
 
     def _run(self, job: Job) -> Any:
@@ -207,6 +224,33 @@ class Task(Generic[P, R]):
         """The result of a done job, decoded as the function's return type."""
         result: R = self._signature.result(job.raw_result)
         return result
+
+
+class SyncTask(Task[P, R]):
+    """A task made of a plain function."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function."""
+        result: R = self.function(*args, **kwargs)
+        return result
+
+
+class AsyncTask(Task[P, R]):
+    """A task made of a coroutine function."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        """Call the function: await the result."""
+        coroutine: Coroutine[Any, Any, R] = self.function(*args, **kwargs)
+        return coroutine
+
+
+def _errors(field: str, errors: Errors) -> tuple[type[BaseException], ...]:
+    """The classes that `except` would take."""
+    several = errors if isinstance(errors, tuple) else (errors,)
+    for one in several:
+        if not isinstance(one, type) or not issubclass(one, BaseException):
+            raise InvalidInput(field, f"must be an exception class or a tuple of them: {one!r:.60}")
+    return several
 
 
 class Handle(Generic[R]):
@@ -245,6 +289,8 @@ class Handle(Generic[R]):
         cancelled, and WaitTimeout after `timeout` seconds."""
         if self.task.app.settle():
             return self._result_now(self.job())
+        if _in_a_loop():
+            raise InvalidInput("wait", "blocks the event loop: use `await handle.awaited()`")
         changed = threading.Event()
         stop = self._queue.changes.listen(lambda queues: changed.set())
         try:
@@ -304,6 +350,14 @@ class _Patience:
         if left <= 0:
             raise WaitTimeout(job.id, job.state.value, self._timeout_ms / 1000)
         return min(left, LOOK_SECONDS)
+
+
+def _in_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _set_soon(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:

@@ -20,13 +20,13 @@ from tenure.errors import InvalidInput, LeaseLost, TenureError
 from tenure.model.fields import MAX_CLAIM, span_ms
 from tenure.model.job import Job
 from tenure.model.ops import Op, Progress
-from tenure.queue import connect
+from tenure.queue import Queue, connect
 from tenure.queue.arguments import fail_op
 from tenure.settings import Settings
 from tenure.tasks.app import Tenure
 from tenure.worker.current_job import CurrentJob
 from tenure.worker.handler import Handler
-from tenure.worker.outcome import Outcome, timed_out
+from tenure.worker.outcome import Outcome, after_timeout
 from tenure.worker.post import Post
 from tenure.worker.run import Run, attempt, attempt_in_thread
 from tenure.worker.scheduler import Scheduler
@@ -75,8 +75,8 @@ class Sandbox:
         self.app = app
         self.eager = eager
         self.reraise = reraise
-        self.clock = clock or ManualClock()
-        self.queue = connect(url, settings=Settings(), clock=self.clock)
+        self.clock: ManualClock = clock or ManualClock()
+        self.queue: Queue = connect(url, settings=Settings(), clock=self.clock)
         self._draining = False
         self._error: Exception | None = None
         self._to_tell: list[Op] = []
@@ -236,7 +236,7 @@ class Sandbox:
         op = attempt_in_thread(run, self.queue.settings.payload_limit)
         timeout = run.job.timeout_ms
         if timeout is not None and self.clock.now_ms() - started > timeout:
-            return fail_op(run.job, timed_out(run.job))
+            return after_timeout(run.job, run.handler.rules)
         return op
 
     def _report(self, current: CurrentJob, percent: int, note: str | None) -> None:

@@ -8,8 +8,8 @@ from contextvars import ContextVar
 from typing import Any
 
 from tenure.errors import NoCurrentJob
-from tenure.model.fields import Percent, check, check_label
-from tenure.model.job import Job
+from tenure.model.fields import check_label, percent_of
+from tenure.model.job import Job, State
 from tenure.queue import Queue
 
 Report = Callable[["CurrentJob", int, str | None], None]
@@ -18,13 +18,16 @@ Report = Callable[["CurrentJob", int, str | None], None]
 class CurrentJob:
     """A job while its handler runs."""
 
-    __slots__ = ("_event", "_queue", "_report", "job", "reason")
+    __slots__ = ("_event", "_queue", "_report", "_result_of", "job", "reason")
 
-    def __init__(self, job: Job, queue: Queue, report: Report) -> None:
-        self.job = job
+    def __init__(
+        self, job: Job, queue: Queue, report: Report, result_of: Callable[[Job], Any]
+    ) -> None:
+        self.job: Job = job
         self.reason: str | None = None  # why it must end early: timeout, lost or stop
         self._queue = queue
         self._report = report
+        self._result_of = result_of
         self._event: threading.Event | None = None
 
     @property
@@ -41,10 +44,10 @@ class CurrentJob:
                 self._event.set()
         return self._event
 
-    def progress(self, percent: int, note: str | None = None) -> None:
+    def progress(self, percent: float, note: str | None = None) -> None:
         """Report progress, from 0 to 100, with an optional note. Does not block: the report is
         stored with the next commit."""
-        check("percent", percent, Percent)
+        percent = percent_of(percent)
         if note is not None:
             check_label("note", note)
         self._report(self, percent, note)
@@ -58,12 +61,16 @@ class CurrentJob:
         return [await self._queue.aget(parent) for parent in self.job.after]
 
     def results(self) -> list[Any]:
-        """Return the results of the jobs that this one waited for, in order."""
-        return [job.result for job in self.parents()]
+        """Return the results of the jobs that this one waited for, in order, decoded as the return
+        types of their tasks. A job that is not done has None."""
+        return [self._read(job) for job in self.parents()]
 
     async def aresults(self) -> list[Any]:
         """Awaitable form of `results`."""
-        return [job.result for job in await self.aparents()]
+        return [self._read(job) for job in await self.aparents()]
+
+    def _read(self, job: Job) -> Any:
+        return self._result_of(job) if job.state is State.DONE else None
 
     def to_end(self, reason: str) -> bool:
         """Tell the job to end early. Returns False if it was told before."""

@@ -10,8 +10,14 @@ import msgspec
 
 from tenure.errors import InvalidInput
 from tenure.model.job import Job
+from tenure.worker.outcome import Rules
 
 Place = Literal["loop", "thread", "process"]
+
+
+def plain_result(job: Job) -> Any:
+    """The result of a job as its JSON says."""
+    return job.result
 
 
 class Handler(msgspec.Struct, frozen=True):
@@ -22,6 +28,8 @@ class Handler(msgspec.Struct, frozen=True):
     name: str
     module: str = ""  # where a child process imports it from
     qualname: str = ""
+    rules: Rules = Rules()
+    result_of: Callable[[Job], Any] = plain_result  # decodes the result of any job
 
 
 def place_of(function: Callable[..., Any], process: bool, name: str) -> Place:

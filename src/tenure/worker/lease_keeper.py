@@ -4,7 +4,9 @@ for minutes does not lose its job."""
 from __future__ import annotations
 
 import logging
+import math
 import threading
+import time
 from collections.abc import Callable, Collection
 
 from tenure.errors import LeaseLost, NotFound, TenureError
@@ -14,7 +16,8 @@ from tenure.worker.run import Run
 
 log = logging.getLogger("tenure.worker")
 
-OVERDUE_SECONDS = 5.0  # how long a handler can take to end after its timeout
+OVERDUE_SECONDS = 1.0  # how long a handler can take to end after its timeout
+SHORTEST_PAUSE = 0.25  # seconds between two checks for overdue handlers
 LONGEST_INTERVAL = 5.0  # seconds; within which a cancelled job is noticed
 MOST_AT_ONCE = 1_000
 
@@ -38,7 +41,9 @@ class Keeper:
         self._overdue = overdue
         self._untold = untold
         self._looked_at_ms = queue.clock.now_ms()
-        self._stopped = threading.Event()
+        self._stopping = False
+        self._poked = threading.Event()
+        self._wakes_at = math.inf  # on the queue's clock
         self._thread = threading.Thread(target=self._keep, name="tenure-keeper", daemon=True)
 
     @property
@@ -51,17 +56,43 @@ class Keeper:
         self._thread.start()
 
     def stop(self) -> None:
-        self._stopped.set()
+        self._stopping = True
+        self._poked.set()
         self._thread.join()
 
+    def watch(self, deadline: float) -> None:
+        """Check in time whether a handler has ended that has just started. Can be called from any
+        thread."""
+        if deadline + OVERDUE_SECONDS < self._wakes_at:
+            self._poked.set()
+
     def _keep(self) -> None:
-        while not self._stopped.wait(self._interval):
+        renew_at = time.monotonic() + self._interval
+        while True:
+            self._poked.wait(self._pause(renew_at - time.monotonic()))
+            if self._stopping:
+                return
+            self._poked.clear()
             try:
-                self.look()
+                if time.monotonic() >= renew_at:
+                    renew_at = time.monotonic() + self._interval
+                    self.look()
+                else:
+                    self._give_up_overdue()
             except TenureError as error:
                 log.warning("leases could not be renewed, trying again: %s", error)
             except Exception:
                 log.exception("leases could not be renewed, trying again")
+
+    def _pause(self, seconds: float) -> float:
+        """How long to sleep: until the next renewal, or until the next handler may be overdue."""
+        self._wakes_at = math.inf  # a handler that starts from here on wakes this thread
+        deadlines = [run.deadline for run in self._runs() if run.deadline is not None]
+        now = self._queue.clock.monotonic()
+        if deadlines:
+            seconds = min(seconds, max(min(deadlines) + OVERDUE_SECONDS - now, SHORTEST_PAUSE))
+        self._wakes_at = now + seconds
+        return max(seconds, 0)
 
     def look(self) -> None:
         """Renew leases that are old enough, and give up on overdue handlers."""
@@ -76,7 +107,11 @@ class Keeper:
             self._renew(old[start : start + MOST_AT_ONCE], now)
         if untold := self._untold():
             self._queue.extend_many(list(untold), self._lease)  # fails for those stored meanwhile
-        for run in running:
+        self._give_up_overdue()
+
+    def _give_up_overdue(self) -> None:
+        now = self._queue.clock.monotonic()
+        for run in self._runs():
             if run.deadline is not None and now > run.deadline + OVERDUE_SECONDS:
                 self._overdue(run)
 

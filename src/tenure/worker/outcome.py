@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import timedelta
 from types import TracebackType
 from typing import Any
@@ -13,7 +14,7 @@ from msgspec.structs import replace
 from tenure.errors import InvalidPayload, TenureError
 from tenure.model import ops
 from tenure.model.fields import span_ms
-from tenure.model.job import Job, encode_json
+from tenure.model.job import NULL, Job, encode_json
 from tenure.model.ops import Op
 from tenure.queue.arguments import fail_op
 
@@ -26,7 +27,7 @@ class Snooze(Outcome):
     """Run the job again after some seconds. The attempt does not count."""
 
     def __init__(self, seconds: float | timedelta, reason: str = "") -> None:
-        self.delay_ms = span_ms("seconds", seconds)
+        self.delay_ms: int = span_ms("seconds", seconds)
         self.reason = reason
         super().__init__(reason or f"again in {self.delay_ms / 1000:g} s")
 
@@ -36,7 +37,7 @@ class Retry(Outcome):
     counts; if it was the last, the job is dead."""
 
     def __init__(self, after: float | timedelta | None = None, reason: str = "") -> None:
-        self.after_ms = None if after is None else span_ms("after", after)
+        self.after_ms: int | None = None if after is None else span_ms("after", after)
         self.reason = reason
         super().__init__(reason or "the task asked for a retry")
 
@@ -61,36 +62,68 @@ class Timeout(TimeoutError):
     """The task ran longer than its timeout."""
 
 
-def after_return(job: Job, value: object, reason: str | None, payload_limit: int) -> Op | None:
+class Rules(msgspec.Struct, frozen=True):
+    """What a task says about its outcomes.
+
+    fits: raises InvalidInput if a result does not fit the return annotation. retry_on: only these
+    errors are retried. no_retry_on: these are not.
+    """
+
+    fits: Callable[[msgspec.Raw], object] | None = None
+    retry_on: tuple[type[BaseException], ...] = (BaseException,)
+    no_retry_on: tuple[type[BaseException], ...] = ()
+
+    def retries(self, error: BaseException) -> bool:
+        """Whether a task that raised this error is tried again."""
+        return isinstance(error, self.retry_on) and not isinstance(error, self.no_retry_on)
+
+
+NO_RULES = Rules()
+
+
+def after_return(
+    job: Job, value: object, reason: str | None, payload_limit: int, rules: Rules = NO_RULES
+) -> Op | None:
     """The operation to submit after the handler returned. reason: why it was told to end early, if
     it was."""
     if reason == "lost":
         return None  # another worker has the job
     if reason == "timeout":
-        return fail_op(job, timed_out(job))
+        return after_timeout(job, rules)
     if isinstance(value, Outcome):
         return _as_asked(job, value)
-    if value is None:
-        return ops.Ack(job.id, job.token)
     try:
-        return ops.Ack(job.id, job.token, encode_result(value, payload_limit))
+        result = NULL if value is None else encode_result(value, payload_limit)
+        if rules.fits is not None:
+            rules.fits(result)
     except TenureError as error:
-        return fail_op(job, error)
+        # The work was done. Doing it again would lead to the same result.
+        return fail_op(job, error, fatal=True)
+    return ops.Ack(job.id, job.token, result)
 
 
-def after_error(job: Job, error: BaseException, reason: str | None) -> Op | None:
+def after_timeout(job: Job, rules: Rules) -> Op:
+    """The operation to submit for a job that exceeded its timeout."""
+    error = timed_out(job)
+    return fail_op(job, error, fatal=not rules.retries(error))
+
+
+def after_error(
+    job: Job, error: BaseException, reason: str | None, rules: Rules = NO_RULES
+) -> Op | None:
     """The operation to submit after the handler raised."""
     if reason == "lost":
         return None
     if reason == "timeout":
-        return fail_op(job, timed_out(job))
+        return after_timeout(job, rules)
     if isinstance(error, Outcome):
         return _as_asked(job, error)
     if reason == "stop":
         return ops.Release(job.id, job.token)
     if isinstance(error, asyncio.CancelledError):
         return fail_op(job, "the task cancelled itself")
-    return fail_op(job, error.with_traceback(_from_the_task(error.__traceback__)))
+    told = error.with_traceback(_from_the_task(error.__traceback__))
+    return fail_op(job, told, fatal=not rules.retries(error))
 
 
 def _from_the_task(traceback: TracebackType | None) -> TracebackType | None:

@@ -34,7 +34,7 @@ class Post:
         poll_interval: float | None = None,
         in_order: bool = False,
     ) -> None:
-        self.queues = tuple(check_name("queues", name) for name in queues)
+        self.queues: tuple[str, ...] = tuple(check_name("queues", name) for name in queues)
         self.concurrency: int = check("concurrency", concurrency, Concurrency)
         self.poll_interval = poll_interval
         self._handlers = handlers
@@ -46,8 +46,8 @@ class Post:
         self.refused: list[Op] = []  # outcomes to retry, because the store was busy
         self.reports: dict[str, Op] = {}  # the latest progress of each job
         self.look = True  # whether something may be ready
-        self.looked_ahead_at = -1.0
-        self.changed = Signal()
+        self.looked_ahead_at: float = -1.0
+        self.changed: Signal = Signal()
 
     @property
     def room(self) -> int:

@@ -10,17 +10,18 @@ import os
 import signal
 import threading
 import weakref
-from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 from tenure.errors import InvalidInput
 from tenure.model.job import Job
 from tenure.model.ops import Op
 from tenure.observe.tracing import working
-from tenure.queue import connect
+from tenure.queue import Queue, connect
 from tenure.settings import Settings
 from tenure.worker.current_job import CURRENT, CurrentJob
+from tenure.worker.handler import Handler
 from tenure.worker.outcome import Outcome, after_error, after_return
 from tenure.worker.run import Run
 
@@ -95,11 +96,11 @@ class Child:
 
     def __init__(self, settings: Settings) -> None:
         self._pipe, theirs = _CONTEXT.Pipe()
-        self.process = _CONTEXT.Process(
+        self.process: BaseProcess = _CONTEXT.Process(
             target=serve, args=(theirs, settings), name="tenure-process", daemon=True
         )
         self.process.start()
-        self.parent = os.getpid()
+        self.parent: int = os.getpid()
         _CHILDREN.add(self)
         theirs.close()
 
@@ -154,18 +155,29 @@ def serve(pipe: Connection, settings: Settings) -> None:
         except EOFError:
             return
         pipe.send(("began", None))
-        CURRENT.set(CurrentJob(job, queue, lambda _, *value: pipe.send(("progress", value))))
-        try:
-            value = contextvars.copy_context().run(_call, find(module, qualname), job)
-            op = after_return(job, value, None, settings.payload_limit)
-        except BaseException as error:
-            op = after_error(job, error, None)
-        pipe.send(("ended", op))
+        pipe.send(("ended", _attempt(pipe, queue, module, qualname, job)))
 
 
-def _call(handler: Callable[[Job], Any], job: Job) -> Any:
+def _attempt(pipe: Connection, queue: Queue, module: str, qualname: str, job: Job) -> Op | None:
+    try:
+        handler = find(module, qualname)
+    except BaseException as error:
+        return after_error(job, error, None)
+
+    def report(_: CurrentJob, percent: int, note: str | None) -> None:
+        pipe.send(("progress", (percent, note)))
+
+    CURRENT.set(CurrentJob(job, queue, report, handler.result_of))
+    try:
+        value = contextvars.copy_context().run(_call, handler, job)
+        return after_return(job, value, None, queue.settings.payload_limit, handler.rules)
+    except BaseException as error:
+        return after_error(job, error, None, handler.rules)
+
+
+def _call(handler: Handler, job: Job) -> Any:
     with working(job, job.kind, Outcome):
-        return handler(job)
+        return handler.call(job)
 
 
 def _end_with_parent() -> None:
@@ -176,13 +188,12 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def find(module: str, qualname: str) -> Callable[[Job], Any]:
+def find(module: str, qualname: str) -> Handler:
     """Find the handler of a task by the module and name it was declared under."""
     found: Any = importlib.import_module(module)
     for part in qualname.split("."):
         found = getattr(found, part, None)
     handler = getattr(found, "handler", None)
-    if handler is None:
+    if not isinstance(handler, Handler):
         raise InvalidInput("process", f"{module}.{qualname} is not a task at module level")
-    call: Callable[[Job], Any] = handler.call
-    return call
+    return handler

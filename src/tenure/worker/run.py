@@ -40,17 +40,25 @@ class Run(CurrentJob):
 
     __slots__ = (
         *("_ended", "_interrupt", "_lock"),
-        *("came_to", "deadline", "handler", "kept_at", "timer"),
+        *("began", "came_to", "deadline", "error", "handler", "kept_at", "timer"),
     )
 
     def __init__(
-        self, job: Job, handler: Handler, queue: Queue, report: Report, now: float
+        self,
+        job: Job,
+        handler: Handler,
+        queue: Queue,
+        report: Report,
+        kept_at: float,
+        began: float = 0.0,
     ) -> None:
-        super().__init__(job, queue, report)
+        super().__init__(job, queue, report, handler.result_of)
         self.handler = handler
         self.timer: asyncio.TimerHandle | None = None
         self.deadline: float | None = None  # on the runner's clock
-        self.kept_at = now  # when its lease was last renewed
+        self.began = began
+        self.error: BaseException | None = None  # what the handler raised
+        self.kept_at = kept_at  # when its lease was last renewed
         self.came_to: Op | None = None  # the operation to submit, once its thread has ended
         self._interrupt: Callable[[], object] | None = None
         self._ended = False
@@ -111,9 +119,10 @@ async def attempt(run: Run, payload_limit: int) -> Op | None:
         run.check()
         with working(run.job, run.handler.name, Outcome):
             value = await run.handler.call(run.job)
-        return after_return(run.job, value, run.reason, payload_limit)
+        return after_return(run.job, value, run.reason, payload_limit, run.handler.rules)
     except BaseException as error:
-        return after_error(run.job, error, run.reason)
+        run.error = error
+        return after_error(run.job, error, run.reason, run.handler.rules)
     finally:
         run.can_be_interrupted_by(None)
 
@@ -140,9 +149,10 @@ def attempt_in_thread(run: Run, payload_limit: int) -> Op | None:
             run.can_be_interrupted_by(None)
             # Clear an exception that was not raised yet: it must not hit the next job.
             _raise_in(ctypes.c_ulong(thread), None)
-        return after_return(run.job, value, run.reason, payload_limit)
+        return after_return(run.job, value, run.reason, payload_limit, run.handler.rules)
     except BaseException as error:
-        return after_error(run.job, error, run.reason)
+        run.error = error
+        return after_error(run.job, error, run.reason, run.handler.rules)
 
 
 def _holds_no_lock(thread: int) -> bool:

@@ -23,15 +23,18 @@ from tenure.model.ops import Answer, Op
 from tenure.observe.logs import about
 from tenure.queue import Queue, default_worker
 from tenure.queue.arguments import Seconds, fail_op
+from tenure.settings import without_secrets
 from tenure.worker.current_job import CurrentJob
-from tenure.worker.handler import Handler, Worker
+from tenure.worker.handler import Worker
+from tenure.worker.job_log import Ended, JobLog
 from tenure.worker.lease_keeper import Keeper
-from tenure.worker.outcome import timed_out
+from tenure.worker.outcome import after_timeout
 from tenure.worker.post import Post, post_of
 from tenure.worker.processes import Processes
 from tenure.worker.run import Run, attempt, attempt_in_thread
 from tenure.worker.scheduler import Scheduler
 from tenure.worker.threads import Threads
+from tenure.worker.unknown_kind import KnownUnknowns, leave_for_others
 
 log = logging.getLogger("tenure.worker")
 
@@ -69,10 +72,10 @@ class Runner:
         max_jobs: int | None = None,
         schedule: bool = True,
     ) -> None:
-        self.name = check_name("name", name or default_worker())
+        self.name: str = check_name("name", name or default_worker())
         self.queue = queue
         self.before_start: Callable[[], None] = lambda: None
-        self.handled = 0
+        self.handled: int = 0
         self._posts = list(posts)
         self._lease_ms = span_ms("lease", lease, LEASE)
         self._poll_interval = span_ms("poll_interval", poll_interval, POSITIVE_SPAN) / 1000
@@ -95,6 +98,8 @@ class Runner:
         self._aside = ThreadPoolExecutor(thread_name_prefix="tenure-runner")
         self._from_threads: deque[tuple[Post, Run, Op | None]] = deque()
         self._collecting = False
+        self._unknown = KnownUnknowns()
+        self._job_log = JobLog(queue.clock)
         self._unlisten: Callable[[], None] = lambda: None
 
     def register(self, worker: Worker) -> None:
@@ -124,9 +129,10 @@ class Runner:
             for post in self._posts
         ]
         log.info(
-            "worker %s works on %s",
+            "worker %s works on %s in %s",
             self.name,
             "; ".join(f"{', '.join(p.queues)} ({p.concurrency} at once)" for p in self._posts),
+            without_secrets(self.queue.settings.url),
         )
 
     async def wait(self) -> None:
@@ -214,6 +220,7 @@ class Runner:
         batch += [run.came_to or ops.Release(run.job.id, run.token) for run in ended]
         try:
             for op, answer in zip(batch, self.queue.do(batch), strict=True):
+                self._job_log.stored(op, answer)
                 if isinstance(answer, TenureError):
                     self._complain(op, answer)
         except TenureError as error:
@@ -326,6 +333,8 @@ class Runner:
                 self._complain(op, answer)
                 if isinstance(answer, Busy) and not isinstance(op, ops.Claim | ops.Progress):
                     post.refused.append(op)
+                    continue
+            self._job_log.stored(op, answer)
         if post.refused:
             asyncio.get_running_loop().call_later(REFUSED_SECONDS, post.tell_again)
         if room and self._left is not None:
@@ -384,25 +393,35 @@ class Runner:
                 log.warning("%d jobs were claimed too long ago and are given back", len(jobs))
             post.to_tell += [ops.Release(job.id, job.token) for job in jobs]
             return
-        if self._left is not None:
-            self._left -= len(jobs)
+        report = partial(self._report, post)
         for job in jobs:
             handler = post.handler_of(job)
             if handler is None:
-                log.error(
-                    "job %s: there is no task %r in this worker", job.id, job.kind, extra=about(job)
-                )
-                known = f"this worker has no task named {job.kind!r}"
-                post.to_tell.append(fail_op(job, known))
-            else:
-                self._start(post, job, handler, sent_at)
+                self._leave_for_others(post, job)
+                continue
+            if self._left is not None:
+                self._left -= 1
+            self._start(post, Run(job, handler, self.queue, report, sent_at, now))
 
-    def _start(self, post: Post, job: Job, handler: Handler, kept_at: float) -> None:
-        run = Run(job, handler, self.queue, partial(self._report, post), kept_at)
+    def _leave_for_others(self, post: Post, job: Job) -> None:
+        op = leave_for_others(job, self.queue.settings.unknown_kind)
+        post.to_tell.append(op)
+        if isinstance(op, ops.Fail):
+            self._job_log.expect(Ended(job, job.kind))
+        if self._unknown.is_new(job.kind):
+            log.warning(
+                "this worker has no task named %r: jobs of this kind are left for other workers",
+                job.kind,
+                extra=about(job),
+            )
+
+    def _start(self, post: Post, run: Run) -> None:
+        job, handler = run.job, run.handler
         post.runs[id(run)] = run
         if job.timeout_ms is not None:
             run.deadline = self.queue.clock.monotonic() + job.timeout_ms / 1000
             run.timer = self._loop.call_later(job.timeout_ms / 1000, run.stop, "timeout")
+            self._keeper.watch(run.deadline)
         if handler.place == "loop":
             task = self._loop.create_task(self._attempt(post, run))
             self._tasks.add(task)
@@ -443,23 +462,35 @@ class Runner:
         self.handled += 1
         if run.end() and op is not None:
             post.to_tell.append(op)
-            if isinstance(op, ops.Fail):
-                named = (run.job.id, run.handler.name, op.message)
-                log.warning("job %s (%s) failed: %s", *named, extra=about(run.job))
+            if self._job_log.tells(op):
+                self._job_log.expect(self._ended(run))
         post.changed.set()
 
     def _overdue(self, run: Run) -> None:
         """Give up on a handler that does not end after its timeout. Called in the keeper's
         thread."""
-        if run.end():
-            named = (run.job.id, run.handler.name)
-            log.error("job %s (%s) does not end, and is given up", *named, extra=about(run.job))
-            try:
-                self.queue.fail(run.job, timed_out(run.job))
-            except TenureError as error:
-                log.warning(
-                    "job %s could not be failed: %s", run.job.id, error, extra=about(run.job)
-                )
+        if not run.end():
+            return
+        named = (run.job.id, run.handler.name)
+        log.warning(
+            "job %s (%s) does not end after its timeout: it is given up, and what it runs is left "
+            "behind",
+            *named,
+            extra=about(run.job),
+        )
+        op = after_timeout(run.job, run.handler.rules)
+        self._job_log.expect(self._ended(run))
+        try:
+            (answer,) = self.queue.do([op])
+        except TenureError as error:
+            answer = error
+        self._job_log.stored(op, answer)
+        if isinstance(answer, TenureError):
+            log.warning("job %s could not be failed: %s", run.job.id, answer, extra=about(run.job))
+
+    def _ended(self, run: Run) -> Ended:
+        seconds = self.queue.clock.monotonic() - run.began
+        return Ended(run.job, run.handler.name, run.error, seconds)
 
     def _report(self, post: Post, run: CurrentJob, percent: int, note: str | None) -> None:
         op = ops.Progress(run.job.id, run.token, percent, note)

@@ -9,6 +9,7 @@ done by the scheduler that holds a slot in the store.
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import threading
 
@@ -82,6 +83,8 @@ class Scheduler:
             self._near.clear()  # the store's clock was ahead, and may have set wrong times
         self._now = found.now
         for schedule in found.schedules:
+            if schedule.disabled:
+                continue
             if schedule.next_at > found.now and not self._is_too_far(schedule):
                 waits.append(schedule.next_at - found.now)
                 continue
@@ -136,7 +139,11 @@ class Janitor:
         self._next_round = now + UPKEEP_INTERVAL
         if now >= self._renew_at:
             self._renew_at = now + RENEW_SECONDS
-            slots = self._queue.take_slot(*SLOT, self._name, SLOT_SECONDS, limit=1)
+            try:
+                slots = self._queue.take_slot(*SLOT, self._name, SLOT_SECONDS, limit=1)
+            except InvalidInput:  # a service, which maintains its store itself
+                self._next_round = math.inf
+                return 0
             # Counted from before the call, so that we never believe we hold it for too long.
             self._held_until = now + SLOT_SECONDS if slots.held else 0.0
         done = 0

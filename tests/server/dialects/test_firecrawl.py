@@ -57,10 +57,10 @@ def test_health_says_that_the_store_answers(client: Client) -> None:
 def test_health_is_degraded_when_the_store_is_away(
     client: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def away(*args: Any) -> None:
+    def away(*args: Any) -> None:
         raise StoreError("the disk is gone")
 
-    monkeypatch.setattr(queue, "ado", away)
+    monkeypatch.setattr(queue, "do", away)
     assert client.get("/health") == {"status": "degraded", "fdbConnected": False}
     refused(client, "GET", "/queue/count/team/t", None, 503, "the disk is gone")
 

@@ -31,8 +31,8 @@ CI: dict[str, CiRun] = {
     "sqlite": CiRun((0, 1, 2, 3), 300),
     "postgres": CiRun((0, 1, 2, 3, 4, 5), 140),
     "http": CiRun((0, 1, 2, 3), 150),
-    "foundationdb": CiRun((0, 1, 2, 3, 4, 5), 110),
-    "foundationdb-faults": CiRun((1,), 80),
+    "foundationdb": CiRun((0, 1, 2, 3, 4, 10), 110),
+    "foundationdb-faults": CiRun((3,), 80),
 }
 
 Floor = tuple[int, int]  # times, jobs

@@ -127,7 +127,7 @@ class Workload:
         if chance.random() < 0.1:
             return -chance.choice([ms for ms in back if ms <= self._traits.most_back_ms])
         if chance.random() < 0.06:
-            return chance.choice((130_000, 14 * 60_000, 16 * 60_000))
+            return chance.choice((130_000, 14 * 60_000, 16 * 60_000, ops.FORGET_MS, ops.FORGET_MS))
         return chance.choice((1, 5, 50, 300, 300, 1_000, 2_500, 10_000, 61_000))
 
     def _run(self) -> Run:
@@ -267,7 +267,8 @@ class Workload:
 
     def _release(self) -> Call:
         delay = self._chance.choice((0, 0, 900))
-        return tuple(ops.Release(*lease, delay) for lease in self._leases(4))
+        message = "not mine" if delay else ""
+        return tuple(ops.Release(*lease, delay, message) for lease in self._leases(4))
 
     def _extend(self) -> Call:
         return tuple(ops.Extend(*lease, self._lease_ms()) for lease in self._leases(12))
@@ -366,7 +367,11 @@ class Workload:
         # If not all keys are forgotten, the engine decides which are.
         old = any(at <= self._now - ops.ONCE_MS for at, *_ in self._model._answered.values())
         limit = 1_000 if old else self._chance.choice((3, 1_000))
-        return (ops.Maintain(limit, keep, dead, dead),)
+        after = self._chance.choice(("", "", "", *QUEUES))
+        maintain = ops.Maintain(limit, keep, dead, dead, after)
+        if self._chance.random() < 0.2:
+            return (ops.Pause("brief"), ops.Resume("brief"), maintain)
+        return (maintain,)
 
     def _reconcile(self) -> Call:
         if self._chance.random() < 0.4:

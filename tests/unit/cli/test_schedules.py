@@ -9,8 +9,10 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tenure import NewJob, State
+from tenure.model.ops import PutSchedule
 from tests.unit.cli.terminal import Terminal
 
 
@@ -114,7 +116,7 @@ def test_the_command_line_says_where_the_jobs_are(folder: Path) -> None:
     [
         ("nowhere:app", "there is no module 'nowhere'"),
         ("tasks:nothing", "tasks has no 'nothing'"),
-        ("tasks:other", "is a int, not a Tenure app"),
+        ("tasks:other", "is of type int, not a Tenure app"),
         (":app", "is not MODULE:APP"),
     ],
 )
@@ -143,3 +145,51 @@ def test_a_scheduler_puts_the_schedules_of_its_app_and_ends_when_told(folder: Pa
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=30)
     assert process.returncode == 0
+
+
+def test_the_list_says_whose_a_schedule_is_and_whether_it_fires(cli: Terminal) -> None:
+    with cli.open() as store:
+        store.put_schedule("nightly", "0 3 * * *", NewJob(queue="q"), owner="shop")
+        (one,) = store.schedules()
+        store.do([PutSchedule(replace(one, disabled=True))])
+        store.put_schedule("weekly", "0 3 * * 1", NewJob(queue="q"))
+    head, nightly, weekly = cli.text("schedules").splitlines()[-3:]
+    assert head.split()[-1] == "app"
+    assert nightly.split()[-1] == "shop"
+    assert "disabled" in nightly
+    assert weekly.split()[-1] == "q"
+    assert cli.json("schedules")[0]["owner"] == "shop"
+
+
+def test_a_worker_on_memory_is_refused(folder: Path) -> None:
+    for command in ("worker", "scheduler"):
+        done = tenure(folder, "--url", "memory://", command, "tasks:app")
+        assert done.returncode == 1
+        assert "memory:// exist only in the process that enqueues them" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_a_worker_says_which_store_it_uses_and_warns_if_other_commands_use_another(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TENURE_URL", raising=False)
+    said = tenure(folder, "worker", "tasks:app", "--burst").stderr
+    assert "works on default (10 at once) in sqlite:///jobs.db" in said
+    assert "TENURE_URL" not in said
+    monkeypatch.setenv("TENURE_URL", "postgresql://me:secret@host/other")
+    said = tenure(folder, "worker", "tasks:app", "--burst").stderr
+    assert "works on default (10 at once) in sqlite:///jobs.db" in said
+    assert "uses sqlite:///jobs.db, but TENURE_URL is postgresql://me@host/other" in said
+    assert "secret" not in said
+
+
+def test_an_error_in_the_module_of_an_app_is_shown_without_the_import_system(folder: Path) -> None:
+    (folder / "tasks.py").write_text("import helper\n")
+    (folder / "helper.py").write_text("def f():\n    return undefined\nf()\n")
+    done = tenure(folder, "worker", "tasks:app")
+    assert done.returncode == 1
+    lines = done.stderr.splitlines()
+    assert lines[0] == "Error: tasks cannot be imported:"
+    assert lines[-1] == "NameError: name 'undefined' is not defined"
+    assert any("helper.py" in line for line in lines)
+    assert len(lines) <= 10

@@ -17,7 +17,7 @@ import pytest
 
 from tenure.cli.service import named_cluster
 from tenure.server.sockets import listeners
-from tenure.settings import without_password
+from tenure.settings import without_secrets
 from tests.unit.cli.terminal import Terminal
 
 PATIENCE = 30.0
@@ -101,7 +101,7 @@ def test_a_port_that_is_taken_is_said_before_anything_starts(cli: Terminal) -> N
     ],
 )
 def test_the_log_does_not_have_the_password_of_the_store(url: str, shown: str) -> None:
-    assert without_password(url) == shown
+    assert without_secrets(url) == shown
 
 
 @pytest.mark.parametrize(

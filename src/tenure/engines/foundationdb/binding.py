@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from tenure.errors import InvalidInput, StoreError
+from tenure.settings import without_secrets
 
 API_VERSION = 710
 DEFAULT_DIRECTORY = ("tenure",)
@@ -44,8 +45,8 @@ def parse(url: str) -> tuple[str | None, tuple[str, ...]]:
     if parts.netloc or not options.keys() <= {"directory"}:
         raise InvalidInput(
             "url",
-            f"{url!r}: use fdb:///path/to/fdb.cluster or fdb://, and ?directory=a/b "
-            "for a directory other than 'tenure'",
+            f"{without_secrets(url)!r}: use fdb:///path/to/fdb.cluster or fdb://, and "
+            "?directory=a/b for a directory other than 'tenure'",
         )
     file = unquote(parts.path)
     path = tuple(name for name in options.get("directory", [""])[0].split("/") if name)

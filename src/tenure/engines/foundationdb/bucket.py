@@ -42,7 +42,7 @@ class Bucket:
         self._tx, self._queue = tx, queue
         self._tokens = self._at = self._part = 0
         if limit.rate is None or limit.per_ms is None:
-            self.available = UNLIMITED  # how many claims the rate allows now
+            self.available: int = UNLIMITED  # how many claims the rate allows now
             return
         found = tx.tr.get(tx.keys.pack(k.BUCKET, queue)).value
         stored = (0, 0) if found is None else _decode(bytes(found))

@@ -16,7 +16,7 @@ class Keyed:
 
     def __init__(self, op: ops.Once) -> None:
         self.op = op
-        self.calls = [Call(claim, self, number) for number, claim in once.claims_of(op)]
+        self.calls: list[Call] = [Call(claim, self, number) for number, claim in once.claims_of(op)]
         self.stamps: set[bytes] = set()  # of the commits that included its claims
         self.answer: Answer | None = None
 
@@ -32,7 +32,7 @@ class Call:
         self.op = op
         self.keyed = keyed
         self.number = number  # its index among the operations of the keyed call
-        self.left = op.limit
+        self.left: int = op.limit
         self.jobs: list[Job] = []
 
     @property

@@ -53,7 +53,6 @@ log = logging.getLogger("tenure.foundationdb")
 
 _ROUNDS = 16
 _MOST_JOBS = 500  # per transaction
-_MOST_BYTES = 4_000_000  # of payloads in the results that one transaction stores
 _MOST_SPREAD = 64
 _CALM_AFTER = 4  # claims without a loss before other claimers are assumed to be gone
 
@@ -83,7 +82,7 @@ class Plan:
     """What a transaction of claims does."""
 
     def __init__(self) -> None:
-        self.seen = Seen()
+        self.seen: Seen = Seen()
         self.dealt: list[Dealt] = []
         self.answers: dict[Keyed, Answer] = {}
         self.unfinished: list[Keyed] = []  # begun by another process, which may be gone
@@ -225,14 +224,12 @@ class Claims:
                 once.ask(tx, keyed.op)
             won = once.who_won(tx, ids, stamp)
             answers: dict[Keyed, Answer] = {}
-            size = 0
             for keyed in plan.keyed if plan.seen.everything else ():
                 given = {call.number: list(call.jobs) for call in keyed.calls}
                 for call, jobs in plan.jobs_of(keyed):
                     given[call.number] += _won(jobs, won, stamp)
-                size += sum(_bytes_of(job) for jobs in given.values() for job in jobs)
                 all_won = all(job.id in won for _, jobs in plan.jobs_of(keyed) for job in jobs)
-                if all_won and (size <= _MOST_BYTES or not answers):
+                if all_won:
                     stored = once.stored(tx, keyed.op)
                     answers[keyed] = once.finish(tx, keyed.op, stored, given)
             return won, answers
@@ -292,10 +289,6 @@ def _won(jobs: Iterable[Job], won: set[str], stamp: bytes) -> list[Job]:
     return [replace(job, token=max(token, job.token)) for job in jobs if job.id in won]
 
 
-def _bytes_of(job: Job) -> int:
-    return len(job.raw_payload)
-
-
 def _read_keyed(tx: Transaction, calls: Iterable[Call], plan: Plan) -> dict[Keyed, once.Stored]:
     """Read what is stored of keyed calls that may claim now."""
     keyed = dict.fromkeys(call.keyed for call in calls if call.keyed is not None)
@@ -352,35 +345,17 @@ def _write_claims(tx: Transaction, shares: Sequence[tuple[Call, Sequence[Ready]]
         )
         for call, found in shares
     ]
-    room: dict[Keyed, int] = {}
     dealt = []
     for call, found in asked:
         jobs = []
-        counted = len(found)
         for job_id, data, body in found:
             record = decode_record(bytes(data.value))
             parts = [bytes(row.value) for row in body]
-            if not _fits(call, sum(map(len, parts)), room):
-                tx.free(record)
-                counted = call.left
-                continue
             job = _write_claim(tx, call.op, job_id, record, parts)
             if job is not None:
                 jobs.append(job)
-        dealt.append((call, jobs, counted))
+        dealt.append((call, jobs, len(found)))
     return dealt
-
-
-def _fits(call: Call, size: int, room: dict[Keyed, int]) -> bool:
-    """Whether a job fits into a result that is to be stored."""
-    keyed = call.keyed
-    if keyed is None:
-        return True
-    if keyed not in room:
-        room[keyed] = _MOST_BYTES - sum(map(_bytes_of, keyed.jobs))
-    first = not keyed.jobs and room[keyed] == _MOST_BYTES
-    room[keyed] -= size
-    return first or room[keyed] >= 0
 
 
 def _write_claim(

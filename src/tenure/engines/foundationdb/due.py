@@ -33,7 +33,7 @@ class Due:
     def __init__(self, tx: Tx, queue: str, *, leases: bool) -> None:
         self._tx, self._queue, self._leases = tx, queue, leases
         self._asked = [_ask(tx, kind, queue, tx.now, 1) for kind in (k.DELAYED, k.EXPIRING)]
-        self.quiet_ms = LOOK_AGAIN_MS  # no lease that was checked can expire sooner
+        self.quiet_ms: int = LOOK_AGAIN_MS  # no lease that was checked can expire sooner
 
     def found(self) -> bool:
         if any(list(rows) for rows in self._asked):

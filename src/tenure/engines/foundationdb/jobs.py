@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tenure.engines.foundationdb import keys as k
@@ -33,3 +33,9 @@ def jobs_of(tx: Tx, found: Sequence[Held]) -> list[Job]:
         answer = b"".join(result) if held.record.has_result else None
         jobs.append(job_of(held.id, held.record, decode_body(body), decode_errors(errors), answer))
     return jobs
+
+
+def read_jobs(tx: Tx, ids: Sequence[str]) -> Mapping[str, Job]:
+    """The jobs with these ids that exist, by snapshot reads."""
+    found = [held for held in tx.peek(ids) if held is not None]
+    return {job.id: job for job in jobs_of(tx, found)}

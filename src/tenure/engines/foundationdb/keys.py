@@ -37,7 +37,8 @@ job that holds the key |
 | QUEUE_COUNT | (17, queue, what): (17, "mail", "done") | a count, 8 bytes, changed by atomic adds |
 | TENANT_COUNT | (18, queue, tenant, what): (18, "mail", "acme", "active") | the same of a tenant |
 | GROUP_COUNT | (19, queue, tenant, group, what): (19, "mail", "acme", "g", "dead") | of a group |
-| QUEUE | (20, queue): (20, "mail") | nothing: the queue is known |
+| QUEUE | (20, queue): (20, "mail") | when maintenance found the queue without jobs and limits; \
+nothing if it is in use |
 | LIMIT | (21, queue, tenant or None, group or None): (21, "mail", "acme", None) | a Limit as JSON |
 | RULES | (22, queue): (22, "mail") | random bytes, new with each change of a limit; then the \
 first key of PARKED that must be looked at because of it, if any |

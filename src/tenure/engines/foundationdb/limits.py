@@ -14,8 +14,10 @@ class Rules(limits.Rules):
 
     def __init__(self, queue: str, limits: Mapping[TenantGroup, Limit]) -> None:
         super().__init__(queue, limits)
-        self.any_concurrency = any(limit.concurrency is not None for limit in limits.values())
-        self.hold_back = self.any_concurrency or any(limit.paused for limit in limits.values())
+        self.any_concurrency: bool = any(limit.concurrency is not None for limit in limits.values())
+        self.hold_back: bool = self.any_concurrency or any(
+            limit.paused for limit in limits.values()
+        )
 
     def bounded(self, tenant: str, group: str) -> list[TenantGroup]:
         """The scopes of a job in which leases are counted exactly."""

@@ -16,12 +16,13 @@ taken back since: the lease was not returned to anyone before the results were s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
 
 from tenure.engines.foundationdb import keys as k
-from tenure.engines.foundationdb.jobs import jobs_of
+from tenure.engines.foundationdb.jobs import jobs_of, read_jobs
 from tenure.engines.foundationdb.record import PART_BYTES, encode
 from tenure.engines.foundationdb.tx import Tx
 from tenure.model import ops, wire
@@ -112,7 +113,7 @@ def _notes(tx: Tx, key: str) -> _Notes:
 def stored(tx: Tx, op: ops.Once) -> Stored:
     """What is stored under the key of a call."""
     final, begun, wanted, did = _notes(tx, op.key)
-    answer = wire.decode_once(op, final) if final else None
+    answer = wire.decode_once(op, final, partial(read_jobs, tx)) if final else None
     return Stored(answer, begun, wanted, did)
 
 

@@ -84,7 +84,7 @@ class Lane:
         self._asked: Any = self._ask()
         self._found: list[Ready] = []
         self._more = True
-        self.is_empty = False
+        self.is_empty: bool = False
 
     def _ask(self) -> Any:
         return self._tx.tr.snapshot.get_range(self._begin, self._end, limit=self._look)
@@ -165,7 +165,7 @@ class TenantJobs:
         wanted = [
             group
             for group in groups
-            if group not in picker.op.not_groups and picker.has_room(self.tenant, group)
+            if group not in picker.not_groups and picker.has_room(self.tenant, group)
         ]
         look = picker.look if len(wanted) < _FIRST_LOOK else min(picker.look, _FIRST_LOOK)
         self._opened = [(g, Lane(picker.tx, picker.queue, self.tenant, g, look)) for g in wanted]
@@ -192,10 +192,11 @@ class Picker:
         self.tx = tx
         self.queue = queue
         self.op = op
-        self.rules = tx.rules(queue)
-        self.room = Room(tx, self.rules)
+        self.not_groups: frozenset[str] = frozenset(op.not_groups)
+        self.rules: Rules = tx.rules(queue)
+        self.room: Room = Room(tx, self.rules)
         self.idle: list[Idle] = []
-        self.look = 1
+        self.look: int = 1
         self._spread = spread
         self._held_back = 0
 

@@ -16,9 +16,9 @@ from tenure.engines.foundationdb.jobs import jobs_of
 from tenure.engines.foundationdb.record import Held
 from tenure.engines.foundationdb.transaction import read_slots, schedule_of
 from tenure.engines.foundationdb.tx import Tx
-from tenure.errors import InvalidInput, JobNotFound, QueueNotFound
+from tenure.errors import InvalidInput, JobNotFound, QueueNotFound, TenureError
 from tenure.model import ops, queries
-from tenure.model.job import FINAL
+from tenure.model.job import FINAL, Job
 from tenure.model.ops import Limit
 from tenure.model.queries import Filter, Found, Query
 
@@ -43,18 +43,33 @@ def get_job(tx: Tx, query: queries.GetJob) -> Found:
 
 
 def list_jobs(tx: Tx, query: queries.ListJobs) -> Found:
-    return _page(tx, query, lambda found, cursor: queries.Page(jobs_of(tx, found), cursor))
+    found = _find(tx, query)
+    if isinstance(found, TenureError):
+        return found
+    page, cursor = found
+    jobs = queries.fitting(_read_jobs(tx, [held for _, held in page]))
+    if len(jobs) < len(page):
+        cursor = cursor_of(page[len(jobs) - 1][0])
+    return queries.Page(jobs, cursor)
 
 
 def find_ids(tx: Tx, query: queries.FindIds) -> Found:
-    return _page(tx, query, lambda found, cursor: queries.Ids([held.id for held in found], cursor))
+    found = _find(tx, query)
+    if isinstance(found, TenureError):
+        return found
+    page, cursor = found
+    return queries.Ids([held.id for _, held in page], cursor)
 
 
-def _page(
-    tx: Tx,
-    query: queries.ListJobs | queries.FindIds,
-    answer: Callable[[list[Held], str | None], Found],
-) -> Found:
+def _read_jobs(tx: Tx, found: list[Held]) -> Iterator[Job]:
+    for at in range(0, len(found), queries.JOBS_AT_ONCE):
+        yield from jobs_of(tx, found[at : at + queries.JOBS_AT_ONCE])
+
+
+def _find(
+    tx: Tx, query: queries.ListJobs | queries.FindIds
+) -> tuple[list[tuple[Place, Held]], str | None] | TenureError:
+    """A page of jobs, and the cursor of the next page."""
     where = query.filter
     if where.queue is not None and not tx.knows(where.queue):
         return QueueNotFound(where.queue)
@@ -64,11 +79,21 @@ def _page(
         return start
     names = tx.queues() if where.queue is None else [where.queue]
     listed = [_places(tx, _range_of(where, by_end), name, start) for name in names]
-    places = heapq.merge(*listed, reverse=True)
-    found = list(islice(_matching(tx, where, places), query.limit + 1))
+    places = islice(heapq.merge(*listed, reverse=True), queries.MOST_SCANNED)
+    scanned = 0
+    last: Place = ()
+
+    def count() -> Iterator[tuple[Place, str]]:
+        nonlocal scanned, last
+        for place, job_id in places:
+            scanned, last = scanned + 1, place
+            yield place, job_id
+
+    found = list(islice(_matching(tx, where, count()), query.limit + 1))
     page = found[: query.limit]
-    cursor = cursor_of(page[-1][0]) if len(found) > query.limit else None
-    return answer([held for _, held in page], cursor)
+    if len(found) > query.limit:
+        return page, cursor_of(page[-1][0])
+    return page, cursor_of(last) if scanned == queries.MOST_SCANNED else None
 
 
 def _range_of(where: Filter, by_end: bool) -> Callable[[str], tuple[Any, ...]]:

@@ -102,9 +102,9 @@ class Held:
         *,
         claimed: bool = False,
     ) -> None:
-        self.id = job_id
-        self.record = record
-        self.claimed = claimed  # leased by a CLAIM key; its own key does not say so yet
+        self.id: str = job_id
+        self.record: Record = record
+        self.claimed: bool = claimed  # leased by a CLAIM key; its own key does not say so yet
         self._read_errors = read_errors
         self._errors: tuple[Failure, ...] | None = None if record.failures else ()
 

@@ -45,8 +45,8 @@ class Store:
         self.chance = chance
         self.aside_from = aside_from
         self.rules: dict[str, tuple[bytes, Rules]] = {}
-        self.client = chance.getrandbits(31)
-        self.count = itertools.count()
+        self.client: int = chance.getrandbits(31)
+        self.count: itertools.count[int] = itertools.count()
 
     def lease_is_over_at(self, now: int, lease: Lease, read_version: int) -> int:
         """When a lease has expired for certain, by this machine's clock."""

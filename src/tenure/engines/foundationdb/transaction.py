@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from tenure.core.transaction import Existing, Owner, Scope, UniqueKey
-from tenure.engines.foundationdb import bucket, clocks, due, once, parking
+from tenure.engines.foundationdb import bucket, clocks, due, jobs, once, parking
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb.record import (
     Held,
@@ -23,7 +23,7 @@ from tenure.engines.foundationdb.record import (
 from tenure.engines.foundationdb.store import Store
 from tenure.engines.foundationdb.tx import Tx
 from tenure.model import states
-from tenure.model.job import JobSpec, State
+from tenure.model.job import Job, JobSpec, State
 from tenure.model.ops import Entry, Limit, Schedule
 
 _decode_schedule = msgspec.json.Decoder(Schedule).decode
@@ -50,7 +50,7 @@ class Transaction(Tx):
         self.put(job, changed(job.record, change, self.now))
         if waited and change.final:
             self.drop_waits(job.id)
-        self.tells = True
+        self.tells: bool = True
 
     def remove(self, job: Held) -> None:
         self.drop_job(job)
@@ -222,6 +222,9 @@ class Transaction(Tx):
 
     def put_answers(self, key: str, answers: bytes) -> None:
         once.put_answers(self, key, answers)
+
+    def read_jobs(self, ids: Sequence[str]) -> Mapping[str, Job]:
+        return jobs.read_jobs(self, ids)
 
     # Time ---------------------------------------------------------------------------------------
 

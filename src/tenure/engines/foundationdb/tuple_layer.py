@@ -221,7 +221,7 @@ class Subspace:
     """The keys of all tuples with a common prefix."""
 
     def __init__(self, prefix_tuple: tuple[Element, ...] = (), raw_prefix: bytes = b"") -> None:
-        self.raw_prefix = pack(prefix_tuple, raw_prefix)
+        self.raw_prefix: bytes = pack(prefix_tuple, raw_prefix)
 
     def __repr__(self) -> str:
         return f"Subspace(raw_prefix={self.raw_prefix!r})"

@@ -46,11 +46,11 @@ class Tx:
 
     def __init__(self, store: Store, tr: Any, now: int) -> None:
         self.store = store
-        self.keys = store.keys
+        self.keys: k.Keys = store.keys
         self.tr = tr
         self.now = now
-        self.wrote = False
-        self.tells = False  # whether to notify waiting processes
+        self.wrote: bool = False
+        self.tells: bool = False  # whether to notify waiting processes
         self._version: int | None = None
         self._asked: dict[str, tuple[Any, Any]] = {}
         self._asked_children: dict[str, Any] = {}
@@ -352,8 +352,8 @@ class Tx:
         return [name for (name,) in self.scan(*self.keys.span(k.QUEUE))]
 
     def knows(self, queue: str) -> bool:
-        """Whether a queue was ever used. Queues are never deleted, so this needs no conflict
-        range."""
+        """Whether there is such a queue. One without jobs may be forgotten meanwhile, but nothing
+        depends on it, so this needs no conflict range."""
         return self.tr.snapshot.get(self.keys.pack(k.QUEUE, queue)).value is not None
 
     def rules(self, queue: str) -> Rules:

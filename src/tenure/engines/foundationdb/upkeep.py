@@ -9,7 +9,7 @@ from operator import add
 from typing import Any, Protocol, TypeVar
 
 from tenure.core import upkeep
-from tenure.core.upkeep import Swept
+from tenure.core.upkeep import Look, Swept
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb.parking import put_back
 from tenure.engines.foundationdb.record import Record, decode_record, total_of
@@ -44,8 +44,8 @@ class Upkeep:
     def __init__(self, run: Run) -> None:
         self._run = run
 
-    def queues(self) -> list[str]:
-        return self._run(Transaction.queues)
+    def look(self, op: ops.Maintain) -> Look:
+        return self._run(partial(_look, op=op))
 
     def sweep(self, queue: str, limit: int) -> Swept:
         """Sweep in steps; in smaller steps, if one does not fit into a transaction."""
@@ -78,12 +78,40 @@ class Upkeep:
     def end_slots(self, limit: int) -> int:
         return self._run(partial(_end_slots, limit=limit))
 
-    def tidy(self, limit: int) -> None:
+    def tidy(self, look: Look, limit: int) -> None:
         self._run(_forget)
+        self._run(partial(_forget_queues, look=look))
 
 
 def maintain(run: Run, op: ops.Maintain) -> ops.Maintained:
     return upkeep.maintain(Upkeep(run), op)
+
+
+def _look(tx: Transaction, *, op: ops.Maintain) -> Look:
+    """The first key of each index says whether there is anything. All are requested at once."""
+    begin, end = tx.keys.pack(k.QUEUE, op.after) + b"\x00", tx.keys.span(k.QUEUE)[1]
+    most = ops.QUEUES_PER_STEP
+    names = [name for (name,) in tx.scan(begin, end, limit=most + 1)]
+    asked = [(name, _ask_due(tx, name, op)) for name in names[:most]]
+    due = [name for name, found in asked if any(list(rows) for rows in found)]
+    return Look(due, op.after, names[most - 1] if len(names) > most else None)
+
+
+def _ask_due(tx: Transaction, queue: str, op: ops.Maintain) -> list[Any]:
+    indexes: list[tuple[tuple[Any, ...], int]] = [
+        ((k.ENDING, queue), tx.store.sweep_until(tx.now)),
+        ((k.DELAYED, queue), tx.now),
+        ((k.EXPIRING, queue), tx.now),
+    ]
+    indexes += [
+        ((k.ENDED, queue, state.value), tx.now - keep_ms)
+        for state, keep_ms in op.keeps
+        if keep_ms is not None
+    ]
+    return [
+        tx.tr.snapshot.get_range(tx.keys.span(*index)[0], tx.keys.pack(*index, until + 1), limit=1)
+        for index, until in indexes
+    ]
 
 
 def _purge(tx: Transaction, *, queue: str, state: State, keep_ms: int, limit: int) -> int:
@@ -121,6 +149,40 @@ def _forget(tx: Transaction) -> None:
         version = int.from_bytes(bytes(row.value)[:8], "big")
         if version < tx.version - _DID_VERSIONS:
             tx.clear(bytes(row.key))
+
+
+_OF_A_QUEUE = (
+    k.LANE, k.TURN, k.ENDING, k.QUEUE_COUNT, k.TENANT_COUNT, k.GROUP_COUNT, k.TAKEN, k.FREED,
+    k.PARKED,
+)  # fmt: skip
+
+
+def _forget_queues(tx: Transaction, *, look: Look) -> None:
+    """Note which queues are empty now, and delete those that have been for long. Whoever adds a job
+    or a limit to a queue writes its QUEUE key, and conflicts with this."""
+    tx.flush()
+    begin, (_, end) = tx.keys.pack(k.QUEUE, look.after) + b"\x00", tx.keys.span(k.QUEUE)
+    if look.last is not None:
+        end = tx.keys.pack(k.QUEUE, look.last) + b"\x00"
+    asked = []
+    for row in tx.tr.snapshot.get_range(begin, end):
+        (queue,) = tx.keys.unpack(bytes(row.key))
+        spans = (tx.keys.span(kind, queue) for kind in (k.LISTED, k.LIMIT))
+        used = [tx.tr.snapshot.get_range(*span, limit=1) for span in spans]
+        asked.append((queue, bytes(row.key), bytes(row.value), used))
+    for queue, key, emptied_at, used in asked:
+        if any(list(rows) for rows in used):
+            continue
+        if not emptied_at:
+            tx.tr.add_read_conflict_key(key)
+            tx.clear(key)  # so that the next job of this transaction marks it again
+            tx.set(key, str(tx.now).encode())
+        elif int(emptied_at) <= tx.now - ops.FORGET_MS:
+            tx.tr.add_read_conflict_key(key)
+            for kind in _OF_A_QUEUE:
+                tx.clear_span(kind, queue)
+            for one in (key, tx.keys.pack(k.RULES, queue), tx.keys.pack(k.BUCKET, queue)):
+                tx.clear(one)
 
 
 # Recounting -------------------------------------------------------------------------------------

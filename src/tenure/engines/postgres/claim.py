@@ -220,9 +220,10 @@ def _of_queue(
 def _beside(tx: Transaction, queue: QueueBook, op: ops.Claim, room: int) -> list[Pick]:
     """Pick jobs while another transaction holds the books: unlocked jobs of the only lane."""
     picked: list[Pick] = []
+    not_groups = frozenset(op.not_groups)
     for line in _lines(tx.db.all("candidates_beside", queue.name, room)):
         wanted = op.tenant in (None, line.name)
-        rows = [row for row in line.rows if wanted and row[1] not in op.not_groups]
+        rows = [row for row in line.rows if wanted and row[1] not in not_groups]
         picked += [Pick(seq, lane, at, queue, line, group) for lane, group, seq, at in rows]
         if rows and op.tenant is None:
             tx.lane(queue.id, rows[0][0]).served += len(rows)

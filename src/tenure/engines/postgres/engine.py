@@ -27,7 +27,7 @@ from tenure.errors import Busy, InvalidInput, OutcomeUnknown, TenureError
 from tenure.model import ops
 from tenure.model.job import new_ids
 from tenure.model.ops import Answer, Op
-from tenure.model.queries import Found, Query
+from tenure.model.queries import READ_SECONDS, Found, Query, took_too_long
 from tenure.settings import Settings
 
 MOST_RACES = 100  # that a batch may lose before it fails
@@ -275,6 +275,8 @@ class PostgresEngine:
             try:
                 with self._pool.use() as connection:
                     return self._read(connection, query)
+            except pg.QueryCanceled as error:
+                raise took_too_long(READ_SECONDS) from error
             except psycopg.Error as error:
                 if not _is_lost(error):
                     raise server.meaning(error, self.address) from error
@@ -285,6 +287,7 @@ class PostgresEngine:
         db = Db(connection, self._sql)
         with piped(connection):
             db.send("begin_reading")
+            db.send("run_at_most", f"{READ_SECONDS * 1000:.0f}")
             found = read(Snapshot(db, self._given, self._clock.now_ms()), query)
             db.send("commit")
         return found

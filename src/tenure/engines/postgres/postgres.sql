@@ -1336,6 +1336,258 @@ BEGIN
 END $$;
 
 -- version: 5
+-- Programs of version 4 keep running while a newer one migrates: every function they call stays,
+-- with its arguments and results, until version 6.
+ALTER TABLE tenure.queues ADD COLUMN emptied_at bigint; -- when maintenance found it without jobs
+
+-- Brings the books of a queue up to date; the caller has its row locked, and found at `quiet`, if
+-- that is a time, that none of its leases had run out.
+CREATE OR REPLACE FUNCTION tenure.fold(one integer, quiet bigint) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    since xid8;
+    here text := tenure.home();
+    until xid8 := pg_snapshot_xmin(pg_current_snapshot());
+BEGIN
+    SELECT CASE WHEN folded_on = here THEN folded ELSE '0' END INTO since
+    FROM tenure.queues WHERE id = one;
+    IF since = '0' THEN
+        PERFORM tenure.settle_in();
+    END IF;
+    WITH gone AS (
+        DELETE FROM tenure.news WHERE queue = one AND xid >= since RETURNING *
+    ), sums AS (
+        SELECT lane, sum(waiting) AS waiting, sum(delayed) AS delayed, sum(ready) AS ready,
+            sum(leased) AS leased, sum(done) AS done, sum(dead) AS dead,
+            sum(cancelled) AS cancelled, sum(served) AS served, max(turn) AS turn,
+            max(last_turn) AS last_turn,
+            min(ARRAY[head_priority::bigint, head_seq]) FILTER (WHERE head_seq IS NOT NULL) AS head
+        FROM gone GROUP BY lane
+    ), firsts AS (
+        -- A lane's first job is not before its old head, unless the news tell of one. To look no
+        -- further back spares passing over all that were claimed before, until they are vacuumed.
+        SELECT l.id, l.tenant, l.open, s.waiting, s.delayed, s.ready, s.leased, s.done, s.dead,
+            s.cancelled, s.served, s.turn, s.last_turn, f.priority AS head_priority,
+            f.seq AS head_seq
+        FROM sums s JOIN tenure.lanes l ON l.id = s.lane
+            CROSS JOIN LATERAL (SELECT CASE
+                WHEN l.head_seq IS NULL THEN s.head
+                WHEN s.head IS NULL THEN ARRAY[l.head_priority::bigint, l.head_seq]
+                ELSE least(s.head, ARRAY[l.head_priority::bigint, l.head_seq]) END AS head) b
+            LEFT JOIN LATERAL (
+                SELECT r.priority, r.seq FROM tenure.states r
+                WHERE r.lane = l.id AND r.state = 2
+                    AND (r.priority, r.seq) >= (b.head[1]::integer, b.head[2])
+                ORDER BY r.priority, r.seq LIMIT 1) f ON true
+    ), of_lanes AS (
+        UPDATE tenure.lanes l SET waiting = l.waiting + f.waiting, delayed = l.delayed + f.delayed,
+            ready = l.ready + f.ready, leased = l.leased + f.leased, done = l.done + f.done,
+            dead = l.dead + f.dead, cancelled = l.cancelled + f.cancelled,
+            head_priority = f.head_priority, head_seq = f.head_seq,
+            open = f.head_seq IS NOT NULL
+                AND (l.max_leased IS NULL OR l.leased + f.leased < l.max_leased)
+        FROM firsts f WHERE l.id = f.id
+        RETURNING f.tenant, f.waiting, f.delayed, f.ready, f.leased, f.done, f.dead, f.cancelled,
+            f.served, f.turn, f.last_turn, l.open::integer - f.open::integer AS opened
+    ), by_tenant AS (
+        SELECT tenant, sum(waiting) AS waiting, sum(delayed) AS delayed, sum(ready) AS ready,
+            sum(leased) AS leased, sum(done) AS done, sum(dead) AS dead,
+            sum(cancelled) AS cancelled, sum(served) AS served, max(turn) AS turn,
+            max(last_turn) AS last_turn, sum(opened) AS opened
+        FROM of_lanes GROUP BY tenant
+    ), of_tenants AS (
+        UPDATE tenure.tenants t SET waiting = t.waiting + b.waiting,
+            delayed = t.delayed + b.delayed, ready = t.ready + b.ready,
+            leased = t.leased + b.leased, done = t.done + b.done, dead = t.dead + b.dead,
+            cancelled = t.cancelled + b.cancelled, open_lanes = t.open_lanes + b.opened,
+            open = t.open_lanes + b.opened > 0
+                AND (t.max_leased IS NULL OR t.leased + b.leased < t.max_leased),
+            turn = greatest(b.turn, CASE WHEN b.served > 0
+                THEN greatest(t.turn, q.served + 1) + b.served * t.stride ELSE t.turn END)
+        FROM by_tenant b CROSS JOIN tenure.queues q
+        WHERE t.id = b.tenant AND q.id = one
+        RETURNING CASE WHEN b.served > 0 THEN t.turn - t.stride ELSE 0 END AS served
+    ), of_queue AS (
+        SELECT sum(waiting) AS waiting, sum(delayed) AS delayed, sum(ready) AS ready,
+            sum(leased) AS leased, sum(done) AS done, sum(dead) AS dead,
+            sum(cancelled) AS cancelled, max(last_turn) AS last_turn
+        FROM by_tenant HAVING count(*) > 0
+    )
+    UPDATE tenure.queues q SET waiting = q.waiting + b.waiting, delayed = q.delayed + b.delayed,
+        ready = q.ready + b.ready, leased = q.leased + b.leased, done = q.done + b.done,
+        dead = q.dead + b.dead, cancelled = q.cancelled + b.cancelled, folded = until,
+        folded_on = here, emptied_at = NULL,
+        no_lease_before = least(
+            coalesce(quiet - 2000, q.no_lease_before), (SELECT min(lease_at) FROM gone)),
+        served = greatest(q.served, b.last_turn, (SELECT max(served) FROM of_tenants))
+    FROM of_queue b WHERE q.id = one;
+END $$;
+
+-- The jobs that a claim may pick from, locked: of the first tenants in turn, or of one, the first
+-- ready jobs over their open lanes, within the bounds of both. What another holds is skipped.
+CREATE OR REPLACE FUNCTION tenure.candidates(
+    in_queue text, of_tenant text, but_grps text[], past integer, most integer, given_share integer
+) RETURNS TABLE (
+    tenant integer, name text, turn bigint, stride integer, lane integer, grp text, seq bigint,
+    expires_at bigint, share integer
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    queue_id integer := (SELECT q.id FROM tenure.queues q WHERE q.queue = in_queue);
+    mine integer[];
+    each integer;
+    skipped jsonb; -- finds a name by binary search
+BEGIN
+    IF cardinality(but_grps) > 0 THEN
+        skipped := jsonb_object(but_grps, but_grps);
+    END IF;
+    IF of_tenant IS NULL THEN
+        mine := ARRAY(
+            SELECT t.id FROM tenure.tenants t WHERE t.queue = queue_id AND t.open
+            ORDER BY t.turn, t.tenant OFFSET past LIMIT most);
+    ELSE
+        mine := ARRAY(
+            SELECT t.id FROM tenure.tenants t
+            WHERE t.queue = queue_id AND t.tenant = of_tenant AND t.open);
+    END IF;
+    each := coalesce(given_share, (most - 1) / greatest(cardinality(mine), 1) + 1);
+    RETURN QUERY
+    SELECT t.id, t.tenant, t.turn, t.stride, c.lane, c.grp, c.seq, c.expires_at, each
+    FROM unnest(mine) WITH ORDINALITY w (id, n) JOIN tenure.tenants t ON t.id = w.id
+        LEFT JOIN LATERAL (
+            SELECT l.id AS lane, l.grp, s.seq, s.priority, s.expires_at
+            FROM (
+                SELECT y.id, y.grp, y.head_priority, y.head_seq, y.max_leased - y.leased AS room
+                FROM tenure.lanes y
+                WHERE y.tenant = t.id AND y.open AND (skipped IS NULL OR NOT skipped ? y.grp)
+                ORDER BY y.head_priority, y.head_seq LIMIT each) l
+                CROSS JOIN LATERAL (
+                    SELECT r.seq, r.priority, r.expires_at FROM tenure.states r
+                    WHERE r.lane = l.id AND r.state = 2
+                        AND (r.priority, r.seq) >= (l.head_priority, l.head_seq)
+                    ORDER BY r.priority, r.seq LIMIT least(each, l.room)
+                    FOR UPDATE SKIP LOCKED) s
+            ORDER BY s.priority, s.seq LIMIT least(each, t.max_leased - t.leased)) c ON true
+    ORDER BY w.n, c.priority, c.seq;
+END $$;
+
+-- Whether a step of maintenance has anything to do in a queue.
+CREATE FUNCTION tenure.is_overdue(
+    one integer, moment bigint, done_until bigint, cancelled_until bigint, dead_until bigint
+) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN EXISTS (
+            SELECT FROM tenure.states s
+            WHERE s.queue = one AND s.state = 3 AND s.state <> 2 AND s.at <= moment)
+        OR EXISTS (
+            SELECT FROM tenure.states s
+            WHERE s.queue = one AND s.state = 1 AND s.state <> 2 AND s.at <= moment)
+        OR EXISTS (
+            SELECT FROM tenure.states s
+            WHERE s.queue = one AND s.expires_at IS NOT NULL AND s.state < 3
+                AND s.expires_at <= moment)
+        OR EXISTS (
+            SELECT FROM tenure.states s
+            WHERE s.queue = one AND s.state = 4 AND s.state <> 2 AND s.at <= done_until)
+        OR EXISTS (
+            SELECT FROM tenure.states s
+            WHERE s.queue = one AND s.state = 6 AND s.state <> 2 AND s.at <= cancelled_until)
+        OR EXISTS (
+            SELECT FROM tenure.states s
+            WHERE s.queue = one AND s.state = 5 AND s.state <> 2 AND s.at <= dead_until);
+END $$;
+
+-- Whether the books of a queue have anything to fold in, to drop or to note.
+CREATE FUNCTION tenure.is_untidy(one integer) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN (
+            SELECT q.waiting + q.delayed + q.ready + q.leased + q.done + q.dead + q.cancelled = 0
+            FROM tenure.queues q WHERE q.id = one)
+        OR EXISTS (SELECT FROM tenure.news n WHERE n.queue = one)
+        OR EXISTS (
+            SELECT FROM tenure.lanes
+            WHERE queue = one
+                AND waiting + delayed + ready + leased + done + dead + cancelled = 0)
+        OR EXISTS (
+            SELECT FROM tenure.tenants
+            WHERE queue = one
+                AND waiting + delayed + ready + leased + done + dead + cancelled = 0);
+END $$;
+
+-- The next queues in the order of their names, with what maintenance has to do in each.
+CREATE FUNCTION tenure.look_at_queues(
+    given bigint, after text, most integer, keep_done bigint, keep_cancelled bigint,
+    keep_dead bigint
+) RETURNS TABLE (id integer, queue text, overdue boolean, untidy boolean, now_ms bigint)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    moment bigint := tenure.moment(given);
+BEGIN
+    RETURN QUERY
+    SELECT q.id, q.queue,
+        tenure.is_overdue(
+            q.id, moment, moment - keep_done, moment - keep_cancelled, moment - keep_dead),
+        tenure.is_untidy(q.id), moment
+    FROM (
+        SELECT k.id, k.queue FROM tenure.queues k WHERE k.queue > look_at_queues.after
+        ORDER BY k.queue LIMIT most) q
+    ORDER BY q.queue;
+END $$;
+
+-- Notes which of these queues are empty, and drops those that have been since `until`. The lock
+-- keeps others from adding a lane or a limit. Whoever came before it has left a lane, a limit or
+-- news, which the next statement sees. Queues that others have locked are in use.
+CREATE FUNCTION tenure.forget_queues(ids integer[], moment bigint, until bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    mine integer[];
+    one integer;
+BEGIN
+    mine := ARRAY(
+        SELECT q.id FROM tenure.queues q
+        WHERE q.id = ANY (ids) AND (q.emptied_at IS NULL OR q.emptied_at <= until)
+            AND q.waiting + q.delayed + q.ready + q.leased + q.done + q.dead + q.cancelled = 0
+            AND NOT EXISTS (SELECT FROM tenure.limits l WHERE l.queue = q.queue)
+        ORDER BY q.id FOR UPDATE OF q SKIP LOCKED);
+    mine := ARRAY( -- looks for jobs, too, in case the counters are wrong
+        SELECT q.id FROM tenure.queues q
+        WHERE q.id = ANY (mine)
+            AND q.waiting + q.delayed + q.ready + q.leased + q.done + q.dead + q.cancelled = 0
+            AND NOT EXISTS (SELECT FROM tenure.limits l WHERE l.queue = q.queue)
+            AND NOT EXISTS (SELECT FROM tenure.news n WHERE n.queue = q.id)
+            AND NOT EXISTS (SELECT FROM tenure.states s WHERE s.queue = q.id AND s.state <> 2)
+            AND NOT EXISTS (
+                SELECT FROM tenure.tenants t JOIN tenure.lanes l ON l.tenant = t.id
+                    JOIN tenure.states s ON s.lane = l.id AND s.state = 2
+                WHERE t.queue = q.id));
+    UPDATE tenure.queues SET emptied_at = moment WHERE id = ANY (mine) AND emptied_at IS NULL;
+    FOR one IN SELECT id FROM tenure.queues WHERE id = ANY (mine) AND emptied_at <= until LOOP
+        PERFORM tenure.drop_empty(one, 10000);
+        DELETE FROM tenure.queues q WHERE q.id = one
+            AND NOT EXISTS (SELECT FROM tenure.tenants t WHERE t.queue = one)
+            AND NOT EXISTS (SELECT FROM tenure.news n WHERE n.queue = one);
+    END LOOP;
+END $$;
+
+-- Plans and locks as in version 4.
+DO $$
+DECLARE
+    one regprocedure;
+BEGIN
+    FOR one IN
+        SELECT p.oid FROM pg_proc p WHERE p.pronamespace = 'tenure'::regnamespace
+            AND p.proname IN ('fold', 'candidates', 'look_at_queues', 'forget_queues')
+    LOOP
+        EXECUTE format('ALTER FUNCTION %s SET plan_cache_mode = force_generic_plan', one);
+        EXECUTE format('ALTER FUNCTION %s SET enable_seqscan = off', one);
+        EXECUTE format('ALTER FUNCTION %s SET enable_hashjoin = off', one);
+        EXECUTE format('ALTER FUNCTION %s SET enable_mergejoin = off', one);
+        EXECUTE format('ALTER FUNCTION %s SET random_page_cost = 1', one);
+        EXECUTE format('ALTER FUNCTION %s SET jit = off', one);
+        EXECUTE format('ALTER FUNCTION %s SET lock_timeout = %L', one, '900ms');
+    END LOOP;
+END $$;
+
 -- Finds groups by their names, whatever their tenants. Programs of versions 3 and 4 keep running.
 CREATE INDEX lanes_group ON tenure.lanes (queue, grp) WHERE grp <> '';
 
@@ -1399,6 +1651,8 @@ INSERT INTO tenure.marks (id, tokens) VALUES (%s, '{}') ON CONFLICT DO NOTHING;
 SELECT tokens IS DISTINCT FROM '{}' FROM tenure.marks WHERE id = %s;
 -- name: wait_at_most
 SELECT set_config('lock_timeout', %s, true);
+-- name: run_at_most
+SELECT set_config('statement_timeout', %s, true);
 -- name: forget_marks
 -- Their ids increase with time, so recent ones are not even looked at.
 DELETE FROM tenure.marks WHERE id IN (
@@ -1565,6 +1819,8 @@ SELECT tenure.promote(%s::integer, %s::bigint, %s::integer);
 
 -- name: add_queue
 INSERT INTO tenure.queues (queue) VALUES (%s) ON CONFLICT DO NOTHING;
+-- name: use_queue
+UPDATE tenure.queues SET emptied_at = NULL WHERE id = %s AND emptied_at IS NOT NULL;
 -- name: queue_id
 SELECT id FROM tenure.queues WHERE queue = %s;
 -- name: lock_queue
@@ -1620,6 +1876,11 @@ DELETE FROM tenure.once WHERE key IN (
 RETURNING key;
 -- name: queues
 SELECT id, queue FROM tenure.queues;
+-- name: look_at_queues
+SELECT * FROM tenure.look_at_queues(%s::bigint, %s, %s::integer, %s::bigint, %s::bigint,
+    %s::bigint);
+-- name: forget_queues
+SELECT tenure.forget_queues(%s::integer[], %s::bigint, %s::bigint);
 -- name: drop_empty
 SELECT tenure.drop_empty(%s::integer, %s::integer);
 -- name: recount
@@ -1641,6 +1902,10 @@ SELECT j.seq, j.id, q.queue, s.state, j.payload, j.priority, s.run_at, j.created
 FROM tenure.jobs j JOIN tenure.states s ON s.seq = j.seq JOIN tenure.lanes l ON l.id = j.lane
     JOIN tenure.tenants t ON t.id = l.tenant JOIN tenure.queues q ON q.id = t.queue
 WHERE j.seq = ANY (%s::bigint[]);
+-- name: job_bytes
+SELECT j.seq, octet_length(j.payload) + coalesce(octet_length(s.result), 0)
+    + coalesce(octet_length(s.errors), 0)
+FROM tenure.jobs j JOIN tenure.states s ON s.seq = j.seq WHERE j.seq = ANY (%s::bigint[]);
 -- Forces a lookup by key for each row: the planner might read all of them for every page.
 -- name: export
 SELECT j.seq, j.id, q.queue, s.state, j.payload, j.priority, s.run_at, j.created_at, s.updated_at,
@@ -1667,17 +1932,38 @@ SELECT f.at, f.seq, f.id FROM unnest(%(queues)s::integer[]) w (queue) CROSS JOIN
         AND (%(finished_before)s::bigint IS NULL OR s.at < %(finished_before)s)
     ORDER BY s.at DESC, s.seq DESC LIMIT %(limit)s) f
 ORDER BY f.at DESC, f.seq DESC LIMIT %(limit)s;
--- name: find_by_seq
-SELECT 0, s.seq, j.id FROM tenure.states s JOIN tenure.jobs j ON j.seq = s.seq
+-- name: find_by_scan
+SELECT 0, s.seq, j.id FROM (
+        SELECT * FROM tenure.states WHERE seq < %(before_seq)s ORDER BY seq DESC LIMIT %(most)s) s
+    CROSS JOIN LATERAL (SELECT k.id, k.kind FROM tenure.jobs k WHERE k.seq = s.seq OFFSET 0) j
     JOIN tenure.lanes l ON l.id = s.lane JOIN tenure.tenants t ON t.id = l.tenant
-WHERE s.seq < %(before_seq)s
-    AND (%(queue)s::integer IS NULL OR s.queue = %(queue)s)
+WHERE (%(queue)s::integer IS NULL OR s.queue = %(queue)s)
     AND (%(states)s::smallint[] IS NULL OR s.state = ANY (%(states)s))
     AND (%(tenant)s::text IS NULL OR t.tenant = %(tenant)s)
     AND (%(grp)s::text IS NULL OR l.grp = %(grp)s)
     AND (%(kind)s::text IS NULL OR j.kind = %(kind)s)
     AND (%(finished_before)s::bigint IS NULL OR (s.state > 3 AND s.at < %(finished_before)s))
 ORDER BY s.seq DESC LIMIT %(limit)s;
+-- name: find_by_state
+SELECT 0, s.seq, j.id FROM tenure.states s JOIN tenure.jobs j ON j.seq = s.seq
+    JOIN tenure.lanes l ON l.id = s.lane JOIN tenure.tenants t ON t.id = l.tenant
+WHERE s.seq < %(before_seq)s AND s.state = ANY (%(states)s::smallint[])
+    AND (%(queue)s::integer IS NULL OR s.queue = %(queue)s)
+    AND (%(tenant)s::text IS NULL OR t.tenant = %(tenant)s)
+    AND (%(grp)s::text IS NULL OR l.grp = %(grp)s)
+    AND (%(kind)s::text IS NULL OR j.kind = %(kind)s)
+    AND (%(finished_before)s::bigint IS NULL OR (s.state > 3 AND s.at < %(finished_before)s))
+ORDER BY s.seq DESC LIMIT %(limit)s;
+-- name: totals
+SELECT coalesce(sum(waiting), 0), coalesce(sum(delayed), 0), coalesce(sum(ready), 0),
+    coalesce(sum(leased), 0), coalesce(sum(done), 0), coalesce(sum(dead), 0),
+    coalesce(sum(cancelled), 0)
+FROM (
+    SELECT waiting, delayed, ready, leased, done, dead, cancelled FROM tenure.queues
+    UNION ALL
+    SELECT waiting, delayed, ready, leased, done, dead, cancelled FROM tenure.news) n;
+-- name: scanned_to
+SELECT seq FROM tenure.states WHERE seq < %s ORDER BY seq DESC LIMIT 1 OFFSET %s;
 -- name: stats
 SELECT q.queue, q.paused, q.waiting + n.waiting, q.delayed + n.delayed, q.ready + n.ready,
     q.leased + n.leased, q.done + n.done, q.dead + n.dead, q.cancelled + n.cancelled

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tenure.engines.postgres.db import Db
-from tenure.engines.sql.reads import FoundRow, Row
+from tenure.engines.sql.reads import FoundRow, QueueIds, Row, are_few
+from tenure.model import queries
+
+_FEW = 16  # jobs that are read without asking for their sizes first
 
 
 class Snapshot:
@@ -33,13 +36,29 @@ class Snapshot:
         ((now, texts),) = self.db.all("timetable", self._given)
         return now, texts
 
-    def find_by_end(self, params: dict[str, Any], queues: list[int], code: int) -> list[FoundRow]:
-        return self.db.named("find_by_end", params | {"queues": queues, "state": code})
+    def find_by_end(self, params: dict[str, Any], queues: QueueIds, code: int) -> list[FoundRow]:
+        return self.db.named("find_by_end", params | {"queues": queues(), "state": code})
 
     def find_by_seq(
-        self, params: dict[str, Any], queues: list[int], codes: list[int]
-    ) -> list[FoundRow]:
-        return self.db.named("find_by_seq", params | {"states": codes or None})
+        self, params: dict[str, Any], queues: QueueIds, codes: list[int]
+    ) -> tuple[list[FoundRow], bool]:
+        params = params | {"states": codes or None}
+        if codes and are_few(self.db, codes):
+            return self.db.named("find_by_state", params), False
+        return self.db.named("find_by_scan", params), True
+
+    def chunks(self, seqs: Sequence[int]) -> Iterator[Sequence[int]]:
+        """By their sizes: many statements for a list would be slow."""
+        if len(seqs) <= _FEW:
+            yield seqs
+            return
+        sizes: dict[int, int] = dict(self.db.all("job_bytes", list(seqs)))
+        start = size = 0
+        for n, seq in enumerate(seqs, 1):
+            size += sizes.get(seq, 0)
+            if size >= queries.PAGE_BYTES or n == len(seqs):
+                yield seqs[start:n]
+                start, size = n, 0
 
     def jobs_after(self, seq: int, limit: int) -> Sequence[Row]:
         return self.db.all("export", seq, limit)

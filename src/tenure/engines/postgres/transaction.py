@@ -16,10 +16,10 @@ from tenure.core.transaction import Existing, Owner, Scope, UniqueKey
 from tenure.engines.postgres import insert
 from tenure.engines.postgres.db import Db
 from tenure.engines.sql.limits import mark
-from tenure.engines.sql.rows import LEASED, READY, STATES, WAITING, result_text
+from tenure.engines.sql.rows import LEASED, READY, STATES, WAITING, job_of, result_text
 from tenure.engines.sql.rows import Row as PlainRow
 from tenure.model import states
-from tenure.model.job import JobSpec, State
+from tenure.model.job import Job, JobSpec, State
 from tenure.model.ops import Entry, Limit, Schedule
 
 LOCK_WAIT = "900ms"  # as in the functions of postgres.sql
@@ -318,12 +318,17 @@ class Transaction:
         producer with an uncommitted new lane, because claims wait behind this lock."""
         self.forget()
         self.db.send("wait_at_most", LOCK_WAIT)
-        if create:
-            self.db.send("add_queue", queue)
-        row = self.db.one("lock_queue", queue)
+        while True:
+            if create:
+                self.db.send("add_queue", queue)
+            row = self.db.one("lock_queue", queue)
+            if row is not None or not create:
+                break  # otherwise it was forgotten in between
         if row is not None:
             self.queues[queue] = row[0]
             self.db.send("fold", row[0])
+            if create:
+                self.db.send("use_queue", row[0])
         return row is not None
 
     def limit(self, scope: Scope) -> Limit:
@@ -376,6 +381,12 @@ class Transaction:
     def put_answers(self, key: str, answers: bytes) -> None:
         text = self.once[key] = answers.decode()
         self.db.send("put_answers", text, key)
+
+    def read_jobs(self, ids: Sequence[str]) -> Mapping[str, Job]:
+        self.flush()
+        asked = [self.db.send("read_job", job_id) for job_id in ids]
+        rows = [sent.fetchone() for sent in asked]
+        return {job.id: job for job in (job_of(row) for row in rows if row is not None)}
 
     # Time ---------------------------------------------------------------------------------------
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
 import msgspec
 
 from tenure.core import upkeep
-from tenure.core.upkeep import Swept
+from tenure.core.upkeep import Look, Swept
 from tenure.engines.postgres.transaction import Transaction
 from tenure.engines.sql.rows import CODES
 from tenure.errors import QueueNotFound
@@ -16,6 +17,7 @@ from tenure.model.job import State, first_id
 from tenure.model.ops import Answer
 
 MARKED_MS = 3600_000  # for which a batch is known to be committed; also in forget_marks
+BOOKS_PER_STEP = 100  # of queues, which claims wait for meanwhile
 _COUNTS = msgspec.structs.fields(queries.Counts)
 
 
@@ -25,10 +27,21 @@ class Upkeep:
 
     def __init__(self, tx: Transaction) -> None:
         self._tx = tx
+        self._untidy: list[str] = []  # queues whose books have something to fold in or to drop
 
-    def queues(self) -> list[str]:
-        self._tx.queues = {name: number for number, name in self._tx.db.all("queues")}
-        return sorted(self._tx.queues)
+    def look(self, op: ops.Maintain) -> Look:
+        self._tx.reread()
+        most = ops.QUEUES_PER_STEP
+        keeps = [keep_ms for _, keep_ms in op.keeps]
+        rows = self._tx.db.all("look_at_queues", self._tx.given, op.after, most + 1, *keeps)
+        due = []
+        for number, name, overdue, untidy, now in rows[:most]:
+            self._tx.now, self._tx.queues[name] = now, number
+            if overdue:
+                due.append(name)
+            if overdue or untidy:
+                self._untidy.append(name)
+        return Look(due, op.after, rows[most - 1][1] if len(rows) > most else None)
 
     def sweep(self, queue: str, limit: int) -> Swept:
         return upkeep.sweep(self._tx, queue, Swept(limit, limit, limit))
@@ -40,11 +53,17 @@ class Upkeep:
     def end_slots(self, limit: int) -> int:
         return int(self._tx.db.value("end_slots", self._tx.now, limit))
 
-    def tidy(self, limit: int) -> None:
+    def tidy(self, look: Look, limit: int) -> None:
         self._tx.reread()
-        self._tx.db.send("open_books", list(self._tx.queues), self._tx.given, True)
-        for number in self._tx.queues.values():
-            self._tx.db.send("drop_empty", number, limit)
+        # Any of them, so that busy queues do not keep the others out.
+        names = random.sample(self._untidy, min(len(self._untidy), BOOKS_PER_STEP))
+        if names:
+            numbers = [self._tx.queues[name] for name in names]
+            self._tx.db.send("open_books", names, self._tx.given, True)
+            for number in numbers:
+                self._tx.db.send("drop_empty", number, limit)
+            now = self._tx.now
+            self._tx.db.send("forget_queues", numbers, now, now - ops.FORGET_MS)
         self._tx.db.send("forget_marks", first_id(self._tx.now - MARKED_MS), limit)
         self._forget_once(limit)
 

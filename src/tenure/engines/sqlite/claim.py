@@ -98,12 +98,13 @@ def _in_turns(tx: Transaction, queue: QueueBook, op: ops.Claim, room: int) -> li
     """Repeatedly serve the tenant that was served least."""
     picked: list[Picked] = []
     waiting = _tenants(tx, queue, room)
+    not_groups = frozenset(op.not_groups)
     turns: list[tuple[int, str, TenantBook, TenantJobs]] = []
     fresh = next(waiting, None)
     while len(picked) < room:
         while fresh is not None and (not turns or (fresh[0].turn, fresh[0].name) < turns[0][:2]):
             tenant, share, first = fresh
-            line = TenantJobs(tx, tenant, op, share, first)
+            line = TenantJobs(tx, tenant, not_groups, share, first)
             heapq.heappush(turns, (tenant.turn, tenant.name, tenant, line))
             fresh = next(waiting, None)
         if not turns:
@@ -143,7 +144,9 @@ def _tenants(
 def _of_tenant(tx: Transaction, queue: QueueBook, op: ops.Claim, room: int) -> list[Picked]:
     """Jobs of a single tenant. Does not count as its turn."""
     tenant = tx.books.tenant(queue.name, op.tenant or "")
-    return [] if tenant is None else TenantJobs(tx, tenant, op, room, None).take(room)
+    if tenant is None:
+        return []
+    return TenantJobs(tx, tenant, frozenset(op.not_groups), room, None).take(room)
 
 
 class LaneCursor:
@@ -212,13 +215,13 @@ class TenantJobs:
         self,
         tx: Transaction,
         tenant: TenantBook,
-        op: ops.Claim,
+        not_groups: frozenset[str],
         share: int,
         first: tuple[Any, ...] | None,
     ) -> None:
         self._tx = tx
         self._room = tenant.room
-        self._lanes = _lanes(tx, tenant, op, share, first)  # in the order of their heads
+        self._lanes = _lanes(tx, tenant, not_groups, share, first)  # in the order of their heads
         self._fresh: LaneCursor | None = None  # the next of them, if already fetched
         self._cursors: list[LaneCursor] = []
         self._used: LaneCursor | None = None  # last taken from, not advanced yet
@@ -266,7 +269,11 @@ class TenantJobs:
 
 
 def _lanes(
-    tx: Transaction, tenant: TenantBook, op: ops.Claim, share: int, first: tuple[Any, ...] | None
+    tx: Transaction,
+    tenant: TenantBook,
+    not_groups: frozenset[str],
+    share: int,
+    first: tuple[Any, ...] | None,
 ) -> Iterator[LaneCursor]:
     """The tenant's open lanes in the order of their heads."""
     if first is None:
@@ -276,7 +283,7 @@ def _lanes(
     while True:
         for row in rows:
             lane = tx.books.lane_of_row(row)
-            if lane.group not in op.not_groups:
+            if lane.group not in not_groups:
                 yield LaneCursor(lane, share if len(rows) == 1 else max(1, share // size))
         if len(rows) < size:
             return

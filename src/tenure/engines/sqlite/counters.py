@@ -24,6 +24,16 @@ Head = tuple[int, int]  # the priority and seq of a lane's first ready job
 class QueueBook:
     """A row of tenure_queues."""
 
+    id: int
+    name: str
+    paused: int
+    max_leased: int | None
+    rate: Any  # a number if per_ms is one, else None
+    per_ms: Any
+    tokens: int
+    tokens_at: int
+    served: int
+
     def __init__(self, row: tuple[Any, ...]) -> None:
         (
             self.id, self.name, self.paused, self.max_leased, self.rate, self.per_ms, self.tokens,
@@ -43,12 +53,19 @@ class QueueBook:
 class TenantBook:
     """A row of tenure_tenants."""
 
+    id: int
+    name: str
+    turn: int
+    stride: int
+    max_leased: int | None
+    open_lanes: int
+
     def __init__(self, row: tuple[Any, ...], queue: QueueBook) -> None:
         self.id, self.name, self.turn, self.stride, self.max_leased, self.open_lanes, _ = row[:7]
         self.counts: list[int] = list(row[7:14])
         self.queue = queue
         self.dirty = False
-        self.saved = (self.turn, self.open_lanes, bool(row[6]))
+        self.saved: tuple[int, int, bool] = (self.turn, self.open_lanes, bool(row[6]))
 
     @property
     def room(self) -> int:
@@ -64,14 +81,18 @@ class TenantBook:
 class LaneBook:
     """A row of tenure_lanes."""
 
+    id: int
+    group: str
+    max_leased: int | None
+
     def __init__(self, row: tuple[Any, ...], tenant: TenantBook) -> None:
         self.id, self.group, self.max_leased, head_priority, head_seq, open_ = row[:6]
         self.counts: list[int] = list(row[6:13])
         self.head: Head | None = None if head_seq is None else (head_priority, head_seq)
-        self.head_known = True
+        self.head_known: bool = True
         self.tenant = tenant
         self.dirty = False
-        self.saved = (head_priority, head_seq, bool(open_))
+        self.saved: tuple[Any, ...] = (head_priority, head_seq, bool(open_))
 
     @property
     def room(self) -> int:

@@ -23,8 +23,10 @@ from tenure.engines.sqlite.watch import Watch
 from tenure.errors import InvalidInput
 from tenure.model import ops
 from tenure.model.ops import Answer, Op
-from tenure.model.queries import Found, Query
+from tenure.model.queries import READ_SECONDS, Found, Query, took_too_long
 from tenure.settings import Settings
+
+STEPS_PER_LOOK = 100_000  # of SQLite's virtual machine, a few milliseconds
 
 # Operations that the core does not have, or that are faster in bulk.
 _OWN: Operations = {
@@ -140,13 +142,27 @@ class SqliteEngine:
 
     def read(self, query: Query) -> Found:
         self._disk.check_file()
-        with file.translated(self.path), self._reader() as connection:
+        with file.translated(self.path), self._reader() as connection, self._deadline(connection):
             connection.execute("BEGIN")
             try:
                 return read(Snapshot(Db(connection), self._clock.now_ms()), query)
             finally:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
+
+    @contextmanager
+    def _deadline(self, connection: sqlite3.Connection) -> Iterator[None]:
+        """Stop what takes longer than READ_SECONDS."""
+        until = self._clock.monotonic() + READ_SECONDS
+        connection.set_progress_handler(lambda: self._clock.monotonic() > until, STEPS_PER_LOOK)
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT:
+                raise took_too_long(READ_SECONDS) from error
+            raise
+        finally:
+            connection.set_progress_handler(None, 0)
 
     @contextmanager
     def _reader(self) -> Iterator[sqlite3.Connection]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -20,6 +21,7 @@ from tenure.errors import (
     StoreRejected,
     WrongVersion,
 )
+from tenure.settings import without_secrets
 
 OLDEST_SQLITE = (3, 35, 0)  # RETURNING
 RETRY_SECONDS = 0.005
@@ -36,9 +38,11 @@ def path_of(url: str) -> Path:
     prefix = "sqlite:///"
     name = unquote(url[len(prefix) :])
     if not url.startswith(prefix) or not name or "?" in url:
-        raise InvalidInput("url", f"{url!r} must be sqlite:///file.db or sqlite:////path/file.db")
+        raise InvalidInput(
+            "url", f"{without_secrets(url)!r} must be sqlite:///file.db or sqlite:////path/file.db"
+        )
     if "\0" in name:
-        raise InvalidInput("url", f"{url!r} contains a NUL character")
+        raise InvalidInput("url", f"{without_secrets(url)!r} contains a NUL character")
     if name == ":memory:":
         raise InvalidInput("url", "for jobs in memory, use memory://")
     return Path(name).absolute()
@@ -128,6 +132,7 @@ def upgrade_sql(url: str, busy_timeout: float) -> str:
 
 def _opened(path: Path, busy_timeout: float, clock: Clock) -> tuple[sqlite3.Connection, int]:
     check_sqlite()
+    _create(path)
     with translated(path):
         connection = connect(path, busy_timeout)
         try:
@@ -141,6 +146,13 @@ def _opened(path: Path, busy_timeout: float, clock: Clock) -> tuple[sqlite3.Conn
             connection.close()
             raise
     return connection, before
+
+
+def _create(path: Path) -> None:
+    """Create the file, if it does not exist, so that only its owner can read it. SQLite gives its
+    other files the same permissions."""
+    with suppress(OSError):  # SQLite will report it
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def open_reader(path: Path, busy_timeout: float) -> sqlite3.Connection:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tenure.engines.sql.reads import FoundRow, Row
+from tenure.engines.sql.reads import FoundRow, QueueIds, Row, are_few
 from tenure.engines.sqlite.db import Db, listed
+from tenure.model import queries
 
 
 class Snapshot:
@@ -30,25 +31,30 @@ class Snapshot:
     def timetable(self) -> tuple[int, Sequence[str]]:
         return self._now, [text for (text,) in self.db.all("schedules")]
 
-    def find_by_end(self, params: dict[str, Any], queues: list[int], code: int) -> list[FoundRow]:
+    def find_by_end(self, params: dict[str, Any], queues: QueueIds, code: int) -> list[FoundRow]:
         """Merge the results of all queues."""
         found = [
             self.db.named("find_by_end", params | {"queue": queue, "state": code})
-            for queue in queues
+            for queue in queues()
         ]
         newest = heapq.merge(*found, key=lambda row: (row[0], row[1]), reverse=True)
         return list(newest)[: params["limit"]]
 
     def find_by_seq(
-        self, params: dict[str, Any], queues: list[int], codes: list[int]
-    ) -> list[FoundRow]:
+        self, params: dict[str, Any], queues: QueueIds, codes: list[int]
+    ) -> tuple[list[FoundRow], bool]:
         """Walk all jobs, or use an index if few match."""
         if codes:
             params = params | {"states": listed(codes)}
-            (counts,) = self.db.all("totals")
-            if sum(counts[code] for code in codes) * 10 < sum(counts):
-                return self.db.named("find_by_state", params | {"queues": listed(queues)})
-        return self.db.named("find_by_scan", {"states": None} | params)
+            if are_few(self.db, codes):
+                return self.db.named("find_by_state", params | {"queues": listed(queues())}), False
+        return self.db.named("find_by_scan", {"states": None} | params), True
+
+    def chunks(self, seqs: Sequence[int]) -> Iterator[Sequence[int]]:
+        at, size = 0, min(4, queries.JOBS_AT_ONCE)  # a page of large jobs needs few
+        while at < len(seqs):
+            yield seqs[at : at + size]
+            at, size = at + size, min(2 * size, queries.JOBS_AT_ONCE)
 
     def jobs_after(self, seq: int, limit: int) -> Sequence[Row]:
         seqs = [seq for (seq,) in self.db.all("seqs_after", seq, limit)]

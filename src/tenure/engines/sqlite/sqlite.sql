@@ -176,6 +176,8 @@ CREATE TABLE tenure_once (
 CREATE INDEX tenure_once_at ON tenure_once (at);
 
 -- version: 3
+-- When maintenance found a queue without jobs.
+ALTER TABLE tenure_queues ADD COLUMN emptied_at INTEGER;
 -- The queue of a lane with a group, so that groups are found by their names whatever their tenants.
 -- The trigger is for programs of version 2, which may go on while a newer one runs.
 ALTER TABLE tenure_lanes ADD COLUMN queue INTEGER;
@@ -214,7 +216,9 @@ FROM tenure_queues WHERE id = ?;
 INSERT INTO tenure_queues (queue) VALUES (?);
 -- name: save_queue
 UPDATE tenure_queues SET tokens = ?, tokens_at = ?, served = ?, waiting = ?, delayed = ?, ready = ?,
-    leased = ?, done = ?, dead = ?, cancelled = ? WHERE id = ?;
+    leased = ?, done = ?, dead = ?, cancelled = ?, emptied_at = NULL WHERE id = ?;
+-- name: use_queue
+UPDATE tenure_queues SET emptied_at = NULL WHERE queue = ?;
 
 -- name: tenant_by_name
 SELECT id, tenant, turn, stride, max_leased, open_lanes, open,
@@ -559,10 +563,47 @@ INSERT INTO tenure_once (key, at, answers) VALUES (?, ?, ?);
 -- name: drop_once
 DELETE FROM tenure_once WHERE key IN (SELECT key FROM tenure_once WHERE at <= ? LIMIT ?);
 
+-- Maintenance
+
+-- name: look_at_queues
+SELECT q.queue,
+    EXISTS (SELECT 1 FROM tenure_states INDEXED BY tenure_states_at
+        WHERE queue = q.id AND state = 3 AND state <> 2 AND at <= :now)
+    OR EXISTS (SELECT 1 FROM tenure_states INDEXED BY tenure_states_at
+        WHERE queue = q.id AND state = 1 AND state <> 2 AND at <= :now)
+    OR EXISTS (SELECT 1 FROM tenure_states INDEXED BY tenure_states_expiry
+        WHERE queue = q.id AND expires_at IS NOT NULL AND state < 3 AND expires_at <= :now)
+    OR EXISTS (SELECT 1 FROM tenure_states INDEXED BY tenure_states_at
+        WHERE queue = q.id AND state = 4 AND state <> 2 AND at <= :done)
+    OR EXISTS (SELECT 1 FROM tenure_states INDEXED BY tenure_states_at
+        WHERE queue = q.id AND state = 5 AND state <> 2 AND at <= :dead)
+    OR EXISTS (SELECT 1 FROM tenure_states INDEXED BY tenure_states_at
+        WHERE queue = q.id AND state = 6 AND state <> 2 AND at <= :cancelled)
+FROM tenure_queues q WHERE q.queue > :after ORDER BY q.queue LIMIT :most;
+-- A blob is greater than any text, so that without a last one all are meant.
+-- name: note_emptied
+UPDATE tenure_queues SET emptied_at = :now
+WHERE queue > :after AND queue <= ifnull(:last, x'ff') AND emptied_at IS NULL
+    AND waiting + delayed + ready + leased + done + dead + cancelled = 0
+    AND NOT EXISTS (SELECT 1 FROM tenure_limits WHERE tenure_limits.queue = tenure_queues.queue);
+-- Looks for jobs, too, in case the counters are wrong.
+-- name: emptied_before
+SELECT id FROM tenure_queues q
+WHERE q.queue > :after AND q.queue <= ifnull(:last, x'ff') AND q.emptied_at <= :until
+    AND NOT EXISTS (SELECT 1 FROM tenure_limits l WHERE l.queue = q.queue)
+    AND NOT EXISTS (SELECT 1 FROM tenure_states s INDEXED BY tenure_states_at
+        WHERE s.queue = q.id AND s.state <> 2)
+    AND NOT EXISTS (SELECT 1 FROM tenure_tenants t CROSS JOIN tenure_lanes l ON l.tenant = t.id
+        CROSS JOIN tenure_ready r ON r.lane = l.id WHERE t.queue = q.id);
+-- name: drop_lanes_of
+DELETE FROM tenure_lanes WHERE tenant IN (SELECT id FROM tenure_tenants WHERE queue = ?);
+-- name: drop_tenants_of
+DELETE FROM tenure_tenants WHERE queue = ?;
+-- name: drop_queue
+DELETE FROM tenure_queues WHERE id = ?;
+
 -- Recounting
 
--- name: queue_names
-SELECT queue FROM tenure_queues ORDER BY queue;
 -- name: recount_lanes
 SELECT j.lane, ifnull(s.state, 2), count(*)
 FROM tenure_jobs j JOIN tenure_lanes l ON l.id = j.lane JOIN tenure_tenants t ON t.id = l.tenant
@@ -634,17 +675,21 @@ WHERE s.queue = :queue AND s.state = :state AND s.state <> 2 AND s.at <= :before
     AND (:kind IS NULL OR j.kind = :kind)
     AND (:finished_before IS NULL OR s.at < :finished_before)
 ORDER BY s.at DESC, s.seq DESC LIMIT :limit;
+-- The rows come in the order of the subquery. With an ORDER BY they would all be read first.
 -- name: find_by_scan
-SELECT 0, j.seq, j.id FROM tenure_jobs j NOT INDEXED
+SELECT 0, j.seq, j.id FROM (
+        SELECT seq, id, lane, kind FROM tenure_jobs NOT INDEXED
+        WHERE seq < :before_seq ORDER BY seq DESC LIMIT :most) j
     CROSS JOIN tenure_lanes l ON l.id = j.lane CROSS JOIN tenure_tenants t ON t.id = l.tenant
     LEFT JOIN tenure_states s ON s.seq = j.seq
-WHERE j.seq < :before_seq
-    AND (:queue IS NULL OR t.queue = :queue)
+WHERE (:queue IS NULL OR t.queue = :queue)
     AND (:states IS NULL OR ifnull(s.state, 2) IN (SELECT value FROM json_each(:states)))
     AND (:tenant IS NULL OR t.tenant = :tenant) AND (:grp IS NULL OR l.grp = :grp)
     AND (:kind IS NULL OR j.kind = :kind)
     AND (:finished_before IS NULL OR (s.state > 3 AND s.at < :finished_before))
-ORDER BY j.seq DESC LIMIT :limit;
+LIMIT :limit;
+-- name: scanned_to
+SELECT seq FROM tenure_jobs WHERE seq < ? ORDER BY seq DESC LIMIT 1 OFFSET ?;
 -- name: find_by_state
 SELECT 0, j.seq, j.id FROM (
         SELECT seq FROM tenure_states INDEXED BY tenure_states_at

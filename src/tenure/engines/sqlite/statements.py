@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from importlib.resources import files
+from pathlib import Path
 
-_TEXT = files("tenure.engines.sqlite").joinpath("sqlite.sql").read_text("utf-8")
+# Not importlib.resources, which takes longer to import than the rest of the engine.
+_TEXT = Path(__file__).with_name("sqlite.sql").read_text("utf-8")
 _SCHEMA, _, _STATEMENTS = _TEXT.partition("\n-- statements\n")
 
 

@@ -10,12 +10,21 @@ import msgspec
 
 from tenure.core.transaction import Existing, Owner, Scope, UniqueKey
 from tenure.engines.sql.limits import mark
-from tenure.engines.sql.rows import DELAYED, LEASED, READY, STATES, WAITING, Row, result_text
+from tenure.engines.sql.rows import (
+    DELAYED,
+    LEASED,
+    READY,
+    STATES,
+    WAITING,
+    Row,
+    job_of,
+    result_text,
+)
 from tenure.engines.sqlite import insert
 from tenure.engines.sqlite.counters import Books, LaneBook
 from tenure.engines.sqlite.db import Db, listed
 from tenure.model import states
-from tenure.model.job import JobSpec
+from tenure.model.job import Job, JobSpec
 from tenure.model.ops import Entry, Limit, Schedule
 
 # Tokens follow the clock, so that a restored backup does not reuse tokens given out after it was
@@ -217,6 +226,7 @@ class Transaction:
     def lock_queue(self, queue: str, *, create: bool) -> bool:
         if create:
             self.books.queue_or_new(queue)
+            self.db.run("use_queue", queue)
         return self.books.queue(queue) is not None
 
     def limit(self, scope: Scope) -> Limit:
@@ -281,6 +291,10 @@ class Transaction:
 
     def put_answers(self, key: str, answers: bytes) -> None:
         self.db.run("put_once", key, self.now, answers.decode())
+
+    def read_jobs(self, ids: Sequence[str]) -> Mapping[str, Job]:
+        rows = [self.db.one("read_job", job_id) for job_id in ids]
+        return {job.id: job for job in (job_of(row) for row in rows if row is not None)}
 
     # Time ---------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from tenure.core import upkeep
-from tenure.core.upkeep import Swept
+from tenure.core.upkeep import Look, Swept
 from tenure.engines.sql.rows import CODES
 from tenure.engines.sqlite.transaction import Transaction
 from tenure.errors import QueueNotFound
@@ -24,8 +24,17 @@ class Upkeep:
     def __init__(self, tx: Transaction) -> None:
         self._tx = tx
 
-    def queues(self) -> list[str]:
-        return [name for (name,) in self._tx.db.all("queue_names")]
+    def look(self, op: ops.Maintain) -> Look:
+        self._tx.books.flush()
+        until = {
+            state.value: None if keep_ms is None else self._tx.now - keep_ms
+            for state, keep_ms in op.keeps
+        }
+        most = ops.QUEUES_PER_STEP
+        params = {"after": op.after, "most": most + 1, "now": self._tx.now, **until}
+        found = self._tx.db.named("look_at_queues", params)
+        last = found[most - 1][0] if len(found) > most else None
+        return Look([name for name, due in found[:most] if due], op.after, last)
 
     def sweep(self, queue: str, limit: int) -> Swept:
         return upkeep.sweep(self._tx, queue, Swept(limit, limit, limit))
@@ -38,11 +47,22 @@ class Upkeep:
         ended = self._tx.db.all("ended_slots", self._tx.now, limit)
         return sum(self._tx.drop_slot(*slot) for slot in ended)
 
-    def tidy(self, limit: int) -> None:
+    def tidy(self, look: Look, limit: int) -> None:
         self._tx.books.forget()
+        self._forget_queues(look)
         self._tx.db.run("drop_empty_lanes", limit)
         self._tx.db.run("drop_empty_tenants", limit)
         self._tx.db.run("drop_once", self._tx.now - ops.ONCE_MS, limit)
+
+    def _forget_queues(self, look: Look) -> None:
+        """Note which queues are empty now, and delete those that have been for long."""
+        db, now = self._tx.db, self._tx.now
+        page = {"after": look.after, "last": look.last}
+        db.named("note_emptied", {**page, "now": now})
+        old = db.named("emptied_before", {**page, "until": now - ops.FORGET_MS})
+        for (queue,) in old:
+            for statement in ("drop_lanes_of", "drop_tenants_of", "drop_queue"):
+                db.run(statement, queue)
 
 
 def maintain(tx: Transaction, batch: Sequence[ops.Maintain]) -> list[Answer]:

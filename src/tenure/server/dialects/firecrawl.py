@@ -14,14 +14,13 @@ from __future__ import annotations
 import heapq
 from base64 import b64decode, urlsafe_b64encode
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from tenure.errors import Duplicate, Forbidden, InvalidInput, JobNotFound, LeaseLost, TenureError
+from tenure.errors import Duplicate, InvalidInput, JobNotFound, LeaseLost, TenureError
 from tenure.model import ops, queries
 from tenure.model.fields import (
     MAX_ATTEMPTS,
@@ -35,7 +34,7 @@ from tenure.model.fields import (
 from tenure.model.job import FINAL, LIVE, Job, NewJob, State
 from tenure.model.queries import Filter
 from tenure.queue import Calls
-from tenure.server.auth import Scope
+from tenure.server.auth import Scope, Token
 from tenure.server.dialects.errors import ErrorText, as_text
 from tenure.server.dialects.firecrawl_bodies import (
     ActiveCrawlJob,
@@ -60,6 +59,7 @@ from tenure.server.dialects.firecrawl_bodies import (
     Success,
 )
 from tenure.server.dialects.reach import digest, job_of, listed, must_be_for, must_be_for_all, reach
+from tenure.server.guard import is_random_uuid
 from tenure.server.route import Call, Route, encode
 
 QUEUE = "firecrawl"
@@ -104,27 +104,30 @@ class Firecrawl:
             max_attempts=MAX_ATTEMPTS,
             expires_in=None if timeout is None else _seconds(timeout),
         )
+        may_choose = not call.token.is_bound or is_random_uuid(job.id)
         for _ in range(TRIES):
-            with suppress(Forbidden):  # a token that is bound to teams may not choose every id
-                if await self._is_queued(queue, new):
-                    return Success(success=True)
-            other = replace(new, id=self._id_in_team(body.team_id, job.id))
+            if may_choose and await self._is_queued(queue, new):
+                return Success(success=True)
+            other = replace(new, id=self._id_in_team(call.token, body.team_id, job.id))
             if await self._is_queued(queue, other):
                 return Success(success=True)
         raise Duplicate("id", job.id, job.id)
 
-    def _id_in_team(self, team: str, id: str) -> str:
-        """Return the id under which a job is stored if its own id is taken. It begins with the
-        team, as the ids that a token chooses must if it is bound to teams."""
+    def _id_in_team(self, token: Token, team: str, id: str) -> str:
+        """Return the id under which a job is stored if its own id is taken, or may not be chosen
+        with this token."""
         made = digest((self.queue, team, id))
-        return f"{team[: MAX_NAME - len(made) - 1]}/{made}"
+        if not token.is_bound:
+            return made
+        return f"{self.queue if token.tenants is None else team}/{made}"
 
     def _id_of(self, job: Job) -> str:
         """Return the id that the client knows a job by."""
         named = job.unique_key
-        if named is None or named == job.id or self._id_in_team(job.tenant, named) != job.id:
+        if named is None:
             return job.id
-        return named
+        made = digest((self.queue, job.tenant, named))
+        return named if job.id == made or job.id.endswith(f"/{made}") else job.id
 
     async def _is_queued(self, queue: Calls, new: NewJob) -> bool:
         """Enqueue a job. Returns whether its team has it in the queue now. If its id belongs to a

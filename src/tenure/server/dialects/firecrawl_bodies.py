@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Raw
 
-from tenure.model.fields import MAX_PRIORITY, MIN_PRIORITY, Label, Name
+from tenure.model.fields import MAX_GROUPS_PER_CALL, MAX_PRIORITY, MIN_PRIORITY, Label, Name
 
 
 class Sent(msgspec.Struct, rename="camel", kw_only=True):
@@ -37,7 +37,7 @@ class Push(Sent):
 
 class Pop(Sent):
     worker_id: Name
-    blocked_crawl_ids: Annotated[list[str], Meta(max_length=100_000)] | None = None
+    blocked_crawl_ids: Annotated[list[str], Meta(max_length=MAX_GROUPS_PER_CALL)] | None = None
 
 
 class Complete(Sent):

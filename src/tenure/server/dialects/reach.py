@@ -19,7 +19,6 @@ from tenure.model.fields import check_name
 from tenure.model.job import Job, NewJob
 from tenure.queue import Calls
 from tenure.server.auth import Scope
-from tenure.server.guard import Guarded
 from tenure.server.route import Call
 
 
@@ -30,7 +29,7 @@ def reach(call: Call, queue: str) -> Calls:
         raise Forbidden(f"this token is not for the queue {queue!r}")
     if token.allows(Scope.ADMIN):
         return call.queue
-    return Guarded(call.service.queue, replace(token, scopes=(Scope.ADMIN,)))
+    return call.service.queue_for(replace(token, scopes=(Scope.ADMIN,)))
 
 
 def must_be_for(call: Call, tenant: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from argparse import ArgumentParser
 from typing import Any
 
@@ -13,6 +12,7 @@ from django.utils.module_loading import autodiscover_modules
 from tenure.cli.workers import work_until_told
 from tenure.django.backend import TenureBackend
 from tenure.django.framework import InvalidTaskBackend, task_backends
+from tenure.django.logs import log_to_stderr
 from tenure.django.post import TaskPost
 from tenure.errors import TenureError
 from tenure.worker.runner import Runner
@@ -61,11 +61,7 @@ class Command(BaseCommand):
 
     def handle(self, *_: Any, backend: str, verbosity: int, **options: Any) -> None:
         """Called by Django."""
-        logging.basicConfig(
-            level=LOG_LEVELS.get(verbosity, logging.DEBUG),
-            format="%(asctime)s %(levelname)-7s %(message)s",
-            stream=sys.stderr,
-        )
+        log_to_stderr(LOG_LEVELS.get(verbosity, logging.DEBUG))
         autodiscover_modules("tasks")  # report import errors now, not when a task runs
         try:
             work_until_told(_runner(backend, **options))

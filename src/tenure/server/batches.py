@@ -1,0 +1,81 @@
+"""Applies the batches of clients, in parts that do not keep others waiting for long."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tenure.errors import Conflict, TenureError
+from tenure.model import ops, wire
+from tenure.model.fields import check_name
+from tenure.model.ops import AnyOp
+from tenure.server.auth import hash_of
+from tenure.server.route import Call
+
+PART = 2_000  # simple operations that are committed together
+
+
+async def apply_batch(
+    call: Call, batch: Sequence[AnyOp], key: str | None, fingerprint: str | None
+) -> list[Any]:
+    """Validate and apply operations, and return the result of each. With a key they are applied
+    once; raises Conflict if it was used for others."""
+    limit = call.queue.settings.payload_limit
+    weights = list(map(_weight, batch))
+    received: list[Any] = await call.service.aside(
+        round(sum(weights)), lambda: [wire.received(op, limit) for op in batch]
+    )
+    parts = _parts(received, weights)
+    if key is None:
+        return await _apply_parts(call, parts)
+    return await _apply_once(call, parts, check_name("key", key), fingerprint)
+
+
+def _weight(op: AnyOp) -> float:
+    """How much work an operation is, as a number of simple ones."""
+    return 1 + len(getattr(op, "jobs", ())) + len(getattr(op, "ids", ())) / 4
+
+
+def _parts(batch: list[Any], weights: Sequence[float]) -> list[list[Any]]:
+    """The operations in parts. Each is committed by itself; an operation is never divided."""
+    parts: list[list[Any]] = [[]]
+    size = 0.0
+    for op, weight in zip(batch, weights, strict=True):
+        if parts[-1] and size + weight > PART:
+            parts.append([])
+            size = 0.0
+        parts[-1].append(op)
+        size += weight
+    return parts
+
+
+async def _apply_parts(call: Call, parts: list[list[Any]]) -> list[Any]:
+    answers: list[Any] = []
+    for n, part in enumerate(parts):
+        try:
+            answers += await call.queue.ado(part)
+        except TenureError as error:
+            if not answers:
+                raise
+            # Parts before this one have happened: only the rest has failed.
+            answers += [error] * sum(map(len, parts[n:]))
+            break
+    return answers
+
+
+async def _apply_once(
+    call: Call, parts: list[list[Any]], key: str, fingerprint: str | None
+) -> list[Any]:
+    """Apply parts under keys of their own, all with the fingerprint of the whole batch."""
+    said = fingerprint or wire.fingerprint([op for part in parts for op in part])
+    answers: list[Any] = []
+    for n, part in enumerate(parts):
+        # Keys are per token: nobody can read the results of another client by guessing its key.
+        own = hash_of(f"{call.token.hash}:{key}" + (f":{n}" if n else ""))
+        (once,) = await call.queue.ado([ops.Once(own, tuple(part), said)])
+        if isinstance(once, Conflict):
+            raise wire.key_reused(key)
+        if isinstance(once, TenureError):
+            raise once
+        answers += once.answers
+    return answers

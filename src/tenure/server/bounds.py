@@ -1,0 +1,253 @@
+"""Limits the memory that the responses to one token take.
+
+A claim leases only as many jobs as fit into a response. How large jobs are is not known before they
+are claimed, so the largest payload that was seen in each queue is remembered; from a queue that is
+not known, few jobs are claimed at once. While a token has too many bytes of responses that its
+clients have not read, its further requests wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from tenure.errors import Busy, Forbidden, TenureError
+from tenure.model import ops
+from tenure.model.fields import MAX_CLAIM
+from tenure.model.job import Job
+from tenure.model.ops import Answer, Op
+from tenure.model.queries import PAGE_BYTES, GetJob, ListJobs, Query, bytes_of
+from tenure.queue import Calls
+from tenure.queue.sync_async import Wanted, Within
+from tenure.server.pace import Pace
+from tenure.server.request_body import Whole
+
+CLAIM_BYTES = 4 * 1_048_576  # of payloads in the response to one claim
+UNKNOWN_CLAIM = 64  # jobs claimed at once from a queue whose payloads have not been seen
+UNKNOWN_BYTES = 131_072  # assumed for each of them
+UNKNOWN_JOB = 524_288  # bytes assumed for a job that is looked up by its id
+SMALL = 1_048_576  # bytes of a response, from which on it is counted
+MOST_QUEUES = 10_000  # whose payloads are remembered
+RATE_BYTES = 64 * 1_048_576  # a second, of requests and responses of one token
+HELD_BYTES = 32 * 1_048_576  # of responses to one token: being made, or not read yet
+ROOM_SECONDS = 30.0  # for a client to read its responses, until further requests are rejected
+LOOK_SECONDS = 0.01
+
+
+class PayloadSizes:
+    """The largest payload that was seen in each queue."""
+
+    def __init__(self) -> None:
+        self._largest: OrderedDict[str, int] = OrderedDict()
+
+    def note(self, queue: str, size: int) -> None:
+        if size > self._largest.get(queue, -1):
+            self._largest[queue] = size
+            if len(self._largest) > MOST_QUEUES:
+                self._largest.popitem(last=False)
+
+    def note_jobs(self, jobs: Iterable[Job]) -> None:
+        for job in jobs:
+            self.note(job.queue, len(job.raw_payload))
+
+    def note_ops(self, batch: Iterable[Op]) -> None:
+        """Note the jobs that operations enqueue."""
+        for op in batch:
+            if isinstance(op, ops.Enqueue):
+                for spec in op.jobs:
+                    self.note(spec.queue, len(spec.payload))
+
+    def are_small(self, op: ops.Claim) -> bool:
+        """Whether the jobs that a claim can find are known to be small, all together."""
+        largest = self._largest
+        return all(largest.get(one, UNKNOWN_BYTES) * op.limit < SMALL for one in op.queues)
+
+    def of_result(self, query: Query) -> int:
+        """The size to expect of the result of a query."""
+        if isinstance(query, GetJob):
+            return UNKNOWN_JOB
+        if not isinstance(query, ListJobs):
+            return 0
+        largest = self._largest.get(query.filter.queue or "")
+        return PAGE_BYTES if largest is None else min(PAGE_BYTES, query.limit * largest)
+
+    def expected(self, queues: Iterable[str]) -> int:
+        """The size to expect of a job of these queues."""
+        return max(self._largest.get(queue, UNKNOWN_BYTES) for queue in queues)
+
+    def fitting(self, queues: Iterable[str], size: int) -> int:
+        """How many jobs of these queues fit into so many bytes; at least one."""
+        known = [self._largest.get(queue) for queue in queues]
+        largest = max((one for one in known if one is not None), default=0)
+        most = MAX_CLAIM if None not in known else UNKNOWN_CLAIM
+        return max(1, min(most, size // max(1, largest)))
+
+
+class Traffic:
+    """The bytes of one token: how many a second, in requests and responses, and how many in
+    responses that are being made, or that its clients have not read yet."""
+
+    def __init__(self) -> None:
+        self.pace = Pace(RATE_BYTES, RATE_BYTES / 2)
+        self._reserved = 0
+        self._sent: list[Whole] = []
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def sent(self, response: Whole) -> None:
+        """Note a response that was not read at once."""
+        self._sent.append(response)
+
+    def _is_full(self, size: int) -> bool:
+        self._sent = [one for one in self._sent if one.unread() > 0]
+        held = self._reserved + sum(one.unread() for one in self._sent)
+        return held > 0 and held + size > HELD_BYTES
+
+    async def reserve(self, size: int) -> None:
+        """Wait for room for so many bytes; raises Busy. Release it when they are sent."""
+        if self.pace.is_ahead:
+            await self.pace.ready()
+        if not size or (not self._waiting and not self._is_full(size)):
+            self._reserved += size
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting = (size, turn)
+        self._waiting.append(waiting)
+        self._look_later()
+        try:
+            async with asyncio.timeout(ROOM_SECONDS):
+                await turn
+        except BaseException as error:
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
+            elif turn.done() and not turn.cancelled():
+                self.release(size)  # it was granted at the same time
+            if isinstance(error, TimeoutError):
+                raise Busy("clients with this token do not read their responses") from None
+            raise
+
+    def _look_later(self) -> None:
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(LOOK_SECONDS, self._look)
+
+    def _look(self) -> None:
+        """Let those who wait for room go on, in order. Nothing tells when a client reads."""
+        self._timer = None
+        while self._waiting and not self._is_full(self._waiting[0][0]):
+            size, turn = self._waiting.popleft()
+            if not turn.done():
+                self._reserved += size
+                turn.set_result(None)
+        if self._waiting:
+            self._look_later()
+
+    def release(self, size: int) -> None:
+        self._reserved -= size
+
+
+class Bounded(Calls):
+    """The calls of a token, limited to responses that fit into memory."""
+
+    def __init__(self, inner: Calls, sizes: PayloadSizes, traffic: Traffic) -> None:
+        self.settings, self.clock, self.changes = inner.settings, inner.clock, inner.changes
+        self._inner = inner
+        self._sizes = sizes
+        self._traffic = traffic
+
+    def do(self, wanted: Wanted) -> Any:
+        raise Forbidden("a request does not wait in a thread")
+
+    async def ado(self, wanted: Wanted) -> Any:
+        if isinstance(wanted, Query):
+            return await self._read(wanted)
+        if isinstance(wanted, Within):
+            return await self._inner.ado(wanted)
+        if len(wanted) == 1 and isinstance(wanted[0], ops.Claim):
+            op = wanted[0]
+            if not self._sizes.are_small(op):
+                return [await self._claim_in_steps(op)]
+            answers = await self._inner.ado(wanted)
+            if isinstance(answers[0], ops.Leased):
+                self._sizes.note_jobs(answers[0].jobs)
+            return answers
+        if _claims(wanted):
+            return await self._apply(self._capped(wanted))
+        self._sizes.note_ops(wanted)
+        return await self._inner.ado(wanted)
+
+    async def _read(self, query: Query) -> Any:
+        size = self._sizes.of_result(query)
+        await self._traffic.reserve(size)
+        try:
+            return await self._inner.ado(query)
+        finally:
+            self._traffic.release(size)
+
+    async def _claim_in_steps(self, op: ops.Claim) -> Answer:
+        """Claim in steps, until the jobs are enough or large enough."""
+        jobs: list[Job] = []
+        size = 0
+        while True:
+            wanted = op.limit - len(jobs)
+            wanted = min(wanted, self._sizes.fitting(op.queues, CLAIM_BYTES - size))
+            try:
+                (answer,) = await self._apply([replace(op, limit=wanted)])
+            except asyncio.CancelledError:
+                self._give_back(jobs)
+                raise
+            except TenureError:
+                if not jobs:
+                    raise
+                return ops.Leased(jobs)
+            if not isinstance(answer, ops.Leased):
+                return ops.Leased(jobs) if jobs else answer
+            jobs += answer.jobs
+            size += sum(map(bytes_of, answer.jobs))
+            if len(answer.jobs) < wanted or len(jobs) == op.limit or size >= CLAIM_BYTES:
+                return ops.Leased(jobs)
+
+    def _give_back(self, jobs: Sequence[Job]) -> None:
+        """Release jobs that nobody will get. If that fails, their leases expire."""
+        if jobs:
+            release = self._inner.ado([ops.Release(job.id, job.token) for job in jobs])
+            task = asyncio.ensure_future(release)
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    def _capped(self, batch: Sequence[Op]) -> list[Op]:
+        """The operations, with claims for no more jobs than fit into one response."""
+        left = CLAIM_BYTES
+
+        def capped(op: Op) -> Op:
+            nonlocal left
+            if isinstance(op, ops.Once):
+                return replace(op, ops=tuple(map(capped, op.ops)))
+            if not isinstance(op, ops.Claim):
+                return op
+            limit = min(op.limit, self._sizes.fitting(op.queues, left))
+            left = max(0, left - limit * self._sizes.expected(op.queues))
+            return op if limit == op.limit else replace(op, limit=limit)
+
+        return list(map(capped, batch))
+
+    async def _apply(self, batch: Sequence[Op]) -> list[Answer]:
+        claims = [op for op in ops.flat(batch) if isinstance(op, ops.Claim)]
+        size = sum(op.limit * self._sizes.expected(op.queues) for op in claims)
+        await self._traffic.reserve(size)
+        try:
+            self._sizes.note_ops(ops.flat(batch))
+            answers: list[Answer] = await self._inner.ado(batch)
+        finally:
+            self._traffic.release(size)
+        for _, answer in ops.answered(batch, answers):
+            if isinstance(answer, ops.Leased):
+                self._sizes.note_jobs(answer.jobs)
+        return answers
+
+
+def _claims(batch: Sequence[Op]) -> bool:
+    return any(isinstance(op, ops.Claim | ops.Once) for op in batch)

@@ -1,0 +1,96 @@
+"""A bound on how many new queues a token may create per minute.
+
+Queues come into being with their first job. Each costs a row, or some keys, and a look of every
+round of maintenance, so one client must not create them by the thousand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from tenure.errors import Busy, QueueNotFound
+from tenure.model import ops, queries
+from tenure.model.ops import Op
+from tenure.queue import Queue
+
+PER_MINUTE = 1_000
+MOST_KNOWN = 100_000  # names remembered as existing
+MOST_TOKENS = 10_000  # whose use is remembered
+
+
+def names_of(batch: Sequence[Op]) -> Iterator[str]:
+    """The queues that operations create if they do not exist."""
+    for op in ops.flat(batch):
+        match op:
+            case ops.Enqueue():
+                yield from (spec.queue for spec in op.jobs)
+            case ops.Ack():
+                yield from (spec.queue for spec in op.then)
+            case ops.SetLimit() | ops.Pause():
+                yield op.queue
+
+
+class _Room(NamedTuple):
+    """How many new names a token may still use, at some moment."""
+
+    left: float
+    at: float
+
+
+class NewNames:
+    """Counts the new names of each token. Names that exist are free."""
+
+    def __init__(self, queue: Queue, per_minute: int = PER_MINUTE) -> None:
+        self._queue = queue
+        self._per_minute = per_minute
+        self._known: set[str] = set()
+        self._rooms: dict[str, _Room] = {}
+
+    async def admit(self, token: str, names: Iterable[str]) -> None:
+        """Let a token (its hash, or any other key) use these queues, or raise Busy.
+
+        The store is asked only if there are more unknown names than the token has room for. A
+        rejected call uses up that room, so the next one is rejected at its first new name.
+        """
+        fresh = set(names) - self._known
+        if not fresh:
+            return
+        room = self._room(token)
+        new = fresh if len(fresh) <= room else await self._missing(fresh, room)
+        self._spend(token, min(len(new), room))
+        if len(new) > room:
+            raise Busy(
+                f"this token may create {self._per_minute:,} queues per minute; nothing was "
+                "changed: use fewer queue names (tenants and groups need no queues of their own), "
+                "or try again later"
+            )
+        if len(self._known) + len(fresh) > MOST_KNOWN:
+            self._known.clear()
+        self._known |= fresh
+
+    def _room(self, token: str) -> float:
+        now = self._queue.clock.monotonic()
+        room = self._rooms.get(token)
+        if room is None:
+            return self._per_minute
+        gained = max(0.0, now - room.at) * self._per_minute / 60
+        return min(room.left + gained, self._per_minute)
+
+    def _spend(self, token: str, count: float) -> None:
+        left = self._room(token) - count  # others may have used some of it meanwhile
+        if token not in self._rooms and len(self._rooms) >= MOST_TOKENS:
+            self._rooms.pop(next(iter(self._rooms)))
+        self._rooms[token] = _Room(left, self._queue.clock.monotonic())
+
+    async def _missing(self, names: set[str], room: float) -> set[str]:
+        """Those of the names that do not exist. Stops as soon as there are too many."""
+        missing: set[str] = set()
+        for name in names:
+            if isinstance(await self._queue.ado(queries.GetStats(name)), QueueNotFound):
+                missing.add(name)
+                if len(missing) > room:
+                    break
+            elif len(self._known) < MOST_KNOWN:
+                self._known.add(name)
+        return missing

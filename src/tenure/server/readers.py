@@ -1,0 +1,136 @@
+"""Threads for queries, shared fairly: nobody's queries can keep those of others from running."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter, deque
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+from tenure.errors import Busy, Forbidden
+from tenure.model.queries import Query
+from tenure.queue import Calls, Queue
+from tenure.queue.sync_async import Wanted
+from tenure.server.problems import QueryTooSlow
+
+SLOTS = min(32, (os.cpu_count() or 1) + 2)
+QUERY_SECONDS = 30.0  # at least; a store that is away may take longer to report it
+
+
+class Readers:
+    """Runs queries, at most `slots` at once, and of each token at most half of that. When more are
+    wanted, the token with the fewest running queries is next.
+
+    A query that exceeds its deadline keeps its slot until the store is done with it."""
+
+    def __init__(
+        self, queue: Queue, *, shared: bool, slots: int = SLOTS, seconds: float | None = None
+    ) -> None:
+        """shared: whether there is more than one token."""
+        self._queue = queue
+        self._slots = slots
+        self._most_each = max(1, slots // 2) if shared else slots
+        if seconds is None:
+            seconds = max(QUERY_SECONDS, queue.settings.busy_timeout + 5)
+        self._seconds = seconds
+        self._threads = ThreadPoolExecutor(slots, thread_name_prefix="tenure-read")
+        self._running: Counter[str] = Counter()
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+
+    async def read(self, who: str, query: Query) -> Any:
+        """Run a query on behalf of a token; raises Busy or QueryTooSlow."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._seconds
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._enter(who)
+        except TimeoutError:
+            raise Busy(
+                f"too many queries of this client are running ({self._running[who]}) and waiting"
+            ) from None
+        with self._left_on_error(who):
+            work = loop.run_in_executor(self._threads, self._queue.do, query)
+        work.add_done_callback(lambda done: self._finished(who, done))
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await asyncio.shield(work)
+        except TimeoutError:
+            if work.done():
+                return work.result()
+            raise QueryTooSlow(
+                f"{type(query).__name__} takes longer than {self._seconds:g} s; ask for less"
+            ) from None
+
+    async def _enter(self, who: str) -> None:
+        if self._may_run(who):
+            self._running[who] += 1
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(who, deque()).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._leave(who)  # it was granted at the same time
+            elif who in self._waiting and turn in self._waiting[who]:
+                self._waiting[who].remove(turn)
+                self._forget(who)
+            raise
+
+    def _may_run(self, who: str) -> bool:
+        return self._running[who] < self._most_each and self._running.total() < self._slots
+
+    @contextmanager
+    def _left_on_error(self, who: str) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self._leave(who)
+            raise
+
+    def _finished(self, who: str, work: asyncio.Future[Any]) -> None:
+        if not work.cancelled():
+            work.exception()  # nobody may wait for it any more
+        self._leave(who)
+
+    def _leave(self, who: str) -> None:
+        self._running[who] -= 1
+        if not self._running[who]:
+            del self._running[who]
+        while ready := [one for one in self._waiting if self._may_run(one)]:
+            following = min(ready, key=lambda one: self._running[one])
+            turn = self._waiting[following].popleft()
+            # Go to the end of the order, for tokens with as many running queries.
+            self._waiting[following] = self._waiting.pop(following)
+            self._forget(following)
+            if not turn.cancelled():
+                turn.set_result(None)
+                self._running[following] += 1
+
+    def _forget(self, who: str) -> None:
+        if not self._waiting[who]:
+            del self._waiting[who]
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False)
+
+
+class FairQueue(Calls):
+    """A queue whose queries run in the threads that a token shares with others."""
+
+    def __init__(self, inner: Queue, readers: Readers, who: str) -> None:
+        self.settings, self.clock, self.changes = inner.settings, inner.clock, inner.changes
+        self._inner = inner
+        self._readers = readers
+        self._who = who
+
+    def do(self, wanted: Wanted) -> Any:
+        raise Forbidden("a request does not wait in a thread")
+
+    async def ado(self, wanted: Wanted) -> Any:
+        if isinstance(wanted, Query):
+            return await self._readers.read(self._who, wanted)
+        return await self._inner.ado(wanted)

@@ -1,0 +1,52 @@
+"""Jobs of a kind that this worker has no task for.
+
+Another worker may have one: a newer release that is just being deployed, or another service on the
+same queue. So the job is released without using up an attempt, with a delay that doubles each time.
+It is dead once no worker has known its kind for the time that the settings allow.
+"""
+
+from __future__ import annotations
+
+from tenure.model import ops
+from tenure.model.job import Job
+from tenure.model.ops import UNKNOWN_KIND, Op
+from tenure.queue.arguments import failure_text
+
+NEVER_KNOWN = "NeverKnownKind"  # not UNKNOWN_KIND: after a replay, the job waits anew
+FIRST_DELAY_MS, LONGEST_DELAY_MS = 500, 300_000
+MOST_KINDS = 1_000  # remembered, so that each is logged once
+
+
+def leave_for_others(job: Job, keep_seconds: float | None) -> Op:
+    """The operation to submit for a job whose kind this worker does not know."""
+    waited_ms = _waited_ms(job)
+    if keep_seconds is not None and waited_ms >= keep_seconds * 1000:
+        reason = f"no worker has had a task named {job.kind!r} for {keep_seconds:g} s"
+        return ops.Fail(job.id, job.token, failure_text(reason), NEVER_KNOWN, fatal=True)
+    delay_ms = min(max(waited_ms, FIRST_DELAY_MS), LONGEST_DELAY_MS)
+    reason = f"no worker has a task named {job.kind!r} yet"
+    return ops.Release(job.id, job.token, delay_ms, failure_text(reason), UNKNOWN_KIND)
+
+
+def _waited_ms(job: Job) -> int:
+    """How long ago a worker first met the job without knowing its kind, by the store's clock. The
+    job's age would not do: it may have been delayed, or waited in a long queue."""
+    if not job.errors or job.errors[-1].type != UNKNOWN_KIND:
+        return 0
+    return max(0, (job.started_at or job.updated_at) - job.errors[-1].at)
+
+
+class KnownUnknowns:
+    """The kinds that were logged already."""
+
+    def __init__(self) -> None:
+        self._kinds: set[str] = set()
+
+    def is_new(self, kind: str) -> bool:
+        """Whether this kind has not been logged yet."""
+        if kind in self._kinds:
+            return False
+        if len(self._kinds) >= MOST_KINDS:
+            self._kinds.clear()
+        self._kinds.add(kind)
+        return True

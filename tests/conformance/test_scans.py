@@ -1,0 +1,79 @@
+"""Lists with a filter that few jobs match: a query looks at a bounded number of jobs."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from tenure import Queue, State
+from tenure.model import queries
+from tenure.model.queries import Filter, FindIds, ListJobs
+from tests.conformance.conftest import Backend
+from tests.conformance.moves import fill
+
+
+@pytest.fixture
+def filled(queue: Queue, backend: Backend, monkeypatch: pytest.MonkeyPatch) -> Queue:
+    """A queue with a job in question among every ten."""
+    monkeypatch.setattr(queries, "MOST_SCANNED", 20)
+    for n in range(10):
+        fill(queue, 1, prefix=f"rare{n}.", kind="rare", tenant="rare", group="rare")
+        fill(queue, 9, prefix=f"{n}.")
+    return queue
+
+
+RARE = [f"rare{n}.0" for n in reversed(range(10))]
+FILTERS = [Filter(kind="rare"), Filter("q", tenant="rare"), Filter(group="rare")]
+STATES = [State.PENDING, State.LEASED, State.WAITING]
+
+
+@pytest.mark.parametrize("where", FILTERS, ids=["kind", "tenant", "group"])
+def test_a_query_that_stops_early_says_where_to_continue(
+    filled: Queue, request: pytest.FixtureRequest, where: Filter
+) -> None:
+    if request.node.callspec.params["backend"] == "memory":
+        pytest.skip("the model looks through everything")
+    found: list[str] = []
+    pages = 0
+    cursor: str | None = None
+    while True:
+        page = filled.do(FindIds(where, 100, cursor))
+        assert isinstance(page, queries.Ids)
+        assert len(page.ids) <= 2
+        found += page.ids
+        cursor, pages = page.cursor, pages + 1
+        if cursor is None:
+            break
+    assert found == RARE
+    assert pages >= 5
+
+
+@pytest.mark.parametrize("state", [None, *STATES])
+@pytest.mark.parametrize("where", FILTERS, ids=["kind", "tenant", "group"])
+def test_pages_of_any_size_add_up_to_the_whole(
+    filled: Queue, where: Filter, state: State | None
+) -> None:
+    if state is State.LEASED:  # few of all jobs
+        filled.claim("q", tenant="rare", limit=2)
+    where = replace(where, states=() if state is None else (state,))
+    expected = [id for id in RARE if state in (None, filled.get(id).state)]
+    for limit in (1, 2, 3, 100):
+        found: list[str] = []
+        cursor: str | None = None
+        while True:
+            page = filled.do(ListJobs(where, limit, cursor))
+            assert isinstance(page, queries.Page)
+            found += [job.id for job in page.jobs]
+            cursor = page.cursor
+            if cursor is None:
+                break
+        assert found == expected
+
+
+def test_a_call_goes_on_until_its_page_is_full(filled: Queue) -> None:
+    page = filled.jobs(kind="rare", limit=4)
+    assert [job.id for job in page.jobs] == RARE[:4]
+    page = filled.jobs(kind="rare", limit=100, cursor=page.cursor)
+    assert [job.id for job in page.jobs] == RARE[4:]
+    assert page.cursor is None
+    assert filled.jobs(kind="none") == queries.Page([], None)

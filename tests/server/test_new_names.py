@@ -1,0 +1,122 @@
+"""How many new queues a token may create."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+
+import pytest
+
+import tenure
+from tenure import Busy, Queue
+from tenure.model import ops, queries
+from tenure.model.job import NULL, JobSpec
+from tenure.server import new_names
+from tenure.server.new_names import NewNames, names_of
+from tenure.testing import ManualClock
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def queue(clock: ManualClock) -> Iterator[Queue]:
+    with tenure.connect("memory://", clock=clock) as handle:
+        yield handle
+
+
+@pytest.fixture
+def asked(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
+    """The queues that the store is asked about."""
+    names: list[str | None] = []
+    ado = queue.ado
+
+    async def counted(wanted: queries.GetStats) -> object:
+        names.append(wanted.queue)
+        return await ado(wanted)
+
+    monkeypatch.setattr(queue, "ado", counted)
+    return names
+
+
+def admit(names: NewNames, token: str, wanted: Iterable[str]) -> bool:
+    try:
+        asyncio.run(names.admit(token, wanted))
+    except Busy:
+        return False
+    return True
+
+
+def many(count: int, prefix: str = "q") -> list[str]:
+    return [f"{prefix}{n}" for n in range(count)]
+
+
+def test_a_token_may_use_so_many_new_names_per_minute(
+    queue: Queue, clock: ManualClock, asked: list[str | None]
+) -> None:
+    names = NewNames(queue, per_minute=60)
+    assert admit(names, "a", many(60))
+    assert asked == []
+    assert admit(names, "a", many(60))  # not new any more
+    assert not admit(names, "a", ["another"])
+    clock.advance(1)
+    assert admit(names, "a", ["another"])
+    assert not admit(names, "a", ["a third"])
+    clock.advance(600)
+    assert admit(names, "a", many(60, "r"))
+    assert not admit(names, "a", ["a third"])
+
+
+def test_a_call_with_too_many_new_names_is_rejected_and_so_is_the_next(
+    queue: Queue, clock: ManualClock, asked: list[str | None]
+) -> None:
+    names = NewNames(queue, per_minute=60)
+    assert not admit(names, "a", many(10_000))
+    assert len(asked) == 61
+    asked.clear()
+    assert not admit(names, "a", many(10_000))
+    assert len(asked) == 1
+    clock.advance(60)
+    assert admit(names, "a", many(60))
+
+
+def test_tokens_do_not_share_their_room(queue: Queue) -> None:
+    names = NewNames(queue, per_minute=2)
+    assert not admit(names, "a", many(3))
+    assert admit(names, "b", many(2))
+
+
+def test_queues_that_exist_cost_nothing(queue: Queue, asked: list[str | None]) -> None:
+    for name in many(10):
+        queue.enqueue(name)
+    names = NewNames(queue, per_minute=2)
+    assert admit(names, "a", many(10))
+    assert len(asked) == 10
+    assert admit(names, "a", many(10))
+    assert len(asked) == 10
+    assert admit(names, "a", [*many(10), "new", "newer"])
+    assert not admit(names, "a", ["newest"])
+
+
+def test_what_is_remembered_is_bounded(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(new_names, "MOST_KNOWN", 50)
+    monkeypatch.setattr(new_names, "MOST_TOKENS", 5)
+    names = NewNames(queue, per_minute=40)
+    for n in range(20):
+        assert admit(names, f"token {n}", many(40, f"{n}."))
+        assert len(names._known) <= 50
+        assert len(names._rooms) <= 5
+
+
+def test_the_names_of_operations_are_those_of_the_queues_they_create() -> None:
+    a, b = (JobSpec("1", name, NULL) for name in "ab")
+    batch = [
+        ops.Enqueue((a, b)),
+        ops.Ack("1", 1, then=(a,)),
+        ops.Once("k", (ops.Pause("c"), ops.Claim(("x",), "w", 1))),
+        ops.SetLimit("d", concurrency=1),
+        ops.Resume("x"),
+    ]
+    assert list(names_of(batch)) == ["a", "b", "a", "c", "d"]
