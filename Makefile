@@ -7,8 +7,10 @@ SEEDS ?= 100
 CUTS ?= 1000
 COUNT ?= 300
 ATTACK_SECONDS ?= 10
-# The newest Python on the path that is newer than 3.11.
-NEWEST ?= $(shell for minor in 19 18 17 16 15 14 13 12; do command -v python3.$$minor && break; done)
+# The newest Python that runs here and is newer than 3.11, on the path or installed by pyenv.
+NEWEST ?= $(shell for minor in 19 18 17 16 15 14 13 12; do \
+	for one in python3.$$minor $(HOME)/.pyenv/versions/3.$$minor.*/bin/python3; do \
+	$$one -c "" 2>/dev/null && echo $$one && exit; done; done)
 
 .PHONY: run test newest lint bench crash crash-workers crash-service crash-postgres crash-power fuzz attack simulate compare mutate docs clean
 

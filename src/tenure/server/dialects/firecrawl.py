@@ -14,24 +14,20 @@ from __future__ import annotations
 import heapq
 from base64 import b64decode, urlsafe_b64encode
 from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from msgspec import Meta, Raw
+from msgspec import Raw
 from msgspec.structs import replace
 
 from tenure.errors import Duplicate, InvalidInput, JobNotFound, LeaseLost, TenureError
 from tenure.model import ops, queries
 from tenure.model.fields import (
     MAX_ATTEMPTS,
-    MAX_GROUPS_PER_CALL,
     MAX_LISTED,
     MAX_NAME,
-    MAX_PRIORITY,
     MAX_SPAN_MS,
-    MIN_PRIORITY,
     Label,
-    Name,
     check,
     check_name,
 )
@@ -40,6 +36,28 @@ from tenure.model.queries import Filter
 from tenure.queue import Calls
 from tenure.server.auth import Scope, Token
 from tenure.server.dialects.errors import ErrorText, as_text
+from tenure.server.dialects.firecrawl_bodies import (
+    ActiveCrawlJob,
+    ActiveCrawlPush,
+    ActiveJob,
+    ActivePush,
+    Cleaned,
+    Complete,
+    Correction,
+    JobCount,
+    JobIds,
+    JobIdsQuery,
+    Payload,
+    Pop,
+    Popped,
+    PoppedJob,
+    Push,
+    ReleaseClaim,
+    SampledIds,
+    SampleQuery,
+    ServiceHealth,
+    Success,
+)
 from tenure.server.dialects.reach import digest, job_of, listed, must_be_for, must_be_for_all, reach
 from tenure.server.guard import is_random_uuid
 from tenure.server.route import Call, Route, encode
@@ -49,141 +67,6 @@ PAGE = 1_000
 MOST = 10_000  # of each kind in one round of maintenance
 MOST_IDS = 100_000  # that a list of a team's jobs has
 TRIES = 5  # of a push, if the job that has its id ends meanwhile
-
-
-class Sent(msgspec.Struct, rename="camel", kw_only=True):
-    """Base of request bodies and query strings."""
-
-
-# Requests ---------------------------------------------------------------------------------------
-
-
-class PushedJob(Sent):
-    id: Name
-    data: Raw
-    priority: Annotated[int, Meta(ge=MIN_PRIORITY, le=MAX_PRIORITY)]
-    listenable: bool
-    listen_channel_id: str | None = None
-
-
-class Push(Sent):
-    """`timeout` is in milliseconds; there is none if it is null, 0 or negative. One of more than a
-    century is shortened to that."""
-
-    team_id: Name
-    job: PushedJob
-    timeout: float | None = None
-    crawl_id: Label | None = None
-
-
-class Pop(Sent):
-    worker_id: Name
-    blocked_crawl_ids: Annotated[list[str], Meta(max_length=MAX_GROUPS_PER_CALL)] | None = None
-
-
-class Complete(Sent):
-    queue_key: str
-
-
-class ReleaseClaim(Sent):
-    job_id: Name
-
-
-class ActiveJob(Sent):
-    team_id: Name
-    job_id: Name
-
-
-class ActivePush(ActiveJob):
-    """`timeout` is in milliseconds, at least 1 and at most a century; others are clamped."""
-
-    timeout: float
-
-
-class ActiveCrawlJob(Sent):
-    crawl_id: Name
-    job_id: Name
-
-
-class ActiveCrawlPush(ActiveCrawlJob):
-    """`timeout` is in milliseconds, at least 1 and at most a century; others are clamped."""
-
-    timeout: float
-
-
-class JobIdsQuery(Sent):
-    """At most 100,000 ids are listed, even if `limit` is greater."""
-
-    limit: Annotated[int, Meta(ge=1)] = 10_000
-
-
-class SampleQuery(Sent):
-    """At most 10,000 ids are listed, even if `limit` is greater."""
-
-    limit: Annotated[int, Meta(ge=1)] = 50
-    after: Label | None = None
-
-
-# Responses --------------------------------------------------------------------------------------
-
-
-class Answered(msgspec.Struct, rename="camel", kw_only=True, omit_defaults=True):
-    """Base of response bodies. Fields without a value are left out."""
-
-
-class ServiceHealth(Answered):
-    status: str
-    fdb_connected: bool
-
-
-class Success(Answered):
-    success: bool
-
-
-class PoppedJob(Answered, kw_only=True):
-    id: str
-    data: Raw
-    priority: int
-    listenable: bool
-    created_at: int
-    times_out_at: int | None = None
-    listen_channel_id: str | None = None
-    crawl_id: str | None = None
-    team_id: str
-
-
-class Popped(Answered):
-    job: PoppedJob
-    queue_key: str
-
-
-class JobCount(Answered):
-    count: int
-
-
-class JobIds(Answered):
-    job_ids: list[str]
-
-
-class Cleaned(Answered):
-    cleaned: int
-
-
-class Correction(Answered):
-    correction: int
-
-
-class SampledIds(Answered):
-    ids: list[str]
-
-
-class Payload(msgspec.Struct, rename="camel", omit_defaults=True):
-    """The stored payload."""
-
-    data: Raw
-    listenable: bool
-    listen_channel_id: str | None = None
-
 
 _read_payload = msgspec.json.Decoder(Payload).decode
 
