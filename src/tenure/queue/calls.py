@@ -350,7 +350,8 @@ class Calls:
         page = good((yield validated(queries.ListJobs(where, limit, cursor))), queries.Page)
         for _ in range(MOST_SCANS):
             left = limit - len(page.jobs)
-            if page.cursor is None or left == 0:
+            is_full = left == 0 or sum(map(queries.bytes_of, page.jobs)) >= queries.PAGE_BYTES
+            if page.cursor is None or is_full:
                 break
             more = good((yield queries.ListJobs(where, left, page.cursor)), queries.Page)
             page = queries.Page(page.jobs + more.jobs, more.cursor)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import psycopg
 
@@ -18,7 +19,9 @@ from tenure.engines.foundationdb.engine import FoundationDbEngine
 from tenure.engines.postgres.engine import PostgresEngine
 from tenure.engines.remote import RemoteEngine
 from tenure.engines.sqlite.engine import SqliteEngine
+from tenure.model.fields import MAX_CLAIM
 from tenure.observe.metrics import Metrics, measured
+from tenure.server import bounds
 from tenure.server.routes import make_app
 from tenure.settings import Settings
 from tenure.testing import ManualClock
@@ -206,6 +209,10 @@ def http(sweep: int, skews_ms: list[int]) -> Rig:
         clock=rig.clock,
         wrap=partial(measured, metrics),
     )
+    # A service gives out fewer jobs than a claim asks for if they may be large. The model does not.
+    unbounded = mock.patch.multiple(bounds, CLAIM_BYTES=2**50, UNKNOWN_CLAIM=MAX_CLAIM)
+    unbounded.start()
+    rig.on_close(unbounded.stop)
     service = make_app(queue, metrics=metrics)
     name = f"compare-{len(host().services)}"
     host().services[name] = service

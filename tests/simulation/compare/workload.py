@@ -52,6 +52,7 @@ class Workload:
         self._aside = random.Random(seed)  # for what came later, so that histories stay alike
         self._bounds = random.Random(seed + 1)
         self._asked = 5 * seed
+        self._listed = seed
         self._rig = rig
         self._model: MemoryEngine = rig.model
         self._traits: Traits = rig.traits
@@ -471,7 +472,12 @@ class Workload:
             chance.choice((None, None, self._now - 2_000)),
         )
         kind = chance.choice((queries.ListJobs, queries.FindIds))
-        return kind(where, chance.choice((1, 3, 25)))
+        limit = chance.choice((1, 3, 60))
+        self._listed += 1
+        if self._listed % 3:
+            return kind(where, limit)
+        ended = () if self._listed % 2 else (State.DONE,)
+        return queries.ListJobs(queries.Filter(states=ended), 60)
 
 
 def _by_name(op: Any) -> Any:
