@@ -295,7 +295,10 @@ def test_an_id_that_another_may_have_cannot_be_chosen(
     worlds: tuple[World, World], path: str
 ) -> None:
     """Whether it is taken or not: the answer does not tell, and nobody can take it beforehand."""
-    for id in ("theirs-done", "free", "theirs/1", "00000000-0000-1000-8000-000000000000"):
+    for id in (
+        *("theirs-done", "free", "theirs/1", "ours-queue/1", "ours-other/1"),
+        "00000000-0000-1000-8000-000000000000",
+    ):
         answers = []
         for world in worlds:
             before = things(world.queue)
@@ -306,7 +309,8 @@ def test_an_id_that_another_may_have_cannot_be_chosen(
             assert things(world.queue) == before
         assert {one.status for one in answers} == {403}
         assert len({one.json["detail"] for one in answers}) == 1
-        assert "an id must begin with 'ours" in answers[0].json["detail"]
+        own = "'ours/'" if worlds[0].bound == "tenant" else "'@ours-queue/'"
+        assert f"an id must begin with {own}" in answers[0].json["detail"]
 
 
 @pytest.mark.parametrize("id", ["OWN/1", "3f8a1c52-9d47-4b0e-8c61-5e2d7a90b1f4", None])
@@ -314,11 +318,19 @@ def test_an_id_of_our_own_or_a_random_one_can_be_chosen(
     worlds: tuple[World, World], id: str | None
 ) -> None:
     for world in worlds:
-        own = "ours" if world.bound == "tenant" else "ours-queue"
+        own = "ours" if world.bound == "tenant" else "@ours-queue"
         job = {"queue": "QUEUE", "tenant": "TENANT"}
         job |= {} if id is None else {"id": id.replace("OWN", own)}
         asked = world.ask(world.bound, "POST /v1/jobs", Example("/v1/jobs", job), "ours")
         assert asked.status == 201, asked
+
+
+def test_no_two_tenants_or_queues_have_ids_in_common() -> None:
+    names = ["a", "a/b", "a%2Fb", "@a", "%40a", "", "@"]
+    prefixes = [token("t", tenants=(name,)).own_ids("q", name) for name in names]
+    prefixes += [token("t", queues=(name,)).own_ids(name, "t") for name in names]
+    for one in prefixes:
+        assert [other for other in prefixes if one.startswith(other)] == [one]
 
 
 def test_an_id_of_our_own_that_another_has_is_taken(world: World) -> None:

@@ -47,6 +47,11 @@ class Token(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     def allows(self, scope: Scope) -> bool:
         return scope in self.scopes or Scope.ADMIN in self.scopes
 
+    def own_ids(self, queue: str, tenant: str) -> str:
+        """What an id begins with that a token which is bound may choose. Names are escaped, so that
+        no two tenants or queues have ids in common."""
+        return f"@{_escaped(queue)}/" if self.tenants is None else f"{_escaped(tenant)}/"
+
     @property
     def is_bound(self) -> bool:
         """Whether it is limited to some queues or tenants."""
@@ -54,6 +59,10 @@ class Token(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
 
 
 EVERYTHING = Token("(no tokens are set)", "", (Scope.ADMIN,))
+
+
+def _escaped(name: str) -> str:
+    return name.replace("%", "%25").replace("/", "%2F").replace("@", "%40")
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):

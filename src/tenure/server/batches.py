@@ -33,6 +33,10 @@ async def apply_batch(
 
 def _weight(op: AnyOp) -> float:
     """How much work an operation is, as a number of simple ones."""
+    if isinstance(op, ops.Reconcile):  # counts all jobs
+        return PART
+    if isinstance(op, ops.SetLimit | ops.ClearLimit | ops.Pause | ops.Resume):  # locks a queue
+        return PART / 50
     return 1 + len(getattr(op, "jobs", ())) + len(getattr(op, "ids", ())) / 4
 
 
@@ -71,7 +75,7 @@ async def _apply_once(
     answers: list[Any] = []
     for n, part in enumerate(parts):
         # Keys are per token: nobody can read the results of another client by guessing its key.
-        own = hash_of(f"{call.token.hash}:{key}" + (f":{n}" if n else ""))
+        own = hash_of(f"{call.token.hash}:{key}" + (f"\0{n}" if n else ""))
         (once,) = await call.queue.ado([ops.Once(own, tuple(part), said)])
         if isinstance(once, Conflict):
             raise wire.key_reused(key)

@@ -54,10 +54,11 @@ class PayloadSizes:
         for job in jobs:
             self.note(job.queue, len(job.raw_payload))
 
-    def note_ops(self, batch: Iterable[Op]) -> None:
-        """Note the jobs that operations enqueue."""
-        for op in batch:
-            if isinstance(op, ops.Enqueue):
+    def note_added(self, batch: Sequence[Op], answers: Sequence[Answer]) -> None:
+        """Note the jobs that operations have added. Not before: a request that is rejected must
+        not make the claims of others smaller."""
+        for op, answer in ops.answered(batch, answers):
+            if isinstance(op, ops.Enqueue) and isinstance(answer, ops.Enqueued):
                 for spec in op.jobs:
                     self.note(spec.queue, len(spec.payload))
 
@@ -177,8 +178,9 @@ class Bounded(Calls):
             return answers
         if _claims(wanted):
             return await self._apply(self._capped(wanted))
-        self._sizes.note_ops(wanted)
-        return await self._inner.ado(wanted)
+        answers = await self._inner.ado(wanted)
+        self._sizes.note_added(wanted, answers)
+        return answers
 
     async def _read(self, query: Query) -> Any:
         size = self._sizes.of_result(query)
@@ -239,10 +241,10 @@ class Bounded(Calls):
         size = sum(op.limit * self._sizes.expected(op.queues) for op in claims)
         await self._traffic.reserve(size)
         try:
-            self._sizes.note_ops(ops.flat(batch))
             answers: list[Answer] = await self._inner.ado(batch)
         finally:
             self._traffic.release(size)
+        self._sizes.note_added(batch, answers)
         for _, answer in ops.answered(batch, answers):
             if isinstance(answer, ops.Leased):
                 self._sizes.note_jobs(answer.jobs)

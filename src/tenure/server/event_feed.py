@@ -269,9 +269,13 @@ class Feed:
         """The result only counts the changed jobs. If it is not all of them, go by their states."""
         what: What = "cancelled" if isinstance(op, ops.Cancel) else "replayed"
         reached = State.CANCELLED if isinstance(op, ops.Cancel) else State.PENDING
-        all_of_them = isinstance(answer, ops.Changed) and answer.count == len(op.ids)
+        if not isinstance(answer, ops.Changed) or not answer.count:
+            return []
+        # Ids that the caller must not see are missing, too.
+        ids = [id for id in dict.fromkeys(op.ids) if id not in frozenset(answer.missing)]
+        all_of_them = answer.count == len(ids)
         found = []
-        for id in op.ids:
+        for id in ids:
             job = await self._get(id)
             if job is not None and (all_of_them or job.state is reached):
                 found.append(_event(what, id, reached, job.updated_at, _whose(job)))

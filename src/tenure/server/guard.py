@@ -167,7 +167,10 @@ class Guarded(Calls):
                 if op.schedule.job.after:
                     raise Forbidden("with this token, the job of a schedule cannot wait for others")
             case ops.Fire():
-                self._must_have_id(op.id, [*(self.token.tenants or self.token.queues or ())])
+                queues, tenants = self.token.queues or ("",), self.token.tenants or ("",)
+                self._must_have_id(
+                    op.id, [self.token.own_ids(q, t) for q in queues for t in tenants]
+                )
             case ops.TakeSlot() | ops.DropSlot() | ops.ReconcileSlots():
                 self._must_have_slot(op.scope, op.key)
                 return op
@@ -182,15 +185,14 @@ class Guarded(Calls):
         for spec in specs:
             self._must_have(spec.queue, spec.tenant)
             if not spec.made_up_id:
-                owner = spec.queue if self.token.tenants is None else spec.tenant
-                self._must_have_id(spec.id, [owner])
+                self._must_have_id(spec.id, [self.token.own_ids(spec.queue, spec.tenant)])
 
-    def _must_have_id(self, id: str, owners: Sequence[str]) -> None:
+    def _must_have_id(self, id: str, prefixes: Sequence[str]) -> None:
         """Ids are common to all tenants. A token that is bound may choose only ids that others
         would not choose: otherwise it could take them, or learn that they are taken."""
-        if not is_random_uuid(id) and not any(id.startswith(f"{owner}/") for owner in owners):
+        if not is_random_uuid(id) and not any(map(id.startswith, prefixes)):
             raise Forbidden(
-                f"with this token, an id must begin with {owners[0] + '/'!r} or be a random UUID; "
+                f"with this token, an id must begin with {prefixes[0]!r} or be a random UUID; "
                 "leave it out, or use unique_key"
             )
 
@@ -279,16 +281,19 @@ class Guarded(Calls):
             return QueueNotFound(query.queue)
         if self.token.tenants is None:
             return ours
-        counted = [await self._counted(one) for one in ours]
+        counted = [one for queue in ours if (one := await self._counted(queue)) is not None]
         # A queue without jobs of our tenants is shown only if the token names it.
         known = self.token.queues is not None
         shown = [one for one in counted if known or any(queries.as_counts(one).values())]
         return shown if shown or query.queue is None else QueueNotFound(query.queue)
 
-    async def _counted(self, queue: queries.QueueStats) -> queries.QueueStats:
-        """The counts of a queue, for the token's tenants only."""
+    async def _counted(self, queue: queries.QueueStats) -> queries.QueueStats | None:
+        """The counts of a queue, for the token's tenants only; None if it was forgotten since."""
         counts = queries.Counts()
-        for one in await self._tenants_of_ours(queries.ListTenants(queue.queue, 1_000_000)):
+        found = await self._tenants_of_ours(queries.ListTenants(queue.queue, 1_000_000))
+        if isinstance(found, TenureError):
+            return None
+        for one in found:
             counts = queries.add(counts, one)
         return queries.QueueStats(
             queue=queue.queue, paused=queue.paused, **queries.as_counts(counts)

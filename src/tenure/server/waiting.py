@@ -200,7 +200,8 @@ async def claim_or_wait(call: Call, queues: list[str], seconds: float, **options
     the client disconnects meanwhile, its jobs are released."""
     if not seconds:
         return await call.queue.aclaim(queues, **options)
-    wanted = ("claim", *sorted(queues), options.get("tenant"), *options.get("not_groups", ()))
+    groups = tuple(options.get("not_groups") or ())
+    wanted = ("claim", tuple(sorted(queues)), options.get("tenant"), groups)
     room = call.service.rooms.of(call.token.hash)
     with room.line(wanted, queues) as line:
         return await _claim_in_line(call, room, line, queues, seconds, options)

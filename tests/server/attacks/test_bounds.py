@@ -14,8 +14,9 @@ from tenure.model import ops
 from tenure.queue.sync_async import Wanted
 from tenure.server.auth import Scope
 from tenure.server.guard import Guarded
+from tenure.server.waiting import Room
 from tenure.testing import ManualClock
-from tests.server.conftest import token
+from tests.server.conftest import Serve, token
 from tests.server.examples import OPS, Example, fill, request_of
 
 MINE = token("mine", *Scope, tenants=("ours",))
@@ -55,3 +56,55 @@ def test_an_operation_is_one_call_to_the_store(watched: Watched, n: int) -> None
         assert watched.calls == []
     else:
         assert len(watched.calls) == 1
+
+
+def test_a_rejected_request_does_not_make_the_claims_of_others_smaller(serve: Serve) -> None:
+    client = serve(tokens=[token("reader", Scope.READ, tenants=("a",)), token("worker")])
+    worker = client.as_("worker")
+    worker.post("/v1/jobs", [{"queue": "mail", "payload": n} for n in range(20)])
+    large = {"id": "a/1", "queue": "mail", "tenant": "a", "payload": "x" * 900_000}
+    enqueue = {"op": "Enqueue", "jobs": [large]}
+    assert client.as_("reader").ask("POST", "/v1/ops", {"ops": [enqueue]}).status == 403
+    claim = {"op": "Claim", "queues": ["mail"], "worker": "w", "lease_ms": 60_000, "limit": 20}
+    answer = worker.post("/v1/ops", {"ops": [claim], "key": "k"})["answers"][0]
+    assert len(answer["jobs"]) == 20
+
+
+def test_an_operation_on_hidden_jobs_tells_readers_of_events_nothing(
+    serve: Serve, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And does not make the service look each of them up."""
+    mine = token("a", *Scope, tenants=("a",))
+    client = serve(tokens=[mine])
+    queue.enqueue("q", id="theirs", tenant="b")
+    queue.cancel("theirs")
+    feed = client.service.feed
+    looked: list[str] = []
+    monkeypatch.setattr(feed, "_get", looked.append)
+
+    async def events() -> list[Any]:
+        op = ops.Cancel(("theirs", "theirs-too"))
+        (answer,) = await client.service.queue_for(mine).ado([op])
+        return [*await feed._of_many(op, answer)]
+
+    assert client.run(events()) == []
+    assert looked == []
+
+
+def test_polls_for_different_claims_wait_in_different_lines(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The names of one must not be taken for the names of the other."""
+    keys: list[Any] = []
+    line = Room.line
+
+    def noted(room: Room, key: Any, queues: Any) -> Any:
+        keys.append(key)
+        return line(room, key, queues)
+
+    monkeypatch.setattr(Room, "line", noted)
+    client = serve()
+    one = {"queues": ["a"], "tenant": "b", "not_groups": ["c"]}
+    for body in (one, {"queues": ["a", "b"], "tenant": "c"}):
+        client.post("/v1/claim", {**body, "wait": 0.01, "worker": "w"})
+    assert len(set(keys)) == 2

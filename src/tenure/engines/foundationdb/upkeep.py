@@ -153,7 +153,7 @@ def _forget(tx: Transaction) -> None:
 
 _OF_A_QUEUE = (
     k.LANE, k.TURN, k.ENDING, k.QUEUE_COUNT, k.TENANT_COUNT, k.GROUP_COUNT, k.TAKEN, k.FREED,
-    k.PARKED,
+    k.PARKED, k.GROUP_TOTAL,
 )  # fmt: skip
 
 

@@ -119,7 +119,7 @@ class Firecrawl:
         made = digest((self.queue, team, id))
         if not token.is_bound:
             return made
-        return f"{self.queue if token.tenants is None else team}/{made}"
+        return token.own_ids(self.queue, team) + made
 
     def _id_of(self, job: Job) -> str:
         """Return the id that the client knows a job by."""
