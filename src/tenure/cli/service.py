@@ -255,7 +255,7 @@ def refuse_strangers(host: str, tokens: Tokens) -> None:
         raise InvalidInput(
             "host",
             f"{host} can be reached from other machines, and no tokens are set: create one with "
-            f"`tenure token create`, or listen on 127.0.0.1",
+            f"`tenure token create`, and name its file with --tokens, or listen on 127.0.0.1",
         )
 
 

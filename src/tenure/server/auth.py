@@ -111,11 +111,16 @@ class Tokens:
         if not self.required:
             return EVERYTHING
         if authorization is None:
-            raise Unauthorized("a token is needed: Authorization: Bearer ...")
+            raise Unauthorized(
+                "a token is needed: send Authorization: Bearer ..., or set TENURE_TOKEN for Python "
+                "and the command line"
+            )
         kind, _, secret = authorization.partition(" ")
         # A lookup by hash is safe: its timing reveals nothing about the secret.
         found = self._known().get(hash_of(secret.strip()))
-        if found is None or kind.lower() != "bearer":
+        if kind.lower() != "bearer":
+            raise Unauthorized("the header must be Authorization: Bearer ..., with the token")
+        if found is None:
             raise Unauthorized("this token is not known")
         return found
 

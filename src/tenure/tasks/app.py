@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from tenure.clock import Clock
-from tenure.errors import InvalidInput, TenureError
+from tenure.errors import Forbidden, InvalidInput, TenureError
 from tenure.model.cron import CatchUp, next_tick
 from tenure.model.fields import check_name
 from tenure.model.job import Job, NewJob, new_ids
@@ -280,6 +280,19 @@ class Tenure:
             # An app without schedules must start even if it may not read them.
             log.info("schedules of app %s could not be checked: %s", self.name, error)
 
+    def _put_schedules_if_allowed(self) -> None:
+        """Store the schedules. A worker whose token may not store them starts nevertheless."""
+        try:
+            self.put_schedules()
+        except Forbidden as error:
+            log.warning(
+                "the schedules of app %s are not stored: %s; run the app once with a token that "
+                "has the scope admin",
+                self.name,
+                error,
+                extra={"app": self.name},
+            )
+
     def _disable_removed(self) -> None:
         for one in self.queue.schedules():
             if one.owner != self.name or one.name in self.crons or one.disabled:
@@ -380,7 +393,7 @@ class Tenure:
         """Create a runner for this app's jobs. queues: only work on these, in this order.
         concurrency: how many jobs run at once. See Runner for the other options."""
         runner = Runner(self.queue, self.posts(queues, concurrency), **options)
-        runner.before_start = self.put_schedules
+        runner.before_start = self._put_schedules_if_allowed
         return runner
 
     def posts(self, queues: Sequence[str] | None = None, concurrency: int = 10) -> list[Post]:

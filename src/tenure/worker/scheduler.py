@@ -14,7 +14,7 @@ import secrets
 import threading
 
 from tenure.core.schedules import is_too_far
-from tenure.errors import Busy, Closed, InvalidInput, StoreError, TenureError
+from tenure.errors import Busy, Closed, Forbidden, InvalidInput, StoreError, TenureError
 from tenure.model.ops import Schedule
 from tenure.queue import Queue
 
@@ -59,6 +59,9 @@ class Scheduler:
             seconds = LONGEST_SLEEP
             try:
                 seconds = self.step()
+            except Forbidden as error:
+                log.info("schedules and maintenance are left to the service: %s", error)
+                return
             except TenureError as error:
                 log.warning("scheduling or maintenance failed, trying again: %s", error)
             except Exception:
