@@ -70,6 +70,15 @@ class QueueBook:
         self.tokens_at = 0
 
 
+def _is_outside(grant: ops.Grant | None, job: Job | JobSpec) -> bool:
+    """Whether a job belongs to a queue or tenant that the grant does not name."""
+    if grant is None:
+        return False
+    return (grant.queues is not None and job.queue not in grant.queues) or (
+        grant.tenants is not None and job.tenant not in grant.tenants
+    )
+
+
 class Plan:
     """A validated Enqueue."""
 
@@ -254,12 +263,7 @@ class MemoryEngine:
     def _is_hidden(self, grant: ops.Grant | None, job_id: str) -> bool:
         """Whether a job exists, and belongs to others than those the grant names."""
         record = self._records.get(job_id)
-        if grant is None or record is None:
-            return False
-        job = record.job
-        return (grant.queues is not None and job.queue not in grant.queues) or (
-            grant.tenants is not None and job.tenant not in grant.tenants
-        )
+        return record is not None and _is_outside(grant, record.job)
 
     def _bad_parents(
         self, accepted: dict[str, JobSpec], grant: ops.Grant | None
@@ -750,11 +754,7 @@ class MemoryEngine:
 
     def _is_hidden_schedule(self, op: ops.PutSchedule | ops.DropSchedule | ops.Fire) -> bool:
         name = op.schedule.name if isinstance(op, ops.PutSchedule) else op.name
-        job = self._schedules[name].job
-        return op.grant is not None and (
-            (op.grant.queues is not None and job.queue not in op.grant.queues)
-            or (op.grant.tenants is not None and job.tenant not in op.grant.tenants)
-        )
+        return _is_outside(op.grant, self._schedules[name].job)
 
     def _drop_schedule(self, op: ops.DropSchedule, now: int) -> Answer:
         if op.name in self._schedules and self._is_hidden_schedule(op):

@@ -284,8 +284,8 @@ class DropSlot(Op, frozen=True):
 
 
 def check_own_scope(scope: str) -> None:
-    """Reject a scope of slots that is reserved for Tenure itself. Whoever held the slot of the
-    janitor could switch off maintenance."""
+    """Reject a scope of slots that is reserved for Tenure itself. A client that takes the slot of
+    the janitor could switch off maintenance."""
     if scope == "tenure" or scope.startswith(("tenure.", "tenure/")):
         raise InvalidInput("scope", f"{scope!r:.80} is reserved for Tenure itself")
 
@@ -414,7 +414,7 @@ class Import(Op, frozen=True):
 
 
 ONCE_MS = 15 * 60_000  # by then, the caller has the result or has given up
-FORGET_MS = 3600_000  # stays visible for a while under the eyes of whoever has just drained it
+FORGET_MS = 3600_000  # so that a queue does not vanish right after it was drained
 QUEUES_PER_STEP = 500
 BACK_MS = 10 * 60_000  # a store's clock may be set back this far without a schedule firing twice
 

@@ -118,7 +118,7 @@ class Guarded(Calls):
     # What the token is bound to -----------------------------------------------------------------
 
     def _has(self, queue: str, tenant: str) -> bool:
-        return self._has_queue(queue) and self._has_tenant(tenant)
+        return self._grant.allows(queue, tenant)
 
     def _has_queue(self, queue: str) -> bool:
         return self.token.queues is None or queue in self.token.queues
