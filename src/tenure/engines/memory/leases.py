@@ -1,0 +1,78 @@
+"""What the holder of a lease does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from tenure.engines.memory.claim import Claiming
+from tenure.engines.memory.store import Record, handles
+from tenure.errors import (
+    JobNotFound,
+    LeaseLost,
+    TenureError,
+)
+from tenure.model import ops, states
+from tenure.model.job import State
+from tenure.model.ops import Answer
+
+
+class Leases(Claiming):
+    """Ends, returns and renews leases."""
+
+    def _leased(
+        self, job_id: str, token: int, grant: ops.Grant | None = None
+    ) -> Record | TenureError:
+        record = self._records.get(job_id)
+        if record is None or self._is_hidden(grant, job_id):
+            return JobNotFound(job_id)
+        if record.job.state is not State.LEASED or record.job.token != token:
+            return LeaseLost(job_id, record.job.state.value)
+        return record
+
+    @handles(ops.Ack)
+    def _ack(self, op: ops.Ack, now: int) -> Answer:
+        record = self._leased(op.id, op.token, op.grant)
+        if isinstance(record, TenureError):
+            return record
+        plan = self._plan(ops.Enqueue(op.then, grant=op.grant), leaving=op.id)
+        if isinstance(plan, TenureError):
+            return plan
+        self._move(record, states.Acked(), now)
+        record.job = replace(record.job, raw_result=op.result)
+        self._carry_out(plan, now)
+        if not op.keep:
+            self._forget(op.id)
+        return ops.Ok()
+
+    @handles(ops.Fail)
+    def _fail(self, op: ops.Fail, now: int) -> Answer:
+        return self._give_back(op, op.event(), now)
+
+    @handles(ops.Release)
+    def _release(self, op: ops.Release, now: int) -> Answer:
+        return self._give_back(op, op.event(), now)
+
+    def _give_back(self, op: ops.LeaseOp, event: states.Event, now: int) -> Answer:
+        record = self._leased(op.id, op.token, op.grant)
+        if isinstance(record, TenureError):
+            return record
+        self._move(record, event, now)
+        return ops.Moved(record.job.state, record.job.run_at)
+
+    @handles(ops.Extend)
+    def _extend(self, op: ops.Extend, now: int) -> Answer:
+        return self._keep(op, now, lease_until=now + op.lease_ms)
+
+    @handles(ops.Progress)
+    def _progress(self, op: ops.Progress, now: int) -> Answer:
+        return self._keep(op, now, progress=op.percent, note=op.note)
+
+    def _keep(self, op: ops.LeaseOp, now: int, **fields: Any) -> Answer:
+        record = self._leased(op.id, op.token, op.grant)
+        if isinstance(record, TenureError):
+            return record
+        self._move(record, states.Kept(), now)
+        record.job = replace(record.job, **fields)
+        return ops.Ok()

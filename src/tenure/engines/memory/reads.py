@@ -1,0 +1,197 @@
+"""Queries."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from heapq import nsmallest
+from typing import Any
+
+from tenure.engines.memory.store import Record, handles
+from tenure.engines.memory.upkeep import Upkeep
+from tenure.errors import (
+    InvalidInput,
+    JobNotFound,
+    QueueNotFound,
+)
+from tenure.model import queries
+from tenure.model.job import FINAL, Job
+from tenure.model.queries import Filter, Found
+
+
+class Reads(Upkeep):
+    """Reads jobs and counts."""
+
+    @handles(queries.GetJob)
+    def _get_job(self, query: queries.GetJob, now: int) -> Found:
+        record = self._records.get(query.id)
+        return JobNotFound(query.id) if record is None else record.job
+
+    @handles(queries.ListJobs)
+    def _list_jobs(self, query: queries.ListJobs, now: int) -> Found:
+        return self._page(query, lambda jobs, cursor: queries.Page(jobs, cursor), queries.fitting)
+
+    @handles(queries.FindIds)
+    def _find_ids(self, query: queries.FindIds, now: int) -> Found:
+        return self._page(query, lambda jobs, cursor: queries.Ids([job.id for job in jobs], cursor))
+
+    def _page(
+        self,
+        query: queries.ListJobs | queries.FindIds,
+        answer: Callable[[list[Job], str | None], Found],
+        fitting: Callable[[list[Job]], list[Job]] = list,
+    ) -> Found:
+        where = query.filter
+        if where.queue is not None and where.queue not in self._queues:
+            return QueueNotFound(where.queue)
+        by_end = len(where.states) == 1 and where.states[0] in FINAL
+        start = None if query.cursor is None else queries.parse_cursor(query.cursor, 1 + by_end)
+        if isinstance(start, InvalidInput):
+            return start
+
+        def place(record: Record) -> list[int]:
+            return [record.job.finished_at or 0, record.seq] if by_end else [record.seq]
+
+        found = sorted(self._matching(where), key=place, reverse=True)
+        if start is not None:
+            found = [record for record in found if place(record) < start]
+        page = fitting([record.job for record in found[: query.limit]])
+        more = len(found) > len(page)
+        cursor = ".".join(str(part) for part in place(found[len(page) - 1])) if more else None
+        return answer(page, cursor)
+
+    def _matching(self, where: Filter) -> Iterator[Record]:
+        for record in self._records.values():
+            job = record.job
+            if (
+                where.queue in (None, job.queue)
+                and (not where.states or job.state in where.states)
+                and where.tenant in (None, job.tenant)
+                and where.group in (None, job.group)
+                and where.kind in (None, job.kind)
+                and (
+                    where.finished_before is None
+                    or (job.finished_at is not None and job.finished_at < where.finished_before)
+                )
+            ):
+                yield record
+
+    @handles(queries.FindByPrefix)
+    def _find_by_prefix(self, query: queries.FindByPrefix, now: int) -> Found:
+        found = sorted(job_id for job_id in self._records if job_id.startswith(query.prefix))
+        return queries.Ids(found[: query.limit])
+
+    @handles(queries.NextDue)
+    def _next_due(self, query: queries.NextDue, now: int) -> Found:
+        theirs = [r for r in self._live.values() if r.job.queue in query.queues]
+        due = [r.job.run_at for r in theirs if r.count_as == "delayed"]
+        due += [r.job.lease_until for r in theirs if r.job.lease_until is not None]
+        return queries.Due(min(due, default=None))
+
+    @handles(queries.OldestReady)
+    def _oldest_ready(self, query: queries.OldestReady, now: int) -> Found:
+        heads: dict[tuple[str, str, str, int], Record] = {}
+        for record in self._live.values():
+            job = record.job
+            if job.queue in query.queues and record.count_as == "ready":
+                line = (job.queue, job.tenant, job.group, job.priority)
+                if line not in heads or record.order < heads[line].order:
+                    heads[line] = record
+        return queries.Due(min([record.job.run_at for record in heads.values()], default=None))
+
+    @handles(queries.GetStats)
+    def _get_stats(self, query: queries.GetStats, now: int) -> Found:
+        if query.queue is not None and query.queue not in self._queues:
+            return QueueNotFound(query.queue)
+        counts = self._count(lambda job: job.queue)
+        return [
+            queries.QueueStats(queue=queue, paused=self._limit(queue).paused, **counts[queue])
+            for queue in sorted(self._queues)
+            if query.queue in (None, queue)
+        ]
+
+    @handles(queries.ListTenants)
+    def _list_tenants(self, query: queries.ListTenants, now: int) -> Found:
+        if query.queue not in self._queues:
+            return QueueNotFound(query.queue)
+        found = []
+        for tenant in _names(self._of_tenant, query.queue, query.tenant, query.after, query.limit):
+            jobs = self._of_tenant[query.queue, tenant].values()
+            counts = Counter(record.count_as for record in jobs)
+            found.append(queries.TenantStats(queue=query.queue, tenant=tenant, **counts))
+        return found
+
+    @handles(queries.ListGroups)
+    def _list_groups(self, query: queries.ListGroups, now: int) -> Found:
+        if query.queue not in self._queues:
+            return QueueNotFound(query.queue)
+        counts = self._count(lambda job: (job.queue, job.tenant, job.group))
+        return [
+            queries.GroupStats(
+                queue=queue, tenant=tenant, group=group, **counts[queue, tenant, group]
+            )
+            for queue, tenant, group in sorted(counts)
+            if (queue, tenant) == (query.queue, query.tenant)
+            and group
+            and (query.after is None or group > query.after)
+        ][: query.limit]
+
+    @handles(queries.ListGroupTotals)
+    def _list_group_totals(self, query: queries.ListGroupTotals, now: int) -> Found:
+        if query.queue not in self._queues:
+            return QueueNotFound(query.queue)
+        found = []
+        for group in _names(self._in_group, query.queue, query.group, query.after, query.limit):
+            jobs = self._in_group[query.queue, group].values()
+            finished = sum(record.job.state in FINAL for record in jobs)
+            found.append(queries.GroupTotal(query.queue, group, len(jobs) - finished, finished))
+        return found
+
+    def _count(self, key: Callable[[Job], Any]) -> dict[Any, Counter[str]]:
+        counts: dict[Any, Counter[str]] = defaultdict(Counter)
+        for record in self._records.values():
+            counts[key(record.job)][record.count_as] += 1
+        return counts
+
+    @handles(queries.ListLimits)
+    def _list_limits(self, query: queries.ListLimits, now: int) -> Found:
+        return sorted(
+            (x for x in self._limits.values() if query.queue in (None, x.queue)),
+            key=lambda x: (x.queue, x.tenant is not None, x.tenant, x.group is not None, x.group),
+        )
+
+    @handles(queries.ListSlots)
+    def _list_slots(self, query: queries.ListSlots, now: int) -> Found:
+        slots = self._slots.get((query.scope, query.key), {})
+        return [queries.Slot(h, slots[h]) for h in sorted(slots) if slots[h] > now]
+
+    @handles(queries.ListSchedules)
+    def _list_schedules(self, query: queries.ListSchedules, now: int) -> Found:
+        return [self._schedules[name] for name in sorted(self._schedules)]
+
+    @handles(queries.GetTimetable)
+    def _get_timetable(self, query: queries.GetTimetable, now: int) -> Found:
+        return queries.Timetable(now, [self._schedules[name] for name in sorted(self._schedules)])
+
+    @handles(queries.Export)
+    def _export(self, query: queries.Export, now: int) -> Found:
+        start = [0] if query.cursor is None else queries.parse_cursor(query.cursor, 1)
+        if isinstance(start, InvalidInput):
+            return start
+        later = [record for record in self._records.values() if record.seq > start[0]]
+        page = later[: query.limit]
+        cursor = str(page[-1].seq) if page else query.cursor
+        return queries.Exported([record.entry for record in page], cursor)
+
+
+def _names(
+    jobs: dict[tuple[str, str], dict[str, Record]],
+    queue: str,
+    only: str | None,
+    after: str | None,
+    limit: int,
+) -> list[str]:
+    """The first names in a queue that have jobs, starting after a name, or a single one."""
+    keys = jobs if only is None else [(queue, only)] if (queue, only) in jobs else []
+    names = (name for of, name in keys if of == queue and (after is None or name > after))
+    return nsmallest(limit, names)
