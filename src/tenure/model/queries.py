@@ -11,6 +11,7 @@ from tenure.errors import Busy, InvalidInput, TenureError
 from tenure.model.fields import GrantedNames, Label, Moment, Name, PageLimit, QueueNames
 from tenure.model.job import Job, State
 from tenure.model.ops import Entry, Limit, Schedule
+from tenure.model.records import Record
 
 PAGE_BYTES = 4 * 1_048_576  # a page of jobs ends with the job that reaches this
 JOBS_AT_ONCE = 25  # that a list reads whatever their sizes are
@@ -299,6 +300,7 @@ Found = (
     | list[Limit]
     | list[Slot]
     | list[Schedule]
+    | list[Record]
     | Timetable
     | TenureError
 )

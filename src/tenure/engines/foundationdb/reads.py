@@ -5,11 +5,12 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import chain, islice
 from typing import Any
 
 from tenure.engines.foundationdb import keys as k
-from tenure.engines.foundationdb import transfer
+from tenure.engines.foundationdb import side_records, transfer
 from tenure.engines.foundationdb.clocks import now_of
 from tenure.engines.foundationdb.cursor import cursor_of, place_of
 from tenure.engines.foundationdb.jobs import jobs_of
@@ -21,6 +22,7 @@ from tenure.model import ops, queries
 from tenure.model.job import FINAL, Job
 from tenure.model.ops import Limit
 from tenure.model.queries import Filter, Found, Query
+from tenure.model.record_queries import FINDERS, ListRecords
 
 Place = tuple[int, ...]  # a position in a list: seq, or finished_at and seq
 
@@ -31,6 +33,9 @@ _COUNTED = ("waiting", "delayed", "done", "dead", "cancelled")
 
 
 def read(tx: Tx, query: Query) -> Found:
+    finder = FINDERS.get(type(query))
+    if finder is not None:
+        return finder(partial(side_records.list_records, tx), query)
     return _QUERIES[type(query)](tx, query)
 
 
@@ -359,6 +364,7 @@ _QUERIES: dict[type[Query], Callable[[Tx, Any], Found]] = {
     queries.ListGroupTotals: list_group_totals,
     queries.ListLimits: list_limits,
     queries.ListSlots: list_slots,
+    ListRecords: side_records.list_records,
     queries.ListSchedules: list_schedules,
     queries.GetTimetable: get_timetable,
 }

@@ -1614,6 +1614,17 @@ BEGIN
     GROUP BY x.grp ORDER BY x.grp COLLATE "C";
 END $$;
 
+-- version: 6
+-- Programs of version 5 keep running while a newer one migrates.
+CREATE TABLE tenure.records (
+    space text COLLATE "C" NOT NULL,
+    key text COLLATE "C" NOT NULL,
+    value text NOT NULL,
+    expires_at bigint,
+    PRIMARY KEY (space, key)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 1000);
+CREATE INDEX records_expiry ON tenure.records (expires_at) WHERE expires_at IS NOT NULL;
+
 -- statements
 
 -- Opening
@@ -1870,6 +1881,29 @@ DELETE FROM tenure.schedules WHERE name = %s RETURNING name;
 SELECT taken, told FROM tenure.take_keys(%s::bigint, %s::text[]);
 -- name: put_answers
 UPDATE tenure.once SET answers = %s WHERE key = %s;
+-- name: record
+SELECT value FROM tenure.records
+WHERE space = %s AND key = %s AND (expires_at IS NULL OR expires_at > (SELECT tenure.moment(%s)))
+FOR UPDATE;
+-- name: put_record
+INSERT INTO tenure.records (space, key, value, expires_at) VALUES (%s, %s, %s, %s)
+ON CONFLICT (space, key) DO UPDATE SET value = excluded.value, expires_at = excluded.expires_at;
+-- name: drop_record
+DELETE FROM tenure.records WHERE space = %s AND key = %s;
+-- name: drop_records
+DELETE FROM tenure.records WHERE (space, key) IN (
+    SELECT space, key FROM tenure.records WHERE expires_at IS NOT NULL AND expires_at <= %s
+    ORDER BY expires_at LIMIT %s FOR UPDATE SKIP LOCKED);
+-- name: records
+SELECT key, value, expires_at FROM tenure.records
+WHERE space = %(space)s AND key >= %(first)s AND key <= %(last)s
+    AND (expires_at IS NULL OR expires_at > (SELECT tenure.moment(%(given)s)))
+ORDER BY key LIMIT %(limit)s;
+-- name: records_backwards
+SELECT key, value, expires_at FROM tenure.records
+WHERE space = %(space)s AND key >= %(first)s AND key <= %(last)s
+    AND (expires_at IS NULL OR expires_at > (SELECT tenure.moment(%(given)s)))
+ORDER BY key DESC LIMIT %(limit)s;
 -- name: forget_once
 DELETE FROM tenure.once WHERE key IN (
     SELECT key FROM tenure.once WHERE at <= %s ORDER BY at LIMIT %s FOR UPDATE SKIP LOCKED)

@@ -32,6 +32,9 @@ class Snapshot:
     def slots(self, scope: str, key: str) -> Sequence[Row]:
         return self.db.all("slots", scope, key, self._given)
 
+    def records(self, statement: str, params: dict[str, Any]) -> Sequence[Row]:
+        return self.db.named(statement, params | {"given": self._given})
+
     def timetable(self) -> tuple[int, Sequence[str]]:
         ((now, texts),) = self.db.all("timetable", self._given)
         return now, texts
