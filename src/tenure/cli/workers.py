@@ -25,7 +25,7 @@ from tenure.settings import PREFIX, from_environment, without_secrets
 from tenure.tasks.app import Tenure
 from tenure.worker.runner import Runner
 from tenure.worker.scheduler import Scheduler
-from tenure.worker.shutdown import give_back_at_once, on_signals, see_to_the_end, told_to_stop
+from tenure.worker.shutdown import ensure_exit, give_back_at_once, on_signals, told_to_stop
 
 log = logging.getLogger("tenure.worker")
 
@@ -109,7 +109,7 @@ def worker(
     named = None if queues is None else [name.strip() for name in queues.split(",")]
     with tasks:
         runner = tasks.runner(queues=named, **options)
-        work_until_told(runner, supervised=supervised)
+        run_until_signal(runner, supervised=supervised)
     value = {"worker": runner.name, "handled": runner.handled}
     if not supervised:
         app.answer(value, lambda: words(f"Jobs handled: {runner.handled:,}."))
@@ -144,7 +144,7 @@ def _own_command() -> list[str]:
     return [sys.executable, "-m", "tenure", *arguments, "--supervised"]
 
 
-def work_until_told(runner: Runner, *, supervised: bool = False) -> None:
+def run_until_signal(runner: Runner, *, supervised: bool = False) -> None:
     """Run until a signal arrives or nothing is left to do; a second signal ends the process."""
     left = threading.Event()
     try:
@@ -158,7 +158,7 @@ async def _work(runner: Runner, supervised: bool, left: threading.Event) -> None
 
     def gracefully() -> None:
         loop.call_soon_threadsafe(ends.set)
-        see_to_the_end(runner, stopped, left)
+        ensure_exit(runner, stopped, left)
 
     with told_to_stop(gracefully, partial(give_back_at_once, runner)) as stop:
         await runner.start()
