@@ -154,7 +154,7 @@ AnyReason = (
 )  # fmt: skip
 
 
-class Explained(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
+class Explained(msgspec.Struct, frozen=True):
     """What holds a job back, at one moment. claimable: whether the next claim takes the job, if it
     asks for enough jobs of this queue. reasons: in the order in which to solve them."""
 

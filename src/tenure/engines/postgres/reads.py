@@ -22,8 +22,8 @@ class Snapshot:
         self._given = given
         self._here = here
 
-    def listed(self, values: Sequence[int]) -> list[int]:
-        return list(values)
+    def listed(self, values: Sequence[int] | Sequence[str]) -> list[int] | list[str]:
+        return list(values)  # type: ignore[return-value]
 
     def now(self) -> int:
         return int(self.db.all("why_now", self._given)[0][0])
@@ -38,6 +38,9 @@ class Snapshot:
 
     def slots(self, scope: str, key: str) -> Sequence[Row]:
         return self.db.all("slots", scope, key, self._given)
+
+    def records(self, statement: str, params: dict[str, Any]) -> Sequence[Row]:
+        return self.db.named(statement, params | {"given": self._given})
 
     def timetable(self) -> tuple[int, Sequence[str]]:
         ((now, texts),) = self.db.all("timetable", self._given)

@@ -25,7 +25,7 @@ class StoreSnapshot(Protocol):
     def now(self) -> int:
         """The store's time."""
 
-    def listed(self, values: Sequence[int]) -> Any:
+    def listed(self, values: Sequence[int] | Sequence[str]) -> Any:
         """Values as one parameter of a statement."""
 
     def news(self, queue: int) -> Sequence[Row]:
