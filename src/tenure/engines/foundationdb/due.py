@@ -65,12 +65,13 @@ def overdue(tx: Tx, queue: str, limit: int) -> list[Held]:
         if seen is None or seen.record.lease_until != until:
             if until <= tx.now:
                 _drop_ending_key(tx, queue, until, job_id)
-        elif _is_over(tx, seen.record):
+        elif is_over(tx, seen.record):
             over.append(job_id)
-    return [held for held in tx.jobs(over) if _is_over(tx, held.record)]
+    return [held for held in tx.jobs(over) if is_over(tx, held.record)]
 
 
-def _is_over(tx: Tx, record: Record) -> bool:
+def is_over(tx: Tx, record: Record) -> bool:
+    """Whether a job is leased, and its lease has expired."""
     lease = record.lease
     return lease is not None and tx.store.lease_is_over_at(tx.now, lease, tx.version) <= tx.now
 
