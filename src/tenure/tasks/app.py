@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from tenure.clock import Clock
-from tenure.errors import Forbidden, InvalidInput, TenureError
+from tenure.errors import Forbidden, InvalidInput, TenureError, Unauthorized
 from tenure.model.cron import CatchUp, next_tick
 from tenure.model.fields import check_name
 from tenure.model.job import Job, NewJob, new_ids
@@ -275,7 +275,7 @@ class Tenure:
         try:
             self._disable_removed()
         except TenureError as error:
-            if self.crons:
+            if self.crons or isinstance(error, Unauthorized):
                 raise
             # An app without schedules must start even if it may not read them.
             log.info("schedules of app %s could not be checked: %s", self.name, error)
@@ -417,9 +417,11 @@ class Tenure:
         the end. The options are those of `runner()`."""
         runner = self.runner(**options)
         await runner.start()
+        watching = asyncio.create_task(_tell_if_it_ends(runner))
         try:
             yield
         finally:
+            watching.cancel()
             await runner.stop()
             await self.aclose()
 
@@ -447,6 +449,14 @@ class Tenure:
         if self.sandbox is not None:
             await self.sandbox.adrain()
         return self.sandbox is not None
+
+
+async def _tell_if_it_ends(runner: Runner) -> None:
+    """Log why a runner has ended, because the web server goes on without it."""
+    try:
+        await runner.wait()
+    except TenureError as error:
+        log.error("worker %s has ended: %s", runner.name, error)  # noqa: TRY400  # no traceback
 
 
 def _module_of(variables: dict[str, Any]) -> str:
