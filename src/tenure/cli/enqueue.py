@@ -21,6 +21,7 @@ from rich.progress import (
 from tenure.cli.context import App, console, json_option, pass_app
 from tenure.cli.json_lines import Lines, Loader
 from tenure.cli.params import duration, given, json
+from tenure.cli.queue_names import did_you_mean, exists, names_of
 from tenure.cli.tables import words
 from tenure.cli.text import relative
 from tenure.errors import TenureError
@@ -113,8 +114,13 @@ def _add_one(
     app: App, queue: str, payload: Any, if_exists: IfExists, options: dict[str, Any]
 ) -> None:
     with app.open() as store:
+        new = not app.as_json and not exists(store, queue)
         job = store.enqueue(queue, payload, if_exists=if_exists, **options)
-    app.answer(job, lambda: words(f"Job {job.id} is {_described(job, app.clock.now_ms())}."))
+        hint = did_you_mean(queue, names_of(store)) if new else ""
+    told = f"Job {job.id} is {_described(job, app.clock.now_ms())}."
+    if new:
+        told += f" Created queue {queue!r}" + (f": {hint}" if hint else ".")
+    app.answer(job, lambda: words(told))
 
 
 def _described(job: Job, now: int) -> str:

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -17,9 +17,10 @@ import click
 
 from tenure.cli.context import App, json_option, pass_app
 from tenure.cli.params import duration, log_options, target
+from tenure.cli.queue_names import did_you_mean, names_of
 from tenure.cli.supervisor import NOT_ALLOWED, Supervisor
 from tenure.cli.tables import words
-from tenure.errors import InvalidInput, NotAllowed
+from tenure.errors import InvalidInput, NotAllowed, TenureError
 from tenure.observe.logs import log_as
 from tenure.queue import default_worker
 from tenure.settings import PREFIX, from_environment, without_secrets
@@ -110,6 +111,7 @@ def worker(
     named = None if queues is None else [name.strip() for name in queues.split(",")]
     with tasks:
         runner = tasks.runner(queues=named, **options)
+        warn_of_typos(tasks, named or [])
         try:
             work_until_told(runner, supervised=supervised)
         except NotAllowed as error:
@@ -138,6 +140,22 @@ def check_store(tasks: Tenure) -> None:
             without_secrets(tasks.url),
             without_secrets(for_others),
         )
+
+
+def warn_of_typos(tasks: Tenure, queues: Sequence[str]) -> None:
+    """Warn of queues that do not exist while one with a similar name does."""
+    if not queues:
+        return
+    known = {str(task.options.get("queue")) for task in tasks.tasks.values()}
+    if known.issuperset(queues):
+        return
+    try:
+        known.update(names_of(tasks.queue))
+    except TenureError:
+        return  # the worker reports it
+    for name in queues:
+        if name not in known and (hint := did_you_mean(name, known)):
+            log.warning("there is no queue %r yet: %s", name, hint)
 
 
 def _own_command() -> list[str]:

@@ -23,7 +23,7 @@ def claim_one(cli: Terminal, *args: str) -> tuple[str, str]:
 def test_a_job_is_added_and_named(cli: Terminal) -> None:
     text = cli.text("enqueue", "mail", '{"to": "ann"}', "--id", "a")
 
-    assert text == "Job a is ready.\n"
+    assert text == "Job a is ready. Created queue 'mail'.\n"
     assert cli.get("a").payload == {"to": "ann"}
 
 
@@ -120,7 +120,7 @@ def test_with_skip_the_job_that_exists_is_the_answer(cli: Terminal) -> None:
 def test_a_delayed_job_says_when_it_is_ready(cli: Terminal) -> None:
     text = cli.text("enqueue", "mail", "1", "--id", "a", "--delay", "5m")
 
-    assert text == "Job a is pending, ready in 5m.\n"
+    assert text == "Job a is pending, ready in 5m. Created queue 'mail'.\n"
 
 
 def test_claim_takes_from_several_queues_in_order(cli: Terminal) -> None:
