@@ -15,7 +15,16 @@ from typing import Annotated, TypeVar
 
 from msgspec import Meta
 
-from tenure.errors import Busy, Closed, InvalidInput, StoreError, StoreRejected, TenureError
+from tenure.errors import (
+    Busy,
+    Closed,
+    InvalidInput,
+    NotAllowed,
+    StoreError,
+    StoreRejected,
+    TenureError,
+    Unauthorized,
+)
 from tenure.model import ops
 from tenure.model.fields import MAX_SPAN_MS, POSITIVE_SPAN, Bounds, check, check_name, span_ms
 from tenure.model.job import Job, Lease
@@ -24,10 +33,12 @@ from tenure.observe.logs import about
 from tenure.queue import Queue, default_worker
 from tenure.queue.arguments import Seconds, fail_op
 from tenure.settings import without_secrets
+from tenure.worker.admission import Admission, refusal
 from tenure.worker.current_job import CurrentJob
 from tenure.worker.handler import Worker
 from tenure.worker.job_log import Ended, JobLog
 from tenure.worker.lease_keeper import Keeper
+from tenure.worker.outage import Outage
 from tenure.worker.outcome import after_timeout
 from tenure.worker.post import Post, post_of
 from tenure.worker.processes import Processes
@@ -76,6 +87,7 @@ class Runner:
         self.queue = queue
         self.before_start: Callable[[], None] = lambda: None
         self.handled: int = 0
+        self.admission: Admission = Admission(queue.settings.url, queue.clock)
         self._posts = list(posts)
         self._lease_ms = span_ms("lease", lease, LEASE)
         self._poll_interval = span_ms("poll_interval", poll_interval, POSITIVE_SPAN) / 1000
@@ -99,6 +111,7 @@ class Runner:
         self._from_threads: deque[tuple[Post, Run, Op | None]] = deque()
         self._collecting = False
         self._unknown = KnownUnknowns()
+        self._outage = Outage(log, queue.settings)
         self._job_log = JobLog(queue.clock)
         self._unlisten: Callable[[], None] = lambda: None
 
@@ -119,7 +132,7 @@ class Runner:
         if not self._posts:
             raise InvalidInput("runner", "there is nothing to run: no task and no Worker")
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
-        await asyncio.to_thread(self.before_start)
+        await self._prepare()
         self._unlisten = self.queue.changes.listen(self._wake)
         self._keeper.start()
         if self._scheduler is not None:
@@ -134,6 +147,23 @@ class Runner:
             "; ".join(f"{', '.join(p.queues)} ({p.concurrency} at once)" for p in self._posts),
             without_secrets(self.queue.settings.url),
         )
+
+    async def _prepare(self) -> None:
+        """Run what has to be done first. Waits for a service that is away."""
+        pause = FIRST_PAUSE
+        while not self._stopping:
+            try:
+                await self._in_thread(self.before_start)
+            except Unauthorized as error:
+                raise refusal(self.queue.settings.url, error) from None
+            except (Busy, StoreError) as error:
+                if not self.queue.settings.url.startswith("http"):
+                    raise
+                self._outage.goes_on("the worker could not start", error)
+            else:
+                return
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
 
     async def wait(self) -> None:
         """Wait until the runner is stopped, or has ended by itself because of burst or max_jobs."""
@@ -183,7 +213,8 @@ class Runner:
             self._threads.close()
             await self._in_thread(self._processes.close)
         self._aside.shutdown(wait=False)
-        log.info("worker %s has stopped; it handled %d jobs", self.name, self.handled)
+        if self._serving:
+            log.info("worker %s has stopped; it handled %d jobs", self.name, self.handled)
 
     def _raise_task_error(self) -> None:
         for task in self._serving:
@@ -250,6 +281,8 @@ class Runner:
                     break
                 else:
                     await self._stand_by(post)
+        except NotAllowed:
+            raise  # the message says it all
         except Exception:
             log.exception("worker %s can no longer work on %s", self.name, ", ".join(post.queues))
             raise
@@ -281,7 +314,7 @@ class Runner:
         try:
             due = await self._in_thread(self.queue.next_due, post.queues)
         except TenureError as error:
-            log.warning("worker %s could not look ahead: %s", self.name, error)
+            self._outage.goes_on(f"worker {self.name} could not look ahead", error)
             return longest
         except Exception:
             log.exception("worker %s could not look ahead", self.name)
@@ -328,7 +361,10 @@ class Runner:
             self._asked_for -= room
         for op, answer in zip(batch, answers, strict=True):
             if isinstance(answer, ops.Leased):
+                self.admission.accept()
                 self._begin(post, answer.jobs, room, sent_at)
+            elif isinstance(answer, NotAllowed) and isinstance(op, ops.Claim):
+                self.admission.refuse(answer)
             elif isinstance(answer, TenureError):
                 self._complain(op, answer)
                 if isinstance(answer, Busy) and not isinstance(op, ops.Claim | ops.Progress):
@@ -360,8 +396,7 @@ class Runner:
             except Closed:
                 raise
             except Exception as error:
-                if isinstance(error, Busy | StoreError) and not isinstance(error, StoreRejected):
-                    log.warning("the store cannot commit, trying again in %.2g s: %s", pause, error)
+                if self._may_work_later(error):
                     await asyncio.sleep(pause)
                     pause = min(pause * 2, LONGEST_PAUSE)
                     continue
@@ -372,7 +407,18 @@ class Runner:
                 log.exception("an operation failed unexpectedly: %s", kind)
                 return [StoreError(str(error))], sent_at
             else:
+                self._outage.is_over()
                 return answers, sent_at
+
+    def _may_work_later(self, error: Exception) -> bool:
+        """Whether to commit the same batch again. Raises NotAllowed if the worker must end."""
+        if isinstance(error, Unauthorized):
+            self.admission.refuse(error)
+            return True
+        if isinstance(error, Busy | StoreError) and not isinstance(error, StoreRejected):
+            self._outage.goes_on("the store cannot commit", error)
+            return True
+        return False
 
     def _complain(self, op: Op, error: TenureError) -> None:
         if not isinstance(op, ops.Progress):
