@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 
 from tenure.errors import Busy, InvalidInput, TenureError
-from tenure.model.fields import Label, Moment, Name, PageLimit, QueueNames
+from tenure.model.fields import GrantedNames, Label, Moment, Name, PageLimit, QueueNames
 from tenure.model.job import Job, State
 from tenure.model.ops import Entry, Limit, Schedule
+from tenure.model.records import Record
 
 PAGE_BYTES = 4 * 1_048_576  # a page of jobs ends with the job that reaches this
 JOBS_AT_ONCE = 25  # that a list reads whatever their sizes are
@@ -84,9 +85,10 @@ class OldestReady(Query, frozen=True):
 
 
 class GetStats(Query, frozen=True):
-    """Counts of one queue, or of all queues."""
+    """Counts of one queue, or of all queues; of the jobs of these tenants only, if given."""
 
     queue: Name | None = None
+    tenants: GrantedNames | None = None
 
 
 class ListTenants(Query, frozen=True):
@@ -298,6 +300,7 @@ Found = (
     | list[Limit]
     | list[Slot]
     | list[Schedule]
+    | list[Record]
     | Timetable
     | TenureError
 )

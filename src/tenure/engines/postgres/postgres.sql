@@ -1614,6 +1614,17 @@ BEGIN
     GROUP BY x.grp ORDER BY x.grp COLLATE "C";
 END $$;
 
+-- version: 6
+-- Programs of version 5 keep running while a newer one migrates.
+CREATE TABLE tenure.records (
+    space text COLLATE "C" NOT NULL,
+    key text COLLATE "C" NOT NULL,
+    value text NOT NULL,
+    expires_at bigint,
+    PRIMARY KEY (space, key)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 1000);
+CREATE INDEX records_expiry ON tenure.records (expires_at) WHERE expires_at IS NOT NULL;
+
 -- statements
 
 -- Opening
@@ -1870,6 +1881,29 @@ DELETE FROM tenure.schedules WHERE name = %s RETURNING name;
 SELECT taken, told FROM tenure.take_keys(%s::bigint, %s::text[]);
 -- name: put_answers
 UPDATE tenure.once SET answers = %s WHERE key = %s;
+-- name: record
+SELECT value FROM tenure.records
+WHERE space = %s AND key = %s AND (expires_at IS NULL OR expires_at > (SELECT tenure.moment(%s)))
+FOR UPDATE;
+-- name: put_record
+INSERT INTO tenure.records (space, key, value, expires_at) VALUES (%s, %s, %s, %s)
+ON CONFLICT (space, key) DO UPDATE SET value = excluded.value, expires_at = excluded.expires_at;
+-- name: drop_record
+DELETE FROM tenure.records WHERE space = %s AND key = %s;
+-- name: drop_records
+DELETE FROM tenure.records WHERE (space, key) IN (
+    SELECT space, key FROM tenure.records WHERE expires_at IS NOT NULL AND expires_at <= %s
+    ORDER BY expires_at LIMIT %s FOR UPDATE SKIP LOCKED);
+-- name: records
+SELECT key, value, expires_at FROM tenure.records
+WHERE space = %(space)s AND key >= %(first)s AND key <= %(last)s
+    AND (expires_at IS NULL OR expires_at > (SELECT tenure.moment(%(given)s)))
+ORDER BY key LIMIT %(limit)s;
+-- name: records_backwards
+SELECT key, value, expires_at FROM tenure.records
+WHERE space = %(space)s AND key >= %(first)s AND key <= %(last)s
+    AND (expires_at IS NULL OR expires_at > (SELECT tenure.moment(%(given)s)))
+ORDER BY key DESC LIMIT %(limit)s;
 -- name: forget_once
 DELETE FROM tenure.once WHERE key IN (
     SELECT key FROM tenure.once WHERE at <= %s ORDER BY at LIMIT %s FOR UPDATE SKIP LOCKED)
@@ -1974,6 +2008,18 @@ FROM tenure.queues q CROSS JOIN LATERAL (
         coalesce(sum(cancelled), 0) AS cancelled
     FROM tenure.news WHERE news.queue = q.id) n
 WHERE %(queue)s::text IS NULL OR q.queue = %(queue)s ORDER BY q.queue;
+-- name: stats_of_tenants
+SELECT q.queue, q.paused, coalesce(sum(c.waiting), 0), coalesce(sum(c.delayed), 0),
+    coalesce(sum(c.ready), 0), coalesce(sum(c.leased), 0), coalesce(sum(c.done), 0),
+    coalesce(sum(c.dead), 0), coalesce(sum(c.cancelled), 0)
+FROM tenure.queues q LEFT JOIN LATERAL (
+    SELECT waiting, delayed, ready, leased, done, dead, cancelled FROM tenure.tenants t
+    WHERE t.queue = q.id AND t.tenant = ANY (%(tenants)s::text[])
+    UNION ALL
+    SELECT n.waiting, n.delayed, n.ready, n.leased, n.done, n.dead, n.cancelled
+    FROM tenure.news n JOIN tenure.lanes l ON l.id = n.lane JOIN tenure.tenants t ON t.id = l.tenant
+    WHERE n.queue = q.id AND t.tenant = ANY (%(tenants)s::text[])) c ON true
+WHERE %(queue)s::text IS NULL OR q.queue = %(queue)s GROUP BY q.queue, q.paused ORDER BY q.queue;
 -- name: tenants
 SELECT * FROM (
     SELECT t.tenant, t.waiting + coalesce(n.waiting, 0) AS waiting,

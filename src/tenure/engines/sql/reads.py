@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -15,6 +16,8 @@ from tenure.model import ops, queries
 from tenure.model.fields import MAX_NAME
 from tenure.model.job import FINAL, Job
 from tenure.model.queries import Found, Query
+from tenure.model.record_queries import FINDERS, ListRecords
+from tenure.model.records import Record
 
 Row = tuple[Any, ...]
 FoundRow = tuple[int, int, str]  # when it finished, seq, id
@@ -40,13 +43,16 @@ class Snapshot(Protocol):
     @property
     def db(self) -> Statements: ...
 
-    def listed(self, values: Sequence[int]) -> Any:
+    def listed(self, values: Sequence[int] | Sequence[str]) -> Any:
         """Values as one parameter of a statement."""
 
     def due(self, statement: str, queues: Sequence[str]) -> int | None:
         """The time that `next_due` or `oldest_ready` finds, by this machine's clock."""
 
     def slots(self, scope: str, key: str) -> Sequence[Row]: ...
+
+    def records(self, statement: str, params: dict[str, Any]) -> Sequence[Row]:
+        """Records that have not expired."""
 
     def timetable(self) -> tuple[int, Sequence[str]]:
         """The store's time, and the schedules."""
@@ -69,6 +75,9 @@ class Snapshot(Protocol):
 
 def read(snapshot: Snapshot, query: Query) -> Found:
     """Run a query."""
+    finder = FINDERS.get(type(query))
+    if finder is not None:
+        return finder(partial(_list_records, snapshot), query)
     return _QUERIES[type(query)](snapshot, query)
 
 
@@ -180,7 +189,11 @@ def _oldest_ready(snapshot: Snapshot, query: queries.OldestReady) -> Found:
 
 
 def _get_stats(snapshot: Snapshot, query: queries.GetStats) -> Found:
-    rows = snapshot.db.named("stats", {"queue": query.queue})
+    if query.tenants is None:
+        rows = snapshot.db.named("stats", {"queue": query.queue})
+    else:
+        tenants = snapshot.listed(query.tenants)
+        rows = snapshot.db.named("stats_of_tenants", {"queue": query.queue, "tenants": tenants})
     if query.queue is not None and not rows:
         return QueueNotFound(query.queue)
     return [
@@ -260,6 +273,13 @@ def _list_slots(snapshot: Snapshot, query: queries.ListSlots) -> Found:
     return [queries.Slot(*row) for row in snapshot.slots(query.scope, query.key)]
 
 
+def _list_records(snapshot: Snapshot, query: ListRecords) -> list[Record]:
+    statement = "records_backwards" if query.newest_first else "records"
+    params = {"space": query.space, "first": query.first, "last": query.last, "limit": query.limit}
+    rows = snapshot.records(statement, params)
+    return [Record(key, value.encode(), expires_at) for key, value, expires_at in rows]
+
+
 def _list_schedules(snapshot: Snapshot, query: queries.ListSchedules) -> Found:
     return [_decode_schedule(text) for (text,) in snapshot.db.all("schedules")]
 
@@ -295,6 +315,7 @@ _QUERIES: dict[type[Query], Callable[[Snapshot, Any], Found]] = {
     queries.ListGroupTotals: _list_group_totals,
     queries.ListLimits: _list_limits,
     queries.ListSlots: _list_slots,
+    ListRecords: _list_records,
     queries.ListSchedules: _list_schedules,
     queries.GetTimetable: _get_timetable,
     queries.Export: _export,

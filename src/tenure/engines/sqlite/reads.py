@@ -18,7 +18,7 @@ class Snapshot:
         self.db = db
         self._now = now
 
-    def listed(self, values: Sequence[int]) -> str:
+    def listed(self, values: Sequence[int] | Sequence[str]) -> str:
         return listed(values)
 
     def due(self, statement: str, queues: Sequence[str]) -> int | None:
@@ -27,6 +27,9 @@ class Snapshot:
 
     def slots(self, scope: str, key: str) -> Sequence[Row]:
         return self.db.all("slots", scope, key, self._now)
+
+    def records(self, statement: str, params: dict[str, Any]) -> Sequence[Row]:
+        return self.db.named(statement, params | {"now": self._now})
 
     def timetable(self) -> tuple[int, Sequence[str]]:
         return self._now, [text for (text,) in self.db.all("schedules")]

@@ -189,6 +189,16 @@ WHEN NEW.queue IS NULL AND NEW.grp <> '' BEGIN
     UPDATE tenure_lanes SET queue = (SELECT queue FROM tenure_tenants WHERE id = NEW.tenant)
     WHERE id = NEW.id; END;
 
+-- version: 4
+CREATE TABLE tenure_records (
+    space TEXT NOT NULL,
+    key TEXT NOT NULL,
+    value TEXT NOT NULL,
+    expires_at INTEGER,
+    PRIMARY KEY (space, key)
+) WITHOUT ROWID;
+CREATE INDEX tenure_records_expiry ON tenure_records (expires_at) WHERE expires_at IS NOT NULL;
+
 -- statements
 
 -- name: databases
@@ -556,6 +566,29 @@ ON CONFLICT (name) DO UPDATE SET schedule = excluded.schedule;
 -- name: drop_schedule
 DELETE FROM tenure_schedules WHERE name = ?;
 
+-- name: record
+SELECT value FROM tenure_records
+WHERE space = ? AND key = ? AND (expires_at IS NULL OR expires_at > ?);
+-- name: put_record
+INSERT INTO tenure_records (space, key, value, expires_at) VALUES (?, ?, ?, ?)
+ON CONFLICT (space, key) DO UPDATE SET value = excluded.value, expires_at = excluded.expires_at;
+-- name: drop_record
+DELETE FROM tenure_records WHERE space = ? AND key = ?;
+-- name: drop_records
+DELETE FROM tenure_records WHERE (space, key) IN (
+    SELECT space, key FROM tenure_records WHERE expires_at IS NOT NULL AND expires_at <= ?
+    ORDER BY expires_at LIMIT ?);
+-- name: records
+SELECT key, value, expires_at FROM tenure_records
+WHERE space = :space AND key >= :first AND key <= :last
+    AND (expires_at IS NULL OR expires_at > :now)
+ORDER BY key LIMIT :limit;
+-- name: records_backwards
+SELECT key, value, expires_at FROM tenure_records
+WHERE space = :space AND key >= :first AND key <= :last
+    AND (expires_at IS NULL OR expires_at > :now)
+ORDER BY key DESC LIMIT :limit;
+
 -- name: once
 SELECT answers FROM tenure_once WHERE key = ?;
 -- name: put_once
@@ -738,6 +771,12 @@ FROM tenure_queues;
 -- name: stats
 SELECT queue, paused, waiting, delayed, ready, leased, done, dead, cancelled
 FROM tenure_queues WHERE :queue IS NULL OR queue = :queue ORDER BY queue;
+-- name: stats_of_tenants
+SELECT q.queue, q.paused, total(t.waiting), total(t.delayed), total(t.ready), total(t.leased),
+    total(t.done), total(t.dead), total(t.cancelled)
+FROM tenure_queues q LEFT JOIN tenure_tenants t
+    ON t.queue = q.id AND t.tenant IN (SELECT value FROM json_each(:tenants))
+WHERE :queue IS NULL OR q.queue = :queue GROUP BY q.queue ORDER BY q.queue;
 -- name: queue_id
 SELECT id FROM tenure_queues WHERE queue = ?;
 -- name: tenants
