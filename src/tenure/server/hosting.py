@@ -18,6 +18,7 @@ from typing import Any
 import uvicorn
 
 from tenure.observe.metrics import Metrics, measured
+from tenure.server.about import About
 from tenure.server.auth import Tokens
 from tenure.server.connections import Connections
 from tenure.server.mdns import announced
@@ -51,6 +52,8 @@ def serve_until_signal(
     tenants: bool,
     allowed_hosts: Iterable[str] | None,
     d1_max_attempts: int | None,
+    about: About,
+    redact: Iterable[str],
     **options: Any,
 ) -> None:
     """Serve the store of an app until a signal arrives.
@@ -59,6 +62,7 @@ def serve_until_signal(
     tenants: collect metrics for each tenant.
     allowed_hosts: the host names that requests may use; None allows any.
     d1_max_attempts: attempts of the jobs of the d1 dialect; None for no limit.
+    about, redact: what the dashboard shows, and what nobody who reads jobs sees.
     """
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # we log its messages ourselves
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -71,6 +75,8 @@ def serve_until_signal(
         metrics=metrics,
         allowed_hosts=allowed_hosts,
         d1_max_attempts=d1_max_attempts,
+        about=about,
+        redact=redact,
     )
     runner = app.runner() if works else None
     # Modules stay loaded, and requests are freed without the collector, so run it less often.
@@ -149,7 +155,8 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket] | None = None) -> None:
         await super().startup(sockets)
         log.info("serving %s on %s", self.store, self.here)
-        log.info("the API: %s/docs - metrics: %s/metrics", self.here, self.here)
+        here = self.here
+        log.info("the dashboard: %s/ - the API: %s/docs - metrics: %s/metrics", here, here, here)
         log.info("or in another terminal: tenure --url %s stats", self.here)
 
     @contextmanager
