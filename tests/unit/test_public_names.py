@@ -34,6 +34,7 @@ PROMISED = {
     "what is answered": [
         "EnqueuedIds",
         "Maintained",
+        "Explained",
         "Page",
         "Stats",
         "QueueStats",
@@ -92,6 +93,7 @@ CALLS = {
     ],
     "looking": [
         "get",
+        "explain",
         "jobs",
         "find_ids",
         "next_due",

@@ -56,6 +56,7 @@ NEEDS: dict[type[Op] | type[Query], Scope] = {
     ops.Reconcile: Scope.ADMIN,
     ops.ReconcileSlots: Scope.ADMIN,
     queries.GetJob: Scope.READ,
+    queries.Explain: Scope.READ,
     queries.ListJobs: Scope.READ,
     queries.FindIds: Scope.READ,
     queries.FindByPrefix: Scope.READ,
@@ -222,6 +223,8 @@ class Guarded(Calls):
                 if isinstance(job, Job) and not self._has(job.queue, job.tenant):
                     return JobNotFound(query.id)
                 return job
+            case queries.Explain():
+                return await self._inner.ado(replace(query, grant=self._grant.within(query.grant)))
             case queries.ListJobs() | queries.FindIds():
                 narrowed = self._filter(query.filter)
                 if isinstance(narrowed, NotFound):
