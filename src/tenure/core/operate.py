@@ -6,7 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from tenure.core import enqueue, leases, limits, operator, records, schedules, slots, transfer
+from tenure.core import (
+    enqueue,
+    errors,
+    leases,
+    limits,
+    operator,
+    records,
+    schedules,
+    slots,
+    transfer,
+)
 from tenure.core.transaction import Transaction
 from tenure.model import ops, wire
 from tenure.model.ops import Answer, Op
@@ -37,6 +47,7 @@ SHARED: Operations = {
     ops.DropSchedule: schedules.drop_schedule,
     ops.Fire: schedules.fire,
     ops.Import: transfer.import_,
+    ops.MuteError: errors.mute_error,
     PutRecords: records.put_records,
 }
 

@@ -376,11 +376,18 @@ class ReconcileSlots(Op, frozen=True):
     key: Name
 
 
+class MuteError(Op, frozen=True):
+    """Mark an error group as muted, or no longer."""
+
+    group: Name
+    muted: bool = True
+
+
 # Operations that the server accepts from clients, and that a Once may contain.
 AnyOp = (
     Enqueue | Claim | Ack | Fail | Extend | Release | Progress | Cancel | Replay | RunNow | Delete
     | SetLimit | ClearLimit | Pause | Resume | TakeSlot | DropSlot | PutSchedule | DropSchedule
-    | Fire | Maintain | Reconcile | ReconcileSlots
+    | Fire | Maintain | Reconcile | ReconcileSlots | MuteError
 )  # fmt: skip
 
 

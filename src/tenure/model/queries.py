@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from tenure.errors import Busy, InvalidInput, TenureError
+from tenure.model.error_groups import ErrorGroups
 from tenure.model.fields import Label, Moment, Name, PageLimit, QueueNames
 from tenure.model.job import Job, State
 from tenure.model.ops import Entry, Limit, Schedule
@@ -137,6 +138,14 @@ class ListSchedules(Query, frozen=True):
 
 class GetTimetable(Query, frozen=True):
     """All schedules, sorted by name, and the store's current time."""
+
+
+class ListErrors(Query, frozen=True):
+    """Error groups of one queue, or of all queues, the most recently seen first."""
+
+    queue: Name | None = None
+    limit: PageLimit = 100
+    cursor: Label | None = None
 
 
 class Export(Query, frozen=True):
@@ -301,6 +310,7 @@ Found = (
     | list[Schedule]
     | list[Record]
     | Timetable
+    | ErrorGroups
     | TenureError
 )
 
@@ -320,6 +330,7 @@ def parse_cursor(cursor: str, parts: int) -> list[int] | InvalidInput:
 AnyQuery = (
     GetJob | ListJobs | FindIds | FindByPrefix | NextDue | OldestReady | GetStats | ListTenants
     | ListGroups | ListGroupTotals | ListLimits | ListSlots | ListSchedules | GetTimetable
+    | ListErrors
 )  # fmt: skip
 
 # The type of each result.
@@ -338,4 +349,5 @@ RESULTS: dict[type[Query], Any] = {
     ListSlots: list[Slot],
     ListSchedules: list[Schedule],
     GetTimetable: Timetable,
+    ListErrors: ErrorGroups,
 }

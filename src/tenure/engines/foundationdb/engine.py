@@ -77,6 +77,7 @@ class FoundationDbEngine:
             db,
             Keys(root),
             sweep=settings.sweep,
+            keep_errors_ms=settings.keep_errors_ms,
             hybrid=isinstance(clock, SystemClock) if hybrid is None else hybrid,
             chance=chance,
             aside_from=aside_from,

@@ -33,6 +33,7 @@ class Store:
         keys: Keys,
         *,
         sweep: int,
+        keep_errors_ms: int | None,
         hybrid: bool,
         chance: random.Random,
         aside_from: int,
@@ -41,6 +42,7 @@ class Store:
         self.db = db
         self.keys = keys
         self.sweep = sweep
+        self.keep_errors_ms = keep_errors_ms
         self.hybrid = hybrid  # judge leases by two clocks, neither of which is exact
         self.chance = chance
         self.aside_from = aside_from

@@ -13,10 +13,10 @@ from tenure.errors import (
     InvalidInput,
 )
 from tenure.model import ops
+from tenure.model.finders import FINDERS
 from tenure.model.job import State
 from tenure.model.ops import Answer, Op
 from tenure.model.queries import Found, Query
-from tenure.model.record_queries import FINDERS
 from tenure.settings import Settings, without_secrets
 
 
@@ -25,8 +25,8 @@ class MemoryEngine(Reads):
 
     in_flight = 1
 
-    def __init__(self, clock: Clock, sweep: int = 1000) -> None:
-        super().__init__(clock, sweep)
+    def __init__(self, clock: Clock, sweep: int = 1000, keep_errors: float | None = None) -> None:
+        super().__init__(clock, sweep, keep_errors)
         self._handlers: dict[type[Op] | type[Query], Callable[[Any, int], Any]] = {
             method.handles: getattr(self, name)
             for kind in type(self).__mro__
@@ -40,7 +40,7 @@ class MemoryEngine(Reads):
             raise InvalidInput(
                 "url", f"{without_secrets(url)!r}: a memory queue has no name; use memory://"
             )
-        return cls(clock, settings.sweep)
+        return cls(clock, settings.sweep, settings.keep_errors)
 
     def apply(self, batch: Sequence[Op]) -> list[Answer]:
         with self._lock:
@@ -53,9 +53,8 @@ class MemoryEngine(Reads):
     def read(self, query: Query) -> Found:
         with self._lock:
             now = self._clock.now_ms()
-            finder = FINDERS.get(type(query))
-            if finder is not None:
-                return finder(lambda part: self._list_records(part, now), query)
+            if type(query) not in self._handlers:
+                return FINDERS[type(query)](lambda part: self._list_records(part, now), query)
             found: Found = self._handlers[type(query)](query, now)
             return found
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tenure.clock import Clock
+from tenure.core import errors
 from tenure.core.operate import Operations, operate
 from tenure.engines.sql.reads import read
 from tenure.engines.sqlite import ack, claim, file, upkeep
@@ -101,8 +102,9 @@ class SqliteEngine:
         return answers
 
     def _run(self, connection: sqlite3.Connection, batch: Sequence[Op]) -> list[Answer]:
-        tx = Transaction(Db(connection), self._clock.now_ms(), self._settings.sweep)
+        tx = Transaction(Db(connection), self._clock.now_ms(), self._settings)
         answers = operate(tx, batch, _OWN)
+        errors.write(tx)
         tx.books.flush()
         return answers
 
