@@ -24,7 +24,7 @@ def counts(queue: Queue, *args: object) -> dict[str, int]:
 def fail(queue: Queue, message: str, name: str = "mail", **options: bool) -> None:
     queue.enqueue(name, kind="send", tenant="t")
     (job,) = queue.claim(name)
-    queue.fail(job, message, **options)  # type: ignore[arg-type]
+    queue.fail(job, message, **options)
 
 
 def test_failures_of_one_cause_are_counted_together(queue: Queue, clock: ManualClock) -> None:
