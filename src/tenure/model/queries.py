@@ -9,7 +9,7 @@ import msgspec
 
 from tenure.errors import Busy, InvalidInput, TenureError
 from tenure.model.error_groups import ErrorGroups
-from tenure.model.fields import Label, Moment, Name, PageLimit, QueueNames
+from tenure.model.fields import GrantedNames, Label, Moment, Name, PageLimit, QueueNames
 from tenure.model.job import Job, State
 from tenure.model.ops import Entry, Limit, Schedule
 from tenure.model.records import Record
@@ -86,9 +86,10 @@ class OldestReady(Query, frozen=True):
 
 
 class GetStats(Query, frozen=True):
-    """Counts of one queue, or of all queues."""
+    """Counts of one queue, or of all queues; of the jobs of these tenants only, if given."""
 
     queue: Name | None = None
+    tenants: GrantedNames | None = None
 
 
 class ListTenants(Query, frozen=True):

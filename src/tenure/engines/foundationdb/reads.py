@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from tenure.engines.foundationdb import keys as k
@@ -202,18 +202,34 @@ def get_stats(tx: Tx, query: queries.GetStats) -> Found:
     asked = [
         (
             queue,
-            tx.tr.snapshot.get_range(*tx.keys.span(k.QUEUE_COUNT, queue)),
-            tx.tr.snapshot.get_range(*tx.keys.span(k.LEASE, queue)),
+            [tx.tr.snapshot.get_range(*tx.keys.span(*prefix)) for prefix in counters],
+            [tx.tr.snapshot.get_range(*tx.keys.span(*prefix)) for prefix in leases],
         )
         for queue in names
+        for counters, leases in [_counted_under(queue, query.tenants)]
     ]
     found = []
     for queue, counters, leases in asked:
-        counted = {tx.keys.unpack(bytes(row.key))[-1]: _number(row) for row in counters}
-        counts = _counts(tx, counted, sum(1 for _ in leases))
+        counted = Counter[str]()
+        for row in chain.from_iterable(counters):
+            counted[tx.keys.unpack(bytes(row.key))[-1]] += _number(row)
+        counts = _counts(tx, counted, sum(1 for _ in chain.from_iterable(leases)))
         paused = tx.rules(queue).whole.paused
         found.append(queries.QueueStats(queue=queue, paused=paused, **counts))
     return found
+
+
+def _counted_under(
+    queue: str, tenants: Sequence[str] | None
+) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+    """The prefixes of the counters and leases of a queue, or of these tenants in it."""
+    if tenants is None:
+        return [(k.QUEUE_COUNT, queue)], [(k.LEASE, queue)]
+    names = list(dict.fromkeys(tenants))
+    return (
+        [(k.TENANT_COUNT, queue, name) for name in names],
+        [(k.LEASE, queue, name) for name in names],
+    )
 
 
 def _by_name(

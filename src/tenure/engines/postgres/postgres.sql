@@ -2022,6 +2022,18 @@ FROM tenure.queues q CROSS JOIN LATERAL (
         coalesce(sum(cancelled), 0) AS cancelled
     FROM tenure.news WHERE news.queue = q.id) n
 WHERE %(queue)s::text IS NULL OR q.queue = %(queue)s ORDER BY q.queue;
+-- name: stats_of_tenants
+SELECT q.queue, q.paused, coalesce(sum(c.waiting), 0), coalesce(sum(c.delayed), 0),
+    coalesce(sum(c.ready), 0), coalesce(sum(c.leased), 0), coalesce(sum(c.done), 0),
+    coalesce(sum(c.dead), 0), coalesce(sum(c.cancelled), 0)
+FROM tenure.queues q LEFT JOIN LATERAL (
+    SELECT waiting, delayed, ready, leased, done, dead, cancelled FROM tenure.tenants t
+    WHERE t.queue = q.id AND t.tenant = ANY (%(tenants)s::text[])
+    UNION ALL
+    SELECT n.waiting, n.delayed, n.ready, n.leased, n.done, n.dead, n.cancelled
+    FROM tenure.news n JOIN tenure.lanes l ON l.id = n.lane JOIN tenure.tenants t ON t.id = l.tenant
+    WHERE n.queue = q.id AND t.tenant = ANY (%(tenants)s::text[])) c ON true
+WHERE %(queue)s::text IS NULL OR q.queue = %(queue)s GROUP BY q.queue, q.paused ORDER BY q.queue;
 -- name: tenants
 SELECT * FROM (
     SELECT t.tenant, t.waiting + coalesce(n.waiting, 0) AS waiting,

@@ -21,8 +21,8 @@ class Snapshot:
         self._given = given
         self._here = here
 
-    def listed(self, values: Sequence[int]) -> list[int]:
-        return list(values)
+    def listed(self, values: Sequence[int] | Sequence[str]) -> list[int] | list[str]:
+        return list(values)  # type: ignore[return-value]
 
     def due(self, statement: str, queues: Sequence[str]) -> int | None:
         """By this machine's clock, so that a caller waiting for it need not know the server's."""

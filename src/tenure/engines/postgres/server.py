@@ -91,7 +91,7 @@ _REJECTED = ("21", "22", "23", "54")
 
 def meaning(error: psycopg.Error, address: Address) -> TenureError:
     """Translate a server error to one of Tenure's."""
-    where, why = address.shown, str(error).strip()
+    where, why = address.shown, error.diag.message_primary or str(error).strip()
     if isinstance(error, pg.LockNotAvailable | pg.DeadlockDetected | pg.SerializationFailure):
         return Busy(f"{where}: blocked by another transaction; nothing was changed: {why}")
     if isinstance(error, pg.DiskFull):

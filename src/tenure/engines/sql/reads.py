@@ -44,7 +44,7 @@ class Snapshot(Protocol):
     @property
     def db(self) -> Statements: ...
 
-    def listed(self, values: Sequence[int]) -> Any:
+    def listed(self, values: Sequence[int] | Sequence[str]) -> Any:
         """Values as one parameter of a statement."""
 
     def due(self, statement: str, queues: Sequence[str]) -> int | None:
@@ -190,7 +190,11 @@ def _oldest_ready(snapshot: Snapshot, query: queries.OldestReady) -> Found:
 
 
 def _get_stats(snapshot: Snapshot, query: queries.GetStats) -> Found:
-    rows = snapshot.db.named("stats", {"queue": query.queue})
+    if query.tenants is None:
+        rows = snapshot.db.named("stats", {"queue": query.queue})
+    else:
+        tenants = snapshot.listed(query.tenants)
+        rows = snapshot.db.named("stats_of_tenants", {"queue": query.queue, "tenants": tenants})
     if query.queue is not None and not rows:
         return QueueNotFound(query.queue)
     return [

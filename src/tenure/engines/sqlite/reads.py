@@ -18,7 +18,7 @@ class Snapshot:
         self.db = db
         self._now = now
 
-    def listed(self, values: Sequence[int]) -> str:
+    def listed(self, values: Sequence[int] | Sequence[str]) -> str:
         return listed(values)
 
     def due(self, statement: str, queues: Sequence[str]) -> int | None:

@@ -778,6 +778,12 @@ FROM tenure_queues;
 -- name: stats
 SELECT queue, paused, waiting, delayed, ready, leased, done, dead, cancelled
 FROM tenure_queues WHERE :queue IS NULL OR queue = :queue ORDER BY queue;
+-- name: stats_of_tenants
+SELECT q.queue, q.paused, total(t.waiting), total(t.delayed), total(t.ready), total(t.leased),
+    total(t.done), total(t.dead), total(t.cancelled)
+FROM tenure_queues q LEFT JOIN tenure_tenants t
+    ON t.queue = q.id AND t.tenant IN (SELECT value FROM json_each(:tenants))
+WHERE :queue IS NULL OR q.queue = :queue GROUP BY q.queue ORDER BY q.queue;
 -- name: queue_id
 SELECT id FROM tenure_queues WHERE queue = ?;
 -- name: tenants
