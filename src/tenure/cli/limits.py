@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from tenure.cli.context import App, json_option, pass_app
+from tenure.cli.context import App, json_option, pass_app, reason_option
 from tenure.cli.params import duration, given, scope_options
 from tenure.cli.tables import limits_table, scope_words, words
 from tenure.errors import NotFound, QueueNotFound
@@ -46,6 +46,7 @@ def _unknown(store: Queue, name: str) -> str:
 @click.argument("queue")
 @scope_options
 @create_option
+@reason_option
 @json_option
 @pass_app
 def pause(app: App, /, queue: str, tenant: str | None, group: str | None, create: bool) -> None:
@@ -66,6 +67,7 @@ def pause(app: App, /, queue: str, tenant: str | None, group: str | None, create
 @click.command()
 @click.argument("queue")
 @scope_options
+@reason_option
 @json_option
 @pass_app
 def resume(app: App, /, queue: str, tenant: str | None, group: str | None) -> None:
@@ -96,6 +98,7 @@ def _paused(app: App, queue: str, tenant: str | None, group: str | None, paused:
 @click.option("--weight", type=click.IntRange(1, MAX_WEIGHT), help="The tenant's share of turns.")
 @click.option("--clear", is_flag=True, help="Remove the limits; a pause stays in place.")
 @create_option
+@reason_option
 @json_option
 @pass_app
 def limit(

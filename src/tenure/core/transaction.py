@@ -59,6 +59,7 @@ class Transaction(Protocol[J]):
     news: list[tuple[J, Event]]  # jobs that ended, whose children have not been notified yet
     failures: dict[str, ErrorGroup]  # counts of error groups to write at the end, by key
     keep_errors_ms: int | None  # how long an error group is kept after its last failure
+    keep_audit_ms: int | None  # how long entries of the audit log are kept
 
     @property
     def writer(self) -> str:

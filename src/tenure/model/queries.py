@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from tenure.errors import Busy, InvalidInput, TenureError
+from tenure.model.audit import AuditLog
 from tenure.model.error_groups import ErrorGroups
 from tenure.model.fields import GrantedNames, Label, Moment, Name, PageLimit, QueueNames
 from tenure.model.job import Job, State
@@ -145,6 +146,13 @@ class ListErrors(Query, frozen=True):
     """Error groups of one queue, or of all queues, the most recently seen first."""
 
     queue: Name | None = None
+    limit: PageLimit = 100
+    cursor: Label | None = None
+
+
+class ListAudit(Query, frozen=True):
+    """Entries of the audit log, newest first."""
+
     limit: PageLimit = 100
     cursor: Label | None = None
 
@@ -312,6 +320,7 @@ Found = (
     | list[Record]
     | Timetable
     | ErrorGroups
+    | AuditLog
     | TenureError
 )
 
@@ -331,7 +340,7 @@ def parse_cursor(cursor: str, parts: int) -> list[int] | InvalidInput:
 AnyQuery = (
     GetJob | ListJobs | FindIds | FindByPrefix | NextDue | OldestReady | GetStats | ListTenants
     | ListGroups | ListGroupTotals | ListLimits | ListSlots | ListSchedules | GetTimetable
-    | ListErrors
+    | ListErrors | ListAudit
 )  # fmt: skip
 
 # The type of each result.
@@ -351,4 +360,5 @@ RESULTS: dict[type[Query], Any] = {
     ListSchedules: list[Schedule],
     GetTimetable: Timetable,
     ListErrors: ErrorGroups,
+    ListAudit: AuditLog,
 }

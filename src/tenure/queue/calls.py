@@ -11,7 +11,7 @@ import os
 import socket
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -49,6 +49,7 @@ from tenure.queue.arguments import (
     fail_op,
     failure_text,
     filter_of,
+    good,
     ids_of,
     lease_of,
     listed,
@@ -58,11 +59,10 @@ from tenure.queue.arguments import (
     some_jobs,
     states_of,
 )
+from tenure.queue.record_calls import RecordCalls, with_note
 from tenure.queue.sync_async import Steps, Wanted, Within, awaiting, blocking
 from tenure.queue.wakeups import Changes
 from tenure.settings import Settings
-
-T = TypeVar("T")
 
 _check_if_exists = checker(IfExists)
 
@@ -80,7 +80,7 @@ PAGE = 1000  # jobs changed per operation when a filter selects them
 MOST_SCANS = 100  # queries for one page of a list, each of which looks at MOST_SCANNED jobs
 
 
-class Calls:
+class Calls(RecordCalls):
     """The public calls of a queue. Subclasses implement `do` and `ado`, which carry out a step."""
 
     settings: Settings
@@ -98,6 +98,12 @@ class Calls:
     def _log_bytes(self) -> int | None:
         """The size of the store's write-ahead log, if it has one."""
         return None
+
+    def audited(self, *, by: str = "", reason: str = "") -> Calls:
+        """The same calls, whose changes are added to the audit log: who makes them, and why. The
+        entry is stored together with the change. A service replaces `by` by the name of the
+        token."""
+        return _Audited(self, validated(ops.Note(by, reason)))
 
     # Producing ----------------------------------------------------------------------------------
 
@@ -763,6 +769,24 @@ class Calls:
     areconcile_slots: Final = awaiting(_reconcile_slots)
 
 
+class _Audited(Calls):
+    """Adds a note to the operations of each call."""
+
+    def __init__(self, inner: Calls, note: ops.Note) -> None:
+        self.settings, self.clock, self.changes = inner.settings, inner.clock, inner.changes
+        self._inner = inner
+        self._note = note
+
+    def do(self, wanted: Wanted) -> Any:
+        return self._inner.do(with_note(wanted, self._note))
+
+    async def ado(self, wanted: Wanted) -> Any:
+        return await self._inner.ado(with_note(wanted, self._note))
+
+    def _log_bytes(self) -> int | None:
+        return self._inner._log_bytes()
+
+
 @functools.cache
 def _worker_of(pid: int) -> str:
     return f"{socket.gethostname()}-{pid}"
@@ -771,14 +795,6 @@ def _worker_of(pid: int) -> str:
 def default_worker() -> str:
     """The default worker name: host name and process id."""
     return _worker_of(os.getpid())
-
-
-def good(answer: Any, kind: type[T]) -> T:
-    """Return the answer, or raise it if it is an error."""
-    if isinstance(answer, TenureError):
-        raise answer
-    assert isinstance(answer, kind)
-    return answer
 
 
 def _errors(answers: Iterable[Any]) -> list[TenureError | None]:

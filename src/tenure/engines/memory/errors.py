@@ -1,4 +1,4 @@
-"""Error groups."""
+"""Error groups, and the audit log."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from tenure.engines.memory.records import Records
 from tenure.engines.memory.store import handles
 from tenure.model import error_groups, ops, queries
+from tenure.model.audit import AuditLog
 from tenure.model.error_groups import ErrorGroups
 from tenure.model.ops import Answer
 
@@ -22,6 +23,20 @@ class Errors(Records):
             if query.queue in (None, one.queue) and not self._is_old(one, now)
         ]
         return error_groups.page_of(groups, query.limit, query.cursor)
+
+    @handles(queries.ListAudit)
+    def _list_audit(self, query: queries.ListAudit, now: int) -> AuditLog:
+        """A cursor is the number of an entry."""
+        entries = [
+            (n, entry)
+            for n, entry in enumerate(self._audit)
+            if self._keep_audit_ms is None or entry.at + self._keep_audit_ms > now
+        ]
+        if query.cursor is not None:
+            entries = [one for one in entries if f"{one[0]:015d}" < query.cursor]
+        page = entries[::-1][: query.limit]
+        cursor = f"{page[-1][0]:015d}" if len(entries) > query.limit else None
+        return AuditLog([entry for _, entry in page], cursor)
 
     @handles(ops.MuteError)
     def _mute_error(self, op: ops.MuteError, now: int) -> Answer:

@@ -11,11 +11,13 @@ from msgspec.structs import replace
 
 from tenure.clock import Clock
 from tenure.model import error_groups, ops, states
+from tenure.model.audit import AuditEntry
 from tenure.model.error_groups import ErrorGroup
 from tenure.model.job import Failure, Job, JobSpec, State
 from tenure.model.ops import Limit, Op
 from tenure.model.queries import Query
 from tenure.model.records import Record as SideRecord
+from tenure.settings import Settings
 
 H = TypeVar("H", bound=Callable[..., Any])
 
@@ -85,10 +87,11 @@ class Plan:
 class Store:
     """Jobs in dictionaries, under one lock."""
 
-    def __init__(self, clock: Clock, sweep: int, keep_errors: float | None) -> None:
+    def __init__(self, clock: Clock, sweep: int, settings: Settings) -> None:
         self._clock = clock
         self._sweep_limit = sweep
-        self._keep_errors_ms = None if keep_errors is None else round(keep_errors * 1000)
+        self._keep_errors_ms = settings.keep_errors_ms
+        self._keep_audit_ms = settings.keep_audit_ms
         self._lock = threading.RLock()
         self._records: dict[str, Record] = {}
         self._live: dict[str, Record] = {}
@@ -105,6 +108,7 @@ class Store:
         self._side: dict[tuple[str, str], SideRecord] = {}  # by space and key
         self._errors: dict[tuple[str, str], ErrorGroup] = {}  # by queue and group
         self._muted: set[str] = set()
+        self._audit: list[AuditEntry] = []
         self._answered: dict[str, tuple[int, object, ops.Answers]] = {}
         self._token = 0
         self._news: deque[tuple[str, states.Event]] = deque()

@@ -78,6 +78,7 @@ class Transaction:
         self.given = given
         self.most_swept = settings.sweep
         self.keep_errors_ms = settings.keep_errors_ms
+        self.keep_audit_ms = settings.keep_audit_ms
         self.failures: dict[str, ErrorGroup] = {}
         self.woken = False  # whether jobs became ready, or ended, because they were due
         self.once: dict[str, str | None] = {}  # keys of the batch, with stored results

@@ -50,6 +50,7 @@ class Transaction:
         self.now = now
         self.most_swept = settings.sweep
         self.keep_errors_ms = settings.keep_errors_ms
+        self.keep_audit_ms = settings.keep_audit_ms
         self.failures: dict[str, ErrorGroup] = {}
         self.shared = False  # whether several callers wait, who need the GIL meanwhile
         self.books = Books(db)
