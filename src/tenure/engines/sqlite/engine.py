@@ -13,6 +13,7 @@ from time import monotonic
 from typing import Any
 
 from tenure.clock import Clock
+from tenure.core import errors
 from tenure.core.operate import Operations, operate
 from tenure.engines.sql.reads import read
 from tenure.engines.sqlite import ack, claim, file, upkeep
@@ -106,8 +107,9 @@ class SqliteEngine:
         return answers
 
     def _run(self, connection: sqlite3.Connection, batch: Sequence[Op]) -> list[Answer]:
-        tx = Transaction(Db(connection), self._clock.now_ms(), self._settings.sweep)
+        tx = Transaction(Db(connection), self._clock.now_ms(), self._settings)
         answers = operate(tx, batch, _OWN)
+        errors.write(tx)
         tx.books.flush()
         return answers
 
