@@ -190,7 +190,7 @@ def serve(
     Example:
       tenure serve --port 3100 --tokens tenure-tokens.json
     """
-    host_until_told = _hosting()
+    serve_until_signal = _hosting()
     log_as(log_format, log_level)
     guests = guests_of(anonymous, networks)
     known = tokens_of(tokens, os.environ, guests)
@@ -204,7 +204,7 @@ def serve(
     with holder:
         if demo:
             next_round.enqueue()
-        host_until_told(
+        serve_until_signal(
             holder,
             known,
             named,
@@ -228,14 +228,14 @@ def _hosting() -> Callable[..., None]:
     """Import what serves. Not at the top, because it takes longer than most commands run, and needs
     packages that the other commands do not."""
     try:
-        from tenure.server.hosting import host_until_told
+        from tenure.server.hosting import serve_until_signal
     except ImportError as error:
         if (error.name or "").partition(".")[0] not in NEEDED:
             raise
         raise InvalidInput(
             "serve", f"needs {error.name}, which is not installed: pip install 'tenure[server]'"
         ) from None
-    return host_until_told
+    return serve_until_signal
 
 
 def named_cluster(environ: Mapping[str, str]) -> str | None:

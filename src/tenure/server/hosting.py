@@ -30,7 +30,7 @@ from tenure.settings import without_secrets
 from tenure.tasks.app import Tenure
 from tenure.worker.runner import Runner
 from tenure.worker.scheduler import Scheduler
-from tenure.worker.shutdown import give_back_at_once, see_to_the_end, told_to_stop
+from tenure.worker.shutdown import ensure_exit, give_back_at_once, told_to_stop
 
 log = logging.getLogger("tenure.service")
 
@@ -43,7 +43,7 @@ OTHER_FILES = 128  # open files besides connections
 KEEP_ALIVE_SECONDS = 75  # longer than load balancers keep an idle connection
 
 
-def host_until_told(
+def serve_until_signal(
     app: Tenure,
     tokens: Tokens,
     dialects: Iterable[str],
@@ -125,9 +125,9 @@ async def _serve(
     server.store = without_secrets(service.queue.settings.url)
     shown = f"[{host}]" if ":" in host else host
     server.here = f"{'https' if certfile else 'http'}://{shown}:{port}"
-    with _until_told(service, server, runner, left):
+    with _stopping_on_signals(service, server, runner, left):
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(_looked_after(service, runner))
+            await stack.enter_async_context(_with_upkeep(service, runner))
             if mdns:
                 addresses = [one.getsockname()[0] for one in sockets]
                 await stack.enter_async_context(announced(addresses, port))
@@ -165,7 +165,7 @@ class _Server(uvicorn.Server):
 
 
 @contextmanager
-def _until_told(
+def _stopping_on_signals(
     service: Service, server: _Server, runner: Runner | None, left: threading.Event
 ) -> Iterator[None]:
     """Stop gracefully at the first signal, and at once at the second."""
@@ -181,7 +181,7 @@ def _until_told(
         log.info("stopping: finishing open requests; a second signal aborts")
         loop.call_soon_threadsafe(stop)
         if runner is not None:
-            see_to_the_end(runner, stopped, left, GRACE_SECONDS)
+            ensure_exit(runner, stopped, left, GRACE_SECONDS)
 
     def at_once() -> None:
         log.warning("aborting: open requests are dropped")
@@ -194,7 +194,7 @@ def _until_told(
 
 
 @asynccontextmanager
-async def _looked_after(service: Service, runner: Runner | None) -> AsyncIterator[None]:
+async def _with_upkeep(service: Service, runner: Runner | None) -> AsyncIterator[None]:
     """Run schedules and maintenance, in the workers of an app or in a scheduler of our own."""
     if runner is not None:
         await runner.start()
