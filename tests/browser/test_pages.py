@@ -42,7 +42,7 @@ def test_the_overview_shows_queues_and_what_needs_attention(tab: Open, place: Pl
     row = page.get_by_role("row").filter(has_text="reports")
     expect(row).to_contain_text("reports")
     attention = page.get_by_role("region", name="What needs attention")
-    expect(attention).to_contain_text("mail 1 job dead")
+    expect(attention).to_contain_text("mail: 1 job dead")
     row.get_by_role("link", name="reports").click()
     expect(page.get_by_role("heading", name="reports")).to_be_visible()
 

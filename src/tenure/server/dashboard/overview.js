@@ -45,7 +45,7 @@ function attention(found) {
     h("h2", { class: "unseen" }, "What needs attention"),
     h("ul", null, found.map((one) => h("li", { class: one.level || "bad", key: `${one.queue} ${one.link}` },
       one.queue ? link(["queue", one.queue], one.link === "?state=dead" ? { state: "dead" } : null, null, name(one.queue)) : null,
-      one.queue ? " " : null, h("span", null, one.text)))));
+      one.queue ? ": " : null, h("span", null, one.text)))));
 }
 
 function totals(queues) {
