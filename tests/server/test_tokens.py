@@ -44,6 +44,7 @@ FREE = {
     "GET /docs/{dialect}",
     "GET /docs/{dialect}/openapi.json",
     "GET /",
+    "GET /static/{hash}/{name}",
     "GET /health",
     "GET /ping",
 }
@@ -160,7 +161,7 @@ def test_without_a_token_nothing_is_done(world: World, name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(FREE))
 def test_what_is_free_needs_no_token(world: World, name: str) -> None:
-    path = ROUTES[name].path.replace("{dialect}", "firecrawl")
+    path = ROUTES[name].path.replace("{dialect}", "firecrawl").replace("{name}", "app.js")
     assert world.client.ask("GET", path).status == 200
 
 

@@ -27,7 +27,7 @@ from tenure.settings import PREFIX, from_environment, without_secrets
 from tenure.tasks.app import Tenure
 from tenure.worker.runner import Runner
 from tenure.worker.scheduler import Scheduler
-from tenure.worker.shutdown import give_back_at_once, on_signals, see_to_the_end, told_to_stop
+from tenure.worker.shutdown import ensure_exit, give_back_at_once, on_signals, told_to_stop
 
 log = logging.getLogger("tenure.worker")
 
@@ -113,7 +113,7 @@ def worker(
         runner = tasks.runner(queues=named, **options)
         warn_of_typos(tasks, named or [])
         try:
-            work_until_told(runner, supervised=supervised)
+            run_until_signal(runner, supervised=supervised)
         except NotAllowed as error:
             if not supervised:
                 raise
@@ -169,7 +169,7 @@ def _own_command() -> list[str]:
     return [sys.executable, "-m", "tenure", *arguments, "--supervised"]
 
 
-def work_until_told(runner: Runner, *, supervised: bool = False) -> None:
+def run_until_signal(runner: Runner, *, supervised: bool = False) -> None:
     """Run until a signal arrives or nothing is left to do; a second signal ends the process."""
     left = threading.Event()
     try:
@@ -183,7 +183,7 @@ async def _work(runner: Runner, supervised: bool, left: threading.Event) -> None
 
     def gracefully() -> None:
         loop.call_soon_threadsafe(ends.set)
-        see_to_the_end(runner, stopped, left)
+        ensure_exit(runner, stopped, left)
 
     with told_to_stop(gracefully, partial(give_back_at_once, runner)) as stop:
         ended = asyncio.create_task(ends.wait())

@@ -11,7 +11,7 @@ import os
 import socket
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -49,6 +49,7 @@ from tenure.queue.arguments import (
     fail_op,
     failure_text,
     filter_of,
+    good,
     ids_of,
     lease_of,
     listed,
@@ -58,11 +59,10 @@ from tenure.queue.arguments import (
     some_jobs,
     states_of,
 )
+from tenure.queue.insight import Insight
 from tenure.queue.sync_async import Steps, Wanted, Within, awaiting, blocking
 from tenure.queue.wakeups import Changes
 from tenure.settings import Settings
-
-T = TypeVar("T")
 
 _check_if_exists = checker(IfExists)
 
@@ -80,7 +80,7 @@ PAGE = 1000  # jobs changed per operation when a filter selects them
 MOST_SCANS = 100  # queries for one page of a list, each of which looks at MOST_SCANNED jobs
 
 
-class Calls:
+class Calls(Insight):
     """The public calls of a queue. Subclasses implement `do` and `ado`, which carry out a step."""
 
     settings: Settings
@@ -771,14 +771,6 @@ def _worker_of(pid: int) -> str:
 def default_worker() -> str:
     """The default worker name: host name and process id."""
     return _worker_of(os.getpid())
-
-
-def good(answer: Any, kind: type[T]) -> T:
-    """Return the answer, or raise it if it is an error."""
-    if isinstance(answer, TenureError):
-        raise answer
-    assert isinstance(answer, kind)
-    return answer
 
 
 def _errors(answers: Iterable[Any]) -> list[TenureError | None]:

@@ -49,7 +49,7 @@ from tenure.model.queries import (
 )
 from tenure.model.retry import Backoff
 from tenure.observe.tracing import sending
-from tenure.queue.calls import good
+from tenure.queue.arguments import good
 from tenure.server.auth import Scope
 from tenure.server.batches import apply_batch
 from tenure.server.route import ANY, Call, Route

@@ -127,7 +127,7 @@ def after_error(
         return fail_op(job, "the task cancelled itself")
     if is_hopeless(error):
         return fail_op(job, error.with_traceback(None), fatal=True)
-    told = error.with_traceback(_from_the_task(error.__traceback__))
+    told = error.with_traceback(_without_own_frames(error.__traceback__))
     return fail_op(job, told, fatal=not rules.retries(error))
 
 
@@ -143,7 +143,7 @@ def is_hopeless(error: BaseException) -> bool:
     return _HOPELESS in error.__dict__
 
 
-def _from_the_task(traceback: TracebackType | None) -> TracebackType | None:
+def _without_own_frames(traceback: TracebackType | None) -> TracebackType | None:
     """The traceback without Tenure's own frames at its start."""
     whole = traceback
     while traceback is not None:

@@ -169,7 +169,7 @@ class Runner:
         """Wait until the runner is stopped, or has ended by itself because of burst or max_jobs."""
         if self._serving:  # not gather(), which cancels them if the caller is cancelled
             await asyncio.wait(self._serving, return_when=asyncio.FIRST_EXCEPTION)
-            self._raise_what_ended_it()
+            self._raise_task_error()
 
     async def run(self) -> None:
         """Start, wait, and stop."""
@@ -202,7 +202,7 @@ class Runner:
         if self._closing is None:  # every caller of stop() waits for the same closing
             self._closing = asyncio.create_task(self._close())
         await asyncio.shield(self._closing)
-        self._raise_what_ended_it()
+        self._raise_task_error()
 
     async def _close(self) -> None:
         self._unlisten()
@@ -216,7 +216,7 @@ class Runner:
         if self._serving:
             log.info("worker %s has stopped; it handled %d jobs", self.name, self.handled)
 
-    def _raise_what_ended_it(self) -> None:
+    def _raise_task_error(self) -> None:
         for task in self._serving:
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 raise error
@@ -235,8 +235,8 @@ class Runner:
         if late or self.running() or self._untold():
             await self._in_thread(self.give_up)
             await asyncio.wait(self._serving, timeout=AFTER_GRACE_SECONDS)
-            if untold := self._untold():
-                log.error("the outcomes of %d jobs could not be stored", len(untold))
+            if unstored := self._untold():
+                log.error("the outcomes of %d jobs could not be stored", len(unstored))
             for task in self._serving:
                 task.cancel()
 
@@ -266,7 +266,7 @@ class Runner:
         return [run for post in self._posts for run in post.runs.copy().values() if not run.ended]
 
     def _untold(self) -> list[Lease]:
-        return [lease for post in self._posts for lease in post.untold]
+        return [lease for post in self._posts for lease in post.unstored]
 
     # Serving ------------------------------------------------------------------------------------
 
@@ -344,7 +344,7 @@ class Runner:
             self._begin(post, found, room, standing.taken_at)
 
     async def _exchange(self, post: Post, room: int) -> None:
-        if room and self._keeper.overslept:
+        if room and self._keeper.was_suspended:
             await self._renew_first()
         batch = post.telling = post.take()
         if room:

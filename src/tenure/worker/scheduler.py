@@ -53,7 +53,7 @@ class Scheduler:
         if self._thread.is_alive():
             self._thread.join()
         if self._janitor is not None:
-            self._janitor.resign()
+            self._janitor.release_slot()
 
     def _work(self) -> None:
         seconds = 0.0
@@ -163,7 +163,7 @@ class Janitor:
         self._next_round = now  # there is more
         return done
 
-    def resign(self) -> None:
+    def release_slot(self) -> None:
         """Give up the slot, so that another scheduler can take over."""
         if self._held_until:
             self._held_until = 0.0

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from heapq import nsmallest
 from typing import Any
 
+from tenure.engines.memory.records import Records
 from tenure.engines.memory.store import Record, handles
-from tenure.engines.memory.upkeep import Upkeep
 from tenure.errors import (
     InvalidInput,
     JobNotFound,
@@ -19,7 +19,7 @@ from tenure.model.job import FINAL, Job
 from tenure.model.queries import Filter, Found
 
 
-class Reads(Upkeep):
+class Reads(Records):
     """Reads jobs and counts."""
 
     @handles(queries.GetJob)
@@ -103,7 +103,9 @@ class Reads(Upkeep):
     def _get_stats(self, query: queries.GetStats, now: int) -> Found:
         if query.queue is not None and query.queue not in self._queues:
             return QueueNotFound(query.queue)
-        counts = self._count(lambda job: job.queue)
+        counts = self._count(
+            lambda job: job.queue if query.tenants is None or job.tenant in query.tenants else None
+        )
         return [
             queries.QueueStats(queue=queue, paused=self._limit(queue).paused, **counts[queue])
             for queue in sorted(self._queues)
