@@ -24,7 +24,7 @@ def reason(queue: Queue, id: str, kind: type[R]) -> R:
 
 
 def codes(queue: Queue, id: str) -> list[str]:
-    return [type(one).__struct_config__.tag for one in queue.explain(id).reasons]
+    return [str(type(one).__struct_config__.tag) for one in queue.explain(id).reasons]
 
 
 def test_a_job_that_does_not_exist_is_not_explained(queue: Queue) -> None:

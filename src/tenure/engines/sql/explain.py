@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 from tenure.core.explain import Other, Place
@@ -329,9 +329,7 @@ class SqlFacts:
         """How many jobs of a changed tenant its limits let start; at least one of those in lanes
         that have not changed, if there are any."""
         lanes = self._changed_lanes[tenant.id]
-        found = sum(map(self._changed.room, lanes))
-        found += tenant.open_lanes > sum(lane.open for lane in lanes)
-        return min(found, self._room(tenant))
+        return self._capped(tenant, tenant.open_lanes > sum(lane.open for lane in lanes))
 
     def _room(self, tenant: Tenant) -> int:
         if tenant.max_leased is None:
@@ -343,7 +341,8 @@ class SqlFacts:
     def is_among_first(self, count: int, place: Place) -> bool:
         if self.job.queue_ready + sum(self._changed.ready.values()) <= count:
             return True
-        if place.of_tenant >= min(count, why.MOST_AHEAD):
+        before = place.of_tenant + (place.tenants or 0)  # each tenant takes at least one
+        if before >= count or place.of_tenant >= why.MOST_AHEAD:
             return False
         turns, served = self._turns
         mine = Line(self.job.tenant, turns[self.job.tenant_id], self._own_stride, 2**31)
@@ -367,14 +366,22 @@ class SqlFacts:
         lines = []
         for tenant in (*same, *others):
             found, lanes = counted.get(tenant.id, (0, 0))
-            if lanes == share and found < most:  # there may be more
-                found, _ = self._startable_unchanged([tenant.id], most)[tenant.id]
-            found += sum(map(self._changed.room, self._changed_lanes[tenant.id]))
-            left = min(found, self._room(tenant))
+            more = partial(self._startable_of, tenant, most) if lanes == share else None
+            left = self._capped(tenant, found)
             if left:
                 turn = turns.get(tenant.id, tenant.turn)
-                lines.append(Line(tenant.name, turn, tenant.stride, left))
+                lines.append(Line(tenant.name, turn, tenant.stride, left, more))
         return lines
+
+    def _startable_of(self, tenant: Tenant, lanes: int) -> int:
+        """How many jobs of a tenant can start, of as many lanes."""
+        found, _ = self._startable_unchanged([tenant.id], lanes)[tenant.id]
+        return self._capped(tenant, found)
+
+    def _capped(self, tenant: Tenant, unchanged: int) -> int:
+        """How many jobs of a tenant can start, if lanes that have not changed let this many."""
+        found = unchanged + sum(map(self._changed.room, self._changed_lanes[tenant.id]))
+        return min(found, self._room(tenant))
 
     def _startable_unchanged(self, tenants: list[int], lanes: int) -> dict[int, tuple[int, int]]:
         """By tenant: how many jobs the first of its open lanes let start, except changed lanes, and
