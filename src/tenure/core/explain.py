@@ -93,7 +93,8 @@ class Facts(Protocol):
 
     def is_among_first(self, count: int, place: Place) -> bool:
         """Whether it is among the first jobs that a claim takes, if the queue has room for only
-        this many. A tenant's own limits leave room for it."""
+        this many. A tenant's own limits leave room for it. It may be a guess if the room is for
+        more than a claim takes."""
 
 
 def explain(facts: Facts, grant: Grant | None) -> why.Explained:

@@ -16,7 +16,7 @@ from tenure.core.limits import EVERYTHING, Rules, TenantGroup, refilled
 from tenure.engines.sql.limits import mark, unmark
 from tenure.engines.sql.rows import DELAYED, LEASED, READY, STATES, decode_options
 from tenure.engines.sql.snapshot import Row, StoreSnapshot
-from tenure.engines.sql.turns import Line, is_among_first
+from tenure.engines.sql.turns import MOST_TURNS, Line, is_among_first
 from tenure.model import ops, why
 from tenure.model.job import FINAL, IfParentFails, State
 
@@ -344,6 +344,8 @@ class SqlFacts:
         before = place.of_tenant + (place.tenants or 0)  # each tenant takes at least one
         if before >= count or place.of_tenant >= why.MOST_AHEAD:
             return False
+        if count > MOST_TURNS:
+            return True  # most likely
         turns, served = self._turns
         mine = Line(self.job.tenant, turns[self.job.tenant_id], self._own_stride, 2**31)
         return is_among_first(mine, place.of_tenant, self._others(count), served, count)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 
-MOST_TURNS = 10_000
+MOST_TURNS = 1_000  # that it is worth to look ahead
 
 
 class Line:
@@ -46,10 +46,10 @@ class Line:
 
 def is_among_first(mine: Line, ahead: int, others: Sequence[Line], served: int, count: int) -> bool:
     """Whether a job is among the first `count` that are taken, if `ahead` jobs of its own tenant
-    come first. Looks no further than MOST_TURNS."""
+    come first."""
     turns = [mine, *others]
     heapq.heapify(turns)
-    for _ in range(min(count, MOST_TURNS)):
+    for _ in range(count):
         line = turns[0]
         if line is mine:
             if not ahead:
