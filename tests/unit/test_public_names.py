@@ -94,6 +94,7 @@ CALLS = {
     "looking": [
         "get",
         "explain",
+        "workers",
         "jobs",
         "find_ids",
         "next_due",

@@ -6,7 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from tenure.core import enqueue, leases, limits, operator, records, schedules, slots, transfer
+from tenure.core import (
+    enqueue,
+    leases,
+    limits,
+    operator,
+    records,
+    schedules,
+    slots,
+    transfer,
+    workers,
+)
 from tenure.core.transaction import Transaction
 from tenure.model import ops, wire
 from tenure.model.ops import Answer, Op
@@ -38,6 +48,7 @@ SHARED: Operations = {
     ops.Fire: schedules.fire,
     ops.Import: transfer.import_,
     PutRecords: records.put_records,
+    ops.Beat: workers.beat,
 }
 
 

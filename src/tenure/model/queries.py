@@ -13,6 +13,7 @@ from tenure.model.job import Job, State
 from tenure.model.ops import Entry, Grant, Limit, Schedule
 from tenure.model.records import Record
 from tenure.model.why import Explained
+from tenure.model.workers import LiveWorker
 
 PAGE_BYTES = 4 * 1_048_576  # a page of jobs ends with the job that reaches this
 JOBS_AT_ONCE = 25  # that a list reads whatever their sizes are
@@ -146,6 +147,14 @@ class ListSchedules(Query, frozen=True):
 
 class GetTimetable(Query, frozen=True):
     """All schedules, sorted by name, and the store's current time."""
+
+
+class ListWorkers(Query, frozen=True):
+    """Live workers of one queue, or of all, sorted by name. grant: only those that work for nobody
+    else."""
+
+    queue: Name | None = None
+    grant: Grant | None = None
 
 
 class Export(Query, frozen=True):
@@ -311,6 +320,7 @@ Found = (
     | list[Record]
     | Timetable
     | Explained
+    | list[LiveWorker]
     | TenureError
 )
 
@@ -330,6 +340,7 @@ def parse_cursor(cursor: str, parts: int) -> list[int] | InvalidInput:
 AnyQuery = (
     GetJob | ListJobs | FindIds | FindByPrefix | NextDue | OldestReady | GetStats | ListTenants
     | ListGroups | ListGroupTotals | ListLimits | ListSlots | ListSchedules | GetTimetable | Explain
+    | ListWorkers
 )  # fmt: skip
 
 # The type of each result.
@@ -349,4 +360,5 @@ RESULTS: dict[type[Query], Any] = {
     ListSchedules: list[Schedule],
     GetTimetable: Timetable,
     Explain: Explained,
+    ListWorkers: list[LiveWorker],
 }

@@ -13,10 +13,10 @@ from tenure.errors import (
     InvalidInput,
 )
 from tenure.model import ops
+from tenure.model.finders import FINDERS
 from tenure.model.job import State
 from tenure.model.ops import Answer, Op
 from tenure.model.queries import Found, Query
-from tenure.model.record_queries import FINDERS
 from tenure.settings import Settings, without_secrets
 
 

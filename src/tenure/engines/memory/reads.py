@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from heapq import nsmallest
 from typing import Any
 
-from tenure.engines.memory.records import Records
 from tenure.engines.memory.store import Record, handles
+from tenure.engines.memory.workers import Workers
 from tenure.errors import (
     InvalidInput,
     JobNotFound,
@@ -19,7 +19,7 @@ from tenure.model.job import FINAL, Job
 from tenure.model.queries import Filter, Found
 
 
-class Reads(Records):
+class Reads(Workers):
     """Reads jobs and counts."""
 
     @handles(queries.GetJob)

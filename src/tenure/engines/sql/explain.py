@@ -19,6 +19,7 @@ from tenure.engines.sql.snapshot import Row, StoreSnapshot
 from tenure.engines.sql.turns import MOST_TURNS, Line, is_among_first
 from tenure.model import ops, why
 from tenure.model.job import FINAL, IfParentFails, State
+from tenure.model.record_queries import Read
 
 Head = tuple[int, int]  # priority, seq
 
@@ -154,8 +155,9 @@ class Changed:
 class SqlFacts:
     """Implements core.explain.Facts."""
 
-    def __init__(self, snapshot: StoreSnapshot, job: StoredJob) -> None:
+    def __init__(self, snapshot: StoreSnapshot, job: StoredJob, records: Read) -> None:
         self.job = job
+        self.records = records
         self.now: int = snapshot.now()
         self._snapshot = snapshot
         self._db = snapshot.db
@@ -213,6 +215,9 @@ class SqlFacts:
 
     def tokens(self) -> int:
         return refilled(self.job.tokens, self.now - self.job.tokens_at, self.rules.whole)
+
+    def is_worked_on(self) -> bool:
+        return self.used(EVERYTHING) > 0
 
     # Its place ----------------------------------------------------------------------------------
 

@@ -17,9 +17,10 @@ from tenure.engines.sql.snapshot import Row, Statements, StoreSnapshot
 from tenure.errors import InvalidInput, JobNotFound, QueueNotFound, TenureError
 from tenure.model import ops, queries
 from tenure.model.fields import MAX_NAME
+from tenure.model.finders import FINDERS
 from tenure.model.job import FINAL, Job
 from tenure.model.queries import Found, Query
-from tenure.model.record_queries import FINDERS, ListRecords
+from tenure.model.record_queries import ListRecords
 from tenure.model.records import Record
 
 FoundRow = tuple[int, int, str]  # when it finished, seq, id
@@ -79,7 +80,7 @@ def _explain(snapshot: Snapshot, query: queries.Explain) -> Found:
     job = None if row is None else StoredJob(*row)
     if job is None or (query.grant and not query.grant.allows(job.queue, job.tenant)):
         return JobNotFound(query.id)
-    return explain(SqlFacts(snapshot, job), query.grant)
+    return explain(SqlFacts(snapshot, job, partial(_list_records, snapshot)), query.grant)
 
 
 def _list_jobs(snapshot: Snapshot, query: queries.ListJobs) -> Found:

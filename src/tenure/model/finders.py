@@ -1,0 +1,14 @@
+"""Queries whose results are made of records: an engine implements ListRecords only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tenure.model import queries, worker_records
+from tenure.model.queries import Found, Query
+from tenure.model.record_queries import Read
+
+FINDERS: dict[type[Query], Callable[[Read, Any], Found]] = {
+    queries.ListWorkers: worker_records.list_workers,
+}
