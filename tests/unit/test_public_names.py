@@ -98,6 +98,7 @@ CALLS = {
     "looking": [
         "get",
         "explain",
+        "workers",
         "jobs",
         "find_ids",
         "next_due",

@@ -17,6 +17,7 @@ from tenure.core import (
     schedules,
     slots,
     transfer,
+    workers,
 )
 from tenure.core.transaction import Transaction
 from tenure.model import ops, wire
@@ -51,6 +52,7 @@ SHARED: Operations = {
     ops.Import: transfer.import_,
     ops.MuteError: errors.mute_error,
     PutRecords: records.put_records,
+    ops.Beat: workers.beat,
 }
 
 

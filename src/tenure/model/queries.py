@@ -15,6 +15,7 @@ from tenure.model.job import Job, State
 from tenure.model.ops import Entry, Grant, Limit, Schedule
 from tenure.model.records import Record
 from tenure.model.why import Explained
+from tenure.model.workers import LiveWorker
 
 PAGE_BYTES = 4 * 1_048_576  # a page of jobs ends with the job that reaches this
 JOBS_AT_ONCE = 25  # that a list reads whatever their sizes are
@@ -163,6 +164,14 @@ class ListAudit(Query, frozen=True):
 
     limit: PageLimit = 100
     cursor: Label | None = None
+
+
+class ListWorkers(Query, frozen=True):
+    """Live workers of one queue, or of all, sorted by name. grant: only those that work for nobody
+    else."""
+
+    queue: Name | None = None
+    grant: Grant | None = None
 
 
 class Export(Query, frozen=True):
@@ -330,6 +339,7 @@ Found = (
     | Explained
     | ErrorGroups
     | AuditLog
+    | list[LiveWorker]
     | TenureError
 )
 
@@ -349,7 +359,7 @@ def parse_cursor(cursor: str, parts: int) -> list[int] | InvalidInput:
 AnyQuery = (
     GetJob | ListJobs | FindIds | FindByPrefix | NextDue | OldestReady | GetStats | ListTenants
     | ListGroups | ListGroupTotals | ListLimits | ListSlots | ListSchedules | GetTimetable
-    | Explain | ListErrors | ListAudit
+    | Explain | ListWorkers | ListErrors | ListAudit
 )  # fmt: skip
 
 # The type of each result.
@@ -371,4 +381,5 @@ RESULTS: dict[type[Query], Any] = {
     Explain: Explained,
     ListErrors: ErrorGroups,
     ListAudit: AuditLog,
+    ListWorkers: list[LiveWorker],
 }

@@ -40,6 +40,7 @@ NEEDS: dict[type[Op] | type[Query], Scope] = {
     ops.Extend: Scope.WORK,
     ops.Release: Scope.WORK,
     ops.Progress: Scope.WORK,
+    ops.Beat: Scope.WORK,
     ops.TakeSlot: Scope.WORK,
     ops.DropSlot: Scope.WORK,
     queries.NextDue: Scope.WORK,
@@ -59,6 +60,7 @@ NEEDS: dict[type[Op] | type[Query], Scope] = {
     ops.MuteError: Scope.ADMIN,
     queries.GetJob: Scope.READ,
     queries.Explain: Scope.READ,
+    queries.ListWorkers: Scope.READ,
     queries.ListJobs: Scope.READ,
     queries.FindIds: Scope.READ,
     queries.FindByPrefix: Scope.READ,
@@ -173,6 +175,10 @@ class Guarded(Calls):
                 return replace(op, tenant=self._one_tenant(op.tenant))
             case ops.Ack():
                 self._must_have_specs(op.then)
+            case ops.Beat():
+                for queue in op.worker.queues:
+                    if not self._has_queue(queue):
+                        raise Forbidden(f"this token is not for the queue {queue!r}")
             case ops.SetLimit() | ops.ClearLimit() | ops.Pause() | ops.Resume() | ops.Reconcile():
                 self._must_have(op.queue, op.tenant)
                 return op
@@ -248,7 +254,7 @@ class Guarded(Calls):
                 if isinstance(job, Job) and not self._has(job.queue, job.tenant):
                     return JobNotFound(query.id)
                 return job
-            case queries.Explain():
+            case queries.Explain() | queries.ListWorkers():
                 return await self._inner.ado(replace(query, grant=self._grant.within(query.grant)))
             case queries.ListJobs() | queries.FindIds():
                 narrowed = self._filter(query.filter)

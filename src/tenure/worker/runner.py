@@ -34,6 +34,7 @@ from tenure.queue import Queue, default_worker
 from tenure.queue.arguments import Seconds, fail_op
 from tenure.settings import without_secrets
 from tenure.worker.admission import Admission, refusal
+from tenure.worker.beats import Beats
 from tenure.worker.current_job import CurrentJob
 from tenure.worker.handler import Worker
 from tenure.worker.job_log import Ended, JobLog
@@ -101,7 +102,12 @@ class Runner:
         self._closing: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()  # asyncio only holds weak references
         self._keeper = Keeper(
-            queue, self._lease_ms / 1000, self.running, self._overdue, self._untold
+            queue,
+            self._lease_ms / 1000,
+            self.running,
+            self._overdue,
+            self._untold,
+            Beats(queue, self.name, self._posts, self.running),
         )
         self._scheduler = Scheduler(queue, self.name) if schedule else None
         self._processes = Processes(queue.settings)
@@ -362,6 +368,7 @@ class Runner:
         for op, answer in zip(batch, answers, strict=True):
             if isinstance(answer, ops.Leased):
                 self.admission.accept()
+                self._keeper.begin_beats()
                 self._begin(post, answer.jobs, room, sent_at)
             elif isinstance(answer, NotAllowed) and isinstance(op, ops.Claim):
                 self.admission.refuse(answer)

@@ -13,9 +13,9 @@ from tenure.cli import main
 from tests.unit.cli.terminal import Terminal
 
 COMMANDS = [
-    "stats", "jobs", "show", "why", "dead", "tenants", "groups", "limits", "enqueue", "claim",
-    "ack", "fail", "extend", "release", "cancel", "replay", "run-now", "delete", "purge", "pause",
-    "resume", "limit", "maintain", "reconcile", "demo", "worker", "scheduler", "schedules",
+    "stats", "jobs", "show", "why", "dead", "workers", "tenants", "groups", "limits", "enqueue",
+    "claim", "ack", "fail", "extend", "release", "cancel", "replay", "run-now", "delete", "purge",
+    "pause", "resume", "limit", "maintain", "reconcile", "demo", "worker", "scheduler", "schedules",
     "serve", "token", "migrate", "copy",
 ]  # fmt: skip
 JOB_FIELDS = {field.encode_name for field in msgspec.structs.fields(Job)}

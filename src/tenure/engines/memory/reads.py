@@ -9,6 +9,7 @@ from typing import Any
 
 from tenure.engines.memory.errors import Errors
 from tenure.engines.memory.store import Record, handles
+from tenure.engines.memory.workers import Workers
 from tenure.errors import (
     InvalidInput,
     JobNotFound,
@@ -19,7 +20,7 @@ from tenure.model.job import FINAL, Job
 from tenure.model.queries import Filter, Found
 
 
-class Reads(Errors):
+class Reads(Errors, Workers):
     """Reads jobs and counts."""
 
     @handles(queries.GetJob)

@@ -80,7 +80,7 @@ def _explain(snapshot: Snapshot, query: queries.Explain) -> Found:
     job = None if row is None else StoredJob(*row)
     if job is None or (query.grant and not query.grant.allows(job.queue, job.tenant)):
         return JobNotFound(query.id)
-    return explain(SqlFacts(snapshot, job), query.grant)
+    return explain(SqlFacts(snapshot, job, partial(_list_records, snapshot)), query.grant)
 
 
 def _list_jobs(snapshot: Snapshot, query: queries.ListJobs) -> Found:
