@@ -49,6 +49,9 @@ PROMISED = {
         "ErrorGroups",
         "AuditEntry",
         "AuditLog",
+        "Rates",
+        "QueueRates",
+        "RatePoint",
     ],
     "errors": [
         "TenureError",
@@ -111,6 +114,7 @@ CALLS = {
     "schedules": ["put_schedule", "drop_schedule", "schedules", "timetable", "fire"],
     "errors": ["errors", "mute_error", "unmute_error"],
     "the audit log": ["audit"],
+    "rates": ["rates"],
     "upkeep": ["maintain", "reconcile", "close"],
 }
 WITHOUT_STEPS = {"audited", "sign"}  # they do nothing to the store, so they have one form

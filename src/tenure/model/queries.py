@@ -13,6 +13,7 @@ from tenure.model.error_groups import ErrorGroups
 from tenure.model.fields import GrantedNames, Label, Moment, Name, PageLimit, QueueNames
 from tenure.model.job import Job, State
 from tenure.model.ops import Entry, Limit, Schedule
+from tenure.model.rates import Per, Rates
 from tenure.model.records import Record
 
 PAGE_BYTES = 4 * 1_048_576  # a page of jobs ends with the job that reaches this
@@ -155,6 +156,15 @@ class ListAudit(Query, frozen=True):
 
     limit: PageLimit = 100
     cursor: Label | None = None
+
+
+class ListRates(Query, frozen=True):
+    """What happened in one queue, or in all queues, by minute or by hour."""
+
+    since: Moment
+    until: Moment
+    queue: Name | None = None
+    per: Per = "minute"
 
 
 class Export(Query, frozen=True):
@@ -321,6 +331,7 @@ Found = (
     | Timetable
     | ErrorGroups
     | AuditLog
+    | Rates
     | TenureError
 )
 
@@ -340,7 +351,7 @@ def parse_cursor(cursor: str, parts: int) -> list[int] | InvalidInput:
 AnyQuery = (
     GetJob | ListJobs | FindIds | FindByPrefix | NextDue | OldestReady | GetStats | ListTenants
     | ListGroups | ListGroupTotals | ListLimits | ListSlots | ListSchedules | GetTimetable
-    | ListErrors | ListAudit
+    | ListErrors | ListAudit | ListRates
 )  # fmt: skip
 
 # The type of each result.
@@ -361,4 +372,5 @@ RESULTS: dict[type[Query], Any] = {
     GetTimetable: Timetable,
     ListErrors: ErrorGroups,
     ListAudit: AuditLog,
+    ListRates: Rates,
 }
