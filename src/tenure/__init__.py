@@ -46,6 +46,7 @@ from tenure.model.queries import (
 )
 from tenure.model.rates import QueueRates, RatePoint, Rates
 from tenure.model.retry import Backoff, exponential, fixed, linear, quadratic
+from tenure.model.why import Explained
 from tenure.queue import EnqueuedIds, Queue, connect
 from tenure.settings import Settings
 from tenure.tasks.app import Tenure
@@ -91,6 +92,7 @@ __all__ = [
     # what calls return
     "EnqueuedIds",
     "Maintained",
+    "Explained",
     "Page",
     "Stats",
     "QueueStats",

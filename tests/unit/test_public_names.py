@@ -34,6 +34,7 @@ PROMISED = {
     "what is answered": [
         "EnqueuedIds",
         "Maintained",
+        "Explained",
         "Page",
         "Stats",
         "QueueStats",
@@ -99,6 +100,7 @@ CALLS = {
     ],
     "looking": [
         "get",
+        "explain",
         "jobs",
         "find_ids",
         "next_due",

@@ -28,6 +28,8 @@ yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmati
 def cancel(app: App, /, ids: tuple[str, ...], **filters: Any) -> None:
     """Cancel unfinished jobs, by id or by filter.
 
+    ID is the id of a job, or its first characters (at least 4).
+
     \b
     Example:
       tenure cancel 0190b5a4-...
@@ -57,6 +59,8 @@ def replay(app: App, /, ids: tuple[str, ...], **filters: Any) -> None:
 
     They start at attempt 0, and no longer expire.
 
+    ID is the id of a job, or its first characters (at least 4).
+
     \b
     Example:
       tenure replay 0190b5a4-...
@@ -81,6 +85,8 @@ def run_now(app: App, /, ids: tuple[str, ...], **filters: Any) -> None:
     """Run delayed jobs now, and failed ones that wait for their next attempt.
 
     Their attempts stay as they are.
+
+    ID is the id of a job, or its first characters (at least 4).
 
     \b
     Example:
@@ -110,6 +116,8 @@ def delete(app: App, /, ids: tuple[str, ...], yes: bool, **filters: Any) -> None
 
     Jobs in any state are deleted, unless --state is given. With a filter, it asks for confirmation
     on a terminal.
+
+    ID is the id of a job, or its first characters (at least 4).
 
     \b
     Example:

@@ -12,9 +12,10 @@ from tenure.model.audit import AuditLog
 from tenure.model.error_groups import ErrorGroups
 from tenure.model.fields import GrantedNames, Label, Moment, Name, PageLimit, QueueNames
 from tenure.model.job import Job, State
-from tenure.model.ops import Entry, Limit, Schedule
+from tenure.model.ops import Entry, Grant, Limit, Schedule
 from tenure.model.rates import Per, Rates
 from tenure.model.records import Record
+from tenure.model.why import Explained
 
 PAGE_BYTES = 4 * 1_048_576  # a page of jobs ends with the job that reaches this
 JOBS_AT_ONCE = 25  # that a list reads whatever their sizes are
@@ -49,6 +50,13 @@ class GetJob(Query, frozen=True):
     """One job by its id."""
 
     id: Name
+
+
+class Explain(Query, frozen=True):
+    """What holds a job back, or that it is next. grant: whose jobs the answer may tell of."""
+
+    id: Name
+    grant: Grant | None = None
 
 
 class ListJobs(Query, frozen=True):
@@ -329,6 +337,7 @@ Found = (
     | list[Schedule]
     | list[Record]
     | Timetable
+    | Explained
     | ErrorGroups
     | AuditLog
     | Rates
@@ -351,7 +360,7 @@ def parse_cursor(cursor: str, parts: int) -> list[int] | InvalidInput:
 AnyQuery = (
     GetJob | ListJobs | FindIds | FindByPrefix | NextDue | OldestReady | GetStats | ListTenants
     | ListGroups | ListGroupTotals | ListLimits | ListSlots | ListSchedules | GetTimetable
-    | ListErrors | ListAudit | ListRates
+    | Explain | ListErrors | ListAudit | ListRates
 )  # fmt: skip
 
 # The type of each result.
@@ -370,6 +379,7 @@ RESULTS: dict[type[Query], Any] = {
     ListSlots: list[Slot],
     ListSchedules: list[Schedule],
     GetTimetable: Timetable,
+    Explain: Explained,
     ListErrors: ErrorGroups,
     ListAudit: AuditLog,
     ListRates: Rates,

@@ -59,6 +59,7 @@ from tenure.queue.arguments import (
     some_jobs,
     states_of,
 )
+from tenure.queue.insight import Insight
 from tenure.queue.record_calls import RecordCalls, with_note
 from tenure.queue.sync_async import Steps, Wanted, Within, awaiting, blocking
 from tenure.queue.wakeups import Changes
@@ -80,7 +81,7 @@ PAGE = 1000  # jobs changed per operation when a filter selects them
 MOST_SCANS = 100  # queries for one page of a list, each of which looks at MOST_SCANNED jobs
 
 
-class Calls(RecordCalls):
+class Calls(Insight, RecordCalls):
     """The public calls of a queue. Subclasses implement `do` and `ado`, which carry out a step."""
 
     settings: Settings

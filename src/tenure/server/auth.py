@@ -23,6 +23,7 @@ from tenure.server.request_body import Headers
 log = logging.getLogger("tenure.service")
 
 PREFIX = "tnr_"
+ANONYMOUS = "(anonymous)"
 LOOK_SECONDS = 1.0  # between checks whether the token file has changed
 
 
@@ -51,6 +52,11 @@ class Token(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
         """What an id begins with that a token which is bound may choose. Names are escaped, so that
         no two tenants or queues have ids in common."""
         return f"@{_escaped(queue)}/" if self.tenants is None else f"{_escaped(tenant)}/"
+
+    @property
+    def is_anonymous(self) -> bool:
+        """Whether it stands for clients that have no token."""
+        return self.hash == ANONYMOUS
 
     @property
     def is_bound(self) -> bool:
@@ -117,11 +123,12 @@ class Tokens:
             )
         kind, _, secret = authorization.partition(" ")
         # A lookup by hash is safe: its timing reveals nothing about the secret.
-        found = self._known().get(hash_of(secret.strip()))
+        hashed = hash_of(secret.strip())
+        found = self._known().get(hashed) or self._known_now().get(hashed)
         if kind.lower() != "bearer":
             raise Unauthorized("the header must be Authorization: Bearer ..., with the token")
         if found is None:
-            raise Unauthorized("this token is not known")
+            raise Unauthorized("this token is not known: it may be mistyped or revoked")
         return found
 
     def is_current(self, token: Token) -> bool:
@@ -131,6 +138,10 @@ class Tokens:
         return not self.required or self._known().get(token.hash) == token
 
     def _known(self) -> dict[str, Token]:
+        return self._by_hash
+
+    def _known_now(self) -> dict[str, Token]:
+        """Like `_known`, including tokens that were created just now."""
         return self._by_hash
 
 
@@ -153,12 +164,14 @@ class TokenFile(Tokens):
         super().__init__([*read_tokens(path), *self._fixed], required=True, guests=guests)
 
     def _known(self) -> dict[str, Token]:
-        if self._now() >= self._look_at:
-            self._look_at = self._now() + LOOK_SECONDS
-            version = self._version()
-            if version != self._seen:
-                self._seen = version
-                self._load()
+        return self._known_now() if self._now() >= self._look_at else self._by_hash
+
+    def _known_now(self) -> dict[str, Token]:
+        self._look_at = self._now() + LOOK_SECONDS
+        version = self._version()
+        if version != self._seen:
+            self._seen = version
+            self._load()
         return self._by_hash
 
     def _load(self) -> None:

@@ -8,6 +8,7 @@ transaction (see `ops.Grant`).
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Sequence
 from typing import Any
@@ -57,6 +58,7 @@ NEEDS: dict[type[Op] | type[Query], Scope] = {
     ops.ReconcileSlots: Scope.ADMIN,
     ops.MuteError: Scope.ADMIN,
     queries.GetJob: Scope.READ,
+    queries.Explain: Scope.READ,
     queries.ListJobs: Scope.READ,
     queries.FindIds: Scope.READ,
     queries.FindByPrefix: Scope.READ,
@@ -117,8 +119,9 @@ class Guarded(Calls):
             if not (isinstance(op, ops.Ack) and op.then) or self.token.allows(Scope.PRODUCE):
                 return
             needed = Scope.PRODUCE
+        who = "without a token, you" if self.token.is_anonymous else "this token"
         raise Forbidden(
-            f"{type(op).__name__} needs the scope {needed.value!r}; this token lacks it"
+            f"{who} may not {asked_for(type(op))}: that needs the scope {needed.value!r}"
         )
 
     # What the token is bound to -----------------------------------------------------------------
@@ -136,8 +139,14 @@ class Guarded(Calls):
         if not self._has_queue(queue):
             raise Forbidden(f"this token is not for the queue {queue!r}")
         if not self._has_tenant(tenant):
-            whom = "all tenants" if tenant in (None, "*") else f"the tenant {tenant!r}"
+            if not tenant:
+                raise Forbidden(self._which_tenant())
+            whom = "all tenants" if tenant == "*" else f"the tenant {tenant!r}"
             raise Forbidden(f"this token is not for {whom}")
+
+    def _which_tenant(self) -> str:
+        names = ", ".join(map(repr, self.token.tenants or ()))
+        return f"say for which tenant, with tenant= or --tenant: this token is for {names}"
 
     def _one_tenant(self, tenant: str | None) -> str | None:
         """The tenant of a call. A token that is bound to one tenant may omit it."""
@@ -146,7 +155,7 @@ class Guarded(Calls):
         if tenant is None and len(self.token.tenants) == 1:
             return self.token.tenants[0]
         if tenant not in self.token.tenants:
-            raise Forbidden(f"say for which tenant: {', '.join(map(repr, self.token.tenants))}")
+            raise Forbidden(self._which_tenant())
         return tenant
 
     # Operations ---------------------------------------------------------------------------------
@@ -182,7 +191,7 @@ class Guarded(Calls):
                 return op
         if not isinstance(op, ops.GrantedOp):
             raise Forbidden(
-                f"{type(op).__name__} is for tokens that are not bound to tenants or queues"
+                f"this token may not {asked_for(type(op))}: it is bound to tenants or queues"
             )
         return replace(op, grant=self._grant.within(op.grant))
 
@@ -240,6 +249,8 @@ class Guarded(Calls):
                 if isinstance(job, Job) and not self._has(job.queue, job.tenant):
                     return JobNotFound(query.id)
                 return job
+            case queries.Explain():
+                return await self._inner.ado(replace(query, grant=self._grant.within(query.grant)))
             case queries.ListJobs() | queries.FindIds():
                 narrowed = self._filter(query.filter)
                 if isinstance(narrowed, NotFound):
@@ -278,7 +289,9 @@ class Guarded(Calls):
             case queries.GetTimetable():
                 found = await self._inner.ado(query)
                 return replace(found, schedules=self._ours(found.schedules))
-        raise Forbidden(f"{type(query).__name__} is not for this token")
+        raise Forbidden(
+            f"this token may not {asked_for(type(query))}: it is bound to tenants or queues"
+        )
 
     async def _records_of_ours(self, query: queries.ListErrors | queries.ListRates) -> Any:
         if self.token.tenants is not None:
@@ -331,6 +344,33 @@ class Guarded(Calls):
                     return some
                 found += some
         return found[: query.limit]
+
+
+def asked_for(kind: type[Op] | type[Query]) -> str:
+    """What the caller of an operation wants to do, in words: Enqueue -> enqueue jobs."""
+    name = kind.__name__
+    return _WORDS.get(name) or _CAPITAL.sub(r" \1", name).strip().lower()
+
+
+_CAPITAL = re.compile(r"([A-Z])")
+_WORDS = {
+    **{name: f"{name.lower()} jobs" for name in ("Enqueue", "Claim", "Cancel", "Replay", "Delete")},
+    **{name: f"{name.lower()} queues" for name in ("Pause", "Resume")},
+    "Ack": "finish jobs",
+    "Fail": "fail jobs",
+    "Extend": "extend leases",
+    "Release": "give jobs back",
+    "Progress": "report progress",
+    "RunNow": "run jobs now",
+    "GetJob": "read jobs",
+    "FindIds": "find jobs",
+    "FindByPrefix": "find jobs",
+    "GetStats": "read the counts of queues",
+    "NextDue": "see what is due",
+    "OldestReady": "see how long jobs wait",
+    "ListSchedules": "read schedules",
+    "GetTimetable": "read schedules",
+}
 
 
 def is_random_uuid(id: str) -> bool:

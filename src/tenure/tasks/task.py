@@ -14,14 +14,14 @@ from typing import Any, Generic, ParamSpec, Protocol, Self, TypedDict, TypeVar, 
 from tenure.clock import Clock
 from tenure.errors import InvalidInput, JobFailed, WaitTimeout
 from tenure.model.fields import span_ms
-from tenure.model.job import FINAL, NULL, IfParentFails, Job, NewJob, State, prepare
+from tenure.model.job import FINAL, NULL, IfParentFails, Job, NewJob, State, encode_json, prepare
 from tenure.model.ops import IfExists
 from tenure.model.retry import Backoff
 from tenure.queue import Queue
 from tenure.queue.arguments import Seconds, listed
 from tenure.tasks.signature import Signature
 from tenure.worker.handler import Handler, place_of
-from tenure.worker.outcome import Rules
+from tenure.worker.outcome import Rules, hopeless
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -135,6 +135,16 @@ class Task(Generic[P, R]):
         await self.app.aenqueued()
         return Handle(self, ids[0], ids.created[0])
 
+    def enqueue_payload(self, payload: Any) -> Handle[R]:
+        """Enqueue a call whose arguments are given as in the payload of a job: a JSON object of
+        arguments by name, or None. Raises InvalidInput if they do not fit."""
+        if not isinstance(payload, dict | None):
+            raise InvalidInput(self.name, "the payload must be an object of arguments by name")
+        args, kwargs = self._signature.decode(encode_json("payload", payload, 2**62))
+        ids = self.app.queue.enqueue_many([self._job(tuple(args), kwargs)], **self._how())
+        self.app.enqueued()
+        return Handle(self, ids[0], ids.created[0])
+
     def enqueue_many(self, calls: Iterable[Call]) -> list[Handle[R]]:
         """Enqueue many calls, all or none. Each call is a job made with `job(...)`, whose arguments
         a type checker checks, a tuple of arguments, or a mapping of arguments by name."""
@@ -217,7 +227,10 @@ class Task(Generic[P, R]):
         )
 
     def _run(self, job: Job) -> Any:
-        args, kwargs = self._signature.decode(job.raw_payload)
+        try:
+            args, kwargs = self._signature.decode(job.raw_payload)
+        except InvalidInput as error:
+            raise hopeless(error) from None
         return self.function(*args, **kwargs)
 
     def result_of(self, job: Job) -> R:

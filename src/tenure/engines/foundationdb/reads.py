@@ -13,6 +13,7 @@ from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb import side_records, transfer
 from tenure.engines.foundationdb.clocks import now_of
 from tenure.engines.foundationdb.cursor import cursor_of, place_of
+from tenure.engines.foundationdb.explain import explain_job
 from tenure.engines.foundationdb.jobs import jobs_of
 from tenure.engines.foundationdb.record import Held
 from tenure.engines.foundationdb.transaction import read_slots, schedule_of
@@ -353,6 +354,7 @@ def get_timetable(tx: Tx, query: queries.GetTimetable) -> Found:
 
 _QUERIES: dict[type[Query], Callable[[Tx, Any], Found]] = {
     queries.GetJob: get_job,
+    queries.Explain: explain_job,
     queries.ListJobs: list_jobs,
     queries.FindIds: find_ids,
     queries.FindByPrefix: find_by_prefix,

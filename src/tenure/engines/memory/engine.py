@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tenure.clock import Clock
-from tenure.engines.memory.reads import Reads
+from tenure.engines.memory.explain import Explaining
 from tenure.engines.memory.store import handles
 from tenure.errors import (
     Conflict,
@@ -20,7 +20,7 @@ from tenure.model.queries import Found, Query
 from tenure.settings import Settings, without_secrets
 
 
-class MemoryEngine(Reads):
+class MemoryEngine(Explaining):
     """The reference model as an engine."""
 
     in_flight = 1

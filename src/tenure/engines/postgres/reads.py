@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tenure.engines.postgres.db import Db
-from tenure.engines.sql.reads import FoundRow, QueueIds, Row, are_few
+from tenure.engines.sql.reads import FoundRow, QueueIds, are_few
+from tenure.engines.sql.snapshot import Row
 from tenure.model import queries
 
 _FEW = 16  # jobs that are read without asking for their sizes first
@@ -23,6 +24,12 @@ class Snapshot:
 
     def listed(self, values: Sequence[int] | Sequence[str]) -> list[int] | list[str]:
         return list(values)  # type: ignore[return-value]
+
+    def now(self) -> int:
+        return int(self.db.all("why_now", self._given)[0][0])
+
+    def news(self, queue: int) -> Sequence[Row]:
+        return self.db.all("why_news", queue)
 
     def due(self, statement: str, queues: Sequence[str]) -> int | None:
         """By this machine's clock, so that a caller waiting for it need not know the server's."""

@@ -9,8 +9,11 @@ from typing import Any, Protocol
 
 import msgspec
 
+from tenure.core.explain import explain
+from tenure.engines.sql.explain import SqlFacts, StoredJob
 from tenure.engines.sql.limits import unmark
 from tenure.engines.sql.rows import CODES, WAITING, entry_of, job_of
+from tenure.engines.sql.snapshot import Row, Statements, StoreSnapshot
 from tenure.errors import InvalidInput, JobNotFound, QueueNotFound, TenureError
 from tenure.model import ops, queries
 from tenure.model.fields import MAX_NAME
@@ -20,7 +23,6 @@ from tenure.model.queries import Found, Query
 from tenure.model.record_queries import ListRecords
 from tenure.model.records import Record
 
-Row = tuple[Any, ...]
 FoundRow = tuple[int, int, str]  # when it finished, seq, id
 QueueIds = Callable[[], list[int]]  # of the queues in question; there may be many
 
@@ -30,22 +32,8 @@ _COUNTS = [field.name for field in msgspec.structs.fields(queries.Counts)]
 _decode_schedule = msgspec.json.Decoder(ops.Schedule).decode
 
 
-class Statements(Protocol):
-    """Runs statements by name."""
-
-    def one(self, name: str, *params: Any) -> Row | None: ...
-    def all(self, name: str, *params: Any) -> Sequence[Row]: ...
-    def named(self, name: str, params: dict[str, Any]) -> Sequence[Row]: ...
-
-
-class Snapshot(Protocol):
+class Snapshot(StoreSnapshot, Protocol):
     """The parts that differ between the databases."""
-
-    @property
-    def db(self) -> Statements: ...
-
-    def listed(self, values: Sequence[int] | Sequence[str]) -> Any:
-        """Values as one parameter of a statement."""
 
     def due(self, statement: str, queues: Sequence[str]) -> int | None:
         """The time that `next_due` or `oldest_ready` finds, by this machine's clock."""
@@ -85,6 +73,14 @@ def read(snapshot: Snapshot, query: Query) -> Found:
 def _get_job(snapshot: Snapshot, query: queries.GetJob) -> Found:
     row = snapshot.db.one("read_job", query.id)
     return JobNotFound(query.id) if row is None else job_of(row)
+
+
+def _explain(snapshot: Snapshot, query: queries.Explain) -> Found:
+    row = snapshot.db.one("why_job", query.id)
+    job = None if row is None else StoredJob(*row)
+    if job is None or (query.grant and not query.grant.allows(job.queue, job.tenant)):
+        return JobNotFound(query.id)
+    return explain(SqlFacts(snapshot, job), query.grant)
 
 
 def _list_jobs(snapshot: Snapshot, query: queries.ListJobs) -> Found:
@@ -305,6 +301,7 @@ def _export(snapshot: Snapshot, query: queries.Export) -> Found:
 
 _QUERIES: dict[type[Query], Callable[[Snapshot, Any], Found]] = {
     queries.GetJob: _get_job,
+    queries.Explain: _explain,
     queries.ListJobs: _list_jobs,
     queries.FindIds: _find_ids,
     queries.FindByPrefix: _find_by_prefix,

@@ -6,7 +6,8 @@ import heapq
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tenure.engines.sql.reads import FoundRow, QueueIds, Row, are_few
+from tenure.engines.sql.reads import FoundRow, QueueIds, are_few
+from tenure.engines.sql.snapshot import Row
 from tenure.engines.sqlite.db import Db, listed
 from tenure.model import queries
 
@@ -20,6 +21,12 @@ class Snapshot:
 
     def listed(self, values: Sequence[int] | Sequence[str]) -> str:
         return listed(values)
+
+    def now(self) -> int:
+        return self._now
+
+    def news(self, queue: int) -> Sequence[Row]:
+        return []  # the books are always up to date
 
     def due(self, statement: str, queues: Sequence[str]) -> int | None:
         ((due,),) = self.db.all(statement, listed(queues))
