@@ -166,6 +166,7 @@ class Chance:
             queries.NextDue((queue,)),
             queries.ListErrors(chance.choice((None, queue))),
             queries.ListAudit(),
+            queries.ListRates(0, 2**40),
         ]
         return chance.choice(found)
 

@@ -50,6 +50,9 @@ PROMISED = {
         "ErrorGroups",
         "AuditEntry",
         "AuditLog",
+        "Rates",
+        "QueueRates",
+        "RatePoint",
     ],
     "errors": [
         "TenureError",
@@ -114,6 +117,7 @@ CALLS = {
     "schedules": ["put_schedule", "drop_schedule", "schedules", "timetable", "fire"],
     "errors": ["errors", "mute_error", "unmute_error"],
     "the audit log": ["audit"],
+    "rates": ["rates"],
     "upkeep": ["maintain", "reconcile", "close"],
 }
 WITHOUT_STEPS = {"audited", "sign"}  # they do nothing to the store, so they have one form

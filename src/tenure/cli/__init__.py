@@ -19,6 +19,7 @@ from tenure.cli.errors import errors, mute_error
 from tenure.cli.leases import ack, claim, extend, fail, release
 from tenure.cli.limits import limit, limits, pause, resume
 from tenure.cli.maintenance import maintain, reconcile
+from tenure.cli.rates import rates
 from tenure.cli.schedules import schedules
 from tenure.cli.service import serve, token
 from tenure.cli.show import dead, groups, jobs, show, stats, tenants
@@ -32,11 +33,11 @@ INTERRUPTED = 130  # the exit code that shells use for a program stopped with Ct
 
 SECTIONS: dict[str, list[click.Command]] = {
     "Run": [worker, scheduler, schedules, serve, token],
-    "Inspect": [stats, jobs, show, why, dead, tenants, groups, limits, workers, errors, audit],
+    "Inspect": [stats, jobs, show, why, dead, tenants, groups, limits, workers, errors, rates],
     "Produce": [enqueue],
     "Work": [claim, ack, fail, extend, release],
     "Operate": [cancel, replay, run_now, delete, purge, pause, resume, limit, mute_error],
-    "Maintain": [maintain, reconcile, migrate, copy],
+    "Maintain": [audit, maintain, reconcile, migrate, copy],
     "Try": [demo],
 }
 

@@ -13,6 +13,7 @@ from tenure.model.error_groups import ErrorGroups
 from tenure.model.fields import GrantedNames, Label, Moment, Name, PageLimit, QueueNames
 from tenure.model.job import Job, State
 from tenure.model.ops import Entry, Grant, Limit, Schedule
+from tenure.model.rates import Per, Rates
 from tenure.model.records import Record
 from tenure.model.why import Explained
 from tenure.model.workers import LiveWorker
@@ -172,6 +173,15 @@ class ListWorkers(Query, frozen=True):
 
     queue: Name | None = None
     grant: Grant | None = None
+
+
+class ListRates(Query, frozen=True):
+    """What happened in one queue, or in all queues, by minute or by hour."""
+
+    since: Moment
+    until: Moment
+    queue: Name | None = None
+    per: Per = "minute"
 
 
 class Export(Query, frozen=True):
@@ -340,6 +350,7 @@ Found = (
     | ErrorGroups
     | AuditLog
     | list[LiveWorker]
+    | Rates
     | TenureError
 )
 
@@ -359,7 +370,7 @@ def parse_cursor(cursor: str, parts: int) -> list[int] | InvalidInput:
 AnyQuery = (
     GetJob | ListJobs | FindIds | FindByPrefix | NextDue | OldestReady | GetStats | ListTenants
     | ListGroups | ListGroupTotals | ListLimits | ListSlots | ListSchedules | GetTimetable
-    | Explain | ListWorkers | ListErrors | ListAudit
+    | Explain | ListWorkers | ListErrors | ListAudit | ListRates
 )  # fmt: skip
 
 # The type of each result.
@@ -382,4 +393,5 @@ RESULTS: dict[type[Query], Any] = {
     ListErrors: ErrorGroups,
     ListAudit: AuditLog,
     ListWorkers: list[LiveWorker],
+    ListRates: Rates,
 }

@@ -75,6 +75,7 @@ NEEDS: dict[type[Op] | type[Query], Scope] = {
     queries.GetTimetable: Scope.READ,
     queries.ListErrors: Scope.READ,
     queries.ListAudit: Scope.READ,
+    queries.ListRates: Scope.READ,
 }
 
 
@@ -287,8 +288,8 @@ class Guarded(Calls):
             case queries.ListSlots():
                 self._must_have_slot(query.scope, query.key)
                 return await self._inner.ado(query)
-            case queries.ListErrors():
-                return await self._errors_of_ours(query)
+            case queries.ListErrors() | queries.ListRates():
+                return await self._records_of_ours(query)
             case queries.ListSchedules():
                 return await self._schedules_of_ours()
             case queries.GetTimetable():
@@ -298,9 +299,9 @@ class Guarded(Calls):
             f"this token may not {asked_for(type(query))}: it is bound to tenants or queues"
         )
 
-    async def _errors_of_ours(self, query: queries.ListErrors) -> Any:
+    async def _records_of_ours(self, query: queries.ListErrors | queries.ListRates) -> Any:
         if self.token.tenants is not None:
-            raise Forbidden("errors are of all tenants, and this token is not")
+            raise Forbidden("errors and rates are of all tenants, and this token is not")
         if query.queue is not None and not self._has_queue(query.queue):
             return QueueNotFound(query.queue)
         if query.queue is None and self.token.queues is not None:

@@ -49,6 +49,7 @@ from tenure.model.queries import (
     Stats,
     TenantStats,
 )
+from tenure.model.rates import Rates
 from tenure.model.retry import Backoff
 from tenure.observe.tracing import sending
 from tenure.queue.arguments import good
@@ -334,6 +335,7 @@ AnyFound = (
     | Found[queries.Timetable]
     | Found[ErrorGroups]
     | Found[AuditLog]
+    | Found[Rates]
 )
 
 

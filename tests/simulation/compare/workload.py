@@ -51,6 +51,7 @@ class Workload:
         self._chance = random.Random(seed)
         self._aside = random.Random(seed)  # for what came later, so that histories stay alike
         self._bounds = random.Random(seed + 1)
+        self._muting = random.Random(seed + 2)
         self._asked = 5 * seed
         self._listed = seed
         self._rig = rig
@@ -150,11 +151,18 @@ class Workload:
             calls = self._alike(calls)
         if self._bounds.random() < 0.08:
             calls = tuple(tuple(map(self._granted, call)) for call in calls)
+        if self._muting.random() < 0.04:
+            calls = (*calls, self._mute())
         commit = chance.random() < 0.4
         standing: tuple[ops.Claim, ...] = ()
         if commit and chance.random() < 0.25:
             standing = (self._one_claim(),)
         return Run(self._caller, calls or (self._claim(),), commit, standing)
+
+    def _mute(self) -> Call:
+        groups = [group for _, group in self._model._errors] or ["unknown"]
+        chance = self._muting
+        return (ops.MuteError(chance.choice(sorted(groups)), chance.random() < 0.6),)
 
     def _granted(self, op: AnyOp) -> AnyOp:
         """An operation that may not see all jobs."""
