@@ -153,6 +153,7 @@ class Chance:
             queries.GetJob(self._id()),
             queries.ListJobs(Filter(queue=queue), 100),
             queries.FindIds(Filter(tenant=tenant), 100),
+            queries.ListSummaries(Filter(queue, tenant=tenant), 2),
             queries.GetStats(),
             queries.GetStats(queue),
             queries.ListTenants(queue, 100),

@@ -130,6 +130,7 @@ FILTER = {"queue": "QUEUE", "tenant": "TENANT"}
 QUERIES: list[dict[str, Any]] = [
     {"query": "GetJob", "id": "OWNER-ready"},
     {"query": "ListJobs", "filter": FILTER},
+    {"query": "ListSummaries", "filter": FILTER},
     {"query": "FindIds", "filter": FILTER},
     {"query": "FindIds", "filter": FILTER | {"group": "OWNER-group"}},
     {"query": "NextDue", "queues": ["QUEUE"]},
@@ -157,6 +158,7 @@ EXAMPLES: dict[str, list[Example]] = {
     "GET /v1/jobs": [
         Example("/v1/jobs?queue=QUEUE&tenant=TENANT"),
         Example("/v1/jobs?queue=QUEUE&tenant=TENANT&state=dead"),
+        Example("/v1/jobs?queue=QUEUE&tenant=TENANT&summary=true&created_after=5&worker=w"),
     ],
     "POST /v1/jobs/cancel": [
         Example("/v1/jobs/cancel", {"ids": ["OWNER-ready"]}),

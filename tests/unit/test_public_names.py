@@ -93,6 +93,7 @@ CALLS = {
     "looking": [
         "get",
         "jobs",
+        "summaries",
         "find_ids",
         "next_due",
         "oldest_ready",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import traceback as tracebacks
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from tenure.errors import InvalidInput
+from tenure.errors import InvalidInput, TenureError
 from tenure.model import ops
 from tenure.model.fields import (
     MAX_FAILURE_TEXT,
@@ -129,3 +129,11 @@ def of_kind(field: str, value: object, kind: type) -> None:
 def scope_of(tenant: str | None, group: str | None) -> tuple[str | None, str | None]:
     """The scope of a limit: a group without a tenant means that group in every tenant."""
     return ("*" if group is not None and tenant is None else tenant), group
+
+
+def good(answer: Any, kind: type[T]) -> T:
+    """Return the answer, or raise it if it is an error."""
+    if isinstance(answer, TenureError):
+        raise answer
+    assert isinstance(answer, kind)
+    return answer

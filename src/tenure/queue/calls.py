@@ -11,7 +11,7 @@ import os
 import socket
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -49,6 +49,7 @@ from tenure.queue.arguments import (
     fail_op,
     failure_text,
     filter_of,
+    good,
     ids_of,
     lease_of,
     listed,
@@ -58,11 +59,10 @@ from tenure.queue.arguments import (
     some_jobs,
     states_of,
 )
+from tenure.queue.listing import Listing
 from tenure.queue.sync_async import Steps, Wanted, Within, awaiting, blocking
 from tenure.queue.wakeups import Changes
 from tenure.settings import Settings
-
-T = TypeVar("T")
 
 _check_if_exists = checker(IfExists)
 
@@ -77,10 +77,9 @@ class EnqueuedIds(list[str]):
 
 
 PAGE = 1000  # jobs changed per operation when a filter selects them
-MOST_SCANS = 100  # queries for one page of a list, each of which looks at MOST_SCANNED jobs
 
 
-class Calls:
+class Calls(Listing):
     """The public calls of a queue. Subclasses implement `do` and `ado`, which carry out a step."""
 
     settings: Settings
@@ -332,30 +331,6 @@ class Calls:
     def _get(self, id: str) -> Steps[Job]:
         """Return a job by its id. Raises JobNotFound."""
         return good((yield validated(queries.GetJob(id))), Job)
-
-    def _jobs(
-        self,
-        *,
-        queue: str | None = None,
-        state: str | Sequence[str] | None = None,
-        tenant: str | None = None,
-        group: str | None = None,
-        kind: str | None = None,
-        limit: int = 50,
-        cursor: str | None = None,
-    ) -> Steps[queries.Page]:
-        """Return a page of jobs, newest first; with a single final state, last finished first.
-        Pass its `cursor` to get the next page."""
-        where = filter_of(queue, states_of(state), tenant, group, kind)
-        page = good((yield validated(queries.ListJobs(where, limit, cursor))), queries.Page)
-        for _ in range(MOST_SCANS):
-            left = limit - len(page.jobs)
-            is_full = left == 0 or sum(map(queries.bytes_of, page.jobs)) >= queries.PAGE_BYTES
-            if page.cursor is None or is_full:
-                break
-            more = good((yield queries.ListJobs(where, left, page.cursor)), queries.Page)
-            page = queries.Page(page.jobs + more.jobs, more.cursor)
-        return page
 
     def _find_ids(self, prefix: str, *, limit: int = 10) -> Steps[list[str]]:
         """List the ids that start with `prefix`, sorted."""
@@ -703,8 +678,6 @@ class Calls:
     aprogress: Final = awaiting(_progress)
     get: Final = blocking(_get)
     aget: Final = awaiting(_get)
-    jobs: Final = blocking(_jobs)
-    ajobs: Final = awaiting(_jobs)
     find_ids: Final = blocking(_find_ids)
     afind_ids: Final = awaiting(_find_ids)
     next_due: Final = blocking(_next_due)
@@ -771,14 +744,6 @@ def _worker_of(pid: int) -> str:
 def default_worker() -> str:
     """The default worker name: host name and process id."""
     return _worker_of(os.getpid())
-
-
-def good(answer: Any, kind: type[T]) -> T:
-    """Return the answer, or raise it if it is an error."""
-    if isinstance(answer, TenureError):
-        raise answer
-    assert isinstance(answer, kind)
-    return answer
 
 
 def _errors(answers: Iterable[Any]) -> list[TenureError | None]:

@@ -16,7 +16,8 @@ from tenure.errors import Closed
 from tenure.model import ops
 from tenure.model.job import Job
 from tenure.model.queries import Query
-from tenure.queue.calls import Calls, good
+from tenure.queue.arguments import good
+from tenure.queue.calls import Calls
 from tenure.queue.committer import Committer, Standing
 from tenure.queue.sync_async import Wanted, Within
 from tenure.queue.wakeups import Changes

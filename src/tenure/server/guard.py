@@ -57,6 +57,7 @@ NEEDS: dict[type[Op] | type[Query], Scope] = {
     ops.ReconcileSlots: Scope.ADMIN,
     queries.GetJob: Scope.READ,
     queries.ListJobs: Scope.READ,
+    queries.ListSummaries: Scope.READ,
     queries.FindIds: Scope.READ,
     queries.FindByPrefix: Scope.READ,
     queries.OldestReady: Scope.READ,
@@ -69,6 +70,9 @@ NEEDS: dict[type[Op] | type[Query], Scope] = {
     queries.ListSchedules: Scope.READ,
     queries.GetTimetable: Scope.READ,
 }
+
+
+_MINUTE_MS = 60_000
 
 
 class Guarded(Calls):
@@ -222,11 +226,11 @@ class Guarded(Calls):
                 if isinstance(job, Job) and not self._has(job.queue, job.tenant):
                     return JobNotFound(query.id)
                 return job
-            case queries.ListJobs() | queries.FindIds():
+            case queries.ListJobs() | queries.ListSummaries() | queries.FindIds():
                 narrowed = self._filter(query.filter)
                 if isinstance(narrowed, NotFound):
                     return narrowed
-                return await self._inner.ado(replace(query, filter=narrowed))
+                return _told(await self._inner.ado(replace(query, filter=narrowed)))
             case queries.NextDue() | queries.OldestReady():
                 for queue in query.queues:
                     self._must_have(queue, self.token.tenants[0] if self.token.tenants else None)
@@ -313,6 +317,18 @@ class Guarded(Calls):
                     return some
                 found += some
         return found[: query.limit]
+
+
+def _told(page: Any) -> Any:
+    """A page for a token that is bound: how many jobs were looked at, and the exact time of the
+    last, would tell of the jobs of others."""
+    if isinstance(page, queries.Ids):
+        return replace(page, scanned=len(page.ids))
+    if isinstance(page, queries.Page | queries.Summaries):
+        to = page.scanned_to
+        minute = None if to is None else -(-to // _MINUTE_MS) * _MINUTE_MS
+        return replace(page, scanned=len(page.jobs), scanned_to=minute)
+    return page
 
 
 def is_random_uuid(id: str) -> bool:

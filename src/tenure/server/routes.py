@@ -16,6 +16,7 @@ from tenure.server import events, native
 from tenure.server.auth import Scope, Tokens
 from tenure.server.dialects import NAMES, d1, evekill, firecrawl, queuey
 from tenure.server.docs_page import home_page
+from tenure.server.operator import lists
 from tenure.server.route import Call, Reply, Route, encode
 from tenure.server.service import Service
 
@@ -97,7 +98,7 @@ COMMON = [
 
 def routes_of(dialects: Iterable[str], d1_max_attempts: int | None = None) -> list[Route]:
     """Return all routes, including those of the given dialects."""
-    routes = [*COMMON, *native.ROUTES, *events.ROUTES]
+    routes = [*COMMON, *native.ROUTES, *lists.ROUTES, *events.ROUTES]
     for name in dialects:
         if name not in DIALECTS:
             raise InvalidInput("dialects", f"{name!r} is not one of {', '.join(DIALECTS)}")

@@ -51,6 +51,7 @@ class Workload:
         self._chance = random.Random(seed)
         self._aside = random.Random(seed)  # for what came later, so that histories stay alike
         self._bounds = random.Random(seed + 1)
+        self._lists = random.Random(seed + 2)
         self._asked = 5 * seed
         self._listed = seed
         self._rig = rig
@@ -471,13 +472,27 @@ class Workload:
             chance.choice((None, None, *KINDS)),
             chance.choice((None, None, self._now - 2_000)),
         )
-        kind = chance.choice((queries.ListJobs, queries.FindIds))
+        kind: Any = chance.choice((queries.ListJobs, queries.FindIds))
         limit = chance.choice((1, 3, 60))
         self._listed += 1
         if self._listed % 3:
+            if self._lists.random() < 0.5:
+                kind, where = queries.ListSummaries, self._narrowed(where)
             return kind(where, limit)
         ended = () if self._listed % 2 else (State.DONE,)
         return queries.ListJobs(queries.Filter(states=ended), 60)
+
+    def _narrowed(self, where: queries.Filter) -> queries.Filter:
+        """A filter with more conditions."""
+        chance, now = self._lists, self._now
+        times = (None, None, None, 0, now - 60_000, now - 1_000, now)
+        after, before = chance.choice(times), chance.choice(times)
+        fields: dict[str, Any] = {"finished_after": after, "finished_before": before}
+        if chance.random() < 0.5:
+            fields = {"created_after": after, "created_before": before}
+        if chance.random() < 0.3:
+            fields = {"worker": chance.choice(("", *WORKERS))}
+        return msgspec.structs.replace(where, **fields)
 
 
 def _by_name(op: Any) -> Any:

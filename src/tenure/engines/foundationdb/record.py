@@ -176,6 +176,24 @@ def decode_body(parts: Iterable[bytes]) -> Body:
     return _decode_body(b"".join(parts))
 
 
+_BIN_32 = 0xC6  # in MessagePack, begins bytes with their size in four bytes
+_EMPTY_BIN = b"\xc4\x00"
+
+
+def start_of_body(first: bytes, last_number: int, last: bytes) -> tuple[Body, int] | None:
+    """A body with the start of its payload, and the size of the payload, from the first and the
+    last part of it; None if the other fields are not all in the last part."""
+    if last_number == 0:
+        body = _decode_body(first)
+        return body, len(body.payload)
+    size = int.from_bytes(first[2:6], "big")
+    rest_at = 6 + size - last_number * PART_BYTES
+    if first[1] != _BIN_32 or rest_at < 0:
+        return None
+    rest = _decode_body(first[:1] + _EMPTY_BIN + last[rest_at:])
+    return Body(first[6:], rest.after, rest.trace), size
+
+
 def decode_errors(parts: Iterable[bytes]) -> tuple[Failure, ...]:
     data = b"".join(parts)
     return _decode_errors(data) if data else ()

@@ -11,6 +11,7 @@ from tenure.model.job import FINAL, NULL, Failure, IfParentFails, Job, JobSpec, 
 from tenure.model.ops import Entry
 from tenure.model.retry import Backoff
 from tenure.model.states import Change
+from tenure.model.summary import LastError, Summary, summarized
 
 WAITING, DELAYED, READY, LEASED, DONE, DEAD, CANCELLED = range(7)
 STATES = (
@@ -209,6 +210,18 @@ def job_of(row: tuple[Any, ...]) -> Job:
         _decode_failures(errors) if errors else (),
         options.trace,
     )
+
+
+_decode_error = msgspec.json.Decoder(LastError).decode
+
+
+def summary_of_row(row: tuple[Any, ...]) -> Summary:
+    """The Summary of a row. After the columns of a job without its large parts come the start of
+    the payload, its size, whether there is a result, and the last error as JSON."""
+    *columns, preview, size, has_result, error = row
+    job = job_of((*columns[:4], b"null", *columns[4:], None, None))
+    last = None if error is None else _decode_error(error)
+    return summarized(job, preview, size, bool(has_result), last)
 
 
 def entry_of(row: tuple[Any, ...], waits_for: set[str]) -> Entry:

@@ -1,0 +1,1 @@
+"""Routes for operators, one module for each capability."""
