@@ -12,12 +12,12 @@ NEWEST ?= $(shell for minor in 19 18 17 16 15 14 13 12; do \
 	for one in python3.$$minor $(HOME)/.pyenv/versions/3.$$minor.*/bin/python3; do \
 	$$one -c "" 2>/dev/null && echo $$one && exit; done; done)
 
-.PHONY: run test newest lint bench crash crash-workers crash-service crash-postgres crash-power fuzz attack simulate compare mutate docs clean
+.PHONY: run test newest lint screenshots bench crash crash-workers crash-service crash-postgres crash-power fuzz attack simulate compare mutate docs clean
 
 run: .venv/runnable ## the service on http://127.0.0.1:3100, with a small queue being worked
 	$(BIN)/tenure serve --demo
 
-test: lint ## all checks and tests
+test: lint .venv/browser ## all checks and tests
 	$(BIN)/pytest -n 4 --dist worksteal # many tests wait for the disk
 
 newest: ## the unit, conformance (SQLite) and worker tests on the newest Python of this machine
@@ -29,6 +29,9 @@ lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
+
+screenshots: .venv/installed .venv/browser ## pictures of the dashboard, into docs/images
+	$(BIN)/python -m tests.browser.screenshots
 
 bench: .venv/installed ## the figures of the README, measured here
 	$(BIN)/python -m bench
@@ -77,6 +80,10 @@ docs: .venv/installed ## write the pages that are made from the code
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@ .venv/runnable
+
+.venv/browser: .venv/installed tests/browser/install.py # Chromium and axe-core
+	$(BIN)/python -m tests.browser.install
+	touch $@
 
 .venv-newest/tested: .venv-newest/installed
 	$(BIN)/pytest -n 4 --dist worksteal tests/unit tests/workers

@@ -46,7 +46,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Meta(ge=1, description="Payload bytes that can wait for a commit before Busy is raised."),
     ] = 256 * 1_048_576
     busy_timeout: Annotated[
-        Span, Meta(description="Seconds to wait for a store locked by another process.")
+        Span,
+        Meta(
+            description="Seconds to wait for a store that is locked, or a server or service that "
+            "is away. Commands end at once if a service is away, unless this is set."
+        ),
     ] = 30.0
     unknown_kind: Annotated[
         Span | None,

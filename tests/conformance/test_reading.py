@@ -444,3 +444,23 @@ def test_ids_are_found_by_their_start(queue: Queue) -> None:
     queue.cancel("abc-2")
     queue.delete("abc-1")
     assert queue.find_ids("abc-") == ["abc-2"]
+
+
+# Counts of some tenants -------------------------------------------------------------------------
+
+
+def test_counts_can_be_those_of_some_tenants_in_every_queue(queue: Queue) -> None:
+    variety(queue)
+    queue.enqueue("q", tenant="bolt")
+    queue.pause("r")
+    assert queue.do(queries.GetStats(tenants=("acme", "none"))) == [
+        queries.QueueStats(queue="q", leased=1, done=1, dead=1),
+        queries.QueueStats(queue="r", waiting=1, paused=True),
+    ]
+    assert queue.do(queries.GetStats("r", tenants=("bolt", ""))) == [
+        queries.QueueStats(queue="r", paused=True)
+    ]
+    assert queue.do(queries.GetStats("q", tenants=("", "bolt"))) == [
+        queries.QueueStats(queue="q", delayed=1, ready=2, cancelled=1)
+    ]
+    assert isinstance(queue.do(queries.GetStats("s", tenants=("acme",))), QueueNotFound)

@@ -234,6 +234,12 @@ EXAMPLES: dict[str, list[Example]] = {
     ],
     "POST /v1/query": [Example("/v1/query", {"query": query}) for query in QUERIES],
     "GET /v1/changes": [Example("/v1/changes")],
+    "GET /v1/me": [Example("/v1/me")],
+    "GET /v1/overview": [Example("/v1/overview")],
+    "GET /v1/search": [Example("/v1/search?q=OWNER")],
+    "POST /v1/schedules/{name}/pause": [Example("/v1/schedules/OWNER-schedule/pause")],
+    "POST /v1/schedules/{name}/resume": [Example("/v1/schedules/OWNER-schedule/resume")],
+    "POST /v1/schedules/{name}/run-now": [Example("/v1/schedules/OWNER-schedule/run-now")],
     # Firecrawl
     "POST /queue/push": [Example("/queue/push", {"teamId": "OWNER", "job": FIRECRAWL_JOB})],
     "POST /queue/pop/{team_id}": [Example("/queue/pop/OWNER", {"workerId": "w"})],

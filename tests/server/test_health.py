@@ -97,7 +97,7 @@ def test_the_page_loads_nothing_from_elsewhere(client: Client) -> None:
     text = asked.content.decode()
     for word in ("src=", 'href="http', 'href="//', "<script", "<link", "@import", "url("):
         assert word not in text
-    for route in client.service.table.routes:
+    for route in filter(lambda one: one.described, client.service.table.routes):
         assert (f">{route.path}<" in text) == (route.tag not in DIALECTS)
 
 
@@ -107,7 +107,7 @@ def test_a_newcomer_is_shown_the_native_api_alone(client: Client) -> None:
     assert "/queue/push" not in paths
     text = client.ask("GET", "/docs").content.decode()
     for name in DIALECTS:
-        assert f'href="/docs/{name}"' in text
+        assert f'href="docs/{name}"' in text
 
 
 @pytest.mark.parametrize("name", DIALECTS)
@@ -115,7 +115,7 @@ def test_a_dialect_has_a_page_and_a_document_of_its_own(client: Client, name: st
     asked = client.ask("GET", f"/docs/{name}")
     assert (asked.status, asked.kind) == (200, "text/html; charset=utf-8")
     text = asked.content.decode()
-    assert f"/docs/{name}/openapi.json" in text
+    assert f'href="{name}/openapi.json"' in text
     paths = client.get(f"/docs/{name}/openapi.json")["paths"]
     for route in client.service.table.routes:
         assert (route.path in paths) == (route.tag == name)
@@ -134,4 +134,4 @@ def test_the_root_says_what_this_is(serve: Serve) -> None:
     for client in (serve(), serve([], [token("secret")])):
         asked = client.ask("GET", "/")
         assert (asked.status, asked.kind) == (200, "text/html; charset=utf-8")
-        assert b'href="/docs"' in asked.content
+        assert b'href="docs"' in asked.content

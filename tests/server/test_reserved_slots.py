@@ -59,4 +59,4 @@ def test_a_worker_behind_a_service_leaves_upkeep_to_the_service(
         assert janitor.step() == 0
         assert remote.slots(*SLOT) == []
         clock.advance(60)
-    janitor.resign()
+    janitor.release_slot()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -16,7 +17,7 @@ import pytest
 import tenure
 from tenure import Queue, Settings
 from tenure.model import ops, queries
-from tenure.server.auth import Scope, Tokens
+from tenure.server.auth import Scope, TokenFile, Tokens, create_token
 from tenure.server.guard import NEEDS
 from tenure.server.route import ANY, Route
 from tenure.server.routes import DIALECTS, make_app, routes_of
@@ -43,6 +44,7 @@ FREE = {
     "GET /docs/{dialect}",
     "GET /docs/{dialect}/openapi.json",
     "GET /",
+    "GET /static/{hash}/{name}",
     "GET /health",
     "GET /ping",
 }
@@ -159,7 +161,7 @@ def test_without_a_token_nothing_is_done(world: World, name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(FREE))
 def test_what_is_free_needs_no_token(world: World, name: str) -> None:
-    path = ROUTES[name].path.replace("{dialect}", "firecrawl")
+    path = ROUTES[name].path.replace("{dialect}", "firecrawl").replace("{name}", "app.js")
     assert world.client.ask("GET", path).status == 200
 
 
@@ -441,3 +443,11 @@ def things(queue: Queue, owner: str = "") -> list[Any]:
     schedules = [one for one in queue.schedules() if owner in one.name]
     limits = [one for one in queue.limits() if owner in f"{one.queue} {one.tenant}"]
     return [jobs, slots, schedules, limits]
+
+
+def test_a_token_is_known_as_soon_as_it_was_created(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.json"
+    create_token(path, "first", ["read"])
+    tokens = TokenFile(path, [], lambda: 0.0)  # time stands still
+    secret = create_token(path, "second", ["read"])
+    assert tokens.who(f"Bearer {secret}").name == "second"

@@ -25,10 +25,10 @@ class FollowingModel(MemoryEngine):
         done = isinstance(op, ops.Once) and op.key in self._answered
         if isinstance(op, ops.Once) and done:
             self._sweep_anyway(op)
-        self._chosen = [] if done else given_out(answer)
+        self._given = [] if done else given_out(answer)
         self._dead = dead
         (answered,) = self.apply([op])
-        assert not self._chosen, f"the model would not have given out {self._chosen}"
+        assert not any(self._given), f"the model would not have given out {self._given}"
         return answered
 
     def _sweep_anyway(self, op: ops.Once) -> None:
@@ -38,10 +38,22 @@ class FollowingModel(MemoryEngine):
             for queue in sorted(names & self._queues.keys()):
                 self._sweep(queue, self._sweep_limit, self._clock.now_ms())
 
+    def begin_claim(self) -> None:
+        """Look at what the engine gave out for the next claim of the operation."""
+        self._chosen = self._given[0] if self._given else []
+
+    def end_claim(self) -> None:
+        """Check that the model gave out the same."""
+        assert not self._chosen, f"the model would not have given out {self._chosen}"
+        self._given = self._given[1:]
+
     def _claim(self, op: ops.Claim, now: int) -> Answer:
+        self.begin_claim()
         if self._chosen:
             self._token = self._chosen[0][1] - 1  # claims of one commit share theirs
-        return super()._claim(op, now)
+        answer = super()._claim(op, now)
+        self.end_claim()
+        return answer
 
     def _pick(self, queue: str, op: ops.Claim, room: int, now: int) -> list[Record]:
         if queue not in self._queues or room <= 0 or self._limit(queue).paused:
@@ -61,7 +73,9 @@ class FollowingModel(MemoryEngine):
                 lines[record.job.tenant].append(record)
         picked: list[Record] = []
         while len(picked) < room:
-            first = self._served(queue, lines, held, now)
+            given = sum(self._records[job_id].job.queue == queue for job_id, _ in self._chosen)
+            spare = room - len(picked) - given
+            first = self._served(queue, lines, held, now, spare=spare)
             if first is None:
                 break
             lines[first.job.tenant].remove(first)
@@ -77,14 +91,17 @@ class FollowingModel(MemoryEngine):
         lines: dict[str, list[Record]],
         held: Counter[tuple[str, str | None]],
         now: int,
+        *,
+        spare: int,
     ) -> Record | None:
-        """The job that the engine took next."""
+        """The job that the engine took next. spare: how many expired jobs it may have taken, beside
+        those that it gave out; later operations of the batch may have found others."""
         heads = [self._next(queue, tenant, lines, held) for tenant in lines]
         allowed = {head.job.id: head for head in heads if head is not None}
         for job_id, head in allowed.items():
             change = states.decide(head.job, states.Claimed(), now)
             assert change is not None
-            if change.state is State.DEAD and job_id in self._dead:
+            if spare and change.state is State.DEAD and job_id in self._dead:
                 return head
         if not allowed:
             return None
@@ -95,9 +112,9 @@ class FollowingModel(MemoryEngine):
         return allowed[job_id]
 
 
-def given_out(answer: Answer) -> list[tuple[str, int]]:
-    """The jobs that an answer gives out, with their tokens."""
+def given_out(answer: Answer) -> list[list[tuple[str, int]]]:
+    """The jobs that each claim of an answer gives out, with their tokens."""
     answers = answer.answers if isinstance(answer, ops.Answers) else [answer]
     return [
-        (job.id, job.token) for one in answers if isinstance(one, ops.Leased) for job in one.jobs
+        [(job.id, job.token) for job in one.jobs] for one in answers if isinstance(one, ops.Leased)
     ]

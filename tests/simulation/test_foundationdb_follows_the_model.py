@@ -56,7 +56,7 @@ class FollowsTheModel(SameAsTheModel):
         assert isinstance(found, queries.Ids)
         for op, answer in zip(batch, answers, strict=True):
             assert answer == self.following.follow(op, answer, set(found.ids))
-            self.leases += [Lease(*one) for one in given_out(answer)]
+            self.leases += [Lease(*one) for jobs in given_out(answer) for one in jobs]
 
 
 class FollowsWithSmallSweeps(FollowsTheModel):

@@ -117,7 +117,7 @@ def test_a_batch_that_postgresql_committed_is_not_applied_again(
     store: tenure.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever goes wrong with its answers."""
-    right = fast_paths.way_of
+    right = fast_paths.fast_path_of
 
     def wrong(batch: Sequence[Op]) -> Any:
         way = right(batch)
@@ -129,7 +129,7 @@ def test_a_batch_that_postgresql_committed_is_not_applied_again(
 
         return then_fail
 
-    monkeypatch.setattr(fast_paths, "way_of", wrong)
+    monkeypatch.setattr(fast_paths, "fast_path_of", wrong)
     calls = [[op] for op in (_plain(store), _plain(store), _plain(store))]
     found = together(store, *calls)
     assert {type(one) for one in found} == {OutcomeUnknown}

@@ -231,7 +231,7 @@ def test_another_takes_over_from_one_that_resigned_or_died(crowd_at: Any) -> Non
     crowd = crowd_at(ms(2026, 11, 15))
     first, second, third = [Janitor(handle, f"j{n}") for n, handle in enumerate(crowd.handles)]
     first.step()
-    first.resign()
+    first.release_slot()
     second.step()
     assert [slot.holder[:2] for slot in crowd.queue.slots(*SLOT)] == ["j1"]
     crowd.clock.advance(SLOT_SECONDS - 1)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import tenure
-from tenure.cli.workers import work_until_told
+from tenure.cli.workers import run_until_signal
 from tests.workers import errands
 from tests.workers.life import Place, WorkerProcess, a_place, children_of, until
 
@@ -509,7 +509,7 @@ def test_a_signal_that_comes_while_it_starts_stops_it_gracefully(number: signal.
         runner.before_start = lambda: os.kill(os.getpid(), number)
         before = signal.signal(number, lambda number, frame: pytest.fail("it was not ready for it"))
         try:
-            work_until_told(runner)
+            run_until_signal(runner)
         finally:
             signal.signal(number, before)
     assert runner.handled == 0

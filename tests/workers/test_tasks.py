@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import runpy
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -113,6 +114,33 @@ def test_a_module_that_is_loaded_again_declares_its_tasks_again(
     file.write_text(source.replace("q0", "queue-1"))
     importlib.reload(module)
     assert reloaded.tasks["work"].options["queue"] == "queue-1"
+
+
+def test_two_tasks_of_one_name_in_a_module_are_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = (
+        "import tenure\n"
+        "app = tenure.Tenure('memory://')\n"
+        "@app.task\n"
+        "def work() -> None: ...\n"
+        "@app.task\n"
+        "def work(n: int) -> None: ...\n"
+    )
+    (tmp_path / "declares_twice.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InvalidInput, match=r"two tasks of declares_twice are named 'work'"):
+        importlib.import_module("declares_twice")
+    with pytest.raises(InvalidInput, match=r"are named 'work'"):
+        runpy.run_path(str(tmp_path / "declares_twice.py"), run_name="__main__")
+
+
+def test_a_task_can_be_defined_again_in_an_interactive_session() -> None:
+    names: dict[str, Any] = {"__name__": "a_notebook", "app": Tenure("memory://")}
+    cell = "@app.task(queue='{}')\ndef work() -> None: ..."
+    exec(cell.format("one"), names)
+    exec(cell.format("two"), names)
+    assert names["app"].tasks["work"].options["queue"] == "two"
 
 
 def test_two_tasks_of_one_name_are_an_error_also_if_one_function_makes_both() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 import sys
@@ -18,12 +19,13 @@ from rich.console import Console, RenderableType
 from tenure.cli.text import document, one_line
 from tenure.clock import Clock, SystemClock
 from tenure.engines import exists
-from tenure.errors import NotFound
+from tenure.errors import NotFound, StoreError
 from tenure.queue import Queue, connect
-from tenure.settings import Settings, from_environment, without_secrets
+from tenure.settings import PREFIX, Settings, from_environment, without_secrets
 
 F = TypeVar("F", bound=Callable[..., Any])
-NOTICE_SECONDS = 1.0  # for a service to accept a connection
+ANSWER_SECONDS = 1.0  # for a service to accept a connection
+WAIT_SECONDS = f"{PREFIX}BUSY_TIMEOUT"
 WIDE = 100_000  # columns if the output is not a terminal, so that nothing is cut or wrapped
 
 
@@ -45,8 +47,10 @@ class App:
     def open(self) -> Queue:
         """Open the store that the command works on. It is created if it does not exist."""
         settings = from_environment(os.environ, url=self.url)
-        if not self.errors_as_json:
-            say_if_away(settings)
+        if WAIT_SECONDS not in os.environ:
+            require_answer(settings)
+        elif self.errors_as_json:
+            logging.getLogger("tenure.remote").addHandler(logging.NullHandler())
         return connect(settings=settings, clock=self.clock)
 
     def open_existing(self) -> Queue:
@@ -83,18 +87,26 @@ class App:
         return not self.interactive or click.confirm(question, err=True)
 
 
-def say_if_away(settings: Settings) -> None:
-    """Say that a service does not accept connections. Its callers wait for it for a while."""
+def require_answer(settings: Settings) -> None:
+    """Raise StoreError if a service does not accept connections. Calls would wait for it for as
+    long as the settings say, which is too long for a person at a terminal."""
     url = urlsplit(settings.url)
+    host = url.hostname or ""
     if url.scheme not in ("http", "https"):
+        return
+    from urllib.request import getproxies, proxy_bypass  # slow to import, and seldom needed
+
+    if url.scheme in getproxies() and not proxy_bypass(host):
         return
     try:
         port = url.port or (443 if url.scheme == "https" else 80)
-        socket.create_connection((url.hostname or "", port), NOTICE_SECONDS).close()
+        socket.create_connection((host, port), ANSWER_SECONDS).close()
     except (OSError, ValueError) as error:
         shown = without_secrets(settings.url)
-        text = f"{shown} does not answer ({error}); waiting {settings.busy_timeout:g} s for it"
-        click.echo(one_line(text), err=True)
+        raise StoreError(
+            f"{shown} does not answer ({error}): check that the service runs there, or set "
+            f"{WAIT_SECONDS}=30 to wait for it"
+        ) from None
 
 
 def console(*, stderr: bool = False) -> Console:

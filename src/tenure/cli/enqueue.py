@@ -20,19 +20,33 @@ from rich.progress import (
 
 from tenure.cli.context import App, console, json_option, pass_app
 from tenure.cli.json_lines import Lines, Loader
-from tenure.cli.params import duration, given, json
+from tenure.cli.params import duration, given, json, target
+from tenure.cli.queue_names import did_you_mean, exists, names_of
 from tenure.cli.tables import words
 from tenure.cli.text import relative
-from tenure.errors import TenureError
+from tenure.cli.workers import check_store
+from tenure.errors import NotFound, TenureError
 from tenure.model.fields import MAX_ATTEMPTS, MAX_PRIORITY, MIN_PRIORITY
 from tenure.model.job import IfParentFails, Job, State
 from tenure.model.ops import IfExists
+from tenure.tasks.app import Tenure
 
 
 @click.command()
 @click.argument("queue", metavar="[QUEUE]", required=False)
 @click.argument("text", metavar="[JSON]", required=False)
 @click.option("--kind", help="The kind of job, such as the name of a task.")
+@click.option(
+    "--app",
+    "tasks",
+    metavar="MODULE:APP",
+    type=target,
+    help="The app of --task. Its store is used, unless --url is given.",
+)
+@click.option(
+    "--task",
+    help="Call this task of --app: the JSON must fit its arguments, and its options apply.",
+)
 @click.option("--tenant", help="The tenant that the job belongs to; tenants take turns.")
 @click.option("--group", help="A group of the tenant's jobs, which can have its own limits.")
 @click.option(
@@ -61,9 +75,7 @@ from tenure.model.ops import IfExists
 @click.option(
     "--if-exists",
     type=click.Choice(get_args(IfExists)),
-    default="error",
-    show_default=True,
-    help="What to do if another job has the id or the unique key.",
+    help="What to do if another job has the id or the unique key. [default: error]",
 )
 @click.option(
     "--file", type=click.File("rb"), help="Load many jobs from JSON lines; - is standard input."
@@ -76,12 +88,17 @@ def enqueue(
     /,
     queue: str | None,
     text: str | None,
-    if_exists: IfExists,
+    tasks: Tenure | None,
+    task: str | None,
+    if_exists: IfExists | None,
     file: BinaryIO | None,
     default_queue: str | None,
     **options: Any,
 ) -> None:
     """Add a job with a JSON payload, or many from a file.
+
+    A job that is given by --kind has the options of this command, even if a task of that name has
+    others: 3 attempts, no timeout. With --app and --task, it has the options of the task.
 
     With --file, every line is an object with some of these fields: queue, payload, kind, tenant,
     group, priority, id, unique_key, after, if_parent_fails, max_attempts, backoff, run_at, and, in
@@ -93,10 +110,22 @@ def enqueue(
     \b
     Example:
       tenure enqueue emails '{"to": "ann@example.com"}' --tenant acme --delay 5m
+      tenure enqueue --app tasks:app --task send '{"to": "ann@example.com"}'
       tenure enqueue emails --file jobs.jsonl --if-exists skip
       generate-jobs | tenure enqueue --file -
     """
     wanted = given(options)
+    if tasks is not None or task is not None:
+        if tasks is None or task is None:
+            raise click.UsageError("--app and --task belong together.")
+        if file is not None or default_queue is not None or "kind" in wanted:
+            raise click.UsageError("--task cannot be combined with --kind, --file or --queue.")
+        if text is None:
+            queue, text = None, queue  # a task has a queue
+        wanted |= given({"queue": queue, "if_exists": if_exists})
+        _call(app, tasks, task, None if text is None else json(text), wanted)
+        return
+    if_exists = if_exists or "error"
     if file is None:
         if queue is None or text is None or default_queue is not None:
             raise click.UsageError("Give QUEUE and JSON, or --file.")
@@ -113,7 +142,25 @@ def _add_one(
     app: App, queue: str, payload: Any, if_exists: IfExists, options: dict[str, Any]
 ) -> None:
     with app.open() as store:
+        new = not app.as_json and not exists(store, queue)
         job = store.enqueue(queue, payload, if_exists=if_exists, **options)
+        hint = did_you_mean(queue, names_of(store)) if new else ""
+    told = f"Job {job.id} is {_described(job, app.clock.now_ms())}."
+    if new:
+        told += f" Created queue {queue!r}" + (f": {hint}" if hint else ".")
+    app.answer(job, lambda: words(told))
+
+
+def _call(app: App, tasks: Tenure, name: str, payload: Any, options: dict[str, Any]) -> None:
+    tasks.move_to(app.url, clock=app.clock)
+    check_store(tasks)
+    tasks.load()
+    task = tasks.tasks.get(name)
+    if task is None:
+        hint = did_you_mean(name, tasks.tasks)
+        raise NotFound(f"the app has no task named {name!r}" + (f": {hint}" if hint else ""))
+    with tasks:
+        job = task.using(**options).enqueue_payload(payload).job()
     app.answer(job, lambda: words(f"Job {job.id} is {_described(job, app.clock.now_ms())}."))
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
 from typing import Any
 
 import click
 
 from tenure.cli.context import App, json_option, pass_app
 from tenure.cli.params import duration, given, scope_options
+from tenure.cli.queue_names import did_you_mean, exists, names_of
 from tenure.cli.tables import limits_table, scope_words, words
-from tenure.errors import NotFound, QueueNotFound
+from tenure.errors import NotFound
 from tenure.model.fields import MAX_WEIGHT
 from tenure.model.ops import Limit
 from tenure.queue import Queue
@@ -30,16 +30,11 @@ def _queue(app: App, name: str, create: bool) -> Iterator[Queue]:
             yield store
         return
     with app.open_existing() as store:
-        try:
-            store.stats(name)
-        except QueueNotFound:
-            raise NotFound(f"{_unknown(store, name)}; --create makes it") from None
+        if not exists(store, name):
+            hint = did_you_mean(name, names_of(store))
+            there = f"there is no queue {name!r}" + (f": {hint}" if hint else "")
+            raise NotFound(f"{there}; --create makes it")
         yield store
-
-
-def _unknown(store: Queue, name: str) -> str:
-    like = get_close_matches(name, store.stats().queues, n=1)
-    return f"there is no queue {name!r}" + (f": did you mean {like[0]!r}?" if like else "")
 
 
 @click.command()

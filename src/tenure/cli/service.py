@@ -20,6 +20,7 @@ from tenure.engines.remote import is_loopback
 from tenure.errors import InvalidInput
 from tenure.model.fields import MAX_ATTEMPTS
 from tenure.observe.logs import log_as
+from tenure.server.about import About
 from tenure.server.auth import (
     Scope,
     Token,
@@ -121,6 +122,23 @@ NEEDED = ("uvicorn", "prometheus_client")  # the packages of tenure[server]
     envvar="TENURE_TENANT_METRICS",
     help="Also count the jobs of each tenant in /metrics.",
 )
+@click.option(
+    "--environment",
+    default="",
+    envvar="TENURE_ENVIRONMENT",
+    help="A name that the dashboard shows on every page, such as production.",
+)
+@click.option(
+    "--banner", default="", envvar="TENURE_BANNER", help="A line of text on top of the dashboard."
+)
+@click.option(
+    "--redact",
+    default="",
+    metavar="NAMES",
+    envvar="TENURE_REDACT",
+    help="Fields of payloads and results that are hidden from all who read jobs, separated by "
+    "commas. Workers get them.",
+)
 @click.option("--demo", is_flag=True, help="Also run a small demo queue.")
 @click.option(
     "--mdns", is_flag=True, envvar="TENURE_MDNS", help="Announce the service on the network."
@@ -153,6 +171,9 @@ def serve(
     d1_max_attempts: int | None,
     tasks: Tenure | None,
     tenant_metrics: bool,
+    environment: str,
+    banner: str,
+    redact: str,
     demo: bool,
     mdns: bool,
     log_level: str,
@@ -160,7 +181,7 @@ def serve(
     certfile: str | None,
     keyfile: str | None,
 ) -> None:
-    """Serve the queue over HTTP.
+    """Serve the queue over HTTP, and a dashboard at /.
 
     The native API is documented at /docs. Every option can be set in the environment, as TENURE_
     and its name. Without a URL, FDB_CLUSTER_FILE names the FoundationDB cluster to use.
@@ -169,7 +190,7 @@ def serve(
     Example:
       tenure serve --port 3100 --tokens tenure-tokens.json
     """
-    host_until_told = _hosting()
+    serve_until_signal = _hosting()
     log_as(log_format, log_level)
     guests = guests_of(anonymous, networks)
     known = tokens_of(tokens, os.environ, guests)
@@ -183,7 +204,7 @@ def serve(
     with holder:
         if demo:
             next_round.enqueue()
-        host_until_told(
+        serve_until_signal(
             holder,
             known,
             named,
@@ -197,6 +218,8 @@ def serve(
             allowed_hosts=hosts_of(allowed_hosts, host, known),
             max_connections=max_connections,
             d1_max_attempts=d1_max_attempts,
+            about=About(environment, banner),
+            redact=redact.split(","),
         )
     app.answer({"served": True}, lambda: words("The service has stopped."))
 
@@ -205,14 +228,14 @@ def _hosting() -> Callable[..., None]:
     """Import what serves. Not at the top, because it takes longer than most commands run, and needs
     packages that the other commands do not."""
     try:
-        from tenure.server.hosting import host_until_told
+        from tenure.server.hosting import serve_until_signal
     except ImportError as error:
         if (error.name or "").partition(".")[0] not in NEEDED:
             raise
         raise InvalidInput(
             "serve", f"needs {error.name}, which is not installed: pip install 'tenure[server]'"
         ) from None
-    return host_until_told
+    return serve_until_signal
 
 
 def named_cluster(environ: Mapping[str, str]) -> str | None:

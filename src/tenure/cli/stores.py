@@ -146,13 +146,13 @@ def copy(app: App, source: str, target: str, wait: float, leased: Leased) -> Non
 def _open(app: App, url: str, name: str) -> Engine:
     try:
         if name == "source":
-            _refuse_to_make_it(url)
+            _check_source_exists(url)
         return open_engine(from_environment(os.environ, url=url), app.clock)
     except InvalidInput as error:
         raise InvalidInput(name, error.reason) from None
 
 
-def _refuse_to_make_it(url: str) -> None:
+def _check_source_exists(url: str) -> None:
     """Raise an error if the source does not exist, instead of creating it: it is a typo."""
     if urlsplit(url).scheme == "sqlite" and not path_of(url).exists():
         raise InvalidInput("url", f"there is no file {path_of(url)}")

@@ -15,6 +15,7 @@ log = logging.getLogger("tenure.worker")
 
 LOOK_SECONDS = 0.2
 RELOAD_LOOK_SECONDS = 1.0
+NOT_ALLOWED = 77  # exit code of a process that the service does not let work
 GAVE_UP = (1, 2)  # exit codes of a process that would fail again until the program changes
 PAUSE_SECONDS = 1.0  # before a dead process is replaced
 
@@ -77,6 +78,8 @@ class Supervisor:
         code = child.returncode if child.returncode >= 0 else 128 - child.returncode
         if self._signals and child.returncode == -signal.SIGTERM:
             code = 0  # it was told to stop while it was starting
+        if code == NOT_ALLOWED:
+            return 1
         outdated = child.pid in self._outdated
         self._outdated.discard(child.pid)
         if self._signals or (code == 0 and not self._again and not outdated):

@@ -8,7 +8,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -16,16 +17,17 @@ import click
 
 from tenure.cli.context import App, json_option, pass_app
 from tenure.cli.params import duration, log_options, target
-from tenure.cli.supervisor import Supervisor
+from tenure.cli.queue_names import did_you_mean, names_of
+from tenure.cli.supervisor import NOT_ALLOWED, Supervisor
 from tenure.cli.tables import words
-from tenure.errors import InvalidInput
+from tenure.errors import InvalidInput, NotAllowed, TenureError
 from tenure.observe.logs import log_as
 from tenure.queue import default_worker
 from tenure.settings import PREFIX, from_environment, without_secrets
 from tenure.tasks.app import Tenure
 from tenure.worker.runner import Runner
 from tenure.worker.scheduler import Scheduler
-from tenure.worker.shutdown import give_back_at_once, on_signals, see_to_the_end, told_to_stop
+from tenure.worker.shutdown import ensure_exit, give_back_at_once, on_signals, told_to_stop
 
 log = logging.getLogger("tenure.worker")
 
@@ -109,7 +111,14 @@ def worker(
     named = None if queues is None else [name.strip() for name in queues.split(",")]
     with tasks:
         runner = tasks.runner(queues=named, **options)
-        work_until_told(runner, supervised=supervised)
+        warn_of_typos(tasks, named or [])
+        try:
+            run_until_signal(runner, supervised=supervised)
+        except NotAllowed as error:
+            if not supervised:
+                raise
+            app.complain(error.code, error.message)
+            sys.exit(NOT_ALLOWED)
     value = {"worker": runner.name, "handled": runner.handled}
     if not supervised:
         app.answer(value, lambda: words(f"Jobs handled: {runner.handled:,}."))
@@ -133,6 +142,22 @@ def check_store(tasks: Tenure) -> None:
         )
 
 
+def warn_of_typos(tasks: Tenure, queues: Sequence[str]) -> None:
+    """Warn of queues that do not exist while one with a similar name does."""
+    if not queues:
+        return
+    known = {str(task.options.get("queue")) for task in tasks.tasks.values()}
+    if known.issuperset(queues):
+        return
+    try:
+        known.update(names_of(tasks.queue))
+    except TenureError:
+        return  # the worker reports it
+    for name in queues:
+        if name not in known and (hint := did_you_mean(name, known)):
+            log.warning("there is no queue %r yet: %s", name, hint)
+
+
 def _own_command() -> list[str]:
     """This command line, as a supervisor runs it."""
     arguments = list(sys.argv[1:])
@@ -144,7 +169,7 @@ def _own_command() -> list[str]:
     return [sys.executable, "-m", "tenure", *arguments, "--supervised"]
 
 
-def work_until_told(runner: Runner, *, supervised: bool = False) -> None:
+def run_until_signal(runner: Runner, *, supervised: bool = False) -> None:
     """Run until a signal arrives or nothing is left to do; a second signal ends the process."""
     left = threading.Event()
     try:
@@ -158,21 +183,29 @@ async def _work(runner: Runner, supervised: bool, left: threading.Event) -> None
 
     def gracefully() -> None:
         loop.call_soon_threadsafe(ends.set)
-        see_to_the_end(runner, stopped, left)
+        ensure_exit(runner, stopped, left)
 
     with told_to_stop(gracefully, partial(give_back_at_once, runner)) as stop:
-        await runner.start()
-        if supervised:
-            threading.Thread(target=_stop_with_parent, args=(stop,), daemon=True).start()
-        worked = asyncio.create_task(runner.wait())
         ended = asyncio.create_task(ends.wait())
         try:
-            await asyncio.wait([worked, ended], return_when=asyncio.FIRST_COMPLETED)
+            await _unless(ended, runner.start())
+            if supervised:
+                threading.Thread(target=_stop_with_parent, args=(stop,), daemon=True).start()
+            await _unless(ended, runner.wait())
         finally:
             ended.cancel()
             await runner.stop()
             stopped.set()
-        await worked
+
+
+async def _unless(ended: asyncio.Task[Any], wanted: Coroutine[Any, Any, None]) -> None:
+    """Await something, until `ended` is done."""
+    task = asyncio.create_task(wanted)
+    await asyncio.wait([task, ended], return_when=asyncio.FIRST_COMPLETED)
+    if not task.done():
+        task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
 
 
 def _stop_with_parent(stop: Callable[[int], None]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -31,19 +31,30 @@ class Rules:
         """The limit of the queue itself."""
         return self.of()
 
-    def tenant_concurrency(self, tenant: str) -> int | None:
-        own = self.of(tenant).concurrency
-        return own if own is not None else self.of("*").concurrency
+    def tenant_limit(self, tenant: str) -> Limit | None:
+        """The limit of a tenant's concurrency that applies: its own, or that of each tenant."""
+        return self._first_bound(((tenant, None), ("*", None)))
 
-    def group_concurrency(self, tenant: str, group: str) -> int | None:
-        """The concurrency of the most specific limit. Jobs without a group have none."""
+    def group_limit(self, tenant: str, group: str) -> Limit | None:
+        """The most specific limit of a group's concurrency. Jobs without a group have none."""
         if not group:
             return None
-        for scope in ((tenant, group), (tenant, "*"), ("*", group), ("*", "*")):
-            bound = self.of(*scope).concurrency
-            if bound is not None:
-                return bound
+        return self._first_bound(((tenant, group), (tenant, "*"), ("*", group), ("*", "*")))
+
+    def _first_bound(self, scopes: Iterable[TenantGroup]) -> Limit | None:
+        for scope in scopes:
+            limit = self.limits.get(scope)
+            if limit is not None and limit.concurrency is not None:
+                return limit
         return None
+
+    def tenant_concurrency(self, tenant: str) -> int | None:
+        limit = self.tenant_limit(tenant)
+        return None if limit is None else limit.concurrency
+
+    def group_concurrency(self, tenant: str, group: str) -> int | None:
+        limit = self.group_limit(tenant, group)
+        return None if limit is None else limit.concurrency
 
     def tenant_paused(self, tenant: str) -> bool:
         return self.of(tenant).paused

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from tenure.core import enqueue, leases, limits, operator, schedules, slots, transfer
+from tenure.core import enqueue, leases, limits, operator, records, schedules, slots, transfer
 from tenure.core.transaction import Transaction
 from tenure.model import ops, wire
 from tenure.model.ops import Answer, Op
+from tenure.model.records import PutRecords
 
 # Adjacent operations of the same kind are run together.
 Operation = Callable[[Any, Any], list[Answer]]
@@ -36,6 +37,7 @@ SHARED: Operations = {
     ops.DropSchedule: schedules.drop_schedule,
     ops.Fire: schedules.fire,
     ops.Import: transfer.import_,
+    PutRecords: records.put_records,
 }
 
 

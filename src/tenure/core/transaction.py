@@ -10,6 +10,7 @@ import msgspec
 
 from tenure.model.job import Job, JobSpec, State
 from tenure.model.ops import Entry, Limit, Schedule
+from tenure.model.records import Space
 from tenure.model.states import Change, Event, Facts
 
 UniqueKey = tuple[str, str, str]  # queue, tenant, unique key
@@ -146,6 +147,18 @@ class Transaction(Protocol[J]):
 
     def drop_schedule(self, name: str) -> bool:
         """Delete a schedule. Returns whether it existed."""
+
+    # Records ------------------------------------------------------------------------------------
+
+    def record(self, space: Space, key: str) -> bytes | None:
+        """The value of a record that has not expired. Where transactions wait for each other, it is
+        locked."""
+
+    def put_record(self, space: Space, key: str, value: bytes, expires_at: int | None) -> None:
+        """Store a record, or replace it."""
+
+    def drop_record(self, space: Space, key: str) -> None:
+        """Delete a record, if it exists."""
 
     # Time ---------------------------------------------------------------------------------------
 

@@ -103,6 +103,7 @@ class RemoteEngine:
         self._settings = settings
         self._clock = clock
         self._closed = threading.Event()
+        self._away = False  # the service, as far as the log says
         self._client = _client(self._url, settings)
 
     @classmethod
@@ -206,7 +207,7 @@ class RemoteEngine:
         served = False  # possibly, by a try whose response was lost
         while True:
             try:
-                return self._try(path, body, decode)
+                answer = self._try(path, body, decode)
             except _Rejected as rejected:
                 if served:
                     raise _unknown(rejected.error) from None
@@ -214,10 +215,26 @@ class RemoteEngine:
             except _Failed as failed:
                 served = served or (failed.served and path == "/v1/ops")
                 over = self._clock.monotonic() + pause > deadline
-                if over or not failed.again:
+                if failed.again:
+                    self._is_away(failed.error)
+                if over or not failed.again or self._closed.is_set():
                     raise (_unknown(failed.error) if served else failed.error) from None
+            else:
+                self._is_back()
+                return answer
             self._clock.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
+
+    def _is_away(self, error: TenureError) -> None:
+        """Say that requests fail and are sent again: once, until one succeeds."""
+        if not self._away:
+            self._away = True
+            log.warning("%s; trying again for %g s", error, self._settings.busy_timeout)
+
+    def _is_back(self) -> None:
+        if self._away:
+            self._away = False
+            log.info("%s answers again", self._shown)
 
     def _try(self, path: str, body: bytes, decode: Callable[[bytes], T]) -> T:
         import httpx

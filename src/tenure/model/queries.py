@@ -8,10 +8,12 @@ from typing import Any
 import msgspec
 
 from tenure.errors import Busy, InvalidInput, TenureError
-from tenure.model.fields import Label, Moment, Name, PageLimit, QueueNames
+from tenure.model.fields import GrantedNames, Label, Moment, Name, PageLimit, QueueNames
 from tenure.model.job import Job, State
-from tenure.model.ops import Entry, Limit, Schedule
+from tenure.model.ops import Entry, Grant, Limit, Schedule
+from tenure.model.records import Record
 from tenure.model.summary import Summary
+from tenure.model.why import Explained
 
 PAGE_BYTES = 4 * 1_048_576  # a page of jobs ends with the job that reaches this
 JOBS_AT_ONCE = 25  # that a list reads whatever their sizes are
@@ -52,6 +54,13 @@ class GetJob(Query, frozen=True):
     """One job by its id."""
 
     id: Name
+
+
+class Explain(Query, frozen=True):
+    """What holds a job back, or that it is next. grant: whose jobs the answer may tell of."""
+
+    id: Name
+    grant: Grant | None = None
 
 
 class ListJobs(Query, frozen=True):
@@ -99,9 +108,10 @@ class OldestReady(Query, frozen=True):
 
 
 class GetStats(Query, frozen=True):
-    """Counts of one queue, or of all queues."""
+    """Counts of one queue, or of all queues; of the jobs of these tenants only, if given."""
 
     queue: Name | None = None
+    tenants: GrantedNames | None = None
 
 
 class ListTenants(Query, frozen=True):
@@ -329,7 +339,9 @@ Found = (
     | list[Limit]
     | list[Slot]
     | list[Schedule]
+    | list[Record]
     | Timetable
+    | Explained
     | TenureError
 )
 
@@ -349,7 +361,7 @@ def parse_cursor(cursor: str, parts: int) -> list[int] | InvalidInput:
 AnyQuery = (
     GetJob | ListJobs | ListSummaries | FindIds | FindByPrefix | NextDue | OldestReady | GetStats
     | ListTenants | ListGroups | ListGroupTotals | ListLimits | ListSlots | ListSchedules
-    | GetTimetable
+    | GetTimetable | Explain
 )  # fmt: skip
 
 # The type of each result.
@@ -369,4 +381,5 @@ RESULTS: dict[type[Query], Any] = {
     ListSlots: list[Slot],
     ListSchedules: list[Schedule],
     GetTimetable: Timetable,
+    Explain: Explained,
 }

@@ -67,7 +67,7 @@ class CommitLine(Generic[T]):
             size += len(ticket.batch)
         self._inbox.put(some)
 
-    def pass_by(self, apply: Callable[[], list[Answer]]) -> list[Answer] | None:
+    def apply_if_free(self, apply: Callable[[], list[Answer]]) -> list[Answer] | None:
         """Call `apply` in the caller's thread if a turn is free; otherwise return None."""
         mine: list[Turn] = []
         try:

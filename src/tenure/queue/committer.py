@@ -156,7 +156,7 @@ class Committer:
         # If the caller were interrupted right after the commit, a claim would be lost. A ticket
         # records what was claimed, so that it can be released.
         if not self._waiting and not self._standing and not _claims(batch):
-            answers = self._line.pass_by(lambda: self._apply_if_open(batch))
+            answers = self._line.apply_if_free(lambda: self._apply_if_open(batch))
             if answers is not None:
                 return answers
         ticket = Ticket(batch)
@@ -274,9 +274,9 @@ class Committer:
             else:
                 self._drop_closed_loops()
                 self._gathered[ticket.loop] = [ticket]
-                ticket.loop.call_soon(self._hand_in, ticket.loop)
+                ticket.loop.call_soon(self._submit_gathered, ticket.loop)
 
-    def _hand_in(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _submit_gathered(self, loop: asyncio.AbstractEventLoop) -> None:
         """Put what the tasks of a loop have submitted since its last iteration into the lines."""
         with self._lock:
             self._put_all(self._gathered.pop(loop, ()))

@@ -68,10 +68,10 @@ class Copy:
         self._begin()
         self._pause()
         try:
-            self._let_end(leased, wait_seconds, on_wait)
+            self._wait_for_running(leased, wait_seconds, on_wait)
         except Conflict:
             if not self.resumed:
-                self._call_off()
+                self._undo()
             raise
         stats = self._stats(self._source)
         self.total = sum(map(_sum, stats.values()))
@@ -115,7 +115,7 @@ class Copy:
         others = [_unmark(self._runs, one) for one in _marks(self._target, self._runs)]
         _apply(self._target, [_mark(self._runs, self._run), *others])
 
-    def _refuse_to_go_on_beside_another(self) -> None:
+    def _check_is_only_run(self) -> None:
         if _marks(self._target, self._runs) != [self._run]:
             raise Conflict("another run of this copy has taken over: let that one finish")
 
@@ -147,7 +147,7 @@ class Copy:
         self.paused = [name for name, one in stats.items() if not one.paused]
         _apply(self._source, [ops.Pause(name) for name in self.paused])
 
-    def _let_end(
+    def _wait_for_running(
         self, leased: Leased, wait_seconds: float, on_wait: Callable[[int], object]
     ) -> None:
         """Wait for running jobs to finish; then release those that remain, or raise Conflict."""
@@ -190,7 +190,7 @@ class Copy:
             if page.jobs or page.cursor is None:
                 return [ops.Release(job.id, job.token) for job in page.jobs]
 
-    def _call_off(self) -> None:
+    def _undo(self) -> None:
         """Undo what this run changed in both stores."""
         _apply(self._source, [ops.Resume(name) for name in self.paused])
         _apply(self._source, [_unmark(TO, self._id)])
@@ -217,7 +217,7 @@ class Copy:
         while True:
             page = _read(self._source, queries.Export(size, cursor), queries.Exported)
             entries += page.entries
-            self._refuse_to_go_on_beside_another()
+            self._check_is_only_run()
             refused = self._import(entries, marks)
             cursor = page.cursor
             if isinstance(refused, DependencyNotFound) and page.entries:
@@ -263,7 +263,7 @@ class Copy:
         batch += [ops.Resume(name) for name in sorted(names)]
         batch += [_unmark(self._id, one) for one in _marks(self._target, self._id)]
         batch += [_unmark(self._paused_before, name) for name in paused]
-        self._refuse_to_go_on_beside_another()
+        self._check_is_only_run()
         _apply(self._target, [*batch, _mark(self._id, DONE)])
 
     def _differences(self) -> list[str]:

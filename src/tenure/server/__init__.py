@@ -1,1 +1,32 @@
-"""The HTTP service: a queue for other machines and other languages."""
+"""The service over HTTP: `tenure serve`, or `asgi` to mount it in an application of your own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tenure.queue import Queue
+    from tenure.server.auth import Tokens
+    from tenure.server.mounting import Mounted
+
+
+def asgi(
+    store: Queue | str, *, tokens: Tokens | Path | str | None = None, **options: Any
+) -> Mounted:
+    """Return the dashboard and the API as an ASGI application, to be mounted at any path:
+
+        app.mount("/tenure", tenure.server.asgi("sqlite:///jobs.db", tokens="tenure-tokens.json"))
+
+    store: a queue, or the URL of one, which is opened with the first request.
+    tokens: the file that `tenure token create` writes. Without it, only clients on this machine are
+    served.
+    options: `allowed_hosts`, `environment`, `banner` and `redact`, as of `tenure serve`.
+    """
+    # Not at the top, because the command line needs little of this package, and not its packages.
+    from tenure.server.mounting import mounted
+
+    return mounted(store, tokens, **options)
+
+
+__all__ = ["asgi"]

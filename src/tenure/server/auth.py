@@ -117,11 +117,12 @@ class Tokens:
             )
         kind, _, secret = authorization.partition(" ")
         # A lookup by hash is safe: its timing reveals nothing about the secret.
-        found = self._known().get(hash_of(secret.strip()))
+        hashed = hash_of(secret.strip())
+        found = self._known().get(hashed) or self._known_now().get(hashed)
         if kind.lower() != "bearer":
             raise Unauthorized("the header must be Authorization: Bearer ..., with the token")
         if found is None:
-            raise Unauthorized("this token is not known")
+            raise Unauthorized("this token is not known: it may be mistyped or revoked")
         return found
 
     def is_current(self, token: Token) -> bool:
@@ -131,6 +132,10 @@ class Tokens:
         return not self.required or self._known().get(token.hash) == token
 
     def _known(self) -> dict[str, Token]:
+        return self._by_hash
+
+    def _known_now(self) -> dict[str, Token]:
+        """Like `_known`, including tokens that were created just now."""
         return self._by_hash
 
 
@@ -153,12 +158,14 @@ class TokenFile(Tokens):
         super().__init__([*read_tokens(path), *self._fixed], required=True, guests=guests)
 
     def _known(self) -> dict[str, Token]:
-        if self._now() >= self._look_at:
-            self._look_at = self._now() + LOOK_SECONDS
-            version = self._version()
-            if version != self._seen:
-                self._seen = version
-                self._load()
+        return self._known_now() if self._now() >= self._look_at else self._by_hash
+
+    def _known_now(self) -> dict[str, Token]:
+        self._look_at = self._now() + LOOK_SECONDS
+        version = self._version()
+        if version != self._seen:
+            self._seen = version
+            self._load()
         return self._by_hash
 
     def _load(self) -> None:

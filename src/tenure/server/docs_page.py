@@ -44,21 +44,6 @@ SINGULARS = {"string": "text", "integer": "whole number", "boolean": "true or fa
 Json = dict[str, Any]
 
 
-def home_page(version: str) -> Reply:
-    """Return a page that says what answers here, and where to go."""
-    links = "".join(
-        f'<li><a href="{path}">{path}</a>: {text}</li>'
-        for path, text in (
-            ("/docs", "the API"),
-            ("/openapi.json", "the same as an OpenAPI document"),
-            ("/healthz", "whether the process is alive"),
-            ("/readyz", "whether the store responds"),
-        )
-    )
-    text = f"<p>This is a job queue that is used over HTTP.</p><ul>{links}</ul>"
-    return _page("Tenure", [_head("Tenure", version), text])
-
-
 def docs_page(document: Json, dialect: str | None, dialects: Sequence[str]) -> Reply:
     """Return a page that lists every operation and every type of an OpenAPI document. dialect: the
     one that it describes, if it is not of the native API; dialects: all that are served."""
@@ -69,7 +54,8 @@ def docs_page(document: Json, dialect: str | None, dialects: Sequence[str]) -> R
             tags.setdefault(operation["tags"][0], []).append(shown)
     types = document["components"]["schemas"]
     name = "Tenure" if dialect is None else f"Tenure: {dialect}"
-    path = "/openapi.json" if dialect is None else f"/docs/{quote(dialect)}/openapi.json"
+    # Relative, because the service may be below any path.
+    path = "openapi.json" if dialect is None else f"{quote(dialect)}/openapi.json"
     parts = [
         _head(name, document["info"]["version"]),
         "<p>A durable job queue. Request bodies are JSON. If a token is needed, send it as "
@@ -86,9 +72,9 @@ def docs_page(document: Json, dialect: str | None, dialects: Sequence[str]) -> R
 
 def _elsewhere(dialect: str | None, dialects: Sequence[str]) -> str:
     """Links to the descriptions of the other APIs that are served."""
-    links = [f'<a href="/docs/{quote(one)}">{escape(one)}</a>' for one in dialects]
+    links = [f'<a href="docs/{quote(one)}">{escape(one)}</a>' for one in dialects]
     if dialect is not None:
-        return '<p>A dialect: the API of another queue. <a href="/docs">The native API</a>.</p>'
+        return '<p>A dialect: the API of another queue. <a href="../docs">The native API</a>.</p>'
     if not links:
         return ""
     return f"<p>For clients of other queues, there are their APIs, too: {', '.join(links)}.</p>"

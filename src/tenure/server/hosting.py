@@ -18,6 +18,7 @@ from typing import Any
 import uvicorn
 
 from tenure.observe.metrics import Metrics, measured
+from tenure.server.about import About
 from tenure.server.auth import Tokens
 from tenure.server.connections import Connections
 from tenure.server.mdns import announced
@@ -29,7 +30,7 @@ from tenure.settings import without_secrets
 from tenure.tasks.app import Tenure
 from tenure.worker.runner import Runner
 from tenure.worker.scheduler import Scheduler
-from tenure.worker.shutdown import give_back_at_once, see_to_the_end, told_to_stop
+from tenure.worker.shutdown import ensure_exit, give_back_at_once, told_to_stop
 
 log = logging.getLogger("tenure.service")
 
@@ -42,7 +43,7 @@ OTHER_FILES = 128  # open files besides connections
 KEEP_ALIVE_SECONDS = 75  # longer than load balancers keep an idle connection
 
 
-def host_until_told(
+def serve_until_signal(
     app: Tenure,
     tokens: Tokens,
     dialects: Iterable[str],
@@ -51,6 +52,8 @@ def host_until_told(
     tenants: bool,
     allowed_hosts: Iterable[str] | None,
     d1_max_attempts: int | None,
+    about: About,
+    redact: Iterable[str],
     **options: Any,
 ) -> None:
     """Serve the store of an app until a signal arrives.
@@ -59,6 +62,7 @@ def host_until_told(
     tenants: collect metrics for each tenant.
     allowed_hosts: the host names that requests may use; None allows any.
     d1_max_attempts: attempts of the jobs of the d1 dialect; None for no limit.
+    about, redact: what the dashboard shows, and what nobody who reads jobs sees.
     """
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # we log its messages ourselves
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -71,6 +75,8 @@ def host_until_told(
         metrics=metrics,
         allowed_hosts=allowed_hosts,
         d1_max_attempts=d1_max_attempts,
+        about=about,
+        redact=redact,
     )
     runner = app.runner() if works else None
     # Modules stay loaded, and requests are freed without the collector, so run it less often.
@@ -119,9 +125,9 @@ async def _serve(
     server.store = without_secrets(service.queue.settings.url)
     shown = f"[{host}]" if ":" in host else host
     server.here = f"{'https' if certfile else 'http'}://{shown}:{port}"
-    with _until_told(service, server, runner, left):
+    with _stopping_on_signals(service, server, runner, left):
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(_looked_after(service, runner))
+            await stack.enter_async_context(_with_upkeep(service, runner))
             if mdns:
                 addresses = [one.getsockname()[0] for one in sockets]
                 await stack.enter_async_context(announced(addresses, port))
@@ -149,7 +155,8 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket] | None = None) -> None:
         await super().startup(sockets)
         log.info("serving %s on %s", self.store, self.here)
-        log.info("the API: %s/docs - metrics: %s/metrics", self.here, self.here)
+        here = self.here
+        log.info("the dashboard: %s/ - the API: %s/docs - metrics: %s/metrics", here, here, here)
         log.info("or in another terminal: tenure --url %s stats", self.here)
 
     @contextmanager
@@ -158,7 +165,7 @@ class _Server(uvicorn.Server):
 
 
 @contextmanager
-def _until_told(
+def _stopping_on_signals(
     service: Service, server: _Server, runner: Runner | None, left: threading.Event
 ) -> Iterator[None]:
     """Stop gracefully at the first signal, and at once at the second."""
@@ -174,7 +181,7 @@ def _until_told(
         log.info("stopping: finishing open requests; a second signal aborts")
         loop.call_soon_threadsafe(stop)
         if runner is not None:
-            see_to_the_end(runner, stopped, left, GRACE_SECONDS)
+            ensure_exit(runner, stopped, left, GRACE_SECONDS)
 
     def at_once() -> None:
         log.warning("aborting: open requests are dropped")
@@ -187,7 +194,7 @@ def _until_told(
 
 
 @asynccontextmanager
-async def _looked_after(service: Service, runner: Runner | None) -> AsyncIterator[None]:
+async def _with_upkeep(service: Service, runner: Runner | None) -> AsyncIterator[None]:
     """Run schedules and maintenance, in the workers of an app or in a scheduler of our own."""
     if runner is not None:
         await runner.start()

@@ -54,7 +54,7 @@ def _members(kind: Any) -> list[Any]:
 
 def openapi(routes: Iterable[Route], version: str) -> dict[str, Any]:
     """Return the document for /openapi.json."""
-    table = list(routes)
+    table = [route for route in routes if route.described]
     kinds: list[Any] = [Name]
     for route in table:
         named = (route.body, route.query, route.answer, route.problem, *route.others.values())

@@ -89,6 +89,7 @@ class Route:
         body_required: bool = True,
         tag: str = "native",
         streams: bool = False,
+        described: bool = True,
         media_type: str = "application/json",
         others: Mapping[int, Any] = NO_OTHERS,
         show_error: Shown | None = None,
@@ -106,6 +107,7 @@ class Route:
         self.body_required = body_required
         self.tag = tag
         self.streams = streams
+        self.described = described  # in the OpenAPI document
         self.media_type = media_type
         self.others = others  # the bodies of other statuses, if not a problem
         self.show_error: Shown = show_error or as_problem

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from importlib.metadata import version
 from typing import Any
 
 import msgspec
@@ -12,11 +11,20 @@ import msgspec
 from tenure.errors import Forbidden, InvalidInput
 from tenure.observe.metrics import Metrics
 from tenure.queue import Queue
-from tenure.server import events, native
+from tenure.server import (
+    about,
+    events,
+    native,
+    overview,
+    schedule_switch,
+    searching,
+    static_files,
+)
+from tenure.server.about import About
 from tenure.server.auth import Scope, Tokens
 from tenure.server.dialects import NAMES, d1, evekill, firecrawl, queuey
-from tenure.server.docs_page import home_page
 from tenure.server.operator import lists
+from tenure.server.redaction import Redaction
 from tenure.server.route import Call, Reply, Route, encode
 from tenure.server.service import Service
 
@@ -75,11 +83,6 @@ async def dialect_docs(call: Call) -> Reply:
     return call.service.description(call.params["dialect"])[1]
 
 
-async def home(call: Call) -> Reply:
-    """Get a page that says what this service is."""
-    return home_page(version("tenure"))
-
-
 COMMON = [
     Route("GET", "/healthz", healthz, scope=None, answer=Health, tag="health"),
     Route("GET", "/readyz", readyz, scope=None, answer=Health, others={503: Health},
@@ -92,13 +95,13 @@ COMMON = [
           tag="health"),
     Route("GET", "/docs/{dialect}/openapi.json", dialect_document, scope=None,
           answer=dict[str, Any], tag="health"),
-    Route("GET", "/", home, scope=None, answer=str, media_type="text/html", tag="health"),
 ]  # fmt: skip
 
 
 def routes_of(dialects: Iterable[str], d1_max_attempts: int | None = None) -> list[Route]:
     """Return all routes, including those of the given dialects."""
-    routes = [*COMMON, *native.ROUTES, *lists.ROUTES, *events.ROUTES]
+    routes = [*COMMON, *static_files.ROUTES, *native.ROUTES, *lists.ROUTES, *events.ROUTES]
+    routes += [*about.ROUTES, *overview.ROUTES, *searching.ROUTES, *schedule_switch.ROUTES]
     for name in dialects:
         if name not in DIALECTS:
             raise InvalidInput("dialects", f"{name!r} is not one of {', '.join(DIALECTS)}")
@@ -114,12 +117,16 @@ def make_app(
     metrics: Metrics | None = None,
     allowed_hosts: Iterable[str] | None = None,
     d1_max_attempts: int | None = None,
+    about: About | None = None,
+    redact: Iterable[str] = (),
 ) -> Service:
     """Make the ASGI application.
 
     metrics: the metrics that the queue was opened with, if any.
     allowed_hosts: the host names that requests may use; None allows any.
     d1_max_attempts: attempts of the jobs of the d1 dialect; None for no limit.
+    about: what the dashboard shows about this service.
+    redact: names of fields of payloads and results that are hidden from all who read jobs.
     """
     return Service(
         queue,
@@ -127,4 +134,6 @@ def make_app(
         Tokens() if tokens is None else tokens,
         metrics or Metrics(),
         allowed_hosts=allowed_hosts,
+        about=about,
+        redaction=Redaction(redact),
     )

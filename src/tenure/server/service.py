@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.metadata import version
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 from tenure.errors import Forbidden, NotFound, TenureError
 from tenure.model.fields import is_trace
@@ -21,6 +22,7 @@ from tenure.model.job import Job
 from tenure.observe.metrics import Metrics
 from tenure.observe.tracing import CARRIED, serving
 from tenure.queue import Calls, Queue
+from tenure.server.about import About
 from tenure.server.auth import Token, Tokens
 from tenure.server.bounds import Bounded, PayloadSizes, Traffic
 from tenure.server.dialects import NAMES
@@ -31,10 +33,12 @@ from tenure.server.guard import Guarded
 from tenure.server.new_names import NewNames
 from tenure.server.openapi import openapi
 from tenure.server.origin import Origins, check_json
+from tenure.server.overview import Overviews
 from tenure.server.pace import Pace
 from tenure.server.problems import RETRY_AFTER, NoSuchRoute, WrongMethod
 from tenure.server.readers import FairQueue, Readers
 from tenure.server.readiness import Pulse
+from tenure.server.redaction import Redacted, Redaction
 from tenure.server.request_body import WHOLE, Headers, Incoming, Message, Receive, Whole
 from tenure.server.route import (
     ANY,
@@ -128,8 +132,13 @@ class Service:
         allowed_hosts: Iterable[str] | None = None,
         max_body: int = 32 * 1_048_576,
         body_seconds: float = 30.0,
+        about: About | None = None,
+        redaction: Redaction | None = None,
     ) -> None:
         self.queue = queue
+        self.about: About = about or About()
+        self.overviews: Overviews = Overviews()
+        self._redaction = redaction or Redaction(())
         self.table: Table = Table(routes)
         self.tokens = tokens
         self.metrics = metrics
@@ -272,11 +281,14 @@ class Service:
         if known is not None and known[0] is token:
             return known[1]
         queue = self.queue_for(token)
+        if self._redaction:
+            queue = Redacted(queue, self._redaction)
         self._queues[token.hash] = token, queue
         return queue
 
     def queue_for(self, token: Token) -> Calls:
-        """The queue, limited to what a token may do and to its share of the service."""
+        """The queue, limited to what a token may do and to its share of the service. Nothing that
+        it reads is redacted."""
         fair = FairQueue(self.queue, self._readers, token.hash)
         return Bounded(Guarded(fair, token, self._names), self._sizes, self._traffic[token.hash])
 
@@ -370,9 +382,15 @@ def _methods(route: Route) -> list[str]:
 
 
 def _path(scope: Message) -> str:
-    """The path as it was sent, percent-encoded. Paths that are not ASCII match no route."""
-    raw: bytes = scope.get("raw_path") or scope["path"].encode()
-    return raw.partition(b"?")[0].decode("ascii", "replace")
+    """The path as it was sent, percent-encoded, without the path that an app is mounted at. Paths
+    that are not ASCII match no route."""
+    raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
+    path = raw.partition(b"?")[0].decode("ascii", "replace")
+    root: str = scope.get("root_path", "").rstrip("/")
+    if root and f"{scope['path']}/".startswith(f"{root}/"):  # some frameworks have removed it
+        parts = path.split("/", root.count("/") + 1)
+        path = f"/{parts[-1]}" if len(parts) > root.count("/") + 1 else "/"
+    return path
 
 
 async def _send(

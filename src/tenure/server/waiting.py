@@ -179,7 +179,7 @@ class Rooms:
 
 
 @asynccontextmanager
-async def departure_of(receive: Receive, waiter: Waiter) -> AsyncIterator[asyncio.Task[None]]:
+async def disconnection(receive: Receive, waiter: Waiter) -> AsyncIterator[asyncio.Task[None]]:
     """A task that is done when the client disconnects. It wakes the waiter."""
     task = asyncio.create_task(until_gone(receive))
     task.add_done_callback(lambda _: waiter.wake())
@@ -220,7 +220,7 @@ async def _claim_in_line(
             jobs = await queue.aclaim(queues, **options)
             if jobs:
                 return jobs
-        async with departure_of(call.receive, waiter) as gone:
+        async with disconnection(call.receive, waiter) as gone:
             while not jobs and not call.is_over and not gone.done():
                 waiter.forget()
                 pause = end - loop.time()
@@ -258,7 +258,7 @@ async def wait_for_end(call: Call, id: str, seconds: float) -> Job:
         waiter = line.join()
         ended = False
         try:
-            async with departure_of(call.receive, waiter) as gone:
+            async with disconnection(call.receive, waiter) as gone:
                 while True:
                     waiter.forget()
                     over = end <= loop.time() or call.is_over or gone.done()

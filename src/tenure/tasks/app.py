@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from tenure.clock import Clock
-from tenure.errors import Forbidden, InvalidInput, TenureError
+from tenure.errors import Forbidden, InvalidInput, TenureError, Unauthorized
 from tenure.model.cron import CatchUp, next_tick
 from tenure.model.fields import check_name
 from tenure.model.job import Job, NewJob, new_ids
@@ -96,6 +96,7 @@ class Tenure:
         self.name: str = check_name("name", name or _module_of(sys._getframe(1).f_globals))
         self.tasks: dict[str, Task[Any, Any]] = {}
         self.crons: dict[str, Cron] = {}
+        self._loads: dict[str, object] = {}  # by task: the execution of its module
         self.workers: list[Worker] = []
         self.default_queue: str = check_name("default_queue", default_queue)
         self._include = listed("include", include)
@@ -210,17 +211,26 @@ class Tenure:
             )
             task = task.using(**options)
             task.check_options()
-            other = self.tasks.get(own)
-            if other is not None and not _is_reloaded(other.function, function):
-                raise InvalidInput(
-                    "name",
-                    f"{_where(other.function)} and {_where(function)} are both named {own!r}: "
-                    "give one of them a name=",
-                )
+            self._check_is_new(own, function)
             self.tasks[own] = task
             return task
 
         return declare if function is None else declare(function)
+
+    def _check_is_new(self, name: str, function: Callable[..., Any]) -> None:
+        """Raise InvalidInput if another function is the task of this name."""
+        other, loaded = self.tasks.get(name), _load_of(function)
+        before, self._loads[name] = self._loads.get(name), loaded
+        if other is None or other.function is function:
+            return
+        old, new = _where(other.function), _where(function)
+        if old == new and "<" not in new and _code(other.function) is not _code(function):
+            if loaded is None or loaded is not before:
+                return  # its module was loaded again
+            both = f"two tasks of {function.__module__} are named {name!r}"
+        else:
+            both = f"{old} and {new} are both named {name!r}"
+        raise InvalidInput("name", f"{both}: give one of them a name=")
 
     def cron(
         self,
@@ -275,7 +285,7 @@ class Tenure:
         try:
             self._disable_removed()
         except TenureError as error:
-            if self.crons:
+            if self.crons or isinstance(error, Unauthorized):
                 raise
             # An app without schedules must start even if it may not read them.
             log.info("schedules of app %s could not be checked: %s", self.name, error)
@@ -417,9 +427,11 @@ class Tenure:
         the end. The options are those of `runner()`."""
         runner = self.runner(**options)
         await runner.start()
+        watching = asyncio.create_task(_tell_if_it_ends(runner))
         try:
             yield
         finally:
+            watching.cancel()
             await runner.stop()
             await self.aclose()
 
@@ -449,6 +461,14 @@ class Tenure:
         return self.sandbox is not None
 
 
+async def _tell_if_it_ends(runner: Runner) -> None:
+    """Log why a runner has ended, because the web server goes on without it."""
+    try:
+        await runner.wait()
+    except TenureError as error:
+        log.error("worker %s has ended: %s", runner.name, error)  # noqa: TRY400  # no traceback
+
+
 def _module_of(variables: dict[str, Any]) -> str:
     """The name of a module by its variables, as it would be imported if it is run as a script."""
     name = str(variables.get("__name__", ""))
@@ -460,13 +480,12 @@ def _module_of(variables: dict[str, Any]) -> str:
     return Path(file).stem if file else name
 
 
-def _is_reloaded(old: Callable[..., Any], new: Callable[..., Any]) -> bool:
-    """Whether a function is the same one, or what became of it when its module was loaded again. A
-    function made inside another one is a new one each time."""
-    if old is new:
-        return True
-    where = _where(new)
-    return _where(old) == where and "<" not in where and _code(old) is not _code(new)
+def _load_of(function: Callable[..., Any]) -> object:
+    """What stays the same while a module is executed once. A reload replaces the spec of a module;
+    a script has none. None for an interactive session, which can define everything again."""
+    module = sys.modules.get(function.__module__)
+    variables = getattr(function, "__globals__", {})
+    return getattr(module, "__spec__", None) or variables.get("__file__")
 
 
 def _code(function: Callable[..., Any]) -> object:

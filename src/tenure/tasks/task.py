@@ -14,7 +14,7 @@ from typing import Any, Generic, ParamSpec, Protocol, Self, TypedDict, TypeVar, 
 from tenure.clock import Clock
 from tenure.errors import InvalidInput, JobFailed, WaitTimeout
 from tenure.model.fields import span_ms
-from tenure.model.job import FINAL, NULL, IfParentFails, Job, NewJob, State, prepare
+from tenure.model.job import FINAL, NULL, IfParentFails, Job, NewJob, State, encode_json, prepare
 from tenure.model.ops import IfExists
 from tenure.model.retry import Backoff
 from tenure.queue import Queue
@@ -133,6 +133,16 @@ class Task(Generic[P, R]):
         """Awaitable form of `enqueue`."""
         ids = await self.app.queue.aenqueue_many([self._job(args, kwargs)], **self._how())
         await self.app.aenqueued()
+        return Handle(self, ids[0], ids.created[0])
+
+    def enqueue_payload(self, payload: Any) -> Handle[R]:
+        """Enqueue a call whose arguments are given as in the payload of a job: a JSON object of
+        arguments by name, or None. Raises InvalidInput if they do not fit."""
+        if not isinstance(payload, dict | None):
+            raise InvalidInput(self.name, "the payload must be an object of arguments by name")
+        args, kwargs = self._signature.decode(encode_json("payload", payload, 2**62))
+        ids = self.app.queue.enqueue_many([self._job(tuple(args), kwargs)], **self._how())
+        self.app.enqueued()
         return Handle(self, ids[0], ids.created[0])
 
     def enqueue_many(self, calls: Iterable[Call]) -> list[Handle[R]]:

@@ -276,7 +276,7 @@ class _Loop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._clock.monotonic()
 
-    def waits_for_the_world(self) -> bool:
+    def waits_for_io(self) -> bool:
         """Whether the loop waits for a thread or a socket, in which case it uses real time."""
         return getattr(self, "_default_executor", None) is not None or len(self._eyes.get_map()) > 1
 
@@ -290,7 +290,7 @@ class _Eyes(selectors.DefaultSelector):
         self._clock = clock
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout is None or self._loop.waits_for_the_world():
+        if timeout is None or self._loop.waits_for_io():
             began = time.monotonic()
             found = super().select(timeout)
             self._clock.advance(time.monotonic() - began)

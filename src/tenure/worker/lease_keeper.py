@@ -31,15 +31,15 @@ class Keeper:
         lease: float,
         runs: Callable[[], Collection[Run]],
         overdue: Callable[[Run], None],
-        untold: Callable[[], Collection[Lease]],
+        unstored: Callable[[], Collection[Lease]],
     ) -> None:
-        """untold: leases of jobs whose handlers have ended, but whose outcome is not stored yet."""
+        """unstored: leases of jobs whose handlers ended and whose outcome is not stored yet."""
         self._queue = queue
         self._lease = lease
         self._interval = min(lease / 3, LONGEST_INTERVAL)
         self._runs = runs
         self._overdue = overdue
-        self._untold = untold
+        self._untold = unstored
         self._looked_at_ms = queue.clock.now_ms()
         self._stopping = False
         self._poked = threading.Event()
@@ -47,7 +47,7 @@ class Keeper:
         self._thread = threading.Thread(target=self._keep, name="tenure-keeper", daemon=True)
 
     @property
-    def overslept(self) -> bool:
+    def was_suspended(self) -> bool:
         """Whether leases may have expired because the whole process was suspended."""
         return self._queue.clock.now_ms() - self._looked_at_ms > self._lease * 1000
 
@@ -96,7 +96,7 @@ class Keeper:
 
     def look(self) -> None:
         """Renew leases that are old enough, and give up on overdue handlers."""
-        now, all_of_them = self._queue.clock.monotonic(), self.overslept
+        now, all_of_them = self._queue.clock.monotonic(), self.was_suspended
         self._looked_at_ms = self._queue.clock.now_ms()
         running = [run for run in self._runs() if not run.ended]
         # Half an interval, so that a job claimed just after a round is renewed in the next one,
@@ -105,8 +105,8 @@ class Keeper:
         old = [run for run in running if now - run.kept_at >= age]
         for start in range(0, len(old), MOST_AT_ONCE):
             self._renew(old[start : start + MOST_AT_ONCE], now)
-        if untold := self._untold():
-            self._queue.extend_many(list(untold), self._lease)  # fails for those stored meanwhile
+        if unstored := self._untold():
+            self._queue.extend_many(list(unstored), self._lease)  # fails for those stored meanwhile
         self._give_up_overdue()
 
     def _give_up_overdue(self) -> None:

@@ -122,11 +122,11 @@ def after_error(
         return ops.Release(job.id, job.token)
     if isinstance(error, asyncio.CancelledError):
         return fail_op(job, "the task cancelled itself")
-    told = error.with_traceback(_from_the_task(error.__traceback__))
+    told = error.with_traceback(_without_own_frames(error.__traceback__))
     return fail_op(job, told, fatal=not rules.retries(error))
 
 
-def _from_the_task(traceback: TracebackType | None) -> TracebackType | None:
+def _without_own_frames(traceback: TracebackType | None) -> TracebackType | None:
     """The traceback without Tenure's own frames at its start."""
     whole = traceback
     while traceback is not None:

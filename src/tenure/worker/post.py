@@ -73,7 +73,7 @@ class Post:
         return [*reports.values(), *sorted(to_tell, key=lambda op: type(op).__name__)]
 
     @property
-    def untold(self) -> list[Lease]:
+    def unstored(self) -> list[Lease]:
         """Leases of jobs whose outcome is not stored yet. Can be called from any thread."""
         return [
             Lease(op.id, op.token)

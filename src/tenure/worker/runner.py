@@ -15,7 +15,16 @@ from typing import Annotated, TypeVar
 
 from msgspec import Meta
 
-from tenure.errors import Busy, Closed, InvalidInput, StoreError, StoreRejected, TenureError
+from tenure.errors import (
+    Busy,
+    Closed,
+    InvalidInput,
+    NotAllowed,
+    StoreError,
+    StoreRejected,
+    TenureError,
+    Unauthorized,
+)
 from tenure.model import ops
 from tenure.model.fields import MAX_SPAN_MS, POSITIVE_SPAN, Bounds, check, check_name, span_ms
 from tenure.model.job import Job, Lease
@@ -24,10 +33,12 @@ from tenure.observe.logs import about
 from tenure.queue import Queue, default_worker
 from tenure.queue.arguments import Seconds, fail_op
 from tenure.settings import without_secrets
+from tenure.worker.admission import Admission, refusal
 from tenure.worker.current_job import CurrentJob
 from tenure.worker.handler import Worker
 from tenure.worker.job_log import Ended, JobLog
 from tenure.worker.lease_keeper import Keeper
+from tenure.worker.outage import Outage
 from tenure.worker.outcome import after_timeout
 from tenure.worker.post import Post, post_of
 from tenure.worker.processes import Processes
@@ -76,6 +87,7 @@ class Runner:
         self.queue = queue
         self.before_start: Callable[[], None] = lambda: None
         self.handled: int = 0
+        self.admission: Admission = Admission(queue.settings.url, queue.clock)
         self._posts = list(posts)
         self._lease_ms = span_ms("lease", lease, LEASE)
         self._poll_interval = span_ms("poll_interval", poll_interval, POSITIVE_SPAN) / 1000
@@ -99,6 +111,7 @@ class Runner:
         self._from_threads: deque[tuple[Post, Run, Op | None]] = deque()
         self._collecting = False
         self._unknown = KnownUnknowns()
+        self._outage = Outage(log, queue.settings)
         self._job_log = JobLog(queue.clock)
         self._unlisten: Callable[[], None] = lambda: None
 
@@ -119,7 +132,7 @@ class Runner:
         if not self._posts:
             raise InvalidInput("runner", "there is nothing to run: no task and no Worker")
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
-        await asyncio.to_thread(self.before_start)
+        await self._prepare()
         self._unlisten = self.queue.changes.listen(self._wake)
         self._keeper.start()
         if self._scheduler is not None:
@@ -135,11 +148,28 @@ class Runner:
             without_secrets(self.queue.settings.url),
         )
 
+    async def _prepare(self) -> None:
+        """Run what has to be done first. Waits for a service that is away."""
+        pause = FIRST_PAUSE
+        while not self._stopping:
+            try:
+                await self._in_thread(self.before_start)
+            except Unauthorized as error:
+                raise refusal(self.queue.settings.url, error) from None
+            except (Busy, StoreError) as error:
+                if not self.queue.settings.url.startswith("http"):
+                    raise
+                self._outage.goes_on("the worker could not start", error)
+            else:
+                return
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
+
     async def wait(self) -> None:
         """Wait until the runner is stopped, or has ended by itself because of burst or max_jobs."""
         if self._serving:  # not gather(), which cancels them if the caller is cancelled
             await asyncio.wait(self._serving, return_when=asyncio.FIRST_EXCEPTION)
-            self._raise_what_ended_it()
+            self._raise_task_error()
 
     async def run(self) -> None:
         """Start, wait, and stop."""
@@ -172,7 +202,7 @@ class Runner:
         if self._closing is None:  # every caller of stop() waits for the same closing
             self._closing = asyncio.create_task(self._close())
         await asyncio.shield(self._closing)
-        self._raise_what_ended_it()
+        self._raise_task_error()
 
     async def _close(self) -> None:
         self._unlisten()
@@ -183,9 +213,10 @@ class Runner:
             self._threads.close()
             await self._in_thread(self._processes.close)
         self._aside.shutdown(wait=False)
-        log.info("worker %s has stopped; it handled %d jobs", self.name, self.handled)
+        if self._serving:
+            log.info("worker %s has stopped; it handled %d jobs", self.name, self.handled)
 
-    def _raise_what_ended_it(self) -> None:
+    def _raise_task_error(self) -> None:
         for task in self._serving:
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 raise error
@@ -204,8 +235,8 @@ class Runner:
         if late or self.running() or self._untold():
             await self._in_thread(self.give_up)
             await asyncio.wait(self._serving, timeout=AFTER_GRACE_SECONDS)
-            if untold := self._untold():
-                log.error("the outcomes of %d jobs could not be stored", len(untold))
+            if unstored := self._untold():
+                log.error("the outcomes of %d jobs could not be stored", len(unstored))
             for task in self._serving:
                 task.cancel()
 
@@ -235,7 +266,7 @@ class Runner:
         return [run for post in self._posts for run in post.runs.copy().values() if not run.ended]
 
     def _untold(self) -> list[Lease]:
-        return [lease for post in self._posts for lease in post.untold]
+        return [lease for post in self._posts for lease in post.unstored]
 
     # Serving ------------------------------------------------------------------------------------
 
@@ -250,6 +281,8 @@ class Runner:
                     break
                 else:
                     await self._stand_by(post)
+        except NotAllowed:
+            raise  # the message says it all
         except Exception:
             log.exception("worker %s can no longer work on %s", self.name, ", ".join(post.queues))
             raise
@@ -281,7 +314,7 @@ class Runner:
         try:
             due = await self._in_thread(self.queue.next_due, post.queues)
         except TenureError as error:
-            log.warning("worker %s could not look ahead: %s", self.name, error)
+            self._outage.goes_on(f"worker {self.name} could not look ahead", error)
             return longest
         except Exception:
             log.exception("worker %s could not look ahead", self.name)
@@ -311,7 +344,7 @@ class Runner:
             self._begin(post, found, room, standing.taken_at)
 
     async def _exchange(self, post: Post, room: int) -> None:
-        if room and self._keeper.overslept:
+        if room and self._keeper.was_suspended:
             await self._renew_first()
         batch = post.telling = post.take()
         if room:
@@ -328,7 +361,10 @@ class Runner:
             self._asked_for -= room
         for op, answer in zip(batch, answers, strict=True):
             if isinstance(answer, ops.Leased):
+                self.admission.accept()
                 self._begin(post, answer.jobs, room, sent_at)
+            elif isinstance(answer, NotAllowed) and isinstance(op, ops.Claim):
+                self.admission.refuse(answer)
             elif isinstance(answer, TenureError):
                 self._complain(op, answer)
                 if isinstance(answer, Busy) and not isinstance(op, ops.Claim | ops.Progress):
@@ -360,8 +396,7 @@ class Runner:
             except Closed:
                 raise
             except Exception as error:
-                if isinstance(error, Busy | StoreError) and not isinstance(error, StoreRejected):
-                    log.warning("the store cannot commit, trying again in %.2g s: %s", pause, error)
+                if self._may_work_later(error):
                     await asyncio.sleep(pause)
                     pause = min(pause * 2, LONGEST_PAUSE)
                     continue
@@ -372,7 +407,18 @@ class Runner:
                 log.exception("an operation failed unexpectedly: %s", kind)
                 return [StoreError(str(error))], sent_at
             else:
+                self._outage.is_over()
                 return answers, sent_at
+
+    def _may_work_later(self, error: Exception) -> bool:
+        """Whether to commit the same batch again. Raises NotAllowed if the worker must end."""
+        if isinstance(error, Unauthorized):
+            self.admission.refuse(error)
+            return True
+        if isinstance(error, Busy | StoreError) and not isinstance(error, StoreRejected):
+            self._outage.goes_on("the store cannot commit", error)
+            return True
+        return False
 
     def _complain(self, op: Op, error: TenureError) -> None:
         if not isinstance(op, ops.Progress):

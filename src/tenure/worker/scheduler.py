@@ -17,6 +17,7 @@ from tenure.core.schedules import is_too_far
 from tenure.errors import Busy, Closed, Forbidden, InvalidInput, StoreError, TenureError
 from tenure.model.ops import Schedule
 from tenure.queue import Queue
+from tenure.worker.outage import Outage
 
 log = logging.getLogger("tenure.scheduler")
 
@@ -39,6 +40,7 @@ class Scheduler:
         self._janitor = Janitor(queue, name) if upkeep else None
         self._now = 0  # the store's time at the last check
         self._near: set[tuple[str, str, int]] = set()  # times known not to be too far ahead
+        self._outage = Outage(log, queue.settings)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._work, name="tenure-scheduler", daemon=True)
 
@@ -51,7 +53,7 @@ class Scheduler:
         if self._thread.is_alive():
             self._thread.join()
         if self._janitor is not None:
-            self._janitor.resign()
+            self._janitor.release_slot()
 
     def _work(self) -> None:
         seconds = 0.0
@@ -59,11 +61,12 @@ class Scheduler:
             seconds = LONGEST_SLEEP
             try:
                 seconds = self.step()
+                self._outage.is_over()
             except Forbidden as error:
                 log.info("schedules and maintenance are left to the service: %s", error)
                 return
             except TenureError as error:
-                log.warning("scheduling or maintenance failed, trying again: %s", error)
+                self._outage.goes_on("scheduling or maintenance failed", error)
             except Exception:
                 log.exception("scheduling or maintenance failed, trying again")
 
@@ -160,7 +163,7 @@ class Janitor:
         self._next_round = now  # there is more
         return done
 
-    def resign(self) -> None:
+    def release_slot(self) -> None:
         """Give up the slot, so that another scheduler can take over."""
         if self._held_until:
             self._held_until = 0.0

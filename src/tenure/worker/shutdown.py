@@ -63,7 +63,7 @@ def on_signals(stop: Callable[[int, FrameType | None], None]) -> Iterator[None]:
             signal.signal(one, handler)
 
 
-def see_to_the_end(
+def ensure_exit(
     runner: Runner, stopped: threading.Event, left: threading.Event, more_seconds: float = 0
 ) -> None:
     """Make sure that the process exits, even if a task blocks the event loop, ignores its

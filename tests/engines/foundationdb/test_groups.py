@@ -85,3 +85,15 @@ def test_a_migration_that_was_broken_off_is_finished_by_the_next(
     assert wrong_keys(db) != []
     assert opened(db, clock).read(queries.ListGroupTotals("q")) == expected
     assert wrong_keys(db) == []
+
+
+def test_a_store_of_format_2_is_used_as_it_is() -> None:
+    clock = ManualClock()
+    db = fdb_sim.open(clock=clock)
+    engine = opened(db, clock)
+    fill(engine, tenants=6, groups=2)
+    expected = engine.read(queries.ListGroupTotals("q"))
+    db.set(engine._store.keys.pack(k.FORMAT), b"2")
+    again = opened(db, clock)
+    assert db.get(engine._store.keys.pack(k.FORMAT)) == formats.FORMAT
+    assert again.read(queries.ListGroupTotals("q")) == expected

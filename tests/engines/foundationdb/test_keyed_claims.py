@@ -152,7 +152,7 @@ def test_a_store_that_fails_after_the_claims_does_not_say_that_nothing_was_chang
         raise Busy("nothing was changed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(once, "who_won", away)
+        patch.setattr(once, "won_by", away)
         (answer,) = engine.apply([op])
     assert isinstance(answer, StoreError)
     assert "same key" in str(answer)

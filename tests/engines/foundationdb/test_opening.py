@@ -14,6 +14,7 @@ from tenure import InvalidInput, StoreError, WrongVersion
 from tenure.engines.foundationdb import binding
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb.engine import FoundationDbEngine
+from tenure.engines.foundationdb.formats import FORMAT
 from tenure.model import ops, queries
 from tenure.settings import Settings
 from tenure.testing import ManualClock
@@ -74,7 +75,7 @@ def test_a_store_of_a_newer_tenure_is_refused() -> None:
     clock = ManualClock()
     db = fdb_sim.open(clock=clock)
     engine = FoundationDbEngine(fdb_sim, db, Settings(), clock)
-    db.set(engine._store.keys.pack(k.FORMAT), b"3")
+    db.set(engine._store.keys.pack(k.FORMAT), b"%d" % (int(FORMAT) + 1))
     with pytest.raises(WrongVersion, match="newer Tenure"):
         FoundationDbEngine(fdb_sim, db, Settings(), clock)
 

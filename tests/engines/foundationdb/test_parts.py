@@ -166,7 +166,7 @@ def test_the_same_where_a_part_was_too_large_and_was_halved(
 def test_of_several_maintenances_those_that_were_done_are_answered(
     engine: FoundationDbEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fail_after(engine, monkeypatch, 4, Busy("no"))  # an empty store takes four
+    fail_after(engine, monkeypatch, 5, Busy("no"))  # an empty store takes five
     answers = engine.apply([ops.Maintain(), ops.Maintain()])
     assert [type(answer) for answer in answers] == [ops.Maintained, Busy]
 
@@ -311,7 +311,7 @@ def test_a_claim_that_cannot_be_read_back_does_not_say_that_nothing_was_changed(
         raise Busy("nothing was changed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(once, "who_won", away)
+        patch.setattr(once, "won_by", away)
         with pytest.raises(StoreError, match="their leases will expire"):
             engine.apply([ops.Claim(("q",), "w", 1000)])
     assert engine.apply([ops.Claim(("q",), "w", 1000)]) == [ops.Leased([])]

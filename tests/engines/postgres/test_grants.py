@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from tenure import DependencyNotFound, JobNotFound, Queue
+from tenure import Busy, DependencyNotFound, JobNotFound, Queue
 from tenure.engines.postgres.engine import PostgresEngine
 from tenure.model import ops
 from tenure.model.job import NULL, JobSpec
@@ -38,4 +38,17 @@ def test_a_locked_job_of_others_is_not_waited_for(
     with psycopg.connect(postgres.shared_url()) as other:
         other.execute(f"SELECT FROM {schema}.states FOR UPDATE".encode())
         answer = engine.apply([op, *also])[0]
+        assert answer == expected or type(answer) is expected
+
+
+@pytest.mark.parametrize(("op", "expected"), CALLS)
+def test_a_locked_job_of_others_is_not_waited_for_beside_one_that_is(
+    queue: Queue, engine: PostgresEngine, schema: str, op: Op, expected: object
+) -> None:
+    queue.enqueue("q", id="theirs", tenant="theirs")
+    queue.enqueue("q", id="mine", tenant="mine")
+    with psycopg.connect(postgres.shared_url()) as other:
+        other.execute(f"SELECT FROM {schema}.states FOR UPDATE".encode())
+        blocked, answer = engine.apply([ops.Cancel(("mine",), grant=MINE), op])
+        assert isinstance(blocked, Busy)
         assert answer == expected or type(answer) is expected

@@ -20,10 +20,10 @@ import tenure
 from tests.support import audit_postgres, postgres
 
 ROOT = Path(__file__).parents[3]
-VERSION, COMMIT = 3, "54a14e3"  # the last with the schema version before
+VERSION, COMMIT = 5, "f0e9bb5"  # the last with the schema version before
 PATIENCE = 60.0
 
-# The functions that programs of version 3 call, in PostgreSQL's notation.
+# The functions that programs of version 5 call, in PostgreSQL's notation.
 CALLED = """
 ack(uuid,bigint,text[],bigint[],bigint[],text[],smallint,smallint)
 candidates(text,text,text[],integer,integer,integer)
@@ -36,11 +36,16 @@ enqueue(bigint,text[],text[],text[],integer[],text[],text[],text[],integer[],int
 text[],bigint[],bigint[],bigint[],boolean[])
 expired(integer,bigint,integer)
 fold(integer,bigint)
+forget_queues(integer[],bigint,bigint)
+group_totals(integer,text,text,integer)
+held(text[])
+hold(bigint,text[],bigint[],smallint)
 is_idle(integer)
 lanes_of(text[],text[],text[])
 lease(bigint,bigint[],integer[],text[],bigint[],smallint,integer,integer[],integer[],integer[],\
 bigint[],bigint[])
 load(text[],bigint[])
+look_at_queues(bigint,text,integer,bigint,bigint,bigint)
 moment(bigint)
 next_due(bigint,text[])
 open_books(text[],bigint,boolean)
@@ -55,6 +60,7 @@ take_keys(bigint,text[])
 take_slot(bigint,text,text,text,bigint,integer)
 tell(integer[],integer[],integer[],integer[],integer[],integer[],integer[],integer[],integer[],\
 integer[],bigint[],integer[])
+tokens_from(bigint)
 """
 
 # A worker and a producer of the older version. It runs one round for each line of its input.

@@ -236,5 +236,5 @@ def _touched(recorder: Recorder) -> list[str]:
                     ids |= {entry.job.id: None for entry in op.entries}
         for answer in answers:
             if not isinstance(answer, TenureError):
-                ids |= {job_id: None for job_id, _ in given_out(answer)}
+                ids |= {job_id: None for jobs in given_out(answer) for job_id, _ in jobs}
     return list(ids)[::-1]

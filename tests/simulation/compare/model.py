@@ -136,7 +136,9 @@ class Follower(Model, FollowingModel):
             for name in op.queues
             if (book := self._queues.get(name)) is not None
         }
+        self.begin_claim()
         answer = MemoryEngine._claim(self, op, now)
+        self.end_claim()
         given = {job.queue for job in answer.jobs} if isinstance(answer, ops.Leased) else set()
         for name, (tokens, at) in before.items():
             if name not in given and now >= at:

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from tenure import NewJob, State
+from tenure import NewJob, Settings, State, Tenure
+from tenure.cli.context import require_answer
+from tenure.cli.workers import warn_of_typos
 from tests.support import postgres
 from tests.unit.cli.terminal import Terminal
 
@@ -182,17 +184,68 @@ def test_a_message_of_several_lines_is_shown_in_one(cli: Terminal) -> None:
     assert result.stderr.count("\n") == 1
 
 
-def test_a_service_that_is_away_is_waited_for_and_that_is_said(cli: Terminal) -> None:
+def test_enqueue_says_that_it_created_a_queue_and_suggests_a_similar_one(cli: Terminal) -> None:
+    assert cli.text("enqueue", "emails", "1", "--id", "a") == (
+        "Job a is ready. Created queue 'emails'.\n"
+    )
+    assert cli.text("enqueue", "emails", "1", "--id", "b") == "Job b is ready.\n"
+    assert cli.text("enqueue", "emials", "1", "--id", "c") == (
+        "Job c is ready. Created queue 'emials': did you mean 'emails'?\n"
+    )
+
+
+def test_a_worker_warns_of_a_queue_that_looks_like_a_typo(
+    cli: Terminal, caplog: pytest.LogCaptureFixture
+) -> None:
+    cli.text("enqueue", "emails", "1")
+    with Tenure(cli.url) as app:
+
+        @app.task(queue="parcels")
+        def ship() -> None: ...
+
+        warn_of_typos(app, ["emails", "parcels", "something-else"])
+        assert not caplog.records
+        warn_of_typos(app, ["emials", "parcel"])
+    assert [one.getMessage() for one in caplog.records] == [
+        "there is no queue 'emials' yet: did you mean 'emails'?",
+        "there is no queue 'parcel' yet: did you mean 'parcels'?",
+    ]
+
+
+def unused_url() -> str:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        return f"http://127.0.0.1:{free.getsockname()[1]}"
+
+
+def test_a_command_does_not_wait_for_a_service_that_is_away(cli: Terminal) -> None:
+    url = unused_url()
     began = time.monotonic()
-    result = cli.run("stats", url=url, env={"TENURE_BUSY_TIMEOUT": "0"})
+    result = cli.run("stats", url=url)
     assert time.monotonic() - began < 5
-    first, second = result.stderr.splitlines()
-    assert first.startswith(f"{url} does not answer (")
-    assert first.endswith("waiting 0 s for it")
-    assert second.startswith(f"error: {url} cannot be reached")
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert result.stderr.startswith(f"error: {url} does not answer (")
+    assert "TENURE_BUSY_TIMEOUT" in result.stderr
+
+
+def test_a_command_waits_for_a_service_as_long_as_it_is_told(
+    cli: Terminal, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = unused_url()
+    result = cli.run("stats", url=url, env={"TENURE_BUSY_TIMEOUT": "0.2"})
+    assert result.stderr.startswith(f"error: {url} cannot be reached")
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"{url} cannot be reached")
+    assert record.getMessage().endswith("trying again for 0.2 s")
+
+
+def test_a_service_behind_a_proxy_is_not_connected_to_directly(
+    cli: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = unused_url()
+    monkeypatch.setenv("http_proxy", unused_url())
+    monkeypatch.setenv("no_proxy", "")
+    require_answer(Settings(url=url))  # does not raise
 
 
 def test_serve_without_its_packages_says_what_to_install(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Iterator
 
 import msgspec
 import pytest
@@ -23,7 +25,7 @@ def claim_one(cli: Terminal, *args: str) -> tuple[str, str]:
 def test_a_job_is_added_and_named(cli: Terminal) -> None:
     text = cli.text("enqueue", "mail", '{"to": "ann"}', "--id", "a")
 
-    assert text == "Job a is ready.\n"
+    assert text == "Job a is ready. Created queue 'mail'.\n"
     assert cli.get("a").payload == {"to": "ann"}
 
 
@@ -120,7 +122,7 @@ def test_with_skip_the_job_that_exists_is_the_answer(cli: Terminal) -> None:
 def test_a_delayed_job_says_when_it_is_ready(cli: Terminal) -> None:
     text = cli.text("enqueue", "mail", "1", "--id", "a", "--delay", "5m")
 
-    assert text == "Job a is pending, ready in 5m.\n"
+    assert text == "Job a is pending, ready in 5m. Created queue 'mail'.\n"
 
 
 def test_claim_takes_from_several_queues_in_order(cli: Terminal) -> None:
@@ -217,3 +219,63 @@ def test_release_gives_the_attempt_back(cli: Terminal) -> None:
 
 def test_a_token_must_be_given(cli: Terminal) -> None:
     assert "--token" in cli.usage("ack", "a")
+
+
+# Calls of tasks -----------------------------------------------------------------------------------
+
+PROGRAM = """
+import tenure
+
+app = tenure.Tenure(default_queue="mail")
+
+
+@app.task(max_attempts=7, timeout=30, backoff=tenure.fixed(5))
+def send(to: str, copies: int = 1) -> None: ...
+
+
+@app.task(queue="reports", unique=True)
+def report(day: str) -> None: ...
+"""
+
+
+@pytest.fixture
+def tasks(cli: Terminal, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The name of an app in a module of its own."""
+    (cli.folder / "called.py").write_text(PROGRAM)
+    monkeypatch.chdir(cli.folder)
+    monkeypatch.syspath_prepend(str(cli.folder))
+    yield "called:app"
+    sys.modules.pop("called", None)
+
+
+def test_a_call_of_a_task_has_the_options_of_the_task(cli: Terminal, tasks: str) -> None:
+    job = cli.json("enqueue", "--app", tasks, "--task", "send", '{"to": "ann"}', "--id", "a")
+    assert (job["queue"], job["kind"], job["payload"]) == ("mail", "send", {"to": "ann"})
+    assert (job["max_attempts"], job["timeout_ms"]) == (7, 30_000)
+    assert job["backoff"]["kind"] == "fixed"
+
+
+def test_options_of_the_command_take_precedence_over_those_of_the_task(
+    cli: Terminal, tasks: str
+) -> None:
+    job = cli.json(
+        *("enqueue", "letters", "--app", tasks, "--task", "send", '{"to": "ann"}'),
+        *("--max-attempts", "2", "--timeout", "5"),
+    )
+    assert (job["queue"], job["max_attempts"], job["timeout_ms"]) == ("letters", 2, 5_000)
+
+
+def test_arguments_that_do_not_fit_the_task_are_not_enqueued(cli: Terminal, tasks: str) -> None:
+    call = ("enqueue", "--app", tasks, "--task")
+    assert "Expected `int`, got `str`" in cli.error(*call, "send", '{"to": "a", "copies": "x"}')
+    assert "must be an object" in cli.error(*call, "send", "[1]")
+    assert "did you mean 'report'?" in cli.error(*call, "reports", "{}")
+    assert "belong together" in cli.usage("enqueue", "--app", tasks, "{}")
+    assert "--kind" in cli.usage(*call, "send", "{}", "--kind", "send")
+    assert cli.json("stats")["queues"] == {}
+
+
+def test_a_unique_call_that_exists_is_not_an_error(cli: Terminal, tasks: str) -> None:
+    call = ("enqueue", "--app", tasks, "--task", "report", '{"day": "monday"}')
+    assert cli.json(*call)["id"] == cli.json(*call)["id"]
+    assert "is held by job" in cli.error(*call, "--if-exists", "error")

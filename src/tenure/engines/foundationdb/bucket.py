@@ -40,7 +40,8 @@ class Bucket:
 
     def __init__(self, tx: Tx, queue: str, limit: Limit) -> None:
         self._tx, self._queue = tx, queue
-        self._tokens = self._at = self._part = 0
+        self.tokens: int = 0  # `per_ms` of them for each job
+        self._at = self._part = 0
         if limit.rate is None or limit.per_ms is None:
             self.available: int = UNLIMITED  # how many claims the rate allows now
             return
@@ -48,10 +49,10 @@ class Bucket:
         stored = (0, 0) if found is None else _decode(bytes(found))
         passed_ms, self._at = self._passed_since(stored[1])
         self._part = limit.per_ms
-        self._tokens = refilled(stored[0], passed_ms, limit)
+        self.tokens = refilled(stored[0], passed_ms, limit)
         if self._at < stored[1]:
-            _put(tx, queue, self._tokens, self._at)
-        self.available = self._tokens // limit.per_ms
+            _put(tx, queue, self.tokens, self._at)
+        self.available = self.tokens // limit.per_ms
 
     def _passed_since(self, at: int) -> tuple[int, int]:
         """The elapsed whole milliseconds, and the moment up to which they count."""
@@ -66,5 +67,5 @@ class Bucket:
     def use(self, count: int) -> None:
         """Take tokens that were found available."""
         if self._part and count:
-            self._tokens -= count * self._part
-            _put(self._tx, self._queue, self._tokens, self._at)
+            self.tokens -= count * self._part
+            _put(self._tx, self._queue, self.tokens, self._at)

@@ -69,7 +69,7 @@ class Seen:
 
     def add(self, picker: Picker) -> None:
         self.idle.extend(picker.idle)
-        if picker.tired or picker.tx.aside_left(picker.queue) is not None:
+        if picker.should_park_lanes or picker.tx.aside_left(picker.queue) is not None:
             self.unfinished.append(picker.queue)
 
     @property
@@ -222,7 +222,7 @@ class Claims:
         def work(tx: Transaction) -> tuple[set[str], dict[Keyed, Answer]]:
             for keyed in plan.keyed:
                 once.ask(tx, keyed.op)
-            won = once.who_won(tx, ids, stamp)
+            won = once.won_by(tx, ids, stamp)
             answers: dict[Keyed, Answer] = {}
             for keyed in plan.keyed if plan.seen.everything else ():
                 given = {call.number: list(call.jobs) for call in keyed.calls}
@@ -368,7 +368,7 @@ def _write_claim(
     if change.state is not State.LEASED:
         held = tx.job(job_id)
         assert held is not None
-        _turn_down(tx, held)
+        _release_expired(tx, held)
         return None
     note = ClaimNote(op.worker, tx.now, op.lease_ms)
     leased = claimed(record, change, note, 0)
@@ -379,7 +379,7 @@ def _write_claim(
     return job_of(job_id, leased, decode_body(body), seen.errors, None)
 
 
-def _turn_down(tx: Transaction, held: Held) -> None:
+def _release_expired(tx: Transaction, held: Held) -> None:
     """A picked job turned out to have expired: release what was taken for it."""
     move(tx, held, states.Claimed())
     settle(tx)
@@ -411,7 +411,7 @@ def claim_serially(tx: Transaction, op: ops.Claim) -> Answer:
         picker = Picker(tx, queue, op, 1)
         found = picker.pick(op.limit - picked)
         picked += len(found)
-        if picker.tired:
+        if picker.should_park_lanes:
             put_aside(tx, picker.idle)
         put_more_back(tx, queue)
         tx.load([ready.id for ready in found])
@@ -428,7 +428,7 @@ def _lease(tx: Transaction, job_id: str, op: ops.Claim) -> Job | None:
     change = states.decide(held, states.Claimed(), tx.now)
     assert change is not None
     if change.state is not State.LEASED:
-        _turn_down(tx, held)
+        _release_expired(tx, held)
         return None
     note = ClaimNote(op.worker, tx.now, op.lease_ms)
     # Later than everything read and not later than the commit, so tokens only increase.

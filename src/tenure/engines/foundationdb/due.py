@@ -64,18 +64,19 @@ def overdue(tx: Tx, queue: str, limit: int) -> list[Held]:
     for (until, job_id), seen in zip(ending, tx.peek(job_id for _, job_id in ending), strict=True):
         if seen is None or seen.record.lease_until != until:
             if until <= tx.now:
-                _drop_stray(tx, queue, until, job_id)
-        elif _is_over(tx, seen.record):
+                _drop_ending_key(tx, queue, until, job_id)
+        elif is_over(tx, seen.record):
             over.append(job_id)
-    return [held for held in tx.jobs(over) if _is_over(tx, held.record)]
+    return [held for held in tx.jobs(over) if is_over(tx, held.record)]
 
 
-def _is_over(tx: Tx, record: Record) -> bool:
+def is_over(tx: Tx, record: Record) -> bool:
+    """Whether a job is leased, and its lease has expired."""
     lease = record.lease
     return lease is not None and tx.store.lease_is_over_at(tx.now, lease, tx.version) <= tx.now
 
 
-def _drop_stray(tx: Tx, queue: str, until: int, job_id: str) -> None:
+def _drop_ending_key(tx: Tx, queue: str, until: int, job_id: str) -> None:
     for key in tx.scan(*tx.keys.span(k.ENDING, queue, until)):
         if key[-1] == job_id:
             tx.clear(tx.keys.pack(k.ENDING, *key))

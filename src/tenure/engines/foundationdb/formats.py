@@ -1,7 +1,8 @@
 """The version of the stored format: checking it, and migrating older stores.
 
 Format 2 added GROUP_TOTAL. Programs of format 1 do not maintain it, so stop them before the
-migration; `Reconcile` corrects the totals otherwise.
+migration; `Reconcile` corrects the totals otherwise. Format 3 added RECORD, which older programs
+leave alone.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from tenure.engines.foundationdb.transact import Transactor
 from tenure.engines.foundationdb.transaction import Transaction
 from tenure.errors import WrongVersion
 
-FORMAT = b"2"
+FORMAT = b"3"
+_WITHOUT_RECORDS = b"2"
 _OLD = b"1"
 _UNDER_WAY = b"1 "  # then the first key that is not migrated yet
 _STEP = 5_000  # counters migrated in one transaction
@@ -42,6 +44,8 @@ def _step(tx: Transaction) -> bytes:
     found = FORMAT if value is None else bytes(value)
     if found == _OLD or found.startswith(_UNDER_WAY):
         found = _sum_groups(tx, found[len(_UNDER_WAY) :])
+    elif found == _WITHOUT_RECORDS:
+        found = FORMAT
     elif value is not None:
         return found
     tx.set(key, found)

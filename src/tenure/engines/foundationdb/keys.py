@@ -62,6 +62,10 @@ jobs, but is paused or full, so that its LANE, or without a group its TURN, is m
 | CLOCK | (35, client): (35, 4711) | the time of a scheduler's clock, and at which version |
 | GROUP_TOTAL | (36, queue, group, what): (36, "mail", "g", "unfinished") | how many jobs a group \
 has, all tenants together: "unfinished" or "finished" |
+| RECORD | (37, space, key): (37, "worker", "host-1") | when the record ends, if ever, and its \
+value |
+| RECORD_END | (38, expires_at, space, key): (38, 1700000060000, "worker", "host-1") | nothing: \
+the record ends then, unless it was replaced |
 """
 
 from __future__ import annotations
@@ -81,7 +85,7 @@ JOB, BODY, ERRORS, RESULT, CLAIM, READY, LANE, TURN, LEASE, ENDING = range(10)
 DELAYED, EXPIRING, LISTED, ENDED, UNIQUE, WAITS, CHILD = range(10, 17)
 QUEUE_COUNT, TENANT_COUNT, GROUP_COUNT, QUEUE, LIMIT, RULES, TAKEN, FREED, BUCKET = range(17, 26)
 SLOT, SLOT_END, SCHEDULE, ONCE, ONCE_AT, DID, WAKE, FORMAT, PARKED, CLOCK = range(26, 36)
-GROUP_TOTAL = 36
+GROUP_TOTAL, RECORD, RECORD_END = range(36, 39)
 
 # No transaction conflicts on these keys: they are found by snapshot reads, and checked against the
 # job's own key.
@@ -102,7 +106,7 @@ class Keys:
 
     def __init__(self, root: Subspace) -> None:
         self._prefix = root.key()
-        self._kinds = [pack((kind,), self._prefix) for kind in range(GROUP_TOTAL + 1)]
+        self._kinds = [pack((kind,), self._prefix) for kind in range(RECORD_END + 1)]
         self._length = len(self._prefix)
         self._hints = tuple(self._kinds[kind] for kind in _HINTS)
 

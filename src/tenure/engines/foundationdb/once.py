@@ -208,14 +208,14 @@ def go_on(tx: Tx, op: ops.Once) -> Answer:
     found = stored(tx, op)
     given: dict[int, list[Job]] = {}
     for wanted in found.wanted:
-        won = who_won(tx, wanted.ids, wanted.stamp)
+        won = won_by(tx, wanted.ids, wanted.stamp)
         held = tx.peek(one for one in wanted.ids if one in won)
         jobs = jobs_of(tx, [one for one in held if one is not None])
         given.setdefault(wanted.number, []).extend(jobs)
     return finish(tx, op, found, given)
 
 
-def who_won(tx: Tx, ids: Sequence[str], stamp: bytes) -> set[str]:
+def won_by(tx: Tx, ids: Sequence[str], stamp: bytes) -> set[str]:
     """The jobs whose first claim has this versionstamp."""
     asked = [(one, tx.tr.snapshot.get_range(*tx.keys.span(k.CLAIM, one), limit=1)) for one in ids]
     return {

@@ -125,7 +125,7 @@ class TenantJobs:
         if not picker.has_room(self.tenant, None):
             return None
         self._move_up()
-        while not picker.tired:
+        while not picker.should_park_lanes:
             while self._heads:
                 ready, lane = heapq.heappop(self._heads)
                 if picker.has_room(self.tenant, ready.group):
@@ -201,7 +201,7 @@ class Picker:
         self._held_back = 0
 
     @property
-    def tired(self) -> bool:
+    def should_park_lanes(self) -> bool:
         """Whether so many lanes were held back that they should be put aside before looking
         further."""
         return self._held_back >= MOST_HELD_BACK
@@ -247,7 +247,7 @@ class Picker:
         for tenants in windows:
             lines = {tenant: TenantJobs(self, tenant) for tenant in tenants}
             turns: list[TenantJobs] = []
-            while lines and count < most and not self.tired:
+            while lines and count < most and not self.should_park_lanes:
                 if not turns:
                     turns = self._draw(lines, most - count)
                 line = turns.pop()
@@ -260,7 +260,7 @@ class Picker:
                     count += 1
                     self.room.take(ready.tenant, ready.group)
                     yield ready
-            if count >= most or self.tired:
+            if count >= most or self.should_park_lanes:
                 return
 
     def _draw(self, lines: dict[str, TenantJobs], turns: int) -> list[TenantJobs]:

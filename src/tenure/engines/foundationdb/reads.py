@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import chain, islice
 from typing import Any
 
 from tenure.engines.foundationdb import keys as k
-from tenure.engines.foundationdb import lists, transfer
+from tenure.engines.foundationdb import lists, side_records, transfer
 from tenure.engines.foundationdb.clocks import now_of
+from tenure.engines.foundationdb.explain import explain_job
 from tenure.engines.foundationdb.jobs import jobs_of
 from tenure.engines.foundationdb.transaction import read_slots, schedule_of
 from tenure.engines.foundationdb.tx import Tx
@@ -17,6 +19,7 @@ from tenure.errors import JobNotFound, QueueNotFound
 from tenure.model import ops, queries
 from tenure.model.ops import Limit
 from tenure.model.queries import Found, Query
+from tenure.model.record_queries import FINDERS, ListRecords
 
 MOST_HEADS = 1_000  # per queue, checked for the longest-waiting job
 _FIRST_ENDING = 16  # leases checked for the one that expires first
@@ -24,6 +27,9 @@ _COUNTED = ("waiting", "delayed", "done", "dead", "cancelled")
 
 
 def read(tx: Tx, query: Query) -> Found:
+    finder = FINDERS.get(type(query))
+    if finder is not None:
+        return finder(partial(side_records.list_records, tx), query)
     return _QUERIES[type(query)](tx, query)
 
 
@@ -90,18 +96,34 @@ def get_stats(tx: Tx, query: queries.GetStats) -> Found:
     asked = [
         (
             queue,
-            tx.tr.snapshot.get_range(*tx.keys.span(k.QUEUE_COUNT, queue)),
-            tx.tr.snapshot.get_range(*tx.keys.span(k.LEASE, queue)),
+            [tx.tr.snapshot.get_range(*tx.keys.span(*prefix)) for prefix in counters],
+            [tx.tr.snapshot.get_range(*tx.keys.span(*prefix)) for prefix in leases],
         )
         for queue in names
+        for counters, leases in [_counted_under(queue, query.tenants)]
     ]
     found = []
     for queue, counters, leases in asked:
-        counted = {tx.keys.unpack(bytes(row.key))[-1]: _number(row) for row in counters}
-        counts = _counts(tx, counted, sum(1 for _ in leases))
+        counted = Counter[str]()
+        for row in chain.from_iterable(counters):
+            counted[tx.keys.unpack(bytes(row.key))[-1]] += _number(row)
+        counts = _counts(tx, counted, sum(1 for _ in chain.from_iterable(leases)))
         paused = tx.rules(queue).whole.paused
         found.append(queries.QueueStats(queue=queue, paused=paused, **counts))
     return found
+
+
+def _counted_under(
+    queue: str, tenants: Sequence[str] | None
+) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+    """The prefixes of the counters and leases of a queue, or of these tenants in it."""
+    if tenants is None:
+        return [(k.QUEUE_COUNT, queue)], [(k.LEASE, queue)]
+    names = list(dict.fromkeys(tenants))
+    return (
+        [(k.TENANT_COUNT, queue, name) for name in names],
+        [(k.LEASE, queue, name) for name in names],
+    )
 
 
 def _by_name(
@@ -225,6 +247,7 @@ def get_timetable(tx: Tx, query: queries.GetTimetable) -> Found:
 
 _QUERIES: dict[type[Query], Callable[[Tx, Any], Found]] = {
     queries.GetJob: get_job,
+    queries.Explain: explain_job,
     queries.ListJobs: lists.list_jobs,
     queries.ListSummaries: lists.list_summaries,
     queries.FindIds: lists.find_ids,
@@ -238,6 +261,7 @@ _QUERIES: dict[type[Query], Callable[[Tx, Any], Found]] = {
     queries.ListGroupTotals: list_group_totals,
     queries.ListLimits: list_limits,
     queries.ListSlots: list_slots,
+    ListRecords: side_records.list_records,
     queries.ListSchedules: list_schedules,
     queries.GetTimetable: get_timetable,
 }

@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from tenure.core.transaction import Existing, Owner, Scope, UniqueKey
-from tenure.engines.foundationdb import bucket, clocks, due, jobs, once, parking
+from tenure.engines.foundationdb import bucket, clocks, due, jobs, once, parking, side_records
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb.record import (
     Held,
@@ -25,6 +25,7 @@ from tenure.engines.foundationdb.tx import Tx
 from tenure.model import states
 from tenure.model.job import Job, JobSpec, State
 from tenure.model.ops import Entry, Limit, Schedule
+from tenure.model.records import Space
 
 _decode_schedule = msgspec.json.Decoder(Schedule).decode
 
@@ -225,6 +226,17 @@ class Transaction(Tx):
 
     def read_jobs(self, ids: Sequence[str]) -> Mapping[str, Job]:
         return jobs.read_jobs(self, ids)
+
+    # Records ------------------------------------------------------------------------------------
+
+    def record(self, space: Space, key: str) -> bytes | None:
+        return side_records.get(self, space, key)
+
+    def put_record(self, space: Space, key: str, value: bytes, expires_at: int | None) -> None:
+        side_records.put(self, space, key, value, expires_at)
+
+    def drop_record(self, space: Space, key: str) -> None:
+        side_records.drop(self, space, key)
 
     # Time ---------------------------------------------------------------------------------------
 

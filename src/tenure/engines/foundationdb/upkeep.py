@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 from tenure.core import upkeep
 from tenure.core.upkeep import Look, Swept
 from tenure.engines.foundationdb import keys as k
+from tenure.engines.foundationdb import side_records
 from tenure.engines.foundationdb.parking import put_back
 from tenure.engines.foundationdb.record import Record, decode_record, total_of
 from tenure.engines.foundationdb.transact import TooLarge
@@ -80,6 +81,7 @@ class Upkeep:
 
     def tidy(self, look: Look, limit: int) -> None:
         self._run(_forget)
+        self._run(partial(side_records.drop_expired, limit=min(limit, _STEP)))
         self._run(partial(_forget_queues, look=look))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tenure.clock import Clock
-from tenure.engines.memory.reads import Reads
+from tenure.engines.memory.explain import Explaining
 from tenure.engines.memory.store import handles
 from tenure.errors import (
     Conflict,
@@ -16,10 +16,11 @@ from tenure.model import ops
 from tenure.model.job import State
 from tenure.model.ops import Answer, Op
 from tenure.model.queries import Found, Query
+from tenure.model.record_queries import FINDERS
 from tenure.settings import Settings, without_secrets
 
 
-class MemoryEngine(Reads):
+class MemoryEngine(Explaining):
     """The reference model as an engine."""
 
     in_flight = 1
@@ -51,7 +52,11 @@ class MemoryEngine(Reads):
 
     def read(self, query: Query) -> Found:
         with self._lock:
-            found: Found = self._handlers[type(query)](query, self._clock.now_ms())
+            now = self._clock.now_ms()
+            finder = FINDERS.get(type(query))
+            if finder is not None:
+                return finder(lambda part: self._list_records(part, now), query)
+            found: Found = self._handlers[type(query)](query, now)
             return found
 
     def listen(self, wake: Callable[[], None]) -> Callable[[], None]:

@@ -54,7 +54,9 @@ class Reads(Lists):
     def _get_stats(self, query: queries.GetStats, now: int) -> Found:
         if query.queue is not None and query.queue not in self._queues:
             return QueueNotFound(query.queue)
-        counts = self._count(lambda job: job.queue)
+        counts = self._count(
+            lambda job: job.queue if query.tenants is None or job.tenant in query.tenants else None
+        )
         return [
             queries.QueueStats(queue=queue, paused=self._limit(queue).paused, **counts[queue])
             for queue in sorted(self._queues)

@@ -14,6 +14,7 @@ from tenure.model import ops, states
 from tenure.model.job import Job, JobSpec, State
 from tenure.model.ops import Limit, Op
 from tenure.model.queries import Query
+from tenure.model.records import Record as SideRecord
 
 H = TypeVar("H", bound=Callable[..., Any])
 
@@ -99,6 +100,7 @@ class Store:
         self._limits: dict[tuple[str, str | None, str | None], Limit] = {}
         self._slots: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
         self._schedules: dict[str, ops.Schedule] = {}
+        self._side: dict[tuple[str, str], SideRecord] = {}  # by space and key
         self._answered: dict[str, tuple[int, object, ops.Answers]] = {}
         self._token = 0
         self._news: deque[tuple[str, states.Event]] = deque()

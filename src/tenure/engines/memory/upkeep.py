@@ -42,6 +42,13 @@ class Upkeep(Schedules):
         for key, (at, _, _) in list(self._answered.items()):
             if at <= now - ops.ONCE_MS:
                 del self._answered[key]
+        ended = [
+            (record.expires_at, place)
+            for place, record in self._side.items()
+            if record.expires_at is not None and record.expires_at <= now
+        ]
+        for _, place in sorted(ended)[: op.limit]:
+            del self._side[place]
         return ops.Maintained(promoted, leases, expired, len(over), purged, after)
 
     def _has_work(self, queue: str, op: ops.Maintain, now: int) -> bool:

@@ -96,7 +96,7 @@ class Attempt:
         self.has_happened = self.tells = True
 
     def _make_alone(self, db: Db, batch: Sequence[Op], given: int | None) -> bool:
-        way = fast_paths.way_of(batch)
+        way = fast_paths.fast_path_of(batch)
         if way is None:
             return False
         self.alone = self.may_have_happened = True

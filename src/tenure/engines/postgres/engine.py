@@ -12,6 +12,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from tenure.clock import Clock, SystemClock
+from tenure.core.grants import Named
 from tenure.engines.postgres import server
 from tenure.engines.postgres.claimed_places import Places
 from tenure.engines.postgres.commit_attempt import LOST_RACES, Attempt, run
@@ -129,7 +130,7 @@ class PostgresEngine:
         answers: dict[int, Answer] = {}
         waiting = {n: jobs_of(op) for n, op in enumerate(batch)}
         for _ in range(2):  # a brief lock is gone the second time
-            held = self._held(set().union(*waiting.values()))
+            held = self._held([one for jobs in waiting.values() for one in jobs])
             free = [n for n, jobs in waiting.items() if held.isdisjoint(jobs)]
             ready = [batch[n] for n in free]
             apply = self._apply_one_by_one if len(free) == len(batch) else self.apply
@@ -143,14 +144,23 @@ class PostgresEngine:
             waiting = {n: jobs for n, jobs in waiting.items() if n not in answers}
         return [answers.get(n, busy) for n in range(len(batch))]
 
-    def _held(self, jobs: set[str]) -> set[str]:
-        if not jobs:
+    def _held(self, named: Sequence[Named]) -> set[Named]:
+        """Those of these jobs that another transaction has locked, and that may be seen."""
+        if not named:
             return set()
         try:
             with self._pool.use() as connection:
-                return {id for (id,) in Db(connection, self._sql).all("held", sorted(jobs))}
+                db = Db(connection, self._sql)
+                ids = sorted({job_id for _, job_id in named})
+                held = [job_id for (job_id,) in db.all("held", ids)]
+                owners = {job_id: owner for job_id, *owner in db.all("owners", held)}
         except psycopg.Error as error:
             raise server.meaning(error, self.address) from error
+        return {
+            (grant, job_id)
+            for grant, job_id in named
+            if job_id in owners and (grant is None or grant.allows(*owners[job_id]))
+        }
 
     def _apply_one_by_one(self, batch: Sequence[Op]) -> list[Answer]:
         answers: list[Answer] = []

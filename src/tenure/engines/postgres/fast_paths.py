@@ -33,7 +33,7 @@ _SEQ, _PRIORITY, _TENANT = 0, 2, 17  # columns of a claimed row
 Way = Callable[[Db, str, Any, int | None, Places], list[Answer] | None]
 
 
-def way_of(batch: Sequence[Op]) -> Way | None:
+def fast_path_of(batch: Sequence[Op]) -> Way | None:
     """The function that runs the batch in one statement, or None."""
     kinds = {type(op) for op in batch}
     kind = kinds.pop() if len(kinds) == 1 else None

@@ -47,10 +47,10 @@ class Listener:
         """The sender name in this process's notifications."""
         if self._process != os.getpid():
             with self._lock:
-                self._look_where_we_are()
+                self._restart_after_fork()
         return self._name
 
-    def _look_where_we_are(self) -> None:
+    def _restart_after_fork(self) -> None:
         """Start over after a fork, which has neither the thread nor the name of its parent."""
         if self._process != os.getpid():
             self._begin()
@@ -58,7 +58,7 @@ class Listener:
     def add(self, wake: Wake) -> Callable[[], None]:
         """Add a listener. Returns a function that removes it."""
         with self._lock:
-            self._look_where_we_are()
+            self._restart_after_fork()
             self._asked += 1
             number = self._asked
             self._wakes[number] = wake
@@ -73,7 +73,7 @@ class Listener:
     def _remove(self, number: int) -> None:
         """Does not wait for the thread, which may be waiting for the server."""
         with self._lock:
-            self._look_where_we_are()
+            self._restart_after_fork()
             known = self._wakes.pop(number, None) is not None
             if known and not self._wakes:
                 self._end()
@@ -85,7 +85,7 @@ class Listener:
 
     def close(self) -> None:
         with self._lock:
-            self._look_where_we_are()
+            self._restart_after_fork()
             self._wakes = {}
             thread = self._thread
             if thread is not None:

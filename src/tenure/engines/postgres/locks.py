@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tenure.core.grants import Owners
+from tenure.core.grants import Named, Owners
 from tenure.engines.postgres.transaction import Transaction
 from tenure.model import ops
 from tenure.model.ops import Op
@@ -31,8 +31,7 @@ def _lock_jobs_and_slots(tx: Transaction, batch: Sequence[Op]) -> None:
     here, because those operations lock them together."""
     kinds = list(dict.fromkeys(map(type, batch)))
     if any(issubclass(kind, (*_OF_A_JOB, ops.JobsOp)) for kind in kinds[1:]):
-        named = [(op.grant, op.id) for op in batch if isinstance(op, _OF_A_JOB)]
-        named += [(op.grant, i) for op in batch if isinstance(op, ops.JobsOp) for i in op.ids]
+        named = [one for op in batch for one in jobs_of(op)]
         owners = Owners(tx, named)
         shown = [job_id for grant, job_id in named if owners.shows(grant, job_id)]
         tx.db.send("lock_jobs", list(dict.fromkeys(shown)))
@@ -42,8 +41,8 @@ def _lock_jobs_and_slots(tx: Transaction, batch: Sequence[Op]) -> None:
             tx.db.send("lock_slots", [op.scope for op in slots], [op.key for op in slots])
 
 
-def jobs_of(op: Op) -> set[str]:
-    """The jobs that an operation must lock."""
+def jobs_of(op: Op) -> list[Named]:
+    """The jobs that an operation must lock, if it may see them."""
     flat = list(ops.flat([op]))
-    ids = {one.id for one in flat if isinstance(one, _OF_A_JOB)}
-    return ids.union(*(one.ids for one in flat if isinstance(one, ops.JobsOp)))
+    named = [(one.grant, one.id) for one in flat if isinstance(one, _OF_A_JOB)]
+    return named + [(one.grant, i) for one in flat if isinstance(one, ops.JobsOp) for i in one.ids]

@@ -1614,6 +1614,17 @@ BEGIN
     GROUP BY x.grp ORDER BY x.grp COLLATE "C";
 END $$;
 
+-- version: 6
+-- Programs of version 5 keep running while a newer one migrates.
+CREATE TABLE tenure.records (
+    space text COLLATE "C" NOT NULL,
+    key text COLLATE "C" NOT NULL,
+    value text NOT NULL,
+    expires_at bigint,
+    PRIMARY KEY (space, key)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 1000);
+CREATE INDEX records_expiry ON tenure.records (expires_at) WHERE expires_at IS NOT NULL;
+
 -- statements
 
 -- Opening
@@ -1870,6 +1881,29 @@ DELETE FROM tenure.schedules WHERE name = %s RETURNING name;
 SELECT taken, told FROM tenure.take_keys(%s::bigint, %s::text[]);
 -- name: put_answers
 UPDATE tenure.once SET answers = %s WHERE key = %s;
+-- name: record
+SELECT value FROM tenure.records
+WHERE space = %s AND key = %s AND (expires_at IS NULL OR expires_at > (SELECT tenure.moment(%s)))
+FOR UPDATE;
+-- name: put_record
+INSERT INTO tenure.records (space, key, value, expires_at) VALUES (%s, %s, %s, %s)
+ON CONFLICT (space, key) DO UPDATE SET value = excluded.value, expires_at = excluded.expires_at;
+-- name: drop_record
+DELETE FROM tenure.records WHERE space = %s AND key = %s;
+-- name: drop_records
+DELETE FROM tenure.records WHERE (space, key) IN (
+    SELECT space, key FROM tenure.records WHERE expires_at IS NOT NULL AND expires_at <= %s
+    ORDER BY expires_at LIMIT %s FOR UPDATE SKIP LOCKED);
+-- name: records
+SELECT key, value, expires_at FROM tenure.records
+WHERE space = %(space)s AND key >= %(first)s AND key <= %(last)s
+    AND (expires_at IS NULL OR expires_at > (SELECT tenure.moment(%(given)s)))
+ORDER BY key LIMIT %(limit)s;
+-- name: records_backwards
+SELECT key, value, expires_at FROM tenure.records
+WHERE space = %(space)s AND key >= %(first)s AND key <= %(last)s
+    AND (expires_at IS NULL OR expires_at > (SELECT tenure.moment(%(given)s)))
+ORDER BY key DESC LIMIT %(limit)s;
 -- name: forget_once
 DELETE FROM tenure.once WHERE key IN (
     SELECT key FROM tenure.once WHERE at <= %s ORDER BY at LIMIT %s FOR UPDATE SKIP LOCKED)
@@ -2052,6 +2086,18 @@ FROM tenure.queues q CROSS JOIN LATERAL (
         coalesce(sum(cancelled), 0) AS cancelled
     FROM tenure.news WHERE news.queue = q.id) n
 WHERE %(queue)s::text IS NULL OR q.queue = %(queue)s ORDER BY q.queue;
+-- name: stats_of_tenants
+SELECT q.queue, q.paused, coalesce(sum(c.waiting), 0), coalesce(sum(c.delayed), 0),
+    coalesce(sum(c.ready), 0), coalesce(sum(c.leased), 0), coalesce(sum(c.done), 0),
+    coalesce(sum(c.dead), 0), coalesce(sum(c.cancelled), 0)
+FROM tenure.queues q LEFT JOIN LATERAL (
+    SELECT waiting, delayed, ready, leased, done, dead, cancelled FROM tenure.tenants t
+    WHERE t.queue = q.id AND t.tenant = ANY (%(tenants)s::text[])
+    UNION ALL
+    SELECT n.waiting, n.delayed, n.ready, n.leased, n.done, n.dead, n.cancelled
+    FROM tenure.news n JOIN tenure.lanes l ON l.id = n.lane JOIN tenure.tenants t ON t.id = l.tenant
+    WHERE n.queue = q.id AND t.tenant = ANY (%(tenants)s::text[])) c ON true
+WHERE %(queue)s::text IS NULL OR q.queue = %(queue)s GROUP BY q.queue, q.paused ORDER BY q.queue;
 -- name: tenants
 SELECT * FROM (
     SELECT t.tenant, t.waiting + coalesce(n.waiting, 0) AS waiting,
@@ -2113,3 +2159,128 @@ SELECT (SELECT min(run_at) FROM heads), now_ms FROM clock;
 SELECT schedule FROM tenure.schedules ORDER BY name;
 -- name: timetable
 SELECT tenure.moment(%s), ARRAY(SELECT schedule FROM tenure.schedules ORDER BY name);
+
+-- Explaining
+
+-- name: why_now
+SELECT tenure.moment(%s::bigint);
+-- name: why_job
+SELECT j.seq, j.id, s.state, l.id, t.id, q.id, q.queue, t.tenant, l.grp, j.priority, s.run_at, s.at,
+    s.attempts, j.max_attempts, s.worker, s.started_at, s.expires_at, j.options, q.tokens,
+    q.tokens_at, q.served, q.ready, q.leased, t.leased, l.leased
+FROM tenure.jobs j JOIN tenure.states s ON s.seq = j.seq JOIN tenure.lanes l ON l.id = j.lane
+    JOIN tenure.tenants t ON t.id = l.tenant JOIN tenure.queues q ON q.id = t.queue
+WHERE j.id = %s;
+-- name: why_limits
+SELECT tenant, grp, concurrency, rate, per_ms, weight, paused FROM tenure.limits
+WHERE queue = %(queue)s AND tenant IN ('', '=*', %(tenant)s) AND grp IN ('', '=*', %(grp)s);
+-- name: why_parents
+SELECT j.id, q.queue, t.tenant, s.state, count(*) OVER ()
+FROM tenure.deps d
+    CROSS JOIN LATERAL (SELECT * FROM tenure.jobs k WHERE k.seq = d.parent OFFSET 0) j
+    CROSS JOIN LATERAL (SELECT * FROM tenure.states k WHERE k.seq = j.seq OFFSET 0) s
+    CROSS JOIN LATERAL (SELECT * FROM tenure.lanes k WHERE k.id = j.lane OFFSET 0) l
+    CROSS JOIN LATERAL (SELECT * FROM tenure.tenants k WHERE k.id = l.tenant OFFSET 0) t
+    CROSS JOIN LATERAL (SELECT * FROM tenure.queues k WHERE k.id = l.queue OFFSET 0) q
+WHERE d.child = %(seq)s ORDER BY j.id LIMIT %(most)s;
+-- name: why_news
+SELECT n.lane, l.tenant, n.ready, n.leased, n.served, n.turn, n.last_turn
+FROM (
+    SELECT lane, sum(ready)::bigint AS ready, sum(leased)::bigint AS leased,
+        sum(served)::bigint AS served, max(turn) AS turn, max(last_turn) AS last_turn
+    FROM tenure.news WHERE queue = %s::integer GROUP BY lane) n
+    CROSS JOIN LATERAL (SELECT k.tenant FROM tenure.lanes k WHERE k.id = n.lane OFFSET 0) l;
+-- What a claim would sweep. Of leases that ran out long ago, see is_due. `queue + 0` makes it use
+-- the index of news that is all but empty.
+-- name: why_swept
+SELECT f.lane, l.tenant, f.state, f.priority, f.seq, f.attempts, j.max_attempts, f.expires_at
+FROM (
+    (SELECT s.* FROM tenure.states s
+        WHERE s.queue = %(queue)s AND s.state = 3 AND s.state <> 2 AND s.at <= %(now)s
+            AND s.at >= (
+                SELECT least(
+                    CASE WHEN q.no_lease_before > %(now)s THEN 0 ELSE q.no_lease_before END,
+                    (SELECT min(n.lease_at) FROM tenure.news n
+                        WHERE n.queue + 0 = q.id AND n.lease_at IS NOT NULL))
+                FROM tenure.queues q WHERE q.id = %(queue)s)
+        ORDER BY s.at, s.seq LIMIT %(most)s)
+    UNION ALL
+    (SELECT s.* FROM tenure.states s
+        WHERE s.queue = %(queue)s AND s.state = 1 AND s.state <> 2 AND s.at <= %(now)s
+        ORDER BY s.at, s.seq LIMIT %(most)s)
+    UNION ALL
+    (SELECT s.* FROM tenure.states s
+        WHERE s.queue = %(queue)s AND s.expires_at IS NOT NULL AND s.state < 3
+            AND s.expires_at <= %(now)s
+        ORDER BY s.expires_at, s.seq LIMIT %(most)s)) f
+    CROSS JOIN LATERAL (
+        SELECT k.max_attempts FROM tenure.jobs k WHERE k.seq = f.seq OFFSET 0) j
+    CROSS JOIN LATERAL (SELECT k.tenant FROM tenure.lanes k WHERE k.id = f.lane OFFSET 0) l;
+-- name: why_holders
+SELECT j.id, t.tenant FROM (
+        SELECT s.seq, s.at, s.lane FROM tenure.states s
+        WHERE s.queue = %(queue)s AND s.state = 3 AND s.state <> 2 AND s.at > %(now)s
+        ORDER BY s.at, s.seq LIMIT %(most)s) f
+    CROSS JOIN LATERAL (SELECT k.id FROM tenure.jobs k WHERE k.seq = f.seq OFFSET 0) j
+    CROSS JOIN LATERAL (SELECT k.tenant, k.grp FROM tenure.lanes k WHERE k.id = f.lane OFFSET 0) l
+    CROSS JOIN LATERAL (SELECT k.tenant FROM tenure.tenants k WHERE k.id = l.tenant OFFSET 0) t
+WHERE (%(tenant)s::text IS NULL OR t.tenant = %(tenant)s)
+    AND (%(grp)s::text IS NULL OR l.grp = %(grp)s)
+ORDER BY f.at, f.seq;
+-- Starts at the head of each lane: what was claimed before is passed over until it is vacuumed.
+-- name: why_ahead
+WITH heads AS (
+    SELECT lane, min(ARRAY[head_priority::bigint, head_seq]) AS head FROM tenure.news
+    WHERE queue = %(queue)s AND head_seq IS NOT NULL GROUP BY lane
+)
+SELECT w.lane, (
+    SELECT count(*) FROM (
+        SELECT FROM tenure.states s
+        WHERE s.lane = w.lane AND s.state = 2
+            AND (s.priority, s.seq) >= (b.head[1]::integer, b.head[2])
+            AND (s.priority, s.seq) < (%(priority)s, %(seq)s)
+        ORDER BY s.priority, s.seq LIMIT %(most)s) x)
+FROM unnest(%(lanes)s::integer[]) w (lane)
+    CROSS JOIN LATERAL (SELECT * FROM tenure.lanes k WHERE k.id = w.lane OFFSET 0) l
+    LEFT JOIN heads h ON h.lane = w.lane
+    CROSS JOIN LATERAL (SELECT CASE
+        WHEN l.head_seq IS NULL THEN h.head
+        WHEN h.head IS NULL THEN ARRAY[l.head_priority::bigint, l.head_seq]
+        ELSE least(h.head, ARRAY[l.head_priority::bigint, l.head_seq]) END AS head) b;
+-- name: why_lanes_before
+SELECT l.id, l.head_priority, l.head_seq, l.max_leased - l.leased, (
+    SELECT count(*) FROM (
+        SELECT FROM tenure.states s
+        WHERE s.lane = l.id AND s.state = 2
+            AND (s.priority, s.seq) >= (l.head_priority, l.head_seq)
+            AND (s.priority, s.seq) < (%(priority)s, %(seq)s)
+        ORDER BY s.priority, s.seq LIMIT %(most)s) x)
+FROM (
+    SELECT * FROM tenure.lanes y
+    WHERE y.tenant = %(tenant)s AND y.open
+        AND (y.head_priority, y.head_seq) > (%(after_priority)s, %(after_seq)s)
+        AND (y.head_priority, y.head_seq) < (%(priority)s, %(seq)s)
+    ORDER BY y.head_priority, y.head_seq LIMIT %(limit)s) l
+ORDER BY l.head_priority, l.head_seq;
+-- name: why_lanes
+SELECT l.id, l.tenant, l.open, l.max_leased, l.leased, l.ready FROM unnest(%s::integer[]) w (id)
+    CROSS JOIN LATERAL (SELECT * FROM tenure.lanes k WHERE k.id = w.id OFFSET 0) l;
+-- name: why_tenants
+SELECT t.id, t.tenant, t.turn, t.stride, t.max_leased, t.leased, t.open, t.open_lanes
+FROM unnest(%s::integer[]) w (id)
+    CROSS JOIN LATERAL (SELECT * FROM tenure.tenants k WHERE k.id = w.id OFFSET 0) t;
+-- name: why_tenants_ahead
+SELECT count(*) FROM (
+    SELECT FROM tenure.tenants
+    WHERE queue = %(queue)s AND open AND (turn, tenant) < (%(turn)s, %(tenant)s)
+    ORDER BY turn, tenant LIMIT %(most)s) x;
+-- name: why_open_tenants
+SELECT id, tenant, turn, stride, max_leased, leased, open, open_lanes FROM tenure.tenants
+WHERE queue = %s::integer AND open ORDER BY turn, tenant LIMIT %s::integer;
+-- name: why_startable
+SELECT w.id, coalesce(sum(x.startable), 0), count(x.startable)
+FROM unnest(%(tenants)s::integer[]) w (id) LEFT JOIN LATERAL (
+    SELECT least(l.ready, l.max_leased - l.leased) AS startable FROM tenure.lanes l
+    WHERE l.tenant = w.id AND l.open AND l.id <> ALL (%(but)s::integer[])
+    ORDER BY l.head_priority, l.head_seq LIMIT %(limit)s) x ON true
+GROUP BY w.id;

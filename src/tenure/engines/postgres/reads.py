@@ -7,7 +7,7 @@ from typing import Any
 
 from tenure.engines.postgres.db import Db
 from tenure.engines.sql.lists import FoundRow
-from tenure.engines.sql.reads import Row
+from tenure.engines.sql.snapshot import Row
 from tenure.model import queries
 
 _FEW = 16  # jobs that are read without asking for their sizes first
@@ -22,8 +22,14 @@ class Snapshot:
         self._given = given
         self._here = here
 
-    def listed(self, values: Sequence[int]) -> list[int]:
-        return list(values)
+    def listed(self, values: Sequence[int] | Sequence[str]) -> list[int] | list[str]:
+        return list(values)  # type: ignore[return-value]
+
+    def now(self) -> int:
+        return int(self.db.all("why_now", self._given)[0][0])
+
+    def news(self, queue: int) -> Sequence[Row]:
+        return self.db.all("why_news", queue)
 
     def due(self, statement: str, queues: Sequence[str]) -> int | None:
         """By this machine's clock, so that a caller waiting for it need not know the server's."""
@@ -32,6 +38,9 @@ class Snapshot:
 
     def slots(self, scope: str, key: str) -> Sequence[Row]:
         return self.db.all("slots", scope, key, self._given)
+
+    def records(self, statement: str, params: dict[str, Any]) -> Sequence[Row]:
+        return self.db.named(statement, params | {"given": self._given})
 
     def timetable(self) -> tuple[int, Sequence[str]]:
         ((now, texts),) = self.db.all("timetable", self._given)

@@ -91,7 +91,7 @@ _REJECTED = ("21", "22", "23", "54")
 
 def meaning(error: psycopg.Error, address: Address) -> TenureError:
     """Translate a server error to one of Tenure's."""
-    where, why = address.shown, str(error).strip()
+    where, why = address.shown, error.diag.message_primary or str(error).strip()
     if isinstance(error, pg.LockNotAvailable | pg.DeadlockDetected | pg.SerializationFailure):
         return Busy(f"{where}: blocked by another transaction; nothing was changed: {why}")
     if isinstance(error, pg.DiskFull):
@@ -159,7 +159,7 @@ def migrate(address: Address, connection: Connection) -> Opened:
                     db.send("set_version", step)
                 version, store = version_of(db)
         except pg.InsufficientPrivilege as error:
-            raise StoreReadOnly(_whom_to_ask(address, db, version, newest, error)) from error
+            raise StoreReadOnly(_how_to_migrate(address, db, version, newest, error)) from error
     refuse_newer(address, version)
     return Opened(store, before, newest)
 
@@ -173,7 +173,9 @@ def refuse_newer(address: Address, version: int) -> None:
         )
 
 
-def _whom_to_ask(address: Address, db: Db, version: int, newest: int, error: psycopg.Error) -> str:
+def _how_to_migrate(
+    address: Address, db: Db, version: int, newest: int, error: psycopg.Error
+) -> str:
     """What to do if the role is not allowed to migrate."""
     role, database, owner = db.all("who_is_who", address.schema)[0]
     if owner is None:

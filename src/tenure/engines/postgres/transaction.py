@@ -21,6 +21,7 @@ from tenure.engines.sql.rows import Row as PlainRow
 from tenure.model import states
 from tenure.model.job import Job, JobSpec, State
 from tenure.model.ops import Entry, Limit, Schedule
+from tenure.model.records import Space
 
 LOCK_WAIT = "900ms"  # as in the functions of postgres.sql
 
@@ -387,6 +388,18 @@ class Transaction:
         asked = [self.db.send("read_job", job_id) for job_id in ids]
         rows = [sent.fetchone() for sent in asked]
         return {job.id: job for job in (job_of(row) for row in rows if row is not None)}
+
+    # Records ------------------------------------------------------------------------------------
+
+    def record(self, space: Space, key: str) -> bytes | None:
+        row = self.db.one("record", space, key, self.given)
+        return None if row is None else str(row[0]).encode()
+
+    def put_record(self, space: Space, key: str, value: bytes, expires_at: int | None) -> None:
+        self.db.send("put_record", space, key, value.decode(), expires_at)
+
+    def drop_record(self, space: Space, key: str) -> None:
+        self.db.send("drop_record", space, key)
 
     # Time ---------------------------------------------------------------------------------------
 

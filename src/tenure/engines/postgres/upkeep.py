@@ -65,6 +65,7 @@ class Upkeep:
             now = self._tx.now
             self._tx.db.send("forget_queues", numbers, now, now - ops.FORGET_MS)
         self._tx.db.send("forget_marks", first_id(self._tx.now - MARKED_MS), limit)
+        self._tx.db.send("drop_records", self._tx.now, limit)
         self._forget_once(limit)
 
     def _forget_once(self, limit: int) -> None:

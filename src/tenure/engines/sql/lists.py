@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from tenure.engines.sql.rows import CODES, READY, STATES, job_of, summary_of_row
+from tenure.engines.sql.snapshot import Row, StoreSnapshot
 from tenure.errors import InvalidInput, QueueNotFound, TenureError
 from tenure.model import queries
 from tenure.model.job import FINAL, Job
 from tenure.model.ops import BACK_MS
 from tenure.model.queries import Filter, Found
 
-Row = tuple[Any, ...]
 FoundRow = tuple[int, int, str]  # when it finished or was created, seq, id
 QueueIds = Callable[[], list[int]]  # of the queues in question; there may be many
 ListQuery = queries.ListJobs | queries.ListSummaries | queries.FindIds
@@ -27,22 +27,8 @@ _MANY_LANES = 1_000  # a filter that more lanes match is applied to each job
 _ENDED = tuple(code for state in FINAL for code in CODES[state])
 
 
-class Statements(Protocol):
-    """Runs statements by name."""
-
-    def one(self, name: str, *params: Any) -> Row | None: ...
-    def all(self, name: str, *params: Any) -> Sequence[Row]: ...
-    def named(self, name: str, params: dict[str, Any]) -> Sequence[Row]: ...
-
-
-class ListSnapshot(Protocol):
-    """The parts that differ between the databases."""
-
-    @property
-    def db(self) -> Statements: ...
-
-    def listed(self, values: Sequence[int]) -> Any:
-        """Values as one parameter of a statement."""
+class ListSnapshot(StoreSnapshot, Protocol):
+    """What lists need of a snapshot."""
 
     def chunks(self, seqs: Sequence[int]) -> Iterator[Sequence[int]]:
         """These jobs in parts, each small enough to be read at once whatever the sizes are."""

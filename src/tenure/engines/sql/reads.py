@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
 
+from tenure.core.explain import explain
 from tenure.engines.sql import lists
+from tenure.engines.sql.explain import SqlFacts, StoredJob
 from tenure.engines.sql.limits import unmark
 from tenure.engines.sql.lists import ListSnapshot
 from tenure.engines.sql.rows import WAITING, entry_of, job_of
+from tenure.engines.sql.snapshot import Row
 from tenure.errors import InvalidInput, JobNotFound, QueueNotFound
 from tenure.model import ops, queries
 from tenure.model.fields import MAX_NAME
 from tenure.model.queries import Found, Query
-
-Row = tuple[Any, ...]
+from tenure.model.record_queries import FINDERS, ListRecords
+from tenure.model.records import Record
 
 _LAST_NAME = "\U0010ffff" * MAX_NAME
 _COUNTS = [field.name for field in msgspec.structs.fields(queries.Counts)]
@@ -32,6 +36,9 @@ class Snapshot(ListSnapshot, Protocol):
 
     def slots(self, scope: str, key: str) -> Sequence[Row]: ...
 
+    def records(self, statement: str, params: dict[str, Any]) -> Sequence[Row]:
+        """Records that have not expired."""
+
     def timetable(self) -> tuple[int, Sequence[str]]:
         """The store's time, and the schedules."""
 
@@ -41,12 +48,23 @@ class Snapshot(ListSnapshot, Protocol):
 
 def read(snapshot: Snapshot, query: Query) -> Found:
     """Run a query."""
+    finder = FINDERS.get(type(query))
+    if finder is not None:
+        return finder(partial(_list_records, snapshot), query)
     return _QUERIES[type(query)](snapshot, query)
 
 
 def _get_job(snapshot: Snapshot, query: queries.GetJob) -> Found:
     row = snapshot.db.one("read_job", query.id)
     return JobNotFound(query.id) if row is None else job_of(row)
+
+
+def _explain(snapshot: Snapshot, query: queries.Explain) -> Found:
+    row = snapshot.db.one("why_job", query.id)
+    job = None if row is None else StoredJob(*row)
+    if job is None or (query.grant and not query.grant.allows(job.queue, job.tenant)):
+        return JobNotFound(query.id)
+    return explain(SqlFacts(snapshot, job), query.grant)
 
 
 def _find_by_prefix(snapshot: Snapshot, query: queries.FindByPrefix) -> Found:
@@ -64,7 +82,11 @@ def _oldest_ready(snapshot: Snapshot, query: queries.OldestReady) -> Found:
 
 
 def _get_stats(snapshot: Snapshot, query: queries.GetStats) -> Found:
-    rows = snapshot.db.named("stats", {"queue": query.queue})
+    if query.tenants is None:
+        rows = snapshot.db.named("stats", {"queue": query.queue})
+    else:
+        tenants = snapshot.listed(query.tenants)
+        rows = snapshot.db.named("stats_of_tenants", {"queue": query.queue, "tenants": tenants})
     if query.queue is not None and not rows:
         return QueueNotFound(query.queue)
     return [
@@ -144,6 +166,13 @@ def _list_slots(snapshot: Snapshot, query: queries.ListSlots) -> Found:
     return [queries.Slot(*row) for row in snapshot.slots(query.scope, query.key)]
 
 
+def _list_records(snapshot: Snapshot, query: ListRecords) -> list[Record]:
+    statement = "records_backwards" if query.newest_first else "records"
+    params = {"space": query.space, "first": query.first, "last": query.last, "limit": query.limit}
+    rows = snapshot.records(statement, params)
+    return [Record(key, value.encode(), expires_at) for key, value, expires_at in rows]
+
+
 def _list_schedules(snapshot: Snapshot, query: queries.ListSchedules) -> Found:
     return [_decode_schedule(text) for (text,) in snapshot.db.all("schedules")]
 
@@ -168,6 +197,7 @@ def _export(snapshot: Snapshot, query: queries.Export) -> Found:
 
 _QUERIES: dict[type[Query], Callable[[Snapshot, Any], Found]] = {
     queries.GetJob: _get_job,
+    queries.Explain: _explain,
     queries.ListJobs: lists.list_jobs,
     queries.ListSummaries: lists.list_summaries,
     queries.FindIds: lists.find_ids,
@@ -180,6 +210,7 @@ _QUERIES: dict[type[Query], Callable[[Snapshot, Any], Found]] = {
     queries.ListGroupTotals: _list_group_totals,
     queries.ListLimits: _list_limits,
     queries.ListSlots: _list_slots,
+    ListRecords: _list_records,
     queries.ListSchedules: _list_schedules,
     queries.GetTimetable: _get_timetable,
     queries.Export: _export,

@@ -53,6 +53,11 @@ def options_of(spec: JobSpec | Job) -> str | None:
     return msgspec.json.encode(options).decode()
 
 
+def decode_options(text: str | None) -> JobOptions:
+    """The options column, read."""
+    return _decode_options(text) if text else _NO_OPTIONS
+
+
 def errors_text(errors: tuple[Failure, ...]) -> str | None:
     """The errors column."""
     return msgspec.json.encode(errors).decode() if errors else None
@@ -86,7 +91,7 @@ class Row(msgspec.Struct, gc=False):
 
     @property
     def options(self) -> JobOptions:
-        return _decode_options(self.options_text) if self.options_text else _NO_OPTIONS
+        return decode_options(self.options_text)
 
     @property
     def backoff(self) -> Backoff | None:
@@ -139,7 +144,7 @@ def leased_job(row: tuple[Any, ...], queue: str, tenant: str, group: str) -> Job
         _seq, id, priority, run_at, created_at, attempts, max_attempts, kind, started_at, at,
         token, worker, expires_at, unique_key, options_text, errors, payload,
     ) = row  # fmt: skip
-    options = _decode_options(options_text) if options_text else _NO_OPTIONS
+    options = decode_options(options_text)
     return Job(
         id,
         queue,
@@ -178,7 +183,7 @@ def job_of(row: tuple[Any, ...]) -> Job:
         options_text, progress, note, result, errors,
     ) = row  # fmt: skip
     state = STATES[code]
-    options = _decode_options(options_text) if options_text else _NO_OPTIONS
+    options = decode_options(options_text)
     return Job(
         id,
         queue,

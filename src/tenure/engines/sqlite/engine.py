@@ -109,7 +109,7 @@ class SqliteEngine:
     def apply_within(self, connection: Any, batch: Sequence[Op]) -> list[Answer]:
         self._disk.check_file()
         self._check_shared(connection)
-        with file.translated(self.path), _as_we_expect(connection):
+        with file.translated(self.path), _default_text_factory(connection):
             if not connection.in_transaction:
                 connection.execute("BEGIN IMMEDIATE")
             connection.execute("SAVEPOINT tenure")
@@ -127,7 +127,7 @@ class SqliteEngine:
     def _check_shared(self, connection: Any) -> None:
         if not isinstance(connection, sqlite3.Connection):
             raise InvalidInput("connection", "must be a sqlite3.Connection to the queue's file")
-        with _as_we_expect(connection):
+        with _default_text_factory(connection):
             names = {row[1]: row[2] for row in Db(connection).all("databases")}
         main = names["main"]
         if not main or not Path(main).samefile(self.path):
@@ -249,7 +249,7 @@ os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_c
 
 
 @contextmanager
-def _as_we_expect(connection: sqlite3.Connection) -> Iterator[None]:
+def _default_text_factory(connection: sqlite3.Connection) -> Iterator[None]:
     """Use the default text factory on a caller's connection, which may have another one."""
     text_factory = connection.text_factory
     connection.text_factory = str

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tenure.engines.sql.lists import FoundRow
-from tenure.engines.sql.reads import Row
+from tenure.engines.sql.snapshot import Row
 from tenure.engines.sqlite.db import Db, listed
 from tenure.model import queries
 from tenure.model.summary import PREVIEW_BYTES, preview_of
@@ -20,8 +20,14 @@ class Snapshot:
         self.db = db
         self._now = now
 
-    def listed(self, values: Sequence[int]) -> str:
+    def listed(self, values: Sequence[int] | Sequence[str]) -> str:
         return listed(values)
+
+    def now(self) -> int:
+        return self._now
+
+    def news(self, queue: int) -> Sequence[Row]:
+        return []  # the books are always up to date
 
     def due(self, statement: str, queues: Sequence[str]) -> int | None:
         ((due,),) = self.db.all(statement, listed(queues))
@@ -29,6 +35,9 @@ class Snapshot:
 
     def slots(self, scope: str, key: str) -> Sequence[Row]:
         return self.db.all("slots", scope, key, self._now)
+
+    def records(self, statement: str, params: dict[str, Any]) -> Sequence[Row]:
+        return self.db.named(statement, params | {"now": self._now})
 
     def timetable(self) -> tuple[int, Sequence[str]]:
         return self._now, [text for (text,) in self.db.all("schedules")]

@@ -189,6 +189,16 @@ WHEN NEW.queue IS NULL AND NEW.grp <> '' BEGIN
     UPDATE tenure_lanes SET queue = (SELECT queue FROM tenure_tenants WHERE id = NEW.tenant)
     WHERE id = NEW.id; END;
 
+-- version: 4
+CREATE TABLE tenure_records (
+    space TEXT NOT NULL,
+    key TEXT NOT NULL,
+    value TEXT NOT NULL,
+    expires_at INTEGER,
+    PRIMARY KEY (space, key)
+) WITHOUT ROWID;
+CREATE INDEX tenure_records_expiry ON tenure_records (expires_at) WHERE expires_at IS NOT NULL;
+
 -- statements
 
 -- name: databases
@@ -556,6 +566,29 @@ ON CONFLICT (name) DO UPDATE SET schedule = excluded.schedule;
 -- name: drop_schedule
 DELETE FROM tenure_schedules WHERE name = ?;
 
+-- name: record
+SELECT value FROM tenure_records
+WHERE space = ? AND key = ? AND (expires_at IS NULL OR expires_at > ?);
+-- name: put_record
+INSERT INTO tenure_records (space, key, value, expires_at) VALUES (?, ?, ?, ?)
+ON CONFLICT (space, key) DO UPDATE SET value = excluded.value, expires_at = excluded.expires_at;
+-- name: drop_record
+DELETE FROM tenure_records WHERE space = ? AND key = ?;
+-- name: drop_records
+DELETE FROM tenure_records WHERE (space, key) IN (
+    SELECT space, key FROM tenure_records WHERE expires_at IS NOT NULL AND expires_at <= ?
+    ORDER BY expires_at LIMIT ?);
+-- name: records
+SELECT key, value, expires_at FROM tenure_records
+WHERE space = :space AND key >= :first AND key <= :last
+    AND (expires_at IS NULL OR expires_at > :now)
+ORDER BY key LIMIT :limit;
+-- name: records_backwards
+SELECT key, value, expires_at FROM tenure_records
+WHERE space = :space AND key >= :first AND key <= :last
+    AND (expires_at IS NULL OR expires_at > :now)
+ORDER BY key DESC LIMIT :limit;
+
 -- name: once
 SELECT answers FROM tenure_once WHERE key = ?;
 -- name: put_once
@@ -812,6 +845,12 @@ FROM tenure_queues;
 -- name: stats
 SELECT queue, paused, waiting, delayed, ready, leased, done, dead, cancelled
 FROM tenure_queues WHERE :queue IS NULL OR queue = :queue ORDER BY queue;
+-- name: stats_of_tenants
+SELECT q.queue, q.paused, total(t.waiting), total(t.delayed), total(t.ready), total(t.leased),
+    total(t.done), total(t.dead), total(t.cancelled)
+FROM tenure_queues q LEFT JOIN tenure_tenants t
+    ON t.queue = q.id AND t.tenant IN (SELECT value FROM json_each(:tenants))
+WHERE :queue IS NULL OR q.queue = :queue GROUP BY q.queue ORDER BY q.queue;
 -- name: queue_id
 SELECT id FROM tenure_queues WHERE queue = ?;
 -- name: tenants
@@ -831,3 +870,91 @@ SELECT grp, sum(waiting + delayed + ready + leased), sum(done + dead + cancelled
 FROM tenure_lanes INDEXED BY tenure_lanes_group
 WHERE queue = :queue AND queue IS NOT NULL AND grp >= :first AND grp <= :last
 GROUP BY grp ORDER BY grp LIMIT :limit;
+
+-- Explaining
+
+-- name: why_job
+SELECT j.seq, j.id, ifnull(s.state, 2), l.id, t.id, q.id, q.queue, t.tenant, l.grp, j.priority,
+    ifnull(s.run_at, j.created_at), s.at, ifnull(s.attempts, 0), j.max_attempts,
+    ifnull(s.worker, ''), s.started_at, s.expires_at, j.options, q.tokens, q.tokens_at, q.served,
+    q.ready, q.leased, t.leased, l.leased
+FROM tenure_jobs j
+    JOIN tenure_lanes l ON l.id = j.lane JOIN tenure_tenants t ON t.id = l.tenant
+    JOIN tenure_queues q ON q.id = t.queue LEFT JOIN tenure_states s ON s.seq = j.seq
+WHERE j.id = ?;
+-- name: why_limits
+SELECT tenant, grp, concurrency, rate, per_ms, weight, paused FROM tenure_limits
+WHERE queue = :queue AND tenant IN ('', '=*', :tenant) AND grp IN ('', '=*', :grp);
+-- name: why_parents
+SELECT j.id, q.queue, t.tenant, ifnull(s.state, 2), count(*) OVER ()
+FROM tenure_deps d CROSS JOIN tenure_jobs j ON j.seq = d.parent
+    CROSS JOIN tenure_lanes l ON l.id = j.lane CROSS JOIN tenure_tenants t ON t.id = l.tenant
+    CROSS JOIN tenure_queues q ON q.id = t.queue LEFT JOIN tenure_states s ON s.seq = j.seq
+WHERE d.child = :seq ORDER BY j.id LIMIT :most;
+-- What a claim would sweep.
+-- name: why_swept
+SELECT j.lane, l.tenant, f.state, j.priority, j.seq, f.attempts, j.max_attempts, f.expires_at
+FROM (
+    SELECT * FROM (
+        SELECT seq, state, attempts, expires_at FROM tenure_states INDEXED BY tenure_states_at
+        WHERE queue = :queue AND state = 3 AND state <> 2 AND at <= :now
+        ORDER BY at, seq LIMIT :most)
+    UNION ALL
+    SELECT * FROM (
+        SELECT seq, state, attempts, expires_at FROM tenure_states INDEXED BY tenure_states_at
+        WHERE queue = :queue AND state = 1 AND state <> 2 AND at <= :now
+        ORDER BY at, seq LIMIT :most)
+    UNION ALL
+    SELECT * FROM (
+        SELECT seq, state, attempts, expires_at FROM tenure_states INDEXED BY tenure_states_expiry
+        WHERE queue = :queue AND expires_at IS NOT NULL AND state < 3 AND expires_at <= :now
+        ORDER BY expires_at, seq LIMIT :most)
+    ) f CROSS JOIN tenure_jobs j ON j.seq = f.seq CROSS JOIN tenure_lanes l ON l.id = j.lane;
+-- name: why_holders
+SELECT j.id, t.tenant FROM (
+        SELECT seq, at FROM tenure_states INDEXED BY tenure_states_at
+        WHERE queue = :queue AND state = 3 AND state <> 2 AND at > :now
+        ORDER BY at, seq LIMIT :most) f
+    CROSS JOIN tenure_jobs j ON j.seq = f.seq
+    CROSS JOIN tenure_lanes l ON l.id = j.lane CROSS JOIN tenure_tenants t ON t.id = l.tenant
+WHERE (:tenant IS NULL OR t.tenant = :tenant) AND (:grp IS NULL OR l.grp = :grp)
+ORDER BY f.at, f.seq;
+-- name: why_ahead
+SELECT e.value, (
+    SELECT count(*) FROM (
+        SELECT 1 FROM tenure_ready r
+        WHERE r.lane = e.value AND (r.priority, r.seq) < (:priority, :seq) LIMIT :most))
+FROM json_each(:lanes) e;
+-- name: why_lanes_before
+SELECT l.id, l.head_priority, l.head_seq, l.max_leased - l.leased, (
+    SELECT count(*) FROM (
+        SELECT 1 FROM tenure_ready r
+        WHERE r.lane = l.id AND (r.priority, r.seq) < (:priority, :seq) LIMIT :most))
+FROM tenure_lanes l INDEXED BY tenure_lanes_head
+WHERE l.tenant = :tenant AND l.open = 1
+    AND (l.head_priority, l.head_seq) > (:after_priority, :after_seq)
+    AND (l.head_priority, l.head_seq) < (:priority, :seq)
+ORDER BY l.head_priority, l.head_seq LIMIT :limit;
+-- name: why_lanes
+SELECT l.id, l.tenant, l.open, l.max_leased, l.leased, l.ready
+FROM json_each(?) e CROSS JOIN tenure_lanes l ON l.id = e.value;
+-- name: why_tenants
+SELECT t.id, t.tenant, t.turn, t.stride, t.max_leased, t.leased, t.open, t.open_lanes
+FROM json_each(?) e CROSS JOIN tenure_tenants t ON t.id = e.value;
+-- name: why_tenants_ahead
+SELECT count(*) FROM (
+    SELECT 1 FROM tenure_tenants INDEXED BY tenure_tenants_turn
+    WHERE queue = :queue AND open = 1 AND (turn, tenant) < (:turn, :tenant) LIMIT :most);
+-- name: why_open_tenants
+SELECT id, tenant, turn, stride, max_leased, leased, open, open_lanes
+FROM tenure_tenants INDEXED BY tenure_tenants_turn
+WHERE queue = ? AND open = 1 ORDER BY turn, tenant LIMIT ?;
+-- name: why_startable
+SELECT tenant, sum(startable), count(*) FROM (
+    SELECT l.tenant, iif(l.max_leased IS NULL, l.ready, min(l.ready, l.max_leased - l.leased))
+        AS startable
+    FROM json_each(:tenants) e CROSS JOIN tenure_lanes l ON l.id IN (
+        SELECT id FROM tenure_lanes INDEXED BY tenure_lanes_head
+        WHERE tenant = e.value AND open = 1 AND id NOT IN (SELECT value FROM json_each(:but))
+        ORDER BY head_priority, head_seq LIMIT :limit))
+GROUP BY tenant;

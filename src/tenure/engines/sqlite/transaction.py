@@ -26,6 +26,7 @@ from tenure.engines.sqlite.db import Db, listed
 from tenure.model import states
 from tenure.model.job import Job, JobSpec
 from tenure.model.ops import Entry, Limit, Schedule
+from tenure.model.records import Space
 
 # Tokens follow the clock, so that a restored backup does not reuse tokens given out after it was
 # made. The low bits are random, which helps if the clock was set back too. With 41 bits of
@@ -295,6 +296,18 @@ class Transaction:
     def read_jobs(self, ids: Sequence[str]) -> Mapping[str, Job]:
         rows = [self.db.one("read_job", job_id) for job_id in ids]
         return {job.id: job for job in (job_of(row) for row in rows if row is not None)}
+
+    # Records ------------------------------------------------------------------------------------
+
+    def record(self, space: Space, key: str) -> bytes | None:
+        row = self.db.one("record", space, key, self.now)
+        return None if row is None else str(row[0]).encode()
+
+    def put_record(self, space: Space, key: str, value: bytes, expires_at: int | None) -> None:
+        self.db.run("put_record", space, key, value.decode(), expires_at)
+
+    def drop_record(self, space: Space, key: str) -> None:
+        self.db.run("drop_record", space, key)
 
     # Time ---------------------------------------------------------------------------------------
 

@@ -53,6 +53,7 @@ class Upkeep:
         self._tx.db.run("drop_empty_lanes", limit)
         self._tx.db.run("drop_empty_tenants", limit)
         self._tx.db.run("drop_once", self._tx.now - ops.ONCE_MS, limit)
+        self._tx.db.run("drop_records", self._tx.now, limit)
 
     def _forget_queues(self, look: Look) -> None:
         """Note which queues are empty now, and delete those that have been for long."""

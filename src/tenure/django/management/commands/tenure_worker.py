@@ -9,7 +9,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from django.utils.module_loading import autodiscover_modules
 
-from tenure.cli.workers import work_until_told
+from tenure.cli.workers import run_until_signal
 from tenure.django.backend import TenureBackend
 from tenure.django.framework import InvalidTaskBackend, task_backends
 from tenure.django.logs import log_to_stderr
@@ -64,7 +64,7 @@ class Command(BaseCommand):
         log_to_stderr(LOG_LEVELS.get(verbosity, logging.DEBUG))
         autodiscover_modules("tasks")  # report import errors now, not when a task runs
         try:
-            work_until_told(_runner(backend, **options))
+            run_until_signal(_runner(backend, **options))
         except TenureError as error:
             raise CommandError(str(error)) from error
 

@@ -1,0 +1,67 @@
+"""Records: side data beside the jobs. Not to be confused with the record of a job."""
+
+from __future__ import annotations
+
+from tenure.engines.foundationdb import keys as k
+from tenure.engines.foundationdb.tx import Tx
+from tenure.model.record_queries import ListRecords
+from tenure.model.records import Record, Space
+
+
+def get(tx: Tx, space: Space, key: str) -> bytes | None:
+    value = tx.tr.get(tx.keys.pack(k.RECORD, space, key)).value
+    if value is None:
+        return None
+    found = _decoded(key, bytes(value))
+    return None if _is_over(found, tx.now) else found.value
+
+
+def put(tx: Tx, space: Space, key: str, value: bytes, expires_at: int | None) -> None:
+    """Nothing is read, so that writers do not conflict. The RECORD_END key of a value that is
+    replaced stays behind until then."""
+    end = "" if expires_at is None else str(expires_at)
+    tx.set(tx.keys.pack(k.RECORD, space, key), f"{end} ".encode() + value)
+    if expires_at is not None:
+        tx.set(tx.keys.pack(k.RECORD_END, expires_at, space, key))
+
+
+def drop(tx: Tx, space: Space, key: str) -> None:
+    tx.clear(tx.keys.pack(k.RECORD, space, key))
+
+
+def drop_expired(tx: Tx, limit: int) -> None:
+    """Delete records whose end has passed, unless they were replaced meanwhile."""
+    begin, _ = tx.keys.span(k.RECORD_END)
+    ended = list(tx.scan(begin, tx.keys.pack(k.RECORD_END, tx.now + 1), limit=limit))
+    asked = [tx.tr.get(tx.keys.pack(k.RECORD, space, key)) for _, space, key in ended]
+    for (expires_at, space, key), one in zip(ended, asked, strict=True):
+        value = one.value
+        if value is not None and _is_over(_decoded(key, bytes(value)), tx.now):
+            tx.clear(tx.keys.pack(k.RECORD, space, key))
+        tx.clear(tx.keys.pack(k.RECORD_END, expires_at, space, key))
+
+
+def list_records(tx: Tx, query: ListRecords) -> list[Record]:
+    """Expired records are few, since maintenance deletes them: they are read and left out."""
+    begin = tx.keys.pack(k.RECORD, query.space, query.first)
+    end = tx.keys.pack(k.RECORD, query.space, query.last) + b"\x00"
+    found: list[Record] = []
+    if query.last < query.first:
+        return found
+    for row in tx.tr.snapshot.get_range(begin, end, reverse=query.newest_first):
+        _, key = tx.keys.unpack(bytes(row.key))
+        record = _decoded(key, bytes(row.value))
+        if not _is_over(record, tx.now):
+            found.append(record)
+        if len(found) == query.limit:
+            break
+    return found
+
+
+def _decoded(key: str, stored: bytes) -> Record:
+    end, _, value = stored.partition(b" ")
+    return Record(key, value, int(end) if end else None)
+
+
+def _is_over(record: Record, now: int) -> bool:
+    return record.expires_at is not None and record.expires_at <= now

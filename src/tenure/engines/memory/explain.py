@@ -1,0 +1,197 @@
+"""What holds a job back. The model tries it: it claims all that can be claimed from a copy."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from copy import copy
+
+from tenure.engines.memory.reads import Reads
+from tenure.engines.memory.store import Record, handles, is_outside
+from tenure.errors import JobNotFound
+from tenure.model import ops, queries, why
+from tenure.model.job import FINAL, Job, State
+from tenure.model.ops import Grant, Limit
+from tenure.model.queries import Found
+
+_NOBODY = ""  # no job has this id: who waits for it waits forever
+
+
+class Explaining(Reads):
+    """Explains."""
+
+    @handles(queries.Explain)
+    def _explain(self, query: queries.Explain, now: int) -> Found:
+        record = self._records.get(query.id)
+        if record is None or is_outside(query.grant, record.job):
+            return JobNotFound(query.id)
+        swept = self._copy()
+        swept._sweep(record.job.queue, self._sweep_limit, now)
+        claimed = swept._claims_all(record.job.queue, now)
+        after = swept._records[query.id]
+        reasons = list(swept._reasons(record.job, after, query.grant, now))
+        return why.explained(record.job, now, query.id in claimed, reasons)
+
+    def _copy(self) -> Explaining:
+        """A copy to try things on. Jobs that end in it do not make others ready: a claim is
+        explained by what is ready, due or expired now."""
+        twin = copy(self)
+        twin._records = {}
+        for record in self._records.values():
+            own = twin._records[record.job.id] = copy(record)
+            own.waits_for = record.waits_for | {_NOBODY}
+        twin._live = {job_id: twin._records[job_id] for job_id in self._live}
+        twin._unique = dict(self._unique)
+        twin._queues = {name: copy(book) for name, book in self._queues.items()}
+        twin._turns = dict(self._turns)
+        twin._news = deque()
+        return twin
+
+    def _claims_all(self, queue: str, now: int) -> set[str]:
+        """The jobs that a claim without a limit of its own takes. Changes only a copy."""
+        twin = self._copy()
+        op = ops.Claim((queue,), "nobody", 1)
+        return {record.job.id for record in twin._pick(queue, op, len(twin._live) + 1, now)}
+
+    def _reasons(
+        self, job: Job, after: Record, grant: Grant | None, now: int
+    ) -> Iterator[why.AnyReason]:
+        """job: as it is stored. after: the same after a sweep."""
+        if job.state in FINAL:
+            yield why.Finished(job.finished_at or 0)
+            return
+        if job.state is State.LEASED:
+            until = job.lease_until or 0
+            if after.job.state is State.LEASED:
+                yield why.Running(job.worker, job.started_at, until)
+                return
+            yield why.LeaseOver(job.worker, until, after.job.state is State.DEAD)
+            if after.job.state is State.DEAD:
+                return
+        elif after.job.state is State.DEAD:
+            yield why.Expired(job.expires_at or 0)
+            return
+        yield from self._pauses(job)
+        if after.job.state is State.WAITING:
+            yield self._waits_for(after, grant)
+        elif not after.ready:
+            yield why.Delayed(after.job.run_at, after.job.attempts, after.job.max_attempts)
+        else:
+            yield from self._in_line(after, grant, now)
+
+    def _pauses(self, job: Job) -> Iterator[why.AnyReason]:
+        if self._limit(job.queue).paused:
+            yield why.Paused("queue")
+        if self._limit(job.queue, job.tenant).paused:
+            yield why.Paused("tenant", job.tenant)
+        for tenant in (job.tenant, "*"):
+            if job.group and self._limit(job.queue, tenant, job.group).paused:
+                yield why.Paused("group", tenant, job.group)
+
+    def _waits_for(self, record: Record, grant: Grant | None) -> why.AnyReason:
+        ids = sorted(record.waits_for - {_NOBODY})
+        states = {id: self._records[id].job.state for id in ids[: why.PARENTS_LOOKED_AT]}
+        failed = [id for id in states if states[id] in (State.DEAD, State.CANCELLED)]
+        rest = [id for id in states if id not in failed]
+        parents = [
+            why.Parent(id, None if self._is_hidden(grant, id) else states[id])
+            for id in failed + rest
+        ]
+        return why.WaitsFor(parents[: why.MOST_PARENTS], len(ids))
+
+    # A job that is ready ------------------------------------------------------------------------
+
+    def _in_line(self, record: Record, grant: Grant | None, now: int) -> Iterator[why.AnyReason]:
+        job = record.job
+        of_others = grant is not None and grant.tenants is not None
+        rooms: list[int] = []
+        free = not list(self._pauses(job))
+        for scope, limit, holders in self._limits_of(job):
+            if limit is None or limit.concurrency is None:
+                continue
+            hidden = of_others and scope == "queue"
+            room = limit.concurrency - len(holders)
+            if not hidden:
+                rooms.append(room)
+            if room <= 0:
+                free = False
+                held = [x.id for x in holders if not is_outside(grant, x)][: why.MOST_HOLDERS]
+                used = None if hidden else len(holders)
+                most = None if hidden else limit.concurrency
+                yield why.Limited(scope, used, most, held, limit.tenant, limit.group)
+        limit = self._limit(job.queue)
+        if limit.rate is not None and limit.per_ms is not None:
+            room = self._tokens(job.queue, now)
+            if not of_others:
+                rooms.append(room)
+            if room <= 0:
+                free = False
+                at = now
+                while (at - now) * limit.rate + self._queues[job.queue].tokens < limit.per_ms:
+                    at += 1
+                yield why.RateLimited(None if of_others else at)
+        ahead = min(self._ahead(record), why.MOST_AHEAD)
+        tenants = None if of_others else min(self._tenants_ahead(job), why.MOST_AHEAD)
+        claimable = free and job.id in self._claims_all(job.queue, now)
+        if claimable and not ahead and not tenants:
+            yield why.Next()
+        else:
+            yield why.InLine(ahead, tenants, max(0, min(rooms)) if rooms else None)
+
+    def _limits_of(self, job: Job) -> Iterator[tuple[why.Scope, Limit | None, list[Job]]]:
+        """The concurrency limits that apply, each with the jobs that hold it."""
+        leased = [r for r in self._live.values() if r.job.state is State.LEASED]
+        leased.sort(key=lambda r: (r.job.lease_until, r.seq))
+        jobs = [r.job for r in leased if r.job.queue == job.queue]
+        yield "queue", self._limit(job.queue), jobs
+        jobs = [x for x in jobs if x.tenant == job.tenant]
+        yield "tenant", self._first(job.queue, (job.tenant, None), ("*", None)), jobs
+        jobs = [x for x in jobs if x.group == job.group]
+        scopes = ((job.tenant, job.group), (job.tenant, "*"), ("*", job.group), ("*", "*"))
+        yield "group", self._first(job.queue, *scopes) if job.group else None, jobs
+
+    def _first(self, queue: str, *scopes: tuple[str, str | None]) -> Limit | None:
+        limits = [self._limit(queue, *scope) for scope in scopes]
+        return next((one for one in limits if one.concurrency is not None), None)
+
+    def _ahead(self, record: Record) -> int:
+        """How many jobs of its tenant come before a ready job: those of its group, and of other
+        groups as many as their limits let start."""
+        job, count = record.job, 0
+        mine = [r for r in self._live.values() if _lane(r)[:2] == _lane(record)[:2]]
+        for group in {r.job.group for r in mine}:
+            lane = [r for r in mine if r.job.group == group]
+            before = sum(r.ready and r.order < record.order for r in lane)
+            bound = self._group_bound(job.queue, job.tenant, group)
+            if group != job.group and bound is not None:
+                leased = sum(r.job.state is State.LEASED for r in lane)
+                before = min(before, max(0, bound - leased))
+            count += before
+        return count
+
+    def _tenants_ahead(self, job: Job) -> int:
+        """How many other tenants have a job that could start, and their turn earlier."""
+        mine = (self._turns[job.queue, job.tenant], job.tenant)
+        count = 0
+        for queue, tenant in self._turns:
+            if queue == job.queue and (self._turns[queue, tenant], tenant) < mine:
+                count += self._can_start(queue, tenant)
+        return count
+
+    def _can_start(self, queue: str, tenant: str) -> bool:
+        live = [r for r in self._live.values() if _lane(r)[:2] == (queue, tenant)]
+        leased = [r for r in live if r.job.state is State.LEASED]
+        bound = self._tenant_bound(queue, tenant)
+        if bound is not None and len(leased) >= bound:
+            return False
+        for record in live:
+            group = record.job.group
+            bound = self._group_bound(queue, tenant, group)
+            in_group = sum(r.job.group == group for r in leased)
+            if record.ready and (bound is None or in_group < bound):
+                return True
+        return False
+
+
+def _lane(record: Record) -> tuple[str, str, str]:
+    return record.job.queue, record.job.tenant, record.job.group

@@ -1,0 +1,84 @@
+"""The service as a part of another application."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tenure.engines.remote import is_loopback
+from tenure.errors import Forbidden
+from tenure.queue import Queue, connect
+from tenure.server.about import About
+from tenure.server.auth import Tokens, tokens_of
+from tenure.server.origin import LOOPBACK
+from tenure.server.request_body import Message, Receive
+from tenure.server.route import as_problem
+from tenure.server.routes import make_app
+from tenure.server.service import Send, Service
+
+OPEN_ON_LOOPBACK = Forbidden(
+    "no tokens are set, so only this machine is served: create one with `tenure token create`, and "
+    "name its file as `tokens`"
+)
+
+
+class Mounted:
+    """An ASGI application that serves a store, opened with the first request. It is at any path
+    that `root_path` tells; all links of its pages are relative."""
+
+    def __init__(self, store: Queue | str, tokens: Tokens, **options: Any) -> None:
+        """options: as of `make_app`."""
+        self._store = store
+        self._tokens = tokens
+        self._options = options
+        self._service: Service | None = None
+
+    def service(self) -> Service:
+        """The service, which is made when it is first needed: then there is an event loop."""
+        if self._service is None:
+            store = self._store
+            queue = connect(store) if isinstance(store, str) else store
+            self._service = make_app(queue, tokens=self._tokens, **self._options)
+            if isinstance(store, str):
+                atexit.register(queue.close)
+        return self._service
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not self._serves(scope):
+            reply = as_problem(OPEN_ON_LOOPBACK)
+            headers = [(b"content-type", reply.media_type.encode())]
+            await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+            await send({"type": "http.response.body", "body": reply.body})
+        else:
+            await self.service()(scope, receive, send)
+
+    def _serves(self, scope: Message) -> bool:
+        client = scope.get("client")
+        return self._tokens.required or (client is not None and is_loopback(client[0]))
+
+
+def mounted(
+    store: Queue | str,
+    tokens: Tokens | Path | str | None = None,
+    *,
+    allowed_hosts: Iterable[str] | None = None,
+    environment: str = "",
+    banner: str = "",
+    redact: Iterable[str] = (),
+) -> Mounted:
+    """Return the application; see `tenure.server.asgi`."""
+    if not isinstance(tokens, Tokens):
+        path = None if tokens is None else Path(tokens)
+        tokens = tokens_of(path, os.environ)
+    if allowed_hosts is None and not tokens.required:
+        allowed_hosts = LOOPBACK
+    return Mounted(
+        store,
+        tokens,
+        allowed_hosts=allowed_hosts,
+        about=About(environment, banner),
+        redact=redact,
+    )

@@ -1,0 +1,109 @@
+"""Hides named fields of payloads and results from whoever reads jobs.
+
+What is claimed is not changed: a worker needs it. All else that a client can read of a job passes
+here: a job, lists, searches, schedules, whichever route or dialect asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+from msgspec.structs import replace
+
+from tenure.errors import InvalidInput
+from tenure.model import queries
+from tenure.model.job import Job
+from tenure.model.ops import Schedule
+from tenure.model.queries import Query
+from tenure.model.summary import PREVIEW, Summary
+from tenure.queue import Calls
+from tenure.queue.sync_async import Wanted
+
+HIDDEN = "[redacted]"
+MOST_NESTED = 200  # JSON that is nested deeper is hidden as a whole
+
+
+class Redaction:
+    """Names of fields, in any case, wherever they are in a payload or result."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.names = frozenset(name.strip().lower() for name in names if name.strip())
+        for name in self.names:
+            if len(name) > 200 or '"' in name or "\\" in name:
+                raise InvalidInput("redact", f"{name[:50]!r} is not the name of a field")
+
+    def __bool__(self) -> bool:
+        return bool(self.names)
+
+    def of(self, found: Any) -> Any:
+        """The result of a query, with the named fields hidden."""
+        match found:
+            case Job():
+                return self._job(found)
+            case Schedule():
+                return replace(found, job=replace(found.job, payload=self.raw(found.job.payload)))
+            case queries.Page():
+                return replace(found, jobs=[self._job(job) for job in found.jobs])
+            case queries.Summaries():
+                return replace(found, jobs=[self._summary(one) for one in found.jobs])
+            case queries.Timetable():
+                return replace(found, schedules=[self.of(one) for one in found.schedules])
+            case [Schedule(), *_]:
+                return [self.of(one) for one in found]
+        return found
+
+    def _job(self, job: Job) -> Job:
+        return replace(
+            job, raw_payload=self.raw(job.raw_payload), raw_result=self.raw(job.raw_result)
+        )
+
+    def _summary(self, summary: Summary) -> Summary:
+        """A cut preview is hidden as a whole if it has a named field."""
+        start = summary.payload_preview.encode()
+        shown = bytes(self.raw(Raw(start)))
+        if shown == start:
+            return summary
+        cut = len(start) < summary.payload_bytes
+        return replace(summary, payload_preview=HIDDEN if cut else shown.decode()[:PREVIEW])
+
+    def raw(self, raw: Raw) -> Raw:
+        """JSON with the named fields hidden."""
+        text = bytes(raw)
+        # A name may be written with escapes, so only JSON without any is sure not to have it.
+        if b"\\" not in text and not any(name.encode() in text.lower() for name in self.names):
+            return raw
+        try:
+            return Raw(msgspec.json.encode(self._hidden(msgspec.json.decode(text), 0)))
+        except (RecursionError, msgspec.MsgspecError):
+            return Raw(msgspec.json.encode(HIDDEN))
+
+    def _hidden(self, value: Any, depth: int) -> Any:
+        if depth > MOST_NESTED:
+            return HIDDEN
+        if isinstance(value, list):
+            return [self._hidden(one, depth + 1) for one in value]
+        if not isinstance(value, dict):
+            return value
+        return {
+            name: HIDDEN if name.lower() in self.names else self._hidden(one, depth + 1)
+            for name, one in value.items()
+        }
+
+
+class Redacted(Calls):
+    """A queue whose queries return nothing of what is hidden."""
+
+    def __init__(self, inner: Calls, redaction: Redaction) -> None:
+        self.settings, self.clock, self.changes = inner.settings, inner.clock, inner.changes
+        self._inner = inner
+        self._redaction = redaction
+
+    def do(self, wanted: Wanted) -> Any:
+        return self._inner.do(wanted)
+
+    async def ado(self, wanted: Wanted) -> Any:
+        found = await self._inner.ado(wanted)
+        return self._redaction.of(found) if isinstance(wanted, Query) else found

@@ -1,0 +1,53 @@
+"""Whether a service lets a worker claim jobs: its token may be wrong, or be revoked later."""
+
+from __future__ import annotations
+
+import logging
+
+from tenure.clock import Clock
+from tenure.errors import NotAllowed
+from tenure.settings import without_secrets
+
+log = logging.getLogger("tenure.worker")
+
+PATIENCE_SECONDS = 300.0  # for the token of a worker that has worked to be accepted again
+HINT = "set TENURE_TOKEN to a token of the service with the scope 'work', for the worker's queues"
+
+
+class Admission:
+    """Remembers whether claims are allowed, and decides when to give up."""
+
+    def __init__(self, url: str, clock: Clock) -> None:
+        self._url = without_secrets(url)
+        self._clock = clock
+        self._was_accepted = False
+        self._refused_at: float | None = None
+
+    @property
+    def is_refused(self) -> bool:
+        return self._refused_at is not None
+
+    def accept(self) -> None:
+        """A claim was allowed."""
+        self._was_accepted = True
+        if self._refused_at is not None:
+            self._refused_at = None
+            log.info("%s lets this worker work again", self._url)
+
+    def refuse(self, error: NotAllowed) -> None:
+        """A claim was not allowed. Returns if it makes sense to try again: a token that was
+        accepted before may be restored. Raises the error otherwise."""
+        now = self._clock.monotonic()
+        if self._refused_at is None:
+            self._refused_at = now
+            if self._was_accepted:
+                text = "%s no longer lets this worker work, trying again for %g s: %s"
+                log.warning(text, self._url, PATIENCE_SECONDS, error)
+        if not self._was_accepted or now - self._refused_at >= PATIENCE_SECONDS:
+            raise refusal(self._url, error) from None
+
+
+def refusal(url: str, error: NotAllowed) -> NotAllowed:
+    """The error of a worker that ends because it may not work."""
+    hint = "" if "TENURE_TOKEN" in error.message else f"; {HINT}"
+    return type(error)(f"{without_secrets(url)} does not let this worker work: {error}{hint}")
