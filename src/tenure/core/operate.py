@@ -6,7 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from tenure.core import enqueue, leases, limits, operator, records, schedules, slots, transfer
+from tenure.core import (
+    editing,
+    enqueue,
+    leases,
+    limits,
+    operator,
+    records,
+    schedules,
+    slots,
+    transfer,
+)
 from tenure.core.transaction import Transaction
 from tenure.model import ops, wire
 from tenure.model.ops import Answer, Op
@@ -27,6 +37,8 @@ SHARED: Operations = {
     ops.Replay: operator.replay,
     ops.RunNow: operator.run_now,
     ops.Delete: operator.delete,
+    ops.Update: editing.update,
+    ops.ReplayEdited: editing.replay_edited,
     ops.SetLimit: limits.set_limit,
     ops.ClearLimit: limits.clear_limit,
     ops.Pause: limits.pause,

@@ -9,6 +9,7 @@ import msgspec
 
 from tenure.errors import Busy, InvalidInput, TenureError
 from tenure.model.fields import GrantedNames, Label, Moment, Name, PageLimit, QueueNames
+from tenure.model.history import Past
 from tenure.model.job import Job, State
 from tenure.model.ops import Entry, Grant, Limit, Schedule
 from tenure.model.records import Record
@@ -61,6 +62,12 @@ class Explain(Query, frozen=True):
 
     id: Name
     grant: Grant | None = None
+
+
+class ListPast(Query, frozen=True):
+    """What operators did to a job, oldest first. Empty if there is no such job."""
+
+    id: Name
 
 
 class ListJobs(Query, frozen=True):
@@ -338,6 +345,7 @@ Found = (
     | list[GroupTotal]
     | list[Limit]
     | list[Slot]
+    | list[Past]
     | list[Schedule]
     | list[Record]
     | Timetable
@@ -361,7 +369,7 @@ def parse_cursor(cursor: str, parts: int) -> list[int] | InvalidInput:
 AnyQuery = (
     GetJob | ListJobs | ListSummaries | FindIds | FindByPrefix | NextDue | OldestReady | GetStats
     | ListTenants | ListGroups | ListGroupTotals | ListLimits | ListSlots | ListSchedules
-    | GetTimetable | Explain
+    | GetTimetable | Explain | ListPast
 )  # fmt: skip
 
 # The type of each result.
@@ -381,5 +389,6 @@ RESULTS: dict[type[Query], Any] = {
     ListSlots: list[Slot],
     ListSchedules: list[Schedule],
     GetTimetable: Timetable,
+    ListPast: list[Past],
     Explain: Explained,
 }

@@ -52,6 +52,7 @@ class Summary(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     parents: int = 0
     has_result: bool = False
     error: LastError | None = None
+    replay_of: str | None = None
 
 
 _SAME = [name for name in Summary.__struct_fields__ if name in Job.__struct_fields__]

@@ -59,6 +59,7 @@ from tenure.queue.arguments import (
     some_jobs,
     states_of,
 )
+from tenure.queue.editing import Editing
 from tenure.queue.insight import Insight
 from tenure.queue.listing import Listing
 from tenure.queue.sync_async import Steps, Wanted, Within, awaiting, blocking
@@ -80,7 +81,7 @@ class EnqueuedIds(list[str]):
 PAGE = 1000  # jobs changed per operation when a filter selects them
 
 
-class Calls(Insight, Listing):
+class Calls(Insight, Listing, Editing):
     """The public calls of a queue. Subclasses implement `do` and `ado`, which carry out a step."""
 
     settings: Settings

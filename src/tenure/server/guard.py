@@ -45,6 +45,8 @@ NEEDS: dict[type[Op] | type[Query], Scope] = {
     ops.Replay: Scope.ADMIN,
     ops.RunNow: Scope.ADMIN,
     ops.Delete: Scope.ADMIN,
+    ops.Update: Scope.ADMIN,
+    ops.ReplayEdited: Scope.ADMIN,
     ops.SetLimit: Scope.ADMIN,
     ops.ClearLimit: Scope.ADMIN,
     ops.Pause: Scope.ADMIN,
@@ -56,6 +58,7 @@ NEEDS: dict[type[Op] | type[Query], Scope] = {
     ops.Reconcile: Scope.ADMIN,
     ops.ReconcileSlots: Scope.ADMIN,
     queries.GetJob: Scope.READ,
+    queries.ListPast: Scope.READ,
     queries.ListJobs: Scope.READ,
     queries.ListSummaries: Scope.READ,
     queries.FindIds: Scope.READ,
@@ -170,10 +173,11 @@ class Guarded(Calls):
                 self._must_have(op.schedule.job.queue, op.schedule.job.tenant)
                 if op.schedule.job.after:
                     raise Forbidden("with this token, the job of a schedule cannot wait for others")
-            case ops.Fire():
+            case ops.Fire() | ops.ReplayEdited():
                 queues, tenants = self.token.queues or ("",), self.token.tenants or ("",)
+                new_id = op.id if isinstance(op, ops.Fire) else op.new_id
                 self._must_have_id(
-                    op.id, [self.token.own_ids(q, t) for q in queues for t in tenants]
+                    new_id, [self.token.own_ids(q, t) for q in queues for t in tenants]
                 )
             case ops.TakeSlot() | ops.DropSlot() | ops.ReconcileSlots():
                 self._must_have_slot(op.scope, op.key)
@@ -226,6 +230,12 @@ class Guarded(Calls):
                 if isinstance(job, Job) and not self._has(job.queue, job.tenant):
                     return JobNotFound(query.id)
                 return job
+            case queries.ListPast():
+                job = await self._inner.ado(queries.GetJob(query.id))
+                if not isinstance(job, Job) or not self._has(job.queue, job.tenant):
+                    return []
+                # Who did it is not for others to know.
+                return [replace(one, by="") for one in await self._inner.ado(query)]
             case queries.ListJobs() | queries.ListSummaries() | queries.FindIds():
                 narrowed = self._filter(query.filter)
                 if isinstance(narrowed, NotFound):

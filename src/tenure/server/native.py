@@ -35,6 +35,7 @@ from tenure.model.fields import (
     check_name,
     clean,
 )
+from tenure.model.history import Past
 from tenure.model.job import NULL, IfParentFails, Job, Lease, NewJob, State, encode_json, null
 from tenure.model.ops import AnyOp, IfExists, Limit, Maintained, Schedule, Slots
 from tenure.model.queries import (
@@ -331,6 +332,7 @@ AnyFound = (
     | Found[list[Slot]]
     | Found[list[Schedule]]
     | Found[queries.Timetable]
+    | Found[list[Past]]
 )
 
 

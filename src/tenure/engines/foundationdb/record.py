@@ -80,11 +80,12 @@ class ClaimNote(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Body(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The part that never changes."""
+    """The part that hardly ever changes."""
 
     payload: bytes
     after: tuple[str, ...] = ()
     trace: str | None = None
+    replay_of: str | None = None
 
 
 class Held:
@@ -191,7 +192,7 @@ def start_of_body(first: bytes, last_number: int, last: bytes) -> tuple[Body, in
     if first[1] != _BIN_32 or rest_at < 0:
         return None
     rest = _decode_body(first[:1] + _EMPTY_BIN + last[rest_at:])
-    return Body(first[6:], rest.after, rest.trace), size
+    return replace(rest, payload=first[6:]), size
 
 
 def decode_errors(parts: Iterable[bytes]) -> tuple[Failure, ...]:
@@ -202,7 +203,7 @@ def decode_errors(parts: Iterable[bytes]) -> tuple[Failure, ...]:
 def body_of(job: JobSpec | Job) -> Body:
     """The body of a new or imported job."""
     payload = job.payload if isinstance(job, JobSpec) else job.raw_payload
-    return Body(bytes(payload), job.after, job.trace)
+    return Body(bytes(payload), job.after, job.trace, job.replay_of)
 
 
 def new_record(spec: JobSpec, seq: Seq, now: int, *, waits: bool) -> Record:
@@ -347,4 +348,5 @@ def job_of(
         raw_result=NULL if result is None else msgspec.Raw(result),
         errors=errors,
         trace=body.trace,
+        replay_of=body.replay_of,
     )

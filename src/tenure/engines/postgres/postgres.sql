@@ -1766,6 +1766,10 @@ WHERE j.id = ANY (%s::text[]);
 -- name: save
 SELECT tenure.save(%s::bigint[], %s::smallint[], %s::bigint[], %s::integer[], %s::bigint[],
     %s::bigint[], %s::text[], %s::text[], %s::bigint[]);
+-- name: edit_job
+UPDATE tenure.jobs SET priority = %s, payload = coalesce(%s, payload) WHERE seq = %s;
+-- name: edit_state
+UPDATE tenure.states SET priority = %s WHERE seq = %s;
 -- name: finish
 UPDATE tenure.states s SET result = w.result
 FROM unnest(%s::bigint[], %s::text[]) w (seq, result) WHERE s.seq = w.seq;

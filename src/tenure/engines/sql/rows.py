@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import astuple
 
+from tenure.core.transaction import Edit
 from tenure.model.job import FINAL, NULL, Failure, IfParentFails, Job, JobSpec, State
 from tenure.model.ops import Entry
 from tenure.model.retry import Backoff
@@ -36,6 +37,7 @@ class JobOptions(msgspec.Struct, omit_defaults=True):
     timeout_ms: int | None = None
     backoff: Backoff | None = None
     trace: str | None = None
+    replay_of: str | None = None
 
 
 _NO_OPTIONS = JobOptions()
@@ -46,7 +48,14 @@ _decode_failures = msgspec.json.Decoder(tuple[Failure, ...]).decode
 
 def options_of(spec: JobSpec | Job) -> str | None:
     """The options column of a new job."""
-    few = (spec.after, spec.if_parent_fails, spec.timeout_ms, spec.backoff, spec.trace)
+    few = (
+        spec.after,
+        spec.if_parent_fails,
+        spec.timeout_ms,
+        spec.backoff,
+        spec.trace,
+        spec.replay_of,
+    )
     if few == _NONE:
         return None
     options = JobOptions(*few)
@@ -111,6 +120,15 @@ class Row(msgspec.Struct, gc=False):
         self.attempts, self.run_at, self.worker = change.attempts, change.run_at, change.worker
         self.expires_at, self.errors_text = change.expires_at, errors_text(change.errors)
 
+    def take_in(self, edit: Edit, now: int) -> None:
+        """Apply new values to this row. It has not been claimed."""
+        if edit.priority is not None:
+            self.priority = edit.priority
+        if edit.run_at is not None:
+            self.run_at = edit.run_at
+            if self.code != WAITING:
+                self.code = READY if edit.run_at <= now else DELAYED
+
 
 def code_of_entry(entry: Entry) -> int:
     """The state code of a job from another store."""
@@ -172,6 +190,7 @@ def leased_job(row: tuple[Any, ...], queue: str, tenant: str, group: str) -> Job
         options.if_parent_fails,
         errors=_decode_failures(errors) if errors else (),
         trace=options.trace,
+        replay_of=options.replay_of,
     )
 
 
@@ -214,6 +233,7 @@ def job_of(row: tuple[Any, ...]) -> Job:
         NULL if result is None else msgspec.Raw(result),
         _decode_failures(errors) if errors else (),
         options.trace,
+        options.replay_of,
     )
 
 

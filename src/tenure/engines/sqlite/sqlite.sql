@@ -474,6 +474,8 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (seq) DO UPDATE SET state = excluded.state, at = excluded.at,
     attempts = excluded.attempts, run_at = excluded.run_at, expires_at = excluded.expires_at,
     worker = excluded.worker, errors = excluded.errors, updated_at = excluded.updated_at;
+-- name: edit_job
+UPDATE tenure_jobs SET priority = ?1, payload = ifnull(?2, payload) WHERE seq = ?3;
 -- name: finish_jobs
 UPDATE tenure_states SET state = ?, at = ?, updated_at = ?
 WHERE seq IN (SELECT value FROM json_each(?));
