@@ -13,6 +13,7 @@ from tenure import __version__
 from tenure.cli.change import cancel, delete, purge, replay, run_now
 from tenure.cli.context import App, json_option
 from tenure.cli.demo import demo
+from tenure.cli.editing import history, update
 from tenure.cli.enqueue import enqueue
 from tenure.cli.leases import ack, claim, extend, fail, release
 from tenure.cli.limits import limit, limits, pause, resume
@@ -28,10 +29,10 @@ INTERRUPTED = 130  # the exit code that shells use for a program stopped with Ct
 
 SECTIONS: dict[str, list[click.Command]] = {
     "Run": [worker, scheduler, schedules, serve, token],
-    "Inspect": [stats, jobs, show, dead, tenants, groups, limits],
+    "Inspect": [stats, jobs, show, history, dead, tenants, groups, limits],
     "Produce": [enqueue],
     "Work": [claim, ack, fail, extend, release],
-    "Operate": [cancel, replay, run_now, delete, purge, pause, resume, limit],
+    "Operate": [cancel, replay, update, run_now, delete, purge, pause, resume, limit],
     "Maintain": [maintain, reconcile, migrate, copy],
     "Try": [demo],
 }

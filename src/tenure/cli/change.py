@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import click
+from msgspec import UNSET
 
 from tenure.cli.context import App, json_option, pass_app
+from tenure.cli.editing import edit_options
 from tenure.cli.ids import full_id
 from tenure.cli.params import STATE, duration, filter_options, given
 from tenure.cli.tables import words
@@ -48,22 +50,42 @@ def cancel(app: App, /, ids: tuple[str, ...], **filters: Any) -> None:
     type=click.Choice([State.DEAD.value, State.CANCELLED.value]),
     help="Only jobs in this state. [default: dead]",
 )
+@edit_options
+@click.option("--in", "delay", type=duration, help="Run the changed job after this time: 90, 5m.")
 @json_option
 @pass_app
-def replay(app: App, /, ids: tuple[str, ...], **filters: Any) -> None:
+def replay(
+    app: App,
+    /,
+    ids: tuple[str, ...],
+    payload: Any,
+    priority: int | None,
+    delay: float | None,
+    **filters: Any,
+) -> None:
     """Run dead or cancelled jobs again, by id or by filter.
 
-    They start at attempt 0, and no longer expire.
+    They start at attempt 0, and no longer expire. With --payload, --priority or --in, one finished
+    job is enqueued again as a new one with these changes, and the old one stays as it is.
 
     \b
     Example:
       tenure replay 0190b5a4-...
       tenure replay --queue emails
       tenure replay --state dead        (every dead job of every queue)
+      tenure replay 0190b5a4-... --payload '{"to": "ann@example.com"}'
     """
     where = _which(ids, filters)
+    changes = given({"priority": priority, "delay": delay})
+    if payload is not UNSET:
+        changes["payload"] = payload
+    if changes and len(ids) != 1:
+        raise click.UsageError("Changes are for one job: give its id.")
     with app.open_existing() as store:
-        if ids:
+        if changes:
+            new_id = store.replay_edited(full_id(store, ids[0]), **changes)
+            app.answer({"id": new_id}, lambda: words(f"Enqueued {new_id}."))
+        elif ids:
             _one_by_one(app, store, "replayed", ids, store.replay)
         else:
             _all_of(app, "replayed", store.replay(**where))
