@@ -6,10 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import click
-from msgspec import UNSET
 
-from tenure.cli.context import App, json_option, pass_app
-from tenure.cli.editing import edit_options
+from tenure.cli.context import App, json_option, pass_app, reason_option
+from tenure.cli.editing import edit_options, payload_of
 from tenure.cli.ids import full_id
 from tenure.cli.params import STATE, duration, filter_options, given
 from tenure.cli.tables import words
@@ -24,10 +23,13 @@ yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmati
 @click.command()
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @filter_options
+@reason_option
 @json_option
 @pass_app
 def cancel(app: App, /, ids: tuple[str, ...], **filters: Any) -> None:
     """Cancel unfinished jobs, by id or by filter.
+
+    ID is the id of a job, or its first characters (at least 4).
 
     \b
     Example:
@@ -52,13 +54,14 @@ def cancel(app: App, /, ids: tuple[str, ...], **filters: Any) -> None:
 )
 @edit_options
 @click.option("--in", "delay", type=duration, help="Run the changed job after this time: 90, 5m.")
+@reason_option
 @json_option
 @pass_app
 def replay(
     app: App,
     /,
     ids: tuple[str, ...],
-    payload: Any,
+    payload: str | None,
     priority: int | None,
     delay: float | None,
     **filters: Any,
@@ -67,6 +70,8 @@ def replay(
 
     They start at attempt 0, and no longer expire. With --payload, --priority or --in, one finished
     job is enqueued again as a new one with these changes, and the old one stays as it is.
+
+    ID is the id of a job, or its first characters (at least 4).
 
     \b
     Example:
@@ -77,8 +82,8 @@ def replay(
     """
     where = _which(ids, filters)
     changes = given({"priority": priority, "delay": delay})
-    if payload is not UNSET:
-        changes["payload"] = payload
+    if payload is not None:
+        changes["payload"] = payload_of(payload)
     if changes and len(ids) != 1:
         raise click.UsageError("Changes are for one job: give its id.")
     with app.open_existing() as store:
@@ -94,12 +99,15 @@ def replay(
 @click.command(name="run-now")
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @filter_options
+@reason_option
 @json_option
 @pass_app
 def run_now(app: App, /, ids: tuple[str, ...], **filters: Any) -> None:
     """Run delayed jobs now, and failed ones that wait for their next attempt.
 
     Their attempts stay as they are.
+
+    ID is the id of a job, or its first characters (at least 4).
 
     \b
     Example:
@@ -121,6 +129,7 @@ def run_now(app: App, /, ids: tuple[str, ...], **filters: Any) -> None:
     "--state", type=STATE, multiple=True, help="Only jobs in this state; can be repeated."
 )
 @yes_option
+@reason_option
 @json_option
 @pass_app
 def delete(app: App, /, ids: tuple[str, ...], yes: bool, **filters: Any) -> None:
@@ -128,6 +137,8 @@ def delete(app: App, /, ids: tuple[str, ...], yes: bool, **filters: Any) -> None
 
     Jobs in any state are deleted, unless --state is given. With a filter, it asks for confirmation
     on a terminal.
+
+    ID is the id of a job, or its first characters (at least 4).
 
     \b
     Example:
@@ -159,6 +170,7 @@ def delete(app: App, /, ids: tuple[str, ...], yes: bool, **filters: Any) -> None
     help="Only jobs in this state; can be repeated. [default: done and cancelled]",
 )
 @yes_option
+@reason_option
 @json_option
 @pass_app
 def purge(app: App, /, older_than: float, yes: bool, **filters: Any) -> None:

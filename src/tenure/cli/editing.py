@@ -10,7 +10,7 @@ import click
 from msgspec import UNSET
 from rich.console import RenderableType
 
-from tenure.cli.context import App, json_option, pass_app
+from tenure.cli.context import App, json_option, pass_app, reason_option
 from tenure.cli.ids import full_id
 from tenure.cli.params import duration, given, json
 from tenure.cli.tables import cell, frame, words
@@ -31,10 +31,13 @@ def moment(text: str) -> datetime:
 
 def edit_options(command: F) -> F:
     """--priority and --payload."""
-    payload = click.option(
-        "--payload", type=json, default=UNSET, help="The new payload, as JSON. [default: as it is]"
-    )
+    payload = click.option("--payload", help="The new payload, as JSON. [default: as it is]")
     return click.option("--priority", type=int, help="Lower values run first.")(payload(command))
+
+
+def payload_of(text: str | None) -> Any:
+    """The value of --payload; UNSET if it was not given."""
+    return UNSET if text is None else json(text)
 
 
 @click.command()
@@ -42,9 +45,10 @@ def edit_options(command: F) -> F:
 @edit_options
 @click.option("--in", "delay", type=duration, help="Run it after this time: 90, 5m, 2h.")
 @click.option("--at", "run_at", type=moment, help="Run it at this time: 2026-11-17T09:30.")
+@reason_option
 @json_option
 @pass_app
-def update(app: App, /, id: str, payload: Any, **options: Any) -> None:
+def update(app: App, /, id: str, payload: str | None, **options: Any) -> None:
     """Change a job that waits: its priority, when it may run, its payload.
 
     A job that is running or has finished cannot be changed. See `tenure replay --payload`.
@@ -54,8 +58,9 @@ def update(app: App, /, id: str, payload: Any, **options: Any) -> None:
       tenure update 0190b5a4-... --priority -5
       tenure update 0190b5a4-... --in 2h --payload '{"to": "ann@example.com"}'
     """
+    new = payload_of(payload)
     with app.open_existing() as store:
-        job = store.update(full_id(store, id), payload=payload, **given(options))
+        job = store.update(full_id(store, id), payload=new, **given(options))
     app.answer(job, lambda: words(f"Updated {job.id}."))
 
 

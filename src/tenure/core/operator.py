@@ -34,7 +34,7 @@ def _moved(tx: Transaction[J], op: ops.JobsOp, job: J, event: states.Event, what
 
 def remember(tx: Transaction[J], op: ops.JobsOp, job: J, what: PastMove) -> None:
     """Add what an operator does to the history of a job."""
-    past = Past(tx.now, what)
+    past = Past(tx.now, what, "" if op.note is None else op.note.by)
     tx.put_record("past", past_key(job.id, past), msgspec.json.encode(past), tx.now + PAST_MS)
 
 

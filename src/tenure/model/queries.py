@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 
 from tenure.errors import Busy, InvalidInput, TenureError
+from tenure.model.audit import AuditLog
+from tenure.model.error_groups import ErrorGroups
 from tenure.model.fields import GrantedNames, Label, Moment, Name, PageLimit, QueueNames
 from tenure.model.history import Past
 from tenure.model.job import Job, State
@@ -168,6 +170,21 @@ class ListSchedules(Query, frozen=True):
 
 class GetTimetable(Query, frozen=True):
     """All schedules, sorted by name, and the store's current time."""
+
+
+class ListErrors(Query, frozen=True):
+    """Error groups of one queue, or of all queues, the most recently seen first."""
+
+    queue: Name | None = None
+    limit: PageLimit = 100
+    cursor: Label | None = None
+
+
+class ListAudit(Query, frozen=True):
+    """Entries of the audit log, newest first."""
+
+    limit: PageLimit = 100
+    cursor: Label | None = None
 
 
 class Export(Query, frozen=True):
@@ -350,6 +367,8 @@ Found = (
     | list[Record]
     | Timetable
     | Explained
+    | ErrorGroups
+    | AuditLog
     | TenureError
 )
 
@@ -369,7 +388,7 @@ def parse_cursor(cursor: str, parts: int) -> list[int] | InvalidInput:
 AnyQuery = (
     GetJob | ListJobs | ListSummaries | FindIds | FindByPrefix | NextDue | OldestReady | GetStats
     | ListTenants | ListGroups | ListGroupTotals | ListLimits | ListSlots | ListSchedules
-    | GetTimetable | Explain | ListPast
+    | GetTimetable | Explain | ListErrors | ListAudit | ListPast
 )  # fmt: skip
 
 # The type of each result.
@@ -391,4 +410,6 @@ RESULTS: dict[type[Query], Any] = {
     GetTimetable: Timetable,
     ListPast: list[Past],
     Explain: Explained,
+    ListErrors: ErrorGroups,
+    ListAudit: AuditLog,
 }

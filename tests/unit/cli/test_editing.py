@@ -28,7 +28,7 @@ def test_a_waiting_job_is_changed(cli: Terminal) -> None:
 
 def test_a_job_that_is_over_is_not_changed_but_replayed_with_changes(cli: Terminal) -> None:
     dead(cli, "a")
-    assert "only jobs that wait" in cli.run("update", "a", "--priority", "1").err
+    assert "only jobs that wait" in cli.error("update", "a", "--priority", "1")
     found = json.loads(cli.text("replay", "a", "--payload", '{"n": 2}', "--json"))
     with cli.open() as store:
         job = store.get(found["id"])
@@ -37,7 +37,7 @@ def test_a_job_that_is_over_is_not_changed_but_replayed_with_changes(cli: Termin
 
 def test_changes_are_for_one_job(cli: Terminal) -> None:
     dead(cli, "a")
-    assert "give its id" in cli.run("replay", "--queue", "mail", "--priority", "1").err
+    assert "give its id" in cli.usage("replay", "--queue", "mail", "--priority", "1")
 
 
 def test_the_history_of_a_job_is_listed(cli: Terminal) -> None:

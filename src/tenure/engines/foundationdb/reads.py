@@ -17,9 +17,10 @@ from tenure.engines.foundationdb.transaction import read_slots, schedule_of
 from tenure.engines.foundationdb.tx import Tx
 from tenure.errors import JobNotFound, QueueNotFound
 from tenure.model import ops, queries
+from tenure.model.finders import FINDERS
 from tenure.model.ops import Limit
 from tenure.model.queries import Found, Query
-from tenure.model.record_queries import FINDERS, ListRecords
+from tenure.model.record_queries import ListRecords
 
 MOST_HEADS = 1_000  # per queue, checked for the longest-waiting job
 _FIRST_ENDING = 16  # leases checked for the one that expires first

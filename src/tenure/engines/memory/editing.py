@@ -34,7 +34,7 @@ class Editing(Operator):
                 raw_payload=job.raw_payload if unset else op.payload,
                 updated_at=now,
             )
-            self._remember(record, "updated", now)
+            self._remember(op, record, "updated", now)
             return True
 
         return self._change(op, update)

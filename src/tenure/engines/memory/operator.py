@@ -20,7 +20,7 @@ class Operator(Leases):
 
     @handles(ops.Cancel)
     def _cancel(self, op: ops.Cancel, now: int) -> Answer:
-        return self._change(op, lambda r: self._moved(r, states.Cancelled(), "cancelled", now))
+        return self._change(op, lambda r: self._moved(op, r, states.Cancelled(), "cancelled", now))
 
     @handles(ops.Replay)
     def _replay(self, op: ops.Replay, now: int) -> Answer:
@@ -34,7 +34,7 @@ class Operator(Leases):
                     refused[job.id] = self._unique[key]
                     return False
                 self._unique[key] = job.id
-            return self._moved(record, states.Replayed(), "replayed", now)
+            return self._moved(op, record, states.Replayed(), "replayed", now)
 
         changed = self._change(op, replay)
         return replace(changed, refused=refused)
@@ -42,7 +42,9 @@ class Operator(Leases):
     @handles(ops.RunNow)
     def _run_now(self, op: ops.RunNow, now: int) -> Answer:
         def hurry(record: Record) -> bool:
-            return record.job.run_at > now and self._moved(record, states.Hurried(), "run_now", now)
+            return record.job.run_at > now and self._moved(
+                op, record, states.Hurried(), "run_now", now
+            )
 
         return self._change(op, hurry)
 
@@ -56,14 +58,16 @@ class Operator(Leases):
 
         return self._change(op, delete)
 
-    def _moved(self, record: Record, event: states.Event, what: PastMove, now: int) -> bool:
+    def _moved(
+        self, op: ops.JobsOp, record: Record, event: states.Event, what: PastMove, now: int
+    ) -> bool:
         moved = self._move(record, event, now)
         if moved:
-            self._remember(record, what, now)
+            self._remember(op, record, what, now)
         return moved
 
-    def _remember(self, record: Record, what: PastMove, now: int) -> None:
-        past = Past(now, what)
+    def _remember(self, op: ops.JobsOp, record: Record, what: PastMove, now: int) -> None:
+        past = Past(now, what, op.note.by if op.note else "")
         key = past_key(record.job.id, past)
         self._side["past", key] = SideRecord(key, msgspec.json.encode(past), now + PAST_MS)
 

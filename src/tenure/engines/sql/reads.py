@@ -19,8 +19,9 @@ from tenure.engines.sql.snapshot import Row
 from tenure.errors import InvalidInput, JobNotFound, QueueNotFound
 from tenure.model import ops, queries
 from tenure.model.fields import MAX_NAME
+from tenure.model.finders import FINDERS
 from tenure.model.queries import Found, Query
-from tenure.model.record_queries import FINDERS, ListRecords
+from tenure.model.record_queries import ListRecords
 from tenure.model.records import Record
 
 _LAST_NAME = "\U0010ffff" * MAX_NAME
