@@ -14,6 +14,7 @@ from tenure.cli.audit import audit
 from tenure.cli.change import cancel, delete, purge, replay, run_now
 from tenure.cli.context import App, json_option
 from tenure.cli.demo import demo
+from tenure.cli.editing import history, update
 from tenure.cli.enqueue import enqueue
 from tenure.cli.errors import errors, mute_error
 from tenure.cli.leases import ack, claim, extend, fail, release
@@ -33,10 +34,23 @@ INTERRUPTED = 130  # the exit code that shells use for a program stopped with Ct
 
 SECTIONS: dict[str, list[click.Command]] = {
     "Run": [worker, scheduler, schedules, serve, token],
-    "Inspect": [stats, jobs, show, why, dead, tenants, groups, limits, workers, errors, rates],
+    "Inspect": [
+        stats,
+        jobs,
+        show,
+        why,
+        history,
+        dead,
+        tenants,
+        groups,
+        limits,
+        workers,
+        errors,
+        rates,
+    ],
     "Produce": [enqueue],
     "Work": [claim, ack, fail, extend, release],
-    "Operate": [cancel, replay, run_now, delete, purge, pause, resume, limit, mute_error],
+    "Operate": [cancel, replay, update, run_now, delete, purge, pause, resume, limit, mute_error],
     "Maintain": [audit, maintain, reconcile, migrate, copy],
     "Try": [demo],
 }

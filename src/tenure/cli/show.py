@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from tenure.cli.context import App, json_option, pass_app
 from tenure.cli.held_back import HeldBack, every_name, held_back
 from tenure.cli.ids import full_id
-from tenure.cli.params import STATE, filter_options, page_options
+from tenure.cli.params import STATE, filter_options, page_options, time_options
 from tenure.cli.tables import (
     QueueNow,
     cell,
@@ -24,7 +24,7 @@ from tenure.cli.tables import (
     stats_table,
     words,
 )
-from tenure.cli.text import document
+from tenure.cli.text import absolute, document
 from tenure.model.job import State
 from tenure.model.queries import Page, QueueStats
 from tenure.queue import Queue
@@ -74,6 +74,7 @@ def _more(store: Queue, queue: QueueStats) -> QueueNow:
 @click.option(
     "--state", type=STATE, multiple=True, help="Only jobs in this state; can be repeated."
 )
+@time_options
 @page_options
 @json_option
 @pass_app
@@ -85,6 +86,7 @@ def jobs(app: App, /, state: tuple[str, ...], **options: Any) -> None:
     \b
     Example:
       tenure jobs --queue emails --state pending --state leased --limit 20
+      tenure jobs --queue emails --state dead --finished-after 2h
       tenure jobs --json | jq -r '.jobs[].id'
     """
     _list(app, state=state or None, **options)
@@ -92,6 +94,7 @@ def jobs(app: App, /, state: tuple[str, ...], **options: Any) -> None:
 
 @click.command()
 @filter_options
+@time_options
 @page_options
 @json_option
 @pass_app
@@ -114,11 +117,16 @@ def _list(app: App, *, errors: bool = False, **options: Any) -> None:
 
 def _page(page: Page, now: int, errors: bool) -> RenderableType:
     if not page.jobs:
-        return words("No jobs.")
+        return words("No jobs." if page.cursor is None else f"None so far. {_how_far(page)}")
     table = (dead_list if errors else jobs_table)(page.jobs, now)
     if page.cursor is None:
         return table
-    return Group(table, words(f"There are more: --cursor {page.cursor}", "dim"))
+    return Group(table, words(f"There may be more. {_how_far(page)}", "dim"))
+
+
+def _how_far(page: Page) -> str:
+    back = "" if page.scanned_to is None else f", back to {absolute(page.scanned_to)}"
+    return f"Looked at {page.scanned:,} jobs{back}; go on with --cursor {page.cursor}"
 
 
 @click.command()

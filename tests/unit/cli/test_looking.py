@@ -64,7 +64,8 @@ def test_wrong_usage_is_json_where_that_was_asked_for(cli: Terminal) -> None:
 
 
 def test_json_may_be_asked_for_before_the_command(cli: Terminal) -> None:
-    assert json.loads(cli.text("--json", "jobs")) == {"jobs": [], "cursor": None}
+    found = json.loads(cli.text("--json", "jobs"))
+    assert found == {"jobs": [], "cursor": None, "scanned": 0, "scanned_to": None}
 
 
 def test_the_environment_says_where_the_jobs_are_and_the_option_comes_first(
@@ -202,7 +203,7 @@ def test_a_long_list_goes_on_at_its_cursor(cli: Terminal) -> None:
     assert [job["id"] for job in first["jobs"] + rest["jobs"]] == ["2", "1", "0"]
     assert first["jobs"][0].keys() == JOB_FIELDS
     assert rest["cursor"] is None
-    assert f"There are more: --cursor {first['cursor']}" in cli.text("jobs", "--limit", "2")
+    assert f"go on with --cursor {first['cursor']}" in cli.text("jobs", "--limit", "2")
 
 
 def test_a_wrong_cursor_is_an_error(cli: Terminal) -> None:
