@@ -181,7 +181,7 @@ function header() {
     me ? h("form", { class: "search", role: "search", on: { submit: find } }, h("input", { id: "search", name: "q", type: "search", placeholder: "Search  /", "aria-label": "Search jobs, queues and tenants", autocomplete: "off", spellcheck: "false", maxlength: 500 })) : null,
     me ? h("div", { class: "who" }, button(live ? "Live" : "Paused", toggleLive, { class: `quiet live ${live ? "on" : ""}`, "aria-pressed": String(live), title: "Live updates (l)" }),
       button("?", help, { class: "quiet", "aria-label": "Keyboard shortcuts" }),
-      me.name ? h("span", { class: "dim" }, h("bdi", null, cut(me.name, 30)), can("admin") ? "" : " (read only)") : null,
+      me.name ? h("span", { class: "dim" }, h("bdi", null, cut(me.name, 30)), can("admin") || can("produce") ? "" : " (read only)") : null,
       token.get() ? button("Sign out", signOut, { class: "quiet" }) : null) : null);
 }
 

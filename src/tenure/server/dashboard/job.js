@@ -227,10 +227,18 @@ function bodyOf(fields, payload) {
   return payload === null ? text : `${text.slice(0, -1)}${text.length > 2 ? "," : ""}"payload":${payload}}`;
 }
 
+/** JSON with line breaks, unless JavaScript would change its numbers. */
+function pretty(text) {
+  try {
+    const value = JSON.parse(text);
+    return text.length < 200000 && JSON.stringify(value) === text ? JSON.stringify(value, null, 2) : text;
+  } catch { return text; }
+}
+
 const payloadField = (text) => field("Payload", h("textarea", { name: "payload", rows: 10, spellcheck: "false", class: "mono", value: text }));
 
 function editAndReplay(job, parts, page) {
-  const before = parts.payload ?? "null";
+  const before = pretty(parts.payload ?? "null");
   let made = null;
   return ask({
     title: "Replay as a new job", confirm: "Enqueue", wide: true,
@@ -243,7 +251,7 @@ function editAndReplay(job, parts, page) {
 }
 
 function change(job, parts, page) {
-  const before = parts.payload ?? "null";
+  const before = pretty(parts.payload ?? "null");
   return ask({
     title: "Change the job", confirm: "Change", wide: true,
     content: [field("Priority", h("input", { name: "priority", type: "number", step: 1, value: job.priority }), "Smaller runs first."),

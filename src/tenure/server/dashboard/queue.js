@@ -111,9 +111,9 @@ function filterForm(queue, page, chosen) {
 export function jobTable(found, page, { queue = null } = {}) {
   if (!found.length) return empty("No jobs here.");
   const some = (one) => found.some((job) => job[one]);
-  const kinds = some("kind"), tenanted = some("tenant"), grouped = some("group");
+  const kinds = some("kind"), tenanted = some("tenant"), grouped = some("group"), ended = some("finished_at");
   return table("Jobs", ["Job", queue ? null : "Queue", kinds ? "Kind" : null, tenanted ? "Tenant" : null, grouped ? "Group" : null, "State",
-    th("Attempts", "n"), th("Created", "n"), "About"].filter(Boolean),
+    th("Attempts", "n"), th("Created", "n"), ended ? th("Finished", "n") : null, ended ? th("Took", "n", "The last attempt") : null, "About"].filter(Boolean),
   found.map((job) => h("tr", { key: job.id },
     h("th", { scope: "row" }, link(["job", job.id], null, { class: "mono" }, name(job.id, 36))),
     queue ? null : h("td", null, link(["queue", job.queue], null, null, name(job.queue, 30))),
@@ -123,6 +123,8 @@ export function jobTable(found, page, { queue = null } = {}) {
     h("td", null, chip(shownState(job)), job.progress ? ` ${job.progress}%` : null),
     h("td", { class: `n ${job.attempts > 1 ? "late" : ""}` }, `${job.attempts} / ${job.max_attempts}`),
     h("td", { class: "n" }, when(job.created_at)),
+    ended ? h("td", { class: "n" }, when(job.finished_at)) : null,
+    ended ? h("td", { class: "n" }, job.started_at && job.finished_at ? span(job.finished_at - job.started_at) : "–") : null,
     h("td", { class: "about" }, aboutJob(job)))));
 }
 
