@@ -19,7 +19,7 @@ const NAV = [["", "Overview"], ["errors", "Errors"], ["workers", "Workers"], ["s
 const POLL_MS = 2000, HINT_MS = 1000, LONGEST_MS = 15000, HINT_WAIT = 25;
 
 const main = document.getElementById("main"), top_ = document.getElementById("top");
-let me = null, page = null, data = null, live = true, lost = 0, failures = 0, timer = 0, loadedAt = 0, loading = null;
+let me = null, page = null, data = null, live = true, lost = 0, failures = 0, timer = 0, loadedAt = 0, triedAt = 0, loading = null;
 
 // Routes -----------------------------------------------------------------------------------------
 
@@ -70,6 +70,7 @@ async function refresh(forced = false) {
   if (loading && !forced) return;
   const here = page, mine = {};
   loading = mine;
+  triedAt = Date.now();
   try {
     if (!me) await greet();
     const found = await here.module.load(here);
@@ -129,7 +130,7 @@ async function listen() {
       const found = await ifOffered(get(["changes"], { since, wait: since ? HINT_WAIT : 0 }));
       if (found === null) return;
       if (since && found.version !== since) {
-        await sleep(Math.max(0, loadedAt + HINT_MS - Date.now()));
+        await sleep(Math.max(0, triedAt + HINT_MS - Date.now()));
         if (!document.hidden && live) refresh();
       }
       since = found.version;

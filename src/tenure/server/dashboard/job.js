@@ -2,7 +2,7 @@
 import { build, h, s, widget } from "./dom.js";
 import { Problem, del, get, ifOffered, patch, post, readExactly } from "./api.js";
 import { cut, exact, name, now, setClock, span, timeOfDay, visible, when } from "./format.js";
-import { ask, button, chip, empty, field, link, say } from "./widgets.js";
+import { ask, button, chip, field, link, reasonField, say } from "./widgets.js";
 import { cutText, jsonView } from "./json_view.js";
 import { shownState } from "./queue.js";
 
@@ -208,8 +208,8 @@ function actions(job, parts, page) {
 }
 
 async function remove(job, page) {
-  const done = await ask({ title: "Delete this job?", confirm: "Delete", danger: true, content: [h("p", null, "It is gone for good, with its payload and its errors.")],
-    does: () => del(["jobs", job.id]) });
+  const done = await ask({ title: "Delete this job?", confirm: "Delete", danger: true, content: [h("p", null, "It is gone for good, with its payload and its errors."), reasonField()],
+    does: (form) => del(["jobs", job.id], null, { reason: form.get("reason") }) });
   if (done) { say("The job is deleted."); page.leave(["queue", job.queue]); }
 }
 

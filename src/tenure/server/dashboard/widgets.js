@@ -134,3 +134,6 @@ export function ask({ title, content = [], confirm = "OK", danger = false, does 
 export function field(label, control, hint) {
   return h("label", { class: "field" }, h("span", null, label), control, hint ? h("small", null, hint) : null);
 }
+
+/** Why something is done, for the audit. */
+export const reasonField = () => field("Reason", h("input", { name: "reason", maxlength: 200, autocomplete: "off" }), "It stands in the audit.");
