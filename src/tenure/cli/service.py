@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from shlex import quote as quoted
 from urllib.parse import quote
 
 import click
@@ -335,7 +336,11 @@ def create(
     secret = create_token(file, name, scopes, queues, tenants)
     app.answer({"name": name, "token": secret}, lambda: words(secret))
     if not app.as_json:
-        click.echo(f"Added to {file}; a running service notices within seconds.", err=True)
+        click.echo(
+            f"Added to {file}. Start the service with: tenure serve --tokens {quoted(str(file))}\n"
+            "A service that reads this file already notices at once.",
+            err=True,
+        )
 
 
 @token.command(name="list")
