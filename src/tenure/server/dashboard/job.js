@@ -86,11 +86,14 @@ export function view({ job, why, parents, parts }, page) {
 
 // Why --------------------------------------------------------------------------------------------
 
+const HEADS = { leased: "It runs", waiting: "Why it waits", pending: "Why it does not run" };
+
 function explain(why) {
-  if (!why.reasons.length) return null;
-  return h("section", { class: `card why ${why.claimable ? "next" : ""}`, "aria-label": "Why" },
-    h("h2", null, why.claimable ? "It can run now" : "Why it is here"),
-    h("ol", null, why.reasons.map((one) => h("li", { key: one.code + (one.scope || "") },
+  if (!why.reasons.length || FINAL.includes(why.state)) return null;
+  const kind = why.state === "leased" ? "runs" : why.claimable ? "next" : "";
+  return h("section", { class: `card why ${kind}`, "aria-label": "Why" },
+    h("h2", null, why.claimable ? "It can run now" : HEADS[why.state]),
+    h(why.reasons.length > 1 ? "ol" : "ul", null, why.reasons.map((one) => h("li", { key: one.code + (one.scope || "") },
       h("span", null, visible(one.text)), one.fix ? h("span", { class: "fix" }, visible(one.fix)) : null, details(one)))));
 }
 
