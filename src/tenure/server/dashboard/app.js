@@ -14,7 +14,7 @@ import * as schedules from "./schedules.js";
 import * as audit from "./audit.js";
 import * as search from "./search.js";
 
-const PAGES = { "": overview, queue, job, errors, workers, schedules, audit, search };
+const PAGES = { __proto__: null, "": overview, queue, job, errors, workers, schedules, audit, search };
 const NAV = [["", "Overview"], ["errors", "Errors"], ["workers", "Workers"], ["schedules", "Schedules"], ["audit", "Audit"]];
 const POLL_MS = 2000, HINT_MS = 1000, LONGEST_MS = 15000, HINT_WAIT = 25;
 
@@ -190,7 +190,7 @@ function toggleLive() { live = !live; header(); if (live) refresh(true); else cl
 
 // The keyboard -----------------------------------------------------------------------------------
 
-const GO = { o: [], e: ["errors"], w: ["workers"], s: ["schedules"], a: ["audit"] };
+const GO = { __proto__: null, o: [], e: ["errors"], w: ["workers"], s: ["schedules"], a: ["audit"] };
 let prefix = 0;
 
 function pressed(event) {

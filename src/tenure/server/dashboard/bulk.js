@@ -4,8 +4,9 @@ import { get, post } from "./api.js";
 import { count, cut, exact, jobs, name, when } from "./format.js";
 import { ask, button, chip, empty, reasonField, say, table, th } from "./widgets.js";
 
-const ACTIONS = { cancel: "Cancel", replay: "Replay", delete: "Delete", run_now: "Run now" };
+const ACTIONS = { __proto__: null, cancel: "Cancel", replay: "Replay", delete: "Delete", run_now: "Run now" };
 const BY_STATE = {
+  __proto__: null,
   pending: ["run_now", "cancel"], leased: ["cancel"], waiting: ["cancel"],
   dead: ["replay", "delete"], cancelled: ["replay", "delete"], done: ["delete"],
 };

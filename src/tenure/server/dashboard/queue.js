@@ -4,6 +4,7 @@ import { Problem, del, get, post, put } from "./api.js";
 import { count, cut, exact, jobs as jobsText, name, now, setClock, span, timeOfDay, when } from "./format.js";
 import { NAMES, ask, button, chip, empty, field, link, meter, number, quietHead, stack, table, th } from "./widgets.js";
 import { bulk } from "./bulk.js";
+import { loadRates, ratesView } from "./rates.js";
 
 const PAGE = 50, NAMED = 1000;
 const TABS = ["pending", "leased", "waiting", "done", "dead", "cancelled"];
@@ -12,7 +13,7 @@ const FILTERS = ["tenant", "group", "kind", "worker", "error", "created_after", 
 export const title = (page) => page.path[1];
 
 export async function load(page) {
-  const queue = page.path[1], { view = "jobs" } = page.query, { signal } = page;
+  const queue = page.path[1], view = page.query.view in lists ? page.query.view : "jobs", { signal } = page;
   const [overview, limits, listed] = await Promise.all([
     get(["overview"], null, { signal }), get(["queues", queue, "limits"], null, { signal }), lists[view](queue, page)]);
   setClock(overview.now);
@@ -22,12 +23,14 @@ export async function load(page) {
 }
 
 const lists = {
+  __proto__: null,
   jobs: (queue, page) => listJobs({ queue, ...filters(page.query), state: page.query.state || "pending", cursor: page.query.cursor, limit: PAGE }, page.signal),
   tenants: async (queue, { query, signal }) => get(["queues", queue, "tenants"], { limit: NAMED, after: query.after }, { signal }),
   groups: async (queue, { query, signal }) => query.tenant !== undefined
     ? get(["queues", queue, "groups"], { tenant: query.tenant, limit: NAMED, after: query.after }, { signal })
     : get(["queues", queue, "group-totals"], { limit: NAMED, after: query.after }, { signal }),
   limits: async () => null,
+  rates: (queue, { query, signal }) => loadRates(queue, query, signal),
 };
 
 const filters = (query) => Object.fromEntries(FILTERS.filter((one) => query[one]).map((one) => [one, query[one]]));
@@ -42,7 +45,7 @@ export async function listJobs(query, signal) {
 }
 
 export function view(data, page) {
-  const { row } = data, queue = page.path[1], shown = page.query.view || "jobs";
+  const { row } = data, queue = page.path[1], shown = page.query.view in lists ? page.query.view : "jobs";
   const counts = { ...row, pending: row.ready + row.delayed };
   return [
     h("div", { class: "title" },
@@ -50,11 +53,12 @@ export function view(data, page) {
       page.can("admin") ? pauseButton(queue, row, page) : null),
     facts(row),
     h("nav", { class: "tabs", "aria-label": "Parts of the queue" },
-      ["jobs", "tenants", "groups", "limits"].map((one) => tab(one, one === shown, ["queue", queue], one === "jobs" ? null : { view: one },
+      ["jobs", "tenants", "groups", "rates", "limits"].map((one) => tab(one, one === shown, ["queue", queue], one === "jobs" ? null : { view: one },
         one === "limits" && data.limits.length ? count(data.limits.length) : null))),
     shown === "jobs" ? jobList(queue, counts, data.listed, page) : null,
     shown === "tenants" ? tenants(queue, data, page) : null,
     shown === "groups" ? groups(queue, data.listed, page) : null,
+    shown === "rates" ? ratesView(queue, data.listed, page) : null,
     shown === "limits" ? limits(queue, data, page) : null,
   ];
 }

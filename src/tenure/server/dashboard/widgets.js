@@ -4,6 +4,7 @@ import { count, exact, span } from "./format.js";
 
 export const STATES = ["waiting", "delayed", "ready", "leased", "done", "dead", "cancelled"];
 export const NAMES = {
+  __proto__: null,
   waiting: "waiting", delayed: "delayed", ready: "ready", pending: "pending", leased: "running",
   done: "done", dead: "dead", cancelled: "cancelled",
 };
