@@ -1,7 +1,7 @@
 // What happened in a queue over time.
 import { h, s } from "./dom.js";
 import { get, ifOffered } from "./api.js";
-import { count, jobs, span, timeOfDay } from "./format.js";
+import { count, dayAndHour, hourOfDay, jobs, span } from "./format.js";
 import { empty, link } from "./widgets.js";
 
 const SPANS = { __proto__: null, hour: ["minute", 60], "6 hours": ["minute", 360], day: ["minute", 1440], week: ["hour", 168], month: ["hour", 720] };
@@ -44,7 +44,7 @@ function chart(title, { from, step, points }, series, text, told = "") {
       s("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": `${title}. ${told || last.join(", ")}` },
         [0.25, 0.5, 0.75].map((part) => s("line", { class: "grid", x1: 0, x2: WIDTH, y1: HEIGHT * part, y2: HEIGHT * part })),
         series.map(([field, , kind]) => s("path", { class: `line line-${kind}`, d: path(points, field, x, y) })))),
-    h("div", { class: "times dim" }, [0, 0.5, 1].map((part) => h("span", null, timeOfDay(from + Math.round((points.length - 1) * part) * step)))));
+    h("div", { class: "times dim" }, [0, 0.5, 1].map((part) => h("span", null, (points.length * step > 86400000 ? dayAndHour : hourOfDay)(from + Math.round((points.length - 1) * part) * step)))));
 }
 
 /** A line that is interrupted where nothing is known. */
