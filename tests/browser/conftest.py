@@ -37,7 +37,16 @@ document.addEventListener("securitypolicyviolation", (event) =>
   window.violations.push(event.violatedDirective + " " + event.blockedURI + " " + event.sample));
 window.alert = (text) => window.violations.push("alert " + text);
 """
-EXPECTED = ("400", "401", "403", "404", "ERR_CONNECTION", "ERR_INTERNET", "ERR_EMPTY_RESPONSE")
+EXPECTED = (
+    "400",
+    "401",
+    "403",
+    "404",
+    "500",
+    "ERR_CONNECTION",
+    "ERR_INTERNET",
+    "ERR_EMPTY_RESPONSE",
+)
 
 
 @pytest.fixture(scope="module")
