@@ -47,7 +47,7 @@ class Root(click.Group):
         for title, commands in SECTIONS.items():
             with formatter.section(title):
                 formatter.write_dl(
-                    [(command.name or "", command.get_short_help_str(80)) for command in commands],
+                    [(command.name or "", command.get_short_help_str(200)) for command in commands],
                     col_max=12,
                 )
 

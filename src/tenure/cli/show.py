@@ -57,7 +57,11 @@ def stats(app: App, /, queue: str | None) -> None:
         value["queues"][name] |= one.as_document()
     empty = words(f"There is no queue yet in {url}.")
     shown = app.clock.now_ms
-    app.answer(value, lambda: stats_table(found, more, shown()) if found.queues else empty)
+    store_line = cell(f"in {url}", "dim")
+    app.answer(
+        value,
+        lambda: Group(stats_table(found, more, shown()), store_line) if found.queues else empty,
+    )
 
 
 def _more(store: Queue, queue: QueueStats) -> QueueNow:
