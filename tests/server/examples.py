@@ -129,6 +129,7 @@ OPS: list[dict[str, Any]] = [
 FILTER = {"queue": "QUEUE", "tenant": "TENANT"}
 QUERIES: list[dict[str, Any]] = [
     {"query": "GetJob", "id": "OWNER-ready"},
+    {"query": "GetJobs", "ids": ["OWNER-ready", "OWNER-dead"]},
     {"query": "ListJobs", "filter": FILTER},
     {"query": "FindIds", "filter": FILTER},
     {"query": "FindIds", "filter": FILTER | {"group": "OWNER-group"}},

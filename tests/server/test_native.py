@@ -835,6 +835,10 @@ def test_queries_are_answered(client: Client) -> None:
     tenant = counts(ready=1) | {"queue": "q", "tenant": "t"}
     for query, found in (
         ({"query": "GetJob", "id": "a"}, job),
+        (
+            {"query": "GetJobs", "ids": ["b", "a"]},
+            {"answer": "Page", "jobs": [job], "cursor": None},
+        ),
         ({"query": "ListJobs"}, {"answer": "Page", "jobs": [job], "cursor": None}),
         (
             {"query": "FindIds", "filter": {"queue": "q"}},

@@ -92,6 +92,7 @@ CALLS = {
     ],
     "looking": [
         "get",
+        "get_many",
         "jobs",
         "find_ids",
         "next_due",

@@ -60,6 +60,7 @@ from tenure.queue.arguments import (
     states_of,
 )
 from tenure.queue.insight import Insight
+from tenure.queue.lookup import Lookup
 from tenure.queue.sync_async import Steps, Wanted, Within, awaiting, blocking
 from tenure.queue.wakeups import Changes
 from tenure.settings import Settings
@@ -80,7 +81,7 @@ PAGE = 1000  # jobs changed per operation when a filter selects them
 MOST_SCANS = 100  # queries for one page of a list, each of which looks at MOST_SCANNED jobs
 
 
-class Calls(Insight):
+class Calls(Insight, Lookup):
     """The public calls of a queue. Subclasses implement `do` and `ado`, which carry out a step."""
 
     settings: Settings

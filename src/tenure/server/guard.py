@@ -57,6 +57,7 @@ NEEDS: dict[type[Op] | type[Query], Scope] = {
     ops.Reconcile: Scope.ADMIN,
     ops.ReconcileSlots: Scope.ADMIN,
     queries.GetJob: Scope.READ,
+    queries.GetJobs: Scope.READ,
     queries.ListJobs: Scope.READ,
     queries.FindIds: Scope.READ,
     queries.FindByPrefix: Scope.READ,
@@ -230,6 +231,8 @@ class Guarded(Calls):
                 if isinstance(job, Job) and not self._has(job.queue, job.tenant):
                     return JobNotFound(query.id)
                 return job
+            case queries.GetJobs():
+                return await self._inner.ado(replace(query, grant=self._grant.within(query.grant)))
             case queries.ListJobs() | queries.FindIds():
                 narrowed = self._filter(query.filter)
                 if isinstance(narrowed, NotFound):
@@ -329,6 +332,7 @@ _WORDS = {
     "Progress": "report progress",
     "RunNow": "run jobs now",
     "GetJob": "read jobs",
+    "GetJobs": "read jobs",
     "FindIds": "find jobs",
     "FindByPrefix": "find jobs",
     "GetStats": "read the counts of queues",

@@ -27,6 +27,11 @@ class Reads(Records):
         record = self._records.get(query.id)
         return JobNotFound(query.id) if record is None else record.job
 
+    @handles(queries.GetJobs)
+    def _get_jobs(self, query: queries.GetJobs, now: int) -> Found:
+        there = [self._records[id].job for id in query.ids if id in self._records]
+        return queries.page_of(query, there)
+
     @handles(queries.ListJobs)
     def _list_jobs(self, query: queries.ListJobs, now: int) -> Found:
         return self._page(query, lambda jobs, cursor: queries.Page(jobs, cursor), queries.fitting)
