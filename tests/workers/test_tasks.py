@@ -30,6 +30,8 @@ from tenure import (
 from tenure.testing import Sandbox
 
 app = Tenure("memory://", default_queue="main")
+from tests.workers.conftest import work_off
+
 reloaded = Tenure("memory://")
 
 
