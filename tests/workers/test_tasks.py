@@ -28,10 +28,9 @@ from tenure import (
     exponential,
 )
 from tenure.testing import Sandbox
-
-app = Tenure("memory://", default_queue="main")
 from tests.workers.conftest import work_off
 
+app = Tenure("memory://", default_queue="main")
 reloaded = Tenure("memory://")
 
 
