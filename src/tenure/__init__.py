@@ -30,6 +30,8 @@ from tenure.errors import (
     WaitTimeout,
     WrongVersion,
 )
+from tenure.model.audit import AuditEntry, AuditLog
+from tenure.model.error_groups import ErrorGroup, ErrorGroups
 from tenure.model.job import Failure, Job, Lease, NewJob, State
 from tenure.model.ops import Limit, Maintained, Schedule, Slots
 from tenure.model.queries import (
@@ -43,6 +45,7 @@ from tenure.model.queries import (
     Timetable,
 )
 from tenure.model.retry import Backoff, exponential, fixed, linear, quadratic
+from tenure.model.why import Explained
 from tenure.queue import EnqueuedIds, Queue, connect
 from tenure.settings import Settings
 from tenure.tasks.app import Tenure
@@ -88,6 +91,7 @@ __all__ = [
     # what calls return
     "EnqueuedIds",
     "Maintained",
+    "Explained",
     "Page",
     "Stats",
     "QueueStats",
@@ -99,6 +103,10 @@ __all__ = [
     "Slots",
     "Schedule",
     "Timetable",
+    "ErrorGroup",
+    "ErrorGroups",
+    "AuditEntry",
+    "AuditLog",
     # errors
     "TenureError",
     "InvalidInput",

@@ -142,6 +142,7 @@ class Chance:
             ops.DropSchedule(chance.choice(NAMES)),
             ops.Fire(chance.choice(NAMES), 1, f"{who}/9"),
             ops.Reconcile(queue, tenant),
+            ops.MuteError("0a1b2c3d4e5f"),
         ]
         return chance.choice(kinds)
 
@@ -152,6 +153,7 @@ class Chance:
         found: list[Query] = [
             queries.GetJob(self._id()),
             queries.GetJobs((self._id(), self._id())),
+            queries.Explain(self._id()),
             queries.ListJobs(Filter(queue=queue), 100),
             queries.FindIds(Filter(tenant=tenant), 100),
             queries.GetStats(),
@@ -163,6 +165,8 @@ class Chance:
             queries.ListSchedules(),
             queries.GetTimetable(),
             queries.NextDue((queue,)),
+            queries.ListErrors(chance.choice((None, queue))),
+            queries.ListAudit(),
         ]
         return chance.choice(found)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tenure.cli.context import App, json_option, pass_app
+from tenure.cli.context import App, json_option, pass_app, reason_option
 from tenure.cli.ids import full_id
 from tenure.cli.params import STATE, duration, filter_options, given
 from tenure.cli.tables import words
@@ -23,6 +23,7 @@ yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmati
 @click.command()
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @filter_options
+@reason_option
 @json_option
 @pass_app
 def cancel(app: App, /, ids: tuple[str, ...], **filters: Any) -> None:
@@ -51,6 +52,7 @@ def cancel(app: App, /, ids: tuple[str, ...], **filters: Any) -> None:
     type=click.Choice([State.DEAD.value, State.CANCELLED.value]),
     help="Only jobs in this state. [default: dead]",
 )
+@reason_option
 @json_option
 @pass_app
 def replay(app: App, /, ids: tuple[str, ...], **filters: Any) -> None:
@@ -77,6 +79,7 @@ def replay(app: App, /, ids: tuple[str, ...], **filters: Any) -> None:
 @click.command(name="run-now")
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @filter_options
+@reason_option
 @json_option
 @pass_app
 def run_now(app: App, /, ids: tuple[str, ...], **filters: Any) -> None:
@@ -106,6 +109,7 @@ def run_now(app: App, /, ids: tuple[str, ...], **filters: Any) -> None:
     "--state", type=STATE, multiple=True, help="Only jobs in this state; can be repeated."
 )
 @yes_option
+@reason_option
 @json_option
 @pass_app
 def delete(app: App, /, ids: tuple[str, ...], yes: bool, **filters: Any) -> None:
@@ -146,6 +150,7 @@ def delete(app: App, /, ids: tuple[str, ...], yes: bool, **filters: Any) -> None
     help="Only jobs in this state; can be repeated. [default: done and cancelled]",
 )
 @yes_option
+@reason_option
 @json_option
 @pass_app
 def purge(app: App, /, older_than: float, yes: bool, **filters: Any) -> None:

@@ -9,6 +9,8 @@ import msgspec
 from msgspec import Meta
 
 from tenure.errors import Busy, InvalidInput, TenureError
+from tenure.model.audit import AuditLog
+from tenure.model.error_groups import ErrorGroups
 from tenure.model.fields import (
     MAX_GET,
     GrantedNames,
@@ -163,6 +165,21 @@ class ListSchedules(Query, frozen=True):
 
 class GetTimetable(Query, frozen=True):
     """All schedules, sorted by name, and the store's current time."""
+
+
+class ListErrors(Query, frozen=True):
+    """Error groups of one queue, or of all queues, the most recently seen first."""
+
+    queue: Name | None = None
+    limit: PageLimit = 100
+    cursor: Label | None = None
+
+
+class ListAudit(Query, frozen=True):
+    """Entries of the audit log, newest first."""
+
+    limit: PageLimit = 100
+    cursor: Label | None = None
 
 
 class Export(Query, frozen=True):
@@ -342,6 +359,8 @@ Found = (
     | list[Record]
     | Timetable
     | Explained
+    | ErrorGroups
+    | AuditLog
     | TenureError
 )
 
@@ -361,7 +380,7 @@ def parse_cursor(cursor: str, parts: int) -> list[int] | InvalidInput:
 AnyQuery = (
     GetJob | GetJobs | ListJobs | FindIds | FindByPrefix | NextDue | OldestReady | GetStats
     | ListTenants | ListGroups | ListGroupTotals | ListLimits | ListSlots | ListSchedules
-    | GetTimetable | Explain
+    | GetTimetable | Explain | ListErrors | ListAudit
 )  # fmt: skip
 
 # The type of each result.
@@ -382,4 +401,6 @@ RESULTS: dict[type[Query], Any] = {
     ListSchedules: list[Schedule],
     GetTimetable: Timetable,
     Explain: Explained,
+    ListErrors: ErrorGroups,
+    ListAudit: AuditLog,
 }

@@ -1,12 +1,11 @@
-"""Queries whose results are made of records. An engine implements ListRecords only."""
+"""The query for records. Others are made of it: see finders.py."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from tenure.model.fields import Label, PageLimit
-from tenure.model.queries import Found, Query
+from tenure.model.queries import Query
 from tenure.model.records import MAX_KEY, Record, Space
 
 LAST_KEY = "\U0010ffff" * MAX_KEY
@@ -25,9 +24,6 @@ class ListRecords(Query, frozen=True):
 
 
 Read = Callable[[ListRecords], list[Record]]
-
-# How each query is made of records.
-FINDERS: dict[type[Query], Callable[[Read, Any], Found]] = {}
 
 
 def every(read: Read, space: Space, first: str = "", last: str = LAST_KEY) -> Iterator[Record]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -184,26 +184,34 @@ class Subject(Protocol):
 
 def explained(job: Subject, now: int, claimable: bool, reasons: Iterable[AnyReason]) -> Explained:
     """The answer, with the text of each reason."""
-    told = [_told(reason, job, now) for reason in reasons]
+    told = [_told(reason, Context(job, now, claimable)) for reason in reasons]
     return Explained(job.id, job.state, now, claimable, told)
 
 
-def _told(reason: AnyReason, job: Subject, now: int) -> AnyReason:
-    text, fix = _WORDS[type(reason)](reason, job, now)
+class Context(NamedTuple):
+    """What a text may mention besides its reason."""
+
+    job: Subject
+    now: int
+    claimable: bool
+
+
+def _told(reason: AnyReason, about: Context) -> AnyReason:
+    text, fix = _WORDS[type(reason)](reason, about)
     return replace(reason, text=text, fix=fix)
 
 
 Words = tuple[str, str]  # what is the matter, and what to do
 
 
-def _finished(reason: Finished, job: Subject, now: int) -> Words:
-    text = f"It is {job.state.value} since {_when(reason.at)}."
-    if job.state is State.DONE:
+def _finished(reason: Finished, about: Context) -> Words:
+    text = f"It is {about.job.state.value} since {_when(reason.at)}."
+    if about.job.state is State.DONE:
         return text, ""
-    return text, f"To run it again: tenure replay {shlex.quote(job.id)}"
+    return text, f"To run it again: tenure replay {shlex.quote(about.job.id)}"
 
 
-def _running(reason: Running, job: Subject, now: int) -> Words:
+def _running(reason: Running, about: Context) -> Words:
     since = "" if reason.since is None else f" since {_when(reason.since)}"
     text = f"It runs on {_worker(reason.worker)}{since}; its lease lasts until "
     text += f"{_when(reason.lease_until)}."
@@ -212,7 +220,7 @@ def _running(reason: Running, job: Subject, now: int) -> Words:
     return text, ""
 
 
-def _lease_over(reason: LeaseOver, job: Subject, now: int) -> Words:
+def _lease_over(reason: LeaseOver, about: Context) -> Words:
     text = f"{_worker(reason.worker)} stopped renewing its lease, which expired at "
     text = f"{text}{_when(reason.lease_until)}. The next claim "
     if reason.dies:
@@ -220,19 +228,19 @@ def _lease_over(reason: LeaseOver, job: Subject, now: int) -> Words:
     return text + "makes it ready again.", "Start a worker for this queue, if there is none."
 
 
-def _expired(reason: Expired, job: Subject, now: int) -> Words:
+def _expired(reason: Expired, about: Context) -> Words:
     text = f"It expired at {_when(reason.expires_at)}; the next claim makes it dead."
     return text, "Enqueue it with a longer expires_in, or replay it once it is dead."
 
 
-def _paused(reason: Paused, job: Subject, now: int) -> Words:
-    text = f"{_scope(reason.scope, job)} is paused"
+def _paused(reason: Paused, about: Context) -> Words:
+    text = f"{_scope(reason.scope, about.job)} is paused"
     text += "" if reason.since is None else f" since {_when(reason.since)}"
     text += f" by {reason.by}" if reason.by else ""
-    return f"{text}.", f"tenure resume {_options(job.queue, reason)}"
+    return f"{text}.", f"tenure resume {_options(about.job.queue, reason)}"
 
 
-def _waits_for(reason: WaitsFor, job: Subject, now: int) -> Words:
+def _waits_for(reason: WaitsFor, about: Context) -> Words:
     if not reason.parents:
         return "It waits for other jobs.", ""
     first = reason.parents[0]
@@ -245,32 +253,35 @@ def _waits_for(reason: WaitsFor, job: Subject, now: int) -> Words:
     return text, f"What holds that job back: tenure why {shlex.quote(first.id)}"
 
 
-def _delayed(reason: Delayed, job: Subject, now: int) -> Words:
-    text = f"It is due at {_when(reason.due_at)}, in {_span(reason.due_at - now)}"
+def _delayed(reason: Delayed, about: Context) -> Words:
+    text = f"It is due at {_when(reason.due_at)}, in {_span(reason.due_at - about.now)}"
     if reason.attempt:
         text += f", for attempt {reason.attempt + 1} of {reason.max_attempts}"
-    return f"{text}.", f"tenure run-now {shlex.quote(job.id)}"
+    return f"{text}.", f"tenure run-now {shlex.quote(about.job.id)}"
 
 
-def _limited(reason: Limited, job: Subject, now: int) -> Words:
+def _limited(reason: Limited, about: Context) -> Words:
     of = "" if reason.limit is None else f": {reason.used:,} of {reason.limit:,} run"
-    text = f"{_scope(reason.scope, job)} has reached its limit{of}."
-    fix = f"Wait, or raise it: tenure limit {_options(job.queue, reason)} --concurrency N"
+    text = f"{_scope(reason.scope, about.job)} has reached its limit{of}."
+    fix = f"Wait, or raise it: tenure limit {_options(about.job.queue, reason)} --concurrency N"
     return text, fix
 
 
-def _rate_limited(reason: RateLimited, job: Subject, now: int) -> Words:
-    text = f"The rate of the queue {job.queue!r} is used up"
+def _rate_limited(reason: RateLimited, about: Context) -> Words:
+    text = f"The rate of the queue {about.job.queue!r} is used up"
     if reason.next_at is not None:
         text += f"; the next job may start at {_when(reason.next_at)}"
-    return f"{text}.", f"Wait, or raise it: tenure limit {shlex.quote(job.queue)} --rate N --per 1m"
+    return (
+        f"{text}.",
+        f"Wait, or raise it: tenure limit {shlex.quote(about.job.queue)} --rate N --per 1m",
+    )
 
 
-def _next(reason: Next, job: Subject, now: int) -> Words:
+def _next(reason: Next, about: Context) -> Words:
     return "It is ready, and first in line.", "Start a worker for this queue, if there is none."
 
 
-def _in_line(reason: InLine, job: Subject, now: int) -> Words:
+def _in_line(reason: InLine, about: Context) -> Words:
     first = []
     if reason.ahead:
         first.append(f"{_number(reason.ahead, 'job')} of its tenant")
@@ -281,10 +292,10 @@ def _in_line(reason: InLine, job: Subject, now: int) -> Words:
         text += f", after {' and '.join(first)}"
     if reason.room is not None:
         text += f"; the limits let {_number(reason.room, 'more job')} start now"
-    return f"{text}.", "Wait, or start more workers."
+    return f"{text}.", "Wait, or start more workers." if about.claimable else ""
 
 
-_WORDS: dict[type[Reason], Callable[[Any, Subject, int], Words]] = {
+_WORDS: dict[type[Reason], Callable[[Any, Context], Words]] = {
     Finished: _finished,
     Running: _running,
     LeaseOver: _lease_over,

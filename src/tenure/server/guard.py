@@ -56,8 +56,10 @@ NEEDS: dict[type[Op] | type[Query], Scope] = {
     ops.Maintain: Scope.ADMIN,
     ops.Reconcile: Scope.ADMIN,
     ops.ReconcileSlots: Scope.ADMIN,
+    ops.MuteError: Scope.ADMIN,
     queries.GetJob: Scope.READ,
     queries.GetJobs: Scope.READ,
+    queries.Explain: Scope.READ,
     queries.ListJobs: Scope.READ,
     queries.FindIds: Scope.READ,
     queries.FindByPrefix: Scope.READ,
@@ -70,6 +72,8 @@ NEEDS: dict[type[Op] | type[Query], Scope] = {
     queries.ListSlots: Scope.READ,
     queries.ListSchedules: Scope.READ,
     queries.GetTimetable: Scope.READ,
+    queries.ListErrors: Scope.READ,
+    queries.ListAudit: Scope.READ,
 }
 
 
@@ -81,7 +85,8 @@ class Guarded(Calls):
         self.settings, self.clock, self.changes = inner.settings, inner.clock, inner.changes
         self._inner = inner
         self.token = token
-        self._names = None if token.allows(Scope.ADMIN) else names
+        self._is_admin = token.allows(Scope.ADMIN)
+        self._names = None if self._is_admin else names
         self._grant = Grant(token.queues, token.tenants)
         self._free = not token.is_bound
         self._may = frozenset(kind for kind, scope in NEEDS.items() if token.allows(scope))
@@ -98,6 +103,7 @@ class Guarded(Calls):
             self.must(op)
         if not self._free:
             wanted = list(map(self._bounded, wanted))
+        wanted = list(map(self._signed, wanted))
         if self._names is not None:
             await self._names.admit(self.token.hash, names_of(wanted))
         return await self._inner.ado(wanted)
@@ -189,6 +195,18 @@ class Guarded(Calls):
             )
         return replace(op, grant=self._grant.within(op.grant))
 
+    def _signed(self, op: Op) -> Op:
+        """The operation with the token's name in its note, which a client cannot choose. What an
+        admin's token changes is always noted."""
+        if isinstance(op, ops.Once):
+            return replace(op, ops=tuple(map(self._signed, op.ops)))
+        if not isinstance(op, ops.NotedOp | ops.NotedGrantedOp):
+            return op
+        if op.note is None and not self._is_admin:
+            return op
+        note = op.note or ops.Note()
+        return replace(op, note=replace(note, by=self.token.name if self.token.hash else note.by))
+
     def _must_have_specs(self, specs: Sequence[JobSpec]) -> None:
         """Check that new jobs are within the token's bounds."""
         for spec in specs:
@@ -231,7 +249,7 @@ class Guarded(Calls):
                 if isinstance(job, Job) and not self._has(job.queue, job.tenant):
                     return JobNotFound(query.id)
                 return job
-            case queries.GetJobs():
+            case queries.GetJobs() | queries.Explain():
                 return await self._inner.ado(replace(query, grant=self._grant.within(query.grant)))
             case queries.ListJobs() | queries.FindIds():
                 narrowed = self._filter(query.filter)
@@ -264,6 +282,8 @@ class Guarded(Calls):
             case queries.ListSlots():
                 self._must_have_slot(query.scope, query.key)
                 return await self._inner.ado(query)
+            case queries.ListErrors():
+                return await self._errors_of_ours(query)
             case queries.ListSchedules():
                 return await self._schedules_of_ours()
             case queries.GetTimetable():
@@ -272,6 +292,17 @@ class Guarded(Calls):
         raise Forbidden(
             f"this token may not {asked_for(type(query))}: it is bound to tenants or queues"
         )
+
+    async def _errors_of_ours(self, query: queries.ListErrors) -> Any:
+        if self.token.tenants is not None:
+            raise Forbidden("errors are of all tenants, and this token is not")
+        if query.queue is not None and not self._has_queue(query.queue):
+            return QueueNotFound(query.queue)
+        if query.queue is None and self.token.queues is not None:
+            if len(self.token.queues) > 1:
+                raise Forbidden(f"say of which queue: {', '.join(map(repr, self.token.queues))}")
+            query = replace(query, queue=self.token.queues[0])
+        return await self._inner.ado(query)
 
     def _filter(self, where: Filter) -> Filter | NotFound:
         tenant = self._one_tenant(where.tenant)

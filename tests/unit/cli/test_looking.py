@@ -13,8 +13,8 @@ from tenure.cli import main
 from tests.unit.cli.terminal import Terminal
 
 COMMANDS = [
-    "stats", "jobs", "show", "dead", "tenants", "groups", "limits", "enqueue", "claim", "ack",
-    "fail", "extend", "release", "cancel", "replay", "run-now", "delete", "purge", "pause",
+    "stats", "jobs", "show", "why", "dead", "tenants", "groups", "limits", "enqueue", "claim",
+    "ack", "fail", "extend", "release", "cancel", "replay", "run-now", "delete", "purge", "pause",
     "resume", "limit", "maintain", "reconcile", "demo", "worker", "scheduler", "schedules",
     "serve", "token", "migrate", "copy",
 ]  # fmt: skip

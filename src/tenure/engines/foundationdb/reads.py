@@ -20,10 +20,11 @@ from tenure.engines.foundationdb.transaction import read_slots, schedule_of
 from tenure.engines.foundationdb.tx import Tx
 from tenure.errors import InvalidInput, JobNotFound, QueueNotFound, TenureError
 from tenure.model import ops, queries
+from tenure.model.finders import FINDERS
 from tenure.model.job import FINAL, Job
 from tenure.model.ops import Limit
 from tenure.model.queries import Filter, Found, Query
-from tenure.model.record_queries import FINDERS, ListRecords
+from tenure.model.record_queries import ListRecords
 
 Place = tuple[int, ...]  # a position in a list: seq, or finished_at and seq
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from heapq import nsmallest
 from typing import Any
 
-from tenure.engines.memory.records import Records
+from tenure.engines.memory.errors import Errors
 from tenure.engines.memory.store import Record, handles
 from tenure.errors import (
     InvalidInput,
@@ -19,7 +19,7 @@ from tenure.model.job import FINAL, Job
 from tenure.model.queries import Filter, Found
 
 
-class Reads(Records):
+class Reads(Errors):
     """Reads jobs and counts."""
 
     @handles(queries.GetJob)

@@ -17,9 +17,10 @@ from tenure.engines.sql.snapshot import Row, Statements, StoreSnapshot
 from tenure.errors import InvalidInput, JobNotFound, QueueNotFound, TenureError
 from tenure.model import ops, queries
 from tenure.model.fields import MAX_NAME
+from tenure.model.finders import FINDERS
 from tenure.model.job import FINAL, Job
 from tenure.model.queries import Found, Query
-from tenure.model.record_queries import FINDERS, ListRecords
+from tenure.model.record_queries import ListRecords
 from tenure.model.records import Record
 
 FoundRow = tuple[int, int, str]  # when it finished, seq, id

@@ -1,0 +1,15 @@
+"""Queries whose results are made of records: an engine implements ListRecords only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tenure.model import audit_records, error_records, queries
+from tenure.model.queries import Found, Query
+from tenure.model.record_queries import Read
+
+FINDERS: dict[type[Query], Callable[[Read, Any], Found]] = {
+    queries.ListAudit: audit_records.list_audit,
+    queries.ListErrors: error_records.list_errors,
+}

@@ -1,0 +1,337 @@
+"""Explain: what holds a job back, reason by reason."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import pytest
+
+from tenure import JobNotFound, NewJob, Queue
+from tenure.model import why
+from tenure.model.job import State
+from tenure.model.ops import Grant
+from tenure.model.queries import Explain
+from tenure.testing import ManualClock
+from tests.conformance.conftest import OpenQueue
+
+R = TypeVar("R", bound=why.Reason)
+
+
+def reason(queue: Queue, id: str, kind: type[R]) -> R:
+    """The only reason of this kind."""
+    (found,) = (one for one in queue.explain(id).reasons if isinstance(one, kind))
+    return found
+
+
+def codes(queue: Queue, id: str) -> list[str]:
+    return [str(type(one).__struct_config__.tag) for one in queue.explain(id).reasons]
+
+
+def test_a_job_that_does_not_exist_is_not_explained(queue: Queue) -> None:
+    with pytest.raises(JobNotFound):
+        queue.explain("nowhere")
+
+
+@pytest.mark.over_http
+def test_the_first_job_in_line_is_next(queue: Queue) -> None:
+    job = queue.enqueue("q")
+
+    found = queue.explain(job.id)
+
+    assert (found.id, found.state, found.claimable) == (job.id, State.PENDING, True)
+    assert isinstance(found.reasons[-1], why.Next)
+
+
+def test_a_later_job_waits_for_those_before_it(queue: Queue) -> None:
+    for _ in range(3):
+        last = queue.enqueue("q")
+    first = queue.enqueue("q", priority=-1)
+
+    found = reason(queue, last.id, why.InLine)
+
+    assert (found.ahead, found.room) == (3, None)
+    assert queue.explain(last.id).claimable
+    assert "3 jobs" in found.text
+    assert isinstance(queue.explain(first.id).reasons[-1], why.Next)
+
+
+def test_jobs_of_other_groups_of_its_tenant_come_first_too(queue: Queue) -> None:
+    queue.enqueue("q", tenant="a", group="g")
+    queue.enqueue("q", tenant="a", group="h")
+    queue.enqueue("q", tenant="b", group="h")
+    last = queue.enqueue("q", tenant="a")
+
+    assert reason(queue, last.id, why.InLine).ahead == 2
+
+
+@pytest.mark.usefixtures("needs_strict_turns")
+def test_tenants_whose_turn_comes_first_are_counted(queue: Queue) -> None:
+    for tenant in "abcd":
+        last = queue.enqueue("q", tenant=tenant)
+    queue.pause("q", tenant="b")
+
+    found = reason(queue, last.id, why.InLine)
+
+    assert (found.ahead, found.tenants_ahead) == (0, 2)
+
+
+@pytest.mark.over_http
+def test_a_running_job_names_its_worker_and_its_lease(queue: Queue, clock: ManualClock) -> None:
+    queue.enqueue("q", id="j")
+    (job,) = queue.claim("q", worker="w1", lease=30)
+
+    found = reason(queue, "j", why.Running)
+
+    assert (found.worker, found.since, found.lease_until) == ("w1", job.started_at, job.lease_until)
+    assert not queue.explain("j").claimable
+
+
+def test_a_job_whose_lease_expired_is_ready_again(queue: Queue, clock: ManualClock) -> None:
+    queue.enqueue("q", id="j")
+    queue.claim("q", worker="w1", lease=30)
+    clock.advance(31)
+
+    found = queue.explain("j")
+
+    assert found.state is State.LEASED
+    assert found.claimable
+    assert not reason(queue, "j", why.LeaseOver).dies
+    assert [job.id for job in queue.claim("q", worker="w2")] == ["j"]
+
+
+def test_a_job_that_used_up_its_attempts_dies_when_its_lease_expires(
+    queue: Queue, clock: ManualClock
+) -> None:
+    queue.enqueue("q", id="j", max_attempts=1)
+    queue.claim("q", worker="w1", lease=30)
+    clock.advance(31)
+
+    assert codes(queue, "j") == ["lease_over"]
+    assert reason(queue, "j", why.LeaseOver).dies
+
+
+@pytest.mark.parametrize("end", ["done", "dead", "cancelled"])
+def test_a_finished_job_says_since_when(queue: Queue, clock: ManualClock, end: str) -> None:
+    queue.enqueue("q", id="j")
+    (job,) = queue.claim("q", worker="w")
+    clock.advance(5)
+    if end == "done":
+        queue.ack(job)
+    elif end == "dead":
+        queue.fail(job, "no", fatal=True)
+    else:
+        queue.cancel("j")
+
+    assert codes(queue, "j") == ["finished"]
+    found = reason(queue, "j", why.Finished)
+    assert found.at == clock.now_ms()
+    assert end in found.text
+    assert ("replay" in found.fix) == (end != "done")
+
+
+def test_an_expired_job_is_not_claimable(queue: Queue, clock: ManualClock) -> None:
+    queue.enqueue("q", id="j", expires_in=10)
+    clock.advance(11)
+
+    assert codes(queue, "j") == ["expired"]
+    assert not queue.explain("j").claimable
+
+
+def test_a_delayed_job_says_when_it_is_due(queue: Queue, clock: ManualClock) -> None:
+    queue.enqueue("q", id="j", delay=3600)
+
+    found = reason(queue, "j", why.Delayed)
+
+    assert found.due_at == clock.now_ms() + 3_600_000
+    assert not queue.explain("j").claimable
+    assert found.fix == "tenure run-now j"
+    clock.advance(3600)
+    assert queue.explain("j").claimable
+
+
+def test_a_job_that_failed_says_which_attempt_it_waits_for(queue: Queue) -> None:
+    queue.enqueue("q", id="j", max_attempts=5)
+    (job,) = queue.claim("q", worker="w")
+    queue.fail(job, "no", retry_in=60)
+
+    found = reason(queue, "j", why.Delayed)
+
+    assert (found.attempt, found.max_attempts) == (1, 5)
+    assert "attempt 2 of 5" in found.text
+
+
+@pytest.mark.over_http
+def test_a_waiting_job_names_its_parents_failed_ones_first(queue: Queue) -> None:
+    for id in ("p1", "p2", "p3"):
+        queue.enqueue("other", id=id)
+    queue.enqueue("q", id="j", after=["p1", "p2", "p3"])
+    queue.cancel("p2")
+
+    found = reason(queue, "j", why.WaitsFor)
+
+    assert [(one.id, one.state) for one in found.parents] == [
+        ("p2", State.CANCELLED),
+        ("p1", State.PENDING),
+        ("p3", State.PENDING),
+    ]
+    assert found.count == 3
+    assert "tenure replay p2" in found.fix
+
+
+def test_of_many_parents_the_first_are_named_and_all_are_counted(queue: Queue) -> None:
+    parents = [f"p{n:02}" for n in range(30)]
+    for id in parents:
+        queue.enqueue("other", id=id)
+    queue.enqueue("q", id="j", after=parents)
+
+    found = reason(queue, "j", why.WaitsFor)
+
+    assert [one.id for one in found.parents] == parents[: why.MOST_PARENTS]
+    assert found.count == 30
+
+
+@pytest.mark.parametrize(
+    ("scope", "fix"),
+    [
+        ({}, "tenure resume q"),
+        ({"tenant": "a"}, "tenure resume q --tenant a"),
+        ({"tenant": "a", "group": "g"}, "tenure resume q --tenant a --group g"),
+        ({"group": "g"}, "tenure resume q --group g"),
+    ],
+)
+def test_a_pause_says_how_to_end_it(queue: Queue, scope: dict[str, str], fix: str) -> None:
+    queue.enqueue("q", id="j", tenant="a", group="g")
+    queue.pause("q", **scope)
+
+    found = reason(queue, "j", why.Paused)
+
+    assert found.scope == ("group" if "group" in scope else "tenant" if scope else "queue")
+    assert found.fix == fix
+    assert not queue.explain("j").claimable
+
+
+@pytest.mark.over_http
+@pytest.mark.parametrize(
+    ("scope", "level"),
+    [
+        ({}, "queue"),
+        ({"tenant": "*"}, "tenant"),
+        ({"tenant": "a"}, "tenant"),
+        ({"tenant": "a", "group": "g"}, "group"),
+        ({"group": "*"}, "group"),
+    ],
+)
+def test_a_full_limit_names_those_who_hold_it(
+    queue: Queue, scope: dict[str, Any], level: str
+) -> None:
+    for id in ("h1", "h2", "j"):
+        queue.enqueue("q", id=id, tenant="a", group="g")
+    queue.set_limit("q", concurrency=2, **scope)
+    queue.claim("q", worker="w", limit=5)
+
+    found = reason(queue, "j", why.Limited)
+
+    assert (found.scope, found.used, found.limit) == (level, 2, 2)
+    assert sorted(found.holders) == ["h1", "h2"]
+    assert not queue.explain("j").claimable
+    assert reason(queue, "j", why.InLine).room == 0
+
+
+def test_a_limit_with_some_room_lets_only_the_first_jobs_start(queue: Queue) -> None:
+    for n in range(4):
+        queue.enqueue("q", id=f"j{n}", group="g")
+    queue.set_limit("q", group="g", concurrency=2)
+
+    assert [queue.explain(f"j{n}").claimable for n in range(4)] == [True, True, False, False]
+    assert reason(queue, "j3", why.InLine).room == 2
+
+
+@pytest.mark.usefixtures("needs_strict_turns")
+def test_with_little_room_in_the_queue_turns_decide(queue: Queue) -> None:
+    for tenant in "abc":
+        for n in range(2):
+            queue.enqueue("q", id=f"{tenant}{n}", tenant=tenant)
+    queue.set_limit("q", tenant="a", weight=5)
+    queue.set_limit("q", concurrency=4)
+    ids = [f"{tenant}{n}" for tenant in "abc" for n in range(2)]
+
+    claimable = {id for id in ids if queue.explain(id).claimable}
+
+    assert claimable == {job.id for job in queue.claim("q", worker="w", limit=10)}
+    assert len(claimable) == 4
+
+
+def test_a_lease_that_expired_does_not_fill_a_limit(queue: Queue, clock: ManualClock) -> None:
+    queue.enqueue("q", id="first", max_attempts=1)
+    queue.enqueue("q", id="j")
+    queue.set_limit("q", concurrency=1)
+    queue.claim("q", worker="w", lease=5)
+    assert "limit" in codes(queue, "j")
+    clock.advance(6)
+
+    assert queue.explain("j").claimable
+
+
+def test_a_used_up_rate_says_when_the_next_job_may_start(queue: Queue, clock: ManualClock) -> None:
+    queue.set_limit("q", rate=2, per=10)
+    for n in range(4):
+        queue.enqueue("q", id=f"j{n}")
+    assert [queue.explain(f"j{n}").claimable for n in range(4)] == [True, True, False, False]
+    queue.claim("q", worker="w", limit=2)
+
+    found = reason(queue, "j2", why.RateLimited)
+
+    assert found.next_at == clock.now_ms() + 5_000
+    clock.advance(4.999)
+    assert not queue.explain("j2").claimable
+    clock.advance(0.001)
+    assert queue.explain("j2").claimable
+
+
+def test_a_pause_comes_before_what_else_holds_a_job_back(queue: Queue) -> None:
+    queue.enqueue("q", id="parent")
+    queue.enqueue("q", id="waits", after=["parent"])
+    queue.enqueue("q", id="late", delay=60)
+    queue.pause("q")
+
+    assert codes(queue, "waits") == ["paused", "waits_for"]
+    assert codes(queue, "late") == ["paused", "delayed"]
+
+
+# What a caller may see ------------------------------------------------------------------------
+
+
+def test_a_grant_hides_jobs_of_others(queue: Queue) -> None:
+    queue.enqueue("q", id="mine", tenant="a", after=[queue.enqueue("q", id="b1", tenant="b").id])
+    grant = Grant(tenants=("a",))
+
+    assert isinstance(queue.do(Explain("b1", grant)), JobNotFound)
+    (found,) = queue.do(Explain("mine", grant)).reasons
+
+    assert found.parents == [why.Parent("b1", None)]
+
+
+def test_a_grant_hides_who_else_fills_the_queue(queue: Queue) -> None:
+    queue.set_limit("q", concurrency=2, rate=2, per=60)
+    for id in ("a1", "b1", "a2"):
+        queue.enqueue("q", id=id, tenant=id[0])
+    queue.claim("q", worker="w", limit=5)
+
+    (waits,) = [id for id in ("a1", "a2", "b1") if queue.get(id).state is State.PENDING]
+    found = queue.do(Explain(waits, Grant(tenants=(waits[0],)))).reasons
+
+    limited = found[0]
+    assert (limited.used, limited.limit) == (None, None)
+    assert all(id.startswith(waits[0]) for id in limited.holders)
+    assert [one.next_at for one in found if isinstance(one, why.RateLimited)] == [None]
+    assert (found[-1].tenants_ahead, found[-1].room) == (None, None)
+
+
+@pytest.mark.many_jobs
+def test_counts_stop_early(open_queue: OpenQueue) -> None:
+    queue = open_queue()
+    queue.enqueue_many([NewJob(queue="q") for _ in range(why.MOST_AHEAD + 50)])
+    last = queue.enqueue("q", id="last")
+
+    assert reason(queue, last.id, why.InLine).ahead == why.MOST_AHEAD
+    assert "at least 1,000" in reason(queue, last.id, why.InLine).text
