@@ -23,6 +23,7 @@ from tenure.cli.schedules import schedules
 from tenure.cli.service import serve, token
 from tenure.cli.show import dead, groups, jobs, show, stats, tenants
 from tenure.cli.stores import copy, migrate
+from tenure.cli.top import top
 from tenure.cli.why import why
 from tenure.cli.workers import scheduler, worker
 from tenure.errors import TenureError
@@ -31,7 +32,7 @@ INTERRUPTED = 130  # the exit code that shells use for a program stopped with Ct
 
 SECTIONS: dict[str, list[click.Command]] = {
     "Run": [worker, scheduler, schedules, serve, token],
-    "Inspect": [stats, jobs, show, why, dead, tenants, groups, limits, errors, audit],
+    "Inspect": [stats, top, jobs, show, why, dead, tenants, groups, limits, errors, audit],
     "Produce": [enqueue],
     "Work": [claim, ack, fail, extend, release],
     "Operate": [cancel, replay, run_now, delete, purge, pause, resume, limit, mute_error],

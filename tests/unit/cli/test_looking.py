@@ -13,6 +13,7 @@ from tenure.cli import main
 from tests.unit.cli.terminal import Terminal
 
 COMMANDS = [
+    "top",
     "stats", "jobs", "show", "why", "dead", "tenants", "groups", "limits", "enqueue", "claim",
     "ack", "fail", "extend", "release", "cancel", "replay", "run-now", "delete", "purge", "pause",
     "resume", "limit", "maintain", "reconcile", "demo", "worker", "scheduler", "schedules",
