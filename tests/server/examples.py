@@ -133,6 +133,7 @@ FILTER = {"queue": "QUEUE", "tenant": "TENANT"}
 QUERIES: list[dict[str, Any]] = [
     {"query": "GetJob", "id": "OWNER-ready"},
     {"query": "ListPast", "id": "OWNER-ready"},
+    {"query": "GetJobs", "ids": ["OWNER-ready", "OWNER-dead"]},
     {"query": "ListJobs", "filter": FILTER},
     {"query": "ListSummaries", "filter": FILTER},
     {"query": "FindIds", "filter": FILTER},

@@ -100,6 +100,7 @@ CALLS = {
     ],
     "looking": [
         "get",
+        "get_many",
         "explain",
         "workers",
         "jobs",

@@ -25,6 +25,7 @@ from tenure.cli.schedules import schedules
 from tenure.cli.service import serve, token
 from tenure.cli.show import dead, groups, jobs, show, stats, tenants
 from tenure.cli.stores import copy, migrate
+from tenure.cli.top import top
 from tenure.cli.why import why
 from tenure.cli.worker_list import workers
 from tenure.cli.workers import scheduler, worker
@@ -36,6 +37,7 @@ SECTIONS: dict[str, list[click.Command]] = {
     "Run": [worker, scheduler, schedules, serve, token],
     "Inspect": [
         stats,
+        top,
         jobs,
         show,
         why,
@@ -66,7 +68,7 @@ class Root(click.Group):
         for title, commands in SECTIONS.items():
             with formatter.section(title):
                 formatter.write_dl(
-                    [(command.name or "", command.get_short_help_str(80)) for command in commands],
+                    [(command.name or "", command.get_short_help_str(200)) for command in commands],
                     col_max=12,
                 )
 

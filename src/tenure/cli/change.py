@@ -12,9 +12,10 @@ from tenure.cli.editing import edit_options, payload_of
 from tenure.cli.ids import full_id
 from tenure.cli.params import STATE, duration, filter_options, given
 from tenure.cli.tables import words
-from tenure.cli.text import counted, one_line, span
+from tenure.cli.text import one_line, span
 from tenure.errors import Conflict, InvalidInput, NotFound
 from tenure.model.job import FINAL, State
+from tenure.observe.logs import counted
 from tenure.queue import Queue
 
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")

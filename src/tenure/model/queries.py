@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from tenure.errors import Busy, InvalidInput, TenureError
 from tenure.model.audit import AuditLog
 from tenure.model.error_groups import ErrorGroups
-from tenure.model.fields import GrantedNames, Label, Moment, Name, PageLimit, QueueNames
+from tenure.model.fields import (
+    MAX_GET,
+    GrantedNames,
+    Label,
+    Moment,
+    Name,
+    PageLimit,
+    QueueNames,
+)
 from tenure.model.history import Past
 from tenure.model.job import Job, State
 from tenure.model.ops import Entry, Grant, Limit, Schedule
@@ -59,6 +68,14 @@ class GetJob(Query, frozen=True):
     """One job by its id."""
 
     id: Name
+
+
+class GetJobs(Query, frozen=True):
+    """Jobs by their ids, in this order; ids that no job has are left out. The cursor of the Page is
+    the place of the first id that did not fit into it. grant: whose jobs may be found."""
+
+    ids: Annotated[tuple[Name, ...], Meta(max_length=MAX_GET)]
+    grant: Grant | None = None
 
 
 class Explain(Query, frozen=True):
@@ -248,6 +265,20 @@ def fitting(jobs: Iterable[Job]) -> list[Job]:
     return page
 
 
+def page_of(query: GetJobs, jobs: Iterable[Job]) -> Page:
+    """The result of GetJobs. jobs: all that exist, in order."""
+    page: list[Job] = []
+    size = 0
+    for job in jobs:
+        if query.grant is not None and not query.grant.allows(job.queue, job.tenant):
+            continue
+        if size >= PAGE_BYTES:
+            return Page(page, str(query.ids.index(job.id)))
+        page.append(job)
+        size += bytes_of(job)
+    return Page(page)
+
+
 def bytes_of(job: Job) -> int:
     """The size of the parts of a job that can be large."""
     errors = sum([len(one.message) + len(one.traceback) for one in job.errors])
@@ -407,15 +438,15 @@ def parse_cursor(cursor: str, parts: int) -> list[int] | InvalidInput:
 
 # Queries that the server accepts from clients.
 AnyQuery = (
-    GetJob | ListJobs | ListSummaries | FindIds | FindByPrefix | NextDue | OldestReady | GetStats
-    | ListTenants | ListGroups | ListGroupTotals | ListLimits | ListSlots | ListSchedules
-    | GetTimetable | Explain | ListErrors | ListAudit | ListPast | ListWorkers
-    | ListRates
+    GetJob | GetJobs | ListJobs | ListSummaries | FindIds | FindByPrefix | NextDue | OldestReady
+    | GetStats | ListTenants | ListGroups | ListGroupTotals | ListLimits | ListSlots | ListSchedules
+    | GetTimetable | Explain | ListErrors | ListAudit | ListPast | ListWorkers | ListRates
 )  # fmt: skip
 
 # The type of each result.
 RESULTS: dict[type[Query], Any] = {
     GetJob: Job,
+    GetJobs: Page,
     ListJobs: Page,
     ListSummaries: Summaries,
     FindIds: Ids,

@@ -62,6 +62,7 @@ NEEDS: dict[type[Op] | type[Query], Scope] = {
     ops.MuteError: Scope.ADMIN,
     queries.GetJob: Scope.READ,
     queries.ListPast: Scope.READ,
+    queries.GetJobs: Scope.READ,
     queries.Explain: Scope.READ,
     queries.ListWorkers: Scope.READ,
     queries.ListJobs: Scope.READ,
@@ -269,7 +270,7 @@ class Guarded(Calls):
                     return []
                 # Who did it is not for others to know.
                 return [replace(one, by="") for one in await self._inner.ado(query)]
-            case queries.Explain() | queries.ListWorkers():
+            case queries.GetJobs() | queries.Explain() | queries.ListWorkers():
                 return await self._inner.ado(replace(query, grant=self._grant.within(query.grant)))
             case queries.ListJobs() | queries.ListSummaries() | queries.FindIds():
                 narrowed = self._filter(query.filter)
@@ -395,6 +396,7 @@ _WORDS = {
     "Progress": "report progress",
     "RunNow": "run jobs now",
     "GetJob": "read jobs",
+    "GetJobs": "read jobs",
     "FindIds": "find jobs",
     "FindByPrefix": "find jobs",
     "GetStats": "read the counts of queues",

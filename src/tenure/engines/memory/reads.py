@@ -28,6 +28,11 @@ class Reads(Lists, Workers):
         record = self._records.get(query.id)
         return JobNotFound(query.id) if record is None else record.job
 
+    @handles(queries.GetJobs)
+    def _get_jobs(self, query: queries.GetJobs, now: int) -> Found:
+        there = [self._records[id].job for id in query.ids if id in self._records]
+        return queries.page_of(query, there)
+
     @handles(queries.FindByPrefix)
     def _find_by_prefix(self, query: queries.FindByPrefix, now: int) -> Found:
         found = sorted(job_id for job_id in self._records if job_id.startswith(query.prefix))

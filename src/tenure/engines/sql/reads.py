@@ -60,6 +60,12 @@ def _get_job(snapshot: Snapshot, query: queries.GetJob) -> Found:
     return JobNotFound(query.id) if row is None else job_of(row)
 
 
+def _get_jobs(snapshot: Snapshot, query: queries.GetJobs) -> Found:
+    seqs: dict[str, int] = dict(snapshot.db.all("seqs_by_id", snapshot.listed(query.ids)))
+    there = [seqs[id] for id in query.ids if id in seqs]
+    return queries.page_of(query, lists.read_jobs(snapshot, there))
+
+
 def _explain(snapshot: Snapshot, query: queries.Explain) -> Found:
     row = snapshot.db.one("why_job", query.id)
     job = None if row is None else StoredJob(*row)
@@ -198,6 +204,7 @@ def _export(snapshot: Snapshot, query: queries.Export) -> Found:
 
 _QUERIES: dict[type[Query], Callable[[Snapshot, Any], Found]] = {
     queries.GetJob: _get_job,
+    queries.GetJobs: _get_jobs,
     queries.Explain: _explain,
     queries.ListJobs: lists.list_jobs,
     queries.ListSummaries: lists.list_summaries,
