@@ -30,6 +30,8 @@ from tenure.errors import (
     WaitTimeout,
     WrongVersion,
 )
+from tenure.model.audit import AuditEntry, AuditLog
+from tenure.model.error_groups import ErrorGroup, ErrorGroups
 from tenure.model.job import Failure, Job, Lease, NewJob, State
 from tenure.model.ops import Limit, Maintained, Schedule, Slots
 from tenure.model.queries import (
@@ -101,6 +103,10 @@ __all__ = [
     "Slots",
     "Schedule",
     "Timetable",
+    "ErrorGroup",
+    "ErrorGroups",
+    "AuditEntry",
+    "AuditLog",
     # errors
     "TenureError",
     "InvalidInput",

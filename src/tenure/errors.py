@@ -212,8 +212,9 @@ class WaitTimeout(TenureError, TimeoutError):
     code = "wait_timeout"
 
     def __init__(self, job_id: str, state: str, seconds: float) -> None:
+        hint = "; is a worker running for its queue?" if state == "pending" and seconds else ""
         super().__init__(
-            f"job {job_id!r} is {state} after {seconds:g} s of waiting; it was not cancelled",
+            f"job {job_id!r} is {state} after {seconds:g} s of waiting; it was not cancelled{hint}",
             id=job_id,
             state=state,
         )

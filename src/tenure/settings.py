@@ -38,6 +38,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     keep_dead: Annotated[Span | None, Meta(description="Seconds that dead jobs are kept.")] = (
         30 * 86_400.0
     )
+    keep_errors: Annotated[
+        Span | None, Meta(description="Seconds that an error group is kept after its last failure.")
+    ] = 30 * 86_400.0
+    keep_audit: Annotated[
+        Span | None, Meta(description="Seconds that entries of the audit log are kept.")
+    ] = 90 * 86_400.0
     max_waiting: Annotated[
         int, Meta(ge=1, description="Operations that can wait for a commit before Busy is raised.")
     ] = 100_000
@@ -63,6 +69,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     sweep: Annotated[
         int, Meta(ge=1, description="Due jobs and expired leases that one claim handles.")
     ] = 1_000
+
+    @property
+    def keep_errors_ms(self) -> int | None:
+        return None if self.keep_errors is None else round(self.keep_errors * 1000)
+
+    @property
+    def keep_audit_ms(self) -> int | None:
+        return None if self.keep_audit is None else round(self.keep_audit * 1000)
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())

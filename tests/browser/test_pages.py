@@ -42,7 +42,7 @@ def test_the_overview_shows_queues_and_what_needs_attention(tab: Open, place: Pl
     row = page.get_by_role("row").filter(has_text="reports")
     expect(row).to_contain_text("reports")
     attention = page.get_by_role("region", name="What needs attention")
-    expect(attention).to_contain_text("mail 1 job dead")
+    expect(attention).to_contain_text("mail: 1 job dead")
     row.get_by_role("link", name="reports").click()
     expect(page.get_by_role("heading", name="reports")).to_be_visible()
 
@@ -180,7 +180,7 @@ def test_a_schedule_is_paused_resumed_and_run(tab: Open, place: Place) -> None:
     assert place.queue.schedules()[0].disabled
     row.get_by_role("button", name="resume nightly").click()
     expect(row.get_by_text("paused", exact=True)).to_have_count(0)
-    row.get_by_role("button", name="Run nightly now").click()
+    row.get_by_role("button", name="Run now: nightly").click()
     expect(page.get_by_role("region", name="Payload")).to_contain_text("all")
     assert place.queue.get(page.url.rpartition("/")[2]).kind == "report"
 

@@ -144,6 +144,7 @@ class Chance:
             ops.DropSchedule(chance.choice(NAMES)),
             ops.Fire(chance.choice(NAMES), 1, f"{who}/9"),
             ops.Reconcile(queue, tenant),
+            ops.MuteError("0a1b2c3d4e5f"),
         ]
         return chance.choice(kinds)
 
@@ -166,6 +167,8 @@ class Chance:
             queries.ListSchedules(),
             queries.GetTimetable(),
             queries.NextDue((queue,)),
+            queries.ListErrors(chance.choice((None, queue))),
+            queries.ListAudit(),
         ]
         return chance.choice(found)
 

@@ -81,6 +81,22 @@ def test_what_json_has_no_word_for_is_refused(
     assert project.queue.jobs().jobs == []
 
 
+@pytest.mark.parametrize("of", [tasks.add, tasks.add_async], ids=["sync", "async"])
+def test_arguments_that_the_function_does_not_take_are_refused(
+    project: Project, enqueue: Any, of: Any
+) -> None:
+    for args, kwargs in (((1, 2, 3), {}), ((), {}), ((1,), {"c": 1})):
+        with pytest.raises(TypeError, match=r"add(_async)?\(\)"):
+            enqueue(of, *args, **kwargs)
+    assert project.queue.jobs().jobs == []
+
+
+def test_a_context_is_not_an_argument_of_the_caller(project: Project, enqueue: Any) -> None:
+    assert enqueue(tasks.describe, "word").status == "READY"
+    with pytest.raises(TypeError, match=r"describe\(\) missing a required argument"):
+        enqueue(tasks.describe)
+
+
 def test_a_payload_over_the_limit_is_refused(project: Project, enqueue: Any) -> None:
     with pytest.raises(tenure.PayloadTooLarge, match="store a reference"):
         enqueue(tasks.echo, "x" * 2_000_000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -78,9 +79,30 @@ def test_a_return_value_over_the_limit_is_a_failure(project: Project) -> None:
     assert signals[-1] == ("finished", "FAILED")
 
 
-def test_wrong_arguments_are_a_failure(project: Project) -> None:
-    result = run(project, tasks.add, c=1)
-    assert result.errors[0].exception_class is TypeError
+@pytest.mark.parametrize(
+    "of", [tasks.returns_what_is_not_json, tasks.returns_too_much], ids=lambda of: of.name
+)
+def test_a_return_value_that_cannot_be_kept_is_not_tried_again(project: Project, of: Any) -> None:
+    with project.options(max_attempts=5), project.heard() as signals:
+        result = run(project, of)
+        assert (result.status, result.attempts) == ("FAILED", 1)
+        assert signals[-1] == ("finished", "FAILED")
+
+
+@pytest.mark.parametrize("of", [tasks.add, tasks.add_async], ids=["sync", "async"])
+@pytest.mark.parametrize(
+    "payload",
+    [{"args": [1, 2, 3], "kwargs": {}}, {"args": [], "kwargs": {"c": 1}}, {"no": "call"}],
+    ids=["too many", "unknown", "no call"],
+)
+def test_a_call_that_does_not_fit_the_task_is_not_tried(
+    project: Project, of: Any, payload: dict[str, Any]
+) -> None:
+    job = project.queue.enqueue("default", payload, kind=of.module_path, max_attempts=5)
+    project.work()
+    found = project.queue.get(job.id)
+    assert (found.state, found.attempts) == ("dead", 1)
+    assert re.search("too many positional|unexpected keyword|missing", str(found.error))
 
 
 def test_plain_functions_run_in_threads_and_coroutines_in_the_loop(project: Project) -> None:

@@ -249,7 +249,9 @@ _ENGINES = {
 _SETTINGS: dict[str, frozenset[str]] = {
     "src/tenure/engines/sqlite/db.py": frozenset({"_INSERT_SIZES"}),
     "src/tenure/engines/sqlite/file.py": frozenset({"OLDEST_SQLITE", "RETRY_SECONDS", "CACHE_KIB"}),
-    "src/tenure/engines/sqlite/watch.py": frozenset({"INTERVAL_SECONDS"}),
+    "src/tenure/engines/sqlite/watch.py": frozenset(
+        {"INTERVAL_SECONDS", "IDLE_SECONDS", "GAP_SECONDS", "STEP_SECONDS", "MOST_SYNC_SECONDS"}
+    ),
     "src/tenure/engines/postgres/engine.py": frozenset({"MOST_RACES", "RETRY_SECONDS"}),
     "src/tenure/engines/postgres/listen.py": frozenset(
         {"PAUSE_SECONDS", "QUIET_SECONDS", "CLOSING_SECONDS"}

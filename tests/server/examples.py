@@ -126,6 +126,7 @@ OPS: list[dict[str, Any]] = [
     {"op": "Maintain"},
     {"op": "Reconcile", **JOB},
     {"op": "ReconcileSlots", "scope": "QUEUE", "key": "OWNER"},
+    {"op": "MuteError", "group": "0a1b2c3d4e5f"},
 ]
 FILTER = {"queue": "QUEUE", "tenant": "TENANT"}
 QUERIES: list[dict[str, Any]] = [
@@ -149,6 +150,8 @@ QUERIES: list[dict[str, Any]] = [
     {"query": "GetTimetable"},
     {"query": "Explain", "id": "OWNER-ready"},
     {"query": "ListWorkers"},
+    {"query": "ListErrors", "queue": "QUEUE"},
+    {"query": "ListAudit"},
 ]
 
 EXAMPLES: dict[str, list[Example]] = {
@@ -236,6 +239,10 @@ EXAMPLES: dict[str, list[Example]] = {
     "GET /v1/schedules": [Example("/v1/schedules")],
     "PUT /v1/schedules/{name}": [Example("/v1/schedules/OWNER-new", SCHEDULE)],
     "DELETE /v1/schedules/{name}": [Example("/v1/schedules/OWNER-schedule")],
+    "GET /v1/errors": [Example("/v1/errors?queue=QUEUE")],
+    "POST /v1/errors/{group}/mute": [Example("/v1/errors/0a1b2c3d4e5f/mute")],
+    "POST /v1/errors/{group}/unmute": [Example("/v1/errors/0a1b2c3d4e5f/unmute")],
+    "GET /v1/audit": [Example("/v1/audit")],
     "POST /v1/maintain": [Example("/v1/maintain")],
     "POST /v1/ops": [
         *(Example("/v1/ops", {"ops": [op]}) for op in OPS),

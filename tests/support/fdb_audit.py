@@ -21,7 +21,7 @@ from tenure.model.job import LIVE, State
 from tests import fdb_sim
 
 _OF_JOBS = (
-    k.READY, k.LEASE, k.ENDING, k.DELAYED, k.EXPIRING, k.LISTED, k.ENDED, k.UNIQUE,
+    k.READY, k.LEASE, k.ENDING, k.DELAYED, k.EXPIRING, k.LISTED, k.ENDED, k.UNIQUE, k.ERROR,
 )  # fmt: skip
 
 

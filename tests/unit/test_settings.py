@@ -19,11 +19,20 @@ SPANS = [
     "keep_done",
     "keep_cancelled",
     "keep_dead",
+    "keep_errors",
+    "keep_audit",
     "busy_timeout",
     "unknown_kind",
 ]
 NUMBERS = ["payload_limit", "max_waiting", "max_waiting_bytes", "sweep"]
-MAY_BE_NONE = ["keep_done", "keep_cancelled", "keep_dead", "unknown_kind"]
+MAY_BE_NONE = [
+    "keep_done",
+    "keep_cancelled",
+    "keep_dead",
+    "keep_errors",
+    "keep_audit",
+    "unknown_kind",
+]
 
 
 def variable(name: str) -> str:

@@ -226,7 +226,7 @@ def test_a_release_gives_the_attempt_back() -> None:
 def test_a_lease_that_ran_out_is_a_failure_without_a_wait() -> None:
     change = after(job(state=L, attempts=2, worker="w", backoff=fixed(9)), LeaseRanOut())
     failure = Failure(NOW, 2, "the lease ran out", worker="w")
-    assert change == Change(P, 2, NOW, None, "", (failure,))
+    assert change == Change(P, 2, NOW, None, "", (failure,), failure)
     assert after(job(state=L, attempts=3), LeaseRanOut()).state is DEAD
     assert after(job(state=L, attempts=1, expires_at=NOW), LeaseRanOut()).state is DEAD
 

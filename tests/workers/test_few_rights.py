@@ -18,7 +18,7 @@ PATIENCE = 30.0
 
 
 def refused(*args: Any, **options: Any) -> Any:
-    raise Forbidden("GetTimetable needs the scope 'read'; this token lacks it")
+    raise Forbidden("this token may not read schedules")
 
 
 @pytest.fixture

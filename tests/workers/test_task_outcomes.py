@@ -52,7 +52,8 @@ def test_a_result_that_is_not_json_makes_the_job_dead_at_once(app: Tenure, kind:
     work_off(app)
     job = handle.job()
     assert (job.state, job.attempts) == (State.DEAD, 1)
-    assert "result: is not JSON: a object cannot be written as JSON" in str(job.error)
+    assert job.error == "result: is not JSON: a value of type object cannot be written as JSON"
+    assert job.errors[-1].traceback == f"tenure.errors.InvalidPayload: {job.error}\n"
 
 
 def test_a_result_that_does_not_fit_the_annotation_fails_in_the_worker(app: Tenure) -> None:
@@ -74,6 +75,42 @@ def test_a_result_that_does_not_fit_the_annotation_fails_in_the_worker(app: Tenu
     assert [job.state for job in jobs] == ["dead", "dead", "done", "done"]
     assert jobs[0].error == "wrong: the result does not fit: Expected `int`, got `str`"
     assert jobs[1].error == "missing: the result does not fit: Expected `int`, got `null`"
+
+
+@pytest.mark.parametrize("kind", ["in_the_loop", "in_a_thread"])
+def test_a_payload_that_does_not_fit_makes_the_job_dead_at_once(app: Tenure, kind: str) -> None:
+    @app.task
+    async def in_the_loop(n: int) -> None: ...
+
+    @app.task
+    def in_a_thread(n: int) -> None: ...
+
+    id = app.queue.enqueue("default", {"n": "x"}, kind=kind, max_attempts=5).id
+    work_off(app)
+    job = app.queue.get(id)
+    assert (job.state, job.attempts) == (State.DEAD, 1)
+    assert job.error == f"{kind}: the payload does not fit: Expected `int`, got `str` at `n`"
+    assert job.errors[-1].traceback == f"tenure.errors.InvalidInput: {job.error}\n"
+
+
+def test_an_error_that_the_task_meets_in_tenure_is_tried_again(app: Tenure) -> None:
+    @app.task(max_attempts=5)
+    def other(n: int) -> None: ...
+
+    @app.task(max_attempts=5)
+    def calls_it_wrongly() -> None:
+        other.enqueue("x")  # type: ignore[arg-type]
+
+    handle = calls_it_wrongly.enqueue()
+    work_off(app)
+    assert handle.job().state == State.PENDING
+    assert "in calls_it_wrongly" in handle.job().errors[-1].traceback
+
+
+def test_a_payload_in_a_process_must_fit_too(process_app: Tenure) -> None:
+    id = process_app.queue.enqueue("default", {"x": 1}, kind="misfit", max_attempts=5).id
+    work_off(process_app)
+    assert (process_app.queue.get(id).state, process_app.queue.get(id).attempts) == ("dead", 1)
 
 
 def test_a_result_in_a_process_must_fit_too(process_app: Tenure) -> None:

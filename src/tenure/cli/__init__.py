@@ -10,10 +10,12 @@ from typing import Any, NoReturn
 import click
 
 from tenure import __version__
+from tenure.cli.audit import audit
 from tenure.cli.change import cancel, delete, purge, replay, run_now
 from tenure.cli.context import App, json_option
 from tenure.cli.demo import demo
 from tenure.cli.enqueue import enqueue
+from tenure.cli.errors import errors, mute_error
 from tenure.cli.leases import ack, claim, extend, fail, release
 from tenure.cli.limits import limit, limits, pause, resume
 from tenure.cli.maintenance import maintain, reconcile
@@ -30,10 +32,10 @@ INTERRUPTED = 130  # the exit code that shells use for a program stopped with Ct
 
 SECTIONS: dict[str, list[click.Command]] = {
     "Run": [worker, scheduler, schedules, serve, token],
-    "Inspect": [stats, jobs, show, why, dead, tenants, groups, limits, workers],
+    "Inspect": [stats, jobs, show, why, dead, tenants, groups, limits, workers, errors, audit],
     "Produce": [enqueue],
     "Work": [claim, ack, fail, extend, release],
-    "Operate": [cancel, replay, run_now, delete, purge, pause, resume, limit],
+    "Operate": [cancel, replay, run_now, delete, purge, pause, resume, limit, mute_error],
     "Maintain": [maintain, reconcile, migrate, copy],
     "Try": [demo],
 }

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tenure.cli.context import App, json_option, pass_app
+from tenure.cli.context import App, json_option, pass_app, reason_option
 from tenure.cli.ids import full_id
 from tenure.cli.params import STATE, duration, filter_options, given
 from tenure.cli.tables import words
@@ -22,10 +22,13 @@ yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmati
 @click.command()
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @filter_options
+@reason_option
 @json_option
 @pass_app
 def cancel(app: App, /, ids: tuple[str, ...], **filters: Any) -> None:
     """Cancel unfinished jobs, by id or by filter.
+
+    ID is the id of a job, or its first characters (at least 4).
 
     \b
     Example:
@@ -48,12 +51,15 @@ def cancel(app: App, /, ids: tuple[str, ...], **filters: Any) -> None:
     type=click.Choice([State.DEAD.value, State.CANCELLED.value]),
     help="Only jobs in this state. [default: dead]",
 )
+@reason_option
 @json_option
 @pass_app
 def replay(app: App, /, ids: tuple[str, ...], **filters: Any) -> None:
     """Run dead or cancelled jobs again, by id or by filter.
 
     They start at attempt 0, and no longer expire.
+
+    ID is the id of a job, or its first characters (at least 4).
 
     \b
     Example:
@@ -72,12 +78,15 @@ def replay(app: App, /, ids: tuple[str, ...], **filters: Any) -> None:
 @click.command(name="run-now")
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @filter_options
+@reason_option
 @json_option
 @pass_app
 def run_now(app: App, /, ids: tuple[str, ...], **filters: Any) -> None:
     """Run delayed jobs now, and failed ones that wait for their next attempt.
 
     Their attempts stay as they are.
+
+    ID is the id of a job, or its first characters (at least 4).
 
     \b
     Example:
@@ -99,6 +108,7 @@ def run_now(app: App, /, ids: tuple[str, ...], **filters: Any) -> None:
     "--state", type=STATE, multiple=True, help="Only jobs in this state; can be repeated."
 )
 @yes_option
+@reason_option
 @json_option
 @pass_app
 def delete(app: App, /, ids: tuple[str, ...], yes: bool, **filters: Any) -> None:
@@ -106,6 +116,8 @@ def delete(app: App, /, ids: tuple[str, ...], yes: bool, **filters: Any) -> None
 
     Jobs in any state are deleted, unless --state is given. With a filter, it asks for confirmation
     on a terminal.
+
+    ID is the id of a job, or its first characters (at least 4).
 
     \b
     Example:
@@ -137,6 +149,7 @@ def delete(app: App, /, ids: tuple[str, ...], yes: bool, **filters: Any) -> None
     help="Only jobs in this state; can be repeated. [default: done and cancelled]",
 )
 @yes_option
+@reason_option
 @json_option
 @pass_app
 def purge(app: App, /, older_than: float, yes: bool, **filters: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import logging
 import os
@@ -43,6 +44,7 @@ class App:
     as_json: bool = False
     errors_as_json: bool = False
     bar: Console | None = None  # the terminal, while it shows a progress bar
+    reason: str = ""  # of a change, for the audit log
 
     def open(self) -> Queue:
         """Open the store that the command works on. It is created if it does not exist."""
@@ -51,7 +53,9 @@ class App:
             require_answer(settings)
         elif self.errors_as_json:
             logging.getLogger("tenure.remote").addHandler(logging.NullHandler())
-        return connect(settings=settings, clock=self.clock)
+        store = connect(settings=settings, clock=self.clock)
+        store.sign(by=_who(), reason=self.reason)
+        return store
 
     def open_existing(self) -> Queue:
         """Open the store, for a command that has no use for a new one. Raises NotFound."""
@@ -85,6 +89,15 @@ class App:
     def confirm(self, question: str) -> bool:
         """Ask for confirmation on a terminal. Scripts are not asked."""
         return not self.interactive or click.confirm(question, err=True)
+
+
+def _who() -> str:
+    """The user and the machine, for the audit log."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container without a name for the user
+        user = str(os.getuid()) if hasattr(os, "getuid") else ""
+    return f"{user}@{socket.gethostname()}"
 
 
 def require_answer(settings: Settings) -> None:
@@ -141,6 +154,21 @@ def json_option(command: F) -> F:
         expose_value=False,
         callback=remember,
         help="Print one JSON document; errors are JSON on stderr.",
+    )(command)
+
+
+def reason_option(command: F) -> F:
+    """--reason"""
+
+    def remember(ctx: click.Context, _: click.Parameter, given: str) -> None:
+        ctx.ensure_object(App).reason = given
+
+    return click.option(
+        "--reason",
+        default="",
+        expose_value=False,
+        callback=remember,
+        help="Why, for the audit log (`tenure audit`).",
     )(command)
 
 

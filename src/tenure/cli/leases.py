@@ -65,6 +65,8 @@ def _claimed(jobs: Sequence[Job], now: int) -> RenderableType:
 def ack(app: App, /, id: str, token: int, result: Any) -> None:
     """Mark a claimed job as done.
 
+    ID is the id of a job, or its first characters (at least 4).
+
     \b
     Example:
       tenure ack 0190b5a4-... --token 7 --result '{"sent": true}'
@@ -86,6 +88,8 @@ def ack(app: App, /, id: str, token: int, result: Any) -> None:
 def fail(app: App, /, id: str, token: int, error: str, **options: Any) -> None:
     """Report a failed attempt: the job is retried later, or is dead.
 
+    ID is the id of a job, or its first characters (at least 4).
+
     \b
     Example:
       tenure fail 0190b5a4-... --token 7 --error "timed out" --retry-in 5m
@@ -105,6 +109,8 @@ def fail(app: App, /, id: str, token: int, error: str, **options: Any) -> None:
 def extend(app: App, /, id: str, token: int, lease: float | None) -> None:
     """Extend the lease of a claimed job, counted from now.
 
+    ID is the id of a job, or its first characters (at least 4).
+
     \b
     Example:
       tenure extend 0190b5a4-... --token 7 --lease 10m
@@ -123,6 +129,8 @@ def extend(app: App, /, id: str, token: int, lease: float | None) -> None:
 @pass_app
 def release(app: App, /, id: str, token: int, delay: float) -> None:
     """Give a claimed job back; the attempt does not count.
+
+    ID is the id of a job, or its first characters (at least 4).
 
     \b
     Example:

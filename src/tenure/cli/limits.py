@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from tenure.cli.context import App, json_option, pass_app
+from tenure.cli.context import App, json_option, pass_app, reason_option
 from tenure.cli.params import duration, given, scope_options
 from tenure.cli.queue_names import did_you_mean, exists, names_of
 from tenure.cli.tables import limits_table, scope_words, words
@@ -41,6 +41,7 @@ def _queue(app: App, name: str, create: bool) -> Iterator[Queue]:
 @click.argument("queue")
 @scope_options
 @create_option
+@reason_option
 @json_option
 @pass_app
 def pause(app: App, /, queue: str, tenant: str | None, group: str | None, create: bool) -> None:
@@ -61,6 +62,7 @@ def pause(app: App, /, queue: str, tenant: str | None, group: str | None, create
 @click.command()
 @click.argument("queue")
 @scope_options
+@reason_option
 @json_option
 @pass_app
 def resume(app: App, /, queue: str, tenant: str | None, group: str | None) -> None:
@@ -91,6 +93,7 @@ def _paused(app: App, queue: str, tenant: str | None, group: str | None, paused:
 @click.option("--weight", type=click.IntRange(1, MAX_WEIGHT), help="The tenant's share of turns.")
 @click.option("--clear", is_flag=True, help="Remove the limits; a pause stays in place.")
 @create_option
+@reason_option
 @json_option
 @pass_app
 def limit(

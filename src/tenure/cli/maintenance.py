@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import msgspec
 
-from tenure.cli.context import App, json_option, pass_app
+from tenure.cli.context import App, json_option, pass_app, reason_option
 from tenure.cli.params import scope_options
 from tenure.cli.tables import words
 from tenure.cli.text import counted
@@ -48,6 +48,7 @@ def maintain(app: App) -> None:
 @click.command()
 @click.argument("queue")
 @scope_options
+@reason_option
 @json_option
 @pass_app
 def reconcile(app: App, queue: str, tenant: str | None, group: str | None) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 from rich.console import RenderableType
 
-from tenure.cli.context import App, json_option, pass_app
+from tenure.cli.context import App, json_option, pass_app, reason_option
 from tenure.cli.params import json
 from tenure.cli.tables import cell, frame, words
 from tenure.cli.text import relative
@@ -72,6 +72,7 @@ def _listed(found: Sequence[Schedule], now: int) -> RenderableType:
 @click.option("--kind", default="", help="The kind of the job: the name of a task.")
 @click.option("--tenant", default="", help="The tenant that the job belongs to.")
 @click.option("--unique-key", help="Skip a time while the job of an earlier one is unfinished.")
+@reason_option
 @json_option
 @pass_app
 def put(app: App, /, name: str, cron: str, tz: str, catch_up: Any, **fields: Any) -> None:
@@ -90,6 +91,7 @@ def put(app: App, /, name: str, cron: str, tz: str, catch_up: Any, **fields: Any
 
 @schedules.command()
 @click.argument("name")
+@reason_option
 @json_option
 @pass_app
 def drop(app: App, name: str) -> None:

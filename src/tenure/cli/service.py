@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from shlex import quote as quoted
 from urllib.parse import quote
 
 import click
@@ -14,8 +15,8 @@ from rich.console import RenderableType
 from tenure.cli.context import App, json_option, pass_app
 from tenure.cli.params import log_options, target
 from tenure.cli.tables import cell, frame, words
-from tenure.demo import app as demonstration
-from tenure.demo import next_round
+from tenure.demo_app import app as demonstration
+from tenure.demo_app import begin
 from tenure.engines.remote import is_loopback
 from tenure.errors import InvalidInput
 from tenure.model.fields import MAX_ATTEMPTS
@@ -139,7 +140,7 @@ NEEDED = ("uvicorn", "prometheus_client")  # the packages of tenure[server]
     help="Fields of payloads and results that are hidden from all who read jobs, separated by "
     "commas. Workers get them.",
 )
-@click.option("--demo", is_flag=True, help="Also run a small demo queue.")
+@click.option("--demo", is_flag=True, help="Also run a demo: a shop with several queues.")
 @click.option(
     "--mdns", is_flag=True, envvar="TENURE_MDNS", help="Announce the service on the network."
 )
@@ -203,7 +204,7 @@ def serve(
     holder.move_to(app.url or named_cluster(os.environ))
     with holder:
         if demo:
-            next_round.enqueue()
+            begin(holder.queue)
         serve_until_signal(
             holder,
             known,
@@ -335,7 +336,11 @@ def create(
     secret = create_token(file, name, scopes, queues, tenants)
     app.answer({"name": name, "token": secret}, lambda: words(secret))
     if not app.as_json:
-        click.echo(f"Added to {file}; a running service notices within seconds.", err=True)
+        click.echo(
+            f"Added to {file}. Start the service with: tenure serve --tokens {quoted(str(file))}\n"
+            "A service that reads this file already notices at once.",
+            err=True,
+        )
 
 
 @token.command(name="list")

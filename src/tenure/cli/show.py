@@ -128,6 +128,8 @@ def _page(page: Page, now: int, errors: bool) -> RenderableType:
 def show(app: App, /, id: str) -> None:
     """Show one job in full: its payload, result, and failed attempts.
 
+    ID is the id of a job, or its first characters (at least 4).
+
     \b
     Example:
       tenure show 0190b5a4-7a3c-7000-8000-000000000000

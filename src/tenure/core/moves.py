@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tenure.core import errors
 from tenure.core.transaction import J, Transaction
 from tenure.model import states
 from tenure.model.job import State
@@ -18,6 +19,8 @@ def move(tx: Transaction[J], job: J, event: states.Event) -> bool:
 
 
 def _save(tx: Transaction[J], job: J, change: states.Change) -> None:
+    if change.failure is not None:
+        change = errors.grouped(tx, job, change, change.failure)
     tx.save(job, change)
     if change.final:
         tx.news.append((job, news_of(change.state)))

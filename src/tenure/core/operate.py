@@ -7,7 +7,9 @@ from itertools import groupby
 from typing import Any
 
 from tenure.core import (
+    audit,
     enqueue,
+    errors,
     leases,
     limits,
     operator,
@@ -25,6 +27,7 @@ from tenure.model.records import PutRecords
 # Adjacent operations of the same kind are run together.
 Operation = Callable[[Any, Any], list[Answer]]
 Operations = Mapping[type[Op], Operation]
+NOTED = (ops.NotedOp, ops.NotedGrantedOp)
 
 SHARED: Operations = {
     ops.Enqueue: enqueue.enqueue,
@@ -47,6 +50,7 @@ SHARED: Operations = {
     ops.DropSchedule: schedules.drop_schedule,
     ops.Fire: schedules.fire,
     ops.Import: transfer.import_,
+    ops.MuteError: errors.mute_error,
     PutRecords: records.put_records,
     ops.Beat: workers.beat,
 }
@@ -60,8 +64,11 @@ def operate(tx: Transaction[Any], batch: Sequence[Op], own: Operations) -> list[
             answers.extend(_once(tx, op, own) for op in run)
         else:
             tx.forget()
-            operation = own.get(kind) or SHARED[kind]
-            answers.extend(operation(tx, list(run)))
+            operation, some = own.get(kind) or SHARED[kind], list(run)
+            given = operation(tx, some)
+            if issubclass(kind, NOTED):
+                audit.note(tx, some, given)
+            answers.extend(given)
     return answers
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from tenure.model.error_groups import ErrorGroup
 from tenure.model.job import Job, JobSpec, State
 from tenure.model.ops import Entry, Limit, Schedule
 from tenure.model.records import Space
@@ -25,6 +26,8 @@ class StoredJob(Facts, Protocol):
     def token(self) -> int: ...
     @property
     def unique_key(self) -> str | None: ...
+    @property
+    def kind(self) -> str: ...
 
 
 class Lease(Protocol):
@@ -54,6 +57,13 @@ class Transaction(Protocol[J]):
     """One transaction of a store. Reads see earlier writes of the same transaction."""
 
     news: list[tuple[J, Event]]  # jobs that ended, whose children have not been notified yet
+    failures: dict[str, ErrorGroup]  # counts of error groups to write at the end, by key
+    keep_errors_ms: int | None  # how long an error group is kept after its last failure
+    keep_audit_ms: int | None  # how long entries of the audit log are kept
+
+    @property
+    def writer(self) -> str:
+        """Names what no concurrent transaction writes: counters of this name do not conflict."""
 
     @property
     def now(self) -> int:
@@ -88,6 +98,9 @@ class Transaction(Protocol[J]):
 
     def owners(self, ids: Sequence[str]) -> Mapping[str, Owner]:
         """The owners of those of these jobs that exist, without locking them."""
+
+    def queue_of(self, job: J) -> str:
+        """The name of the job's queue."""
 
     def insert(self, specs: Sequence[JobSpec], waits: Sequence[Sequence[str]] | None) -> None:
         """Add jobs. waits: the parents that each of them waits for; None if none waits."""
@@ -159,6 +172,10 @@ class Transaction(Protocol[J]):
 
     def drop_record(self, space: Space, key: str) -> None:
         """Delete a record, if it exists."""
+
+    def count_records(self, space: Space, first: str, last: str, most: int) -> int:
+        """How many records have keys between these two, counting at most `most`. They are not
+        locked, and may have expired."""
 
     # Time ---------------------------------------------------------------------------------------
 

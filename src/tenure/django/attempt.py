@@ -6,11 +6,13 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
+import msgspec
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from django.db import close_old_connections, connections
 from msgspec.structs import replace
 
 from tenure.django.backend import TenureBackend
+from tenure.django.call import check_arguments
 from tenure.django.framework import (
     TASK_REFRESH_ATTRS,
     TaskContext,
@@ -23,7 +25,7 @@ from tenure.model.job import FINAL, Job, State
 from tenure.model.ops import Op
 from tenure.model.states import Failed, decide
 from tenure.worker.current_job import current_job
-from tenure.worker.outcome import Outcome, after_error, after_return
+from tenure.worker.outcome import Outcome, after_error, after_return, hopeless
 
 # Signals are sent with send_robust: if a receiver raises, Django logs it. The task has been done
 # and must not run again because of it.
@@ -35,7 +37,10 @@ class Attempt:
     def __init__(self, backend: TenureBackend, job: Job) -> None:
         self._backend = backend
         self._job = job
-        self._result = backend.result_of(job)
+        try:
+            self._result = backend.result_of(job)
+        except msgspec.DecodeError as error:
+            raise hopeless(error) from None
         self._signal = {"sender": type(backend), "task_result": self._result}
 
     def run(self) -> Any:
@@ -43,8 +48,8 @@ class Attempt:
         close_old_connections()
         try:
             task_started.send_robust(**self._signal)
-            args, kwargs = self._arguments()
             try:
+                args, kwargs = self._arguments()
                 value = self._returned(self._result.task.func(*args, **kwargs))
             except BaseException as error:
                 if self._raised(error):
@@ -100,6 +105,10 @@ class Attempt:
 
     def _arguments(self) -> tuple[list[Any], dict[str, Any]]:
         args = list(self._result.args)
+        try:
+            check_arguments(self._result.task, args, self._result.kwargs)
+        except TypeError as error:
+            raise hopeless(error) from None
         if self._result.task.takes_context:
             args.insert(0, TaskContext(task_result=self._result))
         return args, self._result.kwargs
@@ -107,7 +116,10 @@ class Attempt:
     def _returned(self, value: Any) -> Any:
         if isinstance(value, Outcome):
             raise value
-        value = normalize_json(value)
+        try:
+            value = normalize_json(value)
+        except (TypeError, ValueError) as error:
+            raise hopeless(error) from None
         limit = self._backend.queue.settings.payload_limit
         self._note(after_return(self._job, value, current_job().reason, limit))
         return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -23,7 +24,9 @@ class Call(msgspec.Struct, frozen=True):
 
 
 def as_job(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a call of a task to arguments of Queue.enqueue."""
+    """Convert a call of a task to arguments of Queue.enqueue. Raises TypeError if the function does
+    not take these arguments, or if they cannot be written as JSON."""
+    check_arguments(task, args, kwargs)
     payload = {
         "args": normalize_json(args),
         "kwargs": normalize_json(kwargs),
@@ -38,6 +41,15 @@ def as_job(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[st
         "priority": -int(task.priority),  # Django runs the higher one first
         "run_at": _aware(task.run_after),
     }
+
+
+def check_arguments(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise TypeError if the function of a task cannot be called like this."""
+    context = (None,) if task.takes_context else ()
+    try:
+        inspect.signature(task.func).bind(*context, *args, **kwargs)
+    except TypeError as error:
+        raise TypeError(f"{task.name}() {error}") from None
 
 
 def call_of(job: Job) -> Call:

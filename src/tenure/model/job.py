@@ -65,7 +65,7 @@ IfParentFails = Literal["wait", "cancel", "run"]
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A failed attempt."""
+    """A failed attempt. group: the error group that it belongs to (fingerprint.py)."""
 
     at: int
     attempt: int
@@ -73,6 +73,7 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     type: str = ""
     traceback: str = ""
     worker: str = ""
+    group: str = ""  # the last field: the SQL engines find it at the end of the stored text
 
 
 class Lease(msgspec.Struct, frozen=True):

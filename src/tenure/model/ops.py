@@ -8,7 +8,7 @@ fails returns its TenureError as a value.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -32,6 +32,7 @@ from tenure.model.fields import (
     PositiveSpan,
     QueueNames,
     Rate,
+    Reason,
     Span,
     Token,
     Weight,
@@ -80,6 +81,28 @@ class GrantedOp(Op, frozen=True, kw_only=True):
     grant: Grant | None = None
 
 
+class Note(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """Who changes something and why, for the audit log. filter: what selected the jobs, if a
+    filter did."""
+
+    by: Label = ""
+    reason: Reason = ""
+    filter: dict[str, Any] | None = None
+
+
+class NotedOp(Op, frozen=True, kw_only=True):
+    """The base of operations by an operator. With a note, an entry is added to the audit log if
+    something was changed."""
+
+    note: Note | None = None
+
+
+class NotedGrantedOp(GrantedOp, frozen=True, kw_only=True):
+    """The same for operations that name existing jobs or schedules."""
+
+    note: Note | None = None
+
+
 class Enqueue(GrantedOp, frozen=True):
     """Add jobs, all or none. With if_exists="skip", jobs whose id or unique key is taken are
     skipped, and the id of the existing job is returned instead."""
@@ -106,7 +129,7 @@ class LeaseOp(GrantedOp, frozen=True):
     token: Token
 
 
-class JobsOp(GrantedOp, frozen=True):
+class JobsOp(NotedGrantedOp, frozen=True):
     """The base of operations on jobs by their ids."""
 
     ids: JobIds
@@ -186,7 +209,7 @@ class Delete(JobsOp, frozen=True):
     states: tuple[State, ...] = ()
 
 
-class SetLimit(Op, frozen=True):
+class SetLimit(NotedOp, frozen=True):
     """Limit a queue, one of its tenants, or a group. Fields that are None stay unchanged.
 
     A tenant or group of "*" is the default for those without a limit of their own.
@@ -213,7 +236,7 @@ class SetLimit(Op, frozen=True):
             raise InvalidInput("limit", "give concurrency, rate and per, or weight")
 
 
-class ClearLimit(Op, frozen=True):
+class ClearLimit(NotedOp, frozen=True):
     """Remove the limits that SetLimit made."""
 
     queue: Name
@@ -225,7 +248,7 @@ class ClearLimit(Op, frozen=True):
         _check_scope(self)
 
 
-class Pause(Op, frozen=True):
+class Pause(NotedOp, frozen=True):
     """Stop giving out jobs of the queue, the tenant or the group."""
 
     queue: Name
@@ -237,7 +260,7 @@ class Pause(Op, frozen=True):
         _check_paused(self)
 
 
-class Resume(Op, frozen=True):
+class Resume(NotedOp, frozen=True):
     """End a pause."""
 
     queue: Name
@@ -319,7 +342,7 @@ class Schedule(msgspec.Struct, frozen=True, omit_defaults=True):
         next_tick(self.cron, self.tz, 0)
 
 
-class PutSchedule(GrantedOp, frozen=True):
+class PutSchedule(NotedGrantedOp, frozen=True):
     """Add or replace a schedule. If cron and tz are unchanged, the schedule keeps its next time,
     unless it was disabled and is no longer: what it missed is not caught up on. Otherwise the store
     computes the next time by its own clock, unless a copy from another store sets it."""
@@ -327,7 +350,7 @@ class PutSchedule(GrantedOp, frozen=True):
     schedule: Schedule
 
 
-class DropSchedule(GrantedOp, frozen=True):
+class DropSchedule(NotedGrantedOp, frozen=True):
     """Remove a schedule."""
 
     name: Name
@@ -369,7 +392,7 @@ class Maintain(Op, frozen=True):
         )
 
 
-class Reconcile(Op, frozen=True):
+class Reconcile(NotedOp, frozen=True):
     """Recount the counters of a queue, a tenant or a group from its jobs."""
 
     queue: Name
@@ -377,18 +400,25 @@ class Reconcile(Op, frozen=True):
     group: Label | None = None
 
 
-class ReconcileSlots(Op, frozen=True):
+class ReconcileSlots(NotedOp, frozen=True):
     """Recount the slots under (scope, key)."""
 
     scope: Name
     key: Name
 
 
+class MuteError(NotedOp, frozen=True):
+    """Mark an error group as muted, or no longer."""
+
+    group: Name
+    muted: bool = True
+
+
 # Operations that the server accepts from clients, and that a Once may contain.
 AnyOp = (
     Enqueue | Claim | Ack | Fail | Extend | Release | Progress | Cancel | Replay | RunNow | Delete
     | SetLimit | ClearLimit | Pause | Resume | TakeSlot | DropSlot | PutSchedule | DropSchedule
-    | Fire | Maintain | Reconcile | ReconcileSlots | Beat
+    | Fire | Maintain | Reconcile | ReconcileSlots | MuteError | Beat
 )  # fmt: skip
 
 

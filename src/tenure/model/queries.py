@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 
 from tenure.errors import Busy, InvalidInput, TenureError
+from tenure.model.audit import AuditLog
+from tenure.model.error_groups import ErrorGroups
 from tenure.model.fields import GrantedNames, Label, Moment, Name, PageLimit, QueueNames
 from tenure.model.job import Job, State
 from tenure.model.ops import Entry, Grant, Limit, Schedule
@@ -147,6 +149,21 @@ class ListSchedules(Query, frozen=True):
 
 class GetTimetable(Query, frozen=True):
     """All schedules, sorted by name, and the store's current time."""
+
+
+class ListErrors(Query, frozen=True):
+    """Error groups of one queue, or of all queues, the most recently seen first."""
+
+    queue: Name | None = None
+    limit: PageLimit = 100
+    cursor: Label | None = None
+
+
+class ListAudit(Query, frozen=True):
+    """Entries of the audit log, newest first."""
+
+    limit: PageLimit = 100
+    cursor: Label | None = None
 
 
 class ListWorkers(Query, frozen=True):
@@ -320,6 +337,8 @@ Found = (
     | list[Record]
     | Timetable
     | Explained
+    | ErrorGroups
+    | AuditLog
     | list[LiveWorker]
     | TenureError
 )
@@ -339,8 +358,8 @@ def parse_cursor(cursor: str, parts: int) -> list[int] | InvalidInput:
 # Queries that the server accepts from clients.
 AnyQuery = (
     GetJob | ListJobs | FindIds | FindByPrefix | NextDue | OldestReady | GetStats | ListTenants
-    | ListGroups | ListGroupTotals | ListLimits | ListSlots | ListSchedules | GetTimetable | Explain
-    | ListWorkers
+    | ListGroups | ListGroupTotals | ListLimits | ListSlots | ListSchedules | GetTimetable
+    | Explain | ListErrors | ListAudit | ListWorkers
 )  # fmt: skip
 
 # The type of each result.
@@ -360,5 +379,7 @@ RESULTS: dict[type[Query], Any] = {
     ListSchedules: list[Schedule],
     GetTimetable: Timetable,
     Explain: Explained,
+    ListErrors: ErrorGroups,
+    ListAudit: AuditLog,
     ListWorkers: list[LiveWorker],
 }

@@ -1,4 +1,4 @@
-"""Reading records."""
+"""The query for records. Others are made of it: see finders.py."""
 
 from __future__ import annotations
 

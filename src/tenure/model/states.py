@@ -119,6 +119,7 @@ class Change(msgspec.Struct, frozen=True):
     expires_at: int | None
     worker: str
     errors: tuple[Failure, ...]
+    failure: Failure | None = None  # the last of the errors, if the transition added it
 
     @property
     def final(self) -> bool:
@@ -249,31 +250,37 @@ def plain(source: State, event: type[Event]) -> Move:
 
 def _change(move: Move, job: Facts, event: Event, now: int) -> Change:
     replayed = isinstance(event, Replayed)
+    failure = _failure(move, job, event, now)
     return Change(
         state=move.target,
         attempts=0 if replayed else job.attempts + move.attempts,
         run_at=move.start(job, event, now) if move.start else job.run_at,
         expires_at=None if replayed else job.expires_at,
         worker="" if move.target is State.PENDING else job.worker,
-        errors=_noted(move, job, event, now),
+        errors=job.errors if failure is None else (*job.errors, failure)[-KEPT_FAILURES:],
+        failure=failure,
     )
 
 
-def _noted(move: Move, job: Facts, event: Event, now: int) -> tuple[Failure, ...]:
+def _failure(move: Move, job: Facts, event: Event, now: int) -> Failure | None:
+    """The failure to record, if any."""
     if isinstance(event, Failed):
-        failure = Failure(now, job.attempts, event.message, event.type, event.traceback, job.worker)
-    elif isinstance(event, Released):
+        return Failure(now, job.attempts, event.message, event.type, event.traceback, job.worker)
+    if isinstance(event, Released):
         if not event.message or _is_last(job.errors, event):
-            return job.errors
-        failure = Failure(now, job.attempts, event.message, event.type, worker=job.worker)
-    elif move.says:
-        says = move.says
-        if isinstance(event, ParentDeleted):
-            says = f"{says}: {event.parent}"
-        failure = Failure(now, job.attempts, says, worker=job.worker)
-    else:
-        return job.errors
-    return (*job.errors, failure)[-KEPT_FAILURES:]
+            return None
+        return Failure(now, job.attempts, event.message, event.type, worker=job.worker)
+    if not move.says:
+        return None
+    says = f"{move.says}: {event.parent}" if isinstance(event, ParentDeleted) else move.says
+    return Failure(now, job.attempts, says, worker=job.worker)
+
+
+def in_group(change: Change, group: str) -> Change:
+    """The same change, with the error group of the failure that it adds."""
+    assert change.failure is not None
+    failure = msgspec.structs.replace(change.failure, group=group)
+    return msgspec.structs.replace(change, errors=(*change.errors[:-1], failure), failure=failure)
 
 
 def _is_last(errors: tuple[Failure, ...], event: Released) -> bool:

@@ -60,6 +60,7 @@ from tenure.queue.arguments import (
     states_of,
 )
 from tenure.queue.insight import Insight
+from tenure.queue.record_calls import RecordCalls, with_note
 from tenure.queue.sync_async import Steps, Wanted, Within, awaiting, blocking
 from tenure.queue.wakeups import Changes
 from tenure.settings import Settings
@@ -80,7 +81,7 @@ PAGE = 1000  # jobs changed per operation when a filter selects them
 MOST_SCANS = 100  # queries for one page of a list, each of which looks at MOST_SCANNED jobs
 
 
-class Calls(Insight):
+class Calls(Insight, RecordCalls):
     """The public calls of a queue. Subclasses implement `do` and `ado`, which carry out a step."""
 
     settings: Settings
@@ -98,6 +99,12 @@ class Calls(Insight):
     def _log_bytes(self) -> int | None:
         """The size of the store's write-ahead log, if it has one."""
         return None
+
+    def audited(self, *, by: str = "", reason: str = "") -> Calls:
+        """The same calls, whose changes are added to the audit log: who makes them, and why. The
+        entry is stored together with the change. A service replaces `by` by the name of the
+        token."""
+        return _Audited(self, validated(ops.Note(by, reason)))
 
     # Producing ----------------------------------------------------------------------------------
 
@@ -761,6 +768,24 @@ class Calls(Insight):
     areconcile: Final = awaiting(_reconcile)
     reconcile_slots: Final = blocking(_reconcile_slots)
     areconcile_slots: Final = awaiting(_reconcile_slots)
+
+
+class _Audited(Calls):
+    """Adds a note to the operations of each call."""
+
+    def __init__(self, inner: Calls, note: ops.Note) -> None:
+        self.settings, self.clock, self.changes = inner.settings, inner.clock, inner.changes
+        self._inner = inner
+        self._note = note
+
+    def do(self, wanted: Wanted) -> Any:
+        return self._inner.do(with_note(wanted, self._note))
+
+    async def ado(self, wanted: Wanted) -> Any:
+        return await self._inner.ado(with_note(wanted, self._note))
+
+    def _log_bytes(self) -> int | None:
+        return self._inner._log_bytes()
 
 
 @functools.cache

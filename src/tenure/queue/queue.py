@@ -14,11 +14,13 @@ from tenure.clock import Clock, SystemClock
 from tenure.engines import Engine, HasLog, open_engine
 from tenure.errors import Closed
 from tenure.model import ops
+from tenure.model.fields import validated
 from tenure.model.job import Job
 from tenure.model.queries import Query
 from tenure.queue.arguments import good
 from tenure.queue.calls import Calls
 from tenure.queue.committer import Committer, Standing
+from tenure.queue.record_calls import with_note
 from tenure.queue.sync_async import Wanted, Within
 from tenure.queue.wakeups import Changes
 from tenure.settings import Settings, checked, from_environment, without_secrets
@@ -34,6 +36,7 @@ class Queue(Calls):
     def __init__(self, engine: Engine, settings: Settings, clock: Clock) -> None:
         self.settings: Settings = settings
         self._engine = engine
+        self._note: ops.Note | None = None
         self.clock: Clock = clock
         self._closed = False
         self.changes: Changes = Changes(engine)  # notifies when jobs may be ready or finished
@@ -78,9 +81,16 @@ class Queue(Calls):
     ) -> None:
         await self.aclose()
 
+    def sign(self, *, by: str, reason: str = "") -> None:
+        """Add all changes by this handle to the audit log: who makes them, and why. To add only
+        some of them, use `audited`."""
+        self._note = validated(ops.Note(by, reason))
+
     def do(self, wanted: Wanted) -> Any:
         """Carry out one step of a call and return its answer, blocking."""
         self._check_open()
+        if self._note is not None:
+            wanted = with_note(wanted, self._note)
         if isinstance(wanted, Query):
             return self._engine.read(wanted)
         if isinstance(wanted, Within):
@@ -90,6 +100,8 @@ class Queue(Calls):
     async def ado(self, wanted: Wanted) -> Any:
         """Carry out one step of a call and return its answer."""
         self._check_open()
+        if self._note is not None:
+            wanted = with_note(wanted, self._note)
         if isinstance(wanted, Query):
             return await asyncio.to_thread(self._engine.read, wanted)
         if isinstance(wanted, Within):

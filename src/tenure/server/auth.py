@@ -23,6 +23,7 @@ from tenure.server.request_body import Headers
 log = logging.getLogger("tenure.service")
 
 PREFIX = "tnr_"
+ANONYMOUS = "(anonymous)"
 LOOK_SECONDS = 1.0  # between checks whether the token file has changed
 
 
@@ -51,6 +52,11 @@ class Token(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
         """What an id begins with that a token which is bound may choose. Names are escaped, so that
         no two tenants or queues have ids in common."""
         return f"@{_escaped(queue)}/" if self.tenants is None else f"{_escaped(tenant)}/"
+
+    @property
+    def is_anonymous(self) -> bool:
+        """Whether it stands for clients that have no token."""
+        return self.hash == ANONYMOUS
 
     @property
     def is_bound(self) -> bool:

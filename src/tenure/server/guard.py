@@ -8,6 +8,7 @@ transaction (see `ops.Grant`).
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Sequence
 from typing import Any
@@ -56,6 +57,7 @@ NEEDS: dict[type[Op] | type[Query], Scope] = {
     ops.Maintain: Scope.ADMIN,
     ops.Reconcile: Scope.ADMIN,
     ops.ReconcileSlots: Scope.ADMIN,
+    ops.MuteError: Scope.ADMIN,
     queries.GetJob: Scope.READ,
     queries.Explain: Scope.READ,
     queries.ListWorkers: Scope.READ,
@@ -71,6 +73,8 @@ NEEDS: dict[type[Op] | type[Query], Scope] = {
     queries.ListSlots: Scope.READ,
     queries.ListSchedules: Scope.READ,
     queries.GetTimetable: Scope.READ,
+    queries.ListErrors: Scope.READ,
+    queries.ListAudit: Scope.READ,
 }
 
 
@@ -82,7 +86,8 @@ class Guarded(Calls):
         self.settings, self.clock, self.changes = inner.settings, inner.clock, inner.changes
         self._inner = inner
         self.token = token
-        self._names = None if token.allows(Scope.ADMIN) else names
+        self._is_admin = token.allows(Scope.ADMIN)
+        self._names = None if self._is_admin else names
         self._grant = Grant(token.queues, token.tenants)
         self._free = not token.is_bound
         self._may = frozenset(kind for kind, scope in NEEDS.items() if token.allows(scope))
@@ -99,6 +104,7 @@ class Guarded(Calls):
             self.must(op)
         if not self._free:
             wanted = list(map(self._bounded, wanted))
+        wanted = list(map(self._signed, wanted))
         if self._names is not None:
             await self._names.admit(self.token.hash, names_of(wanted))
         return await self._inner.ado(wanted)
@@ -114,8 +120,9 @@ class Guarded(Calls):
             if not (isinstance(op, ops.Ack) and op.then) or self.token.allows(Scope.PRODUCE):
                 return
             needed = Scope.PRODUCE
+        who = "without a token, you" if self.token.is_anonymous else "this token"
         raise Forbidden(
-            f"{type(op).__name__} needs the scope {needed.value!r}; this token lacks it"
+            f"{who} may not {asked_for(type(op))}: that needs the scope {needed.value!r}"
         )
 
     # What the token is bound to -----------------------------------------------------------------
@@ -133,8 +140,14 @@ class Guarded(Calls):
         if not self._has_queue(queue):
             raise Forbidden(f"this token is not for the queue {queue!r}")
         if not self._has_tenant(tenant):
-            whom = "all tenants" if tenant in (None, "*") else f"the tenant {tenant!r}"
+            if not tenant:
+                raise Forbidden(self._which_tenant())
+            whom = "all tenants" if tenant == "*" else f"the tenant {tenant!r}"
             raise Forbidden(f"this token is not for {whom}")
+
+    def _which_tenant(self) -> str:
+        names = ", ".join(map(repr, self.token.tenants or ()))
+        return f"say for which tenant, with tenant= or --tenant: this token is for {names}"
 
     def _one_tenant(self, tenant: str | None) -> str | None:
         """The tenant of a call. A token that is bound to one tenant may omit it."""
@@ -143,7 +156,7 @@ class Guarded(Calls):
         if tenant is None and len(self.token.tenants) == 1:
             return self.token.tenants[0]
         if tenant not in self.token.tenants:
-            raise Forbidden(f"say for which tenant: {', '.join(map(repr, self.token.tenants))}")
+            raise Forbidden(self._which_tenant())
         return tenant
 
     # Operations ---------------------------------------------------------------------------------
@@ -183,9 +196,21 @@ class Guarded(Calls):
                 return op
         if not isinstance(op, ops.GrantedOp):
             raise Forbidden(
-                f"{type(op).__name__} is for tokens that are not bound to tenants or queues"
+                f"this token may not {asked_for(type(op))}: it is bound to tenants or queues"
             )
         return replace(op, grant=self._grant.within(op.grant))
+
+    def _signed(self, op: Op) -> Op:
+        """The operation with the token's name in its note, which a client cannot choose. What an
+        admin's token changes is always noted."""
+        if isinstance(op, ops.Once):
+            return replace(op, ops=tuple(map(self._signed, op.ops)))
+        if not isinstance(op, ops.NotedOp | ops.NotedGrantedOp):
+            return op
+        if op.note is None and not self._is_admin:
+            return op
+        note = op.note or ops.Note()
+        return replace(op, note=replace(note, by=self.token.name if self.token.hash else note.by))
 
     def _must_have_specs(self, specs: Sequence[JobSpec]) -> None:
         """Check that new jobs are within the token's bounds."""
@@ -262,12 +287,27 @@ class Guarded(Calls):
             case queries.ListSlots():
                 self._must_have_slot(query.scope, query.key)
                 return await self._inner.ado(query)
+            case queries.ListErrors():
+                return await self._errors_of_ours(query)
             case queries.ListSchedules():
                 return await self._schedules_of_ours()
             case queries.GetTimetable():
                 found = await self._inner.ado(query)
                 return replace(found, schedules=self._ours(found.schedules))
-        raise Forbidden(f"{type(query).__name__} is not for this token")
+        raise Forbidden(
+            f"this token may not {asked_for(type(query))}: it is bound to tenants or queues"
+        )
+
+    async def _errors_of_ours(self, query: queries.ListErrors) -> Any:
+        if self.token.tenants is not None:
+            raise Forbidden("errors are of all tenants, and this token is not")
+        if query.queue is not None and not self._has_queue(query.queue):
+            return QueueNotFound(query.queue)
+        if query.queue is None and self.token.queues is not None:
+            if len(self.token.queues) > 1:
+                raise Forbidden(f"say of which queue: {', '.join(map(repr, self.token.queues))}")
+            query = replace(query, queue=self.token.queues[0])
+        return await self._inner.ado(query)
 
     def _filter(self, where: Filter) -> Filter | NotFound:
         tenant = self._one_tenant(where.tenant)
@@ -309,6 +349,33 @@ class Guarded(Calls):
                     return some
                 found += some
         return found[: query.limit]
+
+
+def asked_for(kind: type[Op] | type[Query]) -> str:
+    """What the caller of an operation wants to do, in words: Enqueue -> enqueue jobs."""
+    name = kind.__name__
+    return _WORDS.get(name) or _CAPITAL.sub(r" \1", name).strip().lower()
+
+
+_CAPITAL = re.compile(r"([A-Z])")
+_WORDS = {
+    **{name: f"{name.lower()} jobs" for name in ("Enqueue", "Claim", "Cancel", "Replay", "Delete")},
+    **{name: f"{name.lower()} queues" for name in ("Pause", "Resume")},
+    "Ack": "finish jobs",
+    "Fail": "fail jobs",
+    "Extend": "extend leases",
+    "Release": "give jobs back",
+    "Progress": "report progress",
+    "RunNow": "run jobs now",
+    "GetJob": "read jobs",
+    "FindIds": "find jobs",
+    "FindByPrefix": "find jobs",
+    "GetStats": "read the counts of queues",
+    "NextDue": "see what is due",
+    "OldestReady": "see how long jobs wait",
+    "ListSchedules": "read schedules",
+    "GetTimetable": "read schedules",
+}
 
 
 def is_random_uuid(id: str) -> bool:

@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Iterable
 
 from tenure.errors import InvalidInput
-from tenure.server.auth import Scope, Token
+from tenure.server.auth import ANONYMOUS, Scope, Token
 from tenure.server.request_body import Headers
 
 ALLOWED = (Scope.PRODUCE, Scope.WORK, Scope.READ)
@@ -27,7 +27,7 @@ class Guests:
             raise InvalidInput("anonymous", f"name at least one of {', '.join(ALLOWED)}")
         if not self.networks:
             raise InvalidInput("anonymous", "needs --from-network, such as 10.0.0.0/8")
-        self.token = Token("(anonymous)", "(anonymous)", wanted)
+        self.token = Token(ANONYMOUS, ANONYMOUS, wanted)
 
     def admit(self, address: str | None, headers: Headers) -> bool:
         """Whether to let in a client without a token at this address of its connection."""

@@ -78,6 +78,7 @@ def serve_until_signal(
         about=about,
         redact=redact,
     )
+    options["known_as"] = _known_as(options["host"], allowed_hosts)
     runner = app.runner() if works else None
     # Modules stay loaded, and requests are freed without the collector, so run it less often.
     gc.collect()
@@ -93,12 +94,19 @@ def serve_until_signal(
         left.set()
 
 
+def _known_as(host: str, allowed: Iterable[str] | None) -> str:
+    """A host name that clients can use."""
+    names = None if allowed is None else list(allowed)
+    return host if names is None or host in names else names[0]
+
+
 async def _serve(
     service: Service,
     runner: Runner | None,
     left: threading.Event,
     *,
     host: str,
+    known_as: str,
     port: int,
     certfile: str | None,
     keyfile: str | None,
@@ -122,8 +130,9 @@ async def _serve(
         ssl_keyfile=keyfile,
     )
     server = _Server(config)
+    server.with_tokens = service.tokens.required
     server.store = without_secrets(service.queue.settings.url)
-    shown = f"[{host}]" if ":" in host else host
+    shown = f"[{known_as}]" if ":" in known_as else known_as
     server.here = f"{'https' if certfile else 'http'}://{shown}:{port}"
     with _stopping_on_signals(service, server, runner, left):
         async with AsyncExitStack() as stack:
@@ -151,13 +160,15 @@ class _Server(uvicorn.Server):
     """A server that logs when it is ready, and does not handle signals."""
 
     store = here = ""
+    with_tokens = False
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
         await super().startup(sockets)
         log.info("serving %s on %s", self.store, self.here)
         here = self.here
         log.info("the dashboard: %s/ - the API: %s/docs - metrics: %s/metrics", here, here, here)
-        log.info("or in another terminal: tenure --url %s stats", self.here)
+        token = "TENURE_TOKEN=... " if self.with_tokens else ""
+        log.info("or in another terminal: %stenure --url %s stats", token, self.here)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -11,6 +11,8 @@ from msgspec.structs import replace
 
 from tenure.errors import InvalidInput, ScheduleNotFound, TenureError
 from tenure.model import ops, queries, wire
+from tenure.model.audit import AuditLog
+from tenure.model.error_groups import ErrorGroups
 from tenure.model.fields import (
     MAX_FAILURE_TEXT,
     MAX_GROUPS_PER_CALL,
@@ -330,6 +332,8 @@ AnyFound = (
     | Found[list[Slot]]
     | Found[list[Schedule]]
     | Found[queries.Timetable]
+    | Found[ErrorGroups]
+    | Found[AuditLog]
 )
 
 

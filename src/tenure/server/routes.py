@@ -23,7 +23,7 @@ from tenure.server import (
 from tenure.server.about import About
 from tenure.server.auth import Scope, Tokens
 from tenure.server.dialects import NAMES, d1, evekill, firecrawl, queuey
-from tenure.server.operator import why, workers
+from tenure.server.operator import ROUTES as OPERATOR
 from tenure.server.redaction import Redaction
 from tenure.server.route import Call, Reply, Route, encode
 from tenure.server.service import Service
@@ -102,7 +102,7 @@ def routes_of(dialects: Iterable[str], d1_max_attempts: int | None = None) -> li
     """Return all routes, including those of the given dialects."""
     routes = [*COMMON, *static_files.ROUTES, *native.ROUTES, *events.ROUTES]
     routes += [*about.ROUTES, *overview.ROUTES, *searching.ROUTES, *schedule_switch.ROUTES]
-    routes += [*why.ROUTES, *workers.ROUTES]
+    routes += OPERATOR
     for name in dialects:
         if name not in DIALECTS:
             raise InvalidInput("dialects", f"{name!r} is not one of {', '.join(DIALECTS)}")

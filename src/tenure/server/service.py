@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.metadata import version
 from typing import Any, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from tenure.errors import Forbidden, NotFound, TenureError
 from tenure.model.fields import is_trace
@@ -105,6 +105,7 @@ class Request:
 # Responses a second to clients without a token, and the bytes that count as one more.
 STRANGER_RATE, STRANGER_BURST, TURN_BYTES = 500, 100, 8_192
 
+REASON = b"tenure-reason"  # the header that says why something is changed, for the audit log
 COUNTED_BYTES = 16_384  # smaller requests and responses do not count as traffic
 HEALTH = ("/healthz", "/readyz")
 ITEM_BYTES = 500  # that a job or an operation of many counts for
@@ -332,6 +333,9 @@ class Service:
             if route.scope != ANY and not token.allows(route.scope):
                 raise Forbidden(f"{route} needs the scope {route.scope.value!r}")
             queue = self._queue_of(token)
+            reason = request.headers.get(REASON)
+            if reason is not None:
+                queue = queue.audited(reason=unquote(reason))
             request.who, request.is_known = token.hash, True
             request.token = token.name if self.tokens.required else ""
         query = query_of(request.query) if request.query else {}

@@ -24,7 +24,7 @@ from tenure.worker.outcome import encode_special
 def _decode_special(kind: type, value: Any) -> Any:
     if hasattr(kind, "model_validate"):
         return kind.model_validate(value)
-    raise NotImplementedError(f"a {kind.__qualname__} cannot be read from JSON")
+    raise NotImplementedError(f"a value of type {kind.__qualname__} cannot be read from JSON")
 
 
 _encode = msgspec.json.Encoder(enc_hook=encode_special).encode

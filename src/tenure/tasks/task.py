@@ -21,7 +21,7 @@ from tenure.queue import Queue
 from tenure.queue.arguments import Seconds, listed
 from tenure.tasks.signature import Signature
 from tenure.worker.handler import Handler, place_of
-from tenure.worker.outcome import Rules
+from tenure.worker.outcome import Rules, hopeless
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -227,7 +227,10 @@ class Task(Generic[P, R]):
         )
 
     def _run(self, job: Job) -> Any:
-        args, kwargs = self._signature.decode(job.raw_payload)
+        try:
+            args, kwargs = self._signature.decode(job.raw_payload)
+        except InvalidInput as error:
+            raise hopeless(error) from None
         return self.function(*args, **kwargs)
 
     def result_of(self, job: Job) -> R:

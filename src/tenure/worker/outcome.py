@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -17,6 +17,8 @@ from tenure.model.fields import span_ms
 from tenure.model.job import NULL, Job, encode_json
 from tenure.model.ops import Op
 from tenure.queue.arguments import fail_op
+
+E = TypeVar("E", bound=BaseException)
 
 
 class Outcome(Exception):
@@ -79,6 +81,7 @@ class Rules(msgspec.Struct, frozen=True):
 
 
 NO_RULES = Rules()
+_HOPELESS = "_tenure_hopeless"
 
 
 def after_return(
@@ -98,7 +101,7 @@ def after_return(
             rules.fits(result)
     except TenureError as error:
         # The work was done. Doing it again would lead to the same result.
-        return fail_op(job, error, fatal=True)
+        return fail_op(job, error.with_traceback(None), fatal=True)
     return ops.Ack(job.id, job.token, result)
 
 
@@ -122,8 +125,22 @@ def after_error(
         return ops.Release(job.id, job.token)
     if isinstance(error, asyncio.CancelledError):
         return fail_op(job, "the task cancelled itself")
+    if is_hopeless(error):
+        return fail_op(job, error.with_traceback(None), fatal=True)
     told = error.with_traceback(_without_own_frames(error.__traceback__))
     return fail_op(job, told, fatal=not rules.retries(error))
+
+
+def hopeless(error: E) -> E:
+    """Mark an error that is not the task's own, and that every further attempt would meet: the
+    arguments do not fit, or the result cannot be stored. Returns the error."""
+    error.__dict__[_HOPELESS] = True
+    return error
+
+
+def is_hopeless(error: BaseException) -> bool:
+    """Whether an error was marked as hopeless."""
+    return _HOPELESS in error.__dict__
 
 
 def _without_own_frames(traceback: TracebackType | None) -> TracebackType | None:
@@ -173,4 +190,5 @@ def encode_special(value: Any) -> Any:
     """Encode Pydantic models without depending on Pydantic."""
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
-    raise NotImplementedError(f"a {type(value).__qualname__} cannot be written as JSON")
+    kind = type(value).__qualname__
+    raise NotImplementedError(f"a value of type {kind} cannot be written as JSON")

@@ -102,7 +102,7 @@ def test_a_recount_puts_right_what_was_counted_wrong(engine: FoundationDbEngine)
     ids=["tenant", "group"],
 )
 def test_a_recount_of_a_part_says_what_was_wrong_there(
-    engine: FoundationDbEngine, scope: dict[str, str], counter: tuple[Any, ...]
+    engine: FoundationDbEngine, scope: dict[str, Any], counter: tuple[Any, ...]
 ) -> None:
     keys, db = engine._store.keys, engine._store.db
     db.add(keys.pack(*counter), (7).to_bytes(8, "little"))

@@ -1,84 +1,104 @@
-"""Closing a SQLite file, and the thread that looks for what others commit to it."""
+"""A process learns of the commits of others as soon as they can be seen."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 
-from tenure.clock import SystemClock
-from tenure.engines.sqlite.engine import SqliteEngine
-from tenure.model import ops
-from tenure.settings import Settings
+import pytest
+
+import tenure
+from tenure.engines.sqlite import watch
+from tenure.engines.sqlite.file_events import FileEvents
+
+NEVER = 3600.0
+PATIENCE = 20.0
 
 
-class Looking:
-    """Stands for the watch's connection, while another thread closes the engine."""
-
-    def __init__(self, close: threading.Thread) -> None:
-        self._close = close
-        self.closed = threading.Event()
-        self.closed_too_soon = False
-
-    def execute(self, _sql: str) -> Looking:
-        self._close.start()
-        self.closed_too_soon = self.closed.wait(0.2)
-        return self
-
-    def fetchone(self) -> tuple[int]:
-        return (7,)
-
-    def close(self) -> None:
-        self.closed.set()
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "jobs.db"
 
 
-def test_a_file_is_not_closed_while_the_watch_looks_at_it(tmp_path: Path) -> None:
-    engine = SqliteEngine(tmp_path / "jobs.db", Settings(), SystemClock())
-    close = threading.Thread(target=engine.close)
-    looking = Looking(close)
-    engine._watcher = looking  # type: ignore[assignment]
-    assert engine._version() == 7
-    close.join(30)
-    assert looking.closed.is_set()
-    assert not looking.closed_too_soon
-    assert engine._version() is None
+class Ear:
+    """Listens to a queue, and forgets what the start of listening told it."""
+
+    def __init__(self, queue: tenure.Queue) -> None:
+        self.heard = threading.Event()
+        self.stop = queue._engine.listen(self.heard.set)
+        assert self.heard.wait(PATIENCE)
+        self.heard.clear()
 
 
-def test_who_listens_again_after_all_have_left_is_woken(tmp_path: Path) -> None:
-    engine = SqliteEngine(tmp_path / "jobs.db", Settings(), SystemClock())
-    first, second = threading.Event(), threading.Event()
-    stop = engine.listen(first.set)
-    assert first.wait(30)
-    stop()
-    stop()  # leaving twice is leaving once
-    leave = engine.listen(second.set)
-    assert second.wait(30)
-    leave()
-    engine.close()
+@pytest.fixture
+def queue(file: Path) -> Iterator[tenure.Queue]:
+    with tenure.connect(f"sqlite:///{file}") as queue:
+        yield queue
 
 
-def test_listeners_leave_only_under_the_lock(tmp_path: Path) -> None:
-    """Or one who comes at the same time would find a thread that is about to end."""
-    engine = SqliteEngine(tmp_path / "jobs.db", Settings(), SystemClock())
-    watch = engine._watch
-    locked: list[bool] = []
-
-    class Watchful(list[Callable[[], None]]):
-        def remove(self, one: Callable[[], None]) -> None:
-            locked.append(watch._lock.locked())
-            super().remove(one)
-
-    watch._listeners = Watchful()
-    engine.listen(lambda: None)()
-    engine.close()
-    assert locked == [True]
+def test_a_commit_of_another_is_heard_without_looking(
+    file: Path, queue: tenure.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(watch, "IDLE_SECONDS", NEVER)
+    ear = Ear(queue)
+    with tenure.connect(f"sqlite:///{file}") as other:
+        for _ in range(3):
+            other.enqueue("mail")
+            assert ear.heard.wait(PATIENCE)
+            ear.heard.clear()
+    ear.stop()
 
 
-def test_all_writes_share_one_connection(tmp_path: Path) -> None:
-    engine = SqliteEngine(tmp_path / "jobs.db", Settings(), SystemClock())
-    used = []
-    for _ in range(2):
-        engine.apply([ops.Pause("q")])
-        used.append(engine._writer)
-    engine.close()
-    assert used[0] is used[1] is not None
+def test_without_events_it_is_found_by_looking(
+    file: Path, queue: tenure.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FileEvents, "of", lambda path: None)
+    monkeypatch.setattr(watch, "IDLE_SECONDS", NEVER)
+    ear = Ear(queue)
+    with tenure.connect(f"sqlite:///{file}") as other:
+        other.enqueue("mail")
+    assert ear.heard.wait(PATIENCE)
+    ear.stop()
+
+
+def test_a_log_that_was_deleted_and_made_again_is_followed(
+    file: Path, queue: tenure.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fork closes all connections. Closing the last one deletes the log."""
+    monkeypatch.setattr(watch, "INTERVAL_SECONDS", 0.01)
+    monkeypatch.setattr(watch, "IDLE_SECONDS", NEVER)
+    ear = Ear(queue)
+    queue._engine.before_fork()  # type: ignore[attr-defined]
+    assert not file.with_name("jobs.db-wal").exists()
+    queue._engine.after_fork()  # type: ignore[attr-defined]
+    with tenure.connect(f"sqlite:///{file}") as other:
+        for _ in range(3):
+            other.enqueue("mail")
+            assert ear.heard.wait(PATIENCE)
+            ear.heard.clear()
+    ear.stop()
+
+
+def test_the_thread_ends_when_nobody_listens(
+    queue: tenure.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(watch, "IDLE_SECONDS", NEVER)
+    ear = Ear(queue)
+    lookout = queue._engine._watch._lookout  # type: ignore[attr-defined]
+    assert lookout.thread.is_alive()
+    ear.stop()
+    lookout.thread.join(PATIENCE)
+    assert not lookout.thread.is_alive()
+    assert lookout._events is None
+
+
+def test_it_can_be_listened_to_again(file: Path, queue: tenure.Queue) -> None:
+    for _ in range(3):
+        ear = Ear(queue)
+        with tenure.connect(f"sqlite:///{file}") as other:
+            other.enqueue("mail")
+        assert ear.heard.wait(PATIENCE)
+        ear.stop()

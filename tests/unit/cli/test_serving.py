@@ -142,7 +142,7 @@ def test_the_demonstration_is_worked_and_says_where_to_look(tmp_path: Path) -> N
             assert f"tenure --url {url} stats" in said
             assert "<title>" in answer(f"{url}/docs").text
             deadline = time.monotonic() + PATIENCE
-            while answer(f"{url}/v1/queues/demo").json()["done"] < 4:
+            while answer(f"{url}/v1/queues/mail").json()["done"] < 4:
                 assert time.monotonic() < deadline, "nothing was worked"
                 time.sleep(0.1)
         finally:
@@ -152,5 +152,5 @@ def test_the_demonstration_is_worked_and_says_where_to_look(tmp_path: Path) -> N
 
 
 def test_the_demonstration_has_tasks_of_its_own(cli: Terminal) -> None:
-    said = cli.error("serve", "--demo", "--workers-in-process", "tenure.demo:app")
+    said = cli.error("serve", "--demo", "--workers-in-process", "tenure.demo_app:app")
     assert "cannot be combined with --workers-in-process" in said

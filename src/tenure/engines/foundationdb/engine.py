@@ -76,7 +76,7 @@ class FoundationDbEngine:
             handle,
             db,
             Keys(root),
-            sweep=settings.sweep,
+            settings=settings,
             hybrid=isinstance(clock, SystemClock) if hybrid is None else hybrid,
             chance=chance,
             aside_from=aside_from,

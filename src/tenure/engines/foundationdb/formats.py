@@ -1,8 +1,8 @@
 """The version of the stored format: checking it, and migrating older stores.
 
 Format 2 added GROUP_TOTAL. Programs of format 1 do not maintain it, so stop them before the
-migration; `Reconcile` corrects the totals otherwise. Format 3 added RECORD, which older programs
-leave alone.
+migration; `Reconcile` corrects the totals otherwise. Format 3 added RECORD and ERROR, which older
+programs leave alone.
 """
 
 from __future__ import annotations

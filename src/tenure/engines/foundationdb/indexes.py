@@ -13,6 +13,8 @@ def places(keys: Keys, job_id: str, record: Record) -> dict[bytes, bytes]:
     """All keys of a job besides its own."""
     queue, tenant, group, seq = record.queue, record.tenant, record.group, record.seq
     found = {keys.pack(k.LISTED, queue, *seq, job_id): b""}
+    if record.error:
+        found[keys.pack(k.ERROR, record.error, *seq, job_id)] = b""
     if record.state in FINAL:
         ended = keys.pack(k.ENDED, queue, record.state.value, record.finished_at, *seq, job_id)
         found[ended] = b""

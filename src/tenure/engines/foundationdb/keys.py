@@ -66,6 +66,8 @@ has, all tenants together: "unfinished" or "finished" |
 value |
 | RECORD_END | (38, expires_at, space, key): (38, 1700000060000, "worker", "host-1") | nothing: \
 the record ends then, unless it was replaced |
+| ERROR | (39, error group, seq, id): (39, "0a1b2c3d4e5f", 66000000, 77, 1, "mail-7") | nothing: \
+the last failure of the job is of this group |
 """
 
 from __future__ import annotations
@@ -85,11 +87,11 @@ JOB, BODY, ERRORS, RESULT, CLAIM, READY, LANE, TURN, LEASE, ENDING = range(10)
 DELAYED, EXPIRING, LISTED, ENDED, UNIQUE, WAITS, CHILD = range(10, 17)
 QUEUE_COUNT, TENANT_COUNT, GROUP_COUNT, QUEUE, LIMIT, RULES, TAKEN, FREED, BUCKET = range(17, 26)
 SLOT, SLOT_END, SCHEDULE, ONCE, ONCE_AT, DID, WAKE, FORMAT, PARKED, CLOCK = range(26, 36)
-GROUP_TOTAL, RECORD, RECORD_END = range(36, 39)
+GROUP_TOTAL, RECORD, RECORD_END, ERROR = range(36, 40)
 
 # No transaction conflicts on these keys: they are found by snapshot reads, and checked against the
 # job's own key.
-_HINTS = (BODY, READY, ENDING, DELAYED, EXPIRING, LISTED, ENDED, ERRORS, RESULT)
+_HINTS = (BODY, READY, ENDING, DELAYED, EXPIRING, LISTED, ENDED, ERRORS, RESULT, ERROR)
 
 RING = 1 << 16  # hashes of tenants and groups are below this
 
@@ -106,7 +108,7 @@ class Keys:
 
     def __init__(self, root: Subspace) -> None:
         self._prefix = root.key()
-        self._kinds = [pack((kind,), self._prefix) for kind in range(RECORD_END + 1)]
+        self._kinds = [pack((kind,), self._prefix) for kind in range(ERROR + 1)]
         self._length = len(self._prefix)
         self._hints = tuple(self._kinds[kind] for kind in _HINTS)
 

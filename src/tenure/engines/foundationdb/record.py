@@ -49,6 +49,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
     note: str | None = None
     failures: int = 0  # how many are stored
     has_result: bool = False
+    error: str = ""  # the group of the last failure
 
     @property
     def lease(self) -> Lease | None:
@@ -129,6 +130,10 @@ class Held:
     @property
     def unique_key(self) -> str | None:
         return self.record.unique_key
+
+    @property
+    def kind(self) -> str:
+        return self.record.kind
 
     @property
     def attempts(self) -> int:
@@ -245,6 +250,7 @@ def imported_record(job: Job, seq: Seq, version: int, now: int, *, ready: bool) 
         note=job.note,
         failures=len(job.errors),
         has_result=job.raw_result != NULL,
+        error=_last_group(job.errors),
     )
 
 
@@ -259,6 +265,7 @@ def changed(record: Record, change: states.Change, now: int) -> Record:
         expires_at=change.expires_at,
         worker=change.worker,
         failures=len(change.errors),
+        error=_last_group(change.errors),
         updated_at=now,
         ready=change.state is State.PENDING and change.run_at <= now,
         lease_until=record.lease_until if leased else None,
@@ -266,11 +273,16 @@ def changed(record: Record, change: states.Change, now: int) -> Record:
     )
 
 
+def _last_group(errors: tuple[Failure, ...]) -> str:
+    return errors[-1].group if errors else ""
+
+
 def claimed(record: Record, change: states.Change, claim: ClaimNote, version: int) -> Record:
     """The record after a claim at this version of the store."""
     return replace(
         changed(record, change, claim.at),
         failures=record.failures,
+        error=record.error,
         token=max(version, record.token + 1),  # the store it came from may have greater tokens
         worker=claim.worker,
         started_at=claim.at,

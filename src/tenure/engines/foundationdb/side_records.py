@@ -17,8 +17,7 @@ def get(tx: Tx, space: Space, key: str) -> bytes | None:
 
 
 def put(tx: Tx, space: Space, key: str, value: bytes, expires_at: int | None) -> None:
-    """Nothing is read, so that writers do not conflict. The RECORD_END key of a value that is
-    replaced stays behind until then."""
+    _forget_end(tx, space, key)
     end = "" if expires_at is None else str(expires_at)
     tx.set(tx.keys.pack(k.RECORD, space, key), f"{end} ".encode() + value)
     if expires_at is not None:
@@ -26,7 +25,18 @@ def put(tx: Tx, space: Space, key: str, value: bytes, expires_at: int | None) ->
 
 
 def drop(tx: Tx, space: Space, key: str) -> None:
+    _forget_end(tx, space, key)
     tx.clear(tx.keys.pack(k.RECORD, space, key))
+
+
+def _forget_end(tx: Tx, space: Space, key: str) -> None:
+    """Delete the RECORD_END key of a stored value. It is read without a conflict range, so that
+    writers do not conflict: a key that is left behind is deleted when its time has come."""
+    stored = tx.tr.snapshot.get(tx.keys.pack(k.RECORD, space, key)).value
+    if stored is not None:
+        expires_at = _decoded(key, bytes(stored)).expires_at
+        if expires_at is not None:
+            tx.clear(tx.keys.pack(k.RECORD_END, expires_at, space, key))
 
 
 def drop_expired(tx: Tx, limit: int) -> None:
@@ -39,6 +49,11 @@ def drop_expired(tx: Tx, limit: int) -> None:
         if value is not None and _is_over(_decoded(key, bytes(value)), tx.now):
             tx.clear(tx.keys.pack(k.RECORD, space, key))
         tx.clear(tx.keys.pack(k.RECORD_END, expires_at, space, key))
+
+
+def count(tx: Tx, space: Space, first: str, last: str, most: int) -> int:
+    begin, end = tx.keys.pack(k.RECORD, space, first), tx.keys.pack(k.RECORD, space, last)
+    return sum(1 for _ in tx.tr.snapshot.get_range(begin, end + b"\x00", limit=most))
 
 
 def list_records(tx: Tx, query: ListRecords) -> list[Record]:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from tenure.engines.foundationdb.keys import Keys
 from tenure.engines.foundationdb.limits import Rules
+from tenure.settings import Settings
 
 VERSIONS_PER_MS = 1_000
 NTP_GRACE_MS = 60_000  # for two machines whose clocks are off by up to 30 s each
@@ -32,7 +33,7 @@ class Store:
         db: Any,
         keys: Keys,
         *,
-        sweep: int,
+        settings: Settings,
         hybrid: bool,
         chance: random.Random,
         aside_from: int,
@@ -40,7 +41,8 @@ class Store:
         self.handle = handle  # the module fdb, or its simulation
         self.db = db
         self.keys = keys
-        self.sweep = sweep
+        self.settings = settings
+        self.sweep = settings.sweep
         self.hybrid = hybrid  # judge leases by two clocks, neither of which is exact
         self.chance = chance
         self.aside_from = aside_from

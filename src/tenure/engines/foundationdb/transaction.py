@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import cached_property
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
+from tenure.core import errors
 from tenure.core.transaction import Existing, Owner, Scope, UniqueKey
 from tenure.engines.foundationdb import bucket, clocks, due, jobs, once, parking, side_records
 from tenure.engines.foundationdb import keys as k
@@ -23,10 +25,12 @@ from tenure.engines.foundationdb.record import (
 from tenure.engines.foundationdb.store import Store
 from tenure.engines.foundationdb.tx import Tx
 from tenure.model import states
+from tenure.model.error_groups import ErrorGroup
 from tenure.model.job import Job, JobSpec, State
 from tenure.model.ops import Entry, Limit, Schedule
 from tenure.model.records import Space
 
+_WRITERS = 16
 _decode_schedule = msgspec.json.Decoder(Schedule).decode
 
 
@@ -37,10 +41,22 @@ class Transaction(Tx):
     def __init__(self, store: Store, tr: Any, now: int) -> None:
         super().__init__(store, tr, now)
         self.news: list[tuple[Held, states.Event]] = []
+        self.failures: dict[str, ErrorGroup] = {}
+        self.keep_errors_ms = store.settings.keep_errors_ms
+        self.keep_audit_ms = store.settings.keep_audit_ms
         self._slots: dict[tuple[str, str], dict[str, int]] = {}  # holder: expiry
+
+    @cached_property
+    def writer(self) -> str:
+        """Batches of one client run at the same time. They conflict if they draw the same name."""
+        return f"{self.store.client:x}{self.store.chance.randrange(_WRITERS):x}"
 
     def forget(self) -> None:
         self._slots.clear()
+
+    def finish(self) -> None:
+        errors.write(self)
+        super().finish()
 
     # Jobs ---------------------------------------------------------------------------------------
 
@@ -77,6 +93,9 @@ class Transaction(Tx):
 
     def owners(self, ids: Sequence[str]) -> dict[str, Owner]:
         return {held.id: (held.record.queue, held.record.tenant) for held in self.jobs(ids)}
+
+    def queue_of(self, job: Held) -> str:
+        return job.record.queue
 
     def insert(self, specs: Sequence[JobSpec], waits: Sequence[Sequence[str]] | None) -> None:
         for spec, mine in zip(specs, waits or [()] * len(specs), strict=True):
@@ -237,6 +256,9 @@ class Transaction(Tx):
 
     def drop_record(self, space: Space, key: str) -> None:
         side_records.drop(self, space, key)
+
+    def count_records(self, space: Space, first: str, last: str, most: int) -> int:
+        return side_records.count(self, space, first, last, most)
 
     # Time ---------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from tenure.errors import (
     Conflict,
     InvalidInput,
 )
-from tenure.model import ops
+from tenure.model import audit, ops
 from tenure.model.finders import FINDERS
 from tenure.model.job import State
 from tenure.model.ops import Answer, Op
@@ -25,8 +25,8 @@ class MemoryEngine(Explaining):
 
     in_flight = 1
 
-    def __init__(self, clock: Clock, sweep: int = 1000) -> None:
-        super().__init__(clock, sweep)
+    def __init__(self, clock: Clock, sweep: int = 1000, settings: Settings | None = None) -> None:
+        super().__init__(clock, sweep, settings or Settings())
         self._handlers: dict[type[Op] | type[Query], Callable[[Any, int], Any]] = {
             method.handles: getattr(self, name)
             for kind in type(self).__mro__
@@ -40,12 +40,12 @@ class MemoryEngine(Explaining):
             raise InvalidInput(
                 "url", f"{without_secrets(url)!r}: a memory queue has no name; use memory://"
             )
-        return cls(clock, settings.sweep)
+        return cls(clock, settings.sweep, settings)
 
     def apply(self, batch: Sequence[Op]) -> list[Answer]:
         with self._lock:
             now = self._clock.now_ms()
-            return [self._handlers[type(op)](op, now) for op in batch]
+            return self._in_order(batch, now)
 
     def apply_within(self, connection: Any, batch: Sequence[Op]) -> list[Answer]:
         raise InvalidInput("connection", "a memory queue has no connections to share")
@@ -53,9 +53,8 @@ class MemoryEngine(Explaining):
     def read(self, query: Query) -> Found:
         with self._lock:
             now = self._clock.now_ms()
-            finder = FINDERS.get(type(query))
-            if finder is not None:
-                return finder(lambda part: self._list_records(part, now), query)
+            if type(query) not in self._handlers:
+                return FINDERS[type(query)](lambda part: self._list_records(part, now), query)
             found: Found = self._handlers[type(query)](query, now)
             return found
 
@@ -92,4 +91,10 @@ class MemoryEngine(Explaining):
         return ops.Leased([held[lease] for lease in leases if lease in held])
 
     def _in_order(self, batch: Sequence[Op], now: int) -> list[Answer]:
-        return [self._handlers[type(one)](one, now) for one in batch]
+        answers = []
+        for op in batch:
+            answers.append(self._handlers[type(op)](op, now))
+            entry = audit.entry_of(op, answers[-1], now)
+            if entry is not None:
+                self._audit.append(entry)
+        return answers

@@ -42,6 +42,8 @@ class Upkeep(Schedules):
         for key, (at, _, _) in list(self._answered.items()):
             if at <= now - ops.ONCE_MS:
                 del self._answered[key]
+        for place in [place for place, one in self._errors.items() if self._is_old(one, now)]:
+            del self._errors[place]
         ended = [
             (record.expires_at, place)
             for place, record in self._side.items()

@@ -9,6 +9,7 @@ import psycopg
 from psycopg import errors as pg
 from psycopg.pq import TransactionStatus
 
+from tenure.core import errors
 from tenure.core.operate import Operations, operate
 from tenure.engines.postgres import ack, claim, fast_paths, slots, upkeep
 from tenure.engines.postgres.claimed_places import Places
@@ -18,6 +19,7 @@ from tenure.engines.postgres.server import Connection
 from tenure.engines.postgres.transaction import Transaction
 from tenure.model import ops
 from tenure.model.ops import Answer, Op
+from tenure.settings import Settings
 
 # Operations that the core does not have, or that are one statement here.
 _OWN: Operations = {
@@ -36,10 +38,10 @@ _NOTHING = ops.Leased([])
 
 
 def run(
-    db: Db, batch: Sequence[Op], given: int | None, sweep: int, elsewhere: Db | None = None
+    db: Db, batch: Sequence[Op], given: int | None, settings: Settings, elsewhere: Db | None = None
 ) -> tuple[list[Answer], bool]:
     """Run the operations in order. Returns the results, and whether to notify other processes."""
-    tx = Transaction(db, given, sweep, elsewhere)
+    tx = Transaction(db, given, settings, elsewhere)
     # First of all, and in one order: a transaction that holds a key waits for no one who wants it.
     keys = sorted({op.key for op in batch if isinstance(op, ops.Once)})
     if keys:
@@ -47,6 +49,7 @@ def run(
     # Operations whose results are already stored are not run again, and need no locks.
     lock(tx, [op for op in batch if not isinstance(op, ops.Once) or tx.once[op.key] is None])
     answers = operate(tx, batch, _OWN)
+    errors.write(tx)
     tx.flush()
     return answers, tx.woken or _tells(batch)
 
@@ -73,7 +76,7 @@ class Attempt:
         sql: dict[str, bytes],
         batch: Sequence[Op],
         given: int | None,
-        sweep: int,
+        settings: Settings,
     ) -> None:
         """Run the batch and commit."""
         db = Db(connection, sql)
@@ -81,7 +84,7 @@ class Attempt:
             if self._make_alone(db, batch, given):
                 self.tells = _tells(batch)
             else:
-                self.tells = self._make_together(db, connection, batch, given, sweep)
+                self.tells = self._make_together(db, connection, batch, given, settings)
         except BaseException:
             status = connection.pgconn.transaction_status
             if status in (TransactionStatus.INERROR, TransactionStatus.INTRANS):
@@ -106,11 +109,16 @@ class Attempt:
         return self.has_happened
 
     def _make_together(
-        self, db: Db, connection: Connection, batch: Sequence[Op], given: int | None, sweep: int
+        self,
+        db: Db,
+        connection: Connection,
+        batch: Sequence[Op],
+        given: int | None,
+        settings: Settings,
     ) -> bool:
         with piped(connection):
             db.send("begin")
-            self.answers, tells = run(db, batch, given, sweep)
+            self.answers, tells = run(db, batch, given, settings)
             if any(answer != _NOTHING for answer in self.answers):
                 db.send("mark", self.mark)
             self.may_have_happened = True  # an error no longer means a rollback

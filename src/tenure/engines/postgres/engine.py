@@ -95,7 +95,7 @@ class PostgresEngine:
             attempt = Attempt(mark, self._places)
             try:
                 with self._pool.use() as connection:
-                    attempt.make(connection, self._sql, batch, self._given, self._settings.sweep)
+                    attempt.make(connection, self._sql, batch, self._given, self._settings)
             except LOST_RACES as error:
                 races += 1
                 if races > MOST_RACES:
@@ -242,8 +242,7 @@ class PostgresEngine:
                 try:
                     with connection.transaction():
                         db = Db(connection, self._sql)
-                        sweep = self._settings.sweep
-                        answers, tells = run(db, batch, self._given, sweep, elsewhere)
+                        answers, tells = run(db, batch, self._given, self._settings, elsewhere)
                         if tells:
                             db.send("notify_within")
                         return answers

@@ -1624,6 +1624,9 @@ CREATE TABLE tenure.records (
     PRIMARY KEY (space, key)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 1000);
 CREATE INDEX records_expiry ON tenure.records (expires_at) WHERE expires_at IS NOT NULL;
+-- The group of the last error, which the text ends with: 12 characters, then "}].
+CREATE INDEX states_error ON tenure.states ("left"("right"(errors, 15), 12), seq)
+    WHERE errors IS NOT NULL;
 
 -- statements
 
@@ -1746,9 +1749,17 @@ FROM unnest(%s::integer[], %s::integer[], %s::bigint[]) w (queue, lane, at) GROU
 -- name: lock_jobs
 SELECT count(*) FROM tenure.load(%s::text[], '{}');
 -- name: load
-SELECT * FROM tenure.load(%s::text[], %s::bigint[]);
+SELECT l.seq, l.id, l.lane, l.state, l.priority, l.attempts, l.max_attempts, l.run_at, l.expires_at,
+    l.worker, l.token, l.unique_key, l.options, l.errors, j.kind, l.queue, l.queue_name, l.tenant,
+    l.is_parent, l.waits_for
+FROM tenure.load(%s::text[], %s::bigint[]) l JOIN tenure.jobs j ON j.seq = l.seq ORDER BY l.seq;
 -- name: load_children
-SELECT * FROM tenure.load('{}', ARRAY(SELECT child FROM tenure.deps WHERE parent = ANY (%s::bigint[])));
+SELECT l.seq, l.id, l.lane, l.state, l.priority, l.attempts, l.max_attempts, l.run_at, l.expires_at,
+    l.worker, l.token, l.unique_key, l.options, l.errors, j.kind, l.queue, l.queue_name, l.tenant,
+    l.is_parent, l.waits_for
+FROM tenure.load('{}', ARRAY(SELECT child FROM tenure.deps WHERE parent = ANY (%s::bigint[]))) l
+    JOIN tenure.jobs j ON j.seq = l.seq
+ORDER BY l.seq;
 -- name: ack
 SELECT * FROM tenure.ack(%s::uuid, %s::bigint, %s::text[], %s::bigint[], %s::bigint[], %s::text[],
     %s::smallint, %s::smallint);
@@ -1894,6 +1905,9 @@ DELETE FROM tenure.records WHERE space = %s AND key = %s;
 DELETE FROM tenure.records WHERE (space, key) IN (
     SELECT space, key FROM tenure.records WHERE expires_at IS NOT NULL AND expires_at <= %s
     ORDER BY expires_at LIMIT %s FOR UPDATE SKIP LOCKED);
+-- name: count_records
+SELECT count(*) FROM (
+    SELECT FROM tenure.records WHERE space = %s AND key >= %s AND key <= %s LIMIT %s) x;
 -- name: records
 SELECT key, value, expires_at FROM tenure.records
 WHERE space = %(space)s AND key >= %(first)s AND key <= %(last)s

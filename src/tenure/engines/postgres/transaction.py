@@ -19,9 +19,11 @@ from tenure.engines.sql.limits import mark
 from tenure.engines.sql.rows import LEASED, READY, STATES, WAITING, job_of, result_text
 from tenure.engines.sql.rows import Row as PlainRow
 from tenure.model import states
+from tenure.model.error_groups import ErrorGroup
 from tenure.model.job import Job, JobSpec, State
 from tenure.model.ops import Entry, Limit, Schedule
 from tenure.model.records import Space
+from tenure.settings import Settings
 
 LOCK_WAIT = "900ms"  # as in the functions of postgres.sql
 
@@ -69,10 +71,15 @@ class Transaction:
     """Implements tenure.core.transaction.Transaction. `given` is the time of a clock other than the
     server's, if any. `elsewhere` sees recent commits if this transaction's snapshot is fixed."""
 
-    def __init__(self, db: Db, given: int | None, sweep: int, elsewhere: Db | None = None) -> None:
+    def __init__(
+        self, db: Db, given: int | None, settings: Settings, elsewhere: Db | None = None
+    ) -> None:
         self.db = db
         self.given = given
-        self.most_swept = sweep
+        self.most_swept = settings.sweep
+        self.keep_errors_ms = settings.keep_errors_ms
+        self.keep_audit_ms = settings.keep_audit_ms
+        self.failures: dict[str, ErrorGroup] = {}
         self.woken = False  # whether jobs became ready, or ended, because they were due
         self.once: dict[str, str | None] = {}  # keys of the batch, with stored results
         self.queues: dict[str, int] = {}  # the ids of queues looked up so far
@@ -109,6 +116,11 @@ class Transaction:
         by then, so this costs no extra round trip."""
         self._now = self.given
         _ = self.now
+
+    @property
+    def writer(self) -> str:
+        """A connection has one transaction at a time."""
+        return str(self.db.backend)
 
     def forget(self) -> None:
         self.reread()
@@ -219,6 +231,9 @@ class Transaction:
     def owners(self, ids: Sequence[str]) -> dict[str, Owner]:
         rows = self.db.all("owners", list(ids)) if ids else []
         return {job_id: (queue, tenant) for job_id, queue, tenant in rows}
+
+    def queue_of(self, job: Row) -> str:
+        return job.queue_name
 
     def insert(self, specs: Sequence[JobSpec], waits: Sequence[Sequence[str]] | None) -> None:
         self.flush()
@@ -400,6 +415,9 @@ class Transaction:
 
     def drop_record(self, space: Space, key: str) -> None:
         self.db.send("drop_record", space, key)
+
+    def count_records(self, space: Space, first: str, last: str, most: int) -> int:
+        return int(self.db.value("count_records", space, first, last, most))
 
     # Time ---------------------------------------------------------------------------------------
 

@@ -79,6 +79,7 @@ class Row(msgspec.Struct, gc=False):
     unique_key: str | None
     options_text: str | None
     errors_text: str | None
+    kind: str
 
     @property
     def busy(self) -> bool:

@@ -27,7 +27,7 @@ class Disk:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: Identity | None = None
-        self._log_path: Path | None = None
+        self.log_path: Path | None = None  # of the write-ahead log, once the file is open
         self._log: Identity | None = None
         self._length = 0  # size of the log
         self._next_attempt = LOG_LIMIT_BYTES
@@ -36,9 +36,9 @@ class Disk:
         """Remember the identity of the files, right after opening them."""
         # SQLite follows links, and creates the log next to the file itself.
         real = self._path.resolve()
-        self._log_path = real.with_name(f"{real.name}-wal")
+        self.log_path = real.with_name(f"{real.name}-wal")
         self._file = _identity(_stat(self._path))
-        self._log = _identity(_stat(self._log_path))
+        self._log = _identity(_stat(self.log_path))
         # SQLite truncates the log to this size when it restarts it.
         writer.execute(f"PRAGMA journal_size_limit = {LOG_LIMIT_BYTES}")
 
@@ -54,8 +54,8 @@ class Disk:
     def check(self) -> None:
         """Like `check_file`, for the log too. The log exists as long as the writer is open."""
         self.check_file()
-        if self._log is not None and self._log_path is not None:
-            found = _stat(self._log_path)
+        if self._log is not None and self.log_path is not None:
+            found = _stat(self.log_path)
             if found is None or _identity(found) != self._log:
                 raise self._gone()
             self._length = found.st_size
@@ -68,7 +68,7 @@ class Disk:
 
     def log_bytes(self) -> int:
         """The size of the write-ahead log."""
-        found = None if self._log_path is None else _stat(self._log_path)
+        found = None if self.log_path is None else _stat(self.log_path)
         return 0 if found is None else found.st_size
 
     def shorten_log(self, connection: sqlite3.Connection, busy_timeout: float) -> None:

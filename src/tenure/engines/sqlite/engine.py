@@ -9,9 +9,11 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from tenure.clock import Clock
+from tenure.core import errors
 from tenure.core.operate import Operations, operate
 from tenure.engines.sql.reads import read
 from tenure.engines.sqlite import ack, claim, file, upkeep
@@ -19,7 +21,7 @@ from tenure.engines.sqlite.db import Db
 from tenure.engines.sqlite.disk import Disk
 from tenure.engines.sqlite.reads import Snapshot
 from tenure.engines.sqlite.transaction import Transaction
-from tenure.engines.sqlite.watch import Watch
+from tenure.engines.sqlite.watch import Version, Watch
 from tenure.errors import InvalidInput
 from tenure.model import ops
 from tenure.model.ops import Answer, Op
@@ -52,9 +54,10 @@ class SqliteEngine:
         self._reads = 0  # currently running
         self._readers: list[sqlite3.Connection] = []
         self._watcher: sqlite3.Connection | None = None
-        self._watch = Watch(self._version)
+        self._watchers = 0  # opened so far
         self._closed = False
         self._disk = Disk(path)
+        self._watch = Watch(self._version, lambda: self._disk.log_path)
         self._writer: sqlite3.Connection | None = self._open_writer()
         _OPEN.add(self)
 
@@ -76,8 +79,10 @@ class SqliteEngine:
         while self._reads:
             self._reading.wait()
         self._close_connections()
+        self._watch.before_fork()
 
     def after_fork(self) -> None:
+        self._watch.after_fork()
         self._reading.release()
         self._writing.release()
 
@@ -93,6 +98,7 @@ class SqliteEngine:
                 answers = self._run(writer, batch)
                 self._disk.check()
                 writer.execute("COMMIT")
+                self._watch.committed_at = monotonic()
             except BaseException:
                 if writer.in_transaction:
                     writer.execute("ROLLBACK")
@@ -101,8 +107,9 @@ class SqliteEngine:
         return answers
 
     def _run(self, connection: sqlite3.Connection, batch: Sequence[Op]) -> list[Answer]:
-        tx = Transaction(Db(connection), self._clock.now_ms(), self._settings.sweep)
+        tx = Transaction(Db(connection), self._clock.now_ms(), self._settings)
         answers = operate(tx, batch, _OWN)
+        errors.write(tx)
         tx.books.flush()
         return answers
 
@@ -192,16 +199,17 @@ class SqliteEngine:
     def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
         return self._watch.listen(wake)
 
-    def _version(self) -> int | None:
-        """A number that changes with every commit of another connection."""
+    def _version(self) -> Version | None:
+        """It changes with every commit of another connection."""
         with self._reading:  # a fork or a close waits for it
             if self._closed:
                 return None
             if self._watcher is None:
                 timeout = self._settings.busy_timeout
                 self._watcher = file.connect(self.path, timeout, create=False)
+                self._watchers += 1
             row = self._watcher.execute("PRAGMA data_version").fetchone()
-            return int(row[0])
+            return self._watchers, int(row[0])  # numbers of two connections cannot be compared
 
     def log_bytes(self) -> int:
         """The size of the write-ahead log."""

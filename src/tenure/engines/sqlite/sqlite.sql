@@ -199,6 +199,10 @@ CREATE TABLE tenure_records (
 ) WITHOUT ROWID;
 CREATE INDEX tenure_records_expiry ON tenure_records (expires_at) WHERE expires_at IS NOT NULL;
 
+-- The group of the last error, which the text ends with: 12 characters, then "}].
+CREATE INDEX tenure_states_error ON tenure_states (substr(errors, -15, 12), seq)
+    WHERE errors IS NOT NULL;
+
 -- statements
 
 -- name: databases
@@ -400,7 +404,7 @@ ORDER BY parent;
 -- name: children
 SELECT j.seq, j.id, j.lane, ifnull(s.state, 2), j.priority, ifnull(s.attempts, 0), j.max_attempts,
     ifnull(s.run_at, j.created_at), s.expires_at, ifnull(s.worker, ''), ifnull(s.token, 0),
-    j.unique_key, j.options, s.errors
+    j.unique_key, j.options, s.errors, j.kind
 FROM tenure_deps d CROSS JOIN tenure_jobs j ON j.seq = d.child
     LEFT JOIN tenure_states s ON s.seq = j.seq
 WHERE d.parent = ? ORDER BY d.child;
@@ -433,26 +437,26 @@ FROM json_each(?) e CROSS JOIN tenure_jobs j ON j.id = e.value
 -- name: rows_by_id
 SELECT j.seq, j.id, j.lane, ifnull(s.state, 2), j.priority, ifnull(s.attempts, 0), j.max_attempts,
     ifnull(s.run_at, j.created_at), s.expires_at, ifnull(s.worker, ''), ifnull(s.token, 0),
-    j.unique_key, j.options, s.errors
+    j.unique_key, j.options, s.errors, j.kind
 FROM json_each(?) e CROSS JOIN tenure_jobs j ON j.id = e.value
     LEFT JOIN tenure_states s ON s.seq = j.seq;
 -- name: rows_by_seq
 SELECT j.seq, j.id, j.lane, ifnull(s.state, 2), j.priority, ifnull(s.attempts, 0), j.max_attempts,
     ifnull(s.run_at, j.created_at), s.expires_at, ifnull(s.worker, ''), ifnull(s.token, 0),
-    j.unique_key, j.options, s.errors
+    j.unique_key, j.options, s.errors, j.kind
 FROM json_each(?) e CROSS JOIN tenure_jobs j ON j.seq = e.value
     LEFT JOIN tenure_states s ON s.seq = j.seq
 ORDER BY j.seq;
 -- name: rows_of_state
 SELECT j.seq, j.id, j.lane, ifnull(s.state, 2), j.priority, ifnull(s.attempts, 0), j.max_attempts,
     ifnull(s.run_at, j.created_at), s.expires_at, ifnull(s.worker, ''), ifnull(s.token, 0),
-    j.unique_key, j.options, s.errors
+    j.unique_key, j.options, s.errors, j.kind
 FROM tenure_states s INDEXED BY tenure_states_at CROSS JOIN tenure_jobs j ON j.seq = s.seq
 WHERE s.queue = ? AND s.state = ? AND s.state <> 2 AND s.at <= ? ORDER BY s.at, s.seq LIMIT ?;
 -- name: rows_expired
 SELECT j.seq, j.id, j.lane, ifnull(s.state, 2), j.priority, ifnull(s.attempts, 0), j.max_attempts,
     ifnull(s.run_at, j.created_at), s.expires_at, ifnull(s.worker, ''), ifnull(s.token, 0),
-    j.unique_key, j.options, s.errors
+    j.unique_key, j.options, s.errors, j.kind
 FROM tenure_states s INDEXED BY tenure_states_expiry
     CROSS JOIN tenure_jobs j ON j.seq = s.seq
 WHERE s.queue = ? AND s.expires_at IS NOT NULL AND s.state < 3 AND s.expires_at <= ?
@@ -578,6 +582,9 @@ DELETE FROM tenure_records WHERE space = ? AND key = ?;
 DELETE FROM tenure_records WHERE (space, key) IN (
     SELECT space, key FROM tenure_records WHERE expires_at IS NOT NULL AND expires_at <= ?
     ORDER BY expires_at LIMIT ?);
+-- name: count_records
+SELECT count(*) FROM (
+    SELECT 1 FROM tenure_records WHERE space = ? AND key >= ? AND key <= ? LIMIT ?);
 -- name: records
 SELECT key, value, expires_at FROM tenure_records
 WHERE space = :space AND key >= :first AND key <= :last

@@ -24,9 +24,11 @@ from tenure.engines.sqlite import insert
 from tenure.engines.sqlite.counters import Books, LaneBook
 from tenure.engines.sqlite.db import Db, listed
 from tenure.model import states
+from tenure.model.error_groups import ErrorGroup
 from tenure.model.job import Job, JobSpec
 from tenure.model.ops import Entry, Limit, Schedule
 from tenure.model.records import Space
+from tenure.settings import Settings
 
 # Tokens follow the clock, so that a restored backup does not reuse tokens given out after it was
 # made. The low bits are random, which helps if the clock was set back too. With 41 bits of
@@ -41,10 +43,15 @@ class Transaction:
     """Implements tenure.core.transaction.Transaction. Everything but the books is written at
     once."""
 
-    def __init__(self, db: Db, now: int, sweep: int) -> None:
+    writer = ""  # a file has one writer
+
+    def __init__(self, db: Db, now: int, settings: Settings) -> None:
         self.db = db
         self.now = now
-        self.most_swept = sweep
+        self.most_swept = settings.sweep
+        self.keep_errors_ms = settings.keep_errors_ms
+        self.keep_audit_ms = settings.keep_audit_ms
+        self.failures: dict[str, ErrorGroup] = {}
         self.shared = False  # whether several callers wait, who need the GIL meanwhile
         self.books = Books(db)
         self.news: list[tuple[Row, states.Event]] = []
@@ -151,6 +158,9 @@ class Transaction:
     def owner_of(self, lane: int) -> Owner:
         tenant = self.books.lane_by_id(lane).tenant
         return tenant.queue.name, tenant.name
+
+    def queue_of(self, job: Row) -> str:
+        return self.owner_of(job.lane)[0]
 
     def insert(self, specs: Sequence[JobSpec], waits: Sequence[Sequence[str]] | None) -> None:
         seqs = insert.insert_jobs(self.db, self.books, self.now, specs, waits, self._seqs)
@@ -308,6 +318,10 @@ class Transaction:
 
     def drop_record(self, space: Space, key: str) -> None:
         self.db.run("drop_record", space, key)
+
+    def count_records(self, space: Space, first: str, last: str, most: int) -> int:
+        ((count,),) = self.db.all("count_records", space, first, last, most)
+        return int(count)
 
     # Time ---------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 import { h } from "./dom.js";
 import { get, ifOffered, post } from "./api.js";
 import { count, cut, name, when } from "./format.js";
-import { button, empty, link, number, table, th } from "./widgets.js";
+import { button, empty, link, number, quietHead, table, th } from "./widgets.js";
 import { bulk } from "./bulk.js";
 
 export const title = () => "Errors";
@@ -23,7 +23,7 @@ export function view(data, page) {
 }
 
 function list(found, page) {
-  return table("Error groups", ["Error", "Queue", th("Failures", "n"), th("Dead", "n"), th("Last", "n"), th("First", "n"), "Sample", page.can("admin") ? "" : null].filter((one) => one !== null),
+  return table("Error groups", ["Error", "Queue", th("Failures", "n"), th("Dead", "n"), th("Last", "n"), th("First", "n"), "Sample", page.can("admin") ? quietHead("Actions") : null].filter((one) => one !== null),
     found.map((one) => h("tr", { key: one.group, class: one.muted ? "muted" : "" },
       h("th", { scope: "row", class: "wrap" }, link(["queue", one.queue], { state: "dead", error: one.group }, { class: "strong dead" }, h("bdi", null, cut(one.type || "error", 80))),
         h("div", { class: "message" }, h("bdi", null, cut(one.message || "", 200))), one.kind ? h("div", { class: "dim" }, name(one.kind, 80)) : null),

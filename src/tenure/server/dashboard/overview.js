@@ -2,7 +2,7 @@
 import { h } from "./dom.js";
 import { get, post } from "./api.js";
 import { count, jobs, name, now, setClock, span } from "./format.js";
-import { button, duration, empty, link, meter, number, spark, stack, table, th } from "./widgets.js";
+import { button, duration, empty, link, meter, number, quietHead, spark, stack, table, th } from "./widgets.js";
 
 export const title = () => "Overview";
 
@@ -45,7 +45,7 @@ function attention(found) {
     h("h2", { class: "unseen" }, "What needs attention"),
     h("ul", null, found.map((one) => h("li", { class: one.level || "bad", key: `${one.queue} ${one.link}` },
       one.queue ? link(["queue", one.queue], one.link === "?state=dead" ? { state: "dead" } : null, null, name(one.queue)) : null,
-      one.queue ? " " : null, h("span", null, one.text)))));
+      one.queue ? ": " : null, h("span", null, one.text)))));
 }
 
 function totals(queues) {
@@ -64,12 +64,12 @@ function totals(queues) {
 function queues(rows, page) {
   const has = (field) => rows.some((row) => row[field] !== null && row[field] !== undefined);
   const rates = has("rates"), waits = has("wait_p50"), workers = has("workers"), admin = page.can("admin");
-  const heads = ["Queue", th("", "mix", "Unfinished and dead jobs by state"), th("Ready", "n"), th("Oldest", "n", "How long the oldest ready job has waited"),
+  const heads = ["Queue", quietHead("By state", "mix"), th("Ready", "n"), th("Oldest", "n", "How long the oldest ready job has waited"),
     th("Running", "n"), th("Delayed", "n"), th("Waiting", "n"), th("Dead", "n"),
     rates ? th("Done per minute", "", "The last 30 minutes; red: failures") : null,
     waits ? th("Wait", "n", "How long jobs wait: half of them, and 99%, less than") : null,
     waits ? th("Run", "n", "How long jobs run: half of them, and 99%, less than") : null,
-    workers ? th("Workers", "n") : null, admin ? h("th", { scope: "col" }, h("span", { class: "unseen" }, "Actions")) : null].filter(Boolean);
+    workers ? th("Workers", "n") : null, admin ? quietHead("Actions") : null].filter(Boolean);
   return table("Queues", heads, rows.map((row) => h("tr", { key: row.queue, class: row.paused ? "paused" : "" },
     h("th", { scope: "row" }, link(["queue", row.queue], null, { class: "strong" }, name(row.queue)),
       row.paused ? h("span", { class: "chip paused" }, "paused") : null),

@@ -2,7 +2,7 @@
 import { h } from "./dom.js";
 import { Problem, del, get, post, put } from "./api.js";
 import { count, cut, exact, jobs as jobsText, name, now, setClock, span, timeOfDay, when } from "./format.js";
-import { NAMES, ask, button, chip, empty, field, link, meter, number, stack, table, th } from "./widgets.js";
+import { NAMES, ask, button, chip, empty, field, link, meter, number, quietHead, stack, table, th } from "./widgets.js";
 import { bulk } from "./bulk.js";
 
 const PAGE = 50, NAMED = 1000;
@@ -160,7 +160,7 @@ function tenants(queue, { listed, limits: known }, page) {
   const weights = rows.filter((one) => one.leased || one.ready).reduce((sum, one) => sum + weightOf(one.tenant), 0);
   const admin = page.can("admin");
   return h("section", { class: "card", "aria-label": "Tenants" },
-    table("Tenants by depth", ["Tenant", th("", "mix"), th("Ready", "n"), th("Running", "n"), th("Share", "n", "Of what runs now; in brackets: by weight"), th("Delayed", "n"), th("Waiting", "n"), th("Dead", "n"), th("Done", "n"), admin ? th("", "n") : null].filter(Boolean),
+    table("Tenants by depth", ["Tenant", quietHead("By state", "mix"), th("Ready", "n"), th("Running", "n"), th("Share", "n", "Of what runs now; in brackets: by weight"), th("Delayed", "n"), th("Waiting", "n"), th("Dead", "n"), th("Done", "n"), admin ? quietHead("Actions") : null].filter(Boolean),
       rows.map((one) => {
         const limit = known.find((it) => it.tenant === one.tenant && !it.group) || {};
         return h("tr", { key: one.tenant, class: limit.paused ? "paused" : "" },
@@ -204,7 +204,7 @@ function limits(queue, data, page) {
   const whole = data.limits.find((one) => one.tenant === undefined && one.group === undefined);
   const rows = [whole || {}, ...data.limits.filter((one) => one !== whole)];
   return h("section", { class: "card", "aria-label": "Limits" },
-    table("Limits", ["Of", "Tenant", "Group", ...FIELDS.map(([, label]) => th(label, "n")), ""], rows.map((one) => limitRow(queue, one, page))),
+    table("Limits", ["Of", "Tenant", "Group", ...FIELDS.map(([, label]) => th(label, "n")), quietHead("Actions")], rows.map((one) => limitRow(queue, one, page))),
     page.can("admin") ? h("div", { class: "pager" }, button("Add a limit for a tenant or group", () => editLimit(queue, null, {}, page))) : null);
 }
 

@@ -2,7 +2,7 @@
 import { h } from "./dom.js";
 import { del, get, ifOffered, post } from "./api.js";
 import { cut, name, now, when } from "./format.js";
-import { ask, button, empty, link, say, table, th } from "./widgets.js";
+import { ask, button, empty, link, quietHead, say, table, th } from "./widgets.js";
 
 export const title = () => "Schedules";
 export const load = async ({ signal }) => ifOffered(get(["schedules"], null, { signal }));
@@ -11,7 +11,7 @@ export function view(data, page) {
   if (!data || !data.length) return [h("h1", null, "Schedules"), empty("No schedules. Put one with ", h("code", null, "tenure schedules put"), ", or declare it in code with ", h("code", null, "@app.cron"), ".")];
   const admin = page.can("admin");
   return [h("h1", null, "Schedules"), h("section", { class: "card", "aria-label": "Schedules" },
-    table("Schedules", ["Name", "Cron", "Queue", "Kind", th("Next", "n"), th("Last", "n"), "Declared by", admin ? "" : null].filter((one) => one !== null),
+    table("Schedules", ["Name", "Cron", "Queue", "Kind", th("Next", "n"), th("Last", "n"), "Declared by", admin ? quietHead("Actions") : null].filter((one) => one !== null),
       data.map((one) => h("tr", { key: one.name, class: one.disabled ? "paused" : "" },
         h("th", { scope: "row" }, name(one.name, 60), one.disabled ? h("span", { class: "chip paused" }, "paused") : null),
         h("td", { class: "mono" }, cut(one.cron, 60), h("span", { class: "dim" }, ` ${one.tz || "UTC"}`)),
@@ -29,7 +29,7 @@ function buttons(one, page) {
     page.leave(["job", made.id]);
   };
   return [
-    button("Run now", () => run().catch((error) => say(error.message, "bad")), { class: "quiet", "aria-label": `Run ${of} now` }),
+    button("Run now", () => run().catch((error) => say(error.message, "bad")), { class: "quiet", "aria-label": `Run now: ${of}` }),
     button(one.disabled ? "Resume" : "Pause", () => page.act(() => post(["schedules", one.name, verb]), one.disabled ? "Resumed." : "Paused."), { class: "quiet", "aria-label": `${verb} ${of}` }),
     button("Delete…", async () => {
       const done = await ask({ title: `Delete the schedule ${of}?`, confirm: "Delete", danger: true, content: [h("p", null, "It does not fire any more. An app that declares it puts it back when it starts.")], does: () => del(["schedules", one.name]) });

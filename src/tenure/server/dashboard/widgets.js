@@ -38,7 +38,7 @@ export const duration = (ms) => h("td", { class: `n ${ms ? "" : "zero"}` }, ms =
 
 /** A table that can be scrolled sideways, with a caption for screen readers. */
 export function table(caption, heads, rows, attributes) {
-  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption, ...attributes },
+  return h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": caption, ...attributes },
     h("table", null,
       h("caption", { class: "unseen" }, caption),
       h("thead", null, h("tr", null, heads.map((head) =>
@@ -47,6 +47,9 @@ export function table(caption, heads, rows, attributes) {
 }
 
 export const th = (text, kind, title) => h("th", { scope: "col", class: kind, title }, text);
+
+/** The head of a column that needs none, except for screen readers. */
+export const quietHead = (text, kind) => h("th", { scope: "col", class: kind }, h("span", { class: "unseen" }, text));
 
 /** A line of the last minutes. The bars of failures stand below it. */
 export function spark(points, failures, label) {

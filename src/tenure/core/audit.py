@@ -1,0 +1,25 @@
+"""The audit log: an entry is written in the transaction of the change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from tenure.core.transaction import J, Transaction
+from tenure.model import audit, audit_records
+from tenure.model.job import new_ids
+from tenure.model.ops import Answer
+
+
+def note(tx: Transaction[J], batch: Sequence[Any], answers: Sequence[Answer]) -> None:
+    """Write entries for the operations that have a note and changed something."""
+    for op, answer in zip(batch, answers, strict=True):
+        if op.note is None:
+            continue
+        entry = audit.entry_of(op, answer, tx.now)
+        if entry is not None:
+            key = audit_records.key_of(entry, new_ids(entry.at, 1)[0])
+            expires_at = None if tx.keep_audit_ms is None else entry.at + tx.keep_audit_ms
+            tx.put_record("audit", key, msgspec.json.encode(entry), expires_at)

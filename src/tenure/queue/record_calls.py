@@ -1,0 +1,73 @@
+"""Calls about what a store keeps beside its jobs: error groups and the audit log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from tenure.model import ops, queries
+from tenure.model.audit import AuditLog
+from tenure.model.error_groups import ErrorGroups
+from tenure.model.fields import validated
+from tenure.model.ops import Note, Op
+from tenure.queue.arguments import good
+from tenure.queue.sync_async import Doer, Steps, Wanted, Within, awaiting, blocking
+
+
+class RecordCalls(Doer):
+    """A part of Calls."""
+
+    def _errors(
+        self, queue: str | None = None, *, limit: int = 100, cursor: str | None = None
+    ) -> Steps[ErrorGroups]:
+        """List error groups: failures of the same cause, with their count, when they were first and
+        last seen, and a sample. The most recently seen come first. Pass the `cursor` of a page to
+        get the next one."""
+        return good((yield validated(queries.ListErrors(queue, limit, cursor))), ErrorGroups)
+
+    def _mute_error(self, group: str) -> Steps[None]:
+        """Mark an error group as muted. It is still counted and listed."""
+        (answer,) = yield [validated(ops.MuteError(group))]
+        good(answer, ops.Ok)
+
+    def _unmute_error(self, group: str) -> Steps[None]:
+        """Mark an error group as not muted."""
+        (answer,) = yield [validated(ops.MuteError(group, muted=False))]
+        good(answer, ops.Ok)
+
+    def _audit(self, *, limit: int = 100, cursor: str | None = None) -> Steps[AuditLog]:
+        """List the audit log, newest first: who changed what, and why (see `audited`). Pass the
+        `cursor` of a page to get the next one."""
+        return good((yield validated(queries.ListAudit(limit, cursor))), AuditLog)
+
+    errors: Final = blocking(_errors)
+    aerrors: Final = awaiting(_errors)
+    mute_error: Final = blocking(_mute_error)
+    amute_error: Final = awaiting(_mute_error)
+    unmute_error: Final = blocking(_unmute_error)
+    aunmute_error: Final = awaiting(_unmute_error)
+    audit: Final = blocking(_audit)
+    aaudit: Final = awaiting(_audit)
+
+
+def with_note(wanted: Wanted, note: Note) -> Wanted:
+    """The same step, with a note on its operations that can have one."""
+    if isinstance(wanted, queries.Query):
+        return wanted
+    if isinstance(wanted, Within):
+        return Within(wanted.connection, noted(wanted.batch, note))
+    return noted(wanted, note)
+
+
+def noted(batch: Sequence[Op], note: Note) -> list[Op]:
+    return [_noted(op, note) for op in batch]
+
+
+def _noted(op: Op, note: Note) -> Op:
+    if isinstance(op, ops.Once):
+        return replace(op, ops=tuple(noted(op.ops, note)))
+    if isinstance(op, ops.NotedOp | ops.NotedGrantedOp) and op.note is None:
+        return replace(op, note=note)
+    return op

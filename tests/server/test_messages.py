@@ -1,0 +1,95 @@
+"""What people read when a service refuses something: it says what to change."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+import tenure
+from tenure import Forbidden, Settings, WaitTimeout
+from tenure.model import ops, queries
+from tenure.server.auth import Scope, Token
+from tenure.server.guard import NEEDS, Guarded, asked_for
+from tenure.server.guests import Guests
+from tenure.server.hosting import _known_as
+from tenure.testing import ManualClock
+from tests.unit.cli.terminal import Terminal
+
+
+def guarded(token: Token) -> Guarded:
+    return Guarded(tenure.connect("memory://", settings=Settings(), clock=ManualClock()), token)
+
+
+def test_an_operation_is_described_in_words() -> None:
+    for kind in NEEDS:
+        name = kind.__name__
+        described = asked_for(kind)
+        assert described == described.lower(), name
+        assert name not in described
+    assert asked_for(queries.GetStats) == "read the counts of queues"
+    assert asked_for(queries.ListJobs) == "list jobs"
+    assert asked_for(ops.SetLimit) == "set limit"
+
+
+def test_a_client_without_a_token_is_not_told_about_its_token() -> None:
+    queue = guarded(Guests(["produce"], ["10.0.0.0/8"]).token)
+    with pytest.raises(Forbidden) as caught:
+        asyncio.run(queue.astats())
+    assert caught.value.message == (
+        "without a token, you may not read the counts of queues: that needs the scope 'read'"
+    )
+
+
+@pytest.mark.parametrize("tenants", [("acme",), ("acme", "beta")])
+def test_a_token_that_is_bound_to_tenants_says_what_to_add(tenants: tuple[str, ...]) -> None:
+    queue = guarded(Token("web", "hash", (Scope.PRODUCE,), None, tenants))
+    with pytest.raises(Forbidden, match=r"with tenant= or --tenant: this token is for 'acme'"):
+        asyncio.run(queue.aenqueue("mail"))
+    with pytest.raises(Forbidden, match=r"not for the tenant 'gamma'"):
+        asyncio.run(queue.aenqueue("mail", tenant="gamma"))
+
+
+def test_creating_a_token_says_how_to_serve_with_it(fresh: Terminal) -> None:
+    file = fresh.folder / "my tokens.json"
+    result = fresh.run("token", "create", "web", "--scope", "read", "--file", str(file))
+    assert f"tenure serve --tokens '{file}'\n" in result.stderr
+    assert result.stdout.startswith("tnr_")
+
+
+def test_the_address_that_a_service_logs_is_one_that_it_accepts() -> None:
+    assert _known_as("0.0.0.0", None) == "0.0.0.0"
+    assert _known_as("127.0.0.1", ["localhost", "127.0.0.1"]) == "127.0.0.1"
+    assert _known_as("0.0.0.0", ["queue.local", "10.0.0.7"]) == "queue.local"
+
+
+def test_waiting_for_a_job_that_nobody_takes_asks_for_a_worker() -> None:
+    assert "is a worker running for its queue?" in str(WaitTimeout("a", "pending", 5))
+    assert "worker" not in str(WaitTimeout("a", "leased", 5))
+
+
+def test_a_prefix_that_is_too_short_says_so(cli: Terminal) -> None:
+    cli.text("enqueue", "mail", "1", "--id", "abcdef")
+    cli.text("enqueue", "mail", "1", "--id", "z")
+    assert "at least 4 characters" in cli.error("show", "abc")
+    assert "there is no job 'x'" in cli.error("show", "x")
+    assert "mail" in cli.text("show", "abcd")
+    assert "mail" in cli.text("show", "z")
+
+
+@pytest.mark.parametrize("command", ["show", "cancel", "replay", "run-now", "delete", "ack"])
+def test_the_help_says_that_an_id_can_be_shortened(fresh: Terminal, command: str) -> None:
+    assert "or its first characters" in " ".join(fresh.run(command, "--help").stdout.split())
+
+
+@pytest.fixture
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    monkeypatch.delenv("TENURE_TOKENS", raising=False)
+    return Terminal(tmp_path)
+
+
+@pytest.fixture
+def cli(fresh: Terminal) -> Terminal:
+    fresh.open().close()
+    return fresh
