@@ -8,6 +8,7 @@ from typing import Any
 
 from tenure.core import (
     audit,
+    editing,
     enqueue,
     errors,
     leases,
@@ -40,6 +41,8 @@ SHARED: Operations = {
     ops.Replay: operator.replay,
     ops.RunNow: operator.run_now,
     ops.Delete: operator.delete,
+    ops.Update: editing.update,
+    ops.ReplayEdited: editing.replay_edited,
     ops.SetLimit: limits.set_limit,
     ops.ClearLimit: limits.clear_limit,
     ops.Pause: limits.pause,

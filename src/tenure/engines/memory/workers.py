@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
-from tenure.engines.memory.errors import Errors
+from tenure.engines.memory.records import Records
 from tenure.engines.memory.store import handles
 from tenure.errors import InvalidInput
 from tenure.model import ops, worker_records
@@ -13,7 +13,7 @@ from tenure.model.ops import Answer
 from tenure.model.records import MAX_RECORD_BYTES, Record
 
 
-class Workers(Errors):
+class Workers(Records):
     """Keeps a record of each worker while it is alive, and of when its queues had one."""
 
     @handles(ops.Beat)
