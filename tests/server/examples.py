@@ -110,6 +110,8 @@ OPS: list[dict[str, Any]] = [
     {"op": "Replay", "ids": ["OWNER-dead"]},
     {"op": "RunNow", "ids": ["OWNER-ready"]},
     {"op": "Delete", "ids": ["OWNER-done", "OWNER-ready"]},
+    {"op": "Update", "ids": ["OWNER-ready"], "priority": 5, "payload": None},
+    {"op": "ReplayEdited", "id": "OWNER-dead", "new_id": NEW_ID, "payload": {"n": 1}},
     {"op": "SetLimit", **JOB, "concurrency": 3},
     {"op": "ClearLimit", **JOB},
     {"op": "Pause", **JOB},
@@ -130,7 +132,10 @@ OPS: list[dict[str, Any]] = [
 FILTER = {"queue": "QUEUE", "tenant": "TENANT"}
 QUERIES: list[dict[str, Any]] = [
     {"query": "GetJob", "id": "OWNER-ready"},
+    {"query": "ListPast", "id": "OWNER-ready"},
+    {"query": "GetJobs", "ids": ["OWNER-ready", "OWNER-dead"]},
     {"query": "ListJobs", "filter": FILTER},
+    {"query": "ListSummaries", "filter": FILTER},
     {"query": "FindIds", "filter": FILTER},
     {"query": "FindIds", "filter": FILTER | {"group": "OWNER-group"}},
     {"query": "NextDue", "queues": ["QUEUE"]},
@@ -161,6 +166,7 @@ EXAMPLES: dict[str, list[Example]] = {
     "GET /v1/jobs": [
         Example("/v1/jobs?queue=QUEUE&tenant=TENANT"),
         Example("/v1/jobs?queue=QUEUE&tenant=TENANT&state=dead"),
+        Example("/v1/jobs?queue=QUEUE&tenant=TENANT&summary=true&created_after=5&worker=w"),
     ],
     "POST /v1/jobs/cancel": [
         Example("/v1/jobs/cancel", {"ids": ["OWNER-ready"]}),
@@ -179,6 +185,14 @@ EXAMPLES: dict[str, list[Example]] = {
         Example("/v1/jobs/delete", FILTER),
     ],
     "GET /v1/jobs/{id}": [Example("/v1/jobs/OWNER-done")],
+    "PATCH /v1/jobs/{id}": [
+        Example("/v1/jobs/OWNER-ready", {"priority": 5}),
+        Example("/v1/jobs/OWNER-ready", {"delay": 5, "payload": {"n": 2}}),
+    ],
+    "POST /v1/jobs/{id}/edit-and-replay": [
+        Example("/v1/jobs/OWNER-dead/edit-and-replay", {"payload": {"n": 2}}),
+    ],
+    "GET /v1/jobs/{id}/history": [Example("/v1/jobs/OWNER-done/history")],
     "DELETE /v1/jobs/{id}": [Example("/v1/jobs/OWNER-done")],
     "POST /v1/jobs/{id}/cancel": [Example("/v1/jobs/OWNER-ready/cancel")],
     "POST /v1/jobs/{id}/replay": [Example("/v1/jobs/OWNER-dead/replay")],
