@@ -1909,6 +1909,11 @@ DELETE FROM tenure.records WHERE space = %s AND key = %s;
 DELETE FROM tenure.records WHERE (space, key) IN (
     SELECT space, key FROM tenure.records WHERE expires_at IS NOT NULL AND expires_at <= %s
     ORDER BY expires_at LIMIT %s FOR UPDATE SKIP LOCKED);
+-- name: free_record
+SELECT key, value FROM tenure.records
+WHERE space = %s AND key >= %s AND key <= %s
+    AND (expires_at IS NULL OR expires_at > (SELECT tenure.moment(%s)))
+ORDER BY key LIMIT 1 FOR UPDATE SKIP LOCKED;
 -- name: count_records
 SELECT count(*) FROM (
     SELECT FROM tenure.records WHERE space = %s AND key >= %s AND key <= %s LIMIT %s) x;

@@ -584,6 +584,10 @@ DELETE FROM tenure_records WHERE space = ? AND key = ?;
 DELETE FROM tenure_records WHERE (space, key) IN (
     SELECT space, key FROM tenure_records WHERE expires_at IS NOT NULL AND expires_at <= ?
     ORDER BY expires_at LIMIT ?);
+-- name: free_record
+SELECT key, value FROM tenure_records
+WHERE space = ? AND key >= ? AND key <= ? AND (expires_at IS NULL OR expires_at > ?)
+ORDER BY key LIMIT 1;
 -- name: count_records
 SELECT count(*) FROM (
     SELECT 1 FROM tenure_records WHERE space = ? AND key >= ? AND key <= ? LIMIT ?);
