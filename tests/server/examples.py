@@ -195,6 +195,13 @@ EXAMPLES: dict[str, list[Example]] = {
     "POST /v1/jobs/{id}/edit-and-replay": [
         Example("/v1/jobs/OWNER-dead/edit-and-replay", {"payload": {"n": 2}}),
     ],
+    "POST /v1/bulk": [
+        Example("/v1/bulk", {"action": "replay", "filter": FILTER, "dry_run": True}),
+        Example("/v1/bulk", {"action": "cancel", "filter": FILTER}),
+    ],
+    "GET /v1/bulk": [Example("/v1/bulk")],
+    "GET /v1/bulk/{id}": [Example("/v1/bulk/OWNER-run")],
+    "POST /v1/bulk/{id}/stop": [Example("/v1/bulk/OWNER-run/stop")],
     "GET /v1/jobs/{id}/history": [Example("/v1/jobs/OWNER-done/history")],
     "DELETE /v1/jobs/{id}": [Example("/v1/jobs/OWNER-done")],
     "POST /v1/jobs/{id}/cancel": [Example("/v1/jobs/OWNER-ready/cancel")],
