@@ -8,7 +8,18 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import backlog, batches, callers, churn, postgres, rivals, service, tenants, workers
+from bench import (
+    backlog,
+    batches,
+    callers,
+    churn,
+    lists,
+    postgres,
+    rivals,
+    service,
+    tenants,
+    workers,
+)
 from bench.report import Figure, show
 
 BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
@@ -18,6 +29,7 @@ BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
     "backlog": backlog.run,
     "postgres": postgres.run,
     "churn": churn.run,
+    "lists": lists.run,
     "workers": workers.run,
     "service": service.run,
     "rivals": rivals.run,

@@ -16,6 +16,7 @@ from tests.conformance.moves import fill
 def filled(queue: Queue, backend: Backend, monkeypatch: pytest.MonkeyPatch) -> Queue:
     """A queue with a job in question among every ten."""
     monkeypatch.setattr(queries, "MOST_SCANNED", 20)
+    monkeypatch.setattr(queries, "MOST_SORTED", 5)
     for n in range(10):
         fill(queue, 1, prefix=f"rare{n}.", kind="rare", tenant="rare", group="rare")
         fill(queue, 9, prefix=f"{n}.")
@@ -76,4 +77,6 @@ def test_a_call_goes_on_until_its_page_is_full(filled: Queue) -> None:
     page = filled.jobs(kind="rare", limit=100, cursor=page.cursor)
     assert [job.id for job in page.jobs] == RARE[4:]
     assert page.cursor is None
-    assert filled.jobs(kind="none") == queries.Page([], None)
+    nothing = filled.jobs(kind="none")
+    assert (nothing.jobs, nothing.cursor, nothing.scanned_to) == ([], None, None)
+    assert nothing.scanned == 100

@@ -128,6 +128,8 @@ class Chance:
             ops.Cancel((self._id(), self._id())),
             ops.Replay((self._id(), self._id())),
             ops.RunNow((self._id(), self._id())),
+            ops.Update((self._id(), self._id()), -1, delay_ms=chance.choice((None, 900))),
+            ops.ReplayEdited(self._id(), f"{who}/{chance.randrange(6)}", 5),
             ops.Delete((self._id(), self._id()), chance.choice(((), (State.DONE,)))),
             ops.SetLimit(queue, tenant, concurrency=chance.choice((1, 3))),
             ops.ClearLimit(queue, tenant),
@@ -152,9 +154,12 @@ class Chance:
         queue = chance.choice(QUEUES)
         found: list[Query] = [
             queries.GetJob(self._id()),
+            queries.GetJobs((self._id(), self._id())),
             queries.Explain(self._id()),
             queries.ListJobs(Filter(queue=queue), 100),
             queries.FindIds(Filter(tenant=tenant), 100),
+            queries.ListSummaries(Filter(queue, tenant=tenant), 2),
+            queries.ListPast(self._id()),
             queries.GetStats(),
             queries.GetStats(queue),
             queries.ListTenants(queue, 100),
@@ -166,6 +171,7 @@ class Chance:
             queries.NextDue((queue,)),
             queries.ListErrors(chance.choice((None, queue))),
             queries.ListAudit(),
+            queries.ListRates(0, 2**40),
         ]
         return chance.choice(found)
 

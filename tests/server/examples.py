@@ -110,6 +110,8 @@ OPS: list[dict[str, Any]] = [
     {"op": "Replay", "ids": ["OWNER-dead"]},
     {"op": "RunNow", "ids": ["OWNER-ready"]},
     {"op": "Delete", "ids": ["OWNER-done", "OWNER-ready"]},
+    {"op": "Update", "ids": ["OWNER-ready"], "priority": 5, "payload": None},
+    {"op": "ReplayEdited", "id": "OWNER-dead", "new_id": NEW_ID, "payload": {"n": 1}},
     {"op": "SetLimit", **JOB, "concurrency": 3},
     {"op": "ClearLimit", **JOB},
     {"op": "Pause", **JOB},
@@ -130,7 +132,10 @@ OPS: list[dict[str, Any]] = [
 FILTER = {"queue": "QUEUE", "tenant": "TENANT"}
 QUERIES: list[dict[str, Any]] = [
     {"query": "GetJob", "id": "OWNER-ready"},
+    {"query": "ListPast", "id": "OWNER-ready"},
+    {"query": "GetJobs", "ids": ["OWNER-ready", "OWNER-dead"]},
     {"query": "ListJobs", "filter": FILTER},
+    {"query": "ListSummaries", "filter": FILTER},
     {"query": "FindIds", "filter": FILTER},
     {"query": "FindIds", "filter": FILTER | {"group": "OWNER-group"}},
     {"query": "NextDue", "queues": ["QUEUE"]},
@@ -149,6 +154,7 @@ QUERIES: list[dict[str, Any]] = [
     {"query": "GetTimetable"},
     {"query": "ListErrors", "queue": "QUEUE"},
     {"query": "ListAudit"},
+    {"query": "ListRates", "since": 0, "until": 5, "queue": "QUEUE"},
 ]
 
 EXAMPLES: dict[str, list[Example]] = {
@@ -160,6 +166,7 @@ EXAMPLES: dict[str, list[Example]] = {
     "GET /v1/jobs": [
         Example("/v1/jobs?queue=QUEUE&tenant=TENANT"),
         Example("/v1/jobs?queue=QUEUE&tenant=TENANT&state=dead"),
+        Example("/v1/jobs?queue=QUEUE&tenant=TENANT&summary=true&created_after=5&worker=w"),
     ],
     "POST /v1/jobs/cancel": [
         Example("/v1/jobs/cancel", {"ids": ["OWNER-ready"]}),
@@ -178,6 +185,14 @@ EXAMPLES: dict[str, list[Example]] = {
         Example("/v1/jobs/delete", FILTER),
     ],
     "GET /v1/jobs/{id}": [Example("/v1/jobs/OWNER-done")],
+    "PATCH /v1/jobs/{id}": [
+        Example("/v1/jobs/OWNER-ready", {"priority": 5}),
+        Example("/v1/jobs/OWNER-ready", {"delay": 5, "payload": {"n": 2}}),
+    ],
+    "POST /v1/jobs/{id}/edit-and-replay": [
+        Example("/v1/jobs/OWNER-dead/edit-and-replay", {"payload": {"n": 2}}),
+    ],
+    "GET /v1/jobs/{id}/history": [Example("/v1/jobs/OWNER-done/history")],
     "DELETE /v1/jobs/{id}": [Example("/v1/jobs/OWNER-done")],
     "POST /v1/jobs/{id}/cancel": [Example("/v1/jobs/OWNER-ready/cancel")],
     "POST /v1/jobs/{id}/replay": [Example("/v1/jobs/OWNER-dead/replay")],
@@ -231,6 +246,7 @@ EXAMPLES: dict[str, list[Example]] = {
     "GET /v1/errors": [Example("/v1/errors?queue=QUEUE")],
     "POST /v1/errors/{group}/mute": [Example("/v1/errors/0a1b2c3d4e5f/mute")],
     "POST /v1/errors/{group}/unmute": [Example("/v1/errors/0a1b2c3d4e5f/unmute")],
+    "GET /v1/rates": [Example("/v1/rates?queue=QUEUE")],
     "GET /v1/audit": [Example("/v1/audit")],
     "POST /v1/maintain": [Example("/v1/maintain")],
     "POST /v1/ops": [

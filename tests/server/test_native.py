@@ -835,10 +835,17 @@ def test_queries_are_answered(client: Client) -> None:
     tenant = counts(ready=1) | {"queue": "q", "tenant": "t"}
     for query, found in (
         ({"query": "GetJob", "id": "a"}, job),
-        ({"query": "ListJobs"}, {"answer": "Page", "jobs": [job], "cursor": None}),
+        (
+            {"query": "ListJobs"},
+            {"answer": "Page", "jobs": [job], "cursor": None, "scanned": 1, "scanned_to": None},
+        ),
+        (
+            {"query": "GetJobs", "ids": ["b", "a"]},
+            {"answer": "Page", "jobs": [job], "cursor": None, "scanned": 1, "scanned_to": None},
+        ),
         (
             {"query": "FindIds", "filter": {"queue": "q"}},
-            {"answer": "Ids", "ids": ["a"], "cursor": None},
+            {"answer": "Ids", "ids": ["a"], "cursor": None, "scanned": 1},
         ),
         ({"query": "NextDue", "queues": ["q"]}, {"answer": "Due", "at": None}),
         (

@@ -50,6 +50,9 @@ PROMISED = {
         "ErrorGroups",
         "AuditEntry",
         "AuditLog",
+        "Rates",
+        "QueueRates",
+        "RatePoint",
     ],
     "errors": [
         "TenureError",
@@ -97,8 +100,12 @@ CALLS = {
     ],
     "looking": [
         "get",
+        "get_many",
         "explain",
+        "workers",
         "jobs",
+        "summaries",
+        "history",
         "find_ids",
         "next_due",
         "oldest_ready",
@@ -107,12 +114,13 @@ CALLS = {
         "groups",
         "group_totals",
     ],
-    "operating": ["cancel", "replay", "run_now", "delete", "purge"],
+    "operating": ["cancel", "replay", "run_now", "delete", "purge", "update", "replay_edited"],
     "flow control": ["set_limit", "clear_limit", "limits", "pause", "resume"],
     "slots": ["take_slot", "drop_slot", "slots", "reconcile_slots"],
     "schedules": ["put_schedule", "drop_schedule", "schedules", "timetable", "fire"],
     "errors": ["errors", "mute_error", "unmute_error"],
     "the audit log": ["audit"],
+    "rates": ["rates"],
     "upkeep": ["maintain", "reconcile", "close"],
 }
 WITHOUT_STEPS = {"audited", "sign"}  # they do nothing to the store, so they have one form

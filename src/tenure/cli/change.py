@@ -8,12 +8,14 @@ from typing import Any
 import click
 
 from tenure.cli.context import App, json_option, pass_app, reason_option
+from tenure.cli.editing import edit_options, payload_of
 from tenure.cli.ids import full_id
 from tenure.cli.params import STATE, duration, filter_options, given
 from tenure.cli.tables import words
-from tenure.cli.text import counted, one_line, span
+from tenure.cli.text import one_line, span
 from tenure.errors import Conflict, InvalidInput, NotFound
 from tenure.model.job import FINAL, State
+from tenure.observe.logs import counted
 from tenure.queue import Queue
 
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
@@ -51,13 +53,24 @@ def cancel(app: App, /, ids: tuple[str, ...], **filters: Any) -> None:
     type=click.Choice([State.DEAD.value, State.CANCELLED.value]),
     help="Only jobs in this state. [default: dead]",
 )
+@edit_options
+@click.option("--in", "delay", type=duration, help="Run the changed job after this time: 90, 5m.")
 @reason_option
 @json_option
 @pass_app
-def replay(app: App, /, ids: tuple[str, ...], **filters: Any) -> None:
+def replay(
+    app: App,
+    /,
+    ids: tuple[str, ...],
+    payload: str | None,
+    priority: int | None,
+    delay: float | None,
+    **filters: Any,
+) -> None:
     """Run dead or cancelled jobs again, by id or by filter.
 
-    They start at attempt 0, and no longer expire.
+    They start at attempt 0, and no longer expire. With --payload, --priority or --in, one finished
+    job is enqueued again as a new one with these changes, and the old one stays as it is.
 
     ID is the id of a job, or its first characters (at least 4).
 
@@ -66,10 +79,19 @@ def replay(app: App, /, ids: tuple[str, ...], **filters: Any) -> None:
       tenure replay 0190b5a4-...
       tenure replay --queue emails
       tenure replay --state dead        (every dead job of every queue)
+      tenure replay 0190b5a4-... --payload '{"to": "ann@example.com"}'
     """
     where = _which(ids, filters)
+    changes = given({"priority": priority, "delay": delay})
+    if payload is not None:
+        changes["payload"] = payload_of(payload)
+    if changes and len(ids) != 1:
+        raise click.UsageError("Changes are for one job: give its id.")
     with app.open_existing() as store:
-        if ids:
+        if changes:
+            new_id = store.replay_edited(full_id(store, ids[0]), **changes)
+            app.answer({"id": new_id}, lambda: words(f"Enqueued {new_id}."))
+        elif ids:
             _one_by_one(app, store, "replayed", ids, store.replay)
         else:
             _all_of(app, "replayed", store.replay(**where))

@@ -7,6 +7,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -119,6 +120,34 @@ def filter_options(command: F) -> F:
     command = click.option("--group", help="Only jobs of this group.")(command)
     command = click.option("--tenant", help="Only jobs of this tenant.")(command)
     return click.option("--queue", help="Only jobs of this queue.")(command)
+
+
+def moment(text: str) -> datetime:
+    """Parse a time: 2026-11-17, 2026-11-17T09:30, or how long ago, such as 2h."""
+    if _DURATION.fullmatch(text):
+        return datetime.now(UTC) - timedelta(seconds=duration(text))
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        reason = f"{text!r} is not a time such as 2026-11-17T09:30, nor how long ago, such as 2h."
+        raise click.BadParameter(reason) from None
+    return found.astimezone() if found.tzinfo is None else found
+
+
+def time_options(command: F) -> F:
+    """Options that select jobs by when they were created and finished, and by their worker."""
+    command = click.option("--worker", help="Only jobs that this worker has or had.")(command)
+    for name, when in (
+        ("finished-before", "that finished before this time"),
+        ("finished-after", "that finished at this time or later"),
+        ("created-before", "that were created before this time"),
+        (
+            "created-after",
+            "that were created at this time or later: 2026-11-17T09:30, or 2h for two hours ago",
+        ),
+    ):
+        command = click.option(f"--{name}", type=moment, help=f"Only jobs {when}.")(command)
+    return command
 
 
 def page_options(command: F) -> F:

@@ -10,11 +10,11 @@ import click
 from rich.console import Group, RenderableType
 
 from tenure.cli.context import App, json_option, pass_app
-from tenure.cli.held_back import HeldBack, every_name, held_back
+from tenure.cli.held_back import every_name
 from tenure.cli.ids import full_id
-from tenure.cli.params import STATE, filter_options, page_options
+from tenure.cli.overview import Overview, overview
+from tenure.cli.params import STATE, filter_options, page_options, time_options
 from tenure.cli.tables import (
-    QueueNow,
     cell,
     counts_table,
     dead_list,
@@ -24,9 +24,9 @@ from tenure.cli.tables import (
     stats_table,
     words,
 )
-from tenure.cli.text import document
+from tenure.cli.text import absolute
 from tenure.model.job import State
-from tenure.model.queries import Page, QueueStats
+from tenure.model.queries import Page
 from tenure.queue import Queue
 from tenure.settings import without_secrets
 
@@ -49,24 +49,17 @@ def stats(app: App, /, queue: str | None) -> None:
       tenure stats emails --json
     """
     with app.open_existing() as store:
-        found = store.stats(queue)
-        more = {name: _more(store, one) for name, one in found.queues.items()}
-        url = without_secrets(store.settings.url)
-    value = document(found)
-    for name, one in more.items():
-        value["queues"][name] |= one.as_document()
-    empty = words(f"There is no queue yet in {url}.")
-    shown = app.clock.now_ms
-    app.answer(value, lambda: stats_table(found, more, shown()) if found.queues else empty)
+        found = overview(store, queue)
+        shown = shown_stats(found, store, app.clock.now_ms())
+    app.answer(found.as_document(), lambda: shown)
 
 
-def _more(store: Queue, queue: QueueStats) -> QueueNow:
-    """What else there is to know about a queue. Only queues with ready jobs are looked into."""
-    if not queue.ready:
-        return QueueNow(HeldBack(), None)
-    return QueueNow(
-        held_back(store, queue, store.limits(queue.queue)), store.oldest_ready(queue.queue)
-    )
+def shown_stats(found: Overview, store: Queue, now: int) -> RenderableType:
+    """The counts of queues as a table, and the store that has them."""
+    url = without_secrets(store.settings.url)
+    if not found.stats.queues:
+        return words(f"There is no queue yet in {url}.")
+    return Group(stats_table(found.stats, found.more, now), cell(f"in {url}", "dim"))
 
 
 @click.command()
@@ -74,6 +67,7 @@ def _more(store: Queue, queue: QueueStats) -> QueueNow:
 @click.option(
     "--state", type=STATE, multiple=True, help="Only jobs in this state; can be repeated."
 )
+@time_options
 @page_options
 @json_option
 @pass_app
@@ -85,6 +79,7 @@ def jobs(app: App, /, state: tuple[str, ...], **options: Any) -> None:
     \b
     Example:
       tenure jobs --queue emails --state pending --state leased --limit 20
+      tenure jobs --queue emails --state dead --finished-after 2h
       tenure jobs --json | jq -r '.jobs[].id'
     """
     _list(app, state=state or None, **options)
@@ -92,6 +87,7 @@ def jobs(app: App, /, state: tuple[str, ...], **options: Any) -> None:
 
 @click.command()
 @filter_options
+@time_options
 @page_options
 @json_option
 @pass_app
@@ -114,11 +110,16 @@ def _list(app: App, *, errors: bool = False, **options: Any) -> None:
 
 def _page(page: Page, now: int, errors: bool) -> RenderableType:
     if not page.jobs:
-        return words("No jobs.")
+        return words("No jobs." if page.cursor is None else f"None so far. {_how_far(page)}")
     table = (dead_list if errors else jobs_table)(page.jobs, now)
     if page.cursor is None:
         return table
-    return Group(table, words(f"There are more: --cursor {page.cursor}", "dim"))
+    return Group(table, words(f"There may be more. {_how_far(page)}", "dim"))
+
+
+def _how_far(page: Page) -> str:
+    back = "" if page.scanned_to is None else f", back to {absolute(page.scanned_to)}"
+    return f"Looked at {page.scanned:,} jobs{back}; go on with --cursor {page.cursor}"
 
 
 @click.command()

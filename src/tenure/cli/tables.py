@@ -16,7 +16,7 @@ from rich.text import Text
 from tenure.cli.held_back import HeldBack
 from tenure.cli.text import absolute, document, harmless, one_line, relative, span, waiting
 from tenure.model.job import FINAL, Failure, Job, State
-from tenure.model.ops import Limit
+from tenure.model.ops import UNKNOWN_KIND, Limit
 from tenure.model.queries import Counts, Stats, as_counts
 from tenure.model.retry import Backoff
 
@@ -243,7 +243,9 @@ def _pretty(value: object) -> Padding:
 
 
 def _failure(failure: Failure, now: int) -> list[RenderableType]:
-    head = Text(f"attempt {failure.attempt} failed", "bold red")
+    left = failure.type == UNKNOWN_KIND  # not an attempt
+    what = "left for other workers" if left else f"attempt {failure.attempt} failed"
+    head = Text(what, "bold yellow" if left else "bold red")
     head.append(f" {absolute(failure.at)} ({relative(failure.at, now)})", "not bold default")
     if failure.worker:
         head.append(f" on {one_line(failure.worker)}", "not bold default")

@@ -14,6 +14,7 @@ from tenure.model import ops
 from tenure.model.job import JobSpec
 from tenure.model.ops import Grant
 
+NamingOp = ops.LeaseOp | ops.JobsOp | ops.ReplayEdited
 Named = tuple[Grant | None, str]  # a job that an operation names, and what the operation may see
 
 
@@ -44,7 +45,7 @@ class Owners:
         return owner is not None and grant.allows(*owner)
 
 
-def load(tx: Transaction[J], batch: Sequence[ops.LeaseOp | ops.JobsOp]) -> Owners:
+def load(tx: Transaction[J], batch: Sequence[NamingOp]) -> Owners:
     """Load the jobs that operations name."""
     named = [(op.grant, job_id) for op in batch for job_id in _ids_of(op)]
     owners = Owners(tx, named)
@@ -53,5 +54,5 @@ def load(tx: Transaction[J], batch: Sequence[ops.LeaseOp | ops.JobsOp]) -> Owner
     return owners
 
 
-def _ids_of(op: ops.LeaseOp | ops.JobsOp) -> Sequence[str]:
+def _ids_of(op: NamingOp) -> Sequence[str]:
     return op.ids if isinstance(op, ops.JobsOp) else (op.id,)

@@ -8,6 +8,7 @@ from typing import Any
 
 from tenure.core import (
     audit,
+    editing,
     enqueue,
     errors,
     leases,
@@ -17,6 +18,7 @@ from tenure.core import (
     schedules,
     slots,
     transfer,
+    workers,
 )
 from tenure.core.transaction import Transaction
 from tenure.model import ops, wire
@@ -39,6 +41,8 @@ SHARED: Operations = {
     ops.Replay: operator.replay,
     ops.RunNow: operator.run_now,
     ops.Delete: operator.delete,
+    ops.Update: editing.update,
+    ops.ReplayEdited: editing.replay_edited,
     ops.SetLimit: limits.set_limit,
     ops.ClearLimit: limits.clear_limit,
     ops.Pause: limits.pause,
@@ -51,6 +55,7 @@ SHARED: Operations = {
     ops.Import: transfer.import_,
     ops.MuteError: errors.mute_error,
     PutRecords: records.put_records,
+    ops.Beat: workers.beat,
 }
 
 

@@ -3,19 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
+import msgspec
 from msgspec.structs import replace
 
 from tenure.core.grants import Owners, load
 from tenure.core.moves import move, remove, settle
 from tenure.core.transaction import J, Transaction
 from tenure.model import ops, states
+from tenure.model.history import PAST_MS, Past, PastMove, past_key
 from tenure.model.ops import Answer
 
 
 def cancel(tx: Transaction[J], batch: Sequence[ops.Cancel]) -> list[Answer]:
     owners = load(tx, batch)
-    return [_change(tx, op, owners, lambda job: move(tx, job, states.Cancelled())) for op in batch]
+    return [change_each(tx, op, owners, partial(_cancel, tx, op)) for op in batch]
+
+
+def _cancel(tx: Transaction[J], op: ops.Cancel, job: J) -> bool:
+    return _moved(tx, op, job, states.Cancelled(), "cancelled")
+
+
+def _moved(tx: Transaction[J], op: ops.JobsOp, job: J, event: states.Event, what: PastMove) -> bool:
+    moved = move(tx, job, event)
+    if moved:
+        remember(tx, op, job, what)
+    return moved
+
+
+def remember(tx: Transaction[J], op: ops.JobsOp, job: J, what: PastMove) -> None:
+    """Add what an operator does to the history of a job."""
+    past = Past(tx.now, what, "" if op.note is None else op.note.by)
+    tx.put_record("past", past_key(job.id, past), msgspec.json.encode(past), tx.now + PAST_MS)
 
 
 def replay(tx: Transaction[J], batch: Sequence[ops.Replay]) -> list[Answer]:
@@ -33,18 +53,18 @@ def _replay(tx: Transaction[J], op: ops.Replay, owners: Owners) -> Answer:
         if holder is not None:
             refused[job.id] = holder
             return False
-        return move(tx, job, states.Replayed())
+        return _moved(tx, op, job, states.Replayed(), "replayed")
 
-    return replace(_change(tx, op, owners, one), refused=refused)
+    return replace(change_each(tx, op, owners, one), refused=refused)
 
 
 def run_now(tx: Transaction[J], batch: Sequence[ops.RunNow]) -> list[Answer]:
     owners = load(tx, batch)
-    return [_change(tx, op, owners, lambda job: _hurry(tx, job)) for op in batch]
+    return [change_each(tx, op, owners, partial(_hurry, tx, op)) for op in batch]
 
 
-def _hurry(tx: Transaction[J], job: J) -> bool:
-    return job.run_at > tx.now and move(tx, job, states.Hurried())
+def _hurry(tx: Transaction[J], op: ops.RunNow, job: J) -> bool:
+    return job.run_at > tx.now and _moved(tx, op, job, states.Hurried(), "run_now")
 
 
 def delete(tx: Transaction[J], batch: Sequence[ops.Delete]) -> list[Answer]:
@@ -59,10 +79,10 @@ def _delete(tx: Transaction[J], op: ops.Delete, owners: Owners) -> Answer:
         remove(tx, job)
         return True
 
-    return _change(tx, op, owners, one)
+    return change_each(tx, op, owners, one)
 
 
-def _change(
+def change_each(
     tx: Transaction[J], op: ops.JobsOp, owners: Owners, change: Callable[[J], bool]
 ) -> ops.Changed:
     """Change the jobs one by one: finishing one may finish the next."""

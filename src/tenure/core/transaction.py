@@ -42,6 +42,14 @@ class Lease(Protocol):
         """Whether another transaction has locked the job, so that it cannot be changed now."""
 
 
+class Edit(NamedTuple):
+    """New values of a job that was not claimed. None: as it is."""
+
+    priority: int | None
+    run_at: int | None
+    payload: msgspec.Raw | None
+
+
 class Existing(NamedTuple):
     """Data in the store that new jobs depend on."""
 
@@ -83,6 +91,10 @@ class Transaction(Protocol[J]):
 
     def save(self, job: J, change: Change) -> None:
         """Store a change, and update counters, indexes and the unique key."""
+
+    def edit(self, job: J, edit: Edit) -> None:
+        """Change a waiting or pending job, and move it to its new place. A pending job becomes
+        ready or delayed if its time changes."""
 
     def remove(self, job: J) -> None:
         """Delete a job in any state."""

@@ -93,5 +93,7 @@ def _target_of(op: Op) -> str:
             return f"{op.schedule.name}: {op.schedule.cron}"
         case ops.DropSchedule():
             return op.name
+        case ops.ReplayEdited():
+            return f"{op.id} as {op.new_id}"
     values = {name: value for name, value in asdict(op).items() if name not in ("queue", "note")}
     return ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)

@@ -130,6 +130,7 @@ class Job(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     raw_result: msgspec.Raw = msgspec.field(default_factory=null, name="result")
     errors: tuple[Failure, ...] = ()
     trace: str | None = None
+    replay_of: str | None = None
 
     @property
     def payload(self) -> Any:
@@ -231,6 +232,7 @@ class JobSpec(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     timeout_ms: PositiveSpan | None = None
     backoff: Backoff | None = None
     trace: str | None = None  # a traceparent of W3C Trace Context
+    replay_of: Name | None = None  # the finished job that this one repeats; set by the store
 
     def check(self) -> None:
         """Validate what the field types cannot express."""
@@ -269,6 +271,7 @@ class JobSpec(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
             after=self.after,
             if_parent_fails=self.if_parent_fails,
             trace=self.trace,
+            replay_of=self.replay_of,
         )
 
     def again(self) -> NewJob:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, UnsetType
 
 from tenure.errors import InvalidInput, TenureError
 from tenure.model import states
@@ -30,6 +30,7 @@ from tenure.model.fields import (
     Name,
     Percent,
     PositiveSpan,
+    Priority,
     QueueNames,
     Rate,
     Reason,
@@ -40,6 +41,7 @@ from tenure.model.fields import (
     check_together,
 )
 from tenure.model.job import Job, JobSpec, State, null
+from tenure.model.workers import BeatSpan, LiveWorker
 
 IfExists = Literal["error", "skip"]
 NewJobs = Annotated[tuple[JobSpec, ...], Meta(max_length=MAX_JOBS_PER_CALL)]
@@ -202,6 +204,55 @@ class RunNow(JobsOp, frozen=True):
     stay as they are."""
 
 
+class Update(JobsOp, frozen=True):
+    """Change jobs that were not claimed: their priority, when they may run, their payload. What is
+    not given stays as it is."""
+
+    priority: Priority | None = None
+    run_at: Moment | None = None
+    delay_ms: Span | None = None
+    payload: msgspec.Raw | UnsetType = msgspec.UNSET
+
+    def check(self) -> None:
+        """Validate rules that span several fields."""
+        if self.run_at is not None and self.delay_ms is not None:
+            raise InvalidInput("run_at", "give run_at or delay, not both")
+        if (self.priority, self.run_at, self.delay_ms) == (None, None, None) and isinstance(
+            self.payload, UnsetType
+        ):
+            raise InvalidInput("update", "say what to change: priority, run_at, delay or payload")
+
+
+class ReplayEdited(NotedGrantedOp, frozen=True):
+    """Enqueue a finished job again as a new one with these changes. The new job has the options of
+    the old one, except its id, parents and expiry. `replay_of` names the old one."""
+
+    id: Name
+    new_id: Name
+    priority: Priority | None = None
+    delay_ms: Span = 0
+    payload: msgspec.Raw | UnsetType = msgspec.UNSET
+
+    def spec_of(self, job: Job) -> JobSpec:
+        """The new job."""
+        return JobSpec(
+            id=self.new_id,
+            queue=job.queue,
+            payload=job.raw_payload if isinstance(self.payload, UnsetType) else self.payload,
+            kind=job.kind,
+            tenant=job.tenant,
+            group=job.group,
+            priority=job.priority if self.priority is None else self.priority,
+            max_attempts=job.max_attempts,
+            delay_ms=self.delay_ms,
+            unique_key=job.unique_key,
+            timeout_ms=job.timeout_ms,
+            backoff=job.backoff,
+            trace=job.trace,
+            replay_of=job.id,
+        )
+
+
 class Delete(JobsOp, frozen=True):
     """Delete the jobs that are in one of these states (in any state, if empty)."""
 
@@ -281,6 +332,13 @@ def _check_paused(op: Pause | Resume) -> None:
     _check_scope(op)
     if op.group == "*" or (op.tenant == "*" and op.group is None):
         raise InvalidInput("pause", "pause the whole queue, or one tenant or group by name")
+
+
+class Beat(GrantedOp, frozen=True):
+    """Say that a worker is alive, until `ttl_ms` have passed. With 0, that it has stopped."""
+
+    worker: LiveWorker
+    ttl_ms: BeatSpan
 
 
 class TakeSlot(Op, frozen=True):
@@ -409,8 +467,9 @@ class MuteError(NotedOp, frozen=True):
 # Operations that the server accepts from clients, and that a Once may contain.
 AnyOp = (
     Enqueue | Claim | Ack | Fail | Extend | Release | Progress | Cancel | Replay | RunNow | Delete
-    | SetLimit | ClearLimit | Pause | Resume | TakeSlot | DropSlot | PutSchedule | DropSchedule
-    | Fire | Maintain | Reconcile | ReconcileSlots | MuteError
+    | Update | ReplayEdited | SetLimit | ClearLimit | Pause | Resume | TakeSlot | DropSlot
+    | PutSchedule | DropSchedule | Fire | Maintain | Reconcile | ReconcileSlots | MuteError
+    | Beat
 )  # fmt: skip
 
 

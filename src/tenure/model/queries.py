@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from tenure.errors import Busy, InvalidInput, TenureError
 from tenure.model.audit import AuditLog
 from tenure.model.error_groups import ErrorGroups
-from tenure.model.fields import GrantedNames, Label, Moment, Name, PageLimit, QueueNames
+from tenure.model.fields import (
+    MAX_GET,
+    GrantedNames,
+    Label,
+    Moment,
+    Name,
+    PageLimit,
+    QueueNames,
+)
+from tenure.model.history import Past
 from tenure.model.job import Job, State
 from tenure.model.ops import Entry, Grant, Limit, Schedule
+from tenure.model.rates import Per, Rates
 from tenure.model.records import Record
+from tenure.model.summary import Summary
 from tenure.model.why import Explained
+from tenure.model.workers import LiveWorker
 
 PAGE_BYTES = 4 * 1_048_576  # a page of jobs ends with the job that reaches this
 JOBS_AT_ONCE = 25  # that a list reads whatever their sizes are
 MOST_SCANNED = 10_000  # jobs that one query looks at to find those that match its filter
+MOST_SORTED = 5_000  # jobs that one query reads from an index and sorts
 READ_SECONDS = 20.0  # after which a query is stopped: others wait for the same readers
 
 
@@ -35,7 +49,8 @@ class Query(msgspec.Struct, frozen=True, gc=False, tag=True, tag_field="query", 
 
 
 class Filter(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Selects jobs. A field that is None or empty matches everything."""
+    """Selects jobs. A field that is None or empty matches everything. Times `after` are inclusive,
+    times `before` are not. `worker` has, or last had, the job."""
 
     queue: Name | None = None
     states: tuple[State, ...] = ()
@@ -43,12 +58,24 @@ class Filter(msgspec.Struct, frozen=True, omit_defaults=True):
     group: Label | None = None
     kind: Label | None = None
     finished_before: Moment | None = None
+    finished_after: Moment | None = None
+    created_before: Moment | None = None
+    created_after: Moment | None = None
+    worker: Label | None = None
 
 
 class GetJob(Query, frozen=True):
     """One job by its id."""
 
     id: Name
+
+
+class GetJobs(Query, frozen=True):
+    """Jobs by their ids, in this order; ids that no job has are left out. The cursor of the Page is
+    the place of the first id that did not fit into it. grant: whose jobs may be found."""
+
+    ids: Annotated[tuple[Name, ...], Meta(max_length=MAX_GET)]
+    grant: Grant | None = None
 
 
 class Explain(Query, frozen=True):
@@ -58,8 +85,22 @@ class Explain(Query, frozen=True):
     grant: Grant | None = None
 
 
+class ListPast(Query, frozen=True):
+    """What operators did to a job, oldest first. Empty if there is no such job."""
+
+    id: Name
+
+
 class ListJobs(Query, frozen=True):
     """Jobs, newest first. With a single final state, the most recently finished first."""
+
+    filter: Filter = Filter()
+    limit: PageLimit = 50
+    cursor: Label | None = None
+
+
+class ListSummaries(Query, frozen=True):
+    """Like ListJobs, but without what can be large."""
 
     filter: Filter = Filter()
     limit: PageLimit = 50
@@ -165,6 +206,23 @@ class ListAudit(Query, frozen=True):
     cursor: Label | None = None
 
 
+class ListWorkers(Query, frozen=True):
+    """Live workers of one queue, or of all, sorted by name. grant: only those that work for nobody
+    else."""
+
+    queue: Name | None = None
+    grant: Grant | None = None
+
+
+class ListRates(Query, frozen=True):
+    """What happened in one queue, or in all queues, by minute or by hour."""
+
+    since: Moment
+    until: Moment
+    queue: Name | None = None
+    per: Per = "minute"
+
+
 class Export(Query, frozen=True):
     """Jobs with everything Import needs, in enqueue order, starting after the cursor."""
 
@@ -175,10 +233,24 @@ class Export(Query, frozen=True):
 class Page(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
     """A page of jobs, and the cursor of the next page. It has fewer jobs than requested if they are
     large (PAGE_BYTES), and perhaps none if few of those looked at match (MOST_SCANNED): go on until
-    there is no cursor."""
+    there is no cursor.
+
+    scanned: how many jobs were looked at. scanned_to: if there is a cursor, when the last of them
+    was created, or finished if the list is by that time."""
 
     jobs: list[Job]
     cursor: str | None = None
+    scanned: int = 0
+    scanned_to: int | None = None
+
+
+class Summaries(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
+    """A page of summaries. The other fields are those of a Page."""
+
+    jobs: list[Summary]
+    cursor: str | None = None
+    scanned: int = 0
+    scanned_to: int | None = None
 
 
 def fitting(jobs: Iterable[Job]) -> list[Job]:
@@ -193,6 +265,20 @@ def fitting(jobs: Iterable[Job]) -> list[Job]:
     return page
 
 
+def page_of(query: GetJobs, jobs: Iterable[Job]) -> Page:
+    """The result of GetJobs. jobs: all that exist, in order."""
+    page: list[Job] = []
+    size = 0
+    for job in jobs:
+        if query.grant is not None and not query.grant.allows(job.queue, job.tenant):
+            continue
+        if size >= PAGE_BYTES:
+            return Page(page, str(query.ids.index(job.id)))
+        page.append(job)
+        size += bytes_of(job)
+    return Page(page)
+
+
 def bytes_of(job: Job) -> int:
     """The size of the parts of a job that can be large."""
     errors = sum([len(one.message) + len(one.traceback) for one in job.errors])
@@ -200,10 +286,11 @@ def bytes_of(job: Job) -> int:
 
 
 class Ids(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
-    """A page of ids, and the cursor of the next page."""
+    """A page of ids, and the cursor of the next page. scanned: how many jobs were looked at."""
 
     ids: list[str]
     cursor: str | None = None
+    scanned: int = 0
 
 
 class Exported(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
@@ -315,6 +402,7 @@ class Timetable(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
 Found = (
     Job
     | Page
+    | Summaries
     | Ids
     | Exported
     | Due
@@ -324,12 +412,15 @@ Found = (
     | list[GroupTotal]
     | list[Limit]
     | list[Slot]
+    | list[Past]
     | list[Schedule]
     | list[Record]
     | Timetable
     | Explained
     | ErrorGroups
     | AuditLog
+    | list[LiveWorker]
+    | Rates
     | TenureError
 )
 
@@ -347,15 +438,17 @@ def parse_cursor(cursor: str, parts: int) -> list[int] | InvalidInput:
 
 # Queries that the server accepts from clients.
 AnyQuery = (
-    GetJob | ListJobs | FindIds | FindByPrefix | NextDue | OldestReady | GetStats | ListTenants
-    | ListGroups | ListGroupTotals | ListLimits | ListSlots | ListSchedules | GetTimetable
-    | Explain | ListErrors | ListAudit
+    GetJob | GetJobs | ListJobs | ListSummaries | FindIds | FindByPrefix | NextDue | OldestReady
+    | GetStats | ListTenants | ListGroups | ListGroupTotals | ListLimits | ListSlots | ListSchedules
+    | GetTimetable | Explain | ListErrors | ListAudit | ListPast | ListWorkers | ListRates
 )  # fmt: skip
 
 # The type of each result.
 RESULTS: dict[type[Query], Any] = {
     GetJob: Job,
+    GetJobs: Page,
     ListJobs: Page,
+    ListSummaries: Summaries,
     FindIds: Ids,
     FindByPrefix: Ids,
     NextDue: Due,
@@ -368,7 +461,10 @@ RESULTS: dict[type[Query], Any] = {
     ListSlots: list[Slot],
     ListSchedules: list[Schedule],
     GetTimetable: Timetable,
+    ListPast: list[Past],
     Explain: Explained,
     ListErrors: ErrorGroups,
     ListAudit: AuditLog,
+    ListWorkers: list[LiveWorker],
+    ListRates: Rates,
 }

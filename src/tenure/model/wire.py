@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 
 import msgspec
+from msgspec import UnsetType
 from msgspec.structs import replace
 
 from tenure import errors
@@ -174,6 +175,8 @@ def received(op: Op, payload_limit: int) -> Op:
                     type=clean(op.type[:MAX_FAILURE_TEXT]),
                     traceback=clean(op.traceback[-MAX_FAILURE_TEXT:]),
                 )
+            case ops.Update() | ops.ReplayEdited() if not isinstance(op.payload, UnsetType):
+                op = replace(op, payload=encode_json("payload", op.payload, payload_limit))
             case ops.TakeSlot() | ops.DropSlot() | ops.ReconcileSlots():
                 ops.check_own_scope(op.scope)
             case ops.Release():
@@ -192,7 +195,12 @@ def received(op: Op, payload_limit: int) -> Op:
 
 def _received(specs: tuple[JobSpec, ...], payload_limit: int) -> tuple[JobSpec, ...]:
     return tuple(
-        replace(spec, payload=encode_json("payload", spec.payload, payload_limit), made_up_id=False)
+        replace(
+            spec,
+            payload=encode_json("payload", spec.payload, payload_limit),
+            made_up_id=False,
+            replay_of=None,
+        )
         for spec in specs
     )
 

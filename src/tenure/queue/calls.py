@@ -59,7 +59,10 @@ from tenure.queue.arguments import (
     some_jobs,
     states_of,
 )
+from tenure.queue.editing import Editing
 from tenure.queue.insight import Insight
+from tenure.queue.listing import Listing
+from tenure.queue.lookup import Lookup
 from tenure.queue.record_calls import RecordCalls, with_note
 from tenure.queue.sync_async import Steps, Wanted, Within, awaiting, blocking
 from tenure.queue.wakeups import Changes
@@ -78,10 +81,9 @@ class EnqueuedIds(list[str]):
 
 
 PAGE = 1000  # jobs changed per operation when a filter selects them
-MOST_SCANS = 100  # queries for one page of a list, each of which looks at MOST_SCANNED jobs
 
 
-class Calls(Insight, RecordCalls):
+class Calls(Insight, Lookup, Listing, Editing, RecordCalls):
     """The public calls of a queue. Subclasses implement `do` and `ado`, which carry out a step."""
 
     settings: Settings
@@ -339,30 +341,6 @@ class Calls(Insight, RecordCalls):
     def _get(self, id: str) -> Steps[Job]:
         """Return a job by its id. Raises JobNotFound."""
         return good((yield validated(queries.GetJob(id))), Job)
-
-    def _jobs(
-        self,
-        *,
-        queue: str | None = None,
-        state: str | Sequence[str] | None = None,
-        tenant: str | None = None,
-        group: str | None = None,
-        kind: str | None = None,
-        limit: int = 50,
-        cursor: str | None = None,
-    ) -> Steps[queries.Page]:
-        """Return a page of jobs, newest first; with a single final state, last finished first.
-        Pass its `cursor` to get the next page."""
-        where = filter_of(queue, states_of(state), tenant, group, kind)
-        page = good((yield validated(queries.ListJobs(where, limit, cursor))), queries.Page)
-        for _ in range(MOST_SCANS):
-            left = limit - len(page.jobs)
-            is_full = left == 0 or sum(map(queries.bytes_of, page.jobs)) >= queries.PAGE_BYTES
-            if page.cursor is None or is_full:
-                break
-            more = good((yield queries.ListJobs(where, left, page.cursor)), queries.Page)
-            page = queries.Page(page.jobs + more.jobs, more.cursor)
-        return page
 
     def _find_ids(self, prefix: str, *, limit: int = 10) -> Steps[list[str]]:
         """List the ids that start with `prefix`, sorted."""
@@ -710,8 +688,6 @@ class Calls(Insight, RecordCalls):
     aprogress: Final = awaiting(_progress)
     get: Final = blocking(_get)
     aget: Final = awaiting(_get)
-    jobs: Final = blocking(_jobs)
-    ajobs: Final = awaiting(_jobs)
     find_ids: Final = blocking(_find_ids)
     afind_ids: Final = awaiting(_find_ids)
     next_due: Final = blocking(_next_due)

@@ -34,8 +34,17 @@ LINGER_SECONDS = 300.0  # how long the ring is filled without readers, as they m
 CHANGED_SECONDS = 1.0  # between two `changed` events
 
 What = Literal[
-    "enqueued", "claimed", "progress", "done", "failed", "released", "cancelled", "replayed"
-]
+    "enqueued", "claimed", "progress", "done", "failed", "released", "cancelled", "replayed",
+    "updated",
+]  # fmt: skip
+
+
+# What an operation on jobs does, and the states that they may be in then.
+_REACHED: dict[type[Op], tuple[What, tuple[State, ...]]] = {
+    ops.Cancel: ("cancelled", (State.CANCELLED,)),
+    ops.Replay: ("replayed", (State.PENDING,)),
+    ops.Update: ("updated", (State.PENDING, State.WAITING)),
+}
 
 
 class JobEvent(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -221,12 +230,16 @@ class Feed:
         for op, answer in ops.answered(batch, answers):
             if isinstance(answer, TenureError):
                 continue
-            if isinstance(op, ops.Cancel | ops.Replay):
+            if isinstance(op, ops.Cancel | ops.Replay | ops.Update):
                 found += await self._of_many(op, answer)
             elif isinstance(op, ops.Ack | ops.Fail | ops.Release | ops.Progress):
                 event = await self._of_lease(op, answer)
                 if event is not None:
                     found.append(event)
+            elif isinstance(op, ops.ReplayEdited):
+                job = await self._get(op.new_id)
+                if job is not None:
+                    found.append(_event("enqueued", job.id, job.state, job.created_at, _whose(job)))
             else:
                 found += self._new_or_claimed(op, answer)
         return found
@@ -265,10 +278,11 @@ class Feed:
         state = answer.state if isinstance(answer, ops.Moved) else State.PENDING
         return _event(what, op.id, state, now, whose)
 
-    async def _of_many(self, op: ops.Cancel | ops.Replay, answer: Answer) -> list[JobEvent]:
+    async def _of_many(
+        self, op: ops.Cancel | ops.Replay | ops.Update, answer: Answer
+    ) -> list[JobEvent]:
         """The result only counts the changed jobs. If it is not all of them, go by their states."""
-        what: What = "cancelled" if isinstance(op, ops.Cancel) else "replayed"
-        reached = State.CANCELLED if isinstance(op, ops.Cancel) else State.PENDING
+        what, reached = _REACHED[type(op)]
         if not isinstance(answer, ops.Changed) or not answer.count:
             return []
         # Ids that the caller must not see are missing, too.
@@ -277,8 +291,9 @@ class Feed:
         found = []
         for id in ids:
             job = await self._get(id)
-            if job is not None and (all_of_them or job.state is reached):
-                found.append(_event(what, id, reached, job.updated_at, _whose(job)))
+            if job is not None and (all_of_them or job.state in reached):
+                state = reached[0] if len(reached) == 1 else job.state
+                found.append(_event(what, id, state, job.updated_at, _whose(job)))
         return found
 
     async def _get(self, id: str) -> Job | None:

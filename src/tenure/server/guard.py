@@ -40,12 +40,15 @@ NEEDS: dict[type[Op] | type[Query], Scope] = {
     ops.Extend: Scope.WORK,
     ops.Release: Scope.WORK,
     ops.Progress: Scope.WORK,
+    ops.Beat: Scope.WORK,
     ops.TakeSlot: Scope.WORK,
     ops.DropSlot: Scope.WORK,
     queries.NextDue: Scope.WORK,
     ops.Replay: Scope.ADMIN,
     ops.RunNow: Scope.ADMIN,
     ops.Delete: Scope.ADMIN,
+    ops.Update: Scope.ADMIN,
+    ops.ReplayEdited: Scope.ADMIN,
     ops.SetLimit: Scope.ADMIN,
     ops.ClearLimit: Scope.ADMIN,
     ops.Pause: Scope.ADMIN,
@@ -58,8 +61,12 @@ NEEDS: dict[type[Op] | type[Query], Scope] = {
     ops.ReconcileSlots: Scope.ADMIN,
     ops.MuteError: Scope.ADMIN,
     queries.GetJob: Scope.READ,
+    queries.ListPast: Scope.READ,
+    queries.GetJobs: Scope.READ,
     queries.Explain: Scope.READ,
+    queries.ListWorkers: Scope.READ,
     queries.ListJobs: Scope.READ,
+    queries.ListSummaries: Scope.READ,
     queries.FindIds: Scope.READ,
     queries.FindByPrefix: Scope.READ,
     queries.OldestReady: Scope.READ,
@@ -73,7 +80,11 @@ NEEDS: dict[type[Op] | type[Query], Scope] = {
     queries.GetTimetable: Scope.READ,
     queries.ListErrors: Scope.READ,
     queries.ListAudit: Scope.READ,
+    queries.ListRates: Scope.READ,
 }
+
+
+_MINUTE_MS = 60_000
 
 
 class Guarded(Calls):
@@ -173,6 +184,10 @@ class Guarded(Calls):
                 return replace(op, tenant=self._one_tenant(op.tenant))
             case ops.Ack():
                 self._must_have_specs(op.then)
+            case ops.Beat():
+                for queue in op.worker.queues:
+                    if not self._has_queue(queue):
+                        raise Forbidden(f"this token is not for the queue {queue!r}")
             case ops.SetLimit() | ops.ClearLimit() | ops.Pause() | ops.Resume() | ops.Reconcile():
                 self._must_have(op.queue, op.tenant)
                 return op
@@ -180,10 +195,11 @@ class Guarded(Calls):
                 self._must_have(op.schedule.job.queue, op.schedule.job.tenant)
                 if op.schedule.job.after:
                     raise Forbidden("with this token, the job of a schedule cannot wait for others")
-            case ops.Fire():
+            case ops.Fire() | ops.ReplayEdited():
                 queues, tenants = self.token.queues or ("",), self.token.tenants or ("",)
+                new_id = op.id if isinstance(op, ops.Fire) else op.new_id
                 self._must_have_id(
-                    op.id, [self.token.own_ids(q, t) for q in queues for t in tenants]
+                    new_id, [self.token.own_ids(q, t) for q in queues for t in tenants]
                 )
             case ops.TakeSlot() | ops.DropSlot() | ops.ReconcileSlots():
                 self._must_have_slot(op.scope, op.key)
@@ -248,13 +264,19 @@ class Guarded(Calls):
                 if isinstance(job, Job) and not self._has(job.queue, job.tenant):
                     return JobNotFound(query.id)
                 return job
-            case queries.Explain():
+            case queries.ListPast():
+                job = await self._inner.ado(queries.GetJob(query.id))
+                if not isinstance(job, Job) or not self._has(job.queue, job.tenant):
+                    return []
+                # Who did it is not for others to know.
+                return [replace(one, by="") for one in await self._inner.ado(query)]
+            case queries.GetJobs() | queries.Explain() | queries.ListWorkers():
                 return await self._inner.ado(replace(query, grant=self._grant.within(query.grant)))
-            case queries.ListJobs() | queries.FindIds():
+            case queries.ListJobs() | queries.ListSummaries() | queries.FindIds():
                 narrowed = self._filter(query.filter)
                 if isinstance(narrowed, NotFound):
                     return narrowed
-                return await self._inner.ado(replace(query, filter=narrowed))
+                return _told(await self._inner.ado(replace(query, filter=narrowed)))
             case queries.NextDue() | queries.OldestReady():
                 for queue in query.queues:
                     self._must_have(queue, self.token.tenants[0] if self.token.tenants else None)
@@ -281,8 +303,8 @@ class Guarded(Calls):
             case queries.ListSlots():
                 self._must_have_slot(query.scope, query.key)
                 return await self._inner.ado(query)
-            case queries.ListErrors():
-                return await self._errors_of_ours(query)
+            case queries.ListErrors() | queries.ListRates():
+                return await self._records_of_ours(query)
             case queries.ListSchedules():
                 return await self._schedules_of_ours()
             case queries.GetTimetable():
@@ -292,9 +314,9 @@ class Guarded(Calls):
             f"this token may not {asked_for(type(query))}: it is bound to tenants or queues"
         )
 
-    async def _errors_of_ours(self, query: queries.ListErrors) -> Any:
+    async def _records_of_ours(self, query: queries.ListErrors | queries.ListRates) -> Any:
         if self.token.tenants is not None:
-            raise Forbidden("errors are of all tenants, and this token is not")
+            raise Forbidden("errors and rates are of all tenants, and this token is not")
         if query.queue is not None and not self._has_queue(query.queue):
             return QueueNotFound(query.queue)
         if query.queue is None and self.token.queues is not None:
@@ -345,6 +367,18 @@ class Guarded(Calls):
         return found[: query.limit]
 
 
+def _told(page: Any) -> Any:
+    """A page for a token that is bound: how many jobs were looked at, and the exact time of the
+    last, would tell of the jobs of others."""
+    if isinstance(page, queries.Ids):
+        return replace(page, scanned=len(page.ids))
+    if isinstance(page, queries.Page | queries.Summaries):
+        to = page.scanned_to
+        minute = None if to is None else -(-to // _MINUTE_MS) * _MINUTE_MS
+        return replace(page, scanned=len(page.jobs), scanned_to=minute)
+    return page
+
+
 def asked_for(kind: type[Op] | type[Query]) -> str:
     """What the caller of an operation wants to do, in words: Enqueue -> enqueue jobs."""
     name = kind.__name__
@@ -362,6 +396,7 @@ _WORDS = {
     "Progress": "report progress",
     "RunNow": "run jobs now",
     "GetJob": "read jobs",
+    "GetJobs": "read jobs",
     "FindIds": "find jobs",
     "FindByPrefix": "find jobs",
     "GetStats": "read the counts of queues",

@@ -37,6 +37,7 @@ from tenure.model.fields import (
     check_name,
     clean,
 )
+from tenure.model.history import Past
 from tenure.model.job import NULL, IfParentFails, Job, Lease, NewJob, State, encode_json, null
 from tenure.model.ops import AnyOp, IfExists, Limit, Maintained, Schedule, Slots
 from tenure.model.queries import (
@@ -49,6 +50,7 @@ from tenure.model.queries import (
     Stats,
     TenantStats,
 )
+from tenure.model.rates import Rates
 from tenure.model.retry import Backoff
 from tenure.observe.tracing import sending
 from tenure.queue.arguments import good
@@ -322,6 +324,7 @@ class Found(msgspec.Struct, Generic[T]):
 AnyFound = (
     Found[Job]
     | Found[Page]
+    | Found[queries.Summaries]
     | Found[queries.Ids]
     | Found[queries.Due]
     | Found[list[QueueStats]]
@@ -332,8 +335,10 @@ AnyFound = (
     | Found[list[Slot]]
     | Found[list[Schedule]]
     | Found[queries.Timetable]
+    | Found[list[Past]]
     | Found[ErrorGroups]
     | Found[AuditLog]
+    | Found[Rates]
 )
 
 
@@ -374,11 +379,6 @@ async def _enqueue_unread(call: Call, new: NewJob, if_exists: IfExists) -> Job |
         return EnqueuedOne(ids[0], False)
     reading = replace(call.token, scopes=(Scope.READ,))
     return await call.service.queue_for(reading).aget(ids[0])
-
-
-async def list_jobs(call: Call, query: JobsQuery) -> Page:
-    """List jobs, newest first. With a final state, the most recently finished come first."""
-    return await call.queue.ajobs(**_asdict(query))
 
 
 async def get_job(call: Call) -> Job:
@@ -675,7 +675,6 @@ P, W, R, A = Scope.PRODUCE, Scope.WORK, Scope.READ, Scope.ADMIN
 ROUTES = [
     Route("POST", "/v1/jobs", enqueue, scope=P, query=EnqueueQuery, body=JobBody | list[JobBody],
           answer=Job | EnqueuedOne | list[EnqueuedOne], status=201),
-    Route("GET", "/v1/jobs", list_jobs, scope=R, query=JobsQuery, answer=Page),
     Route("POST", "/v1/jobs/cancel", cancel_jobs, scope=P, body=LiveBody, answer=Count),
     Route("POST", "/v1/jobs/replay", replay_jobs, scope=A, body=WhichBody, answer=Count),
     Route("POST", "/v1/jobs/run-now", run_jobs_now, scope=A, body=LiveBody, answer=Count),

@@ -18,6 +18,7 @@ from tenure.model import queries
 from tenure.model.job import Job
 from tenure.model.ops import Schedule
 from tenure.model.queries import Query
+from tenure.model.summary import PREVIEW, Summary
 from tenure.queue import Calls
 from tenure.queue.sync_async import Wanted
 
@@ -46,6 +47,8 @@ class Redaction:
                 return replace(found, job=replace(found.job, payload=self.raw(found.job.payload)))
             case queries.Page():
                 return replace(found, jobs=[self._job(job) for job in found.jobs])
+            case queries.Summaries():
+                return replace(found, jobs=[self._summary(one) for one in found.jobs])
             case queries.Timetable():
                 return replace(found, schedules=[self.of(one) for one in found.schedules])
             case [Schedule(), *_]:
@@ -56,6 +59,15 @@ class Redaction:
         return replace(
             job, raw_payload=self.raw(job.raw_payload), raw_result=self.raw(job.raw_result)
         )
+
+    def _summary(self, summary: Summary) -> Summary:
+        """A cut preview is hidden as a whole if it has a named field."""
+        start = summary.payload_preview.encode()
+        shown = bytes(self.raw(Raw(start)))
+        if shown == start:
+            return summary
+        cut = len(start) < summary.payload_bytes
+        return replace(summary, payload_preview=HIDDEN if cut else shown.decode()[:PREVIEW])
 
     def raw(self, raw: Raw) -> Raw:
         """JSON with the named fields hidden."""

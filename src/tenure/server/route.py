@@ -18,7 +18,7 @@ from tenure.server.request_body import Headers, Receive
 if TYPE_CHECKING:
     from tenure.server.service import Service
 
-Method = Literal["GET", "POST", "PUT", "DELETE"]
+Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 Params = dict[str, str]
 ANY: Literal["any"] = "any"  # any known token; the guard checks its scopes for each operation
 

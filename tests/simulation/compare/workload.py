@@ -51,6 +51,9 @@ class Workload:
         self._chance = random.Random(seed)
         self._aside = random.Random(seed)  # for what came later, so that histories stay alike
         self._bounds = random.Random(seed + 1)
+        self._muting = random.Random(seed + 2)
+        self._lists = random.Random(seed + 3)
+        self._edits = random.Random(seed + 4)
         self._asked = 5 * seed
         self._listed = seed
         self._rig = rig
@@ -148,13 +151,22 @@ class Workload:
         calls = tuple(call for kind in kinds if (call := self._kinds[kind]()))
         if kinds[0] == "claim" and chance.random() < 0.6:
             calls = self._alike(calls)
+        if self._edits.random() < 0.06:
+            calls += (self._edit(),)
         if self._bounds.random() < 0.08:
             calls = tuple(tuple(map(self._granted, call)) for call in calls)
+        if self._muting.random() < 0.04:
+            calls = (*calls, self._mute())
         commit = chance.random() < 0.4
         standing: tuple[ops.Claim, ...] = ()
         if commit and chance.random() < 0.25:
             standing = (self._one_claim(),)
         return Run(self._caller, calls or (self._claim(),), commit, standing)
+
+    def _mute(self) -> Call:
+        groups = [group for _, group in self._model._errors] or ["unknown"]
+        chance = self._muting
+        return (ops.MuteError(chance.choice(sorted(groups)), chance.random() < 0.6),)
 
     def _granted(self, op: AnyOp) -> AnyOp:
         """An operation that may not see all jobs."""
@@ -297,6 +309,25 @@ class Workload:
         if self._chance.random() < 0.2 and self._model._records:
             found.append(self._chance.choice(list(self._model._records)))
         return tuple(found)
+
+    def _edit(self) -> Call:
+        """Change jobs, most of which wait, or replay one with changes, which most often is over."""
+        chance = self._edits
+        records = list(self._model._records.values())
+        over = chance.random() < 0.4
+        fits = [r.job.id for r in records if (r.job.finished_at is not None) == over]
+        ids = chance.sample(fits, min(len(fits), chance.choice((1, 1, 3)))) or ["nobody"]
+        if records and chance.random() < 0.15:
+            ids.append(chance.choice(records).job.id)
+        payload: Any = chance.choice((msgspec.UNSET, *RESULTS))
+        priority = chance.choice((None, -5, 0, 7))
+        if over:
+            new_id = chance.choice((f"again-{chance.randrange(10**9)}", ids[0]))
+            later = chance.choice((0, 900))
+            return (ops.ReplayEdited(ids[0], new_id, priority, later, payload),)
+        at = self._now + chance.choice((-5_000, 300, 5_000))
+        run_at, delay_ms = chance.choice(((None, None), (at, None), (None, 0), (None, 2_000)))
+        return (ops.Update(tuple(ids), priority or 0, run_at, delay_ms, payload),)
 
     def _delete(self) -> Call:
         states = self._chance.choice(((), (), (State.DONE,), (State.DEAD, State.PENDING)))
@@ -452,6 +483,7 @@ class Workload:
             lambda: queries.ListSlots(*chance.choice(SLOTS)),
             queries.ListSchedules,
             queries.GetTimetable,
+            lambda: queries.ListPast(self._edits.choice([*self._model._records, "nobody"])),
         ]
         if self._traits.transfers:
             kinds.append(lambda: queries.Export(chance.choice((1, 7, 60))))
@@ -471,13 +503,27 @@ class Workload:
             chance.choice((None, None, *KINDS)),
             chance.choice((None, None, self._now - 2_000)),
         )
-        kind = chance.choice((queries.ListJobs, queries.FindIds))
+        kind: Any = chance.choice((queries.ListJobs, queries.FindIds))
         limit = chance.choice((1, 3, 60))
         self._listed += 1
         if self._listed % 3:
+            if self._lists.random() < 0.5:
+                kind, where = queries.ListSummaries, self._narrowed(where)
             return kind(where, limit)
         ended = () if self._listed % 2 else (State.DONE,)
         return queries.ListJobs(queries.Filter(states=ended), 60)
+
+    def _narrowed(self, where: queries.Filter) -> queries.Filter:
+        """A filter with more conditions."""
+        chance, now = self._lists, self._now
+        times = (None, None, None, 0, now - 60_000, now - 1_000, now)
+        after, before = chance.choice(times), chance.choice(times)
+        fields: dict[str, Any] = {"finished_after": after, "finished_before": before}
+        if chance.random() < 0.5:
+            fields = {"created_after": after, "created_before": before}
+        if chance.random() < 0.3:
+            fields = {"worker": chance.choice(("", *WORKERS))}
+        return msgspec.structs.replace(where, **fields)
 
 
 def _by_name(op: Any) -> Any:

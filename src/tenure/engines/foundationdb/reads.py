@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -10,25 +9,19 @@ from itertools import chain, islice
 from typing import Any
 
 from tenure.engines.foundationdb import keys as k
-from tenure.engines.foundationdb import side_records, transfer
+from tenure.engines.foundationdb import lists, side_records, transfer
 from tenure.engines.foundationdb.clocks import now_of
-from tenure.engines.foundationdb.cursor import cursor_of, place_of
 from tenure.engines.foundationdb.explain import explain_job
 from tenure.engines.foundationdb.jobs import jobs_of
-from tenure.engines.foundationdb.record import Held
 from tenure.engines.foundationdb.transaction import read_slots, schedule_of
 from tenure.engines.foundationdb.tx import Tx
-from tenure.errors import InvalidInput, JobNotFound, QueueNotFound, TenureError
+from tenure.errors import JobNotFound, QueueNotFound
 from tenure.model import ops, queries
 from tenure.model.finders import FINDERS
-from tenure.model.job import FINAL, Job
 from tenure.model.ops import Limit
-from tenure.model.queries import Filter, Found, Query
+from tenure.model.queries import Found, Query
 from tenure.model.record_queries import ListRecords
 
-Place = tuple[int, ...]  # a position in a list: seq, or finished_at and seq
-
-_AT_ONCE = 100  # jobs that are requested together
 MOST_HEADS = 1_000  # per queue, checked for the longest-waiting job
 _FIRST_ENDING = 16  # leases checked for the one that expires first
 _COUNTED = ("waiting", "delayed", "done", "dead", "cancelled")
@@ -46,103 +39,9 @@ def get_job(tx: Tx, query: queries.GetJob) -> Found:
     return JobNotFound(query.id) if held is None else jobs_of(tx, [held])[0]
 
 
-# Lists ------------------------------------------------------------------------------------------
-
-
-def list_jobs(tx: Tx, query: queries.ListJobs) -> Found:
-    found = _find(tx, query)
-    if isinstance(found, TenureError):
-        return found
-    page, cursor = found
-    jobs = queries.fitting(_read_jobs(tx, [held for _, held in page]))
-    if len(jobs) < len(page):
-        cursor = cursor_of(page[len(jobs) - 1][0])
-    return queries.Page(jobs, cursor)
-
-
-def find_ids(tx: Tx, query: queries.FindIds) -> Found:
-    found = _find(tx, query)
-    if isinstance(found, TenureError):
-        return found
-    page, cursor = found
-    return queries.Ids([held.id for _, held in page], cursor)
-
-
-def _read_jobs(tx: Tx, found: list[Held]) -> Iterator[Job]:
-    for at in range(0, len(found), queries.JOBS_AT_ONCE):
-        yield from jobs_of(tx, found[at : at + queries.JOBS_AT_ONCE])
-
-
-def _find(
-    tx: Tx, query: queries.ListJobs | queries.FindIds
-) -> tuple[list[tuple[Place, Held]], str | None] | TenureError:
-    """A page of jobs, and the cursor of the next page."""
-    where = query.filter
-    if where.queue is not None and not tx.knows(where.queue):
-        return QueueNotFound(where.queue)
-    by_end = len(where.states) == 1 and where.states[0] in FINAL
-    start = None if query.cursor is None else place_of(query.cursor, 3 + by_end)
-    if isinstance(start, InvalidInput):
-        return start
-    names = tx.queues() if where.queue is None else [where.queue]
-    listed = [_places(tx, _range_of(where, by_end), name, start) for name in names]
-    places = islice(heapq.merge(*listed, reverse=True), queries.MOST_SCANNED)
-    scanned = 0
-    last: Place = ()
-
-    def count() -> Iterator[tuple[Place, str]]:
-        nonlocal scanned, last
-        for place, job_id in places:
-            scanned, last = scanned + 1, place
-            yield place, job_id
-
-    found = list(islice(_matching(tx, where, count()), query.limit + 1))
-    page = found[: query.limit]
-    if len(found) > query.limit:
-        return page, cursor_of(page[-1][0])
-    return page, cursor_of(last) if scanned == queries.MOST_SCANNED else None
-
-
-def _range_of(where: Filter, by_end: bool) -> Callable[[str], tuple[Any, ...]]:
-    if by_end:
-        return lambda queue: (k.ENDED, queue, where.states[0].value)
-    return lambda queue: (k.LISTED, queue)
-
-
-def _places(
-    tx: Tx, range_of: Callable[[str], tuple[Any, ...]], queue: str, start: Place | None
-) -> Iterator[tuple[Place, str]]:
-    """Positions in a list of a queue, from last to first, with the jobs there."""
-    within = range_of(queue)
-    begin, end = tx.keys.span(*within)
-    if start is not None:
-        end = tx.keys.pack(*within, *start)
-    for row in tx.tr.snapshot.get_range(begin, end, reverse=True):
-        *place, job_id = tx.keys.unpack(bytes(row.key))[len(within) - 1 :]
-        yield tuple(place), job_id
-
-
-def _matching(
-    tx: Tx, where: Filter, places: Iterator[tuple[Place, str]]
-) -> Iterator[tuple[Place, Held]]:
-    while some := list(islice(places, _AT_ONCE)):
-        for (place, _), held in zip(some, tx.peek(job_id for _, job_id in some), strict=True):
-            if held is not None and _matches(where, held):
-                yield place, held
-
-
-def _matches(where: Filter, held: Held) -> bool:
-    job = held.record
-    return (
-        (not where.states or job.state in where.states)
-        and where.tenant in (None, job.tenant)
-        and where.group in (None, job.group)
-        and where.kind in (None, job.kind)
-        and (
-            where.finished_before is None
-            or (job.finished_at is not None and job.finished_at < where.finished_before)
-        )
-    )
+def get_jobs(tx: Tx, query: queries.GetJobs) -> Found:
+    there = [held for held in tx.peek(query.ids) if held is not None]
+    return queries.page_of(query, lists.read_jobs(tx, there))
 
 
 def next_due(tx: Tx, query: queries.NextDue) -> Found:
@@ -354,9 +253,11 @@ def get_timetable(tx: Tx, query: queries.GetTimetable) -> Found:
 
 _QUERIES: dict[type[Query], Callable[[Tx, Any], Found]] = {
     queries.GetJob: get_job,
+    queries.GetJobs: get_jobs,
     queries.Explain: explain_job,
-    queries.ListJobs: list_jobs,
-    queries.FindIds: find_ids,
+    queries.ListJobs: lists.list_jobs,
+    queries.ListSummaries: lists.list_summaries,
+    queries.FindIds: lists.find_ids,
     queries.FindByPrefix: find_by_prefix,
     queries.NextDue: next_due,
     queries.OldestReady: oldest_ready,

@@ -81,11 +81,12 @@ class ClaimNote(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Body(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The part that never changes."""
+    """The part that hardly ever changes."""
 
     payload: bytes
     after: tuple[str, ...] = ()
     trace: str | None = None
+    replay_of: str | None = None
 
 
 class Held:
@@ -181,6 +182,24 @@ def decode_body(parts: Iterable[bytes]) -> Body:
     return _decode_body(b"".join(parts))
 
 
+_BIN_32 = 0xC6  # in MessagePack, begins bytes with their size in four bytes
+_EMPTY_BIN = b"\xc4\x00"
+
+
+def start_of_body(first: bytes, last_number: int, last: bytes) -> tuple[Body, int] | None:
+    """A body with the start of its payload, and the size of the payload, from the first and the
+    last part of it; None if the other fields are not all in the last part."""
+    if last_number == 0:
+        body = _decode_body(first)
+        return body, len(body.payload)
+    size = int.from_bytes(first[2:6], "big")
+    rest_at = 6 + size - last_number * PART_BYTES
+    if first[1] != _BIN_32 or rest_at < 0:
+        return None
+    rest = _decode_body(first[:1] + _EMPTY_BIN + last[rest_at:])
+    return replace(rest, payload=first[6:]), size
+
+
 def decode_errors(parts: Iterable[bytes]) -> tuple[Failure, ...]:
     data = b"".join(parts)
     return _decode_errors(data) if data else ()
@@ -189,7 +208,7 @@ def decode_errors(parts: Iterable[bytes]) -> tuple[Failure, ...]:
 def body_of(job: JobSpec | Job) -> Body:
     """The body of a new or imported job."""
     payload = job.payload if isinstance(job, JobSpec) else job.raw_payload
-    return Body(bytes(payload), job.after, job.trace)
+    return Body(bytes(payload), job.after, job.trace, job.replay_of)
 
 
 def new_record(spec: JobSpec, seq: Seq, now: int, *, waits: bool) -> Record:
@@ -341,4 +360,5 @@ def job_of(
         raw_result=NULL if result is None else msgspec.Raw(result),
         errors=errors,
         trace=body.trace,
+        replay_of=body.replay_of,
     )

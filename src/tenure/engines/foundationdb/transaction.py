@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from tenure.core import errors
-from tenure.core.transaction import Existing, Owner, Scope, UniqueKey
+from tenure.core.transaction import Edit, Existing, Owner, Scope, UniqueKey
 from tenure.engines.foundationdb import bucket, clocks, due, jobs, once, parking, side_records
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb.record import (
@@ -48,8 +48,8 @@ class Transaction(Tx):
 
     @cached_property
     def writer(self) -> str:
-        """Batches of one client run at the same time. They conflict if they draw the same name."""
-        return f"{self.store.client:x}{self.store.chance.randrange(_WRITERS):x}"
+        """Batches of one client run at the same time, so they take several names in turn."""
+        return f"{self.store.client:x}{next(self.store.writers) % _WRITERS:x}"
 
     def forget(self) -> None:
         self._slots.clear()
@@ -68,6 +68,20 @@ class Transaction(Tx):
         if waited and change.final:
             self.drop_waits(job.id)
         self.tells: bool = True
+
+    def edit(self, job: Held, edit: Edit) -> None:
+        record = replace(job.record, updated_at=self.now)
+        if edit.priority is not None:
+            record = replace(record, priority=edit.priority)
+        if edit.run_at is not None:
+            ready = record.state is State.PENDING and edit.run_at <= self.now
+            record = replace(record, run_at=edit.run_at, ready=ready)
+        if edit.payload is not None:
+            body = replace(self.body(job.id), payload=bytes(edit.payload))
+            self.clear_span(k.BODY, job.id)
+            self.put_parts(encode(body), k.BODY, job.id)
+        self.put(job, record)
+        self.tells = True
 
     def remove(self, job: Held) -> None:
         self.drop_job(job)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 from msgspec.structs import replace
 
 from tenure.engines.memory.leases import Leases
 from tenure.engines.memory.store import Record, handles
 from tenure.model import ops, states
+from tenure.model.history import PAST_MS, Past, PastMove, past_key
 from tenure.model.ops import Answer
+from tenure.model.records import Record as SideRecord
 
 
 class Operator(Leases):
@@ -17,7 +20,7 @@ class Operator(Leases):
 
     @handles(ops.Cancel)
     def _cancel(self, op: ops.Cancel, now: int) -> Answer:
-        return self._change(op, lambda record: self._move(record, states.Cancelled(), now))
+        return self._change(op, lambda r: self._moved(op, r, states.Cancelled(), "cancelled", now))
 
     @handles(ops.Replay)
     def _replay(self, op: ops.Replay, now: int) -> Answer:
@@ -31,7 +34,7 @@ class Operator(Leases):
                     refused[job.id] = self._unique[key]
                     return False
                 self._unique[key] = job.id
-            return self._move(record, states.Replayed(), now)
+            return self._moved(op, record, states.Replayed(), "replayed", now)
 
         changed = self._change(op, replay)
         return replace(changed, refused=refused)
@@ -39,7 +42,9 @@ class Operator(Leases):
     @handles(ops.RunNow)
     def _run_now(self, op: ops.RunNow, now: int) -> Answer:
         def hurry(record: Record) -> bool:
-            return record.job.run_at > now and self._move(record, states.Hurried(), now)
+            return record.job.run_at > now and self._moved(
+                op, record, states.Hurried(), "run_now", now
+            )
 
         return self._change(op, hurry)
 
@@ -52,6 +57,19 @@ class Operator(Leases):
             return True
 
         return self._change(op, delete)
+
+    def _moved(
+        self, op: ops.JobsOp, record: Record, event: states.Event, what: PastMove, now: int
+    ) -> bool:
+        moved = self._move(record, event, now)
+        if moved:
+            self._remember(op, record, what, now)
+        return moved
+
+    def _remember(self, op: ops.JobsOp, record: Record, what: PastMove, now: int) -> None:
+        past = Past(now, what, op.note.by if op.note else "")
+        key = past_key(record.job.id, past)
+        self._side["past", key] = SideRecord(key, msgspec.json.encode(past), now + PAST_MS)
 
     def _change(self, op: ops.JobsOp, change: Callable[[Record], bool]) -> ops.Changed:
         count, missing = 0, []

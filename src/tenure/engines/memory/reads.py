@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from heapq import nsmallest
 from typing import Any
 
-from tenure.engines.memory.errors import Errors
+from tenure.engines.memory.lists import Lists
 from tenure.engines.memory.store import Record, handles
+from tenure.engines.memory.workers import Workers
 from tenure.errors import (
     InvalidInput,
     JobNotFound,
@@ -16,10 +17,10 @@ from tenure.errors import (
 )
 from tenure.model import queries
 from tenure.model.job import FINAL, Job
-from tenure.model.queries import Filter, Found
+from tenure.model.queries import Found
 
 
-class Reads(Errors):
+class Reads(Lists, Workers):
     """Reads jobs and counts."""
 
     @handles(queries.GetJob)
@@ -27,54 +28,10 @@ class Reads(Errors):
         record = self._records.get(query.id)
         return JobNotFound(query.id) if record is None else record.job
 
-    @handles(queries.ListJobs)
-    def _list_jobs(self, query: queries.ListJobs, now: int) -> Found:
-        return self._page(query, lambda jobs, cursor: queries.Page(jobs, cursor), queries.fitting)
-
-    @handles(queries.FindIds)
-    def _find_ids(self, query: queries.FindIds, now: int) -> Found:
-        return self._page(query, lambda jobs, cursor: queries.Ids([job.id for job in jobs], cursor))
-
-    def _page(
-        self,
-        query: queries.ListJobs | queries.FindIds,
-        answer: Callable[[list[Job], str | None], Found],
-        fitting: Callable[[list[Job]], list[Job]] = list,
-    ) -> Found:
-        where = query.filter
-        if where.queue is not None and where.queue not in self._queues:
-            return QueueNotFound(where.queue)
-        by_end = len(where.states) == 1 and where.states[0] in FINAL
-        start = None if query.cursor is None else queries.parse_cursor(query.cursor, 1 + by_end)
-        if isinstance(start, InvalidInput):
-            return start
-
-        def place(record: Record) -> list[int]:
-            return [record.job.finished_at or 0, record.seq] if by_end else [record.seq]
-
-        found = sorted(self._matching(where), key=place, reverse=True)
-        if start is not None:
-            found = [record for record in found if place(record) < start]
-        page = fitting([record.job for record in found[: query.limit]])
-        more = len(found) > len(page)
-        cursor = ".".join(str(part) for part in place(found[len(page) - 1])) if more else None
-        return answer(page, cursor)
-
-    def _matching(self, where: Filter) -> Iterator[Record]:
-        for record in self._records.values():
-            job = record.job
-            if (
-                where.queue in (None, job.queue)
-                and (not where.states or job.state in where.states)
-                and where.tenant in (None, job.tenant)
-                and where.group in (None, job.group)
-                and where.kind in (None, job.kind)
-                and (
-                    where.finished_before is None
-                    or (job.finished_at is not None and job.finished_at < where.finished_before)
-                )
-            ):
-                yield record
+    @handles(queries.GetJobs)
+    def _get_jobs(self, query: queries.GetJobs, now: int) -> Found:
+        there = [self._records[id].job for id in query.ids if id in self._records]
+        return queries.page_of(query, there)
 
     @handles(queries.FindByPrefix)
     def _find_by_prefix(self, query: queries.FindByPrefix, now: int) -> Found:

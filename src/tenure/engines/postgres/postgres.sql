@@ -1777,6 +1777,10 @@ WHERE j.id = ANY (%s::text[]);
 -- name: save
 SELECT tenure.save(%s::bigint[], %s::smallint[], %s::bigint[], %s::integer[], %s::bigint[],
     %s::bigint[], %s::text[], %s::text[], %s::bigint[]);
+-- name: edit_job
+UPDATE tenure.jobs SET priority = %s, payload = coalesce(%s, payload) WHERE seq = %s;
+-- name: edit_state
+UPDATE tenure.states SET priority = %s WHERE seq = %s;
 -- name: finish
 UPDATE tenure.states s SET result = w.result
 FROM unnest(%s::bigint[], %s::text[]) w (seq, result) WHERE s.seq = w.seq;
@@ -1943,6 +1947,8 @@ SELECT j.seq, j.id, q.queue, s.state, j.payload, j.priority, s.run_at, j.created
 FROM tenure.jobs j JOIN tenure.states s ON s.seq = j.seq JOIN tenure.lanes l ON l.id = j.lane
     JOIN tenure.tenants t ON t.id = l.tenant JOIN tenure.queues q ON q.id = t.queue
 WHERE j.id = %s;
+-- name: seqs_by_id
+SELECT id, seq FROM tenure.jobs WHERE id = ANY (%s::text[]);
 -- name: read_jobs
 SELECT j.seq, j.id, q.queue, s.state, j.payload, j.priority, s.run_at, j.created_at, s.updated_at,
     s.attempts, j.max_attempts, t.tenant, l.grp, j.kind, s.started_at, s.at, s.token, s.worker,
@@ -1968,40 +1974,120 @@ ORDER BY j.seq;
 -- name: parents_of
 SELECT d.child, j.id FROM tenure.deps d JOIN tenure.jobs j ON j.seq = d.parent
 WHERE d.child = ANY (%s::bigint[]);
+-- name: read_summaries
+SELECT j.seq, j.id, q.queue, s.state, j.priority, s.run_at, j.created_at, s.updated_at,
+    s.attempts, j.max_attempts, t.tenant, l.grp, j.kind, s.started_at, s.at, s.token, s.worker,
+    s.expires_at, j.unique_key, j.options, s.progress, s.note, left(j.payload, 200),
+    octet_length(j.payload), s.result IS NOT NULL,
+    CASE WHEN s.errors IS NOT NULL THEN json_build_object(
+        'at', s.errors::json -> -1 -> 'at', 'type', coalesce(s.errors::json -> -1 ->> 'type', ''),
+        'message', left(s.errors::json -> -1 ->> 'message', 200))::text END
+FROM tenure.jobs j JOIN tenure.states s ON s.seq = j.seq JOIN tenure.lanes l ON l.id = j.lane
+    JOIN tenure.tenants t ON t.id = l.tenant JOIN tenure.queues q ON q.id = t.queue
+WHERE j.seq = ANY (%s::bigint[]);
+-- name: lanes_within
+SELECT l.id FROM tenure.tenants t JOIN tenure.lanes l ON l.tenant = t.id
+WHERE (%(queue)s::integer IS NULL OR t.queue = %(queue)s)
+    AND (%(tenant)s::text IS NULL OR t.tenant = %(tenant)s)
+    AND (%(grp)s::text IS NULL OR l.grp = %(grp)s)
+LIMIT %(limit)s;
+-- name: lane_counts
+SELECT coalesce(sum(waiting), 0), coalesce(sum(delayed), 0), coalesce(sum(ready), 0),
+    coalesce(sum(leased), 0), coalesce(sum(done), 0), coalesce(sum(dead), 0),
+    coalesce(sum(cancelled), 0)
+FROM (
+    SELECT id, waiting, delayed, ready, leased, done, dead, cancelled FROM tenure.lanes
+    UNION ALL
+    SELECT lane, waiting, delayed, ready, leased, done, dead, cancelled FROM tenure.news) n
+WHERE id = ANY (%s::integer[]);
 -- name: find_by_end
 SELECT f.at, f.seq, f.id FROM unnest(%(queues)s::integer[]) w (queue) CROSS JOIN LATERAL (
-    SELECT s.at, s.seq, j.id FROM tenure.states s JOIN tenure.jobs j ON j.seq = s.seq
-        JOIN tenure.lanes l ON l.id = s.lane JOIN tenure.tenants t ON t.id = l.tenant
-    WHERE s.queue = w.queue AND s.state = %(state)s AND s.state <> 2
-        AND (s.at, s.seq) < (%(before_at)s, %(before_seq)s)
-        AND (%(tenant)s::text IS NULL OR t.tenant = %(tenant)s)
-        AND (%(grp)s::text IS NULL OR l.grp = %(grp)s)
+    SELECT s.at, s.seq, j.id FROM (
+            SELECT at, seq, lane, worker FROM tenure.states k
+            WHERE k.queue = w.queue AND k.state = %(state)s AND k.state <> 2
+                AND k.at >= %(from_at)s AND (k.at, k.seq) < (%(before_at)s, %(before_seq)s)
+            ORDER BY k.at DESC, k.seq DESC LIMIT %(most)s) s
+        CROSS JOIN LATERAL (
+            SELECT k.id, k.kind, k.created_at FROM tenure.jobs k WHERE k.seq = s.seq OFFSET 0) j
+    WHERE (%(lanes)s::integer[] IS NULL OR s.lane = ANY (%(lanes)s))
+        AND (%(worker)s::text IS NULL OR s.worker = %(worker)s)
+        AND (%(grp)s::text IS NULL OR %(grp)s = (SELECT grp FROM tenure.lanes k WHERE k.id = s.lane))
+        AND (%(tenant)s::text IS NULL OR %(tenant)s = (SELECT t.tenant FROM tenure.lanes k
+            JOIN tenure.tenants t ON t.id = k.tenant WHERE k.id = s.lane))
         AND (%(kind)s::text IS NULL OR j.kind = %(kind)s)
-        AND (%(finished_before)s::bigint IS NULL OR s.at < %(finished_before)s)
+        AND j.created_at >= %(created_after)s AND j.created_at < %(created_before)s
     ORDER BY s.at DESC, s.seq DESC LIMIT %(limit)s) f
 ORDER BY f.at DESC, f.seq DESC LIMIT %(limit)s;
+-- name: floor_by_end
+SELECT f.at, f.seq FROM unnest(%(queues)s::integer[]) w (queue) CROSS JOIN LATERAL (
+    SELECT k.at, k.seq FROM tenure.states k
+    WHERE k.queue = w.queue AND k.state = %(state)s AND k.state <> 2
+        AND k.at >= %(from_at)s AND (k.at, k.seq) < (%(before_at)s, %(before_seq)s)
+    ORDER BY k.at DESC, k.seq DESC LIMIT 1 OFFSET %(skip)s) f;
+-- name: count_by_end
+SELECT coalesce(sum(f.n), 0) FROM unnest(%(queues)s::integer[]) w (queue) CROSS JOIN LATERAL (
+    SELECT count(*) AS n FROM tenure.states k
+    WHERE k.queue = w.queue AND k.state = %(state)s AND k.state <> 2
+        AND k.at >= %(from_at)s AND (k.at, k.seq) < (%(before_at)s, %(before_seq)s)
+        AND (k.at, k.seq) >= (%(floor_at)s, %(floor_seq)s)) f;
 -- name: find_by_scan
-SELECT 0, s.seq, j.id FROM (
-        SELECT * FROM tenure.states WHERE seq < %(before_seq)s ORDER BY seq DESC LIMIT %(most)s) s
-    CROSS JOIN LATERAL (SELECT k.id, k.kind FROM tenure.jobs k WHERE k.seq = s.seq OFFSET 0) j
-    JOIN tenure.lanes l ON l.id = s.lane JOIN tenure.tenants t ON t.id = l.tenant
+SELECT j.created_at, s.seq, j.id FROM (
+        SELECT * FROM tenure.states
+        WHERE seq >= %(from_seq)s AND seq < %(before_seq)s ORDER BY seq DESC LIMIT %(most)s) s
+    CROSS JOIN LATERAL (
+        SELECT k.id, k.kind, k.created_at FROM tenure.jobs k WHERE k.seq = s.seq OFFSET 0) j
 WHERE (%(queue)s::integer IS NULL OR s.queue = %(queue)s)
+    AND (%(lanes)s::integer[] IS NULL OR s.lane = ANY (%(lanes)s))
     AND (%(states)s::smallint[] IS NULL OR s.state = ANY (%(states)s))
-    AND (%(tenant)s::text IS NULL OR t.tenant = %(tenant)s)
-    AND (%(grp)s::text IS NULL OR l.grp = %(grp)s)
-    AND (%(kind)s::text IS NULL OR j.kind = %(kind)s)
+    AND (%(worker)s::text IS NULL OR s.worker = %(worker)s)
+    AND (%(finished_after)s::bigint IS NULL OR (s.state > 3 AND s.at >= %(finished_after)s))
     AND (%(finished_before)s::bigint IS NULL OR (s.state > 3 AND s.at < %(finished_before)s))
+    AND (%(grp)s::text IS NULL OR %(grp)s = (SELECT grp FROM tenure.lanes k WHERE k.id = s.lane))
+    AND (%(tenant)s::text IS NULL OR %(tenant)s = (SELECT t.tenant FROM tenure.lanes k
+        JOIN tenure.tenants t ON t.id = k.tenant WHERE k.id = s.lane))
+    AND (%(kind)s::text IS NULL OR j.kind = %(kind)s)
+    AND j.created_at >= %(created_after)s AND j.created_at < %(created_before)s
 ORDER BY s.seq DESC LIMIT %(limit)s;
+-- name: floor_by_seq
+SELECT s.seq, j.created_at FROM (
+        SELECT seq FROM tenure.states WHERE seq >= %(from_seq)s AND seq < %(before_seq)s
+        ORDER BY seq DESC LIMIT 1 OFFSET %(skip)s) s
+    JOIN tenure.jobs j ON j.seq = s.seq;
+-- name: count_by_seq
+SELECT count(*) FROM tenure.states WHERE seq >= %(from_seq)s AND seq < %(before_seq)s;
+-- name: newest_job
+SELECT seq, created_at FROM tenure.jobs ORDER BY seq DESC LIMIT 1;
+-- name: job_from
+SELECT seq, created_at FROM tenure.jobs WHERE seq >= %s::bigint ORDER BY seq LIMIT 1;
+-- Each part has an index of its own, which the planner would not choose for an OR.
 -- name: find_by_state
-SELECT 0, s.seq, j.id FROM tenure.states s JOIN tenure.jobs j ON j.seq = s.seq
-    JOIN tenure.lanes l ON l.id = s.lane JOIN tenure.tenants t ON t.id = l.tenant
-WHERE s.seq < %(before_seq)s AND s.state = ANY (%(states)s::smallint[])
-    AND (%(queue)s::integer IS NULL OR s.queue = %(queue)s)
-    AND (%(tenant)s::text IS NULL OR t.tenant = %(tenant)s)
-    AND (%(grp)s::text IS NULL OR l.grp = %(grp)s)
-    AND (%(kind)s::text IS NULL OR j.kind = %(kind)s)
+SELECT j.created_at, s.seq, j.id FROM (
+        SELECT seq FROM tenure.states
+        WHERE queue = ANY (%(queues)s::integer[]) AND state = ANY (%(codes)s::smallint[])
+            AND state <> 2 AND seq < %(before_seq)s
+        UNION ALL
+        SELECT r.seq FROM unnest(%(lanes)s::integer[]) w (lane) CROSS JOIN LATERAL (
+            SELECT k.seq FROM tenure.states k
+            WHERE k.lane = w.lane AND k.state = 2 AND k.seq < %(before_seq)s OFFSET 0) r
+        WHERE %(ready)s
+        UNION ALL
+        SELECT seq FROM tenure.states
+        WHERE %(ready)s AND %(lanes)s::integer[] IS NULL AND state = 2 AND seq < %(before_seq)s
+            AND (%(queue)s::integer IS NULL OR queue = %(queue)s)
+        ORDER BY seq DESC) f
+    CROSS JOIN LATERAL (SELECT * FROM tenure.states k WHERE k.seq = f.seq OFFSET 0) s
+    CROSS JOIN LATERAL (
+        SELECT k.id, k.kind, k.created_at FROM tenure.jobs k WHERE k.seq = s.seq OFFSET 0) j
+WHERE (%(lanes)s::integer[] IS NULL OR s.lane = ANY (%(lanes)s))
+    AND (%(worker)s::text IS NULL OR s.worker = %(worker)s)
+    AND (%(finished_after)s::bigint IS NULL OR (s.state > 3 AND s.at >= %(finished_after)s))
     AND (%(finished_before)s::bigint IS NULL OR (s.state > 3 AND s.at < %(finished_before)s))
-ORDER BY s.seq DESC LIMIT %(limit)s;
+    AND (%(grp)s::text IS NULL OR %(grp)s = (SELECT grp FROM tenure.lanes k WHERE k.id = s.lane))
+    AND (%(tenant)s::text IS NULL OR %(tenant)s = (SELECT t.tenant FROM tenure.lanes k
+        JOIN tenure.tenants t ON t.id = k.tenant WHERE k.id = s.lane))
+    AND (%(kind)s::text IS NULL OR j.kind = %(kind)s)
+    AND j.created_at >= %(created_after)s AND j.created_at < %(created_before)s
+ORDER BY f.seq DESC LIMIT %(limit)s;
 -- name: totals
 SELECT coalesce(sum(waiting), 0), coalesce(sum(delayed), 0), coalesce(sum(ready), 0),
     coalesce(sum(leased), 0), coalesce(sum(done), 0), coalesce(sum(dead), 0),
@@ -2010,8 +2096,6 @@ FROM (
     SELECT waiting, delayed, ready, leased, done, dead, cancelled FROM tenure.queues
     UNION ALL
     SELECT waiting, delayed, ready, leased, done, dead, cancelled FROM tenure.news) n;
--- name: scanned_to
-SELECT seq FROM tenure.states WHERE seq < %s ORDER BY seq DESC LIMIT 1 OFFSET %s;
 -- name: stats
 SELECT q.queue, q.paused, q.waiting + n.waiting, q.delayed + n.delayed, q.ready + n.ready,
     q.leased + n.leased, q.done + n.done, q.dead + n.dead, q.cancelled + n.cancelled

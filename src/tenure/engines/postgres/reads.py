@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tenure.engines.postgres.db import Db
-from tenure.engines.sql.reads import FoundRow, QueueIds, are_few
+from tenure.engines.sql.lists import FoundRow
 from tenure.engines.sql.snapshot import Row
 from tenure.model import queries
 
@@ -46,16 +46,22 @@ class Snapshot:
         ((now, texts),) = self.db.all("timetable", self._given)
         return now, texts
 
-    def find_by_end(self, params: dict[str, Any], queues: QueueIds, code: int) -> list[FoundRow]:
-        return self.db.named("find_by_end", params | {"queues": queues(), "state": code})
+    def find_by_end(self, params: dict[str, Any], queues: list[int]) -> list[FoundRow]:
+        found: list[FoundRow] = self.db.named("find_by_end", params | {"queues": queues})
+        return found
 
-    def find_by_seq(
-        self, params: dict[str, Any], queues: QueueIds, codes: list[int]
-    ) -> tuple[list[FoundRow], bool]:
-        params = params | {"states": codes or None}
-        if codes and are_few(self.db, codes):
-            return self.db.named("find_by_state", params), False
-        return self.db.named("find_by_scan", params), True
+    def floor_by_end(
+        self, params: dict[str, Any], queues: list[int], skip: int
+    ) -> tuple[int, int] | None:
+        found = self.db.named("floor_by_end", params | {"queues": queues, "skip": skip})
+        return max([(at, seq) for at, seq in found], default=None)
+
+    def count_by_end(self, params: dict[str, Any], queues: list[int]) -> int:
+        ((count,),) = self.db.named("count_by_end", params | {"queues": queues})
+        return int(count)
+
+    def read_summaries(self, seqs: Sequence[int]) -> Sequence[Row]:
+        return self.db.all("read_summaries", list(seqs))
 
     def chunks(self, seqs: Sequence[int]) -> Iterator[Sequence[int]]:
         """By their sizes: many statements for a list would be slow."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tenure.core.transaction import Existing, Owner, Scope, UniqueKey
+from tenure.core.transaction import Edit, Existing, Owner, Scope, UniqueKey
 from tenure.engines.postgres import insert
 from tenure.engines.postgres.db import Db
 from tenure.engines.sql.limits import mark
@@ -188,6 +188,19 @@ class Transaction:
         elif job.unique_key is not None and before > LEASED:
             self._free_keys()
             self.db.send("hold_key", job.tenant, job.unique_key, job.seq)
+
+    def edit(self, job: Row, edit: Edit) -> None:
+        before = job.code
+        job.take_in(edit, self.now)
+        self.count(job.queue, job.lane, before, job.code)
+        if job.code == READY:
+            self.lane(job.queue, job.lane).joined(job.priority, job.seq)
+            self.woken = True
+        self._dirty[job.seq] = job
+        self._written[job.seq] = (job.run_at, self.now)
+        payload = None if edit.payload is None else str(edit.payload, "utf-8")
+        self.db.send("edit_job", job.priority, payload, job.seq)
+        self.db.send("edit_state", job.priority, job.seq)
 
     def _wait_no_more(self, job: Row) -> None:
         self._told += [(parent, job.seq) for parent in job.waits_for]

@@ -3,36 +3,33 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
 import msgspec
 
 from tenure.core.explain import explain
+from tenure.engines.sql import lists
 from tenure.engines.sql.explain import SqlFacts, StoredJob
 from tenure.engines.sql.limits import unmark
-from tenure.engines.sql.rows import CODES, WAITING, entry_of, job_of
-from tenure.engines.sql.snapshot import Row, Statements, StoreSnapshot
-from tenure.errors import InvalidInput, JobNotFound, QueueNotFound, TenureError
+from tenure.engines.sql.lists import ListSnapshot
+from tenure.engines.sql.rows import WAITING, entry_of, job_of
+from tenure.engines.sql.snapshot import Row
+from tenure.errors import InvalidInput, JobNotFound, QueueNotFound
 from tenure.model import ops, queries
 from tenure.model.fields import MAX_NAME
 from tenure.model.finders import FINDERS
-from tenure.model.job import FINAL, Job
 from tenure.model.queries import Found, Query
 from tenure.model.record_queries import ListRecords
 from tenure.model.records import Record
 
-FoundRow = tuple[int, int, str]  # when it finished, seq, id
-QueueIds = Callable[[], list[int]]  # of the queues in question; there may be many
-
-_LAST = 2**63 - 1
 _LAST_NAME = "\U0010ffff" * MAX_NAME
 _COUNTS = [field.name for field in msgspec.structs.fields(queries.Counts)]
 _decode_schedule = msgspec.json.Decoder(ops.Schedule).decode
 
 
-class Snapshot(StoreSnapshot, Protocol):
+class Snapshot(ListSnapshot, Protocol):
     """The parts that differ between the databases."""
 
     def due(self, statement: str, queues: Sequence[str]) -> int | None:
@@ -45,18 +42,6 @@ class Snapshot(StoreSnapshot, Protocol):
 
     def timetable(self) -> tuple[int, Sequence[str]]:
         """The store's time, and the schedules."""
-
-    def find_by_end(self, params: dict[str, Any], queues: QueueIds, code: int) -> list[FoundRow]:
-        """Jobs in one final state, most recently finished first."""
-
-    def find_by_seq(
-        self, params: dict[str, Any], queues: QueueIds, codes: list[int]
-    ) -> tuple[list[FoundRow], bool]:
-        """Jobs, newest first, and whether only the first MOST_SCANNED were looked at. codes: the
-        states to include; all, if empty."""
-
-    def chunks(self, seqs: Sequence[int]) -> Iterator[Sequence[int]]:
-        """These jobs in parts, each small enough to be read at once whatever the sizes are."""
 
     def jobs_after(self, seq: int, limit: int) -> Sequence[Row]:
         """Jobs in enqueue order."""
@@ -75,106 +60,24 @@ def _get_job(snapshot: Snapshot, query: queries.GetJob) -> Found:
     return JobNotFound(query.id) if row is None else job_of(row)
 
 
+def _get_jobs(snapshot: Snapshot, query: queries.GetJobs) -> Found:
+    seqs: dict[str, int] = dict(snapshot.db.all("seqs_by_id", snapshot.listed(query.ids)))
+    there = [seqs[id] for id in query.ids if id in seqs]
+    return queries.page_of(query, lists.read_jobs(snapshot, there))
+
+
 def _explain(snapshot: Snapshot, query: queries.Explain) -> Found:
     row = snapshot.db.one("why_job", query.id)
     job = None if row is None else StoredJob(*row)
     if job is None or (query.grant and not query.grant.allows(job.queue, job.tenant)):
         return JobNotFound(query.id)
-    return explain(SqlFacts(snapshot, job), query.grant)
-
-
-def _list_jobs(snapshot: Snapshot, query: queries.ListJobs) -> Found:
-    found = _find(snapshot, query)
-    if isinstance(found, TenureError):
-        return found
-    rows, cursor = found
-    jobs = queries.fitting(_read_jobs(snapshot, [seq for _, seq, _ in rows]))
-    if len(jobs) < len(rows):
-        cursor = _cursor_after(query.filter, rows[len(jobs) - 1])
-    return queries.Page(jobs, cursor)
-
-
-def _read_jobs(snapshot: Snapshot, seqs: list[int]) -> Iterator[Job]:
-    for some in snapshot.chunks(seqs):
-        rows = {row[0]: row for row in snapshot.db.all("read_jobs", snapshot.listed(some))}
-        for seq in some:
-            yield job_of(rows[seq])
-
-
-def _find_ids(snapshot: Snapshot, query: queries.FindIds) -> Found:
-    found = _find(snapshot, query)
-    if isinstance(found, TenureError):
-        return found
-    rows, cursor = found
-    return queries.Ids([job_id for _, _, job_id in rows], cursor)
-
-
-def _find(
-    snapshot: Snapshot, query: queries.ListJobs | queries.FindIds
-) -> tuple[list[FoundRow], str | None] | TenureError:
-    """A page of jobs, and the cursor of the next page."""
-    where = query.filter
-    queue = None if where.queue is None else snapshot.db.one("queue_id", where.queue)
-    if where.queue is not None and queue is None:
-        return QueueNotFound(where.queue)
-    by_end = _is_by_end(where)
-    start = (
-        [_LAST, _LAST] if query.cursor is None else queries.parse_cursor(query.cursor, 1 + by_end)
-    )
-    if isinstance(start, InvalidInput):
-        return start
-    params: dict[str, Any] = {
-        "queue": None if queue is None else queue[0],
-        "tenant": where.tenant,
-        "grp": where.group,
-        "kind": where.kind,
-        "finished_before": where.finished_before,
-        "before_at": start[0],
-        "before_seq": start[-1],
-        "limit": query.limit + 1,
-        "most": queries.MOST_SCANNED,
-    }
-
-    def wanted() -> list[int]:
-        return [number for number, _ in snapshot.db.all("queues")] if queue is None else [queue[0]]
-
-    codes = [code for state in where.states for code in CODES[state]]
-    if by_end:
-        rows, scans = snapshot.find_by_end(params, wanted, codes[0]), False
-    else:
-        rows, scans = snapshot.find_by_seq(params, wanted, codes)
-    page = rows[: query.limit]
-    if len(rows) <= query.limit:
-        return page, _scanned_to(snapshot, start[-1]) if scans else None
-    return page, _cursor_after(where, page[-1])
-
-
-def _is_by_end(where: queries.Filter) -> bool:
-    """Whether jobs are listed in the order in which they finished."""
-    return len(where.states) == 1 and where.states[0] in FINAL
-
-
-def _cursor_after(where: queries.Filter, last: FoundRow) -> str:
-    end, seq, _ = last
-    return f"{end}.{seq}" if _is_by_end(where) else str(seq)
+    return explain(SqlFacts(snapshot, job, partial(_list_records, snapshot)), query.grant)
 
 
 def _find_by_prefix(snapshot: Snapshot, query: queries.FindByPrefix) -> Found:
     last = query.prefix + _LAST_NAME[len(query.prefix) :]
     params = {"first": query.prefix, "last": last, "limit": query.limit}
     return queries.Ids([job_id for (job_id,) in snapshot.db.named("ids_between", params)])
-
-
-def are_few(db: Statements, codes: Sequence[int]) -> bool:
-    """Whether few of all jobs are in these states, so that they are better found by an index."""
-    (counts,) = db.all("totals")
-    return bool(sum(counts[code] for code in codes) * 10 < sum(counts))
-
-
-def _scanned_to(snapshot: Snapshot, before: int) -> str | None:
-    """The cursor at which a scan for jobs before this one stopped; None if it saw all of them."""
-    row = snapshot.db.one("scanned_to", before, queries.MOST_SCANNED - 1)
-    return None if row is None else str(row[0])
 
 
 def _next_due(snapshot: Snapshot, query: queries.NextDue) -> Found:
@@ -301,9 +204,11 @@ def _export(snapshot: Snapshot, query: queries.Export) -> Found:
 
 _QUERIES: dict[type[Query], Callable[[Snapshot, Any], Found]] = {
     queries.GetJob: _get_job,
+    queries.GetJobs: _get_jobs,
     queries.Explain: _explain,
-    queries.ListJobs: _list_jobs,
-    queries.FindIds: _find_ids,
+    queries.ListJobs: lists.list_jobs,
+    queries.ListSummaries: lists.list_summaries,
+    queries.FindIds: lists.find_ids,
     queries.FindByPrefix: _find_by_prefix,
     queries.NextDue: _next_due,
     queries.OldestReady: _oldest_ready,

@@ -7,10 +7,12 @@ from typing import Any
 import msgspec
 from msgspec.structs import astuple
 
+from tenure.core.transaction import Edit
 from tenure.model.job import FINAL, NULL, Failure, IfParentFails, Job, JobSpec, State
 from tenure.model.ops import Entry
 from tenure.model.retry import Backoff
 from tenure.model.states import Change
+from tenure.model.summary import LastError, Summary, summarized
 
 WAITING, DELAYED, READY, LEASED, DONE, DEAD, CANCELLED = range(7)
 STATES = (
@@ -35,6 +37,7 @@ class JobOptions(msgspec.Struct, omit_defaults=True):
     timeout_ms: int | None = None
     backoff: Backoff | None = None
     trace: str | None = None
+    replay_of: str | None = None
 
 
 _NO_OPTIONS = JobOptions()
@@ -45,7 +48,14 @@ _decode_failures = msgspec.json.Decoder(tuple[Failure, ...]).decode
 
 def options_of(spec: JobSpec | Job) -> str | None:
     """The options column of a new job."""
-    few = (spec.after, spec.if_parent_fails, spec.timeout_ms, spec.backoff, spec.trace)
+    few = (
+        spec.after,
+        spec.if_parent_fails,
+        spec.timeout_ms,
+        spec.backoff,
+        spec.trace,
+        spec.replay_of,
+    )
     if few == _NONE:
         return None
     options = JobOptions(*few)
@@ -111,6 +121,15 @@ class Row(msgspec.Struct, gc=False):
         self.attempts, self.run_at, self.worker = change.attempts, change.run_at, change.worker
         self.expires_at, self.errors_text = change.expires_at, errors_text(change.errors)
 
+    def take_in(self, edit: Edit, now: int) -> None:
+        """Apply new values to this row. It has not been claimed."""
+        if edit.priority is not None:
+            self.priority = edit.priority
+        if edit.run_at is not None:
+            self.run_at = edit.run_at
+            if self.code != WAITING:
+                self.code = READY if edit.run_at <= now else DELAYED
+
 
 def code_of_entry(entry: Entry) -> int:
     """The state code of a job from another store."""
@@ -172,6 +191,7 @@ def leased_job(row: tuple[Any, ...], queue: str, tenant: str, group: str) -> Job
         options.if_parent_fails,
         errors=_decode_failures(errors) if errors else (),
         trace=options.trace,
+        replay_of=options.replay_of,
     )
 
 
@@ -214,7 +234,20 @@ def job_of(row: tuple[Any, ...]) -> Job:
         NULL if result is None else msgspec.Raw(result),
         _decode_failures(errors) if errors else (),
         options.trace,
+        options.replay_of,
     )
+
+
+_decode_error = msgspec.json.Decoder(LastError).decode
+
+
+def summary_of_row(row: tuple[Any, ...]) -> Summary:
+    """The Summary of a row. After the columns of a job without its large parts come the start of
+    the payload, its size, whether there is a result, and the last error as JSON."""
+    *columns, preview, size, has_result, error = row
+    job = job_of((*columns[:4], b"null", *columns[4:], None, None))
+    last = None if error is None else _decode_error(error)
+    return summarized(job, preview, size, bool(has_result), last)
 
 
 def entry_of(row: tuple[Any, ...], waits_for: set[str]) -> Entry:

@@ -25,6 +25,7 @@ class Db:
     """Runs the statements of sqlite.sql on one connection."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
         self._cursor = connection.cursor()
         self._cursor.row_factory = None  # a caller's own connection may use another
 
@@ -46,6 +47,11 @@ class Db:
     def named(self, name: str, params: dict[str, Any]) -> list[tuple[Any, ...]]:
         """Every row of a statement with named parameters."""
         return self._cursor.execute(SQL[name], params).fetchall()
+
+    def start_of(self, table: str, column: str, row: int, most: int) -> tuple[bytes, int]:
+        """The first bytes of a value, and its size. The rest of it is not read."""
+        with self._connection.blobopen(table, column, row, readonly=True) as value:
+            return value.read(most), len(value)
 
     def run(self, name: str, *params: Any) -> int:
         """Run a statement. Returns how many rows it changed."""

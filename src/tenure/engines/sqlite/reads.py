@@ -6,10 +6,11 @@ import heapq
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tenure.engines.sql.reads import FoundRow, QueueIds, are_few
+from tenure.engines.sql.lists import FoundRow
 from tenure.engines.sql.snapshot import Row
 from tenure.engines.sqlite.db import Db, listed
 from tenure.model import queries
+from tenure.model.summary import PREVIEW_BYTES, preview_of
 
 
 class Snapshot:
@@ -41,24 +42,30 @@ class Snapshot:
     def timetable(self) -> tuple[int, Sequence[str]]:
         return self._now, [text for (text,) in self.db.all("schedules")]
 
-    def find_by_end(self, params: dict[str, Any], queues: QueueIds, code: int) -> list[FoundRow]:
+    def find_by_end(self, params: dict[str, Any], queues: list[int]) -> list[FoundRow]:
         """Merge the results of all queues."""
-        found = [
-            self.db.named("find_by_end", params | {"queue": queue, "state": code})
-            for queue in queues()
-        ]
+        found = [self.db.named("find_by_end", params | {"queue": queue}) for queue in queues]
         newest = heapq.merge(*found, key=lambda row: (row[0], row[1]), reverse=True)
         return list(newest)[: params["limit"]]
 
-    def find_by_seq(
-        self, params: dict[str, Any], queues: QueueIds, codes: list[int]
-    ) -> tuple[list[FoundRow], bool]:
-        """Walk all jobs, or use an index if few match."""
-        if codes:
-            params = params | {"states": listed(codes)}
-            if are_few(self.db, codes):
-                return self.db.named("find_by_state", params | {"queues": listed(queues())}), False
-        return self.db.named("find_by_scan", {"states": None} | params), True
+    def floor_by_end(
+        self, params: dict[str, Any], queues: list[int], skip: int
+    ) -> tuple[int, int] | None:
+        params = params | {"skip": skip}
+        found = [self.db.named("floor_by_end", params | {"queue": queue}) for queue in queues]
+        return max([(row[0], row[1]) for rows in found for row in rows], default=None)
+
+    def count_by_end(self, params: dict[str, Any], queues: list[int]) -> int:
+        counted = [self.db.named("count_by_end", params | {"queue": queue}) for queue in queues]
+        return sum(count for ((count,),) in counted)
+
+    def read_summaries(self, seqs: Sequence[int]) -> Sequence[Row]:
+        """Only the start of each payload is read."""
+        rows = []
+        for *columns, has_result, error in self.db.all("read_summaries", listed(seqs)):
+            start, size = self.db.start_of("tenure_jobs", "payload", columns[0], PREVIEW_BYTES)
+            rows.append((*columns, preview_of(start), size, has_result, error))
+        return rows
 
     def chunks(self, seqs: Sequence[int]) -> Iterator[Sequence[int]]:
         at, size = 0, min(4, queries.JOBS_AT_ONCE)  # a page of large jobs needs few

@@ -478,6 +478,8 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (seq) DO UPDATE SET state = excluded.state, at = excluded.at,
     attempts = excluded.attempts, run_at = excluded.run_at, expires_at = excluded.expires_at,
     worker = excluded.worker, errors = excluded.errors, updated_at = excluded.updated_at;
+-- name: edit_job
+UPDATE tenure_jobs SET priority = ?1, payload = ifnull(?2, payload) WHERE seq = ?3;
 -- name: finish_jobs
 UPDATE tenure_states SET state = ?, at = ?, updated_at = ?
 WHERE seq IN (SELECT value FROM json_each(?));
@@ -688,6 +690,8 @@ FROM tenure_jobs j
     JOIN tenure_lanes l ON l.id = j.lane JOIN tenure_tenants t ON t.id = l.tenant
     JOIN tenure_queues q ON q.id = t.queue LEFT JOIN tenure_states s ON s.seq = j.seq
 WHERE j.id = ?;
+-- name: seqs_by_id
+SELECT j.id, j.seq FROM json_each(?) e CROSS JOIN tenure_jobs j ON j.id = e.value;
 -- name: ids_between
 SELECT id FROM tenure_jobs WHERE id >= :first AND id <= :last ORDER BY id LIMIT :limit;
 -- name: seqs_after
@@ -705,47 +709,121 @@ FROM tenure_jobs j
     JOIN tenure_lanes l ON l.id = j.lane JOIN tenure_tenants t ON t.id = l.tenant
     JOIN tenure_queues q ON q.id = t.queue LEFT JOIN tenure_states s ON s.seq = j.seq
 WHERE j.seq IN (SELECT value FROM json_each(?));
--- name: find_by_end
-SELECT s.at, s.seq, j.id FROM tenure_states s INDEXED BY tenure_states_at
-    CROSS JOIN tenure_jobs j ON j.seq = s.seq
+-- The payload is left out; see Snapshot.read_summaries.
+-- name: read_summaries
+SELECT j.seq, j.id, q.queue, ifnull(s.state, 2), j.priority,
+    ifnull(s.run_at, j.created_at), j.created_at, ifnull(s.updated_at, j.created_at),
+    ifnull(s.attempts, 0), j.max_attempts, t.tenant, l.grp, j.kind, s.started_at, s.at,
+    ifnull(s.token, 0), ifnull(s.worker, ''), s.expires_at, j.unique_key, j.options, s.progress,
+    s.note, s.result IS NOT NULL, CASE WHEN s.errors IS NOT NULL THEN json_object(
+        'at', json_extract(s.errors, '$[#-1].at'),
+        'type', ifnull(json_extract(s.errors, '$[#-1].type'), ''),
+        'message', substr(json_extract(s.errors, '$[#-1].message'), 1, 200)) END
+FROM json_each(?) e CROSS JOIN tenure_jobs j ON j.seq = e.value
     CROSS JOIN tenure_lanes l ON l.id = j.lane CROSS JOIN tenure_tenants t ON t.id = l.tenant
-WHERE s.queue = :queue AND s.state = :state AND s.state <> 2 AND s.at <= :before_at
-    AND (s.at, s.seq) < (:before_at, :before_seq)
-    AND (:tenant IS NULL OR t.tenant = :tenant) AND (:grp IS NULL OR l.grp = :grp)
-    AND (:kind IS NULL OR j.kind = :kind)
-    AND (:finished_before IS NULL OR s.at < :finished_before)
-ORDER BY s.at DESC, s.seq DESC LIMIT :limit;
--- The rows come in the order of the subquery. With an ORDER BY they would all be read first.
--- name: find_by_scan
-SELECT 0, j.seq, j.id FROM (
-        SELECT seq, id, lane, kind FROM tenure_jobs NOT INDEXED
-        WHERE seq < :before_seq ORDER BY seq DESC LIMIT :most) j
-    CROSS JOIN tenure_lanes l ON l.id = j.lane CROSS JOIN tenure_tenants t ON t.id = l.tenant
-    LEFT JOIN tenure_states s ON s.seq = j.seq
-WHERE (:queue IS NULL OR t.queue = :queue)
-    AND (:states IS NULL OR ifnull(s.state, 2) IN (SELECT value FROM json_each(:states)))
-    AND (:tenant IS NULL OR t.tenant = :tenant) AND (:grp IS NULL OR l.grp = :grp)
-    AND (:kind IS NULL OR j.kind = :kind)
-    AND (:finished_before IS NULL OR (s.state > 3 AND s.at < :finished_before))
+    CROSS JOIN tenure_queues q ON q.id = t.queue LEFT JOIN tenure_states s ON s.seq = j.seq;
+-- name: lanes_within
+SELECT l.id FROM tenure_queues q CROSS JOIN tenure_tenants t ON t.queue = q.id
+    CROSS JOIN tenure_lanes l ON l.tenant = t.id
+WHERE (:queue IS NULL OR q.id = :queue) AND t.tenant = :tenant
+    AND (:grp IS NULL OR l.grp = :grp)
+UNION ALL
+SELECT l.id FROM tenure_queues q CROSS JOIN tenure_lanes l INDEXED BY tenure_lanes_group
+    ON l.queue = q.id AND l.queue IS NOT NULL AND l.grp = :grp
+WHERE :tenant IS NULL AND :grp <> '' AND (:queue IS NULL OR q.id = :queue)
+UNION ALL
+SELECT l.id FROM tenure_queues q CROSS JOIN tenure_tenants t ON t.queue = q.id
+    CROSS JOIN tenure_lanes l ON l.tenant = t.id AND l.grp = ''
+WHERE :tenant IS NULL AND :grp = '' AND (:queue IS NULL OR q.id = :queue)
+UNION ALL
+SELECT l.id FROM tenure_tenants t CROSS JOIN tenure_lanes l ON l.tenant = t.id
+WHERE :tenant IS NULL AND :grp IS NULL AND t.queue = :queue
 LIMIT :limit;
--- name: scanned_to
-SELECT seq FROM tenure_jobs WHERE seq < ? ORDER BY seq DESC LIMIT 1 OFFSET ?;
--- name: find_by_state
-SELECT 0, j.seq, j.id FROM (
-        SELECT seq FROM tenure_states INDEXED BY tenure_states_at
-        WHERE queue IN (SELECT value FROM json_each(:queues)) AND state <> 2
-            AND state IN (SELECT value FROM json_each(:states))
-        UNION ALL
-        SELECT seq FROM tenure_ready WHERE 2 IN (SELECT value FROM json_each(:states))
-    ) f CROSS JOIN tenure_jobs j ON j.seq = f.seq
-    CROSS JOIN tenure_lanes l ON l.id = j.lane CROSS JOIN tenure_tenants t ON t.id = l.tenant
-    LEFT JOIN tenure_states s ON s.seq = j.seq
-WHERE f.seq < :before_seq
-    AND (:queue IS NULL OR t.queue = :queue)
-    AND (:tenant IS NULL OR t.tenant = :tenant) AND (:grp IS NULL OR l.grp = :grp)
+-- name: lane_counts
+SELECT ifnull(sum(waiting), 0), ifnull(sum(delayed), 0), ifnull(sum(ready), 0),
+    ifnull(sum(leased), 0), ifnull(sum(done), 0), ifnull(sum(dead), 0), ifnull(sum(cancelled), 0)
+FROM tenure_lanes WHERE id IN (SELECT value FROM json_each(?));
+-- In the next ones, the rows come in the order of the subquery. With an ORDER BY they would all be
+-- read first. A condition on a job's lane comes first, since it is the cheapest.
+-- name: find_by_end
+SELECT f.at, f.seq, j.id FROM (
+        SELECT at, seq FROM tenure_states INDEXED BY tenure_states_at
+        WHERE queue = :queue AND state = :state AND state <> 2
+            AND at >= :from_at AND at <= :before_at AND (at, seq) < (:before_at, :before_seq)
+        ORDER BY at DESC, seq DESC LIMIT :most) f
+    CROSS JOIN tenure_jobs j ON j.seq = f.seq
+WHERE (:lanes IS NULL OR j.lane IN (SELECT value FROM json_each(:lanes)))
     AND (:kind IS NULL OR j.kind = :kind)
+    AND j.created_at >= :created_after AND j.created_at < :created_before
+    AND (:worker IS NULL OR (SELECT worker FROM tenure_states WHERE seq = f.seq) = :worker)
+    AND (:grp IS NULL OR (SELECT grp FROM tenure_lanes WHERE id = j.lane) = :grp)
+    AND (:tenant IS NULL OR :tenant = (SELECT t.tenant FROM tenure_lanes l
+        JOIN tenure_tenants t ON t.id = l.tenant WHERE l.id = j.lane))
+LIMIT :limit;
+-- name: floor_by_end
+SELECT at, seq FROM tenure_states INDEXED BY tenure_states_at
+WHERE queue = :queue AND state = :state AND state <> 2
+    AND at >= :from_at AND at <= :before_at AND (at, seq) < (:before_at, :before_seq)
+ORDER BY at DESC, seq DESC LIMIT 1 OFFSET :skip;
+-- name: count_by_end
+SELECT count(*) FROM tenure_states INDEXED BY tenure_states_at
+WHERE queue = :queue AND state = :state AND state <> 2
+    AND at >= max(:from_at, :floor_at) AND at <= :before_at
+    AND (at, seq) < (:before_at, :before_seq) AND (at, seq) >= (:floor_at, :floor_seq);
+-- name: find_by_scan
+SELECT j.created_at, j.seq, j.id FROM (
+        SELECT seq, id, lane, kind, created_at FROM tenure_jobs NOT INDEXED
+        WHERE seq >= :from_seq AND seq < :before_seq ORDER BY seq DESC LIMIT :most) j
+    LEFT JOIN tenure_states s ON s.seq = j.seq
+WHERE (:lanes IS NULL OR j.lane IN (SELECT value FROM json_each(:lanes)))
+    AND (:kind IS NULL OR j.kind = :kind)
+    AND j.created_at >= :created_after AND j.created_at < :created_before
+    AND (:states IS NULL OR ifnull(s.state, 2) IN (SELECT value FROM json_each(:states)))
+    AND (:worker IS NULL OR ifnull(s.worker, '') = :worker)
+    AND (:finished_after IS NULL OR (s.state > 3 AND s.at >= :finished_after))
     AND (:finished_before IS NULL OR (s.state > 3 AND s.at < :finished_before))
-ORDER BY j.seq DESC LIMIT :limit;
+    AND (:grp IS NULL OR (SELECT grp FROM tenure_lanes WHERE id = j.lane) = :grp)
+    AND (:tenant IS NULL OR :tenant = (SELECT t.tenant FROM tenure_lanes l
+        JOIN tenure_tenants t ON t.id = l.tenant WHERE l.id = j.lane))
+    AND (:queue IS NULL OR :lanes IS NOT NULL OR :queue = (SELECT t.queue FROM tenure_lanes l
+        JOIN tenure_tenants t ON t.id = l.tenant WHERE l.id = j.lane))
+LIMIT :limit;
+-- name: floor_by_seq
+SELECT seq, created_at FROM tenure_jobs NOT INDEXED
+WHERE seq >= :from_seq AND seq < :before_seq ORDER BY seq DESC LIMIT 1 OFFSET :skip;
+-- name: count_by_seq
+SELECT count(*) FROM tenure_jobs NOT INDEXED WHERE seq >= :from_seq AND seq < :before_seq;
+-- name: newest_job
+SELECT seq, created_at FROM tenure_jobs ORDER BY seq DESC LIMIT 1;
+-- name: job_from
+SELECT seq, created_at FROM tenure_jobs WHERE seq >= ? ORDER BY seq LIMIT 1;
+-- name: find_by_state
+SELECT j.created_at, j.seq, j.id FROM (
+        SELECT seq FROM (
+            SELECT seq FROM tenure_states INDEXED BY tenure_states_at
+            WHERE queue IN (SELECT value FROM json_each(:queues)) AND state <> 2
+                AND state IN (SELECT value FROM json_each(:codes))
+            UNION ALL
+            SELECT r.seq FROM json_each(:lanes) e CROSS JOIN tenure_ready r ON r.lane = e.value
+            WHERE :ready
+            UNION ALL
+            SELECT r.seq FROM tenure_tenants t CROSS JOIN tenure_lanes l ON l.tenant = t.id
+                CROSS JOIN tenure_ready r ON r.lane = l.id
+            WHERE :ready AND :lanes IS NULL AND t.queue = :queue AND t.ready > 0 AND l.ready > 0
+            UNION ALL
+            SELECT seq FROM tenure_ready WHERE :ready AND :lanes IS NULL AND :queue IS NULL)
+        WHERE seq < :before_seq ORDER BY seq DESC LIMIT -1) f
+    CROSS JOIN tenure_jobs j ON j.seq = f.seq LEFT JOIN tenure_states s ON s.seq = j.seq
+WHERE (:lanes IS NULL OR j.lane IN (SELECT value FROM json_each(:lanes)))
+    AND (:kind IS NULL OR j.kind = :kind)
+    AND j.created_at >= :created_after AND j.created_at < :created_before
+    AND (:worker IS NULL OR ifnull(s.worker, '') = :worker)
+    AND (:finished_after IS NULL OR (s.state > 3 AND s.at >= :finished_after))
+    AND (:finished_before IS NULL OR (s.state > 3 AND s.at < :finished_before))
+    AND (:grp IS NULL OR (SELECT grp FROM tenure_lanes WHERE id = j.lane) = :grp)
+    AND (:tenant IS NULL OR :tenant = (SELECT t.tenant FROM tenure_lanes l
+        JOIN tenure_tenants t ON t.id = l.tenant WHERE l.id = j.lane))
+LIMIT :limit;
 -- name: next_due
 SELECT min(due) FROM (
     SELECT (SELECT min(at) FROM tenure_states INDEXED BY tenure_states_at

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-from tenure.core.transaction import Existing, Owner, Scope, UniqueKey
+from tenure.core.transaction import Edit, Existing, Owner, Scope, UniqueKey
 from tenure.engines.sql.limits import mark
 from tenure.engines.sql.rows import (
     DELAYED,
@@ -111,6 +111,22 @@ class Transaction:
             self.free_key(job.lane, job.unique_key)
         elif job.unique_key is not None and before > LEASED:
             self.db.run("insert_key", lane.tenant.id, job.unique_key, job.seq)
+
+    def edit(self, job: Row, edit: Edit) -> None:
+        before, lane = job.code, self.books.lane_by_id(job.lane)
+        if before == READY:
+            self._unready(job, lane)
+        job.take_in(edit, self.now)
+        payload = None if edit.payload is None else str(edit.payload, "utf-8")
+        self.db.run("edit_job", job.priority, payload, job.seq)
+        self.db.run(
+            "move_job", job.seq, lane.tenant.queue.id, job.code, job.run_at, job.attempts,
+            job.run_at, job.expires_at, job.worker, job.errors_text, self.now,
+        )  # fmt: skip
+        self.books.move(lane, before, job.code)
+        if job.code == READY:
+            self.db.run("insert_ready", job.lane, job.priority, job.seq)
+            lane.joined(job.priority, job.seq)
 
     def _unready(self, job: Row, lane: LaneBook) -> None:
         self.db.run("delete_ready", job.lane, job.priority, job.seq)

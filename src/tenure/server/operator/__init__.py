@@ -1,5 +1,13 @@
 """Routes for people who operate queues, one module for each capability."""
 
-from tenure.server.operator import audit, errors, why
+from tenure.server.operator import audit, editing, errors, lists, rates, why, workers
 
-ROUTES = [*why.ROUTES, *errors.ROUTES, *audit.ROUTES]
+ROUTES = [
+    *lists.ROUTES,
+    *editing.ROUTES,
+    *why.ROUTES,
+    *workers.ROUTES,
+    *errors.ROUTES,
+    *audit.ROUTES,
+    *rates.ROUTES,
+]

@@ -1,0 +1,60 @@
+"""The history of a job: what is known of its moves."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from tenure.model.job import FINAL, Job
+
+MOST_MOVES = 20
+PAST_MS = 90 * 86_400_000  # how long what an operator did is kept
+
+PastMove = Literal["cancelled", "replayed", "run_now", "updated"]
+
+
+class Past(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an operator did to a job."""
+
+    at: int
+    what: PastMove
+    by: str = ""
+
+
+class JobMove(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A move of a job. `what`: created, claimed, failed, done, dead, cancelled, replayed, run_now
+    or updated. `by`: the worker, or who asked for it, if that is known."""
+
+    at: int
+    what: str
+    by: str = ""
+    attempt: int = 0
+    message: str = ""
+    type: str = ""
+
+
+def past_key(job_id: str, past: Past) -> str:
+    """The key of a record: those of a job sort by time. No id has a NUL, and 0x01 sorts first."""
+    return f"{job_id}\x01{past.at:015d}.{past.what}"
+
+
+def past_keys(job_id: str) -> tuple[str, str]:
+    """The keys before and after those of a job."""
+    return f"{job_id}\x01", f"{job_id}\x02"
+
+
+def history_of(job: Job, past: list[Past]) -> list[JobMove]:
+    """The last moves of a job, oldest first: those that its fields tell, and what operators did.
+    Of claims, only the last is known, and of failures those that are kept."""
+    moves = [JobMove(job.created_at, "created")]
+    for one in job.errors:
+        moves.append(JobMove(one.at, "failed", one.worker, one.attempt, one.message, one.type))
+    if job.started_at is not None:
+        moves.append(JobMove(job.started_at, "claimed", job.worker, job.attempts))
+    told = {(one.at, one.what) for one in past}
+    end = job.finished_at
+    if job.state in FINAL and end is not None and (end, job.state.value) not in told:
+        moves.append(JobMove(end, job.state.value, job.worker, job.attempts))
+    moves += [JobMove(one.at, one.what, one.by) for one in past if one.at >= job.created_at]
+    return sorted(moves, key=lambda move: move.at)[-MOST_MOVES:]
