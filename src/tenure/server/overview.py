@@ -28,9 +28,9 @@ MINUTES, MINUTE_MS = 30, 60_000  # that rates are shown of
 
 class QueueRow(Counts, frozen=True, kw_only=True):
     """A queue. Fields that are null are not known. `rates` and `failures`: jobs done, and failed
-    attempts, in each of the last 30 minutes; `died`: jobs that became dead then. Waiting and running
-    times are in milliseconds, of the last minute in which there were any: half of the jobs, and 99%,
-    took at most that."""
+    attempts, in each of the last 30 minutes; `died`: jobs that became dead then. The times that
+    jobs wait and run are in milliseconds, of the last minute in which there were any: half of the
+    jobs, and 99%, took at most that."""
 
     queue: str
     paused: bool = False
