@@ -29,6 +29,7 @@ const POLL_MS = 2000,
 
 const main = document.getElementById("main"),
   top_ = document.getElementById("top");
+let offersBulk = false; // whether the service has actions on many jobs
 let me = null,
   page = null,
   data = null,
@@ -72,6 +73,7 @@ function open() {
     change: (query) => go(next.path, { ...next.query, ...query }),
     leave: (path, query) => go(path, query),
     refresh: () => refresh(true),
+    offersBulk: () => offersBulk,
     act,
   };
   if (moved) {
@@ -243,6 +245,7 @@ let signingIn = false;
 
 async function greet() {
   me = await get(["me"]);
+  offersBulk = can("admin") && (await ifOffered(get(["bulk"])).catch(() => null)) !== null;
   const banner = document.getElementById("banner");
   banner.hidden = !me.banner;
   banner.textContent = me.banner;

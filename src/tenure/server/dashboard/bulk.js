@@ -14,11 +14,12 @@ const BY_STATE = {
   cancelled: ["replay", "delete"],
   done: ["delete"],
 };
+const TIMES = /_(after|before)$/;
 const WATCH_MS = 700;
 
 /** Buttons for all matching jobs of a state. */
 function buttons(filter, state, page) {
-  if (!page.can("admin")) return null;
+  if (!page.offersBulk()) return null;
   return h(
     "div",
     { class: "bulk" },
@@ -30,7 +31,10 @@ function buttons(filter, state, page) {
 }
 
 /** Show how many jobs an action would change, and then do it. */
-async function start(action, filter, page) {
+async function start(action, given, page) {
+  const filter = Object.fromEntries(
+    Object.entries(given).map(([one, value]) => [one, TIMES.test(one) ? Number(value) : value]),
+  );
   let tried;
   try {
     tried = await post(["bulk"], { action, filter, dry_run: true });

@@ -97,7 +97,7 @@ function buttons(one, page) {
   const filter = { queue: one.queue, state: "dead", error: one.group },
     of = cut(one.type || one.group, 30);
   const verb = one.muted ? "unmute" : "mute";
-  return [
+  const many = [
     button("Replay…", () => bulk.start("replay", filter, page), {
       class: "quiet",
       "aria-label": `Replay the dead jobs of ${of}`,
@@ -106,6 +106,9 @@ function buttons(one, page) {
       class: "quiet",
       "aria-label": `Delete the dead jobs of ${of}`,
     }),
+  ];
+  return [
+    page.offersBulk() ? many : null,
     button(
       one.muted ? "Unmute" : "Mute",
       () => page.act(() => post(["errors", one.group, verb]), one.muted ? "Shown again." : "Muted."),

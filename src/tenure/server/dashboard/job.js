@@ -170,7 +170,7 @@ function details(reason) {
   return h(
     "span",
     { class: "ids" },
-    ids.map((id) => link(["job", id], null, { class: "mono" }, name(id, 20))),
+    ids.map((id) => link(["job", id], null, { class: "mono" }, name(id, 36))),
   );
 }
 

@@ -125,6 +125,7 @@ function queues(rows, page) {
   const rates = has("rates"),
     waits = has("wait_p50"),
     workers = has("workers"),
+    waiting = rows.some((row) => row.waiting),
     admin = page.can("admin");
   const heads = [
     "Queue",
@@ -133,7 +134,7 @@ function queues(rows, page) {
     th("Oldest", "n", "How long the oldest ready job has waited"),
     th("Running", "n"),
     th("Delayed", "n"),
-    th("Waiting", "n"),
+    waiting ? th("Waiting", "n") : null,
     th("Dead", "n"),
     rates ? th("Done per minute", "", "The last 30 minutes; red: failures") : null,
     waits ? th("Wait", "n", "How long jobs wait: half of them, and 99%, less than") : null,
@@ -178,7 +179,7 @@ function queues(rows, page) {
             : meter(row.leased, row.limit),
         ),
         number(row.delayed),
-        number(row.waiting),
+        waiting ? number(row.waiting) : null,
         h(
           "td",
           { class: `n ${row.dead ? "dead" : "zero"}` },
