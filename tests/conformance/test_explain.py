@@ -6,13 +6,13 @@ from typing import Any, TypeVar
 
 import pytest
 
-from tenure import JobNotFound, NewJob, Queue
+from tenure import JobNotFound, LeaseLost, NewJob, Queue
 from tenure.model import why
 from tenure.model.job import State
-from tenure.model.ops import Grant
+from tenure.model.ops import Grant, Note, Pause
 from tenure.model.queries import Explain
 from tenure.testing import ManualClock
-from tests.conformance.conftest import OpenQueue
+from tests.conformance.conftest import Apply, OpenQueue
 
 R = TypeVar("R", bound=why.Reason)
 
@@ -129,6 +129,51 @@ def test_a_finished_job_says_since_when(queue: Queue, clock: ManualClock, end: s
     assert ("replay" in found.fix) == (end != "done")
 
 
+def test_a_job_that_was_cancelled_while_it_ran_says_when_its_worker_heard_of_it(
+    queue: Queue, clock: ManualClock
+) -> None:
+    queue.enqueue("q", id="j")
+    (job,) = queue.claim("q", worker="w1")
+    clock.advance(1)
+    queue.cancel("j")
+    asked = clock.now_ms()
+    found = reason(queue, "j", why.Finished)
+    assert (found.at, found.worker, found.heard_at) == (asked, "w1", None)
+    assert "has not heard of it yet" in found.text
+    clock.advance(3)
+    for _ in range(2):  # it is told again and again
+        with pytest.raises(LeaseLost):
+            queue.extend(job)
+        clock.advance(1)
+
+    found = reason(queue, "j", why.Finished)
+
+    assert (found.at, found.heard_at) == (asked, asked + 3000)
+    moves = [(one.what, one.at) for one in queue.history("j")]
+    assert moves[-2:] == [("cancelled", asked), ("cancel_heard", asked + 3000)]
+
+
+def test_a_worker_that_lost_its_job_otherwise_hears_of_no_cancel(
+    queue: Queue, clock: ManualClock
+) -> None:
+    queue.enqueue("q", id="j", max_attempts=5)
+    (old,) = queue.claim("q", worker="w1", lease=5)
+    clock.advance(6)
+    (new,) = queue.claim("q", worker="w2", lease=60)
+    queue.cancel("j")
+    with pytest.raises(LeaseLost):
+        queue.extend(old)
+    assert reason(queue, "j", why.Finished).heard_at is None
+    queue.replay("j")
+    with pytest.raises(LeaseLost):
+        queue.extend(new)
+    queue.cancel("j")
+
+    found = reason(queue, "j", why.Finished)
+
+    assert (found.worker, found.heard_at) == ("", None)
+
+
 def test_an_expired_job_is_not_claimable(queue: Queue, clock: ManualClock) -> None:
     queue.enqueue("q", id="j", expires_in=10)
     clock.advance(11)
@@ -208,6 +253,38 @@ def test_a_pause_says_how_to_end_it(queue: Queue, scope: dict[str, str], fix: st
     assert found.scope == ("group" if "group" in scope else "tenant" if scope else "queue")
     assert found.fix == fix
     assert not queue.explain("j").claimable
+
+
+def test_a_pause_says_since_when_and_by_whom(
+    queue: Queue, clock: ManualClock, apply: Apply
+) -> None:
+    queue.enqueue("q", id="j", tenant="a")
+    apply(Pause("q", note=Note(by="ann")))
+    since = clock.now_ms()
+    clock.advance(5)
+    apply(Pause("q", note=Note(by="bob")))  # it was paused already
+    queue.pause("q", tenant="a")
+
+    of_queue, of_tenant = queue.explain("j").reasons[:2]
+
+    assert isinstance(of_queue, why.Paused)
+    assert (of_queue.since, of_queue.by) == (since, "ann")
+    assert "by ann" in of_queue.text
+    assert isinstance(of_tenant, why.Paused)
+    assert of_tenant.since == clock.now_ms()
+    grant = Grant(tenants=("a",))
+    shown = queue.do(Explain("j", grant)).reasons[:2]
+    assert [(one.since, one.by) for one in shown] == [(None, ""), (clock.now_ms(), "")]
+    queue.resume("q")
+    clock.advance(5)
+    queue.pause("q")
+    assert reason_of_queue(queue).since == clock.now_ms()
+
+
+def reason_of_queue(queue: Queue) -> why.Paused:
+    found = queue.explain("j").reasons[0]
+    assert isinstance(found, why.Paused)
+    return found
 
 
 @pytest.mark.over_http

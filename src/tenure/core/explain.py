@@ -14,6 +14,8 @@ from tenure.core.limits import EVERYTHING, Rules, TenantGroup
 from tenure.model import ops, why
 from tenure.model.job import FINAL, State
 from tenure.model.ops import Grant
+from tenure.model.past_records import heard_at
+from tenure.model.pause_records import pause_note
 from tenure.model.record_queries import ListRecords
 from tenure.model.records import Record
 from tenure.model.worker_records import has_worker, last_seen
@@ -130,7 +132,7 @@ class _Explaining:
     def result(self) -> tuple[bool, list[why.AnyReason]]:
         job, facts = self._job, self._facts
         if job.state in FINAL:
-            return False, [why.Finished(job.finished_at or 0)]
+            return False, [self._finished(job.finished_at or 0)]
         reasons: list[why.AnyReason] = []
         if job.state is State.LEASED:
             until = job.lease_until or 0
@@ -149,6 +151,12 @@ class _Explaining:
         claimable, more = self._ready(held_back=bool(blocks))
         return claimable, [*reasons, *blocks, *more]
 
+    def _finished(self, at: int) -> why.Finished:
+        job = self._job
+        if job.state is not State.CANCELLED or not job.worker:
+            return why.Finished(at, job.worker)
+        return why.Finished(at, job.worker, heard_at(self._facts.records, job.id, at))
+
     def _has_expired(self) -> bool:
         return self._job.expires_at is not None and self._job.expires_at <= self._facts.now
 
@@ -162,7 +170,15 @@ class _Explaining:
             scopes += [("group", (job.tenant, job.group)), ("group", ("*", job.group))]
         for scope, names in scopes:
             if rules.of(*names).paused:
-                yield why.Paused(scope, *names)
+                yield self._paused(scope, names)
+
+    def _paused(self, scope: why.Scope, names: TenantGroup) -> why.Paused:
+        note = None
+        if self._sees_queue or names[0] == self._job.tenant:
+            note = pause_note(self._facts.records, self._job.queue, *names)
+        if note is None:
+            return why.Paused(scope, *names)
+        return why.Paused(scope, *names, note.since, note.by)
 
     def _not_yet(self) -> Iterator[why.AnyReason]:
         job, facts = self._job, self._facts

@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+import msgspec
+
 from tenure.core.enqueue import Plan
 from tenure.core.grants import Owners, load
 from tenure.core.moves import move, remove, settle
 from tenure.core.transaction import J, Lease, StoredJob, Transaction
 from tenure.errors import Busy, JobNotFound, LeaseLost, TenureError
 from tenure.model import ops, states
+from tenure.model.history import PAST_MS, Past, heard_key
 from tenure.model.job import NULL, State
 from tenure.model.ops import Answer
 
@@ -120,5 +123,15 @@ def _keep(tx: Transaction[J], batch: Sequence[K]) -> tuple[list[Answer], list[K]
             problem = Busy(f"job {op.id}: locked by another transaction; try again")
         if problem is None:
             held.append(op)
+        elif job is not None and job.state is State.CANCELLED and job.token == op.token:
+            _note_heard(tx, op)
         answers.append(problem or OK)
     return answers, held
+
+
+def _note_heard(tx: Transaction[J], op: ops.LeaseOp) -> None:
+    """Note when a worker is first told that its job was cancelled."""
+    key = heard_key(op.id, op.token)
+    if tx.record("past", key) is None:
+        past = Past(tx.now, "cancel_heard")
+        tx.put_record("past", key, msgspec.json.encode(past), tx.now + PAST_MS)

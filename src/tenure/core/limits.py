@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import msgspec
 from msgspec.structs import replace
 
 from tenure.core.transaction import J, Transaction
 from tenure.errors import QueueNotFound
 from tenure.model import ops
 from tenure.model.ops import Answer, Limit
+from tenure.model.pause_records import PauseNote, pause_key
 
 TenantGroup = tuple[str | None, str | None]
 EVERYTHING: TenantGroup = (None, None)
@@ -117,4 +119,16 @@ def _change(
     old = tx.limit((op.queue, op.tenant, op.group))
     bounds = old if keep_bounds else Limit(op.queue, op.tenant, op.group)
     tx.put_limit(old, replace(bounds, paused=old.paused if paused is None else paused))
+    if paused is not None and paused != old.paused:
+        _note_pause(tx, op, paused)
     return ops.Ok()
+
+
+def _note_pause(tx: Transaction[J], op: ops.ClearLimit | ops.Pause | ops.Resume, on: bool) -> None:
+    """Note since when, and by whom, something is paused."""
+    key = pause_key(op.queue, op.tenant, op.group)
+    if on:
+        note = PauseNote(tx.now, "" if op.note is None else op.note.by)
+        tx.put_record("pause", key, msgspec.json.encode(note), None)
+    else:
+        tx.drop_record("pause", key)

@@ -11,11 +11,11 @@ from tenure.model.job import FINAL, Job
 MOST_MOVES = 20
 PAST_MS = 90 * 86_400_000  # how long what an operator did is kept
 
-PastMove = Literal["cancelled", "replayed", "run_now", "updated"]
+PastMove = Literal["cancelled", "cancel_heard", "replayed", "run_now", "updated"]
 
 
 class Past(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an operator did to a job."""
+    """What an operator did to a job, or that its worker heard that it was cancelled."""
 
     at: int
     what: PastMove
@@ -23,8 +23,9 @@ class Past(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class JobMove(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A move of a job. `what`: created, claimed, failed, done, dead, cancelled, replayed, run_now
-    or updated. `by`: the worker, or who asked for it, if that is known."""
+    """A move of a job. `what`: created, claimed, failed, done, dead, cancelled, cancel_heard (by
+    its worker), replayed, run_now or updated. `by`: the worker, or who asked for it, if that is
+    known."""
 
     at: int
     what: str
@@ -37,6 +38,12 @@ class JobMove(msgspec.Struct, frozen=True, omit_defaults=True):
 def past_key(job_id: str, past: Past) -> str:
     """The key of a record: those of a job sort by time. No id has a NUL, and 0x01 sorts first."""
     return f"{job_id}\x01{past.at:015d}.{past.what}"
+
+
+def heard_key(job_id: str, token: int) -> str:
+    """The key of the record that the holder of a lease heard of a cancel. There is one for each
+    lease, however often it is told. It sorts after those with a time."""
+    return f"{job_id}\x01heard.{token:020d}"
 
 
 def past_keys(job_id: str) -> tuple[str, str]:

@@ -17,7 +17,7 @@ from tenure.model.ops import Op
 MAX_RECORD_BYTES = 65_536
 MAX_KEY = MAX_NAME + 100  # a name, and what tells records of the same name apart
 
-Space = Literal["worker", "audit", "error", "rate", "bulk", "past"]
+Space = Literal["worker", "audit", "error", "rate", "bulk", "past", "pause"]
 RecordKey = Annotated[str, Meta(min_length=1, max_length=MAX_KEY)]
 
 

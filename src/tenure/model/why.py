@@ -29,20 +29,22 @@ class Reason(msgspec.Struct, frozen=True, tag_field="code"):
 
 
 class Finished(Reason, frozen=True, tag="finished"):
-    """The job is done, dead or cancelled."""
+    """The job is done, dead or cancelled. heard_at: if it was cancelled while a worker ran it, when
+    the worker heard of it; None if it has not yet."""
 
     at: int
+    worker: str = ""
+    heard_at: int | None = None
     text: str = ""
     fix: str = ""
 
 
 class Running(Reason, frozen=True, tag="running"):
-    """A worker runs the job. cancel_asked_at: when it was asked to stop, if it was."""
+    """A worker runs the job."""
 
     worker: str
     since: int | None
     lease_until: int
-    cancel_asked_at: int | None = None
     text: str = ""
     fix: str = ""
 
@@ -215,6 +217,10 @@ Words = tuple[str, str]  # what is the matter, and what to do
 
 def _finished(reason: Finished, about: Context) -> Words:
     text = f"It is {about.job.state.value} since {_when(reason.at)}."
+    if reason.heard_at is not None:
+        text += f" {_worker(reason.worker)} heard of it at {_when(reason.heard_at)}."
+    elif reason.worker and about.job.state is State.CANCELLED:
+        text += f" {_worker(reason.worker)} has not heard of it yet."
     if about.job.state is State.DONE:
         return text, ""
     return text, f"To run it again: tenure replay {shlex.quote(about.job.id)}"
@@ -222,10 +228,8 @@ def _finished(reason: Finished, about: Context) -> Words:
 
 def _running(reason: Running, about: Context) -> Words:
     since = "" if reason.since is None else f" since {_when(reason.since)}"
-    text = f"It runs on {_worker(reason.worker)}{since}; its lease lasts until "
+    text = f"Worker {reason.worker!r} runs it{since}; its lease lasts until "
     text += f"{_when(reason.lease_until)}."
-    if reason.cancel_asked_at is not None:
-        text += f" It was asked to stop at {_when(reason.cancel_asked_at)}."
     return text, ""
 
 
@@ -338,7 +342,7 @@ def _span(ms: int) -> str:
 
 
 def _worker(name: str) -> str:
-    return f"the worker {name!r}" if name else "a worker"
+    return f"Worker {name!r}"
 
 
 def _number(count: int, noun: str) -> str:

@@ -6,10 +6,13 @@ from collections import deque
 from collections.abc import Iterator
 from copy import copy
 
+import msgspec
+
 from tenure.engines.memory.reads import Reads
 from tenure.engines.memory.store import Record, handles, is_outside
 from tenure.errors import JobNotFound
-from tenure.model import ops, queries, why, worker_records
+from tenure.model import ops, pause_records, queries, why, worker_records
+from tenure.model.history import Past, heard_key
 from tenure.model.job import FINAL, Job, State
 from tenure.model.ops import Grant, Limit
 from tenure.model.queries import Found
@@ -59,7 +62,7 @@ class Explaining(Reads):
     ) -> Iterator[why.AnyReason]:
         """job: as it is stored. after: the same after a sweep."""
         if job.state in FINAL:
-            yield why.Finished(job.finished_at or 0)
+            yield why.Finished(job.finished_at or 0, job.worker, self._heard_at(job))
             return
         if job.state is State.LEASED:
             until = job.lease_until or 0
@@ -72,7 +75,7 @@ class Explaining(Reads):
         elif after.job.state is State.DEAD:
             yield why.Expired(job.expires_at or 0)
             return
-        yield from self._pauses(job)
+        yield from self._pauses(job, grant)
         if after.job.state is State.WAITING:
             yield self._waits_for(after, grant)
         elif not after.ready:
@@ -80,14 +83,36 @@ class Explaining(Reads):
         else:
             yield from self._in_line(after, grant, now)
 
-    def _pauses(self, job: Job) -> Iterator[why.AnyReason]:
+    def _heard_at(self, job: Job) -> int | None:
+        """When its worker heard that it was cancelled."""
+        record = self._side.get(("past", heard_key(job.id, job.token)))
+        if record is None or job.state is not State.CANCELLED or not job.worker:
+            return None
+        return msgspec.json.decode(record.value, type=Past).at
+
+    def _pauses(self, job: Job, grant: Grant | None = None) -> Iterator[why.AnyReason]:
         if self._limit(job.queue).paused:
-            yield why.Paused("queue")
+            yield self._paused("queue", job, grant)
         if self._limit(job.queue, job.tenant).paused:
-            yield why.Paused("tenant", job.tenant)
+            yield self._paused("tenant", job, grant, job.tenant)
         for tenant in (job.tenant, "*"):
             if job.group and self._limit(job.queue, tenant, job.group).paused:
-                yield why.Paused("group", tenant, job.group)
+                yield self._paused("group", job, grant, tenant, job.group)
+
+    def _paused(
+        self,
+        scope: why.Scope,
+        job: Job,
+        grant: Grant | None,
+        tenant: str | None = None,
+        group: str | None = None,
+    ) -> why.Paused:
+        record = self._side.get(("pause", pause_records.pause_key(job.queue, tenant, group)))
+        of_others = grant is not None and grant.tenants is not None and tenant != job.tenant
+        if record is None or of_others:
+            return why.Paused(scope, tenant, group)
+        note = pause_records.decode(record.value)
+        return why.Paused(scope, tenant, group, note.since, note.by)
 
     def _waits_for(self, record: Record, grant: Grant | None) -> why.AnyReason:
         ids = sorted(record.waits_for - {_NOBODY})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from tenure.engines.memory.claim import Claiming
@@ -14,8 +15,10 @@ from tenure.errors import (
     TenureError,
 )
 from tenure.model import ops, states
+from tenure.model.history import PAST_MS, Past, heard_key
 from tenure.model.job import State
 from tenure.model.ops import Answer
+from tenure.model.records import Record as SideRecord
 
 
 class Leases(Claiming):
@@ -72,7 +75,18 @@ class Leases(Claiming):
     def _keep(self, op: ops.LeaseOp, now: int, **fields: Any) -> Answer:
         record = self._leased(op.id, op.token, op.grant)
         if isinstance(record, TenureError):
+            self._hear(op, now)
             return record
         self._move(record, states.Kept(), now)
         record.job = replace(record.job, **fields)
         return ops.Ok()
+
+    def _hear(self, op: ops.LeaseOp, now: int) -> None:
+        """Note when a worker first hears that its job was cancelled."""
+        record = self._records.get(op.id)
+        if record is None or self._is_hidden(op.grant, op.id) or record.job.token != op.token:
+            return
+        if record.job.state is State.CANCELLED:
+            key = heard_key(op.id, op.token)
+            value = msgspec.json.encode(Past(now, "cancel_heard"))
+            self._side.setdefault(("past", key), SideRecord(key, value, now + PAST_MS))

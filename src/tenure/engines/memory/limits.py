@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from msgspec.structs import replace
 
 from tenure.engines.memory.store import QueueBook, Store, handles
@@ -10,6 +11,8 @@ from tenure.errors import (
 )
 from tenure.model import ops
 from tenure.model.ops import Answer, Limit
+from tenure.model.pause_records import PauseNote, pause_key
+from tenure.model.records import Record
 
 
 class Limits(Store):
@@ -68,10 +71,16 @@ class Limits(Store):
     @handles(ops.Pause)
     def _pause(self, op: ops.Pause, now: int) -> Answer:
         self._emptied.pop(op.queue, None)
-        return self._put_limit(replace(self._limit(op.queue, op.tenant, op.group), paused=True))
+        limit = self._limit(op.queue, op.tenant, op.group)
+        if not limit.paused:
+            key = pause_key(op.queue, op.tenant, op.group)
+            note = PauseNote(now, op.note.by if op.note else "")
+            self._side["pause", key] = Record(key, msgspec.json.encode(note))
+        return self._put_limit(replace(limit, paused=True))
 
     @handles(ops.Resume)
     def _resume(self, op: ops.Resume, now: int) -> Answer:
         if op.queue not in self._queues:
             return QueueNotFound(op.queue)
+        self._side.pop(("pause", pause_key(op.queue, op.tenant, op.group)), None)
         return self._put_limit(replace(self._limit(op.queue, op.tenant, op.group), paused=False))

@@ -163,7 +163,7 @@ def leased_job(row: tuple[Any, ...], queue: str, tenant: str, group: str) -> Job
         _seq, id, priority, run_at, created_at, attempts, max_attempts, kind, started_at, at,
         token, worker, expires_at, unique_key, options_text, errors, payload,
     ) = row  # fmt: skip
-    options = decode_options(options_text)
+    options = _decode_options(options_text) if options_text else _NO_OPTIONS
     return Job(
         id,
         queue,
@@ -203,7 +203,7 @@ def job_of(row: tuple[Any, ...]) -> Job:
         options_text, progress, note, result, errors,
     ) = row  # fmt: skip
     state = STATES[code]
-    options = decode_options(options_text)
+    options = _decode_options(options_text) if options_text else _NO_OPTIONS
     return Job(
         id,
         queue,
