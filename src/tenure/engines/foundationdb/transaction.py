@@ -41,8 +41,8 @@ class Transaction(Tx):
         super().__init__(store, tr, now)
         self.news: list[tuple[Held, states.Event]] = []
         self.failures: dict[str, Tally] = {}
-        self.keep_errors_ms = store.settings.keep_errors_ms
-        self.keep_audit_ms = store.settings.keep_audit_ms
+        self.keep_errors_ms: int | None = store.settings.keep_errors_ms
+        self.keep_audit_ms: int | None = store.settings.keep_audit_ms
         self._slots: dict[tuple[str, str], dict[str, int]] = {}  # holder: expiry
 
     @cached_property
