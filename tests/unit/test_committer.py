@@ -17,10 +17,14 @@ import tenure
 from tenure.clock import SystemClock
 from tenure.engines.memory import MemoryEngine
 from tenure.engines.sqlite.engine import SqliteEngine
+from tenure.errors import StoreReadOnly
 from tenure.model import ops
 from tenure.model.job import NULL, JobSpec
-from tenure.model.ops import Op
+from tenure.model.ops import Answer, Op
+from tenure.model.records import PutRecords
 from tenure.queue.committer import Committer, Ticket
+from tenure.queue.rates import RateCounter
+from tenure.testing import ManualClock
 from tests.crash.watched import PATIENCE, Watched, committers, handed_in, opened, start, until
 
 
@@ -491,3 +495,23 @@ def test_a_caller_who_leaves_after_the_close_gives_its_jobs_back(
     asyncio.run(main())
     assert queue.get("a").state is tenure.State.PENDING
     assert queue.get("a").attempts == 0
+
+
+class WithoutRecords(MemoryEngine):
+    """A store that rejects every batch with records."""
+
+    def apply(self, batch: Sequence[Op]) -> list[Answer]:
+        if any(isinstance(op, PutRecords) for op in batch):
+            raise StoreReadOnly("no table for records")
+        return super().apply(batch)
+
+
+def test_a_batch_does_not_suffer_from_rates_that_cannot_be_stored() -> None:
+    clock = ManualClock()
+    engine = WithoutRecords(clock)
+    committer = Committer(engine, 1_000, 1_000_000, rates=RateCounter(clock))
+    for n in range(3):
+        (answer,) = committer.run([ops.Enqueue((JobSpec(f"job-{n}", "q", NULL),))])
+        assert isinstance(answer, ops.Enqueued)
+        clock.advance(60)
+    committer.close()

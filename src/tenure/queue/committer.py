@@ -31,6 +31,7 @@ from tenure.errors import (
     Closed,
     OutcomeUnknown,
     StoreError,
+    StoreReadOnly,
     StoreRejected,
     Unauthorized,
 )
@@ -263,6 +264,9 @@ class Committer:
         try:
             answers = self._engine.apply([*batch, *also])
             stored = all(isinstance(answer, ops.Ok) for answer in answers[len(batch) :])
+        except (StoreRejected, StoreReadOnly):
+            # Nothing was changed. If that is because of the rates, the batch must not suffer.
+            return self._engine.apply(batch)
         finally:
             if stored:
                 self._rates.stored()

@@ -466,3 +466,31 @@ def test_an_array_arrives_as_it_was_sent(values: list[Any]) -> None:
 def test_a_nul_does_not_make_one_text_of_two() -> None:
     with pytest.raises(InvalidInput):
         array(["a\0b", "c"])
+
+
+def test_a_role_that_worked_before_a_migration_works_after_it(url: str, schema: str) -> None:
+    role, steps = f"role_{schema}", statements(schema).schema
+    with psycopg.connect(postgres.shared_url(), autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {schema}".encode())
+        for step in range(1, 6):
+            connection.execute(steps[step].encode())
+        connection.execute(f"UPDATE {schema}.about SET version = 5".encode())
+        connection.execute(f"CREATE ROLE {role} LOGIN".encode())
+        try:
+            for right in (
+                "USAGE ON SCHEMA {0}",
+                "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {0}",
+                "USAGE ON ALL SEQUENCES IN SCHEMA {0}",
+            ):
+                connection.execute(f"GRANT {right.format(schema)} TO {role}".encode())
+            tenure.connect(url).close()
+            with tenure.connect(url.replace("postgres@", f"{role}@", 1)) as queue:
+                queue.enqueue("q")
+                (job,) = queue.claim("q")
+                queue.fail(job, "no")
+                assert [one.count for one in queue.errors().errors] == [1]
+            with tenure.connect(url) as queue:
+                assert queue.rates().queues["q"].points[0].failed == 1
+        finally:
+            connection.execute(f"DROP OWNED BY {role}".encode())
+            connection.execute(f"DROP ROLE {role}".encode())

@@ -132,6 +132,8 @@ EXEMPT: dict[str, dict[str, str]] = {
         "core.records.*": _RECORDS,
         "core.audit.*": _RECORDS,
         "sql records_backwards": _RECORDS,
+        "sql record": _RECORDS,
+        "transaction.Transaction.record": _RECORDS,
         "lists._Search._first_seq": _LARGE,
         "lists._cursor_after": "a page of large jobs; tests/conformance/test_reading.py",
         "lists._first_created": _LARGE,

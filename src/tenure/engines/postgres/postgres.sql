@@ -1624,6 +1624,20 @@ CREATE TABLE tenure.records (
     PRIMARY KEY (space, key)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 1000);
 CREATE INDEX records_expiry ON tenure.records (expires_at) WHERE expires_at IS NOT NULL;
+-- Roles that work with jobs need the new table as well.
+DO $$
+DECLARE
+    role text;
+BEGIN
+    FOR role IN
+        SELECT DISTINCT CASE WHEN a.grantee = 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END
+        FROM pg_class c CROSS JOIN LATERAL aclexplode(c.relacl) a
+        WHERE c.oid = 'tenure.states'::regclass AND a.privilege_type = 'INSERT'
+            AND a.grantee <> c.relowner
+    LOOP
+        EXECUTE 'GRANT SELECT, INSERT, UPDATE, DELETE ON tenure.records TO ' || role;
+    END LOOP;
+END $$;
 -- The group of the last error, which the text ends with: 12 characters, then "}].
 CREATE INDEX states_error ON tenure.states ("left"("right"(errors, 15), 12), seq)
     WHERE errors IS NOT NULL;
