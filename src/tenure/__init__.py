@@ -44,6 +44,7 @@ from tenure.model.queries import (
     TenantStats,
     Timetable,
 )
+from tenure.model.rates import QueueRates, RatePoint, Rates
 from tenure.model.retry import Backoff, exponential, fixed, linear, quadratic
 from tenure.model.why import Explained
 from tenure.queue import EnqueuedIds, Queue, connect
@@ -107,6 +108,9 @@ __all__ = [
     "ErrorGroups",
     "AuditEntry",
     "AuditLog",
+    "Rates",
+    "QueueRates",
+    "RatePoint",
     # errors
     "TenureError",
     "InvalidInput",

@@ -27,7 +27,7 @@ async def send_mail(to: str, subject: str, fails: int = 0) -> dict[str, bool]:
     """Take a while, and fail the first `fails` times."""
     await asyncio.sleep(0.3)
     if current_job().job.attempts <= fails:
-        raise ConnectionError(f"451 {to}: the mail server hung up, try again later")
+        raise ConnectionError(f"451 {to!r}: the mail server hung up, try again later")
     return {"sent": True}
 
 

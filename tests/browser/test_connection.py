@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from tests.browser.conftest import Open, Place, served
 
@@ -57,3 +57,22 @@ def test_live_updates_can_be_turned_off(tab: Open, alone: Place) -> None:
     expect(page.get_by_role("link", name="mail-2")).to_have_count(0)
     page.keyboard.press("l")
     expect(page.get_by_role("link", name="mail-2")).to_be_visible()
+
+
+def test_a_page_that_fails_does_not_ask_again_and_again(tab: Open, alone: Place) -> None:
+    asked: list[str] = []
+
+    def refuse(route: Route) -> None:
+        asked.append(route.request.url)
+        body = '{"code": "error", "detail": "this should not have happened"}'
+        route.fulfill(status=500, body=body)
+
+    page = tab(alone.url)
+    expect(page.get_by_role("heading", name="No jobs yet")).to_be_visible()
+    page.route("**/v1/schedules", refuse)
+    page.goto(alone.at("schedules"))
+    expect(page.get_by_role("main")).to_contain_text("this should not have happened")
+    for n in range(30):
+        alone.queue.enqueue("mail", n)
+        page.wait_for_timeout(100)
+    assert 1 <= len(asked) <= 6

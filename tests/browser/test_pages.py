@@ -221,6 +221,19 @@ def test_the_keyboard_leads_everywhere(tab: Open, place: Place) -> None:
 
 
 def test_a_page_that_does_not_exist_says_so(tab: Open, place: Place) -> None:
-    for path in ("nowhere", "queue/nowhere", "job/nowhere", "queue", "%E0%A4%A"):
-        page = tab(place.at(path))
+    page = tab(place.at(""))
+    for path in ("nowhere", "queue/nowhere", "job/nowhere", "queue", "%E0%A4%A", "constructor"):
+        page.goto(place.at(path))
         expect(page.get_by_role("heading", name="Not found")).to_be_visible()
+    page.goto(place.at("queue/mail?view=constructor"))
+    expect(page.get_by_role("navigation", name="States")).to_be_visible()
+    page.goto(place.at("queue/mail?state=constructor"))
+    expect(page.get_by_role("heading", name="This cannot be shown")).to_be_visible()
+
+
+def test_the_rates_of_a_queue_are_drawn(tab: Open, place: Place) -> None:
+    page = tab(place.at("queue/mail?view=rates"))
+    chart = page.get_by_role("region", name="Jobs per minute")
+    expect(chart).to_contain_text("1 failed")
+    page.get_by_role("link", name="last week").click()
+    expect(page.get_by_role("region", name="Jobs per hour")).to_be_visible()

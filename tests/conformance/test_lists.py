@@ -216,7 +216,7 @@ def test_matching_jobs_are_counted_by_counters_or_by_looking(story: Queue) -> No
         ({"queue": "mail", "kind": ""}, 3),
         ({"worker": "bob"}, 2),
     ):
-        found = story.count_matching(**where)  # type: ignore[arg-type]
+        found = story.count_matching(**where)
         assert (found.count, found.exact, len(found.sample)) == (count, True, count), where
 
 

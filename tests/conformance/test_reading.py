@@ -464,3 +464,38 @@ def test_counts_can_be_those_of_some_tenants_in_every_queue(queue: Queue) -> Non
         queries.QueueStats(queue="q", delayed=1, ready=2, cancelled=1)
     ]
     assert isinstance(queue.do(queries.GetStats("s", tenants=("acme",))), QueueNotFound)
+
+
+# Many by their ids --------------------------------------------------------------------------------
+
+
+def test_jobs_are_looked_up_by_id_in_the_order_given(queue: Queue) -> None:
+    variety(queue)
+    found = queue.get_many(["g", "nobody", "a", "f", "a"])
+    assert found == [queue.get("g"), None, queue.get("a"), queue.get("f"), queue.get("a")]
+    assert queue.get_many([]) == []
+
+
+def test_more_jobs_than_fit_into_a_page_are_looked_up_in_several(queue: Queue) -> None:
+    text = "x" * (queries.PAGE_BYTES // 6)
+    queue.enqueue_many([NewJob(queue="mail", payload=text, id=f"big-{n}") for n in range(9)])
+    wanted = [f"big-{n}" for n in reversed(range(9))]
+    (page,) = [queue.do(queries.GetJobs(tuple(wanted)))]
+    assert (len(page.jobs), page.cursor) == (6, "6")
+    assert [job and job.id for job in queue.get_many(wanted)] == wanted
+
+
+def test_many_jobs_are_looked_up_with_few_queries(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.enqueue_many([NewJob(queue="mail", id=f"job-{n}") for n in range(1_500)])
+    asked: list[Any] = []
+    do = queue.do
+
+    def counting(wanted: Any) -> Any:
+        asked.append(wanted)
+        return do(wanted)
+
+    monkeypatch.setattr(queue, "do", counting)
+    assert None not in queue.get_many([f"job-{n}" for n in range(1_500)])
+    assert len(asked) == 2

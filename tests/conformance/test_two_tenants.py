@@ -154,6 +154,7 @@ class Chance:
         queue = chance.choice(QUEUES)
         found: list[Query] = [
             queries.GetJob(self._id()),
+            queries.GetJobs((self._id(), self._id())),
             queries.Explain(self._id()),
             queries.ListJobs(Filter(queue=queue), 100),
             queries.FindIds(Filter(tenant=tenant), 100),
@@ -170,6 +171,7 @@ class Chance:
             queries.NextDue((queue,)),
             queries.ListErrors(chance.choice((None, queue))),
             queries.ListAudit(),
+            queries.ListRates(0, 2**40),
         ]
         return chance.choice(found)
 

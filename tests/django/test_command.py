@@ -41,7 +41,7 @@ def test_it_says_what_it_does(project: Project, caplog: pytest.LogCaptureFixture
     call_command("tenure_worker", "--burst")
     assert "works on default, mail (10 at once)" in caplog.text
     assert "tests.django.tasks.fail) is dead after attempt 1 of 1: this cannot be" in caplog.text
-    assert "it handled 1 jobs" in caplog.text
+    assert "it handled 1 job" in caplog.text
 
 
 @pytest.mark.parametrize(

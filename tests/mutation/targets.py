@@ -328,6 +328,8 @@ def _selections(mutation: Mutation) -> tuple[Selection, ...]:
     if engine in _ENGINES:
         fits = [first for part, first in _FIRST_BY_FUNCTION.items() if part in mutation.function]
         first = [name for names in fits for name in names]
+        if parts.parent.name == "core":
+            first += ["grants", "finish"]
         return _ENGINES[engine](*first, *_FIRST.get(parts.stem, ()))
     return _core("tests/unit/test_states.py")
 

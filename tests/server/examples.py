@@ -133,6 +133,7 @@ FILTER = {"queue": "QUEUE", "tenant": "TENANT"}
 QUERIES: list[dict[str, Any]] = [
     {"query": "GetJob", "id": "OWNER-ready"},
     {"query": "ListPast", "id": "OWNER-ready"},
+    {"query": "GetJobs", "ids": ["OWNER-ready", "OWNER-dead"]},
     {"query": "ListJobs", "filter": FILTER},
     {"query": "ListSummaries", "filter": FILTER},
     {"query": "FindIds", "filter": FILTER},
@@ -153,6 +154,7 @@ QUERIES: list[dict[str, Any]] = [
     {"query": "GetTimetable"},
     {"query": "ListErrors", "queue": "QUEUE"},
     {"query": "ListAudit"},
+    {"query": "ListRates", "since": 0, "until": 5, "queue": "QUEUE"},
 ]
 
 EXAMPLES: dict[str, list[Example]] = {
@@ -251,6 +253,7 @@ EXAMPLES: dict[str, list[Example]] = {
     "GET /v1/errors": [Example("/v1/errors?queue=QUEUE")],
     "POST /v1/errors/{group}/mute": [Example("/v1/errors/0a1b2c3d4e5f/mute")],
     "POST /v1/errors/{group}/unmute": [Example("/v1/errors/0a1b2c3d4e5f/unmute")],
+    "GET /v1/rates": [Example("/v1/rates?queue=QUEUE")],
     "GET /v1/audit": [Example("/v1/audit")],
     "POST /v1/maintain": [Example("/v1/maintain")],
     "POST /v1/ops": [

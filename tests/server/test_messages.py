@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import html
+import json
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
+import httpx
 import pytest
 
 import tenure
 from tenure import Forbidden, Settings, WaitTimeout
 from tenure.model import ops, queries
 from tenure.server.auth import Scope, Token
+from tenure.server.docs_page import docs_page
 from tenure.server.guard import NEEDS, Guarded, asked_for
 from tenure.server.guests import Guests
 from tenure.server.hosting import _known_as
 from tenure.testing import ManualClock
+from tests.server.process import ServiceProcess
 from tests.unit.cli.terminal import Terminal
+from tests.workers.life import ROOT
 
 
 def guarded(token: Token) -> Guarded:
@@ -93,3 +103,66 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Terminal:
 def cli(fresh: Terminal) -> Terminal:
     fresh.open().close()
     return fresh
+
+
+def test_the_curl_example_of_the_docs_page_works(tmp_path: Path) -> None:
+    process = ServiceProcess(tmp_path).start()
+    try:
+        page = html.unescape(httpx.get(f"{process.url}/docs").text)
+        (example,) = re.findall(r"<pre>(curl .*?)</pre>", page, re.DOTALL)
+        (documented, *_) = re.findall(
+            r"```sh\n(curl .*?)\ncurl ", (ROOT / "docs/service.md").read_text(), re.DOTALL
+        )
+        for command in (example, documented):
+            here = command.replace("http://localhost:3100", process.url)
+            ended = subprocess.run(["bash", "-c", here], capture_output=True, text=True)
+            assert json.loads(ended.stdout)["queue"] == "mail", ended
+    finally:
+        process.kill()
+
+
+def test_the_page_of_a_dialect_has_no_example_of_the_native_api() -> None:
+    document = {"paths": {}, "components": {"schemas": {}}, "info": {"version": "1"}}
+    assert b"curl" not in docs_page(document, "d1", ["d1"]).body
+    assert b"curl" in docs_page(document, None, ["d1"]).body
+
+
+def test_the_list_of_commands_is_not_cut_off(fresh: Terminal) -> None:
+    assert (
+        "..." not in fresh.run("--help", url=None).stdout.split("Commands")[0].partition("Run:")[2]
+    )
+
+
+def test_stats_names_the_store(cli: Terminal) -> None:
+    cli.text("enqueue", "mail", "1")
+    assert cli.text("stats").splitlines()[-1] == f"in {cli.url}"
+
+
+def test_a_job_that_was_left_for_others_has_no_failed_attempt(cli: Terminal) -> None:
+    app = tenure.Tenure(cli.url, clock=cli.clock)
+    app.task(queue="mail", name="known")(lambda: None)
+    with app:
+        app.queue.enqueue("mail", id="other", kind="unknown")
+        app.queue.enqueue("mail", id="without")
+        asyncio.run(app.runner(burst=True, schedule=False).run())
+    shown = cli.text("show", "other")
+    assert "left for other workers" in shown
+    assert "attempt 1 failed" not in shown
+    assert "no worker has a task for jobs without a kind yet" in cli.text("show", "without")
+
+
+@pytest.mark.parametrize("level", ["info", "warning"])
+def test_the_end_of_a_worker_is_told_once(fresh: Terminal, level: str) -> None:
+    (fresh.folder / "told_once.py").write_text(
+        "import tenure\napp = tenure.Tenure()\n@app.task\ndef one() -> None: ...\n"
+        "if __name__ == '__main__':\n    one.enqueue()\n"
+    )
+    env = {**os.environ, "TENURE_URL": fresh.url, "PYTHONPATH": str(ROOT / "src")}
+    subprocess.run([sys.executable, "told_once.py"], cwd=fresh.folder, env=env, check=True)
+    command = [*["-m", "tenure", "worker", "told_once:app", "--burst", "--log-level"], level]
+    ended = subprocess.run(
+        [sys.executable, *command], cwd=fresh.folder, env=env, capture_output=True, text=True
+    )
+    told = (ended.stdout + ended.stderr).lower()
+    assert told.count("handled") == 1
+    assert ("it handled 1 job\n" in told) == (level == "info")

@@ -840,6 +840,10 @@ def test_queries_are_answered(client: Client) -> None:
             {"answer": "Page", "jobs": [job], "cursor": None, "scanned": 1, "scanned_to": None},
         ),
         (
+            {"query": "GetJobs", "ids": ["b", "a"]},
+            {"answer": "Page", "jobs": [job], "cursor": None, "scanned": 1, "scanned_to": None},
+        ),
+        (
             {"query": "FindIds", "filter": {"queue": "q"}},
             {"answer": "Ids", "ids": ["a"], "cursor": None, "scanned": 1},
         ),

@@ -271,12 +271,15 @@ def refused_when_bound(bound: Bound, route: Route, example: Example) -> bool:
         return True  # their queues are not the token's
     name = repr(route)
     return (
-        name in ("POST /v1/maintain", "GET /metrics")
-        or name.startswith(("POST /cleanup", "POST /reconcile/crawl"))
+        name in ("POST /v1/maintain", "GET /metrics", "GET /v1/audit")
+        or name.startswith(("POST /v1/errors/", "POST /cleanup", "POST /reconcile/crawl"))
         or "/active/crawl/" in name
         or name == "POST /jobs/create"  # makes jobs of no tenant
-        or (name == "POST /v1/ops" and kinds_of(example) == ["Maintain"])
+        or (name == "POST /v1/ops" and kinds_of(example)[0] in ("Maintain", "MuteError"))
         or "FindByPrefix" in str(example.body)
+        or "ListAudit" in str(example.body)
+        or (bound == "tenant" and name in ("GET /v1/errors", "GET /v1/rates"))
+        or (bound == "tenant" and re.search("ListErrors|ListRates", str(example.body)) is not None)
         or (bound == "tenant" and "group-totals" in name)
         or (bound == "tenant" and "ListGroupTotals" in str(example.body))
     )

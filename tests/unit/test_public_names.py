@@ -50,6 +50,9 @@ PROMISED = {
         "ErrorGroups",
         "AuditEntry",
         "AuditLog",
+        "Rates",
+        "QueueRates",
+        "RatePoint",
     ],
     "errors": [
         "TenureError",
@@ -97,7 +100,9 @@ CALLS = {
     ],
     "looking": [
         "get",
+        "get_many",
         "explain",
+        "workers",
         "jobs",
         "summaries",
         "history",
@@ -116,6 +121,7 @@ CALLS = {
     "schedules": ["put_schedule", "drop_schedule", "schedules", "timetable", "fire"],
     "errors": ["errors", "mute_error", "unmute_error"],
     "the audit log": ["audit"],
+    "rates": ["rates"],
     "upkeep": ["maintain", "reconcile", "close"],
 }
 WITHOUT_STEPS = {"audited", "sign"}  # they do nothing to the store, so they have one form

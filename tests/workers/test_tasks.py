@@ -28,6 +28,7 @@ from tenure import (
     exponential,
 )
 from tenure.testing import Sandbox
+from tests.workers.conftest import work_off
 
 app = Tenure("memory://", default_queue="main")
 reloaded = Tenure("memory://")
@@ -450,3 +451,20 @@ def test_the_outcomes_are_exceptions_that_say_what_they_are() -> None:
         issubclass(one, tenure.Outcome)
         for one in (tenure.Snooze, tenure.Retry, tenure.Cancel, tenure.Dead)
     )
+
+
+def test_the_results_of_many_parents_are_read_in_pages(
+    app: Tenure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.task
+    async def number(n: int) -> int:
+        return n
+
+    @app.task
+    async def add_up() -> int:
+        return sum(await current_job().aresults())
+
+    *_, total = app.group([number.job(n) for n in range(30)], then=add_up.job())
+    monkeypatch.setattr(app.queue, "aget", None)  # not one by one
+    work_off(app)
+    assert total.wait(timeout=0) == sum(range(30))

@@ -20,11 +20,14 @@ from tenure.cli.errors import errors, mute_error
 from tenure.cli.leases import ack, claim, extend, fail, release
 from tenure.cli.limits import limit, limits, pause, resume
 from tenure.cli.maintenance import maintain, reconcile
+from tenure.cli.rates import rates
 from tenure.cli.schedules import schedules
 from tenure.cli.service import serve, token
 from tenure.cli.show import dead, groups, jobs, show, stats, tenants
 from tenure.cli.stores import copy, migrate
+from tenure.cli.top import top
 from tenure.cli.why import why
+from tenure.cli.worker_list import workers
 from tenure.cli.workers import scheduler, worker
 from tenure.errors import TenureError
 
@@ -32,11 +35,25 @@ INTERRUPTED = 130  # the exit code that shells use for a program stopped with Ct
 
 SECTIONS: dict[str, list[click.Command]] = {
     "Run": [worker, scheduler, schedules, serve, token],
-    "Inspect": [stats, jobs, show, history, why, dead, tenants, groups, limits, errors, audit],
+    "Inspect": [
+        stats,
+        top,
+        jobs,
+        show,
+        why,
+        history,
+        dead,
+        tenants,
+        groups,
+        limits,
+        workers,
+        errors,
+        rates,
+    ],
     "Produce": [enqueue],
     "Work": [claim, ack, fail, extend, release],
     "Operate": [cancel, replay, update, run_now, delete, purge, pause, resume, limit, mute_error],
-    "Maintain": [maintain, reconcile, migrate, copy],
+    "Maintain": [audit, maintain, reconcile, migrate, copy],
     "Try": [demo],
 }
 
@@ -51,7 +68,7 @@ class Root(click.Group):
         for title, commands in SECTIONS.items():
             with formatter.section(title):
                 formatter.write_dl(
-                    [(command.name or "", command.get_short_help_str(80)) for command in commands],
+                    [(command.name or "", command.get_short_help_str(200)) for command in commands],
                     col_max=12,
                 )
 

@@ -14,10 +14,11 @@ from tenure.cli.editing import edit_options, payload_of
 from tenure.cli.ids import full_id
 from tenure.cli.params import STATE, duration, filter_options, given
 from tenure.cli.tables import jobs_table, words
-from tenure.cli.text import counted, one_line, span
+from tenure.cli.text import one_line, span
 from tenure.errors import Conflict, InvalidInput, NotFound
 from tenure.model.job import FINAL, State
 from tenure.model.states import Cancelled, sources
+from tenure.observe.logs import counted
 from tenure.queue import Queue
 
 dry_run_option = click.option(

@@ -8,8 +8,8 @@ import msgspec
 from tenure.cli.context import App, json_option, pass_app, reason_option
 from tenure.cli.params import scope_options
 from tenure.cli.tables import words
-from tenure.cli.text import counted
 from tenure.model.ops import Maintained
+from tenure.observe.logs import counted
 
 PASS = 1_000  # of each kind per queue, in one transaction
 

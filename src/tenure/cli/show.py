@@ -10,11 +10,11 @@ import click
 from rich.console import Group, RenderableType
 
 from tenure.cli.context import App, json_option, pass_app
-from tenure.cli.held_back import HeldBack, every_name, held_back
+from tenure.cli.held_back import every_name
 from tenure.cli.ids import full_id
+from tenure.cli.overview import Overview, overview
 from tenure.cli.params import STATE, filter_options, page_options, time_options
 from tenure.cli.tables import (
-    QueueNow,
     cell,
     counts_table,
     dead_list,
@@ -24,9 +24,9 @@ from tenure.cli.tables import (
     stats_table,
     words,
 )
-from tenure.cli.text import absolute, document
+from tenure.cli.text import absolute
 from tenure.model.job import State
-from tenure.model.queries import Page, QueueStats
+from tenure.model.queries import Page
 from tenure.queue import Queue
 from tenure.settings import without_secrets
 
@@ -49,24 +49,17 @@ def stats(app: App, /, queue: str | None) -> None:
       tenure stats emails --json
     """
     with app.open_existing() as store:
-        found = store.stats(queue)
-        more = {name: _more(store, one) for name, one in found.queues.items()}
-        url = without_secrets(store.settings.url)
-    value = document(found)
-    for name, one in more.items():
-        value["queues"][name] |= one.as_document()
-    empty = words(f"There is no queue yet in {url}.")
-    shown = app.clock.now_ms
-    app.answer(value, lambda: stats_table(found, more, shown()) if found.queues else empty)
+        found = overview(store, queue)
+        shown = shown_stats(found, store, app.clock.now_ms())
+    app.answer(found.as_document(), lambda: shown)
 
 
-def _more(store: Queue, queue: QueueStats) -> QueueNow:
-    """What else there is to know about a queue. Only queues with ready jobs are looked into."""
-    if not queue.ready:
-        return QueueNow(HeldBack(), None)
-    return QueueNow(
-        held_back(store, queue, store.limits(queue.queue)), store.oldest_ready(queue.queue)
-    )
+def shown_stats(found: Overview, store: Queue, now: int) -> RenderableType:
+    """The counts of queues as a table, and the store that has them."""
+    url = without_secrets(store.settings.url)
+    if not found.stats.queues:
+        return words(f"There is no queue yet in {url}.")
+    return Group(stats_table(found.stats, found.more, now), cell(f"in {url}", "dim"))
 
 
 @click.command()

@@ -22,10 +22,10 @@ from tenure import engines
 from tenure.cli.context import App, console, json_option, pass_app
 from tenure.cli.params import duration
 from tenure.cli.tables import words
-from tenure.cli.text import counted
 from tenure.engines import Engine, open_engine
 from tenure.engines.sqlite.file import path_of
 from tenure.errors import InvalidInput, TenureError
+from tenure.observe.logs import counted
 from tenure.queue.store_copy import Copy, Leased
 from tenure.settings import from_environment, without_secrets
 

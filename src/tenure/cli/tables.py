@@ -16,7 +16,7 @@ from rich.text import Text
 from tenure.cli.held_back import HeldBack
 from tenure.cli.text import absolute, document, harmless, one_line, relative, span, waiting
 from tenure.model.job import FINAL, Failure, Job, State
-from tenure.model.ops import Limit
+from tenure.model.ops import UNKNOWN_KIND, Limit
 from tenure.model.queries import Counts, Stats, as_counts
 from tenure.model.retry import Backoff
 from tenure.model.summary import Summary
@@ -181,7 +181,7 @@ def _when(job: Job | Summary, now: int) -> str:
     if job.state is State.LEASED and job.lease_until is not None:
         return f", {'over' if job.lease_until <= now else 'ends'} {relative(job.lease_until, now)}"
     if job.state is State.WAITING:
-        return f" for {len(job.after)}"
+        return f" for {job.parents if isinstance(job, Summary) else len(job.after)}"
     return "" if job.run_at <= now else f", {relative(job.run_at, now)}"
 
 
@@ -244,7 +244,9 @@ def _pretty(value: object) -> Padding:
 
 
 def _failure(failure: Failure, now: int) -> list[RenderableType]:
-    head = Text(f"attempt {failure.attempt} failed", "bold red")
+    left = failure.type == UNKNOWN_KIND  # not an attempt
+    what = "left for other workers" if left else f"attempt {failure.attempt} failed"
+    head = Text(what, "bold yellow" if left else "bold red")
     head.append(f" {absolute(failure.at)} ({relative(failure.at, now)})", "not bold default")
     if failure.worker:
         head.append(f" on {one_line(failure.worker)}", "not bold default")

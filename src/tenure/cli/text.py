@@ -45,11 +45,6 @@ def one_line(text: str, longest: int | None = None) -> str:
     return harmless(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
-def counted(count: int, noun: str) -> str:
-    """Format a number of things: 1 job, 2 jobs."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
 def span(ms: int) -> str:
     """Format a duration exactly."""
     for size, unit in _UNITS:

@@ -21,7 +21,7 @@ from tenure.cli.queue_names import did_you_mean, names_of
 from tenure.cli.supervisor import NOT_ALLOWED, Supervisor
 from tenure.cli.tables import words
 from tenure.errors import InvalidInput, NotAllowed, TenureError
-from tenure.observe.logs import log_as
+from tenure.observe.logs import counted, log_as
 from tenure.queue import default_worker
 from tenure.settings import PREFIX, from_environment, without_secrets
 from tenure.tasks.app import Tenure
@@ -120,8 +120,8 @@ def worker(
             app.complain(error.code, error.message)
             sys.exit(NOT_ALLOWED)
     value = {"worker": runner.name, "handled": runner.handled}
-    if not supervised:
-        app.answer(value, lambda: words(f"Jobs handled: {runner.handled:,}."))
+    if not supervised and (app.as_json or not log.isEnabledFor(logging.INFO)):
+        app.answer(value, lambda: words(f"Jobs handled: {runner.handled:,}."))  # else it is logged
 
 
 def check_store(tasks: Tenure) -> None:
@@ -240,7 +240,8 @@ def scheduler(app: App, tasks: Tenure | None, log_level: str, log_format: str) -
         found.put_schedules()
         works = Scheduler(found.queue, default_worker())
         works.start()
-        log.info("scheduler %s fires %d schedules", default_worker(), len(found.queue.schedules()))
+        count = counted(len(found.queue.schedules()), "schedule")
+        log.info("scheduler %s fires %s", default_worker(), count)
         while not stopped.wait(1):
             pass
         works.stop()

@@ -14,6 +14,9 @@ from tenure.core.limits import EVERYTHING, Rules, TenantGroup
 from tenure.model import ops, why
 from tenure.model.job import FINAL, State
 from tenure.model.ops import Grant
+from tenure.model.record_queries import ListRecords
+from tenure.model.records import Record
+from tenure.model.worker_records import has_worker, last_seen
 
 NO_GRANT = Grant()
 
@@ -88,12 +91,19 @@ class Facts(Protocol):
     def tokens(self) -> int:
         """What is in the bucket of the queue's rate."""
 
+    def is_worked_on(self) -> bool:
+        """Whether any job of the queue is leased."""
+
+    def records(self, part: ListRecords) -> list[Record]:
+        """Records of the same snapshot."""
+
     def place(self) -> Place:
         """Its place, if it is ready."""
 
     def is_among_first(self, count: int, place: Place) -> bool:
         """Whether it is among the first jobs that a claim takes, if the queue has room for only
-        this many. A tenant's own limits leave room for it."""
+        this many. A tenant's own limits leave room for it. It may be a guess if the room is for
+        more than a claim takes."""
 
 
 def explain(facts: Facts, grant: Grant | None) -> why.Explained:
@@ -185,9 +195,10 @@ class _Explaining:
             if room <= 0:
                 reasons.append(why.RateLimited(next_at if self._sees_queue else None))
         claimable = not held_back and not reasons and self._fits(rooms, place)
+        reasons += self._no_worker()
         line = self._in_line(rooms, place)
         if claimable and not line.ahead and not line.tenants_ahead:
-            return True, [why.Next()]
+            return True, [*reasons, why.Next()]
         return claimable, [*reasons, line]
 
     def _bounds(self) -> Iterator[_Bound]:
@@ -230,6 +241,13 @@ class _Explaining:
         tokens = self._facts.tokens()
         missing = max(0, limit.per_ms - tokens)
         return tokens // limit.per_ms, self._facts.now - -missing // limit.rate
+
+    def _no_worker(self) -> Iterator[why.NoWorker]:
+        """Programs that claim jobs by themselves are not known as workers. Their leases are."""
+        facts, queue = self._facts, self._job.queue
+        if not self._sees_queue or facts.is_worked_on() or has_worker(facts.records, queue):
+            return
+        yield why.NoWorker(last_seen(facts.records, queue))
 
     def _fits(self, rooms: dict[why.Scope, int], place: Place) -> bool:
         """Whether its place is within all limits."""

@@ -18,6 +18,7 @@ from tenure.core import (
     schedules,
     slots,
     transfer,
+    workers,
 )
 from tenure.core.transaction import Transaction
 from tenure.model import ops, wire
@@ -54,6 +55,7 @@ SHARED: Operations = {
     ops.Import: transfer.import_,
     ops.MuteError: errors.mute_error,
     PutRecords: records.put_records,
+    ops.Beat: workers.beat,
 }
 
 

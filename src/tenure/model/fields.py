@@ -37,6 +37,7 @@ MIN_PRIORITY, MAX_PRIORITY = -(2**31), 2**31 - 1
 MAX_ATTEMPTS = 1_000_000
 MAX_SPAN_MS = 100 * 366 * 86_400_000  # a delay, lease, expiry or timeout: a century
 MAX_MOMENT_MS = 2 * MAX_SPAN_MS
+MAX_GET = 1_000  # jobs that one query looks up by id
 MAX_AFTER = 10_000  # jobs that one job may wait for
 MAX_AFTER_CHARACTERS = 1_000_000  # of the ids of all jobs that one job waits for
 MAX_JOBS_PER_CALL = 100_000

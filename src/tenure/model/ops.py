@@ -41,6 +41,7 @@ from tenure.model.fields import (
     check_together,
 )
 from tenure.model.job import Job, JobSpec, State, null
+from tenure.model.workers import BeatSpan, LiveWorker
 
 IfExists = Literal["error", "skip"]
 NewJobs = Annotated[tuple[JobSpec, ...], Meta(max_length=MAX_JOBS_PER_CALL)]
@@ -332,6 +333,13 @@ def _check_paused(op: Pause | Resume) -> None:
         raise InvalidInput("pause", "pause the whole queue, or one tenant or group by name")
 
 
+class Beat(GrantedOp, frozen=True):
+    """Say that a worker is alive, until `ttl_ms` have passed. With 0, that it has stopped."""
+
+    worker: LiveWorker
+    ttl_ms: BeatSpan
+
+
 class TakeSlot(Op, frozen=True):
     """Take a slot under (scope, key) for `holder`. The slot expires after `ttl_ms`; taking it again
     renews it. With a limit, it is taken only while fewer others hold one."""
@@ -460,6 +468,7 @@ AnyOp = (
     Enqueue | Claim | Ack | Fail | Extend | Release | Progress | Cancel | Replay | RunNow | Delete
     | Update | ReplayEdited | SetLimit | ClearLimit | Pause | Resume | TakeSlot | DropSlot
     | PutSchedule | DropSchedule | Fire | Maintain | Reconcile | ReconcileSlots | MuteError
+    | Beat
 )  # fmt: skip
 
 

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from tenure.errors import Busy, InvalidInput, TenureError
 from tenure.model.audit import AuditLog
 from tenure.model.error_groups import ErrorGroups
-from tenure.model.fields import GrantedNames, Label, Moment, Name, PageLimit, QueueNames
+from tenure.model.fields import (
+    MAX_GET,
+    GrantedNames,
+    Label,
+    Moment,
+    Name,
+    PageLimit,
+    QueueNames,
+)
 from tenure.model.history import Past
 from tenure.model.job import FINAL, Job, State
 from tenure.model.ops import Entry, Grant, Limit, Schedule
+from tenure.model.rates import Per, Rates
 from tenure.model.records import Record
 from tenure.model.summary import Summary
 from tenure.model.why import Explained
+from tenure.model.workers import LiveWorker
 
 PAGE_BYTES = 4 * 1_048_576  # a page of jobs ends with the job that reaches this
 JOBS_AT_ONCE = 25  # that a list reads whatever their sizes are
@@ -64,6 +75,14 @@ class GetJob(Query, frozen=True):
     """One job by its id."""
 
     id: Name
+
+
+class GetJobs(Query, frozen=True):
+    """Jobs by their ids, in this order; ids that no job has are left out. The cursor of the Page is
+    the place of the first id that did not fit into it. grant: whose jobs may be found."""
+
+    ids: Annotated[tuple[Name, ...], Meta(max_length=MAX_GET)]
+    grant: Grant | None = None
 
 
 class Explain(Query, frozen=True):
@@ -195,6 +214,23 @@ class ListAudit(Query, frozen=True):
     cursor: Label | None = None
 
 
+class ListWorkers(Query, frozen=True):
+    """Live workers of one queue, or of all, sorted by name. grant: only those that work for nobody
+    else."""
+
+    queue: Name | None = None
+    grant: Grant | None = None
+
+
+class ListRates(Query, frozen=True):
+    """What happened in one queue, or in all queues, by minute or by hour."""
+
+    since: Moment
+    until: Moment
+    queue: Name | None = None
+    per: Per = "minute"
+
+
 class Export(Query, frozen=True):
     """Jobs with everything Import needs, in enqueue order, starting after the cursor."""
 
@@ -235,6 +271,20 @@ def fitting(jobs: Iterable[Job]) -> list[Job]:
         if size >= PAGE_BYTES:
             break
     return page
+
+
+def page_of(query: GetJobs, jobs: Iterable[Job]) -> Page:
+    """The result of GetJobs. jobs: all that exist, in order."""
+    page: list[Job] = []
+    size = 0
+    for job in jobs:
+        if query.grant is not None and not query.grant.allows(job.queue, job.tenant):
+            continue
+        if size >= PAGE_BYTES:
+            return Page(page, str(query.ids.index(job.id)))
+        page.append(job)
+        size += bytes_of(job)
+    return Page(page)
 
 
 def bytes_of(job: Job) -> int:
@@ -377,6 +427,8 @@ Found = (
     | Explained
     | ErrorGroups
     | AuditLog
+    | list[LiveWorker]
+    | Rates
     | TenureError
 )
 
@@ -394,14 +446,15 @@ def parse_cursor(cursor: str, parts: int) -> list[int] | InvalidInput:
 
 # Queries that the server accepts from clients.
 AnyQuery = (
-    GetJob | ListJobs | ListSummaries | FindIds | FindByPrefix | NextDue | OldestReady | GetStats
-    | ListTenants | ListGroups | ListGroupTotals | ListLimits | ListSlots | ListSchedules
-    | GetTimetable | Explain | ListErrors | ListAudit | ListPast
+    GetJob | GetJobs | ListJobs | ListSummaries | FindIds | FindByPrefix | NextDue | OldestReady
+    | GetStats | ListTenants | ListGroups | ListGroupTotals | ListLimits | ListSlots | ListSchedules
+    | GetTimetable | Explain | ListErrors | ListAudit | ListPast | ListWorkers | ListRates
 )  # fmt: skip
 
 # The type of each result.
 RESULTS: dict[type[Query], Any] = {
     GetJob: Job,
+    GetJobs: Page,
     ListJobs: Page,
     ListSummaries: Summaries,
     FindIds: Ids,
@@ -420,4 +473,6 @@ RESULTS: dict[type[Query], Any] = {
     Explain: Explained,
     ListErrors: ErrorGroups,
     ListAudit: AuditLog,
+    ListWorkers: list[LiveWorker],
+    ListRates: Rates,
 }

@@ -128,6 +128,15 @@ class RateLimited(Reason, frozen=True, tag="rate"):
     fix: str = ""
 
 
+class NoWorker(Reason, frozen=True, tag="no_worker"):
+    """No live worker is known to listen to the queue. seen_at: when there last was one, if that is
+    not long ago."""
+
+    seen_at: int | None
+    text: str = ""
+    fix: str = ""
+
+
 class Next(Reason, frozen=True, tag="next"):
     """The next claim takes the job."""
 
@@ -150,7 +159,7 @@ class InLine(Reason, frozen=True, tag="in_line"):
 
 AnyReason = (
     Finished | Running | LeaseOver | Expired | Paused | WaitsFor | Delayed | Limited | RateLimited
-    | Next | InLine
+    | NoWorker | Next | InLine
 )  # fmt: skip
 
 
@@ -277,8 +286,14 @@ def _rate_limited(reason: RateLimited, about: Context) -> Words:
     )
 
 
+def _no_worker(reason: NoWorker, about: Context) -> Words:
+    text = f"No live worker listens to the queue {about.job.queue!r}"
+    text += "" if reason.seen_at is None else f" since {_when(reason.seen_at)}"
+    return f"{text}.", "Start a worker for this queue: tenure worker MODULE:APP"
+
+
 def _next(reason: Next, about: Context) -> Words:
-    return "It is ready, and first in line.", "Start a worker for this queue, if there is none."
+    return "It is ready, and first in line.", ""
 
 
 def _in_line(reason: InLine, about: Context) -> Words:
@@ -305,6 +320,7 @@ _WORDS: dict[type[Reason], Callable[[Any, Context], Words]] = {
     Delayed: _delayed,
     Limited: _limited,
     RateLimited: _rate_limited,
+    NoWorker: _no_worker,
     Next: _next,
     InLine: _in_line,
 }

@@ -28,6 +28,11 @@ def about(job: Job) -> dict[str, object]:
     }
 
 
+def counted(count: int, noun: str) -> str:
+    """Format a number of things: 1 job, 2 jobs."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 class JsonFormatter(logging.Formatter):
     """One JSON object per line."""
 

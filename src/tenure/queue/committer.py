@@ -38,6 +38,7 @@ from tenure.model import ops
 from tenure.model.job import JobSpec
 from tenure.model.ops import Answer, Op
 from tenure.queue.commit_line import CommitLine
+from tenure.queue.rates import RateCounter
 
 log = logging.getLogger("tenure.committer")
 
@@ -127,9 +128,11 @@ class Committer:
         max_waiting: int,
         max_waiting_bytes: int,
         committed: Callable[[Sequence[Op], Sequence[Answer]], None] = lambda batch, answers: None,
+        rates: RateCounter | None = None,
     ) -> None:
         self._engine = engine
         self._committed = committed  # called after each commit, in any thread
+        self._rates = rates  # counts what is committed; None if the store does so
         self._max_waiting = max_waiting
         self._max_bytes = max_waiting_bytes
         self._closed = False
@@ -148,6 +151,8 @@ class Committer:
         self._ended = False  # the lines accept no more tickets
         self._standing: list[Standing] = []
         self._gathered: dict[asyncio.AbstractEventLoop, list[Ticket]] = {}
+        if self._rates is not None:
+            self._rates.start_anew()
 
     def run(self, batch: Sequence[Op]) -> list[Answer]:
         """Commit the operations and return their answers, blocking."""
@@ -234,17 +239,45 @@ class Committer:
                 self._answer([one])
 
     def _apply(self, batch: Sequence[Op]) -> list[Answer]:
-        answers = self._engine.apply(batch)
+        answers = self._engine.apply(batch) if self._rates is None else self._apply_counted(batch)
         if len(answers) != len(batch):
             raise OutcomeUnknown(
                 f"the engine answered {len(answers):,} of {len(batch):,} operations; it is not "
                 "known which of them were applied"
             )
         try:
+            if self._rates is not None:
+                self._rates.count(batch, answers)
             self._committed(batch, answers)
         except Exception:  # the batch is committed, so it must not be reported as failed
             log.exception("a callback after a commit failed")
         return answers
+
+    def _apply_counted(self, batch: Sequence[Op]) -> list[Answer]:
+        """Apply a batch, and store the rates with it if it is time."""
+        assert self._rates is not None
+        also = self._rates.due()
+        if not also:
+            return self._engine.apply(batch)
+        stored = False
+        try:
+            answers = self._engine.apply([*batch, *also])
+            stored = all(isinstance(answer, ops.Ok) for answer in answers[len(batch) :])
+        finally:
+            if stored:
+                self._rates.stored()
+            else:
+                self._rates.lost()
+        return answers[: len(batch)]
+
+    def _store_rates(self) -> None:
+        """Store what is left of the rates, at the end."""
+        also = [] if self._rates is None else self._rates.flush()
+        if also:
+            try:
+                self._engine.apply(also)
+            except Exception:  # the store is gone, and so are the last seconds
+                log.info("the rates of the last seconds could not be stored", exc_info=True)
 
     def _apply_if_open(self, batch: Sequence[Op]) -> list[Answer]:
         self._check_open()
@@ -313,6 +346,7 @@ class Committer:
         self._line.end()
         while late := self._left_over():
             self._commit(late)
+        self._store_rates()
 
     def _left_over(self) -> list[Ticket]:
         """Releases on behalf of callers that left, submitted since the line ended."""

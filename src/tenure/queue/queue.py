@@ -20,6 +20,7 @@ from tenure.model.queries import Query
 from tenure.queue.arguments import good
 from tenure.queue.calls import Calls
 from tenure.queue.committer import Committer, Standing
+from tenure.queue.rates import RateCounter
 from tenure.queue.record_calls import with_note
 from tenure.queue.sync_async import Wanted, Within
 from tenure.queue.wakeups import Changes
@@ -33,7 +34,10 @@ class Queue(Calls):
     with `a`: `enqueue` and `aenqueue`. Close the handle when done.
     """
 
-    def __init__(self, engine: Engine, settings: Settings, clock: Clock) -> None:
+    def __init__(
+        self, engine: Engine, settings: Settings, clock: Clock, *, rates: RateCounter | None = None
+    ) -> None:
+        """rates: counts what this handle commits; None if the store does, as a service."""
         self.settings: Settings = settings
         self._engine = engine
         self._note: ops.Note | None = None
@@ -41,7 +45,7 @@ class Queue(Calls):
         self._closed = False
         self.changes: Changes = Changes(engine)  # notifies when jobs may be ready or finished
         self._committer = Committer(
-            engine, settings.max_waiting, settings.max_waiting_bytes, self.changes.committed
+            engine, settings.max_waiting, settings.max_waiting_bytes, self.changes.committed, rates
         )
 
     def __repr__(self) -> str:
@@ -144,7 +148,9 @@ def connect(
     """
     settings = settings_of(url, token, settings)
     clock = clock or SystemClock()
-    return Queue(wrap(open_engine(settings, clock), clock), settings, clock)
+    is_remote = settings.url.startswith(("http://", "https://"))
+    rates = None if is_remote else RateCounter(clock)
+    return Queue(wrap(open_engine(settings, clock), clock), settings, clock, rates=rates)
 
 
 def settings_of(url: str | None, token: str | None, settings: Settings | None) -> Settings:

@@ -1,23 +1,30 @@
-"""Calls about what a store keeps beside its jobs: error groups and the audit log."""
+"""Calls about what a store keeps beside its jobs: error groups, the audit log and rates."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Final
 
 from msgspec.structs import replace
 
+from tenure.clock import Clock
 from tenure.model import ops, queries
 from tenure.model.audit import AuditLog
 from tenure.model.error_groups import ErrorGroups
-from tenure.model.fields import validated
+from tenure.model.fields import moment_ms, validated
 from tenure.model.ops import Note, Op
+from tenure.model.rates import Per, Rates
 from tenure.queue.arguments import good
 from tenure.queue.sync_async import Doer, Steps, Wanted, Within, awaiting, blocking
+
+_BY_DEFAULT: dict[Per, int] = {"minute": 3_600_000, "hour": 7 * 86_400_000}
 
 
 class RecordCalls(Doer):
     """A part of Calls."""
+
+    clock: Clock
 
     def _errors(
         self, queue: str | None = None, *, limit: int = 100, cursor: str | None = None
@@ -42,6 +49,17 @@ class RecordCalls(Doer):
         `cursor` of a page to get the next one."""
         return good((yield validated(queries.ListAudit(limit, cursor))), AuditLog)
 
+    def _rates(
+        self, queue: str | None = None, *, per: Per = "minute", since: datetime | None = None
+    ) -> Steps[Rates]:
+        """Return what happened in one queue, or in all: jobs enqueued, claimed, done, failed and
+        dead, and how long they waited and ran, by minute or by hour. since: by default, an hour
+        ago, or a week ago if by hour. Minutes are kept for a day, hours for 90 days."""
+        now = self.clock.now_ms()
+        start = now - _BY_DEFAULT[per] if since is None else moment_ms("since", since)
+        wanted = validated(queries.ListRates(max(0, start), now, queue, per))
+        return good((yield wanted), Rates)
+
     errors: Final = blocking(_errors)
     aerrors: Final = awaiting(_errors)
     mute_error: Final = blocking(_mute_error)
@@ -50,6 +68,8 @@ class RecordCalls(Doer):
     aunmute_error: Final = awaiting(_unmute_error)
     audit: Final = blocking(_audit)
     aaudit: Final = awaiting(_audit)
+    rates: Final = blocking(_rates)
+    arates: Final = awaiting(_rates)
 
 
 def with_note(wanted: Wanted, note: Note) -> Wanted:

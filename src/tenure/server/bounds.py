@@ -20,7 +20,7 @@ from tenure.model import ops
 from tenure.model.fields import MAX_CLAIM
 from tenure.model.job import Job
 from tenure.model.ops import Answer, Op
-from tenure.model.queries import PAGE_BYTES, GetJob, ListJobs, Query, bytes_of
+from tenure.model.queries import PAGE_BYTES, GetJob, GetJobs, ListJobs, Query, bytes_of
 from tenure.queue import Calls
 from tenure.queue.sync_async import Wanted, Within
 from tenure.server.pace import Pace
@@ -71,6 +71,8 @@ class PayloadSizes:
         """The size to expect of the result of a query."""
         if isinstance(query, GetJob):
             return UNKNOWN_JOB
+        if isinstance(query, GetJobs):
+            return PAGE_BYTES
         if not isinstance(query, ListJobs):
             return 0
         largest = self._largest.get(query.filter.queue or "")

@@ -18,7 +18,8 @@ body { font: 15px/1.5 system-ui, sans-serif; max-width: 64rem; margin: 2rem auto
 a { color: var(--link); text-decoration: none; } a:hover { text-decoration: underline; }
 nav a { margin-right: 1rem; }
 h2 { margin: 2.5rem 0 .5rem; text-transform: capitalize; }
-code { font: 13px/1.4 ui-monospace, monospace; }
+pre { overflow-x: auto; background: var(--soft); padding: .6rem .8rem; }
+code, pre { font: 13px/1.4 ui-monospace, monospace; }
 details { border: 1px solid var(--line); border-radius: 6px; margin: .35rem 0; }
 summary { cursor: pointer; padding: .45rem .8rem; display: flex; gap: .8rem; }
 summary { flex-wrap: wrap; align-items: baseline; }
@@ -41,6 +42,11 @@ HEADERS = {"content-security-policy": "default-src 'none'; style-src 'unsafe-inl
 PLURALS = {"string": "texts", "integer": "whole numbers", "number": "numbers"}
 SINGULARS = {"string": "text", "integer": "whole number", "boolean": "true or false"}
 
+EXAMPLE = """\
+curl http://localhost:3100/v1/jobs -H 'content-type: application/json' \\
+  -H "authorization: Bearer $TENURE_TOKEN" \\
+  -d '{"queue": "mail", "payload": {"to": "ann@example.com"}}'"""
+
 Json = dict[str, Any]
 
 
@@ -61,6 +67,7 @@ def docs_page(document: Json, dialect: str | None, dialects: Sequence[str]) -> R
         "<p>A durable job queue. Request bodies are JSON. If a token is needed, send it as "
         "<code>Authorization: Bearer &hellip;</code>. As an OpenAPI document: "
         f'<a href="{path}">{path}</a>.</p>',
+        *([] if dialect is not None else [f"<pre>{escape(EXAMPLE)}</pre>"]),
         _elsewhere(dialect, dialects),
         f"<nav>{''.join(_link(tag, tag) for tag in [*tags, 'types'])}</nav>",
     ]

@@ -40,6 +40,7 @@ NEEDS: dict[type[Op] | type[Query], Scope] = {
     ops.Extend: Scope.WORK,
     ops.Release: Scope.WORK,
     ops.Progress: Scope.WORK,
+    ops.Beat: Scope.WORK,
     ops.TakeSlot: Scope.WORK,
     ops.DropSlot: Scope.WORK,
     queries.NextDue: Scope.WORK,
@@ -61,7 +62,9 @@ NEEDS: dict[type[Op] | type[Query], Scope] = {
     ops.MuteError: Scope.ADMIN,
     queries.GetJob: Scope.READ,
     queries.ListPast: Scope.READ,
+    queries.GetJobs: Scope.READ,
     queries.Explain: Scope.READ,
+    queries.ListWorkers: Scope.READ,
     queries.ListJobs: Scope.READ,
     queries.ListSummaries: Scope.READ,
     queries.FindIds: Scope.READ,
@@ -77,6 +80,7 @@ NEEDS: dict[type[Op] | type[Query], Scope] = {
     queries.GetTimetable: Scope.READ,
     queries.ListErrors: Scope.READ,
     queries.ListAudit: Scope.READ,
+    queries.ListRates: Scope.READ,
 }
 
 
@@ -180,6 +184,10 @@ class Guarded(Calls):
                 return replace(op, tenant=self._one_tenant(op.tenant))
             case ops.Ack():
                 self._must_have_specs(op.then)
+            case ops.Beat():
+                for queue in op.worker.queues:
+                    if not self._has_queue(queue):
+                        raise Forbidden(f"this token is not for the queue {queue!r}")
             case ops.SetLimit() | ops.ClearLimit() | ops.Pause() | ops.Resume() | ops.Reconcile():
                 self._must_have(op.queue, op.tenant)
                 return op
@@ -262,7 +270,7 @@ class Guarded(Calls):
                     return []
                 # Who did it is not for others to know.
                 return [replace(one, by="") for one in await self._inner.ado(query)]
-            case queries.Explain():
+            case queries.GetJobs() | queries.Explain() | queries.ListWorkers():
                 return await self._inner.ado(replace(query, grant=self._grant.within(query.grant)))
             case queries.ListJobs() | queries.ListSummaries() | queries.FindIds():
                 narrowed = self._filter(query.filter)
@@ -295,8 +303,8 @@ class Guarded(Calls):
             case queries.ListSlots():
                 self._must_have_slot(query.scope, query.key)
                 return await self._inner.ado(query)
-            case queries.ListErrors():
-                return await self._errors_of_ours(query)
+            case queries.ListErrors() | queries.ListRates():
+                return await self._records_of_ours(query)
             case queries.ListSchedules():
                 return await self._schedules_of_ours()
             case queries.GetTimetable():
@@ -306,9 +314,9 @@ class Guarded(Calls):
             f"this token may not {asked_for(type(query))}: it is bound to tenants or queues"
         )
 
-    async def _errors_of_ours(self, query: queries.ListErrors) -> Any:
+    async def _records_of_ours(self, query: queries.ListErrors | queries.ListRates) -> Any:
         if self.token.tenants is not None:
-            raise Forbidden("errors are of all tenants, and this token is not")
+            raise Forbidden("errors and rates are of all tenants, and this token is not")
         if query.queue is not None and not self._has_queue(query.queue):
             return QueueNotFound(query.queue)
         if query.queue is None and self.token.queues is not None:
@@ -388,6 +396,7 @@ _WORDS = {
     "Progress": "report progress",
     "RunNow": "run jobs now",
     "GetJob": "read jobs",
+    "GetJobs": "read jobs",
     "FindIds": "find jobs",
     "FindByPrefix": "find jobs",
     "GetStats": "read the counts of queues",

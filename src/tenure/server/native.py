@@ -50,6 +50,7 @@ from tenure.model.queries import (
     Stats,
     TenantStats,
 )
+from tenure.model.rates import Rates
 from tenure.model.retry import Backoff
 from tenure.observe.tracing import sending
 from tenure.queue.arguments import good
@@ -337,6 +338,7 @@ AnyFound = (
     | Found[list[Past]]
     | Found[ErrorGroups]
     | Found[AuditLog]
+    | Found[Rates]
 )
 
 

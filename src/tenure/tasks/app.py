@@ -24,6 +24,7 @@ from tenure.model.cron import CatchUp, next_tick
 from tenure.model.fields import check_name
 from tenure.model.job import Job, NewJob, new_ids
 from tenure.model.ops import PutSchedule
+from tenure.observe.logs import counted
 from tenure.queue import Queue, connect
 from tenure.queue.arguments import listed
 from tenure.queue.queue import settings_of
@@ -106,7 +107,7 @@ class Tenure:
         self.sandbox: Sandbox | None = None
 
     def __repr__(self) -> str:
-        return f"<tenure.Tenure {self.name}: {len(self.tasks)} tasks>"
+        return f"<tenure.Tenure {self.name}: {counted(len(self.tasks), 'task')}>"
 
     @property
     def queue(self) -> Queue:

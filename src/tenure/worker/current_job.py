@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
-from tenure.errors import NoCurrentJob
+from tenure.errors import JobNotFound, NoCurrentJob
 from tenure.model.fields import check_label, percent_of
 from tenure.model.job import Job, State
 from tenure.queue import Queue
@@ -54,11 +54,17 @@ class CurrentJob:
 
     def parents(self) -> list[Job]:
         """Return the jobs that this one waited for."""
-        return [self._queue.get(parent) for parent in self.job.after]
+        return self._all_of(self._queue.get_many(self.job.after))
 
     async def aparents(self) -> list[Job]:
         """Awaitable form of `parents`."""
-        return [await self._queue.aget(parent) for parent in self.job.after]
+        return self._all_of(await self._queue.aget_many(self.job.after))
+
+    def _all_of(self, parents: list[Job | None]) -> list[Job]:
+        for id, parent in zip(self.job.after, parents, strict=True):
+            if parent is None:
+                raise JobNotFound(id)
+        return [parent for parent in parents if parent is not None]
 
     def results(self) -> list[Any]:
         """Return the results of the jobs that this one waited for, in order, decoded as the return

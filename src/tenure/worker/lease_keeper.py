@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection
 from tenure.errors import LeaseLost, NotFound, TenureError
 from tenure.model.job import Lease
 from tenure.queue import Queue
+from tenure.worker.beats import Beats
 from tenure.worker.run import Run
 
 log = logging.getLogger("tenure.worker")
@@ -32,14 +33,17 @@ class Keeper:
         runs: Callable[[], Collection[Run]],
         overdue: Callable[[Run], None],
         unstored: Callable[[], Collection[Lease]],
+        beats: Beats | None = None,
     ) -> None:
-        """unstored: leases of jobs whose handlers ended and whose outcome is not stored yet."""
+        """unstored: leases of jobs whose handlers ended and whose outcome is not stored yet. beats:
+        the worker's reports that it is alive, which this thread sends, too."""
         self._queue = queue
         self._lease = lease
         self._interval = min(lease / 3, LONGEST_INTERVAL)
         self._runs = runs
         self._overdue = overdue
         self._untold = unstored
+        self._beats = beats
         self._looked_at_ms = queue.clock.now_ms()
         self._stopping = False
         self._poked = threading.Event()
@@ -59,6 +63,14 @@ class Keeper:
         self._stopping = True
         self._poked.set()
         self._thread.join()
+        if self._beats is not None:
+            self._beats.stop()
+
+    def begin_beats(self) -> None:
+        """Report the worker as alive from now on. Can be called from any thread."""
+        if self._beats is not None and not self._beats.begun:
+            self._beats.begin()
+            self._poked.set()
 
     def watch(self, deadline: float) -> None:
         """Check in time whether a handler has ended that has just started. Can be called from any
@@ -79,6 +91,8 @@ class Keeper:
                     self.look()
                 else:
                     self._give_up_overdue()
+                if self._beats is not None:
+                    self._beats.beat_if_due()
             except TenureError as error:
                 log.warning("leases could not be renewed, trying again: %s", error)
             except Exception:
@@ -91,6 +105,8 @@ class Keeper:
         now = self._queue.clock.monotonic()
         if deadlines:
             seconds = min(seconds, max(min(deadlines) + OVERDUE_SECONDS - now, SHORTEST_PAUSE))
+        if self._beats is not None:
+            seconds = min(seconds, self._beats.seconds_left())
         self._wakes_at = now + seconds
         return max(seconds, 0)
 

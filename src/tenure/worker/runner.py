@@ -29,11 +29,12 @@ from tenure.model import ops
 from tenure.model.fields import MAX_SPAN_MS, POSITIVE_SPAN, Bounds, check, check_name, span_ms
 from tenure.model.job import Job, Lease
 from tenure.model.ops import Answer, Op
-from tenure.observe.logs import about
+from tenure.observe.logs import about, counted
 from tenure.queue import Queue, default_worker
 from tenure.queue.arguments import Seconds, fail_op
 from tenure.settings import without_secrets
 from tenure.worker.admission import Admission, refusal
+from tenure.worker.beats import Beats
 from tenure.worker.current_job import CurrentJob
 from tenure.worker.handler import Worker
 from tenure.worker.job_log import Ended, JobLog
@@ -45,7 +46,7 @@ from tenure.worker.processes import Processes
 from tenure.worker.run import Run, attempt, attempt_in_thread
 from tenure.worker.scheduler import Scheduler
 from tenure.worker.threads import Threads
-from tenure.worker.unknown_kind import KnownUnknowns, leave_for_others
+from tenure.worker.unknown_kind import KnownUnknowns, leave_for_others, task_of
 
 log = logging.getLogger("tenure.worker")
 
@@ -101,7 +102,12 @@ class Runner:
         self._closing: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()  # asyncio only holds weak references
         self._keeper = Keeper(
-            queue, self._lease_ms / 1000, self.running, self._overdue, self._untold
+            queue,
+            self._lease_ms / 1000,
+            self.running,
+            self._overdue,
+            self._untold,
+            Beats(queue, self.name, self._posts, self.running),
         )
         self._scheduler = Scheduler(queue, self.name) if schedule else None
         self._processes = Processes(queue.settings)
@@ -214,7 +220,8 @@ class Runner:
             await self._in_thread(self._processes.close)
         self._aside.shutdown(wait=False)
         if self._serving:
-            log.info("worker %s has stopped; it handled %d jobs", self.name, self.handled)
+            told = counted(self.handled, "job")
+            log.info("worker %s has stopped; it handled %s", self.name, told)
 
     def _raise_task_error(self) -> None:
         for task in self._serving:
@@ -228,7 +235,7 @@ class Runner:
         """Stop the handlers that still run after the grace time, and give their jobs back."""
         running = self.running()
         if running:
-            log.warning("%d jobs did not end in time and are given back", len(running))
+            log.warning("did not end in time: %s, given back", counted(len(running), "job"))
         for run in running:
             run.stop("stop")
         _, late = await asyncio.wait(self._serving, timeout=AFTER_GRACE_SECONDS)
@@ -236,7 +243,7 @@ class Runner:
             await self._in_thread(self.give_up)
             await asyncio.wait(self._serving, timeout=AFTER_GRACE_SECONDS)
             if unstored := self._untold():
-                log.error("the outcomes of %d jobs could not be stored", len(unstored))
+                log.error("could not be stored: the outcomes of %s", counted(len(unstored), "job"))
             for task in self._serving:
                 task.cancel()
 
@@ -255,9 +262,9 @@ class Runner:
                 if isinstance(answer, TenureError):
                     self._complain(op, answer)
         except TenureError as error:
-            log.warning("%d jobs could not be given back: %s", len(batch), error)
+            log.warning("%s could not be given back: %s", counted(len(batch), "job"), error)
         except Exception:
-            log.exception("%d jobs could not be given back", len(batch))
+            log.exception("%s could not be given back", counted(len(batch), "job"))
         for post in self._posts:
             self._soon(post.changed.set)
 
@@ -362,6 +369,7 @@ class Runner:
         for op, answer in zip(batch, answers, strict=True):
             if isinstance(answer, ops.Leased):
                 self.admission.accept()
+                self._keeper.begin_beats()
                 self._begin(post, answer.jobs, room, sent_at)
             elif isinstance(answer, NotAllowed) and isinstance(op, ops.Claim):
                 self.admission.refuse(answer)
@@ -436,7 +444,7 @@ class Runner:
         too_late = jobs and now - sent_at > self._lease_ms / 1000 * 2 / 3
         if self._stopping or too_late:
             if too_late:
-                log.warning("%d jobs were claimed too long ago and are given back", len(jobs))
+                log.warning("claimed too long ago: %s, given back", counted(len(jobs), "job"))
             post.to_tell += [ops.Release(job.id, job.token) for job in jobs]
             return
         report = partial(self._report, post)
@@ -456,8 +464,8 @@ class Runner:
             self._job_log.expect(Ended(job, job.kind))
         if self._unknown.is_new(job.kind):
             log.warning(
-                "this worker has no task named %r: jobs of this kind are left for other workers",
-                job.kind,
+                "this worker has no %s: jobs of this kind are left for other workers",
+                task_of(job),
                 extra=about(job),
             )
 

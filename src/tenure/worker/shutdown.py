@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from tenure.observe.logs import counted
 from tenure.worker.runner import Runner
 
 log = logging.getLogger("tenure.worker")
@@ -72,10 +73,11 @@ def ensure_exit(
     stopped: set when the runner has stopped. left: set when the event loop is closed.
     more_seconds: extra time for whatever else has to stop.
     """
-    running = len(runner.running())
-    log.info("stopping: %d jobs are running; a second signal gives them back at once", running)
+    running = counted(len(runner.running()), "running job")
+    log.info("stopping: %s; a second signal gives them back at once", running)
     if not stopped.wait(runner.patience + more_seconds + 1):
-        log.warning("the event loop is blocked: %d jobs are given back", len(runner.running()))
+        running = counted(len(runner.running()), "running job")
+        log.warning("the event loop is blocked: %s given back", running)
         runner.give_up()
     elif left.wait(LEAVING_SECONDS):
         return
@@ -86,5 +88,5 @@ def ensure_exit(
 
 def give_back_at_once(runner: Runner) -> None:
     """Give back the jobs of a runner whose process is being aborted."""
-    log.warning("aborting: %d running jobs are given back", len(runner.running()))
+    log.warning("aborting: %s given back", counted(len(runner.running()), "running job"))
     runner.give_up()

@@ -23,11 +23,16 @@ def leave_for_others(job: Job, keep_seconds: float | None) -> Op:
     """The operation to submit for a job whose kind this worker does not know."""
     waited_ms = _waited_ms(job)
     if keep_seconds is not None and waited_ms >= keep_seconds * 1000:
-        reason = f"no worker has had a task named {job.kind!r} for {keep_seconds:g} s"
+        reason = f"no worker has had a {task_of(job)} for {keep_seconds:g} s"
         return ops.Fail(job.id, job.token, failure_text(reason), NEVER_KNOWN, fatal=True)
     delay_ms = min(max(waited_ms // 4, FIRST_DELAY_MS), LONGEST_DELAY_MS)
-    reason = f"no worker has a task named {job.kind!r} yet"
+    reason = f"no worker has a {task_of(job)} yet"
     return ops.Release(job.id, job.token, delay_ms, failure_text(reason), UNKNOWN_KIND)
+
+
+def task_of(job: Job) -> str:
+    """The task that a job needs, in words."""
+    return f"task named {job.kind!r}" if job.kind else "task for jobs without a kind"
 
 
 def _waited_ms(job: Job) -> int:

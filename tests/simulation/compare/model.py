@@ -115,7 +115,7 @@ class Model(MemoryEngine):
             if last and isinstance(one, ops.Claim):
                 self._sweep_pending()
             self.sweep_first(sweep)
-            answers.append(self._handlers[type(one)](one, now))
+            answers.append(self._run(one, now))
         return answers
 
 

@@ -125,6 +125,7 @@ class Compare:
         self.ask(engine, queries.GetStats(tenants=tuple(some)))
         self.ask(engine, queries.ListLimits())
         self.ask(engine, queries.ListSchedules())
+        self.ask(engine, queries.ListErrors(limit=1_000))
         for scope, key in sorted(model._slots):
             self.ask(engine, queries.ListSlots(scope, key))
         tenants: dict[str, set[str]] = {queue: set() for queue in model._queues}

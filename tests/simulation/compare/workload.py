@@ -51,8 +51,9 @@ class Workload:
         self._chance = random.Random(seed)
         self._aside = random.Random(seed)  # for what came later, so that histories stay alike
         self._bounds = random.Random(seed + 1)
-        self._lists = random.Random(seed + 2)
-        self._edits = random.Random(seed + 3)
+        self._muting = random.Random(seed + 2)
+        self._lists = random.Random(seed + 3)
+        self._edits = random.Random(seed + 4)
         self._asked = 5 * seed
         self._listed = seed
         self._rig = rig
@@ -154,11 +155,18 @@ class Workload:
             calls += (self._edit(),)
         if self._bounds.random() < 0.08:
             calls = tuple(tuple(map(self._granted, call)) for call in calls)
+        if self._muting.random() < 0.04:
+            calls = (*calls, self._mute())
         commit = chance.random() < 0.4
         standing: tuple[ops.Claim, ...] = ()
         if commit and chance.random() < 0.25:
             standing = (self._one_claim(),)
         return Run(self._caller, calls or (self._claim(),), commit, standing)
+
+    def _mute(self) -> Call:
+        groups = [group for _, group in self._model._errors] or ["unknown"]
+        chance = self._muting
+        return (ops.MuteError(chance.choice(sorted(groups)), chance.random() < 0.6),)
 
     def _granted(self, op: AnyOp) -> AnyOp:
         """An operation that may not see all jobs."""

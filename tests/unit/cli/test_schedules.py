@@ -141,7 +141,7 @@ def test_a_scheduler_puts_the_schedules_of_its_app_and_ends_when_told(folder: Pa
         text=True,
     )
     assert process.stderr is not None
-    assert "fires 1 schedules" in process.stderr.readline()
+    assert "fires 1 schedule" in process.stderr.readline()
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=30)
     assert process.returncode == 0

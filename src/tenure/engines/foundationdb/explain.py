@@ -19,11 +19,14 @@ from tenure.engines.foundationdb.due import due, is_over
 from tenure.engines.foundationdb.keys import Seq
 from tenure.engines.foundationdb.limits import Rules
 from tenure.engines.foundationdb.record import Held, Record
+from tenure.engines.foundationdb.side_records import list_records
 from tenure.engines.foundationdb.tx import Tx
 from tenure.errors import JobNotFound
 from tenure.model import queries, why
 from tenure.model.job import IfParentFails, State
 from tenure.model.queries import Found
+from tenure.model.record_queries import ListRecords
+from tenure.model.records import Record as SideRecord
 
 Head = tuple[int, Seq]  # priority, seq
 
@@ -146,6 +149,12 @@ class FdbFacts:
 
     def tokens(self) -> int:
         return Bucket(self._tx, self.job.queue, self.rules.whole).tokens
+
+    def is_worked_on(self) -> bool:
+        return bool(self.holders(EVERYTHING))
+
+    def records(self, part: ListRecords) -> list[SideRecord]:
+        return list_records(self._tx, part)
 
     def place(self) -> Place:
         own = (self.job.tenant, self.job.group)

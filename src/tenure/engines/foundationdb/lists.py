@@ -41,7 +41,7 @@ def list_jobs(tx: Tx, query: queries.ListJobs) -> Found:
     page = find(tx, query)
     if isinstance(page, TenureError):
         return page
-    jobs = queries.fitting(_read_jobs(tx, page.jobs))
+    jobs = queries.fitting(read_jobs(tx, page.jobs))
     if len(jobs) < len(page.found):
         place, held = page.found[len(jobs) - 1]
         return queries.Page(jobs, cursor_of(place), page.scanned, _time_of(query.filter, held))
@@ -62,7 +62,7 @@ def find_ids(tx: Tx, query: queries.FindIds) -> Found:
     return queries.Ids([held.id for held in page.jobs], page.cursor, page.scanned)
 
 
-def _read_jobs(tx: Tx, found: list[Held]) -> Iterator[Job]:
+def read_jobs(tx: Tx, found: list[Held]) -> Iterator[Job]:
     for at in range(0, len(found), queries.JOBS_AT_ONCE):
         yield from jobs_of(tx, found[at : at + queries.JOBS_AT_ONCE])
 

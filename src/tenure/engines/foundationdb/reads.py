@@ -39,6 +39,11 @@ def get_job(tx: Tx, query: queries.GetJob) -> Found:
     return JobNotFound(query.id) if held is None else jobs_of(tx, [held])[0]
 
 
+def get_jobs(tx: Tx, query: queries.GetJobs) -> Found:
+    there = [held for held in tx.peek(query.ids) if held is not None]
+    return queries.page_of(query, lists.read_jobs(tx, there))
+
+
 def next_due(tx: Tx, query: queries.NextDue) -> Found:
     due: list[int] = []
     for queue in query.queues:
@@ -248,6 +253,7 @@ def get_timetable(tx: Tx, query: queries.GetTimetable) -> Found:
 
 _QUERIES: dict[type[Query], Callable[[Tx, Any], Found]] = {
     queries.GetJob: get_job,
+    queries.GetJobs: get_jobs,
     queries.Explain: explain_job,
     queries.ListJobs: lists.list_jobs,
     queries.ListSummaries: lists.list_summaries,

@@ -49,6 +49,7 @@ class Store:
         self.rules: dict[str, tuple[bytes, Rules]] = {}
         self.client: int = chance.getrandbits(31)
         self.count: itertools.count[int] = itertools.count()
+        self.writers: itertools.count[int] = itertools.count()
 
     def lease_is_over_at(self, now: int, lease: Lease, read_version: int) -> int:
         """When a lease has expired for certain, by this machine's clock."""

@@ -48,8 +48,8 @@ class Transaction(Tx):
 
     @cached_property
     def writer(self) -> str:
-        """Batches of one client run at the same time. They conflict if they draw the same name."""
-        return f"{self.store.client:x}{self.store.chance.randrange(_WRITERS):x}"
+        """Batches of one client run at the same time, so they take several names in turn."""
+        return f"{self.store.client:x}{next(self.store.writers) % _WRITERS:x}"
 
     def forget(self) -> None:
         self._slots.clear()

@@ -45,7 +45,7 @@ class MemoryEngine(Explaining):
     def apply(self, batch: Sequence[Op]) -> list[Answer]:
         with self._lock:
             now = self._clock.now_ms()
-            return self._in_order(batch, now)
+            return [self._run(op, now) for op in batch]
 
     def apply_within(self, connection: Any, batch: Sequence[Op]) -> list[Answer]:
         raise InvalidInput("connection", "a memory queue has no connections to share")
@@ -91,10 +91,11 @@ class MemoryEngine(Explaining):
         return ops.Leased([held[lease] for lease in leases if lease in held])
 
     def _in_order(self, batch: Sequence[Op], now: int) -> list[Answer]:
-        answers = []
-        for op in batch:
-            answers.append(self._handlers[type(op)](op, now))
-            entry = audit.entry_of(op, answers[-1], now)
-            if entry is not None:
-                self._audit.append(entry)
-        return answers
+        return [self._run(one, now) for one in batch]
+
+    def _run(self, op: Op, now: int) -> Answer:
+        answer: Answer = self._handlers[type(op)](op, now)
+        entry = audit.entry_of(op, answer, now)
+        if entry is not None:
+            self._audit.append(entry)
+        return answer

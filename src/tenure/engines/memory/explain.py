@@ -9,10 +9,11 @@ from copy import copy
 from tenure.engines.memory.reads import Reads
 from tenure.engines.memory.store import Record, handles, is_outside
 from tenure.errors import JobNotFound
-from tenure.model import ops, queries, why
+from tenure.model import ops, queries, why, worker_records
 from tenure.model.job import FINAL, Job, State
 from tenure.model.ops import Grant, Limit
 from tenure.model.queries import Found
+from tenure.model.record_queries import ListRecords
 
 _NOBODY = ""  # no job has this id: who waits for it waits forever
 
@@ -133,10 +134,23 @@ class Explaining(Reads):
         ahead = min(self._ahead(record), why.MOST_AHEAD)
         tenants = None if of_others else min(self._tenants_ahead(job), why.MOST_AHEAD)
         claimable = free and job.id in self._claims_all(job.queue, now)
+        if not of_others:
+            yield from self._no_worker(job.queue, now)
         if claimable and not ahead and not tenants:
             yield why.Next()
         else:
             yield why.InLine(ahead, tenants, max(0, min(rooms)) if rooms else None)
+
+    def _no_worker(self, queue: str, now: int) -> Iterator[why.AnyReason]:
+        """Says so if no worker of the queue is alive, and none of its jobs is leased."""
+        records = self._list_records(ListRecords("worker", limit=1_000_000), now)
+        live = [worker_records.decode(r.value) for r in records if r.key.startswith("live/")]
+        if any(queue in stored.worker.queues for stored in live):
+            return
+        if any(r.job.queue == queue and r.job.lease_until for r in self._live.values()):
+            return
+        seen = [r for r in records if r.key.rpartition("/")[0] == f"seen/{queue}"]
+        yield why.NoWorker(max([int(record.value) for record in seen], default=None))
 
     def _limits_of(self, job: Job) -> Iterator[tuple[why.Scope, Limit | None, list[Job]]]:
         """The concurrency limits that apply, each with the jobs that hold it."""

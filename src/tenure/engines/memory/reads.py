@@ -9,6 +9,7 @@ from typing import Any
 
 from tenure.engines.memory.lists import Lists
 from tenure.engines.memory.store import Record, handles
+from tenure.engines.memory.workers import Workers
 from tenure.errors import (
     InvalidInput,
     JobNotFound,
@@ -19,13 +20,18 @@ from tenure.model.job import FINAL, Job
 from tenure.model.queries import Found
 
 
-class Reads(Lists):
+class Reads(Lists, Workers):
     """Reads jobs and counts."""
 
     @handles(queries.GetJob)
     def _get_job(self, query: queries.GetJob, now: int) -> Found:
         record = self._records.get(query.id)
         return JobNotFound(query.id) if record is None else record.job
+
+    @handles(queries.GetJobs)
+    def _get_jobs(self, query: queries.GetJobs, now: int) -> Found:
+        there = [self._records[id].job for id in query.ids if id in self._records]
+        return queries.page_of(query, there)
 
     @handles(queries.FindByPrefix)
     def _find_by_prefix(self, query: queries.FindByPrefix, now: int) -> Found:

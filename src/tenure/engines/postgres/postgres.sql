@@ -1947,6 +1947,8 @@ SELECT j.seq, j.id, q.queue, s.state, j.payload, j.priority, s.run_at, j.created
 FROM tenure.jobs j JOIN tenure.states s ON s.seq = j.seq JOIN tenure.lanes l ON l.id = j.lane
     JOIN tenure.tenants t ON t.id = l.tenant JOIN tenure.queues q ON q.id = t.queue
 WHERE j.id = %s;
+-- name: seqs_by_id
+SELECT id, seq FROM tenure.jobs WHERE id = ANY (%s::text[]);
 -- name: read_jobs
 SELECT j.seq, j.id, q.queue, s.state, j.payload, j.priority, s.run_at, j.created_at, s.updated_at,
     s.attempts, j.max_attempts, t.tenant, l.grp, j.kind, s.started_at, s.at, s.token, s.worker,

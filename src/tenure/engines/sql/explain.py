@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 from tenure.core.explain import Other, Place
@@ -16,9 +16,10 @@ from tenure.core.limits import EVERYTHING, Rules, TenantGroup, refilled
 from tenure.engines.sql.limits import mark, unmark
 from tenure.engines.sql.rows import DELAYED, LEASED, READY, STATES, decode_options
 from tenure.engines.sql.snapshot import Row, StoreSnapshot
-from tenure.engines.sql.turns import Line, is_among_first
+from tenure.engines.sql.turns import MOST_TURNS, Line, is_among_first
 from tenure.model import ops, why
 from tenure.model.job import FINAL, IfParentFails, State
+from tenure.model.record_queries import Read
 
 Head = tuple[int, int]  # priority, seq
 
@@ -154,8 +155,9 @@ class Changed:
 class SqlFacts:
     """Implements core.explain.Facts."""
 
-    def __init__(self, snapshot: StoreSnapshot, job: StoredJob) -> None:
+    def __init__(self, snapshot: StoreSnapshot, job: StoredJob, records: Read) -> None:
         self.job = job
+        self.records = records
         self.now: int = snapshot.now()
         self._snapshot = snapshot
         self._db = snapshot.db
@@ -213,6 +215,9 @@ class SqlFacts:
 
     def tokens(self) -> int:
         return refilled(self.job.tokens, self.now - self.job.tokens_at, self.rules.whole)
+
+    def is_worked_on(self) -> bool:
+        return self.used(EVERYTHING) > 0
 
     # Its place ----------------------------------------------------------------------------------
 
@@ -329,9 +334,7 @@ class SqlFacts:
         """How many jobs of a changed tenant its limits let start; at least one of those in lanes
         that have not changed, if there are any."""
         lanes = self._changed_lanes[tenant.id]
-        found = sum(map(self._changed.room, lanes))
-        found += tenant.open_lanes > sum(lane.open for lane in lanes)
-        return min(found, self._room(tenant))
+        return self._capped(tenant, tenant.open_lanes > sum(lane.open for lane in lanes))
 
     def _room(self, tenant: Tenant) -> int:
         if tenant.max_leased is None:
@@ -343,8 +346,11 @@ class SqlFacts:
     def is_among_first(self, count: int, place: Place) -> bool:
         if self.job.queue_ready + sum(self._changed.ready.values()) <= count:
             return True
-        if place.of_tenant >= min(count, why.MOST_AHEAD):
+        before = place.of_tenant + (place.tenants or 0)  # each tenant takes at least one
+        if before >= count or place.of_tenant >= why.MOST_AHEAD:
             return False
+        if count > MOST_TURNS:
+            return True  # most likely
         turns, served = self._turns
         mine = Line(self.job.tenant, turns[self.job.tenant_id], self._own_stride, 2**31)
         return is_among_first(mine, place.of_tenant, self._others(count), served, count)
@@ -367,14 +373,22 @@ class SqlFacts:
         lines = []
         for tenant in (*same, *others):
             found, lanes = counted.get(tenant.id, (0, 0))
-            if lanes == share and found < most:  # there may be more
-                found, _ = self._startable_unchanged([tenant.id], most)[tenant.id]
-            found += sum(map(self._changed.room, self._changed_lanes[tenant.id]))
-            left = min(found, self._room(tenant))
+            more = partial(self._startable_of, tenant, most) if lanes == share else None
+            left = self._capped(tenant, found)
             if left:
                 turn = turns.get(tenant.id, tenant.turn)
-                lines.append(Line(tenant.name, turn, tenant.stride, left))
+                lines.append(Line(tenant.name, turn, tenant.stride, left, more))
         return lines
+
+    def _startable_of(self, tenant: Tenant, lanes: int) -> int:
+        """How many jobs of a tenant can start, of as many lanes."""
+        found, _ = self._startable_unchanged([tenant.id], lanes)[tenant.id]
+        return self._capped(tenant, found)
+
+    def _capped(self, tenant: Tenant, unchanged: int) -> int:
+        """How many jobs of a tenant can start, if lanes that have not changed let this many."""
+        found = unchanged + sum(map(self._changed.room, self._changed_lanes[tenant.id]))
+        return min(found, self._room(tenant))
 
     def _startable_unchanged(self, tenants: list[int], lanes: int) -> dict[int, tuple[int, int]]:
         """By tenant: how many jobs the first of its open lanes let start, except changed lanes, and

@@ -64,14 +64,14 @@ def list_jobs(snapshot: ListSnapshot, query: queries.ListJobs) -> Found:
     if isinstance(page, TenureError):
         return page
     rows, cursor, scanned, scanned_to = page
-    jobs = queries.fitting(_read_jobs(snapshot, [seq for _, seq, _ in rows]))
+    jobs = queries.fitting(read_jobs(snapshot, [seq for _, seq, _ in rows]))
     if len(jobs) < len(rows):
         last = rows[len(jobs) - 1]
         cursor, scanned_to = _cursor_after(query.filter, last), last[0]
     return queries.Page(jobs, cursor, scanned, scanned_to)
 
 
-def _read_jobs(snapshot: ListSnapshot, seqs: list[int]) -> Iterator[Job]:
+def read_jobs(snapshot: ListSnapshot, seqs: list[int]) -> Iterator[Job]:
     for some in snapshot.chunks(seqs):
         rows = {row[0]: row for row in snapshot.db.all("read_jobs", snapshot.listed(some))}
         for seq in some:

@@ -60,12 +60,18 @@ def _get_job(snapshot: Snapshot, query: queries.GetJob) -> Found:
     return JobNotFound(query.id) if row is None else job_of(row)
 
 
+def _get_jobs(snapshot: Snapshot, query: queries.GetJobs) -> Found:
+    seqs: dict[str, int] = dict(snapshot.db.all("seqs_by_id", snapshot.listed(query.ids)))
+    there = [seqs[id] for id in query.ids if id in seqs]
+    return queries.page_of(query, lists.read_jobs(snapshot, there))
+
+
 def _explain(snapshot: Snapshot, query: queries.Explain) -> Found:
     row = snapshot.db.one("why_job", query.id)
     job = None if row is None else StoredJob(*row)
     if job is None or (query.grant and not query.grant.allows(job.queue, job.tenant)):
         return JobNotFound(query.id)
-    return explain(SqlFacts(snapshot, job), query.grant)
+    return explain(SqlFacts(snapshot, job, partial(_list_records, snapshot)), query.grant)
 
 
 def _find_by_prefix(snapshot: Snapshot, query: queries.FindByPrefix) -> Found:
@@ -198,6 +204,7 @@ def _export(snapshot: Snapshot, query: queries.Export) -> Found:
 
 _QUERIES: dict[type[Query], Callable[[Snapshot, Any], Found]] = {
     queries.GetJob: _get_job,
+    queries.GetJobs: _get_jobs,
     queries.Explain: _explain,
     queries.ListJobs: lists.list_jobs,
     queries.ListSummaries: lists.list_summaries,

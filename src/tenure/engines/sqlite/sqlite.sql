@@ -690,6 +690,8 @@ FROM tenure_jobs j
     JOIN tenure_lanes l ON l.id = j.lane JOIN tenure_tenants t ON t.id = l.tenant
     JOIN tenure_queues q ON q.id = t.queue LEFT JOIN tenure_states s ON s.seq = j.seq
 WHERE j.id = ?;
+-- name: seqs_by_id
+SELECT j.id, j.seq FROM json_each(?) e CROSS JOIN tenure_jobs j ON j.id = e.value;
 -- name: ids_between
 SELECT id FROM tenure_jobs WHERE id >= :first AND id <= :last ORDER BY id LIMIT :limit;
 -- name: seqs_after

@@ -34,9 +34,10 @@ function address(parts, query) {
   return url;
 }
 
-async function call(method, parts, { query, body, signal, read } = {}) {
+async function call(method, parts, { query, body, signal, read, reason } = {}) {
   const headers = {};
   if (token.get()) headers.authorization = `Bearer ${token.get()}`;
+  if (reason) headers["tenure-reason"] = encodeURIComponent(reason);
   if (body !== undefined) headers["content-type"] = "application/json";
   let response, text;
   try {
@@ -62,7 +63,7 @@ export const get = (parts, query, options) => call("GET", parts, { query, ...opt
 export const post = (parts, body, options) => call("POST", parts, { body, ...options });
 export const put = (parts, body) => call("PUT", parts, { body });
 export const patch = (parts, body) => call("PATCH", parts, { body });
-export const del = (parts, query) => call("DELETE", parts, { query });
+export const del = (parts, query, options) => call("DELETE", parts, { query, ...options });
 
 /** What a promise gives, or null if this service does not have the call. */
 export async function ifOffered(promise) {

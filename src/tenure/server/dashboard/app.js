@@ -14,12 +14,12 @@ import * as schedules from "./schedules.js";
 import * as audit from "./audit.js";
 import * as search from "./search.js";
 
-const PAGES = { "": overview, queue, job, errors, workers, schedules, audit, search };
+const PAGES = { __proto__: null, "": overview, queue, job, errors, workers, schedules, audit, search };
 const NAV = [["", "Overview"], ["errors", "Errors"], ["workers", "Workers"], ["schedules", "Schedules"], ["audit", "Audit"]];
 const POLL_MS = 2000, HINT_MS = 1000, LONGEST_MS = 15000, HINT_WAIT = 25;
 
 const main = document.getElementById("main"), top_ = document.getElementById("top");
-let me = null, page = null, data = null, live = true, lost = 0, failures = 0, timer = 0, loadedAt = 0, loading = null;
+let me = null, page = null, data = null, live = true, lost = 0, failures = 0, timer = 0, loadedAt = 0, triedAt = 0, loading = null;
 
 // Routes -----------------------------------------------------------------------------------------
 
@@ -70,6 +70,7 @@ async function refresh(forced = false) {
   if (loading && !forced) return;
   const here = page, mine = {};
   loading = mine;
+  triedAt = Date.now();
   try {
     if (!me) await greet();
     const found = await here.module.load(here);
@@ -129,7 +130,7 @@ async function listen() {
       const found = await ifOffered(get(["changes"], { since, wait: since ? HINT_WAIT : 0 }));
       if (found === null) return;
       if (since && found.version !== since) {
-        await sleep(Math.max(0, loadedAt + HINT_MS - Date.now()));
+        await sleep(Math.max(0, triedAt + HINT_MS - Date.now()));
         if (!document.hidden && live) refresh();
       }
       since = found.version;
@@ -181,7 +182,7 @@ function header() {
     me ? h("form", { class: "search", role: "search", on: { submit: find } }, h("input", { id: "search", name: "q", type: "search", placeholder: "Search  /", "aria-label": "Search jobs, queues and tenants", autocomplete: "off", spellcheck: "false", maxlength: 500 })) : null,
     me ? h("div", { class: "who" }, button(live ? "Live" : "Paused", toggleLive, { class: `quiet live ${live ? "on" : ""}`, "aria-pressed": String(live), title: "Live updates (l)" }),
       button("?", help, { class: "quiet", "aria-label": "Keyboard shortcuts" }),
-      me.name ? h("span", { class: "dim" }, h("bdi", null, cut(me.name, 30)), can("admin") ? "" : " (read only)") : null,
+      me.name ? h("span", { class: "dim" }, h("bdi", null, cut(me.name, 30)), can("admin") || can("produce") ? "" : " (read only)") : null,
       token.get() ? button("Sign out", signOut, { class: "quiet" }) : null) : null);
 }
 
@@ -189,7 +190,7 @@ function toggleLive() { live = !live; header(); if (live) refresh(true); else cl
 
 // The keyboard -----------------------------------------------------------------------------------
 
-const GO = { o: [], e: ["errors"], w: ["workers"], s: ["schedules"], a: ["audit"] };
+const GO = { __proto__: null, o: [], e: ["errors"], w: ["workers"], s: ["schedules"], a: ["audit"] };
 let prefix = 0;
 
 function pressed(event) {

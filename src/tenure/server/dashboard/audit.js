@@ -23,7 +23,7 @@ export function view({ audit, runs }, page) {
 
 function list(entries) {
   return table("Audit", ["When", "Who", "Did", "Queue", "What", th("Jobs", "n"), "Reason"], entries.map((one, n) => h("tr", { key: `${one.at} ${n}` },
-    h("td", null, when(one.at)), h("th", { scope: "row" }, one.by ? name(one.by, 50) : h("span", { class: "dim" }, "in process")), h("td", null, cut(one.action, 60)),
+    h("td", null, when(one.at)), h("th", { scope: "row" }, one.by ? name(one.by, 50) : h("span", { class: "dim" }, "no name")), h("td", null, cut(one.action, 60)),
     h("td", null, one.queue ? link(["queue", one.queue], null, null, name(one.queue, 30)) : name("")), h("td", { class: "wrap" }, target(one)),
     h("td", { class: "n" }, count(one.count)), h("td", { class: "wrap" }, name(one.reason, 200)))));
 }

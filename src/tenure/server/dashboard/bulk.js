@@ -2,10 +2,11 @@
 import { h, render } from "./dom.js";
 import { get, post } from "./api.js";
 import { count, cut, exact, jobs, name, when } from "./format.js";
-import { ask, button, chip, empty, field, say, table, th } from "./widgets.js";
+import { ask, button, chip, empty, reasonField, say, table, th } from "./widgets.js";
 
-const ACTIONS = { cancel: "Cancel", replay: "Replay", delete: "Delete", run_now: "Run now" };
+const ACTIONS = { __proto__: null, cancel: "Cancel", replay: "Replay", delete: "Delete", run_now: "Run now" };
 const BY_STATE = {
+  __proto__: null,
   pending: ["run_now", "cancel"], leased: ["cancel"], waiting: ["cancel"],
   dead: ["replay", "delete"], cancelled: ["replay", "delete"], done: ["delete"],
 };
@@ -30,7 +31,7 @@ async function start(action, filter, page) {
   await ask({
     title: `${ACTIONS[action]} ${how}?`, confirm: `${ACTIONS[action]} ${how}`, danger: action === "delete" || action === "cancel", wide: true,
     content: [filterText(filter), sample(tried.sample || []),
-      field("Reason", h("input", { name: "reason", maxlength: 200, autocomplete: "off" }), "It stands in the audit.")],
+      reasonField()],
     does: async (form) => {
       const body = { action, filter, dry_run: false };
       if (form.get("reason")) body.reason = form.get("reason");

@@ -4,6 +4,8 @@ import { h } from "./dom.js";
 const whole = new Intl.NumberFormat("en-US");
 const short = new Intl.NumberFormat("en-US", { notation: "compact", maximumFractionDigits: 1 });
 const moment = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+const hours = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
+const days = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" });
 const clock = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
 
 const UNITS = [["d", 86400000], ["h", 3600000], ["min", 60000], ["s", 1000]];
@@ -20,6 +22,8 @@ export const count = (n) => (n === null || n === undefined ? "–" : n < 100000 
 export const exact = (n) => whole.format(n);
 export const jobs = (n) => `${count(n)} job${n === 1 ? "" : "s"}`;
 export const timeOfDay = (ms) => clock.format(ms);
+export const hourOfDay = (ms) => hours.format(ms);
+export const dayAndHour = (ms) => days.format(ms);
 
 /** A duration: "4 s", "2 h 5 min". */
 export function span(ms) {

@@ -2,7 +2,7 @@
 import { build, h, s, widget } from "./dom.js";
 import { Problem, del, get, ifOffered, patch, post, readExactly } from "./api.js";
 import { cut, exact, name, now, setClock, span, timeOfDay, visible, when } from "./format.js";
-import { ask, button, chip, empty, field, link, say } from "./widgets.js";
+import { ask, button, chip, field, link, reasonField, say } from "./widgets.js";
 import { cutText, jsonView } from "./json_view.js";
 import { shownState } from "./queue.js";
 
@@ -14,9 +14,9 @@ export const title = (page) => `Job ${page.path[1]}`;
 export async function load(page) {
   const id = page.path[1], { signal } = page;
   let text = "";
-  const [job, why] = await Promise.all([
+  const [job, why, history] = await Promise.all([
     get(["jobs", id], null, { signal, read: (found) => { text = found; return readExactly(found); } }),
-    ifOffered(get(["jobs", id, "why"], null, { signal }))]);
+    ifOffered(get(["jobs", id, "why"], null, { signal })), ifOffered(get(["jobs", id, "history"], null, { signal }))]);
   for (const one of Object.keys(job)) if (job[one] && typeof job[one] === "object" && "text" in job[one] && one !== "payload" && one !== "result") job[one] = Number(job[one].text);
   if (why) setClock(why.now);
   const parents = await Promise.all((job.after || []).slice(0, MOST_PARENTS).map(async (parent) => {
@@ -25,7 +25,7 @@ export async function load(page) {
       throw error;
     }
   }));
-  return { job, why, parents, parts: partsOf(text) };
+  return { job, why, history, parents, parts: partsOf(text) };
 }
 
 /** The payload and the result as they were sent. */
@@ -68,7 +68,7 @@ function topLevel(text, wanted) {
   return null;
 }
 
-export function view({ job, why, parents, parts }, page) {
+export function view({ job, why, history, parents, parts }, page) {
   return [
     h("p", { class: "crumbs" }, link([], null, null, "Overview"), " / ", link(["queue", job.queue], null, null, name(job.queue))),
     h("div", { class: "title" }, h("h1", { class: "mono" }, name(job.id, 200)), chip(shownState(job)),
@@ -76,7 +76,7 @@ export function view({ job, why, parents, parts }, page) {
       actions(job, parts, page)),
     why ? explain(why) : null,
     facts(job),
-    timeline(job),
+    timeline(job, history),
     errors(job),
     dependencies(job, parents),
     jsonView(`payload ${job.id}`, "Payload", job.payload, parts.payload ?? "null"),
@@ -86,11 +86,14 @@ export function view({ job, why, parents, parts }, page) {
 
 // Why --------------------------------------------------------------------------------------------
 
+const HEADS = { __proto__: null, leased: "It runs", waiting: "Why it waits", pending: "Why it does not run" };
+
 function explain(why) {
-  if (!why.reasons.length) return null;
-  return h("section", { class: `card why ${why.claimable ? "next" : ""}`, "aria-label": "Why" },
-    h("h2", null, why.claimable ? "It can run now" : "Why it is here"),
-    h("ol", null, why.reasons.map((one) => h("li", { key: one.code + (one.scope || "") },
+  if (!why.reasons.length || FINAL.includes(why.state)) return null;
+  const kind = why.state === "leased" ? "runs" : why.claimable ? "next" : "";
+  return h("section", { class: `card why ${kind}`, "aria-label": "Why" },
+    h("h2", null, why.claimable ? "It can run now" : HEADS[why.state]),
+    h(why.reasons.length > 1 ? "ol" : "ul", null, why.reasons.map((one) => h("li", { key: one.code + (one.scope || "") },
       h("span", null, visible(one.text)), one.fix ? h("span", { class: "fix" }, visible(one.fix)) : null, details(one)))));
 }
 
@@ -121,21 +124,22 @@ function facts(job) {
 
 // Timeline ---------------------------------------------------------------------------------------
 
-const TEXTS = { created: "created", claimed: "claimed", failed: "failed", done: "done", dead: "dead", cancelled: "cancelled" };
+const TEXTS = { __proto__: null, run_now: "run now" };
 
-function momentsOf(job) {
-  if (job.history && job.history.length) {
-    return job.history.map((one) => ({ at: one.at, what: one.what || one.state || one.to, who: one.worker || one.by || "", text: one.note || one.text || "" }));
-  }
+/** The moves of a job, oldest first: as the service tells them, or as the job itself does. */
+function momentsOf(job, history) {
+  if (history) return history.map((one) => ({ at: one.at, what: one.what, who: one.by || "", text: about(one) }));
   const found = [{ at: job.created_at, what: "created", who: "", text: "" }];
-  for (const one of job.errors || []) found.push({ at: one.at, what: "failed", who: one.worker || "", text: `attempt ${one.attempt}: ${one.type || ""} ${one.message || ""}` });
+  for (const one of job.errors || []) found.push({ at: one.at, what: "failed", who: one.worker || "", text: about(one) });
   if (job.started_at) found.push({ at: job.started_at, what: "claimed", who: job.worker || "", text: `attempt ${job.attempts}` });
   if (FINAL.includes(job.state) && job.finished_at) found.push({ at: job.finished_at, what: job.state, who: "", text: "" });
   return found.sort((a, b) => a.at - b.at);
 }
 
-function timeline(job) {
-  const moments = momentsOf(job);
+const about = (one) => [one.attempt ? `attempt ${one.attempt}` : "", [one.type, one.message].filter(Boolean).join(": ")].filter(Boolean).join(", ");
+
+function timeline(job, history) {
+  const moments = momentsOf(job, history);
   return h("section", { class: "card", "aria-label": "Timeline" }, h("h2", null, "Timeline"), bands(job, moments),
     h("ol", { class: "moments" }, moments.slice(-40).map((one, n) => h("li", { key: `${n} ${one.at}`, class: one.what },
       h("time", { datetime: new Date(one.at).toISOString() }, timeOfDay(one.at)), h("b", null, TEXTS[one.what] || visible(String(one.what))),
@@ -208,8 +212,8 @@ function actions(job, parts, page) {
 }
 
 async function remove(job, page) {
-  const done = await ask({ title: "Delete this job?", confirm: "Delete", danger: true, content: [h("p", null, "It is gone for good, with its payload and its errors.")],
-    does: () => del(["jobs", job.id]) });
+  const done = await ask({ title: "Delete this job?", confirm: "Delete", danger: true, content: [h("p", null, "It is gone for good, with its payload and its errors."), reasonField()],
+    does: (form) => del(["jobs", job.id], null, { reason: form.get("reason") }) });
   if (done) { say("The job is deleted."); page.leave(["queue", job.queue]); }
 }
 
@@ -227,10 +231,18 @@ function bodyOf(fields, payload) {
   return payload === null ? text : `${text.slice(0, -1)}${text.length > 2 ? "," : ""}"payload":${payload}}`;
 }
 
+/** JSON with line breaks, unless JavaScript would change its numbers. */
+function pretty(text) {
+  try {
+    const value = JSON.parse(text);
+    return text.length < 200000 && JSON.stringify(value) === text ? JSON.stringify(value, null, 2) : text;
+  } catch { return text; }
+}
+
 const payloadField = (text) => field("Payload", h("textarea", { name: "payload", rows: 10, spellcheck: "false", class: "mono", value: text }));
 
 function editAndReplay(job, parts, page) {
-  const before = parts.payload ?? "null";
+  const before = pretty(parts.payload ?? "null");
   let made = null;
   return ask({
     title: "Replay as a new job", confirm: "Enqueue", wide: true,
@@ -243,7 +255,7 @@ function editAndReplay(job, parts, page) {
 }
 
 function change(job, parts, page) {
-  const before = parts.payload ?? "null";
+  const before = pretty(parts.payload ?? "null");
   return ask({
     title: "Change the job", confirm: "Change", wide: true,
     content: [field("Priority", h("input", { name: "priority", type: "number", step: 1, value: job.priority }), "Smaller runs first."),

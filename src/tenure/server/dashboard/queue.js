@@ -4,6 +4,7 @@ import { Problem, del, get, post, put } from "./api.js";
 import { count, cut, exact, jobs as jobsText, name, now, setClock, span, timeOfDay, when } from "./format.js";
 import { NAMES, ask, button, chip, empty, field, link, meter, number, quietHead, stack, table, th } from "./widgets.js";
 import { bulk } from "./bulk.js";
+import { loadRates, ratesView } from "./rates.js";
 
 const PAGE = 50, NAMED = 1000;
 const TABS = ["pending", "leased", "waiting", "done", "dead", "cancelled"];
@@ -12,7 +13,7 @@ const FILTERS = ["tenant", "group", "kind", "worker", "error", "created_after", 
 export const title = (page) => page.path[1];
 
 export async function load(page) {
-  const queue = page.path[1], { view = "jobs" } = page.query, { signal } = page;
+  const queue = page.path[1], view = page.query.view in lists ? page.query.view : "jobs", { signal } = page;
   const [overview, limits, listed] = await Promise.all([
     get(["overview"], null, { signal }), get(["queues", queue, "limits"], null, { signal }), lists[view](queue, page)]);
   setClock(overview.now);
@@ -22,12 +23,14 @@ export async function load(page) {
 }
 
 const lists = {
+  __proto__: null,
   jobs: (queue, page) => listJobs({ queue, ...filters(page.query), state: page.query.state || "pending", cursor: page.query.cursor, limit: PAGE }, page.signal),
   tenants: async (queue, { query, signal }) => get(["queues", queue, "tenants"], { limit: NAMED, after: query.after }, { signal }),
   groups: async (queue, { query, signal }) => query.tenant !== undefined
     ? get(["queues", queue, "groups"], { tenant: query.tenant, limit: NAMED, after: query.after }, { signal })
     : get(["queues", queue, "group-totals"], { limit: NAMED, after: query.after }, { signal }),
   limits: async () => null,
+  rates: (queue, { query, signal }) => loadRates(queue, query, signal),
 };
 
 const filters = (query) => Object.fromEntries(FILTERS.filter((one) => query[one]).map((one) => [one, query[one]]));
@@ -42,7 +45,7 @@ export async function listJobs(query, signal) {
 }
 
 export function view(data, page) {
-  const { row } = data, queue = page.path[1], shown = page.query.view || "jobs";
+  const { row } = data, queue = page.path[1], shown = page.query.view in lists ? page.query.view : "jobs";
   const counts = { ...row, pending: row.ready + row.delayed };
   return [
     h("div", { class: "title" },
@@ -50,11 +53,12 @@ export function view(data, page) {
       page.can("admin") ? pauseButton(queue, row, page) : null),
     facts(row),
     h("nav", { class: "tabs", "aria-label": "Parts of the queue" },
-      ["jobs", "tenants", "groups", "limits"].map((one) => tab(one, one === shown, ["queue", queue], one === "jobs" ? null : { view: one },
+      ["jobs", "tenants", "groups", "rates", "limits"].map((one) => tab(one, one === shown, ["queue", queue], one === "jobs" ? null : { view: one },
         one === "limits" && data.limits.length ? count(data.limits.length) : null))),
     shown === "jobs" ? jobList(queue, counts, data.listed, page) : null,
     shown === "tenants" ? tenants(queue, data, page) : null,
     shown === "groups" ? groups(queue, data.listed, page) : null,
+    shown === "rates" ? ratesView(queue, data.listed, page) : null,
     shown === "limits" ? limits(queue, data, page) : null,
   ];
 }
@@ -111,9 +115,9 @@ function filterForm(queue, page, chosen) {
 export function jobTable(found, page, { queue = null } = {}) {
   if (!found.length) return empty("No jobs here.");
   const some = (one) => found.some((job) => job[one]);
-  const kinds = some("kind"), tenanted = some("tenant"), grouped = some("group");
+  const kinds = some("kind"), tenanted = some("tenant"), grouped = some("group"), ended = some("finished_at");
   return table("Jobs", ["Job", queue ? null : "Queue", kinds ? "Kind" : null, tenanted ? "Tenant" : null, grouped ? "Group" : null, "State",
-    th("Attempts", "n"), th("Created", "n"), "About"].filter(Boolean),
+    th("Attempts", "n"), th("Created", "n"), ended ? th("Finished", "n") : null, ended ? th("Took", "n", "The last attempt") : null, "About"].filter(Boolean),
   found.map((job) => h("tr", { key: job.id },
     h("th", { scope: "row" }, link(["job", job.id], null, { class: "mono" }, name(job.id, 36))),
     queue ? null : h("td", null, link(["queue", job.queue], null, null, name(job.queue, 30))),
@@ -123,6 +127,8 @@ export function jobTable(found, page, { queue = null } = {}) {
     h("td", null, chip(shownState(job)), job.progress ? ` ${job.progress}%` : null),
     h("td", { class: `n ${job.attempts > 1 ? "late" : ""}` }, `${job.attempts} / ${job.max_attempts}`),
     h("td", { class: "n" }, when(job.created_at)),
+    ended ? h("td", { class: "n" }, when(job.finished_at)) : null,
+    ended ? h("td", { class: "n" }, job.started_at && job.finished_at ? span(job.finished_at - job.started_at) : "–") : null,
     h("td", { class: "about" }, aboutJob(job)))));
 }
 

@@ -2,7 +2,7 @@
 import { h } from "./dom.js";
 import { del, get, ifOffered, post } from "./api.js";
 import { cut, name, now, when } from "./format.js";
-import { ask, button, empty, link, quietHead, say, table, th } from "./widgets.js";
+import { ask, button, empty, link, quietHead, reasonField, say, table, th } from "./widgets.js";
 
 export const title = () => "Schedules";
 export const load = async ({ signal }) => ifOffered(get(["schedules"], null, { signal }));
@@ -32,7 +32,7 @@ function buttons(one, page) {
     button("Run now", () => run().catch((error) => say(error.message, "bad")), { class: "quiet", "aria-label": `Run now: ${of}` }),
     button(one.disabled ? "Resume" : "Pause", () => page.act(() => post(["schedules", one.name, verb]), one.disabled ? "Resumed." : "Paused."), { class: "quiet", "aria-label": `${verb} ${of}` }),
     button("Delete…", async () => {
-      const done = await ask({ title: `Delete the schedule ${of}?`, confirm: "Delete", danger: true, content: [h("p", null, "It does not fire any more. An app that declares it puts it back when it starts.")], does: () => del(["schedules", one.name]) });
+      const done = await ask({ title: `Delete the schedule ${of}?`, confirm: "Delete", danger: true, content: [h("p", null, "It does not fire any more. An app that declares it puts it back when it starts."), reasonField()], does: (form) => del(["schedules", one.name], null, { reason: form.get("reason") }) });
       if (done) page.refresh();
     }, { class: "quiet", "aria-label": `Delete ${of}` })];
 }

@@ -4,6 +4,7 @@ import { count, exact, span } from "./format.js";
 
 export const STATES = ["waiting", "delayed", "ready", "leased", "done", "dead", "cancelled"];
 export const NAMES = {
+  __proto__: null,
   waiting: "waiting", delayed: "delayed", ready: "ready", pending: "pending", leased: "running",
   done: "done", dead: "dead", cancelled: "cancelled",
 };
@@ -134,3 +135,6 @@ export function ask({ title, content = [], confirm = "OK", danger = false, does 
 export function field(label, control, hint) {
   return h("label", { class: "field" }, h("span", null, label), control, hint ? h("small", null, hint) : null);
 }
+
+/** Why something is done, for the audit. */
+export const reasonField = () => field("Reason", h("input", { name: "reason", maxlength: 200, autocomplete: "off" }), "It stands in the audit.");

@@ -1,0 +1,112 @@
+"""A worker's reports that it is alive, and what it runs."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import socket
+from collections.abc import Callable, Collection, Sequence
+from functools import cache
+from typing import Protocol
+
+from tenure.errors import Forbidden, InvalidInput, TenureError
+from tenure.model import ops
+from tenure.model.fields import MAX_NAME, MAX_QUEUES_PER_CALL
+from tenure.model.workers import RUNNING_SHOWN, LiveWorker
+from tenure.queue import Queue
+from tenure.worker.run import Run
+
+log = logging.getLogger("tenure.worker")
+
+BEAT_SECONDS = 5.0
+TTL_MS = 20_000  # some reports may be late
+
+
+class Listening(Protocol):
+    """Queues that a worker listens to."""
+
+    @property
+    def queues(self) -> tuple[str, ...]: ...
+    @property
+    def concurrency(self) -> int: ...
+
+
+class Beats:
+    """Reports a worker, once it has begun to work. If it may not, it says so once, and the worker
+    goes on."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        name: str,
+        posts: Sequence[Listening],
+        runs: Callable[[], Collection[Run]],
+    ) -> None:
+        self._queue = queue
+        self._name = name
+        self._posts = posts
+        self._runs = runs
+        self._started_at = queue.clock.now_ms()
+        self._due = math.inf
+        self._allowed = True
+
+    @property
+    def begun(self) -> bool:
+        """Whether the worker was let in: it need not report itself before."""
+        return self._due < math.inf
+
+    def begin(self) -> None:
+        """Report the worker from now on."""
+        self._due = self._queue.clock.monotonic()
+
+    def seconds_left(self) -> float:
+        """Until the next report is due."""
+        return max(0.0, self._due - self._queue.clock.monotonic())
+
+    def beat_if_due(self) -> None:
+        """Report that the worker is alive, unless it did so a short while ago."""
+        now = self._queue.clock.monotonic()
+        if now >= self._due:
+            self._due = now + BEAT_SECONDS
+            self._tell(TTL_MS)
+
+    def stop(self) -> None:
+        """Report that the worker has stopped."""
+        if self.begun:
+            self._tell(0)
+
+    def _tell(self, ttl_ms: int) -> None:
+        if not self._allowed:
+            return
+        try:
+            (answer,) = self._queue.do([ops.Beat(self._worker(), ttl_ms)])
+            if isinstance(answer, TenureError):
+                raise answer
+        except (Forbidden, InvalidInput) as error:  # or the service does not know of workers
+            self._allowed = False
+            log.warning("worker %s is not listed among the live workers: %s", self._name, error)
+        except TenureError as error:
+            log.debug("worker %s could not report itself: %s", self._name, error)
+
+    def _worker(self) -> LiveWorker:
+        running = [run.job.id for run in self._runs() if not run.ended]
+        queues = dict.fromkeys(queue for post in self._posts for queue in post.queues)
+        return LiveWorker(
+            name=self._name,
+            queues=tuple(queues)[:MAX_QUEUES_PER_CALL],
+            host=socket.gethostname()[:MAX_NAME],
+            pid=os.getpid(),
+            version=_version(),
+            concurrency=sum(post.concurrency for post in self._posts),
+            running=tuple(running[:RUNNING_SHOWN]),
+            busy=len(running),
+            started_at=self._started_at,
+        )
+
+
+@cache
+def _version() -> str:
+    from importlib.metadata import version  # takes long to import
+
+    return version("tenure")

@@ -1,0 +1,83 @@
+"""What the dashboard says about causes: why a job waits, which errors belong together, and who
+changed what."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import expect
+
+from tenure import fixed
+from tests.browser.conftest import Open, Place
+from tests.workers.life import until
+
+
+@pytest.fixture(scope="module", autouse=True)
+def jobs(place: Place) -> None:
+    """Jobs that fail, and jobs that are held back."""
+    queue = place.queue
+    for n in range(3):
+        queue.enqueue(
+            "mail", {"to": f"{n}", "fails": True}, kind="send", id=f"dying-{n}", max_attempts=2,
+            backoff=fixed(0.01),
+        )  # fmt: skip
+    queue.set_limit("tight", concurrency=1)
+    queue.enqueue("tight", id="first")
+    queue.claim("tight", worker="somebody", lease=1000)
+    queue.enqueue("tight", id="second")
+    queue.enqueue("tight", id="third", after=["second"])
+    until(lambda: all(queue.get(f"dying-{n}").state == "dead" for n in range(3)))
+
+
+def test_a_job_says_what_holds_it_back(tab: Open, place: Place) -> None:
+    page = tab(place.at("job/second"))
+    why = page.get_by_role("region", name="Why")
+    expect(why.get_by_role("listitem").first).to_contain_text("1 of 1")
+    why.get_by_role("link", name="first").click()
+    expect(page.get_by_role("region", name="Why")).to_contain_text("somebody")
+    page.goto(place.at("job/third"))
+    expect(page.get_by_role("region", name="Why").get_by_role("link")).to_have_text("second")
+
+
+def test_what_holds_a_job_back_changes_while_one_looks(tab: Open, place: Place) -> None:
+    place.queue.enqueue("quiet", id="quiet-1")
+    page = tab(place.at("job/quiet-1"))
+    why = page.get_by_role("region", name="Why")
+    expect(why).to_be_visible()
+    place.queue.pause("quiet")
+    expect(why).to_contain_text("paused")
+    place.queue.resume("quiet")
+    expect(why).not_to_contain_text("paused")
+
+
+def test_failures_of_one_cause_are_one_row(tab: Open, place: Place) -> None:
+    page = tab(place.at("errors"))
+    row = page.get_by_role("row").filter(has_text="no route to")
+    expect(row).to_have_count(1)
+    expect(row).to_contain_text("ConnectionError")
+    expect(row.get_by_role("cell").nth(1)).to_have_text("6")
+    expect(row.get_by_role("cell").nth(2)).to_have_text("3")
+    row.get_by_role("button", name="mute").click()
+    expect(row).to_have_count(0)
+    page.get_by_role("link", name="Show 1 muted").click()
+    expect(row).to_have_count(1)
+    row.get_by_role("button", name="unmute").click()
+    expect(row.get_by_role("button", name="mute", exact=False)).to_have_text("Mute")
+    row.get_by_role("link", name="dying-").click()
+    expect(page.get_by_role("region", name="Errors")).to_contain_text("no route to")
+
+
+def test_the_audit_has_what_was_done_here_and_why(tab: Open, place: Place) -> None:
+    place.queue.enqueue("audited", id="doomed")
+    page = tab(place.at("queue/audited"))
+    page.get_by_role("button", name="Pause", exact=True).click()
+    expect(page.get_by_role("button", name="Resume", exact=True)).to_be_visible()
+    page.goto(place.at("job/doomed"))
+    page.get_by_role("button", name="Delete…").click()
+    page.get_by_label("Reason").fill("a test: <b>50%</b> caf\u00e9")
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    expect(page.get_by_role("heading", name="audited")).to_be_visible()
+    page.goto(place.at("audit"))
+    deleted = page.get_by_role("row").filter(has_text="delete")
+    expect(deleted).to_contain_text("doomed")
+    expect(deleted).to_contain_text("a test: <b>50%</b> caf\u00e9")
+    expect(page.get_by_role("row").filter(has_text="pause").first).to_contain_text("audited")

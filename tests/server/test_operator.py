@@ -1,0 +1,98 @@
+"""Error groups and the audit log over HTTP: what each kind of token sees and leaves behind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tenure import Queue
+from tenure.server.auth import Scope
+from tests.server.conftest import Serve, token
+
+
+def fail(queue: Queue, name: str = "mail") -> None:
+    queue.enqueue(name, kind="send", id=f"{name}-job")
+    (job,) = queue.claim(name)
+    queue.fail(job, ValueError("no user 17"), fatal=True)
+
+
+def test_error_groups_are_listed_muted_and_unmuted(serve: Serve, queue: Queue) -> None:
+    client = serve()
+    fail(queue)
+    (one,) = client.get("/v1/errors?queue=mail")["errors"]
+    known = {key: one[key] for key in ("queue", "kind", "type", "message", "count", "dead")}
+    assert known == {
+        "queue": "mail", "kind": "send", "type": "ValueError", "message": "no user 17", "count": 1,
+        "dead": 1,
+    }  # fmt: skip
+    assert one["sample"] == "mail-job"
+    assert client.get("/v1/jobs/mail-job")["errors"][0]["group"] == one["group"]
+    client.post(f"/v1/errors/{one['group']}/mute")
+    assert client.get("/v1/errors")["errors"][0]["muted"] is True
+    client.post(f"/v1/errors/{one['group']}/unmute")
+    assert client.get("/v1/errors")["errors"][0]["muted"] is False
+
+
+def test_a_token_sees_errors_of_its_queues_and_none_if_it_is_of_a_tenant(
+    serve: Serve, queue: Queue
+) -> None:
+    client = serve(
+        tokens=[
+            token("reader", Scope.READ),
+            token("mailer", Scope.READ, queues=("mail",)),
+            token("two", Scope.READ, queues=("mail", "other")),
+            token("tenant", Scope.READ, tenants=("acme",)),
+        ]
+    )
+    fail(queue)
+    fail(queue, "other")
+    assert len(client.as_("reader").get("/v1/errors")["errors"]) == 2
+    mailer = client.as_("mailer")
+    assert [one["queue"] for one in mailer.get("/v1/errors")["errors"]] == ["mail"]
+    assert mailer.ask("GET", "/v1/errors?queue=other").status == 404
+    assert client.as_("two").ask("GET", "/v1/errors").status == 403
+    assert len(client.as_("two").get("/v1/errors?queue=other")["errors"]) == 1
+    assert client.as_("tenant").ask("GET", "/v1/errors").status == 403
+    assert client.as_("reader").ask("POST", "/v1/errors/0a1b/mute").status == 403
+    for name in ("mailer", "two", "tenant"):
+        assert client.as_(name).ask("GET", "/v1/audit").status == 403
+
+
+def changes(client: Any) -> list[tuple[str, str, str]]:
+    entries = client.get("/v1/audit")["entries"]
+    return [(one["by"], one["action"], one.get("reason", "")) for one in entries]
+
+
+def test_what_an_admin_changes_is_noted_with_the_name_of_the_token(
+    serve: Serve, queue: Queue
+) -> None:
+    client = serve(tokens=[token("ann", Scope.ADMIN), token("shop", Scope.PRODUCE)])
+    ann, shop = client.as_("ann"), client.as_("shop")
+    queue.enqueue("mail", id="a")
+    queue.enqueue("mail", id="b")
+    ann.post("/v1/queues/mail/pause", headers={"tenure-reason": "zu%20viele%20Fehler%20%E2%9C%93"})
+    assert changes(ann) == [("ann", "pause", "zu viele Fehler ✓")]
+    shop.post("/v1/jobs/a/cancel")  # a program at work, not an operator
+    assert len(changes(ann)) == 1
+    shop.post("/v1/jobs/b/cancel", headers={"tenure-reason": "a customer asked"})
+    assert changes(ann)[0] == ("shop", "cancel", "a customer asked")
+
+
+def test_a_client_cannot_sign_with_another_name(serve: Serve) -> None:
+    client = serve(tokens=[token("ann", Scope.ADMIN)]).as_("ann")
+    op = {"op": "Pause", "queue": "mail", "note": {"by": "ben", "reason": "why not"}}
+    client.post("/v1/ops", {"ops": [op]})
+    client.post("/v1/ops", {"ops": [op | {"op": "Resume"}], "key": "k"})
+    assert {by for by, _, _ in changes(client)} == {"ann"}
+
+
+def test_without_tokens_the_client_says_who_it_is(serve: Serve) -> None:
+    client = serve()
+    op = {"op": "Pause", "queue": "mail", "note": {"by": "ben@desk"}}
+    client.post("/v1/ops", {"ops": [op]})
+    assert changes(client) == [("ben@desk", "pause", "")]
+
+
+def test_a_reason_that_is_too_long_is_rejected(serve: Serve) -> None:
+    asked = serve().ask("POST", "/v1/queues/mail/pause", headers={"tenure-reason": "x" * 1_001})
+    assert asked.status == 400
+    assert asked.json["code"] == "invalid"

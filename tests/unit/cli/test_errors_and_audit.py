@@ -1,0 +1,54 @@
+"""Error groups and the audit log on the command line."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+
+from tests.unit.cli.terminal import Terminal
+
+
+def fail(cli: Terminal, message: str) -> None:
+    with cli.open() as queue:
+        queue.enqueue("mail", kind="send", id="job-1")
+        (job,) = queue.claim("mail")
+        queue.fail(job, message)
+
+
+def test_errors_are_shown_by_their_cause(cli: Terminal) -> None:
+    fail(cli, "no user \x1b[2J17")
+    text = cli.text("errors", "mail")
+    assert "no user \\x1b[2J17" in text
+    assert "job-1" in text
+    (one,) = cli.json("errors")["errors"]
+    assert (one["queue"], one["count"], one["muted"]) == ("mail", 1, False)
+    assert cli.text("mute-error", one["group"]) == f"Muted: {one['group']}.\n"
+    assert "(muted) no user" in cli.text("errors")
+    assert cli.json("mute-error", one["group"], "--undo") == {"group": one["group"], "muted": False}
+    assert cli.text("errors", "another") == "No errors.\n"
+
+
+def test_a_change_is_noted_with_the_user_and_the_reason(cli: Terminal) -> None:
+    with cli.open() as queue:
+        queue.enqueue("mail", id="job-1")
+    assert cli.text("audit") == "No entries.\n"
+    cli.text("cancel", "job-1", "--reason", "asked for by \x1b[2Jann")
+    cli.text("pause", "mail")
+    (pause, cancel) = cli.json("audit")["entries"]
+    assert pause["by"] == cancel["by"] == f"{getpass.getuser()}@{socket.gethostname()}"
+    assert (pause["action"], pause["reason"]) == ("pause", "")
+    assert (cancel["action"], cancel["target"], cancel["count"]) == ("cancel", "job-1", 1)
+    text = cli.text("audit")
+    assert "asked for by \\x1b[2Jann" in text
+
+
+def test_a_page_says_how_to_go_on(cli: Terminal) -> None:
+    with cli.open() as queue:
+        queue.enqueue("mail")
+    for _ in range(3):
+        cli.text("pause", "mail")
+        cli.clock.advance(1)
+    result = cli.run("audit", "--limit", "2")
+    assert result.stderr.startswith("There are more: --cursor ")
+    cursor = result.stderr.split()[-1]
+    assert cli.text("audit", "--cursor", cursor).count("pause") == 1
