@@ -81,7 +81,7 @@ def test_jobs_are_found_by_their_error_group(story: Queue, clock: ManualClock) -
     story.fail(job, ValueError("x" * 1000))
     assert job.id == "again"
     page = story.summaries(error=group, limit=1)
-    assert (ids(page), page.scanned) == (["again"], 1)
+    assert ids(page) == ["again"]
     page = story.summaries(error=group, limit=1, cursor=page.cursor)
     assert (ids(page), page.cursor) == (["j1"], None)
     assert page.jobs[0].error is not None
