@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
+from rich.console import Group, RenderableType
 
 from tenure.cli.context import App, json_option, pass_app, reason_option
 from tenure.cli.editing import edit_options, payload_of
 from tenure.cli.ids import full_id
 from tenure.cli.params import STATE, duration, filter_options, given
-from tenure.cli.tables import words
+from tenure.cli.tables import jobs_table, words
 from tenure.cli.text import one_line, span
 from tenure.errors import Conflict, InvalidInput, NotFound
 from tenure.model.job import FINAL, State
+from tenure.model.states import Cancelled, sources
 from tenure.observe.logs import counted
 from tenure.queue import Queue
 
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Only count the jobs that the filter matches."
+)
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
 @click.command()
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @filter_options
+@dry_run_option
 @reason_option
 @json_option
 @pass_app
-def cancel(app: App, /, ids: tuple[str, ...], **filters: Any) -> None:
+def cancel(app: App, /, ids: tuple[str, ...], dry_run: bool, **filters: Any) -> None:
     """Cancel unfinished jobs, by id or by filter.
 
     ID is the id of a job, or its first characters (at least 4).
@@ -37,9 +44,11 @@ def cancel(app: App, /, ids: tuple[str, ...], **filters: Any) -> None:
       tenure cancel 0190b5a4-...
       tenure cancel --queue emails --tenant acme
     """
-    where = _which(ids, filters)
+    where = _which(ids, filters, dry_run)
     with app.open_existing() as store:
-        if ids:
+        if dry_run:
+            _count(app, store, where | {"state": sorted(sources(Cancelled))})
+        elif ids:
             _one_by_one(app, store, "cancelled", ids, store.cancel)
         else:
             _all_of(app, "cancelled", store.cancel(**where))
@@ -55,6 +64,7 @@ def cancel(app: App, /, ids: tuple[str, ...], **filters: Any) -> None:
 )
 @edit_options
 @click.option("--in", "delay", type=duration, help="Run the changed job after this time: 90, 5m.")
+@dry_run_option
 @reason_option
 @json_option
 @pass_app
@@ -65,6 +75,7 @@ def replay(
     payload: str | None,
     priority: int | None,
     delay: float | None,
+    dry_run: bool,
     **filters: Any,
 ) -> None:
     """Run dead or cancelled jobs again, by id or by filter.
@@ -81,14 +92,16 @@ def replay(
       tenure replay --state dead        (every dead job of every queue)
       tenure replay 0190b5a4-... --payload '{"to": "ann@example.com"}'
     """
-    where = _which(ids, filters)
+    where = _which(ids, filters, dry_run)
     changes = given({"priority": priority, "delay": delay})
     if payload is not None:
         changes["payload"] = payload_of(payload)
     if changes and len(ids) != 1:
         raise click.UsageError("Changes are for one job: give its id.")
     with app.open_existing() as store:
-        if changes:
+        if dry_run:
+            _count(app, store, {"state": State.DEAD} | where)
+        elif changes:
             new_id = store.replay_edited(full_id(store, ids[0]), **changes)
             app.answer({"id": new_id}, lambda: words(f"Enqueued {new_id}."))
         elif ids:
@@ -100,10 +113,11 @@ def replay(
 @click.command(name="run-now")
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @filter_options
+@dry_run_option
 @reason_option
 @json_option
 @pass_app
-def run_now(app: App, /, ids: tuple[str, ...], **filters: Any) -> None:
+def run_now(app: App, /, ids: tuple[str, ...], dry_run: bool, **filters: Any) -> None:
     """Run delayed jobs now, and failed ones that wait for their next attempt.
 
     Their attempts stay as they are.
@@ -115,9 +129,11 @@ def run_now(app: App, /, ids: tuple[str, ...], **filters: Any) -> None:
       tenure run-now 0190b5a4-...
       tenure run-now --queue emails --tenant acme
     """
-    where = _which(ids, filters)
+    where = _which(ids, filters, dry_run)
     with app.open_existing() as store:
-        if ids:
+        if dry_run:
+            _count(app, store, where | {"state": State.PENDING})
+        elif ids:
             _one_by_one(app, store, "made ready", ids, store.run_now)
         else:
             _all_of(app, "made ready", store.run_now(**where))
@@ -130,10 +146,11 @@ def run_now(app: App, /, ids: tuple[str, ...], **filters: Any) -> None:
     "--state", type=STATE, multiple=True, help="Only jobs in this state; can be repeated."
 )
 @yes_option
+@dry_run_option
 @reason_option
 @json_option
 @pass_app
-def delete(app: App, /, ids: tuple[str, ...], yes: bool, **filters: Any) -> None:
+def delete(app: App, /, ids: tuple[str, ...], yes: bool, dry_run: bool, **filters: Any) -> None:
     """Delete jobs permanently, by id or by filter.
 
     Jobs in any state are deleted, unless --state is given. With a filter, it asks for confirmation
@@ -146,11 +163,13 @@ def delete(app: App, /, ids: tuple[str, ...], yes: bool, **filters: Any) -> None
       tenure delete 0190b5a4-...
       tenure delete --queue emails --state cancelled --yes
     """
-    where = _which(ids, filters)
-    if not ids and not yes:
+    where = _which(ids, filters, dry_run)
+    if not ids and not yes and not dry_run:
         _ask(app, f"Permanently delete all {_described(where)}?")
     with app.open_existing() as store:
-        if ids:
+        if dry_run:
+            _count(app, store, where)
+        elif ids:
             _one_by_one(app, store, "deleted", ids, store.delete)
         else:
             _all_of(app, "deleted", store.delete(**where))
@@ -171,10 +190,11 @@ def delete(app: App, /, ids: tuple[str, ...], yes: bool, **filters: Any) -> None
     help="Only jobs in this state; can be repeated. [default: done and cancelled]",
 )
 @yes_option
+@dry_run_option
 @reason_option
 @json_option
 @pass_app
-def purge(app: App, /, older_than: float, yes: bool, **filters: Any) -> None:
+def purge(app: App, /, older_than: float, yes: bool, dry_run: bool, **filters: Any) -> None:
     """Delete jobs that finished long ago. Dead jobs are kept unless --state dead is given.
 
     \b
@@ -183,17 +203,24 @@ def purge(app: App, /, older_than: float, yes: bool, **filters: Any) -> None:
       tenure purge --older-than 90d --state dead --queue emails --yes
     """
     where = given(filters)
+    shown = {"state": (State.DONE.value, State.CANCELLED.value)} | where
+    if dry_run:
+        before = datetime.now(UTC) - timedelta(seconds=older_than)
+        with app.open_existing() as store:
+            _count(app, store, shown | {"finished_before": before})
+        return
     if not yes:
         age = span(round(older_than * 1000))
-        shown = {"state": (State.DONE.value, State.CANCELLED.value)} | where
         _ask(app, f"Permanently delete all {_described(shown)} that finished over {age} ago?")
     with app.open_existing() as store:
         _all_of(app, "purged", store.purge(older_than, **where))
 
 
-def _which(ids: tuple[str, ...], filters: dict[str, Any]) -> dict[str, Any]:
+def _which(ids: tuple[str, ...], filters: dict[str, Any], dry_run: bool = False) -> dict[str, Any]:
     """The filter. Raises UsageError if the command would change every job in the store."""
     where = given(filters)
+    if ids and dry_run:
+        raise click.UsageError("--dry-run counts the jobs that a filter matches; give no ids.")
     if ids and where:
         raise click.UsageError("Give ids or a filter, not both.")
     if not ids and not where:
@@ -209,6 +236,18 @@ def _described(where: dict[str, Any]) -> str:
     of = ", ".join(f"{name} {value!r}" for name, value in names.items())
     states = " and ".join(where.get("state", ()))
     return one_line(f"{states} jobs".lstrip() + (f" of {of}" if of else " of every queue"))
+
+
+def _count(app: App, store: Queue, where: dict[str, Any]) -> None:
+    """Say how many jobs match, with some of them."""
+    found = store.count_matching(**where)
+
+    def shown() -> RenderableType:
+        least = "" if found.exact else "At least "
+        text = words(f"{least}{counted(found.count, 'job')} would be changed; nothing was.")
+        return Group(text, jobs_table(found.sample, app.clock.now_ms())) if found.sample else text
+
+    app.answer(found, shown)
 
 
 def _ask(app: App, question: str) -> None:

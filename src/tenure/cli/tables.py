@@ -19,6 +19,7 @@ from tenure.model.job import FINAL, Failure, Job, State
 from tenure.model.ops import UNKNOWN_KIND, Limit
 from tenure.model.queries import Counts, Stats, as_counts
 from tenure.model.retry import Backoff
+from tenure.model.summary import Summary
 
 COLOURS = {
     State.WAITING: "magenta",
@@ -121,7 +122,7 @@ def _with_held(counts: Counts, held: HeldBack) -> dict[str, int]:
     }  # fmt: skip
 
 
-def jobs_table(jobs: Sequence[Job], now: int) -> Table:
+def jobs_table(jobs: Sequence[Job] | Sequence[Summary], now: int) -> Table:
     """A table of jobs; empty columns are left out."""
     labels = _labels(jobs)
     prio = [">priority"] if any(job.priority for job in jobs) else []
@@ -159,28 +160,28 @@ def dead_list(jobs: Sequence[Job], now: int) -> Group:
     return Group(*parts)
 
 
-def _labels(jobs: Sequence[Job]) -> list[str]:
+def _labels(jobs: Sequence[Job] | Sequence[Summary]) -> list[str]:
     names = ("queue", "tenant", "group", "kind")
     return [name for name in names if any(getattr(job, name) for job in jobs)]
 
 
-def _keep_ids_whole(table: Table, jobs: Sequence[Job]) -> None:
+def _keep_ids_whole(table: Table, jobs: Sequence[Job] | Sequence[Summary]) -> None:
     """Do not wrap ids up to the length of a UUID, because people copy them from the screen."""
     table.columns[0].no_wrap = all(len(job.id) <= _UUID for job in jobs)
 
 
-def _state(job: Job, now: int) -> Text:
+def _state(job: Job | Summary, now: int) -> Text:
     """The state, and the time that matters in it."""
     return Text(job.state.value, COLOURS[job.state]).append(_when(job, now), "default not dim")
 
 
-def _when(job: Job, now: int) -> str:
+def _when(job: Job | Summary, now: int) -> str:
     if job.state in FINAL:
         return " " + relative(job.finished_at or job.updated_at, now)
     if job.state is State.LEASED and job.lease_until is not None:
         return f", {'over' if job.lease_until <= now else 'ends'} {relative(job.lease_until, now)}"
     if job.state is State.WAITING:
-        return f" for {len(job.after)}"
+        return f" for {job.parents if isinstance(job, Summary) else len(job.after)}"
     return "" if job.run_at <= now else f", {relative(job.run_at, now)}"
 
 

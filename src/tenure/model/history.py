@@ -14,6 +14,10 @@ PAST_MS = 90 * 86_400_000  # how long what an operator did is kept
 PastMove = Literal["cancelled", "cancel_heard", "replayed", "run_now", "updated"]
 
 
+# How moves of the same millisecond follow each other.
+_ORDER = {"created": 0, "claimed": 2, "failed": 3, "done": 4, "dead": 4, "cancelled": 4}
+
+
 class Past(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an operator did to a job, or that its worker heard that it was cancelled."""
 
@@ -64,4 +68,4 @@ def history_of(job: Job, past: list[Past]) -> list[JobMove]:
     if job.state in FINAL and end is not None and (end, job.state.value) not in told:
         moves.append(JobMove(end, job.state.value, job.worker, job.attempts))
     moves += [JobMove(one.at, one.what, one.by) for one in past if one.at >= job.created_at]
-    return sorted(moves, key=lambda move: move.at)[-MOST_MOVES:]
+    return sorted(moves, key=lambda move: (move.at, _ORDER.get(move.what, 1)))[-MOST_MOVES:]

@@ -47,3 +47,20 @@ def test_the_history_of_a_job_is_listed(cli: Terminal) -> None:
     assert [word for word in ("created", "claimed", "failed", "replayed") if word not in text] == []
     moves = json.loads(cli.text("history", "a", "--json"))
     assert moves[0]["what"] == "created"
+
+
+def test_a_dry_run_counts_and_shows_some_and_changes_nothing(cli: Terminal) -> None:
+    dead(cli, "a")
+    with cli.open() as store:
+        store.enqueue("mail", id="b", kind="k")
+        store.enqueue("mail", id="c", delay=60)
+    assert "1 job would be changed" in cli.text("replay", "--queue", "mail", "--dry-run")
+    assert "2 jobs would be changed" in cli.text("cancel", "--queue", "mail", "--dry-run")
+    assert "1 job would be changed" in cli.text("run-now", "--kind", "k", "--dry-run")
+    assert "0 jobs would be changed" in cli.text("purge", "--older-than", "7d", "--dry-run")
+    found = json.loads(cli.text("delete", "--queue", "mail", "--dry-run", "--json"))
+    assert (found["count"], found["exact"]) == (3, True)
+    assert sorted(one["id"] for one in found["sample"]) == ["a", "b", "c"]
+    with cli.open() as store:
+        assert sorted(job.id for job in store.jobs().jobs) == ["a", "b", "c"]
+    assert "give no ids" in cli.usage("cancel", "a", "--dry-run")
