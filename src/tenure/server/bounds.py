@@ -95,7 +95,7 @@ class Traffic:
     responses that are being made, or that its clients have not read yet."""
 
     def __init__(self) -> None:
-        self.pace = Pace(RATE_BYTES, RATE_BYTES / 2)
+        self.pace: Pace = Pace(RATE_BYTES, RATE_BYTES / 2)
         self._reserved = 0
         self._sent: list[Whole] = []
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()

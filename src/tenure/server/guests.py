@@ -21,13 +21,13 @@ class Guests:
 
     def __init__(self, scopes: Iterable[str], networks: Iterable[str]) -> None:
         """Raises InvalidInput."""
-        self.networks = [_network(text) for text in networks]
+        self.networks: list[Network] = [_network(text) for text in networks]
         wanted = tuple(_scope(text) for text in scopes)
         if not wanted:
             raise InvalidInput("anonymous", f"name at least one of {', '.join(ALLOWED)}")
         if not self.networks:
             raise InvalidInput("anonymous", "needs --from-network, such as 10.0.0.0/8")
-        self.token = Token(ANONYMOUS, ANONYMOUS, wanted)
+        self.token: Token = Token(ANONYMOUS, ANONYMOUS, wanted)
 
     def admit(self, address: str | None, headers: Headers) -> bool:
         """Whether to let in a client without a token at this address of its connection."""

@@ -30,7 +30,9 @@ class Redaction:
     """Names of fields, in any case, wherever they are in a payload or result."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        self.names = frozenset(name.strip().lower() for name in names if name.strip())
+        self.names: frozenset[str] = frozenset(
+            name.strip().lower() for name in names if name.strip()
+        )
         for name in self.names:
             if len(name) > 200 or '"' in name or "\\" in name:
                 raise InvalidInput("redact", f"{name[:50]!r} is not the name of a field")

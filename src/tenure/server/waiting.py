@@ -35,7 +35,7 @@ class Waiter:
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
-        self.looks = False  # whether to check now; otherwise one before it does
+        self.looks: bool = False  # whether to check now; otherwise one before it does
 
     def wake(self) -> None:
         self._event.set()
@@ -62,7 +62,7 @@ class Line:
     the wait; None for any change."""
 
     def __init__(self, queues: Iterable[str] | None) -> None:
-        self.queues = None if queues is None else frozenset(queues)
+        self.queues: frozenset[str] | None = None if queues is None else frozenset(queues)
         self._waiters: dict[Waiter, None] = {}
 
     def __bool__(self) -> bool:

@@ -42,7 +42,7 @@ class Store:
         self.db = db
         self.keys = keys
         self.settings = settings
-        self.sweep = settings.sweep
+        self.sweep: int = settings.sweep
         self.hybrid = hybrid  # judge leases by two clocks, neither of which is exact
         self.chance = chance
         self.aside_from = aside_from
