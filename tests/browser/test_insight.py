@@ -120,3 +120,44 @@ def test_a_dead_job_is_edited_and_replayed(tab: Open, place: Place) -> None:
     expect(page.get_by_role("region", name="Result")).to_contain_text("carl")
     page.get_by_role("link", name="dying-0").click()
     expect(page.get_by_role("heading", name="dying-0")).to_be_visible()
+
+
+def test_all_jobs_that_match_are_replayed_after_a_dry_run(tab: Open, place: Place) -> None:
+    queue = place.queue
+    for n in range(30):
+        queue.enqueue("batch", id=f"batch-{n:02}", max_attempts=1, tenant="acme" if n else "bolt")
+    for job in queue.claim("batch", limit=100):
+        queue.fail(job, ValueError("boom"))
+    page = tab(place.at("queue/batch?state=dead&tenant=acme"))
+    page.get_by_role("button", name="Replay…").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("Replay 29 jobs?")
+    expect(dialog.get_by_role("row")).to_have_count(11)
+    assert queue.stats("batch").dead == 30
+    dialog.get_by_label("Reason").fill("the mail server is back")
+    dialog.get_by_role("button", name="Replay 29 jobs").click()
+    expect(page.get_by_role("dialog")).to_contain_text("done: 29 jobs changed")
+    page.get_by_role("button", name="Close").click()
+    expect(page.get_by_role("main")).to_contain_text("No jobs here.")
+    assert (queue.stats("batch").dead, queue.stats("batch").ready) == (1, 29)
+    page.goto(place.at("audit"))
+    expect(page.get_by_role("region", name="Bulk actions")).to_contain_text("mail server is back")
+
+
+def test_the_dead_jobs_of_an_error_are_deleted(tab: Open, place: Place) -> None:
+    queue = place.queue
+    for n in range(4):
+        queue.enqueue("broken", id=f"broken-{n}", max_attempts=1)
+    for job in queue.claim("broken", limit=10):
+        queue.fail(job, KeyError("missing") if job.id == "broken-3" else OSError("disk full"))
+    page = tab(place.at("errors?queue=broken"))
+    row = page.get_by_role("row").filter(has_text="disk full")
+    row.get_by_role("link", name="OSError").click()
+    expect(page.get_by_role("link", name="broken-0")).to_be_visible()
+    expect(page.get_by_role("link", name="broken-3")).to_have_count(0)
+    page.go_back()
+    row.get_by_role("button", name="Delete the dead jobs").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete 3 jobs").click()
+    expect(page.get_by_role("dialog")).to_contain_text("done: 3 jobs changed")
+    page.get_by_role("button", name="Close").click()
+    assert [job.id for job in queue.jobs(queue="broken").jobs] == ["broken-3"]

@@ -298,3 +298,25 @@ def test_with_tokens_others_are_served(tmp_path: Path) -> None:
     assert ask(app, "/v1/me", headers=headers, **there).json()["name"] == "ann"
     app.service().close()
     app.service().queue.close()
+
+
+def test_what_operators_see_and_do_hides_named_fields(serve: Serve, queue: Queue) -> None:
+    client = serve(redact=["password"])
+    queue.enqueue("mail", SECRET, id="a", delay=60)
+    cancel = {"action": "cancel", "filter": {"queue": "mail"}, "dry_run": True}
+    changed = client.ask("PATCH", "/v1/jobs/a", {"payload": {"password": "hunter2"}})
+    asked = [
+        changed,
+        client.ask("POST", "/v1/bulk", cancel),
+        client.ask("GET", "/v1/jobs/a/why"),
+        client.ask("GET", "/v1/jobs/a/history"),
+        client.ask("GET", "/v1/audit"),
+        client.ask("GET", "/v1/jobs?summary=true&queue=mail"),
+        client.ask("GET", "/v1/search?q=a"),
+    ]
+    assert [one.status for one in asked] == [200] * len(asked), asked
+    assert not [one for one in asked if b"hunter2" in one.content]
+    assert queue.get("a").payload == {"password": "hunter2"}
+    queue.cancel("a")
+    made = client.post("/v1/jobs/a/edit-and-replay", {"priority": 3})
+    assert queue.get(made["id"]).payload == {"password": "hunter2"}
