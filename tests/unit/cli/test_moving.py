@@ -50,6 +50,8 @@ def test_migrate_says_from_which_version_to_which(cli: Terminal, tmp_path: Path)
     cli.text("migrate")
     with closing(sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)) as db:
         db.execute("DROP TABLE tenure_once")
+        db.execute("DROP TABLE tenure_records")
+        db.execute("DROP INDEX tenure_states_error")
         db.execute("ALTER TABLE tenure_queues DROP COLUMN emptied_at")
         db.execute("DROP TRIGGER tenure_lanes_queue")
         db.execute("DROP INDEX tenure_lanes_group")
