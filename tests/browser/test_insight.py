@@ -81,3 +81,42 @@ def test_the_audit_has_what_was_done_here_and_why(tab: Open, place: Place) -> No
     expect(deleted).to_contain_text("doomed")
     expect(deleted).to_contain_text("a test: <b>50%</b> caf\u00e9")
     expect(page.get_by_role("row").filter(has_text="pause").first).to_contain_text("audited")
+
+
+def test_workers_and_what_they_run_are_listed(tab: Open, place: Place) -> None:
+    place.queue.enqueue("slow", {"pages": 100}, kind="crawl", id="crawl-2")
+    page = tab(place.at("workers"))
+    row = page.get_by_role("row").filter(has_text="slow")
+    expect(row).to_have_count(1)
+    expect(row.get_by_role("link", name="crawl-2")).to_be_visible()
+    row.get_by_role("link", name="slow").click()
+    expect(page.get_by_role("heading", name="slow")).to_be_visible()
+
+
+def test_a_waiting_job_is_changed(tab: Open, place: Place) -> None:
+    place.queue.enqueue("quiet", {"to": "ann"}, id="changed", delay=3600)
+    page = tab(place.at("job/changed"))
+    page.get_by_role("button", name="Change…").click()
+    page.get_by_label("Priority").fill("7")
+    page.get_by_role("textbox", name="Payload").fill('{"to": "bob", "n": 12345678901234567890}')
+    page.get_by_role("dialog").get_by_role("button", name="Change").click()
+    expect(page.get_by_role("region", name="Payload")).to_contain_text("12345678901234567890")
+    expect(page.get_by_role("region", name="Timeline")).to_contain_text("updated")
+    job = place.queue.get("changed")
+    assert (job.priority, job.payload) == (7, {"to": "bob", "n": 12345678901234567890})
+    page.get_by_role("button", name="Change…").click()
+    page.get_by_role("textbox", name="Payload").fill("{")
+    page.get_by_role("dialog").get_by_role("button", name="Change").click()
+    expect(page.get_by_role("alert")).to_contain_text("is not JSON")
+    page.keyboard.press("Escape")
+
+
+def test_a_dead_job_is_edited_and_replayed(tab: Open, place: Place) -> None:
+    page = tab(place.at("job/dying-0"))
+    page.get_by_role("button", name="Edit and replay…").click()
+    page.get_by_role("textbox", name="Payload").fill('{"to": "carl"}')
+    page.get_by_role("button", name="Enqueue").click()
+    expect(page.get_by_text("Replay of")).to_be_visible()
+    expect(page.get_by_role("region", name="Result")).to_contain_text("carl")
+    page.get_by_role("link", name="dying-0").click()
+    expect(page.get_by_role("heading", name="dying-0")).to_be_visible()

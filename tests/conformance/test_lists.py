@@ -68,6 +68,26 @@ def test_jobs_are_found_by_their_worker(story: Queue) -> None:
     assert ids(story.jobs(worker="nobody")) == []
 
 
+def test_jobs_are_found_by_their_error_group(story: Queue, clock: ManualClock) -> None:
+    queued = story.get("j1")
+    group = queued.errors[-1].group
+    assert len(group) == 12
+    assert ids(story.jobs(error=group)) == ["j1"]
+    assert ids(story.jobs(error=group, state="dead", queue="mail")) == ["j1"]
+    assert ids(story.jobs(error=group, queue="web")) == []
+    assert ids(story.jobs(error="0" * 12)) == []
+    story.enqueue("mail", id="again", max_attempts=1, priority=-1)
+    (job,) = story.claim("mail", worker="ann")
+    story.fail(job, ValueError("x" * 1000))
+    assert job.id == "again"
+    page = story.summaries(error=group, limit=1)
+    assert (ids(page), page.scanned) == (["again"], 1)
+    page = story.summaries(error=group, limit=1, cursor=page.cursor)
+    assert (ids(page), page.cursor) == (["j1"], None)
+    assert page.jobs[0].error is not None
+    assert page.jobs[0].error.group == group
+
+
 def test_a_summary_has_all_of_a_job_that_is_small(story: Queue) -> None:
     page = story.summaries()
     assert page.jobs == [summary_of(story.get(job_id)) for job_id in ids(page)]

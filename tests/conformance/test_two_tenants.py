@@ -20,6 +20,7 @@ from tenure.model import ops, queries, wire
 from tenure.model.job import NULL, JobSpec, State
 from tenure.model.ops import AnyOp
 from tenure.model.queries import Filter, Query
+from tenure.model.workers import LiveWorker
 from tenure.server.auth import Scope, Token
 from tenure.server.guard import Guarded
 from tenure.testing import ManualClock
@@ -138,6 +139,7 @@ class Chance:
             ops.Resume(queue, tenant),
             ops.TakeSlot("s", tenant, "holder", 5_000, 1),
             ops.DropSlot("s", tenant, "holder"),
+            ops.Beat(LiveWorker("w", (queue,)), chance.choice((0, 5_000))),
             ops.PutSchedule(
                 ops.Schedule(f"{who}-nightly", "0 3 * * *", self._spec(who)),
             ),
@@ -156,6 +158,7 @@ class Chance:
             queries.GetJob(self._id()),
             queries.GetJobs((self._id(), self._id())),
             queries.Explain(self._id()),
+            queries.ListWorkers(chance.choice((None, queue))),
             queries.ListJobs(Filter(queue=queue), 100),
             queries.FindIds(Filter(tenant=tenant), 100),
             queries.ListSummaries(Filter(queue, tenant=tenant), 2),

@@ -117,6 +117,7 @@ OPS: list[dict[str, Any]] = [
     {"op": "Pause", **JOB},
     {"op": "Resume", **JOB},
     {"op": "TakeSlot", "scope": "QUEUE", "key": "OWNER", "holder": "h", "ttl_ms": 1000},
+    {"op": "Beat", "worker": {"name": "OWNER-worker", "queues": ["QUEUE"]}, "ttl_ms": 1000},
     {"op": "DropSlot", "scope": "QUEUE", "key": "OWNER", "holder": "OWNER-holder"},
     {
         "op": "PutSchedule",
@@ -152,6 +153,8 @@ QUERIES: list[dict[str, Any]] = [
     {"query": "ListSlots", "scope": "QUEUE", "key": "OWNER"},
     {"query": "ListSchedules"},
     {"query": "GetTimetable"},
+    {"query": "Explain", "id": "OWNER-ready"},
+    {"query": "ListWorkers"},
     {"query": "ListErrors", "queue": "QUEUE"},
     {"query": "ListAudit"},
     {"query": "ListRates", "since": 0, "until": 5, "queue": "QUEUE"},
@@ -192,6 +195,13 @@ EXAMPLES: dict[str, list[Example]] = {
     "POST /v1/jobs/{id}/edit-and-replay": [
         Example("/v1/jobs/OWNER-dead/edit-and-replay", {"payload": {"n": 2}}),
     ],
+    "POST /v1/bulk": [
+        Example("/v1/bulk", {"action": "replay", "filter": FILTER, "dry_run": True}),
+        Example("/v1/bulk", {"action": "cancel", "filter": FILTER}),
+    ],
+    "GET /v1/bulk": [Example("/v1/bulk")],
+    "GET /v1/bulk/{id}": [Example("/v1/bulk/OWNER-run")],
+    "POST /v1/bulk/{id}/stop": [Example("/v1/bulk/OWNER-run/stop")],
     "GET /v1/jobs/{id}/history": [Example("/v1/jobs/OWNER-done/history")],
     "DELETE /v1/jobs/{id}": [Example("/v1/jobs/OWNER-done")],
     "POST /v1/jobs/{id}/cancel": [Example("/v1/jobs/OWNER-ready/cancel")],
@@ -199,6 +209,14 @@ EXAMPLES: dict[str, list[Example]] = {
     "POST /v1/jobs/{id}/run-now": [Example("/v1/jobs/OWNER-ready/run-now")],
     "POST /v1/jobs/{id}/progress": [
         Example("/v1/jobs/OWNER-leased/progress", {"token": "TOKEN", "percent": 5})
+    ],
+    "GET /v1/jobs/{id}/why": [
+        Example("/v1/jobs/OWNER-ready/why"),
+        Example("/v1/jobs/OWNER-leased/why"),
+    ],
+    "GET /v1/workers": [Example("/v1/workers"), Example("/v1/workers?queue=QUEUE")],
+    "PUT /v1/workers/{name}": [
+        Example("/v1/workers/OWNER-worker", {"queues": ["QUEUE"], "running": ["OWNER-leased"]})
     ],
     "GET /v1/jobs/{id}/wait": [Example("/v1/jobs/OWNER-done/wait?timeout=0")],
     "POST /v1/claim": [Example("/v1/claim", {"queues": ["QUEUE"], "tenant": "TENANT"})],

@@ -125,17 +125,22 @@ def test_the_overview_has_each_queue_and_what_needs_attention(
     queue.fail(queue.claim("sick")[0], "boom")
     clock.advance(120)
     queue.enqueue("fresh")
+    client.put("/v1/workers/w-1", {"queues": ["late", "sick"]})
     found = client.get("/v1/overview")
     rows = {row["queue"]: row for row in found["queues"]}
     assert list(rows) == sorted(rows)
     assert (rows["full"]["ready"], rows["full"]["leased"], rows["full"]["limit"]) == (1, 1, 1)
     assert rows["late"]["oldest_ready_at"] == found["now"] - 120_000
     assert rows["sick"]["oldest_ready_at"] is None
+    assert [rows[name]["workers"] for name in ("late", "new")] == [1, 0]
+    assert len(rows["sick"]["rates"]) == len(rows["sick"]["failures"]) == 30
+    assert (sum(rows["sick"]["failures"]), rows["sick"]["died"]) == (1, 1)
+    assert rows["full"]["wait_p99"] is not None
     told = {one["queue"]: one["text"] for one in found["attention"]}
     assert told == {
         "late": "1 job ready, the oldest for 2 min; nothing of it runs",
-        "new": "1 job ready, the oldest for 2 min; nothing of it runs",
-        "sick": "1 job dead",
+        "new": "1 job ready, the oldest for 2 min; no live worker listens to it",
+        "sick": "1 job dead, 1 in the last 30 min",
         "full": "1 job ready, the oldest for 2 min; its limit of 1 is used up",
         "paused": "paused, and 1 job ready",
     }

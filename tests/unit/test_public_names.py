@@ -106,6 +106,7 @@ CALLS = {
         "jobs",
         "summaries",
         "history",
+        "count_matching",
         "find_ids",
         "next_due",
         "oldest_ready",

@@ -136,6 +136,9 @@ def moment(text: str) -> datetime:
 
 def time_options(command: F) -> F:
     """Options that select jobs by when they were created and finished, and by their worker."""
+    command = click.option("--error", help="Only jobs that last failed with this error group.")(
+        command
+    )
     command = click.option("--worker", help="Only jobs that this worker has or had.")(command)
     for name, when in (
         ("finished-before", "that finished before this time"),

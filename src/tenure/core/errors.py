@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tenure.core.transaction import J, Transaction
+from tenure.core.transaction import J, Tally, Transaction
 from tenure.model import error_groups, error_records, ops, states
 from tenure.model.error_groups import ErrorGroup
 from tenure.model.job import Failure
@@ -18,28 +18,26 @@ _decode = msgspec.json.Decoder(ErrorGroup).decode
 def grouped(tx: Transaction[J], job: J, change: states.Change, failure: Failure) -> states.Change:
     """The change with the group of its failure, which is counted."""
     one = error_groups.one_failure(tx.queue_of(job), job.kind, job.id, failure, change.state)
-    key = error_records.key_of(one, tx.writer)
-    if not _is_counted(tx, key) and _is_one_too_many(tx, one):
+    tally = _tally(tx, one)
+    if tally is None and _is_one_too_many(tx, one):
         one = error_groups.among_others(one)
-        key = error_records.key_of(one, tx.writer)
-        _is_counted(tx, key)
-    counted = tx.failures.get(key)
-    if counted is None:
-        tx.failures[key] = one
-        _put(tx, key, one)  # at once, so that it counts for the next
+        tally = _tally(tx, one)
+    place = error_records.key_of(one, "")
+    if tally is None:
+        tally = tx.failures[place] = Tally(error_records.key_of(one, tx.writer), one)
+        _put(tx, tally)  # at once, so that it counts for the next
     else:
-        tx.failures[key] = counted.plus(one)
+        tx.failures[place] = Tally(tally.key, tally.group.plus(one))
     return states.in_group(change, one.group)
 
 
-def _is_counted(tx: Transaction[J], key: str) -> bool:
-    """Whether there is a count to add to. Loads it."""
-    if key not in tx.failures:
-        value = tx.record("error", key)
-        if value is None:
-            return False
-        tx.failures[key] = _decode(value)
-    return True
+def _tally(tx: Transaction[J], one: ErrorGroup) -> Tally | None:
+    """What has been counted of a group, if anything."""
+    known = tx.failures.get(error_records.key_of(one, ""))
+    if known is None:
+        found = tx.free_record("error", *error_records.keys_of_group(one))
+        known = None if found is None else Tally(found[0], _decode(found[1]))
+    return known
 
 
 def _is_one_too_many(tx: Transaction[J], one: ErrorGroup) -> bool:
@@ -62,12 +60,12 @@ def mute_error(tx: Transaction[J], batch: Sequence[ops.MuteError]) -> list[Answe
 
 def write(tx: Transaction[J]) -> None:
     """Store the counts of a transaction, at its end."""
-    for key, one in tx.failures.items():
-        _put(tx, key, one)
+    for tally in tx.failures.values():
+        _put(tx, tally)
     tx.failures.clear()
 
 
-def _put(tx: Transaction[J], key: str, one: ErrorGroup) -> None:
+def _put(tx: Transaction[J], tally: Tally) -> None:
     keep_ms = tx.keep_errors_ms
-    expires_at = None if keep_ms is None else one.last_at + keep_ms
-    tx.put_record("error", key, msgspec.json.encode(one), expires_at)
+    expires_at = None if keep_ms is None else tally.group.last_at + keep_ms
+    tx.put_record("error", tally.key, msgspec.json.encode(tally.group), expires_at)

@@ -42,6 +42,13 @@ class Lease(Protocol):
         """Whether another transaction has locked the job, so that it cannot be changed now."""
 
 
+class Tally(NamedTuple):
+    """What a transaction has counted of an error group, on top of what is stored."""
+
+    key: str  # of the record
+    group: ErrorGroup
+
+
 class Edit(NamedTuple):
     """New values of a job that was not claimed. None: as it is."""
 
@@ -65,13 +72,13 @@ class Transaction(Protocol[J]):
     """One transaction of a store. Reads see earlier writes of the same transaction."""
 
     news: list[tuple[J, Event]]  # jobs that ended, whose children have not been notified yet
-    failures: dict[str, ErrorGroup]  # counts of error groups to write at the end, by key
+    failures: dict[str, Tally]  # counts of error groups to write at the end
     keep_errors_ms: int | None  # how long an error group is kept after its last failure
     keep_audit_ms: int | None  # how long entries of the audit log are kept
 
     @property
     def writer(self) -> str:
-        """Names what no concurrent transaction writes: counters of this name do not conflict."""
+        """A name for a new record that no concurrent transaction writes."""
 
     @property
     def now(self) -> int:
@@ -184,6 +191,10 @@ class Transaction(Protocol[J]):
 
     def drop_record(self, space: Space, key: str) -> None:
         """Delete a record, if it exists."""
+
+    def free_record(self, space: Space, first: str, last: str) -> tuple[str, bytes] | None:
+        """A record whose key is between these two and that no concurrent transaction writes, with
+        its key; None if there is none. `first` is followed by the name of a writer in all keys."""
 
     def count_records(self, space: Space, first: str, last: str, most: int) -> int:
         """How many records have keys between these two, counting at most `most`. They are not

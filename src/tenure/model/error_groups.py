@@ -39,13 +39,12 @@ class ErrorGroup(msgspec.Struct, frozen=True):
 
     def plus(self, later: ErrorGroup) -> ErrorGroup:
         """The sum of two counts of the same group."""
-        last = max(self, later, key=lambda one: (one.last_at, one.sample))
-        return replace(
-            last,
-            count=self.count + later.count,
-            dead=self.dead + later.dead,
-            first_at=min(self.first_at, later.first_at),
-        )
+        is_last = (later.last_at, later.sample) >= (self.last_at, self.sample)
+        last = later if is_last else self
+        return ErrorGroup(
+            self.group, self.queue, last.kind, last.type, last.message, self.count + later.count,
+            min(self.first_at, later.first_at), last.last_at, last.sample, self.dead + later.dead,
+        )  # fmt: skip
 
 
 class ErrorGroups(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from functools import lru_cache
 
 from tenure.model.job import Failure
 
@@ -30,8 +31,12 @@ _NOT_OWN = re.compile(
 
 def group_of(queue: str, kind: str, failure: Failure) -> str:
     """The id of the group that a failure belongs to."""
-    parts = (queue, kind, failure.type, plain(failure.message), own_frame(failure.traceback))
-    return _hashed("\0".join(parts))
+    return _group_of(queue, kind, failure.type, failure.message, failure.traceback)
+
+
+@lru_cache(maxsize=256)  # jobs that fail together often fail alike
+def _group_of(queue: str, kind: str, type: str, message: str, traceback: str) -> str:
+    return _hashed("\0".join((queue, kind, type, plain(message), own_frame(traceback))))
 
 
 def other_group(queue: str) -> str:

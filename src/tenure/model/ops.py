@@ -248,7 +248,6 @@ class ReplayEdited(NotedGrantedOp, frozen=True):
             unique_key=job.unique_key,
             timeout_ms=job.timeout_ms,
             backoff=job.backoff,
-            trace=job.trace,
             replay_of=job.id,
         )
 

@@ -21,7 +21,7 @@ from tenure.model.fields import (
     QueueNames,
 )
 from tenure.model.history import Past
-from tenure.model.job import Job, State
+from tenure.model.job import FINAL, Job, State
 from tenure.model.ops import Entry, Grant, Limit, Schedule
 from tenure.model.rates import Per, Rates
 from tenure.model.records import Record
@@ -50,7 +50,8 @@ class Query(msgspec.Struct, frozen=True, gc=False, tag=True, tag_field="query", 
 
 class Filter(msgspec.Struct, frozen=True, omit_defaults=True):
     """Selects jobs. A field that is None or empty matches everything. Times `after` are inclusive,
-    times `before` are not. `worker` has, or last had, the job."""
+    times `before` are not. `worker` has, or last had, the job. `error` is the group of the last
+    failure."""
 
     queue: Name | None = None
     states: tuple[State, ...] = ()
@@ -62,6 +63,12 @@ class Filter(msgspec.Struct, frozen=True, omit_defaults=True):
     created_before: Moment | None = None
     created_after: Moment | None = None
     worker: Label | None = None
+    error: Label | None = None
+
+    @property
+    def by_end(self) -> bool:
+        """Whether a list is in the order in which jobs finished."""
+        return len(self.states) == 1 and self.states[0] in FINAL and self.error is None
 
 
 class GetJob(Query, frozen=True):
@@ -92,7 +99,8 @@ class ListPast(Query, frozen=True):
 
 
 class ListJobs(Query, frozen=True):
-    """Jobs, newest first. With a single final state, the most recently finished first."""
+    """Jobs, newest first. With a single final state, and no error, the most recently finished
+    first."""
 
     filter: Filter = Filter()
     limit: PageLimit = 50

@@ -17,6 +17,7 @@ class LastError(msgspec.Struct, frozen=True, omit_defaults=True):
     at: int
     message: str
     type: str = ""
+    group: str = ""
 
 
 class Summary(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -67,7 +68,7 @@ def last_error(errors: tuple[Failure, ...]) -> LastError | None:
     if not errors:
         return None
     last = errors[-1]
-    return LastError(last.at, last.message[:PREVIEW], last.type)
+    return LastError(last.at, last.message[:PREVIEW], last.type, last.group)
 
 
 def summarized(

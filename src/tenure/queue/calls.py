@@ -61,8 +61,8 @@ from tenure.queue.arguments import (
 )
 from tenure.queue.editing import Editing
 from tenure.queue.insight import Insight
-from tenure.queue.listing import Listing
 from tenure.queue.lookup import Lookup
+from tenure.queue.matching import Matching
 from tenure.queue.record_calls import RecordCalls, with_note
 from tenure.queue.sync_async import Steps, Wanted, Within, awaiting, blocking
 from tenure.queue.wakeups import Changes
@@ -83,7 +83,7 @@ class EnqueuedIds(list[str]):
 PAGE = 1000  # jobs changed per operation when a filter selects them
 
 
-class Calls(Insight, Lookup, Listing, Editing, RecordCalls):
+class Calls(Insight, Lookup, Matching, Editing, RecordCalls):
     """The public calls of a queue. Subclasses implement `do` and `ado`, which carry out a step."""
 
     settings: Settings

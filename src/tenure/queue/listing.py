@@ -26,6 +26,7 @@ def filter_by(
     created_before: datetime | None = None,
     finished_after: datetime | None = None,
     finished_before: datetime | None = None,
+    error: str | None = None,
 ) -> Filter:
     """The filter that the arguments of a call describe."""
 
@@ -44,6 +45,7 @@ def filter_by(
             ms("created_before", created_before),
             ms("created_after", created_after),
             worker,
+            error,
         )
     )
 
@@ -64,18 +66,20 @@ class Listing(Doer):
         created_before: datetime | None = None,
         finished_after: datetime | None = None,
         finished_before: datetime | None = None,
+        error: str | None = None,
         limit: int = 50,
         cursor: str | None = None,
     ) -> Steps[queries.Page]:
         """Return a page of jobs, newest first; with a single final state, last finished first.
         Pass its `cursor` to get the next page.
 
-        worker: jobs that this worker has, or had when they ended. `scanned` of the page says how
-        many jobs were looked at, and `scanned_to` how far back the list goes.
+        worker: jobs that this worker has, or had when they ended. error: jobs whose last failure
+        belongs to this group; these are listed newest first, whatever their state. `scanned` of
+        the page says how many jobs were looked at, and `scanned_to` how far back the list goes.
         """
         where = filter_by(
             queue, state, tenant, group, kind, worker, created_after, created_before,
-            finished_after, finished_before,
+            finished_after, finished_before, error,
         )  # fmt: skip
         return (yield from self._jobs_of(where, limit, cursor))
 
@@ -107,6 +111,7 @@ class Listing(Doer):
         created_before: datetime | None = None,
         finished_after: datetime | None = None,
         finished_before: datetime | None = None,
+        error: str | None = None,
         limit: int = 50,
         cursor: str | None = None,
     ) -> Steps[queries.Summaries]:
@@ -118,7 +123,7 @@ class Listing(Doer):
         """
         where = filter_by(
             queue, state, tenant, group, kind, worker, created_after, created_before,
-            finished_after, finished_before,
+            finished_after, finished_before, error,
         )  # fmt: skip
         return (yield from self._summaries_of(where, limit, cursor))
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import msgspec
 
-from tenure.errors import TenureError
+from tenure.errors import Forbidden, TenureError
 from tenure.model.ops import Limit
 from tenure.model.queries import Counts, QueueStats, as_counts
+from tenure.model.rates import RatePoint
 from tenure.queue import Calls
 from tenure.server.auth import Scope
 from tenure.server.route import Call, Route
@@ -18,11 +21,16 @@ from tenure.server.route import Call, Route
 KEPT_SECONDS = 1.0  # that one result serves all pages with the same token
 MOST_QUEUES = 500  # whose oldest ready jobs are looked up
 LATE_MS = 60_000  # waiting longer than this needs attention
+DESERTED_MS = 10_000  # the same if there is no worker
 MOST_ATTENTION = 20
+MINUTES, MINUTE_MS = 30, 60_000  # that rates are shown of
 
 
 class QueueRow(Counts, frozen=True, kw_only=True):
-    """A queue. Fields that are null are not known."""
+    """A queue. Fields that are null are not known. `rates` and `failures`: jobs done, and failed
+    attempts, in each of the last 30 minutes; `died`: jobs that became dead then. The times that
+    jobs wait and run are in milliseconds, of the last minute in which there were any: half of the
+    jobs, and 99%, took at most that."""
 
     queue: str
     paused: bool = False
@@ -31,6 +39,7 @@ class QueueRow(Counts, frozen=True, kw_only=True):
     workers: int | None = None
     rates: list[int] | None = None
     failures: list[int] | None = None
+    died: int | None = None
     wait_p50: float | None = None
     wait_p99: float | None = None
     run_p50: float | None = None
@@ -52,6 +61,17 @@ class Overview(msgspec.Struct, frozen=True):
     now: int
     queues: list[QueueRow]
     attention: list[Attention]
+
+
+class Lately(NamedTuple):
+    """What happened in a queue: done and failed by minute, how many jobs died, and the last minutes
+    in which jobs were claimed and ended."""
+
+    done: list[int]
+    failed: list[int]
+    died: int
+    waited: RatePoint | None
+    ran: RatePoint | None
 
 
 class _Kept(NamedTuple):
@@ -90,9 +110,49 @@ async def overview_of(queue: Calls) -> Overview:
     }
     ready = sorted((one for one in stats if one.ready), key=lambda one: -one.ready)[:MOST_QUEUES]
     oldest = {one.queue: await _oldest(queue, one.queue) for one in ready}
-    rows = [_row(one, limits.get(one.queue), oldest.get(one.queue)) for one in stats]
+    lately = await _lately(queue, now)
+    workers = await _workers(queue)
+    rows = [
+        _row(
+            one,
+            limits.get(one.queue),
+            oldest.get(one.queue),
+            lately.get(one.queue),
+            None if workers is None else workers[one.queue],
+        )
+        for one in stats
+    ]
     rows.sort(key=lambda row: row.queue)
     return Overview(now, rows, list(_first(attention_of(rows, now))))
+
+
+async def _workers(queue: Calls) -> Counter[str] | None:
+    """How many live workers each queue has, if the token may know."""
+    try:
+        return Counter(name for worker in await queue.aworkers() for name in worker.queues)
+    except Forbidden:
+        return None
+
+
+async def _lately(queue: Calls, now: int) -> dict[str, Lately]:
+    """What happened in each queue in the last minutes, if the token may know."""
+    since = now // MINUTE_MS * MINUTE_MS - (MINUTES - 1) * MINUTE_MS
+    try:
+        found = await queue.arates(since=datetime.fromtimestamp(since / 1000, UTC))
+    except Forbidden:  # the counts are of all tenants
+        return {}
+    return {name: _of_minutes(one.points, since) for name, one in found.queues.items()}
+
+
+def _of_minutes(points: list[RatePoint], since: int) -> Lately:
+    done, failed = [0] * MINUTES, [0] * MINUTES
+    for one in points:
+        at = (one.at - since) // MINUTE_MS
+        if 0 <= at < MINUTES:
+            done[at], failed[at] = one.done, one.failed
+    waited = next((one for one in reversed(points) if one.wait_p50 is not None), None)
+    ran = next((one for one in reversed(points) if one.run_p50 is not None), None)
+    return Lately(done, failed, sum(one.dead for one in points), waited, ran)
 
 
 async def _oldest(queue: Calls, name: str) -> int | None:
@@ -103,14 +163,27 @@ async def _oldest(queue: Calls, name: str) -> int | None:
     return found
 
 
-def _row(stats: QueueStats, limit: Limit | None, oldest: int | None) -> QueueRow:
-    counts: dict[str, Any] = {**as_counts(stats)}
+def _row(
+    stats: QueueStats,
+    limit: Limit | None,
+    oldest: int | None,
+    lately: Lately | None,
+    workers: int | None,
+) -> QueueRow:
+    values: dict[str, Any] = {**as_counts(stats)}
+    if lately is not None:
+        values |= {"rates": lately.done, "failures": lately.failed, "died": lately.died}
+        if lately.waited is not None:
+            values |= {"wait_p50": lately.waited.wait_p50, "wait_p99": lately.waited.wait_p99}
+        if lately.ran is not None:
+            values |= {"run_p50": lately.ran.run_p50, "run_p99": lately.ran.run_p99}
     return QueueRow(
-        **counts,
+        **values,
         queue=stats.queue,
         paused=stats.paused,
         oldest_ready_at=oldest,
         limit=None if limit is None else limit.concurrency,
+        workers=workers,
     )
 
 
@@ -121,15 +194,23 @@ def attention_of(rows: Iterable[QueueRow], now: int) -> Iterator[Attention]:
             yield _about(row, f"paused, and {_jobs(row.ready)} ready", "odd")
             continue
         waits = 0 if row.oldest_ready_at is None else now - row.oldest_ready_at
-        if row.ready and waits > LATE_MS:
+        deserted = row.workers == 0 and waits > DESERTED_MS
+        if row.ready and (waits > LATE_MS or deserted):
             full = row.limit is not None and row.leased >= row.limit
-            why = f"its limit of {row.limit:,} is used up" if full else ""
-            if not why and not row.leased:
-                why = "nothing of it runs"
             text = f"{_jobs(row.ready)} ready, the oldest for {_span(waits)}"
-            yield _about(row, f"{text}; {why}" if why else text, "odd" if full else "bad")
+            yield _about(row, text + _cause(row, full), "odd" if full else "bad")
         if row.dead:
-            yield _about(row, f"{_jobs(row.dead)} dead", "bad", "?state=dead")
+            lately = f", {row.died:,} in the last {MINUTES} min" if row.died else ""
+            level = "odd" if row.died == 0 else "bad"  # old news, unless that is not known
+            yield _about(row, f"{_jobs(row.dead)} dead{lately}", level, "?state=dead")
+
+
+def _cause(row: QueueRow, full: bool) -> str:
+    if full:
+        return f"; its limit of {row.limit:,} is used up"
+    if row.workers == 0:
+        return "; no live worker listens to it"
+    return "" if row.leased else "; nothing of it runs"
 
 
 def _first(found: Iterator[Attention]) -> Iterator[Attention]:

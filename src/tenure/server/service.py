@@ -25,6 +25,7 @@ from tenure.queue import Calls, Queue
 from tenure.server.about import About
 from tenure.server.auth import Token, Tokens
 from tenure.server.bounds import Bounded, PayloadSizes, Traffic
+from tenure.server.bulk_runs import BulkRuns
 from tenure.server.dialects import NAMES
 from tenure.server.docs_page import docs_page
 from tenure.server.event_feed import Feed
@@ -149,6 +150,7 @@ class Service:
         self.closing: asyncio.Event = asyncio.Event()
         self.news: News = News(queue)
         self.feed: Feed = Feed(queue)
+        self.bulk: BulkRuns = BulkRuns(queue)
         self.rooms: Rooms = Rooms(queue.changes)
         start = secrets.token_hex(4)
         self._numbers = (f"{start}-{n}" for n in itertools.count(1))
@@ -213,6 +215,7 @@ class Service:
         self.closing.set()
         self.news.close()
         self.feed.close()
+        self.bulk.close()
         self.rooms.close()
         self._readers.close()
         self._aside.shutdown(wait=False)

@@ -523,6 +523,10 @@ class Workload:
             fields = {"created_after": after, "created_before": before}
         if chance.random() < 0.3:
             fields = {"worker": chance.choice(("", *WORKERS))}
+        if chance.random() < 0.3:
+            jobs = [record.job for record in self._model._records.values()]
+            groups = sorted({job.errors[-1].group for job in jobs if job.errors})
+            fields["error"] = chance.choice(("", "0" * 12, *groups))
         return msgspec.structs.replace(where, **fields)
 
 

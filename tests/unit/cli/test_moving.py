@@ -46,18 +46,13 @@ def test_migrate_makes_the_file_and_says_so(fresh: Terminal) -> None:
     assert fresh.json("migrate") == {"from": NEWEST, "to": NEWEST}
 
 
-def test_migrate_says_from_which_version_to_which(cli: Terminal, tmp_path: Path) -> None:
-    cli.text("migrate")
-    with closing(sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)) as db:
-        db.execute("DROP TABLE tenure_once")
-        db.execute("DROP TABLE tenure_records")
-        db.execute("DROP INDEX tenure_states_error")
-        db.execute("ALTER TABLE tenure_queues DROP COLUMN emptied_at")
-        db.execute("DROP TRIGGER tenure_lanes_queue")
-        db.execute("DROP INDEX tenure_lanes_group")
-        db.execute("ALTER TABLE tenure_lanes DROP COLUMN queue")
+def test_migrate_says_from_which_version_to_which(fresh: Terminal) -> None:
+    path = fresh.url.removeprefix("sqlite:///")
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        for statement in SCHEMA[1]:
+            db.execute(statement)
         db.execute("UPDATE tenure_counters SET value = 1 WHERE name = 'version'")
-    assert cli.text("migrate") == f"Migrated the schema from version 1 to {NEWEST}.\n"
+    assert fresh.text("migrate") == f"Migrated the schema from version 1 to {NEWEST}.\n"
 
 
 def test_migrate_refuses_a_store_of_a_newer_tenure(cli: Terminal, tmp_path: Path) -> None:

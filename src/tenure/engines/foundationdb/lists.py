@@ -14,7 +14,7 @@ from tenure.engines.foundationdb.record import Held
 from tenure.engines.foundationdb.tx import Tx
 from tenure.errors import InvalidInput, QueueNotFound, TenureError
 from tenure.model import queries
-from tenure.model.job import FINAL, Job, State
+from tenure.model.job import Job, State
 from tenure.model.ops import BACK_MS
 from tenure.model.queries import Filter, Found
 
@@ -72,10 +72,12 @@ def find(tx: Tx, query: ListQuery) -> Listed | TenureError:
     where = query.filter
     if where.queue is not None and not tx.knows(where.queue):
         return QueueNotFound(where.queue)
-    by_end = _is_by_end(where)
+    by_end = where.by_end
     start = None if query.cursor is None else place_of(query.cursor, 3 + by_end)
     if isinstance(start, InvalidInput):
         return start
+    if where.error is not None:
+        return _walked_page(tx, query, [_failed(tx, where.error, start)])
     names = tx.queues() if where.queue is None else [where.queue]
     few = _indexed(tx, where, names)
     if few is not None:
@@ -84,13 +86,8 @@ def find(tx: Tx, query: ListQuery) -> Listed | TenureError:
     return _walked_page(tx, query, [walk(tx, where, name, start) for name in names])
 
 
-def _is_by_end(where: Filter) -> bool:
-    """Whether jobs are listed in the order in which they finished."""
-    return len(where.states) == 1 and where.states[0] in FINAL
-
-
 def _time_of(where: Filter, held: Held) -> int | None:
-    return held.record.finished_at if _is_by_end(where) else held.record.created_at
+    return held.record.finished_at if where.by_end else held.record.created_at
 
 
 def _walked_page(tx: Tx, query: ListQuery, walks: list[Iterator[tuple[Place, str]]]) -> Listed:
@@ -154,6 +151,15 @@ def _indexed(tx: Tx, where: Filter, queues: list[str]) -> list[str] | None:
         if len(found) > queries.MOST_SORTED:
             return None
     return list(found)
+
+
+def _failed(tx: Tx, error: str, start: Place | None) -> Iterator[tuple[Place, str]]:
+    """The jobs of an error group, from the newest to the oldest."""
+    within = (k.ERROR, error)
+    begin, end = tx.keys.span(*within)
+    if start is not None:
+        end = min(end, tx.keys.pack(*within, *start))
+    return _places(tx, within, begin, end)
 
 
 def _ended(tx: Tx, where: Filter, queue: str, start: Place | None) -> Iterator[tuple[Place, str]]:
@@ -233,6 +239,8 @@ def _matches(where: Filter, held: Held) -> bool:
     job = held.record
     return (
         (not where.states or job.state in where.states)
+        and where.queue in (None, job.queue)
+        and where.error in (None, job.error)
         and where.tenant in (None, job.tenant)
         and where.group in (None, job.group)
         and where.kind in (None, job.kind)

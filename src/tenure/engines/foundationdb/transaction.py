@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from tenure.core import errors
-from tenure.core.transaction import Edit, Existing, Owner, Scope, UniqueKey
+from tenure.core.transaction import Edit, Existing, Owner, Scope, Tally, UniqueKey
 from tenure.engines.foundationdb import bucket, clocks, due, jobs, once, parking, side_records
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb.record import (
@@ -25,7 +25,6 @@ from tenure.engines.foundationdb.record import (
 from tenure.engines.foundationdb.store import Store
 from tenure.engines.foundationdb.tx import Tx
 from tenure.model import states
-from tenure.model.error_groups import ErrorGroup
 from tenure.model.job import Job, JobSpec, State
 from tenure.model.ops import Entry, Limit, Schedule
 from tenure.model.records import Space
@@ -41,15 +40,15 @@ class Transaction(Tx):
     def __init__(self, store: Store, tr: Any, now: int) -> None:
         super().__init__(store, tr, now)
         self.news: list[tuple[Held, states.Event]] = []
-        self.failures: dict[str, ErrorGroup] = {}
+        self.failures: dict[str, Tally] = {}
         self.keep_errors_ms: int | None = store.settings.keep_errors_ms
         self.keep_audit_ms: int | None = store.settings.keep_audit_ms
         self._slots: dict[tuple[str, str], dict[str, int]] = {}  # holder: expiry
 
     @cached_property
     def writer(self) -> str:
-        """Batches of one client run at the same time, so they take several names in turn."""
-        return f"{self.store.client:x}{next(self.store.writers) % _WRITERS:x}"
+        """One of few names, in turn: transactions that have the same one conflict."""
+        return f"{(self.store.client + next(self.store.writers)) % _WRITERS:x}"
 
     def forget(self) -> None:
         self._slots.clear()
@@ -270,6 +269,10 @@ class Transaction(Tx):
 
     def drop_record(self, space: Space, key: str) -> None:
         side_records.drop(self, space, key)
+
+    def free_record(self, space: Space, first: str, last: str) -> tuple[str, bytes] | None:
+        value = side_records.get(self, space, first + self.writer)
+        return None if value is None else (first + self.writer, value)
 
     def count_records(self, space: Space, first: str, last: str, most: int) -> int:
         return side_records.count(self, space, first, last, most)

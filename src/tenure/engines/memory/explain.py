@@ -37,15 +37,15 @@ class Explaining(Reads):
         """A copy to try things on. Jobs that end in it do not make others ready: a claim is
         explained by what is ready, due or expired now."""
         twin = copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, dict | set | deque):
+                setattr(twin, name, copy(value))
         twin._records = {}
         for record in self._records.values():
             own = twin._records[record.job.id] = copy(record)
             own.waits_for = record.waits_for | {_NOBODY}
         twin._live = {job_id: twin._records[job_id] for job_id in self._live}
-        twin._unique = dict(self._unique)
         twin._queues = {name: copy(book) for name, book in self._queues.items()}
-        twin._turns = dict(self._turns)
-        twin._news = deque()
         return twin
 
     def _claims_all(self, queue: str, now: int) -> set[str]:

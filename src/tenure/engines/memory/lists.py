@@ -53,7 +53,7 @@ class Lists(Errors):
         where = query.filter
         if where.queue is not None and where.queue not in self._queues:
             return QueueNotFound(where.queue)
-        by_end = len(where.states) == 1 and where.states[0] in FINAL
+        by_end = len(where.states) == 1 and where.states[0] in FINAL and where.error is None
         start = None if query.cursor is None else queries.parse_cursor(query.cursor, 1 + by_end)
         if isinstance(start, InvalidInput):
             return start
@@ -82,6 +82,8 @@ class Lists(Errors):
                 and where.group in (None, job.group)
                 and where.kind in (None, job.kind)
                 and where.worker in (None, job.worker)
+                and where.error in (None, job.errors[-1].group if job.errors else "")
+                and (where.error is None or job.errors)
                 and _is_between(job.created_at, where.created_after, where.created_before)
                 and _is_between(job.finished_at, where.finished_after, where.finished_before)
             ):

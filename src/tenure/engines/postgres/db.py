@@ -22,11 +22,6 @@ class Db:
         self._connection = connection
         self._sql = sql
 
-    @property
-    def backend(self) -> int:
-        """The number of the server process that serves this connection."""
-        return self._connection.info.backend_pid
-
     def send(self, name: str, *params: Any) -> Sent:
         """Run a statement. The cursor has the result once it is fetched."""
         cursor = self._connection.cursor(row_factory=tuple_row)

@@ -1909,6 +1909,11 @@ DELETE FROM tenure.records WHERE space = %s AND key = %s;
 DELETE FROM tenure.records WHERE (space, key) IN (
     SELECT space, key FROM tenure.records WHERE expires_at IS NOT NULL AND expires_at <= %s
     ORDER BY expires_at LIMIT %s FOR UPDATE SKIP LOCKED);
+-- name: free_record
+SELECT key, value FROM tenure.records
+WHERE space = %s AND key >= %s AND key <= %s
+    AND (expires_at IS NULL OR expires_at > (SELECT tenure.moment(%s)))
+ORDER BY key LIMIT 1 FOR UPDATE SKIP LOCKED;
 -- name: count_records
 SELECT count(*) FROM (
     SELECT FROM tenure.records WHERE space = %s AND key >= %s AND key <= %s LIMIT %s) x;
@@ -1981,6 +1986,7 @@ SELECT j.seq, j.id, q.queue, s.state, j.priority, s.run_at, j.created_at, s.upda
     octet_length(j.payload), s.result IS NOT NULL,
     CASE WHEN s.errors IS NOT NULL THEN json_build_object(
         'at', s.errors::json -> -1 -> 'at', 'type', coalesce(s.errors::json -> -1 ->> 'type', ''),
+        'group', coalesce(s.errors::json -> -1 ->> 'group', ''),
         'message', left(s.errors::json -> -1 ->> 'message', 200))::text END
 FROM tenure.jobs j JOIN tenure.states s ON s.seq = j.seq JOIN tenure.lanes l ON l.id = j.lane
     JOIN tenure.tenants t ON t.id = l.tenant JOIN tenure.queues q ON q.id = t.queue
@@ -2030,7 +2036,7 @@ SELECT coalesce(sum(f.n), 0) FROM unnest(%(queues)s::integer[]) w (queue) CROSS 
     WHERE k.queue = w.queue AND k.state = %(state)s AND k.state <> 2
         AND k.at >= %(from_at)s AND (k.at, k.seq) < (%(before_at)s, %(before_seq)s)
         AND (k.at, k.seq) >= (%(floor_at)s, %(floor_seq)s)) f;
--- name: find_by_scan
+-- name: find_by_seq
 SELECT j.created_at, s.seq, j.id FROM (
         SELECT * FROM tenure.states
         WHERE seq >= %(from_seq)s AND seq < %(before_seq)s ORDER BY seq DESC LIMIT %(most)s) s
@@ -2048,6 +2054,38 @@ WHERE (%(queue)s::integer IS NULL OR s.queue = %(queue)s)
     AND (%(kind)s::text IS NULL OR j.kind = %(kind)s)
     AND j.created_at >= %(created_after)s AND j.created_at < %(created_before)s
 ORDER BY s.seq DESC LIMIT %(limit)s;
+-- name: find_by_error
+SELECT j.created_at, s.seq, j.id FROM (
+        SELECT * FROM tenure.states
+        WHERE "left"("right"(errors, 15), 12) = %(error)s AND errors IS NOT NULL
+            AND seq >= %(from_seq)s AND seq < %(before_seq)s
+        ORDER BY seq DESC LIMIT %(most)s) s
+    CROSS JOIN LATERAL (
+        SELECT k.id, k.kind, k.created_at FROM tenure.jobs k WHERE k.seq = s.seq OFFSET 0) j
+WHERE (%(queue)s::integer IS NULL OR s.queue = %(queue)s)
+    AND (%(lanes)s::integer[] IS NULL OR s.lane = ANY (%(lanes)s))
+    AND (%(states)s::smallint[] IS NULL OR s.state = ANY (%(states)s))
+    AND (%(worker)s::text IS NULL OR s.worker = %(worker)s)
+    AND (%(finished_after)s::bigint IS NULL OR (s.state > 3 AND s.at >= %(finished_after)s))
+    AND (%(finished_before)s::bigint IS NULL OR (s.state > 3 AND s.at < %(finished_before)s))
+    AND (%(grp)s::text IS NULL OR %(grp)s = (SELECT grp FROM tenure.lanes k WHERE k.id = s.lane))
+    AND (%(tenant)s::text IS NULL OR %(tenant)s = (SELECT t.tenant FROM tenure.lanes k
+        JOIN tenure.tenants t ON t.id = k.tenant WHERE k.id = s.lane))
+    AND (%(kind)s::text IS NULL OR j.kind = %(kind)s)
+    AND j.created_at >= %(created_after)s AND j.created_at < %(created_before)s
+    AND "right"(s.errors, 24) = '"group":"' || %(error)s || '"}]'
+ORDER BY s.seq DESC LIMIT %(limit)s;
+-- name: floor_by_error
+SELECT s.seq, j.created_at FROM (
+        SELECT seq FROM tenure.states
+        WHERE "left"("right"(errors, 15), 12) = %(error)s AND errors IS NOT NULL
+            AND seq >= %(from_seq)s AND seq < %(before_seq)s
+        ORDER BY seq DESC LIMIT 1 OFFSET %(skip)s) s
+    JOIN tenure.jobs j ON j.seq = s.seq;
+-- name: count_by_error
+SELECT count(*) FROM tenure.states
+WHERE "left"("right"(errors, 15), 12) = %(error)s AND errors IS NOT NULL
+    AND seq >= %(from_seq)s AND seq < %(before_seq)s;
 -- name: floor_by_seq
 SELECT s.seq, j.created_at FROM (
         SELECT seq FROM tenure.states WHERE seq >= %(from_seq)s AND seq < %(before_seq)s

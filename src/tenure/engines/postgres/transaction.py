@@ -6,20 +6,20 @@ are written at the end, once per lane.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
 import msgspec
 
-from tenure.core.transaction import Edit, Existing, Owner, Scope, UniqueKey
+from tenure.core.transaction import Edit, Existing, Owner, Scope, Tally, UniqueKey
 from tenure.engines.postgres import insert
 from tenure.engines.postgres.db import Db
 from tenure.engines.sql.limits import mark
 from tenure.engines.sql.rows import LEASED, READY, STATES, WAITING, job_of, result_text
 from tenure.engines.sql.rows import Row as PlainRow
 from tenure.model import states
-from tenure.model.error_groups import ErrorGroup
 from tenure.model.job import Job, JobSpec, State
 from tenure.model.ops import Entry, Limit, Schedule
 from tenure.model.records import Space
@@ -79,7 +79,7 @@ class Transaction:
         self.most_swept = settings.sweep
         self.keep_errors_ms = settings.keep_errors_ms
         self.keep_audit_ms = settings.keep_audit_ms
-        self.failures: dict[str, ErrorGroup] = {}
+        self.failures: dict[str, Tally] = {}
         self.woken = False  # whether jobs became ready, or ended, because they were due
         self.once: dict[str, str | None] = {}  # keys of the batch, with stored results
         self.queues: dict[str, int] = {}  # the ids of queues looked up so far
@@ -119,8 +119,8 @@ class Transaction:
 
     @property
     def writer(self) -> str:
-        """A connection has one transaction at a time."""
-        return str(self.db.backend)
+        """A new name: records of others that are in use would be waited for."""
+        return secrets.token_hex(6)
 
     def forget(self) -> None:
         self.reread()
@@ -428,6 +428,10 @@ class Transaction:
 
     def drop_record(self, space: Space, key: str) -> None:
         self.db.send("drop_record", space, key)
+
+    def free_record(self, space: Space, first: str, last: str) -> tuple[str, bytes] | None:
+        row = self.db.one("free_record", space, first, last, self.given)
+        return None if row is None else (row[0], row[1].encode())
 
     def count_records(self, space: Space, first: str, last: str, most: int) -> int:
         return int(self.db.value("count_records", space, first, last, most))

@@ -1,8 +1,8 @@
 """Lists of jobs: which index serves a filter, and how far a list may look.
 
-Jobs in one final state are found by the index on when they finished, a few others by the index on
-states, and the rest by walking through the jobs from the newest to the oldest. A list looks at
-MOST_SCANNED jobs, and then says how far it got.
+Jobs in one final state are found by the index on when they finished, those of an error group by an
+index of their own, a few others by the index on states, and the rest by walking through the jobs
+from the newest to the oldest. A list looks at MOST_SCANNED jobs, and then says how far it got.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def find(snapshot: ListSnapshot, query: ListQuery) -> Listed | TenureError:
     queue = None if where.queue is None else db.one("queue_id", where.queue)
     if where.queue is not None and queue is None:
         return QueueNotFound(where.queue)
-    by_end = _is_by_end(where)
+    by_end = where.by_end
     start = [LAST, LAST] if query.cursor is None else queries.parse_cursor(query.cursor, 1 + by_end)
     if isinstance(start, InvalidInput):
         return start
@@ -110,14 +110,9 @@ def find(snapshot: ListSnapshot, query: ListQuery) -> Listed | TenureError:
     return search.by_end(start[0], start[1]) if by_end else search.by_seq(start[-1])
 
 
-def _is_by_end(where: Filter) -> bool:
-    """Whether jobs are listed in the order in which they finished."""
-    return len(where.states) == 1 and where.states[0] in FINAL
-
-
 def _cursor_after(where: Filter, last: FoundRow) -> str:
     end, seq, _ = last
-    return f"{end}.{seq}" if _is_by_end(where) else str(seq)
+    return f"{end}.{seq}" if where.by_end else str(seq)
 
 
 class _Search:
@@ -172,7 +167,8 @@ class _Search:
         if where.finished_before is not None and before_at >= where.finished_before:
             before_at, before_seq = where.finished_before - 1, LAST
         queues = self._queue_ids()
-        most = max(min(50, queries.MOST_SCANNED), queries.MOST_SCANNED // max(1, len(queues)))
+        looked = -(-queries.MOST_SCANNED // 3)  # each is looked up where it is, which takes longer
+        most = max(min(50, looked), looked // max(1, len(queues)))
         params = self._params | {
             "state": self._codes[0],
             "from_at": where.finished_after or 0,
@@ -213,10 +209,12 @@ class _Search:
             "before_seq": before_seq,
             "most": queries.MOST_SCANNED,
         }
+        if where.error is not None:
+            return self._by_walk(params | {"error": where.error}, "error")
         few = self._indexed(all_codes)
         if few is not None:
             return self._by_state(params, few)
-        return self._by_scan(params | self._seqs_created(before_seq))
+        return self._by_walk(params | self._seqs_created(before_seq), "seq")
 
     def _indexed(self, all_codes: bool) -> int | None:
         """How many jobs the index on states has for this filter; None if they are not few."""
@@ -251,18 +249,19 @@ class _Search:
             return Listed(page, None, candidates)
         return Listed(page, str(page[-1][1]), candidates, page[-1][0])
 
-    def _by_scan(self, params: dict[str, Any]) -> Listed:
-        rows = list(self._db.named("find_by_scan", params))
+    def _by_walk(self, params: dict[str, Any], way: str) -> Listed:
+        """Walk through all jobs, or those of an error group, from the newest to the oldest."""
+        rows = list(self._db.named(f"find_by_{way}", params))
         page = rows[: self._limit]
-        start = {"from_seq": params["from_seq"], "before_seq": params["before_seq"]}
+        start = {name: params.get(name) for name in ("from_seq", "before_seq", "error")}
         if len(rows) > self._limit:
             at, seq, _ = page[-1]
-            ((scanned,),) = self._db.named("count_by_seq", start | {"from_seq": seq})
+            ((scanned,),) = self._db.named(f"count_by_{way}", start | {"from_seq": seq})
             return Listed(page, str(seq), scanned, at)
         most = queries.MOST_SCANNED
-        stopped = self._db.named("floor_by_seq", start | {"skip": most - 1})
+        stopped = self._db.named(f"floor_by_{way}", start | {"skip": most - 1})
         if not stopped:
-            ((scanned,),) = self._db.named("count_by_seq", start)
+            ((scanned,),) = self._db.named(f"count_by_{way}", start)
             return Listed(page, None, scanned)
         ((seq, at),) = stopped
         return Listed(page, str(seq), most, at)

@@ -584,6 +584,10 @@ DELETE FROM tenure_records WHERE space = ? AND key = ?;
 DELETE FROM tenure_records WHERE (space, key) IN (
     SELECT space, key FROM tenure_records WHERE expires_at IS NOT NULL AND expires_at <= ?
     ORDER BY expires_at LIMIT ?);
+-- name: free_record
+SELECT key, value FROM tenure_records
+WHERE space = ? AND key >= ? AND key <= ? AND (expires_at IS NULL OR expires_at > ?)
+ORDER BY key LIMIT 1;
 -- name: count_records
 SELECT count(*) FROM (
     SELECT 1 FROM tenure_records WHERE space = ? AND key >= ? AND key <= ? LIMIT ?);
@@ -718,6 +722,7 @@ SELECT j.seq, j.id, q.queue, ifnull(s.state, 2), j.priority,
     s.note, s.result IS NOT NULL, CASE WHEN s.errors IS NOT NULL THEN json_object(
         'at', json_extract(s.errors, '$[#-1].at'),
         'type', ifnull(json_extract(s.errors, '$[#-1].type'), ''),
+        'group', ifnull(json_extract(s.errors, '$[#-1].group'), ''),
         'message', substr(json_extract(s.errors, '$[#-1].message'), 1, 200)) END
 FROM json_each(?) e CROSS JOIN tenure_jobs j ON j.seq = e.value
     CROSS JOIN tenure_lanes l ON l.id = j.lane CROSS JOIN tenure_tenants t ON t.id = l.tenant
@@ -770,7 +775,7 @@ SELECT count(*) FROM tenure_states INDEXED BY tenure_states_at
 WHERE queue = :queue AND state = :state AND state <> 2
     AND at >= max(:from_at, :floor_at) AND at <= :before_at
     AND (at, seq) < (:before_at, :before_seq) AND (at, seq) >= (:floor_at, :floor_seq);
--- name: find_by_scan
+-- name: find_by_seq
 SELECT j.created_at, j.seq, j.id FROM (
         SELECT seq, id, lane, kind, created_at FROM tenure_jobs NOT INDEXED
         WHERE seq >= :from_seq AND seq < :before_seq ORDER BY seq DESC LIMIT :most) j
@@ -788,6 +793,36 @@ WHERE (:lanes IS NULL OR j.lane IN (SELECT value FROM json_each(:lanes)))
     AND (:queue IS NULL OR :lanes IS NOT NULL OR :queue = (SELECT t.queue FROM tenure_lanes l
         JOIN tenure_tenants t ON t.id = l.tenant WHERE l.id = j.lane))
 LIMIT :limit;
+-- name: find_by_error
+SELECT j.created_at, j.seq, j.id FROM (
+        SELECT seq FROM tenure_states INDEXED BY tenure_states_error
+        WHERE substr(errors, -15, 12) = :error AND errors IS NOT NULL
+            AND seq >= :from_seq AND seq < :before_seq ORDER BY seq DESC LIMIT :most) f
+    CROSS JOIN tenure_jobs j ON j.seq = f.seq CROSS JOIN tenure_states s ON s.seq = f.seq
+WHERE (:lanes IS NULL OR j.lane IN (SELECT value FROM json_each(:lanes)))
+    AND (:kind IS NULL OR j.kind = :kind)
+    AND j.created_at >= :created_after AND j.created_at < :created_before
+    AND (:states IS NULL OR ifnull(s.state, 2) IN (SELECT value FROM json_each(:states)))
+    AND (:worker IS NULL OR ifnull(s.worker, '') = :worker)
+    AND (:finished_after IS NULL OR (s.state > 3 AND s.at >= :finished_after))
+    AND (:finished_before IS NULL OR (s.state > 3 AND s.at < :finished_before))
+    AND (:grp IS NULL OR (SELECT grp FROM tenure_lanes WHERE id = j.lane) = :grp)
+    AND (:tenant IS NULL OR :tenant = (SELECT t.tenant FROM tenure_lanes l
+        JOIN tenure_tenants t ON t.id = l.tenant WHERE l.id = j.lane))
+    AND (:queue IS NULL OR :lanes IS NOT NULL OR :queue = (SELECT t.queue FROM tenure_lanes l
+        JOIN tenure_tenants t ON t.id = l.tenant WHERE l.id = j.lane))
+    AND substr(s.errors, -24) = '"group":"' || :error || '"}]'
+LIMIT :limit;
+-- name: floor_by_error
+SELECT j.seq, j.created_at FROM (
+        SELECT seq FROM tenure_states INDEXED BY tenure_states_error
+        WHERE substr(errors, -15, 12) = :error AND errors IS NOT NULL
+            AND seq >= :from_seq AND seq < :before_seq ORDER BY seq DESC LIMIT 1 OFFSET :skip) f
+    CROSS JOIN tenure_jobs j ON j.seq = f.seq;
+-- name: count_by_error
+SELECT count(*) FROM tenure_states INDEXED BY tenure_states_error
+WHERE substr(errors, -15, 12) = :error AND errors IS NOT NULL
+    AND seq >= :from_seq AND seq < :before_seq;
 -- name: floor_by_seq
 SELECT seq, created_at FROM tenure_jobs NOT INDEXED
 WHERE seq >= :from_seq AND seq < :before_seq ORDER BY seq DESC LIMIT 1 OFFSET :skip;

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-from tenure.core.transaction import Edit, Existing, Owner, Scope, UniqueKey
+from tenure.core.transaction import Edit, Existing, Owner, Scope, Tally, UniqueKey
 from tenure.engines.sql.limits import mark
 from tenure.engines.sql.rows import (
     DELAYED,
@@ -24,7 +24,6 @@ from tenure.engines.sqlite import insert
 from tenure.engines.sqlite.counters import Books, LaneBook
 from tenure.engines.sqlite.db import Db, listed
 from tenure.model import states
-from tenure.model.error_groups import ErrorGroup
 from tenure.model.job import Job, JobSpec
 from tenure.model.ops import Entry, Limit, Schedule
 from tenure.model.records import Space
@@ -51,7 +50,7 @@ class Transaction:
         self.most_swept = settings.sweep
         self.keep_errors_ms = settings.keep_errors_ms
         self.keep_audit_ms = settings.keep_audit_ms
-        self.failures: dict[str, ErrorGroup] = {}
+        self.failures: dict[str, Tally] = {}
         self.shared = False  # whether several callers wait, who need the GIL meanwhile
         self.books = Books(db)
         self.news: list[tuple[Row, states.Event]] = []
@@ -334,6 +333,10 @@ class Transaction:
 
     def drop_record(self, space: Space, key: str) -> None:
         self.db.run("drop_record", space, key)
+
+    def free_record(self, space: Space, first: str, last: str) -> tuple[str, bytes] | None:
+        row = self.db.one("free_record", space, first, last, self.now)
+        return None if row is None else (row[0], row[1].encode())
 
     def count_records(self, space: Space, first: str, last: str, most: int) -> int:
         ((count,),) = self.db.all("count_records", space, first, last, most)

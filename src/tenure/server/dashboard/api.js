@@ -11,7 +11,9 @@ export class Problem extends Error {
     this.field = body.field || "";
   }
 
-  get isMissing() { return this.status === 404 && this.code === "no_such_route"; }
+  get isMissing() {
+    return this.status === 404 && this.code === "no_such_route";
+  }
 }
 
 /** The service cannot be reached, or cannot reach its store. */
@@ -42,7 +44,11 @@ async function call(method, parts, { query, body, signal, read, reason } = {}) {
   let response, text;
   try {
     response = await fetch(address(parts, query), {
-      method, headers, signal, cache: "no-store", credentials: "same-origin",
+      method,
+      headers,
+      signal,
+      cache: "no-store",
+      credentials: "same-origin",
       body: body === undefined ? undefined : typeof body === "string" ? body : JSON.stringify(body),
     });
     text = await response.text();
@@ -52,7 +58,11 @@ async function call(method, parts, { query, body, signal, read, reason } = {}) {
   }
   if (response.ok) return (read || JSON.parse)(text);
   let told = {};
-  try { told = JSON.parse(text); } catch { /* not from the service itself */ }
+  try {
+    told = JSON.parse(text);
+  } catch {
+    /* not from the service itself */
+  }
   if (response.status >= 502 || (response.status >= 500 && !told.code)) {
     throw new Away(told.detail || "The service cannot be reached.");
   }
@@ -67,7 +77,9 @@ export const del = (parts, query, options) => call("DELETE", parts, { query, ...
 
 /** What a promise gives, or null if this service does not have the call. */
 export async function ifOffered(promise) {
-  try { return await promise; } catch (error) {
+  try {
+    return await promise;
+  } catch (error) {
     if (error instanceof Problem && (error.isMissing || error.status === 405)) return null;
     throw error;
   }
@@ -75,7 +87,9 @@ export async function ifOffered(promise) {
 
 /** Numbers as they were written, where JavaScript cannot hold them. */
 export class Exact {
-  constructor(text) { this.text = text; }
+  constructor(text) {
+    this.text = text;
+  }
 }
 
 /** JSON of any depth, with numbers exactly as they were written if the browser can tell. */
@@ -83,7 +97,9 @@ export function readExactly(text) {
   try {
     return JSON.parse(text, (_, value, context) =>
       typeof value === "number" && context && context.source && !Object.is(String(value), context.source)
-        ? new Exact(context.source) : value);
+        ? new Exact(context.source)
+        : value,
+    );
   } catch (error) {
     if (error instanceof RangeError) return JSON.parse(text); // nested too deeply for this
     throw error;

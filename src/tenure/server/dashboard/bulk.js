@@ -7,31 +7,53 @@ import { ask, button, chip, empty, reasonField, say, table, th } from "./widgets
 const ACTIONS = { __proto__: null, cancel: "Cancel", replay: "Replay", delete: "Delete", run_now: "Run now" };
 const BY_STATE = {
   __proto__: null,
-  pending: ["run_now", "cancel"], leased: ["cancel"], waiting: ["cancel"],
-  dead: ["replay", "delete"], cancelled: ["replay", "delete"], done: ["delete"],
+  pending: ["run_now", "cancel"],
+  leased: ["cancel"],
+  waiting: ["cancel"],
+  dead: ["replay", "delete"],
+  cancelled: ["replay", "delete"],
+  done: ["delete"],
 };
+const TIMES = /_(after|before)$/;
 const WATCH_MS = 700;
 
 /** Buttons for all matching jobs of a state. */
 function buttons(filter, state, page) {
-  if (!page.can("admin")) return null;
-  return h("div", { class: "bulk" }, h("span", { class: "dim" }, "All that match:"),
-    (BY_STATE[state] || []).map((action) => button(`${ACTIONS[action]}…`, () => start(action, filter, page), { class: "quiet" })));
+  if (!page.offersBulk()) return null;
+  return h(
+    "div",
+    { class: "bulk" },
+    h("span", { class: "dim" }, "All that match:"),
+    (BY_STATE[state] || []).map((action) =>
+      button(`${ACTIONS[action]}…`, () => start(action, filter, page), { class: "quiet" }),
+    ),
+  );
 }
 
 /** Show how many jobs an action would change, and then do it. */
-async function start(action, filter, page) {
+async function start(action, given, page) {
+  const filter = Object.fromEntries(
+    Object.entries(given).map(([one, value]) => [one, TIMES.test(one) ? Number(value) : value]),
+  );
   let tried;
   try {
     tried = await post(["bulk"], { action, filter, dry_run: true });
-  } catch (error) { say(error.message, "bad"); return; }
-  if (!tried.count) { say("No job matches.", "odd"); return; }
+  } catch (error) {
+    say(error.message, "bad");
+    return;
+  }
+  if (!tried.count) {
+    say("No job matches.", "odd");
+    return;
+  }
   const how = `${tried.exact ? "" : "at least "}${exact(tried.count)} job${tried.count === 1 ? "" : "s"}`;
   let begun = null;
   await ask({
-    title: `${ACTIONS[action]} ${how}?`, confirm: `${ACTIONS[action]} ${how}`, danger: action === "delete" || action === "cancel", wide: true,
-    content: [filterText(filter), sample(tried.sample || []),
-      reasonField()],
+    title: `${ACTIONS[action]} ${how}?`,
+    confirm: `${ACTIONS[action]} ${how}`,
+    danger: action === "delete" || action === "cancel",
+    wide: true,
+    content: [filterText(filter), sample(tried.sample || []), reasonField()],
     does: async (form) => {
       const body = { action, filter, dry_run: false };
       if (form.get("reason")) body.reason = form.get("reason");
@@ -41,21 +63,58 @@ async function start(action, filter, page) {
   if (begun) await watch(begun, page);
 }
 
-const filterText = (filter) => h("p", { class: "dim" }, Object.entries(filter).map(([one, value]) => h("span", { class: "chosen" }, `${one}: ${cut(String(value), 60)}`)));
+const filterText = (filter) =>
+  h(
+    "p",
+    { class: "dim" },
+    Object.entries(filter).map(([one, value]) =>
+      h("span", { class: "chosen" }, `${one}: ${cut(String(value), 60)}`),
+    ),
+  );
 
-const sample = (found) => found.length ? table("Some of them", ["Job", "Kind", "Tenant", "State"], found.slice(0, 10).map((job) => h("tr", null,
-  h("td", { class: "mono" }, name(job.id, 36)), h("td", null, name(job.kind, 30)), h("td", null, name(job.tenant, 30)), h("td", null, chip(job.state))))) : null;
+const sample = (found) =>
+  found.length
+    ? table(
+        "Some of them",
+        ["Job", "Kind", "Tenant", "State"],
+        found
+          .slice(0, 10)
+          .map((job) =>
+            h(
+              "tr",
+              null,
+              h("td", { class: "mono" }, name(job.id, 36)),
+              h("td", null, name(job.kind, 30)),
+              h("td", null, name(job.tenant, 30)),
+              h("td", null, chip(job.state)),
+            ),
+          ),
+      )
+    : null;
 
 /** Show the progress of an action until it ends or is left to itself. */
 async function watch(run, page) {
-  let open = true, box = null;
-  const done = ask({ title: `${ACTIONS[run.action] || run.action}`, confirm: "Close", content: [h("div", { class: "progress", "aria-live": "polite" })] }).then(() => { open = false; });
+  let open = true,
+    box = null;
+  const done = ask({
+    title: `${ACTIONS[run.action] || run.action}`,
+    confirm: "Close",
+    content: [h("div", { class: "progress", "aria-live": "polite" })],
+  }).then(() => {
+    open = false;
+  });
   box = document.querySelector("dialog[open] .progress");
   while (open) {
     render(box, progress(run, page));
     if (run.state !== "running") break;
-    await new Promise((resolve) => { setTimeout(resolve, WATCH_MS); });
-    try { run = await get(["bulk", run.id]); } catch (error) { render(box, h("p", { class: "trouble" }, error.message)); }
+    await new Promise((resolve) => {
+      setTimeout(resolve, WATCH_MS);
+    });
+    try {
+      run = await get(["bulk", run.id]);
+    } catch (error) {
+      render(box, h("p", { class: "trouble" }, error.message));
+    }
   }
   page.refresh();
   await done;
@@ -64,19 +123,47 @@ async function watch(run, page) {
 function progress(run) {
   const stop = () => post(["bulk", run.id, "stop"]).catch((error) => say(error.message, "bad"));
   return [
-    h("p", null, chip(run.state === "running" ? "leased" : run.state === "done" ? "done" : "dead"), ` ${run.state}: ${jobs(run.changed ?? 0)} changed, ${count(run.looked_at ?? 0)} looked at.`),
+    h(
+      "p",
+      null,
+      chip(run.state === "running" ? "leased" : run.state === "done" ? "done" : "dead"),
+      ` ${run.state}: ${jobs(run.changed ?? 0)} changed, ${count(run.looked_at ?? 0)} looked at.`,
+    ),
     run.error ? h("p", { class: "trouble" }, cut(run.error, 500)) : null,
     run.refused_count ? h("p", null, `${count(run.refused_count)} refused:`) : null,
-    run.refused && run.refused.length ? h("ul", { class: "refused" }, run.refused.slice(0, 20).map((one) => h("li", null, name(one.id, 36), ": ", cut(one.reason || "", 200)))) : null,
-    run.state === "running" ? button("Stop", stop) : null];
+    run.refused && run.refused.length
+      ? h(
+          "ul",
+          { class: "refused" },
+          run.refused
+            .slice(0, 20)
+            .map((one) => h("li", null, name(one.id, 36), ": ", cut(one.reason || "", 200))),
+        )
+      : null,
+    run.state === "running" ? button("Stop", stop) : null,
+  ];
 }
 
 /** The last bulk actions, for the audit page. */
 function list(found) {
   if (!found.length) return empty("None.");
-  return table("Bulk actions", ["Action", "By", th("Changed", "n"), th("Refused", "n"), "State", "Started", "Reason"], found.map((one) => h("tr", { key: one.id },
-    h("th", { scope: "row" }, ACTIONS[one.action] || one.action), h("td", null, name(one.by)), h("td", { class: "n" }, count(one.changed)),
-    h("td", { class: "n" }, count(one.refused_count)), h("td", null, one.state), h("td", null, when(one.started_at)), h("td", null, name(one.reason, 80)))));
+  return table(
+    "Bulk actions",
+    ["Action", "By", th("Changed", "n"), th("Refused", "n"), "State", "Started", "Reason"],
+    found.map((one) =>
+      h(
+        "tr",
+        { key: one.id },
+        h("th", { scope: "row" }, ACTIONS[one.action] || one.action),
+        h("td", null, name(one.by)),
+        h("td", { class: "n" }, count(one.changed)),
+        h("td", { class: "n" }, count(one.refused_count)),
+        h("td", null, one.state),
+        h("td", null, when(one.started_at)),
+        h("td", null, name(one.reason, 80)),
+      ),
+    ),
+  );
 }
 
 export const bulk = { buttons, start, list };

@@ -73,8 +73,9 @@ function set(node, name, value) {
   if (name === "href" && !LINKS.test(value)) throw new Error(`not a link: ${value}`);
   if (name === "style" || name.startsWith("on")) throw new Error(`not an attribute: ${name}`);
   if (PROPERTIES.has(name)) node[name] = value ?? (name === "value" ? "" : false);
-  else if (name === "open") { if (value && !("open" in node.was.attributes)) node.open = true; }
-  else if (value === null || value === undefined || value === false) node.removeAttribute(name);
+  else if (name === "open") {
+    if (value && !("open" in node.was.attributes)) node.open = true;
+  } else if (value === null || value === undefined || value === false) node.removeAttribute(name);
   else node.setAttribute(name, value === true ? "" : value);
 }
 
@@ -84,8 +85,9 @@ function fits(node, virtual) {
 }
 
 function update(node, virtual) {
-  if (virtual.tag === "#text") { if (node.data !== virtual.text) node.data = virtual.text; }
-  else if (virtual.tag !== "#widget") fill(node, virtual);
+  if (virtual.tag === "#text") {
+    if (node.data !== virtual.text) node.data = virtual.text;
+  } else if (virtual.tag !== "#widget") fill(node, virtual);
 }
 
 function reconcile(parent, wanted) {

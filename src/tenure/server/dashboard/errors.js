@@ -16,28 +16,103 @@ export function view(data, page) {
   const shown = page.query.muted ? data.errors : data.errors.filter((one) => !one.muted);
   const muted = data.errors.length - data.errors.filter((one) => !one.muted).length;
   return [
-    h("div", { class: "title" }, h("h1", null, "Errors"), page.query.queue ? link(["errors"], null, { class: "chosen" }, `queue: ${cut(page.query.queue, 40)} ×`) : null,
-      muted ? link(["errors"], { ...page.query, muted: page.query.muted ? null : "shown" }, { class: "quiet" }, page.query.muted ? "Hide muted" : `Show ${count(muted)} muted`) : null),
-    shown.length ? h("section", { class: "card", "aria-label": "Error groups" }, list(shown, page)) : empty("No errors. "),
-    data.cursor || page.query.cursor ? h("div", { class: "pager" }, page.query.cursor ? link(["errors"], { ...page.query, cursor: null }, null, "First page") : null, data.cursor ? link(["errors"], { ...page.query, cursor: data.cursor }, { class: "next" }, "Next page") : null) : null];
+    h(
+      "div",
+      { class: "title" },
+      h("h1", null, "Errors"),
+      page.query.queue
+        ? link(["errors"], null, { class: "chosen" }, `queue: ${cut(page.query.queue, 40)} ×`)
+        : null,
+      muted
+        ? link(
+            ["errors"],
+            { ...page.query, muted: page.query.muted ? null : "shown" },
+            { class: "quiet" },
+            page.query.muted ? "Hide muted" : `Show ${count(muted)} muted`,
+          )
+        : null,
+    ),
+    shown.length
+      ? h("section", { class: "card", "aria-label": "Error groups" }, list(shown, page))
+      : empty("No errors. "),
+    data.cursor || page.query.cursor
+      ? h(
+          "div",
+          { class: "pager" },
+          page.query.cursor ? link(["errors"], { ...page.query, cursor: null }, null, "First page") : null,
+          data.cursor
+            ? link(["errors"], { ...page.query, cursor: data.cursor }, { class: "next" }, "Next page")
+            : null,
+        )
+      : null,
+  ];
 }
 
 function list(found, page) {
-  return table("Error groups", ["Error", "Queue", th("Failures", "n"), th("Dead", "n"), th("Last", "n"), th("First", "n"), "Sample", page.can("admin") ? quietHead("Actions") : null].filter((one) => one !== null),
-    found.map((one) => h("tr", { key: one.group, class: one.muted ? "muted" : "" },
-      h("th", { scope: "row", class: "wrap" }, link(["queue", one.queue], { state: "dead", error: one.group }, { class: "strong dead" }, h("bdi", null, cut(one.type || "error", 80))),
-        h("div", { class: "message" }, h("bdi", null, cut(one.message || "", 200))), one.kind ? h("div", { class: "dim" }, name(one.kind, 80)) : null),
-      h("td", null, link(["queue", one.queue], null, null, name(one.queue, 30))),
-      number(one.count), number(one.dead, "dead"), h("td", { class: "n" }, when(one.last_at)), h("td", { class: "n" }, when(one.first_at)),
-      h("td", null, one.sample ? link(["job", one.sample], null, { class: "mono" }, name(one.sample, 13)) : name("")),
-      page.can("admin") ? h("td", { class: "n actions" }, buttons(one, page)) : null)));
+  return table(
+    "Error groups",
+    [
+      "Error",
+      "Queue",
+      th("Failures", "n"),
+      th("Dead", "n"),
+      th("Last", "n"),
+      th("First", "n"),
+      "Sample",
+      page.can("admin") ? quietHead("Actions") : null,
+    ].filter((one) => one !== null),
+    found.map((one) =>
+      h(
+        "tr",
+        { key: one.group, class: one.muted ? "muted" : "" },
+        h(
+          "th",
+          { scope: "row", class: "wrap" },
+          link(
+            ["queue", one.queue],
+            { state: "dead", error: one.group },
+            { class: "strong dead" },
+            h("bdi", null, cut(one.type || "error", 80)),
+          ),
+          h("div", { class: "message" }, h("bdi", null, cut(one.message || "", 200))),
+          one.kind ? h("div", { class: "dim" }, name(one.kind, 80)) : null,
+        ),
+        h("td", null, link(["queue", one.queue], null, null, name(one.queue, 30))),
+        number(one.count),
+        number(one.dead, "dead"),
+        h("td", { class: "n" }, when(one.last_at)),
+        h("td", { class: "n" }, when(one.first_at)),
+        h(
+          "td",
+          null,
+          one.sample ? link(["job", one.sample], null, { class: "mono" }, name(one.sample, 13)) : name(""),
+        ),
+        page.can("admin") ? h("td", { class: "n actions" }, buttons(one, page)) : null,
+      ),
+    ),
+  );
 }
 
 function buttons(one, page) {
-  const filter = { queue: one.queue, state: "dead", error: one.group }, of = cut(one.type || one.group, 30);
+  const filter = { queue: one.queue, state: "dead", error: one.group },
+    of = cut(one.type || one.group, 30);
   const verb = one.muted ? "unmute" : "mute";
+  const many = [
+    button("Replay…", () => bulk.start("replay", filter, page), {
+      class: "quiet",
+      "aria-label": `Replay the dead jobs of ${of}`,
+    }),
+    button("Delete…", () => bulk.start("delete", filter, page), {
+      class: "quiet",
+      "aria-label": `Delete the dead jobs of ${of}`,
+    }),
+  ];
   return [
-    button("Replay…", () => bulk.start("replay", filter, page), { class: "quiet", "aria-label": `Replay the dead jobs of ${of}` }),
-    button("Delete…", () => bulk.start("delete", filter, page), { class: "quiet", "aria-label": `Delete the dead jobs of ${of}` }),
-    button(one.muted ? "Unmute" : "Mute", () => page.act(() => post(["errors", one.group, verb]), one.muted ? "Shown again." : "Muted."), { class: "quiet", "aria-label": `${verb} ${of}` })];
+    page.offersBulk() ? many : null,
+    button(
+      one.muted ? "Unmute" : "Mute",
+      () => page.act(() => post(["errors", one.group, verb]), one.muted ? "Shown again." : "Muted."),
+      { class: "quiet", "aria-label": `${verb} ${of}` },
+    ),
+  ];
 }

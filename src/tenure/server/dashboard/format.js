@@ -5,10 +5,20 @@ const whole = new Intl.NumberFormat("en-US");
 const short = new Intl.NumberFormat("en-US", { notation: "compact", maximumFractionDigits: 1 });
 const moment = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 const hours = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
-const days = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" });
+const days = new Intl.DateTimeFormat(undefined, {
+  month: "short",
+  day: "numeric",
+  hour: "2-digit",
+  minute: "2-digit",
+});
 const clock = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
 
-const UNITS = [["d", 86400000], ["h", 3600000], ["min", 60000], ["s", 1000]];
+const UNITS = [
+  ["d", 86400000],
+  ["h", 3600000],
+  ["min", 60000],
+  ["s", 1000],
+];
 
 let skew = 0; // of the service's clock, in milliseconds
 
@@ -18,7 +28,8 @@ export function setClock(now) {
 }
 
 export const now = () => Date.now() + skew;
-export const count = (n) => (n === null || n === undefined ? "–" : n < 100000 ? whole.format(n) : short.format(n));
+export const count = (n) =>
+  n === null || n === undefined ? "–" : n < 100000 ? whole.format(n) : short.format(n);
 export const exact = (n) => whole.format(n);
 export const jobs = (n) => `${count(n)} job${n === 1 ? "" : "s"}`;
 export const timeOfDay = (ms) => clock.format(ms);
@@ -56,7 +67,8 @@ export function bytes(n) {
 }
 
 // Characters that cannot be seen, or that change the order of others.
-const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
+const UNSEEN =
+  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
 
 /** The text with characters that cannot be seen written as escapes. */
 export function visible(text) {

@@ -4,27 +4,49 @@ import { Problem, del, get, ifOffered, patch, post, readExactly } from "./api.js
 import { cut, exact, name, now, setClock, span, timeOfDay, visible, when } from "./format.js";
 import { ask, button, chip, field, link, reasonField, say } from "./widgets.js";
 import { cutText, jsonView } from "./json_view.js";
-import { shownState } from "./queue.js";
+import { shownState } from "./job_list.js";
 
-const MOST_PARENTS = 20, MOST_TRACEBACK = 4000;
+const MOST_PARENTS = 20,
+  MOST_TRACEBACK = 4000;
 const FINAL = ["done", "dead", "cancelled"];
 
 export const title = (page) => `Job ${page.path[1]}`;
 
 export async function load(page) {
-  const id = page.path[1], { signal } = page;
+  const id = page.path[1],
+    { signal } = page;
   let text = "";
   const [job, why, history] = await Promise.all([
-    get(["jobs", id], null, { signal, read: (found) => { text = found; return readExactly(found); } }),
-    ifOffered(get(["jobs", id, "why"], null, { signal })), ifOffered(get(["jobs", id, "history"], null, { signal }))]);
-  for (const one of Object.keys(job)) if (job[one] && typeof job[one] === "object" && "text" in job[one] && one !== "payload" && one !== "result") job[one] = Number(job[one].text);
+    get(["jobs", id], null, {
+      signal,
+      read: (found) => {
+        text = found;
+        return readExactly(found);
+      },
+    }),
+    ifOffered(get(["jobs", id, "why"], null, { signal })),
+    ifOffered(get(["jobs", id, "history"], null, { signal })),
+  ]);
+  for (const one of Object.keys(job))
+    if (
+      job[one] &&
+      typeof job[one] === "object" &&
+      "text" in job[one] &&
+      one !== "payload" &&
+      one !== "result"
+    )
+      job[one] = Number(job[one].text);
   if (why) setClock(why.now);
-  const parents = await Promise.all((job.after || []).slice(0, MOST_PARENTS).map(async (parent) => {
-    try { return await get(["jobs", parent], null, { signal }); } catch (error) {
-      if (error instanceof Problem) return { id: parent, state: null };
-      throw error;
-    }
-  }));
+  const parents = await Promise.all(
+    (job.after || []).slice(0, MOST_PARENTS).map(async (parent) => {
+      try {
+        return await get(["jobs", parent], null, { signal });
+      } catch (error) {
+        if (error instanceof Problem) return { id: parent, state: null };
+        throw error;
+      }
+    }),
+  );
   return { job, why, history, parents, parts: partsOf(text) };
 }
 
@@ -40,8 +62,13 @@ function partsOf(text) {
 
 /** Where the value of a top-level field of a JSON object begins and ends. */
 function topLevel(text, wanted) {
-  let depth = 0, at = 0;
-  const string = () => { at++; while (text[at] !== '"') at += text[at] === "\\" ? 2 : 1; at++; };
+  let depth = 0,
+    at = 0;
+  const string = () => {
+    at++;
+    while (text[at] !== '"') at += text[at] === "\\" ? 2 : 1;
+    at++;
+  };
   while (at < text.length) {
     const one = text[at];
     if (one === '"') {
@@ -51,10 +78,15 @@ function topLevel(text, wanted) {
         const begins = ++at;
         let inside = 0;
         while (at < text.length) {
-          if (text[at] === '"') { string(); continue; }
+          if (text[at] === '"') {
+            string();
+            continue;
+          }
           if ("{[".includes(text[at])) inside++;
-          else if ("}]".includes(text[at])) { if (!inside) break; inside--; }
-          else if (text[at] === "," && !inside) break;
+          else if ("}]".includes(text[at])) {
+            if (!inside) break;
+            inside--;
+          } else if (text[at] === "," && !inside) break;
           at++;
         }
         return [begins, at];
@@ -70,17 +102,38 @@ function topLevel(text, wanted) {
 
 export function view({ job, why, history, parents, parts }, page) {
   return [
-    h("p", { class: "crumbs" }, link([], null, null, "Overview"), " / ", link(["queue", job.queue], null, null, name(job.queue))),
-    h("div", { class: "title" }, h("h1", { class: "mono" }, name(job.id, 200)), chip(shownState(job)),
-      job.progress ? h("span", { class: "progress-of" }, h("progress", { max: 100, value: job.progress, "aria-label": "Progress" }), ` ${job.progress}% `, name(job.note, 80)) : null,
-      actions(job, parts, page)),
+    h(
+      "p",
+      { class: "crumbs" },
+      link([], null, null, "Overview"),
+      " / ",
+      link(["queue", job.queue], null, null, name(job.queue)),
+    ),
+    h(
+      "div",
+      { class: "title" },
+      h("h1", { class: "mono" }, name(job.id, 200)),
+      chip(shownState(job)),
+      job.progress
+        ? h(
+            "span",
+            { class: "progress-of" },
+            h("progress", { max: 100, value: job.progress, "aria-label": "Progress" }),
+            ` ${job.progress}% `,
+            name(job.note, 80),
+          )
+        : null,
+      actions(job, parts, page),
+    ),
     why ? explain(why) : null,
     facts(job),
     timeline(job, history),
     errors(job),
     dependencies(job, parents),
     jsonView(`payload ${job.id}`, "Payload", job.payload, parts.payload ?? "null"),
-    parts.result !== undefined && parts.result !== "null" ? jsonView(`result ${job.id}`, "Result", job.result, parts.result) : null,
+    parts.result !== undefined && parts.result !== "null"
+      ? jsonView(`result ${job.id}`, "Result", job.result, parts.result)
+      : null,
   ];
 }
 
@@ -91,35 +144,70 @@ const HEADS = { __proto__: null, leased: "It runs", waiting: "Why it waits", pen
 function explain(why) {
   if (!why.reasons.length || FINAL.includes(why.state)) return null;
   const kind = why.state === "leased" ? "runs" : why.claimable ? "next" : "";
-  return h("section", { class: `card why ${kind}`, "aria-label": "Why" },
+  return h(
+    "section",
+    { class: `card why ${kind}`, "aria-label": "Why" },
     h("h2", null, why.claimable ? "It can run now" : HEADS[why.state]),
-    h(why.reasons.length > 1 ? "ol" : "ul", null, why.reasons.map((one) => h("li", { key: one.code + (one.scope || "") },
-      h("span", null, visible(one.text)), one.fix ? h("span", { class: "fix" }, visible(one.fix)) : null, details(one)))));
+    h(
+      why.reasons.length > 1 ? "ol" : "ul",
+      null,
+      why.reasons.map((one) =>
+        h(
+          "li",
+          { key: one.code + (one.scope || "") },
+          h("span", null, visible(one.text)),
+          one.fix ? h("span", { class: "fix" }, visible(one.fix)) : null,
+          details(one),
+        ),
+      ),
+    ),
+  );
 }
 
 function details(reason) {
   const ids = reason.holders || (reason.parents || []).map((one) => one.id);
   if (!ids || !ids.length) return null;
-  return h("span", { class: "ids" }, ids.map((id) => link(["job", id], null, { class: "mono" }, name(id, 20))));
+  return h(
+    "span",
+    { class: "ids" },
+    ids.map((id) => link(["job", id], null, { class: "mono" }, name(id, 36))),
+  );
 }
 
 // Facts ------------------------------------------------------------------------------------------
 
 function facts(job) {
   const known = [
-    ["Queue", link(["queue", job.queue], null, null, name(job.queue))], ["Kind", job.kind && name(job.kind, 100)],
+    ["Queue", link(["queue", job.queue], null, null, name(job.queue))],
+    ["Kind", job.kind && name(job.kind, 100)],
     ["Tenant", job.tenant && link(["queue", job.queue], { tenant: job.tenant }, null, name(job.tenant))],
     ["Group", job.group && link(["queue", job.queue], { group: job.group }, null, name(job.group))],
-    ["Priority", exact(job.priority)], ["Attempts", `${job.attempts} of ${job.max_attempts}`],
-    ["Created", when(job.created_at)], ["Due", job.state === "pending" ? when(job.run_at) : null],
-    ["Started", job.started_at && when(job.started_at)], ["Finished", job.finished_at && when(job.finished_at)],
+    ["Priority", exact(job.priority)],
+    ["Attempts", `${job.attempts} of ${job.max_attempts}`],
+    ["Created", when(job.created_at)],
+    ["Due", job.state === "pending" ? when(job.run_at) : null],
+    ["Started", job.started_at && when(job.started_at)],
+    ["Finished", job.finished_at && when(job.finished_at)],
     ["Took", job.started_at && job.finished_at ? span(job.finished_at - job.started_at) : null],
-    ["Worker", job.worker && name(job.worker, 80)], ["Lease until", job.state === "leased" && when(job.lease_until)],
+    ["Worker", job.worker && name(job.worker, 80)],
+    ["Lease until", job.state === "leased" && when(job.lease_until)],
     ["Cancel asked", job.cancel_asked_at && when(job.cancel_asked_at)],
-    ["Expires", job.expires_at && when(job.expires_at)], ["Unique key", job.unique_key && name(job.unique_key, 80)],
-    ["Timeout", job.timeout_ms && span(job.timeout_ms)], ["Replay of", job.replay_of && link(["job", job.replay_of], null, { class: "mono" }, name(job.replay_of, 40))],
-    ["Trace", job.trace && name(job.trace, 60)]];
-  return h("dl", { class: "facts" }, known.filter(([, value]) => value).map(([label, value]) => h("div", null, h("dt", null, label), h("dd", null, value))));
+    ["Expires", job.expires_at && when(job.expires_at)],
+    ["Unique key", job.unique_key && name(job.unique_key, 80)],
+    ["Timeout", job.timeout_ms && span(job.timeout_ms)],
+    [
+      "Replay of",
+      job.replay_of && link(["job", job.replay_of], null, { class: "mono" }, name(job.replay_of, 40)),
+    ],
+    ["Trace", job.trace && name(job.trace, 60)],
+  ];
+  return h(
+    "dl",
+    { class: "facts" },
+    known
+      .filter(([, value]) => value)
+      .map(([label, value]) => h("div", null, h("dt", null, label), h("dd", null, value))),
+  );
 }
 
 // Timeline ---------------------------------------------------------------------------------------
@@ -128,41 +216,116 @@ const TEXTS = { __proto__: null, run_now: "run now" };
 
 /** The moves of a job, oldest first: as the service tells them, or as the job itself does. */
 function momentsOf(job, history) {
-  if (history) return history.map((one) => ({ at: one.at, what: one.what, who: one.by || "", text: about(one) }));
+  if (history)
+    return history.map((one) => ({ at: one.at, what: one.what, who: one.by || "", text: about(one) }));
   const found = [{ at: job.created_at, what: "created", who: "", text: "" }];
-  for (const one of job.errors || []) found.push({ at: one.at, what: "failed", who: one.worker || "", text: about(one) });
-  if (job.started_at) found.push({ at: job.started_at, what: "claimed", who: job.worker || "", text: `attempt ${job.attempts}` });
-  if (FINAL.includes(job.state) && job.finished_at) found.push({ at: job.finished_at, what: job.state, who: "", text: "" });
+  for (const one of job.errors || [])
+    found.push({ at: one.at, what: "failed", who: one.worker || "", text: about(one) });
+  if (job.started_at)
+    found.push({
+      at: job.started_at,
+      what: "claimed",
+      who: job.worker || "",
+      text: `attempt ${job.attempts}`,
+    });
+  if (FINAL.includes(job.state) && job.finished_at)
+    found.push({ at: job.finished_at, what: job.state, who: "", text: "" });
   return found.sort((a, b) => a.at - b.at);
 }
 
-const about = (one) => [one.attempt ? `attempt ${one.attempt}` : "", [one.type, one.message].filter(Boolean).join(": ")].filter(Boolean).join(", ");
+const about = (one) =>
+  [one.attempt ? `attempt ${one.attempt}` : "", [one.type, one.message].filter(Boolean).join(": ")]
+    .filter(Boolean)
+    .join(", ");
 
 function timeline(job, history) {
   const moments = momentsOf(job, history);
-  return h("section", { class: "card", "aria-label": "Timeline" }, h("h2", null, "Timeline"), bands(job, moments),
-    h("ol", { class: "moments" }, moments.slice(-40).map((one, n) => h("li", { key: `${n} ${one.at}`, class: one.what },
-      h("time", { datetime: new Date(one.at).toISOString() }, timeOfDay(one.at)), h("b", null, TEXTS[one.what] || visible(String(one.what))),
-      h("span", null, one.text ? h("bdi", null, cut(String(one.text), 160)) : null, one.who ? h("span", { class: "dim" }, " by ", name(one.who, 60)) : null),
-      n ? h("span", { class: "dim" }, `+${span(one.at - moments[n - 1].at)}`) : null))));
+  return h(
+    "section",
+    { class: "card", "aria-label": "Timeline" },
+    h("h2", null, "Timeline"),
+    bands(job, moments),
+    h(
+      "ol",
+      { class: "moments" },
+      moments
+        .slice(-40)
+        .map((one, n) =>
+          h(
+            "li",
+            { key: `${n} ${one.at}`, class: one.what },
+            h("time", { datetime: new Date(one.at).toISOString() }, timeOfDay(one.at)),
+            h("b", null, TEXTS[one.what] || visible(String(one.what))),
+            h(
+              "span",
+              null,
+              one.text ? h("bdi", null, cut(String(one.text), 160)) : null,
+              one.who ? h("span", { class: "dim" }, " by ", name(one.who, 60)) : null,
+            ),
+            n ? h("span", { class: "dim" }, `+${span(one.at - moments[n - 1].at)}`) : null,
+          ),
+        ),
+    ),
+  );
 }
 
 /** The life of a job as bands: waiting, running, sleeping until a retry. */
 function bands(job, moments) {
-  const from = job.created_at, end = FINAL.includes(job.state) ? job.finished_at || job.updated_at : Math.max(now(), job.state === "pending" ? job.run_at : 0);
-  const all = Math.max(1, end - from), x = (at) => Math.min(1000, Math.max(0, ((at - from) / all) * 1000));
+  const from = job.created_at,
+    end = FINAL.includes(job.state)
+      ? job.finished_at || job.updated_at
+      : Math.max(now(), job.state === "pending" ? job.run_at : 0);
+  const all = Math.max(1, end - from),
+    x = (at) => Math.min(1000, Math.max(0, ((at - from) / all) * 1000));
   const parts = [];
-  let at = from, state = "ready";
-  const add = (until, kind) => { if (until > at) parts.push([kind, at, until]); at = Math.max(at, until); };
+  let at = from,
+    state = "ready";
+  const add = (until, kind) => {
+    if (until > at) parts.push([kind, at, until]);
+    at = Math.max(at, until);
+  };
   for (const one of moments) {
-    if (one.what === "claimed") { add(one.at, state); state = "leased"; }
-    else if (one.what === "failed") { add(one.at, state === "leased" ? "dead" : state); state = "delayed"; }
-    else if (FINAL.includes(one.what)) { add(one.at, state === "leased" ? (one.what === "done" ? "done" : "dead") : state); state = one.what; }
+    if (one.what === "claimed") {
+      add(one.at, state);
+      state = "leased";
+    } else if (one.what === "failed") {
+      add(one.at, state === "leased" ? "dead" : state);
+      state = "delayed";
+    } else if (FINAL.includes(one.what)) {
+      add(one.at, state === "leased" ? (one.what === "done" ? "done" : "dead") : state);
+      state = one.what;
+    }
   }
-  if (!FINAL.includes(job.state)) add(end, job.state === "leased" ? "leased" : job.state === "waiting" ? "waiting" : job.run_at > now() ? "delayed" : "ready");
-  return s("svg", { class: "bands", viewBox: "0 0 1000 14", preserveAspectRatio: "none", role: "img", "aria-label": `${moments.length} moves in ${span(all)}` },
+  if (!FINAL.includes(job.state))
+    add(
+      end,
+      job.state === "leased"
+        ? "leased"
+        : job.state === "waiting"
+          ? "waiting"
+          : job.run_at > now()
+            ? "delayed"
+            : "ready",
+    );
+  return s(
+    "svg",
+    {
+      class: "bands",
+      viewBox: "0 0 1000 14",
+      preserveAspectRatio: "none",
+      role: "img",
+      "aria-label": `${moments.length} moves in ${span(all)}`,
+    },
     s("rect", { class: "bar-back", width: 1000, height: 14, rx: 2 }),
-    parts.map(([kind, begins, ends]) => s("rect", { class: `fill-${kind}`, x: x(begins).toFixed(1), width: Math.max(3, x(ends) - x(begins)).toFixed(1), height: 14 })));
+    parts.map(([kind, begins, ends]) =>
+      s("rect", {
+        class: `fill-${kind}`,
+        x: x(begins).toFixed(1),
+        width: Math.max(3, x(ends) - x(begins)).toFixed(1),
+        height: 14,
+      }),
+    ),
+  );
 }
 
 // Errors and dependencies ------------------------------------------------------------------------
@@ -170,59 +333,125 @@ function bands(job, moments) {
 function errors(job) {
   const found = [...(job.errors || [])].reverse();
   if (!found.length) return null;
-  return h("section", { class: "card", "aria-label": "Errors" }, h("h2", null, `Errors (${found.length})`),
-    found.map((one, n) => h("details", { key: `${one.at} ${one.attempt}`, open: n === 0, class: "error" },
-      h("summary", null, h("b", { class: "dead" }, h("bdi", null, cut(one.type || "error", 120))), " ", h("bdi", null, cut(one.message || "", 200)),
-        h("span", { class: "dim" }, ` attempt ${one.attempt}, `, when(one.at), one.worker ? [" on ", name(one.worker, 60)] : null)),
-      one.message && one.message.length > 200 ? long(`m${one.at}`, one.message) : null,
-      one.traceback ? long(`t${one.at}`, one.traceback) : h("p", { class: "dim" }, "No traceback."))));
+  return h(
+    "section",
+    { class: "card", "aria-label": "Errors" },
+    h("h2", null, `Errors (${found.length})`),
+    found.map((one, n) =>
+      h(
+        "details",
+        { key: `${one.at} ${one.attempt}`, open: n === 0, class: "error" },
+        h(
+          "summary",
+          null,
+          h("b", { class: "dead" }, h("bdi", null, cut(one.type || "error", 120))),
+          " ",
+          h("bdi", null, cut(one.message || "", 200)),
+          h(
+            "span",
+            { class: "dim" },
+            ` attempt ${one.attempt}, `,
+            when(one.at),
+            one.worker ? [" on ", name(one.worker, 60)] : null,
+          ),
+        ),
+        one.message && one.message.length > 200 ? long(`m${one.at}`, one.message) : null,
+        one.traceback ? long(`t${one.at}`, one.traceback) : h("p", { class: "dim" }, "No traceback."),
+      ),
+    ),
+  );
 }
 
-const long = (key, text) => widget(key, text.length, () => {
-  const node = build(h("pre", { tabindex: 0 }));
-  return cutText(node, text, MOST_TRACEBACK);
-});
+const long = (key, text) =>
+  widget(key, text.length, () => {
+    const node = build(h("pre", { tabindex: 0 }));
+    return cutText(node, text, MOST_TRACEBACK);
+  });
 
 function dependencies(job, parents) {
   if (!parents.length) return null;
   const left = (job.after || []).length - parents.length;
-  return h("section", { class: "card", "aria-label": "Dependencies" }, h("h2", null, "Runs after"),
-    h("ul", { class: "graph" }, parents.map((one) => h("li", { key: one.id }, one.state ? chip(shownState(one)) : h("span", { class: "chip" }, "gone"),
-      link(["job", one.id], null, { class: "mono" }, name(one.id, 40)), one.kind ? name(one.kind, 40) : null))),
+  return h(
+    "section",
+    { class: "card", "aria-label": "Dependencies" },
+    h("h2", null, "Runs after"),
+    h(
+      "ul",
+      { class: "graph" },
+      parents.map((one) =>
+        h(
+          "li",
+          { key: one.id },
+          one.state ? chip(shownState(one)) : h("span", { class: "chip" }, "gone"),
+          link(["job", one.id], null, { class: "mono" }, name(one.id, 40)),
+          one.kind ? name(one.kind, 40) : null,
+        ),
+      ),
+    ),
     left > 0 ? h("p", { class: "dim" }, `and ${exact(left)} more`) : null,
-    h("p", { class: "dim" }, `If one fails, this job ${{ wait: "waits", cancel: "is cancelled", run: "runs anyway" }[job.if_parent_fails || "wait"]}.`));
+    h(
+      "p",
+      { class: "dim" },
+      `If one fails, this job ${{ wait: "waits", cancel: "is cancelled", run: "runs anyway" }[job.if_parent_fails || "wait"]}.`,
+    ),
+  );
 }
 
 // Actions ----------------------------------------------------------------------------------------
 
 function actions(job, parts, page) {
   const can = [];
-  const simple = (label, verb, said, attributes) => button(label, () => page.act(async () => {
-    const changed = await post(["jobs", job.id, verb]);
-    if (changed.count === 0) throw new Error("The job is no longer in a state that allows this.");
-  }, said), attributes);
-  if (page.can("admin") && job.state === "pending" && job.run_at > now()) can.push(simple("Run now", "run-now", "It is ready.", { class: "primary" }));
+  const simple = (label, verb, said, attributes) =>
+    button(
+      label,
+      () =>
+        page.act(async () => {
+          const changed = await post(["jobs", job.id, verb]);
+          if (changed.count === 0) throw new Error("The job is no longer in a state that allows this.");
+        }, said),
+      attributes,
+    );
+  if (page.can("admin") && job.state === "pending" && job.run_at > now())
+    can.push(simple("Run now", "run-now", "It is ready.", { class: "primary" }));
   if (page.can("admin") && ["dead", "cancelled"].includes(job.state)) {
-    can.push(simple("Replay", "replay", "It will run again.", { class: "primary" }), button("Edit and replay…", () => editAndReplay(job, parts, page)));
+    can.push(
+      simple("Replay", "replay", "It will run again.", { class: "primary" }),
+      button("Edit and replay…", () => editAndReplay(job, parts, page)),
+    );
   }
-  if (page.can("admin") && ["pending", "waiting"].includes(job.state)) can.push(button("Change…", () => change(job, parts, page)));
-  if (page.can("produce") && !FINAL.includes(job.state)) can.push(simple("Cancel", "cancel", "It is cancelled."));
+  if (page.can("admin") && ["pending", "waiting"].includes(job.state))
+    can.push(button("Change…", () => change(job, parts, page)));
+  if (page.can("produce") && !FINAL.includes(job.state))
+    can.push(simple("Cancel", "cancel", "It is cancelled."));
   if (page.can("admin")) can.push(button("Delete…", () => remove(job, page), { class: "danger-quiet" }));
   return can.length ? h("div", { class: "actions" }, can) : null;
 }
 
 async function remove(job, page) {
-  const done = await ask({ title: "Delete this job?", confirm: "Delete", danger: true, content: [h("p", null, "It is gone for good, with its payload and its errors."), reasonField()],
-    does: (form) => del(["jobs", job.id], null, { reason: form.get("reason") }) });
-  if (done) { say("The job is deleted."); page.leave(["queue", job.queue]); }
+  const done = await ask({
+    title: "Delete this job?",
+    confirm: "Delete",
+    danger: true,
+    content: [h("p", null, "It is gone for good, with its payload and its errors."), reasonField()],
+    does: (form) => del(["jobs", job.id], null, { reason: form.get("reason") }),
+  });
+  if (done) {
+    say("The job is deleted.");
+    page.leave(["queue", job.queue]);
+  }
 }
 
 /** The payload of a form, checked. Sent as it was written: JavaScript would change large numbers. */
 function payloadOf(form, before) {
   const text = String(form.get("payload"));
   if (text.trim() === before.trim()) return null;
-  try { JSON.parse(text); } catch (error) { throw new Error(`The payload is not JSON: ${error.message}`); }
-  if (text.includes("[redacted]")) throw new Error("The payload has redacted fields: write their values, or leave the payload as it is.");
+  try {
+    JSON.parse(text);
+  } catch (error) {
+    throw new Error(`The payload is not JSON: ${error.message}`);
+  }
+  if (text.includes("[redacted]"))
+    throw new Error("The payload has redacted fields: write their values, or leave the payload as it is.");
   return text;
 }
 
@@ -236,30 +465,60 @@ function pretty(text) {
   try {
     const value = JSON.parse(text);
     return text.length < 200000 && JSON.stringify(value) === text ? JSON.stringify(value, null, 2) : text;
-  } catch { return text; }
+  } catch {
+    return text;
+  }
 }
 
-const payloadField = (text) => field("Payload", h("textarea", { name: "payload", rows: 10, spellcheck: "false", class: "mono", value: text }));
+const payloadField = (text) =>
+  field(
+    "Payload",
+    h("textarea", { name: "payload", rows: 10, spellcheck: "false", class: "mono", value: text }),
+  );
 
 function editAndReplay(job, parts, page) {
   const before = pretty(parts.payload ?? "null");
   let made = null;
   return ask({
-    title: "Replay as a new job", confirm: "Enqueue", wide: true,
-    content: [payloadField(before), field("Priority", h("input", { name: "priority", type: "number", step: 1, value: job.priority }))],
+    title: "Replay as a new job",
+    confirm: "Enqueue",
+    wide: true,
+    content: [
+      payloadField(before),
+      field("Priority", h("input", { name: "priority", type: "number", step: 1, value: job.priority })),
+    ],
     does: async (form) => {
-      const fields = Number(form.get("priority")) === job.priority ? {} : { priority: Number(form.get("priority")) };
+      const fields =
+        Number(form.get("priority")) === job.priority ? {} : { priority: Number(form.get("priority")) };
       made = await post(["jobs", job.id, "edit-and-replay"], bodyOf(fields, payloadOf(form, before)));
     },
-  }).then((done) => { if (done && made) { say("The new job is enqueued."); page.leave(["job", made.id]); } });
+  }).then((done) => {
+    if (done && made) {
+      say("The new job is enqueued.");
+      page.leave(["job", made.id]);
+    }
+  });
 }
 
 function change(job, parts, page) {
   const before = pretty(parts.payload ?? "null");
   return ask({
-    title: "Change the job", confirm: "Change", wide: true,
-    content: [field("Priority", h("input", { name: "priority", type: "number", step: 1, value: job.priority }), "Smaller runs first."),
-      field("Run in", h("input", { name: "delay", type: "number", min: 0, step: "any" }), "Seconds from now; empty: as it is."), payloadField(before)],
+    title: "Change the job",
+    confirm: "Change",
+    wide: true,
+    content: [
+      field(
+        "Priority",
+        h("input", { name: "priority", type: "number", step: 1, value: job.priority }),
+        "Smaller runs first.",
+      ),
+      field(
+        "Run in",
+        h("input", { name: "delay", type: "number", min: 0, step: "any" }),
+        "Seconds from now; empty: as it is.",
+      ),
+      payloadField(before),
+    ],
     does: async (form) => {
       const fields = {};
       if (Number(form.get("priority")) !== job.priority) fields.priority = Number(form.get("priority"));

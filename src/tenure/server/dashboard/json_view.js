@@ -4,7 +4,9 @@ import { build, h, widget } from "./dom.js";
 import { bytes, exact, visible } from "./format.js";
 import { Exact } from "./api.js";
 
-const MOST_ITEMS = 100, MOST_TEXT = 400, MOST_RAW = 20000;
+const MOST_ITEMS = 100,
+  MOST_TEXT = 400,
+  MOST_RAW = 20000;
 
 /** A titled view of a JSON value. Its parts stay open while the value stays the same. */
 export function jsonView(key, title, value, text) {
@@ -31,7 +33,12 @@ function asText(text) {
   const pre = document.createElement("pre");
   pre.tabIndex = 0;
   let shown = text;
-  if (text.length < 1e6) try { shown = JSON.stringify(JSON.parse(text), null, 2); } catch { /* deep */ }
+  if (text.length < 1e6)
+    try {
+      shown = JSON.stringify(JSON.parse(text), null, 2);
+    } catch {
+      /* deep */
+    }
   if (/\d{16}|[eE]\d/.test(text)) shown = text; // numbers that JavaScript would change
   return cutText(pre, shown, MOST_RAW);
 }
@@ -40,8 +47,12 @@ function asText(text) {
 export function cutText(node, text, most) {
   node.textContent = visible(text.slice(0, most));
   if (text.length > most) {
-    const more = build(h("button", { type: "button", class: "more" }, `show all ${exact(text.length)} characters`));
-    more.addEventListener("click", () => { node.textContent = visible(text); });
+    const more = build(
+      h("button", { type: "button", class: "more" }, `show all ${exact(text.length)} characters`),
+    );
+    more.addEventListener("click", () => {
+      node.textContent = visible(text);
+    });
     node.append("… ", more);
   }
   return node;
@@ -61,8 +72,13 @@ function add(list, entries, from, depth) {
   for (const [name, value] of entries.slice(from, from + MOST_ITEMS)) list.append(entry(name, value, depth));
   const left = entries.length - from - MOST_ITEMS;
   if (left > 0) {
-    const item = build(h("li", null, h("button", { type: "button", class: "more" }, `show more (${exact(left)} left)`)));
-    item.firstChild.addEventListener("click", () => { item.remove(); add(list, entries, from + MOST_ITEMS, depth); });
+    const item = build(
+      h("li", null, h("button", { type: "button", class: "more" }, `show more (${exact(left)} left)`)),
+    );
+    item.firstChild.addEventListener("click", () => {
+      item.remove();
+      add(list, entries, from + MOST_ITEMS, depth);
+    });
     list.append(item);
   }
 }
@@ -70,17 +86,31 @@ function add(list, entries, from, depth) {
 function entry(name, value, depth) {
   const item = document.createElement("li");
   const label = leaf("key", visible(String(name)).slice(0, 300));
-  const holds = value !== null && typeof value === "object" && !(value instanceof Exact) && Object.keys(value).length;
-  if (!holds) { item.append(label, ": ", ...nodes(value, depth)); return item; }
+  const holds =
+    value !== null && typeof value === "object" && !(value instanceof Exact) && Object.keys(value).length;
+  if (!holds) {
+    item.append(label, ": ", ...nodes(value, depth));
+    return item;
+  }
   const inside = document.createElement("details");
   const head = document.createElement("summary");
   const size = Array.isArray(value) ? `[${exact(value.length)}]` : `{${exact(holds)}}`;
   head.append(label, " ", leaf("dim", size));
   inside.append(head);
   let built = false;
-  const open = () => { if (!built) { built = true; inside.append(...nodes(value, depth + 1)); } };
-  inside.addEventListener("toggle", () => { if (inside.open) open(); });
-  if (depth < 1 && holds <= 20) { open(); inside.open = true; }
+  const open = () => {
+    if (!built) {
+      built = true;
+      inside.append(...nodes(value, depth + 1));
+    }
+  };
+  inside.addEventListener("toggle", () => {
+    if (inside.open) open();
+  });
+  if (depth < 1 && holds <= 20) {
+    open();
+    inside.open = true;
+  }
   item.append(inside);
   return item;
 }

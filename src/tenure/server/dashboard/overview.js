@@ -2,7 +2,19 @@
 import { h } from "./dom.js";
 import { get, post } from "./api.js";
 import { count, jobs, name, now, setClock, span } from "./format.js";
-import { button, duration, empty, link, meter, number, quietHead, spark, stack, table, th } from "./widgets.js";
+import {
+  button,
+  duration,
+  empty,
+  link,
+  meter,
+  number,
+  quietHead,
+  spark,
+  stack,
+  table,
+  th,
+} from "./widgets.js";
 
 export const title = () => "Overview";
 
@@ -22,11 +34,28 @@ export function view(data, page) {
     h("h1", { class: "unseen" }, "Overview"),
     attention(data.attention),
     totals(data.queues),
-    h("section", { class: "card", "aria-label": "Queues" },
-      h("div", { class: "card-head" }, h("h2", null, "Queues"), h("span", { class: "dim" }, count(data.queues.length)),
-        h("span", { class: "push" }, "Sort by ", ["attention", "name", "ready", "oldest"].map((one) =>
-          button(one, () => page.change({ sort: one === "attention" ? null : one }), { class: "quiet", "aria-pressed": String(one === sort) })))),
-      queues(rows, page)),
+    h(
+      "section",
+      { class: "card", "aria-label": "Queues" },
+      h(
+        "div",
+        { class: "card-head" },
+        h("h2", null, "Queues"),
+        h("span", { class: "dim" }, count(data.queues.length)),
+        h(
+          "span",
+          { class: "push" },
+          "Sort by ",
+          ["attention", "name", "ready", "oldest"].map((one) =>
+            button(one, () => page.change({ sort: one === "attention" ? null : one }), {
+              class: "quiet",
+              "aria-pressed": String(one === sort),
+            }),
+          ),
+        ),
+      ),
+      queues(rows, page),
+    ),
   ];
 }
 
@@ -41,48 +70,135 @@ function sorted(rows, by) {
 
 function attention(found) {
   if (!found.length) return h("p", { class: "calm" }, "Nothing needs attention.");
-  return h("section", { class: "attention", "aria-label": "What needs attention" },
+  return h(
+    "section",
+    { class: "attention", "aria-label": "What needs attention" },
     h("h2", { class: "unseen" }, "What needs attention"),
-    h("ul", null, found.map((one) => h("li", { class: one.level || "bad", key: `${one.queue} ${one.link}` },
-      one.queue ? link(["queue", one.queue], one.link === "?state=dead" ? { state: "dead" } : null, null, name(one.queue)) : null,
-      one.queue ? ": " : null, h("span", null, one.text)))));
+    h(
+      "ul",
+      null,
+      found.map((one) =>
+        h(
+          "li",
+          { class: one.level || "bad", key: `${one.queue} ${one.link}` },
+          one.queue
+            ? link(
+                ["queue", one.queue],
+                one.link === "?state=dead" ? { state: "dead" } : null,
+                null,
+                name(one.queue),
+              )
+            : null,
+          one.queue ? ": " : null,
+          h("span", null, one.text),
+        ),
+      ),
+    ),
+  );
 }
 
 function totals(queues) {
   const sum = (field) => queues.reduce((all, one) => all + one[field], 0);
   const rated = queues.filter((one) => one.rates && one.rates.length);
-  const perMinute = rated.length ? rated.reduce((all, one) => all + (one.rates.at(-2) ?? one.rates.at(-1)), 0) : null;
+  const perMinute = rated.length
+    ? rated.reduce((all, one) => all + (one.rates.at(-2) ?? one.rates.at(-1)), 0)
+    : null;
   const tiles = [
-    ["Ready", sum("ready"), "ready"], ["Running", sum("leased"), "leased"], ["Delayed", sum("delayed"), "delayed"],
-    ["Waiting for others", sum("waiting"), "waiting"], ["Dead", sum("dead"), "dead"],
+    ["Ready", sum("ready"), "ready"],
+    ["Running", sum("leased"), "leased"],
+    ["Delayed", sum("delayed"), "delayed"],
+    ["Waiting for others", sum("waiting"), "waiting"],
+    ["Dead", sum("dead"), "dead"],
     perMinute === null ? ["Done", sum("done"), "done"] : ["Done last minute", perMinute, "done"],
   ];
-  return h("dl", { class: "tiles" }, tiles.map(([label, n, state]) =>
-    h("div", { class: `tile ${state} ${n ? "" : "zero"}` }, h("dt", null, label), h("dd", null, count(n)))));
+  return h(
+    "dl",
+    { class: "tiles" },
+    tiles.map(([label, n, state]) =>
+      h("div", { class: `tile ${state} ${n ? "" : "zero"}` }, h("dt", null, label), h("dd", null, count(n))),
+    ),
+  );
 }
 
 function queues(rows, page) {
   const has = (field) => rows.some((row) => row[field] !== null && row[field] !== undefined);
-  const rates = has("rates"), waits = has("wait_p50"), workers = has("workers"), admin = page.can("admin");
-  const heads = ["Queue", quietHead("By state", "mix"), th("Ready", "n"), th("Oldest", "n", "How long the oldest ready job has waited"),
-    th("Running", "n"), th("Delayed", "n"), th("Waiting", "n"), th("Dead", "n"),
+  const rates = has("rates"),
+    waits = has("wait_p50"),
+    workers = has("workers"),
+    waiting = rows.some((row) => row.waiting),
+    admin = page.can("admin");
+  const heads = [
+    "Queue",
+    quietHead("By state", "mix"),
+    th("Ready", "n"),
+    th("Oldest", "n", "How long the oldest ready job has waited"),
+    th("Running", "n"),
+    th("Delayed", "n"),
+    waiting ? th("Waiting", "n") : null,
+    th("Dead", "n"),
     rates ? th("Done per minute", "", "The last 30 minutes; red: failures") : null,
     waits ? th("Wait", "n", "How long jobs wait: half of them, and 99%, less than") : null,
     waits ? th("Run", "n", "How long jobs run: half of them, and 99%, less than") : null,
-    workers ? th("Workers", "n") : null, admin ? quietHead("Actions") : null].filter(Boolean);
-  return table("Queues", heads, rows.map((row) => h("tr", { key: row.queue, class: row.paused ? "paused" : "" },
-    h("th", { scope: "row" }, link(["queue", row.queue], null, { class: "strong" }, name(row.queue)),
-      row.paused ? h("span", { class: "chip paused" }, "paused") : null),
-    h("td", { class: "mix" }, stack(HIDE_DONE.map((state) => [state, row[state]]), HIDE_DONE.map((state) => `${row[state]} ${state}`).join(", "))),
-    number(row.ready, "ready"),
-    h("td", { class: `n ${row.oldest_ready_at ? (now() - row.oldest_ready_at > 60000 ? "late" : "") : "zero"}` }, row.oldest_ready_at ? span(now() - row.oldest_ready_at) : "–"),
-    h("td", { class: "n" }, row.limit === null ? h("span", { class: row.leased ? "" : "zero" }, count(row.leased)) : meter(row.leased, row.limit)),
-    number(row.delayed), number(row.waiting),
-    h("td", { class: `n ${row.dead ? "dead" : "zero"}` }, row.dead ? link(["queue", row.queue], { state: "dead" }, null, count(row.dead)) : "0"),
-    rates ? h("td", null, spark(row.rates, row.failures, `done per minute: ${row.rates ? row.rates.join(", ") : ""}`)) : null,
-    waits ? pair(row.wait_p50, row.wait_p99) : null, waits ? pair(row.run_p50, row.run_p99) : null,
-    workers ? number(row.workers) : null,
-    admin ? h("td", { class: "n" }, pause(row, page)) : null)));
+    workers ? th("Workers", "n") : null,
+    admin ? quietHead("Actions") : null,
+  ].filter(Boolean);
+  return table(
+    "Queues",
+    heads,
+    rows.map((row) =>
+      h(
+        "tr",
+        { key: row.queue, class: row.paused ? "paused" : "" },
+        h(
+          "th",
+          { scope: "row" },
+          link(["queue", row.queue], null, { class: "strong" }, name(row.queue)),
+          row.paused ? h("span", { class: "chip paused" }, "paused") : null,
+        ),
+        h(
+          "td",
+          { class: "mix" },
+          stack(
+            HIDE_DONE.map((state) => [state, row[state]]),
+            HIDE_DONE.map((state) => `${row[state]} ${state}`).join(", "),
+          ),
+        ),
+        number(row.ready, "ready"),
+        h(
+          "td",
+          {
+            class: `n ${row.oldest_ready_at ? (now() - row.oldest_ready_at > 60000 ? "late" : "") : "zero"}`,
+          },
+          row.oldest_ready_at ? span(now() - row.oldest_ready_at) : "–",
+        ),
+        h(
+          "td",
+          { class: "n" },
+          row.limit === null
+            ? h("span", { class: row.leased ? "" : "zero" }, count(row.leased))
+            : meter(row.leased, row.limit),
+        ),
+        number(row.delayed),
+        waiting ? number(row.waiting) : null,
+        h(
+          "td",
+          { class: `n ${row.dead ? "dead" : "zero"}` },
+          row.dead ? link(["queue", row.queue], { state: "dead" }, null, count(row.dead)) : "0",
+        ),
+        rates
+          ? h(
+              "td",
+              null,
+              spark(row.rates, row.failures, `done per minute: ${row.rates ? row.rates.join(", ") : ""}`),
+            )
+          : null,
+        waits ? pair(row.wait_p50, row.wait_p99) : null,
+        waits ? pair(row.run_p50, row.run_p99) : null,
+        workers ? number(row.workers) : null,
+        admin ? h("td", { class: "n" }, pause(row, page)) : null,
+      ),
+    ),
+  );
 }
 
 function pair(half, most) {
@@ -93,13 +209,27 @@ function pair(half, most) {
 function pause(row, page) {
   const verb = row.paused ? "resume" : "pause";
   const label = `${verb === "pause" ? "Pause" : "Resume"} ${row.queue}`;
-  return button(verb === "pause" ? "Pause" : "Resume", () => page.act(
-    () => post(["queues", row.queue, verb], {}),
-    verb === "pause" ? `${row.queue} is paused: ${jobs(row.leased)} still running.` : `${row.queue} runs again.`),
-  { class: "quiet", "aria-label": label });
+  return button(
+    verb === "pause" ? "Pause" : "Resume",
+    () =>
+      page.act(
+        () => post(["queues", row.queue, verb], {}),
+        verb === "pause"
+          ? `${row.queue} is paused: ${jobs(row.leased)} still running.`
+          : `${row.queue} runs again.`,
+      ),
+    { class: "quiet", "aria-label": label },
+  );
 }
 
 function nothingYet() {
-  return [h("h1", null, "No jobs yet"), empty("A queue appears here with its first job. For example:"),
-    h("pre", { class: "card" }, `curl ${new URL("v1/jobs", document.baseURI)} \\\n  -H 'content-type: application/json' \\\n  -d '{"queue": "mail", "payload": {"to": "ann@example.com"}}'`)];
+  return [
+    h("h1", null, "No jobs yet"),
+    empty("A queue appears here with its first job. For example:"),
+    h(
+      "pre",
+      { class: "card" },
+      `curl ${new URL("v1/jobs", document.baseURI)} \\\n  -H 'content-type: application/json' \\\n  -d '{"queue": "mail", "payload": {"to": "ann@example.com"}}'`,
+    ),
+  ];
 }

@@ -10,10 +10,30 @@ export function signIn(trouble, then) {
     token.set(text);
     then();
   };
-  return h("section", { class: "card sign-in", "aria-label": "Sign in" }, h("h1", null, "Sign in"),
-    h("form", { on: { submit } },
-      h("label", { class: "field" }, h("span", null, "Token"), h("input", { name: "token", type: "password", autocomplete: "off", required: true, autofocus: true })),
+  return h(
+    "section",
+    { class: "card sign-in", "aria-label": "Sign in" },
+    h("h1", null, "Sign in"),
+    h(
+      "form",
+      { on: { submit } },
+      h(
+        "label",
+        { class: "field" },
+        h("span", null, "Token"),
+        h("input", { name: "token", type: "password", autocomplete: "off", required: true, autofocus: true }),
+      ),
       trouble ? h("p", { class: "trouble", role: "alert" }, trouble) : null,
-      h("div", { class: "buttons" }, h("button", { type: "submit", class: "primary" }, "Sign in"))),
-    h("p", { class: "dim" }, "The token is kept until this tab is closed. Create one with ", h("code", null, "tenure token create NAME --scope read"), "; actions need the scope ", h("code", null, "admin"), "."));
+      h("div", { class: "buttons" }, h("button", { type: "submit", class: "primary" }, "Sign in")),
+    ),
+    h(
+      "p",
+      { class: "dim" },
+      "The token is kept until this tab is closed. Create one with ",
+      h("code", null, "tenure token create NAME --scope read"),
+      "; actions need the scope ",
+      h("code", null, "admin"),
+      ".",
+    ),
+  );
 }

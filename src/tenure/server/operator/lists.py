@@ -18,6 +18,7 @@ class ListQuery(JobsQuery):
     payload, result and tracebacks."""
 
     worker: Label | None = None
+    error: Label | None = None
     created_after: Moment | None = None
     created_before: Moment | None = None
     finished_after: Moment | None = None

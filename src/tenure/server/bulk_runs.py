@@ -1,0 +1,165 @@
+"""Runs actions on many jobs in the background, a bounded step at a time.
+
+A run is a record in the store, so that every process of a service can show and stop it. If the
+process that runs it ends, the run ends, too: it is not continued, and says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+
+import msgspec
+from msgspec.structs import replace
+
+from tenure.errors import NotFound, TenureError
+from tenure.model import ops, queries
+from tenure.model.bulk import (
+    KEPT_MS,
+    MOST_REFUSED,
+    SILENT_MS,
+    STEP,
+    Action,
+    BulkRun,
+    Refusal,
+    RunState,
+    op_of,
+)
+from tenure.model.job import new_ids
+from tenure.model.queries import Filter
+from tenure.model.record_queries import ListRecords
+from tenure.model.records import NewRecord, PutRecords, Record
+from tenure.queue import Calls, Queue
+from tenure.queue.arguments import good
+
+log = logging.getLogger("tenure.service")
+
+PAUSE = 0.5  # of the time that a step took, so that others go first
+MOST_RUNS = 200  # that are listed
+_STOP = ".stop"
+_encode = msgspec.json.encode
+
+
+class BulkRuns:
+    """The runs of a service."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(
+        self, queue: Calls, owner: str, action: Action, where: Filter, note: ops.Note
+    ) -> BulkRun:
+        """Begin a run. queue: limited to what the token that asks for it may do, at every step.
+        owner: identifies that token."""
+        now = self._queue.clock.now_ms()
+        (run_id,) = new_ids(now, 1)
+        run = BulkRun(run_id, action, note.filter or {}, note.by, note.reason, now, now)
+        await self._put(owner, run)
+        task = asyncio.create_task(self._run(queue, owner, run, where, note))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return run
+
+    async def runs(self, owner: str | None = None) -> list[BulkRun]:
+        """The last runs, newest first; only those of a token, if it is given."""
+        records = await self._records("", "\U0010ffff", MOST_RUNS)
+        found = [self._shown(one) for one in records if not one.key.endswith(_STOP)]
+        return [run for whose, run in found if owner in (None, whose)]
+
+    async def get(self, run_id: str, owner: str | None = None) -> BulkRun:
+        """A run by its id; raises NotFound."""
+        records = await self._records(run_id, run_id, 1)
+        found = [run for whose, run in map(self._shown, records) if owner in (None, whose)]
+        if not found:
+            raise NotFound(f"there is no bulk run {run_id!r:.80}")
+        return found[0]
+
+    async def stop(self, run_id: str, owner: str | None = None) -> BulkRun:
+        """Ask a run to stop after its step. Returns it; raises NotFound."""
+        run = await self.get(run_id, owner)
+        if run.state == "running":
+            stop = NewRecord("bulk", run_id + _STOP, b"{}", KEPT_MS)
+            await self._queue.ado([PutRecords((stop,))])
+        return run
+
+    def close(self) -> None:
+        """Cancel the runs of this process."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def _run(
+        self, queue: Calls, owner: str, run: BulkRun, where: Filter, note: ops.Note
+    ) -> None:
+        latest = run
+        try:
+            async for latest in self._steps(queue, run, where, note):
+                await self._put(owner, latest)
+        except TenureError as error:
+            await self._put(owner, self._ended(latest, "failed", error.message))
+        except Exception as error:
+            log.exception("the bulk run %s failed", run.id)
+            await self._put(owner, self._ended(latest, "failed", type(error).__name__))
+
+    def _ended(self, run: BulkRun, state: RunState, error: str | None = None) -> BulkRun:
+        return replace(run, state=state, error=error, ended_at=self._queue.clock.now_ms())
+
+    async def _steps(
+        self, queue: Calls, run: BulkRun, where: Filter, note: ops.Note
+    ) -> AsyncIterator[BulkRun]:
+        """Carry out a run. Yields how far it has come after each step."""
+        loop, cursor = asyncio.get_running_loop(), None
+        while True:
+            begun = loop.time()
+            found = good(await queue.ado(queries.FindIds(where, STEP, cursor)), queries.Ids)
+            if found.ids:
+                op = op_of(run.action, tuple(found.ids), where, note)
+                (answer,) = await queue.ado([op])
+                run = _counted(run, found.ids, good(answer, ops.Changed))
+            cursor = found.cursor
+            if cursor is None:
+                yield self._ended(run, "done")
+                return
+            run = replace(run, beat_at=self._queue.clock.now_ms())
+            if await self._records(run.id + _STOP, run.id + _STOP, 1):
+                yield self._ended(run, "stopped")
+                return
+            yield run
+            await asyncio.sleep((loop.time() - begun) * PAUSE)
+
+    async def _put(self, owner: str, run: BulkRun) -> None:
+        value = _encode({"owner": owner, "run": run})
+        await self._queue.ado([PutRecords((NewRecord("bulk", run.id, value, KEPT_MS),))])
+
+    async def _records(self, first: str, last: str, limit: int) -> list[Record]:
+        query = ListRecords("bulk", first, last, limit, newest_first=True)
+        return good(await self._queue.ado(query), list)
+
+    def _shown(self, record: Record) -> tuple[str, BulkRun]:
+        stored = _decode_stored(record.value)
+        run = stored.run
+        silent_ms = self._queue.clock.now_ms() - run.beat_at
+        if run.state == "running" and silent_ms > SILENT_MS:
+            error = "interrupted: the service that ran it has stopped"
+            run = replace(run, state="failed", error=error, ended_at=run.beat_at)
+        return stored.owner, run
+
+
+class _Stored(msgspec.Struct):
+    owner: str
+    run: BulkRun
+
+
+_decode_stored = msgspec.json.Decoder(_Stored).decode
+
+
+def _counted(run: BulkRun, ids: list[str], changed: ops.Changed) -> BulkRun:
+    refused = [Refusal(id, f"its unique key is held by {by}") for id, by in changed.refused.items()]
+    return replace(
+        run,
+        looked_at=run.looked_at + len(ids),
+        changed=run.changed + changed.count,
+        refused=[*run.refused, *refused][:MOST_REFUSED],
+        refused_count=run.refused_count + len(refused),
+    )
