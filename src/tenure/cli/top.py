@@ -10,6 +10,7 @@ import sys
 import termios
 import threading
 import tty
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from heapq import nsmallest
@@ -26,7 +27,7 @@ from tenure.cli.show import shown_stats
 from tenure.cli.tables import scope_words
 from tenure.cli.top_screen import Picture, Row, Screen
 from tenure.core.limits import Rules
-from tenure.errors import TenureError
+from tenure.errors import InvalidInput, NotAllowed, TenureError
 from tenure.queue import Queue
 from tenure.settings import without_secrets
 
@@ -138,13 +139,22 @@ class Collector:
 
     def _queues(self) -> list[Row]:
         limits = {one.queue: one for one in self._store.limits() if one.tenant is None}
+        workers = self._workers()
         rows = []
         for name, counts in self._store.stats().queues.items():
             limit = limits.get(name)
             oldest = self._store.oldest_ready(name) if counts.ready else None
             bound = None if limit is None else limit.concurrency
-            rows.append(Row(name, counts, counts.paused, bound, oldest))
+            count = None if workers is None else workers[name]
+            rows.append(Row(name, counts, counts.paused, bound, oldest, workers=count))
         return rows
+
+    def _workers(self) -> Counter[str] | None:
+        """How many workers each queue has; None if the caller may not know."""
+        try:
+            return Counter(queue for one in self._store.workers() for queue in one.queues)
+        except (InvalidInput, NotAllowed):  # of a service, which may also be older
+            return None
 
     def _tenants(self, queue: str) -> list[Row]:
         found = self._store.limits(queue)

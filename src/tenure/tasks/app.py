@@ -211,7 +211,7 @@ class Tenure:
                 no_retry_on=no_retry_on,
             )
             task = task.using(**options)
-            task.check_options()
+            task._check_options()
             self._check_is_new(own, function)
             self.tasks[own] = task
             return task
@@ -254,7 +254,7 @@ class Tenure:
         def declare(function: Any) -> Any:
             task = function if isinstance(function, Task) else self.task(**options)(function)
             fired = task.using(**options)
-            fired.check_options()
+            fired._check_options()
             job = fired.job()  # raises if the task needs arguments
             own = check_name("name", name or task.name)
             if own in self.crons and self.crons[own].job.kind != task.name:
@@ -376,12 +376,12 @@ class Tenure:
 
     def _enqueue_all(self, jobs: list[NewJob]) -> list[Handle[Any]]:
         ids = self.queue.enqueue_many(jobs)
-        self.enqueued()
+        self._enqueued()
         return self._handles(jobs, ids)
 
     async def _aenqueue_all(self, jobs: list[NewJob]) -> list[Handle[Any]]:
         ids = await self.queue.aenqueue_many(jobs)
-        await self.aenqueued()
+        await self._aenqueued()
         return self._handles(jobs, ids)
 
     def result_of(self, job: Job) -> Any:
@@ -438,25 +438,25 @@ class Tenure:
 
     # Testing ------------------------------------------------------------------------------------
 
-    def enqueued(self) -> None:
+    def _enqueued(self) -> None:
         """Called after each enqueue; an eager sandbox runs what is ready."""
         if self.sandbox is not None and self.sandbox.eager:
             self.sandbox.drain()
 
-    async def aenqueued(self) -> None:
-        """Awaitable form of `enqueued`."""
+    async def _aenqueued(self) -> None:
+        """Awaitable form of `_enqueued`."""
         if self.sandbox is not None and self.sandbox.eager:
             await self.sandbox.adrain()
 
-    def settle(self) -> bool:
+    def _settle(self) -> bool:
         """Run what is ready if the app is in a sandbox, where no worker does; returns whether it
         is."""
         if self.sandbox is not None:
             self.sandbox.drain()
         return self.sandbox is not None
 
-    async def asettle(self) -> bool:
-        """Awaitable form of `settle`."""
+    async def _asettle(self) -> bool:
+        """Awaitable form of `_settle`."""
         if self.sandbox is not None:
             await self.sandbox.adrain()
         return self.sandbox is not None

@@ -58,10 +58,10 @@ class App(Protocol):
 
     @property
     def queue(self) -> Queue: ...
-    def enqueued(self) -> None: ...
-    async def aenqueued(self) -> None: ...
-    def settle(self) -> bool: ...
-    async def asettle(self) -> bool: ...
+    def _enqueued(self) -> None: ...
+    async def _aenqueued(self) -> None: ...
+    def _settle(self) -> bool: ...
+    async def _asettle(self) -> bool: ...
     def result_of(self, job: Job) -> Any: ...
 
 
@@ -126,13 +126,13 @@ class Task(Generic[P, R]):
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Enqueue a call of the task. Returns once it is durable."""
         ids = self.app.queue.enqueue_many([self._job(args, kwargs)], **self._how())
-        self.app.enqueued()
+        self.app._enqueued()
         return Handle(self, ids[0], ids.created[0])
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Awaitable form of `enqueue`."""
         ids = await self.app.queue.aenqueue_many([self._job(args, kwargs)], **self._how())
-        await self.app.aenqueued()
+        await self.app._aenqueued()
         return Handle(self, ids[0], ids.created[0])
 
     def enqueue_payload(self, payload: Any) -> Handle[R]:
@@ -142,20 +142,20 @@ class Task(Generic[P, R]):
             raise InvalidInput(self.name, "the payload must be an object of arguments by name")
         args, kwargs = self._signature.decode(encode_json("payload", payload, 2**62))
         ids = self.app.queue.enqueue_many([self._job(tuple(args), kwargs)], **self._how())
-        self.app.enqueued()
+        self.app._enqueued()
         return Handle(self, ids[0], ids.created[0])
 
     def enqueue_many(self, calls: Iterable[Call]) -> list[Handle[R]]:
         """Enqueue many calls, all or none. Each call is a job made with `job(...)`, whose arguments
         a type checker checks, a tuple of arguments, or a mapping of arguments by name."""
         ids = self.app.queue.enqueue_many(self._jobs(calls), **self._how())
-        self.app.enqueued()
+        self.app._enqueued()
         return [Handle(self, id, created) for id, created in zip(ids, ids.created, strict=True)]
 
     async def aenqueue_many(self, calls: Iterable[Call]) -> list[Handle[R]]:
         """Awaitable form of `enqueue_many`."""
         ids = await self.app.queue.aenqueue_many(self._jobs(calls), **self._how())
-        await self.app.aenqueued()
+        await self.app._aenqueued()
         return [Handle(self, id, created) for id, created in zip(ids, ids.created, strict=True)]
 
     def _jobs(self, calls: Iterable[Call]) -> list[NewJob]:
@@ -197,7 +197,7 @@ class Task(Generic[P, R]):
         options.setdefault("queue", self.app.default_queue)
         return NewJob(payload=payload, kind=self.name, **options)
 
-    def check_options(self) -> None:
+    def _check_options(self) -> None:
         """Validate the options. Raises InvalidInput."""
         prepare([self._with_options(None)], 0, len(NULL))
 
@@ -300,7 +300,7 @@ class Handle(Generic[R]):
     def wait(self, timeout: Seconds | None = None) -> R:
         """Wait until the job is finished and return its result. Raises JobFailed if it is dead or
         cancelled, and WaitTimeout after `timeout` seconds."""
-        if self.task.app.settle():
+        if self.task.app._settle():
             return self._result_now(self.job())
         if _in_a_loop():
             raise InvalidInput("wait", "blocks the event loop: use `await handle.awaited()`")
@@ -319,7 +319,7 @@ class Handle(Generic[R]):
 
     async def awaited(self, timeout: Seconds | None = None) -> R:
         """Awaitable form of `wait`."""
-        if await self.task.app.asettle():
+        if await self.task.app._asettle():
             return self._result_now(await self.ajob())
         loop, changed = asyncio.get_running_loop(), asyncio.Event()
         stop = self._queue.changes.listen(lambda queues: _set_soon(loop, changed))

@@ -192,4 +192,4 @@ def test_an_error_in_the_module_of_an_app_is_shown_without_the_import_system(fol
     assert lines[0] == "Error: tasks cannot be imported:"
     assert lines[-1] == "NameError: name 'undefined' is not defined"
     assert any("helper.py" in line for line in lines)
-    assert len(lines) <= 10
+    assert len([line for line in lines if line.strip(" ~^")]) <= 10  # newer Pythons mark more

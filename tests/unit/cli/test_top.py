@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import io
 import os
@@ -26,6 +27,7 @@ from tenure.cli.top import Collector, Top, keys_of
 from tenure.cli.top_screen import Picture, Row, Screen
 from tenure.model.queries import Counts
 from tenure.testing import ManualClock
+from tenure.worker.post import Post
 from tests.server.process import ServiceProcess
 from tests.unit.cli.terminal import Terminal
 from tests.workers.conftest import PATIENCE
@@ -166,6 +168,24 @@ def test_what_is_not_allowed_is_shown(
     monkeypatch.setattr(store, "pause", refuse)
     assert top.press("p")
     assert "this token may not pause queues" in shown(screen)
+
+
+def test_the_workers_of_each_queue_are_counted(store: Queue, screen: Screen) -> None:
+    runner = tenure.Runner(store, [Post(["mail"], 1, {})], schedule=False)
+
+    async def main() -> Picture:
+        await runner.start()
+        try:
+            while not await store.aworkers():
+                await asyncio.sleep(0.01)
+            return Collector(store, 1)._read(None)
+        finally:
+            await runner.stop()
+
+    picture = asyncio.run(asyncio.wait_for(main(), PATIENCE))
+    assert [row.workers for row in picture.rows] == [1, 0]
+    screen.show(picture)
+    assert "workers" in shown(screen)
 
 
 def test_the_rate_is_that_of_the_last_look(store: Queue) -> None:
