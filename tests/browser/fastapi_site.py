@@ -10,7 +10,7 @@ import tenure.server
 
 app = FastAPI()
 store = tenure.connect(os.environ["SITE_STORE"])
-app.mount("/ops/tenure", tenure.server.asgi(store, environment="mounted"))
+app.mount("/ops/tenure", tenure.server.asgi(store, open_on_loopback=True, environment="mounted"))
 
 
 @app.get("/")

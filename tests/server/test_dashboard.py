@@ -269,7 +269,7 @@ def ask(app: Any, path: str, **options: Any) -> httpx.Response:
 def test_the_service_is_found_below_the_path_that_it_is_mounted_at(root: str) -> None:
     with tenure.connect("memory://") as queue:
         queue.enqueue("a/b", id="x/y z")
-        app = asgi(queue)
+        app = asgi(queue, open_on_loopback=True)
         prefix = root.rstrip("/")
         assert ask(app, f"{prefix}/", root=root).text.startswith("<!doctype html>")
         assert ask(app, f"{prefix}/v1/jobs/x%2Fy%20z", root=root).json()["id"] == "x/y z"
@@ -279,9 +279,17 @@ def test_the_service_is_found_below_the_path_that_it_is_mounted_at(root: str) ->
         app.service().close()
 
 
-def test_without_tokens_only_this_machine_is_served(tmp_path: Path) -> None:
+def test_without_tokens_nobody_is_served(tmp_path: Path) -> None:
+    """Behind a proxy, all clients seem to be on this machine."""
     with tenure.connect("memory://") as queue:
-        app = asgi(queue)
+        answer = ask(asgi(queue), "/v1/me")
+        assert answer.status_code == 403
+        assert "tenure token create" in answer.text
+
+
+def test_on_request_only_this_machine_is_served(tmp_path: Path) -> None:
+    with tenure.connect("memory://") as queue:
+        app = asgi(queue, open_on_loopback=True)
         assert ask(app, "/v1/me").status_code == 200
         assert ask(app, "/v1/me", client=("10.0.0.7", 1)).status_code == 403
         assert ask(app, "/", client=("10.0.0.7", 1)).status_code == 403

@@ -19,9 +19,11 @@ def asgi(
         app.mount("/tenure", tenure.server.asgi("sqlite:///jobs.db", tokens="tenure-tokens.json"))
 
     store: a queue, or the URL of one, which is opened with the first request.
-    tokens: the file that `tenure token create` writes. Without it, only clients on this machine are
-    served.
-    options: `allowed_hosts`, `environment`, `banner` and `redact`, as of `tenure serve`.
+    tokens: the file that `tenure token create` writes. Without it, nobody is served, unless
+    `open_on_loopback=True` allows everything to clients on this machine. Do not set that behind a
+    proxy, which makes all clients look like that.
+    options: `open_on_loopback`, and `allowed_hosts`, `environment`, `banner` and `redact` as of
+    `tenure serve`.
     """
     # Not at the top, because the command line needs little of this package, and not its packages.
     from tenure.server.mounting import mounted

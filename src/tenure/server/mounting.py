@@ -19,9 +19,9 @@ from tenure.server.route import as_problem
 from tenure.server.routes import make_app
 from tenure.server.service import Send, Service
 
-OPEN_ON_LOOPBACK = Forbidden(
-    "no tokens are set, so only this machine is served: create one with `tenure token create`, and "
-    "name its file as `tokens`"
+NO_TOKENS = Forbidden(
+    "no tokens are set: create one with `tenure token create`, and name its file as `tokens`; or, "
+    "on a machine for development, set open_on_loopback=True"
 )
 
 
@@ -29,10 +29,13 @@ class Mounted:
     """An ASGI application that serves a store, opened with the first request. It is at any path
     that `root_path` tells; all links of its pages are relative."""
 
-    def __init__(self, store: Queue | str, tokens: Tokens, **options: Any) -> None:
+    def __init__(
+        self, store: Queue | str, tokens: Tokens, *, open_on_loopback: bool, **options: Any
+    ) -> None:
         """options: as of `make_app`."""
         self._store = store
         self._tokens = tokens
+        self._is_open = open_on_loopback
         self._options = options
         self._service: Service | None = None
 
@@ -48,7 +51,7 @@ class Mounted:
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and not self._serves(scope):
-            reply = as_problem(OPEN_ON_LOOPBACK)
+            reply = as_problem(NO_TOKENS)
             headers = [(b"content-type", reply.media_type.encode())]
             await send({"type": "http.response.start", "status": reply.status, "headers": headers})
             await send({"type": "http.response.body", "body": reply.body})
@@ -57,13 +60,15 @@ class Mounted:
 
     def _serves(self, scope: Message) -> bool:
         client = scope.get("client")
-        return self._tokens.required or (client is not None and is_loopback(client[0]))
+        is_near = client is not None and is_loopback(client[0])
+        return self._tokens.required or (self._is_open and is_near)
 
 
 def mounted(
     store: Queue | str,
     tokens: Tokens | Path | str | None = None,
     *,
+    open_on_loopback: bool = False,
     allowed_hosts: Iterable[str] | None = None,
     environment: str = "",
     banner: str = "",
@@ -78,6 +83,7 @@ def mounted(
     return Mounted(
         store,
         tokens,
+        open_on_loopback=open_on_loopback,
         allowed_hosts=allowed_hosts,
         about=About(environment, banner),
         redact=redact,

@@ -191,7 +191,6 @@ function facts(job) {
     ["Took", job.started_at && job.finished_at ? span(job.finished_at - job.started_at) : null],
     ["Worker", job.worker && name(job.worker, 80)],
     ["Lease until", job.state === "leased" && when(job.lease_until)],
-    ["Cancel asked", job.cancel_asked_at && when(job.cancel_asked_at)],
     ["Expires", job.expires_at && when(job.expires_at)],
     ["Unique key", job.unique_key && name(job.unique_key, 80)],
     ["Timeout", job.timeout_ms && span(job.timeout_ms)],
