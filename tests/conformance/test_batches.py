@@ -22,6 +22,7 @@ from tenure.model.job import NULL, Job, JobSpec
 from tenure.model.ops import (
     Ack,
     Answers,
+    Beat,
     Cancel,
     Changed,
     Claim,
@@ -40,6 +41,7 @@ from tenure.model.ops import (
     Maintain,
     Maintained,
     Moved,
+    MuteError,
     Ok,
     Once,
     Op,
@@ -50,13 +52,16 @@ from tenure.model.ops import (
     ReconcileSlots,
     Release,
     Replay,
+    ReplayEdited,
     Resume,
     RunNow,
     Schedule,
     SetLimit,
     Slots,
     TakeSlot,
+    Update,
 )
+from tenure.model.workers import LiveWorker
 from tenure.testing import ManualClock
 from tests.conformance.conftest import Apply, OpenQueue
 from tests.conformance.moves import fill, ids, state_of, take
@@ -247,6 +252,10 @@ OPERATIONS: list[Op] = [
     Replay(("a",)),
     RunNow(("a",)),
     Delete(("a",), (State.DONE, State.DEAD)),
+    Update(("a",), priority=5, delay_ms=1_000, payload=RAW),
+    ReplayEdited("a", "b", priority=5, delay_ms=1_000, payload=RAW),
+    MuteError("0123456789ab", muted=False),
+    Beat(LiveWorker("w", ("q",), "host", 1, "1.0", 2, ("a",), 1, 3, 4), 20_000),
     SetLimit("q", "*", "g", 1, 2, 3, 4),
     ClearLimit("q", "acme"),
     Pause("q"),

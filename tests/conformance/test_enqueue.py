@@ -78,6 +78,7 @@ def test_a_new_job_is_pending_with_what_it_was_given(queue: Queue, clock: Manual
         "worker": "",
         "unique_key": "ada",
         "timeout_ms": 1_500,
+        "replay_of": None,
         "backoff": exponential(60, factor=5),
         "after": (),
         "if_parent_fails": "wait",

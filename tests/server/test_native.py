@@ -255,7 +255,7 @@ def test_a_name_in_the_path_that_cannot_be_is_400(client: Client) -> None:
 def test_a_method_that_a_path_has_not_is_405(client: Client, queue: Queue) -> None:
     for method, path, allowed in (
         ("PUT", "/v1/jobs", "GET, HEAD, POST"),
-        ("PATCH", "/v1/jobs/x", "GET, HEAD, DELETE"),
+        ("PUT", "/v1/jobs/x", "GET, HEAD, PATCH, DELETE"),
         ("OPTIONS", "/v1/claim", "POST"),
         ("HEAD", "/v1/claim", "POST"),
         ("BREW", "/v1/queues/q/limits", "GET, HEAD, PUT, DELETE"),
@@ -485,6 +485,7 @@ def test_jobs_fail_each_for_itself(client: Client) -> None:
             "type": "E",
             "traceback": "tb",
             "worker": "http",
+            "group": shown["errors"][0]["group"],
         }
     ]
 
@@ -841,7 +842,7 @@ def test_queries_are_answered(client: Client) -> None:
         ),
         (
             {"query": "GetJobs", "ids": ["b", "a"]},
-            {"answer": "Page", "jobs": [job], "cursor": None, "scanned": 1, "scanned_to": None},
+            {"answer": "Page", "jobs": [job], "cursor": None, "scanned": 0, "scanned_to": None},
         ),
         (
             {"query": "FindIds", "filter": {"queue": "q"}},
