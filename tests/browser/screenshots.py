@@ -21,6 +21,7 @@ from tests.server.process import ServiceProcess
 
 FOLDER = Path(__file__).parents[2] / "docs" / "images"
 SIZE = {"width": 1200, "height": 640}
+ABOVE_TRACEBACK = 430  # which names files of this machine
 DEMO_SECONDS = 75  # in which the demo gets going
 
 
@@ -47,7 +48,8 @@ def take(browser: Browser, url: str, file: Path, scheme: str) -> None:
     page.set_default_timeout(PATIENCE_MS)
     page.goto(url)
     page.get_by_role("main").locator("h1").first.wait_for(state="attached")
-    page.screenshot(path=file)
+    height = ABOVE_TRACEBACK if file.stem == "job" else SIZE["height"]
+    page.screenshot(path=file, clip={"x": 0, "y": 0, "width": SIZE["width"], "height": height})
     page.close()
 
 
