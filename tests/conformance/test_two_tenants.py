@@ -179,7 +179,7 @@ class Chance:
         return chance.choice(found)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_a_tenant_is_told_and_has_the_same_as_if_it_were_alone(
     queue: Queue, clock: ManualClock, seed: int
 ) -> None:
