@@ -68,7 +68,7 @@ def test_a_log_that_was_deleted_and_made_again_is_followed(
 ) -> None:
     """A fork closes all connections. Closing the last one deletes the log."""
     monkeypatch.setattr(watch, "INTERVAL_SECONDS", 0.01)
-    monkeypatch.setattr(watch, "IDLE_SECONDS", NEVER)
+    monkeypatch.setattr(watch, "IDLE_SECONDS", 0.2)
     ear = Ear(queue)
     queue._engine.before_fork()  # type: ignore[attr-defined]
     assert not file.with_name("jobs.db-wal").exists()
