@@ -77,6 +77,24 @@ def test_the_overview_reads_few_rows_however_many_lanes_there_are(queue: tenure.
     assert cost.rows < 100, cost.rows
 
 
+def test_the_oldest_job_in_line_is_found_behind_which_many_have_waited_longer(
+    queue: tenure.Queue,
+) -> None:
+    """A job that was tried before is ready again, and first in line."""
+    queue.enqueue_many([tenure.NewJob(queue="mail") for _ in range(600)])
+    waits_since = queue.oldest_ready("mail")
+    assert waits_since is not None
+    (job,) = queue.claim("mail")
+    queue.fail(job, "x", retry_in=0)
+    (first,) = queue.claim("mail")
+    assert first.id == job.id
+    queue.release(first)
+    found = queue.oldest_ready("mail")
+    assert found is not None
+    assert abs(found - queue.get(job.id).run_at) < 1_000
+    assert queue.get(job.id).run_at > waits_since
+
+
 @pytest.mark.parametrize("what", ["overview", "explain", "pending", "tenants"])
 def test_reads_do_not_grow_while_nothing_can_be_vacuumed(
     queue: tenure.Queue, schema: str, what: str

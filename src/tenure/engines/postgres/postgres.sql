@@ -1644,7 +1644,7 @@ CREATE INDEX states_error ON tenure.states ("left"("right"(errors, 15), 12), seq
 
 -- version: 7
 -- Programs of version 6 keep running while a newer one migrates.
--- Finds the job of a queue that has been ready for the longest time, however many lanes there are.
+-- Finds the jobs of a queue that have been ready for the longest time, however many lanes there are.
 CREATE INDEX states_oldest ON tenure.states (queue, run_at) WHERE state = 2;
 
 -- statements
@@ -2242,12 +2242,36 @@ WHERE scope = %s AND key = %s AND expires_at > tenure.moment(%s::bigint) ORDER B
 SELECT id FROM tenure.jobs WHERE id >= %(first)s AND id <= %(last)s ORDER BY id LIMIT %(limit)s;
 -- name: next_due
 SELECT due, now_ms FROM tenure.next_due(%s::bigint, %s::text[]);
+-- Only the first job of each lane and priority counts. It is looked for among the jobs that have
+-- been ready for the longest time; then, where all of these are behind others, in every lane.
 -- name: oldest_ready
 WITH clock AS (SELECT tenure.moment(%s::bigint) AS now_ms)
 SELECT (
-    SELECT min(r.run_at) FROM tenure.queues q CROSS JOIN LATERAL (
-        SELECT s.run_at FROM tenure.states s WHERE s.queue = q.id AND s.state = 2
-        ORDER BY s.run_at LIMIT 1) r
+    SELECT min(CASE
+        WHEN f.run_at IS NOT NULL THEN f.run_at
+        WHEN EXISTS (SELECT FROM tenure.states s WHERE s.queue = q.id AND s.state = 2) THEN (
+            WITH RECURSIVE heads AS (
+                SELECT l.id AS lane, r.priority, r.run_at
+                FROM tenure.tenants t JOIN tenure.lanes l ON l.tenant = t.id
+                CROSS JOIN LATERAL (SELECT s.priority, s.run_at FROM tenure.states s
+                    WHERE s.lane = l.id AND s.state = 2 ORDER BY s.priority, s.seq LIMIT 1) r
+                WHERE t.queue = q.id
+                UNION ALL
+                SELECT h.lane, r.priority, r.run_at FROM heads h
+                CROSS JOIN LATERAL (SELECT s.priority, s.run_at FROM tenure.states s
+                    WHERE s.lane = h.lane AND s.state = 2 AND s.priority > h.priority
+                    ORDER BY s.priority, s.seq LIMIT 1) r
+            )
+            SELECT min(run_at) FROM heads)
+        END)
+    FROM tenure.queues q LEFT JOIN LATERAL (
+        SELECT c.run_at FROM (
+            SELECT * FROM tenure.states s WHERE s.queue = q.id AND s.state = 2
+            ORDER BY s.run_at LIMIT 500) c
+        WHERE c.seq = (SELECT r.seq FROM tenure.states r
+            WHERE r.lane = c.lane AND r.state = 2 AND r.priority = c.priority
+            ORDER BY r.seq LIMIT 1)
+        ORDER BY c.run_at LIMIT 1) f ON true
     WHERE q.queue = ANY (%s::text[])), now_ms
 FROM clock;
 -- name: schedules
