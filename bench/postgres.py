@@ -1,4 +1,5 @@
-"""Enqueue, claim and ack in batches of 100 on PostgreSQL, against plain psycopg on the same server.
+"""Enqueue, claim and ack in batches of 100 on PostgreSQL, against plain psycopg on the same server;
+then several worker processes against one.
 
 The server is started with fsync and synchronous_commit on, as it comes.
 """
@@ -12,6 +13,7 @@ from statistics import median
 import psycopg
 
 import tenure
+from bench import postgres_workers
 from bench.batches import BATCH, PAYLOAD, TEXT, Pair, timed
 from bench.report import Figure
 from tests.support.postgres import Server
@@ -58,9 +60,10 @@ def run(folder: Path, *, rounds: int = 5, batches: int = 60) -> list[Figure]:
     """One batch of the floor, one of Tenure, and again; through the public calls."""
     server = Server()
     try:
-        return _run(server.url, rounds, batches)
+        figures = _run(server.url, rounds, batches)
     finally:
         server.stop()
+    return figures + postgres_workers.run()
 
 
 def _run(url: str, rounds: int, batches: int) -> list[Figure]:
