@@ -146,6 +146,7 @@ async function refresh(forced = false) {
 function later() {
   clearTimeout(timer);
   if (document.hidden || !live || !page || !page.module || signingIn) return;
+  if (page.module.once && !failures) return;
   timer = setTimeout(refresh, failures ? Math.min(LONGEST_MS, POLL_MS * 2 ** (failures - 1)) : POLL_MS);
 }
 
@@ -225,7 +226,7 @@ async function listen() {
       if (found === null) return;
       if (since && found.version !== since) {
         await sleep(Math.max(0, triedAt + HINT_MS - Date.now()));
-        if (!document.hidden && live) refresh();
+        if (!document.hidden && live && !page?.module?.once) refresh();
       }
       since = found.version;
     } catch {
@@ -305,7 +306,7 @@ function header() {
             name: "q",
             type: "search",
             placeholder: "Search  /",
-            "aria-label": "Search jobs, queues and tenants",
+            "aria-label": "Search jobs, unique keys, queues, tenants, groups and kinds",
             autocomplete: "off",
             spellcheck: "false",
             maxlength: 500,

@@ -46,6 +46,12 @@ export function number(n, kind) {
 export const duration = (ms) =>
   h("td", { class: `n ${ms ? "" : "zero"}` }, ms === null || ms === undefined ? "–" : span(ms));
 
+/** How long something has waited: a minute is late. */
+export function age(ms) {
+  const known = ms !== null && ms !== undefined;
+  return h("td", { class: `n ${known ? (ms > 60000 ? "late" : "") : "zero"}` }, known ? span(ms) : "–");
+}
+
 /** A table that can be scrolled sideways, with a caption for screen readers. */
 export function table(caption, heads, rows, attributes) {
   return h(
