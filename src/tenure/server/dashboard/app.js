@@ -1,7 +1,7 @@
 // The frame: routes, updates, the connection, the keyboard.
 import { h, render } from "./dom.js";
 import { Away, Problem, get, ifOffered, token } from "./api.js";
-import { cut, timeOfDay, visible } from "./format.js";
+import { cut, timeOfDay, visible, zone } from "./format.js";
 import { button, hash, link, say } from "./widgets.js";
 import { help } from "./help.js";
 import { signIn } from "./sign_in.js";
@@ -251,6 +251,7 @@ async function greet() {
   banner.hidden = !me.banner;
   banner.textContent = me.banner;
   document.getElementById("about").textContent = `Tenure ${me.version}`;
+  document.getElementById("zone").textContent = `Times are in ${zone()}`;
   header();
 }
 

@@ -436,9 +436,31 @@ function actions(job, parts, page) {
   if (page.can("admin") && ["pending", "waiting"].includes(job.state))
     can.push(button("Change…", () => change(job, parts, page)));
   if (page.can("produce") && !FINAL.includes(job.state))
-    can.push(simple("Cancel", "cancel", "It is cancelled."));
+    can.push(
+      job.state === "leased"
+        ? button("Cancel…", () => cancel(job, page))
+        : simple("Cancel", "cancel", "It is cancelled."),
+    );
   if (page.can("admin")) can.push(button("Delete…", () => remove(job, page), { class: "danger-quiet" }));
   return can.length ? h("div", { class: "actions" }, can) : null;
+}
+
+/** A job that runs is asked about first: what it has done so far is lost. */
+function cancel(job, page) {
+  return ask({
+    title: "Cancel this job while it runs?",
+    confirm: "Cancel the job",
+    leave: "Keep it",
+    danger: true,
+    content: [
+      h("p", null, "Its worker is told at its next sign of life, and what it does until then is not kept."),
+      reasonField(),
+    ],
+    does: async (form) => {
+      await post(["jobs", job.id, "cancel"], undefined, { reason: form.get("reason") });
+      page.refresh();
+    },
+  });
 }
 
 async function remove(job, page) {
