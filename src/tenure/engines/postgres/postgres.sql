@@ -1929,6 +1929,9 @@ FOR UPDATE;
 -- name: put_record
 INSERT INTO tenure.records (space, key, value, expires_at) VALUES (%s, %s, %s, %s)
 ON CONFLICT (space, key) DO UPDATE SET value = excluded.value, expires_at = excluded.expires_at;
+-- name: note_heard
+INSERT INTO tenure.records (space, key, value, expires_at) VALUES ('past', %s, %s, %s)
+ON CONFLICT (space, key) DO NOTHING;
 -- name: drop_record
 DELETE FROM tenure.records WHERE space = %s AND key = %s;
 -- name: drop_records
@@ -2240,6 +2243,18 @@ SELECT holder, expires_at FROM tenure.slots
 WHERE scope = %s AND key = %s AND expires_at > tenure.moment(%s::bigint) ORDER BY holder;
 -- name: ids_between
 SELECT id FROM tenure.jobs WHERE id >= %(first)s AND id <= %(last)s ORDER BY id LIMIT %(limit)s;
+-- name: jobs_by_key
+SELECT j.id, q.queue, t.tenant FROM (
+        SELECT id, queue, tenant FROM tenure.tenants WHERE id > %(after)s::bigint
+        ORDER BY id LIMIT %(most)s) t
+    CROSS JOIN LATERAL (SELECT seq FROM tenure.keys k
+        WHERE k.tenant = t.id AND k.unique_key = %(key)s OFFSET 0) k
+    CROSS JOIN LATERAL (SELECT id FROM tenure.jobs i WHERE i.seq = k.seq OFFSET 0) j
+    JOIN tenure.queues q ON q.id = t.queue;
+-- name: tenant_after
+SELECT id FROM tenure.tenants WHERE id > %(after)s::bigint ORDER BY id LIMIT 1 OFFSET %(skip)s;
+-- name: dependents
+SELECT child FROM tenure.deps WHERE parent = %(seq)s ORDER BY child LIMIT %(limit)s;
 -- name: next_due
 SELECT due, now_ms FROM tenure.next_due(%s::bigint, %s::text[]);
 -- Only the first job of each lane and priority counts. It is looked for among the jobs that have
@@ -2274,6 +2289,21 @@ SELECT (
         ORDER BY c.run_at LIMIT 1) f ON true
     WHERE q.queue = ANY (%s::text[])), now_ms
 FROM clock;
+-- name: longest_waits
+WITH RECURSIVE heads AS (
+    SELECT t.tenant, l.id AS lane, r.priority, r.run_at
+    FROM tenure.tenants t JOIN tenure.lanes l ON l.tenant = t.id
+    CROSS JOIN LATERAL (SELECT s.priority, s.run_at FROM tenure.states s
+        WHERE s.lane = l.id AND s.state = 2 ORDER BY s.priority, s.seq LIMIT 1) r
+    WHERE t.queue = %(queue)s AND t.tenant = ANY (%(tenants)s::text[])
+    UNION ALL
+    SELECT h.tenant, h.lane, r.priority, r.run_at FROM heads h
+    CROSS JOIN LATERAL (SELECT s.priority, s.run_at FROM tenure.states s
+        WHERE s.lane = h.lane AND s.state = 2 AND s.priority > h.priority
+        ORDER BY s.priority, s.seq LIMIT 1) r
+)
+SELECT tenant, min(run_at) FROM (SELECT tenant, run_at FROM heads LIMIT %(most)s) h
+GROUP BY tenant;
 -- name: schedules
 SELECT schedule FROM tenure.schedules ORDER BY name;
 -- name: timetable

@@ -17,6 +17,7 @@ from tenure.model import queries
 from tenure.model.job import FINAL, Job
 from tenure.model.ops import BACK_MS
 from tenure.model.queries import Filter, Found
+from tenure.model.summary import Summary
 
 FoundRow = tuple[int, int, str]  # when it finished or was created, seq, id
 QueueIds = Callable[[], list[int]]  # of the queues in question; there may be many
@@ -83,8 +84,13 @@ def list_summaries(snapshot: ListSnapshot, query: queries.ListSummaries) -> Foun
     if isinstance(page, TenureError):
         return page
     seqs = [seq for _, seq, _ in page.rows]
+    return queries.Summaries(read_summaries(snapshot, seqs), *page[1:])
+
+
+def read_summaries(snapshot: ListSnapshot, seqs: list[int]) -> list[Summary]:
+    """The summaries of jobs, in this order."""
     rows = {row[0]: row for row in snapshot.read_summaries(seqs)}
-    return queries.Summaries([summary_of_row(rows[seq]) for seq in seqs], *page[1:])
+    return [summary_of_row(rows[seq]) for seq in seqs]
 
 
 def find_ids(snapshot: ListSnapshot, query: queries.FindIds) -> Found:
