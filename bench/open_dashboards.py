@@ -51,16 +51,16 @@ def pages_of(job: str) -> list[tuple[str, ...]]:
     return [*[OVERVIEW] * 6, LIST, LIST, one, one]
 
 
-async def look(host: str, port: int, job: str) -> None:
+async def look(port: int, job: str) -> None:
     """Keep ten dashboards open until the process is ended."""
     pages = pages_of(job)
     assert len(pages) == DASHBOARDS
-    await asyncio.gather(*(_dashboard(host, port, page) for page in pages))
+    await asyncio.gather(*(_dashboard(port, page) for page in pages))
 
 
-async def _dashboard(host: str, port: int, page: tuple[str, ...]) -> None:
+async def _dashboard(port: int, page: tuple[str, ...]) -> None:
     loop = asyncio.get_running_loop()
-    _, talk = await loop.create_connection(Talk, host, port)
+    _, talk = await loop.create_connection(Talk, "127.0.0.1", port)
     while True:
         start = loop.time()
         for path in ("/v1/changes?wait=0", *page):
@@ -71,8 +71,7 @@ async def _dashboard(host: str, port: int, page: tuple[str, ...]) -> None:
 
 @contextmanager
 def open_dashboards(url: str, job: str) -> Iterator[None]:
-    at = urlsplit(url)
-    command = [sys.executable, "-m", "bench.open_dashboards", "--look", f"{at.hostname}:{at.port}"]
+    command = [sys.executable, "-m", "bench.open_dashboards", "--look", str(urlsplit(url).port)]
     process = subprocess.Popen([*command, "--job", job])
     try:
         time.sleep(1.5)
@@ -142,12 +141,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.open_dashboards", description=__doc__)
     parser.add_argument("--jobs", type=int, default=1_000_000)
     parser.add_argument("--keep", type=Path, help="the folder of the SQLite files")
-    parser.add_argument("--look", help=argparse.SUPPRESS)
+    parser.add_argument("--look", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--job", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.look:
-        host, _, port = given.look.partition(":")
-        asyncio.run(look(host, int(port), given.job))
+        asyncio.run(look(given.look, given.job))
         return
     with tempfile.TemporaryDirectory(dir=".", prefix=".bench-") as temporary:
         show(run((given.keep or Path(temporary)).absolute(), jobs=given.jobs))
