@@ -398,9 +398,12 @@ class Workload:
             return (ops.Maintain(1_000, 0, 0, 0),)
         keep = self._chance.choice((None, None, 0, 5_000, 100_000))
         dead = self._chance.choice((None, keep))
-        # If not all keys are forgotten, the engine decides which are.
+        # If not all keys or turns are forgotten, the engine decides which are.
         old = any(at <= self._now - ops.ONCE_MS for at, *_ in self._model._answered.values())
+        busy = {(record.job.queue, record.job.tenant) for record in self._model._live.values()}
         limit = 1_000 if old else self._chance.choice((3, 1_000))
+        if not self._model._turns.keys() <= busy:
+            limit = 1_000
         after = self._aside.choice(("", "", "", *QUEUES))
         maintain = ops.Maintain(limit, keep, dead, dead, after)
         if self._aside.random() < 0.2:

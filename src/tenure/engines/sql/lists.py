@@ -121,6 +121,11 @@ def _cursor_after(where: Filter, last: FoundRow) -> str:
     return f"{end}.{seq}" if where.by_end else str(seq)
 
 
+def _looked_up() -> int:
+    """How many jobs a list looks at, if each must be looked up where it is, which takes longer."""
+    return -(-queries.MOST_SCANNED // 3)
+
+
 class _Search:
     """The parameters of one list."""
 
@@ -173,7 +178,7 @@ class _Search:
         if where.finished_before is not None and before_at >= where.finished_before:
             before_at, before_seq = where.finished_before - 1, LAST
         queues = self._queue_ids()
-        looked = -(-queries.MOST_SCANNED // 3)  # each is looked up where it is, which takes longer
+        looked = _looked_up()
         most = max(min(50, looked), looked // max(1, len(queues)))
         params = self._params | {
             "state": self._codes[0],
@@ -216,7 +221,7 @@ class _Search:
             "most": queries.MOST_SCANNED,
         }
         if where.error is not None:
-            return self._by_walk(params | {"error": where.error}, "error")
+            return self._by_walk(params | {"error": where.error, "most": _looked_up()}, "error")
         few = self._indexed(all_codes)
         if few is not None:
             return self._by_state(params, few)
@@ -227,7 +232,8 @@ class _Search:
         if all_codes and self._queue is None and self._lanes is None:
             return None
         counts = self._counts(None)
-        ready = self._counts(self._lanes) if READY in self._codes else counts
+        of_lanes = READY in self._codes and self._lanes is not None
+        ready = self._counts(self._lanes) if of_lanes else counts
         found = sum((ready if code == READY else counts)[code] for code in self._codes)
         return found if found <= queries.MOST_SORTED else None
 
@@ -264,7 +270,7 @@ class _Search:
             at, seq, _ = page[-1]
             ((scanned,),) = self._db.named(f"count_by_{way}", start | {"from_seq": seq})
             return Listed(page, str(seq), scanned, at)
-        most = queries.MOST_SCANNED
+        most = params["most"]
         stopped = self._db.named(f"floor_by_{way}", start | {"skip": most - 1})
         if not stopped:
             ((scanned,),) = self._db.named(f"count_by_{way}", start)

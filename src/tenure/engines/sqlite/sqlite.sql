@@ -347,13 +347,19 @@ SELECT seq, payload FROM json_each(?) e CROSS JOIN tenure_jobs j ON j.seq = e.va
 -- name: drop_empty_lanes
 DELETE FROM tenure_lanes WHERE id IN (
     SELECT id FROM tenure_lanes INDEXED BY tenure_lanes_empty
-    WHERE waiting + delayed + ready + leased + done + dead + cancelled = 0 ORDER BY id LIMIT ?);
+    WHERE waiting + delayed + ready + leased + done + dead + cancelled = 0
+        AND (SELECT q.queue > :after AND q.queue <= ifnull(:last, x'ff')
+            FROM tenure_tenants t CROSS JOIN tenure_queues q ON q.id = t.queue
+            WHERE t.id = tenure_lanes.tenant)
+    ORDER BY id LIMIT :most);
 -- name: drop_empty_tenants
 DELETE FROM tenure_tenants WHERE id IN (
     SELECT id FROM tenure_tenants INDEXED BY tenure_tenants_empty
     WHERE waiting + delayed + ready + leased + done + dead + cancelled = 0
         AND NOT EXISTS (SELECT 1 FROM tenure_lanes WHERE tenure_lanes.tenant = tenure_tenants.id)
-    ORDER BY id LIMIT ?);
+        AND (SELECT q.queue > :after AND q.queue <= ifnull(:last, x'ff')
+            FROM tenure_queues q WHERE q.id = tenure_tenants.queue)
+    ORDER BY id LIMIT :most);
 
 -- Jobs
 
