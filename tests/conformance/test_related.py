@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tenure import InvalidInput, JobNotFound, Queue, QueueNotFound
+from tenure import InvalidInput, JobNotFound, NewJob, Queue, QueueNotFound
 from tenure.model.ops import Grant
 from tenure.model.queries import FindByKey, ListRelated, LongestWaits, Related
 from tenure.testing import ManualClock
@@ -131,3 +131,15 @@ def test_waits_are_asked_for_a_hundred_tenants_at_most(queue: Queue) -> None:
     with pytest.raises(InvalidInput, match="tenants"):
         queue.longest_waits("mail", [str(n) for n in range(101)])
     assert LongestWaits("mail", ("",)).tenants == ("",)
+
+
+@pytest.mark.many_jobs
+def test_the_oldest_of_very_many_groups_is_found(queue: Queue, clock: ManualClock) -> None:
+    queue.enqueue("mail", tenant="b", group="old", priority=9)
+    clock.advance(1)
+    queue.enqueue("mail", tenant="b", group="old")
+    clock.advance(1)
+    queue.enqueue_many(NewJob(queue="mail", tenant="a", group=f"g{n}") for n in range(1_100))
+    oldest = queue.oldest_ready("mail")
+    assert oldest == clock.now_ms() - 2_000
+    assert queue.longest_waits("mail", ["a", "b"]) == {"a": 0, "b": 2_000}

@@ -881,40 +881,37 @@ SELECT min(due) FROM (
     FROM tenure_queues q CROSS JOIN json_each('[1, 3]') c
     WHERE q.queue IN (SELECT value FROM json_each(?))
 );
+-- The first of each priority of each lane. Of very many, those that were enqueued first are looked
+-- up: a job that is enqueued later becomes ready later.
 -- name: oldest_ready
-WITH RECURSIVE heads (lane, head) AS (
-    SELECT l.id, (SELECT json_array(r.priority, r.seq) FROM tenure_ready r WHERE r.lane = l.id
-        ORDER BY r.priority, r.seq LIMIT 1)
+WITH RECURSIVE heads (lane, priority, seq) AS (
+    SELECT l.id, l.head_priority, l.head_seq
     FROM tenure_queues q CROSS JOIN tenure_tenants t ON t.queue = q.id
     CROSS JOIN tenure_lanes l ON l.tenant = t.id
     WHERE q.queue IN (SELECT value FROM json_each(?)) AND t.ready > 0 AND l.ready > 0
     UNION ALL
-    SELECT h.lane, (SELECT json_array(r.priority, r.seq) FROM tenure_ready r
-        WHERE r.lane = h.lane AND r.priority > json_extract(h.head, '$[0]')
-        ORDER BY r.priority, r.seq LIMIT 1)
-    FROM heads h WHERE h.head IS NOT NULL
+    SELECT h.lane, r.priority, r.seq FROM heads h CROSS JOIN tenure_ready r ON r.lane = h.lane
+        AND (r.priority, r.seq) = (SELECT n.priority, n.seq FROM tenure_ready n
+            WHERE n.lane = h.lane AND n.priority > h.priority ORDER BY n.priority, n.seq LIMIT 1)
 )
-SELECT min(ifnull(s.run_at, j.created_at)) FROM heads h
-CROSS JOIN tenure_jobs j ON j.seq = json_extract(h.head, '$[1]')
-LEFT JOIN tenure_states s ON s.seq = j.seq;
+SELECT min(ifnull(s.run_at, j.created_at)) FROM (SELECT seq FROM heads ORDER BY seq LIMIT 1000) h
+CROSS JOIN tenure_jobs j ON j.seq = h.seq LEFT JOIN tenure_states s ON s.seq = j.seq;
 -- name: longest_waits
-WITH RECURSIVE heads (tenant, lane, head) AS (
-    SELECT t.tenant, l.id, (SELECT json_array(r.priority, r.seq) FROM tenure_ready r
-        WHERE r.lane = l.id ORDER BY r.priority, r.seq LIMIT 1)
+WITH RECURSIVE heads (tenant, lane, priority, seq) AS (
+    SELECT t.tenant, l.id, l.head_priority, l.head_seq
     FROM json_each(:tenants) e
     CROSS JOIN tenure_tenants t ON t.queue = :queue AND t.tenant = e.value
     CROSS JOIN tenure_lanes l ON l.tenant = t.id
     WHERE t.ready > 0 AND l.ready > 0
     UNION ALL
-    SELECT h.tenant, h.lane, (SELECT json_array(r.priority, r.seq) FROM tenure_ready r
-        WHERE r.lane = h.lane AND r.priority > json_extract(h.head, '$[0]')
-        ORDER BY r.priority, r.seq LIMIT 1)
-    FROM heads h WHERE h.head IS NOT NULL
+    SELECT h.tenant, h.lane, r.priority, r.seq
+    FROM heads h CROSS JOIN tenure_ready r ON r.lane = h.lane
+        AND (r.priority, r.seq) = (SELECT n.priority, n.seq FROM tenure_ready n
+            WHERE n.lane = h.lane AND n.priority > h.priority ORDER BY n.priority, n.seq LIMIT 1)
     LIMIT :most
 )
 SELECT h.tenant, min(ifnull(s.run_at, j.created_at)) FROM heads h
-CROSS JOIN tenure_jobs j ON j.seq = json_extract(h.head, '$[1]')
-LEFT JOIN tenure_states s ON s.seq = j.seq
+CROSS JOIN tenure_jobs j ON j.seq = h.seq LEFT JOIN tenure_states s ON s.seq = j.seq
 GROUP BY h.tenant;
 -- name: queues
 SELECT id, queue FROM tenure_queues ORDER BY id;
