@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 Next = Callable[[bytes], bytes]  # the body of an answer -> the next request
 HEAD = (
-    "{method} {path} HTTP/1.1\r\nhost: queue\r\n"
+    "{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n"
     "content-type: application/json\r\ncontent-length: {length}\r\n\r\n"
 )
 

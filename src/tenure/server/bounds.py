@@ -23,8 +23,8 @@ from tenure.model.ops import Answer, Op
 from tenure.model.queries import PAGE_BYTES, GetJob, GetJobs, ListJobs, Query, bytes_of
 from tenure.queue import Calls
 from tenure.queue.sync_async import Wanted, Within
+from tenure.server.exchange import Exchange
 from tenure.server.pace import Pace
-from tenure.server.request_body import Whole
 
 CLAIM_BYTES = 4 * 1_048_576  # of payloads in the response to one claim
 UNKNOWN_CLAIM = 64  # jobs claimed at once from a queue whose payloads have not been seen
@@ -97,11 +97,11 @@ class Traffic:
     def __init__(self) -> None:
         self.pace: Pace = Pace(RATE_BYTES, RATE_BYTES / 2)
         self._reserved = 0
-        self._sent: list[Whole] = []
+        self._sent: list[Exchange] = []
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
-    def sent(self, response: Whole) -> None:
+    def sent(self, response: Exchange) -> None:
         """Note a response that was not read at once."""
         self._sent.append(response)
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tenure.errors import Forbidden
+from tenure.server.exchange import Headers
 from tenure.server.problems import Misdirected, UnsupportedMedia
-from tenure.server.request_body import Headers
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
