@@ -635,6 +635,9 @@ async def reconcile(call: Call, body: ScopeBody) -> Corrections:
 
 async def apply(call: Call, body: OpsBody) -> Applied:
     """Apply a batch of operations. Used by the http:// engine."""
+    for field in ("key", "fingerprint"):
+        if getattr(body, field) is not None:
+            check_name(field, getattr(body, field))
     answers = await apply_batch(call, body.ops, body.key, body.fingerprint)
     return Applied([wire.refusal(one) if isinstance(one, TenureError) else one for one in answers])
 

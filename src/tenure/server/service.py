@@ -145,7 +145,7 @@ class Service:
         self.closing: asyncio.Event = asyncio.Event()
         self.news: News = News(queue)
         self.feed: Feed = Feed(queue)
-        self.bulk: BulkRuns = BulkRuns(queue)
+        self.bulk: BulkRuns = BulkRuns(queue, tokens)
         self.rooms: Rooms = Rooms(queue.changes)
         start = secrets.token_hex(4)
         self._numbers = (f"{start}-{n}" for n in itertools.count(1))
