@@ -178,10 +178,12 @@ class Bounded(Calls):
             if isinstance(answers[0], ops.Leased):
                 self._sizes.note_jobs(answers[0].jobs)
             return answers
-        if _claims(wanted):
+        kinds = set(map(type, wanted))
+        if not kinds.isdisjoint(_CLAIMS):
             return await self._apply(self._capped(wanted))
         answers = await self._inner.ado(wanted)
-        self._sizes.note_added(wanted, answers)
+        if ops.Enqueue in kinds:
+            self._sizes.note_added(wanted, answers)
         return answers
 
     async def _read(self, query: Query) -> Any:
@@ -253,5 +255,4 @@ class Bounded(Calls):
         return answers
 
 
-def _claims(batch: Sequence[Op]) -> bool:
-    return any(isinstance(op, ops.Claim | ops.Once) for op in batch)
+_CLAIMS = (ops.Claim, ops.Once)  # may claim jobs

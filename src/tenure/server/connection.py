@@ -208,6 +208,11 @@ class Connection(asyncio.Protocol):
         """How many bytes the client has not read yet."""
         return self._transport.get_write_buffer_size()
 
+    @property
+    def is_stalled(self) -> bool:
+        """Whether writing is paused."""
+        return self._drain is not None
+
     async def drained(self) -> None:
         """Wait while writing is paused."""
         while self._drain is not None:

@@ -41,6 +41,10 @@ class Exchange(Protocol):
     headers: Headers
     address: str | None  # of the client
 
+    @property
+    def is_stalled(self) -> bool:
+        """Whether the client has not read most of what was sent before on its connection."""
+
     def body(self) -> bytes | None:
         """The body, if it has arrived completely and the server can tell."""
 
@@ -51,7 +55,7 @@ class Exchange(Protocol):
         """How many bytes the client has not read yet, as far as the server can tell."""
 
     async def drained(self) -> None:
-        """Wait until the client has read most of what was sent before on its connection."""
+        """Wait while it is stalled."""
 
     async def receive(self) -> Message:
         """The next part of the body, or that the client disconnected."""
@@ -78,6 +82,10 @@ class AsgiExchange:
         self._receive = receive
         self._send = send
 
+    @property
+    def is_stalled(self) -> bool:
+        return False  # `send` waits
+
     def body(self) -> bytes | None:
         return None
 
@@ -88,7 +96,7 @@ class AsgiExchange:
         return 0
 
     async def drained(self) -> None:
-        """Do nothing: `send` waits."""
+        """Do nothing."""
 
     async def receive(self) -> Message:
         return await self._receive()

@@ -85,6 +85,8 @@ NEEDS: dict[type[Op] | type[Query], Scope] = {
 
 
 _MINUTE_MS = 60_000
+# Operations that have no note for the audit log; most of all that a service gets.
+_UNSIGNED = frozenset({ops.Enqueue, ops.Claim, ops.Ack, ops.Fail, ops.Extend, ops.Release})
 
 
 class Guarded(Calls):
@@ -113,7 +115,8 @@ class Guarded(Calls):
             self.must(op)
         if not self._free:
             wanted = list(map(self._bounded, wanted))
-        wanted = list(map(self._signed, wanted))
+        if not _UNSIGNED.issuperset(map(type, wanted)):
+            wanted = list(map(self._signed, wanted))
         if self._names is not None:
             await self._names.admit(self.token.hash, names_of(wanted))
         return await self._inner.ado(wanted)

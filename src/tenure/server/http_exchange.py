@@ -96,6 +96,10 @@ class HttpExchange:
         parts, self._parts, self._size = self._parts, [], 0
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
+    @property
+    def is_stalled(self) -> bool:
+        return self._connection.is_stalled
+
     def trust(self) -> None:
         self._connection.trust()
 

@@ -85,7 +85,7 @@ class JobBody(Body):
     run_at: Moment | None = None
     id: Name | None = None
     unique_key: Name | None = None
-    after: list[Name] = []
+    after: tuple[Name, ...] = ()  # like NewJob, so that a job without options is compared fast
     if_parent_fails: IfParentFails = "wait"
     backoff: Backoff | None = None
     expires_in: PositiveSeconds | None = None

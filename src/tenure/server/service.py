@@ -220,7 +220,8 @@ class Service:
         request = Request(exchange, next(self._numbers))
         incoming = Incoming(exchange, self.max_body, self.body_seconds)
         reply: Reply | None
-        await exchange.drained()  # no more is prepared for a client that does not read
+        if exchange.is_stalled:
+            await exchange.drained()  # no more is prepared for a client that does not read
         found = self._find(request.method, request.path)
         forged = self._forged(request)
         if forged is not None:
