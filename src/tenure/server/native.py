@@ -52,6 +52,7 @@ from tenure.model.queries import (
 )
 from tenure.model.rates import Rates
 from tenure.model.retry import Backoff
+from tenure.model.workers import LiveWorker
 from tenure.observe.tracing import sending
 from tenure.queue.arguments import good
 from tenure.server.auth import Scope
@@ -336,6 +337,8 @@ AnyFound = (
     | Found[list[Schedule]]
     | Found[queries.Timetable]
     | Found[list[Past]]
+    | Found[queries.Explained]
+    | Found[list[LiveWorker]]
     | Found[ErrorGroups]
     | Found[AuditLog]
     | Found[Rates]
