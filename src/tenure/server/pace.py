@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from math import inf
+import math
 
 
 class Pace:
@@ -12,7 +12,7 @@ class Pace:
     def __init__(self, rate: float, burst: float) -> None:
         self._spacing = 1 / rate
         self._ahead = burst / rate  # seconds
-        self._next = -inf  # when the next turn is due, if turns come at the rate
+        self._next = -math.inf  # when the next turn is due, if turns come at the rate
 
     def spend(self, turns: float) -> None:
         """Take so many turns, without waiting for them."""
