@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
@@ -68,5 +68,6 @@ def _references(value: object) -> Iterator[str]:
 
 
 def test_the_result_of_every_query_is_described() -> None:
+    found: Any = native.Found
     described = get_args(native.AnyFound)
-    assert [one for one in queries.RESULTS.values() if native.Found[one] not in described] == []
+    assert [one for one in queries.RESULTS.values() if found[one] not in described] == []

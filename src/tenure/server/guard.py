@@ -121,6 +121,8 @@ class Guarded(Calls):
         if not _UNSIGNED.issuperset(map(type, wanted)):
             wanted = list(map(self._signed, wanted))
         if self._names is not None:
+            if ops.Beat in map(type, ops.flat(wanted)):
+                self._names.admit_workers(self.token.hash, wanted)
             await self._names.admit(self.token.hash, names_of(wanted))
         return await self._inner.ado(wanted)
 

@@ -52,6 +52,7 @@ from tenure.model.queries import (
 )
 from tenure.model.rates import Rates
 from tenure.model.retry import Backoff
+from tenure.model.why import Explained
 from tenure.model.workers import LiveWorker
 from tenure.observe.tracing import sending
 from tenure.queue.arguments import good
@@ -350,7 +351,7 @@ AnyFound = (
     | Found[list[Schedule]]
     | Found[queries.Timetable]
     | Found[list[Past]]
-    | Found[queries.Explained]
+    | Found[Explained]
     | Found[queries.Related]
     | Found[list[queries.TenantWait]]
     | Found[list[LiveWorker]]
