@@ -67,7 +67,11 @@ class Talk(asyncio.Protocol):
         body = self._left[end + 4 : end + 4 + length]
         self._left = b""
         if head[9:10] != b"2":
-            raise RuntimeError(f"{head[:200]!r} {body[:500]!r}")
+            error = RuntimeError(f"{head[:200]!r} {body[:500]!r}")
+            if self._answer is None or self._answer.done():
+                raise error
+            self._answer.set_exception(error)
+            return
         self.latencies.append(time.perf_counter() - self._sent_at)
         if self._next is not None:
             self._send(self._next(body))
