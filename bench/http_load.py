@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 Next = Callable[[bytes], bytes]  # the body of an answer -> the next request
 HEAD = (
-    "{method} {path} HTTP/1.1\r\nhost: queue\r\n"
+    "{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n"
     "content-type: application/json\r\ncontent-length: {length}\r\n\r\n"
 )
 
@@ -67,7 +67,11 @@ class Talk(asyncio.Protocol):
         body = self._left[end + 4 : end + 4 + length]
         self._left = b""
         if head[9:10] != b"2":
-            raise RuntimeError(f"{head[:200]!r} {body[:500]!r}")
+            error = RuntimeError(f"{head[:200]!r} {body[:500]!r}")
+            if self._answer is None or self._answer.done():
+                raise error
+            self._answer.set_exception(error)
+            return
         self.latencies.append(time.perf_counter() - self._sent_at)
         if self._next is not None:
             self._send(self._next(body))

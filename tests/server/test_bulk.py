@@ -8,6 +8,7 @@ import pytest
 
 from tenure import NewJob, Queue
 from tenure.model import bulk
+from tenure.server.auth import Scope, Token, hash_of
 from tenure.testing import ManualClock
 from tests.server.conftest import Client, Serve, token
 
@@ -135,3 +136,44 @@ def test_a_run_changes_only_what_its_token_may(serve: Serve, queue: Queue) -> No
     assert other.ask("POST", f"/v1/bulk/{run['id']}/stop").status == 404
     assert len(service.as_("boss").get("/v1/bulk")) == 1
     assert queue.stats().dead == 2
+
+
+@pytest.mark.parametrize("left", [None, token("ops", tenants=("b",)), token("ops", Scope.READ)])
+def test_a_run_ends_when_its_token_is_revoked_or_may_less(
+    serve: Serve, queue: Queue, monkeypatch: pytest.MonkeyPatch, left: Token | None
+) -> None:
+    monkeypatch.setattr("tenure.server.bulk_runs.STEP", 1)
+    client = serve(tokens=[token("ops"), token("boss")])
+    kill(queue, 200, tenant="a")
+    body = {"action": "delete", "filter": {"queue": "mail"}}
+    run = client.as_("ops").post("/v1/bulk", body)
+    known = client.service.tokens._by_hash
+    known.pop(hash_of("ops"))
+    if left is not None:
+        known[left.hash] = left
+    ended = finished(client.as_("boss"), run)
+    assert ended["state"] == "failed"
+    assert "token" in ended["error"]
+    assert queue.stats("mail").dead > 0
+    gone = queue.stats("mail").dead
+    client.as_("boss").get("/v1/queues")
+    assert queue.stats("mail").dead == gone
+
+
+def test_a_token_runs_only_some_at_once(
+    serve: Serve, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tenure.server.bulk_runs.STEP", 1)
+    monkeypatch.setattr("tenure.server.bulk_runs.MOST_AT_ONCE", 2)
+    client = serve(tokens=[token("ops"), token("boss")])
+    kill(queue, 100)
+    body = {"action": "delete", "filter": {"queue": "mail"}}
+    ops = client.as_("ops")
+    runs = [ops.post("/v1/bulk", body) for _ in range(2)]
+    refused = ops.ask("POST", "/v1/bulk", body)
+    assert (refused.status, refused.json["code"]) == (429, "busy")
+    assert client.as_("boss").ask("POST", "/v1/bulk", body).status == 202
+    for run in runs:
+        ops.post(f"/v1/bulk/{run['id']}/stop")
+        finished(ops, run)
+    assert ops.ask("POST", "/v1/bulk", body).status == 202

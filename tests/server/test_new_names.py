@@ -132,3 +132,29 @@ def test_a_service_limits_the_new_queues_of_a_token_but_not_of_an_admin(serve: S
     assert "may create 1,000 queues per minute" in asked.json["detail"]
     assert client.as_("admin").ask("POST", "/v1/jobs", jobs).status == 201
     assert client.as_("web").ask("POST", "/v1/jobs", jobs).status == 201, "they exist now"
+
+
+def test_a_token_reports_only_so_many_workers_at_once(
+    serve: Serve, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(new_names, "MOST_WORKERS", 3)
+    client = serve(tokens=[token("a", Scope.WORK), token("b", Scope.WORK)])
+    a, b = client.as_("a"), client.as_("b")
+    body = {"queues": ["q"], "ttl": 10}
+    for n in range(3):
+        a.put(f"/v1/workers/w{n}", body)
+    refused = a.ask("PUT", "/v1/workers/w3", body)
+    assert (refused.status, refused.json["code"]) == (429, "busy")
+    a.put("/v1/workers/w0", body)
+    b.put("/v1/workers/w3", body)
+    clock.advance(11)
+    a.put("/v1/workers/w3", body)
+
+
+def test_a_worker_cannot_name_queues_by_the_thousand(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = serve(tokens=[token("a", Scope.WORK)]).as_("a")
+    client.service._names._per_minute = 5
+    names = [f"q{n}" for n in range(9)]
+    assert client.ask("PUT", "/v1/workers/w", {"queues": names}).status == 429

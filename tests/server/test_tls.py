@@ -14,7 +14,7 @@ import pytest
 import tenure
 from tenure import Settings, StoreError
 from tenure.errors import InvalidInput
-from tenure.server.sockets import check_certificate, listeners
+from tenure.server.sockets import listeners, tls_context
 from tests.server.certificates import Certificate
 from tests.server.process import ServiceProcess
 
@@ -117,7 +117,7 @@ def test_a_service_that_dies_while_a_connection_is_made_is_asked_again() -> None
 
 def refused(certfile: Path | None, keyfile: Path | None) -> str:
     with pytest.raises(InvalidInput) as caught:
-        check_certificate(*[one if one is None else str(one) for one in (certfile, keyfile)])
+        tls_context(*[one if one is None else str(one) for one in (certfile, keyfile)])
     return str(caught.value)
 
 
@@ -160,7 +160,7 @@ def test_a_certificate_and_its_key_may_be_in_one_file(
 ) -> None:
     both = tmp_path / "both.pem"
     both.write_bytes(certificate.cert.read_bytes() + certificate.key.read_bytes())
-    check_certificate(str(both), None)
+    tls_context(str(both), None)
 
 
 def test_a_host_that_nobody_knows_is_refused() -> None:

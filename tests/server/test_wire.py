@@ -19,8 +19,8 @@ import pytest
 import tenure
 from tenure import Job, Queue
 from tenure.server.auth import EVERYTHING
-from tenure.server.protocol import Protocol
-from tenure.server.request_body import Headers
+from tenure.server.connection import Connection
+from tenure.server.exchange import Headers
 from tenure.server.route import Call
 from tenure.server.routes import DIALECTS, make_app
 from tenure.server.service import Service
@@ -63,7 +63,7 @@ def dial(watched: Watched) -> Iterator[Dial]:
 def impatient(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """What may take long may not."""
     service.body_seconds = 0.2
-    monkeypatch.setattr(Protocol, "head_seconds", 0.2)
+    monkeypatch.setattr(Connection, "head_seconds", 0.2)
 
 
 # Connections --------------------------------------------------------------------------------------
@@ -86,12 +86,7 @@ def test_requests_leave_no_garbage_for_the_collector(dial: Dial) -> None:
 def test_a_connection_that_is_not_used_is_closed_after_its_time(
     dial: Dial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def made(self: Protocol, transport: asyncio.Transport) -> None:
-        self.timeout_keep_alive = 0.3  # type: ignore[assignment]
-        connection_made(self, transport)
-
-    connection_made = Protocol.connection_made
-    monkeypatch.setattr(Protocol, "connection_made", made)
+    monkeypatch.setattr(Connection, "idle_seconds", 0.3)
     line = dial()
     for _ in range(3):
         time.sleep(0.2)  # less than that, and more in all
@@ -390,8 +385,24 @@ def test_requests_that_come_at_once_are_answered_in_order(dial: Dial, queue: Que
 def test_a_websocket_is_refused(dial: Dial) -> None:
     headers = ["Connection: upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13"]
     headers.append("Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==")
-    line = dial().say(request("GET", "/v1/events", headers=headers))
-    assert line.hear().status == 403
+    heard = dial().say(request("GET", "/v1/events", headers=headers)).hear()
+    assert (heard.status, heard.closed) == (400, True)
+    assert "upgrade: is not supported" in heard.detail
+
+
+def test_who_asks_for_another_version_is_answered_in_this_one(dial: Dial) -> None:
+    headers = ["Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABk"]
+    heard = dial().say(request("GET", "/healthz", headers=headers)).hear()
+    assert (heard.status, heard.closed) == (200, True)
+
+
+def test_a_body_that_is_skipped_because_of_an_upgrade_is_not_taken_for_none(
+    dial: Dial, queue: Queue
+) -> None:
+    headers = ["Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABk"]
+    asked = request("POST", "/v1/queues/q/pause", b'{"tenant": "a"}', headers)
+    with nothing_changes(queue):
+        assert dial().say(asked).hear().status == 400
 
 
 # Paths and queries --------------------------------------------------------------------------------

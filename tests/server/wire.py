@@ -7,12 +7,12 @@ import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import msgspec
-import uvicorn
 
-from tenure.server.protocol import Protocol
+from tenure.server.connections import Connections
+from tenure.server.exchange import Exchange
+from tenure.server.http_server import HttpServer
 from tenure.server.service import Service
 
 PATIENCE = 30.0
@@ -25,38 +25,51 @@ class Watched:
         self._service = service
         self.ended = threading.Semaphore(0)
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def serve(self, exchange: Exchange) -> None:
         try:
-            await self._service(scope, receive, send)
+            await self._service.serve(exchange)
         finally:
             self.ended.release()
 
 
 @contextmanager
-def hosted(service: Watched) -> Iterator[Dial]:
+def hosted(service: Watched, connections: Connections | None = None) -> Iterator[Dial]:
     """A service in a thread of its own; answers with what connects to it."""
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     listener.listen()
-    config = uvicorn.Config(
-        service, interface="asgi3", http=Protocol, log_level="critical", lifespan="off"
-    )
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])), name="hosted")
     lines: list[Line] = []
+    stops: list[Callable[[], object]] = []
+    started = threading.Event()
+
+    async def main() -> None:
+        server, end, loop = (
+            HttpServer(service, connections),
+            asyncio.Event(),
+            asyncio.get_event_loop(),
+        )
+        await server.start([listener])
+        stops.append(lambda: loop.call_soon_threadsafe(end.set))
+        started.set()
+        await end.wait()
+        await server.stop(PATIENCE)
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()), name="hosted")
 
     def dial() -> Line:
         lines.append(Line(listener.getsockname()[1]))
         return lines[-1]
 
     thread.start()
+    assert started.wait(PATIENCE)
     try:
         yield dial
         assert dial().say(request("GET", "/healthz")).hear().status == 200  # it lives on
     finally:
         for line in lines:
             line.hang_up()
-        server.should_exit = True
+        for stop in stops:
+            stop()
         thread.join(PATIENCE)
 
 

@@ -40,7 +40,7 @@ from tenure.tasks.app import Tenure
 log = logging.getLogger("tenure.service")
 
 TOKENS = "tenure-tokens.json"
-NEEDED = ("uvicorn", "prometheus_client")  # the packages of tenure[server]
+NEEDED = ("httptools", "prometheus_client")  # the packages of tenure[server]
 
 
 @click.command()

@@ -21,8 +21,8 @@ from tenure.errors import Forbidden
 from tenure.queue import Queue
 from tenure.server.about import About
 from tenure.server.auth import Scope, Token, Tokens, hash_of
+from tenure.server.exchange import Headers
 from tenure.server.problems import NoSuchRoute
-from tenure.server.request_body import Headers
 from tenure.server.route import as_problem
 from tenure.server.routes import make_app
 from tenure.server.service import Service

@@ -179,7 +179,8 @@ class Calls(Insight, Lookup, Matching, Editing, RecordCalls):
                 return good(found, Job)
         # A new job need not be read back, and in another connection's transaction it cannot be.
         state = State.WAITING if spec.after else State.PENDING
-        return replace(spec.to_job(state, enqueued.at), id=enqueued.ids[0])
+        job = spec.to_job(state, enqueued.at)
+        return job if job.id == enqueued.ids[0] else replace(job, id=enqueued.ids[0])
 
     def _enqueue_many(
         self,

@@ -18,7 +18,7 @@ import msgspec
 
 from tenure.errors import InvalidInput, NotFound, Unauthorized
 from tenure.model.fields import check_label, check_name
-from tenure.server.request_body import Headers
+from tenure.server.exchange import Headers
 
 log = logging.getLogger("tenure.service")
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from tenure.errors import Conflict, TenureError
 from tenure.model import ops, wire
-from tenure.model.fields import check_name
 from tenure.model.ops import AnyOp
 from tenure.server.auth import hash_of
 from tenure.server.route import Call
@@ -28,7 +27,7 @@ async def apply_batch(
     parts = _parts(received, weights)
     if key is None:
         return await _apply_parts(call, parts)
-    return await _apply_once(call, parts, check_name("key", key), fingerprint)
+    return await _apply_once(call, parts, key, fingerprint)
 
 
 def _weight(op: AnyOp) -> float:

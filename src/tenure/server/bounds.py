@@ -23,8 +23,8 @@ from tenure.model.ops import Answer, Op
 from tenure.model.queries import PAGE_BYTES, GetJob, GetJobs, ListJobs, Query, bytes_of
 from tenure.queue import Calls
 from tenure.queue.sync_async import Wanted, Within
+from tenure.server.exchange import Exchange
 from tenure.server.pace import Pace
-from tenure.server.request_body import Whole
 
 CLAIM_BYTES = 4 * 1_048_576  # of payloads in the response to one claim
 UNKNOWN_CLAIM = 64  # jobs claimed at once from a queue whose payloads have not been seen
@@ -97,11 +97,11 @@ class Traffic:
     def __init__(self) -> None:
         self.pace: Pace = Pace(RATE_BYTES, RATE_BYTES / 2)
         self._reserved = 0
-        self._sent: list[Whole] = []
+        self._sent: list[Exchange] = []
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
-    def sent(self, response: Whole) -> None:
+    def sent(self, response: Exchange) -> None:
         """Note a response that was not read at once."""
         self._sent.append(response)
 
@@ -178,10 +178,12 @@ class Bounded(Calls):
             if isinstance(answers[0], ops.Leased):
                 self._sizes.note_jobs(answers[0].jobs)
             return answers
-        if _claims(wanted):
+        kinds = set(map(type, wanted))
+        if not kinds.isdisjoint(_CLAIMS):
             return await self._apply(self._capped(wanted))
         answers = await self._inner.ado(wanted)
-        self._sizes.note_added(wanted, answers)
+        if ops.Enqueue in kinds:
+            self._sizes.note_added(wanted, answers)
         return answers
 
     async def _read(self, query: Query) -> Any:
@@ -253,5 +255,4 @@ class Bounded(Calls):
         return answers
 
 
-def _claims(batch: Sequence[Op]) -> bool:
-    return any(isinstance(op, ops.Claim | ops.Once) for op in batch)
+_CLAIMS = (ops.Claim, ops.Once)  # may claim jobs

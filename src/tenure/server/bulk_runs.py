@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator
 
 import msgspec
 from msgspec.structs import replace
 
-from tenure.errors import NotFound, TenureError
+from tenure.errors import Busy, Forbidden, NotFound, TenureError
 from tenure.model import ops, queries
 from tenure.model.bulk import (
     KEPT_MS,
@@ -32,11 +33,13 @@ from tenure.model.record_queries import ListRecords
 from tenure.model.records import NewRecord, PutRecords, Record
 from tenure.queue import Calls, Queue
 from tenure.queue.arguments import good
+from tenure.server.auth import Token, Tokens
 
 log = logging.getLogger("tenure.service")
 
 PAUSE = 0.5  # of the time that a step took, so that others go first
 MOST_RUNS = 200  # that are listed
+MOST_AT_ONCE = 10  # of one token in one process
 _STOP = ".stop"
 _encode = msgspec.json.encode
 
@@ -44,23 +47,43 @@ _encode = msgspec.json.encode
 class BulkRuns:
     """The runs of a service."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: Queue, tokens: Tokens) -> None:
         self._queue = queue
+        self._tokens = tokens
         self._tasks: set[asyncio.Task[None]] = set()
+        self._running: Counter[str] = Counter()  # by the hash of the token
 
     async def start(
-        self, queue: Calls, owner: str, action: Action, where: Filter, note: ops.Note
+        self, queue: Calls, token: Token, action: Action, where: Filter, note: ops.Note
     ) -> BulkRun:
-        """Begin a run. queue: limited to what the token that asks for it may do, at every step.
-        owner: identifies that token."""
+        """Begin a run; raises Busy. queue: limited to what the token that asks for it may do, at
+        every step. The run fails when that token is revoked or changed."""
+        if self._running[token.hash] >= MOST_AT_ONCE:
+            raise Busy(f"{MOST_AT_ONCE} bulk runs of this token are running; wait for one to end")
+        self._running[token.hash] += 1
+        try:
+            return await self._start(queue, token, action, where, note)
+        except BaseException:
+            self._running[token.hash] -= 1
+            raise
+
+    async def _start(
+        self, queue: Calls, token: Token, action: Action, where: Filter, note: ops.Note
+    ) -> BulkRun:
         now = self._queue.clock.now_ms()
         (run_id,) = new_ids(now, 1)
         run = BulkRun(run_id, action, note.filter or {}, note.by, note.reason, now, now)
-        await self._put(owner, run)
-        task = asyncio.create_task(self._run(queue, owner, run, where, note))
+        await self._put(token.hash, run)
+        task = asyncio.create_task(self._run(queue, token, run, where, note))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda task: self._left(task, token.hash))
         return run
+
+    def _left(self, task: asyncio.Task[None], owner: str) -> None:
+        self._tasks.discard(task)
+        self._running[owner] -= 1
+        if not self._running[owner]:
+            del self._running[owner]
 
     async def runs(self, owner: str | None = None) -> list[BulkRun]:
         """The last runs, newest first; only those of a token, if it is given."""
@@ -90,11 +113,11 @@ class BulkRuns:
             task.cancel()
 
     async def _run(
-        self, queue: Calls, owner: str, run: BulkRun, where: Filter, note: ops.Note
+        self, queue: Calls, token: Token, run: BulkRun, where: Filter, note: ops.Note
     ) -> None:
-        latest = run
+        latest, owner = run, token.hash
         try:
-            async for latest in self._steps(queue, run, where, note):
+            async for latest in self._steps(queue, token, run, where, note):
                 await self._put(owner, latest)
         except TenureError as error:
             await self._put(owner, self._ended(latest, "failed", error.message))
@@ -106,12 +129,15 @@ class BulkRuns:
         return replace(run, state=state, error=error, ended_at=self._queue.clock.now_ms())
 
     async def _steps(
-        self, queue: Calls, run: BulkRun, where: Filter, note: ops.Note
+        self, queue: Calls, token: Token, run: BulkRun, where: Filter, note: ops.Note
     ) -> AsyncIterator[BulkRun]:
-        """Carry out a run. Yields how far it has come after each step."""
+        """Carry out a run. Yields how far it has come after each step; raises Forbidden when its
+        token is no longer valid."""
         loop, cursor = asyncio.get_running_loop(), None
         while True:
             begun = loop.time()
+            if not self._tokens.is_current(token):
+                raise Forbidden("the token that started it was revoked or changed")
             found = good(await queue.ado(queries.FindIds(where, STEP, cursor)), queries.Ids)
             if found.ids:
                 op = op_of(run.action, tuple(found.ids), where, note)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 log = logging.getLogger("tenure.service")
@@ -14,7 +14,11 @@ LOG_SECONDS = 10.0  # between log lines about dropped connections
 
 
 class Droppable(Protocol):
-    def drop(self) -> None: ...
+    def drop(self) -> None:
+        """Close it at once."""
+
+    def stop(self) -> None:
+        """Close it when its current request is answered."""
 
 
 class Connections:
@@ -30,11 +34,16 @@ class Connections:
         self._dropped = 0
         self._log_at = 0.0
 
+    def __len__(self) -> int:
+        return len(self._strangers) + len(self._trusted)
+
+    def __iter__(self) -> Iterator[Droppable]:
+        return iter([*self._strangers, *self._trusted])
+
     def add(self, connection: Droppable) -> None:
         """Add a new connection. If there are too many, the oldest untrusted one is dropped."""
         self._strangers[connection] = None
-        total = len(self._strangers) + len(self._trusted)
-        if total > self._most or len(self._strangers) > self._most_strangers:
+        if len(self) > self._most or len(self._strangers) > self._most_strangers:
             self._drop(next(iter(self._strangers)))
 
     def trust(self, connection: Droppable) -> None:

@@ -88,6 +88,8 @@ NEEDS: dict[type[Op] | type[Query], Scope] = {
 
 
 _MINUTE_MS = 60_000
+# Operations that have no note for the audit log; most of all that a service gets.
+_UNSIGNED = frozenset({ops.Enqueue, ops.Claim, ops.Ack, ops.Fail, ops.Extend, ops.Release})
 
 
 class Guarded(Calls):
@@ -116,8 +118,11 @@ class Guarded(Calls):
             self.must(op)
         if not self._free:
             wanted = list(map(self._bounded, wanted))
-        wanted = list(map(self._signed, wanted))
+        if not _UNSIGNED.issuperset(map(type, wanted)):
+            wanted = list(map(self._signed, wanted))
         if self._names is not None:
+            if ops.Beat in map(type, ops.flat(wanted)):
+                self._names.admit_workers(self.token.hash, wanted)
             await self._names.admit(self.token.hash, names_of(wanted))
         return await self._inner.ado(wanted)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from tenure.errors import InvalidInput
 from tenure.server.auth import ANONYMOUS, Scope, Token
-from tenure.server.request_body import Headers
+from tenure.server.exchange import Headers
 
 ALLOWED = (Scope.PRODUCE, Scope.WORK, Scope.READ)
 # A request with one of these came through a proxy, so the address of its sender is not known.

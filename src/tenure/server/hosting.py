@@ -7,25 +7,23 @@ import gc
 import logging
 import os
 import resource
+import ssl
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
-from socket import socket
 from typing import Any
-
-import uvicorn
 
 from tenure.observe.metrics import Metrics, measured
 from tenure.server.about import About
 from tenure.server.auth import Tokens
 from tenure.server.connections import Connections
+from tenure.server.http_server import HttpServer
 from tenure.server.mdns import announced
-from tenure.server.protocol import Protocol
 from tenure.server.routes import make_app
 from tenure.server.service import Service
-from tenure.server.sockets import check_certificate, listeners
+from tenure.server.sockets import listeners, tls_context
 from tenure.settings import without_secrets
 from tenure.tasks.app import Tenure
 from tenure.worker.runner import Runner
@@ -40,7 +38,6 @@ GRACE_SECONDS = 10  # for open requests to finish when the service stops
 # save.
 SWITCH_SECONDS = 0.0005
 OTHER_FILES = 128  # open files besides connections
-KEEP_ALIVE_SECONDS = 75  # longer than load balancers keep an idle connection
 
 
 def serve_until_signal(
@@ -64,7 +61,6 @@ def serve_until_signal(
     d1_max_attempts: attempts of the jobs of the d1 dialect; None for no limit.
     about, redact: what the dashboard shows, and what nobody who reads jobs sees.
     """
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # we log its messages ourselves
     sys.setswitchinterval(SWITCH_SECONDS)
     metrics = Metrics(tenants=tenants)
     app.move_to(None, wrap=partial(measured, metrics))
@@ -86,12 +82,19 @@ def serve_until_signal(
     gc.set_threshold(10_000, 20, 20)
     left = threading.Event()
     try:
-        with asyncio.Runner(
-            loop_factory=uvicorn.Config(service, log_config=None).get_loop_factory()
-        ) as loop:
+        with asyncio.Runner(loop_factory=_fast_loop()) as loop:
             loop.run(_serve(service, runner, left, **options))
     finally:
         left.set()
+
+
+def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Make event loops of uvloop where it is installed: it needs half of the time."""
+    try:
+        from uvloop import new_event_loop
+    except ImportError:
+        return None
+    return new_event_loop
 
 
 def _known_as(host: str, allowed: Iterable[str] | None) -> str:
@@ -113,34 +116,31 @@ async def _serve(
     mdns: bool,
     max_connections: int,
 ) -> None:
-    check_certificate(certfile, keyfile)
+    tls = tls_context(certfile, keyfile)
     sockets = listeners(host, port)
     port = sockets[0].getsockname()[1]
-    config = uvicorn.Config(
-        service,
-        interface="asgi3",
-        http=Protocol.bounded_by(Connections(_affordable(max_connections))),
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        timeout_graceful_shutdown=GRACE_SECONDS,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        ssl_certfile=certfile,
-        ssl_keyfile=keyfile,
-    )
-    server = _Server(config)
-    server.with_tokens = service.tokens.required
-    server.store = without_secrets(service.queue.settings.url)
-    shown = f"[{known_as}]" if ":" in known_as else known_as
-    server.here = f"{'https' if certfile else 'http'}://{shown}:{port}"
-    with _stopping_on_signals(service, server, runner, left):
+    server = HttpServer(service, Connections(_affordable(max_connections)))
+    stopping = asyncio.Event()
+    with _stopping_on_signals(service, stopping, runner, left):
         async with AsyncExitStack() as stack:
+            stack.callback(service.close)
             await stack.enter_async_context(_with_upkeep(service, runner))
             if mdns:
                 addresses = [one.getsockname()[0] for one in sockets]
                 await stack.enter_async_context(announced(addresses, port))
-            await server.serve(sockets)
+            await server.start(sockets, tls)
+            _log_address(service, known_as, port, tls)
+            await stopping.wait()
+            await server.stop(GRACE_SECONDS)
+
+
+def _log_address(service: Service, known_as: str, port: int, tls: ssl.SSLContext | None) -> None:
+    shown = f"[{known_as}]" if ":" in known_as else known_as
+    here = f"{'http' if tls is None else 'https'}://{shown}:{port}"
+    log.info("serving %s on %s", without_secrets(service.queue.settings.url), here)
+    log.info("the dashboard: %s/ - the API: %s/docs - metrics: %s/metrics", here, here, here)
+    token = "TENURE_TOKEN=... " if service.tokens.required else ""
+    log.info("or in another terminal: %stenure --url %s stats", token, here)
 
 
 def _affordable(connections: int) -> int:
@@ -156,34 +156,15 @@ def _affordable(connections: int) -> int:
     return connections
 
 
-class _Server(uvicorn.Server):
-    """A server that logs when it is ready, and does not handle signals."""
-
-    store = here = ""
-    with_tokens = False
-
-    async def startup(self, sockets: list[socket] | None = None) -> None:
-        await super().startup(sockets)
-        log.info("serving %s on %s", self.store, self.here)
-        here = self.here
-        log.info("the dashboard: %s/ - the API: %s/docs - metrics: %s/metrics", here, here, here)
-        token = "TENURE_TOKEN=... " if self.with_tokens else ""
-        log.info("or in another terminal: %stenure --url %s stats", token, self.here)
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
 @contextmanager
 def _stopping_on_signals(
-    service: Service, server: _Server, runner: Runner | None, left: threading.Event
+    service: Service, stopping: asyncio.Event, runner: Runner | None, left: threading.Event
 ) -> Iterator[None]:
     """Stop gracefully at the first signal, and at once at the second."""
     loop, stopped = asyncio.get_running_loop(), threading.Event()
 
     def stop() -> None:
-        server.should_exit = True
+        stopping.set()
         if runner is not None:
             runner.stop_soon()
         service.finish()

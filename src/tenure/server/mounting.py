@@ -13,11 +13,11 @@ from tenure.errors import Forbidden
 from tenure.queue import Queue, connect
 from tenure.server.about import About
 from tenure.server.auth import Tokens, tokens_of
+from tenure.server.exchange import Message, Receive, Send
 from tenure.server.origin import LOOPBACK
-from tenure.server.request_body import Message, Receive
 from tenure.server.route import as_problem
 from tenure.server.routes import make_app
-from tenure.server.service import Send, Service
+from tenure.server.service import Service
 
 NO_TOKENS = Forbidden(
     "no tokens are set: create one with `tenure token create`, and name its file as `tokens`; or, "

@@ -52,6 +52,8 @@ from tenure.model.queries import (
 )
 from tenure.model.rates import Rates
 from tenure.model.retry import Backoff
+from tenure.model.why import Explained
+from tenure.model.workers import LiveWorker
 from tenure.observe.tracing import sending
 from tenure.queue.arguments import good
 from tenure.server.auth import Scope
@@ -85,7 +87,7 @@ class JobBody(Body):
     run_at: Moment | None = None
     id: Name | None = None
     unique_key: Name | None = None
-    after: list[Name] = []
+    after: tuple[Name, ...] = ()  # like NewJob, so that a job without options is compared fast
     if_parent_fails: IfParentFails = "wait"
     backoff: Backoff | None = None
     expires_in: PositiveSeconds | None = None
@@ -349,6 +351,10 @@ AnyFound = (
     | Found[list[Schedule]]
     | Found[queries.Timetable]
     | Found[list[Past]]
+    | Found[Explained]
+    | Found[queries.Related]
+    | Found[list[queries.TenantWait]]
+    | Found[list[LiveWorker]]
     | Found[ErrorGroups]
     | Found[AuditLog]
     | Found[Rates]
@@ -657,6 +663,9 @@ async def reconcile(call: Call, body: ScopeBody) -> Corrections:
 
 async def apply(call: Call, body: OpsBody) -> Applied:
     """Apply a batch of operations. Used by the http:// engine."""
+    for field in ("key", "fingerprint"):
+        if getattr(body, field) is not None:
+            check_name(field, getattr(body, field))
     answers = await apply_batch(call, body.ops, body.key, body.fingerprint)
     return Applied([wire.refusal(one) if isinstance(one, TenureError) else one for one in answers])
 

@@ -1,7 +1,8 @@
-"""A bound on how many new queues a token may create per minute.
+"""Bounds on how many new queues and workers a token may name.
 
 Queues come into being with their first job. Each costs a row, or some keys, and a look of every
-round of maintenance, so one client must not create them by the thousand.
+round of maintenance, so one client must not create them by the thousand. The same is true of
+workers: whoever reports one adds a record, and one for each of its queues.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from tenure.model.ops import Op
 from tenure.queue import Queue
 
 PER_MINUTE = 1_000
+MOST_WORKERS = 2_000  # of one token at once
 MOST_KNOWN = 100_000  # names remembered as existing
 MOST_TOKENS = 10_000  # whose use is remembered
 
@@ -29,6 +31,8 @@ def names_of(batch: Sequence[Op]) -> Iterator[str]:
                 yield from (spec.queue for spec in op.then)
             case ops.SetLimit() | ops.Pause():
                 yield op.queue
+            case ops.Beat():  # it does not create them, but notes when each was worked last
+                yield from op.worker.queues
 
 
 class _Room(NamedTuple):
@@ -46,6 +50,23 @@ class NewNames:
         self._per_minute = per_minute
         self._known: set[str] = set()
         self._rooms: dict[str, _Room] = {}
+        self._workers: dict[str, dict[tuple[str, str, int], float]] = {}  # until when, by token
+
+    def admit_workers(self, token: str, batch: Sequence[Op]) -> None:
+        """Let a token report these workers, or raise Busy."""
+        for op in ops.flat(batch):
+            if isinstance(op, ops.Beat):
+                self._admit_worker(token, op)
+
+    def _admit_worker(self, token: str, op: ops.Beat) -> None:
+        now, alive = self._queue.clock.monotonic(), self._workers.setdefault(token, {})
+        worker = (op.worker.name, op.worker.host, op.worker.pid)
+        if worker not in alive and len(alive) >= MOST_WORKERS:
+            for one in [one for one, until in alive.items() if until <= now]:
+                del alive[one]
+            if len(alive) >= MOST_WORKERS:
+                raise Busy(f"{MOST_WORKERS:,} workers report themselves with this token")
+        alive[worker] = now + op.ttl_ms / 1000
 
     async def admit(self, token: str, names: Iterable[str]) -> None:
         """Let a token (its hash, or any other key) use these queues, or raise Busy.

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tenure.errors import Forbidden
+from tenure.server.exchange import Headers
 from tenure.server.problems import Misdirected, UnsupportedMedia
-from tenure.server.request_body import Headers
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -23,22 +23,30 @@ class Origins:
 
     def __init__(self, hosts: Iterable[str] | None = None) -> None:
         self._hosts = None if hosts is None else {_bracketed(host.lower()) for host in hosts}
+        self._last: str | None = (
+            None  # the last Host header that was accepted: most requests have the same
+        )
 
     def check(self, method: str, headers: Headers) -> None:
         """Raise Misdirected or Forbidden if a web page may have forged the request."""
-        host = (headers.get(b"host") or "").lower()
-        if self._hosts is not None and _without_port(host) not in self._hosts:
-            raise Misdirected(
-                f"this service is not known as {host[:200]!r}; `tenure serve --allowed-hosts` "
-                "adds a name"
-            )
+        host = headers.get(b"host") or ""
+        if host != self._last:
+            self._check_host(host.lower())
+            self._last = host
         if method in SAFE:
             return
         site, origin = headers.get(b"sec-fetch-site"), headers.get(b"origin")
         if site is not None and site not in OWN_SITE:
             raise Forbidden("a page of another site must not send this")
-        if origin is not None and origin.lower().partition("://")[2] != host:
+        if origin is not None and origin.lower().partition("://")[2] != host.lower():
             raise Forbidden(f"a page of {origin[:200]!r} must not send this")
+
+    def _check_host(self, host: str) -> None:
+        if self._hosts is not None and _without_port(host) not in self._hosts:
+            raise Misdirected(
+                f"this service is not known as {host[:200]!r}; `tenure serve --allowed-hosts` "
+                "adds a name"
+            )
 
 
 def _without_port(host: str) -> str:

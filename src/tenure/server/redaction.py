@@ -74,13 +74,20 @@ class Redaction:
     def raw(self, raw: Raw) -> Raw:
         """JSON with the named fields hidden."""
         text = bytes(raw)
-        # A name may be written with escapes, so only JSON without any is sure not to have it.
-        if b"\\" not in text and not any(name.encode() in text.lower() for name in self.names):
+        if self._is_free(text):
             return raw
         try:
             return Raw(msgspec.json.encode(self._hidden(msgspec.json.decode(text), 0)))
         except (RecursionError, msgspec.MsgspecError):
             return Raw(msgspec.json.encode(HIDDEN))
+
+    def _is_free(self, text: bytes) -> bool:
+        """Whether JSON has none of the names. They may be written with escapes: then it must be
+        decoded."""
+        if b"\\" in text:
+            return False
+        lower = text.decode(errors="replace").lower()
+        return not any(name in lower for name in self.names)
 
     def _hidden(self, value: Any, depth: int) -> Any:
         if depth > MOST_NESTED:

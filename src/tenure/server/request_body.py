@@ -3,53 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any, Protocol
 
 from tenure.errors import InvalidInput
+from tenure.server.exchange import Exchange
 from tenure.server.problems import BodyTooLarge, TooSlow
-
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-
-
-WHOLE = "tenure.whole"  # an ASGI extension of our own server
-
-
-class Whole(Protocol):
-    """A request and its response, each in one piece."""
-
-    def body(self) -> bytes | None:
-        """The body, if it has arrived completely."""
-
-    def trust(self) -> None:
-        """Note that the client has shown a valid token."""
-
-    async def drained(self) -> None:
-        """Wait until the client has read most of what was sent before on its connection."""
-
-    def unread(self) -> int:
-        """How many bytes the client has not read yet."""
-
-    def answer(
-        self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes, *, last: bool
-    ) -> bool:
-        """Send the response. Returns False if it must be sent as ASGI messages instead."""
-
-
-class Headers:
-    """The headers of a request. Values are decoded when they are used."""
-
-    __slots__ = ("_raw",)
-
-    def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
-        self._raw = dict(raw)
-
-    def get(self, name: bytes) -> str | None:
-        """The value of a header, by its name in lower case."""
-        value = self._raw.get(name)
-        return None if value is None else value.decode("latin-1")
-
 
 # Limits for a client that has not shown a valid token: bytes kept, bytes read and dropped, seconds.
 STRANGER_BYTES, STRANGER_DROPPED, STRANGER_SECONDS = 65_536, 1_048_576, 5.0
@@ -58,21 +15,11 @@ STRANGER_BYTES, STRANGER_DROPPED, STRANGER_SECONDS = 65_536, 1_048_576, 5.0
 class Incoming:
     """A body that is read once, or skipped. Until the client is trusted, little of it is read."""
 
-    __slots__ = (
-        *("_ended", "_headers", "_late", "_most", "_receive", "_seconds", "_trusted", "_whole"),
-    )
+    __slots__ = ("_ended", "_exchange", "_headers", "_late", "_most", "_seconds", "_trusted")
 
-    def __init__(
-        self,
-        receive: Receive,
-        whole: Whole | None,
-        headers: Headers,
-        most: int,
-        seconds: float,
-    ) -> None:
-        self._receive = receive
-        self._whole = whole
-        self._headers = headers
+    def __init__(self, exchange: Exchange, most: int, seconds: float) -> None:
+        self._exchange = exchange
+        self._headers = exchange.headers
         self._most = most
         self._seconds = seconds
         self._trusted = False
@@ -82,8 +29,7 @@ class Incoming:
     def trust(self) -> None:
         """Note that the client has shown a valid token."""
         self._trusted = True
-        if self._whole is not None:
-            self._whole.trust()
+        self._exchange.trust()
 
     @property
     def _kept(self) -> int:
@@ -106,7 +52,8 @@ class Incoming:
         encoding = self._headers.get(b"content-encoding") or "identity"
         if encoding.lower() != "identity":
             raise InvalidInput("content-encoding", f"{encoding!r} is not read; send JSON as it is")
-        if self._whole is not None and (body := self._whole.body()) is not None:
+        body = self._exchange.body()
+        if body is not None:
             self._ended = True
             if len(body) > self._kept:
                 raise self._too_large(len(body))
@@ -167,7 +114,7 @@ class Incoming:
         return self._ended
 
     async def _next(self) -> bytes:
-        message = await self._receive()
+        message = await self._exchange.receive()
         if message["type"] == "http.disconnect":
             raise TooSlow("the client went away before its request was complete")
         self._ended = not message.get("more_body", False)

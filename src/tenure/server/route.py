@@ -12,8 +12,8 @@ import msgspec
 from tenure.errors import InvalidInput, TenureError
 from tenure.queue import Calls
 from tenure.server.auth import Scope, Token
+from tenure.server.exchange import Headers, Receive
 from tenure.server.problems import BodyTooLarge, Problem, problem_of, status_of
-from tenure.server.request_body import Headers, Receive
 
 if TYPE_CHECKING:
     from tenure.server.service import Service

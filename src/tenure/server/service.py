@@ -9,12 +9,11 @@ import re
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from importlib.metadata import version
 from typing import Any, TypeVar
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 from tenure.errors import Forbidden, NotFound, TenureError
 from tenure.model.fields import is_trace
@@ -30,6 +29,7 @@ from tenure.server.dialects import NAMES
 from tenure.server.docs_page import docs_page
 from tenure.server.event_feed import Feed
 from tenure.server.events import News
+from tenure.server.exchange import AsgiExchange, Exchange, Fields, Headers, Message, Receive, Send
 from tenure.server.guard import Guarded
 from tenure.server.new_names import NewNames
 from tenure.server.openapi import openapi
@@ -40,7 +40,7 @@ from tenure.server.problems import RETRY_AFTER, NoSuchRoute, WrongMethod
 from tenure.server.readers import FairQueue, Readers
 from tenure.server.readiness import Pulse
 from tenure.server.redaction import Redacted, Redaction
-from tenure.server.request_body import WHOLE, Headers, Incoming, Message, Receive, Whole
+from tenure.server.request_body import Incoming
 from tenure.server.route import (
     ANY,
     Call,
@@ -57,25 +57,20 @@ from tenure.server.waiting import Rooms
 T = TypeVar("T")
 log = logging.getLogger("tenure.service")
 
-Send = Callable[[Message], Awaitable[None]]
-
 
 class Request:
     """A request, and what is logged about it. Contents are never logged."""
 
     __slots__ = (
-        *("began", "error", "headers", "id", "job", "method", "path", "query", "token", "trace"),
-        *("address", "is_known", "who"),
+        *("began", "error", "headers", "id", "job", "method", "path", "token", "trace"),
+        *("is_known", "who"),
     )
 
-    def __init__(self, scope: Message, number: str) -> None:
+    def __init__(self, exchange: Exchange, number: str) -> None:
         self.began: float = time.perf_counter()
-        self.method: str = scope["method"]
-        self.path: str = scope["path"]
-        self.query: bytes = scope["query_string"]
-        self.headers: Headers = Headers(scope["headers"])
-        client = scope.get("client")
-        self.address: str | None = client[0] if client else None  # of the connection
+        self.method: str = exchange.method
+        self.path: str = exchange.path
+        self.headers: Headers = exchange.headers
         given = self.headers.get(b"x-request-id")
         self.id: str = given if given and _REQUEST_ID.fullmatch(given) else number
         self.trace: str = self.headers.get(b"traceparent") or ""
@@ -150,7 +145,7 @@ class Service:
         self.closing: asyncio.Event = asyncio.Event()
         self.news: News = News(queue)
         self.feed: Feed = Feed(queue)
-        self.bulk: BulkRuns = BulkRuns(queue)
+        self.bulk: BulkRuns = BulkRuns(queue, tokens)
         self.rooms: Rooms = Rooms(queue.changes)
         start = secrets.token_hex(4)
         self._numbers = (f"{start}-{n}" for n in itertools.count(1))
@@ -196,7 +191,7 @@ class Service:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         elif scope["type"] == "http":
-            await self._answer(scope, receive, send)
+            await self.serve(AsgiExchange(scope, receive, send))
         else:  # websockets are not supported
             await send({"type": "websocket.close"})
 
@@ -220,25 +215,23 @@ class Service:
         self._readers.close()
         self._aside.shutdown(wait=False)
 
-    async def _answer(self, scope: Message, receive: Receive, send: Send) -> None:
-        request = Request(scope, next(self._numbers))
-        extensions = scope.get("extensions")
-        whole: Whole | None = extensions.get(WHOLE) if extensions else None
-        incoming = Incoming(receive, whole, request.headers, self.max_body, self.body_seconds)
+    async def serve(self, exchange: Exchange) -> None:
+        """Answer a request."""
+        request = Request(exchange, next(self._numbers))
+        incoming = Incoming(exchange, self.max_body, self.body_seconds)
         reply: Reply | None
-        path = _path(scope)
-        if whole is not None:
-            await whole.drained()  # no more is prepared for a client that does not read
-        found = self._find(request.method, path)
+        if exchange.is_stalled:
+            await exchange.drained()  # no more is prepared for a client that does not read
+        found = self._find(request.method, request.path)
         forged = self._forged(request)
         if forged is not None:
             reply = found[0].show_error(forged) if found else as_problem(forged)
         elif found is None:
-            reply = self._not_found(request.method, path)
+            reply = self._not_found(request.method, request.path)
         else:
             route, params = found
             with serving(route.method, route.path, request.trace) as span:
-                reply = await self._reply(request, route, params, incoming, receive, send)
+                reply = await self._reply(request, route, params, incoming, exchange)
                 if span is not None and reply is not None:
                     span.set_attribute("http.response.status_code", reply.status)
         if reply is not None:
@@ -247,9 +240,10 @@ class Service:
             # Close the connection when the service stops, or if the rest of the body is not read.
             last = self.closing.is_set() or not (incoming.is_over or await incoming.ends())
             request.log(reply.status)
-            await _send(send, whole, reply, request, last=last)
-            if whole is not None and whole.unread():
-                self._traffic[request.who].sent(whole)
+            body = b"" if request.method == "HEAD" else reply.body
+            await exchange.answer(reply.status, _headers(reply, request), body, last=last)
+            if exchange.unread():
+                self._traffic[request.who].sent(exchange)
 
     async def _take_turn(self, request: Request, reply: Reply) -> None:
         """Count a response. Clients without a token wait if these are too many."""
@@ -302,11 +296,10 @@ class Service:
         route: Route,
         params: dict[str, str],
         incoming: Incoming,
-        receive: Receive,
-        send: Send,
+        exchange: Exchange,
     ) -> Reply | None:
         try:
-            return await self._handle(request, route, params, incoming, receive, send)
+            return await self._handle(request, route, params, incoming, exchange)
         except TenureError as error:
             request.error = error.code
             return route.show_error(error)
@@ -325,13 +318,12 @@ class Service:
         route: Route,
         params: dict[str, str],
         incoming: Incoming,
-        receive: Receive,
-        send: Send,
+        exchange: Exchange,
     ) -> Reply | None:
         queue: Calls = self.queue
         token = None
         if route.scope is not None:
-            token = self.tokens.of(request.headers, request.address)
+            token = self.tokens.of(request.headers, exchange.address)
             incoming.trust()
             if route.scope != ANY and not token.allows(route.scope):
                 raise Forbidden(f"{route} needs the scope {route.scope.value!r}")
@@ -341,7 +333,7 @@ class Service:
                 queue = queue.audited(reason=unquote(reason))
             request.who, request.is_known = token.hash, True
             request.token = token.name if self.tokens.required else ""
-        query = query_of(request.query) if request.query else {}
+        query = query_of(exchange.query) if exchange.query else {}
         names = names_of(params) if params else params
         request.job = names.get("id", "")
         call = Call(
@@ -351,7 +343,7 @@ class Service:
             names,
             query,
             request.headers,
-            receive,
+            exchange.receive,
         )
         arguments: list[Any] = [call]
         if route.query is not None:
@@ -365,7 +357,7 @@ class Service:
                 request, incoming
             )  # and ignore it: an incomplete request must change nothing
         if route.streams and request.method != "HEAD":
-            await route.handler(*arguments, receive, send)
+            await route.handler(*arguments, exchange.receive, exchange.send)
             return None
         if route.streams:
             return Reply(b"", media_type=route.media_type)
@@ -388,21 +380,7 @@ def _methods(route: Route) -> list[str]:
     return ["GET", "HEAD"] if route.method == "GET" else [route.method]
 
 
-def _path(scope: Message) -> str:
-    """The path as it was sent, percent-encoded, without the path that an app is mounted at. Paths
-    that are not ASCII match no route."""
-    raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
-    path = raw.partition(b"?")[0].decode("ascii", "replace")
-    root: str = scope.get("root_path", "").rstrip("/")
-    if root and f"{scope['path']}/".startswith(f"{root}/"):  # some frameworks have removed it
-        parts = path.split("/", root.count("/") + 1)
-        path = f"/{parts[-1]}" if len(parts) > root.count("/") + 1 else "/"
-    return path
-
-
-async def _send(
-    send: Send, whole: Whole | None, reply: Reply, request: Request, *, last: bool
-) -> None:
+def _headers(reply: Reply, request: Request) -> Fields:
     headers = [(b"x-request-id", request.id.encode()), NOSNIFF]
     if reply.status != 204:  # it has no body
         headers.append((b"content-type", reply.media_type.encode()))
@@ -413,11 +391,4 @@ async def _send(
         headers.append((b"www-authenticate", b"Bearer"))
     if reply.headers:
         headers += [(name.encode(), value.encode()) for name, value in reply.headers.items()]
-    body = b"" if request.method == "HEAD" else reply.body
-    if whole is not None and whole.answer(reply.status, headers, body, last=last):
-        return
-    if last:
-        headers.append((b"connection", b"close"))
-    with suppress(OSError):  # the client went away
-        await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+    return headers

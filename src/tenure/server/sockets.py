@@ -49,12 +49,12 @@ def _listener(
     return listener
 
 
-def check_certificate(certfile: str | None, keyfile: str | None) -> None:
-    """Raise InvalidInput unless these files are usable for TLS."""
+def tls_context(certfile: str | None, keyfile: str | None) -> ssl.SSLContext | None:
+    """Return what TLS needs; None without a certificate. Raises InvalidInput."""
     if certfile is None:
         if keyfile is not None:
             raise InvalidInput("keyfile", "cannot be used without a certfile")
-        return
+        return None
     for name, path in (("certfile", certfile), ("keyfile", keyfile)):
         try:
             text = b"" if path is None else Path(path).read_bytes()
@@ -62,11 +62,13 @@ def check_certificate(certfile: str | None, keyfile: str | None) -> None:
             raise InvalidInput(name, f"{path} cannot be read: {error.strerror}") from None
         if b"ENCRYPTED" in text:
             raise InvalidInput(name, f"the key in {path} has a pass phrase; it must have none")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certfile, keyfile)
+        context.load_cert_chain(certfile, keyfile)
     except ssl.SSLError as error:
         files = certfile if keyfile is None else f"{certfile} and {keyfile}"
         reason = error.reason or str(error)
         raise InvalidInput(
             "certfile", f"{files} are not a certificate and its key, as PEM: {reason}"
         ) from None
+    return context

@@ -11,7 +11,7 @@ from functools import cache
 from importlib import resources
 
 from tenure.errors import NotFound
-from tenure.server.request_body import Headers
+from tenure.server.exchange import Headers
 from tenure.server.route import Call, Reply, Route
 
 PAGE = "index.html"

@@ -20,7 +20,7 @@ from tenure.model import ops
 from tenure.model.job import FINAL, Job
 from tenure.queue import Calls
 from tenure.queue.wakeups import Changes
-from tenure.server.request_body import Receive
+from tenure.server.exchange import Receive
 from tenure.server.route import Call
 
 LOOK_SECONDS = 1.0  # between checks if nothing reports a change

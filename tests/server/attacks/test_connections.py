@@ -13,8 +13,8 @@ import pytest
 import tenure
 from tenure import Queue
 from tenure.server.auth import Tokens
+from tenure.server.connection import Connection
 from tenure.server.connections import Connections
-from tenure.server.protocol import Protocol
 from tenure.server.route import Reply
 from tenure.server.routes import make_app
 from tenure.testing import ManualClock
@@ -81,7 +81,7 @@ def test_little_is_read_before_a_token_is_known(dial: Dial, path: str) -> None:
 
 
 def test_line_breaks_do_not_keep_a_connection(dial: Dial, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Protocol, "head_seconds", 0.3)
+    monkeypatch.setattr(Connection, "head_seconds", 0.3)
     line = dial().say(b"\r\n")
     began = time.monotonic()
     with contextlib.suppress(OSError):
@@ -103,7 +103,7 @@ def test_line_breaks_between_requests_do_not_keep_a_connection(
 def test_a_client_that_does_not_read_is_dropped(
     dial: Dial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Protocol, "stall_seconds", 0.3)
+    monkeypatch.setattr(Connection, "stall_seconds", 0.3)
     line = dial()
     line._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     asked = request("GET", "/v1/jobs/large", headers=[KNOWN])
@@ -114,10 +114,14 @@ def test_a_client_that_does_not_read_is_dropped(
     assert time.monotonic() - began < PATIENCE, "it was not dropped"
 
 
-def test_strangers_make_room_for_others_and_never_take_the_reserve(
-    dial: Dial, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Protocol, "open_connections", Connections(8))
+def test_strangers_make_room_for_others_and_never_take_the_reserve(queue: Queue) -> None:
+    service = make_app(queue, tokens=Tokens([token("secret")]))
+    with hosted(Watched(service), Connections(8)) as dial:
+        _crowd(dial)
+    service.close()
+
+
+def _crowd(dial: Dial) -> None:
     known = dial()
     assert known.say(request("GET", "/v1/queues/q", headers=[KNOWN])).hear().status == 200
     idle = [dial() for _ in range(30)]

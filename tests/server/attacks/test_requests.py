@@ -121,6 +121,16 @@ def test_a_long_list_is_validated_beside_the_loop(client: Client, queue: Queue) 
     assert client.post("/v1/jobs", []) == []
 
 
+@pytest.mark.parametrize("field", ["key", "fingerprint"])
+def test_a_batch_has_no_name_that_a_store_cannot_hold(
+    client: Client, queue: Queue, field: str
+) -> None:
+    batch = {"ops": [{"op": "Enqueue", "jobs": [SPEC]}], field: "a\0b"}
+    with nothing_changes(queue):
+        asked = client.ask("POST", "/v1/ops", batch)
+    assert (asked.status, asked.json["field"]) == (400, field)
+
+
 def test_nesting_without_end_is_refused(client: Client, queue: Queue) -> None:
     deep = b"[" * 100_000 + b"]" * 100_000
     for path in ("/v1/jobs", "/v1/ops", "/v1/claim"):

@@ -254,20 +254,21 @@ def test_serve_without_its_packages_says_what_to_install(
     real = builtins.__import__
 
     def missing(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name.partition(".")[0] == "uvicorn":
+        if name.partition(".")[0] == "httptools":
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         return real(name, *args, **kwargs)
 
-    monkeypatch.delitem(sys.modules, "tenure.server.hosting", raising=False)
+    for module in ("hosting", "http_server", "connection"):
+        monkeypatch.delitem(sys.modules, f"tenure.server.{module}", raising=False)
     monkeypatch.setattr(builtins, "__import__", missing)
     assert cli.error("serve") == (
-        "serve: needs uvicorn, which is not installed: pip install 'tenure[server]'"
+        "serve: needs httptools, which is not installed: pip install 'tenure[server]'"
     )
 
 
 def test_every_other_command_runs_without_the_packages_of_the_service(tmp_path: Path) -> None:
     code = (
-        "import sys; sys.modules['uvicorn'] = sys.modules['prometheus_client'] = None; "
+        "import sys; sys.modules['httptools'] = sys.modules['prometheus_client'] = None; "
         "from tenure.cli import main; main(['--url', sys.argv[1], 'enqueue', 'q', '1'])"
     )
     command = [sys.executable, "-c", code, f"sqlite:///{tmp_path}/jobs.db"]

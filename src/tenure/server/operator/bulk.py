@@ -49,7 +49,7 @@ async def start_bulk(call: Call, body: BulkBody) -> Matches | Reply:
     given = {name: value for name, value in values.items() if value is not None}
     note = ops.Note(call.token.name, body.reason, given)
     queue = call.service.queue_for(call.token)
-    run = await call.service.bulk.start(queue, call.token.hash, body.action, where, note)
+    run = await call.service.bulk.start(queue, call.token, body.action, where, note)
     return Reply(encode(run), 202)
 
 

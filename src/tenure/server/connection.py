@@ -1,0 +1,312 @@
+"""One HTTP/1.1 connection, with limits on what a client may send and hold.
+
+It is idle, reading headers, or serving a request. Every state has a deadline, checked by one timer;
+bodies have their own (see `Incoming`), and so do clients that do not read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, cast
+
+import httptools
+
+from tenure.errors import InvalidInput, TenureError
+from tenure.server.exchange import Headers
+from tenure.server.http_exchange import STATUS_LINES, HttpExchange
+from tenure.server.problems import HeadTooLarge, TooSlow
+from tenure.server.route import as_problem
+
+if TYPE_CHECKING:
+    from tenure.server.http_server import HttpServer
+
+log = logging.getLogger("tenure.service")
+
+
+class Connection(asyncio.Protocol):
+    """Parses requests with httptools, and has the server handle them one after the other."""
+
+    max_head = 65_536  # bytes of a request line and its headers, or anything else but a body
+    head_seconds = 30.0  # for these to arrive, and for the first request to begin
+    idle_seconds = 75.0  # between requests; longer than load balancers keep an idle connection
+    stall_seconds = 30.0  # in which a client must read at least `stall_bytes`
+    stall_bytes = 65_536
+
+    def __init__(self, server: HttpServer, loop: asyncio.AbstractEventLoop) -> None:
+        self.address: str | None = None  # of the client
+        self._server = server
+        self._loop = loop
+        self._parser = httptools.HttpRequestParser(self)
+        # Data after a request that asks to close the connection is dropped, not an error.
+        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._url = b""
+        self._headers: dict[bytes, bytes] = {}
+        self._arriving: HttpExchange | None = None  # whose body is being read
+        self._exchange: HttpExchange | None = None  # being served
+        self._pipeline: deque[HttpExchange] = deque()  # to be served after it
+        self._in_head = False
+        self._in_message = False
+        self._served = False  # at least one request
+        self._not_body = 0  # bytes received since the last byte of a body
+        self._since = loop.time()  # when the current state began
+        self._timer: asyncio.TimerHandle | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self._is_trusted = False
+        self._reads = True
+        self._drain: asyncio.Future[None] | None = None  # while writing is paused
+
+    # A connection --------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # those of uvloop are no subclass
+        peer = transport.get_extra_info("peername")
+        self.address = peer[0] if isinstance(peer, tuple) else None
+        self._look_later(min(self.head_seconds, self.idle_seconds))
+        self._server.connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._server.connections.discard(self)
+        for timer in (self._timer, self._stall_timer):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._stall_timer = None
+        if self._exchange is not None:
+            self._exchange.leave()
+        self._pipeline.clear()
+        self._resume_drained()
+        del self._parser  # it refers to this object
+
+    def trust(self) -> None:
+        """Note that the client has shown a valid token: its connection is kept."""
+        if not self._is_trusted:
+            self._is_trusted = True
+            self._server.connections.trust(self)
+
+    def drop(self) -> None:
+        """Close the connection at once, without writing what is left."""
+        self._transport.abort()
+
+    def stop(self) -> None:
+        """Close the connection, after the response to the current request if there is one."""
+        if self._exchange is None:
+            self._transport.close()
+        else:
+            self._exchange.is_last = True
+
+    # Reading -------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        self._not_body += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            # It is answered as if it had not asked for another protocol. What follows is not
+            # HTTP that the parser could read.
+            self.pause_reading()
+        except httptools.HttpParserError as error:
+            if isinstance(error.__context__, TenureError):
+                self.refuse(error.__context__)
+                return
+            self._in_head = False
+            self.refuse(InvalidInput("request", "is not HTTP that is understood here"))
+            return
+        if self._not_body > self.max_head:
+            self.refuse(HeadTooLarge(f"the headers are over {self.max_head:,} bytes"))
+
+    def pause_reading(self) -> None:
+        if self._reads:
+            self._reads = False
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if not self._reads:
+            self._reads = True
+            self._transport.resume_reading()
+
+    # What the parser calls -----------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self._in_head = self._in_message = True
+        self._not_body = 0
+        self._since = self._loop.time()
+        self._url = b""
+        self._headers = {}
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:  # otherwise it is a trailer, which is dropped
+            self._headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        parser, headers = self._parser, Headers(self._headers)
+        upgrade = parser.should_upgrade()
+        if upgrade:
+            _check_upgrade(headers)
+        path, query = _target(self._url)
+        version = parser.get_http_version()
+        last = version == "1.0" or upgrade or not parser.should_keep_alive()
+        exchange = HttpExchange(
+            self,
+            parser.get_method().decode("ascii"),
+            path.decode("ascii"),
+            query,
+            headers,
+            version=version,
+            last=last or self._server.is_stopping,
+        )
+        self._arriving = exchange
+        if self._exchange is None:
+            self._serve(exchange)
+        else:
+            self.pause_reading()
+            self._pipeline.append(exchange)
+
+    def on_body(self, body: bytes) -> None:
+        self._not_body = 0
+        if self._arriving is not None:
+            self._arriving.add_body(body)
+
+    def on_message_complete(self) -> None:
+        self._in_message = False
+        self._not_body = 0
+        if self._arriving is not None:
+            self._arriving.end_body()
+            self._arriving = None
+
+    # Requests ------------------------------------------------------------------------------------
+
+    def _serve(self, exchange: HttpExchange) -> None:
+        self._exchange = exchange
+        self._server.handle(exchange)
+
+    def answered(self, exchange: HttpExchange) -> None:
+        """Go on after a response: with the next request, or by closing the connection."""
+        self._exchange = None
+        if exchange.is_last:
+            self._transport.close()
+        if self._transport.is_closing():
+            return
+        self.resume_reading()
+        if self._pipeline:
+            self._serve(self._pipeline.popleft())
+            return
+        self._served = True
+        if not self._in_message:
+            self._since = self._loop.time()
+
+    # Writing -------------------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        self._transport.write(data)
+
+    def unread(self) -> int:
+        """How many bytes the client has not read yet."""
+        return self._transport.get_write_buffer_size()
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether writing is paused."""
+        return self._drain is not None
+
+    async def drained(self) -> None:
+        """Wait while writing is paused."""
+        while self._drain is not None:
+            await asyncio.shield(self._drain)
+
+    def pause_writing(self) -> None:
+        self._drain = self._loop.create_future()
+        self._watch_writing()
+
+    def resume_writing(self) -> None:
+        self._resume_drained()
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+
+    def _resume_drained(self) -> None:
+        if self._drain is not None:
+            self._drain.set_result(None)
+            self._drain = None
+
+    def _watch_writing(self) -> None:
+        self._stall_timer = self._loop.call_later(
+            self.stall_seconds, self._check_writing, self.unread()
+        )
+
+    def _check_writing(self, waited: int) -> None:
+        """Drop a client that reads too slowly. Nothing is written while writing is paused."""
+        self._stall_timer = None
+        read = waited - self.unread()
+        if read < min(self.stall_bytes, waited):
+            log.info("dropped a connection that read %d bytes in %g s", read, self.stall_seconds)
+            self.drop()
+        else:
+            self._watch_writing()
+
+    # Deadlines -----------------------------------------------------------------------------------
+
+    def _look_later(self, seconds: float) -> None:
+        self._timer = self._loop.call_later(seconds, self._check_deadline)
+
+    def _check_deadline(self) -> None:
+        """Close the connection if the deadline of its state has passed. The only timer."""
+        if self._transport.is_closing():
+            self.drop()  # the client does not read the last response
+            return
+        left = self._deadline() - self._loop.time()
+        if left <= 0:
+            if self._in_head:
+                self.refuse(TooSlow(f"the headers did not arrive within {self.head_seconds:g} s"))
+            else:
+                self._transport.close()
+            left = self.stall_seconds
+        self._look_later(left)
+
+    def _deadline(self) -> float:
+        if self._in_head:
+            return self._since + self.head_seconds
+        if self._in_message or self._exchange is not None:
+            return self._loop.time() + min(self.head_seconds, self.idle_seconds)
+        return self._since + (self.idle_seconds if self._served else self.head_seconds)
+
+    # Errors --------------------------------------------------------------------------------------
+
+    def refuse(self, error: TenureError) -> None:
+        """Send an error instead of a response, and close the connection."""
+        if self._transport.is_closing():
+            return
+        if self._exchange is not None:
+            if self._exchange.is_begun:
+                self.drop()
+                return
+            self._exchange.leave()
+        reply = as_problem(error)
+        head = (
+            f"content-type: {reply.media_type}\r\ncontent-length: {len(reply.body)}\r\n"
+            "x-content-type-options: nosniff\r\nconnection: close\r\n\r\n"
+        )
+        self._transport.write(STATUS_LINES[reply.status] + head.encode("ascii") + reply.body)
+        self._transport.close()
+
+
+def _check_upgrade(headers: Headers) -> None:
+    """Raise InvalidInput unless a request can be answered without another protocol. The parser
+    skips its body, which must not be taken for an empty one."""
+    is_websocket = (headers.get(b"upgrade") or "").lower() == "websocket"
+    has_body = headers.get(b"content-length") or headers.get(b"transfer-encoding")
+    if is_websocket or has_body:
+        raise InvalidInput("upgrade", "is not supported; send the request without this header")
+
+
+def _target(url: bytes) -> tuple[bytes, bytes]:
+    """Split the target of a request into its path and query string."""
+    if url.startswith(b"/") and b"#" not in url:
+        path, _, query = url.partition(b"?")
+        return path, query
+    parsed = httptools.parse_url(url)
+    return parsed.path or b"/", parsed.query or b""

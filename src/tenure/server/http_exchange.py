@@ -1,0 +1,191 @@
+"""A request that came over one of our own connections, and its response."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from tenure.errors import TenureError
+from tenure.server.exchange import Fields, Headers, Message
+
+if TYPE_CHECKING:
+    from tenure.server.connection import Connection
+
+STATUS_LINES = {
+    one.value: f"HTTP/1.1 {one.value} {one.phrase}\r\n".encode("ascii") for one in HTTPStatus
+}
+MOST_UNREAD = 65_536  # bytes of a body that are kept until the service asks for more
+
+
+class HttpExchange:
+    """One request and its response. `Connection` calls `add_body`, `end_body` and `leave`."""
+
+    __slots__ = (
+        *("address", "headers", "method", "path", "query"),
+        *("_asks_first", "_connection", "_ended", "_gone", "_news", "_parts", "_size", "_waiter"),
+        *("_chunked", "is_answered", "is_begun", "is_last", "task"),
+    )
+
+    def __init__(
+        self,
+        connection: Connection,
+        method: str,
+        path: str,
+        query: bytes,
+        headers: Headers,
+        *,
+        version: str,
+        last: bool,
+    ) -> None:
+        self.method: str = method
+        self.path: str = path
+        self.query: bytes = query
+        self.headers: Headers = headers
+        self.address: str | None = connection.address
+        self.task: asyncio.Task[None] | None = None  # kept, as event loops do not keep tasks
+        self.is_begun: bool = False  # the response
+        self.is_answered: bool = False
+        self.is_last: bool = last  # on its connection
+        self._connection = connection
+        self._parts: list[bytes] = []  # of the body, not yet asked for
+        self._size = 0  # of these
+        self._ended = False  # the body
+        self._gone = False  # the client
+        self._news = False  # whether `receive` has something to return
+        self._waiter: asyncio.Future[None] | None = None
+        self._chunked = version == "1.1"  # the response, if it is a stream
+        self._asks_first = (headers.get(b"expect") or "").lower() == "100-continue"
+
+    # What the connection reports -----------------------------------------------------------------
+
+    def add_body(self, part: bytes) -> None:
+        if self.is_answered or self._gone:
+            return
+        self._parts.append(part)
+        self._size += len(part)
+        if self._size > MOST_UNREAD:
+            self._connection.pause_reading()
+        self._wake()
+
+    def end_body(self) -> None:
+        self._ended = True
+        self._wake()
+
+    def leave(self) -> None:
+        """Note that the client has left, or that it was answered without the service."""
+        self._gone = True
+        self._wake()
+
+    def _wake(self) -> None:
+        self._news = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    # What the service asks for -------------------------------------------------------------------
+
+    def body(self) -> bytes | None:
+        if not self._ended or self._gone:
+            return None
+        self._news = False  # from now on `receive` waits until the client disconnects
+        return self._take()
+
+    def _take(self) -> bytes:
+        parts, self._parts, self._size = self._parts, [], 0
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    @property
+    def is_stalled(self) -> bool:
+        return self._connection.is_stalled
+
+    def trust(self) -> None:
+        self._connection.trust()
+
+    def unread(self) -> int:
+        return self._connection.unread()
+
+    async def drained(self) -> None:
+        await self._connection.drained()
+
+    async def receive(self) -> Message:
+        if self._asks_first and not self.is_begun and not self._ended:
+            self._asks_first = False
+            self._connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if not self._is_over and not self._news:
+            self._connection.resume_reading()
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        self._news = False
+        if self._is_over:
+            return {"type": "http.disconnect"}
+        return {"type": "http.request", "body": self._take(), "more_body": not self._ended}
+
+    @property
+    def _is_over(self) -> bool:
+        return self._gone or self.is_answered
+
+    # The response --------------------------------------------------------------------------------
+
+    async def answer(self, status: int, headers: Fields, body: bytes, *, last: bool) -> None:
+        if self._is_over:
+            return
+        self.is_last = self.is_last or last
+        self.is_begun = True
+        self._connection.write(b"".join([*self._head(status, headers), b"\r\n", body]))
+        self._finish()
+
+    async def send(self, message: Message) -> None:
+        await self._connection.drained()
+        if self._is_over:
+            raise ConnectionResetError("the client has left")
+        if message["type"] == "http.response.start":
+            head = self._head(message["status"], message["headers"])
+            if self._chunked:
+                head.append(b"transfer-encoding: chunked\r\n")
+            self.is_begun = True
+            self._connection.write(b"".join([*head, b"\r\n"]))
+            return
+        body: bytes = message["body"]
+        if body:
+            self._connection.write(b"%x\r\n%b\r\n" % (len(body), body) if self._chunked else body)
+        if not message.get("more_body", False):
+            if self._chunked:
+                self._connection.write(b"0\r\n\r\n")
+            self._finish()
+
+    def fail(self) -> None:
+        """Answer that the service failed, if it has not answered."""
+        if not self._is_over:
+            self._connection.refuse(TenureError("this should not have happened; see the log"))
+
+    def abandon(self) -> None:
+        """Close the connection if the service has ended without a complete response."""
+        if not self._is_over:
+            self._connection.drop()
+
+    def _head(self, status: int, headers: Fields) -> list[bytes]:
+        parts = [STATUS_LINES[status], _date()]
+        for name, value in headers:
+            parts += (name, b": ", value, b"\r\n")
+        if self.is_last:
+            parts.append(b"connection: close\r\n")
+        return parts
+
+    def _finish(self) -> None:
+        self.is_answered = True
+        self._wake()
+        self._connection.answered(self)
+
+
+_dated = (0, b"")
+
+
+def _date() -> bytes:
+    """The Date header, made once a second."""
+    global _dated
+    now = int(time.time())
+    if now != _dated[0]:
+        _dated = now, f"date: {formatdate(now, usegmt=True)}\r\n".encode("ascii")
+    return _dated[1]

@@ -1,0 +1,88 @@
+"""Our own HTTP/1.1 server: listening sockets, connections, and an orderly stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Awaitable, Sequence
+from socket import socket
+from typing import Protocol
+
+from tenure.server.connection import Connection
+from tenure.server.connections import Connections
+from tenure.server.exchange import Exchange
+from tenure.server.http_exchange import HttpExchange
+
+log = logging.getLogger("tenure.service")
+
+BACKLOG = 2_048
+HANDSHAKE_SECONDS = 30.0  # for TLS
+LOOK_SECONDS = 0.02  # between checks whether all requests are finished, while it stops
+
+
+class Handler(Protocol):
+    def serve(self, exchange: Exchange) -> Awaitable[None]:
+        """Answer a request."""
+
+
+class HttpServer:
+    """Serves requests on some sockets."""
+
+    def __init__(self, handler: Handler, connections: Connections | None = None) -> None:
+        self.connections: Connections = Connections() if connections is None else connections
+        self.is_stopping: bool = False
+        self._handler = handler
+        self._servers: list[asyncio.Server] = []
+        self._running: set[HttpExchange] = set()
+
+    async def start(self, sockets: Sequence[socket], tls: ssl.SSLContext | None = None) -> None:
+        """Begin to accept connections."""
+        loop = asyncio.get_running_loop()
+        self._loop = loop
+        for one in sockets:
+            self._servers.append(
+                await loop.create_server(
+                    lambda: Connection(self, loop),
+                    sock=one,
+                    ssl=tls,
+                    backlog=BACKLOG,
+                    ssl_handshake_timeout=HANDSHAKE_SECONDS if tls else None,
+                )
+            )
+
+    def handle(self, exchange: HttpExchange) -> None:
+        """Begin to answer a request."""
+        self._running.add(exchange)
+        exchange.task = self._loop.create_task(self._handle(exchange))
+
+    async def _handle(self, exchange: HttpExchange) -> None:
+        try:
+            await self._handler.serve(exchange)
+        except Exception:
+            log.exception("%s %s failed", exchange.method, exchange.path)
+            exchange.fail()
+        finally:
+            exchange.task = None  # they refer to each other
+            self._running.discard(exchange)
+            exchange.abandon()
+
+    async def stop(self, seconds: float) -> None:
+        """Accept no more connections, close idle ones, and finish open requests. What is not
+        finished within so many seconds is cancelled."""
+        self.is_stopping = True
+        for server in self._servers:
+            server.close()
+        for connection in self.connections:
+            connection.stop()
+        deadline = self._loop.time() + seconds
+        while (self._running or len(self.connections)) and self._loop.time() < deadline:
+            await asyncio.sleep(LOOK_SECONDS)
+        if self._running:
+            log.error("%d requests were not finished within %g s", len(self._running), seconds)
+        for exchange in list(self._running):
+            if exchange.task is not None:
+                exchange.task.cancel()
+        for connection in self.connections:
+            connection.drop()
+        await asyncio.sleep(0)
