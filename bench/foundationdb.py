@@ -93,10 +93,13 @@ def spend(repeat: int) -> dict[str, tuple[int, Spent]]:
     assert len(jobs) == BATCH
     spent["claim, batches of 100"] = BATCH, one
     spent["ack, batches of 100"] = BATCH, rig.spend(partial(rig.queue.ack_many, jobs), repeat)[1]
-    with asyncio.Runner() as runner:
-        jobs, claim = rig.spend(lambda: runner.run(_claim_one_each(rig.queue)), repeat)
-        assert len(jobs) == CALLERS
-        _, ack = rig.spend(lambda: runner.run(_ack_one_each(rig.queue, jobs)), repeat)
+    # Not asyncio.Runner: its look at the handler of signals formats the result of the task.
+    loop = asyncio.new_event_loop()
+    run = loop.run_until_complete
+    jobs, claim = rig.spend(lambda: run(_claim_one_each(rig.queue)), repeat)
+    assert len(jobs) == CALLERS
+    _, ack = rig.spend(lambda: run(_ack_one_each(rig.queue, jobs)), repeat)
+    loop.close()
     both = Spent(claim.engine_us + ack.engine_us, claim.calls + ack.calls)
     spent["claim 1 and ack 1, 64 callers"] = CALLERS, both
     rig.queue.close()
@@ -105,7 +108,7 @@ def spend(repeat: int) -> dict[str, tuple[int, Spent]]:
 
 # By step: the CPU time a job that is wanted of a client of a real cluster, and the part of it that
 # this may reach. The rest is left for libfdb_c, whose own work cannot be measured here.
-_WANTED = ((80, 0.4), (150, 0.4), (120, 0.6), (500, 0.6))
+_WANTED = ((80, 0.4), (150, 0.4), (120, 0.6), (500, 0.4))
 
 
 def run(folder: Path, *, repeat: int = 40) -> list[Figure]:
