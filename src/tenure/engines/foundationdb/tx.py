@@ -174,8 +174,7 @@ class Tx:
     def job(self, job_id: str) -> Held | None:
         """A job, or None if it does not exist."""
         if job_id not in self._jobs:
-            self.load([job_id])
-            held = self._decoded(job_id, *self._asked.pop(job_id))
+            held = self._decoded(job_id, *(self._asked.pop(job_id, None) or self._ask([job_id])))
             self._jobs[job_id] = held
             key = self.keys.of_job(k.JOB, job_id)
             self.tr.add_read_conflict_range(key, key + b"\x00")
@@ -335,8 +334,8 @@ class Tx:
 
     def child_ids(self, parent: str) -> list[str]:
         """The ids of the jobs that wait for a parent, with a conflict range."""
-        self.ask_children([parent])
-        rows = self._asked_children.pop(parent).of(parent)
+        asked = self._asked_children.pop(parent, None) or Near(self, k.CHILD, [parent])
+        rows = asked.of(parent)
         self.tr.add_read_conflict_range(*self.keys.span_of_job(k.CHILD, parent))
         return [self.keys.unpack(key)[1] for key, _ in rows]
 
