@@ -38,7 +38,14 @@ class FollowsTheModel(SameAsTheModel):
         db = fdb_sim.open(self.cluster, faults=fdb.faults(5) if self.faults else None)
         chance = random.Random(3)
         return FoundationDbEngine(
-            fdb_sim, db, settings, self.clock, hybrid=False, chance=chance, aside_from=1
+            fdb_sim,
+            db,
+            settings,
+            self.clock,
+            hybrid=False,
+            chance=chance,
+            aside_from=1,
+            near_from=2,
         )
 
     def audit(self) -> list[str]:

@@ -82,6 +82,7 @@ def open_simulated(url: str, settings: Settings, clock: Clock) -> FoundationDbEn
         hybrid=_is_real(clock),
         chance=random.Random(n),
         aside_from=1,
+        near_from=1,
     )
 
 
@@ -121,6 +122,7 @@ def open_real(folder: Path, settings: Settings, clock: Clock) -> FoundationDbEng
         directory=_directory(folder),
         hybrid=_is_real(clock),
         aside_from=1,
+        near_from=1,
     )
 
 

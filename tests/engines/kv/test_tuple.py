@@ -14,7 +14,11 @@ from tenure.engines.foundationdb.tuple_layer import (
     Element,
     Subspace,
     Versionstamp,
+    after_ints,
+    append_versionstamp,
     pack,
+    pack_int,
+    pack_str,
     pack_with_versionstamp,
     unpack,
 )
@@ -149,3 +153,16 @@ def test_a_subspace_holds_the_keys_of_longer_tuples() -> None:
     assert jobs.pack_with_versionstamp((Versionstamp(),)).startswith(jobs.as_foundationdb_key())
     with pytest.raises(ValueError, match="is not in"):
         jobs.unpack(b"\x02")
+
+
+@given(st.text(), st.integers(-(2**63), 2**63), st.binary())
+def test_parts_of_a_key_are_what_pack_makes_of_them(text: str, number: int, prefix: bytes) -> None:
+    assert prefix + pack_str(text) == pack((text,), prefix)
+    assert prefix + pack_int(number) == pack((number,), prefix)
+    assert append_versionstamp(prefix) == pack_with_versionstamp((Versionstamp(),), prefix)
+
+
+@given(st.lists(st.integers(-(2**63) + 1, 2**63)), st.binary())
+def test_numbers_are_skipped(numbers: list[int], prefix: bytes) -> None:
+    key = pack((*numbers, "x"), prefix)
+    assert unpack(key, after_ints(key, len(prefix), len(numbers))) == ("x",)

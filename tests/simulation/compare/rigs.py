@@ -239,6 +239,7 @@ def foundationdb(sweep: int, skews_ms: list[int], *, faults: bool = False) -> Ri
                 hybrid=False,
                 chance=random.Random(n),
                 aside_from=1 + n % 2 * 3,
+                near_from=1 + n % 2 * 7,
             )
             for n, clock in enumerate(rig.clocks)
         ]

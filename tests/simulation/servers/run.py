@@ -77,7 +77,14 @@ def simulate(seed: int) -> list[str]:
 def _calm_engine(cluster: fdb_sim.Cluster, clock: ManualClock, seed: int) -> FoundationDbEngine:
     db = fdb_sim.open(cluster)
     return FoundationDbEngine(
-        fdb_sim, db, Settings(), clock, hybrid=True, chance=random.Random(seed), aside_from=1
+        fdb_sim,
+        db,
+        Settings(),
+        clock,
+        hybrid=True,
+        chance=random.Random(seed),
+        aside_from=1,
+        near_from=1,
     )
 
 

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from itertools import groupby
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -28,10 +29,11 @@ from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb import once
 from tenure.engines.foundationdb.calls import Call, Keyed, apart, calls_of
 from tenure.engines.foundationdb.due import Due
-from tenure.engines.foundationdb.indexes import places
+from tenure.engines.foundationdb.near import Near
 from tenure.engines.foundationdb.parking import Idle, put_aside, put_more_back
 from tenure.engines.foundationdb.pick import Picker, Ready
 from tenure.engines.foundationdb.record import (
+    Body,
     ClaimNote,
     Held,
     Record,
@@ -46,7 +48,7 @@ from tenure.engines.foundationdb.transaction import Transaction
 from tenure.engines.foundationdb.tx import Tx
 from tenure.errors import StoreError, TenureError
 from tenure.model import ops, states, wire
-from tenure.model.job import Job, State
+from tenure.model.job import Failure, Job, State
 from tenure.model.ops import Answer
 
 log = logging.getLogger("tenure.foundationdb")
@@ -56,7 +58,23 @@ _MOST_JOBS = 500  # per transaction
 _MOST_SPREAD = 64
 _CALM_AFTER = 4  # claims without a loss before other claimers are assumed to be gone
 
-Dealt = tuple[Call, list[Job], int]  # a call, its jobs, and how many count against its limit
+
+class Want(NamedTuple):
+    """A job that a claim was written for."""
+
+    id: str
+    leased: Record  # if this claim wins
+    body: Body
+    errors: tuple[Failure, ...]
+
+    def job(self, token: int) -> Job:
+        record = self.leased
+        if token > record.token:
+            record = replace(record, token=token)
+        return job_of(self.id, record, self.body, self.errors, None)
+
+
+Dealt = tuple[Call, list[Want], int]  # a call, its jobs, and how many count against its limit
 
 
 class Seen:
@@ -87,7 +105,7 @@ class Plan:
         self.answers: dict[Keyed, Answer] = {}
         self.unfinished: list[Keyed] = []  # begun by another process, which may be gone
 
-    def jobs_of(self, keyed: Keyed) -> list[tuple[Call, list[Job]]]:
+    def jobs_of(self, keyed: Keyed) -> list[tuple[Call, list[Want]]]:
         return [(call, jobs) for call, jobs, _ in self.dealt if call.keyed is keyed and jobs]
 
     @property
@@ -284,9 +302,9 @@ def _answer_to_keyed(keyed: Keyed, failed: Exception | None) -> Answer:
     return StoreError(f"jobs may have been claimed; retry with the same key: {failed!r}")
 
 
-def _won(jobs: Iterable[Job], won: set[str], stamp: bytes) -> list[Job]:
+def _won(wanted: Iterable[Want], won: set[str], stamp: bytes) -> list[Job]:
     token = int.from_bytes(stamp[:8], "big")
-    return [replace(job, token=max(token, job.token)) for job in jobs if job.id in won]
+    return [one.job(token) for one in wanted if one.id in won]
 
 
 def _read_keyed(tx: Transaction, calls: Iterable[Call], plan: Plan) -> dict[Keyed, once.Stored]:
@@ -330,28 +348,15 @@ def _want(
 
 
 def _write_claims(tx: Transaction, shares: Sequence[tuple[Call, Sequence[Ready]]]) -> list[Dealt]:
-    keys, snapshot = tx.keys, tx.tr.snapshot
-    asked = [
-        (
-            call,
-            [
-                (
-                    ready.id,
-                    snapshot.get(keys.pack(k.JOB, ready.id)),
-                    snapshot.get_range(*keys.span(k.BODY, ready.id)),
-                )
-                for ready in found
-            ],
-        )
-        for call, found in shares
-    ]
+    ids = [ready.id for _, found in shares for ready in found]
+    records, bodies = Near(tx, k.JOB, ids), Near(tx, k.BODY, ids)
     dealt = []
-    for call, found in asked:
+    for call, found in shares:
         jobs = []
-        for job_id, data, body in found:
-            record = decode_record(bytes(data.value))
-            parts = [bytes(row.value) for row in body]
-            job = _write_claim(tx, call.op, job_id, record, parts)
+        for ready in found:
+            ((_, data),) = records.of(ready.id)
+            parts = [value for _, value in bodies.of(ready.id)]
+            job = _write_claim(tx, call.op, ready.id, decode_record(data), parts)
             if job is not None:
                 jobs.append(job)
         dealt.append((call, jobs, len(found)))
@@ -360,7 +365,7 @@ def _write_claims(tx: Transaction, shares: Sequence[tuple[Call, Sequence[Ready]]
 
 def _write_claim(
     tx: Transaction, op: ops.Claim, job_id: str, record: Record, body: Sequence[bytes]
-) -> Job | None:
+) -> Want | None:
     """The job as it will be if this claim wins, except for the token; None if it has expired."""
     seen = tx.held(job_id, record)
     change = states.decide(seen, states.Claimed(), tx.now)
@@ -372,11 +377,12 @@ def _write_claim(
         return None
     note = ClaimNote(op.worker, tx.now, op.lease_ms)
     leased = claimed(record, change, note, 0)
-    tx.tr.add_read_conflict_key(tx.keys.pack(k.JOB, job_id))
+    tx.tr.add_read_conflict_key(tx.keys.of_job(k.JOB, job_id))
     tx.wrote = True
     tx.tr.set_versionstamped_key(tx.keys.new_claim(job_id), encode(note))
-    _change_places(tx, job_id, record, leased)
-    return job_of(job_id, leased, decode_body(body), seen.errors, None)
+    # Every claim of the job does the same, except for the lease's end.
+    tx.change_places(job_id, record, leased)
+    return Want(job_id, leased, decode_body(body), seen.errors)
 
 
 def _release_expired(tx: Transaction, held: Held) -> None:
@@ -384,16 +390,6 @@ def _release_expired(tx: Transaction, held: Held) -> None:
     move(tx, held, states.Claimed())
     settle(tx)
     tx.free(held.record)
-
-
-def _change_places(tx: Transaction, job_id: str, before: Record, after: Record) -> None:
-    """Update the job's indexes. Every claim of the job does the same, except for the lease's
-    end."""
-    was, is_now = places(tx.keys, job_id, before), places(tx.keys, job_id, after)
-    for key in was.keys() - is_now.keys():
-        tx.clear(key)
-    for key in is_now.keys() - was.keys():
-        tx.set(key, is_now[key])
 
 
 def claim_serially(tx: Transaction, op: ops.Claim) -> Answer:

@@ -21,6 +21,7 @@ from tenure.engines.foundationdb import (
 )
 from tenure.engines.foundationdb.formats import check_format
 from tenure.engines.foundationdb.keys import Keys
+from tenure.engines.foundationdb.near import NEAR_FROM
 from tenure.engines.foundationdb.store import ASIDE_FROM, Store
 from tenure.engines.foundationdb.transact import (
     MOST_TRIES,
@@ -66,10 +67,12 @@ class FoundationDbEngine:
         hybrid: bool | None = None,
         chance: random.Random | None = None,
         aside_from: int = ASIDE_FROM,
+        near_from: int = NEAR_FROM,
     ) -> None:
         """`handle` is the module `fdb` or its simulation, and `db` an open database. hybrid: also
         judge leases by the cluster's versions, and tolerate wrong clocks; False if a test controls
-        the clock. aside_from: how many lanes must be held back before a claim puts them aside."""
+        the clock. aside_from: how many lanes must be held back before a claim puts them aside.
+        near_from: how many jobs are worth a try to read them by one range read."""
         chance = chance or random.Random()
         root = _directory(handle, db, directory, clock, settings.busy_timeout)
         self._store = Store(
@@ -80,6 +83,7 @@ class FoundationDbEngine:
             hybrid=isinstance(clock, SystemClock) if hybrid is None else hybrid,
             chance=chance,
             aside_from=aside_from,
+            near_from=near_from,
         )
         self._transactor = Transactor(self._store, clock, settings.busy_timeout)
         self._claims = claim.Claims(self._transactor)
@@ -312,25 +316,27 @@ def _look_again(tx: Transaction, query: queries.GetTimetable) -> Found:
 
 
 def _operate(tx: Transaction, batch: Sequence[Op]) -> list[Answer]:
-    for op in batch:
-        _prefetch(tx, op)
+    _prefetch(tx, batch)
     return operate(tx, batch, _OWN)
 
 
-def _prefetch(tx: Transaction, op: Op) -> None:
-    """Start the reads an operation will need, so that the operations of a batch do not wait in
-    turn."""
-    if isinstance(op, ops.Ack | ops.Fail):
-        tx.ask_children([op.id])
-    if isinstance(op, ops.LeaseOp):
-        tx.load([op.id])
-    elif isinstance(op, ops.JobsOp):
-        tx.load(op.ids)
-    elif isinstance(op, ops.Once | once.Begin):
-        call = op if isinstance(op, ops.Once) else op.once
-        once.ask(tx, call)
-        for one in once.before_claims(call):
-            _prefetch(tx, one)
+def _prefetch(tx: Transaction, batch: Sequence[Op]) -> None:
+    """Start the reads that operations will need, so that they do not wait in turn."""
+    ending: list[str] = []
+    needed: list[str] = []
+    for op in batch:
+        if isinstance(op, ops.LeaseOp):
+            needed.append(op.id)
+            if isinstance(op, ops.Ack | ops.Fail):
+                ending.append(op.id)
+        elif isinstance(op, ops.JobsOp):
+            needed += op.ids
+        elif isinstance(op, ops.Once | once.Begin):
+            call = op if isinstance(op, ops.Once) else op.once
+            once.ask(tx, call)
+            _prefetch(tx, once.before_claims(call))
+    tx.ask_children(ending)
+    tx.load(needed)
 
 
 def _begin(tx: Transaction, batch: Sequence[once.Begin]) -> list[Answer]:

@@ -3,39 +3,68 @@ comparing the keys before and after."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb.keys import Keys
 from tenure.engines.foundationdb.record import Record
 from tenure.model.job import FINAL, State
 
+Place = tuple[Any, ...]  # the kind of a key, and its elements before those of the job
+
 
 def places(keys: Keys, job_id: str, record: Record) -> dict[bytes, bytes]:
     """All keys of a job besides its own."""
-    queue, tenant, group, seq = record.queue, record.tenant, record.group, record.seq
-    found = {keys.pack(k.LISTED, queue, *seq, job_id): b""}
+    return dict(changes(keys, job_id, None, record)[1])
+
+
+def changes(
+    keys: Keys, job_id: str, before: Record | None, after: Record | None
+) -> tuple[list[bytes], list[tuple[bytes, bytes]]]:
+    """The keys to clear, and those to set, when a record changes."""
+    one = before or after
+    assert one is not None
+    assert before is None or after is None or before.seq == after.seq
+    was = () if before is None else _places(before)
+    now = () if after is None else _places(after)
+    own = keys.own(job_id)
+    tail = keys.seq(one.seq) + own
+    return (
+        [_key(keys, place, own, tail) for place in was if place not in now],
+        [
+            (_key(keys, place, own, tail), job_id.encode() if place[0] == k.UNIQUE else b"")
+            for place in now
+            if place not in was
+        ],
+    )
+
+
+def _key(keys: Keys, place: Place, own: bytes, tail: bytes) -> bytes:
+    kind = place[0]
+    if kind == k.UNIQUE:
+        return keys.pack(*place)
+    return keys.prefix(*place) + (own if kind == k.LEASE else tail)
+
+
+def _places(record: Record) -> list[Place]:
+    queue = record.queue
+    found: list[Place] = [(k.LISTED, queue)]
     if record.error:
-        found[keys.pack(k.ERROR, record.error, *seq, job_id)] = b""
+        found.append((k.ERROR, record.error))
     if record.state in FINAL:
-        ended = keys.pack(k.ENDED, queue, record.state.value, record.finished_at, *seq, job_id)
-        found[ended] = b""
+        found.append((k.ENDED, queue, record.state.value, record.finished_at))
         return found
     if record.unique_key is not None:
-        found[keys.pack(k.UNIQUE, queue, tenant, record.unique_key)] = job_id.encode()
+        found.append((k.UNIQUE, queue, record.tenant, record.unique_key))
     if record.state is State.LEASED:
-        found[keys.pack(k.LEASE, queue, tenant, group, job_id)] = b""
-        found[keys.pack(k.ENDING, queue, record.lease_until, *seq, job_id)] = b""
+        found.append((k.LEASE, queue, record.tenant, record.group))
+        found.append((k.ENDING, queue, record.lease_until))
         return found
     if record.expires_at is not None:
-        found[keys.pack(k.EXPIRING, queue, record.expires_at, *seq, job_id)] = b""
+        found.append((k.EXPIRING, queue, record.expires_at))
     if record.state is State.PENDING:
         if record.ready:
-            found[ready_key(keys, job_id, record)] = b""
+            found.append((k.READY, queue, record.tenant, record.group, record.priority))
         else:
-            found[keys.pack(k.DELAYED, queue, record.run_at, *seq, job_id)] = b""
+            found.append((k.DELAYED, queue, record.run_at))
     return found
-
-
-def ready_key(keys: Keys, job_id: str, record: Record) -> bytes:
-    """Its place in line."""
-    lane = (record.queue, record.tenant, record.group)
-    return keys.pack(k.READY, *lane, record.priority, *record.seq, job_id)

@@ -73,13 +73,14 @@ the last failure of the job is of this group |
 from __future__ import annotations
 
 import zlib
-from typing import Any
+from typing import Any, TypeVar
 
 from tenure.engines.foundationdb.tuple_layer import (
     Subspace,
-    Versionstamp,
+    append_versionstamp,
     pack,
-    pack_with_versionstamp,
+    pack_int,
+    pack_str,
     unpack,
 )
 
@@ -93,14 +94,28 @@ GROUP_TOTAL, RECORD, RECORD_END, ERROR = range(36, 40)
 # job's own key.
 _HINTS = (BODY, READY, ENDING, DELAYED, EXPIRING, LISTED, ENDED, ERRORS, RESULT, ERROR)
 
+_MOST_KNOWN = 2_000  # prefixes
+
 RING = 1 << 16  # hashes of tenants and groups are below this
 
 Seq = tuple[int, int, int]
+E = TypeVar("E")
 
 
 def hash_of(name: str) -> int:
     """The position of a name on the ring of names."""
     return zlib.crc32(name.encode()) % RING
+
+
+def stamp_of(claim: bytes) -> bytes:
+    """The versionstamp of a CLAIM key, without its user version."""
+    return claim[-12:-2]
+
+
+def _remember(known: dict[E, bytes], elements: E, packed: bytes) -> None:
+    if len(known) >= _MOST_KNOWN:
+        known.clear()
+    known[elements] = packed
 
 
 class Keys:
@@ -110,11 +125,52 @@ class Keys:
         self._prefix = root.key()
         self._kinds = [pack((kind,), self._prefix) for kind in range(ERROR + 1)]
         self._length = len(self._prefix)
-        self._hints = tuple(self._kinds[kind] for kind in _HINTS)
+        self._hints = frozenset(self._kinds[kind][self._length :] for kind in _HINTS)
+        self._known: dict[tuple[Any, ...], bytes] = {}
+        self._ids: dict[str, bytes] = {}
+        self._begins: dict[tuple[int, int], bytes] = {}
 
     def pack(self, kind: int, *elements: Any) -> bytes:
         """The key of a tuple."""
         return pack(elements, self._kinds[kind])
+
+    def of_job(self, kind: int, job_id: str) -> bytes:
+        """The key of a job, or what its keys of this kind begin with."""
+        return self._kinds[kind] + self.own(job_id)
+
+    def own(self, job_id: str) -> bytes:
+        """What the id of a job adds to a key."""
+        known = self._ids.get(job_id)
+        if known is None:
+            known = pack_str(job_id)
+            _remember(self._ids, job_id, known)
+        return known
+
+    def span_of_job(self, kind: int, job_id: str) -> tuple[bytes, bytes]:
+        """The range of all longer keys of a job."""
+        prefix = self._kinds[kind] + self.own(job_id)
+        return prefix + b"\x00", prefix + b"\xff"
+
+    def prefix(self, *elements: Any) -> bytes:
+        """Like `pack`, and remembered, for what many keys begin with."""
+        known = self._known.get(elements)
+        if known is None:
+            known = pack(elements[1:], self._kinds[elements[0]])
+            _remember(self._known, elements, known)
+        return known
+
+    def seq(self, seq: Seq) -> bytes:
+        """What the place in enqueue order adds to a key."""
+        begin, count = seq[:2], seq[2]
+        known = self._begins.get(begin)
+        if known is None:
+            known = pack(begin)
+            _remember(self._begins, begin, known)
+        return known + pack_int(count)
+
+    def kind_bytes(self, kind: int) -> int:
+        """How many bytes come before the second element of a key."""
+        return len(self._kinds[kind])
 
     def unpack(self, key: bytes) -> tuple[Any, ...]:
         """The tuple of a key, without the first element."""
@@ -127,14 +183,22 @@ class Keys:
 
     def is_hint(self, key: bytes) -> bool:
         """Whether writes to this key need no write conflict range."""
-        return key.startswith(self._hints)
+        return key[self._length : self._length + 2] in self._hints
 
     def new_claim(self, job_id: str) -> bytes:
         """A CLAIM key whose versionstamp the commit fills in."""
-        return pack_with_versionstamp((CLAIM, job_id, Versionstamp()), self._prefix)
+        return append_versionstamp(self.of_job(CLAIM, job_id))
 
     def lane(self, queue: str, tenant: str, group: str) -> bytes:
-        return self.pack(LANE, queue, tenant, hash_of(group), group)
+        known = self._known.get((LANE, queue, tenant, group))
+        if known is None:
+            known = self.pack(LANE, queue, tenant, hash_of(group), group)
+            _remember(self._known, (LANE, queue, tenant, group), known)
+        return known
 
     def turn(self, queue: str, tenant: str) -> bytes:
-        return self.pack(TURN, queue, hash_of(tenant), tenant)
+        known = self._known.get((TURN, queue, tenant))
+        if known is None:
+            known = self.pack(TURN, queue, hash_of(tenant), tenant)
+            _remember(self._known, (TURN, queue, tenant), known)
+        return known

@@ -23,6 +23,7 @@ import msgspec
 
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb.jobs import jobs_of, read_jobs
+from tenure.engines.foundationdb.near import Near
 from tenure.engines.foundationdb.record import PART_BYTES, encode
 from tenure.engines.foundationdb.tx import Tx
 from tenure.model import ops, wire
@@ -217,10 +218,5 @@ def go_on(tx: Tx, op: ops.Once) -> Answer:
 
 def won_by(tx: Tx, ids: Sequence[str], stamp: bytes) -> set[str]:
     """The jobs whose first claim has this versionstamp."""
-    asked = [(one, tx.tr.snapshot.get_range(*tx.keys.span(k.CLAIM, one), limit=1)) for one in ids]
-    return {
-        job_id
-        for job_id, rows in asked
-        for row in rows
-        if tx.keys.unpack(bytes(row.key))[1].tr_version == stamp
-    }
+    claims = Near(tx, k.CLAIM, ids, limit=1)
+    return {job_id for job_id in ids for key, _ in claims.of(job_id) if k.stamp_of(key) == stamp}

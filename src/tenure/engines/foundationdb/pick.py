@@ -10,22 +10,23 @@ from typing import Any, NamedTuple
 from tenure.core.limits import EVERYTHING, TenantGroup
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb.bucket import Bucket
-from tenure.engines.foundationdb.keys import RING, Seq
+from tenure.engines.foundationdb.keys import RING
 from tenure.engines.foundationdb.limits import Rules
 from tenure.engines.foundationdb.parking import Idle
+from tenure.engines.foundationdb.tuple_layer import after_ints, unpack
 from tenure.engines.foundationdb.tx import Tx
 from tenure.model import ops
 
 WINDOW = 256  # tenants, or lanes of a tenant, that are read together
 MOST_HELD_BACK = 1000  # lanes that one transaction skips
 _FIRST_LOOK = 8  # jobs of a lane that are read at once
+_NUMBERS = 4  # in a READY key, before the id
 
 
 class Ready(NamedTuple):
     """A job in line. Sorts in the order of claiming."""
 
-    priority: int
-    seq: Seq
+    order: bytes  # the end of its key: the priority, the place in enqueue order, and the id
     id: str
     tenant: str
     group: str
@@ -80,6 +81,7 @@ class Lane:
         self._tx = tx
         self._tenant, self._group = tenant, group
         self._begin, self._end = tx.keys.span(k.READY, queue, tenant, group)
+        self._prefix = len(self._begin) - 1
         self._look = look
         self._asked: Any = self._ask()
         self._found: list[Ready] = []
@@ -87,7 +89,14 @@ class Lane:
         self.is_empty: bool = False
 
     def _ask(self) -> Any:
-        return self._tx.tr.snapshot.get_range(self._begin, self._end, limit=self._look)
+        # Many jobs come in one answer, instead of some at a time.
+        mode = self._tx.store.handle.StreamingMode
+        return self._tx.tr.snapshot.get_range(
+            self._begin,
+            self._end,
+            limit=self._look,
+            streaming_mode=mode.want_all if self._look > _FIRST_LOOK else mode.iterator,
+        )
 
     def next(self) -> Ready | None:
         """Remove and return the next job in line."""
@@ -97,9 +106,9 @@ class Lane:
             self._asked = None
             self._more = len(rows) == self._look
             for row in rows:
-                *_, priority, version, client, count, job_id = self._tx.keys.unpack(bytes(row.key))
-                seq = (version, client, count)
-                self._found.append(Ready(priority, seq, job_id, self._tenant, self._group))
+                order = bytes(row.key)[self._prefix :]
+                (job_id,) = unpack(order, after_ints(order, 0, _NUMBERS))
+                self._found.append(Ready(order, job_id, self._tenant, self._group))
             if rows:
                 self._begin = bytes(rows[-1].key) + b"\x00"
             self._found.reverse()
@@ -208,6 +217,8 @@ class Picker:
 
     def has_room(self, tenant: str, group: str | None) -> bool:
         """Whether a lane, or a tenant, may have one more lease."""
+        if not self.rules.limits:
+            return True
         left = self.room.tenant(tenant) if group is None else self.room.group(tenant, group)
         if left is None or left > 0:
             return True

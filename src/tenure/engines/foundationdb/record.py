@@ -299,9 +299,14 @@ def _last_group(errors: tuple[Failure, ...]) -> str:
 def claimed(record: Record, change: states.Change, claim: ClaimNote, version: int) -> Record:
     """The record after a claim at this version of the store."""
     return replace(
-        changed(record, change, claim.at),
-        failures=record.failures,
-        error=record.error,
+        record,
+        state=change.state,
+        ready=False,
+        attempts=change.attempts,
+        run_at=change.run_at,
+        expires_at=change.expires_at,
+        updated_at=claim.at,
+        finished_at=None,
         token=max(version, record.token + 1),  # the store it came from may have greater tokens
         worker=claim.worker,
         started_at=claim.at,

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from tenure.engines.foundationdb.keys import Keys
 from tenure.engines.foundationdb.limits import Rules
+from tenure.engines.foundationdb.near import Scatter
 from tenure.settings import Settings
 
 VERSIONS_PER_MS = 1_000
@@ -37,6 +38,7 @@ class Store:
         hybrid: bool,
         chance: random.Random,
         aside_from: int,
+        near_from: int,
     ) -> None:
         self.handle = handle  # the module fdb, or its simulation
         self.db = db
@@ -46,7 +48,9 @@ class Store:
         self.hybrid = hybrid  # judge leases by two clocks, neither of which is exact
         self.chance = chance
         self.aside_from = aside_from
+        self.near_from = near_from
         self.rules: dict[str, tuple[bytes, Rules]] = {}
+        self.scatter: Scatter = Scatter()
         self.client: int = chance.getrandbits(31)
         self.count: itertools.count[int] = itertools.count()
         self.writers: itertools.count[int] = itertools.count()

@@ -137,7 +137,8 @@ class Transaction(Tx):
 
     def children(self, parents: Sequence[Held]) -> list[tuple[Held, str]]:
         self.ask_children(parent.id for parent in parents)
-        found = [(parent.id, self.child_ids(parent.id)) for parent in parents]
+        asked = [(parent.id, self.child_ids(parent.id)) for parent in parents]
+        found = [(parent_id, ids) for parent_id, ids in asked if ids]
         for _, ids in found:
             self.load(ids)
         return [(child, parent_id) for parent_id, ids in found for child in self.jobs(ids)]

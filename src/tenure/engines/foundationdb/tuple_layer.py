@@ -26,6 +26,7 @@ _BIG = (1 << 64) - 1  # larger numbers include their length
 _POSITIVE = [bytes([_ZERO + size]) for size in range(9)]  # the prefix of smaller ones
 _STAMP_BYTES = 10
 _INCOMPLETE = b"\xff" * _STAMP_BYTES
+_NEW_STAMP = bytes([_VERSIONSTAMP]) + _INCOMPLETE + bytes(2)
 
 Element = Union[None, bytes, str, int, "Versionstamp", "tuple[Element, ...]"]
 
@@ -84,6 +85,24 @@ def pack_with_versionstamp(elements: tuple[Element, ...], prefix: bytes = b"") -
     return bytes(out) + places[0].to_bytes(4, "little")
 
 
+def append_versionstamp(prefix: bytes) -> bytes:
+    """The key of a tuple that ends with an incomplete versionstamp: `pack_with_versionstamp` for
+    what is packed already."""
+    return prefix + _NEW_STAMP + (len(prefix) + 1).to_bytes(4, "little")
+
+
+def after_ints(key: bytes, place: int, count: int) -> int:
+    """The place after some numbers of at most eight bytes each."""
+    for _ in range(count):
+        place += 1 + abs(key[place] - _ZERO)
+    return place
+
+
+def pack_str(text: str) -> bytes:
+    """What a string adds to a key."""
+    return b"\x02" + _escaped(text.encode())
+
+
 def _encode(elements: Iterable[Element], out: bytearray, *, nested: bool) -> list[int]:
     """Append the elements. Returns the offsets of incomplete versionstamps."""
     places: list[int] = []
@@ -92,7 +111,7 @@ def _encode(elements: Iterable[Element], out: bytearray, *, nested: bool) -> lis
             out.append(_STRING)
             out += _escaped(element.encode())
         elif type(element) is int:
-            out += _encode_int(element)
+            out += pack_int(element)
         else:
             places += _encode_other(element, out, nested=nested)
     return places
@@ -104,7 +123,7 @@ def _encode_other(element: Element, out: bytearray, *, nested: bool) -> list[int
         out.append(_BYTES)
         out += _escaped(element)
     elif isinstance(element, int) and not isinstance(element, bool):
-        out += _encode_int(element)
+        out += pack_int(element)
     elif element is None:
         out += b"\x00\xff" if nested else b"\x00"
     elif isinstance(element, Versionstamp):
@@ -127,7 +146,8 @@ def _escaped(data: bytes) -> bytes:
     return (data.replace(b"\x00", b"\x00\xff") if b"\x00" in data else data) + b"\x00"
 
 
-def _encode_int(number: int) -> bytes:
+def pack_int(number: int) -> bytes:
+    """What a number adds to a key."""
     size = (number.bit_length() + 7) // 8
     if 0 <= number < _BIG:
         return _POSITIVE[size] + number.to_bytes(size, "big")

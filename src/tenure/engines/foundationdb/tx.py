@@ -15,9 +15,10 @@ import msgspec
 
 from tenure.core.limits import EVERYTHING, TenantGroup
 from tenure.engines.foundationdb import keys as k
-from tenure.engines.foundationdb.indexes import places
+from tenure.engines.foundationdb.indexes import changes
 from tenure.engines.foundationdb.keys import Seq
 from tenure.engines.foundationdb.limits import Rules
+from tenure.engines.foundationdb.near import Near
 from tenure.engines.foundationdb.record import (
     Body,
     Held,
@@ -32,6 +33,7 @@ from tenure.engines.foundationdb.record import (
     under_claim,
 )
 from tenure.engines.foundationdb.store import Store
+from tenure.engines.foundationdb.tuple_layer import pack_int
 from tenure.model.job import Failure, State
 from tenure.model.ops import Limit
 
@@ -52,8 +54,8 @@ class Tx:
         self.wrote: bool = False
         self.tells: bool = False  # whether to notify waiting processes
         self._version: int | None = None
-        self._asked: dict[str, tuple[Any, Any]] = {}
-        self._asked_children: dict[str, Any] = {}
+        self._asked: dict[str, tuple[Near, Near]] = {}
+        self._asked_children: dict[str, Near] = {}
         self._asked_spans: dict[tuple[bytes, bytes], Any] = {}
         self._jobs: dict[str, Held | None] = {}
         self._waiting: dict[str, dict[str, None]] = {}
@@ -155,25 +157,31 @@ class Tx:
 
     def load(self, ids: Iterable[str]) -> None:
         """Start reading jobs that will be needed."""
-        for job_id in ids:
-            if job_id not in self._jobs and job_id not in self._asked:
-                self._asked[job_id] = (
-                    self.tr.get(self.keys.pack(k.JOB, job_id)),
-                    self.tr.get_range(*self.keys.span(k.CLAIM, job_id), limit=1),
-                )
+        jobs, asked = self._jobs, self._asked
+        new = [one for one in dict.fromkeys(ids) if one not in jobs and one not in asked]
+        if new:
+            asked.update(dict.fromkeys(new, self._ask(new)))
+
+    def _ask(self, ids: Sequence[str]) -> tuple[Near, Near]:
+        return Near(self, k.JOB, ids), Near(self, k.CLAIM, ids, limit=1)
 
     def ask_children(self, ids: Iterable[str]) -> None:
         """Start reading the children of jobs that may end."""
-        for job_id in ids:
-            if job_id not in self._asked_children:
-                span = self.keys.span(k.CHILD, job_id)
-                self._asked_children[job_id] = self.tr.get_range(*span)
+        new = [one for one in dict.fromkeys(ids) if one not in self._asked_children]
+        if new:
+            self._asked_children.update(dict.fromkeys(new, Near(self, k.CHILD, new)))
 
     def job(self, job_id: str) -> Held | None:
         """A job, or None if it does not exist."""
         if job_id not in self._jobs:
-            self.load([job_id])
-            self._jobs[job_id] = self._decoded(job_id, *self._asked.pop(job_id))
+            held = self._decoded(job_id, *(self._asked.pop(job_id, None) or self._ask([job_id])))
+            self._jobs[job_id] = held
+            key = self.keys.of_job(k.JOB, job_id)
+            self.tr.add_read_conflict_range(key, key + b"\x00")
+            if held is not None and held.state is State.PENDING:
+                # Who claims it meanwhile does not write its key. In any other state, it cannot be
+                # claimed unless its key was written.
+                self.tr.add_read_conflict_range(*self.keys.span_of_job(k.CLAIM, job_id))
         return self._jobs[job_id]
 
     def jobs(self, ids: Sequence[str]) -> list[Held]:
@@ -181,16 +189,15 @@ class Tx:
         self.load(ids)
         return [held for job_id in ids if (held := self.job(job_id)) is not None]
 
-    def _decoded(self, job_id: str, found: Any, claims: Any) -> Held | None:
-        data = found.value
-        if data is None:
+    def _decoded(self, job_id: str, found: Near, claims: Near) -> Held | None:
+        rows = found.of(job_id)
+        if not rows:
             return None
-        record = decode_record(bytes(data))
+        record = decode_record(rows[0][1])
         if record.state is State.PENDING:
-            for row in claims:
-                stamp = self.keys.unpack(bytes(row.key))[1].tr_version
-                version = int.from_bytes(stamp[:8], "big")
-                note = decode_claim(bytes(row.value))
+            for key, value in claims.of(job_id):
+                version = int.from_bytes(k.stamp_of(key)[:8], "big")
+                note = decode_claim(value)
                 return self.held(job_id, under_claim(job_id, record, note, version), claimed=True)
         return self.held(job_id, record)
 
@@ -203,16 +210,10 @@ class Tx:
 
     def peek(self, ids: Iterable[str]) -> list[Held | None]:
         """The current jobs, by snapshot reads."""
-        snapshot, keys = self.tr.snapshot, self.keys
-        asked = [
-            (
-                job_id,
-                snapshot.get(keys.pack(k.JOB, job_id)),
-                snapshot.get_range(*keys.span(k.CLAIM, job_id), limit=1),
-            )
-            for job_id in ids
-        ]
-        return [self._decoded(*one) for one in asked]
+        wanted = list(ids)
+        asked = self._ask(list(dict.fromkeys(wanted)))
+        found = {job_id: self._decoded(job_id, *asked) for job_id in dict.fromkeys(wanted)}
+        return [found[job_id] for job_id in wanted]
 
     def body(self, job_id: str) -> Body:
         return decode_body(self.parts(k.BODY, job_id))
@@ -225,10 +226,10 @@ class Tx:
         """Add a job."""
         self._asked.pop(job_id, None)
         self._jobs[job_id] = self.held(job_id, record)
-        self.put_parts(encode(body), k.BODY, job_id)
-        self.set(self.keys.pack(k.JOB, job_id), encode(record))
+        self._put_body(job_id, encode(body))
+        self.set(self.keys.of_job(k.JOB, job_id), encode(record))
         self._settle(job_id, None, record)
-        self.mark(self.keys.pack(k.QUEUE, record.queue))
+        self.mark(self.keys.prefix(k.QUEUE, record.queue))
         self._waiting[job_id] = dict.fromkeys(waits_for)
         for parent in self._waiting[job_id]:
             self._asked_children.pop(parent, None)
@@ -236,13 +237,19 @@ class Tx:
             self.set(self.keys.pack(k.CHILD, parent, job_id))
         self.tells = True
 
+    def _put_body(self, job_id: str, data: bytes) -> None:
+        prefix = self.keys.of_job(k.BODY, job_id)
+        for n, part in parts_of(data):
+            self.set(prefix + pack_int(n), part)
+
     def put(self, held: Held, record: Record) -> None:
         """Store a new version of a job."""
         if held.claimed:
-            self.clear_span(k.CLAIM, held.id)
+            self.wrote = True
+            self.tr.clear_range(*self.keys.span_of_job(k.CLAIM, held.id))
             held.claimed = False
         before, held.record = held.record, record
-        self.set(self.keys.pack(k.JOB, held.id), encode(record))
+        self.set(self.keys.of_job(k.JOB, held.id), encode(record))
         self._settle(held.id, before, record)
 
     def drop_job(self, held: Held) -> None:
@@ -262,18 +269,19 @@ class Tx:
     def _settle(self, job_id: str, before: Record | None, after: Record | None) -> None:
         """Remove a job from the indexes and counters of its old record, and add it to those of the
         new."""
-        was = {} if before is None else places(self.keys, job_id, before)
-        now = {} if after is None else places(self.keys, job_id, after)
-        for key in was:
-            if key not in now:
-                self.clear(key)
-        for key, value in now.items():
-            if key not in was:
-                self.set(key, value)
+        self.change_places(job_id, before, after)
         if after is not None and after.state is State.PENDING and after.ready:
             self.mark(self.keys.lane(after.queue, after.tenant, after.group))
             self.mark(self.keys.turn(after.queue, after.tenant))
         self._count(before, after)
+
+    def change_places(self, job_id: str, before: Record | None, after: Record | None) -> None:
+        """Update the indexes."""
+        gone, new = changes(self.keys, job_id, before, after)
+        for key in gone:
+            self.clear(key)
+        for key, value in new:
+            self.set(key, value)
 
     def _count(self, before: Record | None, after: Record | None) -> None:
         one = before or after
@@ -326,9 +334,10 @@ class Tx:
 
     def child_ids(self, parent: str) -> list[str]:
         """The ids of the jobs that wait for a parent, with a conflict range."""
-        self.ask_children([parent])
-        rows = self._asked_children.pop(parent)
-        return [self.keys.unpack(bytes(row.key))[1] for row in rows]
+        asked = self._asked_children.pop(parent, None) or Near(self, k.CHILD, [parent])
+        rows = asked.of(parent)
+        self.tr.add_read_conflict_range(*self.keys.span_of_job(k.CHILD, parent))
+        return [self.keys.unpack(key)[1] for key, _ in rows]
 
     def drop_wait(self, job_id: str, parent: str) -> None:
         """Stop a job from waiting for a parent."""
