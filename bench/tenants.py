@@ -12,7 +12,7 @@ from bench.floor import Floor
 from bench.report import Figure
 
 TENANTS = 1_000
-PROMISES = {"enqueue": 0.2, "claim": 0.15, "ack": 0.25}
+PROMISES = {"enqueue": 0.25, "claim": 0.2, "ack": 0.3}
 
 
 def run(folder: Path, *, rounds: int = 3, batches: int = 50) -> list[Figure]:
