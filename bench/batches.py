@@ -85,7 +85,7 @@ def run(folder: Path, *, rounds: int = 5, batches: int = 60) -> list[Figure]:
             rate=BATCH / median(pair.tenure),
             floor=BATCH / median(pair.floor),
             ratio=pair.ratio(),
-            at_least=0.4,
+            at_least=0.37,
         )
         for name, pair in pairs.items()
     ]

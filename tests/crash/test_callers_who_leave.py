@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import linecache
 import signal
 import sqlite3
 import sys
@@ -11,14 +12,19 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 
 import tenure
 from tenure.clock import SystemClock
 from tenure.engines.memory import MemoryEngine
+from tenure.engines.sqlite.disk import Disk
 from tenure.engines.sqlite.engine import SqliteEngine
 from tenure.model import ops, queries
+from tenure.queue.committer import Committer
+from tenure.queue.rates import RateCounter
+from tenure.queue.wakeups import Changes
 from tests.crash.watched import PATIENCE, Watched, handed_in, opened, start, until
 
 
@@ -329,3 +335,61 @@ def test_a_task_that_left_a_full_committer_leaves_nobody_unanswered(engine: Watc
         for call in calls:
             call.result(PATIENCE)
         until(lambda: untouched(queue, jobs[0]))
+
+
+def _lines(function: Any) -> set[tuple[str, int]]:
+    """The lines of a function, except where it takes and gives back a lock, and those without
+    instructions at which Python looks for signals."""
+    code = function.__code__
+    lines = {(code.co_filename, line) for _, _, line in code.co_lines() if line}
+    left_out = ("with ", "try:")
+    return {line for line in lines if not linecache.getline(*line).strip().startswith(left_out)}
+
+
+_INTERRUPTIBLE: list[Any] = [
+    SqliteEngine.apply_to,
+    Committer._run_here,
+    Committer._apply_if_open,
+    Committer._apply,
+    Committer._apply_counted,
+    Committer._apply_to,
+    Disk.shorten_log,
+    RateCounter.count,
+    Changes.committed,
+]
+
+
+def _claim_interrupted_at(queue: tenure.Queue, line: tuple[str, int]) -> bool:
+    """Claim, as if a signal arrived before this line is run. Returns whether it is run at all."""
+
+    def trace(frame: FrameType, event: str, _arg: object) -> Any:
+        if event == "line" and (frame.f_code.co_filename, frame.f_lineno) == line:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        jobs = queue.claim("mail", limit=2)
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    queue.ack_many(jobs)
+    return False
+
+
+def test_an_interrupt_at_any_line_around_the_commit_of_a_claim_loses_no_job(tmp_path: Path) -> None:
+    """Claims are committed in the caller's thread, where signals arrive."""
+    with tenure.connect(f"sqlite:///{tmp_path / 'jobs.db'}") as queue:
+        lines = sorted(line for function in _INTERRUPTIBLE for line in _lines(function))
+        reached = 0
+        for line in lines:
+            queue.enqueue_many([tenure.NewJob(queue="mail") for _ in range(2)])
+            if _claim_interrupted_at(queue, line):
+                reached += 1
+                until(lambda: queue.stats().leased == 0)
+                assert queue.stats().ready == 2, line
+                queue.ack_many(queue.claim("mail", limit=2))
+        assert reached > 30

@@ -50,6 +50,15 @@ class Engine(Protocol):
 
 
 @runtime_checkable
+class Recording(Protocol):
+    """A store that records its answers where an interrupted caller still finds them."""
+
+    def apply_to(self, batch: Sequence[Op], answers: list[Answer]) -> None:
+        """Like `apply`, but put the answers into a list, before they are committed. If an exception
+        is raised, they are in the list only if they were committed: a signal arrived afterwards."""
+
+
+@runtime_checkable
 class HasLog(Protocol):
     """A store whose write-ahead log is on this machine and can grow."""
 

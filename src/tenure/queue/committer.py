@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from operator import itemgetter
 
-from tenure.engines import Engine
+from tenure.engines import Engine, Recording
 from tenure.errors import (
     Busy,
     Closed,
@@ -132,6 +132,7 @@ class Committer:
         rates: RateCounter | None = None,
     ) -> None:
         self._engine = engine
+        self._recording = engine if isinstance(engine, Recording) else None
         self._committed = committed  # called after each commit, in any thread
         self._rates = rates  # counts what is committed; None if the store does so
         self._max_waiting = max_waiting
@@ -159,10 +160,8 @@ class Committer:
         """Commit the operations and return their answers, blocking."""
         if not batch:
             return []
-        # If the caller were interrupted right after the commit, a claim would be lost. A ticket
-        # records what was claimed, so that it can be released.
-        if not self._waiting and not self._standing and not _claims(batch):
-            answers = self._line.apply_if_free(lambda: self._apply_if_open(batch))
+        if not self._waiting and not self._standing:
+            answers = self._run_here(batch)
             if answers is not None:
                 return answers
         ticket = Ticket(batch)
@@ -177,6 +176,21 @@ class Committer:
         if ticket.error is not None:
             raise ticket.error
         return ticket.answers
+
+    def _run_here(self, batch: Sequence[Op]) -> list[Answer] | None:
+        """Commit the operations in the caller's thread, if that is possible now."""
+        if not _claims(batch):
+            return self._line.apply_if_free(lambda: self._apply_if_open(batch))
+        # If the caller is interrupted right after the commit, the claimed jobs must be released. A
+        # ticket of the committer thread records them too.
+        if self._recording is None:
+            return None
+        recorded: list[Answer] = []
+        try:
+            return self._claims.apply_if_free(lambda: self._apply_if_open(batch, recorded))
+        except BaseException:
+            self._give_back(recorded)
+            raise
 
     async def arun(self, batch: Sequence[Op]) -> list[Answer]:
         """Commit the operations and return their answers."""
@@ -239,8 +253,9 @@ class Committer:
             if not stands_on:
                 self._answer([one])
 
-    def _apply(self, batch: Sequence[Op]) -> list[Answer]:
-        answers = self._engine.apply(batch) if self._rates is None else self._apply_counted(batch)
+    def _apply(self, batch: Sequence[Op], into: list[Answer] | None = None) -> list[Answer]:
+        """into: a list that gets the answers before they are committed."""
+        answers = self._apply_counted(batch, into)
         if len(answers) != len(batch):
             raise OutcomeUnknown(
                 f"the engine answered {len(answers):,} of {len(batch):,} operations; it is not "
@@ -254,19 +269,24 @@ class Committer:
             log.exception("a callback after a commit failed")
         return answers
 
-    def _apply_counted(self, batch: Sequence[Op]) -> list[Answer]:
-        """Apply a batch, and store the rates with it if it is time."""
-        assert self._rates is not None
-        also = self._rates.due()
-        if not also:
+    def _apply_to(self, batch: Sequence[Op], into: list[Answer] | None) -> list[Answer]:
+        if into is None or self._recording is None:
             return self._engine.apply(batch)
+        self._recording.apply_to(batch, into)
+        return into
+
+    def _apply_counted(self, batch: Sequence[Op], into: list[Answer] | None) -> list[Answer]:
+        """Apply a batch, and store the rates with it if it is time."""
+        also = [] if self._rates is None else self._rates.due()
+        if self._rates is None or not also:
+            return self._apply_to(batch, into)
         stored = False
         try:
-            answers = self._engine.apply([*batch, *also])
+            answers = self._apply_to([*batch, *also], into)
             stored = all(isinstance(answer, ops.Ok) for answer in answers[len(batch) :])
         except (StoreRejected, StoreReadOnly):
             # Nothing was changed. If that is because of the rates, the batch must not suffer.
-            return self._engine.apply(batch)
+            return self._apply_to(batch, into)
         finally:
             if stored:
                 self._rates.stored()
@@ -283,9 +303,9 @@ class Committer:
             except Exception:  # the store is gone, and so are the last seconds
                 log.info("the rates of the last seconds could not be stored", exc_info=True)
 
-    def _apply_if_open(self, batch: Sequence[Op]) -> list[Answer]:
+    def _apply_if_open(self, batch: Sequence[Op], into: list[Answer] | None = None) -> list[Answer]:
         self._check_open()
-        return self._apply(batch)
+        return self._apply(batch, into)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -406,7 +426,7 @@ class Committer:
             if ticket.event is not None:
                 ticket.event.release()
             if ticket.abandoned:
-                self._give_back(ticket)
+                self._give_back(ticket.answers)
             elif ticket.loop is not None:
                 by_loop.setdefault(ticket.loop, []).append(ticket)
         for loop, mine in by_loop.items():
@@ -414,13 +434,13 @@ class Committer:
                 loop.call_soon_threadsafe(self._resolve, mine)
             except RuntimeError:  # the loop was closed while its tasks waited
                 for ticket in mine:
-                    self._give_back(ticket)
+                    self._give_back(ticket.answers)
 
     def _resolve(self, tickets: Iterable[Ticket]) -> None:
         for ticket in tickets:
             assert ticket.future is not None
             if ticket.future.done():
-                self._give_back(ticket)
+                self._give_back(ticket.answers)
             elif ticket.error is not None:
                 ticket.future.set_exception(ticket.error)
             else:
@@ -429,20 +449,20 @@ class Committer:
     def _abandon(self, ticket: Ticket) -> None:
         """The caller stopped waiting: skip its operations if they have not started."""
         ticket.abandoned = True
-        self._give_back(ticket)
+        self._give_back(ticket.answers)
 
-    def _give_back(self, ticket: Ticket) -> None:
+    def _give_back(self, answers: Sequence[Answer]) -> None:
         """Release the jobs claimed for a caller that is gone. A failure is only logged, because
         other callers must still get their answers; the leases then expire."""
         try:
-            self._release_leases(ticket)
+            self._release_leases(answers)
         except Exception:
             log.warning("could not release the jobs of a caller that left", exc_info=True)
 
-    def _release_leases(self, ticket: Ticket) -> None:
+    def _release_leases(self, answers: Sequence[Answer]) -> None:
         leases = [
             ops.Release(job.id, job.token)
-            for answer in ticket.answers
+            for answer in answers
             if isinstance(answer, ops.Leased)
             for job in answer.jobs
         ]

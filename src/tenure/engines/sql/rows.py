@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
 from tenure.core.transaction import Edit
 from tenure.model.job import FINAL, NULL, Failure, IfParentFails, Job, JobSpec, State
@@ -163,8 +163,7 @@ def leased_job(row: tuple[Any, ...], queue: str, tenant: str, group: str) -> Job
         _seq, id, priority, run_at, created_at, attempts, max_attempts, kind, started_at, at,
         token, worker, expires_at, unique_key, options_text, errors, payload,
     ) = row  # fmt: skip
-    options = _decode_options(options_text) if options_text else _NO_OPTIONS
-    return Job(
+    job = Job(
         id,
         queue,
         State.LEASED,
@@ -185,10 +184,19 @@ def leased_job(row: tuple[Any, ...], queue: str, tenant: str, group: str) -> Job
         None,
         expires_at,
         unique_key,
-        options.timeout_ms,
-        options.backoff,
-        options.after,
-        options.if_parent_fails,
+    )
+    return with_rare(job, options_text, errors) if options_text or errors else job
+
+
+def with_rare(job: Job, options_text: str | None, errors: str | None) -> Job:
+    """A job with its options and errors, as stored."""
+    options = decode_options(options_text)
+    return replace(
+        job,
+        timeout_ms=options.timeout_ms,
+        backoff=options.backoff,
+        after=options.after,
+        if_parent_fails=options.if_parent_fails,
         errors=_decode_failures(errors) if errors else (),
         trace=options.trace,
         replay_of=options.replay_of,

@@ -29,15 +29,18 @@ Held = tuple[int, str, int, int, int, str | None]  # seq, id, lane, state, token
 
 def ack(tx: Transaction, batch: Sequence[ops.Ack]) -> list[Answer]:
     answers: list[Answer] = []
-    for plain, run in groupby(batch, key=lambda op: op.keep and not op.then):
+    for plain, run in groupby(batch, key=_is_plain):
         tx.forget()
         answers += (_ack_plain if plain else leases.ack)(tx, list(run))
     return answers
 
 
+def _is_plain(op: ops.Ack) -> bool:
+    return op.keep and not op.then
+
+
 def _ack_plain(tx: Transaction, batch: Sequence[ops.Ack]) -> list[Answer]:
-    found: list[Held] = tx.db.packed("held_by_id", listed([op.id for op in batch]))
-    held = {row[1]: row for row in found if row[3] == LEASED}
+    held = {row[1]: row for row in _find(tx, [op.id for op in batch]) if row[3] == LEASED}
     done: list[tuple[Held, str | None]] = []
     answers: list[Answer] = []
     for op in batch:
@@ -52,6 +55,20 @@ def _ack_plain(tx: Transaction, batch: Sequence[ops.Ack]) -> list[Answer]:
             answers.append(_why_lost(tx, op))
     _finish(tx, done)
     return answers
+
+
+def _find(tx: Transaction, ids: list[str]) -> list[Held]:
+    places = tx.books.places
+    known = [(id, places.pop(id)) for id in ids if id in places]
+    if len(known) < len(ids):
+        return tx.db.packed("held_by_id", listed(ids))
+    rows = tx.db.packed("held_by_seq", listed([seq for _, (seq, _, _) in known]))
+    now = {seq: (state, token) for seq, state, token in rows}
+    return [
+        (seq, id, lane, *now[seq], unique_key)
+        for id, (seq, lane, unique_key) in known
+        if seq in now
+    ]
 
 
 def _why_lost(tx: Transaction, op: ops.Ack) -> TenureError:
@@ -82,8 +99,8 @@ def _finish(tx: Transaction, done: list[tuple[Held, str | None]]) -> None:
         )
     lanes = Counter([row[2] for row, _ in done])
     tx.books.load(lanes)
-    for lane_id, n in lanes.items():
-        tx.books.move(tx.books.lane_by_id(lane_id), LEASED, _ACKED, n)
+    counts = [(tx.books.lane_by_id(lane_id), n) for lane_id, n in lanes.items()]
+    tx.books.move_all(counts, LEASED, _ACKED)
     for (_seq, _id, lane_id, _code, _token, unique_key), _ in done:
         if unique_key is not None:
             tx.free_key(lane_id, unique_key)

@@ -10,7 +10,7 @@ import heapq
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import groupby, islice
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import Any
 
 from tenure.core.limits import refilled
@@ -28,8 +28,10 @@ from tenure.model.ops import Answer
 _CLAIMED = states.plain(State.PENDING, states.Claimed)
 _BEFORE_ALL: Head = (-(2**63), 0)
 
+# A tenant with something to claim; how many jobs it will get, roughly; its first lane, if known.
+Waiting = tuple[TenantBook, int, LaneBook | None]
 Picked = tuple[tuple[Any, ...], LaneBook]  # a job, as its row or its head, and its lane
-_SEQ, _EXPIRES_AT = 1, 8  # columns of a row
+_SEQ, _ID, _EXPIRES_AT, _UNIQUE_KEY = 1, 2, 8, 9  # columns of a row
 
 
 def claim(tx: Transaction, batch: Sequence[ops.Claim]) -> list[Answer]:
@@ -69,27 +71,27 @@ def _pick(tx: Transaction, queues: Sequence[QueueBook], op: ops.Claim, limit: in
     for queue in queues:
         if len(picked) == limit:
             break
-        room = 0 if queue.paused else min(limit - len(picked), _room(queue, tx.now))
+        room = 0 if queue.paused else min(limit - len(picked), _room(tx, queue))
         if room <= 0:
             continue
         serve = _in_turns if op.tenant is None else _of_tenant
         found = serve(tx, queue, op, room)
         if queue.rate is not None:
             queue.tokens -= len(found) * queue.per_ms
-            queue.dirty = True
+            tx.books.touch_queue(queue)
         picked.extend(found)
     return picked
 
 
-def _room(queue: QueueBook, now: int) -> int:
+def _room(tx: Transaction, queue: QueueBook) -> int:
     """How many more jobs the queue's own limits allow."""
     room = 2**31
     if queue.max_leased is not None:
         room = queue.max_leased - queue.counts[LEASED]
     if queue.rate is not None:
-        queue.tokens = refilled(queue.tokens, now - queue.tokens_at, queue.limit)
-        queue.tokens_at = now
-        queue.dirty = True
+        queue.tokens = refilled(queue.tokens, tx.now - queue.tokens_at, queue.limit)
+        queue.tokens_at = tx.now
+        tx.books.touch_queue(queue)
         room = min(room, queue.tokens // queue.per_ms)
     return room
 
@@ -99,44 +101,66 @@ def _in_turns(tx: Transaction, queue: QueueBook, op: ops.Claim, room: int) -> li
     picked: list[Picked] = []
     waiting = _tenants(tx, queue, room)
     not_groups = frozenset(op.not_groups)
-    turns: list[tuple[int, str, TenantBook, TenantJobs]] = []
+    turns: list[tuple[int, str, Waiting, TenantJobs | None]] = []  # of those served before
     fresh = next(waiting, None)
     while len(picked) < room:
-        while fresh is not None and (not turns or (fresh[0].turn, fresh[0].name) < turns[0][:2]):
-            tenant, share, first = fresh
-            line = TenantJobs(tx, tenant, not_groups, share, first)
-            heapq.heappush(turns, (tenant.turn, tenant.name, tenant, line))
-            fresh = next(waiting, None)
-        if not turns:
+        got: list[Picked] = []
+        if fresh is not None and (not turns or _is_before(fresh[0], turns[0])):
+            one, line, fresh = fresh, None, next(waiting, None)
+            got = _only_head(one, not_groups)
+        elif turns:
+            _, _, one, line = heapq.heappop(turns)
+            if line is None:
+                line = TenantJobs(tx, not_groups, *one)
+                line.take(1)  # its head, which was picked before
+        else:
             break
-        _, _, tenant, line = heapq.heappop(turns)
-        alone = not turns and fresh is None
-        got = line.take(room - len(picked) if alone else 1)
+        tenant = one[0]
+        if not got:
+            line = line or TenantJobs(tx, not_groups, *one)
+            alone = not turns and fresh is None
+            got = line.take(room - len(picked) if alone else 1)
         if not got:
             continue
-        picked.extend(got)
+        picked += got
         place = max(tenant.turn, queue.served + 1) + (len(got) - 1) * tenant.stride
         queue.served, tenant.turn = place, place + tenant.stride
-        queue.dirty = tenant.dirty = True
-        heapq.heappush(turns, (tenant.turn, tenant.name, tenant, line))
+        tx.books.touch_tenant(tenant)
+        heapq.heappush(turns, (tenant.turn, tenant.name, one, line))
+    if picked:
+        tx.books.touch_queue(queue)
     return picked
 
 
-def _tenants(
-    tx: Transaction, queue: QueueBook, room: int
-) -> Iterator[tuple[TenantBook, int, tuple[Any, ...] | None]]:
-    """Tenants with an open lane and room, in the order of their turns; how many jobs each will get,
-    roughly; and the row of its first lane, if already read."""
+def _is_before(tenant: TenantBook, served: tuple[int, str, Waiting, TenantJobs | None]) -> bool:
+    """Whether a tenant that was not served yet has its turn before one that was."""
+    turn = served[0]
+    return tenant.turn < turn or (tenant.turn == turn and tenant.name < served[1])
+
+
+def _only_head(one: Waiting, not_groups: frozenset[str]) -> list[Picked]:
+    """The first job of a tenant, if it is known and probably the only one that the tenant gets."""
+    _, share, lane = one
+    if share > 1 or lane is None or lane.head is None or lane.group in not_groups:
+        return []
+    return [(lane.head, lane)]
+
+
+def _tenants(tx: Transaction, queue: QueueBook, room: int) -> Iterator[Waiting]:
+    """Tenants with an open lane and room, in the order of their turns."""
     offset = 0
     while True:
-        rows = tx.db.all("tenants_in_turn", queue.id, room, offset)
-        first: dict[int, tuple[Any, ...]] = {}
-        if len(rows) > 1:
-            lanes = tx.db.all("first_lanes", listed([row[0] for row in rows]))
-            first = {lane[-1]: lane for lane in lanes}
-        for row in rows:
-            yield tx.books.tenant_of_row(row), room // len(rows), first.get(row[0])
-        if len(rows) < room:
+        ids = tx.db.packed("tenants_in_turn", queue.id, room, offset)
+        tenants = tx.books.tenants([tenant_id for (tenant_id,) in ids])
+        first = [tenant.only_lane for tenant in tenants]
+        unknown = [tenant.id for tenant, lane in zip(tenants, first, strict=True) if lane is None]
+        if len(unknown) > 1:
+            lanes = map(tx.books.lane_of_row, tx.db.all("first_lanes", listed(unknown)))
+            found = {lane.tenant.id: lane for lane in lanes}
+            first = [lane or found[tenant.id] for tenant, lane in zip(tenants, first, strict=True)]
+        for tenant, lane in zip(tenants, first, strict=True):
+            yield tenant, room // len(tenants), lane
+        if len(tenants) < room:
             return
         offset += room
 
@@ -146,7 +170,8 @@ def _of_tenant(tx: Transaction, queue: QueueBook, op: ops.Claim, room: int) -> l
     tenant = tx.books.tenant(queue.name, op.tenant or "")
     if tenant is None:
         return []
-    return TenantJobs(tx, tenant, frozenset(op.not_groups), room, None).take(room)
+    first = tenant.only_lane
+    return TenantJobs(tx, frozenset(op.not_groups), tenant, room, first).take(room)
 
 
 class LaneCursor:
@@ -214,10 +239,10 @@ class TenantJobs:
     def __init__(
         self,
         tx: Transaction,
-        tenant: TenantBook,
         not_groups: frozenset[str],
+        tenant: TenantBook,
         share: int,
-        first: tuple[Any, ...] | None,
+        first: LaneBook | None,
     ) -> None:
         self._tx = tx
         self._room = tenant.room
@@ -273,47 +298,40 @@ def _lanes(
     tenant: TenantBook,
     not_groups: frozenset[str],
     share: int,
-    first: tuple[Any, ...] | None,
+    first: LaneBook | None,
 ) -> Iterator[LaneCursor]:
     """The tenant's open lanes in the order of their heads."""
-    if first is None:
-        size, rows = 2, tx.db.all("lanes_by_head", tenant.id, *_BEFORE_ALL, 2)
-    else:
-        size, rows = 1, [first]
-    while True:
-        for row in rows:
-            lane = tx.books.lane_of_row(row)
+    size, after, left = 2, _BEFORE_ALL, tenant.open_lanes
+    if first is not None:
+        assert first.head is not None
+        if first.group not in not_groups:
+            yield LaneCursor(first, share)
+        size, after, left = max(2, share), first.head, left - 1
+    while left > 0:
+        rows = tx.db.all("lanes_by_head", tenant.id, *after, size)
+        for lane in map(tx.books.lane_of_row, rows):
             if lane.group not in not_groups:
                 yield LaneCursor(lane, share if len(rows) == 1 else max(1, share // size))
         if len(rows) < size:
             return
-        after, size = (rows[-1][3], rows[-1][4]), max(2, share)
-        rows = tx.db.all("lanes_by_head", tenant.id, *after, size)
+        after, size, left = (rows[-1][3], rows[-1][4]), max(2, share), left - len(rows)
 
 
 def _lease(tx: Transaction, op: ops.Claim, picked: list[Picked], token: int) -> list[Job]:
     until = tx.now + op.lease_ms
     picked = _without_expired(tx, _with_rows(tx, picked))
-    jobs: list[Job] = []
-    taken: list[tuple[int, int, int]] = []
-    for lane, run in groupby(picked, key=_lane_of):
-        rows = [row for row, _ in run]
-        names = (lane.tenant.queue.name, lane.tenant.name, lane.group)
-        jobs += [
-            leased_job((seq, id, priority, run_at, created_at, attempts + _CLAIMED.attempts,
-                        max_attempts, kind, tx.now, until, token, op.worker, *rest), *names)
-            for priority, seq, id, run_at, created_at, attempts, max_attempts, kind, *rest in rows
-        ]  # fmt: skip
-        taken.append((lane.id, *rows[-1][:2]))
-        tx.books.move(lane, READY, LEASED, len(rows))
-        lane.head_known = False
-    # A lane's jobs are picked from its head: none of those up to the last one stays ready.
-    if tx.db.many("delete_ready_up_to", taken) != len(jobs):
+    counts: dict[LaneBook, int] = {}
+    for _, lane in picked:
+        counts[lane] = counts.get(lane, 0) + 1
+    for lane, n in counts.items():
+        lane.first_left(n)
+    tx.books.move_all(counts.items(), READY, LEASED)
+    if _delete_ready(tx, picked, lanes=len(counts)) != len(picked):
         raise RuntimeError(
             f"the books of {', '.join(op.queues)} do not match the queued jobs; nothing was "
             "claimed: run `tenure reconcile QUEUE`, and report this"
         )
-    for queue, mine in groupby(picked, key=lambda pick: pick[1].tenant.queue.id):
+    for queue, mine in groupby(picked, key=_queue_of):
         tx.db.named(
             "lease_jobs",
             {
@@ -327,7 +345,29 @@ def _lease(tx: Transaction, op: ops.Claim, picked: list[Picked], token: int) -> 
                 "seqs": listed([row[_SEQ] for row, _ in mine]),
             },
         )
-    return jobs
+    tx.books.places.update(
+        (row[_ID], (row[_SEQ], lane.id, row[_UNIQUE_KEY])) for row, lane in picked
+    )
+    now, worker, more = tx.now, op.worker, _CLAIMED.attempts
+    return [
+        leased_job(
+            (seq, id, priority, run_at, created_at, attempts + more, max_attempts, kind, now, until,
+             token, worker, expires_at, unique_key, options, errors, payload),
+            lane.tenant.queue.name, lane.tenant.name, lane.group,
+        )
+        for (priority, seq, id, run_at, created_at, attempts, max_attempts, kind, expires_at,
+             unique_key, options, errors, payload), lane in picked
+    ]  # fmt: skip
+
+
+def _delete_ready(tx: Transaction, picked: list[Picked], lanes: int) -> int:
+    """Take jobs out of the lanes that they are picked from. Returns how many were there."""
+    if lanes * 2 > len(picked):
+        return tx.db.run("delete_ready_jobs", listed([row[_SEQ] for row, _ in picked]))
+    # A lane's jobs are picked from its head: none of those up to the last one stays ready.
+    last = {lane.id: row for row, lane in picked}
+    taken = [(lane_id, row[0], row[_SEQ]) for lane_id, row in last.items()]
+    return tx.db.many("delete_ready_up_to", taken)
 
 
 def _with_rows(tx: Transaction, picked: list[Picked]) -> list[Picked]:
@@ -353,7 +393,8 @@ def _without_expired(tx: Transaction, picked: list[Picked]) -> list[Picked]:
     return [pick for pick in picked if pick[0][_SEQ] not in late]
 
 
-_lane_of = itemgetter(1)
+def _queue_of(pick: Picked) -> int:
+    return pick[1].tenant.queue.id
 
 
 def _sweep_if_due(tx: Transaction, queue: QueueBook, limit: int) -> bool:

@@ -1,28 +1,47 @@
-"""The books of one transaction: the queues, tenants and lanes it touched, with their counts.
+"""The books: the queues, tenants and lanes that transactions touched, with their counts.
 
 Changes are made to the books and written once, by `flush`. A lane's own counts decide whether it
 can be claimed from, and thus whether it is in the index that claims walk.
+
+Books are the same as their rows after a commit. They are kept for the next transaction, which may
+use them if nobody else has written since (see `engine.py`).
 """
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import msgspec
 
 from tenure.core.limits import Rules, TenantGroup
 from tenure.engines.sql.limits import mark, unmark
-from tenure.engines.sql.rows import LEASED, READY
+from tenure.engines.sql.rows import LEASED, READY, STATES
 from tenure.engines.sqlite.db import Db, listed
 from tenure.model import ops
+from tenure.model.job import Job, JobSpec
 from tenure.model.ops import Limit
 
 Head = tuple[int, int]  # the priority and seq of a lane's first ready job
+Move = tuple[int | None, int | None, int]  # from and to a state, None if outside; how many jobs
+MIXED: Move = (None, None, 0)  # several moves
+# The position of a lane or tenant in the index that claims walk, and whether it is in there.
+Place = tuple[int | None, int | None, bool]
+
+MOST_KEPT = 10_000  # of each kind, between transactions: about 17 MB
+LINE = 8  # how many of a lane's ready jobs are known at most
+_FEW_LANES = 8
 
 
 class QueueBook:
     """A row of tenure_queues."""
+
+    __slots__ = (
+        "counts", "dirty", "id", "max_leased", "name", "paused", "per_ms", "rate", "served",
+        "tokens", "tokens_at",
+    )  # fmt: skip
 
     id: int
     name: str
@@ -53,6 +72,11 @@ class QueueBook:
 class TenantBook:
     """A row of tenure_tenants."""
 
+    __slots__ = (
+        "counts", "dirty", "id", "lanes", "max_leased", "moved", "name", "open_lanes", "queue",
+        "saved", "stride", "turn",
+    )  # fmt: skip
+
     id: int
     name: str
     turn: int
@@ -64,8 +88,10 @@ class TenantBook:
         self.id, self.name, self.turn, self.stride, self.max_leased, self.open_lanes, _ = row[:7]
         self.counts: list[int] = list(row[7:14])
         self.queue = queue
+        self.lanes: list[LaneBook] = []  # whose books are open
         self.dirty = False
-        self.saved: tuple[int, int, bool] = (self.turn, self.open_lanes, bool(row[6]))
+        self.moved: Move | None = None  # since it was written
+        self.saved: Place = (self.open_lanes, self.turn, bool(row[6]))
 
     @property
     def room(self) -> int:
@@ -73,13 +99,31 @@ class TenantBook:
         return 2**31 if self.max_leased is None else self.max_leased - self.counts[LEASED]
 
     @property
-    def place(self) -> tuple[int, int, bool]:
-        """Its position in the index that claims walk, and whether it is in there."""
-        return self.turn, self.open_lanes, self.open_lanes > 0 and self.room > 0
+    def place(self) -> Place:
+        most = self.max_leased
+        is_open = self.open_lanes > 0 and (most is None or self.counts[LEASED] < most)
+        return self.open_lanes, self.turn, is_open
+
+    def placed(self, place: Place) -> None:
+        """Its place is written."""
+        self.saved = place
+
+    @property
+    def only_lane(self) -> LaneBook | None:
+        """Its only open lane; None if there are others, or its book is not open."""
+        if self.open_lanes == 1 and len(self.lanes) <= _FEW_LANES:
+            for lane in self.lanes:
+                if lane.saved[2]:
+                    return lane
+        return None
 
 
 class LaneBook:
     """A row of tenure_lanes."""
+
+    __slots__ = (
+        "counts", "dirty", "group", "id", "line", "max_leased", "moved", "saved", "tenant", "whole",
+    )  # fmt: skip
 
     id: int
     group: str
@@ -88,11 +132,13 @@ class LaneBook:
     def __init__(self, row: tuple[Any, ...], tenant: TenantBook) -> None:
         self.id, self.group, self.max_leased, head_priority, head_seq, open_ = row[:6]
         self.counts: list[int] = list(row[6:13])
-        self.head: Head | None = None if head_seq is None else (head_priority, head_seq)
-        self.head_known: bool = True
+        # The first ready jobs in order, and whether these are all. None, if it is not known.
+        self.line: list[Head] = [] if head_seq is None else [(head_priority, head_seq)]
+        self.whole: bool = self.counts[READY] == len(self.line)
         self.tenant = tenant
         self.dirty = False
-        self.saved: tuple[Any, ...] = (head_priority, head_seq, bool(open_))
+        self.moved: Move | None = None  # since it was written
+        self.saved: Place = (head_priority, head_seq, bool(open_))
 
     @property
     def room(self) -> int:
@@ -100,37 +146,72 @@ class LaneBook:
         return 2**31 if self.max_leased is None else self.max_leased - self.counts[LEASED]
 
     @property
-    def place(self) -> tuple[int | None, int | None, bool]:
-        """Its position in the index that claims walk, and whether it is in there."""
-        priority, seq = self.head or (None, None)
-        return priority, seq, self.counts[READY] > 0 and self.room > 0
+    def head(self) -> Head | None:
+        """The first ready job. Known after `flush`."""
+        return self.line[0] if self.line else None
+
+    @property
+    def place(self) -> Place:
+        most, counts = self.max_leased, self.counts
+        is_open = counts[READY] > 0 and (most is None or counts[LEASED] < most)
+        if not self.line:
+            return None, None, is_open
+        priority, seq = self.line[0]
+        return priority, seq, is_open
+
+    def placed(self, place: Place) -> None:
+        """Its place is written."""
+        self.tenant.open_lanes += place[2] - self.saved[2]
+        self.saved = place
 
     def joined(self, priority: int, seq: int) -> None:
         """A job became ready."""
-        if self.head_known and (self.head is None or (priority, seq) < self.head):
-            self.head = (priority, seq)
+        if self.whole or (self.line and (priority, seq) < self.line[-1]):
+            insort(self.line, (priority, seq))
+            if len(self.line) > LINE:
+                self.line.pop()
+                self.whole = False
 
     def left(self, priority: int, seq: int) -> None:
         """A job stopped being ready."""
-        if self.head == (priority, seq):
-            self.head_known = False
+        if (priority, seq) in self.line:
+            self.line.remove((priority, seq))
+
+    def first_left(self, n: int) -> None:
+        """The first `n` jobs stopped being ready."""
+        del self.line[:n]
 
 
 class Books:
-    """All books that one transaction opened."""
+    """All books that are open."""
 
-    def __init__(self, db: Db) -> None:
-        self._db = db
+    def __init__(self, db: Db, version: int = 0) -> None:
+        """version: of the file, as its connection sees it."""
+        self.db = db
+        self.version = version
         self._queues: dict[int, QueueBook] = {}
         self._tenants: dict[int, TenantBook] = {}
         self._lanes: dict[int, LaneBook] = {}
         self._lanes_by_name: dict[tuple[str, str, str], LaneBook] = {}
         self._queues_by_name: dict[str, QueueBook] = {}
+        # Where the jobs are that were claimed: their seq, lane and unique key, by id. The one who
+        # uses it must check the token, which no other job has that gets this seq later.
+        self.places: dict[str, tuple[int, int, str | None]] = {}
+        # Those that have changed:
+        self._dirty_queues: list[QueueBook] = []
+        self._dirty_tenants: list[TenantBook] = []
+        self._dirty_lanes: list[LaneBook] = []
+
+    @property
+    def are_many(self) -> bool:
+        """Whether there are more than may be kept."""
+        kept = (len(self._queues), len(self._tenants), len(self._lanes), len(self.places))
+        return max(kept) > MOST_KEPT
 
     def queue(self, name: str) -> QueueBook | None:
         """The book of a queue, if it exists."""
         if name not in self._queues_by_name:
-            row = self._db.one("queue_by_name", name)
+            row = self.db.one("queue_by_name", name)
             if row is None:
                 return None
             self._queue_of_row(row)
@@ -139,14 +220,14 @@ class Books:
     def queue_or_new(self, name: str) -> QueueBook:
         book = self.queue(name)
         if book is None:
-            self._db.run("add_queue", name)
+            self.db.run("add_queue", name)
             book = self.queue(name)
             assert book is not None
         return book
 
-    def queue_by_id(self, queue_id: int) -> QueueBook:
+    def _queue_by_id(self, queue_id: int) -> QueueBook:
         if queue_id not in self._queues:
-            row = self._db.one("queue_by_id", queue_id)
+            row = self.db.one("queue_by_id", queue_id)
             assert row is not None
             self._queue_of_row(row)
         return self._queues[queue_id]
@@ -155,42 +236,53 @@ class Books:
         if row[0] not in self._queues:
             self._queues[row[0]] = self._queues_by_name[row[1]] = QueueBook(row)
 
-    def tenant_of_row(self, row: tuple[Any, ...]) -> TenantBook:
-        if row[0] not in self._tenants:
-            self._tenants[row[0]] = TenantBook(row, self.queue_by_id(row[14]))
-        return self._tenants[row[0]]
+    def _tenant_of_row(self, row: tuple[Any, ...]) -> TenantBook:
+        tenant = self._tenants.get(row[0])
+        if tenant is None:
+            tenant = self._tenants[row[0]] = TenantBook(row, self._queue_by_id(row[14]))
+        return tenant
 
     def lane_of_row(self, row: tuple[Any, ...]) -> LaneBook:
-        if row[0] not in self._lanes:
-            tenant = self._tenants.get(row[13])
-            if tenant is None:
-                tenant_row = self._db.one("tenant_by_id", row[13])
-                assert tenant_row is not None
-                tenant = self.tenant_of_row(tenant_row)
-            self._lanes[row[0]] = LaneBook(row, tenant)
-        return self._lanes[row[0]]
+        """The book of a lane. Its tenant's must be open."""
+        lane = self._lanes.get(row[0])
+        if lane is None:
+            tenant = self._tenants[row[13]]
+            lane = self._lanes[row[0]] = LaneBook(row, tenant)
+            self._lanes_by_name[tenant.queue.name, tenant.name, lane.group] = lane
+            tenant.lanes.append(lane)
+        return lane
+
+    def tenants(self, ids: Sequence[int]) -> list[TenantBook]:
+        """The books of several tenants."""
+        missing = [tenant_id for tenant_id in ids if tenant_id not in self._tenants]
+        if missing:
+            for row in self.db.all("tenants_by_id", listed(missing)):
+                self._tenant_of_row(row)
+        return [self._tenants[tenant_id] for tenant_id in ids]
 
     def load(self, lane_ids: Iterable[int]) -> None:
         """Open the books of several lanes at once."""
         missing = [lane_id for lane_id in lane_ids if lane_id not in self._lanes]
         if len(missing) > 1:
-            for row in self._db.all("lanes_by_id", listed(missing)):
-                self.tenant_of_row(row[14:])
+            for row in self.db.all("lanes_by_id", listed(missing)):
+                self._tenant_of_row(row[14:])
                 self.lane_of_row(row[:14])
 
-    def load_names(self, names: Iterable[tuple[str, str, str]]) -> None:
-        """Open the books of several lanes at once, skipping those that do not exist."""
-        missing = [key for key in names if key not in self._lanes_by_name]
+    def lanes(self, jobs: Sequence[JobSpec | Job]) -> list[LaneBook]:
+        """The lane of each of the jobs, created if necessary."""
+        names = [_lane_of(job) for job in jobs]
+        known = self._lanes_by_name
+        missing = {name for name in names if name not in known}
         if len(missing) > 1:
-            for row in self._db.all("lanes_by_name", listed(missing)):
-                tenant = self.tenant_of_row(row[14:])
-                lane = self.lane_of_row(row[:14])
-                self._lanes_by_name[tenant.queue.name, tenant.name, lane.group] = lane
+            for row in self.db.all("lanes_by_name", listed(sorted(missing))):
+                self._tenant_of_row(row[14:])
+                self.lane_of_row(row[:14])
+        return [known.get(name) or self._lane_or_new(*name) for name in names]
 
     def lane_by_id(self, lane_id: int) -> LaneBook:
         lane = self._lanes.get(lane_id)
         if lane is None:
-            row = self._db.one("lane_by_id", lane_id)
+            row = self.db.one("lane_by_id", lane_id)
             assert row is not None
             lane = self._lane_of_joined(row)
         return lane
@@ -198,38 +290,33 @@ class Books:
     def _lane_of_joined(self, row: tuple[Any, ...]) -> LaneBook:
         """The book of a lane, from a row joined with its tenant and queue."""
         self._queue_of_row(row[29:])
-        self.tenant_of_row(row[14:29])
+        self._tenant_of_row(row[14:29])
         return self.lane_of_row(row[:14])
 
     def tenant(self, queue: str, tenant: str) -> TenantBook | None:
         """The book of a tenant, if it exists."""
         book = self.queue(queue)
-        row = None if book is None else self._db.one("tenant_by_name", book.id, tenant)
-        return None if row is None else self.tenant_of_row(row)
+        row = None if book is None else self.db.one("tenant_by_name", book.id, tenant)
+        return None if row is None else self._tenant_of_row(row)
 
-    def lane(self, queue: str, tenant: str, group: str) -> LaneBook:
-        """The book of a lane, created if necessary."""
-        key = (queue, tenant, group)
-        lane = self._lanes_by_name.get(key)
-        if lane is None:
-            row = self._db.one("lane_by_names", tenant, group, queue)
-            if row is None:
-                owner = self._tenant_or_new(self.queue_or_new(queue), tenant)
-                bound = self._group_bound(queue, tenant, group)
-                self._db.run("add_lane", owner.id, group, bound, owner.queue.id if group else None)
-                row = self._db.one("lane_by_names", tenant, group, queue)
-                assert row is not None
-            lane = self._lanes_by_name[key] = self._lane_of_joined(row)
-        return lane
+    def _lane_or_new(self, queue: str, tenant: str, group: str) -> LaneBook:
+        row = self.db.one("lane_by_names", tenant, group, queue)
+        if row is None:
+            owner = self._tenant_or_new(self.queue_or_new(queue), tenant)
+            bound = self._group_bound(queue, tenant, group)
+            self.db.run("add_lane", owner.id, group, bound, owner.queue.id if group else None)
+            row = self.db.one("lane_by_names", tenant, group, queue)
+            assert row is not None
+        return self._lane_of_joined(row)
 
     def _tenant_or_new(self, queue: QueueBook, tenant: str) -> TenantBook:
-        row = self._db.one("tenant_by_name", queue.id, tenant)
+        row = self.db.one("tenant_by_name", queue.id, tenant)
         if row is None:
             bound, stride = self._tenant_bound(queue.name, tenant)
-            self._db.run("add_tenant", queue.id, tenant, stride, bound)
-            row = self._db.one("tenant_by_name", queue.id, tenant)
+            self.db.run("add_tenant", queue.id, tenant, stride, bound)
+            row = self.db.one("tenant_by_name", queue.id, tenant)
             assert row is not None
-        return self.tenant_of_row(row)
+        return self._tenant_of_row(row)
 
     def _tenant_bound(self, queue: str, tenant: str) -> tuple[int | None, int]:
         """A tenant's concurrency and stride."""
@@ -248,7 +335,7 @@ class Books:
         """The limits of a queue that apply to a tenant or a group."""
         groups = ("", "") if group is None else (mark(group), mark("*"))
         limits: dict[TenantGroup, Limit] = {}
-        for t, g, concurrency, weight, paused in self._db.all(
+        for t, g, concurrency, weight, paused in self.db.all(
             "limits_on", queue, mark(tenant), *groups
         ):
             scope = unmark(t), unmark(g)
@@ -260,75 +347,142 @@ class Books:
         queue = self.queue_or_new(limit.queue)
         self.forget()
         key = (limit.queue, mark(limit.tenant), mark(limit.group))
-        self._db.run("delete_limit", *key)
+        self.db.run("delete_limit", *key)
         if limit != Limit(limit.queue, limit.tenant, limit.group):
             bounds = (limit.concurrency, limit.rate, limit.per_ms, limit.weight, limit.paused)
-            self._db.run("insert_limit", *key, *bounds)
+            self.db.run("insert_limit", *key, *bounds)
         if limit.tenant is None:
             own = (limit.paused, limit.concurrency, limit.rate, limit.per_ms)
-            self._db.run("limit_queue", *own, queue.id)
+            self.db.run("limit_queue", *own, queue.id)
         elif limit.group is None:
-            for tenant_id, tenant in self._db.all("tenants_of_queue", queue.id, limit.tenant):
+            for tenant_id, tenant in self.db.all("tenants_of_queue", queue.id, limit.tenant):
                 bound, stride = self._tenant_bound(limit.queue, tenant)
-                self._db.run("limit_tenant", stride, bound, tenant_id)
+                self.db.run("limit_tenant", stride, bound, tenant_id)
         else:
-            for lane_id, tenant, group in self._db.all(
+            for lane_id, tenant, group in self.db.all(
                 "lanes_of_queue", queue.id, limit.tenant, limit.group
             ):
                 bound = self._group_bound(limit.queue, tenant, group)
-                self._db.run("limit_lane", bound, lane_id)
-            self._db.run("open_lanes", queue.id, limit.tenant)
-            self._db.run("recount_open_lanes", queue.id, limit.tenant)
+                self.db.run("limit_lane", bound, lane_id)
+            self.db.run("open_lanes", queue.id, limit.tenant)
+            self.db.run("recount_open_lanes", queue.id, limit.tenant)
         if limit.tenant is not None:
-            self._db.run("open_tenants", queue.id, limit.tenant)
+            self.db.run("open_tenants", queue.id, limit.tenant)
         self.forget()
 
     def move(self, lane: LaneBook, source: int | None, target: int | None, n: int = 1) -> None:
         """Count `n` jobs of the lane as moved between states. None means not in the store."""
-        for book in (lane, lane.tenant, lane.tenant.queue):
+        self.move_all([(lane, n)], source, target)
+
+    def move_all(
+        self, lanes: Iterable[tuple[LaneBook, int]], source: int | None, target: int | None
+    ) -> None:
+        """Count as many jobs of each of the lanes as moved between states."""
+        dirty_lanes, dirty_tenants = self._dirty_lanes, self._dirty_tenants
+        move = (source, target, 1)
+        for lane, n in lanes:
+            tenant = lane.tenant
+            queue = tenant.queue
             if source is not None:
-                book.counts[source] -= n
+                lane.counts[source] -= n
+                tenant.counts[source] -= n
+                queue.counts[source] -= n
             if target is not None:
-                book.counts[target] += n
-            book.dirty = True
+                lane.counts[target] += n
+                tenant.counts[target] += n
+                queue.counts[target] += n
+            if not lane.dirty:
+                lane.dirty = True
+                dirty_lanes.append(lane)
+            if not tenant.dirty:
+                tenant.dirty = True
+                dirty_tenants.append(tenant)
+            if not queue.dirty:
+                self.touch_queue(queue)
+            if n != move[2]:
+                move = (source, target, n)
+            lane.moved = move if lane.moved is None else MIXED
+            tenant.moved = move if tenant.moved is None else MIXED
+
+    def touch_queue(self, queue: QueueBook) -> None:
+        """Note that the book of a queue was changed."""
+        if not queue.dirty:
+            queue.dirty = True
+            self._dirty_queues.append(queue)
+
+    def touch_tenant(self, tenant: TenantBook) -> None:
+        """Note that the book of a tenant was changed."""
+        if not tenant.dirty:
+            tenant.dirty = True
+            self._dirty_tenants.append(tenant)
+
+    def recounted(self, lane: LaneBook, counts: list[int]) -> None:
+        """Replace the counts of a lane, but not those of its tenant and queue."""
+        lane.counts, lane.line, lane.whole, lane.moved = counts, [], False, MIXED
+        if not lane.dirty:
+            lane.dirty = True
+            self._dirty_lanes.append(lane)
 
     def flush(self) -> None:
         """Write all changes. If only counts changed, no index is touched."""
-        lanes = [lane for lane in self._lanes.values() if lane.dirty]
-        self._find_heads([lane for lane in lanes if not lane.head_known])
+        if self._dirty_lanes:
+            lanes, self._dirty_lanes = self._dirty_lanes, []
+            self._find_heads(lanes)
+            self._save("lane", lanes)
+        if self._dirty_tenants:
+            tenants, self._dirty_tenants = self._dirty_tenants, []
+            self._save("tenant", tenants)
+        if self._dirty_queues:
+            queues, self._dirty_queues = self._dirty_queues, []
+            self.db.many("save_queue", [queue.row() for queue in queues])
+            for queue in queues:
+                queue.dirty = False
+
+    def _find_heads(self, lanes: Iterable[LaneBook]) -> None:
+        unknown: dict[int, LaneBook] = {}
         for lane in lanes:
             if not lane.counts[READY]:
-                lane.head = None
-            lane.tenant.open_lanes += lane.place[2] - lane.saved[2]
-        self._save("save_lane", lanes)
-        self._save("save_tenant", [tenant for tenant in self._tenants.values() if tenant.dirty])
-        queues = [queue for queue in self._queues.values() if queue.dirty]
-        self._db.many("save_queue", [queue.row() for queue in queues])
-        for queue in queues:
-            queue.dirty = False
+                lane.line, lane.whole = [], True
+            elif not lane.line:
+                unknown[lane.id] = lane
+        if unknown:
+            for line in self.db.packed("lines", LINE, listed(unknown)):
+                lane = unknown[line[0][0]]
+                lane.line = [(priority, seq) for _, priority, seq in line]
+                lane.whole = lane.counts[READY] == len(line)
 
-    def _find_heads(self, lanes: list[LaneBook]) -> None:
-        if lanes:
-            heads = dict(self._db.all("heads", listed([lane.id for lane in lanes])))
-            for lane in lanes:
-                lane.head = _decode_head(heads[lane.id]) if heads[lane.id] else None
-                lane.head_known = True
-
-    def _save(self, statement: str, books: Sequence[LaneBook] | Sequence[TenantBook]) -> None:
-        moved, counted = [], []
+    def _save(self, kind: str, books: Sequence[LaneBook] | Sequence[TenantBook]) -> None:
+        """Write the books of lanes or tenants: those that changed alike with one statement."""
+        shifted: dict[Move, list[int]] = {}
+        placed: dict[tuple[Move, int | None, bool], dict[int, int | None]] = {}
+        others: list[tuple[Any, ...]] = []
         for book in books:
-            place = book.place
-            if place == book.saved:
-                counted.append((*book.counts, book.id))
-            else:
-                moved.append((*place, *book.counts, book.id))
-                book.saved = place
-            book.dirty = False
-        self._db.many(statement, moved)
-        self._db.many(f"{statement}_counts", counted)
+            move, place = book.moved, book.place
+            book.dirty, book.moved = False, None
+            if place != book.saved:
+                book.placed(place)
+                if move is not None and move is not MIXED:
+                    alike = (move, place[0], place[2])
+                    if alike not in placed:
+                        placed[alike] = {}
+                    placed[alike][book.id] = place[1]
+                    continue
+            elif move is not None and move is not MIXED:
+                if move not in shifted:
+                    shifted[move] = []
+                shifted[move].append(book.id)
+                continue
+            others.append((*place, *book.counts, book.id))
+        for move, ids in shifted.items():
+            self.db.run(f"shift_{kind}s", *_changes(move), listed(ids))
+        for (move, first, is_open), seconds in placed.items():
+            text = msgspec.json.encode(seconds).decode()
+            self.db.run(f"place_{kind}s", first, is_open, *_changes(move), text)
+        self.db.many(f"save_{kind}", others)
 
     def forget(self) -> None:
-        """Write all changes, and read everything again from here on."""
+        """Write all changes, and read everything again from here on. Necessary before statements
+        that write the same rows."""
         self.flush()
         self._queues.clear()
         self._tenants.clear()
@@ -337,4 +491,15 @@ class Books:
         self._queues_by_name.clear()
 
 
-_decode_head = msgspec.json.Decoder(Head).decode
+_lane_of = attrgetter("queue", "tenant", "group")
+
+
+def _changes(move: Move) -> list[int]:
+    """How a move changes the counts of all states."""
+    source, target, n = move
+    by = [0] * len(STATES)
+    if source is not None:
+        by[source] -= n
+    if target is not None:
+        by[target] += n
+    return by

@@ -17,6 +17,7 @@ from tenure.core import errors
 from tenure.core.operate import Operations, operate
 from tenure.engines.sql.reads import read
 from tenure.engines.sqlite import ack, claim, file, upkeep
+from tenure.engines.sqlite.counters import Books
 from tenure.engines.sqlite.db import Db
 from tenure.engines.sqlite.disk import Disk
 from tenure.engines.sqlite.reads import Snapshot
@@ -59,6 +60,7 @@ class SqliteEngine:
         self._disk = Disk(path)
         self._watch = Watch(self._version, lambda: self._disk.log_path)
         self._writer: sqlite3.Connection | None = self._open_writer()
+        self._books: Books | None = None  # of the writer, as they were after its last commit
         _OPEN.add(self)
 
     @classmethod
@@ -87,6 +89,11 @@ class SqliteEngine:
         self._writing.release()
 
     def apply(self, batch: Sequence[Op]) -> list[Answer]:
+        answers: list[Answer] = []
+        self.apply_to(batch, answers)
+        return answers
+
+    def apply_to(self, batch: Sequence[Op], answers: list[Answer]) -> None:
         with self._writing, file.translated(self.path):
             if self._writer is None:
                 self._writer = self._open_writer()
@@ -95,19 +102,37 @@ class SqliteEngine:
                 # An interrupt that arrives while waiting for the lock is raised right after this
                 # call, with the lock held.
                 writer.execute("BEGIN IMMEDIATE")
-                answers = self._run(writer, batch)
+                books = self._take_books(writer)
+                found = self._run(books, batch)
                 self._disk.check()
+                answers += found
                 writer.execute("COMMIT")
+                self._books = books
                 self._watch.committed_at = monotonic()
-            except BaseException:
+            except BaseException as error:
+                # An interrupt is raised after the commit. The tokens of claims that were not
+                # committed may be given out again.
+                if writer.in_transaction or isinstance(error, sqlite3.Error):
+                    answers.clear()
                 if writer.in_transaction:
                     writer.execute("ROLLBACK")
                 raise
             self._disk.shorten_log(writer, self._settings.busy_timeout)
-        return answers
 
-    def _run(self, connection: sqlite3.Connection, batch: Sequence[Op]) -> list[Answer]:
-        tx = Transaction(Db(connection), self._clock.now_ms(), self._settings)
+    def _take_books(self, writer: sqlite3.Connection) -> Books:
+        """The books of the last transaction, if nobody else has written since; otherwise empty
+        ones. They are kept again only after a commit: an error may leave them half changed.
+
+        The version of the file is that of the snapshot which the transaction sees. SQLite decides
+        the same way whether the pages that it has in memory are still valid."""
+        ((version,),) = writer.execute("PRAGMA data_version").fetchall()
+        books, self._books = self._books, None
+        if books is None or books.version != version or books.are_many:
+            return Books(Db(writer), version)
+        return books
+
+    def _run(self, books: Books, batch: Sequence[Op]) -> list[Answer]:
+        tx = Transaction(books, self._clock.now_ms(), self._settings)
         answers = operate(tx, batch, _OWN)
         errors.write(tx)
         tx.books.flush()
@@ -121,7 +146,7 @@ class SqliteEngine:
                 connection.execute("BEGIN IMMEDIATE")
             connection.execute("SAVEPOINT tenure")
             try:
-                answers = self._run(connection, batch)
+                answers = self._run(Books(Db(connection)), batch)
                 connection.execute("RELEASE tenure")
             except BaseException:
                 # Some errors roll back the whole transaction, including the savepoint.
@@ -227,7 +252,7 @@ class SqliteEngine:
         self._readers.clear()
         if self._writer is not None:
             self._writer.close()
-            self._writer = None
+            self._writer = self._books = None
         if self._watcher is not None:
             self._watcher.close()
             self._watcher = None

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby
-from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -14,7 +12,6 @@ from tenure.engines.sql.rows import (
     DELAYED,
     LEASED,
     READY,
-    STATES,
     WAITING,
     at_of,
     code_of_entry,
@@ -22,7 +19,7 @@ from tenure.engines.sql.rows import (
     options_of,
     result_text,
 )
-from tenure.engines.sqlite.counters import Books
+from tenure.engines.sqlite.counters import Books, LaneBook
 from tenure.engines.sqlite.db import Db
 from tenure.model.job import JobSpec
 from tenure.model.ops import Entry
@@ -32,7 +29,6 @@ Rows = list[tuple[Any, ...]]
 # A job with only these fields is ready at once, and needs no row for changing values.
 _COMMON = JobSpec.__struct_fields__.index("delay_ms")
 _PLAIN = astuple(JobSpec("", "", msgspec.Raw(b"")))[_COMMON:]
-_lane_of = attrgetter("queue", "tenant", "group")
 
 
 def _last_seq(db: Db) -> int:
@@ -79,34 +75,30 @@ def _insert(
     others: Rows = []
     changing: Rows = []
     keys: list[tuple[int, str, int]] = []
-    seq = before
-    lines = [(names, list(mine)) for names, mine in groupby(specs, key=_lane_of)]
-    books.load_names(dict.fromkeys(names for names, _ in lines))
-    for names, mine in lines:
-        lane = books.lane(*names)
-        lane_id = lane.id
-        codes = [0] * len(STATES)
-        for spec in mine:
-            seq += 1
-            priority, code = spec.priority, READY
-            row = (seq, spec.id, lane_id, priority, now, spec.max_attempts, spec.kind,
-                   str(spec.payload, "utf-8"))  # fmt: skip
-            if astuple(spec)[_COMMON:] == _PLAIN:
-                plain.append(row)
-            else:
-                key, run_at, ttl = spec.unique_key, spec.starts_at(now), spec.expires_in_ms
-                code = WAITING if seq in waiting else DELAYED if run_at > now else READY
-                expires_at = None if ttl is None else now + ttl
-                others.append((*row, key, options_of(spec)))
-                changing.append((seq, lane.tenant.queue.id, code, run_at, now, run_at, expires_at))
-                if key is not None:
-                    keys.append((lane.tenant.id, key, seq))
-            codes[code] += 1
-            if code == READY and (lane.head is None or priority < lane.head[0]):
+    codes: dict[int, dict[LaneBook, int]] = {READY: {}, DELAYED: {}, WAITING: {}}
+    ready_in = codes[READY]
+    for seq, (spec, lane) in enumerate(zip(specs, books.lanes(specs), strict=True), before + 1):
+        priority, code = spec.priority, READY
+        row = (seq, spec.id, lane.id, priority, now, spec.max_attempts, spec.kind,
+               str(spec.payload, "utf-8"))  # fmt: skip
+        if astuple(spec)[_COMMON:] == _PLAIN:
+            plain.append(row)
+        else:
+            key, run_at, ttl = spec.unique_key, spec.starts_at(now), spec.expires_in_ms
+            code = WAITING if seq in waiting else DELAYED if run_at > now else READY
+            expires_at = None if ttl is None else now + ttl
+            others.append((*row, key, options_of(spec)))
+            changing.append((seq, lane.tenant.queue.id, code, run_at, now, run_at, expires_at))
+            if key is not None:
+                keys.append((lane.tenant.id, key, seq))
+        if code == READY:
+            ready_in[lane] = ready_in.get(lane, 0) + 1
+            if lane.whole or (lane.line and priority < lane.line[-1][0]):
                 lane.joined(priority, seq)
-        for code, n in enumerate(codes):
-            if n:
-                books.move(lane, None, code, n)
+        else:
+            codes[code][lane] = codes[code].get(lane, 0) + 1
+    for code, lanes in codes.items():
+        books.move_all(lanes.items(), None, code)
     db.insert("insert_plain_job", plain)
     db.run("ready_since", before)
     db.insert("insert_job", others)
@@ -125,10 +117,9 @@ def insert_entries(
     changing: Rows = []
     ready: list[tuple[Any, ...]] = []
     keys: list[tuple[int, str, int]] = []
-    books.load_names(dict.fromkeys(_lane_of(entry.job) for entry in entries))
-    for entry in entries:
+    lanes = books.lanes([entry.job for entry in entries])
+    for entry, lane in zip(entries, lanes, strict=True):
         job, seq, code = entry.job, seqs[entry.job.id], code_of_entry(entry)
-        lane = books.lane(job.queue, job.tenant, job.group)
         jobs.append(
             (seq, job.id, lane.id, job.priority, job.created_at, job.max_attempts, job.kind,
              str(job.raw_payload, "utf-8"), job.unique_key, options_of(job))

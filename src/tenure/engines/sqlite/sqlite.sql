@@ -238,24 +238,29 @@ UPDATE tenure_queues SET emptied_at = NULL WHERE queue = ?;
 SELECT id, tenant, turn, stride, max_leased, open_lanes, open,
     waiting, delayed, ready, leased, done, dead, cancelled, queue
 FROM tenure_tenants WHERE queue = ? AND tenant = ?;
--- name: tenant_by_id
-SELECT id, tenant, turn, stride, max_leased, open_lanes, open,
-    waiting, delayed, ready, leased, done, dead, cancelled, queue
-FROM tenure_tenants WHERE id = ?;
+-- name: tenants_by_id
+SELECT t.id, t.tenant, t.turn, t.stride, t.max_leased, t.open_lanes, t.open, t.waiting, t.delayed,
+    t.ready, t.leased, t.done, t.dead, t.cancelled, t.queue
+FROM json_each(?) e CROSS JOIN tenure_tenants t ON t.id = e.value;
 -- name: tenants_in_turn
-SELECT id, tenant, turn, stride, max_leased, open_lanes, open,
-    waiting, delayed, ready, leased, done, dead, cancelled, queue
-FROM tenure_tenants INDEXED BY tenure_tenants_turn
-WHERE queue = ? AND open = 1
-ORDER BY turn, tenant LIMIT ? OFFSET ?;
+SELECT json_group_array(json_array(id)) FROM (
+    SELECT id FROM tenure_tenants INDEXED BY tenure_tenants_turn
+    WHERE queue = ? AND open = 1
+    ORDER BY turn, tenant LIMIT ? OFFSET ?);
 -- name: add_tenant
 INSERT INTO tenure_tenants (queue, tenant, stride, max_leased) VALUES (?, ?, ?, ?);
 -- name: save_tenant
-UPDATE tenure_tenants SET turn = ?, open_lanes = ?, open = ?, waiting = ?, delayed = ?, ready = ?,
+UPDATE tenure_tenants SET open_lanes = ?, turn = ?, open = ?, waiting = ?, delayed = ?, ready = ?,
     leased = ?, done = ?, dead = ?, cancelled = ? WHERE id = ?;
--- name: save_tenant_counts
-UPDATE tenure_tenants SET waiting = ?, delayed = ?, ready = ?, leased = ?, done = ?, dead = ?,
-    cancelled = ? WHERE id = ?;
+-- name: place_tenants
+UPDATE tenure_tenants SET open_lanes = ?, turn = e.value, open = ?, waiting = waiting + ?,
+    delayed = delayed + ?, ready = ready + ?, leased = leased + ?, done = done + ?, dead = dead + ?,
+    cancelled = cancelled + ?
+FROM json_each(?) e WHERE tenure_tenants.id = CAST(e.key AS INTEGER);
+-- name: shift_tenants
+UPDATE tenure_tenants SET waiting = waiting + ?, delayed = delayed + ?, ready = ready + ?,
+    leased = leased + ?, done = done + ?, dead = dead + ?, cancelled = cancelled + ?
+WHERE id IN (SELECT value FROM json_each(?));
 
 -- name: lane_by_names
 SELECT
@@ -317,14 +322,22 @@ INSERT INTO tenure_lanes (tenant, grp, max_leased, queue) VALUES (?, ?, ?, ?);
 -- name: save_lane
 UPDATE tenure_lanes SET head_priority = ?, head_seq = ?, open = ?, waiting = ?, delayed = ?,
     ready = ?, leased = ?, done = ?, dead = ?, cancelled = ? WHERE id = ?;
--- name: save_lane_counts
-UPDATE tenure_lanes SET waiting = ?, delayed = ?, ready = ?, leased = ?, done = ?, dead = ?,
-    cancelled = ? WHERE id = ?;
--- name: heads
-SELECT e.value, (
-    SELECT json_array(priority, seq) FROM tenure_ready WHERE lane = e.value
-    ORDER BY priority, seq LIMIT 1)
-FROM json_each(?) e;
+-- name: place_lanes
+UPDATE tenure_lanes SET head_priority = ?, head_seq = e.value, open = ?, waiting = waiting + ?,
+    delayed = delayed + ?, ready = ready + ?, leased = leased + ?, done = done + ?, dead = dead + ?,
+    cancelled = cancelled + ?
+FROM json_each(?) e WHERE tenure_lanes.id = CAST(e.key AS INTEGER);
+-- name: shift_lanes
+UPDATE tenure_lanes SET waiting = waiting + ?, delayed = delayed + ?, ready = ready + ?,
+    leased = leased + ?, done = done + ?, dead = dead + ?, cancelled = cancelled + ?
+WHERE id IN (SELECT value FROM json_each(?));
+-- name: lines
+SELECT json_group_array(json(line)) FROM (
+    SELECT (SELECT json_group_array(json_array(lane, priority, seq)) FROM (
+        SELECT lane, priority, seq FROM tenure_ready WHERE lane = e.value
+        ORDER BY priority, seq LIMIT ?1)) AS line
+    FROM json_each(?2) e)
+WHERE line <> '[]';
 -- name: next_in_lane
 SELECT r.priority, r.seq, j.id, ifnull(s.run_at, j.created_at), j.created_at,
     ifnull(s.attempts, 0), j.max_attempts, j.kind, s.expires_at, j.unique_key, j.options, s.errors,
@@ -386,6 +399,9 @@ INSERT INTO tenure_ready (lane, priority, seq)
 SELECT lane, priority, seq FROM tenure_jobs WHERE seq > ?;
 -- name: delete_ready
 DELETE FROM tenure_ready WHERE lane = ? AND priority = ? AND seq = ?;
+-- name: delete_ready_jobs
+DELETE FROM tenure_ready WHERE (lane, priority, seq) IN (
+    SELECT j.lane, j.priority, j.seq FROM json_each(?) e CROSS JOIN tenure_jobs j ON j.seq = e.value);
 -- name: delete_ready_up_to
 DELETE FROM tenure_ready WHERE lane = ? AND (priority, seq) <= (?, ?);
 -- name: known_ids
@@ -435,6 +451,9 @@ ON CONFLICT (seq) DO UPDATE SET state = excluded.state, at = excluded.at,
     attempts = attempts + excluded.attempts, token = excluded.token, worker = excluded.worker,
     started_at = excluded.started_at, updated_at = excluded.updated_at, progress = NULL,
     note = NULL;
+-- name: held_by_seq
+SELECT json_group_array(json_array(s.seq, s.state, s.token))
+FROM json_each(?) e CROSS JOIN tenure_states s ON s.seq = e.value;
 -- name: held_by_id
 SELECT json_group_array(
     json_array(j.seq, j.id, j.lane, ifnull(s.state, 2), ifnull(s.token, 0), j.unique_key))

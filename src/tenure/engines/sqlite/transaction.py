@@ -22,7 +22,7 @@ from tenure.engines.sql.rows import (
 )
 from tenure.engines.sqlite import insert
 from tenure.engines.sqlite.counters import Books, LaneBook
-from tenure.engines.sqlite.db import Db, listed
+from tenure.engines.sqlite.db import listed
 from tenure.model import states
 from tenure.model.job import Job, JobSpec
 from tenure.model.ops import Entry, Limit, Schedule
@@ -44,15 +44,15 @@ class Transaction:
 
     writer = ""  # a file has one writer
 
-    def __init__(self, db: Db, now: int, settings: Settings) -> None:
-        self.db = db
+    def __init__(self, books: Books, now: int, settings: Settings) -> None:
+        self.books = books
+        self.db = books.db
         self.now = now
         self.most_swept = settings.sweep
         self.keep_errors_ms = settings.keep_errors_ms
         self.keep_audit_ms = settings.keep_audit_ms
         self.failures: dict[str, Tally] = {}
         self.shared = False  # whether several callers wait, who need the GIL meanwhile
-        self.books = Books(db)
         self.news: list[tuple[Row, states.Event]] = []
         self._rows: dict[str, Row | None] = {}
         self._seqs: dict[str, int] = {}  # of parents
@@ -266,7 +266,8 @@ class Transaction:
 
     def fill_bucket(self, queue: str, tokens: int) -> None:
         book = self.books.queue_or_new(queue)
-        book.tokens, book.tokens_at, book.dirty = tokens, self.now, True
+        book.tokens, book.tokens_at = tokens, self.now
+        self.books.touch_queue(book)
 
     # Slots --------------------------------------------------------------------------------------
 

@@ -98,9 +98,8 @@ def _reconcile(tx: Transaction, op: ops.Reconcile) -> Answer:
     before = _counted(tx, queue.id, op)
     found = {(lane, code): n for lane, code, n in tx.db.all("recount_lanes", *scope)}
     for (lane_id,) in tx.db.all("lanes_to_recount", *scope):
-        lane = tx.books.lane_by_id(lane_id)
-        lane.counts = [found.get((lane_id, code), 0) for code in range(len(_COUNTS))]
-        lane.head_known, lane.dirty = False, True
+        counts = [found.get((lane_id, code), 0) for code in range(len(_COUNTS))]
+        tx.books.recounted(tx.books.lane_by_id(lane_id), counts)
     tx.books.forget()
     tx.db.run("recount_tenants", queue.id, op.tenant)
     who = "*" if op.tenant is None else op.tenant
