@@ -487,6 +487,11 @@ class Workload:
             queries.ListSchedules,
             queries.GetTimetable,
             lambda: queries.ListPast(self._edits.choice([*self._model._records, "nobody"])),
+            lambda: queries.ListRelated(
+                self._lists.choice([*self._model._records, "nobody"]), 1_000, self._grant()
+            ),
+            lambda: queries.FindByKey(self._lists.choice(KEYS), grant=self._grant()),
+            lambda: queries.LongestWaits(queue, ("none", *TENANTS)),
         ]
         if self._traits.transfers:
             kinds.append(lambda: queries.Export(chance.choice((1, 7, 60))))
@@ -494,6 +499,11 @@ class Workload:
             self._asked += 1  # in turns, so that a short run asks all of them
             return kinds[self._asked % len(kinds)]()
         return self._list(queue)
+
+    def _grant(self) -> ops.Grant | None:
+        """Whose jobs a query may tell of."""
+        queues, tenants = tuple(QUEUES[:1]), tuple(TENANTS[:2])
+        return self._lists.choice((None, None, ops.Grant(queues), ops.Grant(None, tenants)))
 
     def _list(self, queue: str) -> Any:
         chance = self._chance
