@@ -398,6 +398,18 @@ def test_a_pause_comes_before_what_else_holds_a_job_back(queue: Queue) -> None:
     assert codes(queue, "late") == ["paused", "delayed"]
 
 
+@pytest.mark.parametrize(("early", "is_over"), [(0, True), (0.001, False)])
+def test_a_job_expires_at_its_time_and_not_before(
+    queue: Queue, clock: ManualClock, early: float, is_over: bool
+) -> None:
+    queue.enqueue("q", id="j", expires_in=10)
+    clock.advance(10 - early)
+
+    found = queue.explain("j").reasons[0]
+
+    assert isinstance(found, why.Expired) is is_over
+
+
 # What a caller may see ------------------------------------------------------------------------
 
 
