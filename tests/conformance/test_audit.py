@@ -124,6 +124,16 @@ def test_entries_are_kept_for_as_long_as_the_setting_says(
     assert entries(queue) == []
 
 
+def test_entries_are_kept_for_ever_if_the_setting_says_so(
+    open_queue: OpenQueue, clock: ManualClock
+) -> None:
+    queue = open_queue(keep_audit=None)
+    queue.audited(by="ann").pause("mail")
+    clock.advance(10 * 365 * 86_400)
+    queue.maintain()
+    assert len(entries(queue)) == 1
+
+
 def test_a_handle_can_sign_all_its_changes(queue: Queue) -> None:
     queue.sign(by="ann@desk", reason="cleaning up")
     queue.pause("mail")

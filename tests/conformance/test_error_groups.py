@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tenure import Queue
+from tenure import NewJob, Queue
 from tenure.model import error_groups, ops, queries
 from tenure.model.error_groups import ErrorGroup, ErrorGroups
 from tenure.testing import ManualClock
@@ -170,6 +170,28 @@ def test_a_queue_with_many_causes_counts_the_rest_together(
     groups = {one.message: one.group for one in errors(queue, "mail").errors}
     (gamma,) = [job for job in queue.jobs(queue="mail").jobs if job.errors[-1].message == "gamma"]
     assert gamma.errors[-1].group == groups[error_groups.OTHER]
+
+
+def test_new_causes_in_one_batch_count_for_each_other(
+    queue: Queue, apply: Apply, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(error_groups, "MAX_GROUPS", 2)
+    words = ["alpha", "beta", "gamma", "alpha"]
+    queue.enqueue_many([NewJob(queue="mail") for _ in words])
+    jobs = queue.claim("mail", limit=4)
+    fails = [ops.Fail(job.id, job.token, word) for job, word in zip(jobs, words, strict=True)]
+    apply(*fails)
+    assert counts(queue) == {"alpha": 2, "beta": 1, error_groups.OTHER: 1}
+
+
+def test_groups_are_kept_for_ever_if_the_setting_says_so(
+    open_queue: OpenQueue, clock: ManualClock
+) -> None:
+    queue = open_queue(keep_errors=None)
+    fail(queue, "old")
+    clock.advance(10 * 365 * 86_400)
+    queue.maintain()
+    assert counts(queue) == {"old": 1}
 
 
 def test_a_group_can_be_muted_and_is_still_counted(queue: Queue, apply: Apply) -> None:

@@ -398,6 +398,18 @@ def test_a_pause_comes_before_what_else_holds_a_job_back(queue: Queue) -> None:
     assert codes(queue, "late") == ["paused", "delayed"]
 
 
+@pytest.mark.parametrize(("early", "is_over"), [(0, True), (0.001, False)])
+def test_a_job_expires_at_its_time_and_not_before(
+    queue: Queue, clock: ManualClock, early: float, is_over: bool
+) -> None:
+    queue.enqueue("q", id="j", expires_in=10)
+    clock.advance(10 - early)
+
+    found = queue.explain("j").reasons[0]
+
+    assert isinstance(found, why.Expired) is is_over
+
+
 # What a caller may see ------------------------------------------------------------------------
 
 
@@ -425,6 +437,28 @@ def test_a_grant_hides_who_else_fills_the_queue(queue: Queue) -> None:
     assert all(id.startswith(waits[0]) for id in limited.holders)
     assert [one.next_at for one in found if isinstance(one, why.RateLimited)] == [None]
     assert (found[-1].tenants_ahead, found[-1].room) == (None, None)
+
+
+def test_a_grant_shows_how_full_its_own_limits_are(queue: Queue) -> None:
+    queue.set_limit("q", tenant="a", concurrency=1)
+    for id in ("a1", "a2"):
+        queue.enqueue("q", id=id, tenant="a")
+    queue.claim("q", worker="w")
+
+    limited = queue.do(Explain("a2", Grant(tenants=("a",)))).reasons[0]
+
+    assert (limited.scope, limited.used, limited.limit) == ("tenant", 1, 1)
+
+
+@pytest.mark.parametrize("grant", [Grant(tenants=("a",)), Grant(queues=("q",))])
+def test_a_grant_for_some_tenants_hides_that_nobody_works_on_the_queue(
+    queue: Queue, grant: Grant
+) -> None:
+    queue.enqueue("q", id="a1", tenant="a")
+
+    found = [type(one) for one in queue.do(Explain("a1", grant)).reasons]
+
+    assert (why.NoWorker in found) is (grant.tenants is None)
 
 
 @pytest.mark.many_jobs

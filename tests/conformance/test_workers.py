@@ -125,6 +125,19 @@ def test_a_queue_remembers_when_it_last_had_a_worker(queue: Queue, clock: Manual
     assert no_worker(queue) == _seen(queue, None)
 
 
+@pytest.mark.parametrize(("early_ms", "is_noted"), [(0, True), (1, False)])
+def test_when_a_worker_was_seen_is_noted_now_and_then(
+    queue: Queue, clock: ManualClock, early_ms: int, is_noted: bool
+) -> None:
+    first = clock.now_ms()
+    beat(queue, ttl=NOTE_EVERY_MS / 1000 + 10)
+    clock.advance((NOTE_EVERY_MS - early_ms) / 1000)
+    beat(queue)
+    last = clock.now_ms()
+    clock.advance(60)
+    assert no_worker(queue) == _seen(queue, last if is_noted else first)
+
+
 def _seen(queue: Queue, at: int | None) -> why.NoWorker:
     found = no_worker(queue)
     assert found is not None
@@ -186,3 +199,9 @@ def test_a_worker_for_one_tenant_is_none_for_the_others(queue: Queue) -> None:
     beat(queue, ttl=0, grant=Grant(tenants=("a",)))
 
     assert no_worker(queue) == _seen(queue, None)
+
+
+def test_a_worker_for_one_queue_counts_for_all_tenants(queue: Queue, clock: ManualClock) -> None:
+    beat(queue, ttl=0, grant=Grant(queues=("q", "other")))
+
+    assert no_worker(queue) == _seen(queue, clock.now_ms())

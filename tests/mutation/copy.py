@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -21,8 +21,10 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 import pytest
 
+from tests.mutation import warm
 from tests.mutation.mutation import Mutation
 from tests.mutation.targets import ROOT, Selection
+from tests.mutation.zygote import COLD
 from tests.support import postgres
 
 _OPTIONS = (
@@ -44,6 +46,13 @@ class Outcome(NamedTuple):
     test: str = ""  # the test that noticed, if known
 
 
+class Change(NamedTuple):
+    """The functions of a file that a mutation changes."""
+
+    file: str
+    functions: list[str]
+
+
 class Misused(Exception):
     """The tests of a selection could not be run."""
 
@@ -61,28 +70,20 @@ class Copy:
         # It ends with the thread that starts it, so start it here.
         self._server = postgres.Server(**postgres.CARELESS) if prepared else None
         self._databases = 0
-        self._running: int | None = None  # the process of a test run, leader of its group
-        self._zygote = subprocess.Popen(
-            [sys.executable, "-m", "tests.mutation.zygote", *(["prepare"] if prepared else [])],
-            cwd=self.root,
-            env=os.environ
-            | {"PYTHONPATH": str(self.root / "src"), "TENURE_MUTATED": str(self.root)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,  # only we handle Ctrl-C
-        )
+        self._cold = _Forks(self.root, *(["prepare"] if prepared else []))
+        self._warm = _Forks(self.root, "warm") if prepared else None
 
     def interrupt(self) -> None:
         """Stop the running tests, and start no more."""
-        self._zygote.kill()
-        if self._running is not None:
-            _kill_group(self._running)
+        self._cold.interrupt()
+        if self._warm is not None:
+            self._warm.interrupt()
 
     def close(self) -> None:
         """Stop everything that was started, and remove the copy."""
-        self.interrupt()
-        self._zygote.communicate()
+        self._cold.close()
+        if self._warm is not None:
+            self._warm.close()
         if self._server is not None:
             self._server.stop()
         shutil.rmtree(self.root, ignore_errors=True)
@@ -94,15 +95,32 @@ class Copy:
         unnoticed: Callable[[Selection, float], None] = lambda *_: None,
     ) -> Outcome:
         """Run the tests on the mutation until one fails. `unnoticed` is called after each selection
-        that passes, with the seconds since the start."""
+        that passes, with the seconds since the start.
+
+        What survives in a process that had imported the code before is tried again in one that
+        had not: a value that is computed during an import may depend on what was changed.
+        """
         begun = time.monotonic()
-        with self._mutated(mutation), self._database() as database:
-            for selection in selections:
-                what, test = self._run(selection, database)
-                if what != "survived":
-                    return Outcome(what, time.monotonic() - begun, test)
-                unnoticed(selection, time.monotonic() - begun)
+        changed = self._changed(mutation)
+        with self._mutated(mutation) as file, self._database() as database:
+            for change in (None,) if changed is None else (Change(str(file), changed), None):
+                for selection in selections:
+                    what, test = self._run(selection, database, change)
+                    if what == "cold":
+                        break
+                    if what != "survived":
+                        return Outcome(what, time.monotonic() - begun, test)
+                    if change is None:
+                        unnoticed(selection, time.monotonic() - begun)
         return Outcome("survived", time.monotonic() - begun)
+
+    def _changed(self, mutation: Mutation) -> list[str] | None:
+        """The functions that a mutation changes, if it changes nothing else."""
+        if self._warm is None or not mutation.path.endswith(".py"):
+            return None
+        self._warm.wait_until_ready()  # it must have imported the code before it is changed
+        text = (self.root / mutation.path).read_text()
+        return warm.changed(text, mutation.apply(text))
 
     def fail_unchanged(self, tests: Sequence[str]) -> list[str]:
         """The tests that fail without any mutation."""
@@ -113,13 +131,13 @@ class Copy:
         return _FAILED.findall(output) or ([output] if code else [])
 
     @contextmanager
-    def _mutated(self, mutation: Mutation) -> Iterator[None]:
+    def _mutated(self, mutation: Mutation) -> Iterator[Path]:
         file = self.root / mutation.path
         text = file.read_text()
         file.write_text(mutation.apply(text))
         try:
             self._forget_compiled(file)
-            yield
+            yield file
         finally:
             file.write_text(text)
             self._forget_compiled(file)
@@ -148,8 +166,10 @@ class Copy:
             with psycopg.connect(self._server.url, autocommit=True) as connection:
                 connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
 
-    def _run(self, selection: Selection, database: str) -> tuple[str, str]:
-        code, output = self._pytest(selection.arguments, selection.seconds, database)
+    def _run(self, selection: Selection, database: str, change: Change | None) -> tuple[str, str]:
+        code, output = self._pytest(selection.arguments, selection.seconds, database, change=change)
+        if code == COLD:
+            return "cold", ""
         if code == -signal.SIGKILL:  # by the watchdog
             return "timeout", selection.name
         if code == pytest.ExitCode.NO_TESTS_COLLECTED or any(said in output for said in _MISUSED):
@@ -162,10 +182,15 @@ class Copy:
         return "killed", failed.group(1) if failed else output.strip().rpartition("\n")[2]
 
     def _pytest(
-        self, arguments: Sequence[str], seconds: int, database: str, *, all_of_them: bool = False
+        self,
+        arguments: Sequence[str],
+        seconds: int,
+        database: str,
+        *,
+        all_of_them: bool = False,
+        change: Change | None = None,
     ) -> tuple[int, str]:
-        """Run pytest. Returns the exit code and the output. Processes that tests left behind are
-        ended."""
+        """Run pytest. Returns the exit code and the output."""
         output = self.root / "output"
         environment = {"TENURE_TEST_PG": database, "TENURE_TEST_SECONDS": str(seconds)}
         if all_of_them:
@@ -174,10 +199,40 @@ class Copy:
             "arguments": [*_OPTIONS, *arguments],
             "environment": environment,
             "output": str(output),
+            "file": None if change is None else change.file,
+            "changed": None if change is None else change.functions,
         }
-        assert self._zygote.stdin is not None
-        self._zygote.stdin.write(json.dumps(request) + "\n")
-        self._zygote.stdin.flush()
+        forks = self._cold if change is None or self._warm is None else self._warm
+        return forks.run(request), output.read_text()
+
+
+class _Forks:
+    """A process that forks to run tests; see zygote.py."""
+
+    def __init__(self, root: Path, *arguments: str) -> None:
+        self._running: int | None = None  # the process of a test run, leader of its group
+        self._is_ready = False
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.mutation.zygote", *arguments],
+            cwd=root,
+            env=os.environ | {"PYTHONPATH": str(root / "src"), "TENURE_MUTATED": str(root)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # only we handle Ctrl-C
+        )
+
+    def wait_until_ready(self) -> None:
+        if not self._is_ready:
+            self._reply()
+            self._is_ready = True
+
+    def run(self, request: Mapping[str, object]) -> int:
+        """Run tests, and return the exit code. Processes that they left behind are ended."""
+        self.wait_until_ready()
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
         self._running = process = self._reply()
         watchdog = threading.Timer(_ALL_SECONDS, _kill_group, (process,))
         watchdog.start()
@@ -187,11 +242,22 @@ class Copy:
             watchdog.cancel()
         _kill_group(process)
         self._running = None
-        return code, output.read_text()
+        return code
+
+    def interrupt(self) -> None:
+        """Stop the running tests, and start no more."""
+        self._process.kill()
+        if self._running is not None:
+            _kill_group(self._running)
+
+    def close(self) -> None:
+        """Stop everything that was started."""
+        self.interrupt()
+        self._process.communicate()
 
     def _reply(self) -> int:
-        assert self._zygote.stdout is not None
-        return int(self._zygote.stdout.readline())
+        assert self._process.stdout is not None
+        return int(self._process.stdout.readline())
 
 
 def _kill_group(process: int) -> None:

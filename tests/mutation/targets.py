@@ -122,7 +122,7 @@ _FIRST = {
     "operator": ("operator", "limits", "pauses", "rates"),
     "reads": ("reading", "schedules", "slots"),
     "transfer": ("transfer",),
-    "upkeep": ("maintenance", "slots", "schedules", "once", "expiry"),
+    "upkeep": ("maintenance", "many_queues", "slots", "once", "expiry", "dependencies"),
     "slots": ("slots",),
     "limits": ("limits", "rates", "pauses"),
     "rows": ("reading", "claim", "finish", "transfer"),
@@ -144,7 +144,7 @@ _FIRST = {
     "bucket": ("rates",),
     "pick": ("claim", "fairness", "limits", "pauses"),
     "due": ("expiry", "maintenance", "retries"),
-    "moves": ("dependencies", "operator", "finish"),
+    "moves": ("dependencies", "error_groups", "operator", "finish"),
     "operate": ("once", "batches", "enqueue"),
     "schedules": ("schedules",),
     "audit": ("audit",),
@@ -197,6 +197,9 @@ _FIRST_BY_FUNCTION = {
     "enqueue": ("enqueue",),
     "add": ("enqueue",),
 }
+
+# Tests that need two transactions at once.
+_CORE_ALSO = {"errors": (_tests("tests/engines/postgres/test_error_groups.py"),)}
 
 _WIRE = ("tests/server/test_wire.py", "tests/server/test_lost_answers.py")
 # The first pattern that a path matches.
@@ -337,7 +340,8 @@ def _selections(mutation: Mutation) -> tuple[Selection, ...]:
         by_function = [name for names in fits for name in names]
         by_file = _FIRST.get(parts.stem, ())
         if parts.parent.name == "core":  # its files are about one noun each
-            return _sqlite(*by_file, *by_function, "grants", "finish")
+            first = (*by_file, *by_function, "grants", "finish")
+            return (*_sqlite(*first), _postgres(*first)[0], *_CORE_ALSO.get(parts.stem, ()))
         return _ENGINES[engine](*by_function, *by_file)
     return _core("tests/unit/test_states.py")
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import importlib
+from pathlib import Path
+
 import pytest
 
-from tests.mutation import accepted, copy, named, python, sql, targets
+from tests.mutation import accepted, copy, named, python, sql, targets, warm
 from tests.mutation.mutation import Edit, mutations
 
 
@@ -231,3 +235,45 @@ def test_a_mutation_is_run_and_noticed_and_leaves_no_trace() -> None:
     assert unnoticed == tests
     assert (targets.ROOT / path).read_text() == text
     assert not one.root.exists()
+
+
+def test_the_functions_that_differ_are_known() -> None:
+    before = "def one():\n    return 1\n\n\nclass A:\n    def two(self):\n        return 2\n"
+    assert warm.changed(before, before) == []
+    assert warm.changed(before, before.replace("return 1", "return 3")) == ["one"]
+    assert warm.changed(before, before.replace("return 2", "return 3")) == ["A.two"]
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        "X = 2\ndef one(n=X):\n    return lambda: n\n",
+        "X = 1\ndef one(n=1):\n    return lambda: n\n",
+        "X = 1\ndef two(n=X):\n    return lambda: n\n",
+    ],
+)
+def test_a_change_outside_of_functions_is_known(after: str) -> None:
+    before = "X = 1\ndef one(n=X):\n    return lambda: n\n"
+    assert warm.changed(before, after) is None
+
+
+def test_functions_with_one_name_are_not_told_apart() -> None:
+    before = "one = lambda: 1\ntwo = lambda: 2\n"
+    assert warm.changed(before, before.replace(": 2", ": 3")) is None
+
+
+def test_a_function_is_changed_wherever_it_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "warmed.py"
+    before = "def one():\n    return 1\n\n\nclass A:\n    def two(self):\n        return 2\n"
+    file.write_text(before)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("warmed")
+    one, a = module.one, module.A()
+    file.write_text(before.replace("return 1", "return 3").replace("return 2", "return 4"))
+    assert warm.swap(file, ["one", "A.two"])
+    assert (one(), a.two()) == (3, 4)
+    del module.one, one
+    gc.collect()
+    assert not warm.swap(file, ["one"])  # nothing is left that could be changed

@@ -1,7 +1,9 @@
 """A process that has imported everything but the code under test, and forks to run tests.
 
 Importing pytest and what the tests need takes several times as long as most tests that notice a
-mutation. Requests and replies are lines of JSON on stdin and stdout.
+mutation. With "warm" it has imported the code under test, too, and most tests; then a request says
+which functions have changed. Requests and replies are lines of JSON on stdin and stdout; the first
+reply says that it is ready.
 """
 
 from __future__ import annotations
@@ -17,6 +19,9 @@ from typing import Any
 
 import pytest
 
+from tests.mutation import warm
+
+COLD = 97  # the exit code if a warm process cannot change the functions
 _OURS = ("tenure", "tests", "conftest", "bench")
 # Their imports together cover those of nearly all tests.
 _SAMPLE = (
@@ -32,12 +37,21 @@ def main() -> None:
     with suppress(ValueError):
         sys.path.remove("")
     sys.path.insert(0, str(Path.cwd()))
-    for name in _needed() if "prepare" in sys.argv else ():
+    names = _needed() if "prepare" in sys.argv else _all() if "warm" in sys.argv else []
+    for name in names:
         with suppress(Exception):
             importlib.import_module(name)
+    _reply(0)
     assert threading.active_count() == 1, "a fork would lose threads"
     for line in sys.stdin:
         _serve(json.loads(line))
+
+
+def _all() -> list[str]:
+    """What most tests import, and the tests that notice most mutations."""
+    files = sorted(Path("tests/conformance").glob("test_*.py"))
+    tests = [f"tests.conformance.{file.stem}" for file in files]
+    return [*_SAMPLE, *tests, "tests.mutation.compared"]
 
 
 def _needed() -> list[str]:
@@ -85,6 +99,10 @@ def _run(request: dict[str, Any]) -> None:
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.environ.update(request["environment"])
+        if request["changed"] is not None and not warm.swap(
+            Path(request["file"]), request["changed"]
+        ):
+            os._exit(COLD)
         code = int(pytest.main(request["arguments"]))
     finally:
         sys.stdout.flush()

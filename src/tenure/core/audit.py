@@ -16,8 +16,6 @@ from tenure.model.ops import Answer
 def note(tx: Transaction[J], batch: Sequence[Any], answers: Sequence[Answer]) -> None:
     """Write entries for the operations that have a note and changed something."""
     for op, answer in zip(batch, answers, strict=True):
-        if op.note is None:
-            continue
         entry = audit.entry_of(op, answer, tx.now)
         if entry is not None:
             key = audit_records.key_of(entry, new_ids(entry.at, 1)[0])

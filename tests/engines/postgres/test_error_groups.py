@@ -10,7 +10,7 @@ import pytest
 
 import tenure
 from tenure import Queue, Settings
-from tenure.model import ops
+from tenure.model import error_groups, ops
 from tests.support import postgres
 
 
@@ -39,6 +39,21 @@ def test_a_transaction_that_stays_open_does_not_hold_up_others(queue: Queue) -> 
         query = f"SELECT count(*) FROM {schema}.records WHERE space = 'error'"
         ((rows,),) = connection.execute(query.encode()).fetchall()
     assert rows == 2  # one more only because the other was in use
+
+
+def test_a_cause_that_others_count_is_not_one_too_many(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(error_groups, "MAX_GROUPS", 1)
+    queue.enqueue_many([tenure.NewJob(queue="mail") for _ in range(4)])
+    one, two, three, four = queue.claim("mail", limit=4)
+    queue.fail(one, "no 1")
+    with psycopg.connect(postgres.shared_url()) as connection:
+        queue._engine.apply_within(connection, [ops.Fail(two.id, two.token, "no 2")])
+        queue.fail(three, "no 3")
+        queue.fail(four, "another")
+    found = {group.message: group.count for group in queue.errors().errors}
+    assert found == {"no 3": 3, error_groups.OTHER: 1}
 
 
 def test_jobs_of_a_group_are_found_by_an_index(queue: Queue) -> None:
