@@ -227,6 +227,41 @@ def test_a_round_that_did_not_come_to_an_end_is_continued_at_once(
     assert janitor.step() == 1
 
 
+def test_long_upkeep_leaves_time_to_other_writers(
+    crowd_at: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler, "MOST_AT_ONCE", 10)
+    crowd = crowd_at(ms(2026, 11, 15))
+    spent: list[float] = []
+    paused: list[float] = []
+    maintain = crowd.queue.maintain
+
+    def slow(*, limit: int) -> Any:
+        spent.append(0.03 * (len(spent) + 1))
+        crowd.clock.advance(spent[-1])
+        return maintain(limit=limit)
+
+    monkeypatch.setattr(crowd.queue, "maintain", slow)
+    janitor = Janitor(crowd.queue, "j", paused.append)
+    crowd.queue.enqueue_many([NewJob(queue="q", expires_in=1) for _ in range(25)])
+    crowd.clock.advance(2)
+    assert janitor.step() == 25
+    assert spent == pytest.approx([0.03, 0.06, 0.09])
+    assert paused == pytest.approx([0.03, scheduler.LONGEST_PAUSE])  # none after the last
+
+
+def test_a_scheduler_goes_on_at_once_while_there_is_upkeep_to_do(
+    crowd_at: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler, "MOST_STEPS", 2)
+    monkeypatch.setattr(scheduler, "MOST_AT_ONCE", 10)
+    crowd = crowd_at(ms(2026, 11, 15))
+    one = Scheduler(crowd.queue, "s")
+    crowd.queue.enqueue_many([NewJob(queue="q", expires_in=1) for _ in range(25)])
+    crowd.clock.advance(2)
+    assert [one.step(), one.step()] == [0, scheduler.LONGEST_SLEEP]
+
+
 def test_another_takes_over_from_one_that_resigned_or_died(crowd_at: Any) -> None:
     crowd = crowd_at(ms(2026, 11, 15))
     first, second, third = [Janitor(handle, f"j{n}") for n, handle in enumerate(crowd.handles)]

@@ -12,6 +12,8 @@ import logging
 import math
 import secrets
 import threading
+import time
+from collections.abc import Callable
 
 from tenure.core.schedules import is_too_far
 from tenure.errors import Busy, Closed, Forbidden, InvalidInput, StoreError, TenureError
@@ -28,7 +30,8 @@ SLOT = ("tenure", "janitor")
 SLOT_SECONDS = 60.0  # after which another scheduler takes over from one that died
 RENEW_SECONDS = 20.0
 MOST_AT_ONCE = 1_000  # jobs per maintenance step
-MOST_STEPS = 100  # in a row, before schedules are checked again
+MOST_STEPS = 10  # in a row, before schedules are checked again
+LONGEST_PAUSE = 0.05  # seconds between two steps in a row
 MOST_NEAR = 10_000  # times remembered
 
 
@@ -37,11 +40,11 @@ class Scheduler:
 
     def __init__(self, queue: Queue, name: str, *, upkeep: bool = True) -> None:
         self._queue = queue
-        self._janitor = Janitor(queue, name) if upkeep else None
         self._now = 0  # the store's time at the last check
         self._near: set[tuple[str, str, int]] = set()  # times known not to be too far ahead
         self._outage = Outage(log, queue.settings)
         self._stopped = threading.Event()
+        self._janitor = Janitor(queue, name, self._stopped.wait) if upkeep else None
         self._thread = threading.Thread(target=self._work, name="tenure-scheduler", daemon=True)
 
     def start(self) -> None:
@@ -76,6 +79,8 @@ class Scheduler:
         wait_ms = self.fire_due()
         if self._janitor is not None:
             self._janitor.step()
+            if self._janitor.has_more:
+                return 0
         if wait_ms is None:
             return LONGEST_SLEEP
         left = wait_ms / 1000 - (self._queue.clock.monotonic() - began)
@@ -129,12 +134,16 @@ class Scheduler:
 class Janitor:
     """Runs maintenance while it holds the slot."""
 
-    def __init__(self, queue: Queue, name: str) -> None:
+    def __init__(
+        self, queue: Queue, name: str, pause: Callable[[float], object] = time.sleep
+    ) -> None:
         self._queue = queue
+        self._pause = pause
         self._name = f"{name}/{secrets.token_hex(4)}"  # unique even if names are not
         self._next_round = 0.0
         self._held_until = 0.0
         self._renew_at = 0.0
+        self.has_more = False  # whether the last step ended before everything due was done
 
     def step(self) -> int:
         """Run a round of maintenance if it is due and we hold the slot. Returns how much was
@@ -152,15 +161,20 @@ class Janitor:
                 return 0
             # Counted from before the call, so that we never believe we hold it for too long.
             self._held_until = now + SLOT_SECONDS if slots.held else 0.0
+        self.has_more = False
         done = 0
         for _ in range(MOST_STEPS):
-            if self._queue.clock.monotonic() >= self._held_until:
+            began = self._queue.clock.monotonic()
+            if began >= self._held_until:
                 return done
             found = self._queue.maintain(limit=MOST_AT_ONCE).total
             done += found
             if found < MOST_AT_ONCE:
                 return done
-        self._next_round = now  # there is more
+            # A store may have one writer at a time, so leave some of the time to others.
+            self._pause(min(self._queue.clock.monotonic() - began, LONGEST_PAUSE))
+        self._next_round = now
+        self.has_more = True
         return done
 
     def release_slot(self) -> None:
