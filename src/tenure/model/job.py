@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -162,7 +162,7 @@ class Job(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
     def __repr__(self) -> str:
         """The fields that are not at their defaults, with the start of the payload and result."""
-        fields = msgspec.structs.fields(self)
+        fields = _fields_of_jobs()
         values = {one.name: getattr(self, one.name) for one in fields}
         shown = {
             one.name: repr(values[one.name]) for one in fields if values[one.name] != one.default
@@ -173,6 +173,12 @@ class Job(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
             del shown["raw_result"]
         told = [f"{name.removeprefix('raw_')}={text}" for name, text in shown.items()]
         return f"Job({', '.join(told)})"
+
+
+@cache
+def _fields_of_jobs() -> tuple[msgspec.structs.FieldInfo, ...]:
+    """Looked up once, because that takes longer than everything else that `repr` does."""
+    return msgspec.structs.fields(Job)
 
 
 def _start(raw: msgspec.Raw) -> str:
