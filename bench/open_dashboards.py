@@ -99,7 +99,7 @@ def _work(queue: tenure.Queue, seconds: float) -> tuple[float, float]:
 def measure(url: str, folder: Path) -> list[Figure]:
     alone: list[tuple[float, float]] = []
     watched: list[tuple[float, float]] = []
-    service = ServiceProcess(folder, "--allowed-hosts", "queue", store=url, environment=KEEP)
+    service = ServiceProcess(folder, store=url, environment=KEEP)
     try:
         service.start()
         with tenure.connect(url) as queue:
