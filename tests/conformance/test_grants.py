@@ -148,6 +148,7 @@ def test_the_jobs_that_the_grant_allows_change(queue: Queue, kind: type[ops.Jobs
     assert do(queue, kind(("b", "a"), grant=ACME)) == [ops.Changed(1, ("b",))]
 
 
+@pytest.mark.one_store
 def test_a_parent_that_the_grant_does_not_allow_is_not_found(queue: Queue) -> None:
     queue.enqueue("mail", id="a", tenant="other")
     queue.enqueue("mail", id="b", tenant="acme")

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from tenure.clock import Clock, SystemClock
-from tenure.engines import Engine, HasLog, open_engine
+from tenure.engines import Engine, HasLog, HasShards, open_engine
 from tenure.errors import Closed
 from tenure.model import ops
 from tenure.model.fields import validated
@@ -130,6 +130,10 @@ class Queue(Calls):
     def _log_bytes(self) -> int | None:
         """The size of the store's write-ahead log, if it has one."""
         return self._engine.log_bytes() if isinstance(self._engine, HasLog) else None
+
+    def _away(self) -> tuple[str, ...]:
+        """The shards that are away."""
+        return tuple(self._engine.away()) if isinstance(self._engine, HasShards) else ()
 
 
 def connect(
