@@ -17,6 +17,7 @@ from bench import (
     postgres,
     rivals,
     service,
+    shards,
     tenants,
     workers,
 )
@@ -32,6 +33,7 @@ BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
     "lists": lists.run,
     "workers": workers.run,
     "service": service.run,
+    "shards": shards.run,
     "rivals": rivals.run,
 }
 ON_REQUEST = ("rivals",)

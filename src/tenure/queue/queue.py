@@ -147,7 +147,8 @@ def connect(
     """Open a queue by its URL.
 
     Supported: sqlite:///file.db, memory://, postgresql://host/database, fdb:///path/to/fdb.cluster,
-    and http://host:port for a Tenure service, which may require a token. url and token default to
+    and http://host:port for a Tenure service, which may require a token; also several stores as one
+    queue, as sqlite:///jobs-{0..3}.db or shards:///shards.toml. url and token default to
     TENURE_URL and TENURE_TOKEN. wrap: wraps the engine, for measurements.
     """
     settings = settings_of(url, token, settings)

@@ -110,6 +110,12 @@ class Keyed:
         name = self._names[shard]
         return ops.Once(self.op.key, parts, f"{self._did}/{name}")  # type: ignore[arg-type]
 
+    def alone_on(self, shard: int) -> ops.Once:
+        """The part of a shard, if the routes need not be stored. A Once of a single shard is passed
+        on as it is."""
+        whole = self.shards() == {shard} and len(self.op.ops) == len(self._on(shard))
+        return self.op if whole else self.rest(shard)
+
     def take_rest(self, shard: int, answer: Answer) -> None:
         mine = self._on(shard)
         if isinstance(answer, TenureError):
@@ -159,30 +165,33 @@ def _echo(names: Routes) -> Op:
 
 
 def run(cluster: Cluster, keyed: Mapping[int, Op]) -> dict[int, Answer]:
-    """Run several Onces together: first the parts of the home shards, then the others."""
+    """Run several Onces together, in order: first the parts of the home shards and those whose
+    routes need not be stored, then the others."""
     all_: dict[int, Keyed] = {}
     for at, op in keyed.items():
         assert isinstance(op, ops.Once)
         all_[at] = Keyed(cluster, op)
     planned = {at: one for at, one in all_.items() if not one.is_fixed}
-    firsts = [(at, one.home, one.first()) for at, one in planned.items()]
-    for at, _, answer in _sent(cluster, firsts):
-        planned[at].take_first(answer)
+    firsts: list[tuple[int, int, ops.Once]] = []
+    for at, one in all_.items():
+        if at in planned:
+            firsts.append((at, one.home, one.first()))
+        else:
+            firsts += [(at, shard, one.alone_on(shard)) for shard in sorted(one.shards())]
+    for at, shard, answer in _sent(cluster, firsts):
+        if at in planned:
+            planned[at].take_first(answer)
+        else:
+            all_[at].take_rest(shard, answer)
     rests = [
-        (at, shard, _rest_of(one, shard))
-        for at, one in all_.items()
-        for shard in sorted(one.shards())
-        if one.error is None and not (at in planned and shard == one.home)
+        (at, shard, one.rest(shard))
+        for at, one in planned.items()
+        for shard in sorted(one.shards() - {one.home})
+        if one.error is None
     ]
     for at, shard, answer in _sent(cluster, rests):
         all_[at].take_rest(shard, answer)
     return {at: one.result() for at, one in all_.items()}
-
-
-def _rest_of(one: Keyed, shard: int) -> ops.Once:
-    """A Once that concerns a single shard, and always the same, is passed on as it is."""
-    whole = one.is_fixed and one.shards() == {shard} and len(one.op.ops) == len(one._on(shard))
-    return one.op if whole else one.rest(shard)
 
 
 def _sent(

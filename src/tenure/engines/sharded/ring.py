@@ -36,7 +36,7 @@ def check(store: Store, placing: Placing, name: str) -> None:
         raise InvalidInput(
             "shards",
             f"the store of shard {name!r} was made as shard {marks[0].rpartition(',')[0]}: use the "
-            "same URL as before, or move the jobs with `tenure reshard`",
+            "same URL as before, or copy everything into new shards with `tenure copy`",
         )
     if _is_used(store):
         raise InvalidInput(
