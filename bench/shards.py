@@ -15,7 +15,7 @@ from bench.report import Figure
 
 PROCESSES = 2
 ROUNDS = 5  # of each, in turns
-BATCHES = 40  # of each process in a round
+BATCHES = 160  # of each process in a round
 TENANTS = [f"tenant-{n}" for n in range(16)]  # eight on each of two shards, more or less
 
 
@@ -58,7 +58,9 @@ def _claim(queue: tenure.Queue, number: int) -> None:
 
 
 STEPS: dict[str, Callable[[tenure.Queue, int], None]] = {"enqueue": _enqueue, "claim": _claim}
-AT_LEAST = {"enqueue": 1.5, "claim": 1.5}
+# Wanted was 1.5 for both. A process enqueues to one shard at a time: when both choose the same, one
+# waits. Two customers of two servers that are chosen at random keep 1.33 of them busy on average.
+AT_LEAST = {"enqueue": 1.2, "claim": 1.5}
 
 
 def _round(url: str) -> dict[str, float]:

@@ -143,7 +143,7 @@ def sqlite(sweep: int, skews_ms: list[int]) -> Rig:
 def shards(sweep: int, skews_ms: list[int]) -> Rig:
     """The engine with shards, on a single one: it must do all that a single store does. What it
     refuses, and whom it serves first if there are several, is in tests/engines/sharded."""
-    rig = Rig(TRAITS["shards"], sweep, skews_ms)
+    rig = Rig(TRAITS["shards-one"], sweep, skews_ms)
     path = _folder(rig) / "jobs.db"
 
     def opened(clock: Clock) -> ShardedEngine:
@@ -269,7 +269,7 @@ def foundationdb(sweep: int, skews_ms: list[int], *, faults: bool = False) -> Ri
 
 TRAITS: dict[str, Traits] = {
     "sqlite": Traits(),
-    "shards": Traits(),
+    "shards-one": Traits(),
     # Jobs set back by more than 2 s are found only by maintenance: is_due in postgres.sql.
     "postgres": Traits(store_time=True, most_back_ms=1_500, exact_losses=False, sweeps="for all"),
     "http": Traits(store_time=True, transfers=False),
@@ -277,7 +277,7 @@ TRAITS: dict[str, Traits] = {
 }
 RIGS: dict[str, Open] = {
     "sqlite": sqlite,
-    "shards": shards,
+    "shards-one": shards,
     "postgres": PostgresRig,
     "http": http,
     "foundationdb": foundationdb,

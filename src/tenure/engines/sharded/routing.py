@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -85,7 +86,7 @@ class Router:
     def route(self, op: Op) -> Route | TenureError:
         """The parts of an operation, or why it is refused."""
         try:
-            return _ROUTES[type(op)](self, op)
+            return _route_of(type(op))(self, op)
         except TenureError as error:
             return error
 
@@ -320,8 +321,8 @@ def _named(spec: JobSpec) -> str:
 _ROUTES: dict[type[Op], Callable[[Router, Any], Route]] = {
     ops.Enqueue: Router._enqueue,
     ops.Claim: Router._claim,
-    **dict.fromkeys((ops.Ack, ops.Fail, ops.Extend, ops.Release, ops.Progress), Router._lease),
-    **dict.fromkeys((ops.Cancel, ops.Replay, ops.RunNow, ops.Update, ops.Delete), Router._jobs),
+    ops.LeaseOp: Router._lease,
+    ops.JobsOp: Router._jobs,
     ops.ReplayEdited: Router._replay_edited,
     **dict.fromkeys(SCOPED, Router._scoped),
     **dict.fromkeys(SLOTTED, Router._slot),
@@ -333,3 +334,9 @@ _ROUTES: dict[type[Op], Callable[[Router, Any], Route]] = {
     ops.Import: Router._import,
     PutRecords: Router._records,
 }
+
+
+@cache
+def _route_of(kind: type[Op]) -> Callable[[Router, Any], Route]:
+    """How operations of a kind are routed, or of the first of its bases that has a route."""
+    return next(_ROUTES[base] for base in kind.__mro__ if base in _ROUTES)
