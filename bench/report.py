@@ -10,7 +10,8 @@ from rich.table import Table
 
 @dataclass
 class Figure:
-    """A rate, the rate of its floor in the same run, and the ratio that it must keep."""
+    """A rate, the rate of its floor in the same run, and the ratio that it must keep. Where it is a
+    time, `most_rate` is what it may be whatever the ratio."""
 
     name: str
     rate: float
@@ -18,12 +19,15 @@ class Figure:
     ratio: float
     at_least: float | None = None
     at_most: float | None = None
+    most_rate: float | None = None
     unit: str = "jobs/s"
 
     @property
     def kept(self) -> bool:
-        return (self.at_least is None or self.ratio >= self.at_least) and (
-            self.at_most is None or self.ratio <= self.at_most
+        return (
+            (self.at_least is None or self.ratio >= self.at_least)
+            and (self.at_most is None or self.ratio <= self.at_most)
+            and (self.most_rate is None or self.rate <= self.most_rate)
         )
 
 
@@ -34,13 +38,22 @@ def show(figures: list[Figure]) -> None:
     for one in figures:
         promise = f">= {one.at_least}" if one.at_least is not None else ""
         promise = f"<= {one.at_most}" if one.at_most is not None else promise
+        if one.most_rate is not None:
+            promise += f"{', ' if promise else '<= '}{one.most_rate:g} {one.unit}"
         table.add_row(
             one.name,
-            f"{one.rate:,.0f}",
-            f"{one.floor:,.0f}",
+            _short(one.rate),
+            _short(one.floor),
             one.unit,
             f"{one.ratio:.2f}",
             promise,
             "" if not promise else "kept" if one.kept else "BROKEN",
         )
-    Console().print(table)
+    console = Console()
+    if not console.is_terminal:
+        console.width = 140
+    console.print(table)
+
+
+def _short(number: float) -> str:
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"

@@ -55,7 +55,7 @@ def test_failures_of_one_cause_are_one_row(tab: Open, place: Place) -> None:
     expect(row).to_have_count(1)
     expect(row).to_contain_text("ConnectionError")
     expect(row.get_by_role("cell").nth(1)).to_have_text("6")
-    expect(row.get_by_role("cell").nth(2)).to_have_text("3")
+    expect(row.get_by_role("cell").nth(3)).to_have_text("3")
     row.get_by_role("button", name="mute").click()
     expect(row).to_have_count(0)
     page.get_by_role("link", name="Show 1 muted").click()

@@ -116,6 +116,7 @@ def test_tenants_are_listed_by_depth_and_their_limits_are_set(tab: Open, place: 
     (limit,) = place.queue.limits("reports")
     assert (limit.tenant, limit.concurrency) == ("bolt", 6)
     page.get_by_role("button", name="Remove the limits of tenant").click()
+    page.get_by_role("dialog").get_by_role("button", name="Remove").click()
     expect(cell).to_have_count(0)
     assert place.queue.limits("reports") == []
 
@@ -143,6 +144,34 @@ def test_a_waiting_job_shows_its_parents(tab: Open, place: Place) -> None:
     expect(parents).to_contain_text("report-1")
     parents.get_by_role("link").click()
     expect(page.get_by_role("heading", name="report-1")).to_be_visible()
+    waiting = page.get_by_role("region", name="Dependencies")
+    expect(waiting).to_contain_text("These wait for it")
+    waiting.get_by_role("link", name="report-3").click()
+    expect(page.get_by_role("heading", name="report-3")).to_be_visible()
+
+
+def test_a_job_that_runs_is_cancelled_after_a_question(tab: Open, place: Place) -> None:
+    place.queue.enqueue("held", id="held-1")
+    place.queue.claim("held", lease=600, worker="me")
+    page = tab(place.at("job/held-1"))
+    page.get_by_role("button", name="Cancel…").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("button", name="Keep").click()
+    assert place.queue.get("held-1").state == "leased"
+    page.get_by_role("button", name="Cancel…").click()
+    dialog.get_by_role("button", name="Cancel the job").click()
+    expect(page.get_by_role("main").get_by_text("cancelled", exact=True).first).to_be_visible()
+    place.queue.delete("held-1")
+
+
+def test_a_job_is_found_by_its_unique_key(tab: Open, place: Place) -> None:
+    place.queue.enqueue("reports", id="keyed", unique_key="order-4711", delay=3600)
+    page = tab(place.at(""))
+    page.keyboard.press("/")
+    page.get_by_label("Search").fill("order-4711")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="keyed")).to_be_visible()
+    place.queue.delete("keyed")
 
 
 def test_a_delayed_job_is_run_now_cancelled_and_deleted(tab: Open, place: Place) -> None:

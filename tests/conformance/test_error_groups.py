@@ -36,7 +36,18 @@ def test_failures_of_one_cause_are_counted_together(queue: Queue, clock: ManualC
         clock.advance(1)
     (one,) = errors(queue).errors
     assert one == ErrorGroup(
-        one.group, "mail", "send", "ValueError", "no user 1", 2, start, start + 1000, "a", 1, False
+        one.group,
+        "mail",
+        "send",
+        "ValueError",
+        "no user 1",
+        2,
+        start,
+        start + 1000,
+        "a",
+        1,
+        False,
+        (2,),
     )
     failures = queue.get("a").errors
     assert [failure.group for failure in failures] == [one.group, one.group]
@@ -56,6 +67,20 @@ def test_the_most_recent_group_comes_first_and_a_cursor_goes_on(
     last = errors(queue, None, 2, second.cursor)
     assert [one.message for one in last.errors] == ["alpha"]
     assert last.cursor is None
+
+
+def test_a_group_tells_how_often_it_failed_in_each_hour(queue: Queue, clock: ManualClock) -> None:
+    for hours in (0, 2, 0, 0.5, 20, 1, 3):  # since the one before
+        clock.advance(hours * 3600)
+        fail(queue, "no")
+    (one,) = errors(queue).errors
+    assert one.count == 7
+    assert one.hours[-5:] == (1, 1, 0, 0, 1)
+    assert len(one.hours) <= error_groups.MOST_HOURS
+    clock.advance(30 * 3600)
+    fail(queue, "no")
+    (one,) = errors(queue).errors
+    assert (one.count, one.hours) == (8, (1,))
 
 
 def test_groups_of_one_queue_can_be_asked_for(queue: Queue) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import pytest
@@ -151,6 +152,28 @@ def test_a_job_that_was_cancelled_while_it_ran_says_when_its_worker_heard_of_it(
     assert (found.at, found.heard_at) == (asked, asked + 3000)
     moves = [(one.what, one.at) for one in queue.history("j")]
     assert moves[-2:] == [("cancelled", asked), ("cancel_heard", asked + 3000)]
+
+
+@pytest.mark.parametrize("call", ["ack", "ack_and_delete", "fail", "release", "progress"])
+def test_a_worker_hears_of_a_cancel_by_any_call_about_its_job(
+    queue: Queue, clock: ManualClock, call: str
+) -> None:
+    queue.enqueue("q", id="j")
+    queue.enqueue("q", id="other")
+    job, other = queue.claim("q", worker="w1", limit=2)
+    queue.cancel("j")
+    clock.advance(2)
+    calls: dict[str, Callable[[], object]] = {
+        "ack": lambda: queue.ack(job),
+        "ack_and_delete": lambda: queue.ack(job, keep=False),
+        "fail": lambda: queue.fail(job, "boom"),
+        "release": lambda: queue.release(job),
+        "progress": lambda: queue.progress(job, 50),
+    }
+    with pytest.raises(LeaseLost):
+        calls[call]()
+    assert reason(queue, "j", why.Finished).heard_at == clock.now_ms()
+    queue.ack(other)
 
 
 def test_a_worker_that_lost_its_job_otherwise_hears_of_no_cancel(

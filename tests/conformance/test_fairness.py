@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from tenure import NewJob, Queue
-from tenure.model.ops import TURN, Claim, Leased, stride
+from tenure.model.ops import TURN, Claim, Leased, Maintain, stride
 from tenure.testing import ManualClock
 from tests.conformance.conftest import Apply
 from tests.conformance.moves import fill, ids, make_done
@@ -250,3 +250,17 @@ def test_turns_are_taken_without_end(queue: Queue) -> None:
     for _ in range(5):
         assert len(queue.claim("q", limit=1000)) == 1000
     assert queue.claim("q") == []
+
+
+@pytest.mark.parametrize(("after", "served"), [("", "ab"), ("p", "ab"), ("q", "ba")])
+def test_maintenance_forgets_the_turns_of_tenants_without_jobs_where_it_looks(
+    queue: Queue, apply: Apply, after: str, served: str
+) -> None:
+    """A step looks at the queues after a name, and leaves others as they are."""
+    for tenant in "ba":  # so that b comes first as long as its turn is known
+        queue.enqueue("q", tenant=tenant)
+        (job,) = queue.claim("q")
+        queue.ack(job, keep=False)
+    apply(Maintain(after=after))
+    stock(queue, "ab")
+    assert serve(queue, 2) == served

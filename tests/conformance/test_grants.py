@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -51,7 +52,11 @@ LEASE_OPS: list[Lease] = [
 lease_op = pytest.mark.parametrize(
     "op", LEASE_OPS, ids=["ack", "ack-delete", "fail", "extend", "release", "progress"]
 )
-jobs_op = pytest.mark.parametrize("kind", [ops.Cancel, ops.Replay, ops.RunNow, ops.Delete])
+JOBS_OPS = [ops.Cancel, ops.Replay, ops.RunNow, ops.Delete, partial(ops.Update, priority=7)]
+JobsOp = Callable[..., ops.JobsOp]
+jobs_op = pytest.mark.parametrize(
+    "kind", JOBS_OPS, ids=["cancel", "replay", "run-now", "delete", "update"]
+)
 
 
 def do(queue: Queue, *batch: Op) -> list[Answer]:
@@ -126,7 +131,7 @@ def test_a_job_that_an_ack_has_added_is_hidden_from_the_next_ack(queue: Queue) -
 @hides
 @jobs_op
 def test_jobs_that_the_grant_does_not_allow_are_missing(
-    queue: Queue, kind: type[ops.JobsOp], grant: Grant, name: str, tenant: str
+    queue: Queue, kind: JobsOp, grant: Grant, name: str, tenant: str
 ) -> None:
     queue.enqueue(name, id="a", tenant=tenant)
     queue.enqueue(name, id="d", tenant=tenant)
@@ -138,7 +143,7 @@ def test_jobs_that_the_grant_does_not_allow_are_missing(
 
 
 @jobs_op
-def test_the_jobs_that_the_grant_allows_change(queue: Queue, kind: type[ops.JobsOp]) -> None:
+def test_the_jobs_that_the_grant_allows_change(queue: Queue, kind: JobsOp) -> None:
     delay = 60 if kind is ops.RunNow else 0
     queue.enqueue("mail", id="a", tenant="acme", max_attempts=1, delay=delay)
     queue.enqueue("mail", id="b", tenant="other", max_attempts=1, delay=delay)
@@ -146,6 +151,29 @@ def test_the_jobs_that_the_grant_allows_change(queue: Queue, kind: type[ops.Jobs
         for job in queue.claim("mail", worker="w", lease=30, limit=2):
             queue.fail(job, "no")
     assert do(queue, kind(("b", "a"), grant=ACME)) == [ops.Changed(1, ("b",))]
+
+
+@pytest.mark.parametrize("state", ["pending", "dead"])
+@hides
+def test_a_job_that_the_grant_does_not_allow_is_not_found_to_be_replayed_with_changes(
+    queue: Queue, grant: Grant, name: str, tenant: str, state: str
+) -> None:
+    job = leased(queue, name, tenant)
+    queue.fail(job, "no", fatal=state == "dead")
+    with nothing_changes(queue):
+        (answer,) = do(queue, ops.ReplayEdited("a", "b", grant=grant))
+    assert isinstance(answer, JobNotFound)
+    assert answer.message == JobNotFound("a").message
+
+
+@shows
+def test_a_job_that_the_grant_allows_is_replayed_with_changes(
+    queue: Queue, grant: Grant, name: str, tenant: str
+) -> None:
+    queue.fail(leased(queue, name, tenant), "no", fatal=True)
+    (answer,) = do(queue, ops.ReplayEdited("a", "b", grant=grant))
+    assert isinstance(answer, ops.Enqueued)
+    assert answer.created == [True]
 
 
 @pytest.mark.one_store

@@ -157,7 +157,7 @@ class Arena:
         self.counted[f"rounds with a busy timeout of {busy_timeout} s"] = 1
         self._services: list[ServiceProcess] = []
         self._workers: list[WorkerProcess] = []
-        self._story = Story()
+        self._story = Story(int(LEASE_SECONDS * 1000))
 
     def round(self, seconds: float) -> list[str]:
         """Let them work, and kill the server for a while. Returns what is wrong afterwards."""

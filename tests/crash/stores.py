@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from tests.crash.kill_postgres import Schema
+from tests.crash.watched import until
 from tests.server.process import ServiceProcess
 from tests.support.audit import audit
 from tests.support.postgres import Server
+
+_WRITER = "120"  # the byte of the shared file that whoever writes has locked, in WAL mode
 
 
 class Store(Protocol):
@@ -28,6 +33,9 @@ class Store(Protocol):
 
     def strike(self, chance: random.Random) -> bool:
         """Kill and restart the store under its workers. Returns whether that is possible."""
+
+    def is_locked_by(self, process: int) -> bool:
+        """Whether nobody else can commit as long as this stopped process does not go on."""
 
 
 class FileStore:
@@ -48,6 +56,13 @@ class FileStore:
 
     def strike(self, chance: random.Random) -> bool:
         return False
+
+    def is_locked_by(self, process: int) -> bool:
+        until(partial(_is_stopped, process))
+        shared = Path(f"{self._path}-shm").stat()
+        where = f"{os.major(shared.st_dev):02x}:{os.minor(shared.st_dev):02x}:{shared.st_ino}"
+        held = [line.split()[3:] for line in Path("/proc/locks").read_text().splitlines()]
+        return ["WRITE", str(process), where, _WRITER, _WRITER] in held
 
 
 class ServiceStore:
@@ -73,6 +88,9 @@ class ServiceStore:
         self._service.start()
         return True
 
+    def is_locked_by(self, process: int) -> bool:
+        return False
+
 
 class ServerStore:
     """A PostgreSQL server."""
@@ -96,6 +114,18 @@ class ServerStore:
         time.sleep(chance.random() * 0.5)
         self._server.start()
         return True
+
+    def is_locked_by(self, process: int) -> bool:
+        return False
+
+
+def _is_stopped(process: int) -> bool:
+    """Whether a process is stopped, or has ended."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return True
+    return state in ("T", "Z")
 
 
 STORES: dict[str, Callable[[Path], Store]] = {

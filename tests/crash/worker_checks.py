@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 import tenure
 from tenure.model.job import FINAL, State
@@ -12,15 +13,26 @@ from tests.workers import errands
 
 KILLERS = (errands.kill_the_worker.name, errands.kill_the_worker_from_a_thread.name)
 ALWAYS_DEAD = (*KILLERS, errands.fail.name)
+LEASE_RAN_OUT = "the lease ran out"
+
+
+class Span(NamedTuple):
+    """A span of time, in milliseconds."""
+
+    since: int
+    until: int
 
 
 class Story:
     """What was observed during a round."""
 
-    def __init__(self) -> None:
+    def __init__(self, lease_ms: int) -> None:
+        self._lease_ms = lease_ms
         self.made: set[str] = set()  # ids of jobs whose enqueue returned
         self.killed: set[str] = set()  # names of workers
         self.slept: set[str] = set()
+        # When the store was locked by a worker that was put to sleep, so that nobody could commit.
+        self.locked: list[Span] = []
         self.wrong: list[str] = []
         self._ended: dict[str, tuple[State, int, int | None]] = {}
         self._tokens: dict[str, int] = {}
@@ -52,8 +64,18 @@ class Story:
     def _is_whole(self, job: tenure.Job, event: Event) -> None:
         """Check that a released job has its attempt back, unless it was claimed again since."""
         attempt = event.data["attempt"]
-        if job.token == event.token and (job.state, job.attempts) != ("pending", attempt - 1):
+        whole = (job.state, job.attempts) == ("pending", attempt - 1)
+        if job.token == event.token and not whole and not self._could_not_be_released(job):
             self.wrong.append(f"attempt {attempt} of {job.id} was not given back: {job}")
+
+    def _could_not_be_released(self, job: tenure.Job) -> bool:
+        """Whether the last lease of a job ran out, and the store was locked before it did."""
+        if not job.errors or not job.errors[-1].message.startswith(LEASE_RAN_OUT):
+            return False
+        over = job.errors[-1].at
+        return any(
+            span.since <= over and span.until >= over - self._lease_ms for span in self.locked
+        )
 
 
 class Evidence:

@@ -24,9 +24,10 @@ from pathlib import Path
 
 import tenure
 from tenure.model.job import FINAL
+from tests.crash.journal import now_ms
 from tests.crash.kill import everything, say, told
 from tests.crash.stores import STORES, Store
-from tests.crash.worker_checks import Story, broken
+from tests.crash.worker_checks import Span, Story, broken
 from tests.workers import errands
 from tests.workers.life import Place, WorkerProcess, children_of
 
@@ -85,7 +86,8 @@ class Arena:
         self._working: list[WorkerProcess] = []
         self._leaving: list[WorkerProcess] = []  # that were told to stop
         self._asleep: dict[int, threading.Timer] = {}  # what wakes them, by pid
-        self._story = Story()
+        self._story = Story(int(LEASE_SECONDS * 1000))
+        self._locked_since: dict[int, int] = {}  # by sleeping processes that hold the store's lock
 
     def round(self, seconds: float) -> list[str]:
         """Run, kill and stop workers for a while. Returns what is wrong afterwards."""
@@ -220,11 +222,15 @@ class Arena:
             timer.cancel()
         self._story.killed.add(f"{socket.gethostname()}-{pid}")
         self._send(pid, signal.SIGKILL)
+        self._unlock(pid)
 
     def _put_to_sleep(self, worker: WorkerProcess) -> None:
         pid = self._some_process(worker)
         if pid not in self._asleep and self._send(pid, signal.SIGSTOP):
             self._story.slept.add(f"{socket.gethostname()}-{pid}")
+            if self._store.is_locked_by(pid):
+                self._locked_since[pid] = now_ms()
+                self.counted["stops with the lock"] += 1
             seconds = LEASE_SECONDS * (0.2 + 2 * self._random.random())
             # It may hold the lock of the file, which we need ourselves.
             self._asleep[pid] = threading.Timer(seconds, self._wake, [pid])
@@ -234,6 +240,12 @@ class Arena:
     def _wake(self, pid: int) -> None:
         if self._asleep.pop(pid, None) is not None:
             self._send(pid, signal.SIGCONT)
+            self._unlock(pid)
+
+    def _unlock(self, pid: int) -> None:
+        """Note for how long a process that slept until now had the store locked."""
+        if (since := self._locked_since.pop(pid, None)) is not None:
+            self._story.locked.append(Span(since, now_ms()))
 
     def _send(self, pid: int, number: signal.Signals) -> bool:
         try:

@@ -147,6 +147,13 @@ _FIRST = {
     "moves": ("dependencies", "operator", "finish"),
     "operate": ("once", "batches", "enqueue"),
     "schedules": ("schedules",),
+    "audit": ("audit",),
+    "editing": ("editing",),
+    "errors": ("error_groups", "errors"),
+    "explain": ("explain", "explain_agrees"),
+    "grants": ("two_tenants",),
+    "records": ("records", "audit"),
+    "workers": ("workers",),
 }
 
 # The same by a part of a function's or statement's name, for files that hold many things.
@@ -327,10 +334,11 @@ def _selections(mutation: Mutation) -> tuple[Selection, ...]:
     engine = "sqlite" if parts.parent.name == "core" else parts.parent.name
     if engine in _ENGINES:
         fits = [first for part, first in _FIRST_BY_FUNCTION.items() if part in mutation.function]
-        first = [name for names in fits for name in names]
-        if parts.parent.name == "core":
-            first += ["grants", "finish"]
-        return _ENGINES[engine](*first, *_FIRST.get(parts.stem, ()))
+        by_function = [name for names in fits for name in names]
+        by_file = _FIRST.get(parts.stem, ())
+        if parts.parent.name == "core":  # its files are about one noun each
+            return _sqlite(*by_file, *by_function, "grants", "finish")
+        return _ENGINES[engine](*by_function, *by_file)
     return _core("tests/unit/test_states.py")
 
 

@@ -191,8 +191,56 @@ def test_jobs_queues_and_tenants_are_found(serve: Serve, queue: Queue) -> None:
     assert found["tenants"] == [{"queue": "reports", "tenant": "mail"}]
     bound = client.as_("acme")
     assert bound.get("/v1/search?q=mail-1")["jobs"] == ["mail-1"]
-    assert bound.get("/v1/search?q=mail-2") == {"jobs": [], "queues": [], "tenants": []}
+    assert not any(bound.get("/v1/search?q=mail-2").values())
     assert bound.ask("GET", "/v1/search?q=").status == 400
+
+
+def test_unique_keys_groups_and_kinds_are_found(serve: Serve, queue: Queue) -> None:
+    queue.enqueue("mail", tenant="acme", id="1", unique_key="order-7", kind="send")
+    queue.enqueue("ship", tenant="bolt", id="2", unique_key="order-7", group="north", kind="send")
+    client = serve([], [token("all"), token("acme", Scope.READ, tenants=("acme",))])
+    everybody, bound = client.as_("all"), client.as_("acme")
+    assert everybody.get("/v1/search?q=order-7")["keys"] == ["1", "2"]
+    assert bound.get("/v1/search?q=order-7")["keys"] == ["1"]
+    assert everybody.get("/v1/search?q=north")["groups"] == [{"queue": "ship", "group": "north"}]
+    assert not any(bound.get("/v1/search?q=north").values())
+    kinds = [{"queue": "mail", "kind": "send"}, {"queue": "ship", "kind": "send"}]
+    assert everybody.get("/v1/search?q=send")["kinds"] == kinds
+    assert bound.get("/v1/search?q=send")["kinds"] == kinds[:1]
+
+
+# Tenants and related jobs -------------------------------------------------------------------------
+
+
+def test_the_tenants_of_a_queue_say_how_long_they_wait_if_asked(
+    serve: Serve, queue: Queue, clock: ManualClock
+) -> None:
+    queue.enqueue("mail", tenant="acme")
+    queue.enqueue("mail", tenant="bolt")
+    clock.advance(5)
+    client = serve([], [token("all"), token("acme", Scope.READ, tenants=("acme",))])
+    (acme, bolt) = client.as_("all").get("/v1/queues/mail/tenants?waits=true")
+    assert (acme["wait_ms"], bolt["wait_ms"], bolt["dead"]) == (5_000, 5_000, 0)
+    (acme,) = client.as_("acme").get("/v1/queues/mail/tenants?waits=true")
+    assert acme["wait_ms"] == 5_000
+    assert client.as_("all").get("/v1/queues/mail/tenants")[0]["wait_ms"] is None
+    query = {"query": "LongestWaits", "queue": "mail", "tenants": ["acme", "bolt"]}
+    found = client.as_("acme").post("/v1/query", {"query": query})["found"]
+    assert found == [{"tenant": "acme", "wait_ms": 5_000}]
+
+
+def test_a_job_tells_which_jobs_it_has_to_do_with(serve: Serve, queue: Queue) -> None:
+    queue.enqueue("mail", tenant="acme", id="a")
+    queue.enqueue("mail", {"secret": 1}, tenant="acme", id="b", after=["a"])
+    queue.enqueue("mail", tenant="bolt", id="c", after=["b"])
+    client = serve([], [token("all"), token("acme", Scope.READ, tenants=("acme",))])
+    found = client.as_("all").get("/v1/jobs/b/related")
+    assert [one["id"] for one in found["after"]] == ["a"]
+    assert [(one["id"], one["state"]) for one in found["before"]] == [("c", "waiting")]
+    assert not found["more"]
+    found = client.as_("acme").get("/v1/jobs/b/related?limit=5")
+    assert ([one["id"] for one in found["after"]], found["before"]) == (["a"], [])
+    assert client.as_("acme").ask("GET", "/v1/jobs/c/related").status == 404
 
 
 # Redaction ----------------------------------------------------------------------------------------

@@ -549,7 +549,7 @@ def test_queues_are_counted(client: Client) -> None:
     r = counts(ready=1) | {"queue": "r", "paused": False}
     assert client.get("/v1/queues/q") == q
     overall = counts(leased=1, delayed=1, ready=1)
-    both = {"queues": {"q": q, "r": r}, "log_bytes": None, "away": []}
+    both: dict[str, Any] = {"queues": {"q": q, "r": r}, "log_bytes": None, "away": []}
     assert client.get("/v1/queues") == overall | both
 
 

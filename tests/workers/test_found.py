@@ -27,7 +27,7 @@ from tenure.model.ops import Op
 from tenure.testing import ManualClock
 from tenure.worker.handler import Handler, Place
 from tenure.worker.post import Post
-from tenure.worker.run import Run, attempt_in_thread
+from tenure.worker.run import AGAIN, Run, attempt_in_thread
 from tenure.worker.runner import Runner
 from tenure.worker.scheduler import Scheduler
 from tenure.worker.threads import Threads
@@ -459,6 +459,60 @@ def test_a_plain_function_that_is_told_to_end_before_it_began_is_given_back(
     assert attempt_in_thread(run, 1000) == ops.Release(run.job.id, run.token)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_that_is_ignored_comes_again(queue: tenure.Queue) -> None:
+    """Python ignores an exception inside a finalizer, and prints it."""
+    finalizing = threading.Event()
+
+    class Slow:
+        def __del__(self) -> None:
+            finalizing.set()
+            while run.reason is None:
+                pass
+            for _ in range(50):  # long enough for the first interrupt
+                time.sleep(0.01)
+
+    def work(job: Job) -> None:
+        Slow()
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    run = run_of(queue, work)
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(attempt_in_thread, run, 1000)
+        finalizing.wait(PATIENCE)
+        run.stop("stop")
+        assert answer.result() == ops.Release(run.job.id, run.token)
+
+
+def test_a_function_that_is_interrupted_can_clean_up(queue: tenure.Queue) -> None:
+    """It is interrupted once, as long as it has not put the exception aside."""
+    began, cleaned = threading.Event(), threading.Event()
+
+    def work(job: Job) -> None:
+        try:
+            began.set()
+            while True:
+                time.sleep(0.01)
+        finally:
+            try:
+                int("an error on the way")
+            except ValueError:
+                time.sleep(AGAIN + 0.5)
+                cleaned.set()
+
+    run = run_of(queue, work)
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(attempt_in_thread, run, 1000)
+        began.wait(PATIENCE)
+        run.stop("stop")
+        assert answer.result(PATIENCE) == ops.Release(run.job.id, run.token)
+    assert cleaned.is_set()
+
+
+# A collection of garbage may run the callbacks of others, such as Hypothesis; see above.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupt_that_comes_at_any_moment_leaves_the_thread_whole(
     queue: tenure.Queue,
 ) -> None:

@@ -21,6 +21,7 @@ from tenure.cli.leases import ack, claim, extend, fail, release
 from tenure.cli.limits import limit, limits, pause, resume
 from tenure.cli.maintenance import maintain, reconcile
 from tenure.cli.rates import rates
+from tenure.cli.related import find, related
 from tenure.cli.schedules import schedules
 from tenure.cli.service import serve, token
 from tenure.cli.show import dead, groups, jobs, show, stats, tenants
@@ -40,7 +41,9 @@ SECTIONS: dict[str, list[click.Command]] = {
         top,
         jobs,
         show,
+        find,
         why,
+        related,
         history,
         dead,
         tenants,

@@ -34,10 +34,20 @@ def lost(job: StoredJob | Lease | None, job_id: str, token: int) -> TenureError 
     return None
 
 
+def refused(
+    tx: Transaction[J], job: StoredJob | Lease | None, op: ops.LeaseOp
+) -> TenureError | None:
+    """The same for an operation. If the job was cancelled, its worker hears of it now."""
+    problem = lost(job, op.id, op.token)
+    if job is not None and job.state is State.CANCELLED and job.token == op.token:
+        _note_heard(tx, op)
+    return problem
+
+
 def _held(tx: Transaction[J], op: ops.LeaseOp, owners: Owners) -> J | TenureError:
     """The job, if the token of the operation holds its lease."""
     job = tx.job(op.id) if owners.shows(op.grant, op.id) else None
-    return JobNotFound(op.id) if job is None else lost(job, op.id, op.token) or job
+    return JobNotFound(op.id) if job is None else refused(tx, job, op) or job
 
 
 def ack(tx: Transaction[J], batch: Sequence[ops.Ack]) -> list[Answer]:
@@ -118,13 +128,11 @@ def _keep(tx: Transaction[J], batch: Sequence[K]) -> tuple[list[Answer], list[K]
     held: list[K] = []
     for op in batch:
         job = found.get(op.id) if owners.shows(op.grant, op.id) else None
-        problem = lost(job, op.id, op.token)
+        problem = refused(tx, job, op)
         if problem is None and job is not None and job.busy:
             problem = Busy(f"job {op.id}: locked by another transaction; try again")
         if problem is None:
             held.append(op)
-        elif job is not None and job.state is State.CANCELLED and job.token == op.token:
-            _note_heard(tx, op)
         answers.append(problem or OK)
     return answers, held
 

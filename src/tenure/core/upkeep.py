@@ -67,8 +67,8 @@ class Upkeep(Protocol):
         """Delete expired slots. Returns how many."""
 
     def tidy(self, look: Look, limit: int) -> None:
-        """Delete lanes without jobs, idempotency keys older than ONCE_MS, expired records, and
-        those of the queues looked at that have been empty for FORGET_MS."""
+        """Delete idempotency keys older than ONCE_MS and expired records. Of the queues looked at,
+        delete the lanes and tenants without jobs, and those that have been empty for FORGET_MS."""
 
 
 def maintain(upkeep: Upkeep, op: ops.Maintain) -> ops.Maintained:

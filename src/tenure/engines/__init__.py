@@ -2,6 +2,9 @@
 
 An engine runs operations; it knows nothing about tasks, HTTP or workers. The committer calls
 `apply` from as many threads as `in_flight` says; `read` may be called from any thread at any time.
+
+The modules of an engine are imported when a store of its kind is opened, so `import tenure` is
+quick and only needs the libraries of engines that are used.
 """
 
 from __future__ import annotations
@@ -14,10 +17,7 @@ from urllib.parse import urlsplit
 from msgspec.structs import replace
 
 from tenure.clock import Clock
-from tenure.engines.memory import MemoryEngine
 from tenure.engines.sharded.members import SCHEME, is_sharded, members_of
-from tenure.engines.sqlite import file
-from tenure.engines.sqlite.engine import SqliteEngine
 from tenure.errors import InvalidInput
 from tenure.model.ops import Answer, Op
 from tenure.model.queries import Found, Query
@@ -68,6 +68,18 @@ class HasShards(Protocol):
         """The names of the shards that are away, and why."""
 
 
+def _open_memory(url: str, settings: Settings, clock: Clock) -> Engine:
+    from tenure.engines.memory.engine import MemoryEngine
+
+    return MemoryEngine.open(url, settings, clock)
+
+
+def _open_sqlite(url: str, settings: Settings, clock: Clock) -> Engine:
+    from tenure.engines.sqlite.engine import SqliteEngine
+
+    return SqliteEngine.open(url, settings, clock)
+
+
 def _open_postgres(url: str, settings: Settings, clock: Clock) -> Engine:
     with _psycopg_for(url):
         from tenure.engines.postgres.engine import PostgresEngine
@@ -76,7 +88,7 @@ def _open_postgres(url: str, settings: Settings, clock: Clock) -> Engine:
 
 @contextmanager
 def _psycopg_for(url: str) -> Iterator[None]:
-    """Import psycopg lazily: only PostgreSQL users need it installed."""
+    """Turn a missing psycopg into an error that says what to install."""
     try:
         yield
     except ImportError as error:
@@ -89,14 +101,12 @@ def _psycopg_for(url: str) -> Iterator[None]:
 
 
 def _open_foundationdb(url: str, settings: Settings, clock: Clock) -> Engine:
-    """Import the engine lazily: only FoundationDB users need it."""
     from tenure.engines.foundationdb.engine import FoundationDbEngine
 
     return FoundationDbEngine.open(url, settings, clock)
 
 
 def _open_remote(url: str, settings: Settings, clock: Clock) -> Engine:
-    """Import the engine lazily: an HTTP client takes long to import."""
     from tenure.engines.remote import RemoteEngine
 
     return RemoteEngine.open(url, settings, clock)
@@ -110,8 +120,8 @@ def _open_sharded(url: str, settings: Settings, clock: Clock) -> Engine:
 
 
 ENGINES: dict[str, Callable[[str, Settings, Clock], Engine]] = {
-    "memory": MemoryEngine.open,
-    "sqlite": SqliteEngine.open,
+    "memory": _open_memory,
+    "sqlite": _open_sqlite,
     "postgresql": _open_postgres,
     "fdb": _open_foundationdb,
     "http": _open_remote,
@@ -148,6 +158,8 @@ def exists(settings: Settings) -> bool:
         return any(exists(one) for one in stores_of(settings))
     match _scheme_of(settings.url):
         case "sqlite":
+            from tenure.engines.sqlite import file
+
             return file.exists(settings.url, settings.busy_timeout)
         case "postgresql":
             with _psycopg_for(settings.url):
@@ -168,6 +180,8 @@ def migrate(settings: Settings, clock: Clock) -> tuple[int, int] | None:
         return min(done, default=None)
     match _scheme_of(settings.url):
         case "sqlite":
+            from tenure.engines.sqlite import file
+
             return file.upgrade(settings.url, settings.busy_timeout, clock)
         case "postgresql":
             with _psycopg_for(settings.url):
@@ -183,6 +197,8 @@ def migration_sql(settings: Settings) -> str | None:
         raise InvalidInput("url", "give the URL of one shard: each may need different statements")
     match _scheme_of(settings.url):
         case "sqlite":
+            from tenure.engines.sqlite import file
+
             return file.upgrade_sql(settings.url, settings.busy_timeout)
         case "postgresql":
             with _psycopg_for(settings.url):

@@ -15,6 +15,8 @@ from tenure.model.fingerprint import MAX_MESSAGE, group_of, other_group
 from tenure.model.job import Failure, State
 
 MAX_GROUPS = 3_000  # of one queue; further failures are counted together
+HOUR_MS = 3_600_000
+MOST_HOURS = 24
 OTHER = "(errors beyond the number of groups that a queue may have)"
 
 
@@ -22,7 +24,8 @@ class ErrorGroup(msgspec.Struct, frozen=True):
     """Failures of one queue that have the same cause.
 
     message and sample are of the last failure. dead: after how many of the failures the job was
-    dead. muted: an operator does not want to be reminded of it.
+    dead. muted: an operator does not want to be reminded of it. hours: failures in each of the
+    hours up to that of last_at, MOST_HOURS at most.
     """
 
     group: str
@@ -36,6 +39,7 @@ class ErrorGroup(msgspec.Struct, frozen=True):
     sample: str
     dead: int = 0
     muted: bool = False
+    hours: tuple[int, ...] = ()
 
     def plus(self, later: ErrorGroup) -> ErrorGroup:
         """The sum of two counts of the same group."""
@@ -44,7 +48,23 @@ class ErrorGroup(msgspec.Struct, frozen=True):
         return ErrorGroup(
             self.group, self.queue, last.kind, last.type, last.message, self.count + later.count,
             min(self.first_at, later.first_at), last.last_at, last.sample, self.dead + later.dead,
+            hours=_hours_of(self, later),
         )  # fmt: skip
+
+
+def _hours_of(one: ErrorGroup, later: ErrorGroup) -> tuple[int, ...]:
+    """The failures of two groups by hour."""
+    ends = one.last_at // HOUR_MS, later.last_at // HOUR_MS
+    if ends[0] == ends[1] and len(later.hours) == 1 and one.hours:  # as for almost all failures
+        return (*one.hours[:-1], one.hours[-1] + later.hours[0])
+    sums = [0] * MOST_HOURS  # the last hour first
+    for group, end in zip((one, later), ends, strict=True):
+        for ago, count in enumerate(reversed(group.hours), max(ends) - end):
+            if ago < MOST_HOURS:
+                sums[ago] += count
+    while sums and not sums[-1]:
+        sums.pop()
+    return tuple(reversed(sums))
 
 
 class ErrorGroups(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
@@ -61,7 +81,7 @@ def one_failure(
     found = group or group_of(queue, kind, failure)
     return ErrorGroup(
         found, queue, kind, failure.type, failure.message[:MAX_MESSAGE], 1, failure.at, failure.at,
-        job_id, int(state is State.DEAD),
+        job_id, int(state is State.DEAD), hours=(1,),
     )  # fmt: skip
 
 

@@ -421,8 +421,9 @@ class Maintain(Op, frozen=True):
 
     Queues are taken in the order of their names. So that others do not wait for long, a step looks
     at QUEUES_PER_STEP of them, visits those that have something due then, and ends early after a
-    queue with which it has processed `limit` jobs. The result says where to continue. A queue that
-    has been without jobs and limits for FORGET_MS is forgotten.
+    queue with which it has processed `limit` jobs. The result says where to continue. Of the queues
+    that it looks at, it forgets the turns of tenants without jobs, and those queues that have been
+    without jobs and limits for FORGET_MS.
     """
 
     limit: MaintainLimit = 1000

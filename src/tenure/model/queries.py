@@ -33,6 +33,8 @@ PAGE_BYTES = 4 * 1_048_576  # a page of jobs ends with the job that reaches this
 JOBS_AT_ONCE = 25  # that a list reads whatever their sizes are
 MOST_SCANNED = 10_000  # jobs that one query looks at to find those that match its filter
 MOST_SORTED = 5_000  # jobs that one query reads from an index and sorts
+MOST_WAITS = 100  # tenants whose waits one query looks for
+MOST_HEADS = 10_000  # jobs that are next in line, looked at for them
 READ_SECONDS = 20.0  # after which a query is stopped: others wait for the same readers
 
 
@@ -130,6 +132,25 @@ class FindByPrefix(Query, frozen=True):
     limit: PageLimit = 10
 
 
+class FindByKey(Query, frozen=True):
+    """The unfinished jobs that hold a unique key, sorted by id, whatever their queues and tenants.
+    One query looks at a bounded number of tenants: go on until there is no cursor. grant: whose
+    jobs may be found."""
+
+    unique_key: Name
+    cursor: Label | None = None
+    grant: Grant | None = None
+
+
+class ListRelated(Query, frozen=True):
+    """The jobs that a job was told to wait for, and those that wait for it. grant: whose jobs may
+    be found."""
+
+    id: Name
+    limit: PageLimit = 20
+    grant: Grant | None = None
+
+
 class NextDue(Query, frozen=True):
     """When the next delayed job of these queues becomes due or the next lease expires."""
 
@@ -141,6 +162,14 @@ class OldestReady(Query, frozen=True):
     each tenant, group and priority is considered."""
 
     queues: QueueNames
+
+
+class LongestWaits(Query, frozen=True):
+    """How long the longest-waiting ready job of each of these tenants has been ready. As with
+    OldestReady, only the next jobs in line are considered, and not more than MOST_HEADS of them."""
+
+    queue: Name
+    tenants: Annotated[tuple[Label, ...], Meta(max_length=MOST_WAITS)]
 
 
 class GetStats(Query, frozen=True):
@@ -301,6 +330,47 @@ class Ids(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
     scanned: int = 0
 
 
+class RelatedJob(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Another job that a job has to do with."""
+
+    id: str
+    queue: str
+    state: State
+    run_at: int
+    tenant: str = ""
+    group: str = ""
+    kind: str = ""
+
+
+class Related(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
+    """after: the first of the jobs that it was told to wait for, in that order; those that were
+    deleted are left out. before: the first of the jobs that wait for it, sorted by id. A job that
+    is done has none: nobody waits for it any more. more: whether there are more of them."""
+
+    after: list[RelatedJob]
+    before: list[RelatedJob]
+    more: bool = False
+
+
+def related_of(
+    query: ListRelated, after: Iterable[Job | Summary], before: Iterable[Job | Summary]
+) -> Related:
+    """The result of ListRelated. before: one more than requested, if there are as many."""
+    first, waiting = (
+        [_related(job) for job in jobs if _seen(query, job)] for jobs in (after, before)
+    )
+    waiting.sort(key=lambda one: one.id)
+    return Related(first, waiting[: query.limit], len(waiting) > query.limit)
+
+
+def _seen(query: ListRelated, job: Job | Summary) -> bool:
+    return query.grant is None or query.grant.allows(job.queue, job.tenant)
+
+
+def _related(job: Job | Summary) -> RelatedJob:
+    return RelatedJob(job.id, job.queue, job.state, job.run_at, job.tenant, job.group, job.kind)
+
+
 class Exported(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
     """A page of jobs, and the cursor of the next page. The last page has fewer than requested."""
 
@@ -378,6 +448,13 @@ class TenantStats(Counts, frozen=True, kw_only=True):
     tenant: str
 
 
+class TenantWait(msgspec.Struct, frozen=True):
+    """How long the longest-waiting ready job of a tenant has been ready."""
+
+    tenant: str
+    wait_ms: int
+
+
 class GroupStats(Counts, frozen=True, kw_only=True):
     """The counts of one group of a tenant in a queue."""
 
@@ -418,11 +495,13 @@ Found = (
     | Due
     | list[QueueStats]
     | list[TenantStats]
+    | list[TenantWait]
     | list[GroupStats]
     | list[GroupTotal]
     | list[Limit]
     | list[Slot]
     | list[Past]
+    | Related
     | list[Schedule]
     | list[Record]
     | Timetable
@@ -448,9 +527,10 @@ def parse_cursor(cursor: str, parts: int) -> list[int] | InvalidInput:
 
 # Queries that the server accepts from clients.
 AnyQuery = (
-    GetJob | GetJobs | ListJobs | ListSummaries | FindIds | FindByPrefix | NextDue | OldestReady
-    | GetStats | ListTenants | ListGroups | ListGroupTotals | ListLimits | ListSlots | ListSchedules
-    | GetTimetable | Explain | ListErrors | ListAudit | ListPast | ListWorkers | ListRates
+    GetJob | GetJobs | ListJobs | ListSummaries | FindIds | FindByPrefix | FindByKey | NextDue
+    | OldestReady | LongestWaits | ListRelated | GetStats | ListTenants | ListGroups
+    | ListGroupTotals | ListLimits | ListSlots | ListSchedules | GetTimetable | Explain | ListErrors
+    | ListAudit | ListPast | ListWorkers | ListRates
 )  # fmt: skip
 
 # The type of each result.
@@ -461,8 +541,11 @@ RESULTS: dict[type[Query], Any] = {
     ListSummaries: Summaries,
     FindIds: Ids,
     FindByPrefix: Ids,
+    FindByKey: Ids,
+    ListRelated: Related,
     NextDue: Due,
     OldestReady: Due,
+    LongestWaits: list[TenantWait],
     GetStats: list[QueueStats],
     ListTenants: list[TenantStats],
     ListGroups: list[GroupStats],

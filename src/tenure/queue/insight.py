@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, cast
 
 from tenure.model import queries
 from tenure.model.fields import validated
+from tenure.model.ops import Grant
+from tenure.model.queries import Related, TenantWait
 from tenure.model.why import Explained
 from tenure.model.workers import LiveWorker
 from tenure.queue.arguments import good
@@ -26,6 +29,39 @@ class Insight(Doer):
         found = yield validated(queries.ListWorkers(queue))
         return cast("list[LiveWorker]", good(found, list))
 
+    def _related(self, id: str, *, limit: int = 20) -> Steps[Related]:
+        """Return the jobs that a job was told to wait for, and the unfinished jobs that wait for
+        it. Raises JobNotFound."""
+        return good((yield validated(queries.ListRelated(id, limit))), Related)
+
+    def _find_by_key(
+        self, unique_key: str, *, queue: str | None = None, tenant: str | None = None
+    ) -> Steps[list[str]]:
+        """Return the ids of the unfinished jobs that hold a unique key, sorted: at most one for
+        each queue and tenant."""
+        named = Grant(None if queue is None else (queue,), None if tenant is None else (tenant,))
+        found: list[str] = []
+        cursor = None
+        while True:
+            query = queries.FindByKey(unique_key, cursor, named)
+            page = good((yield validated(query)), queries.Ids)
+            found += page.ids
+            cursor = page.cursor
+            if cursor is None:
+                return sorted(found)
+
+    def _longest_waits(self, queue: str, tenants: Sequence[str]) -> Steps[dict[str, int]]:
+        """Return for how many milliseconds the longest-waiting ready job of each of at most 100
+        tenants has been ready. Tenants without ready jobs are left out."""
+        found = good((yield validated(queries.LongestWaits(queue, tuple(tenants)))), list)
+        return {one.tenant: one.wait_ms for one in cast("list[TenantWait]", found)}
+
+    related: Final = blocking(_related)
+    arelated: Final = awaiting(_related)
+    find_by_key: Final = blocking(_find_by_key)
+    afind_by_key: Final = awaiting(_find_by_key)
+    longest_waits: Final = blocking(_longest_waits)
+    alongest_waits: Final = awaiting(_longest_waits)
     explain: Final = blocking(_explain)
     aexplain: Final = awaiting(_explain)
     workers: Final = blocking(_workers)

@@ -69,7 +69,10 @@ NEEDS: dict[type[Op] | type[Query], Scope] = {
     queries.ListSummaries: Scope.READ,
     queries.FindIds: Scope.READ,
     queries.FindByPrefix: Scope.READ,
+    queries.FindByKey: Scope.READ,
+    queries.ListRelated: Scope.READ,
     queries.OldestReady: Scope.READ,
+    queries.LongestWaits: Scope.READ,
     queries.GetStats: Scope.READ,
     queries.ListTenants: Scope.READ,
     queries.ListGroups: Scope.READ,
@@ -270,7 +273,13 @@ class Guarded(Calls):
                     return []
                 # Who did it is not for others to know.
                 return [replace(one, by="") for one in await self._inner.ado(query)]
-            case queries.GetJobs() | queries.Explain() | queries.ListWorkers():
+            case (
+                queries.GetJobs()
+                | queries.Explain()
+                | queries.ListWorkers()
+                | queries.FindByKey()
+                | queries.ListRelated()
+            ):
                 return await self._inner.ado(replace(query, grant=self._grant.within(query.grant)))
             case queries.ListJobs() | queries.ListSummaries() | queries.FindIds():
                 narrowed = self._filter(query.filter)
@@ -287,6 +296,11 @@ class Guarded(Calls):
                 return await self._stats_of_ours(query)
             case queries.ListTenants():
                 return await self._tenants_of_ours(query)
+            case queries.LongestWaits():
+                if not self._has_queue(query.queue):
+                    return QueueNotFound(query.queue)
+                ours = tuple(filter(self._has_tenant, query.tenants))
+                return await self._inner.ado(replace(query, tenants=ours))
             case queries.ListGroups():
                 if not self._has(query.queue, query.tenant):
                     return QueueNotFound(query.queue)
@@ -399,9 +413,12 @@ _WORDS = {
     "GetJobs": "read jobs",
     "FindIds": "find jobs",
     "FindByPrefix": "find jobs",
+    "FindByKey": "find jobs",
+    "ListRelated": "read jobs",
     "GetStats": "read the counts of queues",
     "NextDue": "see what is due",
     "OldestReady": "see how long jobs wait",
+    "LongestWaits": "see how long jobs wait",
     "ListSchedules": "read schedules",
     "GetTimetable": "read schedules",
 }

@@ -218,6 +218,12 @@ class NamesQuery(Body):
     after: Label | None = None
 
 
+class TenantsQuery(NamesQuery):
+    """With `waits`, the 100 tenants of the page that have the most ready jobs have a `wait_ms`."""
+
+    waits: bool = False
+
+
 class GroupsQuery(NamesQuery):
     tenant: Label = ""
 
@@ -263,6 +269,13 @@ class QueryBody(Body):
 
 
 # Responses --------------------------------------------------------------------------------------
+
+
+class TenantRow(TenantStats, frozen=True, kw_only=True):
+    """A tenant of a queue. `wait_ms`: how long its longest-waiting ready job has been ready, if
+    that was asked for and there is one."""
+
+    wait_ms: int | None = None
 
 
 class EnqueuedOne(msgspec.Struct):
@@ -536,9 +549,18 @@ async def clear_limit(call: Call, query: ScopeBody) -> Done:
     return Done()
 
 
-async def list_tenants(call: Call, query: NamesQuery) -> list[TenantStats]:
+async def list_tenants(call: Call, query: TenantsQuery) -> list[TenantRow]:
     """List the tenants of a queue with their job counts, by name."""
-    return await call.queue.atenants(call.params["queue"], limit=query.limit, after=query.after)
+    queue = call.params["queue"]
+    found = await call.queue.atenants(queue, limit=query.limit, after=query.after)
+    waits: dict[str, int] = {}
+    if query.waits:
+        ready = sorted((one for one in found if one.ready), key=lambda one: -one.ready)
+        names = [one.tenant for one in ready[: queries.MOST_WAITS]]
+        waits = await call.queue.alongest_waits(queue, names)
+    return [
+        TenantRow(**msgspec.structs.asdict(one), wait_ms=waits.get(one.tenant)) for one in found
+    ]
 
 
 async def list_groups(call: Call, query: NamesQuery) -> list[GroupStats]:
@@ -703,8 +725,8 @@ ROUTES = [
     Route("PUT", "/v1/queues/{queue}/limits", put_limit, scope=A, body=LimitBody, answer=Done),
     Route("DELETE", "/v1/queues/{queue}/limits", clear_limit, scope=A, query=ScopeBody,
           answer=Done),
-    Route("GET", "/v1/queues/{queue}/tenants", list_tenants, scope=R, query=NamesQuery,
-          answer=list[TenantStats]),
+    Route("GET", "/v1/queues/{queue}/tenants", list_tenants, scope=R, query=TenantsQuery,
+          answer=list[TenantRow]),
     Route("GET", "/v1/queues/{queue}/tenants/{tenant}/groups", list_groups, scope=R,
           query=NamesQuery, answer=list[GroupStats]),
     Route("GET", "/v1/queues/{queue}/group-totals", list_group_totals, scope=R, query=TotalsQuery,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 
 class Pace:
@@ -11,7 +12,7 @@ class Pace:
     def __init__(self, rate: float, burst: float) -> None:
         self._spacing = 1 / rate
         self._ahead = burst / rate  # seconds
-        self._next = 0.0  # when the next turn is due, if turns come at the rate
+        self._next = -math.inf  # when the next turn is due, if turns come at the rate
 
     def spend(self, turns: float) -> None:
         """Take so many turns, without waiting for them."""

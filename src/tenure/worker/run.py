@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 from tenure.model.job import Job
 from tenure.model.ops import Op
@@ -21,6 +22,7 @@ from tenure.worker.handler import Handler
 from tenure.worker.outcome import Outcome, after_error, after_return
 
 FIRST_LOOK, LONGEST_LOOK = 0.002, 0.1  # seconds between checks of what a thread executes
+AGAIN = 1.0  # seconds after which a function that goes on is interrupted again
 _TAKES_LOCKS = frozenset(
     (
         *("tenure", "logging", "threading", "queue", "concurrent", "multiprocessing", "importlib"),
@@ -88,19 +90,23 @@ class Run(CurrentJob):
 
     def interrupt_thread(self, thread: int) -> None:
         """Raise Stopped in the handler's thread, but not inside code that may just have acquired a
-        lock, such as logging, because the lock would never be released."""
+        lock, such as logging, because the lock would never be released.
+
+        Python ignores an exception inside `__del__` or a callback of the garbage collector, so it
+        is raised again if the handler goes on.
+        """
         pause = FIRST_LOOK
         while True:
             # After a sleep, this thread holds the GIL for a full switch interval, so the other
             # thread does not move between the check and the raise.
             time.sleep(pause)
-            pause = min(pause * 1.5, LONGEST_LOOK)
+            pause = min(pause * 1.5, max(pause, LONGEST_LOOK))
             with self._lock:
-                if self._interrupt is None:
+                if self._interrupt is None or _is_stopping(thread):
                     return
                 if _holds_no_lock(thread):
                     _raise_in(ctypes.c_ulong(thread), ctypes.py_object(Stopped))
-                    return
+                    pause = AGAIN
 
     def end(self) -> bool:
         """Mark the run as ended. Returns True for the first caller, who submits its outcome."""
@@ -160,6 +166,16 @@ def _holds_no_lock(thread: int) -> bool:
     frame = sys._current_frames().get(thread)
     name = "" if frame is None else str(frame.f_globals.get("__name__", ""))
     return frame is not None and name.partition(".")[0] not in _TAKES_LOCKS
+
+
+def _is_stopping(thread: int) -> bool:
+    """Whether a thread is handling Stopped, or an error that followed from it: it must be able to
+    clean up."""
+    found: Any = sys._current_exceptions().get(thread)
+    error = found[1] if isinstance(found, tuple) else found  # a tuple before Python 3.12
+    while error is not None and not isinstance(error, Stopped):
+        error = error.__context__
+    return error is not None
 
 
 def _in_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:

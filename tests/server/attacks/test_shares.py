@@ -290,6 +290,17 @@ def test_a_pipelined_request_waits_until_the_response_before_it_is_read(
 # Requests without a token -------------------------------------------------------------------------
 
 
+def test_a_burst_is_free_on_a_machine_that_was_just_started() -> None:
+    async def waits() -> bool:
+        loop = asyncio.get_running_loop()
+        loop.time = lambda: 5.0  # type: ignore[method-assign]
+        pace = Pace(rate=0.1, burst=10)
+        pace.spend(9)
+        return pace.is_ahead
+
+    assert not asyncio.run(waits())
+
+
 def test_strangers_are_served_at_a_limited_rate_and_tokens_are_not_delayed(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -126,6 +126,8 @@ class Compare:
         self.ask(engine, queries.ListLimits())
         self.ask(engine, queries.ListSchedules())
         self.ask(engine, queries.ListErrors(limit=1_000))
+        for unique_key in sorted({key for *_, key in model._unique}):
+            self.ask(engine, queries.FindByKey(unique_key))
         for scope, key in sorted(model._slots):
             self.ask(engine, queries.ListSlots(scope, key))
         tenants: dict[str, set[str]] = {queue: set() for queue in model._queues}

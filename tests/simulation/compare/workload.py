@@ -398,9 +398,12 @@ class Workload:
             return (ops.Maintain(1_000, 0, 0, 0),)
         keep = self._chance.choice((None, None, 0, 5_000, 100_000))
         dead = self._chance.choice((None, keep))
-        # If not all keys are forgotten, the engine decides which are.
+        # If not all keys or turns are forgotten, the engine decides which are.
         old = any(at <= self._now - ops.ONCE_MS for at, *_ in self._model._answered.values())
+        busy = {(record.job.queue, record.job.tenant) for record in self._model._live.values()}
         limit = 1_000 if old else self._chance.choice((3, 1_000))
+        if not self._model._turns.keys() <= busy:
+            limit = 1_000
         after = self._aside.choice(("", "", "", *QUEUES))
         maintain = ops.Maintain(limit, keep, dead, dead, after)
         if self._aside.random() < 0.2:
@@ -484,6 +487,11 @@ class Workload:
             queries.ListSchedules,
             queries.GetTimetable,
             lambda: queries.ListPast(self._edits.choice([*self._model._records, "nobody"])),
+            lambda: queries.ListRelated(
+                self._lists.choice([*self._model._records, "nobody"]), 1_000, self._grant()
+            ),
+            lambda: queries.FindByKey(self._lists.choice(KEYS), grant=self._grant()),
+            lambda: queries.LongestWaits(queue, ("none", *TENANTS)),
         ]
         if self._traits.transfers:
             kinds.append(lambda: queries.Export(chance.choice((1, 7, 60))))
@@ -491,6 +499,11 @@ class Workload:
             self._asked += 1  # in turns, so that a short run asks all of them
             return kinds[self._asked % len(kinds)]()
         return self._list(queue)
+
+    def _grant(self) -> ops.Grant | None:
+        """Whose jobs a query may tell of."""
+        queues, tenants = tuple(QUEUES[:1]), tuple(TENANTS[:2])
+        return self._lists.choice((None, None, ops.Grant(queues), ops.Grant(None, tenants)))
 
     def _list(self, queue: str) -> Any:
         chance = self._chance

@@ -17,7 +17,7 @@ COMMANDS = [
     "enqueue", "claim", "ack", "fail", "extend", "release", "cancel", "replay", "run-now",
     "delete", "purge", "pause", "resume", "limit", "maintain", "reconcile", "demo", "worker",
     "scheduler", "schedules", "serve", "token", "migrate", "copy", "errors", "mute-error", "audit",
-    "rates", "update", "history",
+    "rates", "update", "history", "related", "find",
 ]  # fmt: skip
 JOB_FIELDS = {field.encode_name for field in msgspec.structs.fields(Job)}
 HOSTILE = "\x1b[2J[red]\u202eevil\nline"

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, count, islice
 from typing import Any
+
+import msgspec
 
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb import lists, side_records, transfer
 from tenure.engines.foundationdb.clocks import now_of
 from tenure.engines.foundationdb.explain import explain_job
-from tenure.engines.foundationdb.jobs import jobs_of
+from tenure.engines.foundationdb.jobs import jobs_of, summaries_of
 from tenure.engines.foundationdb.transaction import read_slots, schedule_of
 from tenure.engines.foundationdb.tx import Tx
-from tenure.errors import JobNotFound, QueueNotFound
+from tenure.errors import InvalidInput, JobNotFound, QueueNotFound
 from tenure.model import ops, queries
 from tenure.model.finders import FINDERS
 from tenure.model.ops import Limit
@@ -24,6 +26,7 @@ from tenure.model.record_queries import ListRecords
 
 MOST_HEADS = 1_000  # per queue, checked for the longest-waiting job
 _FIRST_ENDING = 16  # leases checked for the one that expires first
+_MOST_KEYED = 500  # tenants in which one query looks for a unique key, one after the other
 _COUNTED = ("waiting", "delayed", "done", "dead", "cancelled")
 
 
@@ -62,9 +65,23 @@ def oldest_ready(tx: Tx, query: queries.OldestReady) -> Found:
     return queries.Due(min([held.record.run_at for held in found], default=None))
 
 
-def _heads(tx: Tx, queue: str) -> Iterator[str]:
-    """The next job in line of each tenant, group and priority."""
-    begin, end = tx.keys.span(k.READY, queue)
+def longest_waits(tx: Tx, query: queries.LongestWaits) -> Found:
+    if not tx.knows(query.queue):
+        return QueueNotFound(query.queue)
+    tenants = sorted(set(query.tenants))
+    heads = chain.from_iterable(_heads(tx, query.queue, tenant) for tenant in tenants)
+    oldest: dict[str, int] = {}
+    for held in tx.peek(list(islice(heads, MOST_HEADS))):
+        if held is not None:
+            tenant, run_at = held.record.tenant, held.record.run_at
+            oldest[tenant] = min(run_at, oldest.get(tenant, run_at))
+    now = now_of(tx)
+    return [queries.TenantWait(of, max(0, now - oldest[of])) for of in tenants if of in oldest]
+
+
+def _heads(tx: Tx, *names: str) -> Iterator[str]:
+    """The next job in line of each tenant, group and priority of a queue, or of one tenant."""
+    begin, end = tx.keys.span(k.READY, *names)
     while True:
         first = next(tx.scan(begin, end, limit=1), None)
         if first is None:
@@ -194,6 +211,50 @@ def find_by_prefix(tx: Tx, query: queries.FindByPrefix) -> Found:
     return queries.Ids([key[0] for key in tx.scan(begin, begin + b"\xff", query.limit)])
 
 
+def find_by_key(tx: Tx, query: queries.FindByKey) -> Found:
+    begin, end = tx.keys.span(k.UNIQUE)
+    if query.cursor is not None:
+        last = _last_tenant(query.cursor)
+        if isinstance(last, InvalidInput):
+            return last
+        begin = tx.keys.pack(k.UNIQUE, *last) + b"\xff"
+    asked: list[Any] = []
+    queue = tenant = ""
+    for looked in count():
+        first = next(tx.scan(begin, end, limit=1), None)
+        if first is None or looked == _MOST_KEYED:
+            break
+        queue, tenant, _ = first
+        if query.grant is None or query.grant.allows(queue, tenant):
+            key = tx.keys.pack(k.UNIQUE, queue, tenant, query.unique_key)
+            asked.append(tx.tr.snapshot.get(key))
+        begin = tx.keys.pack(k.UNIQUE, queue, tenant) + b"\xff"
+    found = [bytes(one.value).decode() for one in asked if one.value is not None]
+    cursor = None if first is None else msgspec.json.encode((queue, tenant)).decode()
+    return queries.Ids(sorted(found), cursor)
+
+
+def _last_tenant(cursor: str) -> tuple[str, str] | InvalidInput:
+    try:
+        return msgspec.json.decode(cursor, type=tuple[str, str])
+    except msgspec.MsgspecError:
+        return InvalidInput("cursor", f"{cursor!r} is not a cursor returned by a search")
+
+
+def list_related(tx: Tx, query: queries.ListRelated) -> Found:
+    (held,) = tx.peek([query.id])
+    record = None if held is None else held.record
+    if record is None or (query.grant and not query.grant.allows(record.queue, record.tenant)):
+        return JobNotFound(query.id)
+    after = tx.body(query.id).after[: query.limit]
+    waiting = [key[-1] for key in tx.scan(*tx.keys.span(k.CHILD, query.id), query.limit + 1)]
+    parents, children = (
+        summaries_of(tx, [held for held in tx.peek(ids) if held is not None])
+        for ids in (after, waiting)
+    )
+    return queries.related_of(query, parents, children)
+
+
 def list_group_totals(tx: Tx, query: queries.ListGroupTotals) -> Found:
     if not tx.knows(query.queue):
         return QueueNotFound(query.queue)
@@ -259,8 +320,11 @@ _QUERIES: dict[type[Query], Callable[[Tx, Any], Found]] = {
     queries.ListSummaries: lists.list_summaries,
     queries.FindIds: lists.find_ids,
     queries.FindByPrefix: find_by_prefix,
+    queries.FindByKey: find_by_key,
+    queries.ListRelated: list_related,
     queries.NextDue: next_due,
     queries.OldestReady: oldest_ready,
+    queries.LongestWaits: longest_waits,
     queries.Export: transfer.export,
     queries.GetStats: get_stats,
     queries.ListTenants: list_tenants,

@@ -16,7 +16,7 @@ from tenure.errors import (
 )
 from tenure.model import ops, states
 from tenure.model.history import PAST_MS, Past, heard_key
-from tenure.model.job import State
+from tenure.model.job import Job, State
 from tenure.model.ops import Answer
 from tenure.model.records import Record as SideRecord
 
@@ -24,19 +24,25 @@ from tenure.model.records import Record as SideRecord
 class Leases(Claiming):
     """Ends, returns and renews leases."""
 
-    def _leased(
-        self, job_id: str, token: int, grant: ops.Grant | None = None
-    ) -> Record | TenureError:
-        record = self._records.get(job_id)
-        if record is None or self._is_hidden(grant, job_id):
-            return JobNotFound(job_id)
-        if record.job.state is not State.LEASED or record.job.token != token:
-            return LeaseLost(job_id, record.job.state.value)
+    def _leased(self, op: ops.LeaseOp, now: int) -> Record | TenureError:
+        record = self._records.get(op.id)
+        if record is None or self._is_hidden(op.grant, op.id):
+            return JobNotFound(op.id)
+        if record.job.state is not State.LEASED or record.job.token != op.token:
+            self._hear(record.job, op, now)
+            return LeaseLost(op.id, record.job.state.value)
         return record
+
+    def _hear(self, job: Job, op: ops.LeaseOp, now: int) -> None:
+        """Note when a worker first hears that its job was cancelled."""
+        if job.state is State.CANCELLED and job.token == op.token:
+            key = heard_key(op.id, op.token)
+            value = msgspec.json.encode(Past(now, "cancel_heard"))
+            self._side.setdefault(("past", key), SideRecord(key, value, now + PAST_MS))
 
     @handles(ops.Ack)
     def _ack(self, op: ops.Ack, now: int) -> Answer:
-        record = self._leased(op.id, op.token, op.grant)
+        record = self._leased(op, now)
         if isinstance(record, TenureError):
             return record
         plan = self._plan(ops.Enqueue(op.then, grant=op.grant), leaving=op.id)
@@ -58,7 +64,7 @@ class Leases(Claiming):
         return self._give_back(op, op.event(), now)
 
     def _give_back(self, op: ops.LeaseOp, event: states.Event, now: int) -> Answer:
-        record = self._leased(op.id, op.token, op.grant)
+        record = self._leased(op, now)
         if isinstance(record, TenureError):
             return record
         self._move(record, event, now)
@@ -73,20 +79,9 @@ class Leases(Claiming):
         return self._keep(op, now, progress=op.percent, note=op.note)
 
     def _keep(self, op: ops.LeaseOp, now: int, **fields: Any) -> Answer:
-        record = self._leased(op.id, op.token, op.grant)
+        record = self._leased(op, now)
         if isinstance(record, TenureError):
-            self._hear(op, now)
             return record
         self._move(record, states.Kept(), now)
         record.job = replace(record.job, **fields)
         return ops.Ok()
-
-    def _hear(self, op: ops.LeaseOp, now: int) -> None:
-        """Note when a worker first hears that its job was cancelled."""
-        record = self._records.get(op.id)
-        if record is None or self._is_hidden(op.grant, op.id) or record.job.token != op.token:
-            return
-        if record.job.state is State.CANCELLED:
-            key = heard_key(op.id, op.token)
-            value = msgspec.json.encode(Past(now, "cancel_heard"))
-            self._side.setdefault(("past", key), SideRecord(key, value, now + PAST_MS))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from functools import partial
 from heapq import nsmallest
 from typing import Any
 
 from tenure.engines.memory.lists import Lists
-from tenure.engines.memory.store import Record, handles
+from tenure.engines.memory.store import Record, handles, is_outside
 from tenure.engines.memory.workers import Workers
 from tenure.errors import (
     InvalidInput,
@@ -38,6 +39,35 @@ class Reads(Lists, Workers):
         found = sorted(job_id for job_id in self._records if job_id.startswith(query.prefix))
         return queries.Ids(found[: query.limit])
 
+    @handles(queries.FindByKey)
+    def _find_by_key(self, query: queries.FindByKey, now: int) -> Found:
+        if query.cursor is not None:
+            return InvalidInput("cursor", f"{query.cursor!r} is not a cursor returned by a search")
+        holders = [
+            self._records[id] for (*_, key), id in self._unique.items() if key == query.unique_key
+        ]
+        return queries.Ids(sorted(r.job.id for r in holders if not is_outside(query.grant, r.job)))
+
+    @handles(queries.ListRelated)
+    def _list_related(self, query: queries.ListRelated, now: int) -> Found:
+        record = self._records.get(query.id)
+        if record is None or is_outside(query.grant, record.job):
+            return JobNotFound(query.id)
+        after = [id for id in record.job.after[: query.limit] if id in self._records]
+        before = [one.job for one in self._live.values() if query.id in one.waits_for]
+        return queries.related_of(query, [self._records[id].job for id in after], before)
+
+    @handles(queries.LongestWaits)
+    def _longest_waits(self, query: queries.LongestWaits, now: int) -> Found:
+        if query.queue not in self._queues:
+            return QueueNotFound(query.queue)
+        found = []
+        for tenant in sorted(set(query.tenants)):
+            oldest = self._oldest(partial(_is_of, query.queue, tenant))
+            if oldest is not None:
+                found.append(queries.TenantWait(tenant, max(0, now - oldest)))
+        return found
+
     @handles(queries.NextDue)
     def _next_due(self, query: queries.NextDue, now: int) -> Found:
         theirs = [r for r in self._live.values() if r.job.queue in query.queues]
@@ -47,14 +77,18 @@ class Reads(Lists, Workers):
 
     @handles(queries.OldestReady)
     def _oldest_ready(self, query: queries.OldestReady, now: int) -> Found:
+        return queries.Due(self._oldest(lambda job: job.queue in query.queues))
+
+    def _oldest(self, matches: Callable[[Job], bool]) -> int | None:
+        """When the longest-waiting of the next jobs in line became ready."""
         heads: dict[tuple[str, str, str, int], Record] = {}
         for record in self._live.values():
             job = record.job
-            if job.queue in query.queues and record.count_as == "ready":
+            if matches(job) and record.count_as == "ready":
                 line = (job.queue, job.tenant, job.group, job.priority)
                 if line not in heads or record.order < heads[line].order:
                     heads[line] = record
-        return queries.Due(min([record.job.run_at for record in heads.values()], default=None))
+        return min([record.job.run_at for record in heads.values()], default=None)
 
     @handles(queries.GetStats)
     def _get_stats(self, query: queries.GetStats, now: int) -> Found:
@@ -141,6 +175,10 @@ class Reads(Lists, Workers):
         page = later[: query.limit]
         cursor = str(page[-1].seq) if page else query.cursor
         return queries.Exported([record.entry for record in page], cursor)
+
+
+def _is_of(queue: str, tenant: str, job: Job) -> bool:
+    return (job.queue, job.tenant) == (queue, tenant)
 
 
 def _names(

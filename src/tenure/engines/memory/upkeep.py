@@ -30,7 +30,9 @@ class Upkeep(Schedules):
                 break
         self._forget_queues(page, now)
         used = {(r.job.queue, r.job.tenant) for r in self._records.values()}
-        self._turns = {key: turn for key, turn in self._turns.items() if key in used}
+        self._turns = {
+            key: turn for key, turn in self._turns.items() if key in used or key[0] not in page
+        }
         over = sorted(
             (expires_at, scope, key, holder)
             for (scope, key), slots in self._slots.items()

@@ -70,6 +70,6 @@ def columns_of(
 
 
 def _why_lost(tx: Transaction, op: ops.Ack) -> TenureError:
-    problem = leases.lost(tx.job(op.id), op.id, op.token)
+    problem = leases.refused(tx, tx.job(op.id), op)
     assert problem is not None
     return problem

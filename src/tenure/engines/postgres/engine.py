@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import psycopg
@@ -23,6 +23,7 @@ from tenure.engines.postgres.notify import Teller
 from tenure.engines.postgres.pool import Pool
 from tenure.engines.postgres.reads import Snapshot
 from tenure.engines.postgres.server import Connection
+from tenure.engines.postgres.unfolded import Unfolded
 from tenure.engines.sql.reads import read
 from tenure.errors import Busy, InvalidInput, OutcomeUnknown, TenureError
 from tenure.model import ops
@@ -52,6 +53,7 @@ class PostgresEngine:
         self._listener = Listener(self.address)
         self._teller = Teller(self._notify)
         self._places = Places()
+        self._unfolded = Unfolded()
         self._lanes: set[tuple[str, str, str]] = set()  # some that are known to exist
         try:
             self._store = self._open()
@@ -122,7 +124,15 @@ class PostgresEngine:
             if attempt.has_happened:
                 if attempt.tells:
                     self._teller.tell()
+                self._fold_news(batch)
                 return attempt.answers
+
+    def _fold_news(self, batch: Sequence[Op]) -> None:
+        """Fold in the news of new jobs now and then. If it fails, the next claim does it."""
+        queues = self._unfolded.add(batch)
+        if queues:
+            with suppress(psycopg.Error), self._pool.use() as connection:
+                Db(connection, self._sql).send("fold_news", queues)
 
     def _apply_apart(self, batch: Sequence[Op], busy: TenureError) -> list[Answer]:
         """Apply what is possible of a batch that ran into a lock held by another transaction. The
@@ -296,7 +306,7 @@ class PostgresEngine:
         db = Db(connection, self._sql)
         with piped(connection):
             db.send("begin_reading")
-            db.send("run_at_most", f"{READ_SECONDS * 1000:.0f}")
+            db.send("read_settings", f"{READ_SECONDS * 1000:.0f}")
             found = read(Snapshot(db, self._given, self._clock.now_ms()), query)
             db.send("commit")
         return found

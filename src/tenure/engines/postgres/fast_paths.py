@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
+import msgspec
 import psycopg
 
 from tenure.core.enqueue import needs_no_lookup
@@ -23,6 +24,7 @@ from tenure.engines.postgres.db import Db
 from tenure.engines.sql.rows import CODES, STATES, job_of, leased_job
 from tenure.errors import JobNotFound, LeaseLost
 from tenure.model import ops, states
+from tenure.model.history import PAST_MS, Past, heard_key
 from tenure.model.job import State
 from tenure.model.ops import Answer, Op
 
@@ -72,6 +74,9 @@ def _ack(
     lost = {order[n - 1].id for n in row[0]}
     found = db.all("states_of", sorted(lost)) if lost else []
     codes: dict[str, int] = {row[0]: row[1] for row in found}
+    _note_heard(
+        db, {(row[0], row[2]) for row in found if STATES[row[1]] is State.CANCELLED}, batch, given
+    )
     return [
         OK
         if op.id not in lost
@@ -80,6 +85,17 @@ def _ack(
         else JobNotFound(op.id)
         for op in batch
     ]
+
+
+def _note_heard(
+    db: Db, cancelled: set[tuple[str, int]], batch: Sequence[ops.Ack], given: int | None
+) -> None:
+    """Note that workers hear that their jobs were cancelled, as the core does."""
+    for op in batch:
+        if (op.id, op.token) in cancelled:
+            now = db.value("why_now", given)
+            past = msgspec.json.encode(Past(now, "cancel_heard")).decode()
+            db.send("note_heard", heard_key(op.id, op.token), past, now + PAST_MS)
 
 
 def _claim_fits(batch: Sequence[ops.Claim]) -> bool:

@@ -27,7 +27,7 @@ BLOCK = 1024  # job numbers per number of the sequence
 # A job with only these fields is ready at once.
 _COMMON = JobSpec.__struct_fields__.index("delay_ms")
 _PLAIN = astuple(JobSpec("", "", msgspec.Raw(b"")))[_COMMON:]
-_lane_of = attrgetter("queue", "tenant", "group")
+lane_of = attrgetter("queue", "tenant", "group")
 
 
 class Place(NamedTuple):
@@ -54,7 +54,7 @@ def columns_of(
     """The columns of new jobs, as parameters."""
     lanes: dict[tuple[str, str, str], int] = {}
     numbers: list[int] = []
-    for names, run in groupby(specs, key=_lane_of):
+    for names, run in groupby(specs, key=lane_of):
         number = lanes.setdefault(names, len(lanes) + 1)
         numbers.extend([number] * sum(1 for _ in run))
     rest: list[list[Any]] = [[] for _ in range(6)]
@@ -121,11 +121,11 @@ def insert_entries(db: Db, entries: Sequence[Entry]) -> list[Place]:
 
 def _places(db: Db, entries: Sequence[Entry]) -> list[Place]:
     """Numbers for these jobs. Creates their lanes if necessary."""
-    names = list(dict.fromkeys(_lane_of(entry.job) for entry in entries))
+    names = list(dict.fromkeys(lane_of(entry.job) for entry in entries))
     found = db.value("lanes_of", *map(list, zip(*names, strict=True)))
-    lane_of = dict(zip(names, zip(found, found[len(names) :], strict=False), strict=True))
+    lanes = dict(zip(names, zip(found, found[len(names) :], strict=False), strict=True))
     blocks = [first for (first,) in db.all("blocks", (len(entries) - 1) // BLOCK + 1)]
     return [
-        Place(blocks[n // BLOCK] + n % BLOCK, *lane_of[_lane_of(entry.job)], code_of_entry(entry))
+        Place(blocks[n // BLOCK] + n % BLOCK, *lanes[lane_of(entry.job)], code_of_entry(entry))
         for n, entry in enumerate(entries)
     ]

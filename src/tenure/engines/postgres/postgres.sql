@@ -1642,6 +1642,11 @@ END $$;
 CREATE INDEX states_error ON tenure.states ("left"("right"(errors, 15), 12), seq)
     WHERE errors IS NOT NULL;
 
+-- version: 7
+-- Programs of version 6 keep running while a newer one migrates.
+-- Finds the job of a queue that has been ready for the longest time, however many lanes there are.
+CREATE INDEX states_oldest ON tenure.states (queue, run_at) WHERE state = 2;
+
 -- statements
 
 -- Opening
@@ -1679,8 +1684,10 @@ INSERT INTO tenure.marks (id, tokens) VALUES (%s, '{}') ON CONFLICT DO NOTHING;
 SELECT tokens IS DISTINCT FROM '{}' FROM tenure.marks WHERE id = %s;
 -- name: wait_at_most
 SELECT set_config('lock_timeout', %s, true);
--- name: run_at_most
-SELECT set_config('statement_timeout', %s, true);
+-- Every list stops early, so that walking an index is best, whatever the planner expects.
+-- name: read_settings
+SELECT set_config('statement_timeout', %s, true), set_config('jit', 'off', true),
+    set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true);
 -- name: forget_marks
 -- Their ids increase with time, so recent ones are not even looked at.
 DELETE FROM tenure.marks WHERE id IN (
@@ -1870,6 +1877,11 @@ SELECT id FROM tenure.queues WHERE queue = ANY (%s::text[]) AND NOT tenure.is_id
 ORDER BY id FOR NO KEY UPDATE;
 -- name: fold
 SELECT tenure.fold(%s::integer, NULL);
+-- Leaves out the queues whose books others have: they fold the news themselves.
+-- name: fold_news
+SELECT tenure.fold(q.id, NULL) FROM (
+    SELECT id FROM tenure.queues WHERE queue = ANY (%s::text[])
+    ORDER BY id FOR NO KEY UPDATE SKIP LOCKED) q;
 -- name: limit_of
 SELECT concurrency, rate, per_ms, weight, paused FROM tenure.limits
 WHERE queue = %s AND tenant = %s AND grp = %s;
@@ -1917,6 +1929,9 @@ FOR UPDATE;
 -- name: put_record
 INSERT INTO tenure.records (space, key, value, expires_at) VALUES (%s, %s, %s, %s)
 ON CONFLICT (space, key) DO UPDATE SET value = excluded.value, expires_at = excluded.expires_at;
+-- name: note_heard
+INSERT INTO tenure.records (space, key, value, expires_at) VALUES ('past', %s, %s, %s)
+ON CONFLICT (space, key) DO NOTHING;
 -- name: drop_record
 DELETE FROM tenure.records WHERE space = %s AND key = %s;
 -- name: drop_records
@@ -2012,14 +2027,18 @@ WHERE (%(queue)s::integer IS NULL OR t.queue = %(queue)s)
     AND (%(grp)s::text IS NULL OR l.grp = %(grp)s)
 LIMIT %(limit)s;
 -- name: lane_counts
+WITH mine AS (SELECT * FROM tenure.lanes WHERE id = ANY (%s::integer[]))
 SELECT coalesce(sum(waiting), 0), coalesce(sum(delayed), 0), coalesce(sum(ready), 0),
     coalesce(sum(leased), 0), coalesce(sum(done), 0), coalesce(sum(dead), 0),
     coalesce(sum(cancelled), 0)
 FROM (
-    SELECT id, waiting, delayed, ready, leased, done, dead, cancelled FROM tenure.lanes
+    SELECT waiting, delayed, ready, leased, done, dead, cancelled FROM mine
     UNION ALL
-    SELECT lane, waiting, delayed, ready, leased, done, dead, cancelled FROM tenure.news) n
-WHERE id = ANY (%s::integer[]);
+    SELECT n.waiting, n.delayed, n.ready, n.leased, n.done, n.dead, n.cancelled
+    FROM tenure.queues q JOIN tenure.news n
+        ON n.queue = q.id AND n.xid >= tenure.unfolded(q.folded, q.folded_on)
+        JOIN mine ON mine.id = n.lane
+    WHERE q.id IN (SELECT queue FROM mine)) n;
 -- name: find_by_end
 SELECT f.at, f.seq, f.id FROM unnest(%(queues)s::integer[]) w (queue) CROSS JOIN LATERAL (
     SELECT s.at, s.seq, j.id FROM (
@@ -2044,11 +2063,13 @@ SELECT f.at, f.seq FROM unnest(%(queues)s::integer[]) w (queue) CROSS JOIN LATER
     WHERE k.queue = w.queue AND k.state = %(state)s AND k.state <> 2
         AND k.at >= %(from_at)s AND (k.at, k.seq) < (%(before_at)s, %(before_seq)s)
     ORDER BY k.at DESC, k.seq DESC LIMIT 1 OFFSET %(skip)s) f;
+-- The bound by `at` alone is for the index, which does not use two pairs as bounds.
 -- name: count_by_end
 SELECT coalesce(sum(f.n), 0) FROM unnest(%(queues)s::integer[]) w (queue) CROSS JOIN LATERAL (
     SELECT count(*) AS n FROM tenure.states k
     WHERE k.queue = w.queue AND k.state = %(state)s AND k.state <> 2
-        AND k.at >= %(from_at)s AND (k.at, k.seq) < (%(before_at)s, %(before_seq)s)
+        AND k.at >= greatest(%(from_at)s, %(floor_at)s)
+        AND (k.at, k.seq) < (%(before_at)s, %(before_seq)s)
         AND (k.at, k.seq) >= (%(floor_at)s, %(floor_seq)s)) f;
 -- name: find_by_seq
 SELECT j.created_at, s.seq, j.id FROM (
@@ -2068,27 +2089,30 @@ WHERE (%(queue)s::integer IS NULL OR s.queue = %(queue)s)
     AND (%(kind)s::text IS NULL OR j.kind = %(kind)s)
     AND j.created_at >= %(created_after)s AND j.created_at < %(created_before)s
 ORDER BY s.seq DESC LIMIT %(limit)s;
+-- The group is compared last: to read the end of a long text takes longer than all the rest.
 -- name: find_by_error
-SELECT j.created_at, s.seq, j.id FROM (
-        SELECT * FROM tenure.states
-        WHERE "left"("right"(errors, 15), 12) = %(error)s AND errors IS NOT NULL
-            AND seq >= %(from_seq)s AND seq < %(before_seq)s
-        ORDER BY seq DESC LIMIT %(most)s) s
-    CROSS JOIN LATERAL (
-        SELECT k.id, k.kind, k.created_at FROM tenure.jobs k WHERE k.seq = s.seq OFFSET 0) j
-WHERE (%(queue)s::integer IS NULL OR s.queue = %(queue)s)
-    AND (%(lanes)s::integer[] IS NULL OR s.lane = ANY (%(lanes)s))
-    AND (%(states)s::smallint[] IS NULL OR s.state = ANY (%(states)s))
-    AND (%(worker)s::text IS NULL OR s.worker = %(worker)s)
-    AND (%(finished_after)s::bigint IS NULL OR (s.state > 3 AND s.at >= %(finished_after)s))
-    AND (%(finished_before)s::bigint IS NULL OR (s.state > 3 AND s.at < %(finished_before)s))
-    AND (%(grp)s::text IS NULL OR %(grp)s = (SELECT grp FROM tenure.lanes k WHERE k.id = s.lane))
-    AND (%(tenant)s::text IS NULL OR %(tenant)s = (SELECT t.tenant FROM tenure.lanes k
-        JOIN tenure.tenants t ON t.id = k.tenant WHERE k.id = s.lane))
-    AND (%(kind)s::text IS NULL OR j.kind = %(kind)s)
-    AND j.created_at >= %(created_after)s AND j.created_at < %(created_before)s
-    AND "right"(s.errors, 24) = '"group":"' || %(error)s || '"}]'
-ORDER BY s.seq DESC LIMIT %(limit)s;
+SELECT f.created_at, f.seq, f.id FROM (
+    SELECT j.created_at, s.seq, j.id, s.errors FROM (
+            SELECT * FROM tenure.states
+            WHERE "left"("right"(errors, 15), 12) = %(error)s AND errors IS NOT NULL
+                AND seq >= %(from_seq)s AND seq < %(before_seq)s
+            ORDER BY seq DESC LIMIT %(most)s) s
+        CROSS JOIN LATERAL (
+            SELECT k.id, k.kind, k.created_at FROM tenure.jobs k WHERE k.seq = s.seq OFFSET 0) j
+    WHERE (%(queue)s::integer IS NULL OR s.queue = %(queue)s)
+        AND (%(lanes)s::integer[] IS NULL OR s.lane = ANY (%(lanes)s))
+        AND (%(states)s::smallint[] IS NULL OR s.state = ANY (%(states)s))
+        AND (%(worker)s::text IS NULL OR s.worker = %(worker)s)
+        AND (%(finished_after)s::bigint IS NULL OR (s.state > 3 AND s.at >= %(finished_after)s))
+        AND (%(finished_before)s::bigint IS NULL OR (s.state > 3 AND s.at < %(finished_before)s))
+        AND (%(grp)s::text IS NULL OR %(grp)s = (SELECT grp FROM tenure.lanes k WHERE k.id = s.lane))
+        AND (%(tenant)s::text IS NULL OR %(tenant)s = (SELECT t.tenant FROM tenure.lanes k
+            JOIN tenure.tenants t ON t.id = k.tenant WHERE k.id = s.lane))
+        AND (%(kind)s::text IS NULL OR j.kind = %(kind)s)
+        AND j.created_at >= %(created_after)s AND j.created_at < %(created_before)s
+    ORDER BY s.seq DESC OFFSET 0) f
+WHERE "right"(f.errors, 24) = '"group":"' || %(error)s || '"}]'
+ORDER BY f.seq DESC LIMIT %(limit)s;
 -- name: floor_by_error
 SELECT s.seq, j.created_at FROM (
         SELECT seq FROM tenure.states
@@ -2147,7 +2171,9 @@ SELECT coalesce(sum(waiting), 0), coalesce(sum(delayed), 0), coalesce(sum(ready)
 FROM (
     SELECT waiting, delayed, ready, leased, done, dead, cancelled FROM tenure.queues
     UNION ALL
-    SELECT waiting, delayed, ready, leased, done, dead, cancelled FROM tenure.news) n;
+    SELECT n.waiting, n.delayed, n.ready, n.leased, n.done, n.dead, n.cancelled
+    FROM tenure.queues q JOIN tenure.news n
+        ON n.queue = q.id AND n.xid >= tenure.unfolded(q.folded, q.folded_on)) n;
 -- name: stats
 SELECT q.queue, q.paused, q.waiting + n.waiting, q.delayed + n.delayed, q.ready + n.ready,
     q.leased + n.leased, q.done + n.done, q.dead + n.dead, q.cancelled + n.cancelled
@@ -2156,7 +2182,8 @@ FROM tenure.queues q CROSS JOIN LATERAL (
         coalesce(sum(ready), 0) AS ready, coalesce(sum(leased), 0) AS leased,
         coalesce(sum(done), 0) AS done, coalesce(sum(dead), 0) AS dead,
         coalesce(sum(cancelled), 0) AS cancelled
-    FROM tenure.news WHERE news.queue = q.id) n
+    FROM tenure.news
+    WHERE news.queue = q.id AND news.xid >= tenure.unfolded(q.folded, q.folded_on)) n
 WHERE %(queue)s::text IS NULL OR q.queue = %(queue)s ORDER BY q.queue;
 -- name: stats_of_tenants
 SELECT q.queue, q.paused, coalesce(sum(c.waiting), 0), coalesce(sum(c.delayed), 0),
@@ -2168,7 +2195,7 @@ FROM tenure.queues q LEFT JOIN LATERAL (
     UNION ALL
     SELECT n.waiting, n.delayed, n.ready, n.leased, n.done, n.dead, n.cancelled
     FROM tenure.news n JOIN tenure.lanes l ON l.id = n.lane JOIN tenure.tenants t ON t.id = l.tenant
-    WHERE n.queue = q.id AND t.tenant = ANY (%(tenants)s::text[])) c ON true
+    WHERE n.queue = q.id AND n.xid >= tenure.unfolded(q.folded, q.folded_on) AND t.tenant = ANY (%(tenants)s::text[])) c ON true
 WHERE %(queue)s::text IS NULL OR q.queue = %(queue)s GROUP BY q.queue, q.paused ORDER BY q.queue;
 -- name: tenants
 SELECT * FROM (
@@ -2181,7 +2208,9 @@ SELECT * FROM (
             sum(n.ready) AS ready, sum(n.leased) AS leased, sum(n.done) AS done,
             sum(n.dead) AS dead, sum(n.cancelled) AS cancelled
         FROM tenure.news n JOIN tenure.lanes l ON l.id = n.lane
-        WHERE n.queue = %(queue)s GROUP BY l.tenant) n ON n.tenant = t.id
+        WHERE n.queue = %(queue)s AND n.xid >= (
+            SELECT tenure.unfolded(q.folded, q.folded_on) FROM tenure.queues q
+            WHERE q.id = %(queue)s) GROUP BY l.tenant) n ON n.tenant = t.id
     WHERE t.queue = %(queue)s AND t.tenant >= %(first)s AND t.tenant <= %(last)s) x
 WHERE waiting + delayed + ready + leased + done + dead + cancelled > 0
 ORDER BY tenant LIMIT %(limit)s;
@@ -2195,7 +2224,11 @@ SELECT * FROM (
         SELECT lane, sum(waiting) AS waiting, sum(delayed) AS delayed, sum(ready) AS ready,
             sum(leased) AS leased, sum(done) AS done, sum(dead) AS dead,
             sum(cancelled) AS cancelled
-        FROM tenure.news WHERE news.queue = %(queue)s GROUP BY lane) n ON n.lane = l.id
+        FROM tenure.news
+        WHERE news.queue = %(queue)s AND news.xid >= (
+            SELECT tenure.unfolded(q.folded, q.folded_on) FROM tenure.queues q
+            WHERE q.id = %(queue)s) GROUP BY lane) n
+        ON n.lane = l.id
     WHERE t.queue = %(queue)s AND t.tenant = %(tenant)s AND l.grp <> ''
         AND (%(after)s::text IS NULL OR l.grp > %(after)s)) x
 WHERE waiting + delayed + ready + leased + done + dead + cancelled > 0
@@ -2210,23 +2243,43 @@ SELECT holder, expires_at FROM tenure.slots
 WHERE scope = %s AND key = %s AND expires_at > tenure.moment(%s::bigint) ORDER BY holder;
 -- name: ids_between
 SELECT id FROM tenure.jobs WHERE id >= %(first)s AND id <= %(last)s ORDER BY id LIMIT %(limit)s;
+-- name: jobs_by_key
+SELECT j.id, q.queue, t.tenant FROM (
+        SELECT id, queue, tenant FROM tenure.tenants WHERE id > %(after)s::bigint
+        ORDER BY id LIMIT %(most)s) t
+    CROSS JOIN LATERAL (SELECT seq FROM tenure.keys k
+        WHERE k.tenant = t.id AND k.unique_key = %(key)s OFFSET 0) k
+    CROSS JOIN LATERAL (SELECT id FROM tenure.jobs i WHERE i.seq = k.seq OFFSET 0) j
+    JOIN tenure.queues q ON q.id = t.queue;
+-- name: tenant_after
+SELECT id FROM tenure.tenants WHERE id > %(after)s::bigint ORDER BY id LIMIT 1 OFFSET %(skip)s;
+-- name: dependents
+SELECT child FROM tenure.deps WHERE parent = %(seq)s ORDER BY child LIMIT %(limit)s;
 -- name: next_due
 SELECT due, now_ms FROM tenure.next_due(%s::bigint, %s::text[]);
 -- name: oldest_ready
-WITH RECURSIVE clock AS (SELECT tenure.moment(%s::bigint) AS now_ms), heads AS (
-    SELECT l.id AS lane, r.priority, r.run_at
-    FROM tenure.queues q JOIN tenure.tenants t ON t.queue = q.id
-    JOIN tenure.lanes l ON l.tenant = t.id
+WITH clock AS (SELECT tenure.moment(%s::bigint) AS now_ms)
+SELECT (
+    SELECT min(r.run_at) FROM tenure.queues q CROSS JOIN LATERAL (
+        SELECT s.run_at FROM tenure.states s WHERE s.queue = q.id AND s.state = 2
+        ORDER BY s.run_at LIMIT 1) r
+    WHERE q.queue = ANY (%s::text[])), now_ms
+FROM clock;
+-- name: longest_waits
+WITH RECURSIVE heads AS (
+    SELECT t.tenant, l.id AS lane, r.priority, r.run_at
+    FROM tenure.tenants t JOIN tenure.lanes l ON l.tenant = t.id
     CROSS JOIN LATERAL (SELECT s.priority, s.run_at FROM tenure.states s
         WHERE s.lane = l.id AND s.state = 2 ORDER BY s.priority, s.seq LIMIT 1) r
-    WHERE q.queue = ANY (%s::text[])
+    WHERE t.queue = %(queue)s AND t.tenant = ANY (%(tenants)s::text[])
     UNION ALL
-    SELECT h.lane, r.priority, r.run_at FROM heads h
+    SELECT h.tenant, h.lane, r.priority, r.run_at FROM heads h
     CROSS JOIN LATERAL (SELECT s.priority, s.run_at FROM tenure.states s
         WHERE s.lane = h.lane AND s.state = 2 AND s.priority > h.priority
         ORDER BY s.priority, s.seq LIMIT 1) r
 )
-SELECT (SELECT min(run_at) FROM heads), now_ms FROM clock;
+SELECT tenant, min(run_at) FROM (SELECT tenant, run_at FROM heads LIMIT %(most)s) h
+GROUP BY tenant;
 -- name: schedules
 SELECT schedule FROM tenure.schedules ORDER BY name;
 -- name: timetable
@@ -2260,7 +2313,10 @@ SELECT n.lane, l.tenant, n.ready, n.leased, n.served, n.turn, n.last_turn
 FROM (
     SELECT lane, sum(ready)::bigint AS ready, sum(leased)::bigint AS leased,
         sum(served)::bigint AS served, max(turn) AS turn, max(last_turn) AS last_turn
-    FROM tenure.news WHERE queue = %s::integer GROUP BY lane) n
+    FROM tenure.news
+    WHERE queue = %(queue)s AND xid >= (
+        SELECT tenure.unfolded(q.folded, q.folded_on) FROM tenure.queues q WHERE q.id = %(queue)s)
+    GROUP BY lane) n
     CROSS JOIN LATERAL (SELECT k.tenant FROM tenure.lanes k WHERE k.id = n.lane OFFSET 0) l;
 -- What a claim would sweep. Of leases that ran out long ago, see is_due. `queue + 0` makes it use
 -- the index of news that is all but empty.
@@ -2303,7 +2359,9 @@ ORDER BY f.at, f.seq;
 -- name: why_ahead
 WITH heads AS (
     SELECT lane, min(ARRAY[head_priority::bigint, head_seq]) AS head FROM tenure.news
-    WHERE queue = %(queue)s AND head_seq IS NOT NULL GROUP BY lane
+    WHERE queue = %(queue)s AND head_seq IS NOT NULL AND xid >= (
+        SELECT tenure.unfolded(q.folded, q.folded_on) FROM tenure.queues q WHERE q.id = %(queue)s)
+    GROUP BY lane
 )
 SELECT w.lane, (
     SELECT count(*) FROM (

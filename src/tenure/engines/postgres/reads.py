@@ -29,7 +29,7 @@ class Snapshot:
         return int(self.db.all("why_now", self._given)[0][0])
 
     def news(self, queue: int) -> Sequence[Row]:
-        return self.db.all("why_news", queue)
+        return self.db.named("why_news", {"queue": queue})
 
     def due(self, statement: str, queues: Sequence[str]) -> int | None:
         """By this machine's clock, so that a caller waiting for it need not know the server's."""

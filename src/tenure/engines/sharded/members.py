@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -81,6 +80,8 @@ def _path_of(url: str) -> Path:
 
 
 def _from_file(path: Path) -> Members:
+    import tomllib  # seldom needed
+
     try:
         said: Any = tomllib.loads(path.read_text())
         file = msgspec.convert(said, _File)

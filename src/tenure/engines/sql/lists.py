@@ -17,6 +17,7 @@ from tenure.model import queries
 from tenure.model.job import FINAL, Job
 from tenure.model.ops import BACK_MS
 from tenure.model.queries import Filter, Found
+from tenure.model.summary import Summary
 
 FoundRow = tuple[int, int, str]  # when it finished or was created, seq, id
 QueueIds = Callable[[], list[int]]  # of the queues in question; there may be many
@@ -83,8 +84,13 @@ def list_summaries(snapshot: ListSnapshot, query: queries.ListSummaries) -> Foun
     if isinstance(page, TenureError):
         return page
     seqs = [seq for _, seq, _ in page.rows]
+    return queries.Summaries(read_summaries(snapshot, seqs), *page[1:])
+
+
+def read_summaries(snapshot: ListSnapshot, seqs: list[int]) -> list[Summary]:
+    """The summaries of jobs, in this order."""
     rows = {row[0]: row for row in snapshot.read_summaries(seqs)}
-    return queries.Summaries([summary_of_row(rows[seq]) for seq in seqs], *page[1:])
+    return [summary_of_row(rows[seq]) for seq in seqs]
 
 
 def find_ids(snapshot: ListSnapshot, query: queries.FindIds) -> Found:
@@ -113,6 +119,11 @@ def find(snapshot: ListSnapshot, query: ListQuery) -> Listed | TenureError:
 def _cursor_after(where: Filter, last: FoundRow) -> str:
     end, seq, _ = last
     return f"{end}.{seq}" if where.by_end else str(seq)
+
+
+def _looked_up() -> int:
+    """How many jobs a list looks at, if each must be looked up where it is, which takes longer."""
+    return -(-queries.MOST_SCANNED // 3)
 
 
 class _Search:
@@ -167,7 +178,7 @@ class _Search:
         if where.finished_before is not None and before_at >= where.finished_before:
             before_at, before_seq = where.finished_before - 1, LAST
         queues = self._queue_ids()
-        looked = -(-queries.MOST_SCANNED // 3)  # each is looked up where it is, which takes longer
+        looked = _looked_up()
         most = max(min(50, looked), looked // max(1, len(queues)))
         params = self._params | {
             "state": self._codes[0],
@@ -210,7 +221,7 @@ class _Search:
             "most": queries.MOST_SCANNED,
         }
         if where.error is not None:
-            return self._by_walk(params | {"error": where.error}, "error")
+            return self._by_walk(params | {"error": where.error, "most": _looked_up()}, "error")
         few = self._indexed(all_codes)
         if few is not None:
             return self._by_state(params, few)
@@ -221,7 +232,8 @@ class _Search:
         if all_codes and self._queue is None and self._lanes is None:
             return None
         counts = self._counts(None)
-        ready = self._counts(self._lanes) if READY in self._codes else counts
+        of_lanes = READY in self._codes and self._lanes is not None
+        ready = self._counts(self._lanes) if of_lanes else counts
         found = sum((ready if code == READY else counts)[code] for code in self._codes)
         return found if found <= queries.MOST_SORTED else None
 
@@ -258,7 +270,7 @@ class _Search:
             at, seq, _ = page[-1]
             ((scanned,),) = self._db.named(f"count_by_{way}", start | {"from_seq": seq})
             return Listed(page, str(seq), scanned, at)
-        most = queries.MOST_SCANNED
+        most = params["most"]
         stopped = self._db.named(f"floor_by_{way}", start | {"skip": most - 1})
         if not stopped:
             ((scanned,),) = self._db.named(f"count_by_{way}", start)

@@ -20,11 +20,13 @@ from tenure.errors import InvalidInput, JobNotFound, QueueNotFound
 from tenure.model import ops, queries
 from tenure.model.fields import MAX_NAME
 from tenure.model.finders import FINDERS
+from tenure.model.job import Job
 from tenure.model.queries import Found, Query
 from tenure.model.record_queries import ListRecords
 from tenure.model.records import Record
 
 _LAST_NAME = "\U0010ffff" * MAX_NAME
+_MOST_KEYED = 10_000  # tenants in which one query looks for a unique key
 _COUNTS = [field.name for field in msgspec.structs.fields(queries.Counts)]
 _decode_schedule = msgspec.json.Decoder(ops.Schedule).decode
 
@@ -78,6 +80,53 @@ def _find_by_prefix(snapshot: Snapshot, query: queries.FindByPrefix) -> Found:
     last = query.prefix + _LAST_NAME[len(query.prefix) :]
     params = {"first": query.prefix, "last": last, "limit": query.limit}
     return queries.Ids([job_id for (job_id,) in snapshot.db.named("ids_between", params)])
+
+
+def _find_by_key(snapshot: Snapshot, query: queries.FindByKey) -> Found:
+    start = [-1] if query.cursor is None else queries.parse_cursor(query.cursor, 1)
+    if isinstance(start, InvalidInput):
+        return start
+    params = {"after": start[0], "most": _MOST_KEYED, "key": query.unique_key}
+    found = [
+        job_id
+        for job_id, queue, tenant in snapshot.db.named("jobs_by_key", params)
+        if query.grant is None or query.grant.allows(queue, tenant)
+    ]
+    last = snapshot.db.named("tenant_after", {"after": start[0], "skip": _MOST_KEYED - 1})
+    return queries.Ids(sorted(found), str(last[0][0]) if last else None)
+
+
+def _list_related(snapshot: Snapshot, query: queries.ListRelated) -> Found:
+    row = snapshot.db.one("read_job", query.id)
+    job = None if row is None else job_of(row)
+    if row is None or job is None or not _allows(query.grant, job):
+        return JobNotFound(query.id)
+    ids = job.after[: query.limit]
+    seqs: dict[str, int] = dict(snapshot.db.all("seqs_by_id", snapshot.listed(ids)))
+    params = {"seq": row[0], "limit": query.limit + 1}
+    before = [seq for (seq,) in snapshot.db.named("dependents", params)]
+    return queries.related_of(
+        query,
+        lists.read_summaries(snapshot, [seqs[id] for id in ids if id in seqs]),
+        lists.read_summaries(snapshot, before),
+    )
+
+
+def _allows(grant: ops.Grant | None, job: Job) -> bool:
+    return grant is None or grant.allows(job.queue, job.tenant)
+
+
+def _longest_waits(snapshot: Snapshot, query: queries.LongestWaits) -> Found:
+    queue = snapshot.db.one("queue_id", query.queue)
+    if queue is None:
+        return QueueNotFound(query.queue)
+    tenants = sorted(set(query.tenants))
+    params = {"queue": queue[0], "tenants": snapshot.listed(tenants), "most": queries.MOST_HEADS}
+    now = snapshot.now()
+    return [
+        queries.TenantWait(tenant, max(0, now - since))
+        for tenant, since in sorted(snapshot.db.named("longest_waits", params))
+    ]
 
 
 def _next_due(snapshot: Snapshot, query: queries.NextDue) -> Found:
@@ -210,8 +259,11 @@ _QUERIES: dict[type[Query], Callable[[Snapshot, Any], Found]] = {
     queries.ListSummaries: lists.list_summaries,
     queries.FindIds: lists.find_ids,
     queries.FindByPrefix: _find_by_prefix,
+    queries.FindByKey: _find_by_key,
+    queries.ListRelated: _list_related,
     queries.NextDue: _next_due,
     queries.OldestReady: _oldest_ready,
+    queries.LongestWaits: _longest_waits,
     queries.GetStats: _get_stats,
     queries.ListTenants: _list_tenants,
     queries.ListGroups: _list_groups,

@@ -347,13 +347,19 @@ SELECT seq, payload FROM json_each(?) e CROSS JOIN tenure_jobs j ON j.seq = e.va
 -- name: drop_empty_lanes
 DELETE FROM tenure_lanes WHERE id IN (
     SELECT id FROM tenure_lanes INDEXED BY tenure_lanes_empty
-    WHERE waiting + delayed + ready + leased + done + dead + cancelled = 0 ORDER BY id LIMIT ?);
+    WHERE waiting + delayed + ready + leased + done + dead + cancelled = 0
+        AND (SELECT q.queue > :after AND q.queue <= ifnull(:last, x'ff')
+            FROM tenure_tenants t CROSS JOIN tenure_queues q ON q.id = t.queue
+            WHERE t.id = tenure_lanes.tenant)
+    ORDER BY id LIMIT :most);
 -- name: drop_empty_tenants
 DELETE FROM tenure_tenants WHERE id IN (
     SELECT id FROM tenure_tenants INDEXED BY tenure_tenants_empty
     WHERE waiting + delayed + ready + leased + done + dead + cancelled = 0
         AND NOT EXISTS (SELECT 1 FROM tenure_lanes WHERE tenure_lanes.tenant = tenure_tenants.id)
-    ORDER BY id LIMIT ?);
+        AND (SELECT q.queue > :after AND q.queue <= ifnull(:last, x'ff')
+            FROM tenure_queues q WHERE q.id = tenure_tenants.queue)
+    ORDER BY id LIMIT :most);
 
 -- Jobs
 
@@ -698,6 +704,15 @@ WHERE j.id = ?;
 SELECT j.id, j.seq FROM json_each(?) e CROSS JOIN tenure_jobs j ON j.id = e.value;
 -- name: ids_between
 SELECT id FROM tenure_jobs WHERE id >= :first AND id <= :last ORDER BY id LIMIT :limit;
+-- name: jobs_by_key
+SELECT j.id, q.queue, t.tenant FROM (
+        SELECT id, queue, tenant FROM tenure_tenants WHERE id > :after ORDER BY id LIMIT :most) t
+    CROSS JOIN tenure_keys k ON k.tenant = t.id AND k.unique_key = :key
+    CROSS JOIN tenure_jobs j ON j.seq = k.seq JOIN tenure_queues q ON q.id = t.queue;
+-- name: tenant_after
+SELECT id FROM tenure_tenants WHERE id > :after ORDER BY id LIMIT 1 OFFSET :skip;
+-- name: dependents
+SELECT child FROM tenure_deps WHERE parent = :seq ORDER BY child LIMIT :limit;
 -- name: seqs_after
 SELECT seq FROM tenure_jobs WHERE seq > ? ORDER BY seq LIMIT ?;
 -- name: parents_of
@@ -882,6 +897,25 @@ WITH RECURSIVE heads (lane, head) AS (
 SELECT min(ifnull(s.run_at, j.created_at)) FROM heads h
 CROSS JOIN tenure_jobs j ON j.seq = json_extract(h.head, '$[1]')
 LEFT JOIN tenure_states s ON s.seq = j.seq;
+-- name: longest_waits
+WITH RECURSIVE heads (tenant, lane, head) AS (
+    SELECT t.tenant, l.id, (SELECT json_array(r.priority, r.seq) FROM tenure_ready r
+        WHERE r.lane = l.id ORDER BY r.priority, r.seq LIMIT 1)
+    FROM json_each(:tenants) e
+    CROSS JOIN tenure_tenants t ON t.queue = :queue AND t.tenant = e.value
+    CROSS JOIN tenure_lanes l ON l.tenant = t.id
+    WHERE t.ready > 0 AND l.ready > 0
+    UNION ALL
+    SELECT h.tenant, h.lane, (SELECT json_array(r.priority, r.seq) FROM tenure_ready r
+        WHERE r.lane = h.lane AND r.priority > json_extract(h.head, '$[0]')
+        ORDER BY r.priority, r.seq LIMIT 1)
+    FROM heads h WHERE h.head IS NOT NULL
+    LIMIT :most
+)
+SELECT h.tenant, min(ifnull(s.run_at, j.created_at)) FROM heads h
+CROSS JOIN tenure_jobs j ON j.seq = json_extract(h.head, '$[1]')
+LEFT JOIN tenure_states s ON s.seq = j.seq
+GROUP BY h.tenant;
 -- name: queues
 SELECT id, queue FROM tenure_queues ORDER BY id;
 -- name: totals

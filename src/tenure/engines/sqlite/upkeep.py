@@ -50,8 +50,9 @@ class Upkeep:
     def tidy(self, look: Look, limit: int) -> None:
         self._tx.books.forget()
         self._forget_queues(look)
-        self._tx.db.run("drop_empty_lanes", limit)
-        self._tx.db.run("drop_empty_tenants", limit)
+        page = {"after": look.after, "last": look.last, "most": limit}
+        self._tx.db.named("drop_empty_lanes", page)
+        self._tx.db.named("drop_empty_tenants", page)
         self._tx.db.run("drop_once", self._tx.now - ops.ONCE_MS, limit)
         self._tx.db.run("drop_records", self._tx.now, limit)
 

@@ -1,7 +1,7 @@
 // The frame: routes, updates, the connection, the keyboard.
 import { h, render } from "./dom.js";
 import { Away, Problem, get, ifOffered, token } from "./api.js";
-import { cut, timeOfDay, visible } from "./format.js";
+import { cut, timeOfDay, visible, zone } from "./format.js";
 import { button, hash, link, say } from "./widgets.js";
 import { help } from "./help.js";
 import { signIn } from "./sign_in.js";
@@ -146,6 +146,7 @@ async function refresh(forced = false) {
 function later() {
   clearTimeout(timer);
   if (document.hidden || !live || !page || !page.module || signingIn) return;
+  if (page.module.once && !failures) return;
   timer = setTimeout(refresh, failures ? Math.min(LONGEST_MS, POLL_MS * 2 ** (failures - 1)) : POLL_MS);
 }
 
@@ -225,7 +226,7 @@ async function listen() {
       if (found === null) return;
       if (since && found.version !== since) {
         await sleep(Math.max(0, triedAt + HINT_MS - Date.now()));
-        if (!document.hidden && live) refresh();
+        if (!document.hidden && live && !page?.module?.once) refresh();
       }
       since = found.version;
     } catch {
@@ -250,6 +251,7 @@ async function greet() {
   banner.hidden = !me.banner;
   banner.textContent = me.banner;
   document.getElementById("about").textContent = `Tenure ${me.version}`;
+  document.getElementById("zone").textContent = `Times are in ${zone()}`;
   header();
 }
 
@@ -305,7 +307,7 @@ function header() {
             name: "q",
             type: "search",
             placeholder: "Search  /",
-            "aria-label": "Search jobs, queues and tenants",
+            "aria-label": "Search jobs, unique keys, queues, tenants, groups and kinds",
             autocomplete: "off",
             spellcheck: "false",
             maxlength: 500,

@@ -51,6 +51,7 @@ async function start(action, given, page) {
   await ask({
     title: `${ACTIONS[action]} ${how}?`,
     confirm: `${ACTIONS[action]} ${how}`,
+    leave: action === "cancel" ? "Keep them" : "Cancel",
     danger: action === "delete" || action === "cancel",
     wide: true,
     content: [filterText(filter), sample(tried.sample || []), reasonField()],

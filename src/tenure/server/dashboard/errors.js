@@ -1,9 +1,12 @@
 // Failures, grouped by what they have in common.
 import { h } from "./dom.js";
 import { get, ifOffered, post } from "./api.js";
-import { count, cut, name, when } from "./format.js";
-import { button, empty, link, number, quietHead, table, th } from "./widgets.js";
+import { count, cut, name, now, when } from "./format.js";
+import { button, empty, link, number, quietHead, spark, table, th } from "./widgets.js";
 import { bulk } from "./bulk.js";
+
+const HOUR = 3600000,
+  HOURS = 24;
 
 export const title = () => "Errors";
 
@@ -55,6 +58,7 @@ function list(found, page) {
       "Error",
       "Queue",
       th("Failures", "n"),
+      th("Per hour", "", "Failures in each of the last 24 hours"),
       th("Dead", "n"),
       th("Last", "n"),
       th("First", "n"),
@@ -79,6 +83,7 @@ function list(found, page) {
         ),
         h("td", null, link(["queue", one.queue], null, null, name(one.queue, 30))),
         number(one.count),
+        h("td", null, trend(one)),
         number(one.dead, "dead"),
         h("td", { class: "n" }, when(one.last_at)),
         h("td", { class: "n" }, when(one.first_at)),
@@ -91,6 +96,14 @@ function list(found, page) {
       ),
     ),
   );
+}
+
+/** Failures by hour, until now. */
+function trend(one) {
+  const hours = one.hours || [],
+    ago = Math.max(0, Math.floor(now() / HOUR) - Math.floor(one.last_at / HOUR));
+  const points = [...Array(HOURS).fill(0), ...hours, ...Array(Math.min(ago, HOURS)).fill(0)].slice(-HOURS);
+  return spark(points, null, `failures by hour: ${points.join(", ")}`);
 }
 
 function buttons(one, page) {

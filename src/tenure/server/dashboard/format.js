@@ -3,7 +3,10 @@ import { h } from "./dom.js";
 
 const whole = new Intl.NumberFormat("en-US");
 const short = new Intl.NumberFormat("en-US", { notation: "compact", maximumFractionDigits: 1 });
-const moment = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+const moment = new Intl.DateTimeFormat(undefined, {
+  dateStyle: "medium",
+  timeStyle: "long", // with the zone
+});
 const hours = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
 const days = new Intl.DateTimeFormat(undefined, {
   month: "short",
@@ -12,6 +15,7 @@ const days = new Intl.DateTimeFormat(undefined, {
   minute: "2-digit",
 });
 const clock = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
+const date = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric" });
 
 const UNITS = [
   ["d", 86400000],
@@ -32,7 +36,15 @@ export const count = (n) =>
   n === null || n === undefined ? "–" : n < 100000 ? whole.format(n) : short.format(n);
 export const exact = (n) => whole.format(n);
 export const jobs = (n) => `${count(n)} job${n === 1 ? "" : "s"}`;
-export const timeOfDay = (ms) => clock.format(ms);
+
+/** A time of today, or with its date. */
+export function timeOfDay(ms) {
+  const today = new Date(now()).toDateString() === new Date(ms).toDateString();
+  return today ? clock.format(ms) : `${date.format(ms)} ${clock.format(ms)}`;
+}
+
+/** The zone that times are shown in. */
+export const zone = () => new Intl.DateTimeFormat().resolvedOptions().timeZone;
 export const hourOfDay = (ms) => hours.format(ms);
 export const dayAndHour = (ms) => days.format(ms);
 

@@ -1,12 +1,12 @@
 // One job: why it is where it is, its life, what it holds, and what can be done with it.
 import { build, h, s, widget } from "./dom.js";
-import { Problem, del, get, ifOffered, patch, post, readExactly } from "./api.js";
+import { del, get, ifOffered, patch, post, readExactly } from "./api.js";
 import { cut, exact, name, now, setClock, span, timeOfDay, visible, when } from "./format.js";
 import { ask, button, chip, field, link, reasonField, say } from "./widgets.js";
 import { cutText, jsonView } from "./json_view.js";
 import { shownState } from "./job_list.js";
 
-const MOST_PARENTS = 20,
+const MOST_RELATED = 20,
   MOST_TRACEBACK = 4000;
 const FINAL = ["done", "dead", "cancelled"];
 
@@ -16,7 +16,7 @@ export async function load(page) {
   const id = page.path[1],
     { signal } = page;
   let text = "";
-  const [job, why, history] = await Promise.all([
+  const [job, why, history, related] = await Promise.all([
     get(["jobs", id], null, {
       signal,
       read: (found) => {
@@ -26,6 +26,7 @@ export async function load(page) {
     }),
     ifOffered(get(["jobs", id, "why"], null, { signal })),
     ifOffered(get(["jobs", id, "history"], null, { signal })),
+    get(["jobs", id, "related"], { limit: MOST_RELATED }, { signal }),
   ]);
   for (const one of Object.keys(job))
     if (
@@ -37,17 +38,7 @@ export async function load(page) {
     )
       job[one] = Number(job[one].text);
   if (why) setClock(why.now);
-  const parents = await Promise.all(
-    (job.after || []).slice(0, MOST_PARENTS).map(async (parent) => {
-      try {
-        return await get(["jobs", parent], null, { signal });
-      } catch (error) {
-        if (error instanceof Problem) return { id: parent, state: null };
-        throw error;
-      }
-    }),
-  );
-  return { job, why, history, parents, parts: partsOf(text) };
+  return { job, why, history, related, parts: partsOf(text) };
 }
 
 /** The payload and the result as they were sent. */
@@ -100,7 +91,7 @@ function topLevel(text, wanted) {
   return null;
 }
 
-export function view({ job, why, history, parents, parts }, page) {
+export function view({ job, why, history, related, parts }, page) {
   return [
     h(
       "p",
@@ -129,7 +120,7 @@ export function view({ job, why, history, parents, parts }, page) {
     facts(job),
     timeline(job, history),
     errors(job),
-    dependencies(job, parents),
+    dependencies(job, related),
     jsonView(`payload ${job.id}`, "Payload", job.payload, parts.payload ?? "null"),
     parts.result !== undefined && parts.result !== "null"
       ? jsonView(`result ${job.id}`, "Result", job.result, parts.result)
@@ -367,17 +358,46 @@ const long = (key, text) =>
     return cutText(node, text, MOST_TRACEBACK);
   });
 
-function dependencies(job, parents) {
-  if (!parents.length) return null;
-  const left = (job.after || []).length - parents.length;
+/** What the job waits for, itself, and what waits for it, from left to right. */
+function dependencies(job, { after, before, more }) {
+  const named = job.after || [];
+  if (!named.length && !before.length) return null;
+  const known = new Map(after.map((one) => [one.id, one]));
+  const parents = named.slice(0, MOST_RELATED).map((id) => known.get(id) || { id, state: null });
+  const left = named.length - parents.length;
+  const fails = { wait: "waits", cancel: "is cancelled", run: "runs anyway" };
   return h(
     "section",
     { class: "card", "aria-label": "Dependencies" },
-    h("h2", null, "Runs after"),
+    h("h2", null, "Dependencies"),
+    h(
+      "div",
+      { class: "graph" },
+      column("Runs after", parents, left > 0 ? `and ${exact(left)} more` : ""),
+      h(
+        "div",
+        { class: "this" },
+        h("h3", null, "This job"),
+        h("ul", null, h("li", null, chip(shownState(job)), job.kind ? name(job.kind, 40) : name(job.id, 12))),
+      ),
+      column("These wait for it", before, more ? "and more" : ""),
+    ),
+    named.length
+      ? h("p", { class: "dim" }, `If one fails, this job ${fails[job.if_parent_fails || "wait"]}.`)
+      : null,
+  );
+}
+
+function column(title, jobs, rest) {
+  if (!jobs.length) return null;
+  return h(
+    "div",
+    null,
+    h("h3", null, title),
     h(
       "ul",
-      { class: "graph" },
-      parents.map((one) =>
+      null,
+      jobs.map((one) =>
         h(
           "li",
           { key: one.id },
@@ -387,12 +407,7 @@ function dependencies(job, parents) {
         ),
       ),
     ),
-    left > 0 ? h("p", { class: "dim" }, `and ${exact(left)} more`) : null,
-    h(
-      "p",
-      { class: "dim" },
-      `If one fails, this job ${{ wait: "waits", cancel: "is cancelled", run: "runs anyway" }[job.if_parent_fails || "wait"]}.`,
-    ),
+    rest ? h("p", { class: "dim" }, rest) : null,
   );
 }
 
@@ -421,9 +436,31 @@ function actions(job, parts, page) {
   if (page.can("admin") && ["pending", "waiting"].includes(job.state))
     can.push(button("Change…", () => change(job, parts, page)));
   if (page.can("produce") && !FINAL.includes(job.state))
-    can.push(simple("Cancel", "cancel", "It is cancelled."));
+    can.push(
+      job.state === "leased"
+        ? button("Cancel…", () => cancel(job, page))
+        : simple("Cancel", "cancel", "It is cancelled."),
+    );
   if (page.can("admin")) can.push(button("Delete…", () => remove(job, page), { class: "danger-quiet" }));
   return can.length ? h("div", { class: "actions" }, can) : null;
+}
+
+/** A job that runs is asked about first: what it has done so far is lost. */
+function cancel(job, page) {
+  return ask({
+    title: "Cancel this job while it runs?",
+    confirm: "Cancel the job",
+    leave: "Keep it",
+    danger: true,
+    content: [
+      h("p", null, "Its worker is told at its next sign of life, and what it does until then is not kept."),
+      reasonField(),
+    ],
+    does: async (form) => {
+      await post(["jobs", job.id, "cancel"], undefined, { reason: form.get("reason") });
+      page.refresh();
+    },
+  });
 }
 
 async function remove(job, page) {

@@ -2,7 +2,7 @@
 import { h } from "./dom.js";
 import { del, post, put } from "./api.js";
 import { cut, name } from "./format.js";
-import { ask, button, field, quietHead, table, th } from "./widgets.js";
+import { ask, button, field, quietHead, reasonField, say, table, th } from "./widgets.js";
 
 /** The button that pauses or resumes a tenant, a group or the whole queue. */
 export function scopePause(queue, scope, paused, page) {
@@ -99,16 +99,29 @@ function limitRow(queue, one, page) {
             scopePause(queue, scope, one.paused, page),
             " ",
             Object.keys(one).length
-              ? button(
-                  "Remove",
-                  () => page.act(() => del(["queues", queue, "limits"], scope), "The limits are removed."),
-                  { class: "quiet", "aria-label": `Remove the limits of ${what}` },
-                )
+              ? button("Remove…", () => remove(queue, scope, what, page), {
+                  class: "quiet",
+                  "aria-label": `Remove the limits of ${what}`,
+                })
               : null,
           ]
         : null,
     ),
   );
+}
+
+async function remove(queue, scope, what, page) {
+  const done = await ask({
+    title: `Remove the limits of this ${what}?`,
+    confirm: "Remove",
+    danger: true,
+    content: [h("p", null, "Jobs that they hold back may start at once."), reasonField()],
+    does: (form) => del(["queues", queue, "limits"], scope, { reason: form.get("reason") }),
+  });
+  if (done) {
+    say("The limits are removed.");
+    page.refresh();
+  }
 }
 
 /** Ask for the limits of a tenant or group; scope is null if that is to be asked for, too. */

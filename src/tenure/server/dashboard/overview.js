@@ -3,6 +3,7 @@ import { h } from "./dom.js";
 import { get, post } from "./api.js";
 import { count, jobs, name, now, setClock, span } from "./format.js";
 import {
+  age,
   button,
   duration,
   empty,
@@ -164,13 +165,7 @@ function queues(rows, page) {
           ),
         ),
         number(row.ready, "ready"),
-        h(
-          "td",
-          {
-            class: `n ${row.oldest_ready_at ? (now() - row.oldest_ready_at > 60000 ? "late" : "") : "zero"}`,
-          },
-          row.oldest_ready_at ? span(now() - row.oldest_ready_at) : "–",
-        ),
+        age(row.oldest_ready_at ? now() - row.oldest_ready_at : null),
         h(
           "td",
           { class: "n" },

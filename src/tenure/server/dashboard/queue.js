@@ -2,7 +2,7 @@
 import { h } from "./dom.js";
 import { get, post } from "./api.js";
 import { count, cut, exact, name, now, setClock, span } from "./format.js";
-import { NAMES, button, empty, link, meter, number, quietHead, stack, table, th } from "./widgets.js";
+import { NAMES, age, button, empty, link, meter, number, quietHead, stack, table, th } from "./widgets.js";
 import { bulk } from "./bulk.js";
 import { jobTable, listJobs, pager } from "./job_list.js";
 import { editLimit, limits, scopePause } from "./limits.js";
@@ -54,7 +54,7 @@ const lists = {
       page.signal,
     ),
   tenants: async (queue, { query, signal }) =>
-    get(["queues", queue, "tenants"], { limit: NAMED, after: query.after }, { signal }),
+    get(["queues", queue, "tenants"], { limit: NAMED, after: query.after, waits: true }, { signal }),
   groups: async (queue, { query, signal }) =>
     query.tenant !== undefined
       ? get(
@@ -237,6 +237,7 @@ function tenants(queue, { listed, limits: known }, page) {
         "Tenant",
         quietHead("By state", "mix"),
         th("Ready", "n"),
+        th("Oldest", "n", "How long the oldest ready job has waited; of the 100 tenants with most ready jobs"),
         th("Running", "n"),
         th("Share", "n", "Of what runs now; in brackets: by weight"),
         th("Delayed", "n"),
@@ -270,6 +271,7 @@ function tenants(queue, { listed, limits: known }, page) {
             ),
           ),
           number(one.ready, "ready"),
+          age(one.wait_ms),
           h(
             "td",
             { class: "n" },

@@ -46,6 +46,12 @@ export function number(n, kind) {
 export const duration = (ms) =>
   h("td", { class: `n ${ms ? "" : "zero"}` }, ms === null || ms === undefined ? "–" : span(ms));
 
+/** How long something has waited: a minute is late. */
+export function age(ms) {
+  const known = ms !== null && ms !== undefined;
+  return h("td", { class: `n ${known ? (ms > 60000 ? "late" : "") : "zero"}` }, known ? span(ms) : "–");
+}
+
 /** A table that can be scrolled sideways, with a caption for screen readers. */
 export function table(caption, heads, rows, attributes) {
   return h(
@@ -171,7 +177,15 @@ export function say(text, kind = "good") {
 }
 
 /** Ask before doing something. `content` gives what the dialog shows; `does` gets its form. */
-export function ask({ title, content = [], confirm = "OK", danger = false, does = null, wide = false }) {
+export function ask({
+  title,
+  content = [],
+  confirm = "OK",
+  leave = "Cancel",
+  danger = false,
+  does = null,
+  wide = false,
+}) {
   return new Promise((resolve) => {
     const trouble = h("p", { class: "trouble", role: "alert", hidden: true });
     const id = `title-${Date.now()}`;
@@ -188,7 +202,7 @@ export function ask({ title, content = [], confirm = "OK", danger = false, does 
           h(
             "div",
             { class: "buttons" },
-            does ? button("Cancel", () => dialog.close("")) : null,
+            does ? button(leave, () => dialog.close("")) : null,
             h("button", { type: "submit", class: danger ? "danger" : "primary", value: "yes" }, confirm),
           ),
         ),

@@ -1,0 +1,135 @@
+"""What a dashboard reads does not grow with the store: counted in rows and blocks, not in time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from functools import partial
+
+import psycopg
+import pytest
+
+import tenure
+from tenure.engines.postgres import unfolded
+from tenure.engines.postgres.engine import PostgresEngine
+from tenure.model import ops
+from tenure.model.job import NULL, Failure, Job, State
+from tenure.model.why import MOST_AHEAD
+from tenure.server.overview import overview_of
+from tests.support import postgres
+from tests.support.blocks_read import cost_of
+
+TENANTS = 3 * unfolded.MOST
+GROUP = "0123456789ab"
+
+
+def enqueue(queue: tenure.Queue, jobs: int, at_once: int = 500) -> list[str]:
+    """Jobs of as many tenants. Returns their ids."""
+    ids: list[str] = []
+    for start in range(0, jobs, at_once):
+        new = [tenure.NewJob(queue="mail", tenant=f"t{n}") for n in range(start, start + at_once)]
+        ids += queue.enqueue_many(new)
+    return ids
+
+
+def rows_of(schema: str, table: str) -> int:
+    with psycopg.connect(postgres.shared_url()) as connection:
+        ((count,),) = connection.execute(f"SELECT count(*) FROM {schema}.{table}".encode())
+    return int(count)
+
+
+def ended(n: int, state: State) -> ops.Entry:
+    """A job that ended, a dead one with a traceback that is stored elsewhere."""
+    noise = random.Random(n).randbytes(8_000).hex()
+    failure = Failure(n, 1, "boom", "ValueError", noise, group=GROUP)
+    job = Job(
+        f"{state}-{n}", "mail", state, NULL, 0, n, n, n, 1, 1,
+        kind="common", started_at=n, worker="w", finished_at=n,
+        errors=(failure,) if state is State.DEAD else (),
+    )  # fmt: skip
+    return ops.Entry(job)
+
+
+def test_news_that_nobody_claims_is_folded_in_by_the_producer(
+    queue: tenure.Queue, schema: str
+) -> None:
+    enqueue(queue, TENANTS)
+    assert rows_of(schema, "lanes") == TENANTS
+    assert rows_of(schema, "news") <= unfolded.MOST
+    assert queue.stats("mail").ready == TENANTS
+
+
+def test_explain_reads_few_rows_while_nobody_claims(queue: tenure.Queue, schema: str) -> None:
+    ids = enqueue(queue, TENANTS + 500)
+    found = queue.explain(ids[-1])
+    assert found.claimable
+    cost = cost_of(lambda: queue.explain(ids[-1]))
+    # Tenants ahead of it, which are counted, and lanes that have changed since the last fold.
+    assert cost.rows < MOST_AHEAD + 8 * 500, cost.rows
+    assert cost.statements < 20
+
+
+def test_the_overview_reads_few_rows_however_many_lanes_there_are(queue: tenure.Queue) -> None:
+    enqueue(queue, TENANTS)
+    assert queue.oldest_ready("mail") is not None
+    cost = cost_of(lambda: asyncio.run(overview_of(queue)))
+    assert cost.rows < 100, cost.rows
+
+
+@pytest.mark.parametrize("what", ["overview", "explain", "pending", "tenants"])
+def test_reads_do_not_grow_while_nothing_can_be_vacuumed(
+    queue: tenure.Queue, schema: str, what: str
+) -> None:
+    """Rows of news that were folded in stay until a vacuum, and are not looked at."""
+    ids = enqueue(queue, 50, at_once=50)
+    reads: dict[str, Callable[[], object]] = {
+        "overview": queue.stats,
+        "explain": partial(queue.explain, ids[-1]),
+        "pending": partial(queue.summaries, queue="mail", state="pending", tenant="t49"),
+        "tenants": partial(queue.tenants, "mail"),
+    }
+    with psycopg.connect(postgres.shared_url()) as reader:
+        reader.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        reader.execute(f"SELECT count(*) FROM {schema}.states".encode())
+
+        def work(cycles: int) -> None:
+            for _ in range(cycles):
+                for job in queue.claim("mail", limit=40):
+                    queue.release(job)
+            queue.maintain()  # folds in what is left
+
+        work(2)
+        before = cost_of(reads[what]).blocks["news"]
+        work(20)
+        after = cost_of(reads[what]).blocks["news"]
+    assert after <= before + 5, (before, after)
+
+
+def test_a_page_of_finished_jobs_does_not_read_older_ones(engine: PostgresEngine) -> None:
+    blocks = []
+    with tenure.connect(engine_url(engine)) as queue:
+        for last in (15_000, 10_000):  # it may look at 3,334 jobs
+            entries = [ended(n, State.DONE) for n in range(last - 4_000, last)]
+            engine.apply([ops.Import(tuple(entries))])
+            page = queue.summaries(queue="mail", state="done")
+            assert (len(page.jobs), page.scanned) == (50, 50)
+            cost = cost_of(lambda: queue.summaries(queue="mail", state="done"))
+            blocks.append(cost.blocks["states"])
+    assert blocks[1] <= blocks[0] + 10, blocks
+
+
+def test_a_list_of_an_error_group_does_not_read_the_texts_of_other_jobs(
+    engine: PostgresEngine,
+) -> None:
+    engine.apply([ops.Import(tuple(ended(n, State.DEAD) for n in range(1, 501)))])
+    with tenure.connect(engine_url(engine)) as queue:
+        assert len(queue.summaries(error=GROUP).jobs) == 50
+        assert queue.summaries(error=GROUP, kind="rare").jobs == []
+        cost = cost_of(lambda: queue.summaries(error=GROUP, kind="rare"))
+    assert cost.blocks.total() < 2_000, cost.blocks
+
+
+def engine_url(engine: PostgresEngine) -> str:
+    url = postgres.shared_url()
+    return f"{url}{'&' if '?' in url else '?'}schema={engine.address.schema}"
