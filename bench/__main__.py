@@ -18,6 +18,7 @@ from bench import (
     postgres,
     rivals,
     service,
+    shards,
     tenants,
     workers,
 )
@@ -34,6 +35,7 @@ BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
     "dashboard": dashboard.run,
     "workers": workers.run,
     "service": service.run,
+    "shards": shards.run,
     "rivals": rivals.run,
 }
 ON_REQUEST = ("rivals",)

@@ -39,7 +39,13 @@ ADDITIONS = (
     Addition(
         "A query",
         r"\bListSlots\b|name: slots\b|\baslots\b",
-        frozenset({"queue/store_copy.py", "server/dialects/firecrawl.py"}),
+        frozenset(
+            {
+                "queue/store_copy.py",
+                "server/dialects/firecrawl.py",
+                "engines/sharded/ring.py",  # marks the shards
+            }
+        ),
     ),
     Addition(
         "A stored field",

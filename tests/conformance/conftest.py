@@ -21,7 +21,7 @@ from tenure.testing import ManualClock
 from tests.conformance.state import wrong_counts
 from tests.server import host
 from tests.server.host import Serve
-from tests.support import audit_postgres, fdb, postgres
+from tests.support import audit_postgres, fdb, postgres, shards
 from tests.support.audit import audit
 
 
@@ -36,6 +36,7 @@ class Backend(NamedTuple):
     begin: str  # what begins a transaction on it
     audit: Callable[[Path], list[str]]  # looks into the store, past the engine, for what is wrong
     transfers: bool = True  # jobs can be exported and imported
+    one_store: bool = True  # an operation or a limit may concern jobs of any tenants together
     serve: Serve | None = None  # starts what the engine speaks to, and answers with its URL
     drop: Callable[[Path], None] = lambda folder: None  # ends what is not in the folder
 
@@ -58,6 +59,16 @@ BACKENDS: dict[str, Backend] = {
         connect=lambda folder: sqlite3.connect(folder / "jobs.db"),
         begin="BEGIN IMMEDIATE",
         audit=lambda folder: audit(folder / "jobs.db") if (folder / "jobs.db").exists() else [],
+    ),
+    "shards": Backend(
+        url=shards.url_of,
+        durable=True,
+        strict_turns=False,
+        exact_counts=True,
+        connect=lambda folder: sqlite3.connect(shards.file_of(folder, "")),
+        begin="BEGIN IMMEDIATE",
+        audit=shards.audit,
+        one_store=False,
     ),
     "postgres": Backend(
         url=postgres.url_of,
@@ -126,7 +137,16 @@ def backend(request: pytest.FixtureRequest) -> Backend:
     name: str = request.param
     if not fdb.EVERYTHING:
         _skip_what_says_little(request.node, name)
+    if not BACKENDS[name].one_store:
+        _skip_what_is_refused(request.node)
     return BACKENDS[name]
+
+
+def _skip_what_is_refused(test: pytest.Item) -> None:
+    """tests/engines/sharded shows that it is refused."""
+    for name in ("one_store", "queue_limit"):
+        if test.get_closest_marker(name):
+            pytest.skip("shards refuse what needs all tenants in one transaction")
 
 
 def _skip_what_says_little(test: pytest.Item, backend: str) -> None:

@@ -98,6 +98,7 @@ def test_a_job_lives_its_life_in_tasks(queue: Queue) -> None:
     run(main)
 
 
+@pytest.mark.queue_limit
 def test_an_operator_may_be_a_task(queue: Queue) -> None:
     async def main() -> None:
         fill(queue, 3)

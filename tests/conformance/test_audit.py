@@ -35,6 +35,7 @@ def test_a_change_is_noted_with_who_and_why(queue: Queue, clock: ManualClock) ->
     ]
 
 
+@pytest.mark.queue_limit
 def test_every_operation_of_an_operator_can_be_noted(
     queue: Queue, apply: Apply, clock: ManualClock
 ) -> None:

@@ -77,6 +77,7 @@ def spec(job_id: str, **fields: object) -> JobSpec:
     return msgspec.structs.replace(JobSpec(job_id, "q", EMPTY), **fields)
 
 
+@pytest.mark.queue_limit
 def test_operations_are_answered_in_order(queue: Queue, apply: Apply, clock: ManualClock) -> None:
     now = clock.now_ms()
     answers = apply(
@@ -205,6 +206,7 @@ def test_the_holder_may_do_many_things_in_one_batch(
     assert found.lease_until == clock.now_ms() + 7_000
 
 
+@pytest.mark.queue_limit
 def test_what_one_ack_frees_the_next_claim_of_the_batch_may_take(
     queue: Queue, apply: Apply
 ) -> None:

@@ -207,6 +207,7 @@ def test_jobs_that_expired_unseen_take_no_other_out_of_a_claim(
     assert queue.stats().dead == 3
 
 
+@pytest.mark.queue_limit
 def test_a_job_that_expired_unseen_takes_no_room_of_the_next_claim_of_its_batch(
     open_queue: OpenQueue, clock: ManualClock
 ) -> None:

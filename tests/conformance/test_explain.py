@@ -314,7 +314,7 @@ def reason_of_queue(queue: Queue) -> why.Paused:
 @pytest.mark.parametrize(
     ("scope", "level"),
     [
-        ({}, "queue"),
+        pytest.param({}, "queue", marks=pytest.mark.queue_limit),
         ({"tenant": "*"}, "tenant"),
         ({"tenant": "a"}, "tenant"),
         ({"tenant": "a", "group": "g"}, "group"),
@@ -361,6 +361,7 @@ def test_with_little_room_in_the_queue_turns_decide(queue: Queue) -> None:
     assert len(claimable) == 4
 
 
+@pytest.mark.queue_limit
 def test_a_lease_that_expired_does_not_fill_a_limit(queue: Queue, clock: ManualClock) -> None:
     queue.enqueue("q", id="first", max_attempts=1)
     queue.enqueue("q", id="j")
@@ -372,6 +373,7 @@ def test_a_lease_that_expired_does_not_fill_a_limit(queue: Queue, clock: ManualC
     assert queue.explain("j").claimable
 
 
+@pytest.mark.queue_limit
 def test_a_used_up_rate_says_when_the_next_job_may_start(queue: Queue, clock: ManualClock) -> None:
     queue.set_limit("q", rate=2, per=10)
     for n in range(4):
@@ -423,6 +425,7 @@ def test_a_grant_hides_jobs_of_others(queue: Queue) -> None:
     assert found.parents == [why.Parent("b1", None)]
 
 
+@pytest.mark.queue_limit
 def test_a_grant_hides_who_else_fills_the_queue(queue: Queue) -> None:
     queue.set_limit("q", concurrency=2, rate=2, per=60)
     for id in ("a1", "b1", "a2"):

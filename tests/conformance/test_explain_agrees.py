@@ -117,6 +117,7 @@ class History:
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.one_store
 def test_explain_says_what_the_next_claim_does(
     queue: Queue, clock: ManualClock, backend: Backend, seed: int
 ) -> None:

@@ -176,6 +176,7 @@ def test_a_job_that_the_grant_allows_is_replayed_with_changes(
     assert answer.created == [True]
 
 
+@pytest.mark.one_store
 def test_a_parent_that_the_grant_does_not_allow_is_not_found(queue: Queue) -> None:
     queue.enqueue("mail", id="a", tenant="other")
     queue.enqueue("mail", id="b", tenant="acme")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tenure import GroupTotal, NewJob, Queue, QueueNotFound
+from tenure import GroupTotal, Queue, QueueNotFound
 from tests.conformance.moves import take
 
 
@@ -27,10 +27,9 @@ def test_groups_are_counted_over_all_tenants(queue: Queue) -> None:
 
 
 def test_totals_tell_finished_from_unfinished_jobs(queue: Queue) -> None:
-    parent = queue.enqueue("parent")
-    queue.enqueue_many(
-        NewJob(queue="q", id=f"{n}", tenant=f"t{n % 2}", group="g") for n in range(6)
-    )
+    parent = queue.enqueue("parent", tenant="t0")
+    for n in range(6):
+        queue.enqueue("q", id=f"{n}", tenant=f"t{n % 2}", group="g")
     queue.enqueue("q", group="g", tenant="t0", after=[parent.id])
     queue.enqueue("q", group="g", tenant="t1", delay=60)
     assert totals(queue) == [("g", 8, 0)]

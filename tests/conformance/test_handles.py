@@ -90,6 +90,7 @@ def everything(queue: Queue, clock: ManualClock) -> None:
 
 
 @pytest.mark.usefixtures("needs_durability")
+@pytest.mark.queue_limit
 def test_all_that_was_answered_outlives_the_handle(
     open_queue: OpenQueue, clock: ManualClock
 ) -> None:
@@ -101,6 +102,7 @@ def test_all_that_was_answered_outlives_the_handle(
 
 
 @pytest.mark.usefixtures("needs_durability")
+@pytest.mark.queue_limit
 def test_all_that_was_answered_is_seen_by_other_handles(
     open_queue: OpenQueue, clock: ManualClock
 ) -> None:

@@ -22,9 +22,13 @@ def leased_by(queue: Queue, field: str) -> dict[str, int]:
     return dict(Counter(getattr(job, field) for job in jobs))
 
 
+WHOLE = pytest.param({}, marks=pytest.mark.queue_limit)  # the limit of a whole queue
+
+
 # Concurrency ------------------------------------------------------------------------------------
 
 
+@pytest.mark.queue_limit
 def test_a_queue_gives_no_more_than_its_limit(queue: Queue) -> None:
     fill(queue, 5)
     queue.set_limit("q", concurrency=2)
@@ -32,6 +36,7 @@ def test_a_queue_gives_no_more_than_its_limit(queue: Queue) -> None:
     assert queue.claim("q") == []
 
 
+@pytest.mark.queue_limit
 def test_a_limit_is_of_one_queue(queue: Queue) -> None:
     fill(queue, 5)
     fill(queue, 5, name="r", prefix="r")
@@ -86,7 +91,7 @@ ENDS: dict[str, Callable[[Queue, Job, ManualClock], object]] = {
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS.keys())
 @pytest.mark.parametrize(
     "scope",
-    [{}, {"tenant": "acme"}, {"tenant": "acme", "group": "g"}],
+    [WHOLE, {"tenant": "acme"}, {"tenant": "acme", "group": "g"}],
     ids=["queue", "tenant", "group"],
 )
 def test_whatever_ends_a_lease_makes_room(
@@ -119,6 +124,7 @@ def test_a_limited_tenant_holds_no_other_back(queue: Queue) -> None:
     assert sorted(ids(queue.claim("q", limit=10))) == ["acme0", "bolt0", "bolt1", "bolt2"]
 
 
+@pytest.mark.queue_limit
 def test_the_tightest_of_several_limits_counts(queue: Queue) -> None:
     queue.set_limit("q", concurrency=6)
     queue.set_limit("q", tenant="acme", concurrency=4)
@@ -132,6 +138,7 @@ def test_the_tightest_of_several_limits_counts(queue: Queue) -> None:
     assert leased_by(queue, "tenant") == {"acme": 4, "bolt": 2}
 
 
+@pytest.mark.queue_limit
 def test_a_claim_of_one_tenant_keeps_to_the_limits(queue: Queue) -> None:
     queue.set_limit("q", tenant="acme", concurrency=2)
     fill(queue, 5, tenant="acme")
@@ -141,6 +148,7 @@ def test_a_claim_of_one_tenant_keeps_to_the_limits(queue: Queue) -> None:
     assert queue.claim("q", tenant="bolt", limit=5) == []
 
 
+@pytest.mark.queue_limit
 def test_claims_that_come_together_keep_to_the_limits(queue: Queue, apply: Apply) -> None:
     queue.set_limit("q", concurrency=5)
     queue.set_limit("q", tenant="acme", concurrency=3)
@@ -234,8 +242,8 @@ def test_a_cleared_limit_leaves_the_default(queue: Queue) -> None:
 
 # Changing a limit -------------------------------------------------------------------------------
 
-SCOPES: list[dict[str, Any]] = [
-    {},
+SCOPES: list[Any] = [
+    WHOLE,
     {"tenant": "acme"},
     {"tenant": "*"},
     {"tenant": "acme", "group": "g"},
@@ -281,6 +289,7 @@ def test_a_cleared_limit_is_none(queue: Queue, scope: dict[str, Any]) -> None:
     assert queue.limits() == []
 
 
+@pytest.mark.queue_limit
 def test_what_is_left_out_of_a_limit_stays(queue: Queue) -> None:
     queue.set_limit("q", concurrency=2)
     queue.set_limit("q", rate=10, per=60)
@@ -293,6 +302,7 @@ def test_what_is_left_out_of_a_limit_stays(queue: Queue) -> None:
     ]
 
 
+@pytest.mark.queue_limit
 def test_limits_are_listed_by_queue_tenant_and_group(queue: Queue) -> None:
     queue.set_limit("r", concurrency=1)
     queue.set_limit("q", tenant="acme", group="g", concurrency=2)
@@ -340,7 +350,7 @@ def test_limits_are_listed_by_queue_tenant_and_group(queue: Queue) -> None:
     ids=str,
 )
 def test_a_limit_that_cannot_be_is_refused(queue: Queue, bounds: dict[str, Any]) -> None:
-    queue.set_limit("q", concurrency=5)
+    queue.set_limit("q", tenant="acme", concurrency=5)
     with nothing_changes(queue), pytest.raises(InvalidInput):
         queue.set_limit("q", **bounds)
 
@@ -357,6 +367,7 @@ def test_no_job_can_have_the_name_that_stands_for_all(queue: Queue, field: str) 
         queue.enqueue("q", **name)
 
 
+@pytest.mark.queue_limit
 def test_a_claim_that_has_enough_leaves_the_rates_of_further_queues_alone(
     queue: Queue, clock: ManualClock
 ) -> None:
@@ -371,6 +382,7 @@ def test_a_claim_that_has_enough_leaves_the_rates_of_further_queues_alone(
     assert queue.claim("mail", limit=2) == []
 
 
+@pytest.mark.queue_limit
 def test_a_claim_of_a_paused_queue_leaves_its_rate_alone(queue: Queue, clock: ManualClock) -> None:
     queue.set_limit("mail", rate=1, per=1)
     for _ in range(2):

@@ -190,6 +190,7 @@ def test_a_queue_with_a_job_in_any_state_is_kept(
     assert [job.queue for job in all_jobs(queue)] == ["q", "other"]
 
 
+@pytest.mark.queue_limit
 def test_a_queue_with_a_limit_or_a_pause_is_kept(queue: Queue, clock: ManualClock) -> None:
     queue.set_limit("limited", concurrency=3)
     queue.set_limit("shared", tenant="acme", weight=3)

@@ -88,6 +88,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.one_store
 @pytest.mark.parametrize("others", OTHERS.values(), ids=OTHERS)
 def test_a_key_that_was_used_for_other_operations_is_a_conflict(
     queue: Queue, apply: Apply, others: tuple[Op, ...]
@@ -100,6 +101,7 @@ def test_a_key_that_was_used_for_other_operations_is_a_conflict(
     assert answers(apply, "k", enqueue("a")) == first
 
 
+@pytest.mark.one_store
 def test_a_key_that_was_used_for_no_operations_is_not_free(queue: Queue, apply: Apply) -> None:
     answers(apply, "k")
     (answer,) = apply(ops.Once("k", (enqueue("a"),)))

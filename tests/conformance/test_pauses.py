@@ -100,7 +100,9 @@ def test_a_pause_comes_before_the_limit_of_its_own(queue: Queue) -> None:
     assert len(grab(queue)) == 2
 
 
-@pauses
+@pytest.mark.parametrize(
+    "scope", [pytest.param({}, marks=pytest.mark.queue_limit), *PAUSES[1:]], ids=str
+)
 def test_a_limit_outlives_a_pause_and_a_pause_a_limit(queue: Queue, scope: dict[str, Any]) -> None:
     fill(queue, 5, tenant="acme", group="g")
     queue.set_limit("q", **scope, concurrency=2)

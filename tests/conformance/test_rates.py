@@ -9,6 +9,8 @@ from tenure.testing import ManualClock
 from tests.conformance.conftest import OpenQueue
 from tests.conformance.moves import fill, grab, make_done, take
 
+pytestmark = pytest.mark.queue_limit
+
 
 def test_a_queue_gives_no_faster_than_its_rate(queue: Queue, clock: ManualClock) -> None:
     fill(queue, 50)

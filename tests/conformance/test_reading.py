@@ -293,7 +293,8 @@ def test_groups_are_counted_by_name(queue: Queue) -> None:
 
 def test_tenants_and_groups_are_paged_by_name(queue: Queue) -> None:
     names = [f"n{n:02}" for n in range(10)]
-    queue.enqueue_many(NewJob(queue="q", tenant=name) for name in reversed(names))
+    for name in reversed(names):
+        queue.enqueue("q", tenant=name)
     queue.enqueue_many(NewJob(queue="q", tenant="t", group=name) for name in reversed(names))
     tenants = [one.tenant for one in queue.tenants("q", limit=4)]
     tenants += [one.tenant for one in queue.tenants("q", limit=4, after=tenants[-1])]

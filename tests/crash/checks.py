@@ -19,8 +19,12 @@ ENDS = ("try ack", "try fail", "try release")  # these end a lease if they succe
 class Evidence:
     """The journals, sorted by subject, and every job in the store."""
 
-    def __init__(self, events: Iterable[Event], jobs: dict[str, tenure.Job]) -> None:
+    def __init__(
+        self, events: Iterable[Event], jobs: dict[str, tenure.Job], *, whole: bool = True
+    ) -> None:
+        """whole: whole queues are limited, too."""
         self.jobs = jobs
+        self.whole = whole
         self.events: dict[str, list[Event]] = defaultdict(list)
         self.by_lease: dict[Lease, list[Event]] = defaultdict(list)
         for event in events:
@@ -156,7 +160,7 @@ def limits_hold(seen: Evidence) -> Iterator[str]:
         (lambda scope: (scope[1], scope[2]) if scope[2] else None, IN_GROUP),
     )
     bounded = [e for e in seen.events["claimed"] if e.data["scope"][0] == "bounded"]
-    for scope_of, bound in bounds:
+    for scope_of, bound in bounds if seen.whole else bounds[1:]:
         steps: dict[Any, list[tuple[int, int]]] = defaultdict(list)
         for claim in bounded:
             scope = scope_of(claim.data["scope"])
@@ -173,7 +177,8 @@ def limits_hold(seen: Evidence) -> Iterator[str]:
 
 def the_rate_holds(seen: Evidence) -> Iterator[str]:
     """Between any two claims, at most a full bucket plus what was refilled meanwhile."""
-    times = sorted(e.data["since"] for e in seen.events["claimed"] if e.data["scope"][0] == "rated")
+    claims = seen.events["claimed"] if seen.whole else []
+    times = sorted(e.data["since"] for e in claims if e.data["scope"][0] == "rated")
     lowest = float("inf")
     for n, at in enumerate(times):
         dripped = at * RATE / (PER_SECONDS * 1000)

@@ -26,9 +26,11 @@ import msgspec
 
 import tenure
 from tenure.clock import SystemClock
+from tenure.engines.sharded.members import is_sharded
 from tests.crash.checks import Evidence, broken, stuck
 from tests.crash.journal import Journal, read
 from tests.crash.workload import QUEUES, prepare, watch, work
+from tests.support import shards
 from tests.support.audit import audit
 
 WORKERS = 4
@@ -40,12 +42,16 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.crash.kill", description=__doc__)
     parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
+    parser.add_argument("--shards", action="store_true", help="two files as one queue")
     options = parser.parse_args(arguments)
     total: Counter[str] = Counter()
     end = time.monotonic() + options.seconds
     while (left := end - time.monotonic()) > 0.5 or not total:
         folder = Path(tempfile.mkdtemp(prefix="tenure-kill-"))
-        arena = Arena(folder, options.seed + total["rounds"], SqliteFile(folder / "jobs.db"))
+        store: Store
+        store = Shards(folder) if options.shards else SqliteFile(folder / "jobs.db")
+        arena = Arena(folder, options.seed + total["rounds"], store)
+        arena.between_seconds *= 3 if options.shards else 1  # two files take longer to open
         failures = arena.round(min(left, ROUND_SECONDS))
         total += arena.counted
         total["rounds"] += 1
@@ -85,6 +91,17 @@ class SqliteFile:
 
     def audit(self) -> list[str]:
         return audit(self._path)
+
+
+class Shards:
+    """Two files as one queue."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.url = shards.url_of(folder)
+
+    def audit(self) -> list[str]:
+        return shards.audit(self._folder)
 
 
 class Arena:
@@ -198,7 +215,8 @@ class Arena:
         failures = self.store.audit()
         events = list(read(self.folder))
         with tenure.connect(self.store.url) as queue:
-            seen = Evidence(events, everything(queue))
+            whole = not is_sharded(self.store.url)
+            seen = Evidence(events, everything(queue), whole=whole)
         failures += broken(seen)
         names = ("enqueued", "claimed", "acked", "looked", "refused", "busy")
         counts = {name: len(seen.events[name]) for name in names}

@@ -23,6 +23,21 @@ def test_processes_that_are_killed_again_and_again_lose_nothing() -> None:
     assert "kills" in done.stdout
 
 
+def test_processes_that_are_killed_on_two_shards_lose_nothing() -> None:
+    """For longer runs: python -m tests.crash.kill --shards --seconds 300."""
+    seed = random.SystemRandom().randrange(2**32)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.crash.kill", "--shards", "--seconds", "8", f"--seed={seed}"],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "kills" in done.stdout
+
+
 def test_a_postgresql_server_that_is_killed_under_load_loses_nothing() -> None:
     """For longer runs: python -m tests.crash.kill_postgres --seconds 300."""
     seed = random.SystemRandom().randrange(2**32)

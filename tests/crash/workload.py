@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 import tenure
+from tenure.engines.sharded.members import is_sharded
 from tenure.model.job import IfParentFails
 from tenure.model.ops import IfExists
 from tests.crash.journal import Journal, now_ms
@@ -34,10 +35,11 @@ LOST = (tenure.LeaseLost, tenure.JobNotFound)
 def prepare(url: str) -> None:
     """Create the store and its limits."""
     with tenure.connect(url) as queue:
-        queue.set_limit("bounded", concurrency=IN_QUEUE)
         queue.set_limit("bounded", tenant="*", concurrency=IN_TENANT)
         queue.set_limit("bounded", group="*", concurrency=IN_GROUP)
-        queue.set_limit("rated", rate=RATE, per=PER_SECONDS)
+        if not is_sharded(url):  # shards refuse limits of whole queues
+            queue.set_limit("bounded", concurrency=IN_QUEUE)
+            queue.set_limit("rated", rate=RATE, per=PER_SECONDS)
 
 
 def work(url: str, journal: Journal, name: str, seed: int) -> None:
@@ -134,6 +136,9 @@ class Worker:
             job = self._queue.enqueue(**new, if_exists=if_exists)
         except HELD:
             return
+        except tenure.InvalidInput as error:
+            self._check_refusal(error)
+            return
         kind = "enqueued" if job.id == new["id"] else "skipped"
         self._journal.note(kind, job.id)
 
@@ -147,8 +152,17 @@ class Worker:
             self._queue.enqueue_many([tenure.NewJob(**new) for new in news])
         except HELD:
             return
+        except tenure.InvalidInput as error:
+            self._check_refusal(error)
+            return
         for id in ids:
             self._journal.note("enqueued", id)
+
+    def _check_refusal(self, error: tenure.InvalidInput) -> None:
+        """Shards refuse jobs that would have to be on two of them."""
+        if "shard" not in error.reason:
+            raise error
+        self._journal.note("refused by shards", text=error.reason)
 
     # Working
 
@@ -269,7 +283,8 @@ def watch(url: str, journal: Journal) -> None:
     while os.getppid() == boss:
         with connected(url, journal) as queue:
             for n in range(50):
-                _look_at_leases(queue.jobs(queue="bounded", state="leased", limit=1000), journal)
+                leased = queue.jobs(queue="bounded", state="leased", limit=1000)
+                _look_at_leases(leased, journal, whole=not is_sharded(url))
                 if n % 10 == 0:
                     live = ("waiting", "pending", "leased")
                     _look_at_keys(queue.jobs(state=live, limit=10_000), journal)
@@ -277,9 +292,9 @@ def watch(url: str, journal: Journal) -> None:
                 time.sleep(0.002)
 
 
-def _look_at_leases(page: tenure.Page, journal: Journal) -> None:
+def _look_at_leases(page: tenure.Page, journal: Journal, *, whole: bool) -> None:
     scopes = [(job.queue, job.tenant, job.group) for job in page.jobs]
-    leased: Counter[tuple[str, ...]] = Counter(scope[:1] for scope in scopes)
+    leased: Counter[tuple[str, ...]] = Counter(scope[:1] for scope in scopes if whole)
     leased.update(scope[:2] for scope in scopes)
     leased.update(scope for scope in scopes if scope[2])
     for scope, n in leased.items():

@@ -542,14 +542,14 @@ def test_what_finishes_a_job_needs_its_lease(client: Client, call: str) -> None:
 
 
 def test_queues_are_counted(client: Client) -> None:
-    assert client.get("/v1/queues") == counts() | {"queues": {}, "log_bytes": None}
+    assert client.get("/v1/queues") == counts() | {"queues": {}, "log_bytes": None, "away": []}
     claimed(client, "a")
     client.post("/v1/jobs", [{"queue": "q", "delay": 1}, {"queue": "r"}])
     q = counts(leased=1, delayed=1) | {"queue": "q", "paused": False}
     r = counts(ready=1) | {"queue": "r", "paused": False}
     assert client.get("/v1/queues/q") == q
     overall = counts(leased=1, delayed=1, ready=1)
-    both = {"queues": {"q": q, "r": r}, "log_bytes": None}
+    both: dict[str, Any] = {"queues": {"q": q, "r": r}, "log_bytes": None, "away": []}
     assert client.get("/v1/queues") == overall | both
 
 

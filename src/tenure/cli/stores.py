@@ -101,7 +101,8 @@ def copy(app: App, source: str, target: str, wait: float, leased: Leased) -> Non
     """Copy a whole store into another, which must be empty.
 
     Every job is copied as it is, in whatever state, with its attempts, results, errors and times.
-    Limits, pauses and schedules are copied, too; slots are not. SOURCE and TARGET are URLs.
+    Limits, pauses and schedules are copied, too; slots are not. SOURCE and TARGET are URLs. Either
+    may be shards, and a copy into more shards is how a queue grows.
 
     The queues of the source are paused first, and stay paused: from then on the jobs run from the
     target. If the copy is interrupted, the same command continues it. Once it has finished, the
@@ -111,6 +112,7 @@ def copy(app: App, source: str, target: str, wait: float, leased: Leased) -> Non
     Example:
       tenure copy sqlite:///jobs.db postgresql://owner@db.example/shop
       tenure copy sqlite:///jobs.db postgresql:///shop --wait 10m --leased requeue
+      tenure copy 'sqlite:///jobs-{0..1}.db' 'sqlite:///more-{0..3}.db'
     """
     for name, url in (("source", source), ("target", target)):
         if _is_service(url):
@@ -154,8 +156,9 @@ def _open(app: App, url: str, name: str) -> Engine:
 
 def _check_source_exists(url: str) -> None:
     """Raise an error if the source does not exist, instead of creating it: it is a typo."""
-    if urlsplit(url).scheme == "sqlite" and not path_of(url).exists():
-        raise InvalidInput("url", f"there is no file {path_of(url)}")
+    for one in engines.stores_of(from_environment(os.environ, url=url)):
+        if urlsplit(one.url).scheme == "sqlite" and not path_of(one.url).exists():
+            raise InvalidInput("url", f"there is no file {path_of(one.url)}")
 
 
 def _summary(work: Copy, seconds: float) -> str:

@@ -14,7 +14,10 @@ from contextlib import contextmanager
 from typing import Any, Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
+from msgspec.structs import replace
+
 from tenure.clock import Clock
+from tenure.engines.sharded.members import SCHEME, is_sharded, members_of
 from tenure.errors import InvalidInput
 from tenure.model.ops import Answer, Op
 from tenure.model.queries import Found, Query
@@ -62,8 +65,16 @@ class Recording(Protocol):
 class HasLog(Protocol):
     """A store whose write-ahead log is on this machine and can grow."""
 
-    def log_bytes(self) -> int:
-        """The size of the log in bytes."""
+    def log_bytes(self) -> int | None:
+        """The size of the log in bytes; None if it turns out to have none."""
+
+
+@runtime_checkable
+class HasShards(Protocol):
+    """Several stores, some of which may be away."""
+
+    def away(self) -> dict[str, str]:
+        """The names of the shards that are away, and why."""
 
 
 def _open_memory(url: str, settings: Settings, clock: Clock) -> Engine:
@@ -110,6 +121,13 @@ def _open_remote(url: str, settings: Settings, clock: Clock) -> Engine:
     return RemoteEngine.open(url, settings, clock)
 
 
+def _open_sharded(url: str, settings: Settings, clock: Clock) -> Engine:
+    """Import the engine lazily: few use it."""
+    from tenure.engines.sharded.engine import ShardedEngine
+
+    return ShardedEngine.open(replace(settings, url=url), clock, open_engine)
+
+
 ENGINES: dict[str, Callable[[str, Settings, Clock], Engine]] = {
     "memory": _open_memory,
     "sqlite": _open_sqlite,
@@ -117,6 +135,7 @@ ENGINES: dict[str, Callable[[str, Settings, Clock], Engine]] = {
     "fdb": _open_foundationdb,
     "http": _open_remote,
     "https": _open_remote,
+    SCHEME: _open_sharded,
 }
 
 
@@ -125,8 +144,17 @@ def open_engine(settings: Settings, clock: Clock) -> Engine:
     return ENGINES[_scheme_of(settings.url)](settings.url, settings, clock)
 
 
+def stores_of(settings: Settings) -> list[Settings]:
+    """The settings of each shard; of the store itself, if it is a single one."""
+    if _scheme_of(settings.url) != SCHEME:
+        return [settings]
+    return [replace(settings, url=url) for url in members_of(settings.url).urls.values()]
+
+
 def _scheme_of(url: str) -> str:
     scheme = urlsplit(url).scheme
+    if scheme in ("sqlite", "postgresql") and is_sharded(url):
+        return SCHEME
     if scheme not in ENGINES:
         known = ", ".join(f"{name}://" for name in ENGINES)
         raise InvalidInput("url", f"{without_secrets(url)!r} must begin with one of {known}")
@@ -135,6 +163,8 @@ def _scheme_of(url: str) -> str:
 
 def exists(settings: Settings) -> bool:
     """Whether there is a store at the URL: opening it would not create one."""
+    if _scheme_of(settings.url) == SCHEME:
+        return any(exists(one) for one in stores_of(settings))
     match _scheme_of(settings.url):
         case "sqlite":
             from tenure.engines.sqlite import file
@@ -153,7 +183,10 @@ def exists(settings: Settings) -> bool:
 
 def migrate(settings: Settings, clock: Clock) -> tuple[int, int] | None:
     """Create the store's schema or bring it up to date. Returns the versions before and after, or
-    None if the store has no schema."""
+    None if the store has no schema. Of shards, the oldest version."""
+    if _scheme_of(settings.url) == SCHEME:
+        done = [versions for one in stores_of(settings) if (versions := migrate(one, clock))]
+        return min(done, default=None)
     match _scheme_of(settings.url):
         case "sqlite":
             from tenure.engines.sqlite import file
@@ -167,7 +200,10 @@ def migrate(settings: Settings, clock: Clock) -> tuple[int, int] | None:
 
 
 def migration_sql(settings: Settings) -> str | None:
-    """The SQL that `migrate` would execute now, to review it or run it by hand."""
+    """The SQL that `migrate` would execute now, to review it or run it by hand. Raises InvalidInput
+    for shards: each needs its own."""
+    if _scheme_of(settings.url) == SCHEME:
+        raise InvalidInput("url", "give the URL of one shard: each may need different statements")
     match _scheme_of(settings.url):
         case "sqlite":
             from tenure.engines.sqlite import file

@@ -415,10 +415,12 @@ class QueueStats(Counts, frozen=True, kw_only=True):
 
 class Stats(Counts, frozen=True, kw_only=True):
     """The counts of all queues together, and of each queue. log_bytes: the size of the write-ahead
-    log of a SQLite file, which grows while a program keeps a transaction open."""
+    log of a SQLite file, which grows while a program keeps a transaction open. away: the shards
+    that do not answer, whose jobs are not counted."""
 
     queues: dict[str, QueueStats]
     log_bytes: int | None = None
+    away: tuple[str, ...] = ()
 
 
 def as_counts(counts: Counts) -> dict[str, int]:

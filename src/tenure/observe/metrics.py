@@ -22,7 +22,7 @@ from prometheus_client.core import (
 )
 
 from tenure.clock import Clock
-from tenure.engines import Engine, HasLog
+from tenure.engines import Engine, HasLog, HasShards
 from tenure.errors import LeaseLost, TenureError
 from tenure.model import ops, queries
 from tenure.model.job import Job, State
@@ -140,6 +140,8 @@ class Metrics:
         )
         self.log: Gauge = Gauge("tenure_log_bytes", "Size of the write-ahead log of a SQLite file.")
         self.log_of: HasLog | None = None
+        self.away: Gauge = Gauge("tenure_shards_away", "Shards that do not answer.")
+        self.shards: HasShards | None = None
         self._counts_tenants = tenants
         self._queues: set[str] = set()
         self._registry = CollectorRegistry(auto_describe=False)
@@ -181,7 +183,9 @@ class Metrics:
         if self._counts_tenants:
             self.tenants.values = await self._by_tenant(queue, list(stats.queues))
         if self.log_of is not None:
-            self.log.values[()] = self.log_of.log_bytes()
+            self.log.values[()] = self.log_of.log_bytes() or 0
+        if self.shards is not None:
+            self.away.values[()] = len(self.shards.away())
         with self.lock:
             return generate_latest(self._registry)
 
@@ -287,8 +291,19 @@ class Measured:
         self._engine.close()
 
 
+class MeasuredShards(Measured):
+    """The same for an engine with shards."""
+
+    def away(self) -> dict[str, str]:
+        assert isinstance(self._engine, HasShards)
+        return self._engine.away()
+
+
 def measured(metrics: Metrics, engine: Engine, clock: Clock) -> Engine:
     """Wrap an engine with metrics; bind `metrics` and pass it as `connect(wrap=...)`."""
     if isinstance(engine, HasLog):
         metrics.log_of = engine
-    return Measured(engine, metrics, clock)
+    if not isinstance(engine, HasShards):
+        return Measured(engine, metrics, clock)
+    metrics.shards = engine
+    return MeasuredShards(engine, metrics, clock)

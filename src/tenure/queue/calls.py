@@ -102,6 +102,10 @@ class Calls(Insight, Lookup, Matching, Editing, RecordCalls):
         """The size of the store's write-ahead log, if it has one."""
         return None
 
+    def _away(self) -> tuple[str, ...]:
+        """The shards that are away."""
+        return ()
+
     def audited(self, *, by: str = "", reason: str = "") -> Calls:
         """The same calls, whose changes are added to the audit log: who makes them, and why. The
         entry is stored together with the change. A service replaces `by` by the name of the
@@ -366,8 +370,8 @@ class Calls(Insight, Lookup, Matching, Editing, RecordCalls):
         query = validated(queries.GetStats(queue))
         found: list[queries.QueueStats] = good((yield query), list)
         stats = queries.overall(found)
-        log = self._log_bytes()
-        return stats if log is None else replace(stats, log_bytes=log)
+        log, away = self._log_bytes(), self._away()
+        return replace(stats, log_bytes=log, away=away) if log is not None or away else stats
 
     def _tenants(
         self, queue: str, *, limit: int = 100, after: str | None = None
@@ -763,6 +767,9 @@ class _Audited(Calls):
 
     def _log_bytes(self) -> int | None:
         return self._inner._log_bytes()
+
+    def _away(self) -> tuple[str, ...]:
+        return self._inner._away()
 
 
 @functools.cache

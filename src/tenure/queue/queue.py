@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from tenure.clock import Clock, SystemClock
-from tenure.engines import Engine, HasLog, open_engine
+from tenure.engines import Engine, HasLog, HasShards, open_engine
 from tenure.errors import Closed
 from tenure.model import ops
 from tenure.model.fields import validated
@@ -131,6 +131,10 @@ class Queue(Calls):
         """The size of the store's write-ahead log, if it has one."""
         return self._engine.log_bytes() if isinstance(self._engine, HasLog) else None
 
+    def _away(self) -> tuple[str, ...]:
+        """The shards that are away."""
+        return tuple(self._engine.away()) if isinstance(self._engine, HasShards) else ()
+
 
 def connect(
     url: str | None = None,
@@ -143,7 +147,8 @@ def connect(
     """Open a queue by its URL.
 
     Supported: sqlite:///file.db, memory://, postgresql://host/database, fdb:///path/to/fdb.cluster,
-    and http://host:port for a Tenure service, which may require a token. url and token default to
+    and http://host:port for a Tenure service, which may require a token; also several stores as one
+    queue, as sqlite:///jobs-{0..3}.db or shards:///shards.toml. url and token default to
     TENURE_URL and TENURE_TOKEN. wrap: wraps the engine, for measurements.
     """
     settings = settings_of(url, token, settings)

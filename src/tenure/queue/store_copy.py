@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal, TypeVar
 
 from tenure.clock import Clock
-from tenure.engines import Engine
+from tenure.engines import Engine, HasShards
 from tenure.errors import Conflict, DependencyNotFound, InvalidInput, TenureError
 from tenure.model import ops, queries
 from tenure.model.fields import MAX_SPAN_MS
@@ -100,6 +100,7 @@ class Copy:
 
     def _begin_anew(self) -> None:
         self._refuse_a_used_target()
+        self._refuse_shared_limits()
         self._id = uuid.uuid4().hex
         _apply(self._source, [_mark(TO, self._id)])
         if self._id in _marks(self._target, TO):
@@ -139,6 +140,17 @@ class Copy:
                 f"{schedules:,} schedules that do not come from this copy; nothing was changed: "
                 "use a new file, database or schema"
             )
+
+    def _refuse_shared_limits(self) -> None:
+        """Shards cannot keep the limit of a whole queue: say so before anything is changed."""
+        if not isinstance(self._target, HasShards):
+            return
+        for limit in _read(self._source, queries.ListLimits(), list):
+            if limit.tenant is None and (limit.concurrency or limit.rate):
+                raise Conflict(
+                    f"queue {limit.queue!r} has a limit as a whole, which shards cannot keep; "
+                    "nothing was changed: clear it, or limit each tenant (tenant='*')"
+                )
 
     # Making sure that no worker is active -------------------------------------------------------
 

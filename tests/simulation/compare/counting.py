@@ -213,6 +213,7 @@ _COMMON = ["tenure.queue.committer"]
 _WATCHED: dict[str, list[str]] = {
     "sqlite": ["tenure.engines.sqlite", "tenure.engines.sql", "tenure.core", *_COMMON],
     "postgres": ["tenure.engines.postgres", "tenure.engines.sql", "tenure.core", *_COMMON],
+    "shards": ["tenure.engines.sharded", *_COMMON],
     "http": ["tenure.engines.remote", "tenure.observe.metrics", "tenure.model.wire", *_COMMON],
     "foundationdb": ["tenure.engines.foundationdb", "tenure.core", *_COMMON],
 }

@@ -30,6 +30,7 @@ class CiRun(NamedTuple):
 CI: dict[str, CiRun] = {
     "sqlite": CiRun((0, 1, 2, 3), 300),
     "postgres": CiRun((0, 1, 2, 3, 4, 5), 140),
+    "shards-one": CiRun((0, 1), 120),
     "http": CiRun((0, 1, 2, 3), 150),
     "foundationdb": CiRun((0, 1, 2, 3, 4, 5), 110),
     "foundationdb-faults": CiRun((1,), 80),
@@ -38,6 +39,12 @@ CI: dict[str, CiRun] = {
 Floor = tuple[int, int]  # times, jobs
 
 FLOORS: dict[str, dict[str, Floor]] = {
+    "shards-one": {
+        "batch.Batch.run": (50, 0),
+        "claims.Asking.result": (20, 0),
+        "once.Keyed.first": (5, 0),
+        "lists.read": (5, 0),
+    },
     "sqlite": {
         "core.enqueue.enqueue": (200, 3_000),
         "sql insert_plain_job": (400, 3_000),
@@ -121,6 +128,7 @@ _WORKERS = "workers that report themselves; tests/conformance/test_workers.py"
 _MANY = "many jobs by their ids; tests/conformance/test_reading.py"
 
 EXEMPT: dict[str, dict[str, str]] = {
+    "shards": {},  # most of it needs several shards; tests/engines/sharded
     "": {
         "core.explain.*": _EXPLAIN,
         "explain.*": _EXPLAIN,

@@ -18,6 +18,10 @@ from tenure.engines import Engine
 from tenure.engines.foundationdb.engine import FoundationDbEngine
 from tenure.engines.postgres.engine import PostgresEngine
 from tenure.engines.remote import RemoteEngine
+from tenure.engines.sharded.cluster import Cluster
+from tenure.engines.sharded.engine import ShardedEngine
+from tenure.engines.sharded.placing import Placing
+from tenure.engines.sharded.shard import Shard
 from tenure.engines.sqlite.engine import SqliteEngine
 from tenure.model.fields import MAX_CLAIM
 from tenure.observe.metrics import Metrics, measured
@@ -136,6 +140,22 @@ def sqlite(sweep: int, skews_ms: list[int]) -> Rig:
     return rig
 
 
+def shards(sweep: int, skews_ms: list[int]) -> Rig:
+    """The engine with shards, on a single one: it must do all that a single store does. What it
+    refuses, and whom it serves first if there are several, is in tests/engines/sharded."""
+    rig = Rig(TRAITS["shards-one"], sweep, skews_ms)
+    path = _folder(rig) / "jobs.db"
+
+    def opened(clock: Clock) -> ShardedEngine:
+        shard = Shard("0", partial(SqliteEngine, path, Settings(sweep=sweep), clock))
+        shard.open()
+        return ShardedEngine(Cluster([shard], Placing(["0"], spread=False), clock))
+
+    rig.add([opened(clock) for clock in rig.clocks])
+    rig.audit = partial(audit, path)
+    return rig
+
+
 class OnServerTime(PostgresEngine):
     """A PostgreSQL engine that uses the server's clock, as in production."""
 
@@ -250,6 +270,7 @@ def foundationdb(sweep: int, skews_ms: list[int], *, faults: bool = False) -> Ri
 
 TRAITS: dict[str, Traits] = {
     "sqlite": Traits(),
+    "shards-one": Traits(),
     # Jobs set back by more than 2 s are found only by maintenance: is_due in postgres.sql.
     "postgres": Traits(store_time=True, most_back_ms=1_500, exact_losses=False, sweeps="for all"),
     "http": Traits(store_time=True, transfers=False),
@@ -257,6 +278,7 @@ TRAITS: dict[str, Traits] = {
 }
 RIGS: dict[str, Open] = {
     "sqlite": sqlite,
+    "shards-one": shards,
     "postgres": PostgresRig,
     "http": http,
     "foundationdb": foundationdb,

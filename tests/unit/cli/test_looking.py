@@ -136,7 +136,7 @@ def test_stats_as_json(cli: Terminal) -> None:
     counts["ready"] = 1
     mail = {**counts, "queue": "mail", "paused": False, "held_by_pauses": 0, "held_by_limits": 0}
     mail["oldest_ready_at"] = cli.clock.now_ms()
-    assert stats == {**counts, "queues": {"mail": mail}, "log_bytes": 0}
+    assert stats == {**counts, "queues": {"mail": mail}, "log_bytes": 0, "away": []}
 
 
 def test_an_empty_store_says_that_it_is(cli: Terminal) -> None:

@@ -1,0 +1,144 @@
+"""Lists of jobs over several shards: merged by time, with a cursor that has the place on each.
+
+Each shard's list is in its own order; the one whose next job is the newest comes next. A list ends
+where a shard that has more has given all that it read: what comes next is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tenure.engines.sharded.cluster import Cluster
+from tenure.engines.sharded.cursors import Places, cursor_of, places_of
+from tenure.engines.sharded.shard import Shard
+from tenure.errors import NotFound, TenureError
+from tenure.model import queries
+from tenure.model.job import Job
+from tenure.model.queries import Filter, Found
+from tenure.model.summary import Summary
+
+ListQuery = queries.ListJobs | queries.ListSummaries | queries.FindIds
+
+
+class Source:
+    """The page of one shard, and how much of it has been used."""
+
+    def __init__(self, shard: Shard, start: str | None, page: Any) -> None:
+        self.shard = shard
+        self.start = start
+        self.jobs: Sequence[Any] = page.jobs
+        self.cursor: str | None = page.cursor
+        self.scanned: int = page.scanned
+        self.scanned_to: int | None = page.scanned_to
+        self.used = 0
+
+    @property
+    def next_job(self) -> Any | None:
+        return self.jobs[self.used] if self.used < len(self.jobs) else None
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether all that was read is used, and there is more."""
+        return self.used == len(self.jobs) and self.cursor is not None
+
+
+def read(cluster: Cluster, query: ListQuery, of: Sequence[Shard] | None) -> Found:
+    """A page of the merged list. of: the shards that have matching jobs; None for all."""
+    among = list(cluster.shards if of is None else of)
+    places: Places = {cluster.shards.index(shard): None for shard in among}
+    if query.cursor is not None:
+        places = places_of(query.cursor, len(cluster.shards))
+    sources, absent = _read_pages(cluster, query, places)
+    if not sources and len(absent) == len(among):
+        return absent[0]
+    size = 0
+    jobs: list[Any] = []
+    while len(jobs) < query.limit and size < queries.PAGE_BYTES:
+        if any(source.is_cut for source in sources):
+            break
+        source = _newest(sources, query.filter)
+        if source is None:
+            break
+        job = source.next_job
+        jobs.append(job)
+        size += queries.bytes_of(job) if isinstance(job, Job) else 0
+        source.used += 1
+    cursor = _cursor_of(cluster, query, sources)
+    return _page(query, jobs, cursor, sources)
+
+
+def _read_pages(
+    cluster: Cluster, query: ListQuery, places: Places
+) -> tuple[list[Source], list[TenureError]]:
+    starts = {cluster.shards[number].name: start for number, start in places.items()}
+    among = [shard for shard in cluster.shards if shard.name in starts]
+    pages = cluster.each(
+        lambda shard: _page_of(shard, query, starts[shard.name], query.limit), among
+    )
+    sources: list[Source] = []
+    absent: list[TenureError] = []
+    for shard, page in zip(among, pages, strict=True):
+        if isinstance(page, NotFound):
+            absent.append(page)
+        elif isinstance(page, TenureError):
+            raise page
+        else:
+            sources.append(Source(shard, starts[shard.name], page))
+    return sources, absent
+
+
+def _page_of(shard: Shard, query: ListQuery, start: str | None, limit: int) -> Any:
+    """A page of one shard. Ids come with their times, to be merged."""
+    kind = queries.ListJobs if isinstance(query, queries.ListJobs) else queries.ListSummaries
+    found = shard.read(kind(query.filter, limit, start))
+    if isinstance(found, TenureError):
+        raise found
+    return found
+
+
+def _newest(sources: Sequence[Source], where: Filter) -> Source | None:
+    """The source whose next job is the newest; the first of several."""
+    best: Source | None = None
+    best_at = -1
+    for source in sources:
+        job = source.next_job
+        if job is not None and _time_of(job, where) > best_at:
+            best, best_at = source, _time_of(job, where)
+    return best
+
+
+def _time_of(job: Job | Summary, where: Filter) -> int:
+    return int((job.finished_at or 0) if where.by_end else job.created_at)
+
+
+def _cursor_of(cluster: Cluster, query: ListQuery, sources: Sequence[Source]) -> str | None:
+    """Where the next page begins. A shard whose page was used in part says where that part ends."""
+    places: Places = {}
+    for source in sources:
+        number = cluster.shards.index(source.shard)
+        if source.used == len(source.jobs):
+            if source.cursor is not None:
+                places[number] = source.cursor
+        elif source.used == 0:
+            places[number] = source.start
+        else:
+            part = _page_of(source.shard, query, source.start, source.used)
+            places[number] = part.cursor
+    return cursor_of(places) if places else None
+
+
+def _page(query: ListQuery, jobs: list[Any], cursor: str | None, sources: list[Source]) -> Found:
+    scanned = sum(source.scanned for source in sources)
+    reached = [x.scanned_to for x in sources if x.scanned_to is not None and x.is_cut]
+    if cursor is None:
+        scanned_to = None
+    elif reached:
+        scanned_to = max(reached)
+    else:
+        scanned_to = _time_of(jobs[-1], query.filter) if jobs else None
+    if isinstance(query, queries.FindIds):
+        return queries.Ids([job.id for job in jobs], cursor, scanned)
+    if isinstance(query, queries.ListJobs):
+        return queries.Page(jobs, cursor, scanned, scanned_to)
+    return queries.Summaries(jobs, cursor, scanned, scanned_to)

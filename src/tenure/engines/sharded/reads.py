@@ -1,0 +1,270 @@
+"""Queries over several shards: each reads a snapshot of its own, and the results are merged.
+
+A list that lacks a shard would look complete, so it fails while a shard is away, unless it is of a
+tenant on another shard. Counts and what workers ask for go on with the shards that are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from tenure.engines.sharded import lists
+from tenure.engines.sharded.cluster import Cluster
+from tenure.engines.sharded.cursors import Places, cursor_of, places_of
+from tenure.engines.sharded.shard import Shard
+from tenure.errors import InvalidInput, JobNotFound, NotFound, TenureError
+from tenure.model import ops, queries
+from tenure.model.finders import FINDERS
+from tenure.model.queries import Found, Query
+from tenure.model.record_queries import ListRecords
+from tenure.model.records import Record
+
+S = TypeVar("S", bound=queries.Counts)
+_SHARED = ("worker", "pause")  # spaces of which each shard has the same records
+_GO_ON = (queries.ListWorkers, queries.ListRates)
+
+
+def read(cluster: Cluster, query: Query) -> Found:
+    """Run a query."""
+    try:
+        if type(query) in FINDERS:
+            lenient = isinstance(query, _GO_ON)
+            return FINDERS[type(query)](
+                lambda part: _list_records(cluster, part, lenient=lenient), query
+            )
+        return _QUERIES[type(query)](cluster, query)
+    except TenureError as error:
+        return error
+
+
+def ask(
+    cluster: Cluster,
+    query: Query,
+    of: Sequence[Shard] | None = None,
+    *,
+    lenient: bool = False,
+) -> list[tuple[int, Any]]:
+    """What each shard found, by its number. A NotFound counts as nothing, unless it is what all
+    say. lenient: shards that are away are passed over, unless all are."""
+    among = cluster.shards if of is None else of
+    found = cluster.each(lambda shard: shard.read(query), among)
+    good: list[tuple[int, Any]] = []
+    absent: TenureError | None = None
+    for shard, one in zip(among, found, strict=True):
+        if isinstance(one, NotFound):
+            absent = one
+        elif not isinstance(one, TenureError):
+            good.append((cluster.shards.index(shard), one))
+        elif not lenient or isinstance(one, InvalidInput):
+            raise one
+    if not good:
+        raise absent or next(one for one in found if isinstance(one, TenureError))
+    return good
+
+
+def _of_tenant(cluster: Cluster, tenant: str | None) -> list[Shard] | None:
+    """The shards that have jobs of a tenant; None if all may."""
+    place = None if tenant is None else cluster.placing.of_tenant(tenant)
+    return None if place is None else [cluster.shards[place]]
+
+
+# Jobs by id -------------------------------------------------------------------------------------
+
+
+def _get_job(cluster: Cluster, query: queries.GetJob) -> Found:
+    return _where_it_is(cluster, query, query.id)
+
+
+def _explain(cluster: Cluster, query: queries.Explain) -> Found:
+    return _where_it_is(cluster, query, query.id)
+
+
+def _where_it_is(cluster: Cluster, query: queries.GetJob | queries.Explain, job_id: str) -> Found:
+    hint = cluster.locator.hints.get(job_id)
+    if hint is not None:
+        found = cluster.shards[hint].read(query)
+        if not isinstance(found, JobNotFound):
+            return found
+    grant = query.grant if isinstance(query, queries.Explain) else None
+    place = cluster.locator.search([job_id], grant)[job_id]
+    if isinstance(place, TenureError):
+        return place
+    return JobNotFound(job_id) if place is None else cluster.shards[place].read(query)
+
+
+def _get_jobs(cluster: Cluster, query: queries.GetJobs) -> Found:
+    pages = ask(cluster, query)
+    jobs = {job.id: job for _, page in pages for job in page.jobs}
+    stops = [int(page.cursor) for _, page in pages if page.cursor is not None]
+    ids = query.ids[: min(stops, default=len(query.ids))]
+    page = queries.page_of(query, [jobs[job_id] for job_id in ids if job_id in jobs])
+    if page.cursor is None and stops:
+        return replace(page, cursor=str(min(stops)))
+    return page
+
+
+def _find_by_prefix(cluster: Cluster, query: queries.FindByPrefix) -> Found:
+    ids = {job_id for _, found in ask(cluster, query) for job_id in found.ids}
+    return queries.Ids(sorted(ids)[: query.limit])
+
+
+# Counts -----------------------------------------------------------------------------------------
+
+
+def _next_due(cluster: Cluster, query: queries.NextDue | queries.OldestReady) -> Found:
+    times = [due.at for _, due in ask(cluster, query, lenient=True) if due.at is not None]
+    return queries.Due(min(times, default=None))
+
+
+def _get_stats(cluster: Cluster, query: queries.GetStats) -> Found:
+    by_name: dict[str, queries.QueueStats] = {}
+    for _, found in ask(cluster, query, lenient=True):
+        for one in found:
+            known = by_name.get(one.queue)
+            paused = one.paused and (known is None or known.paused)
+            by_name[one.queue] = _plus(known, replace(one, paused=paused))
+    return [by_name[name] for name in sorted(by_name)]
+
+
+def _plus(known: S | None, one: S) -> S:
+    return one if known is None else replace(one, **queries.as_counts(queries.add(known, one)))
+
+
+def _list_tenants(cluster: Cluster, query: queries.ListTenants) -> Found:
+    if query.tenant is not None:
+        of = _of_tenant(cluster, query.tenant)
+        if of is not None:
+            return of[0].read(query)
+    by_name: dict[str, queries.TenantStats] = {}
+    for _, found in ask(cluster, query):
+        for one in found:
+            by_name[one.tenant] = _plus(by_name.get(one.tenant), one)
+    return _first(by_name, query.limit)
+
+
+def _list_groups(cluster: Cluster, query: queries.ListGroups) -> Found:
+    of = _of_tenant(cluster, query.tenant)
+    if of is not None:
+        return of[0].read(query)
+    by_name: dict[str, queries.GroupStats] = {}
+    for _, found in ask(cluster, query):
+        for one in found:
+            by_name[one.group] = _plus(by_name.get(one.group), one)
+    return _first(by_name, query.limit)
+
+
+def _list_group_totals(cluster: Cluster, query: queries.ListGroupTotals) -> Found:
+    by_name: dict[str, queries.GroupTotal] = {}
+    for _, found in ask(cluster, query):
+        for one in found:
+            known = by_name.get(one.group, queries.GroupTotal(one.queue, one.group))
+            by_name[one.group] = replace(
+                known,
+                unfinished=known.unfinished + one.unfinished,
+                finished=known.finished + one.finished,
+            )
+    return _first(by_name, query.limit)
+
+
+def _first(by_name: dict[str, Any], limit: int) -> list[Any]:
+    """The first of what is sorted by name. Each shard has given as many, so none is missing."""
+    return [by_name[name] for name in sorted(by_name)[:limit]]
+
+
+# What is beside the jobs ------------------------------------------------------------------------
+
+
+def _list_limits(cluster: Cluster, query: queries.ListLimits) -> Found:
+    limits: dict[tuple[str, ...], ops.Limit] = {}
+    for _, found in ask(cluster, query):
+        for one in found:
+            limits.setdefault((one.queue, _mark(one.tenant), _mark(one.group)), one)
+    return [limits[place] for place in sorted(limits)]
+
+
+def _mark(name: str | None) -> str:
+    """Sorts as the stores do: the whole before its parts."""
+    return "" if name is None else f"={name}"
+
+
+def _list_slots(cluster: Cluster, query: queries.ListSlots) -> Found:
+    return cluster.shards[cluster.placing.of_slots(query.scope)].read(query)
+
+
+def _list_schedules(cluster: Cluster, query: queries.ListSchedules) -> Found:
+    found = ask(cluster, query)
+    cluster.saw_schedules((number, one) for number, some in found for one in some)
+    return sorted((one for _, some in found for one in some), key=lambda one: str(one.name))
+
+
+def _get_timetable(cluster: Cluster, query: queries.GetTimetable) -> Found:
+    """Schedules of the shards that are there, and the earliest of their times: each shard decides
+    by its own whether something is due."""
+    found = ask(cluster, query, lenient=True)
+    cluster.saw_schedules((number, one) for number, part in found for one in part.schedules)
+    schedules = [one for _, part in found for one in part.schedules]
+    return queries.Timetable(
+        min(part.now for _, part in found), sorted(schedules, key=lambda one: str(one.name))
+    )
+
+
+def _list_records(cluster: Cluster, query: ListRecords, *, lenient: bool = False) -> list[Record]:
+    """Records sorted by key. Those of one key are never split between two pages."""
+    found = [record for _, some in ask(cluster, query, lenient=lenient) for record in some]
+    found.sort(key=lambda record: record.key, reverse=query.newest_first)
+    if query.space in _SHARED:
+        found = list({record.key: record for record in found}.values())
+    end = query.limit
+    while 0 < end < len(found) and found[end].key == found[end - 1].key:
+        end += 1
+    return found[:end]
+
+
+def _export(cluster: Cluster, query: queries.Export) -> Found:
+    """The jobs of one shard after the other, from where the last page of each ended."""
+    places: Places = {}
+    if query.cursor is not None:
+        places = places_of(query.cursor, len(cluster.shards))
+    entries: list[ops.Entry] = []
+    for number, shard in enumerate(cluster.shards):
+        limit = query.limit - len(entries)
+        if limit == 0:
+            break
+        page = shard.read(queries.Export(limit, places.get(number)))
+        if isinstance(page, TenureError):
+            return page
+        assert isinstance(page, queries.Exported)
+        entries += page.entries
+        if page.entries:
+            places[number] = page.cursor
+    return queries.Exported(entries, cursor_of(places) if entries else query.cursor)
+
+
+def _listed(cluster: Cluster, query: Any) -> Found:
+    return lists.read(cluster, query, _of_tenant(cluster, query.filter.tenant))
+
+
+_QUERIES: dict[type[Query], Callable[[Cluster, Any], Found]] = {
+    queries.GetJob: _get_job,
+    queries.GetJobs: _get_jobs,
+    queries.Explain: _explain,
+    queries.ListJobs: _listed,
+    queries.ListSummaries: _listed,
+    queries.FindIds: _listed,
+    queries.FindByPrefix: _find_by_prefix,
+    queries.NextDue: _next_due,
+    queries.OldestReady: _next_due,
+    queries.GetStats: _get_stats,
+    queries.ListTenants: _list_tenants,
+    queries.ListGroups: _list_groups,
+    queries.ListGroupTotals: _list_group_totals,
+    queries.ListLimits: _list_limits,
+    queries.ListSlots: _list_slots,
+    ListRecords: _list_records,
+    queries.ListSchedules: _list_schedules,
+    queries.GetTimetable: _get_timetable,
+    queries.Export: _export,
+}

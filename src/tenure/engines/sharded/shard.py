@@ -1,0 +1,171 @@
+"""One shard: its engine, and whether it is away.
+
+A call that finds the shard away fails, and those after it fail at once, so that the tenants of
+other shards do not wait. A thread tries the shard until it is back.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from tenure.errors import Busy, StoreError, StoreFull, StoreReadOnly, StoreRejected
+from tenure.model import ops
+from tenure.model.ops import Answer, Op
+from tenure.model.queries import Found, Query
+
+log = logging.getLogger("tenure.shards")
+
+TRY_SECONDS = 1.0  # between two tries to reach a shard that is away
+SCOPE = "tenure.shards"  # of the slots that this engine takes for itself
+T = TypeVar("T")
+
+
+class Store(Protocol):
+    """What a shard needs of an engine."""
+
+    @property
+    def in_flight(self) -> int: ...
+
+    def apply(self, batch: Sequence[Op]) -> list[Answer]: ...
+
+    def apply_within(self, connection: Any, batch: Sequence[Op]) -> list[Answer]: ...
+
+    def read(self, query: Query) -> Found: ...
+
+    def listen(self, wake: Callable[[], None]) -> Callable[[], None]: ...
+
+    def close(self) -> None: ...
+
+
+class Shard:
+    """A store that may be away."""
+
+    def __init__(self, name: str, open_store: Callable[[], Store]) -> None:
+        self.name = name
+        self._open = open_store
+        self._store: Store | None = None
+        self._opening = threading.Lock()
+        self._lock = threading.Lock()
+        self._away: str | None = None  # why
+        self._trying: tuple[int, threading.Thread] | None = None  # the process, and its thread
+        self._closed = threading.Event()
+        self._listeners: dict[int, Listener] = {}
+
+    @property
+    def away(self) -> str | None:
+        """Why the shard is away, or None if it is not."""
+        return self._away
+
+    @property
+    def store(self) -> Store | None:
+        """The engine, if it has been opened."""
+        return self._store
+
+    def open(self) -> Store:
+        """The engine, which is opened if it was away before."""
+        with self._opening:
+            if self._store is None:
+                self._store = self._open()
+                for listener in self._listeners.values():
+                    listener.start(self._store)
+            return self._store
+
+    def apply(self, batch: Sequence[Op]) -> list[Answer]:
+        return self._call(lambda store: store.apply(batch), writes=True)
+
+    def read(self, query: Query) -> Found:
+        return self._call(lambda store: store.read(query))
+
+    def apply_within(self, connection: Any, batch: Sequence[Op]) -> list[Answer]:
+        return self._call(lambda store: store.apply_within(connection, batch))
+
+    def _call(self, call: Callable[[Store], T], *, writes: bool = False) -> T:
+        if self._away is not None:
+            self._keep_trying()
+            raise StoreError(f"shard {self.name!r} is away: {self._away}")
+        try:
+            return call(self.open())
+        except (StoreRejected, StoreFull, StoreReadOnly):
+            raise
+        except StoreError as error:
+            self.leave(error.message)
+            raise type(error)(f"shard {self.name!r}: {error.message}") from error
+        except Busy as error:
+            # With one writer, nobody else gets through either.
+            if writes and self._store is not None and self._store.in_flight == 1:
+                self.leave(error.message)
+            raise Busy(f"shard {self.name!r}: {error.message}") from error
+
+    def leave(self, reason: str) -> None:
+        """Mark the shard as away, and try it until it is back."""
+        if self._away is None:
+            log.warning("shard %s is away: %s", self.name, reason)
+        self._away = reason
+        self._keep_trying()
+
+    def _keep_trying(self) -> None:
+        with self._lock:
+            if self._closed.is_set() or (self._trying and self._trying[0] == os.getpid()):
+                return
+            thread = threading.Thread(target=self._try, name="tenure-shard", daemon=True)
+            self._trying = (os.getpid(), thread)
+            thread.start()
+
+    def _try(self) -> None:
+        while not self._closed.wait(TRY_SECONDS):
+            if self.is_back():
+                return
+
+    def is_back(self) -> bool:
+        """Try the shard, and return whether it accepts changes again."""
+        try:
+            self.open().apply([ops.DropSlot(SCOPE, "tried", self.name)])
+        except (StoreError, Busy) as error:
+            self._away = error.message
+            return False
+        except Exception as error:  # whatever it is, later tries may find it gone
+            log.exception("shard %s cannot be tried", self.name)
+            self._away = str(error)
+            return False
+        with self._lock:
+            self._trying = None
+            self._away = None
+        log.info("shard %s is back", self.name)
+        return True
+
+    def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Listen to the store, as soon as it is open."""
+        listener = Listener(wake)
+        with self._opening:
+            self._listeners[id(listener)] = listener
+            if self._store is not None:
+                listener.start(self._store)
+
+        def stop() -> None:
+            with self._opening:
+                self._listeners.pop(id(listener), None)
+                listener.stop()
+
+        return stop
+
+    def close(self) -> None:
+        self._closed.set()
+        with self._opening:
+            if self._store is not None:
+                self._store.close()
+
+
+class Listener:
+    """Someone who listens to a store, if it is open."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self.stop: Callable[[], None] = lambda: None
+
+    def start(self, store: Store) -> None:
+        self.stop = store.listen(self._wake)
+        self._wake()  # what changed before is not told

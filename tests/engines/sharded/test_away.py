@@ -1,0 +1,145 @@
+"""A shard that is away stops only its own tenants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import tenure
+from tenure import NewJob, Queue, StoreError
+from tenure.engines.sharded import shard
+from tenure.model import ops
+from tenure.model.ops import Answer
+from tests.engines.sharded.conftest import Tenants, shards_of
+
+
+@contextmanager
+def away(queue: Queue, number: int = 1) -> Iterator[None]:
+    """One of the shards fails, and is back afterwards."""
+    one = shards_of(queue)[number]
+    store = one.store
+    assert store is not None
+    works, reads = store.apply, store.read
+
+    def fails(given: object) -> list[Answer]:
+        raise StoreError("no route to the disk")
+
+    store.apply = store.read = fails  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        store.apply, store.read = works, reads  # type: ignore[method-assign]
+        assert one.is_back()
+
+
+@pytest.fixture(autouse=True)
+def _try_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard, "TRY_SECONDS", 600.0)
+
+
+def test_only_the_tenants_of_a_shard_meet_its_error(queue: Queue, tenants: Tenants) -> None:
+    for tenant in tenants:
+        queue.enqueue("q", tenant=tenant)
+    with away(queue):
+        with pytest.raises(StoreError, match="shard '1'"):
+            queue.enqueue("q", tenant=tenants.there)
+        queue.enqueue("q", tenant=tenants.here)
+        jobs = queue.claim("q", limit=10)
+        assert {job.tenant for job in jobs} == set(tenants[:2])
+        assert queue.ack_many(jobs) == [None] * 3
+        assert queue.oldest_ready("q") is None
+    assert len(queue.claim("q", limit=10)) == 2
+
+
+def test_operations_of_one_batch_fail_only_on_their_own_shard(
+    queue: Queue, tenants: Tenants
+) -> None:
+    with away(queue):
+        specs = [queue.prepare([NewJob(queue="q", tenant=tenant)]) for tenant in tenants]
+        answers = queue._committer.run([ops.Enqueue(tuple(one)) for one in specs])
+    kinds = [type(one) for one in answers]
+    assert kinds == [ops.Enqueued, ops.Enqueued, StoreError, StoreError]
+    assert queue.stats().ready == 2
+
+
+def test_stats_count_the_others_and_say_who_is_away(queue: Queue, tenants: Tenants) -> None:
+    for tenant in tenants:
+        queue.enqueue("q", tenant=tenant)
+    with away(queue):
+        stats = queue.stats()
+        stats = queue.stats()
+        assert (stats.ready, stats.away) == (2, ("1",))
+    assert (queue.stats().ready, queue.stats().away) == (4, ())
+
+
+def test_a_list_that_would_lack_jobs_fails(queue: Queue, tenants: Tenants) -> None:
+    for tenant in tenants:
+        queue.enqueue("q", id=tenant, tenant=tenant)
+    with away(queue):
+        with pytest.raises(StoreError, match="shard '1'"):
+            queue.jobs()
+        assert len(queue.jobs(tenant=tenants.here).jobs) == 1
+        assert queue.get(tenants.here).tenant == tenants.here
+        with pytest.raises(StoreError, match="shard '1'"):
+            queue.get(tenants.there)  # it may exist
+
+
+def test_a_pause_that_did_not_reach_all_shards_says_so(queue: Queue, tenants: Tenants) -> None:
+    for tenant in tenants:
+        queue.enqueue("q", tenant=tenant)
+    with away(queue), pytest.raises(StoreError, match="repeat it when this one is back"):
+        queue.pause("q")
+    assert not queue.stats().queues["q"].paused
+    queue.pause("q")
+    assert queue.stats().queues["q"].paused
+    assert queue.claim("q", limit=10) == []
+
+
+def test_after_the_first_error_nobody_waits_for_the_shard(queue: Queue, tenants: Tenants) -> None:
+    calls = []
+    with away(queue):
+        store = shards_of(queue)[1].store
+        assert store is not None
+        fails = store.apply
+
+        def counted(batch: object) -> list[Answer]:
+            calls.append(batch)
+            return fails(batch)  # type: ignore[arg-type]
+
+        store.apply = counted  # type: ignore[method-assign]
+        for _ in range(5):
+            with pytest.raises(StoreError):
+                queue.enqueue("q", tenant=tenants.there)
+    assert len(calls) == 1
+
+
+def test_a_shard_that_cannot_be_opened_is_opened_when_it_can(
+    tmp_path: Path, tenants: Tenants
+) -> None:
+    folder = tmp_path / "disk-1"
+    folder.mkdir()
+    for name in ("disk-0", "disk-2"):
+        (tmp_path / name).mkdir()
+    url = f"sqlite:///{tmp_path}/disk-{{0..1}}/jobs.db"
+    folder.rename(tmp_path / "elsewhere")
+    folder.write_text("in the way")
+    with tenure.connect(url) as queue:
+        assert queue.stats().away == ("1",)
+        queue.enqueue("q", tenant=tenants.here)
+        with pytest.raises(StoreError):
+            queue.enqueue("q", tenant=tenants.there)
+        folder.unlink()
+        (tmp_path / "elsewhere").rename(folder)
+        assert shards_of(queue)[1].is_back()
+        queue.enqueue("q", tenant=tenants.there)
+        assert (queue.stats().ready, queue.stats().away) == (2, ())
+
+
+def test_no_shard_at_all_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "disk-0").write_text("")
+    (tmp_path / "disk-1").write_text("")
+    with pytest.raises(StoreError):
+        tenure.connect(f"sqlite:///{tmp_path}/disk-{{0..1}}/jobs.db")

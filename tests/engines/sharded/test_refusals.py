@@ -1,0 +1,144 @@
+"""What would need two shards in one transaction is refused with a clear error, and changes
+nothing."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import tenure
+from tenure import Conflict, Duplicate, InvalidInput, NewJob, Queue
+from tests.conformance.state import nothing_changes
+from tests.engines.sharded.conftest import Tenants
+from tests.support import shards
+
+Single = Callable[[int], Queue]
+
+
+def test_everything_of_a_tenant_is_on_one_shard(
+    queue: Queue, tenants: Tenants, single: Single
+) -> None:
+    for tenant in tenants:
+        for n in range(3):
+            queue.enqueue(f"q{n}", tenant=tenant)
+    for number, mine in enumerate((tenants[:2], tenants[2:])):
+        found = {job.tenant for job in single(number).jobs().jobs}
+        assert found == set(mine)
+
+
+def test_jobs_of_two_shards_are_not_added_together(queue: Queue, tenants: Tenants) -> None:
+    jobs = [NewJob(queue="q", tenant=one) for one in (tenants.here, tenants.there)]
+    with nothing_changes(queue), pytest.raises(InvalidInput, match="use a call for each tenant"):
+        queue.enqueue_many(jobs)
+    queue.enqueue_many(NewJob(queue="q", tenant=one) for one in tenants[:2])
+    assert queue.stats().ready == 2
+
+
+def test_a_job_does_not_wait_for_one_on_another_shard(queue: Queue, tenants: Tenants) -> None:
+    parent = queue.enqueue("q", id="parent", tenant=tenants.here)
+    with nothing_changes(queue), pytest.raises(InvalidInput, match="on another shard"):
+        queue.enqueue("q", tenant=tenants.there, after=[parent])
+    queue.enqueue("q", tenant=tenants.here_too, after=[parent])
+
+
+def test_a_follow_up_is_of_the_same_shard(queue: Queue, tenants: Tenants) -> None:
+    queue.enqueue("q", tenant=tenants.here)
+    (job,) = queue.claim("q")
+    with nothing_changes(queue), pytest.raises(InvalidInput, match="on another shard"):
+        queue.ack(job, then=[NewJob(queue="q", tenant=tenants.there)])
+    queue.ack(job, then=[NewJob(queue="q", tenant=tenants.here_too), NewJob(queue="q")])
+    assert queue.stats().ready == 2
+
+
+@pytest.mark.parametrize("bounds", [{"concurrency": 2}, {"rate": 2, "per": 1}], ids=str)
+def test_a_limit_of_a_whole_queue_is_refused(queue: Queue, bounds: dict[str, int]) -> None:
+    with nothing_changes(queue), pytest.raises(InvalidInput, match="do not share a count"):
+        queue.set_limit("q", **bounds)  # type: ignore[arg-type]
+    queue.set_limit("q", tenant="*", concurrency=1)
+
+
+def test_an_id_that_another_shard_has_is_taken(queue: Queue, tenants: Tenants) -> None:
+    queue.enqueue("q", id="order-7", tenant=tenants.here)
+    with nothing_changes(queue):
+        with pytest.raises(Duplicate):
+            queue.enqueue("q", id="order-7", tenant=tenants.there)
+        job = queue.enqueue("q", id="order-7", tenant=tenants.there, if_exists="skip")
+    assert job.tenant == tenants.here
+    added = queue.enqueue_many(
+        [NewJob(queue="q", id=one, tenant=tenants.there) for one in ("a", "order-7", "b")],
+        if_exists="skip",
+    )
+    assert (list(added), added.created) == (["a", "order-7", "b"], [True, False, True])
+
+
+def test_an_id_that_two_shards_have_is_used_for_neither(
+    queue: Queue, tenants: Tenants, single: Single
+) -> None:
+    """It takes two callers at the same moment, here played by one that passes the engine by."""
+    for number, tenant in enumerate((tenants.here, tenants.there)):
+        single(number).enqueue("q", id="order-7", tenant=tenant)
+    with nothing_changes(queue):
+        for call in (queue.get, queue.cancel):
+            with pytest.raises(Conflict, match="different tenants have the id 'order-7'"):
+                call("order-7")
+    assert single(0).delete("order-7") == 1
+    assert queue.get("order-7").tenant == tenants.there
+
+
+def test_an_id_that_two_shards_have_is_finished_on_none_by_mistake(
+    queue: Queue, tenants: Tenants, single: Single
+) -> None:
+    for number, tenant in enumerate((tenants.here, tenants.there)):
+        single(number).enqueue("q", id="order-7", tenant=tenant)
+    first, second = queue.claim("q", limit=2)
+    assert first.id == second.id
+    with nothing_changes(queue), pytest.raises(Conflict):
+        queue.ack(first)
+
+
+def test_the_same_schedule_for_a_tenant_of_another_shard_is_refused(
+    queue: Queue, tenants: Tenants
+) -> None:
+    queue.put_schedule("nightly", "0 3 * * *", NewJob(queue="q", tenant=tenants.here))
+    with nothing_changes(queue), pytest.raises(Conflict, match="drop it before"):
+        queue.put_schedule("nightly", "0 3 * * *", NewJob(queue="q", tenant=tenants.there))
+    queue.drop_schedule("nightly")
+    queue.put_schedule("nightly", "0 3 * * *", NewJob(queue="q", tenant=tenants.there))
+
+
+def test_a_transaction_of_the_callers_own_is_on_the_shard_of_the_tenant(
+    queue: Queue, tenants: Tenants, tmp_path: Path
+) -> None:
+    with closing(sqlite3.connect(shards.files_of(tmp_path)[0])) as connection:
+        with connection:
+            queue.enqueue("q", tenant=tenants.here, connection=connection)
+        with pytest.raises(InvalidInput, match=r"jobs-1\.db \(shard '1'\)"):
+            queue.enqueue("q", tenant=tenants.there, connection=connection)
+    assert queue.stats().ready == 1
+
+
+def test_a_store_that_was_used_alone_is_no_shard(tmp_path: Path, url: str) -> None:
+    with tenure.connect(f"sqlite:///{tmp_path}/jobs-0.db") as alone:
+        alone.enqueue("q")
+    with pytest.raises(InvalidInput, match="tenure copy"):
+        tenure.connect(url)
+
+
+def test_other_shards_than_before_are_refused(tmp_path: Path, url: str, queue: Queue) -> None:
+    for other in (url.replace("..1", "..2"), f"{url}?without_tenant=together"):
+        with pytest.raises(InvalidInput, match="use the same URL as before"):
+            tenure.connect(other)
+
+
+def test_files_that_were_swapped_are_refused(tmp_path: Path, url: str) -> None:
+    tenure.connect(url).close()
+    one, other = shards.files_of(tmp_path)
+    one.rename(tmp_path / "x")
+    other.rename(one)
+    (tmp_path / "x").rename(other)
+    with pytest.raises(InvalidInput, match="use the same URL as before"):
+        tenure.connect(url)
