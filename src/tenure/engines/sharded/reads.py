@@ -78,17 +78,20 @@ def _get_job(cluster: Cluster, query: queries.GetJob) -> Found:
     return _where_it_is(cluster, query, query.id)
 
 
-def _explain(cluster: Cluster, query: queries.Explain) -> Found:
+def _of_job(cluster: Cluster, query: queries.Explain | queries.ListRelated) -> Found:
+    """What a job waits for, and what waits for it, is on its shard."""
     return _where_it_is(cluster, query, query.id)
 
 
-def _where_it_is(cluster: Cluster, query: queries.GetJob | queries.Explain, job_id: str) -> Found:
+def _where_it_is(
+    cluster: Cluster, query: queries.GetJob | queries.Explain | queries.ListRelated, job_id: str
+) -> Found:
     hint = cluster.locator.hints.get(job_id)
     if hint is not None:
         found = cluster.shards[hint].read(query)
         if not isinstance(found, JobNotFound):
             return found
-    grant = query.grant if isinstance(query, queries.Explain) else None
+    grant = None if isinstance(query, queries.GetJob) else query.grant
     place = cluster.locator.search([job_id], grant)[job_id]
     if isinstance(place, TenureError):
         return place
@@ -111,6 +114,23 @@ def _find_by_prefix(cluster: Cluster, query: queries.FindByPrefix) -> Found:
     return queries.Ids(sorted(ids)[: query.limit])
 
 
+def _find_by_key(cluster: Cluster, query: queries.FindByKey) -> Found:
+    places: Places = dict.fromkeys(range(len(cluster.shards)))
+    if query.cursor is not None:
+        places = places_of(query.cursor, len(cluster.shards))
+    ids: list[str] = []
+    left: Places = {}
+    for number, start in places.items():
+        page = cluster.shards[number].read(replace(query, cursor=start))
+        if isinstance(page, TenureError):
+            return page
+        assert isinstance(page, queries.Ids)
+        ids += page.ids
+        if page.cursor is not None:
+            left[number] = page.cursor
+    return queries.Ids(sorted(ids), cursor_of(left) if left else None)
+
+
 # Counts -----------------------------------------------------------------------------------------
 
 
@@ -131,6 +151,16 @@ def _get_stats(cluster: Cluster, query: queries.GetStats) -> Found:
 
 def _plus(known: S | None, one: S) -> S:
     return one if known is None else replace(one, **queries.as_counts(queries.add(known, one)))
+
+
+def _longest_waits(cluster: Cluster, query: queries.LongestWaits) -> Found:
+    """The longest of each tenant: jobs without one may be on several shards."""
+    by_name: dict[str, queries.TenantWait] = {}
+    for _, found in ask(cluster, query, lenient=True):
+        for one in found:
+            known = by_name.get(one.tenant, one)
+            by_name[one.tenant] = max(known, one, key=lambda each: int(each.wait_ms))
+    return [by_name[name] for name in sorted(by_name)]
 
 
 def _list_tenants(cluster: Cluster, query: queries.ListTenants) -> Found:
@@ -250,7 +280,10 @@ def _listed(cluster: Cluster, query: Any) -> Found:
 _QUERIES: dict[type[Query], Callable[[Cluster, Any], Found]] = {
     queries.GetJob: _get_job,
     queries.GetJobs: _get_jobs,
-    queries.Explain: _explain,
+    queries.Explain: _of_job,
+    queries.ListRelated: _of_job,
+    queries.FindByKey: _find_by_key,
+    queries.LongestWaits: _longest_waits,
     queries.ListJobs: _listed,
     queries.ListSummaries: _listed,
     queries.FindIds: _listed,
