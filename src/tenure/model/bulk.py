@@ -1,4 +1,4 @@
-"""Actions on all jobs that a filter matches, and how far each has come."""
+"""Actions on all jobs that a filter matches, and their progress."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ class BulkRuns:
     async def _steps(
         self, queue: Calls, token: Token, run: BulkRun, where: Filter, note: ops.Note
     ) -> AsyncIterator[BulkRun]:
-        """Carry out a run. Yields how far it has come after each step; raises Forbidden when its
+        """Carry out a run. Yields its progress after each step; raises Forbidden when its
         token is no longer valid."""
         loop, cursor = asyncio.get_running_loop(), None
         while True:

@@ -2,7 +2,7 @@
 
 Queues come into being with their first job. Each costs a row, or some keys, and a look of every
 round of maintenance, so one client must not create them by the thousand. The same is true of
-workers: whoever reports one adds a record, and one for each of its queues.
+workers: each report adds a record, and one for each of its queues.
 """
 
 from __future__ import annotations

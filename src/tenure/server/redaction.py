@@ -1,4 +1,4 @@
-"""Hides named fields of payloads and results from whoever reads jobs.
+"""Hides named fields of payloads and results from clients that read jobs.
 
 What is claimed is not changed: a worker needs it. All else that a client can read of a job passes
 here: a job, lists, searches, schedules, whichever route or dialect asks.

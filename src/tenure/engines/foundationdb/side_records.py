@@ -31,7 +31,7 @@ def drop(tx: Tx, space: Space, key: str) -> None:
 
 def _forget_end(tx: Tx, space: Space, key: str) -> None:
     """Delete the RECORD_END key of a stored value. It is read without a conflict range, so that
-    writers do not conflict: a key that is left behind is deleted when its time has come."""
+    writers do not conflict: a key that is left behind is deleted when it expires."""
     stored = tx.tr.snapshot.get(tx.keys.pack(k.RECORD, space, key)).value
     if stored is not None:
         expires_at = _decoded(key, bytes(stored)).expires_at

@@ -194,7 +194,7 @@ CREATE TABLE tenure.schedules (
     schedule text NOT NULL
 );
 
--- The batches that were committed, for whoever could not hear the answer.
+-- The batches that were committed, for clients whose connection was lost before the result.
 CREATE TABLE tenure.marks (
     id uuid PRIMARY KEY,
     tokens bigint[], -- of claims that were one statement
@@ -348,9 +348,9 @@ BEGIN
     RETURN found || queues_of;
 END $$;
 
--- Adds jobs; the arrays of what few jobs have may be empty. Ids go in by their order, so that two
--- who enqueue the same ones do not wait for each other. A held id or key is a unique violation:
--- whoever sees one looks again.
+-- Adds jobs. The arrays of rare options may be empty. Ids are inserted in order, so that two
+-- transactions with the same ids do not deadlock. An id or key that is taken is a unique violation;
+-- the caller looks it up again then.
 CREATE FUNCTION tenure.enqueue(
     given bigint, queues text[], tenants text[], grps text[], lane_nos integer[], ids text[],
     payloads text[], kinds text[], priorities integer[], attempts integer[], keys text[],
@@ -440,7 +440,7 @@ BEGIN
 END $$;
 
 -- The jobs that a claim may pick from, locked: of the first tenants in turn, or of one, the first
--- ready jobs over their open lanes, within the bounds of both. What another holds is passed over.
+-- ready jobs over their open lanes, within the limits of both. Locked rows are skipped.
 CREATE FUNCTION tenure.candidates(
     in_queue text, of_tenant text, but_grps text[], past integer, most integer, given_share integer
 ) RETURNS TABLE (
@@ -517,8 +517,8 @@ BEGIN
         w (queue, lane, n, turn, last_turn);
 END $$;
 
--- What time has brought to a queue: jobs in a state whose time is over, or that expired, locked.
--- What another holds is passed over: it is looking after it.
+-- The jobs of a queue that are due or have expired in a state, locked. Rows that another
+-- transaction has locked are skipped: it processes them.
 CREATE FUNCTION tenure.overdue(in_queue integer, in_state smallint, until bigint, most integer)
 RETURNS bigint[] LANGUAGE plpgsql AS $$
 BEGIN
@@ -630,8 +630,8 @@ BEGIN
         AND NOT EXISTS (SELECT FROM tenure.lanes l WHERE l.tenant = t.id);
 END $$;
 
--- Counts the jobs of a queue anew, in the snapshot in which it reads the books and the news, and
--- tells the difference as news. Answers with the sum of what was wrong.
+-- Recounts the jobs of a queue, in the snapshot in which it reads the books and the news, and adds
+-- the difference as news. Returns the sum of the differences.
 CREATE FUNCTION tenure.recount(in_queue integer, of_tenant text, of_grp text)
 RETURNS TABLE (waiting bigint, delayed bigint, ready bigint, leased bigint, done bigint,
     dead bigint, cancelled bigint) LANGUAGE plpgsql AS $$
@@ -798,8 +798,8 @@ CREATE TABLE tenure.once (
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05);
 CREATE INDEX once_at ON tenure.once (at);
 
--- Takes keys in the order given, waiting for whoever has taken one and not committed yet, and
--- answers with what those that were used before were answered.
+-- Takes idempotency keys in the order given. Waits for transactions that have taken one and have not
+-- committed yet. Returns the stored results of keys that were used before.
 CREATE FUNCTION tenure.take_keys(given bigint, wanted text[])
 RETURNS TABLE (taken text, told text) LANGUAGE plpgsql SET enable_seqscan = off SET jit = off
 SET lock_timeout = '30s' AS $$
@@ -884,9 +884,9 @@ BEGIN
                 SELECT tenure.unfolded(q.folded, q.folded_on) FROM tenure.queues q WHERE q.id = one));
 END $$;
 
--- Whether time has brought anything to a queue. Leases that ran out long ago were seen by another:
--- only what is left of them, until it is vacuumed, would be passed over. One that comes to light
--- later than that, since its claim took so long to commit, is found by maintenance.
+-- Whether a queue has something due. Leases that expired long ago have been processed: only dead
+-- rows that are not vacuumed yet would be found. One that becomes visible later, because its claim
+-- took so long to commit, is found by maintenance.
 CREATE OR REPLACE FUNCTION tenure.is_due(one integer, moment bigint) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -1120,8 +1120,8 @@ BEGIN
 END $$;
 
 -- What new jobs wait for. The lock keeps a parent from ending until its child can be seen, but lets
--- its lease be renewed. Whoever ends a job either locks it FOR UPDATE, which waits for this lock,
--- or notices the lock (see ack). A transaction that has ended the job before this lock was taken,
+-- its lease be renewed. A transaction that ends a job either locks it FOR UPDATE, which waits for
+-- this lock, or notices the lock (see ack). A transaction that has ended the job before this lock was taken,
 -- and has not committed yet, is waited for by the second lock, which is released at once.
 CREATE OR REPLACE FUNCTION tenure.parents(ids text[])
 RETURNS TABLE (id text, seq bigint, state smallint) LANGUAGE plpgsql AS $$
@@ -1197,9 +1197,9 @@ END $$;
 -- producer that holds a job as a parent, but the new row carries the producer's lock: then it is
 -- waited for, and its children can be seen. Jobs are locked in the order of their places, as by all
 -- others, so that no two wait for each other. With a mark, this is the whole transaction: if there
--- are children to be told, which it cannot do, nothing is changed, and it returns NULL. Whoever
--- knows the places of the jobs, none of which has a unique key, gives them instead of the ids, and
--- they need not be looked up.
+-- are children to notify, which it cannot do, nothing is changed, and it returns NULL. A caller that
+-- knows the places of the jobs, none of which has a unique key, passes them instead of the ids, so
+-- that they need not be looked up.
 CREATE OR REPLACE FUNCTION tenure.ack(
     mark uuid, given bigint, ids text[], places bigint[], tokens bigint[], results text[],
     leased smallint, done smallint, OUT missing integer[], OUT parents bigint[]
@@ -1535,8 +1535,8 @@ BEGIN
 END $$;
 
 -- Notes which of these queues are empty, and drops those that have been since `until`. The lock
--- keeps others from adding a lane or a limit. Whoever came before it has left a lane, a limit or
--- news, which the next statement sees. Queues that others have locked are in use.
+-- keeps others from adding a lane or a limit. A transaction that was first has left a lane, a limit
+-- or news, which the next statement sees. Queues that others have locked are in use.
 CREATE FUNCTION tenure.forget_queues(ids integer[], moment bigint, until bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -2379,7 +2379,7 @@ SELECT j.id, t.tenant FROM (
 WHERE (%(tenant)s::text IS NULL OR t.tenant = %(tenant)s)
     AND (%(grp)s::text IS NULL OR l.grp = %(grp)s)
 ORDER BY f.at, f.seq;
--- Starts at the head of each lane: what was claimed before is passed over until it is vacuumed.
+-- Starts at the head of each lane, so that rows that were claimed and are not vacuumed yet are skipped.
 -- name: why_ahead
 WITH heads AS (
     SELECT lane, min(ARRAY[head_priority::bigint, head_seq]) AS head FROM tenure.news
