@@ -73,9 +73,9 @@ NAMED = (
         "::test_servers_that_claim_at_once_do_not_exceed_a_rate_together",
     ),
     Named(
-        "reconcile-keeps-the-head", "src/tenure/engines/sqlite/upkeep.py", "_reconcile",
-        "lane.head_known, lane.dirty = False, True",
-        "lane.head_known, lane.dirty = True, True",
+        "reconcile-keeps-the-head", "src/tenure/engines/sqlite/counters.py", "Books.recounted",
+        "lane.counts, lane.line, lane.whole, lane.moved = counts, [], False, MIXED",
+        "lane.counts, lane.whole, lane.moved = counts, False, MIXED",
         "tests/unit/test_reconcile_heads.py::test_a_sqlite_lane_gets_its_first_job_back",
     ),
     Named(

@@ -50,7 +50,7 @@ def swap(file: Path, names: list[str]) -> bool:
     functions = _Parts(file.read_text(), path).functions
     found = set()
     for one in gc.get_objects():
-        if isinstance(one, FunctionType) and one.__code__.co_filename == path:
+        if type(one) is FunctionType and one.__code__.co_filename == path:
             name = one.__code__.co_qualname
             if name in names:
                 if one.__code__.co_freevars != functions[name][0].co_freevars:

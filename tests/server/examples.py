@@ -166,6 +166,9 @@ QUERIES: list[dict[str, Any]] = [
     {"query": "ListSchedules"},
     {"query": "GetTimetable"},
     {"query": "Explain", "id": "OWNER-ready"},
+    {"query": "ListRelated", "id": "OWNER-ready"},
+    {"query": "FindByKey", "unique_key": "OWNER-key"},
+    {"query": "LongestWaits", "queue": "QUEUE", "tenants": ["TENANT"]},
     {"query": "ListWorkers"},
     {"query": "ListErrors", "queue": "QUEUE"},
     {"query": "ListAudit"},
@@ -226,6 +229,7 @@ EXAMPLES: dict[str, list[Example]] = {
         Example("/v1/jobs/OWNER-ready/why"),
         Example("/v1/jobs/OWNER-leased/why"),
     ],
+    "GET /v1/jobs/{id}/related": [Example("/v1/jobs/OWNER-ready/related")],
     "GET /v1/workers": [Example("/v1/workers"), Example("/v1/workers?queue=QUEUE")],
     "PUT /v1/workers/{name}": [
         Example("/v1/workers/OWNER-worker", {"queues": ["QUEUE"], "running": ["OWNER-leased"]})

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from tenure.engines.foundationdb import keys as k
-from tenure.engines.foundationdb.indexes import places
+from tenure.engines.foundationdb.indexes import changes
 from tenure.engines.foundationdb.keys import Keys
 from tenure.engines.foundationdb.limits import Rules
 from tenure.engines.foundationdb.record import (
@@ -78,7 +78,7 @@ def _places(rows: Rows, jobs: dict[str, Record]) -> list[str]:
     assert rows.keys is not None
     expected: dict[bytes, bytes] = {}
     for job_id, record in jobs.items():
-        expected |= places(rows.keys, job_id, record)
+        expected |= dict(changes(rows.keys, job_id, None, record)[1])
     found = {
         rows.keys.pack(kind, *key): value
         for kind in _OF_JOBS

@@ -381,7 +381,7 @@ class Nothing:
         return [ops.Ok() for _ in batch]
 
     def __getattr__(self, name: str) -> Any:
-        raise NotImplementedError(name)
+        raise AttributeError(name)
 
 
 def test_a_caller_who_is_interrupted_at_any_point_leaves_its_turn_to_the_next() -> None:

@@ -60,6 +60,29 @@ def test_news_that_nobody_claims_is_folded_in_by_the_producer(
     assert queue.stats("mail").ready == TENANTS
 
 
+def test_an_enqueue_succeeds_although_its_news_cannot_be_folded_in(
+    queue: tenure.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = queue._engine
+    assert isinstance(engine, PostgresEngine)
+    monkeypatch.setattr(unfolded, "MOST", 1)
+
+    def closed() -> None:
+        raise tenure.Closed("this queue handle was closed")
+
+    folds = engine._unfolded.add
+    used = engine._pool.use
+
+    def add(batch: list[ops.Op]) -> list[str]:
+        monkeypatch.setattr(engine._pool, "use", closed)  # the batch is committed
+        return folds(batch)
+
+    monkeypatch.setattr(engine._unfolded, "add", add)
+    job = queue.enqueue("mail")
+    monkeypatch.setattr(engine._pool, "use", used)
+    assert [one.id for one in queue.claim("mail", limit=9)] == [job.id]
+
+
 def test_explain_reads_few_rows_while_nobody_claims(queue: tenure.Queue, schema: str) -> None:
     ids = enqueue(queue, TENANTS + 500)
     found = queue.explain(ids[-1])

@@ -128,6 +128,9 @@ class Compare:
         self.ask(engine, queries.ListErrors(limit=1_000))
         for unique_key in sorted({key for *_, key in model._unique}):
             self.ask(engine, queries.FindByKey(unique_key))
+        parents = {one for record in model._records.values() for one in record.waits_for}
+        for job_id in sorted(parents & set(model._records))[:3]:
+            self.ask(engine, queries.ListRelated(job_id, 1_000))
         for scope, key in sorted(model._slots):
             self.ask(engine, queries.ListSlots(scope, key))
         tenants: dict[str, set[str]] = {queue: set() for queue in model._queues}

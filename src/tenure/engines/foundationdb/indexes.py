@@ -13,11 +13,6 @@ from tenure.model.job import FINAL, State
 Place = tuple[Any, ...]  # the kind of a key, and its elements before those of the job
 
 
-def places(keys: Keys, job_id: str, record: Record) -> dict[bytes, bytes]:
-    """All keys of a job besides its own."""
-    return dict(changes(keys, job_id, None, record)[1])
-
-
 def changes(
     keys: Keys, job_id: str, before: Record | None, after: Record | None
 ) -> tuple[list[bytes], list[tuple[bytes, bytes]]]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import Any
 
 import psycopg
@@ -31,6 +32,8 @@ from tenure.model.job import new_ids
 from tenure.model.ops import Answer, Op
 from tenure.model.queries import READ_SECONDS, Found, Query, took_too_long
 from tenure.settings import Settings
+
+log = logging.getLogger("tenure.postgresql")
 
 MOST_RACES = 100  # that a batch may lose before it fails
 RETRY_SECONDS = 0.05
@@ -130,9 +133,13 @@ class PostgresEngine:
     def _fold_news(self, batch: Sequence[Op]) -> None:
         """Fold in the news of new jobs now and then. If it fails, the next claim does it."""
         queues = self._unfolded.add(batch)
-        if queues:
-            with suppress(psycopg.Error), self._pool.use() as connection:
+        if not queues:
+            return
+        try:
+            with self._pool.use() as connection:
                 Db(connection, self._sql).send("fold_news", queues)
+        except Exception:  # the batch was committed, so no error may look as if it was not
+            log.info("the news of %d queues could not be folded in", len(queues), exc_info=True)
 
     def _apply_apart(self, batch: Sequence[Op], busy: TenureError) -> list[Answer]:
         """Apply what is possible of a batch that ran into a lock held by another transaction. The
