@@ -73,7 +73,7 @@ NAMED = (
         "::test_servers_that_claim_at_once_do_not_exceed_a_rate_together",
     ),
     Named(
-        "reconcile-keeps-the-head", "src/tenure/engines/sqlite/counters.py", "Books.recounted",
+        "reconcile-keeps-the-head", "src/tenure/engines/sqlite/counters.py", "recounted",
         "lane.counts, lane.line, lane.whole, lane.moved = counts, [], False, MIXED",
         "lane.counts, lane.whole, lane.moved = counts, False, MIXED",
         "tests/unit/test_reconcile_heads.py::test_a_sqlite_lane_gets_its_first_job_back",
