@@ -290,6 +290,24 @@ def test_a_job_that_was_claimed_for_one_who_left_is_given_back(
     assert (job.state, job.attempts) == ("pending", 0)
 
 
+@pytest.mark.parametrize("more", [b"{}\r\n\r\n", b"GET /" + b"a" * 100_000, b"GET /"])
+@pytest.mark.usefixtures("impatient")
+def test_a_request_that_is_served_is_answered_whatever_follows(
+    dial: Dial, queue: Queue, waits: threading.Event, more: bytes
+) -> None:
+    """It may have changed something: the client must not be told that it was refused."""
+    line = dial()
+    waits.clear()
+    line.say(request("POST", "/v1/claim", b'{"queues":["later"],"wait":60}'))
+    assert waits.wait(PATIENCE)
+    line.say(more, more)
+    time.sleep(0.4)  # longer than a head may take
+    queue.enqueue("later", id="job")
+    heard = line.hear()
+    assert (heard.status, heard.closed) == (200, True)
+    assert b'"job"' in heard.body
+
+
 # What is not HTTP, or too much of it --------------------------------------------------------------
 
 
@@ -309,8 +327,13 @@ def test_a_job_that_was_claimed_for_one_who_left_is_given_back(
         request("POST", "/v1/jobs", JOB, length=-5),
         request("POST", "/v1/jobs", JOB, length=10**30),
         request("POST", "/v1/jobs", JOB, ["Transfer-Encoding: chunked"]),
-        request("POST", "/v1/jobs", headers=["Transfer-Encoding: xchunked"]) + JOB,
         request("POST", "/v1/jobs", headers=["Transfer-Encoding: chunked"]) + b"ZZ\r\n",
+        b"GET /healthz\r\n\r\n",
+        b"GET /healthz HTTP/0.9\r\n\r\n",
+        b"GET /healthz HTTP/2.0\r\nConnection: keep-alive\r\n\r\n",
+        b"GET /healthz#a HTTP/1.1\r\n\r\n",
+        b"GET ftp://tenure/healthz HTTP/1.1\r\nHost: tenure\r\n\r\n",
+        b"GET tenure:80 HTTP/1.1\r\nHost: tenure\r\n\r\n",
     ],
 )
 def test_what_is_not_http_is_refused_and_hung_up_on(dial: Dial, queue: Queue, text: bytes) -> None:
@@ -328,6 +351,63 @@ def test_a_body_that_is_longer_than_it_said_is_not_taken_at_all(
             text = request("POST", "/v1/jobs", JOB + b"{}", length=length)
             assert dial().say(text).hear().status == 400
             assert watched.ended.acquire(timeout=PATIENCE)
+
+
+CHUNKED = b"d\r\n" + JOB + b"\r\n0\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [
+        ("host", request("POST", "/v1/jobs", JOB, ["Host: other"])),
+        ("host", request("POST", "http://other/v1/jobs", JOB)),
+        ("host", request("POST", "http://other@tenure/v1/jobs", JOB)),
+        ("authorization", request("POST", "/v1/jobs", JOB, ["Authorization: Bearer a"] * 2)),
+        ("content-type", request("POST", "/v1/jobs", JOB, ["Content-Type: text/plain"] * 2)),
+        (
+            "transfer-encoding",
+            request("POST", "/v1/jobs", headers=["Transfer-Encoding: xchunked"]) + JOB,
+        ),
+        (
+            "transfer-encoding",
+            request("POST", "/v1/jobs", headers=["Transfer-Encoding: gzip, chunked"]) + CHUNKED,
+        ),
+        (
+            "transfer-encoding",
+            request(
+                "POST",
+                "/v1/jobs",
+                headers=["Transfer-Encoding: identity", "Transfer-Encoding: chunked"],
+            )
+            + CHUNKED,
+        ),
+        (
+            "transfer-encoding",
+            request("POST", "/v1/jobs", headers=["Transfer-Encoding: chunked"]).replace(
+                b"HTTP/1.1", b"HTTP/1.0"
+            )
+            + CHUNKED,
+        ),
+    ],
+)
+def test_what_a_proxy_may_read_differently_is_refused_and_hung_up_on(
+    dial: Dial, queue: Queue, field: str, text: bytes
+) -> None:
+    with nothing_changes(queue):
+        heard = dial().say(text + request("GET", "/healthz")).hear()
+    assert (heard.status, heard.closed) == (400, True)
+    assert heard.detail.startswith(f"{field}: must ")
+
+
+def test_a_request_may_name_its_host_twice_alike(dial: Dial) -> None:
+    assert dial().say(request("GET", "http://Tenure/healthz?")).hear().status == 200
+    assert dial().say(request("OPTIONS", "*")).hear().status == 404
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_client_of_an_older_version_is_not_told_to_go_on(dial: Dial) -> None:
+    head = request("POST", "/v1/jobs", headers=["Expect: 100-continue"], length=len(JOB))
+    assert dial().say(head.replace(b"HTTP/1.1", b"HTTP/1.0")).hear().status == 408
 
 
 @pytest.mark.parametrize(

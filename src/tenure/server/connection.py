@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from typing import TYPE_CHECKING, cast
+from urllib.parse import urlsplit
 
 import httptools
 
@@ -23,6 +24,15 @@ if TYPE_CHECKING:
     from tenure.server.http_server import HttpServer
 
 log = logging.getLogger("tenure.service")
+
+# Headers that a proxy and the service must not read differently: they may be sent once. The parser
+# itself refuses a second Content-Length.
+_ONCE = frozenset(
+    {
+        *(b"authorization", b"content-encoding", b"content-type", b"host", b"idempotency-key"),
+        *(b"origin", b"sec-fetch-site", b"transfer-encoding"),
+    }
+)
 
 
 class Connection(asyncio.Protocol):
@@ -54,6 +64,7 @@ class Connection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self._is_trusted = False
+        self._is_deaf = False  # what arrives is dropped
         self._reads = True
         self._drain: asyncio.Future[None] | None = None  # while writing is paused
 
@@ -98,6 +109,8 @@ class Connection(asyncio.Protocol):
     # Reading -------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
+        if self._is_deaf:
+            return
         self._not_body += len(data)
         try:
             self._parser.feed_data(data)
@@ -107,13 +120,13 @@ class Connection(asyncio.Protocol):
             self.pause_reading()
         except httptools.HttpParserError as error:
             if isinstance(error.__context__, TenureError):
-                self.refuse(error.__context__)
+                self._reject(error.__context__)
                 return
             self._in_head = False
-            self.refuse(InvalidInput("request", "is not HTTP that is understood here"))
+            self._reject(_not_understood())
             return
         if self._not_body > self.max_head:
-            self.refuse(HeadTooLarge(f"the headers are over {self.max_head:,} bytes"))
+            self._reject(HeadTooLarge(f"the headers are over {self.max_head:,} bytes"))
 
     def pause_reading(self) -> None:
         if self._reads:
@@ -139,7 +152,10 @@ class Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_head:  # otherwise it is a trailer, which is dropped
-            self._headers[name.lower()] = value
+            name = name.lower()
+            if name in self._headers and name in _ONCE:
+                raise InvalidInput(name.decode("ascii"), "must not be sent twice")
+            self._headers[name] = value
 
     def on_headers_complete(self) -> None:
         self._in_head = False
@@ -147,8 +163,9 @@ class Connection(asyncio.Protocol):
         upgrade = parser.should_upgrade()
         if upgrade:
             _check_upgrade(headers)
-        path, query = _target(self._url)
         version = parser.get_http_version()
+        _check_version(version, headers)
+        path, query = _target(self._url, headers)
         last = version == "1.0" or upgrade or not parser.should_keep_alive()
         exchange = HttpExchange(
             self,
@@ -261,7 +278,7 @@ class Connection(asyncio.Protocol):
         left = self._deadline() - self._loop.time()
         if left <= 0:
             if self._in_head:
-                self.refuse(TooSlow(f"the headers did not arrive within {self.head_seconds:g} s"))
+                self._reject(TooSlow(f"the headers did not arrive within {self.head_seconds:g} s"))
             else:
                 self._transport.close()
             left = self.stall_seconds
@@ -275,6 +292,17 @@ class Connection(asyncio.Protocol):
         return self._since + (self.idle_seconds if self._served else self.head_seconds)
 
     # Errors --------------------------------------------------------------------------------------
+
+    def _reject(self, error: TenureError) -> None:
+        """Refuse what the client sends. A request that is being served may have changed something:
+        if it has arrived, it gets its own response, and then the connection is closed."""
+        exchange = self._exchange
+        if exchange is None or exchange is self._arriving or not exchange.is_served:
+            self.refuse(error)
+        elif exchange.is_begun:
+            self.drop()
+        else:
+            exchange.is_last = self._is_deaf = True
 
     def refuse(self, error: TenureError) -> None:
         """Send an error instead of a response, and close the connection."""
@@ -303,10 +331,29 @@ def _check_upgrade(headers: Headers) -> None:
         raise InvalidInput("upgrade", "is not supported; send the request without this header")
 
 
-def _target(url: bytes) -> tuple[bytes, bytes]:
+def _check_version(version: str, headers: Headers) -> None:
+    """Raise InvalidInput unless a proxy reads this version, and the length of the body, alike."""
+    encoding = headers.get(b"transfer-encoding")
+    if version not in ("1.0", "1.1"):
+        raise _not_understood()
+    if encoding is not None and (encoding.lower() != "chunked" or version == "1.0"):
+        raise InvalidInput("transfer-encoding", "must be chunked, in HTTP/1.1")
+
+
+def _target(url: bytes, headers: Headers) -> tuple[bytes, bytes]:
     """Split the target of a request into its path and query string."""
-    if url.startswith(b"/") and b"#" not in url:
+    if b"#" in url:
+        raise _not_understood()
+    if url.startswith((b"/", b"*")):
         path, _, query = url.partition(b"?")
         return path, query
-    parsed = httptools.parse_url(url)
-    return parsed.path or b"/", parsed.query or b""
+    parsed = urlsplit(url)
+    if parsed.scheme not in (b"http", b"https"):
+        raise _not_understood()
+    if parsed.netloc.lower() != (headers.get(b"host") or "").lower().encode("latin-1"):
+        raise InvalidInput("host", "must be the host of the URL")
+    return parsed.path or b"/", parsed.query
+
+
+def _not_understood() -> InvalidInput:
+    return InvalidInput("request", "is not HTTP that is understood here")

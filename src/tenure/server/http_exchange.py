@@ -26,7 +26,7 @@ class HttpExchange:
     __slots__ = (
         *("address", "headers", "method", "path", "query"),
         *("_asks_first", "_connection", "_ended", "_gone", "_news", "_parts", "_size", "_waiter"),
-        *("_chunked", "is_answered", "is_begun", "is_last", "task"),
+        *("_chunked", "is_answered", "is_begun", "is_last", "is_served", "task"),
     )
 
     def __init__(
@@ -46,6 +46,7 @@ class HttpExchange:
         self.headers: Headers = headers
         self.address: str | None = connection.address
         self.task: asyncio.Task[None] | None = None  # kept, as event loops do not keep tasks
+        self.is_served: bool = False  # the service has begun with it
         self.is_begun: bool = False  # the response
         self.is_answered: bool = False
         self.is_last: bool = last  # on its connection
@@ -57,7 +58,8 @@ class HttpExchange:
         self._news = False  # whether `receive` has something to return
         self._waiter: asyncio.Future[None] | None = None
         self._chunked = version == "1.1"  # the response, if it is a stream
-        self._asks_first = (headers.get(b"expect") or "").lower() == "100-continue"
+        asks = (headers.get(b"expect") or "").lower() == "100-continue"
+        self._asks_first = asks and version == "1.1"  # older clients take it for the response
 
     # What the connection reports -----------------------------------------------------------------
 

@@ -57,6 +57,7 @@ class HttpServer:
         exchange.task = self._loop.create_task(self._handle(exchange))
 
     async def _handle(self, exchange: HttpExchange) -> None:
+        exchange.is_served = True
         try:
             await self._handler.serve(exchange)
         except Exception:

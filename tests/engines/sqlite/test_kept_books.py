@@ -16,6 +16,7 @@ from tenure.engines.sqlite import counters
 from tenure.engines.sqlite.disk import Disk
 from tenure.engines.sqlite.engine import SqliteEngine
 from tenure.errors import StoreError, TenureError
+from tenure.model import ops
 from tenure.testing import ManualClock
 from tests.support.audit import audit
 
@@ -245,6 +246,32 @@ def test_an_ack_of_a_job_that_was_deleted_and_made_again_is_refused(queue: tenur
     with pytest.raises(tenure.LeaseLost):
         queue.ack(old)
     queue.ack(new)
+
+
+def test_an_ack_does_not_end_a_job_of_the_same_claim_that_was_imported(
+    queue: tenure.Queue,
+) -> None:
+    """The jobs of a claim have one token, and an imported one may get the place of another."""
+    enqueue(queue, *"ab")
+    first, second = queue.claim("mail", limit=2)
+    queue.delete(first.id)
+    queue.delete(second.id)
+    queue.do([ops.Import((ops.Entry(second),))])
+    with pytest.raises(tenure.JobNotFound):
+        queue.ack(first)
+    assert queue.get(second.id).state is tenure.State.LEASED
+
+
+def test_a_job_that_was_deleted_and_imported_with_its_lease_can_be_acked(
+    queue: tenure.Queue,
+) -> None:
+    enqueue(queue, "a")
+    (held,) = queue.claim("mail")
+    queue.delete(held.id)
+    enqueue(queue, "b")  # gets the place of the first
+    queue.do([ops.Import((ops.Entry(held),))])
+    queue.ack(held)
+    assert queue.get(held.id).state is tenure.State.DONE
 
 
 def test_few_books_are_kept(queue: tenure.Queue, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -194,8 +194,8 @@ class Books:
         self._lanes: dict[int, LaneBook] = {}
         self._lanes_by_name: dict[tuple[str, str, str], LaneBook] = {}
         self._queues_by_name: dict[str, QueueBook] = {}
-        # Where the jobs are that were claimed: their seq, lane and unique key, by id. The one who
-        # uses it must check the token, which no other job has that gets this seq later.
+        # Where the jobs are that were claimed and not deleted: their seq, lane and unique key, by
+        # id. The one who uses it must check the token: the lease may have ended.
         self.places: dict[str, tuple[int, int, str | None]] = {}
         # Those that have changed:
         self._dirty_queues: list[QueueBook] = []

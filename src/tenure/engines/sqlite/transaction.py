@@ -138,6 +138,7 @@ class Transaction:
         self.db.run("delete_job", job.seq)
         self.db.run("delete_state", job.seq)
         self._rows[job.id] = None
+        self.books.places.pop(job.id, None)
         lane = self.books.lane_by_id(job.lane)
         self.books.move(lane, job.code, None)
         if job.code == READY:
