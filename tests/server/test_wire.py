@@ -308,6 +308,23 @@ def test_a_request_that_is_served_is_answered_whatever_follows(
     assert b'"job"' in heard.body
 
 
+def test_who_leaves_before_a_stream_begins_is_no_failure(
+    dial: Dial, watched: Watched, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert dial().say(request("GET", "/v1/events") + b"?\r\n\r\n").hear().status == 400
+    assert watched.ended.acquire(timeout=PATIENCE)
+    assert not [one for one in caplog.records if one.levelname == "ERROR"]
+
+
+def test_a_stream_that_fails_is_cut_and_not_answered_twice(
+    dial: Dial, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service.feed, "after", lambda place: 1 / 0)
+    line = dial().say(request("GET", "/v1/events"))
+    assert line.hear().headers["transfer-encoding"] == "chunked"
+    assert line.is_closed()
+
+
 # What is not HTTP, or too much of it --------------------------------------------------------------
 
 

@@ -90,9 +90,9 @@ async def events(
     gone = asyncio.create_task(until_gone(receive))
     gone.add_done_callback(lambda _: news.set())
     try:
-        await _begin(send)
         last_id = query.since or call.headers.get(b"last-event-id") or ""
         with suppress(OSError):  # the reader went away
+            await _begin(send)
             await _follow(call, query, last_id, gone, news, send)
             await send({"type": "http.response.body", "body": b""})
     except TimeoutError:

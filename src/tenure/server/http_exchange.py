@@ -131,7 +131,7 @@ class HttpExchange:
     # The response --------------------------------------------------------------------------------
 
     async def answer(self, status: int, headers: Fields, body: bytes, *, last: bool) -> None:
-        if self._is_over:
+        if self._is_over or self.is_begun:  # an error in a stream must not look like a part of it
             return
         self.is_last = self.is_last or last
         self.is_begun = True
