@@ -28,8 +28,6 @@ class Panel:
 
 def draw(panels: Sequence[Panel], across: str, upwards: str) -> str:
     """An SVG with the panels side by side. across, upwards: what the axes mean."""
-    points = [point for panel in panels for line in panel.lines.values() for point in line]
-    top = _round_up(max(y for _, y in points))
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH * len(panels)} {HEIGHT}" '
         f'role="img" aria-label="{escape(f"{upwards} against {across}")}">',
@@ -37,12 +35,13 @@ def draw(panels: Sequence[Panel], across: str, upwards: str) -> str:
     ]
     for n, panel in enumerate(panels):
         parts.append(f'<g transform="translate({WIDTH * n} 0)">')
-        parts += _panel(panel, top, across, upwards)
+        parts += _panel(panel, across, upwards)
         parts.append("</g>")
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _panel(panel: Panel, top: float, across: str, upwards: str) -> list[str]:
+def _panel(panel: Panel, across: str, upwards: str) -> list[str]:
+    top = _round_up(max(y for line in panel.lines.values() for _, y in line))
     every = [x for line in panel.lines.values() for x, _ in line]
     first, last = math.log10(min(every)), math.log10(max(every))
 

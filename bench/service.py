@@ -149,8 +149,8 @@ async def _measure(ours: int, bare: int) -> list[Figure]:
             progress.advance(bar)
     figures = []
     for name, tenure, floor, promise in (
-        (f"enqueue of one, {CONNECTIONS} connections", "enqueue", "bare", 0.75),
-        (f"claim and ack of {MANY}, {CONNECTIONS} connections", "cycle", "bare cycle", 0.3),
+        (f"enqueue of one, {CONNECTIONS} connections", "enqueue", "bare", 0.5),
+        (f"claim and ack of {MANY}, {CONNECTIONS} connections", "cycle", "bare cycle", 0.2),
     ):
         ratio = median([a / b for a, b in zip(found[tenure], found[floor], strict=True)])
         rates = (median(found[tenure]), median(found[floor]))
