@@ -344,3 +344,13 @@ def test_what_a_program_enqueued_is_counted_even_if_it_does_not_close_its_app(
     with tenure.connect(f"sqlite:///{tmp_path}/jobs.db") as store:
         mail = store.rates("mail").queues["mail"]
     assert sum(point.enqueued for point in mail.points) == 1
+
+
+def test_a_wrong_name_of_an_app_gets_a_hint(
+    cli: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hinted.py").write_text("import tenure\napp = tenure.Tenure('sqlite:///x.db')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "Write hinted:app, without .py." in cli.usage("worker", "hinted.py")
+    assert "Did you mean hinted:app?" in cli.usage("worker", "hinted:ap")
