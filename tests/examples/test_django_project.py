@@ -92,7 +92,7 @@ def test_a_worker_that_is_stopped_lets_its_tasks_end(folder: Path, by: signal.Si
         with started(*one_at_a_time, folder=folder) as worker:
             worker.wait_for("begun")
             worker.process.send_signal(by)
-            worker.wait_for("stopping: 1 running job")
+            worker.wait_for("stopping: waiting for 1 running job")
             (folder / "told").touch()
             assert worker.process.wait(LONGEST) == 0
         assert queue.get(running.id).result == "ended"

@@ -29,10 +29,13 @@ from tests.crash.watched import PATIENCE, Watched, committers, handed_in, opened
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Watched:
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Watched]:
     if request.param == "memory":
-        return Watched(MemoryEngine(SystemClock(), 1000))
-    return Watched(SqliteEngine(tmp_path / "jobs.db", tenure.Settings(), SystemClock()))
+        engine = Watched(MemoryEngine(SystemClock(), 1000))
+    else:
+        engine = Watched(SqliteEngine(tmp_path / "jobs.db", tenure.Settings(), SystemClock()))
+    yield engine
+    engine.close()  # some tests close only a committer
 
 
 @pytest.fixture

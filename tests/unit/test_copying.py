@@ -89,14 +89,14 @@ def test_a_target_with_other_jobs_is_refused_and_nothing_is_changed(
     source.enqueue("q", id="a")
     target.enqueue("q", id="b")
     before = dump(source), dump(target)
-    with pytest.raises(Conflict, match="1 jobs, 0 limits and 0 schedules"):
+    with pytest.raises(Conflict, match="1 job, 0 limits and 0 schedules"):
         of(source, target).run()
     assert (dump(source), dump(target)) == before
 
 
 def test_a_target_with_limits_or_schedules_is_refused(source: Queue, target: Queue) -> None:
     target.put_schedule("nightly", "0 3 * * *", NewJob(queue="q"))
-    with pytest.raises(Conflict, match="1 schedules"):
+    with pytest.raises(Conflict, match="1 schedule that"):
         of(source, target).run()
 
 

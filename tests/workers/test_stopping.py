@@ -218,7 +218,7 @@ def test_a_signal_in_the_moment_in_which_a_worker_starts_is_heeded(
         timeout=60,
         check=False,
     )
-    assert (done.returncode, "stopping: 0 running jobs" in done.stderr) == (0, True), done
+    assert (done.returncode, "stopping: no job is running" in done.stderr) == (0, True), done
 
 
 # The second signal ------------------------------------------------------------------------------

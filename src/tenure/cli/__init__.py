@@ -109,8 +109,9 @@ class Root(click.Group):
 )
 @click.option(
     "--url",
-    help="URL of the store, such as sqlite:///file.db or sqlite:////path/file.db, or of shards: "
-    "sqlite:///jobs-{0..3}.db. Defaults to TENURE_URL, then to sqlite:///tenure.db.",
+    help="URL of the store: sqlite:///file.db, sqlite:////path/file.db, postgresql://..., "
+    "fdb://..., of shards (sqlite:///jobs-{0..3}.db), or http://... for a service. Defaults to "
+    "TENURE_URL, then to sqlite:///tenure.db.",
 )
 @json_option
 @click.version_option(__version__, prog_name="tenure")

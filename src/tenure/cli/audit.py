@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import click
 from rich.console import RenderableType
 
@@ -15,7 +17,7 @@ _LONGEST = 60  # characters of a target
 
 
 @click.command()
-@page_options
+@partial(page_options, of="entries")
 @json_option
 @pass_app
 def audit(app: App, /, limit: int, cursor: str | None) -> None:

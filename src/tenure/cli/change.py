@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from tenure.cli.context import App, json_option, pass_app, reason_option
 from tenure.cli.editing import edit_options, payload_of
 from tenure.cli.ids import full_id
-from tenure.cli.params import STATE, duration, filter_options, given
+from tenure.cli.params import STATE, duration, error_option, filter_options, given
 from tenure.cli.tables import jobs_table, words
 from tenure.cli.text import one_line, span
 from tenure.errors import Conflict, InvalidInput, NotFound
@@ -57,6 +57,7 @@ def cancel(app: App, /, ids: tuple[str, ...], dry_run: bool, **filters: Any) -> 
 @click.command()
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @filter_options
+@error_option
 @click.option(
     "--state",
     type=click.Choice([State.DEAD.value, State.CANCELLED.value]),
@@ -89,6 +90,7 @@ def replay(
     Example:
       tenure replay 0190b5a4-...
       tenure replay --queue emails
+      tenure replay --error 1f0c9a2b7d3e        (a group that `tenure errors` lists)
       tenure replay --state dead        (every dead job of every queue)
       tenure replay 0190b5a4-... --payload '{"to": "ann@example.com"}'
     """
@@ -142,6 +144,7 @@ def run_now(app: App, /, ids: tuple[str, ...], dry_run: bool, **filters: Any) ->
 @click.command()
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @filter_options
+@error_option
 @click.option(
     "--state", type=STATE, multiple=True, help="Only jobs in this state; can be repeated."
 )

@@ -53,6 +53,8 @@ def update(app: App, /, id: str, payload: str | None, **options: Any) -> None:
 
     A job that is running or has finished cannot be changed. See `tenure replay --payload`.
 
+    ID is the id of a job, or its first characters (at least 4).
+
     \b
     Example:
       tenure update 0190b5a4-... --priority -5
@@ -70,6 +72,8 @@ def update(app: App, /, id: str, payload: str | None, **options: Any) -> None:
 @pass_app
 def history(app: App, /, id: str) -> None:
     """List the last moves of a job: attempts, failures, and what operators did.
+
+    ID is the id of a job, or its first characters (at least 4).
 
     \b
     Example:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import click
 from rich.console import RenderableType
 
@@ -16,11 +18,13 @@ _LONGEST = 80  # characters of a message
 
 @click.command()
 @click.argument("queue", required=False)
-@page_options
+@partial(page_options, of="error groups")
 @json_option
 @pass_app
 def errors(app: App, /, queue: str | None, limit: int, cursor: str | None) -> None:
     """List failures by their cause: how many, when, and a job that failed.
+
+    To run the dead jobs of a group again, use `tenure replay --error GROUP`.
 
     \b
     Example:

@@ -18,7 +18,7 @@ from tenure.model.ops import Limit
 from tenure.queue import Queue
 
 create_option = click.option(
-    "--create", is_flag=True, help="Also if the queue has never had a job, so that it is created."
+    "--create", is_flag=True, help="Create the queue if it does not exist."
 )
 
 
@@ -32,8 +32,8 @@ def _queue(app: App, name: str, create: bool) -> Iterator[Queue]:
     with app.open_existing() as store:
         if not exists(store, name):
             hint = did_you_mean(name, names_of(store))
-            there = f"there is no queue {name!r}" + (f": {hint}" if hint else "")
-            raise NotFound(f"{there}; --create makes it")
+            meant = f": {hint}" if hint else "."
+            raise NotFound(f"there is no queue {name!r}{meant} To create it, add --create")
         yield store
 
 

@@ -90,14 +90,19 @@ def target(name: str) -> Tenure:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise CannotImport(module, error) from error  # something it imports does not exist
-        raise click.BadParameter(f"there is no module {module!r} here or on the path.") from None
+        hint = f" Write {module[:-3]}:app, without .py." if module.endswith(".py") else ""
+        raise click.BadParameter(
+            f"there is no module {module!r} here or on the path.{hint}"
+        ) from None
     except Exception as error:
         if not module or module.startswith("."):
             raise click.BadParameter(f"{name!r} is not MODULE:APP, such as tasks:app.") from None
         raise CannotImport(module, error) from error
     for part in (attribute or "app").split("."):
         if not hasattr(found, part):
-            raise click.BadParameter(f"{module} has no {attribute or 'app'!r}.")
+            apps = [name for name, value in vars(found).items() if isinstance(value, Tenure)]
+            hint = f" Did you mean {module}:{apps[0]}?" if apps else ""
+            raise click.BadParameter(f"{module} has no {attribute or 'app'!r}.{hint}")
         found = getattr(found, part)
     if not isinstance(found, Tenure):
         kind = "Task" if isinstance(found, Task) else type(found).__name__
@@ -122,6 +127,12 @@ def filter_options(command: F) -> F:
     return click.option("--queue", help="Only jobs of this queue.")(command)
 
 
+def error_option(command: F) -> F:
+    """--error"""
+    text = "Only jobs whose last error belongs to this group (`tenure errors`)."
+    return click.option("--error", metavar="GROUP", help=text)(command)
+
+
 def moment(text: str) -> datetime:
     """Parse a time: 2026-11-17, 2026-11-17T09:30, or how long ago, such as 2h."""
     if _DURATION.fullmatch(text):
@@ -136,9 +147,7 @@ def moment(text: str) -> datetime:
 
 def time_options(command: F) -> F:
     """Options that select jobs by when they were created and finished, and by their worker."""
-    command = click.option("--error", help="Only jobs that last failed with this error group.")(
-        command
-    )
+    command = error_option(command)
     command = click.option("--worker", help="Only jobs that this worker has or had.")(command)
     for name, when in (
         ("finished-before", "that finished before this time"),
@@ -153,7 +162,7 @@ def time_options(command: F) -> F:
     return command
 
 
-def page_options(command: F) -> F:
+def page_options(command: F, of: str = "jobs") -> F:
     """--limit and --cursor."""
     command = click.option("--cursor", help="Continue after an earlier page.")(command)
     return click.option(
@@ -161,7 +170,7 @@ def page_options(command: F) -> F:
         type=click.IntRange(1, 10_000),
         default=50,
         show_default=True,
-        help="Maximum number of jobs.",
+        help=f"Maximum number of {of}.",
     )(command)
 
 

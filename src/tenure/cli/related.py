@@ -25,6 +25,8 @@ from tenure.model.queries import Related, RelatedJob
 def related(app: App, /, id: str, limit: int) -> None:
     """List the jobs that a job was told to wait for, and those that wait for it.
 
+    ID is the id of a job, or its first characters (at least 4).
+
     \b
     Example:
       tenure related 0190b5a4-7a3c-7000-8000-000000000000

@@ -338,7 +338,7 @@ def create(
     if not app.as_json:
         click.echo(
             f"Added to {file}. Start the service with: tenure serve --tokens {quoted(str(file))}\n"
-            "A service that reads this file already notices at once.",
+            "A service that already reads this file accepts the token within two seconds.",
             err=True,
         )
 

@@ -37,7 +37,7 @@ def _table(found: list[LiveWorker], now: int) -> Table:
         table.add_row(
             cell(one.name),
             cell(one.host),
-            number(one.pid),
+            cell(one.pid or ""),
             cell(", ".join(one.queues)),
             number(one.busy),
             number(one.concurrency),

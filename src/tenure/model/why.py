@@ -216,7 +216,7 @@ Words = tuple[str, str]  # what is the matter, and what to do
 
 
 def _finished(reason: Finished, about: Context) -> Words:
-    text = f"It is {about.job.state.value} since {_when(reason.at)}."
+    text = f"It has been {about.job.state.value} since {_when(reason.at)}."
     if reason.heard_at is not None:
         text += f" {_worker(reason.worker)} heard of it at {_when(reason.heard_at)}."
     elif reason.worker and about.job.state is State.CANCELLED:
@@ -248,7 +248,8 @@ def _expired(reason: Expired, about: Context) -> Words:
 
 def _paused(reason: Paused, about: Context) -> Words:
     text = f"{_scope(reason.scope, about.job)} is paused"
-    text += "" if reason.since is None else f" since {_when(reason.since)}"
+    if reason.since is not None:
+        text = f"{_scope(reason.scope, about.job)} was paused at {_when(reason.since)}"
     text += f" by {reason.by}" if reason.by else ""
     return f"{text}.", f"tenure resume {_options(about.job.queue, reason)}"
 
@@ -292,7 +293,7 @@ def _rate_limited(reason: RateLimited, about: Context) -> Words:
 
 def _no_worker(reason: NoWorker, about: Context) -> Words:
     text = f"No live worker listens to the queue {about.job.queue!r}"
-    text += "" if reason.seen_at is None else f" since {_when(reason.seen_at)}"
+    text += "" if reason.seen_at is None else f"; the last was seen at {_when(reason.seen_at)}"
     return f"{text}.", "Start a worker for this queue: tenure worker MODULE:APP"
 
 

@@ -77,8 +77,9 @@ def filter_of(
     tenant: str | None = None,
     group: str | None = None,
     kind: str | None = None,
+    error: str | None = None,
 ) -> Filter:
-    return validated(Filter(queue, states, tenant, group, kind))
+    return validated(Filter(queue, states, tenant, group, kind, error=error))
 
 
 def listed(field: str, values: Iterable[T]) -> list[T]:

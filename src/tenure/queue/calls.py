@@ -421,12 +421,13 @@ class Calls(Insight, Lookup, Matching, Editing, RecordCalls):
         tenant: str | None = None,
         group: str | None = None,
         kind: str | None = None,
+        error: str | None = None,
     ) -> Steps[int]:
         """Run dead or cancelled jobs again from attempt 0: one, several, or all that match.
-        Returns how many."""
-        where = filter_of(queue, states_of(state), tenant, group, kind)
+        error: the group of their last error, as in `errors()`. Returns how many."""
+        where = filter_of(queue, states_of(state), tenant, group, kind, error)
         if jobs is not None:
-            some_jobs("replay", jobs, queue, tenant, group, kind)
+            some_jobs("replay", jobs, queue, tenant, group, kind, error)
         elif not set(where.states) <= states.sources(states.Replayed):
             raise InvalidInput("state", "only dead and cancelled jobs can be replayed")
         return (yield from self._change(jobs, where, ops.Replay))
@@ -455,10 +456,12 @@ class Calls(Insight, Lookup, Matching, Editing, RecordCalls):
         tenant: str | None = None,
         group: str | None = None,
         kind: str | None = None,
+        error: str | None = None,
     ) -> Steps[int]:
-        """Delete jobs permanently: one, several, or all that match. Returns how many."""
-        where = filter_of(queue, states_of(state), tenant, group, kind)
-        filters = (queue, tenant, group, kind)
+        """Delete jobs permanently: one, several, or all that match. error: the group of their last
+        error, as in `errors()`. Returns how many."""
+        where = filter_of(queue, states_of(state), tenant, group, kind, error)
+        filters = (queue, tenant, group, kind, error)
         some_jobs("delete", jobs, *filters, *([] if jobs is not None else where.states))
         return (yield from self._change(jobs, where, _deleting(where.states)))
 

@@ -23,6 +23,7 @@ from tenure.model.fields import MAX_SPAN_MS
 from tenure.model.job import State
 from tenure.model.ops import Entry, Limit, Op
 from tenure.model.queries import Counts, Query
+from tenure.observe.logs import counted
 
 Leased = Literal["refuse", "requeue"]
 T = TypeVar("T")
@@ -136,9 +137,9 @@ class Copy:
         schedules = len(_read(self._target, queries.ListSchedules(), list))
         if jobs or limits or schedules:
             raise Conflict(
-                f"the target is in use: it has {jobs:,} jobs, {limits:,} limits and "
-                f"{schedules:,} schedules that do not come from this copy; nothing was changed: "
-                "use a new file, database or schema"
+                f"the target is in use: it has {counted(jobs, 'job')}, "
+                f"{counted(limits, 'limit')} and {counted(schedules, 'schedule')} that do not come "
+                "from this copy; nothing was changed: use a new file, database or schema"
             )
 
     def _refuse_shared_limits(self) -> None:

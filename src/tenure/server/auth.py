@@ -282,10 +282,12 @@ def tokens_of(
     ]
     if path is None:
         return Tokens(fixed, guests=guests)
-    if not path.exists() or not read_tokens(path):
+    exists = path.exists()
+    if not exists or not read_tokens(path):
+        problem = "holds no tokens" if exists else "does not exist"
         raise InvalidInput(
             "tokens",
-            f"{path} holds no tokens: make one with `tenure token create NAME --scope admin "
+            f"{path} {problem}: make one with `tenure token create NAME --scope admin "
             f"--file {path}`",
         )
     return TokenFile(path, fixed, time.monotonic, guests)

@@ -409,6 +409,8 @@ _WORDS = {
     **{name: f"{name.lower()} jobs" for name in ("Enqueue", "Claim", "Cancel", "Replay", "Delete")},
     **{name: f"{name.lower()} queues" for name in ("Pause", "Resume")},
     "Ack": "finish jobs",
+    "PutSchedule": "store schedules",
+    "DropSchedule": "drop schedules",
     "Fail": "fail jobs",
     "Extend": "extend leases",
     "Release": "give jobs back",

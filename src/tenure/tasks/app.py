@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import importlib
 import inspect
 import itertools
@@ -14,6 +15,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, overload
+from weakref import WeakSet
 
 import msgspec
 from msgspec.structs import replace
@@ -117,6 +119,7 @@ class Tenure:
         with self._opening:
             if self._queue is None:
                 self._queue = connect(**self._settings)
+                _OPENED.add(self)
             return self._queue
 
     @property
@@ -495,3 +498,14 @@ def _code(function: Callable[..., Any]) -> object:
 
 def _where(function: Callable[..., Any]) -> str:
     return f"{function.__module__}.{getattr(function, '__qualname__', function)}"
+
+
+_OPENED: WeakSet[Tenure] = WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Close the apps of a program that ends without closing them: closing stores what they have
+    counted for `rates`."""
+    for app in list(_OPENED):
+        app.close()

@@ -75,7 +75,8 @@ class JobLog:
         named = (ended.job.id, ended.handler)
         tries = (ended.job.attempts, ended.job.max_attempts)
         if answer.state is State.DEAD:
-            error = ended.error or (TaskTraceback(op.traceback) if op.traceback else None)
+            has_frames = "\n" in op.traceback.strip()  # or it only repeats the message
+            error = ended.error or (TaskTraceback(op.traceback) if has_frames else None)
             log.error(
                 "job %s (%s) is dead after attempt %d of %d: %s",
                 *(*named, *tries, op.message),

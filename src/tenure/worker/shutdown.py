@@ -73,8 +73,11 @@ def ensure_exit(
     stopped: set when the runner has stopped. left: set when the event loop is closed.
     more_seconds: extra time for whatever else has to stop.
     """
-    running = counted(len(runner.running()), "running job")
-    log.info("stopping: %s; a second signal gives them back at once", running)
+    if count := len(runner.running()):
+        running = counted(count, "running job")
+        log.info("stopping: waiting for %s; a second signal gives them back at once", running)
+    else:
+        log.info("stopping: no job is running")
     if not stopped.wait(runner.patience + more_seconds + 1):
         running = counted(len(runner.running()), "running job")
         log.warning("the event loop is blocked: %s given back", running)

@@ -56,15 +56,17 @@ def lets_in(tokens: Tokens, secret: str | None) -> bool:
     return True
 
 
-@pytest.mark.parametrize("text", [None, '{"tokens": []}'])
+@pytest.mark.parametrize(
+    ("text", "problem"), [(None, "does not exist"), ('{"tokens": []}', "holds no tokens")]
+)
 def test_a_file_without_tokens_is_refused_at_the_start(
-    tmp_path: Path, path: Path, text: str | None
+    tmp_path: Path, path: Path, text: str | None, problem: str
 ) -> None:
     if text is not None:
         path.write_text(text)
-    with pytest.raises(InvalidInput, match="holds no tokens: make one with `tenure token create"):
+    with pytest.raises(InvalidInput, match=f"{problem}: make one with `tenure token create"):
         tokens_of(path, {"TENURE_TOKEN": "x"})
-    assert "holds no tokens" in Terminal(tmp_path).error("serve", "--tokens", str(path))
+    assert problem in Terminal(tmp_path).error("serve", "--tokens", str(path))
 
 
 def test_where_tokens_are_required_and_none_is_known_nobody_is_let_in() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 import socket
 import subprocess
@@ -12,9 +13,13 @@ from typing import Any
 
 import pytest
 
-from tenure import NewJob, Settings, State, Tenure
+import tenure
+from tenure import NewJob, Runner, Settings, State, Tenure
 from tenure.cli.context import require_answer
 from tenure.cli.workers import warn_of_typos
+from tenure.model import ops
+from tenure.model.workers import LiveWorker
+from tenure.worker.post import Post
 from tests.support import postgres
 from tests.unit.cli.terminal import Terminal
 
@@ -135,7 +140,7 @@ def test_a_misspelt_queue_is_an_error_unless_it_is_to_be_created(
     cli.text("enqueue", "emails", "1")
     name, *options = command
     assert cli.error(name, "emials", *options) == (
-        "there is no queue 'emials': did you mean 'emails'?; --create makes it"
+        "there is no queue 'emials': did you mean 'emails'? To create it, add --create"
     )
     assert list(cli.json("stats")["queues"]) == ["emails"]
     cli.text(name, "emails", *options)
@@ -274,3 +279,78 @@ def test_every_other_command_runs_without_the_packages_of_the_service(tmp_path: 
     command = [sys.executable, "-c", code, f"sqlite:///{tmp_path}/jobs.db"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+# Errors -------------------------------------------------------------------------------------------
+
+
+def test_dead_jobs_are_replayed_and_deleted_by_their_error_group(cli: Terminal) -> None:
+    with cli.open() as store:
+        for name, message in (("a", "no luck"), ("b", "no luck"), ("c", "no disk")):
+            store.enqueue("mail", id=name, max_attempts=1)
+            store.fail(store.claim("mail")[0], message)
+    groups = {one["message"]: one["group"] for one in cli.json("errors")["errors"]}
+    assert cli.text("replay", "--error", groups["no luck"], "--dry-run").startswith("2 jobs would")
+    assert cli.text("replay", "--error", groups["no luck"]) == "2 jobs replayed.\n"
+    assert cli.text("replay", "--error", groups["no luck"]) == "0 jobs replayed.\n"
+    assert cli.get("c").state == State.DEAD
+    assert cli.text("delete", "--error", groups["no disk"], "--yes") == "1 job deleted.\n"
+    assert [cli.get(name).state for name in "ab"] == [State.PENDING, State.PENDING]
+
+
+def test_why_shows_the_last_error(cli: Terminal) -> None:
+    with cli.open() as store:
+        store.enqueue("mail", id="tried")
+        store.fail(store.claim("mail", worker="w1")[0], ValueError("no luck"), retry_in=3600)
+        store.enqueue("mail", id="gone", max_attempts=1)
+        store.fail(store.claim("mail", worker="w1")[0], ValueError("no disk"))
+    tried, gone = cli.text("why", "tried"), cli.text("why", "gone")
+    assert "Attempt 1 failed now on w1: ValueError: no luck" in tried
+    assert "It is due at" in tried
+    assert "ValueError: no disk" in gone
+    assert "It has been dead since" in gone
+
+
+def test_why_says_that_no_worker_has_the_task(cli: Terminal) -> None:
+    with cli.open() as store:
+        store.enqueue("mail", id="renamed", kind="old_name")
+        runner = Runner(store, [Post(["mail"], 1, {})], schedule=False, burst=True)
+        asyncio.run(runner.run())
+    told = cli.text("why", "renamed")
+    assert told.startswith("No worker has a task named 'old_name' yet: first noticed ")
+    assert "Start a worker whose app has this task" in told
+
+
+def test_the_pid_of_a_worker_is_not_written_as_a_count(cli: Terminal) -> None:
+    with cli.open() as store:
+        store.do([ops.Beat(LiveWorker("w1", ("mail",), pid=12345), 20_000)])
+    assert " 12345 " in cli.text("workers")
+
+
+PROGRAM = """
+import tenure
+app = tenure.Tenure("sqlite:///jobs.db")
+@app.task(queue="mail")
+def send() -> None: ...
+send.enqueue()
+"""
+
+
+def test_what_a_program_enqueued_is_counted_even_if_it_does_not_close_its_app(
+    cli: Terminal, tmp_path: Path
+) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    subprocess.run([sys.executable, "program.py"], cwd=tmp_path, check=True, timeout=60)
+    with tenure.connect(f"sqlite:///{tmp_path}/jobs.db") as store:
+        mail = store.rates("mail").queues["mail"]
+    assert sum(point.enqueued for point in mail.points) == 1
+
+
+def test_a_wrong_name_of_an_app_gets_a_hint(
+    cli: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hinted.py").write_text("import tenure\napp = tenure.Tenure('sqlite:///x.db')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "Write hinted:app, without .py." in cli.usage("worker", "hinted.py")
+    assert "Did you mean hinted:app?" in cli.usage("worker", "hinted:ap")
