@@ -66,6 +66,18 @@ def test_a_claim_is_repeated_with_the_jobs_it_still_holds(
     assert again.stats().ready == 2
 
 
+@pytest.mark.parametrize("where", ["here", "there"])
+def test_a_claim_finds_the_job_that_the_same_call_adds(
+    queue: Queue, tenants: Tenants, key: str, where: str
+) -> None:
+    job = enqueue("a", getattr(tenants, where))
+    answer = run(queue, key, job, ops.Claim(("q",), "w", 1000, 1))
+    assert isinstance(answer, ops.Answers)
+    (_, leased) = answer.answers
+    assert isinstance(leased, ops.Leased)
+    assert [one.id for one in leased.jobs] == ["a"]
+
+
 def test_what_is_gone_is_not_looked_for_again(
     queue: Queue, again: Queue, tenants: Tenants, key: str
 ) -> None:

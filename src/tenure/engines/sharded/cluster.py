@@ -138,8 +138,9 @@ class Cluster:
         first = next(self._turns)
         return [(first + step) % count for step in range(count)]
 
-    def with_ready(self, op: ops.Claim) -> int:
-        """The next shard that may have a job for this claim; the next, if none seems to."""
+    def with_ready(self, op: ops.Claim, otherwise: int | None) -> int:
+        """The next shard that may have a job for this claim. If none seems to: `otherwise`, or the
+        next."""
         order = self.next_turn()
         now = self.clock.now_ms()
         for number in order:
@@ -152,4 +153,4 @@ class Cluster:
                 return number
             if isinstance(due, queries.Due) and due.at is not None and due.at <= now:
                 return number
-        return order[0]
+        return order[0] if otherwise is None else otherwise

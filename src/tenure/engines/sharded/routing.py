@@ -238,7 +238,8 @@ class Router:
         shard = None if op.tenant is None else self._placing.of_tenant(op.tenant)
         if shard is not None:
             return Route([Part(shard, op)])
-        return Route([Part(self._cluster.with_ready(op), op)], fixed=False)
+        added_to = next(iter(self.made.values()), None)
+        return Route([Part(self._cluster.with_ready(op, added_to), op)], fixed=False)
 
     def _scoped(self, op: ops.SetLimit | ops.ClearLimit | ops.Pause | ops.Resume) -> Route:
         shard = self._placing.of_scope(op.queue, op.tenant, op.group)
