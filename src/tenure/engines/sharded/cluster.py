@@ -100,7 +100,7 @@ class Cluster:
 
     def schedules_named(self, name: str, *, first: bool = False) -> list[tuple[int, Schedule]]:
         """The shards that have a schedule of this name, and the schedule. Shards that are away are
-        passed over if another has it. first: ask the shard where it was last seen, and the others
+        skipped if another has it. first: ask the shard where it was last seen, and the others
         only if it is not there. Raises StoreError."""
         known = self._schedules.get(name) if first else None
         found = [] if known is None else self._find_schedule(name, [self.shards[known]])

@@ -48,7 +48,7 @@ def ask(
     lenient: bool = False,
 ) -> list[tuple[int, Any]]:
     """What each shard found, by its number. A NotFound counts as nothing, unless it is what all
-    say. lenient: shards that are away are passed over, unless all are."""
+    say. lenient: shards that are away are skipped, unless all are."""
     among = cluster.shards if of is None else of
     found = cluster.each(lambda shard: shard.read(query), among)
     good: list[tuple[int, Any]] = []
