@@ -243,6 +243,8 @@ def test_the_keyboard_leads_everywhere(tab: Open, place: Place) -> None:
         expect(page.get_by_role("heading", name=heading, exact=True)).to_be_visible()
     page.keyboard.press("g")
     page.keyboard.press("o")
+    # The page before has rows, too.
+    expect(page.get_by_role("heading", name="What needs attention")).to_be_visible()
     page.get_by_role("row").nth(1).wait_for()
     page.keyboard.press("j")
     page.keyboard.press("Enter")

@@ -86,10 +86,10 @@ def test_requests_leave_no_garbage_for_the_collector(dial: Dial) -> None:
 def test_a_connection_that_is_not_used_is_closed_after_its_time(
     dial: Dial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Connection, "idle_seconds", 0.3)
+    monkeypatch.setattr(Connection, "idle_seconds", 1.0)
     line = dial()
     for _ in range(3):
-        time.sleep(0.2)  # less than that, and more in all
+        time.sleep(0.35)  # less than that, and more in all
         assert line.say(request("GET", "/healthz")).hear().status == 200
     assert line.is_closed()
 

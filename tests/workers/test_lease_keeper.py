@@ -79,6 +79,25 @@ def test_all_leases_are_renewed_after_the_process_slept_for_longer_than_a_lease(
     assert not keeper.was_suspended
 
 
+def test_a_process_counts_as_suspended_until_its_leases_are_renewed(
+    queue: Queue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a claim that is sent meanwhile takes over our own jobs."""
+    keeper = kept(queue, [claimed(queue, "a")])
+    clock.advance(LEASE + 0.001)
+    suspended: list[bool] = []
+    extend_many = queue.extend_many
+
+    def noted(*given: Any) -> Any:
+        suspended.append(keeper.was_suspended)
+        return extend_many(*given)
+
+    monkeypatch.setattr(queue, "extend_many", noted)
+    keeper.look()
+    assert suspended == [True]
+    assert not keeper.was_suspended
+
+
 def test_a_lost_job_is_said_to_be_lost_once(
     queue: Queue, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -113,7 +113,7 @@ class Keeper:
     def look(self) -> None:
         """Renew leases that are old enough, and give up on overdue handlers."""
         now, all_of_them = self._queue.clock.monotonic(), self.was_suspended
-        self._looked_at_ms = self._queue.clock.now_ms()
+        looked_at_ms = self._queue.clock.now_ms()
         running = [run for run in self._runs() if not run.ended]
         # Half an interval, so that a job claimed just after a round is renewed in the next one,
         # with half of its lease left, rather than in the one after that.
@@ -123,6 +123,7 @@ class Keeper:
             self._renew(old[start : start + MOST_AT_ONCE], now)
         if unstored := self._untold():
             self._queue.extend_many(list(unstored), self._lease)  # fails for those stored meanwhile
+        self._looked_at_ms = looked_at_ms  # only now: until then a claim could take our own jobs
         self._give_up_overdue()
 
     def _give_up_overdue(self) -> None:
