@@ -16,7 +16,7 @@ from tests.server.process import ServiceProcess
 from tests.support.audit import audit
 from tests.support.postgres import Server
 
-_WRITER = "120"  # the byte of the shared file that whoever writes has locked, in WAL mode
+_WRITER = "120"  # the byte of the shared file that the writer locks, in WAL mode
 
 
 class Store(Protocol):

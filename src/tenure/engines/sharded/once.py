@@ -158,7 +158,7 @@ class Keyed:
 
 
 def _echo(names: Routes) -> Op:
-    """An operation whose answer repeats the routes: ids that no job has come back as missing."""
+    """An operation whose result repeats the routes: it returns ids that do not exist as missing."""
     text = msgspec.json.encode(names).decode()
     chunks = [text[at : at + _CHUNK] for at in range(0, len(text), _CHUNK)]
     return ops.Cancel(tuple(f"{uuid.uuid4().hex}:{chunk}" for chunk in chunks))
