@@ -29,7 +29,7 @@ def _load(queue: tenure.Queue, jobs: Iterator[NewJob], total: int, what: str) ->
 
 
 def _claim_times(queue: tenure.Queue, limit: int, claims: int) -> list[float]:
-    """Claim and give back, so that the backlog stays as it is."""
+    """Claim and give back, so that the backlog does not change."""
     times = []
     for _ in range(claims):
         start = time.perf_counter()

@@ -18,39 +18,49 @@ import tenure
 from tenure.clock import SystemClock
 from tenure.engines import open_engine
 from tenure.model import ops
-from tenure.model.job import Failure, Job, State, new_ids
+from tenure.model.job import Failure, Job, JobSpec, State, new_ids
 from tenure.settings import Settings
+from tenure.testing import ManualClock
 
 PAYLOAD = msgspec.Raw(b'{"to":"ann@example.com","template":"welcome","n":12345}')
 QUEUES = ("mail", "web", "crawl")
 CHUNK = 10_000
-DAY_MS = 86_400_000
+PAST_MS = 10 * 86_400_000
 GROUP = "0123456789ab"  # of errors
 TRACEBACK = "x" * 3_000
 BUSY = "busy"  # a worker whose leases do not end
 
 
 def load(url: str, jobs: int) -> None:
-    """Fill a store, set limits, and lease some jobs. One that has jobs is left as it is."""
+    """Fill a store, set limits, and lease some jobs. A store that has jobs is not changed."""
     with tenure.connect(url) as queue:
         if queue.stats().queues:
             return
-    engine = open_engine(Settings(url=url), SystemClock())
     now = SystemClock().now_ms()
+    clock = ManualClock(now - PAST_MS)
+    engine = open_engine(Settings(url=url), clock)
     try:
         for start in track(range(0, jobs, CHUNK), f"{jobs:,} jobs"):
             numbers = range(start, min(start + CHUNK, jobs))
             entries = [_entry(n, jobs, now) for n in numbers]
-            (answer,) = engine.apply([ops.Import(tuple(entries))])
-            assert isinstance(answer, ops.Enqueued), answer
+            past = ops.Import(tuple(entry for entry in entries if not entry.ready))
+            ready = ops.Enqueue(tuple(_spec(entry.job) for entry in entries if entry.ready))
+            answers = engine.apply([past, ready])
+            assert all(isinstance(answer, ops.Enqueued) for answer in answers), answers
+            clock.advance(PAST_MS * CHUNK / jobs / 1000)
     finally:
         engine.close()
+
+
+def _spec(job: Job) -> JobSpec:
+    """A job that is ready is enqueued: one that is imported is stored in another way."""
+    return JobSpec(job.id, job.queue, PAYLOAD, job.kind, job.tenant, job.group)
 
 
 def _entry(n: int, jobs: int, now: int) -> ops.Entry:
     """Of a hundred jobs, 90 are done, 3 are dead, 3 delayed and 4 ready. A tenant enqueues ten at a
     time."""
-    created = now - 10 * DAY_MS + 10 * DAY_MS * n // jobs
+    created = now - PAST_MS + PAST_MS * n // jobs
     batch, kind = n // 10, n * 7 % 100
     state = State.DONE if kind < 90 else State.DEAD if kind < 93 else State.PENDING
     ended = created + 5_000 if state is not State.PENDING else None
@@ -60,7 +70,7 @@ def _entry(n: int, jobs: int, now: int) -> ops.Entry:
         state=state,
         raw_payload=PAYLOAD,
         priority=0,
-        run_at=now + 10 * DAY_MS if 93 <= kind < 96 else created,
+        run_at=now + PAST_MS if 93 <= kind < 96 else created,
         created_at=created,
         updated_at=ended or created,
         attempts=0 if ended is None else 1,

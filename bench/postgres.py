@@ -18,6 +18,9 @@ from bench.batches import BATCH, PAYLOAD, TEXT, Pair, timed
 from bench.report import Figure
 from tests.support.postgres import Server
 
+# An ack keeps the finished job, where the floor deletes a row.
+PROMISES = {"enqueue": 0.4, "claim": 0.4, "ack": 0.35}
+
 
 class Floor:
     """A queue of nothing but payloads: one narrow table with one partial index for ready rows;
@@ -99,7 +102,7 @@ def _run(url: str, rounds: int, batches: int) -> list[Figure]:
             rate=BATCH / median(pair.tenure),
             floor=BATCH / median(pair.floor),
             ratio=pair.ratio(),
-            at_least=0.4,
+            at_least=PROMISES[name],
         )
         for name, pair in pairs.items()
     ]

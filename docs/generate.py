@@ -32,7 +32,7 @@ def state_machine() -> str:
         "```",
         "",
         "If several rows have the same state and event, the first whose condition holds applies.",
-        "An event without a row for the job's state changes nothing, and the caller is told so.",
+        "An event without a row for the job's state changes nothing, and the result says so.",
         "",
         "| from | event | to | when | attempts |",
         "|---|---|---|---|---|",

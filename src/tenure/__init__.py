@@ -1,5 +1,8 @@
 """Tenure: a durable, multi-tenant job queue for Python."""
 
+import importlib
+import typing
+
 from tenure.errors import (
     Busy,
     Closed,
@@ -49,12 +52,41 @@ from tenure.model.retry import Backoff, exponential, fixed, linear, quadratic
 from tenure.model.why import Explained
 from tenure.queue import EnqueuedIds, Queue, connect
 from tenure.settings import Settings
-from tenure.tasks.app import Tenure
-from tenure.tasks.task import Handle, Task
-from tenure.worker.current_job import CurrentJob, current_job
-from tenure.worker.handler import Worker
-from tenure.worker.outcome import Cancel, Dead, Outcome, Retry, Snooze
-from tenure.worker.runner import Runner
+
+# Imported when they are first used: a program that only enqueues does not need a worker.
+_LATER = {
+    "Tenure": "tenure.tasks.app",
+    "Task": "tenure.tasks.task",
+    "Handle": "tenure.tasks.task",
+    "Worker": "tenure.worker.handler",
+    "Runner": "tenure.worker.runner",
+    "current_job": "tenure.worker.current_job",
+    "CurrentJob": "tenure.worker.current_job",
+    "Outcome": "tenure.worker.outcome",
+    "Snooze": "tenure.worker.outcome",
+    "Retry": "tenure.worker.outcome",
+    "Cancel": "tenure.worker.outcome",
+    "Dead": "tenure.worker.outcome",
+}
+
+if typing.TYPE_CHECKING:
+    from tenure.tasks.app import Tenure
+    from tenure.tasks.task import Handle, Task
+    from tenure.worker.current_job import CurrentJob, current_job
+    from tenure.worker.handler import Worker
+    from tenure.worker.outcome import Cancel, Dead, Outcome, Retry, Snooze
+    from tenure.worker.runner import Runner
+else:
+
+    def __getattr__(name: str) -> object:
+        if name not in _LATER:
+            raise AttributeError(f"module 'tenure' has no attribute {name!r}")
+        value = globals()[name] = getattr(importlib.import_module(_LATER[name]), name)
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *_LATER})
+
 
 __version__ = "0.1.0"
 

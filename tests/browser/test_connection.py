@@ -24,12 +24,14 @@ def test_a_lost_connection_is_told_and_found_again(tab: Open, alone: Place) -> N
     alone.process.kill()
     lost = page.get_by_text("Connection lost.")
     expect(lost).to_be_visible()
+    expect(page.get_by_role("button", name="Live")).to_have_count(0)
     expect(page.get_by_role("link", name="mail-1")).to_be_visible()  # what was known stays
     alone.queue.enqueue("mail", id="mail-2")
     alone.process.start()
     page.get_by_role("button", name="Try now").click()
     expect(page.get_by_role("link", name="mail-2")).to_be_visible()
     expect(lost).to_have_count(0)
+    expect(page.get_by_role("button", name="Live")).to_be_visible()
     expect(page.get_by_role("status").filter(has_text="Connected again.")).to_be_visible()
 
 

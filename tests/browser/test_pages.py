@@ -227,7 +227,7 @@ def test_search_finds_jobs_queues_and_tenants(tab: Open, place: Place) -> None:
     page.goto(place.at("search?q=report-2"))
     expect(page.get_by_role("heading", name="report-2")).to_be_visible()
     page.goto(place.at("search?q=nowhere"))
-    expect_soon(page, "Nothing is found")
+    expect_soon(page, "Nothing found")
 
 
 def test_the_keyboard_leads_everywhere(tab: Open, place: Place) -> None:

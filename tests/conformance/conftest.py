@@ -70,6 +70,17 @@ BACKENDS: dict[str, Backend] = {
         audit=shards.audit,
         one_store=False,
     ),
+    "postgres-shards": Backend(
+        url=shards.postgres_url_of,
+        durable=True,
+        strict_turns=False,
+        exact_counts=True,
+        connect=lambda folder: psycopg.connect(postgres.shared_url()),
+        begin="BEGIN",
+        audit=shards.audit_on_postgres,
+        one_store=False,
+        drop=shards.drop_on_postgres,
+    ),
     "postgres": Backend(
         url=postgres.url_of,
         durable=True,
@@ -149,6 +160,10 @@ def _skip_what_is_refused(test: pytest.Item) -> None:
             pytest.skip("shards refuse what needs all tenants in one transaction")
 
 
+# What depends on the stores below the shards: batches, keyed calls, tokens, and moving jobs.
+_ON_POSTGRES_SHARDS = ("test_batches", "test_once", "test_fencing", "test_transfer", "test_slots")
+
+
 def _skip_what_says_little(test: pytest.Item, backend: str) -> None:
     """`make simulate` runs all of it."""
     if backend == "fdb-sim-faults" and test.get_closest_marker("many_jobs"):
@@ -157,6 +172,8 @@ def _skip_what_says_little(test: pytest.Item, backend: str) -> None:
         pytest.skip("arguments are checked before an engine is asked")
     if backend == "remote" and not test.get_closest_marker("over_http"):
         pytest.skip("behind the wire is an engine that has all of them")
+    if backend == "postgres-shards" and test.path.stem not in _ON_POSTGRES_SHARDS:
+        pytest.skip("shards on SQLite have all of them")
 
 
 @pytest.fixture

@@ -107,6 +107,39 @@ def test_operations_are_answered_in_order(queue: Queue, apply: Apply, clock: Man
     assert answers[8:] == [Slots(0, held=False), Changed(1), Maintained()]
 
 
+@pytest.mark.parametrize("parents", [("gone",), ("gone", "left")])
+def test_a_job_that_ends_at_once_holds_no_key_of_the_next_call(
+    queue: Queue, apply: Apply, parents: tuple[str, ...]
+) -> None:
+    queue.enqueue("q", id="gone")
+    queue.cancel("gone")
+    queue.enqueue("q", id="left")
+    child = spec("child", after=parents, if_parent_fails="cancel", unique_key="k")
+    first, second = apply(Enqueue((child,)), Enqueue((spec("next", unique_key="k"),)))
+    assert isinstance(first, Enqueued)
+    assert isinstance(second, Enqueued)
+    assert (state_of(queue, "child"), state_of(queue, "next")) == (State.CANCELLED, State.PENDING)
+
+
+def test_a_call_without_jobs_adds_none(apply: Apply, clock: ManualClock) -> None:
+    none = Enqueued([], [], clock.now_ms())
+    assert apply(Enqueue(())) == [none]
+    assert apply(Once("k", (Enqueue(()), Enqueue(())))) == [Answers([none, none])]
+
+
+def test_a_job_that_the_call_before_deleted_is_missing(queue: Queue, apply: Apply) -> None:
+    queue.enqueue("q", id="a")
+    assert apply(Delete(("a",)), Delete(("a",))) == [Changed(1), Changed(0, ("a",))]
+
+
+def test_claims_of_two_queues_get_the_jobs_of_their_own(queue: Queue, apply: Apply) -> None:
+    for name in ("q", "r"):
+        fill(queue, 2, name=name, prefix=name)
+    answers = apply(*(Claim((name,), "w", 1000, limit=2) for name in ("q", "r")))
+    found = [ids(one.jobs) for one in answers if isinstance(one, Leased)]
+    assert found == [["q0", "q1"], ["r0", "r1"]]
+
+
 def test_an_operation_sees_what_those_before_it_did(queue: Queue, apply: Apply) -> None:
     answers = apply(
         Enqueue((spec("a", unique_key="k"),)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from itertools import pairwise
 
 import pytest
 
@@ -182,6 +183,19 @@ def test_the_tokens_of_a_job_only_grow(queue: Queue, clock: ManualClock) -> None
         queue.cancel("a")
         queue.replay("a")
     assert tokens == sorted(set(tokens))
+
+
+def test_tokens_do_not_tell_how_many_claims_there_were(queue: Queue, apply: Apply) -> None:
+    """Neither those of claims one after the other, nor those of claims that share a commit."""
+    fill(queue, 200)
+    tokens = [take(queue).token for _ in range(100)]
+    together = apply(*(Claim(("q",), f"w{n}", 60_000, limit=1) for n in range(100)))
+    shared = [job.token for leased in together if isinstance(leased, Leased) for job in leased.jobs]
+    for given in (tokens, shared):
+        assert len(given) == 100
+        steps = [after - before for before, after in pairwise(given)]
+        assert min(steps) >= 0  # a store may give one token to all that share a commit
+        assert len(set(steps)) > 4 or set(steps) == {0}
 
 
 # Which ------------------------------------------------------------------------------------------

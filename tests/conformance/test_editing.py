@@ -9,7 +9,9 @@ import pytest
 
 from tenure import Conflict, Duplicate, InvalidInput, JobNotFound, PayloadTooLarge, Queue, State
 from tenure.model import ops
+from tenure.model.ops import Note
 from tenure.testing import ManualClock
+from tests.conformance.conftest import Apply
 from tests.conformance.moves import fill, make_dead, make_done, take
 
 
@@ -165,6 +167,17 @@ def test_the_history_of_a_job_tells_its_moves(queue: Queue, clock: ManualClock) 
     failed = moves[4]
     assert (failed.by, failed.message, failed.attempt) == ("ann", "boom", 1)
     assert [move.at for move in moves] == sorted(move.at for move in moves)
+
+
+def test_a_history_says_who_did_what_and_not_what_changed_nothing(
+    queue: Queue, clock: ManualClock, apply: Apply
+) -> None:
+    queue.enqueue("q", id="j")
+    for _ in range(2):  # the second time it is over
+        apply(ops.Cancel(("j",), note=Note(by="ann")))
+        clock.advance(1)
+    moves = queue.history("j")
+    assert [(move.what, move.by) for move in moves] == [("created", ""), ("cancelled", "ann")]
 
 
 def test_a_history_has_the_last_twenty_moves(queue: Queue, clock: ManualClock) -> None:

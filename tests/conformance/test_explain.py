@@ -11,7 +11,9 @@ from tenure import JobNotFound, LeaseLost, NewJob, Queue
 from tenure.model import why
 from tenure.model.job import State
 from tenure.model.ops import Grant, Note, Pause
+from tenure.model.pause_records import pause_key
 from tenure.model.queries import Explain
+from tenure.model.record_queries import ListRecords
 from tenure.testing import ManualClock
 from tests.conformance.conftest import Apply, OpenQueue
 
@@ -197,6 +199,24 @@ def test_a_worker_that_lost_its_job_otherwise_hears_of_no_cancel(
     assert (found.worker, found.heard_at) == ("", None)
 
 
+def test_a_job_that_was_replayed_and_ended_by_itself_says_nothing_of_the_cancel(
+    queue: Queue,
+) -> None:
+    queue.enqueue("q", id="j")
+    (job,) = queue.claim("q", worker="w")
+    queue.cancel("j")
+    with pytest.raises(LeaseLost):
+        queue.extend(job)
+    assert reason(queue, "j", why.Finished).heard_at is not None
+    queue.replay("j")
+    (job,) = queue.claim("q", worker="w")
+    queue.ack(job)  # in the same millisecond
+
+    found = reason(queue, "j", why.Finished)
+
+    assert (found.worker, found.heard_at) == ("w", None)
+
+
 def test_an_expired_job_is_not_claimable(queue: Queue, clock: ManualClock) -> None:
     queue.enqueue("q", id="j", expires_in=10)
     clock.advance(11)
@@ -215,6 +235,19 @@ def test_a_delayed_job_says_when_it_is_due(queue: Queue, clock: ManualClock) -> 
     assert found.fix == "tenure run-now j"
     clock.advance(3600)
     assert queue.explain("j").claimable
+
+
+def test_a_job_that_was_ready_before_the_clock_went_back_is_still_ready(
+    queue: Queue, clock: ManualClock
+) -> None:
+    queue.enqueue("q", id="j")
+    clock.advance(-5)
+
+    found = queue.explain("j")
+
+    assert found.claimable
+    assert isinstance(found.reasons[-1], why.Next)
+    assert [job.id for job in queue.claim("q", worker="w")] == ["j"]
 
 
 def test_a_job_that_failed_says_which_attempt_it_waits_for(queue: Queue) -> None:
@@ -278,11 +311,11 @@ def test_a_pause_says_how_to_end_it(queue: Queue, scope: dict[str, str], fix: st
     assert not queue.explain("j").claimable
 
 
-def test_a_pause_says_since_when_and_by_whom(
+def test_a_pause_says_since_when_by_whom_and_for_what_reason(
     queue: Queue, clock: ManualClock, apply: Apply
 ) -> None:
     queue.enqueue("q", id="j", tenant="a")
-    apply(Pause("q", note=Note(by="ann")))
+    apply(Pause("q", note=Note(by="ann", reason="bounces")))
     since = clock.now_ms()
     clock.advance(5)
     apply(Pause("q", note=Note(by="bob")))  # it was paused already
@@ -291,17 +324,30 @@ def test_a_pause_says_since_when_and_by_whom(
     of_queue, of_tenant = queue.explain("j").reasons[:2]
 
     assert isinstance(of_queue, why.Paused)
-    assert (of_queue.since, of_queue.by) == (since, "ann")
-    assert "by ann" in of_queue.text
+    assert (of_queue.since, of_queue.by, of_queue.reason) == (since, "ann", "bounces")
+    assert of_queue.text.endswith(" by ann: bounces.")
     assert isinstance(of_tenant, why.Paused)
     assert of_tenant.since == clock.now_ms()
     grant = Grant(tenants=("a",))
-    shown = queue.do(Explain("j", grant)).reasons[:2]
-    assert [(one.since, one.by) for one in shown] == [(None, ""), (clock.now_ms(), "")]
+    shown = queue.do(Explain("j", grant=grant)).reasons[:2]
+    assert [(one.since, one.by, one.reason) for one in shown] == [
+        (None, "", ""),
+        (clock.now_ms(), "", ""),
+    ]
     queue.resume("q")
     clock.advance(5)
     queue.pause("q")
     assert reason_of_queue(queue).since == clock.now_ms()
+
+
+def test_a_pause_is_remembered_until_it_ends(queue: Queue, apply: Apply) -> None:
+    queue.enqueue("q", id="j")
+    apply(Pause("q", note=Note(by="ann")))
+    queue.clear_limit("q")
+    assert reason_of_queue(queue).by == "ann"
+    queue.resume("q")
+    key = pause_key("q", None, None)
+    assert queue.do(ListRecords("pause", key, key, 1)) == []
 
 
 def reason_of_queue(queue: Queue) -> why.Paused:
@@ -335,6 +381,16 @@ def test_a_full_limit_names_those_who_hold_it(
     assert sorted(found.holders) == ["h1", "h2"]
     assert not queue.explain("j").claimable
     assert reason(queue, "j", why.InLine).room == 0
+
+
+def test_a_limit_of_each_group_does_not_hold_back_a_job_without_a_group(queue: Queue) -> None:
+    for id in ("h", "j"):
+        queue.enqueue("q", id=id)
+    queue.set_limit("q", group="*", concurrency=1)
+    queue.claim("q", worker="w")
+
+    assert "limit" not in codes(queue, "j")
+    assert queue.explain("j").claimable
 
 
 def test_a_limit_with_some_room_lets_only_the_first_jobs_start(queue: Queue) -> None:
@@ -386,6 +442,7 @@ def test_a_used_up_rate_says_when_the_next_job_may_start(queue: Queue, clock: Ma
     assert found.next_at == clock.now_ms() + 5_000
     clock.advance(4.999)
     assert not queue.explain("j2").claimable
+    assert reason(queue, "j2", why.RateLimited).next_at == found.next_at
     clock.advance(0.001)
     assert queue.explain("j2").claimable
 
@@ -419,8 +476,8 @@ def test_a_grant_hides_jobs_of_others(queue: Queue) -> None:
     queue.enqueue("q", id="mine", tenant="a", after=[queue.enqueue("q", id="b1", tenant="b").id])
     grant = Grant(tenants=("a",))
 
-    assert isinstance(queue.do(Explain("b1", grant)), JobNotFound)
-    (found,) = queue.do(Explain("mine", grant)).reasons
+    assert isinstance(queue.do(Explain("b1", grant=grant)), JobNotFound)
+    (found,) = queue.do(Explain("mine", grant=grant)).reasons
 
     assert found.parents == [why.Parent("b1", None)]
 
@@ -433,7 +490,7 @@ def test_a_grant_hides_who_else_fills_the_queue(queue: Queue) -> None:
     queue.claim("q", worker="w", limit=5)
 
     (waits,) = [id for id in ("a1", "a2", "b1") if queue.get(id).state is State.PENDING]
-    found = queue.do(Explain(waits, Grant(tenants=(waits[0],)))).reasons
+    found = queue.do(Explain(waits, grant=Grant(tenants=(waits[0],)))).reasons
 
     limited = found[0]
     assert (limited.used, limited.limit) == (None, None)
@@ -448,9 +505,10 @@ def test_a_grant_shows_how_full_its_own_limits_are(queue: Queue) -> None:
         queue.enqueue("q", id=id, tenant="a")
     queue.claim("q", worker="w")
 
-    limited = queue.do(Explain("a2", Grant(tenants=("a",)))).reasons[0]
+    limited, line = queue.do(Explain("a2", grant=Grant(tenants=("a",)))).reasons
 
     assert (limited.scope, limited.used, limited.limit) == ("tenant", 1, 1)
+    assert line.room == 0
 
 
 @pytest.mark.parametrize("grant", [Grant(tenants=("a",)), Grant(queues=("q",))])
@@ -459,7 +517,7 @@ def test_a_grant_for_some_tenants_hides_that_nobody_works_on_the_queue(
 ) -> None:
     queue.enqueue("q", id="a1", tenant="a")
 
-    found = [type(one) for one in queue.do(Explain("a1", grant)).reasons]
+    found = [type(one) for one in queue.do(Explain("a1", grant=grant)).reasons]
 
     assert (why.NoWorker in found) is (grant.tenants is None)
 

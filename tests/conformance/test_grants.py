@@ -207,6 +207,18 @@ def test_a_follow_up_may_wait_only_for_what_the_grant_allows(queue: Queue) -> No
     assert do(queue, ops.Ack("a", job.token, then=(child,), grant=ACME)) == [ops.Ok()]
 
 
+def test_a_follow_up_is_seen_by_the_next_ack_of_the_batch(queue: Queue) -> None:
+    job = leased(queue, "mail", "acme")
+    b, c = (spec(id, "mail", "acme") for id in "bc")
+    first, second = do(
+        queue,
+        ops.Ack("a", job.token, then=(b,), grant=ACME),
+        ops.Ack("b", 1, then=(c,), grant=ACME),
+    )
+    assert first == ops.Ok()
+    assert isinstance(second, LeaseLost)
+
+
 def test_the_id_of_a_job_of_others_is_not_skipped(queue: Queue) -> None:
     queue.enqueue("mail", id="a", tenant="other")
     queue.enqueue("mail", id="b", tenant="acme")
@@ -239,6 +251,27 @@ def test_the_id_of_a_job_of_others_in_the_same_batch_is_not_skipped(queue: Queue
     mine = spec("a", "mail", "acme")
     answers = do(queue, ops.Enqueue((theirs,)), ops.Enqueue((mine,), "skip", grant=ACME))
     assert [type(answer) for answer in answers] == [ops.Enqueued, Duplicate]
+
+
+def test_a_job_of_its_own_in_the_same_batch_is_seen(queue: Queue) -> None:
+    mine = spec("a", "mail", "acme")
+    child = spec("c", "mail", "acme", after=("a",))
+    answers = do(
+        queue,
+        ops.Enqueue((mine,), grant=ACME),
+        ops.Enqueue((mine,), "skip", grant=ACME),
+        ops.Enqueue((child,), grant=ACME),
+    )
+    created = [one.created for one in answers if isinstance(one, ops.Enqueued)]
+    assert created == [[True], [False], [True]]
+
+
+def test_a_held_unique_key_is_skipped_although_its_holder_is_not_named(queue: Queue) -> None:
+    queue.enqueue("mail", id="a", tenant="acme", unique_key="k")
+    mine = spec("b", "mail", "acme", unique_key="k")
+    (answer,) = do(queue, ops.Enqueue((mine,), "skip", grant=ACME))
+    assert isinstance(answer, ops.Enqueued)
+    assert (answer.ids, answer.created) == (["a"], [False])
 
 
 @hides

@@ -139,6 +139,14 @@ def test_handles_that_claim_by_turns_share_nothing(open_queue: OpenQueue) -> Non
 
 
 @pytest.mark.usefixtures("needs_durability")
+def test_a_new_handle_adds_to_several_groups_at_once(open_queue: OpenQueue) -> None:
+    jobs = [NewJob(queue="q", group=group) for group in "abc"]
+    for _ in range(2):
+        assert len(open_queue().enqueue_many(jobs)) == 3
+    assert open_queue().stats("q").ready == 6
+
+
+@pytest.mark.usefixtures("needs_durability")
 def test_tokens_go_on_growing_after_a_restart(open_queue: OpenQueue, clock: ManualClock) -> None:
     tokens = []
     for _ in range(4):

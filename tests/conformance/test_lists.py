@@ -75,6 +75,8 @@ def test_jobs_are_found_by_their_error_group(story: Queue, clock: ManualClock) -
     assert ids(story.jobs(error=group)) == ["j1"]
     assert ids(story.jobs(error=group, state="dead", queue="mail")) == ["j1"]
     assert ids(story.jobs(error=group, queue="web")) == []
+    assert ids(story.jobs(error=group, finished_after=moment(clock, -60))) == ["j1"]
+    assert ids(story.jobs(error=group, finished_after=moment(clock))) == []
     assert ids(story.jobs(error="0" * 12)) == []
     story.enqueue("mail", id="again", max_attempts=1, priority=-1)
     (job,) = story.claim("mail", worker="ann")

@@ -178,6 +178,28 @@ def test_the_children_of_a_purged_job_are_told(open_queue: OpenQueue, clock: Man
     assert state_of(queue, "grandchild") is State.CANCELLED
 
 
+def test_a_child_hears_of_its_dead_parent_before_it_expires_itself(
+    queue: Queue, clock: ManualClock
+) -> None:
+    queue.enqueue("q", id="parent", max_attempts=1)
+    queue.enqueue("q", id="child", after=["parent"], if_parent_fails="cancel", expires_in=10)
+    take(queue, lease=10)
+    clock.advance(10)
+    assert queue.maintain() == Maintained(leases=1)
+    assert state_of(queue, "child") is State.CANCELLED
+
+
+def test_the_children_of_an_expired_job_are_told_where_nothing_is_purged(
+    open_queue: OpenQueue, clock: ManualClock
+) -> None:
+    queue = open_queue(keep_done=None, keep_cancelled=None, keep_dead=None)
+    queue.enqueue("q", id="parent", expires_in=10)
+    queue.enqueue("q", id="child", after=["parent"], if_parent_fails="cancel")
+    clock.advance(10)
+    assert queue.maintain() == Maintained(expired=1)
+    assert state_of(queue, "child") is State.CANCELLED
+
+
 @pytest.mark.parametrize(("parent", "child", "purged"), [("a", "b", 3), ("b", "a", 2)])
 @pytest.mark.parametrize("first", ["a", "b"])
 def test_queues_are_looked_after_in_the_order_of_their_names(

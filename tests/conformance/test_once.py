@@ -181,6 +181,22 @@ def test_a_key_is_kept_for_a_quarter_of_an_hour(
     assert queue.stats("q").ready == 2
 
 
+@pytest.mark.parametrize("before", [0, 1])
+def test_the_key_of_a_claim_is_kept_as_long(
+    queue: Queue, apply: Apply, clock: ManualClock, before: int
+) -> None:
+    queue.enqueue("q", id="a")
+    call = (*[enqueue("b")] * before, ops.Claim(("q",), "w", 3_600_000, 1))
+    *_, first = answers(apply, "k", *call)
+    assert isinstance(first, ops.Leased)
+    clock.advance(15 * 60)
+    queue.maintain()
+    queue.enqueue("q", id="c")
+    *_, second = answers(apply, "k", ops.Claim(("q",), "w", 3_600_000, 9))
+    assert isinstance(second, ops.Leased)
+    assert [job.id for job in second.jobs] == ["b", "c"][1 - before :]
+
+
 # Claims -----------------------------------------------------------------------------------------
 
 

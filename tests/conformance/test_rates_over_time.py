@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import pytest
+
 from tenure import NewJob, Queue, RatePoint
 from tenure.model.rates import bucket_of, quantile, time_of
 from tenure.queue.rates import FLUSH_SECONDS
@@ -104,6 +106,42 @@ def test_all_handles_count_together_and_closing_stores_the_rest(
     one.close()
     other.close()
     assert sum(point.done for point in reader.rates().queues["mail"].points) == 2
+
+
+def test_a_job_is_counted_where_it_ends_wherever_it_was_claimed(
+    open_queue: OpenQueue, clock: ManualClock, needs_durability: None
+) -> None:
+    one, other = open_queue(), open_queue()
+    one.enqueue_many([NewJob(queue=name) for name in ("mail", "mail", "mail", "mail", "web")])
+    first, second, third, fourth = one.claim("mail", limit=4)
+    (fifth,) = one.claim("web")
+    clock.advance(2)
+    other.ack_many([first, fifth])
+    other.ack(second)
+    other.fail(third, "no", fatal=True)
+    one.ack(fourth)
+    flush(one, clock)
+    flush(other, clock)
+    (mail,) = one.rates().queues["mail"].points
+    assert (mail.enqueued, mail.claimed, mail.done, mail.failed, mail.dead) == (4, 4, 3, 1, 1)
+    assert about(mail.run_p50, 2_000)
+    (web,) = one.rates().queues["web"].points
+    assert (web.claimed, web.done) == (1, 1)
+
+
+def test_a_part_of_very_many_jobs_that_were_claimed_elsewhere_stands_for_all(
+    open_queue: OpenQueue,
+    clock: ManualClock,
+    needs_durability: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tenure.queue.rates.MOST_LOOKED_UP", 10)
+    one, other = open_queue(), open_queue()
+    one.enqueue_many([NewJob(queue="mail") for _ in range(40)])
+    other.ack_many(one.claim("mail", limit=40))
+    flush(other, clock)
+    flush(other, clock)  # they are counted once
+    assert sum(point.done for point in one.rates().queues["mail"].points) == 40
 
 
 def test_a_job_that_existed_is_not_counted(queue: Queue, clock: ManualClock) -> None:

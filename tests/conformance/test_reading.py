@@ -81,6 +81,8 @@ def test_a_list_has_whole_jobs(queue: Queue) -> None:
 def test_an_empty_store_lists_nothing(queue: Queue) -> None:
     page = queue.jobs()
     assert (page.jobs, page.cursor) == ([], None)
+    for state in State:
+        assert queue.jobs(state=state.value).jobs == []
 
 
 MATCHES: list[tuple[dict[str, Any], str]] = [

@@ -126,6 +126,14 @@ def test_how_long_tenants_wait(queue: Queue, clock: ManualClock) -> None:
         queue.longest_waits("nowhere", ["acme"])
 
 
+def test_the_longest_wait_is_that_of_any_priority(queue: Queue, clock: ManualClock) -> None:
+    for priority in (5, 5, 0):
+        queue.enqueue("mail", tenant="acme", priority=priority)
+        clock.advance(1)
+    assert queue.longest_waits("mail", ["acme"]) == {"acme": 3_000}
+    assert queue.oldest_ready("mail") == clock.now_ms() - 3_000
+
+
 def test_waits_are_asked_for_a_hundred_tenants_at_most(queue: Queue) -> None:
     queue.enqueue("mail")
     with pytest.raises(InvalidInput, match="tenants"):

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from tenure import Queue, State
+from tenure.engines.sql import lists
 from tenure.model import queries
 from tenure.model.queries import Filter, FindIds, ListJobs
 from tests.conformance.conftest import Backend
@@ -71,6 +72,15 @@ def test_pages_of_any_size_add_up_to_the_whole(
         assert found == expected
 
 
+@pytest.mark.parametrize("where", FILTERS, ids=["kind", "tenant", "group"])
+def test_a_filter_that_too_many_lanes_match_is_applied_to_each_job(
+    filled: Queue, monkeypatch: pytest.MonkeyPatch, where: Filter
+) -> None:
+    monkeypatch.setattr(lists, "_MANY_LANES", 0)
+    page = filled.jobs(queue=where.queue, tenant=where.tenant, group=where.group, kind=where.kind)
+    assert [job.id for job in page.jobs] == RARE
+
+
 def test_a_call_goes_on_until_its_page_is_full(filled: Queue) -> None:
     page = filled.jobs(kind="rare", limit=4)
     assert [job.id for job in page.jobs] == RARE[:4]
@@ -80,3 +90,23 @@ def test_a_call_goes_on_until_its_page_is_full(filled: Queue) -> None:
     nothing = filled.jobs(kind="none")
     assert (nothing.jobs, nothing.cursor, nothing.scanned_to) == ([], None, None)
     assert nothing.scanned == 100
+
+
+def test_a_list_by_error_goes_on_until_its_page_is_full(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queries, "MOST_SCANNED", 20)
+    monkeypatch.setattr(queries, "MOST_SORTED", 5)
+    for n in range(6):
+        fill(queue, 1, prefix=f"rare{n}.", group="rare")
+        fill(queue, 9, prefix=f"{n}.")
+    for job in queue.claim("q", limit=60):
+        queue.fail(job, ValueError("boom"), fatal=True)
+    group = queue.get("rare0.0").errors[-1].group
+    expected = [f"rare{n}.0" for n in reversed(range(6))]
+    page = queue.jobs(group="rare", error=group, limit=4)
+    assert [job.id for job in page.jobs] == expected[:4]
+    page = queue.jobs(group="rare", error=group, limit=100, cursor=page.cursor)
+    assert ([job.id for job in page.jobs], page.cursor) == (expected[4:], None)
+    nothing = queue.jobs(kind="none", error=group)
+    assert (nothing.jobs, nothing.cursor, nothing.scanned) == ([], None, 60)

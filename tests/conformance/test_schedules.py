@@ -17,7 +17,7 @@ from tenure import (
     ScheduleNotFound,
     fixed,
 )
-from tenure.model.ops import PutSchedule
+from tenure.model.ops import Fire, Fired, PutSchedule
 from tenure.model.queries import Timetable
 from tenure.testing import ManualClock
 from tests.conformance.conftest import Apply
@@ -404,3 +404,23 @@ def test_a_disabled_schedule_does_not_fire_and_misses_nothing(
     clock.advance(60)
     assert queue.fire(only(queue)) is True
     assert len(all_jobs(queue)) == 1
+
+
+def test_a_schedule_that_stays_disabled_keeps_its_time(queue: Queue, clock: ManualClock) -> None:
+    queue.put_schedule("a", "* * * * *", JOB)
+    disabled = replace(only(queue), disabled=True)
+    queue.do([PutSchedule(disabled)])
+    clock.advance(600)
+    queue.do([PutSchedule(replace(disabled, next_at=0))])
+    assert only(queue).next_at == NEXT_MINUTE
+
+
+def test_a_firing_whose_id_is_taken_adds_no_job(
+    queue: Queue, clock: ManualClock, apply: Apply
+) -> None:
+    queue.enqueue("q", id="taken")
+    queue.put_schedule("a", "* * * * *", JOB)
+    clock.advance(40)
+    assert apply(Fire("a", NEXT_MINUTE, "taken")) == [Fired(True)]
+    assert only(queue).last_at == NEXT_MINUTE
+    assert [job.id for job in all_jobs(queue)] == ["taken"]

@@ -11,6 +11,7 @@ from tenure import (
     DependencyNotFound,
     Duplicate,
     InvalidInput,
+    Lease,
     LeaseLost,
     NewJob,
     Queue,
@@ -169,6 +170,22 @@ def test_the_end_of_a_lease_that_was_put_in_is_not_waited_for_when_it_was_extend
     assert queue.next_due("q") is None
 
 
+def test_of_two_jobs_that_came_with_one_token_each_has_its_own_lease(
+    queue: Queue, other: Queue, clock: ManualClock
+) -> None:
+    """As they may, from two stores."""
+    for id in "ab":
+        other.enqueue("q", id=id)
+    other.claim("q", limit=2, lease=30)
+    put(queue, *(replace(one, job=replace(one.job, token=7)) for one in exported(other)))
+    until = queue.get("b").lease_until
+    queue.extend(Lease("a", 7), 90)
+    assert queue.get("b").lease_until == until
+    assert queue.get("a").lease_until == clock.now_ms() + 90_000
+    queue.ack(Lease("a", 7))
+    assert [queue.get(id).state for id in "ab"] == [State.DONE, State.LEASED]
+
+
 def test_tokens_go_on_after_one_that_is_far_ahead(queue: Queue, other: Queue) -> None:
     """As those of FoundationDB are, which count microseconds."""
     other.enqueue("q", id="a")
@@ -269,3 +286,15 @@ def test_an_export_goes_on_where_it_ended(queue: Queue) -> None:
     assert queue.do(queries.Export(cursor=end)) == queries.Exported([], end)
     queue.enqueue("q", id="b")
     assert [entry.job.id for entry in queue.do(queries.Export(cursor=end)).entries] == ["b"]
+
+
+def test_an_export_of_ids_has_these_jobs_in_this_order(queue: Queue) -> None:
+    for name in ("a", "b", "c"):
+        queue.enqueue("q", id=name)
+    queue.enqueue("q", id="child", after=["a", "b"])
+    queue.ack(take(queue))
+    every = {entry.job.id: entry for entry in queue.do(queries.Export()).entries}
+    assert every["child"].waits_for == ("b",)
+    found = queue.do(queries.Export(ids=("child", "nobody", "a", "c")))
+    assert found == queries.Exported([every[one] for one in ("child", "a", "c")], None)
+    assert queue.do(queries.Export(ids=())) == queries.Exported([], None)

@@ -1,7 +1,8 @@
 """Two tenants with tokens of their own, at the same time: neither notices the other.
 
-What tenant b is told, and what it has in the end, is compared with a store in which tenant a does
-nothing. Tenant a knows everything of b: its ids, its tokens, its schedules.
+What tenant c is told, and what it has in the end, is compared with a store in which tenant a does
+nothing. Tenant a knows everything of c: its ids, its tokens, its schedules. On two shards, the two
+are on different ones.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from tests.conformance.state import all_jobs, as_dict
 
 STEPS = 40
 QUEUES = ("mail", "post")
-IDS = [f"{tenant}/{n}" for tenant in "ab" for n in range(6)]
-NAMES = ["a-nightly", "b-nightly"]
+IDS = [f"{tenant}/{n}" for tenant in "ac" for n in range(6)]
+NAMES = ["a-nightly", "c-nightly"]
 GROUPS = ["", "g"]
 
 
@@ -46,7 +47,7 @@ class World:
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
         self.views = {
-            who: Guarded(queue, Token(who, who, (Scope.ADMIN,), tenants=(who,))) for who in "ab"
+            who: Guarded(queue, Token(who, who, (Scope.ADMIN,), tenants=(who,))) for who in "ac"
         }
         self.tokens: dict[str, int] = {}  # of the last claim of each job
 
@@ -109,7 +110,7 @@ class Chance:
         )
 
     def _other(self, who: str) -> str:
-        return "b" if who == "a" else "a"
+        return "c" if who == "a" else "a"
 
     def _op(self, who: str) -> AnyOp:
         chance = self._chance
@@ -188,10 +189,10 @@ def test_a_tenant_is_told_and_has_the_same_as_if_it_were_alone(
     chance = Chance(seed)
     for world in (alone, both):  # otherwise the first of the two makes them known to the other
         for name in QUEUES:
-            world.queue.enqueue(name, id=f"b/{name}", tenant="b", group="g")
+            world.queue.enqueue(name, id=f"c/{name}", tenant="c", group="g")
     with asyncio.Runner() as runner, alone.queue:
         for step in range(STEPS):
-            hers, his = chance.request("a"), chance.request("b")
+            hers, his = chance.request("a"), chance.request("c")
 
             async def at_once(first: Request, second: Request) -> tuple[Any, Any]:
                 return await asyncio.gather(both.ask(first), both.ask(second))
@@ -201,4 +202,4 @@ def test_a_tenant_is_told_and_has_the_same_as_if_it_were_alone(
             clock.advance(random.Random(seed + step).choice((0, 0.3, 1, 6)))
             for world in (alone, both):  # a claim of either would also do what is due for both
                 world.queue.maintain()
-        assert both.of("b") == alone.of("b")
+        assert both.of("c") == alone.of("c")

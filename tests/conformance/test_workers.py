@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -11,7 +12,8 @@ from tenure import InvalidInput, Queue
 from tenure.model import ops, why
 from tenure.model.ops import Grant
 from tenure.model.queries import ListWorkers
-from tenure.model.worker_records import NOTE_EVERY_MS, SEEN_MS
+from tenure.model.records import MAX_RECORD_BYTES
+from tenure.model.worker_records import NOTE_EVERY_MS, SEEN_MS, Stored
 from tenure.model.workers import LiveWorker
 from tenure.testing import ManualClock
 from tests.conformance.conftest import Apply
@@ -95,6 +97,17 @@ def test_running_jobs_that_do_not_fit_are_left_out(queue: Queue, apply: Apply) -
     assert isinstance(answer, InvalidInput)
 
 
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_worker_may_say_as_much_as_fits_into_a_record(
+    queue: Queue, clock: ManualClock, apply: Apply, more: int
+) -> None:
+    now = clock.now_ms()
+    quiet = replace(WORKER, running=(), seen_at=now)
+    left = MAX_RECORD_BYTES - len(msgspec.json.encode(Stored(quiet, now, None)))
+    (answer,) = apply(ops.Beat(replace(quiet, host=WORKER.host + "x" * (left + more)), 20_000))
+    assert (answer == ops.Ok()) is (not more)
+
+
 # Explain --------------------------------------------------------------------------------------
 
 
@@ -142,6 +155,16 @@ def _seen(queue: Queue, at: int | None) -> why.NoWorker:
     found = no_worker(queue)
     assert found is not None
     return replace(found, seen_at=at)
+
+
+def test_reports_in_between_do_not_put_off_the_next_note(queue: Queue, clock: ManualClock) -> None:
+    for _ in range(3):
+        beat(queue, ttl=30)
+        clock.advance(NOTE_EVERY_MS / 1000 * 2 / 3)
+    clock.advance(60)
+    found = no_worker(queue)
+    assert found is not None
+    assert found.seen_at == clock.now_ms() - 60_000 - NOTE_EVERY_MS * 2 // 3
 
 
 def test_a_worker_that_stopped_was_seen_until_then(queue: Queue, clock: ManualClock) -> None:

@@ -22,6 +22,8 @@ from tenure.engines.memory import MemoryEngine
 from tenure.engines.sqlite.disk import Disk
 from tenure.engines.sqlite.engine import SqliteEngine
 from tenure.model import ops, queries
+from tenure.queue import Calls
+from tenure.queue.arguments import good
 from tenure.queue.committer import Committer
 from tenure.queue.rates import RateCounter
 from tenure.queue.wakeups import Changes
@@ -346,7 +348,12 @@ def _lines(function: Any) -> set[tuple[str, int]]:
     return {line for line in lines if not linecache.getline(*line).strip().startswith(left_out)}
 
 
+# Not Committer.run: what it does with the answers is no instruction at which Python looks.
 _INTERRUPTIBLE: list[Any] = [
+    tenure.Queue.claim,
+    Calls._claim,
+    good,
+    tenure.Queue.do,
     SqliteEngine.apply_to,
     Committer._run_here,
     Committer._apply_if_open,

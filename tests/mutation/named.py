@@ -44,9 +44,9 @@ NAMED = (
         "::test_a_lane_is_kept_for_a_job_that_came_after_the_books_were_brought_up_to_date",
     ),
     Named(
-        "claim-plain-unchecked", _POSTGRES, "tenure.claim_plain()",
-        "END IF; IF NOT tenure.is_plain(one) THEN",
-        "END IF; IF false THEN",
+        "claim-plain-unchecked", _POSTGRES, "tenure.claim_from_lane()",
+        "FOR KEY SHARE; IF NOT tenure.is_plain(one) THEN",
+        "FOR KEY SHARE; IF false THEN",
         "tests/engines/postgres/test_races.py"
         "::test_a_queue_that_is_bound_while_a_claim_waits_for_it_is_no_longer_plain",
     ),

@@ -96,7 +96,7 @@ def _foundationdb(*first: str) -> tuple[Selection, ...]:
     return (
         likely,
         _compared("foundationdb"),
-        _tests("tests/engines/foundationdb"),
+        _tests("tests/engines/foundationdb", "tests/engines/kv/test_tuple.py"),
         others,
         _tests("tests/simulation", "-k", "fdb or Follows or servers", seconds=300),
         _tests("tests/workers/test_on_foundationdb.py", "tests/unit/test_copying.py"),
@@ -115,12 +115,16 @@ def _core(*first: str) -> tuple[Selection, ...]:
 _FIRST = {
     "claim": ("claim", "fairness", "limits", "rates", "pauses", "expiry"),
     "counters": ("claim", "limits", "fairness", "operator"),
-    "enqueue": ("enqueue", "unique", "dependencies"),
+    "enqueue": ("enqueue", "unique", "dependencies", "batches"),
     "insert": ("enqueue", "unique", "dependencies", "transfer"),
     "ack": ("finish", "fencing", "dependencies"),
     "leases": ("finish", "fencing", "retries"),
     "operator": ("operator", "limits", "pauses", "rates"),
-    "reads": ("reading", "schedules", "slots"),
+    "reads": ("reading", "related", "lists", "schedules", "slots"),
+    "lists": ("lists", "scans", "error_groups"),
+    "turns": ("explain_agrees", "fairness"),
+    "indexes": ("lists", "scans"),
+    "side_records": ("records", "audit"),
     "transfer": ("transfer",),
     "upkeep": ("maintenance", "many_queues", "slots", "once", "expiry", "dependencies"),
     "slots": ("slots",),
@@ -158,6 +162,20 @@ _FIRST = {
 
 # The same by a part of a function's or statement's name, for files that hold many things.
 _FIRST_BY_FUNCTION = {
+    "why": ("explain", "explain_agrees"),
+    "error": ("error_groups", "lists"),
+    "find_by": ("lists", "scans", "related"),
+    "count_by": ("lists", "scans"),
+    "floor_by": ("lists", "scans"),
+    "forget": ("many_queues",),
+    "emptied": ("many_queues",),
+    "owner": ("grants", "two_tenants"),
+    "hides": ("grants", "two_tenants"),
+    "refused": ("explain", "fencing"),
+    "edit": ("editing",),
+    "stride": ("fairness", "limits"),
+    "weight": ("fairness",),
+    "group": ("group_totals", "lists"),
     "slot": ("slots",),
     "once": ("once",),
     "schedule": ("schedules",),
@@ -199,7 +217,14 @@ _FIRST_BY_FUNCTION = {
 }
 
 # Tests that need two transactions at once.
-_CORE_ALSO = {"errors": (_tests("tests/engines/postgres/test_error_groups.py"),)}
+_GRANTS_RACE = (_tests("tests/engines/postgres/test_grants.py"),)
+_CORE_ALSO = {
+    "errors": (_tests("tests/engines/postgres/test_error_groups.py"),),
+    "grants": _GRANTS_RACE,
+    "enqueue": _GRANTS_RACE,
+    "leases": (*_GRANTS_RACE, _tests("tests/engines/postgres/test_locks.py")),
+    "schedules": (_tests("tests/workers/test_wrong_clocks.py"),),
+}
 
 _WIRE = ("tests/server/test_wire.py", "tests/server/test_lost_answers.py")
 # The first pattern that a path matches.
@@ -260,7 +285,10 @@ _SETTINGS: dict[str, frozenset[str]] = {
     "src/tenure/engines/sqlite/db.py": frozenset({"_INSERT_SIZES"}),
     "src/tenure/engines/sqlite/file.py": frozenset({"OLDEST_SQLITE", "RETRY_SECONDS", "CACHE_KIB"}),
     "src/tenure/engines/sqlite/watch.py": frozenset(
-        {"INTERVAL_SECONDS", "IDLE_SECONDS", "GAP_SECONDS", "STEP_SECONDS", "MOST_SYNC_SECONDS"}
+        {
+            *("INTERVAL_SECONDS", "FIRST_SECONDS", "IDLE_SECONDS", "GAP_SECONDS"),
+            *("STEP_SECONDS", "MOST_SYNC_SECONDS"),
+        }
     ),
     "src/tenure/engines/postgres/engine.py": frozenset({"MOST_RACES", "RETRY_SECONDS"}),
     "src/tenure/engines/postgres/listen.py": frozenset(
@@ -341,7 +369,8 @@ def _selections(mutation: Mutation) -> tuple[Selection, ...]:
         by_file = _FIRST.get(parts.stem, ())
         if parts.parent.name == "core":  # its files are about one noun each
             first = (*by_file, *by_function, "grants", "finish")
-            return (*_sqlite(*first), _postgres(*first)[0], *_CORE_ALSO.get(parts.stem, ()))
+            on_others = (_postgres(*first)[0], _foundationdb(*first)[0])
+            return (*_sqlite(*first), *on_others, *_CORE_ALSO.get(parts.stem, ()))
         return _ENGINES[engine](*by_function, *by_file)
     return _core("tests/unit/test_states.py")
 

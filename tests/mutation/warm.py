@@ -41,20 +41,26 @@ def changed(before: str, after: str) -> list[str] | None:
     return names if all(len(old.functions[name]) == 1 for name in names) else None
 
 
-def swap(file: Path, names: list[str]) -> bool:
-    """Give the functions of a module their code in a changed file. Returns whether that was
-    possible."""
+def functions() -> list[FunctionType]:
+    """All functions that exist now."""
+    gc.collect()
+    return [one for one in gc.get_objects() if type(one) is FunctionType]
+
+
+def swap(file: Path, names: list[str], existing: list[FunctionType]) -> bool:
+    """Give the existing functions of a module their code in a changed file. Returns whether that
+    was possible."""
     path = str(file)
     if not any(getattr(one, "__file__", None) == path for one in sys.modules.values()):
         return True  # it will be imported from the file
-    functions = _Parts(file.read_text(), path).functions
+    codes = _Parts(file.read_text(), path).functions
     found = set()
-    for one in gc.get_objects():
-        if type(one) is FunctionType and one.__code__.co_filename == path:
+    for one in existing:
+        if one.__code__.co_filename == path:
             name = one.__code__.co_qualname
             if name in names:
-                if one.__code__.co_freevars != functions[name][0].co_freevars:
+                if one.__code__.co_freevars != codes[name][0].co_freevars:
                     return False
-                one.__code__ = functions[name][0]
+                one.__code__ = codes[name][0]
                 found.add(name)
     return found == set(names)

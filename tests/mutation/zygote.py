@@ -8,13 +8,16 @@ reply says that it is ready.
 
 from __future__ import annotations
 
+import gc
 import importlib
+import importlib.metadata
 import json
 import os
 import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -38,13 +41,21 @@ def main() -> None:
         sys.path.remove("")
     sys.path.insert(0, str(Path.cwd()))
     names = _needed() if "prepare" in sys.argv else _all() if "warm" in sys.argv else []
-    for name in names:
+    for name in [*_plugins(), *names]:
         with suppress(Exception):
             importlib.import_module(name)
+    functions = warm.functions()
+    gc.freeze()  # to collect all this in each fork takes longer than most tests
     _reply(0)
     assert threading.active_count() == 1, "a fork would lose threads"
     for line in sys.stdin:
-        _serve(json.loads(line))
+        _serve(json.loads(line), functions)
+
+
+def _plugins() -> list[str]:
+    """The plugins that pytest loads by itself."""
+    found = importlib.metadata.entry_points(group="pytest11")
+    return [one.module for one in found if one.module.partition(".")[0] not in _OURS]
 
 
 def _all() -> list[str]:
@@ -74,11 +85,11 @@ def _needed() -> list[str]:
     return [str(name) for name in names]
 
 
-def _serve(request: dict[str, Any]) -> None:
+def _serve(request: dict[str, Any], functions: list[FunctionType]) -> None:
     """Run pytest in a child. Reply with its process id, and with its exit code when it ends."""
     child = os.fork()
     if child == 0:
-        _run(request)
+        _run(request, functions)
     _reply(child)
     _, status = os.waitpid(child, 0)
     _reply(os.waitstatus_to_exitcode(status))
@@ -89,7 +100,7 @@ def _reply(number: int) -> None:
     sys.stdout.flush()
 
 
-def _run(request: dict[str, Any]) -> None:
+def _run(request: dict[str, Any], functions: list[FunctionType]) -> None:
     code = 1
     try:
         os.setsid()
@@ -100,7 +111,7 @@ def _run(request: dict[str, Any]) -> None:
         os.dup2(output, 2)
         os.environ.update(request["environment"])
         if request["changed"] is not None and not warm.swap(
-            Path(request["file"]), request["changed"]
+            Path(request["file"]), request["changed"], functions
         ):
             os._exit(COLD)
         code = int(pytest.main(request["arguments"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from tenure.model import bulk
 from tenure.server.auth import Scope, Token, hash_of
 from tenure.testing import ManualClock
 from tests.server.conftest import Client, Serve, token
+
+PATIENCE = 30.0  # seconds
 
 
 def kill(queue: Queue, count: int, *, name: str = "mail", **fields: Any) -> list[str]:
@@ -22,7 +25,8 @@ def kill(queue: Queue, count: int, *, name: str = "mail", **fields: Any) -> list
 
 def finished(client: Client, run: dict[str, Any]) -> dict[str, Any]:
     """The run once it has ended. Each request lets it go on."""
-    for _ in range(1_000):
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
         found: dict[str, Any] = client.get(f"/v1/bulk/{run['id']}")
         if found["state"] != "running":
             return found

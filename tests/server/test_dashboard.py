@@ -138,7 +138,7 @@ def test_the_overview_has_each_queue_and_what_needs_attention(
     assert rows["full"]["wait_p99"] is not None
     told = {one["queue"]: one["text"] for one in found["attention"]}
     assert told == {
-        "late": "1 job ready, the oldest for 2 min; nothing of it runs",
+        "late": "1 job ready, the oldest for 2 min; none is running",
         "new": "1 job ready, the oldest for 2 min; no live worker listens to it",
         "sick": "1 job dead, 1 in the last 30 min",
         "full": "1 job ready, the oldest for 2 min; its limit of 1 is used up",

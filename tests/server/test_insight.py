@@ -26,6 +26,20 @@ def test_why_says_what_holds_a_job_back(client: Client, queue: Queue, clock: Man
     assert client.ask("GET", "/v1/jobs/nowhere/why").status == 404
 
 
+def test_why_has_the_last_error_of_a_job(client: Client, queue: Queue, clock: ManualClock) -> None:
+    queue.enqueue("q", id="j")
+    assert client.get("/v1/jobs/j/why")["last_error"] is None
+    queue.fail(queue.claim("q", worker="w1")[0], ValueError("no luck"), retry_in=60)
+
+    found = client.get("/v1/jobs/j/why")["last_error"]
+
+    assert (found["at"], found["attempt"], found["worker"]) == (clock.now_ms(), 1, "w1")
+    assert (found["type"], found["message"]) == ("ValueError", "no luck")
+    assert found["text"].startswith("Attempt 1 failed at ")
+    assert found["text"].endswith(" on w1: ValueError: no luck")
+    assert found["fix"] == ""
+
+
 def test_why_tells_a_bound_token_nothing_of_others(serve: Serve, queue: Queue) -> None:
     client = serve(tokens=[token("a", Scope.READ, tenants=("a",))]).as_("a")
     queue.set_limit("q", concurrency=1)

@@ -21,6 +21,7 @@ from tenure import Job, Queue
 from tenure.server.auth import EVERYTHING
 from tenure.server.connection import Connection
 from tenure.server.exchange import Headers
+from tenure.server.http_server import HttpServer
 from tenure.server.route import Call
 from tenure.server.routes import DIALECTS, make_app
 from tenure.server.service import Service
@@ -260,6 +261,84 @@ def test_who_leaves_while_waiting_is_not_waited_with(
     assert queue.get("kept").state == "pending"
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        request("GET", "/healthz"),
+        request("GET", "/healthz") + request("POST", "/v1/jobs", length=100),
+        request("POST", "/v1/jobs", b"{" + b" " * 70_000, length=100_000),
+    ],
+    ids=["one", "two", "a large body"],
+)
+@pytest.mark.parametrize("at_once", [True, False], ids=["at once", "later"])
+def test_who_leaves_is_noticed_although_another_request_waits(
+    dial: Dial, watched: Watched, queue: Queue, waits: threading.Event, more: bytes, at_once: bool
+) -> None:
+    line = dial()
+    waits.clear()
+    asked = request("POST", "/v1/claim", b'{"queues":["later"],"wait":60,"lease":3600}')
+    line.say(asked + more) if at_once else line.say(asked)
+    assert waits.wait(PATIENCE)
+    if not at_once:
+        line.say(more)
+    line.hang_up()
+    assert watched.ended.acquire(timeout=5)
+    queue.enqueue("later", id="kept")
+    assert queue.get("kept").state == "pending"
+
+
+def test_who_leaves_is_noticed_although_they_asked_for_another_protocol(
+    dial: Dial, watched: Watched, waits: threading.Event
+) -> None:
+    line = dial()
+    waits.clear()
+    headers = ["Connection: Upgrade", "Upgrade: h2c"]
+    line.say(request("GET", "/v1/jobs/ready/wait?timeout=60", headers=headers))
+    assert waits.wait(PATIENCE)
+    line.say(b"PRI * HTTP/2.0")
+    line.hang_up()
+    assert watched.ended.acquire(timeout=5)
+
+
+def test_a_request_that_waited_is_served_with_all_that_came_meanwhile(
+    dial: Dial, queue: Queue, waits: threading.Event
+) -> None:
+    """More than is kept for it, in pieces, with another request behind it."""
+    line = dial()
+    waits.clear()
+    line.say(request("POST", "/v1/claim", b'{"queues":["later"],"wait":60}'))
+    assert waits.wait(PATIENCE)
+    body = b'{"queue":"large","id":"large","payload":"' + b"x" * 300_000 + b'"}'
+    sent = request("POST", "/v1/jobs", body) + request("GET", "/v1/jobs/large")
+
+    def send() -> None:
+        for start in range(0, len(sent), 50_000):
+            line.say(sent[start : start + 50_000])
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    time.sleep(0.05)  # while the first request still waits
+    queue.enqueue("later", id="job")
+    assert [line.hear().status for _ in range(3)] == [200, 201, 200]
+    sender.join(PATIENCE)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_head_that_waits_behind_other_requests_is_not_late(
+    dial: Dial, queue: Queue, waits: threading.Event
+) -> None:
+    line = dial()
+    waits.clear()
+    third = request("GET", "/v1/jobs/ready")
+    claim = request("POST", "/v1/claim", b'{"queues":["later"],"wait":60}')
+    line.say(claim + request("GET", "/healthz") + third[:20])
+    assert waits.wait(PATIENCE)
+    line.say(third[20:])
+    time.sleep(0.5)  # longer than a head may take
+    queue.enqueue("later", id="job")
+    assert [line.hear().status for _ in range(3)] == [200, 200, 200]
+
+
 def test_a_job_that_was_claimed_for_one_who_left_is_given_back(
     service: Service, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -306,6 +385,16 @@ def test_a_request_that_is_served_is_answered_whatever_follows(
     heard = line.hear()
     assert (heard.status, heard.closed) == (200, True)
     assert b'"job"' in heard.body
+
+
+@pytest.mark.parametrize("more", [b"{}\r\n\r\n", b"GET /healthz HTTP/3.0\r\n\r\n"])
+def test_a_request_that_is_refused_for_what_follows_changes_nothing(
+    dial: Dial, watched: Watched, queue: Queue, more: bytes
+) -> None:
+    with nothing_changes(queue):
+        heard = dial().say(request("POST", "/v1/jobs/ready/cancel") + more).hear()
+        assert (heard.status, heard.closed) == (400, True)
+        assert watched.ended.acquire(timeout=PATIENCE)
 
 
 def test_who_leaves_before_a_stream_begins_is_no_failure(
@@ -445,6 +534,65 @@ def test_headers_without_end_are_431(dial: Dial, head: bytes) -> None:
         return
     assert (heard.status, heard.closed) == (431, True)
     assert heard.detail == "the headers are over 65,536 bytes"
+
+
+class Pipe(asyncio.Transport):
+    """The end of a connection that the service writes to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.closing = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += data
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def close(self) -> None:
+        self.closing = True
+
+    abort = pause_reading = resume_reading = close
+
+
+async def status_of(service: Service, sent: bytes, piece: int) -> int:
+    """What a request is answered with if it is read in pieces of this size."""
+    server, pipe = HttpServer(service), Pipe()
+    await server.start([])
+    connection = Connection(server, asyncio.get_running_loop())
+    connection.connection_made(pipe)
+    for start in range(0, len(sent), piece):
+        if not pipe.closing:
+            connection.data_received(sent[start : start + piece])
+    async with asyncio.timeout(PATIENCE):
+        while not pipe.written:
+            await asyncio.sleep(0)
+    connection.connection_lost(None)
+    return int(pipe.written.split()[1])
+
+
+@pytest.mark.parametrize("piece", [1_000_000, 65_537, 65_536, 40_000, 999])
+@pytest.mark.parametrize("where", ["url", "one header", "many headers"])
+def test_the_limit_of_headers_does_not_depend_on_how_they_arrive(
+    service: Service, where: str, piece: int
+) -> None:
+    def head(size: int) -> bytes:
+        empty = {
+            "url": b"GET /healthz?x=%s HTTP/1.1\r\nHost: tenure\r\n\r\n",
+            "one header": b"GET /healthz HTTP/1.1\r\nHost: tenure\r\nx: %s\r\n\r\n",
+            "many headers": b"GET /healthz HTTP/1.1\r\nHost: tenure\r\n%sx: %%s\r\n\r\n"
+            % b"".join(b"x-%d: %s\r\n" % (n, b"y" * 100) for n in range(500)),
+        }[where]
+        return empty % (b"z" * (size - len(empty) + 2))
+
+    most = Connection.max_head
+    assert len(head(most)) == most
+    assert asyncio.run(status_of(service, head(most), piece)) == 200
+    assert asyncio.run(status_of(service, head(most + 1), piece)) == 431
 
 
 def test_large_headers_that_are_not_too_large_are_read(dial: Dial) -> None:

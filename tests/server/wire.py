@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import msgspec
 
@@ -16,6 +18,13 @@ from tenure.server.http_server import HttpServer
 from tenure.server.service import Service
 
 PATIENCE = 30.0
+
+
+class Tls(NamedTuple):
+    """What the two sides of a connection need."""
+
+    server: ssl.SSLContext
+    client: ssl.SSLContext
 
 
 class Watched:
@@ -33,7 +42,11 @@ class Watched:
 
 
 @contextmanager
-def hosted(service: Watched, connections: Connections | None = None) -> Iterator[Dial]:
+def hosted(
+    service: Watched,
+    connections: Connections | None = None,
+    tls: Tls | None = None,
+) -> Iterator[Dial]:
     """A service in a thread of its own; answers with what connects to it."""
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
@@ -48,7 +61,7 @@ def hosted(service: Watched, connections: Connections | None = None) -> Iterator
             asyncio.Event(),
             asyncio.get_event_loop(),
         )
-        await server.start([listener])
+        await server.start([listener], tls and tls.server)
         stops.append(lambda: loop.call_soon_threadsafe(end.set))
         started.set()
         await end.wait()
@@ -57,7 +70,7 @@ def hosted(service: Watched, connections: Connections | None = None) -> Iterator
     thread = threading.Thread(target=lambda: asyncio.run(main()), name="hosted")
 
     def dial() -> Line:
-        lines.append(Line(listener.getsockname()[1]))
+        lines.append(Line(listener.getsockname()[1], tls and tls.client))
         return lines[-1]
 
     thread.start()
@@ -92,8 +105,11 @@ class Heard(msgspec.Struct):
 class Line:
     """A connection."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
+        self.port = port
         self._socket = socket.create_connection(("127.0.0.1", port), PATIENCE)
+        if tls is not None:
+            self._socket = tls.wrap_socket(self._socket, server_hostname="localhost")
         self._file = self._socket.makefile("rb")
 
     def say(self, *parts: bytes) -> Line:
@@ -116,7 +132,10 @@ class Line:
 
     def is_closed(self) -> bool:
         """Whether the service hangs up without a word."""
-        return self._file.read() == b""
+        try:
+            return self._file.read() == b""
+        except ConnectionResetError:  # it had not read all
+            return True
 
     def hang_up(self) -> None:
         self._file.close()

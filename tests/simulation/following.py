@@ -19,6 +19,8 @@ from tenure.model.ops import Answer
 class FollowingModel(MemoryEngine):
     """A model that is told what the engine answered."""
 
+    token_steps = 1
+
     def follow(self, op: ops.Op, answer: Answer, dead: set[str]) -> Answer:
         """Apply an operation as the engine did. `dead` are jobs that are dead now: a claim may
         have found them expired."""
@@ -98,11 +100,10 @@ class FollowingModel(MemoryEngine):
         those that it gave out; later operations of the batch may have found others."""
         heads = [self._next(queue, tenant, lines, held) for tenant in lines]
         allowed = {head.job.id: head for head in heads if head is not None}
-        for job_id, head in allowed.items():
-            change = states.decide(head.job, states.Claimed(), now)
-            assert change is not None
-            if spare and change.state is State.DEAD and job_id in self._dead:
-                return head
+        expired = [head for head in allowed.values() if self._may_have_expired(head, now)]
+        if spare and expired:
+            # Sweeps later in the batch begin with those that expired first.
+            return max(expired, key=lambda head: (head.job.expires_at or 0, head.seq))
         if not allowed:
             return None
         assert self._chosen, f"nothing was given out, but {sorted(allowed)} could be"
@@ -110,6 +111,12 @@ class FollowingModel(MemoryEngine):
         assert job_id in allowed, f"{job_id} was given out instead of one of {sorted(allowed)}"
         self._chosen = self._chosen[1:]
         return allowed[job_id]
+
+    def _may_have_expired(self, head: Record, now: int) -> bool:
+        """Whether the engine may have taken this job and found it expired."""
+        change = states.decide(head.job, states.Claimed(), now)
+        assert change is not None
+        return change.state is State.DEAD and head.job.id in self._dead
 
 
 def given_out(answer: Answer) -> list[list[tuple[str, int]]]:

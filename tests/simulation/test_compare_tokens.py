@@ -44,6 +44,14 @@ def test_a_token_that_is_not_the_jobs_own_never_becomes_it() -> None:
         assert tokens.of_engine("a", wrong) != 1
 
 
+def test_a_new_token_is_not_the_jobs_own_where_tokens_of_jobs_are_in_no_order() -> None:
+    tokens = Tokens(strict=False)
+    assert tokens.meet(_job("a", 289), _job("a", 5)) is None
+    assert tokens.meet(_job("b", 310), _job("b", 9)) is None
+    assert tokens.meet(_job("c", 314), _job("c", 8)) is None
+    assert all(tokens.of_engine("c", wrong) != 8 for wrong in range(1, 400) if wrong != 314)
+
+
 def test_an_imported_token_may_be_behind_those_of_claims_before_it_in_the_batch() -> None:
     """The tokens of PostgreSQL leap when one comes that is far ahead."""
     tokens = Tokens(strict=True)

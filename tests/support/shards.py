@@ -1,4 +1,5 @@
-"""Two SQLite files as one queue. Jobs without a tenant are on one of them and keep their order."""
+"""Two SQLite files, or two schemas of a PostgreSQL server, as one queue. Jobs without a tenant are
+on one of them and keep their order."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from pathlib import Path
 
 from tenure.engines.sharded.members import members_of
 from tenure.engines.sharded.placing import Placing
+from tests.support import audit_postgres, postgres
 from tests.support.audit import audit as audit_file
 
 
@@ -32,3 +34,30 @@ def shard_of(folder: Path, tenant: str) -> int:
 def audit(folder: Path) -> list[str]:
     """What is wrong in either file."""
     return [wrong for path in files_of(folder) if path.exists() for wrong in audit_file(path)]
+
+
+# On PostgreSQL ------------------------------------------------------------------------------------
+
+
+def postgres_url_of(folder: Path) -> str:
+    file = folder / "shards.toml"
+    stores = [f'{one.name} = "{postgres.url_of(one)}"\n' for one in _stores_of(folder)]
+    file.write_text(f'without_tenant = "together"\n[shards]\n{"".join(stores)}')
+    return f"shards:///{file}"
+
+
+def _stores_of(folder: Path) -> list[Path]:
+    return [folder / "0", folder / "1"]
+
+
+def audit_on_postgres(folder: Path) -> list[str]:
+    return [
+        wrong
+        for one in _stores_of(folder)
+        for wrong in audit_postgres.audit(postgres.shared_url(), postgres.schema_of(one))
+    ]
+
+
+def drop_on_postgres(folder: Path) -> None:
+    for one in _stores_of(folder):
+        postgres.give_back(one)

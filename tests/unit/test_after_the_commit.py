@@ -95,7 +95,7 @@ def test_a_listener_that_fails_does_not_end_what_listens_to_the_store() -> None:
 def test_figures_that_cannot_be_counted_are_logged_and_nothing_is_applied_again(
     engine: Watched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(Measured, "_note", broken)
+    monkeypatch.setattr(Measured, "_count", broken)
     counted: Any = Measured(engine, Metrics(), SystemClock())
     with tenure.Queue(counted, tenure.Settings(), SystemClock()) as queue:
         enqueue_together(engine, queue, 5)

@@ -25,6 +25,7 @@ BAD: list[tuple[ops.Op, str]] = [
     (ops.SetLimit("q"), "limit: give concurrency"),
     (ops.SetLimit("q", concurrency=0), "concurrency: 0 must be a whole number from 1"),
     (ops.SetLimit("q", None, "g", concurrency=1), "tenant: name the tenant of the group"),
+    (ops.ClearLimit("q", None, "g"), "tenant: name the tenant of the group"),
     (ops.SetLimit("q", "é" * MAX_NAME, "é" * MAX_NAME * 2, 1), "group: is 1024 characters long"),
     (ops.Pause("q", "*"), "pause: pause the whole queue"),
     (ops.Pause("q", "acme", "*"), "pause: pause the whole queue"),

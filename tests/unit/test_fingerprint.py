@@ -76,3 +76,13 @@ def test_without_own_code_the_innermost_frame_counts() -> None:
 def test_a_long_message_is_cut_and_takes_no_time() -> None:
     assert len(plain("'" * 1_000_000)) <= 500
     assert plain("a" * 8192) == "a" * 500
+
+
+def test_an_id_of_letters_only_is_left_out_too() -> None:
+    assert plain("order abcdefab-abcd-abcd-abcd-abcdefabcdef failed") == "order # failed"
+
+
+def test_a_frame_is_a_line_of_its_own() -> None:
+    """What only looks like a frame, in a message for instance, is not one."""
+    quoted = 'OSError: see   File "/srv/other.py", line 1, in main\n'
+    assert own_frame(TRACEBACK.format(line=1) + quoted) == "shop/mail.py:send"

@@ -41,7 +41,7 @@ from tenure.model.job import (
     new_ids,
     prepare,
 )
-from tenure.server.native import JobBody
+from tenure.server.bodies import JobBody
 from tenure.tasks.task import Options
 
 NOW = 1_700_000_000_000
@@ -151,6 +151,49 @@ def test_many_are_prepared_as_each_alone() -> None:
     together = prepare(jobs, NOW, LIMIT)
     assert msgspec.json.encode(together) == msgspec.json.encode(alone)
     assert prepare([], NOW, LIMIT) == []
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"a": [1, 2.5, None, True, "\n\u2028"]},
+        (1, 2),
+        {1: "a number as a key"},
+        msgspec.Raw(b'{"formatted":\n  1}'),
+        2**63,
+        "x" * 100_000,
+    ],
+)
+def test_payloads_of_plain_jobs_are_encoded_as_each_alone(payload: object) -> None:
+    payloads = [None, payload, "last"] * 100
+    together = prepare([NewJob(queue="q", payload=one) for one in payloads], NOW, 10**6)
+    alone = [prepare([NewJob(queue="q", payload=one)], NOW, 10**6)[0].payload for one in payloads]
+    assert [bytes(spec.payload) for spec in together] == [bytes(one) for one in alone]
+    assert len({spec.id for spec in together}) == 300
+    assert all(spec.made_up_id for spec in together)
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"payload": float("nan")}, "jobs[200].payload"),
+        ({"payload": b"bytes"}, "jobs[200].payload"),
+        ({"payload": "x" * LIMIT}, "jobs[200].payload"),
+        ({"queue": ""}, "jobs[200].queue"),
+        ({"tenant": "*"}, "jobs[200].tenant"),
+        ({"kind": ["unhashable"]}, "jobs[200].kind"),
+        ({"priority": True}, "jobs[200].priority"),
+        ({"priority": 1.0}, "jobs[200].priority"),
+        ({"max_attempts": 0}, "jobs[200].max_attempts"),
+    ],
+)
+def test_the_invalid_one_of_many_plain_jobs_is_named(fields: dict[str, Any], named: str) -> None:
+    plain = [NewJob(queue="q", priority=1) for _ in range(200)]
+    options: dict[str, Any] = {"queue": "q", "priority": 1, **fields}
+    wrong = NewJob(**options)
+    with pytest.raises(InvalidInput) as error:
+        prepare([*plain, wrong, *plain], NOW, LIMIT)
+    assert error.value.field == named
 
 
 @pytest.mark.parametrize(

@@ -151,6 +151,8 @@ def test_every_name_is_there_and_documented(name: str) -> None:
 
 
 def test_nothing_else_is_in_the_open() -> None:
+    scope: dict[str, Any] = {}
+    exec("from tenure import *", scope)  # also what is imported when it is used
     extra = {
         name
         for name, value in vars(tenure).items()
@@ -163,6 +165,17 @@ def test_a_star_brings_every_name() -> None:
     scope: dict[str, Any] = {}
     exec("from tenure import *", scope)
     assert set(tenure.__all__) <= set(scope)
+
+
+def test_dir_lists_names_that_are_not_imported_yet() -> None:
+    code = "import tenure; print(*dir(tenure))"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert set(tenure.__all__) <= set(ran.stdout.split())
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'tenure' has no attribute 'Tenur'"):
+        _ = tenure.Tenur  # type: ignore[attr-defined]
 
 
 def test_there_is_a_version() -> None:
@@ -206,6 +219,12 @@ def test_every_call_is_documented(name: str) -> None:
         assert doc.endswith((".", ")"))
 
 
+def test_help_shows_what_a_call_returns() -> None:
+    for name, result in {"claim": "list[Job]", "ack": "None", "get": "Job"}.items():
+        for form in (name, "a" + name):
+            assert inspect.signature(getattr(Queue, form)).return_annotation == result
+
+
 def classes_in(hint: Any) -> set[type]:
     """The classes that a type is made of."""
     if typing.get_origin(hint) is None:
@@ -228,8 +247,14 @@ def test_every_class_that_a_call_takes_or_answers_with_is_public(name: str) -> N
 def test_importing_tenure_loads_nothing_heavy_that_it_may_not_need() -> None:
     code = "import sys, tenure; print(*sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    heavy = {"click", "email", "http.client", "importlib.resources", "prometheus_client", "rich"}
     loaded = set(ran.stdout.split())
+    heavy = {"click", "email", "http.client", "importlib.resources", "prometheus_client", "rich"}
     assert heavy & loaded == set()
-    engines = {name.split(".")[2] for name in loaded if name.startswith("tenure.engines.")}
+    only_workers_need = {"ctypes", "multiprocessing", "random", "tempfile"}
+    assert only_workers_need & loaded == set()
+    ours = {name for name in loaded if name.startswith("tenure.")}
+    packages = {name.split(".")[1] for name in ours}
+    assert packages & {"cli", "core", "server", "tasks", "testing", "worker"} == set()
+    engines = {name.split(".")[2] for name in ours if name.startswith("tenure.engines.")}
     assert engines == {"sharded"}  # which recognizes URLs
+    assert len(ours) <= 50

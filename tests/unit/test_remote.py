@@ -98,6 +98,27 @@ def test_what_the_service_rejects_is_the_answer_and_not_sent_again(status: int) 
     assert len(service.asked_at) == 1
 
 
+def test_a_proxy_that_rejects_a_request_as_too_large_is_understood() -> None:
+    service = Service(lambda _: httpx.Response(413, text="<html>too large</html>"))
+    (answer,) = service.engine.apply([ENQUEUE])
+    assert type(answer) is errors.PayloadTooLarge
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("localhost", True),
+        ("127.0.0.1", True),
+        ("127.1.2.3", True),
+        ("::1", True),
+        ("192.168.0.1", False),
+        ("localhost.example.com", False),
+    ],
+)
+def test_a_host_is_this_machine_by_its_name_or_address(host: str, expected: bool) -> None:
+    assert remote.is_loopback(host) is expected
+
+
 def test_what_is_not_found_is_the_answer_of_a_query() -> None:
     service = Service(saying(404, "queue_not_found"))
     assert type(service.engine.read(queries.GetStats("q"))) is errors.QueueNotFound
@@ -129,6 +150,19 @@ def test_a_call_that_is_too_large_for_a_request_is_sent_in_parts_down_to_an_oper
     answers = service.engine.apply([ops.Once("k", (ENQUEUE, ENQUEUE, ENQUEUE))])
     assert answers == [ops.Answers([ops.Ok()] * 3)]
     assert keys == ["k-a", "k-b-a", "k-b-b"]
+
+
+def test_a_call_that_fits_into_a_request_is_sent_in_one() -> None:
+    sent: list[int] = []
+
+    def respond(request: httpx.Request) -> httpx.Response:
+        sent.append(len(json.loads(request.content)["ops"]))
+        answers = wire.encode([ops.Ok() for _ in range(sent[-1])])
+        return httpx.Response(200, content=b'{"answers":' + answers + b"}")
+
+    service = Service(respond)
+    assert service.engine.apply([ENQUEUE] * 3) == [ops.Ok()] * 3
+    assert sent == [3]
 
 
 class Stopped(threading.Event):

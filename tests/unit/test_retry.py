@@ -47,6 +47,7 @@ def test_one_four_and_nine_seconds() -> None:
 
 def test_the_same_wait_every_time() -> None:
     assert waits(fixed(2.5)) == [2.5, 2.5, 2.5]
+    assert waits(fixed(86_400)) == [86_400, 86_400, 86_400]
 
 
 def test_a_wait_that_grows_by_steps() -> None:

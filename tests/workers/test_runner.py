@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -64,6 +65,36 @@ def test_async_and_plain_functions_run_and_their_results_are_kept(app: Tenure) -
     assert results[0] == "MainThread"
     assert results[1].startswith("tenure-worker-")
     assert runner.handled == 2
+
+
+def test_jobs_that_are_claimed_together_share_neither_a_task_nor_a_context(app: Tenure) -> None:
+    spoken: ContextVar[str] = ContextVar("spoken", default="nothing")
+    tasks: set[asyncio.Task[Any] | None] = set()
+
+    @app.task
+    async def speak(word: str) -> str:
+        tasks.add(asyncio.current_task())
+        heard = spoken.get()
+        spoken.set(word)
+        return heard
+
+    handles = [speak.enqueue(word) for word in ("a", "b", "c")]
+    work_off(app)
+    assert [handle.wait(timeout=0) for handle in handles] == ["nothing"] * 3
+    assert len(tasks) == 3
+
+
+def test_the_leases_of_jobs_that_are_claimed_together_are_kept_while_the_first_one_blocks(
+    app: Tenure,
+) -> None:
+    @app.task
+    async def block() -> int:
+        return len(runner.running())
+
+    handles = [block.enqueue() for _ in range(3)]
+    runner = app.runner(burst=True)
+    asyncio.run(runner.run())
+    assert [handle.wait(timeout=0) for handle in handles] == [3, 2, 1]
 
 
 def test_a_class_works_on_all_jobs_of_its_queue(app: Tenure) -> None:
@@ -384,7 +415,7 @@ def test_a_lifespan_works_while_it_is_open(app: Tenure) -> None:
 def test_a_runner_that_was_stopped_leaves_no_threads(app: Tenure) -> None:
     app.task(name="work")(lambda: None).enqueue_many([()] * 50)
     app.queue.stats()
-    app.queue.claim("nothing")  # the committer's thread stays with the handle
+    asyncio.run(app.queue.aclaim("nothing"))  # the committer's thread stays with the handle
     before = threading.active_count()
     work_off(app)
     deadline = time.monotonic() + PATIENCE

@@ -144,6 +144,19 @@ def test_a_schedule_that_was_put_by_a_wrong_clock_begins_in_time(store: Store) -
     assert only(store.handles[0]).next_at == MIDNIGHT + 3_600_000
 
 
+def test_a_wrong_clock_does_not_fire_a_schedule_that_is_not_due(store: Store) -> None:
+    store.schedulers(0, 0, DAY)
+    store.handles[0].put_schedule("a", "0 * * * *", NewJob(queue="q"))
+    fire = ops.Fire("a", only(store.handles[0]).next_at, "early")
+    assert store.inside(store.handles[2]).do([fire]) == [ops.Fired(False)]
+    assert store.jobs() == []
+
+
+def test_one_clock_that_is_behind_is_outvoted_by_two(store: Store) -> None:
+    store.schedulers(0, 0, -DAY)
+    assert [one.timetable().now for one in store.handles] == [MIDNIGHT] * 3
+
+
 def test_a_schedule_that_a_wrong_clock_has_moved_ahead_before_is_corrected(store: Store) -> None:
     """As a release before this one did."""
     (scheduler,) = store.schedulers(0)

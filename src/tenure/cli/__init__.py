@@ -22,6 +22,7 @@ from tenure.cli.limits import limit, limits, pause, resume
 from tenure.cli.maintenance import maintain, reconcile
 from tenure.cli.rates import rates
 from tenure.cli.related import find, related
+from tenure.cli.reshard import reshard
 from tenure.cli.schedules import schedules
 from tenure.cli.service import serve, token
 from tenure.cli.show import dead, groups, jobs, show, stats, tenants
@@ -56,7 +57,7 @@ SECTIONS: dict[str, list[click.Command]] = {
     "Produce": [enqueue],
     "Work": [claim, ack, fail, extend, release],
     "Operate": [cancel, replay, update, run_now, delete, purge, pause, resume, limit, mute_error],
-    "Maintain": [audit, maintain, reconcile, migrate, copy],
+    "Maintain": [audit, maintain, reconcile, migrate, copy, reshard],
     "Try": [demo],
 }
 
@@ -91,7 +92,7 @@ class Root(click.Group):
         try:
             code = super().main(args, prog_name, standalone_mode=False, obj=app, **extra)
         except TenureError as error:
-            app.complain(error.code, error.message)
+            app.complain(error.code, app.explain(error))
             code = 1
         except click.Abort:
             code = INTERRUPTED

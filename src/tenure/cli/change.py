@@ -82,7 +82,7 @@ def replay(
     """Run dead or cancelled jobs again, by id or by filter.
 
     They start at attempt 0, and no longer expire. With --payload, --priority or --in, one finished
-    job is enqueued again as a new one with these changes, and the old one stays as it is.
+    job is enqueued again as a new one with these changes; the old one does not change.
 
     ID is the id of a job, or its first characters (at least 4).
 
@@ -122,7 +122,7 @@ def replay(
 def run_now(app: App, /, ids: tuple[str, ...], dry_run: bool, **filters: Any) -> None:
     """Run delayed jobs now, and failed ones that wait for their next attempt.
 
-    Their attempts stay as they are.
+    Their attempts are not reset.
 
     ID is the id of a job, or its first characters (at least 4).
 

@@ -9,6 +9,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -17,10 +18,11 @@ import click
 import msgspec
 from rich.console import Console, RenderableType
 
+from tenure.cli.queue_names import did_you_mean, names_of
 from tenure.cli.text import document, one_line
 from tenure.clock import Clock, SystemClock
 from tenure.engines import exists
-from tenure.errors import NotFound, StoreError
+from tenure.errors import NotFound, QueueNotFound, StoreError, TenureError
 from tenure.queue import Queue, connect
 from tenure.settings import PREFIX, Settings, from_environment, without_secrets
 
@@ -66,6 +68,14 @@ class App:
                 f"creates it, or `tenure migrate`"
             )
         return self.open()
+
+    def explain(self, error: TenureError) -> str:
+        """The message of an error; for an unknown queue, also the name that was probably meant."""
+        if isinstance(error, QueueNotFound):
+            with suppress(TenureError), self.open_existing() as store:  # a hint is not essential
+                if hint := did_you_mean(error.queue, names_of(store)):
+                    return f"{error.message}: {hint}"
+        return error.message
 
     def answer(self, value: Any, shown: Callable[[], RenderableType]) -> None:
         """Print the result of a command: as one line of JSON, or formatted for people."""

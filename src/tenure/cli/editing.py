@@ -1,4 +1,4 @@
-"""Commands that change one job, and tell its history."""
+"""Commands that change one job, and list its history."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def moment(text: str) -> datetime:
 
 def edit_options(command: F) -> F:
     """--priority and --payload."""
-    payload = click.option("--payload", help="The new payload, as JSON. [default: as it is]")
+    payload = click.option("--payload", help="The new payload, as JSON. [default: unchanged]")
     return click.option("--priority", type=int, help="Lower values run first.")(payload(command))
 
 

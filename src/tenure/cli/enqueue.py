@@ -11,16 +11,15 @@ from typing import Any, BinaryIO, get_args
 import click
 from rich.progress import (
     BarColumn,
-    Progress,
-    SpinnerColumn,
     TaskProgressColumn,
     TextColumn,
     TimeRemainingColumn,
 )
 
-from tenure.cli.context import App, console, json_option, pass_app
+from tenure.cli.context import App, json_option, pass_app
 from tenure.cli.json_lines import Lines, Loader
 from tenure.cli.params import duration, given, json, target
+from tenure.cli.progress import progress_bar
 from tenure.cli.queue_names import did_you_mean, exists, names_of
 from tenure.cli.tables import words
 from tenure.cli.text import relative
@@ -97,8 +96,8 @@ def enqueue(
 ) -> None:
     """Add a job with a JSON payload, or many from a file.
 
-    A job that is given by --kind has the options of this command, even if a task of that name has
-    others: 3 attempts, no timeout. With --app and --task, it has the options of the task.
+    With --kind, the job has the options of this command (3 attempts, no timeout), even if a task of
+    that name has others. With --app and --task, it has the options of the task.
 
     With --file, every line is an object with some of these fields: queue, payload, kind, tenant,
     group, priority, id, unique_key, after, if_parent_fails, max_attempts, backoff, run_at, and, in
@@ -207,15 +206,11 @@ def _progress(
     app: App, lines: Lines, loader: Loader, size: int | None
 ) -> Iterator[Callable[[], None]]:
     """A progress bar on stderr if that is a terminal; yields a function that updates it."""
-    screen = console(stderr=True)
     known = [BarColumn(), TaskProgressColumn(), TimeRemainingColumn()] if size else []
-    with Progress(
-        SpinnerColumn(),
+    with progress_bar(
+        app,
         *known,
         TextColumn("{task.fields[loaded]:,} jobs, {task.fields[rate]:,.0f} a second"),
-        console=screen,
-        transient=True,
-        disable=not screen.is_terminal,
     ) as bar:
         task = bar.add_task("", total=size, loaded=0, rate=0.0)
 
@@ -223,8 +218,4 @@ def _progress(
             rate = loader.loaded / (bar.tasks[0].elapsed or 1)
             bar.update(task, completed=lines.bytes_read, loaded=loader.loaded, rate=rate)
 
-        app.bar = screen if screen.is_terminal else None
-        try:
-            yield advance
-        finally:
-            app.bar = None
+        yield advance

@@ -9,6 +9,7 @@ from rich.console import RenderableType
 
 from tenure.cli.context import App, json_option, pass_app, reason_option
 from tenure.cli.params import page_options
+from tenure.cli.queue_names import require
 from tenure.cli.tables import cell, frame, number, words
 from tenure.cli.text import relative
 from tenure.model.error_groups import ErrorGroup
@@ -33,6 +34,8 @@ def errors(app: App, /, queue: str | None, limit: int, cursor: str | None) -> No
     """
     with app.open_existing() as store:
         found = store.errors(queue, limit=limit, cursor=cursor)
+        if not found.errors:
+            require(store, queue)
     now = app.clock.now_ms()
     app.answer(found, lambda: _table(found.errors, now) if found.errors else words("No errors."))
     if found.cursor is not None and not app.as_json:
@@ -64,7 +67,7 @@ def _table(groups: list[ErrorGroup], now: int) -> RenderableType:
 @json_option
 @pass_app
 def mute_error(app: App, /, group: str, undo: bool) -> None:
-    """Mute an error group. It is still counted and listed, but asks for no attention.
+    """Mute an error group. It is still counted and listed, but not shown as a problem.
 
     \b
     Example:

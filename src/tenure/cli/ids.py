@@ -9,7 +9,7 @@ SHORTEST = 4  # characters of a prefix; a shorter one is more likely a slip
 
 
 def full_id(store: Queue, given: str) -> str:
-    """Return the id that starts with what was given. If no job has such an id, return it as it is:
+    """Return the id that starts with what was given. If no job has such an id, return it unchanged:
     the caller reports that there is none. Raises InvalidInput if several ids start with it, or if
     it is too short."""
     try:

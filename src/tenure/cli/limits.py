@@ -10,7 +10,7 @@ import click
 
 from tenure.cli.context import App, json_option, pass_app, reason_option
 from tenure.cli.params import duration, given, scope_options
-from tenure.cli.queue_names import did_you_mean, exists, names_of
+from tenure.cli.queue_names import did_you_mean, exists, names_of, require
 from tenure.cli.tables import limits_table, scope_words, words
 from tenure.errors import NotFound
 from tenure.model.fields import MAX_WEIGHT
@@ -45,7 +45,7 @@ def _queue(app: App, name: str, create: bool) -> Iterator[Queue]:
 @json_option
 @pass_app
 def pause(app: App, /, queue: str, tenant: str | None, group: str | None, create: bool) -> None:
-    """Stop handing out jobs of a queue, or of one of its tenants or groups.
+    """Pause a queue, or one of its tenants or groups: its jobs are no longer claimed.
 
     Jobs that are already leased continue.
 
@@ -106,7 +106,7 @@ def limit(
     create: bool,
     **bounds: Any,
 ) -> None:
-    """Set limits on a queue, a tenant or a group. Limits left out stay as they are.
+    """Set limits on a queue, a tenant or a group. Limits left out do not change.
 
     \b
     Example:
@@ -134,7 +134,7 @@ def limit(
             Limit(queue, tenant, group),
         )
     none = words(f"No limit: {scope_words(queue, tenant, group)}.")
-    app.answer(now, lambda: none if now == Limit(queue, tenant, group) else limits_table([now]))
+    app.answer(now, lambda: none if now.is_default else limits_table([now]))
 
 
 @click.command()
@@ -150,4 +150,6 @@ def limits(app: App, /, queue: str | None) -> None:
     """
     with app.open_existing() as store:
         found = store.limits(queue)
+        if not found:
+            require(store, queue)
     app.answer(found, lambda: limits_table(found) if found else words("No limits."))

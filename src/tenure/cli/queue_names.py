@@ -20,6 +20,13 @@ def exists(store: Queue, name: str) -> bool:
     return True
 
 
+def require(store: Queue, name: str | None) -> None:
+    """Raise QueueNotFound if a name is given and the store has no such queue. For commands that
+    found nothing."""
+    if name is not None and not exists(store, name):
+        raise QueueNotFound(name)
+
+
 def names_of(store: Queue) -> list[str]:
     """The queues of a store, or none if the caller may not list them."""
     try:

@@ -6,6 +6,7 @@ import click
 from rich.console import RenderableType
 
 from tenure.cli.context import App, json_option, pass_app
+from tenure.cli.queue_names import require
 from tenure.cli.tables import cell, frame, number, words
 from tenure.cli.text import span
 from tenure.model.rates import Per, RatePoint, Rates
@@ -31,6 +32,8 @@ def rates(app: App, /, queue: str | None, hours: bool) -> None:
     per: Per = "hour" if hours else "minute"
     with app.open_existing() as store:
         found = store.rates(queue, per=per)
+        if not found.queues:
+            require(store, queue)
     nothing = words("Nothing happened.")
     app.answer(found, lambda: _table(found, _SHOWN[per]) if found.queues else nothing)
 

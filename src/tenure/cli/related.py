@@ -1,4 +1,4 @@
-"""Commands that find jobs by what they have to do with: other jobs, or a unique key."""
+"""Commands that find jobs by their relation to another job, or by a unique key."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tenure.model.queries import Related, RelatedJob
 @json_option
 @pass_app
 def related(app: App, /, id: str, limit: int) -> None:
-    """List the jobs that a job was told to wait for, and those that wait for it.
+    """List the jobs that a job runs after, and the unfinished jobs that wait for it.
 
     ID is the id of a job, or its first characters (at least 4).
 

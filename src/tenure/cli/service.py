@@ -226,8 +226,8 @@ def serve(
 
 
 def _hosting() -> Callable[..., None]:
-    """Import what serves. Not at the top, because it takes longer than most commands run, and needs
-    packages that the other commands do not."""
+    """Import the service. Not at the top, because that takes longer than most commands run, and
+    needs packages that other commands do not."""
     try:
         from tenure.server.hosting import serve_until_signal
     except ImportError as error:
@@ -260,7 +260,7 @@ def guests_of(anonymous: str | None, networks: Sequence[str]) -> Guests | None:
 
 def hosts_of(given: str | None, host: str, tokens: Tokens) -> list[str] | None:
     """The host names that clients can use; None for any. Without tokens they are restricted, or a
-    web page could control the service through a DNS name of its own. So they are for guests."""
+    web page could control the service through a DNS name of its own. The same applies to guests."""
     if given is None and tokens.guests is not None and not is_loopback(host):
         raise InvalidInput(
             "anonymous", "also needs --allowed-hosts: the host names that clients use"

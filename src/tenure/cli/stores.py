@@ -11,16 +11,15 @@ from urllib.parse import urlsplit
 import click
 from rich.progress import (
     BarColumn,
-    Progress,
-    SpinnerColumn,
     TaskProgressColumn,
     TextColumn,
     TimeRemainingColumn,
 )
 
 from tenure import engines
-from tenure.cli.context import App, console, json_option, pass_app
+from tenure.cli.context import App, json_option, pass_app
 from tenure.cli.params import duration
+from tenure.cli.progress import progress_bar
 from tenure.cli.tables import words
 from tenure.engines import Engine, open_engine
 from tenure.engines.sqlite.file import path_of
@@ -100,7 +99,7 @@ def _is_service(url: str) -> bool:
 def copy(app: App, source: str, target: str, wait: float, leased: Leased) -> None:
     """Copy a whole store into another, which must be empty.
 
-    Every job is copied as it is, in whatever state, with its attempts, results, errors and times.
+    Every job is copied unchanged, in any state, with its attempts, results, errors and times.
     Limits, pauses and schedules are copied, too; slots are not. SOURCE and TARGET are URLs. Either
     may be shards, and a copy into more shards is how a queue grows.
 
@@ -177,16 +176,12 @@ def _summary(work: Copy, seconds: float) -> str:
 @contextmanager
 def _progress(app: App, work: Copy) -> Iterator[dict[str, Any]]:
     """A progress bar on stderr if that is a terminal; yields callbacks that update it."""
-    screen = console(stderr=True)
-    with Progress(
-        SpinnerColumn(),
+    with progress_bar(
+        app,
         BarColumn(),
         TaskProgressColumn(),
         TimeRemainingColumn(),
         TextColumn("{task.description}"),
-        console=screen,
-        transient=True,
-        disable=not screen.is_terminal,
     ) as bar:
         task = bar.add_task("starting", total=None)
 
@@ -200,8 +195,4 @@ def _progress(app: App, work: Copy) -> Iterator[dict[str, Any]]:
             said = f"{done:,} of {work.total:,} jobs, {rate:,.0f} a second"
             bar.update(task, total=work.total, completed=done, description=said)
 
-        app.bar = screen if screen.is_terminal else None
-        try:
-            yield {"on_wait": on_wait, "on_page": on_page}
-        finally:
-            app.bar = None
+        yield {"on_wait": on_wait, "on_page": on_page}

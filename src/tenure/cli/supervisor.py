@@ -21,7 +21,7 @@ PAUSE_SECONDS = 1.0  # before a dead process is replaced
 
 
 class Supervisor:
-    """Keeps `count` processes of a command running until it is told to stop.
+    """Keeps `count` processes of a command running until it is stopped.
 
     again: also restart a process that exited with code 0. The standard input of each child is a
     pipe, which closes when the supervisor is gone.
@@ -39,7 +39,7 @@ class Supervisor:
         self._passed_on = 0
         self._seen = dict(_sources()) if reload else {}
         self._broken = 0  # processes to start again when a file changes
-        self._outdated: set[int] = set()  # pids that were told to stop because a file changed
+        self._outdated: set[int] = set()  # pids that were sent a signal because a file changed
 
     def run(self) -> int:
         """Run until all processes have ended, and return the highest of their exit codes."""
@@ -77,7 +77,7 @@ class Supervisor:
         self._children.remove(child)
         code = child.returncode if child.returncode >= 0 else 128 - child.returncode
         if self._signals and child.returncode == -signal.SIGTERM:
-            code = 0  # it was told to stop while it was starting
+            code = 0  # it was stopped while it was starting
         if code == NOT_ALLOWED:
             return 1
         outdated = child.pid in self._outdated

@@ -54,7 +54,7 @@ def span(ms: int) -> str:
 
 
 def relative(at: int, now: int) -> str:
-    """Format a time relative to now, in the largest unit of which there are about two."""
+    """Format a time relative to now, in the largest unit that gives about two or more."""
     away = waiting(abs(at - now))
     if away == "0s":
         return "now"
@@ -62,7 +62,7 @@ def relative(at: int, now: int) -> str:
 
 
 def waiting(ms: int) -> str:
-    """Format a duration roughly, in the largest unit of which there are about two."""
+    """Format a duration roughly, in the largest unit that gives about two or more."""
     away = round(ms, -3)
     size, unit = next((one for one in _UNITS if away >= 1.95 * one[0]), _UNITS[-1])
     return f"{away / size:.0f}{unit}"

@@ -79,8 +79,8 @@ def top(app: App, interval: float) -> None:
 
 
 class Collector:
-    """Reads the store again and again, in a thread: a service that is away must not keep the keys
-    from working."""
+    """Reads the store repeatedly, in a thread, so that the keys work even while a service is
+    away."""
 
     def __init__(self, store: Queue, interval: float) -> None:
         self._store = store
@@ -173,7 +173,7 @@ class Collector:
 
 
 class Top:
-    """Carries out what the keys ask for."""
+    """Handles keys."""
 
     def __init__(self, store: Queue, screen: Screen, look: Callable[[str | None], None]) -> None:
         """look: reads the list that the screen shows."""
@@ -256,8 +256,8 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def _keys_at_once(terminal: int) -> Iterator[Callable[[], list[str]]]:
-    """Get keys as they are pressed, without showing them. Yields a function that returns those of
-    the last moment."""
+    """Read keys as they are pressed, without echoing them. Yields a function that returns those
+    pressed since its last call."""
     before = termios.tcgetattr(terminal)
 
     def read() -> list[str]:

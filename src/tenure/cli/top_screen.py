@@ -75,7 +75,7 @@ class Screen:
         return [] if self.picture is None else [row.name for row in self.picture.rows]
 
     def render(self, height: int) -> RenderableType:
-        """What fits into so many lines."""
+        """What fits into this many lines."""
         title = Text("Tenure ", "bold", no_wrap=True, overflow="ellipsis")
         title.append_text(cell(self._url, "not bold"))
         if self.queue is not None:

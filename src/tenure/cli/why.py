@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import click
 import msgspec
 from rich.console import Group, RenderableType
@@ -11,12 +9,8 @@ from rich.console import Group, RenderableType
 from tenure.cli.context import App, json_option, pass_app
 from tenure.cli.ids import full_id
 from tenure.cli.tables import cell
-from tenure.cli.text import relative
-from tenure.model.job import Failure, State
-from tenure.model.ops import UNKNOWN_KIND
-from tenure.model.why import Explained, Limited, WaitsFor
+from tenure.model.why import Limited, WaitsFor, Why, with_last_error
 
-_MAY_HAVE_FAILED = (State.PENDING, State.DEAD)
 _LONGEST = 200  # characters of an error
 
 
@@ -37,12 +31,16 @@ def why(app: App, /, id: str) -> None:
     """
     with app.open_existing() as store:
         found = store.explain(full_id(store, id))
-        errors = store.get(found.id).errors if found.state in _MAY_HAVE_FAILED else []
-    app.answer(msgspec.to_builtins(found), lambda: _shown(found, errors))
+        told = with_last_error(found, store.get(found.id))
+    app.answer(msgspec.to_builtins(told), lambda: _shown(told))
 
 
-def _shown(found: Explained, errors: Sequence[Failure]) -> RenderableType:
-    lines = _last_error(errors[-1], found.now) if errors else []
+def _shown(found: Why) -> RenderableType:
+    lines: list[RenderableType] = []
+    if (last := found.last_error) is not None:
+        lines.append(cell(last.text, longest=_LONGEST))
+        if last.fix:
+            lines.append(_fix(last.fix))
     for reason in found.reasons:
         lines.append(cell(reason.text))
         if isinstance(reason, WaitsFor) and reason.count > 1:
@@ -52,16 +50,9 @@ def _shown(found: Explained, errors: Sequence[Failure]) -> RenderableType:
         if isinstance(reason, Limited) and reason.holders:
             lines.append(cell(f"  running: {', '.join(reason.holders)}", "dim"))
         if reason.fix:
-            lines.append(cell(f"  -> {reason.fix}", "green"))
+            lines.append(_fix(reason.fix))
     return Group(*lines)
 
 
-def _last_error(last: Failure, now: int) -> list[RenderableType]:
-    where = f" on {last.worker}" if last.worker else ""
-    ago = f"{relative(last.at, now)}{where}"
-    if last.type == UNKNOWN_KIND:
-        fix = "Start a worker whose app has this task, or rename the task back."
-        noticed = f"{last.message[:1].upper()}{last.message[1:]}: first noticed {ago}."
-        return [cell(noticed), cell(f"  -> {fix}", "green")]
-    what = ": ".join(part for part in (last.type, last.message) if part)
-    return [cell(f"Attempt {last.attempt} failed {ago}: {what}", longest=_LONGEST)]
+def _fix(text: str) -> RenderableType:
+    return cell(f"  -> {text}", "green")

@@ -27,7 +27,7 @@ class Accepted:
 
 
 class Plan(Generic[J]):
-    """Accepted calls, which are carried out together."""
+    """Accepted calls, which are executed together."""
 
     def __init__(self, tx: Transaction[J], batch: Sequence[ops.Enqueue], leaving: str = "") -> None:
         """leaving: a job that is about to be done. Its unique key is free, and no job waits for

@@ -25,14 +25,14 @@ def grouped(tx: Transaction[J], job: J, change: states.Change, failure: Failure)
     place = error_records.key_of(one, "")
     if tally is None:
         tally = tx.failures[place] = Tally(error_records.key_of(one, tx.writer), one)
-        _put(tx, tally)  # at once, so that it counts for the next
+        _put(tx, tally)  # at once, so that the next failure sees it
     else:
         tx.failures[place] = Tally(tally.key, tally.group.plus(one))
     return states.in_group(change, one.group)
 
 
 def _tally(tx: Transaction[J], one: ErrorGroup) -> Tally | None:
-    """What has been counted of a group, if anything."""
+    """The counts of a group so far, if any."""
     known = tx.failures.get(error_records.key_of(one, ""))
     if known is None:
         found = tx.free_record("error", *error_records.keys_of_group(one))

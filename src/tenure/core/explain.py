@@ -1,4 +1,4 @@
-"""Explain: from what a store says about a job to what holds it back.
+"""Explain: turns what a store knows about a job into the reasons that hold it back.
 
 An engine provides the facts, all of one snapshot. They describe the store as the next claim would
 find it: a claim first sweeps, so an expired lease holds no limit, and a job that is due is ready.
@@ -63,7 +63,7 @@ class Place(NamedTuple):
 
 
 class Facts(Protocol):
-    """What an engine finds out about a job."""
+    """What an engine knows about a job."""
 
     @property
     def job(self) -> Subject: ...
@@ -88,10 +88,10 @@ class Facts(Protocol):
         """How many leases count against a limit."""
 
     def holders(self, scope: TenantGroup) -> Sequence[Other]:
-        """Some of the jobs that hold them, at least MOST_HOLDERS if there are as many."""
+        """Some of the jobs that hold them: at least MOST_HOLDERS, if there are that many."""
 
     def tokens(self) -> int:
-        """What is in the bucket of the queue's rate."""
+        """The tokens in the bucket of the queue's rate limit."""
 
     def is_worked_on(self) -> bool:
         """Whether any job of the queue is leased."""
@@ -104,12 +104,12 @@ class Facts(Protocol):
 
     def is_among_first(self, count: int, place: Place) -> bool:
         """Whether it is among the first jobs that a claim takes, if the queue has room for only
-        this many. A tenant's own limits leave room for it. It may be a guess if the room is for
-        more than a claim takes."""
+        this many. Called if the tenant's own limits leave room for it. May be approximate if
+        there is room for more jobs than one claim takes."""
 
 
 def explain(facts: Facts, grant: Grant | None) -> why.Explained:
-    """What holds the job back. What the grant does not allow is left out."""
+    """What holds the job back, without what the grant does not allow to see."""
     claimable, reasons = _Explaining(facts, grant or NO_GRANT).result()
     return why.explained(facts.job, facts.now, claimable, reasons)
 
@@ -178,7 +178,7 @@ class _Explaining:
             note = pause_note(self._facts.records, self._job.queue, *names)
         if note is None:
             return why.Paused(scope, *names)
-        return why.Paused(scope, *names, note.since, note.by)
+        return why.Paused(scope, *names, note.since, note.by, note.reason)
 
     def _not_yet(self) -> Iterator[why.AnyReason]:
         job, facts = self._job, self._facts
@@ -259,7 +259,7 @@ class _Explaining:
         return tokens // limit.per_ms, self._facts.now - -missing // limit.rate
 
     def _no_worker(self) -> Iterator[why.NoWorker]:
-        """Programs that claim jobs by themselves are not known as workers. Their leases are."""
+        """Programs that call `claim` themselves are not known as workers, but their leases are."""
         facts, queue = self._facts, self._job.queue
         if not self._sees_queue or facts.is_worked_on() or has_worker(facts.records, queue):
             return

@@ -37,7 +37,7 @@ def lost(job: StoredJob | Lease | None, job_id: str, token: int) -> TenureError 
 def refused(
     tx: Transaction[J], job: StoredJob | Lease | None, op: ops.LeaseOp
 ) -> TenureError | None:
-    """The same for an operation. If the job was cancelled, its worker hears of it now."""
+    """The same for an operation. If the job was cancelled, its worker learns of it now."""
     problem = lost(job, op.id, op.token)
     if job is not None and job.state is State.CANCELLED and job.token == op.token:
         _note_heard(tx, op)

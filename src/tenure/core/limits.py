@@ -34,11 +34,11 @@ class Rules:
         return self.of()
 
     def tenant_limit(self, tenant: str) -> Limit | None:
-        """The limit of a tenant's concurrency that applies: its own, or that of each tenant."""
+        """The concurrency limit that applies to a tenant: its own, or the default."""
         return self._first_bound(((tenant, None), ("*", None)))
 
     def group_limit(self, tenant: str, group: str) -> Limit | None:
-        """The most specific limit of a group's concurrency. Jobs without a group have none."""
+        """The most specific concurrency limit of a group. Jobs without a group have none."""
         if not group:
             return None
         return self._first_bound(((tenant, group), (tenant, "*"), ("*", group), ("*", "*")))
@@ -113,7 +113,7 @@ def _change(
     paused: bool | None = None,
     keep_bounds: bool = True,
 ) -> Answer:
-    """Change the pause or the limits, and keep the other. Only Pause creates a missing queue."""
+    """Change the pause or the limits; the other stays. Only Pause creates a missing queue."""
     if not tx.lock_queue(op.queue, create=isinstance(op, ops.Pause)):
         return QueueNotFound(op.queue)
     old = tx.limit((op.queue, op.tenant, op.group))
@@ -125,10 +125,11 @@ def _change(
 
 
 def _note_pause(tx: Transaction[J], op: ops.ClearLimit | ops.Pause | ops.Resume, on: bool) -> None:
-    """Note since when, and by whom, something is paused."""
+    """Note when something was paused, by whom and why."""
     key = pause_key(op.queue, op.tenant, op.group)
     if on:
-        note = PauseNote(tx.now, "" if op.note is None else op.note.by)
-        tx.put_record("pause", key, msgspec.json.encode(note), None)
+        note = op.note or ops.Note()
+        value = msgspec.json.encode(PauseNote(tx.now, note.by, note.reason))
+        tx.put_record("pause", key, value, None)
     else:
         tx.drop_record("pause", key)

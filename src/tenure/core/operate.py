@@ -1,4 +1,4 @@
-"""Runs a batch of operations in a transaction."""
+"""Running a batch of operations in a transaction."""
 
 from __future__ import annotations
 

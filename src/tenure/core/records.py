@@ -1,4 +1,4 @@
-"""Records: side data beside the jobs."""
+"""Records: data that a store keeps besides its jobs."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def _fire(tx: Transaction[J], op: Fire) -> Answer:
 
 
 def hides(grant: ops.Grant | None, schedule: Schedule) -> bool:
-    """Whether an existing schedule must look as if it did not exist."""
+    """Whether the grant hides an existing schedule."""
     return grant is not None and not grant.allows(schedule.job.queue, schedule.job.tenant)
 
 

@@ -43,14 +43,14 @@ class Lease(Protocol):
 
 
 class Tally(NamedTuple):
-    """What a transaction has counted of an error group, on top of what is stored."""
+    """What a transaction adds to the stored counts of an error group."""
 
     key: str  # of the record
     group: ErrorGroup
 
 
 class Edit(NamedTuple):
-    """New values of a job that was not claimed. None: as it is."""
+    """New values of a job that was not claimed. None: unchanged."""
 
     priority: int | None
     run_at: int | None
@@ -116,7 +116,7 @@ class Transaction(Protocol[J]):
         before this transaction does."""
 
     def owners(self, ids: Sequence[str]) -> Mapping[str, Owner]:
-        """The owners of those of these jobs that exist, without locking them."""
+        """The owners of these jobs, as far as they exist, without locking them."""
 
     def queue_of(self, job: J) -> str:
         """The name of the job's queue."""
@@ -183,8 +183,7 @@ class Transaction(Protocol[J]):
     # Records ------------------------------------------------------------------------------------
 
     def record(self, space: Space, key: str) -> bytes | None:
-        """The value of a record that has not expired. Where transactions wait for each other, it is
-        locked."""
+        """The value of a record that has not expired. It is locked, if the store locks rows."""
 
     def put_record(self, space: Space, key: str, value: bytes, expires_at: int | None) -> None:
         """Store a record, or replace it."""
@@ -193,8 +192,8 @@ class Transaction(Protocol[J]):
         """Delete a record, if it exists."""
 
     def free_record(self, space: Space, first: str, last: str) -> tuple[str, bytes] | None:
-        """A record whose key is between these two and that no concurrent transaction writes, with
-        its key; None if there is none. `first` is followed by the name of a writer in all keys."""
+        """A record with a key between these two that no concurrent transaction writes: its key and
+        value, or None. In all keys, `first` is followed by the name of a writer."""
 
     def count_records(self, space: Space, first: str, last: str, most: int) -> int:
         """How many records have keys between these two, counting at most `most`. They are not

@@ -22,8 +22,8 @@ class Swept(NamedTuple):
 
 
 def sweep(tx: Transaction[J], queue: str, most: Swept) -> Swept:
-    """End expired leases, make due jobs ready, and bury expired jobs. In each step, all jobs end
-    before any child is notified."""
+    """End expired leases, make due jobs ready, and make expired jobs dead. In each step, all
+    jobs end before any child is notified."""
     overdue = tx.overdue(queue, most.leases)
     leases = sum(move(tx, job, states.LeaseRanOut()) for job in overdue)
     settle(tx)
@@ -46,7 +46,7 @@ class Look(NamedTuple):
     """The queues that a step of maintenance looked at: those with names after `after`, up to `last`
     (to the end, if it is None)."""
 
-    due: Sequence[str]  # the names of those that have something to do, sorted
+    due: Sequence[str]  # the names of those that have something due, sorted
     after: str
     last: str | None
 

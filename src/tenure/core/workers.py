@@ -1,4 +1,4 @@
-"""Workers that report themselves."""
+"""Reports of live workers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _beat(tx: Transaction[J], op: ops.Beat) -> Answer:
         tx.put_record("worker", key, value, tx.now + op.ttl_ms)
     else:
         tx.drop_record("worker", key)
-    # A worker for some tenants is none for the others.
+    # A worker that serves some tenants does not count for the others.
     if notes and (op.grant is None or op.grant.tenants is None):
         for queue in dict.fromkeys(op.worker.queues):
             now = str(tx.now).encode()

@@ -27,8 +27,8 @@ from tenure.model.states import Failed, decide
 from tenure.worker.current_job import current_job
 from tenure.worker.outcome import Outcome, after_error, after_return, hopeless
 
-# Signals are sent with send_robust: if a receiver raises, Django logs it. The task has been done
-# and must not run again because of it.
+# Signals are sent with send_robust: if a receiver raises, Django logs it. The task is done, and
+# must not run again because of that.
 
 
 class Attempt:

@@ -29,7 +29,7 @@ from tenure.server.service import Service
 
 USER, MAY_CHANGE = b"x-tenure-user", b"x-tenure-may-change"  # set by the view alone
 OURS = {USER, MAY_CHANGE}
-# They would keep a worker of Django busy. The pages do without.
+# They would keep a worker of Django busy. The pages work without them.
 TOO_LONG = ("v1/changes", "v1/events")
 
 
@@ -78,7 +78,7 @@ class Bridge:
         async def receive() -> dict[str, Any]:
             if unread:
                 return {"type": "http.request", "body": unread.pop()}
-            await asyncio.Event().wait()  # Django does not tell when a client leaves
+            await asyncio.Event().wait()  # Django does not report when a client leaves
             return {"type": "http.disconnect"}
 
         async def send(message: Any) -> None:
@@ -146,7 +146,7 @@ def _scope(request: HttpRequest, path: str, user: Any) -> dict[str, Any]:
 
 
 def _raw_path(request: HttpRequest) -> bytes | None:
-    """The path as it was sent, if the server tells. An encoded slash is part of a name."""
+    """The path as it was sent, if the server provides it. An encoded slash is part of a name."""
     scope = getattr(request, "scope", None)
     if scope is not None:
         raw: bytes | None = scope.get("raw_path")

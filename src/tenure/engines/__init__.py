@@ -54,11 +54,11 @@ class Engine(Protocol):
 
 @runtime_checkable
 class Recording(Protocol):
-    """A store that records its answers where an interrupted caller still finds them."""
+    """A store that records its results where an interrupted caller still finds them."""
 
     def apply_to(self, batch: Sequence[Op], answers: list[Answer]) -> None:
-        """Like `apply`, but put the answers into a list, before they are committed. If an exception
-        is raised, they are in the list only if they were committed: a signal arrived afterwards."""
+        """Like `apply`, but append the results to a list before the commit. If an exception is
+        raised, they are in the list only if the batch was committed: a signal came afterwards."""
 
 
 @runtime_checkable
@@ -122,10 +122,10 @@ def _open_remote(url: str, settings: Settings, clock: Clock) -> Engine:
 
 
 def _open_sharded(url: str, settings: Settings, clock: Clock) -> Engine:
-    """Import the engine lazily: few use it."""
+    """Import the engine only when it is used, since few use it."""
     from tenure.engines.sharded.engine import ShardedEngine
 
-    return ShardedEngine.open(replace(settings, url=url), clock, open_engine)
+    return ShardedEngine.open(replace(settings, url=url), clock, open_shard)
 
 
 ENGINES: dict[str, Callable[[str, Settings, Clock], Engine]] = {
@@ -137,6 +137,11 @@ ENGINES: dict[str, Callable[[str, Settings, Clock], Engine]] = {
     "https": _open_remote,
     SCHEME: _open_sharded,
 }
+
+
+def open_shard(settings: Settings, clock: Clock) -> Any:
+    """Open one of several shards: a store that has fences."""
+    return open_engine(settings, clock)
 
 
 def open_engine(settings: Settings, clock: Clock) -> Engine:

@@ -1,7 +1,7 @@
-"""The engine for another Tenure's service: sends batches of operations over HTTP.
+"""The engine for a Tenure service: sends batches of operations over HTTP.
 
-Each batch has a key, under which the service applies it once. So whatever happens on the way, it
-can be sent again until a response arrives.
+Each batch has a key, under which the service applies it once. So it can be sent again until a
+response arrives, whatever happens on the way.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ LISTEN_SECONDS = 25  # for the service to hold a request open without news
 # TLS errors that retrying cannot fix.
 HOPELESS = ("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
 LARGEST_BODY = 8 * 1_048_576  # bytes; larger batches are split
-REJECTED = (400, 403, 409, 413)  # statuses: the service does not do what the request asks
+REJECTED = (400, 403, 409, 413)  # statuses: the service rejects the request
 LATER = (429, 502, 503, 504)  # statuses: a later try may succeed
 
 
@@ -77,14 +77,14 @@ class _Found(msgspec.Struct):
 
 
 class _Rejected(Exception):
-    """The service rejected a request and did nothing of it."""
+    """The service rejected a request and changed nothing."""
 
     def __init__(self, error: TenureError) -> None:
         self.error = error
 
 
 class _Failed(Exception):
-    """A try failed; the request may have been served all the same."""
+    """A try failed; the request may have been served anyway."""
 
     def __init__(self, error: TenureError, *, again: bool, served: bool) -> None:
         self.error = error
@@ -126,7 +126,7 @@ class RemoteEngine:
         except TenureError as error:
             if not answers:
                 raise
-            # Parts sent before have happened: only the rest has failed.
+            # Earlier parts are applied: only the rest has failed.
             answers += [error] * (len(batch) - len(answers))
         return answers
 
@@ -200,8 +200,8 @@ class RemoteEngine:
         self._client.close()
 
     def _post(self, path: str, body: bytes, decode: Callable[[bytes], T]) -> T:
-        """Send a request until its complete response has arrived, for as long as a busy store is
-        waited for. Raises _Rejected if the service certainly did not do what it asks."""
+        """Send a request until its complete response has arrived, for at most the busy timeout.
+        Raises _Rejected if the service certainly did not apply it."""
         deadline = self._clock.monotonic() + self._settings.busy_timeout
         pause = FIRST_PAUSE
         served = False  # possibly, by a try whose response was lost
@@ -328,7 +328,7 @@ def _found_of(kind: Any, text: bytes) -> Found:
 
 
 def _unknown(error: TenureError) -> OutcomeUnknown:
-    return OutcomeUnknown(f"{error.message}; it may have happened all the same")
+    return OutcomeUnknown(f"{error.message}; it may have happened anyway")
 
 
 def _error_of(response: httpx.Response) -> TenureError:

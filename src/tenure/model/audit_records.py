@@ -1,4 +1,4 @@
-"""The audit log as records: their keys, and the list that is made of them."""
+"""The audit log as records: their keys, and the list that is built from them."""
 
 from __future__ import annotations
 

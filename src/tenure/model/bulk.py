@@ -17,8 +17,8 @@ RunState = Literal["running", "done", "stopped", "failed"]
 
 STEP = 1_000  # jobs that are changed in one transaction
 MOST_REFUSED = 100  # refusals that are listed
-KEPT_MS = 30 * 86_400_000  # how long what a run did is kept
-SILENT_MS = 60_000  # after which a run without news is taken to be interrupted
+KEPT_MS = 30 * 86_400_000  # how long the record of a run is kept
+SILENT_MS = 60_000  # after which a run that does not report counts as interrupted
 
 _OPS: dict[Action, type[ops.JobsOp]] = {
     "cancel": ops.Cancel,
@@ -35,7 +35,7 @@ _STATES: dict[Action, frozenset[State]] = {
 
 
 class Matches(msgspec.Struct, frozen=True):
-    """How many jobs match a filter. Unless it is exact, there are at least so many."""
+    """How many jobs match a filter; at least this many, if it is not exact."""
 
     count: int
     exact: bool
@@ -51,7 +51,7 @@ class Refusal(msgspec.Struct, frozen=True):
 
 class BulkRun(msgspec.Struct, frozen=True):
     """An action on all jobs that match a filter. `looked_at` counts the jobs that matched so far.
-    `beat_at` is when it last told of itself."""
+    `beat_at` is when it last reported."""
 
     id: str
     action: Action

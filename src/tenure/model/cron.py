@@ -14,7 +14,7 @@ from tenure.errors import InvalidInput
 
 CatchUp = Literal["last", "all", "none"]
 
-LATE_MS = 60_000  # a time not further in the past does not count as missed
+LATE_MS = 60_000  # a time that is at most this late does not count as missed
 _HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
 _MINUTE = timedelta(minutes=1)
 
@@ -41,7 +41,7 @@ def due_tick(
 
 def last_tick(expression: str, tz: str, first_ms: int, now_ms: int) -> int:
     """The last matching time from `first_ms` up to now. Searches close to now first: an
-    every-minute schedule that stood still for a year has missed half a million times."""
+    every-minute schedule that did not run for a year has missed half a million times."""
     for window_ms in (_HOUR_MS, _DAY_MS, 31 * _DAY_MS, now_ms - first_ms):
         start_ms = max(first_ms, now_ms - window_ms)
         passed = takewhile(lambda tick: tick <= now_ms, _ticks(expression, tz, start_ms))
@@ -75,9 +75,9 @@ def _ticks(expression: str, tz: str, after_ms: int) -> Iterator[int]:
 
 def _local_ticks(expression: str, start: datetime, zone: ZoneInfo) -> Iterator[datetime]:
     """The local times that match. An expression for every hour follows elapsed hours. One that
-    names hours follows the clock on the wall: a repeated time fires at its first occurrence, and a
-    skipped time at the end of the gap. (CronSim alone skips it if the minutes are `*/30`, as
-    Debian's cron does, and a daily job loses a day.)"""
+    names hours follows the wall clock: a repeated time fires at its first occurrence, and a skipped
+    time at the end of the gap. (CronSim by itself skips it if the minutes are `*/30`, as Debian's
+    cron does, so a daily job would miss a day.)"""
     by_the_clock = CronSim(expression, start.replace(tzinfo=None))
     if by_the_clock.parts[2].startswith("*") and len(by_the_clock.hours) == 24:
         yield from CronSim(expression, start)

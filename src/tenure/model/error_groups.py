@@ -23,9 +23,9 @@ OTHER = "(errors beyond the number of groups that a queue may have)"
 class ErrorGroup(msgspec.Struct, frozen=True):
     """Failures of one queue that have the same cause.
 
-    message and sample are of the last failure. dead: after how many of the failures the job was
-    dead. muted: an operator does not want to be reminded of it. hours: failures in each of the
-    hours up to that of last_at, MOST_HOURS at most.
+    message and sample are those of the last failure. dead: how many of the failures made the job
+    dead. muted: an operator has silenced it. hours: failures in each of the hours up to that of
+    last_at, at most MOST_HOURS.
     """
 
     group: str
@@ -77,7 +77,7 @@ class ErrorGroups(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
 def one_failure(
     queue: str, kind: str, job_id: str, failure: Failure, state: State, group: str = ""
 ) -> ErrorGroup:
-    """A single failure, as a group. state: of the job afterwards."""
+    """A single failure, as a group. state: the state of the job afterwards."""
     found = group or group_of(queue, kind, failure)
     return ErrorGroup(
         found, queue, kind, failure.type, failure.message[:MAX_MESSAGE], 1, failure.at, failure.at,
@@ -86,7 +86,7 @@ def one_failure(
 
 
 def among_others(one: ErrorGroup) -> ErrorGroup:
-    """The same failure as one of the group for those beyond MAX_GROUPS."""
+    """The same failure, counted in the group for errors beyond MAX_GROUPS."""
     return replace(one, group=other_group(one.queue), kind="", type="", message=OTHER)
 
 

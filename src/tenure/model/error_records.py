@@ -1,4 +1,4 @@
-"""Error groups as records: their keys, and the list that is made of them."""
+"""Error groups as records: their keys, and the list that is built from them."""
 
 from __future__ import annotations
 

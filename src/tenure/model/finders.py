@@ -1,4 +1,4 @@
-"""Queries whose results are made of records: an engine implements ListRecords only."""
+"""Queries that are built from records: an engine implements only ListRecords."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The group of a failure: a short id that failures with the same cause have in common.
+"""The group of a failure: a short id that is shared by failures with the same cause.
 
-It is made of the queue, the kind of the job, the type of the error, its message without what
-differs from job to job, and the innermost function of the user's own code in the traceback.
+It is derived from the queue, the kind of the job, the type of the error, its message without the
+parts that differ between jobs, and the innermost function of the user's own code in the traceback.
 """
 
 from __future__ import annotations
@@ -50,20 +50,29 @@ def _hashed(text: str) -> str:
 
 def plain(message: str) -> str:
     """A message without numbers, ids and quoted parts."""
-    text = message[:MAX_MESSAGE]
-    for pattern in (_QUOTED, _UUID, _DECIMAL, _HEX, _MIXED, _NUMBER):
-        text = pattern.sub("#", text)
+    text = _QUOTED.sub("#", message[:MAX_MESSAGE])
+    if "-" in text:
+        text = _UUID.sub("#", text)
+    if _NUMBER.search(text):  # the others have a digit
+        for pattern in (_DECIMAL, _HEX, _MIXED, _NUMBER):
+            text = pattern.sub("#", text)
     return _SPACE.sub(" ", text).strip()
 
 
 def own_frame(traceback: str) -> str:
-    """The file and function of the innermost frame that is not of a library; of the innermost one,
-    if all are. Line numbers are left out: they change with every edit."""
-    frames = _FRAME.findall(traceback)
-    for path, function in reversed(frames):
-        if not _NOT_OWN.search(path):
-            return f"{_file_of(path)}:{function}"
-    return f"{_file_of(frames[-1][0])}:{frames[-1][1]}" if frames else ""
+    """The file and function of the innermost frame outside of libraries, or of the innermost frame
+    if there is none. Line numbers are left out: they change with every edit."""
+    innermost = ""
+    start = len(traceback)
+    while (start := traceback.rfind('  File "', 0, start)) >= 0:
+        frame = _FRAME.match(traceback, start)
+        if frame is not None:
+            path, function = frame.groups()
+            found = f"{_file_of(path)}:{function}"
+            if not _NOT_OWN.search(path):
+                return found
+            innermost = innermost or found
+    return innermost
 
 
 def _file_of(path: str) -> str:

@@ -9,7 +9,7 @@ import msgspec
 from tenure.model.job import FINAL, Job
 
 MOST_MOVES = 20
-PAST_MS = 90 * 86_400_000  # how long what an operator did is kept
+PAST_MS = 90 * 86_400_000  # how long the actions of operators are kept
 
 PastMove = Literal["cancelled", "cancel_heard", "replayed", "run_now", "updated"]
 
@@ -19,7 +19,7 @@ _ORDER = {"created": 0, "claimed": 2, "failed": 3, "done": 4, "dead": 4, "cancel
 
 
 class Past(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an operator did to a job, or that its worker heard that it was cancelled."""
+    """An action of an operator on a job, or that its worker learned of a cancellation."""
 
     at: int
     what: PastMove
@@ -45,8 +45,8 @@ def past_key(job_id: str, past: Past) -> str:
 
 
 def heard_key(job_id: str, token: int) -> str:
-    """The key of the record that the holder of a lease heard of a cancel. There is one for each
-    lease, however often it is told. It sorts after those with a time."""
+    """The key of the record that says that the holder of a lease learned of a cancellation. There
+    is one for each lease, however often it is reported. It sorts after keys with a time."""
     return f"{job_id}\x01heard.{token:020d}"
 
 
@@ -56,8 +56,8 @@ def past_keys(job_id: str) -> tuple[str, str]:
 
 
 def history_of(job: Job, past: list[Past]) -> list[JobMove]:
-    """The last moves of a job, oldest first: those that its fields tell, and what operators did.
-    Of claims, only the last is known, and of failures those that are kept."""
+    """The last moves of a job, oldest first: those that its fields record, and what operators did.
+    Only the last claim is known, and only the failures that are kept."""
     moves = [JobMove(job.created_at, "created")]
     for one in job.errors:
         moves.append(JobMove(one.at, "failed", one.worker, one.attempt, one.message, one.type))

@@ -215,6 +215,8 @@ class NewJob(msgspec.Struct, kw_only=True, gc=False):
 
 _COMMON = 7  # the fields that most jobs set; the others usually keep their defaults
 _DEFAULTS = astuple(NewJob(queue=""))[_COMMON:]
+_MANY = 8  # jobs of a call from which on it is faster to prepare them together
+_TRUE = itertools.repeat(True)
 
 
 class JobSpec(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -299,6 +301,7 @@ os.register_at_fork(after_in_child=_noise.clear)
 _made = itertools.count(int.from_bytes(os.urandom(3), "big"))
 _HEX_3 = [f"{n:03x}" for n in range(1 << 12)]
 _HEX_2 = [f"{n | 0x80:02x}" for n in range(1 << 6)]
+_BYTE = [f"{n:02x}" for n in range(1 << 8)]
 
 
 def new_ids(now_ms: int, n: int) -> list[str]:
@@ -310,11 +313,10 @@ def new_ids(now_ms: int, n: int) -> list[str]:
     if n == 1:
         i, noise = next(_made), _next_noise()
         return [f"{time}-7{_HEX_3[i >> 6 & 0xFFF]}-{_HEX_2[i & 0x3F]}{noise[:2]}-{noise[2:]}"]
-    noise = os.urandom(7 * n).hex()
+    nodes = os.urandom(6 * n).hex("-", 6).split("-")
     return [
-        f"{time}-7{_HEX_3[i >> 6 & 0xFFF]}-{_HEX_2[i & 0x3F]}{noise[at : at + 2]}"
-        f"-{noise[at + 2 : at + 14]}"
-        for i, at in zip(itertools.islice(_made, n), range(0, 14 * n, 14), strict=True)
+        f"{time}-7{_HEX_3[i >> 6 & 0xFFF]}-{_HEX_2[i & 0x3F]}{_BYTE[byte]}-{node}"
+        for i, byte, node in zip(itertools.islice(_made, n), os.urandom(n), nodes, strict=False)
     ]
 
 
@@ -341,10 +343,45 @@ def _time_part(now_ms: int) -> str:
 
 def prepare(jobs: Sequence[NewJob], now_ms: int, payload_limit: int) -> list[JobSpec]:
     """Validate NewJobs and convert them to JobSpecs; raises InvalidInput."""
+    ids = new_ids(now_ms, len(jobs))
+    plain = _prepare_plain(jobs, ids, payload_limit) if len(jobs) >= _MANY else None
+    return plain or _prepare_each(jobs, ids, payload_limit)
+
+
+def _prepare_plain(
+    jobs: Sequence[NewJob], ids: Sequence[str], payload_limit: int
+) -> list[JobSpec] | None:
+    """Prepare jobs with nothing but common options, column by column. Returns None if a job is
+    different or invalid."""
+    if set(map(type, jobs)) != {NewJob}:
+        return None
+    payloads, *columns = zip(*map(astuple, jobs), strict=True)
+    common, others = columns[: _COMMON - 1], columns[_COMMON - 1 :]
+    for column, default in zip(others, _DEFAULTS, strict=True):
+        if column.count(default) != len(jobs):
+            return None
+    queues, kinds, tenants, groups, priorities, attempts = common
+    if set(map(type, (*priorities, *attempts))) != {int}:
+        return None
+    try:
+        for distinct in set(zip(*common, strict=True)):
+            _check_common(*distinct)
+    except (TypeError, InvalidInput):  # unhashable, or out of bounds
+        return None
+    texts = _encode_all(payloads, payload_limit)
+    if texts is None:
+        return None
+    raws = map(msgspec.Raw, texts)
+    return list(
+        map(JobSpec, ids, queues, raws, kinds, tenants, groups, priorities, attempts, _TRUE)
+    )
+
+
+def _prepare_each(jobs: Sequence[NewJob], ids: Sequence[str], payload_limit: int) -> list[JobSpec]:
     specs: list[JobSpec] = []
     known: tuple[Any, ...] = ()
     try:
-        for new, made_up in zip(jobs, new_ids(now_ms, len(jobs)), strict=True):
+        for new, made_up in zip(jobs, ids, strict=True):
             values = _fields(new)
             common = values[1:_COMMON]
             raw = encode_json("payload", values[0], payload_limit)
@@ -422,8 +459,30 @@ def _parents(after: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(check_name("after", parent) for parent in after))
 
 
-_encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder().decode
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder()
+_encode = _encoder.encode
+_decode = _decoder.decode
+
+_AT_ONCE = 128  # values that are encoded together
+_MOST_BYTES = 2**20  # of JSON that is decoded together: it is in memory twice meanwhile
+
+
+def _encode_all(values: Sequence[Any], limit: int) -> list[bytes] | None:
+    """The JSON of many values, or None if one of them is large, invalid, or must be compared by
+    `encode_json`."""
+    texts: list[bytes] = []
+    for at in range(0, len(values), _AT_ONCE):
+        some = list(values[at : at + _AT_ONCE])
+        try:
+            lines = _encoder.encode_lines(some)
+            if len(lines) > _MOST_BYTES or _decoder.decode_lines(lines) != some:
+                return None
+        except (RecursionError, TypeError, ValueError, OverflowError, msgspec.DecodeError):
+            return None
+        texts += lines.split(b"\n")
+        texts.pop()  # what follows the last line
+    return texts if max(map(len, texts)) <= limit else None
 
 
 def encode_json(field: str, value: Any, limit: int) -> msgspec.Raw:

@@ -8,7 +8,7 @@ fails returns its TenureError as a value.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta, UnsetType
@@ -45,10 +45,13 @@ from tenure.model.workers import BeatSpan, LiveWorker
 
 IfExists = Literal["error", "skip"]
 NewJobs = Annotated[tuple[JobSpec, ...], Meta(max_length=MAX_JOBS_PER_CALL)]
+Needs = Literal["produce", "work", "read", "admin"]  # the scope that a token needs
 
 
 class Op(msgspec.Struct, frozen=True, gc=False, tag=True, tag_field="op", omit_defaults=True):
     """The base of every operation."""
+
+    needs: ClassVar[Needs] = "admin"
 
 
 class Grant(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -77,7 +80,7 @@ def _both(ours: tuple[str, ...] | None, theirs: tuple[str, ...] | None) -> tuple
 
 class GrantedOp(Op, frozen=True, kw_only=True):
     """The base of operations that name existing jobs or schedules. Those that the grant does not
-    allow are treated as if they did not exist. The store decides it in the transaction."""
+    allow are treated as if they did not exist. The store applies it in the transaction."""
 
     grant: Grant | None = None
 
@@ -108,6 +111,7 @@ class Enqueue(GrantedOp, frozen=True):
     """Add jobs, all or none. With if_exists="skip", jobs whose id or unique key is taken are
     skipped, and the id of the existing job is returned instead."""
 
+    needs: ClassVar[Needs] = "produce"
     jobs: NewJobs
     if_exists: IfExists = "error"
 
@@ -115,6 +119,7 @@ class Enqueue(GrantedOp, frozen=True):
 class Claim(Op, frozen=True):
     """Lease up to `limit` ready jobs, trying the queues in the order given."""
 
+    needs: ClassVar[Needs] = "work"
     queues: QueueNames
     worker: Name
     lease_ms: PositiveSpan
@@ -126,6 +131,7 @@ class Claim(Op, frozen=True):
 class LeaseOp(GrantedOp, frozen=True):
     """The base of operations by the holder of a lease: the token must still be valid."""
 
+    needs: ClassVar[Needs] = "work"
     id: Name
     token: Token
 
@@ -194,6 +200,8 @@ class Progress(LeaseOp, frozen=True):
 class Cancel(JobsOp, frozen=True):
     """Cancel the jobs that have not finished."""
 
+    needs: ClassVar[Needs] = "produce"
+
 
 class Replay(JobsOp, frozen=True):
     """Make dead and cancelled jobs pending again."""
@@ -205,8 +213,8 @@ class RunNow(JobsOp, frozen=True):
 
 
 class Update(JobsOp, frozen=True):
-    """Change jobs that were not claimed: their priority, when they may run, their payload. What is
-    not given stays as it is."""
+    """Change jobs that were not claimed: their priority, when they may run, their payload. Fields
+    that are not given stay unchanged."""
 
     priority: Priority | None = None
     run_at: Moment | None = None
@@ -298,7 +306,7 @@ class ClearLimit(NotedOp, frozen=True):
 
 
 class Pause(NotedOp, frozen=True):
-    """Stop giving out jobs of the queue, the tenant or the group."""
+    """Stop claims of jobs of the queue, the tenant or the group."""
 
     queue: Name
     tenant: Label | None = None
@@ -334,8 +342,9 @@ def _check_paused(op: Pause | Resume) -> None:
 
 
 class Beat(GrantedOp, frozen=True):
-    """Say that a worker is alive, until `ttl_ms` have passed. With 0, that it has stopped."""
+    """Report that a worker is alive for the next `ttl_ms`; 0 reports that it has stopped."""
 
+    needs: ClassVar[Needs] = "work"
     worker: LiveWorker
     ttl_ms: BeatSpan
 
@@ -344,6 +353,7 @@ class TakeSlot(Op, frozen=True):
     """Take a slot under (scope, key) for `holder`. The slot expires after `ttl_ms`; taking it again
     renews it. With a limit, it is taken only while fewer others hold one."""
 
+    needs: ClassVar[Needs] = "work"
     scope: Name
     key: Name
     holder: Name
@@ -358,6 +368,7 @@ class TakeSlot(Op, frozen=True):
 class DropSlot(Op, frozen=True):
     """Give up a slot."""
 
+    needs: ClassVar[Needs] = "work"
     scope: Name
     key: Name
     holder: Name
@@ -393,7 +404,7 @@ class Schedule(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class PutSchedule(NotedGrantedOp, frozen=True):
     """Add or replace a schedule. If cron and tz are unchanged, the schedule keeps its next time,
-    unless it was disabled and is no longer: what it missed is not caught up on. Otherwise the store
+    unless it is being enabled again: missed times are not caught up on. Otherwise the store
     computes the next time by its own clock, unless a copy from another store sets it."""
 
     schedule: Schedule
@@ -419,11 +430,11 @@ class Maintain(Op, frozen=True):
     """Run a step of maintenance: in the queues whose names sort after `after`, at most `limit` jobs
     of each kind per queue. A keep_*_ms of None keeps finished jobs forever.
 
-    Queues are taken in the order of their names. So that others do not wait for long, a step looks
-    at QUEUES_PER_STEP of them, visits those that have something due then, and ends early after a
-    queue with which it has processed `limit` jobs. The result says where to continue. Of the queues
-    that it looks at, it forgets the turns of tenants without jobs, and those queues that have been
-    without jobs and limits for FORGET_MS.
+    Queues are visited in the order of their names. To keep transactions short, a step looks at
+    QUEUES_PER_STEP queues, processes those that have something due, and ends early once it has
+    processed `limit` jobs. The result says where to continue. Among the queues that it looks at, it
+    forgets the turns of tenants without jobs, and queues that have had no jobs and no limits for
+    FORGET_MS.
     """
 
     limit: MaintainLimit = 1000
@@ -458,7 +469,7 @@ class ReconcileSlots(NotedOp, frozen=True):
 
 
 class MuteError(NotedOp, frozen=True):
-    """Mark an error group as muted, or no longer."""
+    """Mute or unmute an error group."""
 
     group: Name
     muted: bool = True
@@ -631,6 +642,11 @@ class Limit(msgspec.Struct, frozen=True, omit_defaults=True):
     per_ms: int | None = None
     weight: int | None = None
     paused: bool = False
+
+    @property
+    def is_default(self) -> bool:
+        """Whether nothing is limited or paused. Such a limit is not stored."""
+        return self == Limit(self.queue, self.tenant, self.group)
 
     @property
     def rate_of(self) -> tuple[int | None, int | None]:

@@ -17,7 +17,7 @@ def list_past(read: Read, query: queries.ListPast) -> list[Past]:
 
 
 def heard_at(read: Read, job_id: str, since: int) -> int | None:
-    """When the worker of a job heard that it was cancelled, if it was cancelled at `since`."""
+    """When the worker of a job learned that it was cancelled, if it was cancelled at `since`."""
     first, last = heard_key(job_id, 0), past_keys(job_id)[1]
     found = (_decode(record.value).at for record in every(read, "past", first, last))
     return min((at for at in found if at >= since), default=None)

@@ -1,4 +1,4 @@
-"""Since when something is paused, and by whom, as records."""
+"""When something was paused, by whom and why, as records."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from tenure.model.record_queries import ListRecords, Read
 
 
 class PauseNote(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The value of a record. by: who paused it, if that is known."""
+    """The value of a record. by, reason: who paused it and why, if known."""
 
     since: int
     by: str = ""
+    reason: str = ""
 
 
 decode = msgspec.json.Decoder(PauseNote).decode
@@ -25,7 +26,7 @@ def pause_key(queue: str, tenant: str | None, group: str | None) -> str:
 
 
 def pause_note(read: Read, queue: str, tenant: str | None, group: str | None) -> PauseNote | None:
-    """What is known of a pause. Nothing is, if it is older than this note."""
+    """What is known about a pause: nothing, if it was made before such notes existed."""
     key = pause_key(queue, tenant, group)
     found = read(ListRecords("pause", key, key, 1))
     return decode(found[0].value) if found else None

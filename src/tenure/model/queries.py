@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -22,7 +22,7 @@ from tenure.model.fields import (
 )
 from tenure.model.history import Past
 from tenure.model.job import FINAL, Job, State
-from tenure.model.ops import Entry, Grant, Limit, Schedule
+from tenure.model.ops import Entry, Grant, Limit, Needs, Schedule
 from tenure.model.rates import Per, Rates
 from tenure.model.records import Record
 from tenure.model.summary import Summary
@@ -30,12 +30,12 @@ from tenure.model.why import Explained
 from tenure.model.workers import LiveWorker
 
 PAGE_BYTES = 4 * 1_048_576  # a page of jobs ends with the job that reaches this
-JOBS_AT_ONCE = 25  # that a list reads whatever their sizes are
+JOBS_AT_ONCE = 25  # jobs that a list reads at once, whatever their sizes
 MOST_SCANNED = 10_000  # jobs that one query looks at to find those that match its filter
 MOST_SORTED = 5_000  # jobs that one query reads from an index and sorts
-MOST_WAITS = 100  # tenants whose waits one query looks for
-MOST_HEADS = 10_000  # jobs that are next in line, looked at for them
-READ_SECONDS = 20.0  # after which a query is stopped: others wait for the same readers
+MOST_WAITS = 100  # tenants whose waits one query looks up
+MOST_HEADS = 10_000  # jobs next in line that it looks at for that
+READ_SECONDS = 20.0  # after which a query is stopped, because others wait for the same readers
 
 
 def took_too_long(seconds: float) -> Busy:
@@ -46,8 +46,49 @@ def took_too_long(seconds: float) -> Busy:
     )
 
 
+class Get(NamedTuple):
+    """The route of a query. What its path does not name is a parameter of the query string."""
+
+    path: str
+    summary: str
+
+
+class Merge(NamedTuple):
+    """How the lists of several shards become one list, sorted by these fields. Rows that have the
+    same values in them are combined: the first one is kept, or the numbers are added up, or the
+    largest ones are taken."""
+
+    by: tuple[str, ...]
+    how: Literal["first", "sum", "max"] = "first"
+    partial: bool = False  # whether shards that are away may be left out
+
+
 class Query(msgspec.Struct, frozen=True, gc=False, tag=True, tag_field="query", omit_defaults=True):
-    """The base of every query."""
+    """The base of every query. get: its HTTP route, unless it has none or a handler of its own.
+    merge: how the results of shards are combined, unless the engine has code for it."""
+
+    needs: ClassVar[Needs] = "read"
+    get: ClassVar[Get | None] = None
+    merge: ClassVar[Merge | None] = None
+
+
+class GrantedQuery(Query, frozen=True, kw_only=True):
+    """The base of queries that find only what a grant allows."""
+
+    grant: Grant | None = None
+
+
+class JobQuery(GrantedQuery, frozen=True):
+    """The base of queries about one job. The shard that has it answers."""
+
+    id: Name
+
+
+class SlotQuery(Query, frozen=True):
+    """The base of queries about the slots under (scope, key). The shard that has them answers."""
+
+    scope: Name
+    key: Name
 
 
 class Filter(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -76,22 +117,19 @@ class Filter(msgspec.Struct, frozen=True, omit_defaults=True):
 class GetJob(Query, frozen=True):
     """One job by its id."""
 
+    get: ClassVar[Get | None] = Get("/v1/jobs/{id}", "Get a job.")
     id: Name
 
 
-class GetJobs(Query, frozen=True):
-    """Jobs by their ids, in this order; ids that no job has are left out. The cursor of the Page is
-    the place of the first id that did not fit into it. grant: whose jobs may be found."""
+class GetJobs(GrantedQuery, frozen=True):
+    """Jobs by id, in the order given; unknown ids are left out. The cursor of the Page is the index
+    of the first id that did not fit. grant: whose jobs may be found."""
 
     ids: Annotated[tuple[Name, ...], Meta(max_length=MAX_GET)]
-    grant: Grant | None = None
 
 
-class Explain(Query, frozen=True):
-    """What holds a job back, or that it is next. grant: whose jobs the answer may tell of."""
-
-    id: Name
-    grant: Grant | None = None
+class Explain(JobQuery, frozen=True):
+    """What holds a job back, or that it is next. grant: whose jobs the result may mention."""
 
 
 class ListPast(Query, frozen=True):
@@ -110,7 +148,7 @@ class ListJobs(Query, frozen=True):
 
 
 class ListSummaries(Query, frozen=True):
-    """Like ListJobs, but without what can be large."""
+    """Like ListJobs, but without payloads, results and tracebacks."""
 
     filter: Filter = Filter()
     limit: PageLimit = 50
@@ -132,28 +170,25 @@ class FindByPrefix(Query, frozen=True):
     limit: PageLimit = 10
 
 
-class FindByKey(Query, frozen=True):
+class FindByKey(GrantedQuery, frozen=True):
     """The unfinished jobs that hold a unique key, sorted by id, whatever their queues and tenants.
-    One query looks at a bounded number of tenants: go on until there is no cursor. grant: whose
-    jobs may be found."""
+    One query looks at a bounded number of tenants: continue until there is no cursor. grant:
+    whose jobs may be found."""
 
     unique_key: Name
     cursor: Label | None = None
-    grant: Grant | None = None
 
 
-class ListRelated(Query, frozen=True):
-    """The jobs that a job was told to wait for, and those that wait for it. grant: whose jobs may
-    be found."""
+class ListRelated(JobQuery, frozen=True):
+    """The parents of a job, and the jobs that wait for it. grant: whose jobs may be found."""
 
-    id: Name
     limit: PageLimit = 20
-    grant: Grant | None = None
 
 
 class NextDue(Query, frozen=True):
     """When the next delayed job of these queues becomes due or the next lease expires."""
 
+    needs: ClassVar[Needs] = "work"
     queues: QueueNames
 
 
@@ -168,13 +203,15 @@ class LongestWaits(Query, frozen=True):
     """How long the longest-waiting ready job of each of these tenants has been ready. As with
     OldestReady, only the next jobs in line are considered, and not more than MOST_HEADS of them."""
 
+    merge: ClassVar[Merge | None] = Merge(("tenant",), "max", partial=True)
     queue: Name
     tenants: Annotated[tuple[Label, ...], Meta(max_length=MOST_WAITS)]
 
 
 class GetStats(Query, frozen=True):
-    """Counts of one queue, or of all queues; of the jobs of these tenants only, if given."""
+    """Counts of one queue, or of all queues; if tenants are given, only of their jobs."""
 
+    merge: ClassVar[Merge | None] = Merge(("queue",), "sum", partial=True)
     queue: Name | None = None
     tenants: GrantedNames | None = None
 
@@ -182,6 +219,7 @@ class GetStats(Query, frozen=True):
 class ListTenants(Query, frozen=True):
     """Counts of a queue's tenants, sorted by name, or of a single tenant."""
 
+    merge: ClassVar[Merge | None] = Merge(("tenant",), "sum")
     queue: Name
     limit: PageLimit = 100
     after: Label | None = None
@@ -191,6 +229,11 @@ class ListTenants(Query, frozen=True):
 class ListGroups(Query, frozen=True):
     """Counts of the groups of a tenant in a queue, sorted by name."""
 
+    merge: ClassVar[Merge | None] = Merge(("group",), "sum")
+    get: ClassVar[Get | None] = Get(
+        "/v1/queues/{queue}/tenants/{tenant}/groups",
+        "List the groups of a tenant with their job counts, by name.",
+    )
     queue: Name
     tenant: Label = ""
     limit: PageLimit = 100
@@ -201,6 +244,11 @@ class ListGroupTotals(Query, frozen=True):
     """How many jobs the groups of a queue have, all tenants together, sorted by name, or how many
     a single group has. Groups without jobs are left out."""
 
+    merge: ClassVar[Merge | None] = Merge(("group",), "sum")
+    get: ClassVar[Get | None] = Get(
+        "/v1/queues/{queue}/group-totals",
+        "List the groups of a queue with their jobs of all tenants, by name.",
+    )
     queue: Name
     limit: PageLimit = 100
     after: Label | None = None
@@ -210,18 +258,25 @@ class ListGroupTotals(Query, frozen=True):
 class ListLimits(Query, frozen=True):
     """Limits and pauses of one queue, or of all queues."""
 
+    merge: ClassVar[Merge | None] = Merge(("queue", "tenant", "group"))
+    get: ClassVar[Get | None] = Get(
+        "/v1/queues/{queue}/limits", "List the limits and pauses of a queue."
+    )
     queue: Name | None = None
 
 
-class ListSlots(Query, frozen=True):
+class ListSlots(SlotQuery, frozen=True):
     """The holders of slots under (scope, key), sorted by name."""
 
-    scope: Name
-    key: Name
+    get: ClassVar[Get | None] = Get(
+        "/v1/slots/{scope}/{key}", "List the slots that are held under a scope and key."
+    )
 
 
 class ListSchedules(Query, frozen=True):
     """All schedules, sorted by name."""
+
+    get: ClassVar[Get | None] = Get("/v1/schedules", "List all schedules, by name.")
 
 
 class GetTimetable(Query, frozen=True):
@@ -243,12 +298,11 @@ class ListAudit(Query, frozen=True):
     cursor: Label | None = None
 
 
-class ListWorkers(Query, frozen=True):
-    """Live workers of one queue, or of all, sorted by name. grant: only those that work for nobody
+class ListWorkers(GrantedQuery, frozen=True):
+    """Live workers of one queue, or of all, sorted by name. grant: only those that serve nobody
     else."""
 
     queue: Name | None = None
-    grant: Grant | None = None
 
 
 class ListRates(Query, frozen=True):
@@ -261,19 +315,22 @@ class ListRates(Query, frozen=True):
 
 
 class Export(Query, frozen=True):
-    """Jobs with everything Import needs, in enqueue order, starting after the cursor."""
+    """Jobs with everything Import needs, in enqueue order, starting after the cursor. With ids,
+    only these, in this order and without a cursor; ids that no job has are left out."""
 
+    needs: ClassVar[Needs] = "admin"
     limit: PageLimit = 1000
     cursor: Label | None = None
+    ids: Annotated[tuple[Name, ...], Meta(max_length=MAX_GET)] | None = None
 
 
 class Page(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
     """A page of jobs, and the cursor of the next page. It has fewer jobs than requested if they are
-    large (PAGE_BYTES), and perhaps none if few of those looked at match (MOST_SCANNED): go on until
-    there is no cursor.
+    large (PAGE_BYTES), and may have none if few of those looked at match (MOST_SCANNED): continue
+    until there is no cursor.
 
     scanned: how many jobs were looked at. scanned_to: if there is a cursor, when the last of them
-    was created, or finished if the list is by that time."""
+    was created, or finished if the list is sorted by that."""
 
     jobs: list[Job]
     cursor: str | None = None
@@ -331,7 +388,7 @@ class Ids(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
 
 
 class RelatedJob(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Another job that a job has to do with."""
+    """A job that another one waits for, or that waits for it."""
 
     id: str
     queue: str
@@ -343,9 +400,9 @@ class RelatedJob(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Related(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
-    """after: the first of the jobs that it was told to wait for, in that order; those that were
-    deleted are left out. before: the first of the jobs that wait for it, sorted by id. A job that
-    is done has none: nobody waits for it any more. more: whether there are more of them."""
+    """after: the first of its parents, in the order given, without deleted ones. before: the first
+    of the jobs that wait for it, sorted by id; none once it is done. more: whether more jobs wait
+    for it."""
 
     after: list[RelatedJob]
     before: list[RelatedJob]
@@ -355,7 +412,7 @@ class Related(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
 def related_of(
     query: ListRelated, after: Iterable[Job | Summary], before: Iterable[Job | Summary]
 ) -> Related:
-    """The result of ListRelated. before: one more than requested, if there are as many."""
+    """The result of ListRelated. before: one more than requested, if there are that many."""
     first, waiting = (
         [_related(job) for job in jobs if _seen(query, job)] for jobs in (after, before)
     )
@@ -416,7 +473,7 @@ class QueueStats(Counts, frozen=True, kw_only=True):
 class Stats(Counts, frozen=True, kw_only=True):
     """The counts of all queues together, and of each queue. log_bytes: the size of the write-ahead
     log of a SQLite file, which grows while a program keeps a transaction open. away: the shards
-    that do not answer, whose jobs are not counted."""
+    that do not respond, whose jobs are not counted."""
 
     queues: dict[str, QueueStats]
     log_bytes: int | None = None
@@ -542,10 +599,8 @@ RESULTS: dict[type[Query], Any] = {
     FindIds: Ids,
     FindByPrefix: Ids,
     FindByKey: Ids,
-    ListRelated: Related,
     NextDue: Due,
     OldestReady: Due,
-    LongestWaits: list[TenantWait],
     GetStats: list[QueueStats],
     ListTenants: list[TenantStats],
     ListGroups: list[GroupStats],
@@ -556,8 +611,10 @@ RESULTS: dict[type[Query], Any] = {
     GetTimetable: Timetable,
     ListPast: list[Past],
     Explain: Explained,
+    ListRelated: Related,
+    LongestWaits: list[TenantWait],
+    ListWorkers: list[LiveWorker],
     ListErrors: ErrorGroups,
     ListAudit: AuditLog,
-    ListWorkers: list[LiveWorker],
     ListRates: Rates,
 }

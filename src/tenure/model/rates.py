@@ -18,7 +18,7 @@ Histogram = dict[int, int]  # the number of a bucket: how many
 
 
 class Counted(msgspec.Struct, array_like=True):
-    """What one process has counted of a queue in a minute or an hour."""
+    """What one process has counted for a queue in a minute or an hour."""
 
     enqueued: int = 0
     claimed: int = 0
@@ -29,7 +29,7 @@ class Counted(msgspec.Struct, array_like=True):
     runs: Histogram = {}
 
     def add(self, other: Counted) -> None:
-        """Add what another has counted."""
+        """Add the counts of another process."""
         self.enqueued += other.enqueued
         self.claimed += other.claimed
         self.done += other.done
@@ -57,7 +57,7 @@ class RatePoint(msgspec.Struct, frozen=True):
 
 
 class QueueRates(msgspec.Struct, frozen=True):
-    """The points of one queue, oldest first. Those in which nothing happened are left out."""
+    """The points of one queue, oldest first, without those in which nothing happened."""
 
     points: list[RatePoint]
 
@@ -88,7 +88,7 @@ def time_of(bucket: int) -> int:
 
 
 def quantile(histogram: Histogram, part: float) -> int | None:
-    """The time that this part of all times does not exceed, roughly."""
+    """The time that this fraction of all times does not exceed, approximately."""
     left = part * sum(histogram.values())
     for bucket in sorted(histogram):
         left -= histogram[bucket]

@@ -1,4 +1,4 @@
-"""The query for records. Others are made of it: see finders.py."""
+"""The query for records. Other queries are built from it: see finders.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records: side data that a store keeps beside its jobs, such as live workers and the audit log.
+"""Records: data that a store keeps besides its jobs, such as live workers and the audit log.
 
 A record is a JSON value under a space and a key, with an optional expiry. Records that only one
 process writes never conflict: a counter is one record for each writer, and readers add them up.
@@ -15,7 +15,7 @@ from tenure.model.fields import MAX_NAME, Span
 from tenure.model.ops import Op
 
 MAX_RECORD_BYTES = 65_536
-MAX_KEY = MAX_NAME + 100  # a name, and what tells records of the same name apart
+MAX_KEY = MAX_NAME + 100  # a name, and a suffix that distinguishes its records
 
 Space = Literal["worker", "audit", "error", "rate", "bulk", "past", "pause"]
 RecordKey = Annotated[str, Meta(min_length=1, max_length=MAX_KEY)]

@@ -1,4 +1,4 @@
-"""A job without what can be large: what a list shows."""
+"""A job without its large parts, as shown in lists."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tenure.model.job import NULL, Failure, IfParentFails, Job, State
 from tenure.model.retry import Backoff
 
 PREVIEW = 200  # characters kept of a payload and of an error message
-PREVIEW_BYTES = 4 * PREVIEW  # that hold as many characters, whatever they are
+PREVIEW_BYTES = 4 * PREVIEW  # enough for that many characters of any kind
 
 
 class LastError(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -21,7 +21,7 @@ class LastError(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Summary(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """A job without its payload, result and tracebacks. `parents` is how many jobs it was told to
+    """A job without its payload, result and tracebacks. `parents` is how many jobs it had to
     wait for."""
 
     id: str

@@ -1,7 +1,7 @@
-"""What holds a job back: the reasons that Explain returns, and what they say.
+"""What holds a job back: the reasons that Explain returns, and their texts.
 
 Each reason has the facts as fields, a `text` for people, and a `fix`: what to do about it, if
-anything can be done.
+there is something to do.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
-from tenure.model.job import IfParentFails, State
+from tenure.model.job import Failure, IfParentFails, Job, State
+from tenure.model.ops import UNKNOWN_KIND
 
-MOST_AHEAD = 1_000  # counted; more are not told apart
+MOST_AHEAD = 1_000  # higher numbers are not counted
 MOST_HOLDERS = 10
 MOST_PARENTS = 20
 PARENTS_LOOKED_AT = 1_000  # of these, those that failed come first
@@ -30,7 +31,7 @@ class Reason(msgspec.Struct, frozen=True, tag_field="code"):
 
 class Finished(Reason, frozen=True, tag="finished"):
     """The job is done, dead or cancelled. heard_at: if it was cancelled while a worker ran it, when
-    the worker heard of it; None if it has not yet."""
+    the worker learned of it; None if it has not yet."""
 
     at: int
     worker: str = ""
@@ -50,7 +51,7 @@ class Running(Reason, frozen=True, tag="running"):
 
 
 class LeaseOver(Reason, frozen=True, tag="lease_over"):
-    """The worker's lease expired, and no claim has noticed yet. dies: the next one will make the
+    """The worker's lease expired, and no claim has noticed yet. dies: the next claim will make the
     job dead, because its attempts are used up or it expired."""
 
     worker: str
@@ -70,13 +71,14 @@ class Expired(Reason, frozen=True, tag="expired"):
 
 class Paused(Reason, frozen=True, tag="paused"):
     """The queue, the job's tenant or its group is paused. tenant, group: of the pause; "*" for any.
-    by: who paused it, if known."""
+    by, reason: who paused it and why, if known."""
 
     scope: Scope
     tenant: str | None = None
     group: str | None = None
     since: int | None = None
     by: str = ""
+    reason: str = ""
     text: str = ""
     fix: str = ""
 
@@ -131,8 +133,8 @@ class RateLimited(Reason, frozen=True, tag="rate"):
 
 
 class NoWorker(Reason, frozen=True, tag="no_worker"):
-    """No live worker is known to listen to the queue. seen_at: when there last was one, if that is
-    not long ago."""
+    """No live worker is known to listen to the queue. seen_at: when there last was one, if that was
+    recently."""
 
     seen_at: int | None
     text: str = ""
@@ -176,6 +178,41 @@ class Explained(msgspec.Struct, frozen=True):
     reasons: list[AnyReason]
 
 
+class LastError(msgspec.Struct, frozen=True):
+    """Why the last attempt of a job failed, or which task no worker has."""
+
+    at: int
+    attempt: int
+    worker: str
+    type: str
+    message: str
+    text: str
+    fix: str = ""
+
+
+class Why(Explained, frozen=True):
+    """What holds a job back, and the error of its last attempt if it failed and is not done."""
+
+    last_error: LastError | None
+
+
+def with_last_error(found: Explained, job: Job) -> Why:
+    """Add the last error of the job."""
+    failed = job.state in (State.PENDING, State.DEAD) and job.errors
+    return Why(**asdict(found), last_error=_last_error(job.errors[-1]) if failed else None)
+
+
+def _last_error(last: Failure) -> LastError:
+    text = f"Attempt {last.attempt} failed at"
+    what, fix = ": ".join(part for part in (last.type, last.message) if part), ""
+    if last.type == UNKNOWN_KIND:
+        text = f"{last.message[:1].upper()}{last.message[1:]}: first noticed at"
+        what, fix = "", "Start a worker whose app has this task, or rename the task back."
+    where = f" on {last.worker}" if last.worker else ""
+    text = f"{text} {_when(last.at)}{where}{f': {what}' if what else '.'}"
+    return LastError(last.at, last.attempt, last.worker, last.type, last.message, text, fix)
+
+
 class Subject(Protocol):
     """The fields of a job that a text mentions."""
 
@@ -194,7 +231,7 @@ class Subject(Protocol):
 
 
 def explained(job: Subject, now: int, claimable: bool, reasons: Iterable[AnyReason]) -> Explained:
-    """The answer, with the text of each reason."""
+    """The result, with the text of each reason."""
     told = [_told(reason, Context(job, now, claimable)) for reason in reasons]
     return Explained(job.id, job.state, now, claimable, told)
 
@@ -212,7 +249,7 @@ def _told(reason: AnyReason, about: Context) -> AnyReason:
     return replace(reason, text=text, fix=fix)
 
 
-Words = tuple[str, str]  # what is the matter, and what to do
+Words = tuple[str, str]  # what the problem is, and what to do
 
 
 def _finished(reason: Finished, about: Context) -> Words:
@@ -251,6 +288,7 @@ def _paused(reason: Paused, about: Context) -> Words:
     if reason.since is not None:
         text = f"{_scope(reason.scope, about.job)} was paused at {_when(reason.since)}"
     text += f" by {reason.by}" if reason.by else ""
+    text += f": {reason.reason.removesuffix('.')}" if reason.reason else ""
     return f"{text}.", f"tenure resume {_options(about.job.queue, reason)}"
 
 

@@ -1,7 +1,7 @@
 """Live workers as records.
 
 A worker has a record that expires soon after its last report. For each of its queues there is
-another one, which tells when the queue last had a worker. Only the worker itself writes its
+another one, which says when the queue last had a worker. Only the worker itself writes its
 records, so that workers never wait for each other.
 """
 
@@ -17,7 +17,7 @@ from tenure.model.record_queries import Read, every
 from tenure.model.workers import LiveWorker
 
 SEEN_MS = 86_400_000  # how long a queue remembers its last worker
-NOTE_EVERY_MS = 30_000  # how exactly
+NOTE_EVERY_MS = 30_000  # the precision of that
 
 _LIVE, _SEEN = "live/", "seen/"
 _END = "\U0010ffff"
@@ -101,6 +101,6 @@ def has_worker(read: Read, queue: str) -> bool:
 def last_seen(read: Read, queue: str) -> int | None:
     """When a queue last had a worker, to NOTE_EVERY_MS, if that was within SEEN_MS."""
     prefix = _seen_in(queue)
-    size = len(prefix) + _DIGEST  # others are of queues whose names begin with this one's
+    size = len(prefix) + _DIGEST  # longer keys belong to queues whose names begin with this one's
     found = every(read, "worker", prefix, prefix + _END)
     return max([_decode_moment(one.value) for one in found if len(one.key) == size], default=None)

@@ -18,7 +18,7 @@ BeatSpan = Annotated[int, Meta(ge=0, le=LONGEST_TTL_MS)]
 
 
 class LiveWorker(msgspec.Struct, frozen=True):
-    """A worker that reported itself a short while ago. busy: how many jobs it runs; `running` has
+    """A worker that reported recently. busy: how many jobs it runs; `running` has
     the first of their ids. seen_at: when it last reported, by the store's clock."""
 
     name: Name

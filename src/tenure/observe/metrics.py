@@ -6,10 +6,11 @@ what this process does; the numbers of jobs are read from the store when the met
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from bisect import bisect_left
-from collections import Counter, OrderedDict, defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -29,12 +30,12 @@ from tenure.model.job import Job, State
 from tenure.model.ops import Answer, Op
 from tenure.model.queries import Found, Query
 from tenure.queue import Calls
+from tenure.queue.running import Claims, Running
 
 log = logging.getLogger("tenure.metrics")
 
 MOST_QUEUES = 100  # that get their own labels; the rest is "other"
 MOST_TENANTS = 1_000  # that get their own labels, on request
-MOST_RUNNING = 100_000  # jobs whose start is remembered
 WAITS = (0.001, 0.005, 0.02, 0.1, 0.5, 1, 5, 20, 60, 300, 1800, 7200, 86_400)
 COMMITS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2)
 SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000)
@@ -82,12 +83,21 @@ class Spread:
         self._rows: dict[Labels, list[int]] = {}
         self._sums: defaultdict[Labels, float] = defaultdict(float)
 
-    def add(self, value: float, *labels: str) -> None:
+    def add(self, value: float, *labels: str, count: int = 1) -> None:
+        self._row_of(labels)[bisect_left(self._edges, value)] += count
+        self._sums[labels] += value * count
+
+    def add_all(self, values: Sequence[float], *labels: str) -> None:
+        row, edges = self._row_of(labels), self._edges
+        for value in values:
+            row[bisect_left(edges, value)] += 1
+        self._sums[labels] += sum(values)
+
+    def _row_of(self, labels: Labels) -> list[int]:
         row = self._rows.get(labels)
         if row is None:
             row = self._rows[labels] = [0] * (len(self._edges) + 1)
-        row[bisect_left(self._edges, value)] += 1
-        self._sums[labels] += value
+        return row
 
     def family(self) -> Metric:
         found = HistogramMetricFamily(*self._about, labels=self._labels)
@@ -140,7 +150,7 @@ class Metrics:
         )
         self.log: Gauge = Gauge("tenure_log_bytes", "Size of the write-ahead log of a SQLite file.")
         self.log_of: HasLog | None = None
-        self.away: Gauge = Gauge("tenure_shards_away", "Shards that do not answer.")
+        self.away: Gauge = Gauge("tenure_shards_away", "Shards that do not respond.")
         self.shards: HasShards | None = None
         self._counts_tenants = tenants
         self._queues: set[str] = set()
@@ -210,7 +220,7 @@ class Measured:
         self._engine = engine
         self._metrics = metrics
         self._clock = clock
-        self._running: OrderedDict[tuple[str, int], tuple[str, int]] = OrderedDict()
+        self._running = Running()
 
     @property
     def in_flight(self) -> int:
@@ -226,13 +236,37 @@ class Measured:
         return answers
 
     def _count(self, batch: Sequence[Op], answers: Sequence[Answer], took: float) -> None:
+        now = self._clock.now_ms()
         with self._metrics.lock:
             self._metrics.commits.add(took)
             self._metrics.batch.add(len(batch))
+            acked: list[ops.Ack] = []
+            leased: list[Job] = []
+            added: list[str] = []  # the queues of new jobs
             for op, answer in ops.answered(batch, answers):
-                self._note(op, answer)
+                if type(op) is ops.Ack and type(answer) is ops.Ok:
+                    acked.append(op)
+                elif type(answer) is ops.Leased:
+                    self._metrics.operations.counts["Claim", "ok"] += 1
+                    if answer.jobs:
+                        self._running.add(answer.jobs)
+                        leased += answer.jobs
+                elif isinstance(op, ops.Enqueue) and isinstance(answer, ops.Enqueued):
+                    self._metrics.operations.counts["Enqueue", "ok"] += 1
+                    new = itertools.compress(op.jobs, answer.created)
+                    added += [spec.queue for spec in new]
+                else:
+                    self._note(op, answer, now)
+            for queue, count in Counter(added).items():
+                self._metrics.enqueued.counts[self._metrics.label(queue),] += count
+            if leased:
+                self._claimed(leased)
+            if acked:
+                self._metrics.operations.counts["Ack", "ok"] += len(acked)
+                for claims, count in self._running.end_all(acked)[0]:
+                    self._ended(claims, State.DONE, now, count)
 
-    def _note(self, op: Op, answer: Answer) -> None:
+    def _note(self, op: Op, answer: Answer, now: int) -> None:
         metrics, kind = self._metrics, type(op).__name__
         if isinstance(answer, TenureError):
             metrics.operations.counts[kind, answer.code] += 1
@@ -240,43 +274,32 @@ class Measured:
                 metrics.lost.counts[()] += 1
             return
         metrics.operations.counts[kind, "ok"] += 1
-        if isinstance(op, ops.Enqueue) and isinstance(answer, ops.Enqueued):
-            for spec, created in zip(op.jobs, answer.created, strict=True):
-                if created:
-                    metrics.enqueued.counts[metrics.label(spec.queue),] += 1
-        elif isinstance(answer, ops.Leased):
-            for job in answer.jobs:
-                self._claimed(job)
-        elif isinstance(op, ops.Ack):
-            self._ended(op.id, op.token, State.DONE)
-        elif isinstance(op, ops.Fail | ops.Release) and isinstance(answer, ops.Moved):
-            if op.type == ops.UNKNOWN_KIND:
-                self._unknown(op.id, op.token)
-            self._ended(op.id, op.token, answer.state)
+        if isinstance(op, ops.Fail | ops.Release) and isinstance(answer, ops.Moved):
+            claims = self._running.end(op.id, op.token)
+            if claims is not None:
+                if op.type == ops.UNKNOWN_KIND:
+                    metrics.unknown.counts[metrics.label(claims.queue),] += 1
+                self._ended(claims, answer.state, now)
 
-    def _claimed(self, job: Job) -> None:
-        queue = self._metrics.label(job.queue)
-        started = job.started_at or job.updated_at
-        self._metrics.claimed.counts[queue,] += 1
-        if job.attempts > 1:
-            self._metrics.retries.counts[queue,] += 1
-        self._metrics.waited.add(max(0, started - job.run_at) / 1000, queue)
-        self._running[job.id, job.token] = (queue, started)
-        if len(self._running) > MOST_RUNNING:
-            self._running.popitem(last=False)
+    def _claimed(self, jobs: list[Job]) -> None:
+        """Count the jobs that were claimed in one commit."""
+        metrics = self._metrics
+        waits: defaultdict[str, list[float]] = defaultdict(list)
+        for job in jobs:
+            wait_ms = (job.started_at or job.updated_at) - job.run_at
+            waits[job.queue].append(wait_ms / 1000 if wait_ms > 0 else 0.0)
+            if job.attempts > 1:
+                metrics.retries.counts[metrics.label(job.queue),] += 1
+        for queue, some in waits.items():
+            label = metrics.label(queue)
+            metrics.claimed.counts[label,] += len(some)
+            metrics.waited.add_all(some, label)
 
-    def _unknown(self, id: str, token: int) -> None:
-        queue, _ = self._running.get((id, token), ("", 0))
-        if queue:
-            self._metrics.unknown.counts[queue,] += 1
-
-    def _ended(self, id: str, token: int, state: State) -> None:
-        queue, started = self._running.pop((id, token), ("", 0))
-        if queue:
-            ran = max(0, self._clock.now_ms() - started) / 1000
-            self._metrics.ran.add(ran, queue)
-            if state is not State.PENDING:
-                self._metrics.ended.counts[queue, state.value] += 1
+    def _ended(self, claims: Claims, state: State, now: int, count: int = 1) -> None:
+        queue = self._metrics.label(claims.queue)
+        self._metrics.ran.add(max(0, now - claims.started_at) / 1000, queue, count=count)
+        if state is not State.PENDING:
+            self._metrics.ended.counts[queue, state.value] += count
 
     def apply_within(self, connection: Any, batch: Sequence[Op]) -> list[Answer]:
         return self._engine.apply_within(connection, batch)

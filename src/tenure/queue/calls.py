@@ -9,15 +9,15 @@ from __future__ import annotations
 import functools
 import os
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from tenure.clock import Clock
-from tenure.errors import Duplicate, InvalidInput, JobNotFound, TenureError
-from tenure.model import ops, queries, states
+from tenure.errors import InvalidInput, JobNotFound, TenureError
+from tenure.model import ops, queries
 from tenure.model.cron import CatchUp
 from tenure.model.fields import (
     MAX_JOBS_PER_CALL,
@@ -28,7 +28,6 @@ from tenure.model.fields import (
     validated,
 )
 from tenure.model.job import (
-    FINAL,
     NULL,
     IfParentFails,
     Job,
@@ -40,30 +39,28 @@ from tenure.model.job import (
     new_ids,
     prepare,
 )
-from tenure.model.ops import IfExists, Limit, Op, Schedule
-from tenure.model.queries import Filter, Slot
+from tenure.model.ops import IfExists, Op, Schedule
 from tenure.model.retry import Backoff
 from tenure.observe.tracing import current_trace, sending
 from tenure.queue.arguments import (
     Seconds,
     fail_op,
     failure_text,
-    filter_of,
     good,
     ids_of,
     lease_of,
     listed,
     of_kind,
-    scope_of,
     several,
-    some_jobs,
-    states_of,
 )
 from tenure.queue.editing import Editing
 from tenure.queue.insight import Insight
+from tenure.queue.job_changes import JobChanges
+from tenure.queue.limits import LimitCalls
 from tenure.queue.lookup import Lookup
 from tenure.queue.matching import Matching
 from tenure.queue.record_calls import RecordCalls, with_note
+from tenure.queue.slots import SlotCalls
 from tenure.queue.sync_async import Steps, Wanted, Within, awaiting, blocking
 from tenure.queue.wakeups import Changes
 from tenure.settings import Settings
@@ -80,10 +77,7 @@ class EnqueuedIds(list[str]):
         self.created: list[bool] = list(created)
 
 
-PAGE = 1000  # jobs changed per operation when a filter selects them
-
-
-class Calls(Insight, Lookup, Matching, Editing, RecordCalls):
+class Calls(JobChanges, LimitCalls, SlotCalls, Insight, Lookup, Matching, Editing, RecordCalls):
     """The public calls of a queue. Subclasses implement `do` and `ado`, which carry out a step."""
 
     settings: Settings
@@ -98,6 +92,10 @@ class Calls(Insight, Lookup, Matching, Editing, RecordCalls):
         """Carry out one step of a call and return its answer."""
         raise NotImplementedError
 
+    def _give_back(self, answer: Any) -> None:
+        """Release the jobs in the answer of a step: its caller does not get them. For those that
+        block; an awaited call that is cancelled does it by itself."""
+
     def _log_bytes(self) -> int | None:
         """The size of the store's write-ahead log, if it has one."""
         return None
@@ -107,9 +105,9 @@ class Calls(Insight, Lookup, Matching, Editing, RecordCalls):
         return ()
 
     def audited(self, *, by: str = "", reason: str = "") -> Calls:
-        """The same calls, whose changes are added to the audit log: who makes them, and why. The
-        entry is stored together with the change. A service replaces `by` by the name of the
-        token."""
+        """Return the same calls, with their changes added to the audit log: who makes them, and
+        why. An entry is stored together with its change. A service replaces `by` with the name of
+        the token."""
         return _Audited(self, validated(ops.Note(by, reason)))
 
     # Producing ----------------------------------------------------------------------------------
@@ -267,12 +265,17 @@ class Calls(Insight, Lookup, Matching, Editing, RecordCalls):
         *,
         keep: bool = True,
     ) -> Steps[list[TenureError | None]]:
-        """Mark many jobs as done. Returns one entry per job: None, or the error it met."""
+        """Mark many jobs as done. Returns one entry per job: None, or its error."""
         jobs = listed("jobs", jobs)
         if results is not None and len(results) != len(jobs):
             raise InvalidInput("results", f"{len(results)} for {len(jobs)} jobs")
         if results is None:
-            answers = yield [ops.Ack(*lease_of(job), NULL, (), keep) for job in jobs]
+            answers = yield [
+                ops.Ack(job.id, job.token, NULL, (), keep)
+                if type(job) is Job
+                else ops.Ack(*lease_of(job), NULL, (), keep)
+                for job in jobs
+            ]
         else:
             pairs = zip(jobs, results, strict=True)
             answers = yield [self._ack_op(job, result, (), keep) for job, result in pairs]
@@ -309,7 +312,7 @@ class Calls(Insight, Lookup, Matching, Editing, RecordCalls):
         retry_in: Seconds | None = None,
         fatal: bool = False,
     ) -> Steps[list[TenureError | None]]:
-        """Report many failed attempts. Returns one entry per job: None, or the error it met."""
+        """Report many failed attempts. Returns one entry per job: None, or its error."""
         answers = yield [fail_op(job, error, retry_in, fatal) for job in listed("jobs", jobs)]
         return _errors(answers)
 
@@ -321,7 +324,7 @@ class Calls(Insight, Lookup, Matching, Editing, RecordCalls):
     def _extend_many(
         self, jobs: Sequence[Job | Lease], lease: Seconds | None = None
     ) -> Steps[list[TenureError | None]]:
-        """Extend many leases. Returns one entry per job: None, or the error it met."""
+        """Extend many leases. Returns one entry per job: None, or its error."""
         lease_ms = self._lease_ms(lease)
         answers = yield [ops.Extend(*lease_of(job), lease_ms) for job in listed("jobs", jobs)]
         return _errors(answers)
@@ -353,14 +356,14 @@ class Calls(Insight, Lookup, Matching, Editing, RecordCalls):
         return good((yield query), queries.Ids).ids
 
     def _next_due(self, queues: str | Sequence[str]) -> Steps[int | None]:
-        """When the next delayed job of these queues becomes due or the next lease expires, in
-        milliseconds since 1970 by this machine's clock. This can lie in the past."""
+        """Return when the next delayed job of these queues becomes due or the next lease expires,
+        in milliseconds since 1970 by this machine's clock. This may be in the past."""
         query = queries.NextDue(tuple(several("queues", queues)))
         return good((yield validated(query)), queries.Due).at
 
     def _oldest_ready(self, queues: str | Sequence[str]) -> Steps[int | None]:
-        """When the longest-waiting ready job became ready, in milliseconds since 1970 by this
-        machine's clock, or None if no job is ready. Only the next job in line of each tenant,
+        """Return when the longest-waiting ready job became ready, in milliseconds since 1970 by
+        this machine's clock, or None if no job is ready. Only the next job in line of each tenant,
         group and priority is considered."""
         query = queries.OldestReady(tuple(several("queues", queues)))
         return good((yield validated(query)), queries.Due).at
@@ -392,201 +395,6 @@ class Calls(Insight, Lookup, Matching, Editing, RecordCalls):
         the group `after`; or only of one group. Groups without jobs are left out."""
         query = queries.ListGroupTotals(queue, limit, after, group)
         return good((yield validated(query)), list)
-
-    # Operating ----------------------------------------------------------------------------------
-
-    def _cancel(
-        self,
-        jobs: str | Job | Sequence[str | Job] | None = None,
-        *,
-        queue: str | None = None,
-        tenant: str | None = None,
-        group: str | None = None,
-        kind: str | None = None,
-    ) -> Steps[int]:
-        """Cancel one job, several, or all that match, and return how many were cancelled. Finished
-        jobs are left alone. Raises JobNotFound if a single job does not exist."""
-        where = filter_of(
-            queue, tuple(sorted(states.sources(states.Cancelled))), tenant, group, kind
-        )
-        some_jobs("cancel", jobs, queue, tenant, group, kind)
-        return (yield from self._change(jobs, where, ops.Cancel))
-
-    def _replay(
-        self,
-        jobs: str | Job | Sequence[str | Job] | None = None,
-        *,
-        queue: str | None = None,
-        state: str = State.DEAD,
-        tenant: str | None = None,
-        group: str | None = None,
-        kind: str | None = None,
-        error: str | None = None,
-    ) -> Steps[int]:
-        """Run dead or cancelled jobs again from attempt 0: one, several, or all that match.
-        error: the group of their last error, as in `errors()`. Returns how many."""
-        where = filter_of(queue, states_of(state), tenant, group, kind, error)
-        if jobs is not None:
-            some_jobs("replay", jobs, queue, tenant, group, kind, error)
-        elif not set(where.states) <= states.sources(states.Replayed):
-            raise InvalidInput("state", "only dead and cancelled jobs can be replayed")
-        return (yield from self._change(jobs, where, ops.Replay))
-
-    def _run_now(
-        self,
-        jobs: str | Job | Sequence[str | Job] | None = None,
-        *,
-        queue: str | None = None,
-        tenant: str | None = None,
-        group: str | None = None,
-        kind: str | None = None,
-    ) -> Steps[int]:
-        """Make delayed jobs, and those that wait for their next attempt, ready now: one, several,
-        or all that match. Their attempts stay as they are. Returns how many."""
-        where = filter_of(queue, (State.PENDING,), tenant, group, kind)
-        some_jobs("run_now", jobs, queue, tenant, group, kind)
-        return (yield from self._change(jobs, where, ops.RunNow))
-
-    def _delete(
-        self,
-        jobs: str | Job | Sequence[str | Job] | None = None,
-        *,
-        queue: str | None = None,
-        state: str | Sequence[str] | None = None,
-        tenant: str | None = None,
-        group: str | None = None,
-        kind: str | None = None,
-        error: str | None = None,
-    ) -> Steps[int]:
-        """Delete jobs permanently: one, several, or all that match. error: the group of their last
-        error, as in `errors()`. Returns how many."""
-        where = filter_of(queue, states_of(state), tenant, group, kind, error)
-        filters = (queue, tenant, group, kind, error)
-        some_jobs("delete", jobs, *filters, *([] if jobs is not None else where.states))
-        return (yield from self._change(jobs, where, _deleting(where.states)))
-
-    def _purge(
-        self,
-        older_than: Seconds,
-        *,
-        queue: str | None = None,
-        state: str | Sequence[str] = (State.DONE, State.CANCELLED),
-    ) -> Steps[int]:
-        """Delete jobs that finished more than `older_than` seconds ago, and return how many. Dead
-        jobs are kept unless `state` names them."""
-        before = self.clock.now_ms() - span_ms("older_than", older_than)
-        ended = states_of(state)
-        for one in ended:
-            if one not in FINAL:
-                raise InvalidInput("state", f"{one.value} jobs have not ended")
-        removed = 0
-        for one in ended:
-            where = replace(filter_of(queue, (one,)), finished_before=before)
-            removed += yield from self._change(None, where, _deleting((one,)))
-        return removed
-
-    def _change(
-        self,
-        jobs: str | Job | Sequence[str | Job] | None,
-        where: Filter,
-        op: Callable[[tuple[str, ...]], Op],
-    ) -> Steps[int]:
-        """Change jobs by id in one operation, or those that a filter matches page by page."""
-        if isinstance(jobs, str | Job):
-            (one,) = ids = ids_of([jobs], "jobs")
-            (answer,) = yield [op(ids)]
-            changed = good(answer, ops.Changed)
-            if changed.missing:
-                raise JobNotFound(one)
-            if changed.refused:
-                job = good((yield queries.GetJob(one)), Job)
-                raise Duplicate("unique_key", job.unique_key or "", changed.refused[one])
-            return changed.count
-        if jobs is not None:
-            (answer,) = yield [op(ids_of(jobs, "jobs"))]
-            return good(answer, ops.Changed).count
-        count, cursor = 0, None
-        while True:
-            found = good((yield queries.FindIds(where, PAGE, cursor)), queries.Ids)
-            if found.ids:
-                (answer,) = yield [op(tuple(found.ids))]
-                count += good(answer, ops.Changed).count
-            cursor = found.cursor
-            if cursor is None:
-                return count
-
-    # Flow control -------------------------------------------------------------------------------
-
-    def _set_limit(
-        self,
-        queue: str,
-        *,
-        tenant: str | None = None,
-        group: str | None = None,
-        concurrency: int | None = None,
-        rate: int | None = None,
-        per: Seconds | None = None,
-        weight: int | None = None,
-    ) -> Steps[None]:
-        """Set limits on a queue, a tenant or a group. Limits left out stay as they are.
-
-        concurrency: how many jobs can be leased at once. rate: how many jobs of the queue can be
-        claimed per `per` seconds. weight: the tenant's share of turns. tenant="*" or group="*"
-        sets the default for each tenant or group.
-        """
-        per_ms = None if per is None else span_ms("per", per, POSITIVE_SPAN)
-        bounds = (concurrency, rate, per_ms, weight)
-        op = ops.SetLimit(queue, *scope_of(tenant, group), *bounds)
-        (answer,) = yield [validated(op)]
-        good(answer, ops.Ok)
-
-    def _clear_limit(
-        self, queue: str, *, tenant: str | None = None, group: str | None = None
-    ) -> Steps[None]:
-        """Remove the limits set on a queue, a tenant or a group. A pause stays in place."""
-        (answer,) = yield [validated(ops.ClearLimit(queue, *scope_of(tenant, group)))]
-        good(answer, ops.Ok)
-
-    def _limits(self, queue: str | None = None) -> Steps[list[Limit]]:
-        """List all limits and pauses."""
-        return good((yield validated(queries.ListLimits(queue))), list)
-
-    def _pause(
-        self, queue: str, *, tenant: str | None = None, group: str | None = None
-    ) -> Steps[None]:
-        """Stop handing out jobs of a queue, or of one of its tenants or groups, until `resume`."""
-        (answer,) = yield [validated(ops.Pause(queue, *scope_of(tenant, group)))]
-        good(answer, ops.Ok)
-
-    def _resume(
-        self, queue: str, *, tenant: str | None = None, group: str | None = None
-    ) -> Steps[None]:
-        """End a pause. Raises QueueNotFound."""
-        (answer,) = yield [validated(ops.Resume(queue, *scope_of(tenant, group)))]
-        good(answer, ops.Ok)
-
-    # Slots --------------------------------------------------------------------------------------
-
-    def _take_slot(
-        self, scope: str, key: str, holder: str, ttl: Seconds, *, limit: int | None = None
-    ) -> Steps[ops.Slots]:
-        """Take a slot under (scope, key) for `holder`, for `ttl` seconds, or renew it.
-
-        With a limit, the slot is only taken or renewed if fewer than `limit` others are held.
-        Returns the count and whether the holder has a slot.
-        """
-        op = ops.TakeSlot(scope, key, holder, span_ms("ttl", ttl, POSITIVE_SPAN), limit)
-        (answer,) = yield [validated(op)]
-        return good(answer, ops.Slots)
-
-    def _drop_slot(self, scope: str, key: str, holder: str) -> Steps[int]:
-        """Give up a holder's slot, and return how many are left."""
-        (answer,) = yield [validated(ops.DropSlot(scope, key, holder))]
-        return good(answer, ops.Slots).count
-
-    def _slots(self, scope: str, key: str) -> Steps[list[Slot]]:
-        """List the slots held under (scope, key)."""
-        return good((yield validated(queries.ListSlots(scope, key))), list)
 
     # Schedules ----------------------------------------------------------------------------------
 
@@ -641,8 +449,8 @@ class Calls(Insight, Lookup, Matching, Editing, RecordCalls):
 
     def _maintain(self, *, limit: int = 1000) -> Steps[ops.Maintained]:
         """Run due maintenance: delayed jobs that are due, expired leases, jobs and slots, and
-        retention. Handles at most `limit` of each kind per queue, in steps of their own commits. A
-        queue that has been without jobs and limits for an hour is forgotten."""
+        retention. Handles at most `limit` of each kind per queue, in several commits. A queue that
+        has had no jobs and no limits for an hour is forgotten."""
         keep = self.settings
         op = ops.Maintain(
             limit,
@@ -663,11 +471,6 @@ class Calls(Insight, Lookup, Matching, Editing, RecordCalls):
         each counter that was wrong."""
         (answer,) = yield [validated(ops.Reconcile(queue, tenant, group))]
         return good(answer, ops.Corrected).by
-
-    def _reconcile_slots(self, scope: str, key: str) -> Steps[int]:
-        """Recount the slots under (scope, key). Returns the correction."""
-        (answer,) = yield [validated(ops.ReconcileSlots(scope, key))]
-        return good(answer, ops.Corrected).by.get("slots", 0)
 
     # The public forms ---------------------------------------------------------------------------
 
@@ -710,32 +513,6 @@ class Calls(Insight, Lookup, Matching, Editing, RecordCalls):
     agroups: Final = awaiting(_groups)
     group_totals: Final = blocking(_group_totals)
     agroup_totals: Final = awaiting(_group_totals)
-    cancel: Final = blocking(_cancel)
-    acancel: Final = awaiting(_cancel)
-    replay: Final = blocking(_replay)
-    areplay: Final = awaiting(_replay)
-    run_now: Final = blocking(_run_now)
-    arun_now: Final = awaiting(_run_now)
-    delete: Final = blocking(_delete)
-    adelete: Final = awaiting(_delete)
-    purge: Final = blocking(_purge)
-    apurge: Final = awaiting(_purge)
-    set_limit: Final = blocking(_set_limit)
-    aset_limit: Final = awaiting(_set_limit)
-    clear_limit: Final = blocking(_clear_limit)
-    aclear_limit: Final = awaiting(_clear_limit)
-    limits: Final = blocking(_limits)
-    alimits: Final = awaiting(_limits)
-    pause: Final = blocking(_pause)
-    apause: Final = awaiting(_pause)
-    resume: Final = blocking(_resume)
-    aresume: Final = awaiting(_resume)
-    take_slot: Final = blocking(_take_slot)
-    atake_slot: Final = awaiting(_take_slot)
-    drop_slot: Final = blocking(_drop_slot)
-    adrop_slot: Final = awaiting(_drop_slot)
-    slots: Final = blocking(_slots)
-    aslots: Final = awaiting(_slots)
     put_schedule: Final = blocking(_put_schedule)
     aput_schedule: Final = awaiting(_put_schedule)
     drop_schedule: Final = blocking(_drop_schedule)
@@ -750,8 +527,6 @@ class Calls(Insight, Lookup, Matching, Editing, RecordCalls):
     amaintain: Final = awaiting(_maintain)
     reconcile: Final = blocking(_reconcile)
     areconcile: Final = awaiting(_reconcile)
-    reconcile_slots: Final = blocking(_reconcile_slots)
-    areconcile_slots: Final = awaiting(_reconcile_slots)
 
 
 class _Audited(Calls):
@@ -767,6 +542,9 @@ class _Audited(Calls):
 
     async def ado(self, wanted: Wanted) -> Any:
         return await self._inner.ado(with_note(wanted, self._note))
+
+    def _give_back(self, answer: Any) -> None:
+        self._inner._give_back(answer)
 
     def _log_bytes(self) -> int | None:
         return self._inner._log_bytes()
@@ -787,7 +565,3 @@ def default_worker() -> str:
 
 def _errors(answers: Iterable[Any]) -> list[TenureError | None]:
     return [answer if isinstance(answer, TenureError) else None for answer in answers]
-
-
-def _deleting(only: tuple[State, ...]) -> Callable[[tuple[str, ...]], Op]:
-    return lambda ids: ops.Delete(ids, only)

@@ -1,8 +1,8 @@
-"""A line of tickets: threads take turns at taking everything that waits and handling it as a batch.
+"""A line of tickets: threads take turns to take all waiting tickets and handle them as a batch.
 
 One thread waits at the head of the line. It takes the first ticket, waits for a turn if the maximum
-number of batches is in progress, takes everything that has arrived meanwhile, and leaves the head
-to the next thread before it handles the batch.
+number of batches is in progress, takes everything that has arrived meanwhile, and then passes the
+head of the line to the next thread before it handles the batch.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Group commit: operations that arrive while a commit is in progress share the next one.
 
 Callers (threads or asyncio tasks) submit operations and wait. A committer thread takes everything
-that is waiting, applies it as one batch, and answers once it is durable. There is no timer: a batch
-is whatever arrived in the meantime. If nothing else is waiting, a calling thread applies its own
-operations and skips the committer thread. Operations that the tasks of an event loop submit during
-one iteration go together.
+that is waiting, applies it as one batch, and returns the answers once it is durable. There is no
+timer: a batch is whatever arrived in the meantime. If nothing else is waiting, a calling thread
+applies its own operations and skips the committer thread. Operations that the tasks of an event
+loop submit during one iteration go together.
 
 An engine says how many concurrent batches it benefits from. Below that number, operations are sent
 at once; at that number they are collected, and go together. Claims have their own line, one batch
@@ -79,22 +79,19 @@ Piece = tuple[int, Ticket, int, int]  # rank; a ticket; start and end within its
 def _pieces(ticket: Ticket) -> list[Piece]:
     """Split a ticket by rank if that keeps its operations in order; otherwise one piece."""
     batch = ticket.batch
-    whole = [(_rank(batch[0]), ticket, 0, len(batch))]
+    whole = [(_RANK.get(type(batch[0]), _OTHERS), ticket, 0, len(batch))]
     if type(batch[0]) is type(batch[-1]):
         return whole
     pieces: list[Piece] = []
     start = 0
-    for rank, some in groupby(batch, key=_rank):
+    for kind, some in groupby(map(type, batch)):
+        rank = _RANK.get(kind, _OTHERS)
         if pieces and rank < pieces[-1][0]:
             return whole
-        end = start + sum(1 for _ in some)
+        end = start + len(list(some))
         pieces.append((rank, ticket, start, end))
         start = end
     return pieces
-
-
-def _rank(op: Op) -> int:
-    return _RANK.get(type(op), _OTHERS)
 
 
 _rank_of = itemgetter(0)
@@ -189,7 +186,7 @@ class Committer:
         try:
             return self._claims.apply_if_free(lambda: self._apply_if_open(batch, recorded))
         except BaseException:
-            self._give_back(recorded)
+            self.give_back(recorded)
             raise
 
     async def arun(self, batch: Sequence[Op]) -> list[Answer]:
@@ -277,7 +274,7 @@ class Committer:
 
     def _apply_counted(self, batch: Sequence[Op], into: list[Answer] | None) -> list[Answer]:
         """Apply a batch, and store the rates with it if it is time."""
-        also = [] if self._rates is None else self._rates.due()
+        also = [] if self._rates is None else self._rates.due(self._engine.read)
         if self._rates is None or not also:
             return self._apply_to(batch, into)
         stored = False
@@ -285,7 +282,7 @@ class Committer:
             answers = self._apply_to([*batch, *also], into)
             stored = all(isinstance(answer, ops.Ok) for answer in answers[len(batch) :])
         except (StoreRejected, StoreReadOnly):
-            # Nothing was changed. If that is because of the rates, the batch must not suffer.
+            # Nothing was changed. If the rates are the cause, the batch must still be applied.
             return self._apply_to(batch, into)
         finally:
             if stored:
@@ -296,11 +293,11 @@ class Committer:
 
     def _store_rates(self) -> None:
         """Store what is left of the rates, at the end."""
-        also = [] if self._rates is None else self._rates.flush()
+        also = [] if self._rates is None else self._rates.flush(self._engine.read)
         if also:
             try:
                 self._engine.apply(also)
-            except Exception:  # the store is gone, and so are the last seconds
+            except Exception:  # the store is gone, and the last seconds are lost
                 log.info("the rates of the last seconds could not be stored", exc_info=True)
 
     def _apply_if_open(self, batch: Sequence[Op], into: list[Answer] | None = None) -> list[Answer]:
@@ -373,7 +370,7 @@ class Committer:
         self._store_rates()
 
     def _left_over(self) -> list[Ticket]:
-        """Releases on behalf of callers that left, submitted since the line ended."""
+        """Releases for callers that have left, submitted after the line was closed."""
         with self._lock:
             left = self._line.leftovers()
             self._ended = not left
@@ -426,7 +423,7 @@ class Committer:
             if ticket.event is not None:
                 ticket.event.release()
             if ticket.abandoned:
-                self._give_back(ticket.answers)
+                self.give_back(ticket.answers)
             elif ticket.loop is not None:
                 by_loop.setdefault(ticket.loop, []).append(ticket)
         for loop, mine in by_loop.items():
@@ -434,13 +431,13 @@ class Committer:
                 loop.call_soon_threadsafe(self._resolve, mine)
             except RuntimeError:  # the loop was closed while its tasks waited
                 for ticket in mine:
-                    self._give_back(ticket.answers)
+                    self.give_back(ticket.answers)
 
     def _resolve(self, tickets: Iterable[Ticket]) -> None:
         for ticket in tickets:
             assert ticket.future is not None
             if ticket.future.done():
-                self._give_back(ticket.answers)
+                self.give_back(ticket.answers)
             elif ticket.error is not None:
                 ticket.future.set_exception(ticket.error)
             else:
@@ -449,9 +446,9 @@ class Committer:
     def _abandon(self, ticket: Ticket) -> None:
         """The caller stopped waiting: skip its operations if they have not started."""
         ticket.abandoned = True
-        self._give_back(ticket.answers)
+        self.give_back(ticket.answers)
 
-    def _give_back(self, answers: Sequence[Answer]) -> None:
+    def give_back(self, answers: Sequence[Answer]) -> None:
         """Release the jobs claimed for a caller that is gone. A failure is only logged, because
         other callers must still get their answers; the leases then expire."""
         try:
@@ -480,16 +477,16 @@ class Committer:
 
 def _is_of_one(error: Exception) -> bool:
     """Whether a single operation made the batch fail, with nothing applied. Problems of the store
-    concern all callers, and trying them one by one would only take longer."""
+    affect all callers, and retrying them one by one would only take longer."""
     if isinstance(error, StoreError):
         return isinstance(error, StoreRejected)
     return not isinstance(error, Busy | Closed | Unauthorized)
 
 
 def _claims(batch: Sequence[Op]) -> bool:
-    kinds = {type(op) for op in batch}
+    kinds = set(map(type, batch))
     if ops.Once in kinds:
-        kinds = {type(op) for op in ops.flat(batch)}
+        kinds = set(map(type, ops.flat(batch)))
     return ops.Claim in kinds
 
 
@@ -499,14 +496,15 @@ def _bytes_of(batch: Sequence[Op]) -> int:
     for op in batch:
         if isinstance(op, ops.Ack):
             total += len(op.result)
-            total += _payload_bytes(op.then)
+            if op.then:
+                total += _payload_bytes(op.then)
         elif isinstance(op, ops.Enqueue):
             total += _payload_bytes(op.jobs)
     return total
 
 
 def _payload_bytes(jobs: Sequence[JobSpec]) -> int:
-    return sum([len(job.payload) for job in jobs]) if jobs else 0
+    return sum([len(job.payload) for job in jobs])
 
 
 _COMMITTERS: weakref.WeakSet[Committer] = weakref.WeakSet()

@@ -1,4 +1,4 @@
-"""Calls that change single jobs, and tell their history."""
+"""Calls that change single jobs, or return their history."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Editing(Doer):
         delay: Seconds = 0,
     ) -> Steps[str]:
         """Enqueue a finished job again as a new one, with another payload, priority or delay, and
-        return the new id. The new job's `replay_of` is the id of the old one, which stays as it is.
+        return the new id. The new job's `replay_of` is the id of the old one, which is not changed.
         Raises Conflict if the job has not finished, and Duplicate if its unique key is taken."""
         (new_id,) = new_ids(self.clock.now_ms(), 1)
         delay_ms = span_ms("delay", delay)
@@ -78,7 +78,7 @@ class Editing(Doer):
 
     def _history(self, id: str) -> Steps[list[JobMove]]:
         """Return the last 20 moves of a job, oldest first: when it was created, claimed and ended,
-        its failures, and what operators did to it. Of claims, only the last is known. Raises
+        its failures, and what operators did to it. Only the last claim is known. Raises
         JobNotFound."""
         job = good((yield validated(queries.GetJob(id))), Job)
         past = good((yield queries.ListPast(id)), list)

@@ -1,4 +1,4 @@
-"""Calls that say what happens in a queue, and why."""
+"""Calls that explain what happens in a queue."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Insight(Doer):
         return good((yield validated(queries.Explain(id))), Explained)
 
     def _workers(self, queue: str | None = None) -> Steps[list[LiveWorker]]:
-        """Return the live workers, or those of one queue, sorted by name. A worker that dies is
-        left out after some seconds."""
+        """Return the live workers, or those of one queue, sorted by name. A worker that dies
+        disappears from the list after some seconds."""
         found = yield validated(queries.ListWorkers(queue))
         return cast("list[LiveWorker]", good(found, list))
 
     def _related(self, id: str, *, limit: int = 20) -> Steps[Related]:
-        """Return the jobs that a job was told to wait for, and the unfinished jobs that wait for
-        it. Raises JobNotFound."""
+        """Return the parents of a job, and the unfinished jobs that wait for it. Raises
+        JobNotFound."""
         return good((yield validated(queries.ListRelated(id, limit))), Related)
 
     def _find_by_key(
@@ -43,7 +43,7 @@ class Insight(Doer):
         found: list[str] = []
         cursor = None
         while True:
-            query = queries.FindByKey(unique_key, cursor, named)
+            query = queries.FindByKey(unique_key, cursor, grant=named)
             page = good((yield validated(query)), queries.Ids)
             found += page.ids
             cursor = page.cursor

@@ -16,7 +16,7 @@ class Lookup(Doer):
     """A part of Calls."""
 
     def _get_many(self, ids: Iterable[str | Job]) -> Steps[list[Job | None]]:
-        """Return jobs by their ids, in this order, and None for ids that no job has. They are read
+        """Return jobs by their ids, in the order given, with None for unknown ids. They are read
         in pages, so the result is not one snapshot."""
         wanted = ids_of(ids, "ids")
         found: dict[str, Job] = {}

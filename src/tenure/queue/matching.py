@@ -1,4 +1,4 @@
-"""How many jobs match a filter, before something is done to them."""
+"""Counting the jobs that match a filter, before something is done to them."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class Matching(Listing):
         finished_before: datetime | None = None,
         error: str | None = None,
     ) -> Steps[Matches]:
-        """Count the jobs that match, and return a sample of ten. Counters tell it if the filter has
-        only a queue, states and a tenant. Otherwise it looks at 100,000 jobs at most; if that was
-        not all of them, `exact` is False and there are at least as many."""
+        """Count the jobs that match, and return a sample of ten. Counters are enough if the filter
+        has only a queue, states and a tenant. Otherwise at most 100,000 jobs are looked at; if
+        there are more, `exact` is False, and there may be more matches."""
         where = filter_by(
             queue, state, tenant, group, kind, worker, created_after, created_before,
             finished_after, finished_before, error,
@@ -61,7 +61,7 @@ class Matching(Listing):
         return Matches(count, cursor is None, sample)
 
     def _counted(self, where: Filter) -> Steps[int | None]:
-        """What counters say; None if they do not tell."""
+        """The number by the counters; None if they cannot tell."""
         if where != Filter(where.queue, where.states, where.tenant):
             return None
         if where.tenant is None:

@@ -37,7 +37,7 @@ class Queue(Calls):
     def __init__(
         self, engine: Engine, settings: Settings, clock: Clock, *, rates: RateCounter | None = None
     ) -> None:
-        """rates: counts what this handle commits; None if the store does, as a service."""
+        """rates: counts what this handle commits; None if the store does it, like a service."""
         self.settings: Settings = settings
         self._engine = engine
         self._note: ops.Note | None = None
@@ -126,6 +126,10 @@ class Queue(Calls):
     def _check_open(self) -> None:
         if self._closed:
             raise Closed("this queue handle was closed")
+
+    def _give_back(self, answer: Any) -> None:
+        if isinstance(answer, list):
+            self._committer.give_back(answer)
 
     def _log_bytes(self) -> int | None:
         """The size of the store's write-ahead log, if it has one."""

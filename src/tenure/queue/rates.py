@@ -3,17 +3,20 @@
 Counts are kept in memory and stored together with a commit, at most every FLUSH_SECONDS, and when
 the handle is closed; a process that is killed loses the last seconds. Each process writes records
 of its own, so that nobody waits for a counter.
+
+A job that ends here may have been claimed by another process. Its queue is looked up when the
+counts are stored; if there are very many such jobs, a part of them stands for all.
 """
 
 from __future__ import annotations
 
 import itertools
+import logging
 import os
-import secrets
 import threading
-from collections import Counter, OrderedDict
-from collections.abc import Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -21,28 +24,29 @@ from tenure.clock import Clock
 from tenure.model import ops, rates
 from tenure.model.job import Job, State
 from tenure.model.ops import Answer, Op
+from tenure.model.queries import Found, GetJobs, Page, Query
 from tenure.model.rates import KEEP_MS, PER_MS, Counted, Per, bucket_of
 from tenure.model.records import MAX_RECORD_BYTES, NewRecord, PutRecords
+from tenure.queue.running import Claims, Running
+
+log = logging.getLogger("tenure.rates")
 
 FLUSH_SECONDS = 5.0
-MOST_RUNNING = 100_000  # claims whose start is remembered
 MOST_QUEUES = 200  # that one process counts in a minute
-SAMPLED = 16  # jobs of one claim whose waiting time is noted
+SAMPLED = 32  # jobs of one commit whose waiting time is noted, more or less
+MOST_LOOKED_UP = 500  # jobs of other processes, each time that counts are stored
 
 _MINUTE, _HOUR = PER_MS["minute"], PER_MS["hour"]
 ByQueue = dict[str, Counted]
-Key = int | tuple[str, int]  # a token, or an id and a token
+Read = Callable[[Query], Found]
 
 
-class Claims:
-    """Jobs that were claimed together: their queue, when, and how many have not ended."""
+class Ended(NamedTuple):
+    """A job of another process that ended here. state: what a failure made of it; None if done."""
 
-    __slots__ = ("left", "queue", "started_at")
-
-    def __init__(self, queue: str, started_at: int, left: int) -> None:
-        self.queue = queue
-        self.started_at = started_at
-        self.left = left
+    id: str
+    at: int
+    state: State | None
 
 
 class RateCounter:
@@ -55,24 +59,26 @@ class RateCounter:
     def start_anew(self) -> None:
         """Forget everything, as after a fork: the parent stores its own counts."""
         self._lock = threading.Lock()
-        self._writer = f"{os.getpid():x}-{secrets.token_hex(6)}"
+        self._writer = f"{os.getpid():x}-{os.urandom(6).hex()}"
         self._flush_at = self._clock.monotonic() + FLUSH_SECONDS
         self._minutes: dict[int, ByQueue] = {}
         self._hours: dict[int, ByQueue] = {}  # of the minutes that are over
         self._changed = False
-        # By token, or by id and token where one token is of jobs of several queues.
-        self._running: OrderedDict[Key, Claims] = OrderedDict()
+        self._running = Running()
+        self._foreign: list[Ended] = []  # some of those that were claimed elsewhere
+        self._foreign_count = 0  # all of them
 
     # Storing ------------------------------------------------------------------------------------
 
-    def due(self) -> list[Op]:
+    def due(self, read: Read) -> list[Op]:
         """What to store together with the next commit. Call `stored` or `lost` afterwards."""
         if not self._changed or self._clock.monotonic() < self._flush_at:
             return []
-        return self.flush()
+        return self.flush(read)
 
-    def flush(self) -> list[Op]:
+    def flush(self, read: Read) -> list[Op]:
         """What to store now, if anything has changed."""
+        self._count_foreign(read)
         with self._lock:
             self._flush_at = self._clock.monotonic() + FLUSH_SECONDS
             if not self._changed:
@@ -83,6 +89,31 @@ class RateCounter:
                 _add(hours.setdefault(at - at % _HOUR, {}), counted)
             minutes = self._records("minute", self._minutes)
             return [PutRecords((*minutes, *self._records("hour", hours)))]
+
+    def _count_foreign(self, read: Read) -> None:
+        """Look up the queues of jobs that were claimed elsewhere, and count them."""
+        with self._lock:
+            ended, count = {one.id: one for one in self._foreign}, self._foreign_count
+            self._foreign, self._foreign_count = [], 0
+        if not ended:
+            return
+        try:
+            found = read(GetJobs(tuple(ended)))
+        except Exception:  # it must not fail the batch that is about to be committed
+            log.info("%d jobs are not counted in the rates", count, exc_info=True)
+            return
+        jobs = found.jobs if isinstance(found, Page) else []
+        by_queue: dict[tuple[str, int, State | None], list[int]] = {}
+        for job in jobs:
+            _, at, state = ended[job.id]
+            took = by_queue.setdefault((job.queue, at - at % _MINUTE, state), [])
+            took.append(bucket_of(at - (job.started_at or at)))
+        with self._lock:
+            for (queue, minute, state), took in by_queue.items():
+                one = self._of(queue, minute)
+                _count_ends(one, round(len(took) * count / len(ended)), state)
+                for bucket in took:
+                    one.runs[bucket] = one.runs.get(bucket, 0) + 1
 
     def _records(self, per: Per, counts: dict[int, ByQueue]) -> list[NewRecord]:
         return [
@@ -111,12 +142,13 @@ class RateCounter:
     def count(self, batch: Sequence[Op], answers: Sequence[Answer]) -> None:
         """Count a batch that was committed."""
         now = self._clock.now_ms()
-        acked: list[Any] = []
+        acked: list[ops.Ack] = []
+        leased: list[Job] = []
         keyed: list[tuple[ops.Once, Answer]] = []
         with self._lock:
             for op, answer in zip(batch, answers, strict=True):
                 kind = type(op)
-                if kind is ops.Ack:
+                if isinstance(op, ops.Ack):
                     if type(answer) is ops.Ok:
                         acked.append(op)
                 elif kind is ops.Enqueue:
@@ -124,14 +156,24 @@ class RateCounter:
                         self._enqueued(op, answer, now)
                 elif kind is ops.Claim:
                     if isinstance(answer, ops.Leased) and answer.jobs:
-                        self._claimed(answer.jobs, now)
+                        self._running.add(answer.jobs)
+                        leased += answer.jobs
                 elif isinstance(op, ops.Fail):
                     if isinstance(answer, ops.Moved):
-                        self._ended((op.id, op.token), 1, now, answer.state)
+                        claims = self._running.end(op.id, op.token)
+                        if claims is None:
+                            self._ended_elsewhere(op.id, now, answer.state)
+                        else:
+                            self._ended(claims, 1, now, answer.state)
                 elif isinstance(op, ops.Once):
                     keyed.append((op, answer))
-            if acked:
-                self._acked(acked, now)
+            if leased:
+                self._claimed(leased, now)
+            known, others = self._running.end_all(acked)
+            for claims, count in known:
+                self._ended(claims, count, now, None)
+            for op in others:
+                self._ended_elsewhere(op.id, now, None)
         # Results that were stored before are counted twice, but few calls are repeated.
         for call, answer in keyed:
             if isinstance(answer, ops.Answers):
@@ -161,57 +203,35 @@ class RateCounter:
             self._of(queue, now).enqueued += count
 
     def _claimed(self, jobs: list[Job], now: int) -> None:
-        first = jobs[0]
-        token, queue = first.token, first.queue
-        others = [job for job in jobs if job.token != token or job.queue != queue]
-        alike = not others and token not in self._running
-        if alike:
-            self._note_claims(token, first, len(jobs))
-            self._of(queue, now).claimed += len(jobs)
-        else:
-            for job in jobs:
-                self._note_claims((job.id, job.token), job, 1)
-                self._of(job.queue, now).claimed += 1
+        """Count the jobs that were claimed in one commit."""
+        for queue, count in Counter([job.queue for job in jobs]).items():
+            self._of(queue, now).claimed += count
         for job in jobs[:: 1 + len(jobs) // SAMPLED]:
             bucket = bucket_of((job.started_at or now) - job.run_at)
             waits = self._of(job.queue, now).waits
             waits[bucket] = waits.get(bucket, 0) + 1
 
-    def _note_claims(self, key: Key, job: Job, count: int) -> None:
-        self._running[key] = Claims(job.queue, job.started_at or job.updated_at, count)
-        if len(self._running) > MOST_RUNNING:
-            self._running.popitem(last=False)
-
-    def _acked(self, acked: list[Any], now: int) -> None:
-        """Count jobs that are done. Those that were claimed together are counted at once."""
-        if len(acked) == 1:
-            self._ended((acked[0].id, acked[0].token), 1, now, None)
-            return
-        for token, count in Counter([op.token for op in acked]).items():
-            if token in self._running:
-                self._ended(("", token), count, now, None)
-            else:
-                for op in acked:
-                    if op.token == token:
-                        self._ended((op.id, token), 1, now, None)
-
-    def _ended(self, job: tuple[str, int], count: int, now: int, state: State | None) -> None:
+    def _ended(self, claims: Claims, count: int, now: int, state: State | None) -> None:
         """Count jobs of one claim. state: what a failure made of the job; None if they are done."""
-        key: Key = job[1] if job[1] in self._running else job
-        claims = self._running.get(key)
-        if claims is None:
-            return  # claimed by another process
-        claims.left -= count
-        if claims.left <= 0:
-            del self._running[key]
         one = self._of(claims.queue, now)
-        if state is None:
-            one.done += count
-        else:
-            one.failed += count
-            one.dead += count if state is State.DEAD else 0
+        _count_ends(one, count, state)
         bucket = bucket_of(now - claims.started_at)
         one.runs[bucket] = one.runs.get(bucket, 0) + count
+
+    def _ended_elsewhere(self, id: str, now: int, state: State | None) -> None:
+        """Note a job that another process has claimed."""
+        self._changed = True
+        self._foreign_count += 1
+        if len(self._foreign) < MOST_LOOKED_UP:
+            self._foreign.append(Ended(id, now, state))
+
+
+def _count_ends(one: Counted, count: int, state: State | None) -> None:
+    if state is None:
+        one.done += count
+    else:
+        one.failed += count
+        one.dead += count if state is State.DEAD else 0
 
 
 def _add(sums: ByQueue, counted: ByQueue) -> None:

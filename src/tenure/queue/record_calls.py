@@ -1,4 +1,4 @@
-"""Calls about what a store keeps beside its jobs: error groups, the audit log and rates."""
+"""Calls for what a store keeps besides jobs: error groups, the audit log and rates."""
 
 from __future__ import annotations
 

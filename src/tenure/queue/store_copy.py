@@ -52,7 +52,7 @@ class Copy:
         self.total: int = 0  # jobs in the source
         self.before: int = 0  # jobs copied by earlier runs, if this run continues them
         self.copied: int = 0  # jobs copied by this run
-        self.passed_over: int = 0  # jobs that the target already had
+        self.passed_over: int = 0  # jobs skipped, because the target already had them
         self.paused: list[str] = []  # queues of the source that this run paused
         self.limits: int = 0
         self.schedules: int = 0
@@ -143,13 +143,13 @@ class Copy:
             )
 
     def _refuse_shared_limits(self) -> None:
-        """Shards cannot keep the limit of a whole queue: say so before anything is changed."""
+        """Reject limits of whole queues, which shards cannot enforce, before changing anything."""
         if not isinstance(self._target, HasShards):
             return
         for limit in _read(self._source, queries.ListLimits(), list):
             if limit.tenant is None and (limit.concurrency or limit.rate):
                 raise Conflict(
-                    f"queue {limit.queue!r} has a limit as a whole, which shards cannot keep; "
+                    f"queue {limit.queue!r} has a limit as a whole, which shards cannot enforce; "
                     "nothing was changed: clear it, or limit each tenant (tenant='*')"
                 )
 

@@ -7,7 +7,6 @@ sent the answers. `blocking` turns it into a method that blocks, `awaiting` into
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
@@ -39,6 +38,9 @@ class Doer(Protocol):
     async def ado(self, wanted: Wanted) -> Any:
         """Carry out a step and return its answer."""
 
+    def _give_back(self, answer: Any) -> None:
+        """Release the jobs in the answer of a step: its caller does not get them."""
+
 
 D = TypeVar("D", bound=Doer)
 
@@ -51,13 +53,17 @@ def blocking(
     @functools.wraps(steps)
     def call(self: D, /, *args: P.args, **kwargs: P.kwargs) -> T:
         course, answer = steps(self, *args, **kwargs), None
-        while True:
-            try:
-                wanted = course.send(answer)
-            except StopIteration as stop:
-                result: T = stop.value
-                return result
-            answer = self.do(wanted)
+        try:
+            while True:
+                try:
+                    wanted = course.send(answer)
+                except StopIteration as stop:
+                    result: T = stop.value
+                    return result
+                answer = self.do(wanted)
+        except BaseException:  # such as Ctrl-C between the commit of a claim and here
+            self._give_back(answer)
+            raise
 
     return _public(call, steps, "")
 
@@ -82,10 +88,11 @@ def awaiting(
 
 
 def _public(call: F, steps: Callable[..., Any], prefix: str) -> F:
-    """Set the name and signature that help() shows for a form of a call."""
+    """Set the name of a form of a call, and the result that help() shows for it. `inspect` finds
+    the rest of the signature in `steps`, when somebody asks: to build 150 of them takes long."""
     name = prefix + steps.__name__.removeprefix("_")
-    signature = inspect.signature(steps)
-    answer = str(signature.return_annotation).removeprefix("Steps[").removesuffix("]")
     call.__name__, call.__qualname__ = name, f"Queue.{name}"
-    call.__signature__ = signature.replace(return_annotation=answer)  # type: ignore[attr-defined]
+    result = steps.__annotations__["return"]
+    if result.startswith("Steps["):  # the other form has not done it
+        steps.__annotations__["return"] = result.removeprefix("Steps[").removesuffix("]")
     return call

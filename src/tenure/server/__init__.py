@@ -19,13 +19,13 @@ def asgi(
         app.mount("/tenure", tenure.server.asgi("sqlite:///jobs.db", tokens="tenure-tokens.json"))
 
     store: a queue, or the URL of one, which is opened with the first request.
-    tokens: the file that `tenure token create` writes. Without it, nobody is served, unless
+    tokens: the file that `tenure token create` writes. Without it, requests are rejected, unless
     `open_on_loopback=True` allows everything to clients on this machine. Do not set that behind a
-    proxy, which makes all clients look like that.
-    options: `open_on_loopback`, and `allowed_hosts`, `environment`, `banner` and `redact` as of
+    proxy: all its clients would seem to be on this machine.
+    options: `open_on_loopback`, and `allowed_hosts`, `environment`, `banner` and `redact` as in
     `tenure serve`.
     """
-    # Not at the top, because the command line needs little of this package, and not its packages.
+    # Imported here, because the command line imports this package without what a service needs.
     from tenure.server.mounting import mounted
 
     return mounted(store, tokens, **options)

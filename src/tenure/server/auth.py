@@ -49,8 +49,8 @@ class Token(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
         return scope in self.scopes or Scope.ADMIN in self.scopes
 
     def own_ids(self, queue: str, tenant: str) -> str:
-        """What an id begins with that a token which is bound may choose. Names are escaped, so that
-        no two tenants or queues have ids in common."""
+        """The prefix of the ids that a bound token may choose. Names are escaped, so that no two
+        tenants or queues share a prefix."""
         return f"@{_escaped(queue)}/" if self.tenants is None else f"{_escaped(tenant)}/"
 
     @property

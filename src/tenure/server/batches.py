@@ -18,7 +18,7 @@ async def apply_batch(
     call: Call, batch: Sequence[AnyOp], key: str | None, fingerprint: str | None
 ) -> list[Any]:
     """Validate and apply operations, and return the result of each. With a key they are applied
-    once; raises Conflict if it was used for others."""
+    once; raises Conflict if the key was used for other operations."""
     limit = call.queue.settings.payload_limit
     weights = list(map(_weight, batch))
     received: list[Any] = await call.service.aside(
@@ -31,7 +31,7 @@ async def apply_batch(
 
 
 def _weight(op: AnyOp) -> float:
-    """How much work an operation is, as a number of simple ones."""
+    """The cost of an operation, as a number of simple ones."""
     if isinstance(op, ops.Reconcile):  # counts all jobs
         return PART
     if isinstance(op, ops.SetLimit | ops.ClearLimit | ops.Pause | ops.Resume):  # locks a queue
@@ -60,7 +60,7 @@ async def _apply_parts(call: Call, parts: list[list[Any]]) -> list[Any]:
         except TenureError as error:
             if not answers:
                 raise
-            # Parts before this one have happened: only the rest has failed.
+            # Earlier parts are committed: only the rest has failed.
             answers += [error] * sum(map(len, parts[n:]))
             break
     return answers

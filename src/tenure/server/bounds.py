@@ -1,9 +1,9 @@
 """Limits the memory that the responses to one token take.
 
 A claim leases only as many jobs as fit into a response. How large jobs are is not known before they
-are claimed, so the largest payload that was seen in each queue is remembered; from a queue that is
-not known, few jobs are claimed at once. While a token has too many bytes of responses that its
-clients have not read, its further requests wait.
+are claimed, so the largest payload that was seen in each queue is remembered; few jobs are claimed
+at once from a queue whose payloads have not been seen. While a token has too many bytes of
+responses that its clients have not read, its further requests wait.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ CLAIM_BYTES = 4 * 1_048_576  # of payloads in the response to one claim
 UNKNOWN_CLAIM = 64  # jobs claimed at once from a queue whose payloads have not been seen
 UNKNOWN_BYTES = 131_072  # assumed for each of them
 UNKNOWN_JOB = 524_288  # bytes assumed for a job that is looked up by its id
-SMALL = 1_048_576  # bytes of a response, from which on it is counted
+SMALL = 1_048_576  # bytes; smaller responses are not counted
 MOST_QUEUES = 10_000  # whose payloads are remembered
-RATE_BYTES = 64 * 1_048_576  # a second, of requests and responses of one token
+RATE_BYTES = 64 * 1_048_576  # per second, of requests and responses of one token
 HELD_BYTES = 32 * 1_048_576  # of responses to one token: being made, or not read yet
-ROOM_SECONDS = 30.0  # for a client to read its responses, until further requests are rejected
+ROOM_SECONDS = 30.0  # that a request waits for clients to read, before it is rejected
 LOOK_SECONDS = 0.01
 
 
@@ -51,8 +51,10 @@ class PayloadSizes:
                 self._largest.popitem(last=False)
 
     def note_jobs(self, jobs: Iterable[Job]) -> None:
+        largest = self._largest
         for job in jobs:
-            self.note(job.queue, len(job.raw_payload))
+            if len(job.raw_payload) > largest.get(job.queue, -1):
+                self.note(job.queue, len(job.raw_payload))
 
     def note_added(self, batch: Sequence[Op], answers: Sequence[Answer]) -> None:
         """Note the jobs that operations have added. Not before: a request that is rejected must
@@ -60,10 +62,11 @@ class PayloadSizes:
         for op, answer in ops.answered(batch, answers):
             if isinstance(op, ops.Enqueue) and isinstance(answer, ops.Enqueued):
                 for spec in op.jobs:
-                    self.note(spec.queue, len(spec.payload))
+                    if len(spec.payload) > self._largest.get(spec.queue, -1):
+                        self.note(spec.queue, len(spec.payload))
 
     def are_small(self, op: ops.Claim) -> bool:
-        """Whether the jobs that a claim can find are known to be small, all together."""
+        """Whether all jobs that a claim can find are known to fit into a small response."""
         largest = self._largest
         return all(largest.get(one, UNKNOWN_BYTES) * op.limit < SMALL for one in op.queues)
 
@@ -83,7 +86,7 @@ class PayloadSizes:
         return max(self._largest.get(queue, UNKNOWN_BYTES) for queue in queues)
 
     def fitting(self, queues: Iterable[str], size: int) -> int:
-        """How many jobs of these queues fit into so many bytes; at least one."""
+        """How many jobs of these queues fit into this many bytes; at least one."""
         known = [self._largest.get(queue) for queue in queues]
         largest = max((one for one in known if one is not None), default=0)
         most = MAX_CLAIM if None not in known else UNKNOWN_CLAIM
@@ -111,7 +114,8 @@ class Traffic:
         return held > 0 and held + size > HELD_BYTES
 
     async def reserve(self, size: int) -> None:
-        """Wait for room for so many bytes; raises Busy. Release it when they are sent."""
+        """Wait for room for this many bytes; raises Busy. The caller releases it when they are
+        sent."""
         if self.pace.is_ahead:
             await self.pace.ready()
         if not size or (not self._waiting and not self._is_full(size)):
@@ -139,7 +143,7 @@ class Traffic:
             self._timer = loop.call_later(LOOK_SECONDS, self._look)
 
     def _look(self) -> None:
-        """Let those who wait for room go on, in order. Nothing tells when a client reads."""
+        """Wake requests that wait for room, in order. Runs on a timer: nothing reports a read."""
         self._timer = None
         while self._waiting and not self._is_full(self._waiting[0][0]):
             size, turn = self._waiting.popleft()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
@@ -34,28 +35,43 @@ _ONCE = frozenset(
     }
 )
 
+# Bytes that are parsed before looking whether requests wait. A request of 18 bytes becomes an
+# object of 450, and one read can bring 256 KB.
+PARSED_AT_ONCE = 4_096
+
 
 class Connection(asyncio.Protocol):
     """Parses requests with httptools, and has the server handle them one after the other."""
 
     max_head = 65_536  # bytes of a request line and its headers, or anything else but a body
+    max_held = 2 * 65_536  # bytes behind a request that waits; then nothing more is read
     head_seconds = 30.0  # for these to arrive, and for the first request to begin
     idle_seconds = 75.0  # between requests; longer than load balancers keep an idle connection
     stall_seconds = 30.0  # in which a client must read at least `stall_bytes`
     stall_bytes = 65_536
 
-    def __init__(self, server: HttpServer, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        server: HttpServer,
+        loop: asyncio.AbstractEventLoop,
+        on_made: Callable[[], None] = lambda: None,
+    ) -> None:
+        """on_made: called when the connection is made, and its handshake finished if it uses
+        TLS."""
         self.address: str | None = None  # of the client
         self._server = server
         self._loop = loop
+        self._on_made = on_made
         self._parser = httptools.HttpRequestParser(self)
         # Data after a request that asks to close the connection is dropped, not an error.
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
+        self._head_size = 0  # bytes of the current head that the parser has reported
         self._arriving: HttpExchange | None = None  # whose body is being read
         self._exchange: HttpExchange | None = None  # being served
         self._pipeline: deque[HttpExchange] = deque()  # to be served after it
+        self._held = b""  # what arrived after these, not parsed yet
         self._in_head = False
         self._in_message = False
         self._served = False  # at least one request
@@ -75,6 +91,7 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self.address = peer[0] if isinstance(peer, tuple) else None
         self._look_later(min(self.head_seconds, self.idle_seconds))
+        self._on_made()
         self._server.connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -109,15 +126,22 @@ class Connection(asyncio.Protocol):
     # Reading -------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        if self._is_deaf:
-            return
+        for start in range(0, len(data), PARSED_AT_ONCE):
+            if self._is_deaf or self._transport.is_closing():
+                return
+            if self._pipeline or self._held:
+                self._hold(data[start:])
+                return
+            self._parse(data[start : start + PARSED_AT_ONCE])
+
+    def _parse(self, data: bytes) -> None:
         self._not_body += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            # It is answered as if it had not asked for another protocol. What follows is not
-            # HTTP that the parser could read.
-            self.pause_reading()
+            # Respond as if it had not asked for another protocol. The parser cannot read what
+            # follows.
+            self._is_deaf = True
         except httptools.HttpParserError as error:
             if isinstance(error.__context__, TenureError):
                 self._reject(error.__context__)
@@ -126,7 +150,27 @@ class Connection(asyncio.Protocol):
             self._reject(_not_understood())
             return
         if self._not_body > self.max_head:
-            self._reject(HeadTooLarge(f"the headers are over {self.max_head:,} bytes"))
+            self._reject(self._head_too_large())
+
+    def _hold(self, data: bytes) -> None:
+        """Buffer what arrives while a request waits behind another one, up to a limit. Reading goes
+        on, because it is how a disconnect is noticed."""
+        self._held += data
+        if len(self._held) > self.max_held:
+            self.pause_reading()
+
+    def _parse_held(self) -> None:
+        if not self._pipeline and not self._transport.is_closing():
+            data, self._held = self._held, b""
+            self._since = self._loop.time()  # it was not the client that kept a head waiting
+            self.resume_reading()
+            self.data_received(data)
+
+    def pause_if_served(self, exchange: HttpExchange) -> None:
+        """Stop reading the body of the request that is being served. What arrives for those that
+        wait is held instead."""
+        if exchange is self._exchange:
+            self.pause_reading()
 
     def pause_reading(self) -> None:
         if self._reads:
@@ -134,7 +178,7 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        if not self._reads:
+        if not self._reads and len(self._held) <= self.max_held:
             self._reads = True
             self._transport.resume_reading()
 
@@ -146,20 +190,31 @@ class Connection(asyncio.Protocol):
         self._since = self._loop.time()
         self._url = b""
         self._headers = {}
+        self._head_size = 0
 
     def on_url(self, url: bytes) -> None:
         self._url += url
+        self._head_size += len(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_head:  # otherwise it is a trailer, which is dropped
             name = name.lower()
+            self._head_size += len(name) + len(value) + 4  # ": " and the end of the line
+            if self._head_size > self.max_head:
+                raise self._head_too_large()
             if name in self._headers and name in _ONCE:
                 raise InvalidInput(name.decode("ascii"), "must not be sent twice")
             self._headers[name] = value
 
+    def _head_too_large(self) -> HeadTooLarge:
+        return HeadTooLarge(f"the headers are over {self.max_head:,} bytes")
+
     def on_headers_complete(self) -> None:
-        self._in_head = False
         parser, headers = self._parser, Headers(self._headers)
+        method = parser.get_method()
+        if self._head_size + len(method) + len("  HTTP/1.1\r\n\r\n") > self.max_head:
+            raise self._head_too_large()
+        self._in_head = False
         upgrade = parser.should_upgrade()
         if upgrade:
             _check_upgrade(headers)
@@ -169,7 +224,7 @@ class Connection(asyncio.Protocol):
         last = version == "1.0" or upgrade or not parser.should_keep_alive()
         exchange = HttpExchange(
             self,
-            parser.get_method().decode("ascii"),
+            method.decode("ascii"),
             path.decode("ascii"),
             query,
             headers,
@@ -180,7 +235,6 @@ class Connection(asyncio.Protocol):
         if self._exchange is None:
             self._serve(exchange)
         else:
-            self.pause_reading()
             self._pipeline.append(exchange)
 
     def on_body(self, body: bytes) -> None:
@@ -211,6 +265,8 @@ class Connection(asyncio.Protocol):
         self.resume_reading()
         if self._pipeline:
             self._serve(self._pipeline.popleft())
+            if self._held:
+                self._loop.call_soon(self._parse_held)  # when the service has begun with that one
             return
         self._served = True
         if not self._in_message:
@@ -285,7 +341,7 @@ class Connection(asyncio.Protocol):
         self._look_later(left)
 
     def _deadline(self) -> float:
-        if self._in_head:
+        if self._in_head and not self._held:
             return self._since + self.head_seconds
         if self._in_message or self._exchange is not None:
             return self._loop.time() + min(self.head_seconds, self.idle_seconds)
@@ -294,8 +350,9 @@ class Connection(asyncio.Protocol):
     # Errors --------------------------------------------------------------------------------------
 
     def _reject(self, error: TenureError) -> None:
-        """Refuse what the client sends. A request that is being served may have changed something:
-        if it has arrived, it gets its own response, and then the connection is closed."""
+        """Reject what the client sends, and close the connection. A request that has arrived
+        completely and is being served still gets its own response, since it may have changed
+        something."""
         exchange = self._exchange
         if exchange is None or exchange is self._arriving or not exchange.is_served:
             self.refuse(error)
@@ -323,8 +380,8 @@ class Connection(asyncio.Protocol):
 
 
 def _check_upgrade(headers: Headers) -> None:
-    """Raise InvalidInput unless a request can be answered without another protocol. The parser
-    skips its body, which must not be taken for an empty one."""
+    """Raise InvalidInput for a WebSocket, and for an upgrade with a body: the parser skips that
+    body, so it would look empty."""
     is_websocket = (headers.get(b"upgrade") or "").lower() == "websocket"
     has_body = headers.get(b"content-length") or headers.get(b"transfer-encoding")
     if is_websocket or has_body:
@@ -332,7 +389,8 @@ def _check_upgrade(headers: Headers) -> None:
 
 
 def _check_version(version: str, headers: Headers) -> None:
-    """Raise InvalidInput unless a proxy reads this version, and the length of the body, alike."""
+    """Raise InvalidInput if a proxy could read the version or the length of the body
+    differently."""
     encoding = headers.get(b"transfer-encoding")
     if version not in ("1.0", "1.1"):
         raise _not_understood()

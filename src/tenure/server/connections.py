@@ -23,7 +23,7 @@ class Droppable(Protocol):
 
 class Connections:
     """At most `most` connections. A quarter of them is reserved for clients that have shown a valid
-    token: when there are too many others, the oldest of those is dropped."""
+    token: when there are too many others, the oldest of them is dropped."""
 
     def __init__(self, most: int = MOST, now: Callable[[], float] = time.monotonic) -> None:
         self._most = most

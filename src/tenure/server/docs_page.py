@@ -52,7 +52,7 @@ Json = dict[str, Any]
 
 def docs_page(document: Json, dialect: str | None, dialects: Sequence[str]) -> Reply:
     """Return a page that lists every operation and every type of an OpenAPI document. dialect: the
-    one that it describes, if it is not of the native API; dialects: all that are served."""
+    one that it describes; None for the native API. dialects: all that are served."""
     tags: dict[str, list[str]] = {}
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
@@ -84,7 +84,7 @@ def _elsewhere(dialect: str | None, dialects: Sequence[str]) -> str:
         return '<p>A dialect: the API of another queue. <a href="../docs">The native API</a>.</p>'
     if not links:
         return ""
-    return f"<p>For clients of other queues, there are their APIs, too: {', '.join(links)}.</p>"
+    return f"<p>The APIs of other queues are served, too: {', '.join(links)}.</p>"
 
 
 def _head(name: str, version: str) -> str:

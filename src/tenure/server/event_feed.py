@@ -25,7 +25,7 @@ from tenure.queue import Queue
 
 RING = 10_000  # events kept
 MOST_READERS = 1_000
-WAKE_SECONDS = 0.0005  # for each reader that is woken, until others are
+WAKE_SECONDS = 0.0005  # pause after waking readers, for each of them
 WOKEN_AT_ONCE = 8
 AT_ONCE = 100  # entries that a reader sends in one message
 MOST_UNREAD = 100_000  # operations in the inbox; when there are more, readers get a reset
@@ -281,7 +281,7 @@ class Feed:
     async def _of_many(
         self, op: ops.Cancel | ops.Replay | ops.Update, answer: Answer
     ) -> list[JobEvent]:
-        """The result only counts the changed jobs. If it is not all of them, go by their states."""
+        """The result only counts the changed jobs. If not all were changed, use their states."""
         what, reached = _REACHED[type(op)]
         if not isinstance(answer, ops.Changed) or not answer.count:
             return []

@@ -40,6 +40,7 @@ class Exchange(Protocol):
     query: bytes
     headers: Headers
     address: str | None  # of the client
+    is_gone: bool  # the client, as far as the server can tell; or its request was refused
 
     @property
     def is_stalled(self) -> bool:
@@ -70,7 +71,7 @@ class Exchange(Protocol):
 class AsgiExchange:
     """A request that came through an ASGI server."""
 
-    __slots__ = ("_receive", "_send", "address", "headers", "method", "path", "query")
+    __slots__ = ("_receive", "_send", "address", "headers", "is_gone", "method", "path", "query")
 
     def __init__(self, scope: Message, receive: Receive, send: Send) -> None:
         self.method: str = scope["method"]
@@ -79,6 +80,7 @@ class AsgiExchange:
         self.headers: Headers = Headers(scope["headers"])
         client = scope.get("client")
         self.address: str | None = client[0] if client else None
+        self.is_gone: bool = False
         self._receive = receive
         self._send = send
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 from msgspec.structs import replace
 
@@ -31,62 +31,10 @@ from tenure.queue.sync_async import Wanted, Within
 from tenure.server.auth import Scope, Token
 from tenure.server.new_names import NewNames, names_of
 
+# Everything that a service accepts, and the scope that it needs.
 NEEDS: dict[type[Op] | type[Query], Scope] = {
-    ops.Enqueue: Scope.PRODUCE,
-    ops.Cancel: Scope.PRODUCE,
-    ops.Claim: Scope.WORK,
-    ops.Ack: Scope.WORK,
-    ops.Fail: Scope.WORK,
-    ops.Extend: Scope.WORK,
-    ops.Release: Scope.WORK,
-    ops.Progress: Scope.WORK,
-    ops.Beat: Scope.WORK,
-    ops.TakeSlot: Scope.WORK,
-    ops.DropSlot: Scope.WORK,
-    queries.NextDue: Scope.WORK,
-    ops.Replay: Scope.ADMIN,
-    ops.RunNow: Scope.ADMIN,
-    ops.Delete: Scope.ADMIN,
-    ops.Update: Scope.ADMIN,
-    ops.ReplayEdited: Scope.ADMIN,
-    ops.SetLimit: Scope.ADMIN,
-    ops.ClearLimit: Scope.ADMIN,
-    ops.Pause: Scope.ADMIN,
-    ops.Resume: Scope.ADMIN,
-    ops.PutSchedule: Scope.ADMIN,
-    ops.DropSchedule: Scope.ADMIN,
-    ops.Fire: Scope.ADMIN,
-    ops.Maintain: Scope.ADMIN,
-    ops.Reconcile: Scope.ADMIN,
-    ops.ReconcileSlots: Scope.ADMIN,
-    ops.MuteError: Scope.ADMIN,
-    queries.GetJob: Scope.READ,
-    queries.ListPast: Scope.READ,
-    queries.GetJobs: Scope.READ,
-    queries.Explain: Scope.READ,
-    queries.ListWorkers: Scope.READ,
-    queries.ListJobs: Scope.READ,
-    queries.ListSummaries: Scope.READ,
-    queries.FindIds: Scope.READ,
-    queries.FindByPrefix: Scope.READ,
-    queries.FindByKey: Scope.READ,
-    queries.ListRelated: Scope.READ,
-    queries.OldestReady: Scope.READ,
-    queries.LongestWaits: Scope.READ,
-    queries.GetStats: Scope.READ,
-    queries.ListTenants: Scope.READ,
-    queries.ListGroups: Scope.READ,
-    queries.ListGroupTotals: Scope.READ,
-    queries.ListLimits: Scope.READ,
-    queries.ListSlots: Scope.READ,
-    queries.ListSchedules: Scope.READ,
-    queries.GetTimetable: Scope.READ,
-    queries.ListErrors: Scope.READ,
-    queries.ListAudit: Scope.READ,
-    queries.ListRates: Scope.READ,
+    kind: Scope(kind.needs) for kind in (*get_args(ops.AnyOp), *get_args(queries.AnyQuery))
 }
-
-
 _MINUTE_MS = 60_000
 # Operations that have no note for the audit log; most of all that a service gets.
 _UNSIGNED = frozenset({ops.Enqueue, ops.Claim, ops.Ack, ops.Fail, ops.Extend, ops.Release})
@@ -105,6 +53,8 @@ class Guarded(Calls):
         self._grant = Grant(token.queues, token.tenants)
         self._free = not token.is_bound
         self._may = frozenset(kind for kind, scope in NEEDS.items() if token.allows(scope))
+        # Operations that it may do whatever they hold.
+        self._always = self._may if token.allows(Scope.PRODUCE) else self._may - {ops.Ack}
 
     def do(self, wanted: Wanted) -> Any:
         raise Forbidden("a request does not wait in a thread")
@@ -114,8 +64,9 @@ class Guarded(Calls):
             raise Forbidden("a request has no connection to share")
         if isinstance(wanted, Query):
             return await self._read(wanted)
-        for op in wanted:
-            self.must(op)
+        if not self._always.issuperset(map(type, wanted)):
+            for op in wanted:
+                self.must(op)
         if not self._free:
             wanted = list(map(self._bounded, wanted))
         if not _UNSIGNED.issuperset(map(type, wanted)):
@@ -164,7 +115,7 @@ class Guarded(Calls):
 
     def _which_tenant(self) -> str:
         names = ", ".join(map(repr, self.token.tenants or ()))
-        return f"say for which tenant, with tenant= or --tenant: this token is for {names}"
+        return f"name the tenant, with tenant= or --tenant: this token is for {names}"
 
     def _one_tenant(self, tenant: str | None) -> str | None:
         """The tenant of a call. A token that is bound to one tenant may omit it."""
@@ -276,15 +227,9 @@ class Guarded(Calls):
                 job = await self._inner.ado(queries.GetJob(query.id))
                 if not isinstance(job, Job) or not self._has(job.queue, job.tenant):
                     return []
-                # Who did it is not for others to know.
+                # A bound token must not learn who made a change.
                 return [replace(one, by="") for one in await self._inner.ado(query)]
-            case (
-                queries.GetJobs()
-                | queries.Explain()
-                | queries.ListWorkers()
-                | queries.FindByKey()
-                | queries.ListRelated()
-            ):
+            case queries.GrantedQuery():
                 return await self._inner.ado(replace(query, grant=self._grant.within(query.grant)))
             case queries.ListJobs() | queries.ListSummaries() | queries.FindIds():
                 narrowed = self._filter(query.filter)
@@ -301,25 +246,12 @@ class Guarded(Calls):
                 return await self._stats_of_ours(query)
             case queries.ListTenants():
                 return await self._tenants_of_ours(query)
-            case queries.LongestWaits():
-                if not self._has_queue(query.queue):
-                    return QueueNotFound(query.queue)
-                ours = tuple(filter(self._has_tenant, query.tenants))
-                return await self._inner.ado(replace(query, tenants=ours))
-            case queries.ListGroups():
-                if not self._has(query.queue, query.tenant):
-                    return QueueNotFound(query.queue)
-                return await self._inner.ado(query)
-            case queries.ListGroupTotals():
-                if not self._has_queue(query.queue):
-                    return QueueNotFound(query.queue)
-                if self.token.tenants is not None:
-                    raise Forbidden("totals are of all tenants, and this token is not")
-                return await self._inner.ado(query)
+            case queries.LongestWaits() | queries.ListGroups() | queries.ListGroupTotals():
+                return await self._parts_of_ours(query)
             case queries.ListLimits():
                 found = await self._inner.ado(query)
                 return [one for one in found if self._has(one.queue, one.tenant or "")]
-            case queries.ListSlots():
+            case queries.SlotQuery():
                 self._must_have_slot(query.scope, query.key)
                 return await self._inner.ado(query)
             case queries.ListErrors() | queries.ListRates():
@@ -333,14 +265,32 @@ class Guarded(Calls):
             f"this token may not {asked_for(type(query))}: it is bound to tenants or queues"
         )
 
+    async def _parts_of_ours(
+        self, query: queries.LongestWaits | queries.ListGroups | queries.ListGroupTotals
+    ) -> Any:
+        """What a query returns about tenants or groups of one queue."""
+        if not self._has_queue(query.queue):
+            return QueueNotFound(query.queue)
+        match query:
+            case queries.LongestWaits():
+                ours = tuple(filter(self._has_tenant, query.tenants))
+                query = replace(query, tenants=ours)
+            case queries.ListGroups():
+                if not self._has_tenant(query.tenant):
+                    return QueueNotFound(query.queue)
+            case queries.ListGroupTotals():
+                if self.token.tenants is not None:
+                    raise Forbidden("totals cover all tenants, but this token is bound to some")
+        return await self._inner.ado(query)
+
     async def _records_of_ours(self, query: queries.ListErrors | queries.ListRates) -> Any:
         if self.token.tenants is not None:
-            raise Forbidden("errors and rates are of all tenants, and this token is not")
+            raise Forbidden("errors and rates cover all tenants, but this token is bound to some")
         if query.queue is not None and not self._has_queue(query.queue):
             return QueueNotFound(query.queue)
         if query.queue is None and self.token.queues is not None:
             if len(self.token.queues) > 1:
-                raise Forbidden(f"say of which queue: {', '.join(map(repr, self.token.queues))}")
+                raise Forbidden(f"name the queue, one of {', '.join(map(repr, self.token.queues))}")
             query = replace(query, queue=self.token.queues[0])
         return await self._inner.ado(query)
 
@@ -351,7 +301,7 @@ class Guarded(Calls):
             if queue is None and len(self.token.queues) == 1:
                 queue = self.token.queues[0]
             if queue is None:
-                raise Forbidden(f"say of which queue: {', '.join(map(repr, self.token.queues))}")
+                raise Forbidden(f"name the queue, one of {', '.join(map(repr, self.token.queues))}")
             if queue not in self.token.queues:
                 return QueueNotFound(queue)
         return replace(where, tenant=tenant, queue=queue)
@@ -387,8 +337,8 @@ class Guarded(Calls):
 
 
 def _told(page: Any) -> Any:
-    """A page for a token that is bound: how many jobs were looked at, and the exact time of the
-    last, would tell of the jobs of others."""
+    """A page without what would reveal the jobs of others to a bound token: how many jobs were
+    looked at, and the exact time of the last."""
     if isinstance(page, queries.Ids):
         return replace(page, scanned=len(page.ids))
     if isinstance(page, queries.Page | queries.Summaries):
@@ -401,12 +351,13 @@ def _told(page: Any) -> Any:
 def asked_for(kind: type[Op] | type[Query]) -> str:
     """What the caller of an operation wants to do, in words: Enqueue -> enqueue jobs."""
     name = kind.__name__
-    return _WORDS.get(name) or _CAPITAL.sub(r" \1", name).strip().lower()
+    words = _WORDS.get(name) or _CAPITAL.sub(r" \1", name).strip().lower()
+    return f"{words} jobs" if issubclass(kind, ops.JobsOp) and name not in _WORDS else words
 
 
 _CAPITAL = re.compile(r"([A-Z])")
 _WORDS = {
-    **{name: f"{name.lower()} jobs" for name in ("Enqueue", "Claim", "Cancel", "Replay", "Delete")},
+    **{name: f"{name.lower()} jobs" for name in ("Enqueue", "Claim")},
     **{name: f"{name.lower()} queues" for name in ("Pause", "Resume")},
     "Ack": "finish jobs",
     "PutSchedule": "store schedules",

@@ -1,4 +1,4 @@
-"""Runs the service on a port until it is told to stop, along with schedules and maintenance."""
+"""Runs the service on a port until it is stopped, along with schedules and maintenance."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from tenure.worker.shutdown import ensure_exit, give_back_at_once, told_to_stop
 log = logging.getLogger("tenure.service")
 
 GRACE_SECONDS = 10  # for open requests to finish when the service stops
-# A commit releases the GIL at each statement. With a busy event loop it would get it back only
-# after Python's default of 5 ms each time. Much shorter intervals than this cost more than they
-# save.
+# A commit releases the GIL at each statement. While the event loop is busy, the commit gets it back
+# only after Python's switch interval, by default 5 ms, each time. Much shorter intervals than this
+# cost more than they save.
 SWITCH_SECONDS = 0.0005
 OTHER_FILES = 128  # open files besides connections
 
@@ -59,7 +59,8 @@ def serve_until_signal(
     tenants: collect metrics for each tenant.
     allowed_hosts: the host names that requests may use; None allows any.
     d1_max_attempts: attempts of the jobs of the d1 dialect; None for no limit.
-    about, redact: what the dashboard shows, and what nobody who reads jobs sees.
+    about: what the dashboard shows about this service.
+    redact: names of fields of payloads and results that are hidden from all who read jobs.
     """
     sys.setswitchinterval(SWITCH_SECONDS)
     metrics = Metrics(tenants=tenants)
@@ -89,7 +90,7 @@ def serve_until_signal(
 
 
 def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Make event loops of uvloop where it is installed: it needs half of the time."""
+    """Use uvloop if it is installed: it takes half the time."""
     try:
         from uvloop import new_event_loop
     except ImportError:
@@ -144,7 +145,7 @@ def _log_address(service: Service, known_as: str, port: int, tls: ssl.SSLContext
 
 
 def _affordable(connections: int) -> int:
-    """Raise the limit on open files for so many connections. Returns how many it allows."""
+    """Raise the limit on open files for this many connections. Returns how many it allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + OTHER_FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:

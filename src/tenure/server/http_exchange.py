@@ -25,8 +25,8 @@ class HttpExchange:
 
     __slots__ = (
         *("address", "headers", "method", "path", "query"),
-        *("_asks_first", "_connection", "_ended", "_gone", "_news", "_parts", "_size", "_waiter"),
-        *("_chunked", "is_answered", "is_begun", "is_last", "is_served", "task"),
+        *("_asks_first", "_connection", "_ended", "_news", "_parts", "_size", "_waiter"),
+        *("_chunked", "is_answered", "is_begun", "is_gone", "is_last", "is_served", "task"),
     )
 
     def __init__(
@@ -54,7 +54,7 @@ class HttpExchange:
         self._parts: list[bytes] = []  # of the body, not yet asked for
         self._size = 0  # of these
         self._ended = False  # the body
-        self._gone = False  # the client
+        self.is_gone: bool = False  # the client
         self._news = False  # whether `receive` has something to return
         self._waiter: asyncio.Future[None] | None = None
         self._chunked = version == "1.1"  # the response, if it is a stream
@@ -64,12 +64,12 @@ class HttpExchange:
     # What the connection reports -----------------------------------------------------------------
 
     def add_body(self, part: bytes) -> None:
-        if self.is_answered or self._gone:
+        if self.is_answered or self.is_gone:
             return
         self._parts.append(part)
         self._size += len(part)
         if self._size > MOST_UNREAD:
-            self._connection.pause_reading()
+            self._connection.pause_if_served(self)
         self._wake()
 
     def end_body(self) -> None:
@@ -77,8 +77,8 @@ class HttpExchange:
         self._wake()
 
     def leave(self) -> None:
-        """Note that the client has left, or that it was answered without the service."""
-        self._gone = True
+        """Note that the client has left, or that the connection has sent an error itself."""
+        self.is_gone = True
         self._wake()
 
     def _wake(self) -> None:
@@ -89,7 +89,7 @@ class HttpExchange:
     # What the service asks for -------------------------------------------------------------------
 
     def body(self) -> bytes | None:
-        if not self._ended or self._gone:
+        if not self._ended or self.is_gone:
             return None
         self._news = False  # from now on `receive` waits until the client disconnects
         return self._take()
@@ -126,7 +126,7 @@ class HttpExchange:
 
     @property
     def _is_over(self) -> bool:
-        return self._gone or self.is_answered
+        return self.is_gone or self.is_answered
 
     # The response --------------------------------------------------------------------------------
 
@@ -158,9 +158,9 @@ class HttpExchange:
             self._finish()
 
     def fail(self) -> None:
-        """Answer that the service failed, if it has not answered."""
+        """Send an error, unless the service has already responded."""
         if not self._is_over:
-            self._connection.refuse(TenureError("this should not have happened; see the log"))
+            self._connection.refuse(TenureError("internal error; see the log"))
 
     def abandon(self) -> None:
         """Close the connection if the service has ended without a complete response."""

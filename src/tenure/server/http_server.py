@@ -6,18 +6,19 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Awaitable, Sequence
+from functools import partial
 from socket import socket
 from typing import Protocol
 
 from tenure.server.connection import Connection
 from tenure.server.connections import Connections
 from tenure.server.exchange import Exchange
+from tenure.server.handshake import Handshake, TlsListener
 from tenure.server.http_exchange import HttpExchange
 
 log = logging.getLogger("tenure.service")
 
 BACKLOG = 2_048
-HANDSHAKE_SECONDS = 30.0  # for TLS
 LOOK_SECONDS = 0.02  # between checks whether all requests are finished, while it stops
 
 
@@ -33,23 +34,21 @@ class HttpServer:
         self.connections: Connections = Connections() if connections is None else connections
         self.is_stopping: bool = False
         self._handler = handler
-        self._servers: list[asyncio.Server] = []
+        self._listeners: list[asyncio.Server | TlsListener] = []
         self._running: set[HttpExchange] = set()
 
     async def start(self, sockets: Sequence[socket], tls: ssl.SSLContext | None = None) -> None:
         """Begin to accept connections."""
         loop = asyncio.get_running_loop()
         self._loop = loop
+        connect = partial(Connection, self, loop)
         for one in sockets:
-            self._servers.append(
-                await loop.create_server(
-                    lambda: Connection(self, loop),
-                    sock=one,
-                    ssl=tls,
-                    backlog=BACKLOG,
-                    ssl_handshake_timeout=HANDSHAKE_SECONDS if tls else None,
-                )
-            )
+            if tls is None:
+                server = await loop.create_server(connect, sock=one, backlog=BACKLOG)
+                self._listeners.append(server)
+            else:
+                accept = partial(Handshake, tls=tls, connections=self.connections, then=connect)
+                self._listeners.append(TlsListener(one, accept, BACKLOG))
 
     def handle(self, exchange: HttpExchange) -> None:
         """Begin to answer a request."""
@@ -70,10 +69,10 @@ class HttpServer:
 
     async def stop(self, seconds: float) -> None:
         """Accept no more connections, close idle ones, and finish open requests. What is not
-        finished within so many seconds is cancelled."""
+        finished within this time is cancelled."""
         self.is_stopping = True
-        for server in self._servers:
-            server.close()
+        for listener in self._listeners:
+            listener.close()
         for connection in self.connections:
             connection.stop()
         deadline = self._loop.time() + seconds

@@ -26,13 +26,13 @@ NO_TOKENS = Forbidden(
 
 
 class Mounted:
-    """An ASGI application that serves a store, opened with the first request. It is at any path
-    that `root_path` tells; all links of its pages are relative."""
+    """An ASGI application that serves a store, opened with the first request. It may be mounted at
+    any path (`root_path`); all links of its pages are relative."""
 
     def __init__(
         self, store: Queue | str, tokens: Tokens, *, open_on_loopback: bool, **options: Any
     ) -> None:
-        """options: as of `make_app`."""
+        """options: those of `make_app`."""
         self._store = store
         self._tokens = tokens
         self._is_open = open_on_loopback

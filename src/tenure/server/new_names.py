@@ -1,8 +1,8 @@
 """Bounds on how many new queues and workers a token may name.
 
-Queues come into being with their first job. Each costs a row, or some keys, and a look of every
-round of maintenance, so one client must not create them by the thousand. The same is true of
-workers: each report adds a record, and one for each of its queues.
+A queue is created with its first job. Each takes a row or a few keys, and every round of
+maintenance visits it, so one client must not create thousands of them. The same is true of workers:
+each report adds a record, and one for each of its queues.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class NewNames:
         self._rooms[token] = _Room(left, self._queue.clock.monotonic())
 
     async def _missing(self, names: set[str], room: float) -> set[str]:
-        """Those of the names that do not exist. Stops as soon as there are too many."""
+        """The names that do not exist. Stops as soon as there are too many."""
         missing: set[str] = set()
         for name in names:
             if isinstance(await self._queue.ado(queries.GetStats(name)), QueueNotFound):

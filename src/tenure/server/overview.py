@@ -23,14 +23,14 @@ MOST_QUEUES = 500  # whose oldest ready jobs are looked up
 LATE_MS = 60_000  # waiting longer than this needs attention
 DESERTED_MS = 10_000  # the same if there is no worker
 MOST_ATTENTION = 20
-MINUTES, MINUTE_MS = 30, 60_000  # that rates are shown of
+MINUTES, MINUTE_MS = 30, 60_000  # of rates that are shown
 
 
 class QueueRow(Counts, frozen=True, kw_only=True):
     """A queue. Fields that are null are not known. `rates` and `failures`: jobs done, and failed
-    attempts, in each of the last 30 minutes; `died`: jobs that became dead then. The times that
-    jobs wait and run are in milliseconds, of the last minute in which there were any: half of the
-    jobs, and 99%, took at most that."""
+    attempts, in each of the last 30 minutes; `died`: jobs that became dead then. How long jobs
+    waited and ran is in milliseconds: the median and the 99th percentile of the last minute that
+    had any."""
 
     queue: str
     paused: bool = False
@@ -210,7 +210,7 @@ def _cause(row: QueueRow, full: bool) -> str:
         return f"; its limit of {row.limit:,} is used up"
     if row.workers == 0:
         return "; no live worker listens to it"
-    return "" if row.leased else "; nothing of it runs"
+    return "" if row.leased else "; none is running"
 
 
 def _first(found: Iterator[Attention]) -> Iterator[Attention]:

@@ -15,7 +15,7 @@ class Pace:
         self._next = -math.inf  # when the next turn is due, if turns come at the rate
 
     def spend(self, turns: float) -> None:
-        """Take so many turns, without waiting for them."""
+        """Take turns, without waiting for them."""
         now = asyncio.get_running_loop().time()
         self._next = max(self._next, now - self._ahead) + turns * self._spacing
 
@@ -31,6 +31,6 @@ class Pace:
             await asyncio.sleep(wait)
 
     async def turn(self, turns: float = 1) -> None:
-        """Take so many turns, and wait for them."""
+        """Take turns, and wait until they are due."""
         self.spend(turns)
         await self.ready()

@@ -1,4 +1,4 @@
-"""Threads for queries, shared fairly: nobody's queries can keep those of others from running."""
+"""Threads for queries, shared fairly: no token can keep the queries of others from running."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Readers:
         while ready := [one for one in self._waiting if self._may_run(one)]:
             following = min(ready, key=lambda one: self._running[one])
             turn = self._waiting[following].popleft()
-            # Go to the end of the order, for tokens with as many running queries.
+            # Move behind other tokens that have as many running queries.
             self._waiting[following] = self._waiting.pop(following)
             self._forget(following)
             if not turn.cancelled():

@@ -1,7 +1,7 @@
 """Hides named fields of payloads and results from clients that read jobs.
 
-What is claimed is not changed: a worker needs it. All else that a client can read of a job passes
-here: a job, lists, searches, schedules, whichever route or dialect asks.
+Claims return everything, because a worker needs it. All other reads pass through here, for every
+route and dialect: one job, lists, searches, schedules.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Redaction:
 
 
 class Redacted(Calls):
-    """A queue whose queries return nothing of what is hidden."""
+    """A queue whose queries hide the named fields."""
 
     def __init__(self, inner: Calls, redaction: Redaction) -> None:
         self.settings, self.clock, self.changes = inner.settings, inner.clock, inner.changes

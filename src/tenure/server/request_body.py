@@ -51,7 +51,9 @@ class Incoming:
         """Return the whole body; raises BodyTooLarge, TooSlow or InvalidInput."""
         encoding = self._headers.get(b"content-encoding") or "identity"
         if encoding.lower() != "identity":
-            raise InvalidInput("content-encoding", f"{encoding!r} is not read; send JSON as it is")
+            raise InvalidInput(
+                "content-encoding", f"{encoding!r} is not supported; send plain JSON"
+            )
         body = self._exchange.body()
         if body is not None:
             self._ended = True

@@ -16,6 +16,7 @@ from tenure.server import (
     events,
     native,
     overview,
+    query_routes,
     schedule_switch,
     searching,
     static_files,
@@ -58,7 +59,7 @@ async def readyz(call: Call) -> Reply:
 async def metrics(call: Call) -> Reply:
     """Get metrics in the Prometheus text format."""
     if call.token.queues is not None or call.token.tenants is not None:
-        raise Forbidden("the figures are of all queues and tenants, and this token is not")
+        raise Forbidden("metrics cover all queues and tenants, but this token is bound to some")
     text = await call.service.metrics.text(call.queue)
     return Reply(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
@@ -100,8 +101,14 @@ COMMON = [
 
 def routes_of(dialects: Iterable[str], d1_max_attempts: int | None = None) -> list[Route]:
     """Return all routes, including those of the given dialects."""
-    routes = [*COMMON, *static_files.ROUTES, *native.ROUTES, *events.ROUTES]
-    routes += [*about.ROUTES, *overview.ROUTES, *searching.ROUTES, *schedule_switch.ROUTES]
+    routes = [*COMMON, *static_files.ROUTES, *native.ROUTES, *query_routes.ROUTES]
+    routes += [
+        *events.ROUTES,
+        *about.ROUTES,
+        *overview.ROUTES,
+        *searching.ROUTES,
+        *schedule_switch.ROUTES,
+    ]
     routes += OPERATOR
     for name in dialects:
         if name not in DIALECTS:

@@ -31,12 +31,12 @@ async def pause_schedule(call: Call) -> Switched:
 
 
 async def resume_schedule(call: Call) -> Switched:
-    """Resume a paused schedule. What it missed is not caught up on."""
+    """Resume a paused schedule. The times that it missed are skipped."""
     return await _switch(call, disabled=False)
 
 
 async def run_schedule_now(call: Call) -> Started:
-    """Enqueue the job of a schedule now. Its next time stays as it is."""
+    """Enqueue the job of a schedule now. Its next time does not change."""
     found = await _stored(call)
     ids = await call.queue.aenqueue_many([found.job.again()], if_exists="skip")
     return Started(ids[0], ids.created[0])

@@ -69,7 +69,7 @@ async def search(call: Call, query: SearchQuery) -> Matches:
 
 
 async def _allowed(found: Awaitable[T], otherwise: T) -> T:
-    """What a call finds, unless the token may not ask, or nothing can have such a name."""
+    """What a call finds; `otherwise` if the token may not ask, or the name is not valid."""
     try:
         return await found
     except (Forbidden, InvalidInput):

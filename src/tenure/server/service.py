@@ -36,7 +36,7 @@ from tenure.server.openapi import openapi
 from tenure.server.origin import Origins, check_json
 from tenure.server.overview import Overviews
 from tenure.server.pace import Pace
-from tenure.server.problems import RETRY_AFTER, NoSuchRoute, WrongMethod
+from tenure.server.problems import RETRY_AFTER, NoSuchRoute, TooSlow, WrongMethod
 from tenure.server.readers import FairQueue, Readers
 from tenure.server.readiness import Pulse
 from tenure.server.redaction import Redacted, Redaction
@@ -174,8 +174,8 @@ class Service:
         return self._descriptions[dialect]
 
     async def aside(self, who: str, size: int, work: Callable[[], T]) -> T:
-        """Do work for a request of a token that holds so many jobs or operations. If they are many,
-        it is done in a thread, one request at a time, so that the event loop can serve others."""
+        """Do work for a request that has this many jobs or operations. If they are many, it is done
+        in a thread, one request at a time, so that the event loop can serve others."""
         if size <= MANY:
             return work()
         self._traffic[who].pace.spend(size * ITEM_BYTES)
@@ -221,7 +221,7 @@ class Service:
         incoming = Incoming(exchange, self.max_body, self.body_seconds)
         reply: Reply | None
         if exchange.is_stalled:
-            await exchange.drained()  # no more is prepared for a client that does not read
+            await exchange.drained()  # prepare no more for a client that does not read
         found = self._find(request.method, request.path)
         forged = self._forged(request)
         if forged is not None:
@@ -246,7 +246,7 @@ class Service:
                 self._traffic[request.who].sent(exchange)
 
     async def _take_turn(self, request: Request, reply: Reply) -> None:
-        """Count a response. Clients without a token wait if these are too many."""
+        """Count a response. Clients without a token wait if there are too many."""
         if request.is_known:
             self._traffic[request.who].pace.spend(len(reply.body))
         else:
@@ -308,9 +308,7 @@ class Service:
                 "%s %s failed", request.method, request.path, extra={"request": request.id}
             )
             request.error = "internal"
-            return route.show_error(
-                TenureError(f"this should not have happened; the log has it as {request.id}")
-            )
+            return route.show_error(TenureError(f"internal error; the log has it as {request.id}"))
 
     async def _handle(
         self,
@@ -356,6 +354,8 @@ class Service:
             await self._body(
                 request, incoming
             )  # and ignore it: an incomplete request must change nothing
+        if exchange.is_gone:
+            raise TooSlow("the client went away before its request was served")
         if route.streams and request.method != "HEAD":
             await route.handler(*arguments, exchange.receive, exchange.send)
             return None

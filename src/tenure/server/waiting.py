@@ -50,16 +50,16 @@ class Waiter:
         self._event.clear()
 
     async def wait(self, seconds: float) -> None:
-        """Wait until it is woken, for at most so many seconds."""
+        """Wait until it is woken, for at most this many seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._event.wait()
 
 
 class Line:
-    """Requests that wait for the same. Only the first checks, so that a change costs the same
-    however many wait; one that finds something passes it on. queues: those whose new jobs may end
-    the wait; None for any change."""
+    """Requests that wait for the same thing. Only the first checks, so that a change costs the same
+    however many wait; if it finds something, it wakes the next ones. queues: those whose new jobs
+    may end the wait; None for any change."""
 
     def __init__(self, queues: Iterable[str] | None) -> None:
         self.queues: frozenset[str] | None = None if queues is None else frozenset(queues)
@@ -112,7 +112,7 @@ class Room:
 
     @contextmanager
     def line(self, key: Hashable, queues: Iterable[str] | None) -> Iterator[Line]:
-        """The line of those who wait for the same."""
+        """The line of the requests that wait for the same thing."""
         line = self._lines.setdefault(key, Line(queues))
         try:
             yield line
@@ -121,7 +121,7 @@ class Room:
                 self._lines.pop(key, None)
 
     def changed(self, queues: Collection[str] | None) -> None:
-        """Wake those whom a change of these queues may concern, now or soon."""
+        """Wake the lines that a change of these queues may concern, now or soon."""
         if not self._lines:
             return
         if queues is None or self._pending is None:
@@ -145,7 +145,8 @@ class Room:
 
 
 class Rooms:
-    """Who waits for jobs or changes, by token. Listens to the changes of the store once."""
+    """The requests that wait for jobs or changes, by token. Subscribes to the store once for
+    all."""
 
     def __init__(self, changes: Changes) -> None:
         self._changes = changes
@@ -196,8 +197,8 @@ async def until_gone(receive: Receive) -> None:
 
 
 async def claim_or_wait(call: Call, queues: list[str], seconds: float, **options: Any) -> list[Job]:
-    """Claim, and try again when something changes, until there is a job or the time is over. If
-    the client disconnects meanwhile, its jobs are released."""
+    """Claim, and try again when something changes, until there is a job or the time is up. If the
+    client disconnects meanwhile, its jobs are released."""
     if not seconds:
         return await call.queue.aclaim(queues, **options)
     groups = tuple(options.get("not_groups") or ())
@@ -215,7 +216,7 @@ async def _claim_in_line(
     jobs: list[Job] = []
     waiter = line.join()
     try:
-        # If others wait for the same, there is nothing to find, or they are about to find it.
+        # If others wait for the same thing, there is nothing to find, or they are about to find it.
         if waiter.looks:
             jobs = await queue.aclaim(queues, **options)
             if jobs:
@@ -250,7 +251,7 @@ async def _until_due(queue: Calls, queues: list[str], most: float) -> float:
 
 
 async def wait_for_end(call: Call, id: str, seconds: float) -> Job:
-    """Wait until a job finishes, the time is over or the client disconnects; return the job."""
+    """Wait until a job finishes, the time is up or the client disconnects; return the job."""
     queue, loop = call.queue, asyncio.get_running_loop()
     end = loop.time() + seconds
     room = call.service.rooms.of(call.token.hash)
@@ -275,11 +276,11 @@ async def wait_for_end(call: Call, id: str, seconds: float) -> Job:
 
 
 async def wait_for_change(call: Call, seconds: float, has_changed: Callable[[], bool]) -> None:
-    """Wait until something in the store has changed, or the time is over."""
+    """Wait until something in the store has changed, or the time is up."""
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
     room = call.service.rooms.of(call.token.hash)
-    with room.line(object(), None) as line:  # a line of its own: everybody is told of a change
+    with room.line(object(), None) as line:  # a line of its own: every change wakes it
         waiter = line.join()
         try:
             while not has_changed() and not call.is_over and end > loop.time():

@@ -92,8 +92,8 @@ class Tenure:
         default_queue: str = "default",
         include: Sequence[str] = (),
     ) -> None:
-        """url, settings, clock: as for `connect()`. name: whose schedules the app's are; apps that
-        share a store need different names. Defaults to the module that creates the app.
+        """url, settings, clock: as for `connect()`. name: the owner of the app's schedules; apps
+        that share a store need different names. Defaults to the module that creates the app.
         default_queue: the queue of tasks that name none. include: modules that declare tasks,
         imported before jobs run."""
         self.name: str = check_name("name", name or _module_of(sys._getframe(1).f_globals))
@@ -295,7 +295,7 @@ class Tenure:
             log.info("schedules of app %s could not be checked: %s", self.name, error)
 
     def _put_schedules_if_allowed(self) -> None:
-        """Store the schedules. A worker whose token may not store them starts nevertheless."""
+        """Store the schedules. A worker whose token is not allowed to do so starts anyway."""
         try:
             self.put_schedules()
         except Forbidden as error:
@@ -466,7 +466,7 @@ class Tenure:
 
 
 async def _tell_if_it_ends(runner: Runner) -> None:
-    """Log why a runner has ended, because the web server goes on without it."""
+    """Log why a runner has ended, because the web server continues without it."""
     try:
         await runner.wait()
     except TenureError as error:

@@ -30,6 +30,7 @@ def _decode_special(kind: type, value: Any) -> Any:
 _encode = msgspec.json.Encoder(enc_hook=encode_special).encode
 _NO_ARGUMENTS = msgspec.Raw(b"{}")
 _UNREADABLE = (msgspec.ValidationError, msgspec.DecodeError, NotImplementedError, TypeError)
+_BY_NAME = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 
 
 class Signature:
@@ -40,6 +41,8 @@ class Signature:
         self._name = name
         self._signature = inspect.signature(function)
         self._parameters = list(self._signature.parameters.values())
+        self._all_by_name = all(one.kind in _BY_NAME for one in self._parameters)
+        self._has_defaults = any(one.default is not Parameter.empty for one in self._parameters)
 
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> msgspec.Raw:
         """Encode a call as a payload. Raises InvalidInput if the arguments do not match."""
@@ -82,6 +85,15 @@ class Signature:
             values = self._decoder.decode(payload)
         except (*_UNREADABLE, ValueError) as error:
             raise InvalidInput(self._name, f"the payload does not fit: {_plain(error)}") from None
+        if self._all_by_name:
+            given = msgspec.structs.asdict(values)
+            if self._has_defaults:
+                given = {name: one for name, one in given.items() if one is not msgspec.UNSET}
+            return [], given
+        return self._by_kind(values)
+
+    def _by_kind(self, values: Any) -> tuple[list[Any], dict[str, Any]]:
+        """Divide decoded values into arguments by position and by name."""
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
         for parameter in self._parameters:
@@ -113,7 +125,7 @@ class Signature:
 
     def check_result(self, raw: msgspec.Raw) -> None:
         """Raise InvalidInput if a result does not fit the return annotation. An annotation that
-        cannot be read is no reason to fail a job whose work was done."""
+        cannot be read does not fail a job whose work was done."""
         try:
             decoder = self._result_decoder
         except InvalidInput:

@@ -258,7 +258,7 @@ class AsyncTask(Task[P, R]):
 
 
 def _errors(field: str, errors: Errors) -> tuple[type[BaseException], ...]:
-    """The classes that `except` would take."""
+    """The classes, as a tuple for `except`."""
     several = errors if isinstance(errors, tuple) else (errors,)
     for one in several:
         if not isinstance(one, type) or not issubclass(one, BaseException):
@@ -356,7 +356,7 @@ class _Patience:
         self._started = clock.monotonic()
 
     def next_look(self, job: Job) -> float:
-        """Seconds until the next check. Raises WaitTimeout when the time is over."""
+        """Seconds until the next check. Raises WaitTimeout when the time is up."""
         if self._timeout_ms is None:
             return LOOK_SECONDS
         left = self._timeout_ms / 1000 - (self._clock.monotonic() - self._started)

@@ -1,5 +1,5 @@
-"""For tests: a clock that is moved by hand, and a sandbox in which an app runs its jobs on demand,
-without a worker, a file or any waiting."""
+"""For tests: a clock that is advanced manually, and a sandbox in which an app runs its jobs on
+demand, without a worker, a file or any waiting."""
 
 from __future__ import annotations
 

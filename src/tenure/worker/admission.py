@@ -1,4 +1,4 @@
-"""Whether a service lets a worker claim jobs: its token may be wrong, or be revoked later."""
+"""Whether a service allows a worker to claim jobs: its token may be wrong, or revoked later."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tenure.settings import without_secrets
 
 log = logging.getLogger("tenure.worker")
 
-PATIENCE_SECONDS = 300.0  # for the token of a worker that has worked to be accepted again
+PATIENCE_SECONDS = 300.0  # for which a worker that was accepted before keeps trying
 HINT = "set TENURE_TOKEN to a token of the service with the scope 'work', for the worker's queues"
 
 
@@ -32,7 +32,7 @@ class Admission:
         self._was_accepted = True
         if self._refused_at is not None:
             self._refused_at = None
-            log.info("%s lets this worker work again", self._url)
+            log.info("%s accepts this worker again", self._url)
 
     def refuse(self, error: NotAllowed) -> None:
         """A claim was not allowed. Returns if it makes sense to try again: a token that was
@@ -41,13 +41,13 @@ class Admission:
         if self._refused_at is None:
             self._refused_at = now
             if self._was_accepted:
-                text = "%s no longer lets this worker work, trying again for %g s: %s"
+                text = "%s no longer accepts this worker, trying again for %g s: %s"
                 log.warning(text, self._url, PATIENCE_SECONDS, error)
         if not self._was_accepted or now - self._refused_at >= PATIENCE_SECONDS:
             raise refusal(self._url, error) from None
 
 
 def refusal(url: str, error: NotAllowed) -> NotAllowed:
-    """The error of a worker that ends because it may not work."""
+    """The error of a worker that ends because it is not allowed to work."""
     hint = "" if "TENURE_TOKEN" in error.message else f"; {HINT}"
-    return type(error)(f"{without_secrets(url)} does not let this worker work: {error}{hint}")
+    return type(error)(f"{without_secrets(url)} does not accept this worker: {error}{hint}")

@@ -33,8 +33,8 @@ class Listening(Protocol):
 
 
 class Beats:
-    """Reports a worker, once it has begun to work. If it may not, it says so once, and the worker
-    goes on."""
+    """Reports a worker, once it has begun to work. If reports are not allowed, this is logged once,
+    and the worker continues."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Beats:
 
     @property
     def begun(self) -> bool:
-        """Whether the worker was let in: it need not report itself before."""
+        """Whether the worker was accepted: it need not report before that."""
         return self._due < math.inf
 
     def begin(self) -> None:
@@ -61,11 +61,11 @@ class Beats:
         self._due = self._queue.clock.monotonic()
 
     def seconds_left(self) -> float:
-        """Until the next report is due."""
+        """Seconds until the next report is due."""
         return max(0.0, self._due - self._queue.clock.monotonic())
 
     def beat_if_due(self) -> None:
-        """Report that the worker is alive, unless it did so a short while ago."""
+        """Report that the worker is alive, unless it did so recently."""
         now = self._queue.clock.monotonic()
         if now >= self._due:
             self._due = now + BEAT_SECONDS

@@ -16,7 +16,7 @@ Place = Literal["loop", "thread", "process"]
 
 
 def plain_result(job: Job) -> Any:
-    """The result of a job as its JSON says."""
+    """The result of a job, decoded from JSON."""
     return job.result
 
 

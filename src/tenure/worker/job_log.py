@@ -40,8 +40,13 @@ class JobLog:
 
     @staticmethod
     def tells(op: Op) -> bool:
-        """Whether there will be something to log. At most levels, there is not for a success."""
+        """Whether there will be something to log. At most log levels, a success is not logged."""
         return type(op) is ops.Fail or log.isEnabledFor(logging.INFO)
+
+    @property
+    def expects_some(self) -> bool:
+        """Whether there are attempts to log once their outcomes are stored."""
+        return bool(self._ended)
 
     def expect(self, ended: Ended) -> None:
         """Remember an attempt until its outcome is stored. Can be called from any thread."""
@@ -62,7 +67,7 @@ class JobLog:
         elif isinstance(op, ops.Ack):
             self._say("is done after %.3g s", ended, {**fields, "state": State.DONE.value})
         else:
-            self._say("is given back after %.3g s", ended, {**fields, "state": State.PENDING.value})
+            self._say("is released after %.3g s", ended, {**fields, "state": State.PENDING.value})
 
     def _say(self, what: str, ended: Ended, fields: dict[str, object]) -> None:
         named = (ended.job.id, ended.handler, ended.seconds or 0.0)

@@ -36,7 +36,7 @@ class Keeper:
         beats: Beats | None = None,
     ) -> None:
         """unstored: leases of jobs whose handlers ended and whose outcome is not stored yet. beats:
-        the worker's reports that it is alive, which this thread sends, too."""
+        the worker's reports that it is alive, which this thread also sends."""
         self._queue = queue
         self._lease = lease
         self._interval = min(lease / 3, LONGEST_INTERVAL)
@@ -73,8 +73,8 @@ class Keeper:
             self._poked.set()
 
     def watch(self, deadline: float) -> None:
-        """Check in time whether a handler has ended that has just started. Can be called from any
-        thread."""
+        """Wake up in time to see whether a handler that has just started ends by its deadline. Can
+        be called from any thread."""
         if deadline + OVERDUE_SECONDS < self._wakes_at:
             self._poked.set()
 

@@ -70,7 +70,9 @@ class Post:
         """Take the operations to submit, grouped by kind."""
         reports, self.reports = self.reports, {}
         to_tell, self.to_tell = self.to_tell, []
-        return [*reports.values(), *sorted(to_tell, key=lambda op: type(op).__name__)]
+        if len(set(map(type, to_tell))) > 1:
+            to_tell.sort(key=lambda op: type(op).__name__)
+        return [*reports.values(), *to_tell]
 
     @property
     def unstored(self) -> list[Lease]:
@@ -112,7 +114,7 @@ class Signal:
             self._waiter.set_result(None)
 
     async def wait(self, seconds: float | None) -> bool:
-        """Wait until it is set or the time is over; returns whether it was set, and clears it."""
+        """Wait until it is set or the time is up. Returns whether it was set, and clears it."""
         if not self._set:
             loop = asyncio.get_running_loop()
             self._waiter = loop.create_future()

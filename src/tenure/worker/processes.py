@@ -181,7 +181,7 @@ def _call(handler: Handler, job: Job) -> Any:
 
 
 def _end_with_parent() -> None:
-    """Exit when the parent dies: another worker will run the job, so it must not go on here."""
+    """Exit when the parent dies: another worker will run the job, so it must not continue here."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     wait([parent.sentinel])

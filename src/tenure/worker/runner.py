@@ -43,7 +43,7 @@ from tenure.worker.outage import Outage
 from tenure.worker.outcome import after_timeout
 from tenure.worker.post import Post, post_of
 from tenure.worker.processes import Processes
-from tenure.worker.run import Run, attempt, attempt_in_thread
+from tenure.worker.run import Run, attempt, attempt_in_thread, start_task
 from tenure.worker.scheduler import Scheduler
 from tenure.worker.threads import Threads
 from tenure.worker.unknown_kind import KnownUnknowns, leave_for_others, task_of
@@ -100,7 +100,6 @@ class Runner:
         self._stopping = False
         self._serving: list[asyncio.Task[None]] = []
         self._closing: asyncio.Task[None] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()  # asyncio only holds weak references
         self._keeper = Keeper(
             queue,
             self._lease_ms / 1000,
@@ -155,7 +154,7 @@ class Runner:
         )
 
     async def _prepare(self) -> None:
-        """Run what has to be done first. Waits for a service that is away."""
+        """Do what has to be done first. Waits while a service is unavailable."""
         pause = FIRST_PAUSE
         while not self._stopping:
             try:
@@ -289,7 +288,7 @@ class Runner:
                 else:
                     await self._stand_by(post)
         except NotAllowed:
-            raise  # the message says it all
+            raise  # the message is enough
         except Exception:
             log.exception("worker %s can no longer work on %s", self.name, ", ".join(post.queues))
             raise
@@ -366,7 +365,10 @@ class Runner:
         finally:
             post.telling = []
             self._asked_for -= room
+        has_log = self._job_log.expects_some
         for op, answer in zip(batch, answers, strict=True):
+            if type(answer) is ops.Ok and not has_log:
+                continue
             if isinstance(answer, ops.Leased):
                 self.admission.accept()
                 self._keeper.begin_beats()
@@ -448,6 +450,7 @@ class Runner:
             post.to_tell += [ops.Release(job.id, job.token) for job in jobs]
             return
         report = partial(self._report, post)
+        begun: list[Run] = []
         for job in jobs:
             handler = post.handler_of(job)
             if handler is None:
@@ -455,7 +458,11 @@ class Runner:
                 continue
             if self._left is not None:
                 self._left -= 1
-            self._start(post, Run(job, handler, self.queue, report, sent_at, now))
+            run = Run(job, handler, self.queue, report, sent_at, now)
+            post.runs[id(run)] = run
+            begun.append(run)
+        for run in begun:  # when the leases of all of them are kept
+            self._start(post, run)
 
     def _leave_for_others(self, post: Post, job: Job) -> None:
         op = leave_for_others(job, self.queue.settings.unknown_kind)
@@ -470,16 +477,13 @@ class Runner:
             )
 
     def _start(self, post: Post, run: Run) -> None:
-        job, handler = run.job, run.handler
-        post.runs[id(run)] = run
-        if job.timeout_ms is not None:
-            run.deadline = self.queue.clock.monotonic() + job.timeout_ms / 1000
-            run.timer = self._loop.call_later(job.timeout_ms / 1000, run.stop, "timeout")
+        timeout_ms = run.job.timeout_ms
+        if timeout_ms is not None:
+            run.deadline = self.queue.clock.monotonic() + timeout_ms / 1000
+            run.timer = self._loop.call_later(timeout_ms / 1000, run.stop, "timeout")
             self._keeper.watch(run.deadline)
-        if handler.place == "loop":
-            task = self._loop.create_task(self._attempt(post, run))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        if run.handler.place == "loop":
+            start_task(self._loop, self._attempt(post, run))
         else:
             self._threads.submit(partial(self._attempt_in_thread, post, run))
 

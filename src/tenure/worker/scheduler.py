@@ -103,7 +103,7 @@ class Scheduler:
                 fired = self._queue.fire(schedule)
             except (Busy, Closed, StoreError):
                 raise
-            except TenureError as error:  # go on with the other schedules
+            except TenureError as error:  # continue with the other schedules
                 log.warning("schedule %s cannot fire: %s", schedule.name, error)
                 waits.append(RETRY_MS)
             else:

@@ -85,7 +85,7 @@ def ensure_exit(
     elif left.wait(LEAVING_SECONDS):
         return
     else:
-        log.warning("tasks that were given up keep the process from exiting: it exits now")
+        log.warning("abandoned tasks keep the process from exiting: it exits now")
     os._exit(0)
 
 

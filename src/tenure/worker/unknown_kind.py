@@ -2,9 +2,9 @@
 
 Another worker may have one: a newer release that is just being deployed, or another service on the
 same queue. So the job is released without using up an attempt, with a delay that grows with the
-time it has waited. It grows slowly: of two services on a queue, each finds the other's jobs about
-every second time. The job is dead once no worker has known its kind for as long as the settings
-allow.
+time it has waited. It grows slowly, because with two services on a queue, about every second claim
+of a job is by the wrong one. The job is dead once no worker has known its kind for as long as the
+settings allow.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tenure.model.job import Job
 from tenure.model.ops import UNKNOWN_KIND, Op
 from tenure.queue.arguments import failure_text
 
-NEVER_KNOWN = "NeverKnownKind"  # not UNKNOWN_KIND: after a replay, the job waits anew
+NEVER_KNOWN = "NeverKnownKind"  # not UNKNOWN_KIND: after a replay, the job waits again
 FIRST_DELAY_MS, LONGEST_DELAY_MS = 200, 300_000
 MOST_KINDS = 1_000  # remembered, so that each is logged once
 
@@ -36,8 +36,8 @@ def task_of(job: Job) -> str:
 
 
 def _waited_ms(job: Job) -> int:
-    """How long ago a worker first met the job without knowing its kind, by the store's clock. The
-    job's age would not do: it may have been delayed, or waited in a long queue."""
+    """How long ago a worker first claimed the job without knowing its kind, by the store's clock.
+    Not the job's age, because it may have been delayed, or may have waited in a long queue."""
     if not job.errors or job.errors[-1].type != UNKNOWN_KIND:
         return 0
     return max(0, (job.started_at or job.updated_at) - job.errors[-1].at)

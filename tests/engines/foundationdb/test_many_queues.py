@@ -66,3 +66,15 @@ def test_nothing_is_left_of_a_forgotten_queue() -> None:
     rows = Rows(db, ("tenure",))
     kept = {k.FORMAT, k.DID, k.WAKE}
     assert {kind for kind, found in rows.by_kind.items() if found} <= kept
+
+
+def test_maintenance_goes_on_while_any_kind_of_work_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(upkeep, "_STEP", 2)
+    clock = ManualClock()
+    db = fdb_sim.open(fdb_sim.Cluster(clock))
+    engine = FoundationDbEngine(fdb_sim, db, Settings(), clock, hybrid=False)
+    engine.apply([ops.Enqueue(tuple(JobSpec(str(n), "q", NULL, delay_ms=10) for n in range(7)))])
+    clock.advance(1)
+    assert engine.apply([ops.Maintain()]) == [ops.Maintained(promoted=7)]

@@ -17,7 +17,7 @@ HELD, CYCLES, BATCH = 300, 60, 100
 
 def blocks_of_a_claim(schema: str, queue: str) -> int:
     """How many blocks the server reads for a claim of 100 jobs, which is then rolled back."""
-    query = b"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + statements(schema).sql["claim_plain"]
+    query = b"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + statements(schema).sql["claim_alone"]
     mark = "00000000-0000-0000-0000-000000000000"
     values = (mark, None, queue, [1] * BATCH, ["w"], [60_000], 3, 1)
     with psycopg.connect(postgres.shared_url()) as connection:

@@ -135,6 +135,24 @@ def test_an_ack_whose_commit_was_cut_off_is_not_told_that_its_lease_is_lost(
     assert (behind.get("a").result, wire.cuts) == ("result", 1)
 
 
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("left", [0, 3])
+def test_acks_and_a_claim_whose_commit_was_cut_off_happen_once(
+    behind: tenure.Queue, wire: Wire, cut: Cut, left: int
+) -> None:
+    behind.enqueue_many([tenure.NewJob(queue="q") for _ in range(2 + left)])
+    held = behind.claim("q", limit=2)
+    wire.cut = cut
+    claim = ops.Claim(("q",), "w", 60_000, 2)
+    *acked, leased = behind.do([*(ops.Ack(job.id, job.token) for job in held), claim])
+    assert acked == [ops.Ok(), ops.Ok()]
+    assert isinstance(leased, ops.Leased)
+    assert (len(leased.jobs), wire.cuts) == (min(left, 2), 1)
+    stats = behind.stats("q")
+    assert (stats.done, stats.leased) == (2, len(leased.jobs))
+    assert behind.ack_many(leased.jobs) == [None] * len(leased.jobs)
+
+
 def test_a_transaction_that_is_asked_about_cannot_commit_any_more(
     queue: tenure.Queue, schema: str
 ) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import psycopg
 import pytest
 
 import tenure
+from tenure.clock import SystemClock
 from tenure.engines.postgres.engine import PostgresEngine
 from tenure.model import ops, queries
 from tenure.model.job import NULL, JobSpec
@@ -103,6 +104,13 @@ def test_a_job_that_another_transaction_holds_costs_no_other_job_its_lease(
         assert isinstance(second, tenure.Busy)
         other.rollback()
     assert engine.apply(extend) == [ops.Ok()] * 3
+
+
+def test_a_renewal_of_a_held_job_under_an_old_token_is_lost_at_once(engine: PostgresEngine) -> None:
+    job = claimed(engine, "held")["held"]
+    with in_flight(engine, ops.Cancel(("held",))):
+        (answer,) = answered(engine, [ops.Extend("held", job.token - 1, 60_000)])
+    assert answer == tenure.LeaseLost("held", "leased")
 
 
 def test_a_renewal_that_meets_a_short_transaction_waits_for_what_becomes_of_it(
@@ -336,3 +344,22 @@ def test_a_key_that_a_producer_holds_costs_only_those_who_want_it(engine: Postgr
         producer.commit()
     (answer,) = answered(engine, batch[1:2])
     assert isinstance(answer, tenure.Duplicate)
+
+
+def test_a_producer_waits_for_another_no_longer_than_the_busy_timeout(
+    schema: str, tmp_path: Path
+) -> None:
+    settings = tenure.Settings(busy_timeout=1)
+    wants = ops.Enqueue((spec("b", unique_key="k"),))
+    with (
+        closing(PostgresEngine(postgres.url_of(tmp_path), settings, SystemClock())) as engine,
+        in_flight(engine, ops.Enqueue((spec("a", unique_key="k"),))) as first,
+        psycopg.connect(postgres.shared_url()) as second,
+    ):
+        began = time.monotonic()
+        with pytest.raises(tenure.Busy):
+            start(engine.apply_within, second, [wants]).result(SOON)
+        assert time.monotonic() - began >= 1
+        first.rollback()
+        (answer,) = engine.apply_within(second, [wants])
+        assert isinstance(answer, ops.Enqueued)

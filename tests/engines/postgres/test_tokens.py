@@ -1,15 +1,22 @@
-"""PostgreSQL: fencing tokens that come from another store."""
+"""PostgreSQL: fencing tokens follow the clock, or those of another store that are ahead of it."""
 
 from __future__ import annotations
 
 import threading
+import time
+from itertools import pairwise
 from pathlib import Path
 
 import psycopg
 import pytest
 
 import tenure
+from tenure.engines.postgres import fast_paths
+from tenure.engines.postgres.claimed_places import Places
+from tenure.engines.postgres.db import Db
 from tenure.engines.postgres.statements import statements
+from tenure.model import ops
+from tenure.model.job import new_ids
 from tests.support import postgres
 
 
@@ -22,6 +29,97 @@ def schema(tmp_path: Path) -> str:
 
 def connect() -> psycopg.Connection[tuple[object, ...]]:
     return psycopg.connect(postgres.shared_url(), autocommit=True)
+
+
+def by_the_clock() -> int:
+    """The time as a token: quarters of a microsecond since 2026."""
+    return (time.time_ns() // 1_000 - 1_767_225_600 * 10**6) * 4
+
+
+@pytest.mark.parametrize("limited", [False, True])
+def test_a_token_is_the_time_of_its_claim(schema: str, tmp_path: Path, limited: bool) -> None:
+    """So it says nothing about the claims between two of them, however many there were."""
+    with tenure.connect(postgres.url_of(tmp_path)) as queue:
+        if limited:
+            queue.set_limit("q", concurrency=100)
+        queue.enqueue_many([tenure.NewJob(queue="q") for _ in range(60)])
+        tokens = []
+        for _ in range(60):
+            before = by_the_clock()
+            (job,) = queue.claim("q")
+            assert before <= job.token <= by_the_clock() + 16
+            tokens.append(job.token)
+    assert tokens == sorted(set(tokens))
+    assert tokens[-1] < 2**53  # exact in JavaScript
+
+
+def test_tokens_grow_while_the_clock_is_behind_them(schema: str, tmp_path: Path) -> None:
+    """As after a clock was set back by an hour."""
+    with tenure.connect(postgres.url_of(tmp_path)) as queue:
+        queue.enqueue_many([tenure.NewJob(queue="q") for _ in range(41)])
+        (first,) = queue.claim("q")
+        ahead = first.token + 3600 * 4 * 10**6
+        with connect() as connection:
+            connection.execute(f"SELECT setval('{schema}.tokens', {ahead})".encode())
+        tokens = [queue.claim("q")[0].token for _ in range(40)]
+    assert tokens[0] > ahead
+    assert tokens == sorted(set(tokens))
+    steps = {after - before for before, after in pairwise(tokens)}
+    assert len(steps) > 2
+
+
+def test_tokens_grow_whatever_the_clock_does(schema: str) -> None:
+    """It goes on, is set back by some seconds or by a minute, is set ahead, and catches up."""
+    query = f"SELECT {schema}.new_tokens(%s, 2)".encode()
+    now, tokens = 1_800_000_000_000, []
+    with connect() as connection:
+        for moved in (0, -3_000, 30_000, -8_000, -60_000, 30_000, 0, -10_000, 3_600_000, -1):
+            now += moved
+            for _ in range(45):
+                now += 1_000
+                ((given,),) = connection.execute(query, (now,)).fetchall()
+                assert isinstance(given, list)
+                tokens += given
+    assert tokens == sorted(set(tokens))
+    assert tokens[-1] // 4000 == now - 1_767_225_600_000  # by the clock again
+
+
+def test_tokens_grow_in_a_new_home_whose_clock_is_a_little_behind(
+    schema: str, tmp_path: Path
+) -> None:
+    """A standby that took over, for example: it does not have the last claims of the primary."""
+    with tenure.connect(postgres.url_of(tmp_path)) as queue:
+        queue.enqueue_many([tenure.NewJob(queue="q") for _ in range(3)])
+        queue.claim("q")
+        with connect() as connection:
+            connection.execute(f"UPDATE {schema}.about SET home = 'elsewhere'".encode())
+            connection.execute(f"UPDATE {schema}.queues SET folded_on = 'elsewhere'".encode())
+        lost = by_the_clock() + 9 * 4 * 10**6
+        after = [queue.claim("q")[0].token for _ in range(2)]
+    assert lost < after[0] < after[1]
+
+
+def test_a_claim_that_is_recovered_is_not_given_the_jobs_of_another_with_its_token(
+    schema: str, tmp_path: Path
+) -> None:
+    batch = [ops.Claim(("q",), "w", 60_000, limit=1)]
+    way = fast_paths.fast_path_of(batch)
+    assert way is not None
+    (mark,) = new_ids(0, 1)
+    with tenure.connect(postgres.url_of(tmp_path)) as queue, connect() as connection:
+        queue.enqueue_many([tenure.NewJob(queue="q") for _ in range(2)])
+        db = Db(connection, statements(schema).sql)
+        assert way(db, mark, batch, None, Places()) is not None
+        queue.claim("q")
+        (mine,) = fast_paths.recover(db, mark, batch)
+        assert isinstance(mine, ops.Leased)
+        connection.execute(
+            f"UPDATE {schema}.states SET token = {mine.jobs[0].token}".encode()
+            + b" WHERE token <> %s",
+            (mine.jobs[0].token,),
+        )
+        (again,) = fast_paths.recover(db, mark, batch)
+        assert again == mine
 
 
 def test_tokens_only_grow_while_others_take_some(schema: str) -> None:

@@ -20,10 +20,10 @@ import tenure
 from tests.support import audit_postgres, postgres
 
 ROOT = Path(__file__).parents[3]
-VERSION, COMMIT = 6, "761d035"  # the last with the schema version before
+VERSION, COMMIT = 7, "279ff9b"  # the last with the schema version before
 PATIENCE = 60.0
 
-# The functions that programs of version 6 call, in PostgreSQL's notation.
+# The functions that programs of version 7 call, in PostgreSQL's notation.
 CALLED = """
 ack(uuid,bigint,text[],bigint[],bigint[],text[],smallint,smallint)
 candidates(text,text,text[],integer,integer,integer)

@@ -24,7 +24,7 @@ def away(queue: Queue, number: int = 1) -> Iterator[None]:
     assert store is not None
     works, reads = store.apply, store.read
 
-    def fails(given: object) -> list[Answer]:
+    def fails(*given: object) -> list[Answer]:
         raise StoreError("no route to the disk")
 
     store.apply = store.read = fails  # type: ignore[method-assign, assignment]
@@ -105,11 +105,11 @@ def test_after_the_first_error_nobody_waits_for_the_shard(queue: Queue, tenants:
         assert store is not None
         fails = store.apply
 
-        def counted(batch: object) -> list[Answer]:
-            calls.append(batch)
-            return fails(batch)  # type: ignore[arg-type]
+        def counted(*given: object) -> list[Answer]:
+            calls.append(given)
+            return fails(*given)  # type: ignore[arg-type]
 
-        store.apply = counted  # type: ignore[method-assign]
+        store.apply = counted  # type: ignore[method-assign, assignment]
         for _ in range(5):
             with pytest.raises(StoreError):
                 queue.enqueue("q", tenant=tenants.there)
@@ -124,6 +124,7 @@ def test_a_shard_that_cannot_be_opened_is_opened_when_it_can(
     for name in ("disk-0", "disk-2"):
         (tmp_path / name).mkdir()
     url = f"sqlite:///{tmp_path}/disk-{{0..1}}/jobs.db"
+    tenure.connect(url).close()
     folder.rename(tmp_path / "elsewhere")
     folder.write_text("in the way")
     with tenure.connect(url) as queue:
@@ -136,6 +137,14 @@ def test_a_shard_that_cannot_be_opened_is_opened_when_it_can(
         assert shards_of(queue)[1].is_back()
         queue.enqueue("q", tenant=tenants.there)
         assert (queue.stats().ready, queue.stats().away) == (2, ())
+
+
+def test_the_first_time_all_shards_must_be_there(tmp_path: Path) -> None:
+    """Those that are away may belong to a queue with fewer shards."""
+    (tmp_path / "disk-0").mkdir()
+    (tmp_path / "disk-1").write_text("in the way")
+    with pytest.raises(StoreError, match="the first time, all shards must be there"):
+        tenure.connect(f"sqlite:///{tmp_path}/disk-{{0..1}}/jobs.db")
 
 
 def test_no_shard_at_all_is_an_error(tmp_path: Path) -> None:

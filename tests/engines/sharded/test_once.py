@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -128,10 +128,10 @@ def test_a_shard_that_fails_is_finished_by_the_repetition(
     assert store is not None
     works = store.apply
 
-    def fails(batch: object) -> list[Answer]:
+    def fails(*given: object) -> list[Answer]:
         raise StoreError("the disk is gone")
 
-    store.apply = fails  # type: ignore[method-assign]
+    store.apply = fails  # type: ignore[method-assign, assignment]
     answer = run(queue, key, *batch)
     assert isinstance(answer, StoreError)
     store.apply = works  # type: ignore[method-assign]
@@ -166,13 +166,13 @@ def _die_after(url: str, commits: int, key: str, batch: tuple[Op, ...]) -> None:
 
 
 def _apply_or_die(
-    apply: Callable[[Sequence[Op]], list[Answer]],
+    apply: Callable[..., list[Answer]],
     done: list[int],
     commits: int,
-    batch: Sequence[Op],
+    *given: object,
 ) -> list[Answer]:
     if done[0] < commits:
-        answers = apply(batch)
+        answers = apply(*given)
         done[0] += 1
         if done[0] < commits:
             return answers
@@ -187,10 +187,10 @@ def test_an_unfinished_call_says_that_it_can_be_repeated(
     assert store is not None
     works = store.apply
 
-    def fails(batch: object) -> list[Answer]:
+    def fails(*given: object) -> list[Answer]:
         raise StoreError("the disk is gone")
 
-    store.apply = fails  # type: ignore[method-assign]
+    store.apply = fails  # type: ignore[method-assign, assignment]
     answer = run(queue, "k", enqueue("a", tenants.here), enqueue("b", tenants.there))
     store.apply = works  # type: ignore[method-assign]
     assert isinstance(answer, OutcomeUnknown)

@@ -128,10 +128,36 @@ def test_a_store_that_was_used_alone_is_no_shard(tmp_path: Path, url: str) -> No
         tenure.connect(url)
 
 
-def test_other_shards_than_before_are_refused(tmp_path: Path, url: str, queue: Queue) -> None:
-    for other in (url.replace("..1", "..2"), f"{url}?without_tenant=together"):
-        with pytest.raises(InvalidInput, match="use the same URL as before"):
-            tenure.connect(other)
+def test_a_url_that_lacks_a_shard_or_spreads_jobs_otherwise_is_refused(
+    url: str, queue: Queue
+) -> None:
+    with pytest.raises(InvalidInput, match="does not name 1: open the queue again"):
+        tenure.connect(url.replace("..1", "..0"))
+    with pytest.raises(InvalidInput, match="use the same URL as before"):
+        tenure.connect(f"{url}?without_tenant=together")
+
+
+def test_shards_that_a_url_names_besides_are_not_used_before_a_reshard(
+    url: str, queue: Queue, tmp_path: Path
+) -> None:
+    with tenure.connect(url.replace("..1", "..3")) as other:
+        for n in range(40):
+            job = other.enqueue("q", tenant=f"t{n}")
+            assert queue.get(job.id).tenant == f"t{n}"
+        other.pause("q")
+        assert len(queue.claim("q", limit=40)) == 0
+        other.resume("q")
+        assert len(other.claim("q", limit=40)) == 40
+    for number in (2, 3):
+        with tenure.connect(f"sqlite:///{tmp_path}/jobs-{number}.db") as idle:
+            assert idle.stats().queues == {}
+
+
+def test_shards_of_two_queues_are_not_mixed(tmp_path: Path) -> None:
+    tenure.connect(f"sqlite:///{tmp_path}/jobs-{{0..1}}.db").close()
+    tenure.connect(f"sqlite:///{tmp_path}/jobs-{{2..3}}.db").close()
+    with pytest.raises(InvalidInput, match="different shards"):
+        tenure.connect(f"sqlite:///{tmp_path}/jobs-{{0..3}}.db")
 
 
 def test_files_that_were_swapped_are_refused(tmp_path: Path, url: str) -> None:

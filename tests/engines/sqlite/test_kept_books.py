@@ -84,6 +84,88 @@ def test_a_handle_that_writes_alone_reads_no_books_again(queue: tenure.Queue) ->
     assert not [sql for sql in statements(queue, cycle) if any(one in sql for one in tables)]
 
 
+def test_jobs_of_the_same_handle_are_acknowledged_without_reading_them(
+    queue: tenure.Queue,
+) -> None:
+    enqueue(queue, *"abc")
+    jobs = queue.claim("mail", limit=3)
+    seen = statements(queue, lambda: queue.ack_many(jobs))
+    assert not [sql for sql in seen if sql.startswith("SELECT") and "tenure_jobs" in sql]
+    assert queue.stats("mail").done == 3
+
+
+@pytest.mark.parametrize("by", ["queue", "other"])
+@pytest.mark.parametrize("how", ["ack", "cancel", "release", "expire", "delete", "replace"])
+def test_a_lease_that_ended_is_lost_whatever_the_books_know(path: Path, how: str, by: str) -> None:
+    clock = ManualClock()
+    with (
+        tenure.connect(f"sqlite:///{path}", clock=clock) as queue,
+        tenure.connect(f"sqlite:///{path}", clock=clock) as other,
+    ):
+        enqueue(queue, *"abc")
+        first, second, third = queue.claim("mail", limit=3, lease=60)
+        who = queue if by == "queue" else other
+        if how == "ack":
+            who.ack(second, then=[tenure.NewJob(queue="next")])
+        elif how == "cancel":
+            who.cancel([second.id])
+        elif how == "release":
+            who.release(second)
+        elif how == "expire":
+            who.extend(first, 600)
+            who.extend(third, 600)
+            clock.advance(61)
+            who.claim("none-of-it")
+            who.maintain()
+        elif how == "delete":
+            who.cancel([second.id])
+            who.delete([second.id])
+        else:
+            who.release(second)
+            (again,) = who.claim("mail", limit=1)
+            assert again.id == second.id
+        problems = queue.ack_many([first, second, third])
+        assert [problem is None for problem in problems] == [True, False, True]
+        if how == "replace":
+            assert queue.ack_many([again]) == [None]
+            assert queue.stats("mail").done == 3
+    assert audit(path) == []
+
+
+def test_one_lease_that_is_acknowledged_twice_in_a_call_counts_once(queue: tenure.Queue) -> None:
+    enqueue(queue, *"ab")
+    first, second = queue.claim("mail", limit=2)
+    problems = queue.ack_many([first, second, first])
+    assert [problem is None for problem in problems] == [True, True, False]
+    assert queue.stats("mail").done == 2
+
+
+def test_jobs_of_several_claims_are_acknowledged_with_their_results(queue: tenure.Queue) -> None:
+    enqueue(queue, *"abcdef")
+    queue.enqueue("mail", unique_key="one")
+    jobs = [job for n in (3, 2, 2) for job in queue.claim("mail", limit=n)]
+    results: list[Any] = [{"n": 1}, None, "text", None, [], None, 0]
+    assert queue.ack_many(jobs, results) == [None] * 7
+    assert [queue.get(job.id).result for job in jobs] == results
+    queue.enqueue("mail", unique_key="one")  # the key is free again
+
+
+@pytest.mark.parametrize("limit", [1, 3, 8, 20, 30])
+def test_a_lane_is_claimed_in_order_whatever_the_sizes_of_claims(
+    queue: tenure.Queue, path: Path, limit: int
+) -> None:
+    for priority in (2, 0, 1, 0):
+        queue.enqueue_many(
+            [tenure.NewJob(queue="mail", payload=n, priority=priority) for n in range(15)]
+        )
+    order: list[tuple[int, int]] = []
+    while jobs := queue.claim("mail", limit=limit):
+        order += [(job.priority, job.payload) for job in jobs]
+        assert audit(path) == []
+    assert [priority for priority, _ in order] == [0] * 30 + [1] * 15 + [2] * 15
+    assert [n for _, n in order] == [*range(15)] * 4
+
+
 def test_two_handles_that_write_in_turns_see_each_others_jobs(
     queue: tenure.Queue, other: tenure.Queue
 ) -> None:

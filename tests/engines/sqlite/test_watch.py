@@ -51,6 +51,23 @@ def test_a_commit_of_another_is_heard_without_looking(
     ear.stop()
 
 
+def test_a_commit_of_another_is_heard_soon_after_one_of_our_own(
+    file: Path, queue: tenure.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "INTERVAL_SECONDS", NEVER)  # reached if there is no end of commits
+    monkeypatch.setattr(watch, "IDLE_SECONDS", NEVER)
+    ear = Ear(queue)
+    with tenure.connect(f"sqlite:///{file}") as other:
+        for _ in range(3):
+            queue.enqueue("mail")
+            assert ear.heard.wait(PATIENCE)
+            ear.heard.clear()
+            other.enqueue("mail")
+            assert ear.heard.wait(PATIENCE)
+            ear.heard.clear()
+    ear.stop()
+
+
 def test_without_events_it_is_found_by_looking(
     file: Path, queue: tenure.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
+import ssl
 import time
 import tracemalloc
 from collections.abc import Iterator
@@ -15,12 +17,15 @@ from tenure import Queue
 from tenure.server.auth import Tokens
 from tenure.server.connection import Connection
 from tenure.server.connections import Connections
+from tenure.server.handshake import Handshake, TlsListener
 from tenure.server.route import Reply
 from tenure.server.routes import make_app
+from tenure.server.sockets import tls_context
 from tenure.testing import ManualClock
 from tests.conformance.state import nothing_changes
+from tests.server.certificates import Certificate
 from tests.server.conftest import token
-from tests.server.wire import PATIENCE, Dial, Watched, hosted, request
+from tests.server.wire import PATIENCE, Dial, Line, Tls, Watched, hosted, request
 
 MB = 1_048_576
 KNOWN = "Authorization: Bearer secret"
@@ -100,6 +105,28 @@ def test_line_breaks_between_requests_do_not_keep_a_connection(
     assert line.hear().status == 431
 
 
+def test_requests_that_wait_behind_another_are_not_all_kept_as_objects(
+    dial: Dial, queue: Queue
+) -> None:
+    """One read can bring more than 10,000 of them, and an object takes 20 times what was sent."""
+    count = 12_000
+    first, other = dial(), dial()
+    dial().say(request("GET", "/healthz")).hear()  # what is made once is made
+    claim = request("POST", "/v1/claim", b'{"queues":["later"],"wait":60}', headers=[KNOWN])
+    tracemalloc.start()
+    try:
+        first.say(claim + b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n" * count)
+        for _ in range(20):  # it is served meanwhile
+            assert other.say(request("GET", "/healthz")).hear().status == 200
+            time.sleep(0.01)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 1.5 * MB  # what was sent is in it once, as this test has it
+    queue.enqueue("later")
+    assert [first.hear().status for _ in range(count + 1)] == [200] * (count + 1)
+
+
 def test_a_client_that_does_not_read_is_dropped(
     dial: Dial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +155,82 @@ def _crowd(dial: Dial) -> None:
     assert dial().say(request("GET", "/healthz")).hear().status == 200
     assert known.say(request("GET", "/v1/queues/q", headers=[KNOWN])).hear().status == 200
     assert all(one.is_closed() for one in idle[:20])
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> Tls:
+    made = Certificate(tmp_path_factory.mktemp("tls"))
+    server = tls_context(str(made.cert), str(made.key))
+    assert server is not None
+    return Tls(server, ssl.create_default_context(cafile=made.cert))
+
+
+def test_handshakes_that_are_not_finished_count_as_connections(queue: Queue, tls: Tls) -> None:
+    service, connections = make_app(queue), Connections(8)
+    with hosted(Watched(service), connections, tls) as dial:
+        served = dial()
+        assert served.say(request("GET", "/healthz")).hear().status == 200
+        silent = [Line(served.port) for _ in range(30)]
+        for n, one in enumerate(silent):
+            if n % 2:
+                one.say(b"\x16\x03\x01\x02\x00\x01\x00")  # the beginning of a handshake
+        assert dial().say(request("GET", "/healthz")).hear().status == 200
+        assert len(connections) <= 8
+        assert all(one.is_closed() for one in silent[:20])
+        for one in silent:
+            one.hang_up()
+    service.close()
+
+
+def test_many_new_connections_do_not_keep_others_from_being_served() -> None:
+    """A listener that accepts all that wait, one after the other, leaves no turn to anybody."""
+    count = 50
+
+    async def main() -> int:
+        accepted: list[socket.socket] = []
+        turns = 0
+        with socket.socket() as listener, contextlib.ExitStack() as clients:
+            listener.bind(("127.0.0.1", 0))
+            listener.listen(count)
+            for _ in range(count):
+                clients.enter_context(socket.create_connection(listener.getsockname()))
+            tls = TlsListener(listener, lambda one: accepted.append(clients.enter_context(one)), 99)
+            async with asyncio.timeout(PATIENCE):
+                while len(accepted) < count:
+                    turns += 1
+                    await asyncio.sleep(0)
+            tls.close()
+        return turns
+
+    assert asyncio.run(main()) >= count
+
+
+def test_a_handshake_has_a_deadline(
+    queue: Queue, tls: Tls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Handshake, "seconds", 2.0)
+    service, connections = make_app(queue), Connections(8)
+    with hosted(Watched(service), connections, tls) as dial:
+        silent, broken = (Line(dial().port) for _ in range(2))
+        broken.say(b"GET / HTTP/1.1\r\n\r\n")
+        assert broken.is_closed()
+        assert silent.is_closed()
+        while len(connections) > 2:  # the two that were dialled; it is told after the client
+            time.sleep(0.01)
+        silent.hang_up()
+        broken.hang_up()
+    service.close()
+
+
+def test_a_service_stops_although_a_handshake_is_not_finished(queue: Queue, tls: Tls) -> None:
+    service = make_app(queue)
+    with hosted(Watched(service), None, tls) as dial:
+        silent = Line(dial().port)
+        began = time.monotonic()
+    assert time.monotonic() - began < PATIENCE / 2
+    assert silent.is_closed()
+    silent.hang_up()
+    service.close()
 
 
 def test_what_is_described_is_made_once(dial: Dial, monkeypatch: pytest.MonkeyPatch) -> None:

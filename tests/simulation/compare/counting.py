@@ -26,6 +26,7 @@ from tenure.engines.sqlite.db import Db as SqliteDb
 from tenure.engines.sqlite.statements import SQL
 from tenure.errors import TenureError
 from tenure.model import ops
+from tests.simulation.compare.outcomes import OUTCOMES
 from tests.simulation.compare.rigs import POSTGRES_PLACE
 from tests.support import postgres
 
@@ -135,11 +136,14 @@ def _swapped(item: Any, stands_in: dict[FunctionType, Any]) -> Any:
 
 def _counted(counts: Counts, path: str, function: Callable[..., Any]) -> Any:
     counts.known.add(path)
+    outcome = OUTCOMES.get(path)
 
     @functools.wraps(function)
     def stand_in(*args: Any, **kwargs: Any) -> Any:
         result = function(*args, **kwargs)
         counts.took(path, moved(result))
+        if outcome is not None:
+            counts.took(f"{path}: {outcome(args, result)}", moved(result))
         return result
 
     return stand_in

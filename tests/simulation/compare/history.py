@@ -46,12 +46,13 @@ class Comparison:
     def __init__(self, rig: Rig, every: int = 10) -> None:
         self.rig = rig
         self.tokens = Tokens(strict=rig.traits.strict)
-        self.compare = Compare(rig.model, self.tokens)
+        self.compare = Compare(rig.model, self.tokens, rig.age_slack_ms())
         self._once: dict[
             str, list[tuple[ops.Once, ops.Once]]
         ] = {}  # with the model's and the engine's tokens
         self._every = every  # steps between comparisons of the whole state
         self._steps = 0
+        self._back_ms = 0  # by which the clock was set back so far
 
     def step(self, step: Step) -> None:
         """Run one step; raises a Difference."""
@@ -59,6 +60,8 @@ class Comparison:
         match step:
             case Wait():
                 self.rig.clock.advance(step.ms / 1000)
+                self._back_ms += max(0, -step.ms)
+                self.compare.age_slack_ms = self.rig.age_slack_ms(self._back_ms)
             case Ask():
                 caller = step.caller % len(self.rig.engines)
                 self.rig.set_model_clock(caller)
@@ -136,7 +139,7 @@ class Comparison:
             before = self._states() if not self.rig.traits.exact_losses else {}
             expected: list[Answer] = []
             for op, sweep, answer in zip(asked, self.rig.model.plan(asked), answers, strict=True):
-                self.rig.model.sweep_first(sweep)
+                self.rig.model.sweep_for(sweep)
                 expected.append(self._expected(op, answer))
             if before:
                 after = self._states()

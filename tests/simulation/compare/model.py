@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from tenure.clock import Clock
 from tenure.engines.foundationdb.claim import _MOST_JOBS as MOST_AT_ONCE
 from tenure.engines.foundationdb.engine import _claims_at_once
 from tenure.engines.foundationdb.once import before_claims, claims_come_last
-from tenure.engines.memory import MemoryEngine
+from tenure.engines.memory import MemoryEngine, Record
 from tenure.model import ops
 from tenure.model.ops import Answer, Op
 from tests.simulation.following import FollowingModel
@@ -23,21 +23,31 @@ Sweeps = Literal[
     "for all",  # before the first, in all their queues, as much as its group would
     "together",  # also under keys: before the first, as much as the claims of each queue would
 ]
-Sweep = list[tuple[str, int]]  # queues, and how many of each kind are swept there
+
+
+class Sweep(NamedTuple):
+    """What is swept for an operation of a batch."""
+
+    queues: Sequence[tuple[str, int]]  # and how many of each kind are swept there
+    within: bool = False  # by the operation itself, just before its claims; otherwise before it
+
+
+_NONE = Sweep(())
 
 
 class Model(MemoryEngine):
-    """A model that sweeps when and where the engine does."""
+    """A model that sweeps when and where the engine does. The same history has the same tokens."""
+
+    token_steps = 1
 
     def __init__(self, clock: Clock, sweep: int, sweeps: Sweeps) -> None:
         super().__init__(clock, 0)  # claims do not sweep by themselves
         self._most = sweep
         self._sweeps = sweeps
-        self._within: dict[int, Sweep] = {}  # what calls under a key sweep
-        self._pending: Sweep = []
+        self._pending = _NONE  # what the next call under a key sweeps
 
     def plan(self, batch: Sequence[Op]) -> list[Sweep]:
-        """What to sweep before each of the operations."""
+        """What to sweep for each of the operations."""
         if self._sweeps == "together":
             return self._plan_together(batch)
         return self._plan_rows(batch, self._sweeps)
@@ -49,7 +59,7 @@ class Model(MemoryEngine):
             if is_claim:
                 plan += self._row(row, sweeps)  # type: ignore[arg-type]
             else:
-                plan += [[] for _ in row]
+                plan += [_NONE for _ in row]
         return plan
 
     def _row(self, claims: list[ops.Claim], sweeps: Sweeps) -> list[Sweep]:
@@ -59,19 +69,25 @@ class Model(MemoryEngine):
         ]
         plan: list[Sweep] = []
         for group in groups:
-            plan.append(
-                [(queue, self._most * len(group)) for queue in dict.fromkeys(group[0].queues)]
-            )
-            plan += [[] for _ in group[1:]]
+            most = self._most * len(group)
+            plan.append(Sweep([(queue, most) for queue in dict.fromkeys(group[0].queues)]))
+            plan += [_NONE for _ in group[1:]]
         if sweeps == "for alike":
             return plan
         most = self._most * len(groups[0])
         queues = dict.fromkeys(queue for claim in claims for queue in claim.queues)
-        return [[(queue, most) for queue in queues], *([] for _ in claims[1:])]
+        return [Sweep([(queue, most) for queue in queues]), *(_NONE for _ in claims[1:])]
 
-    def sweep_first(self, sweep: Sweep) -> None:
-        """Sweep as planned, in the order of the queues' names."""
-        for queue, most in sorted(sweep):
+    def sweep_for(self, sweep: Sweep) -> None:
+        """Sweep as planned for the next operation, or let it do that."""
+        if sweep.within:
+            self._pending = sweep
+        else:
+            self._sweep_all(sweep)
+
+    def _sweep_all(self, sweep: Sweep) -> None:
+        """Sweep in the order of the queues' names."""
+        for queue, most in sorted(sweep.queues):
             if queue in self._queues:
                 self._sweep(queue, most, self._clock.now_ms())
 
@@ -79,33 +95,31 @@ class Model(MemoryEngine):
         plan: list[Sweep] = []
         for together, run in groupby(batch, key=_claims_last):
             for part in _claims_at_once(run) if together else [[one] for one in run]:
-                sweep = self._together(part) if together else []
-                if isinstance(part[0], ops.Once) and before_claims(part[0]):
-                    self._within[id(part[0])], sweep = sweep, []
-                plan += [sweep, *([] for _ in part[1:])]
+                first = self._together(part) if together else _NONE
+                plan += [first, *(_NONE for _ in part[1:])]
         return plan
 
     def _together(self, part: Sequence[Op]) -> Sweep:
         claims = [op for op in ops.flat(part) if isinstance(op, ops.Claim)]
         named = Counter(queue for claim in claims for queue in dict.fromkeys(claim.queues))
         most = max(self._most, MOST_AT_ONCE)
-        return [(queue, min(self._most * count, most)) for queue, count in named.items()]
+        queues = [(queue, min(self._most * count, most)) for queue, count in named.items()]
+        return Sweep(queues, within=isinstance(part[0], ops.Once) and bool(before_claims(part[0])))
 
     def _once(self, op: ops.Once, now: int) -> Answer:
-        self._pending = self._within.pop(id(op), [])
         answer = super()._once(op, now)
         self._sweep_pending()  # even if it was applied before
         return answer
 
     def _sweep_pending(self) -> None:
-        sweep, self._pending = self._pending, []
-        self.sweep_first(sweep)
+        sweep, self._pending = self._pending, _NONE
+        self._sweep_all(sweep)
 
     def _in_order(self, batch: Sequence[Op], now: int) -> list[Answer]:
         together = self._sweeps == "together"
         last = together and _claims_last(ops.Once("", tuple(batch)))  # type: ignore[arg-type]
         if last:
-            plan: list[Sweep] = [[] for _ in batch]
+            plan: list[Sweep] = [_NONE for _ in batch]
         elif together:  # then claims are made one by one
             plan = [sweep for op in batch for sweep in self._plan_rows([op], "for alike")]
         else:
@@ -114,7 +128,7 @@ class Model(MemoryEngine):
         for one, sweep in zip(batch, plan, strict=True):
             if last and isinstance(one, ops.Claim):
                 self._sweep_pending()
-            self.sweep_first(sweep)
+            self._sweep_all(sweep)
             answers.append(self._run(one, now))
         return answers
 
@@ -136,11 +150,18 @@ class Follower(Model, FollowingModel):
             for name in op.queues
             if (book := self._queues.get(name)) is not None
         }
+        self._picked_from: set[str] = set()
         self.begin_claim()
         answer = MemoryEngine._claim(self, op, now)
         self.end_claim()
-        given = {job.queue for job in answer.jobs} if isinstance(answer, ops.Leased) else set()
         for name, (tokens, at) in before.items():
-            if name not in given and now >= at:
+            if name not in self._picked_from and now >= at:
                 self._queues[name].tokens, self._queues[name].tokens_at = tokens, at
         return answer
+
+    def _pick(self, queue: str, op: ops.Claim, room: int, now: int) -> list[Record]:
+        """A picked job uses the rate even if it has expired and is not given out."""
+        picked = super()._pick(queue, op, room, now)
+        if picked:
+            self._picked_from.add(queue)
+        return picked

@@ -14,15 +14,14 @@ import psycopg
 
 import tenure
 from tenure.clock import Clock
-from tenure.engines import Engine
+from tenure.engines import Engine, open_shard
 from tenure.engines.foundationdb.engine import FoundationDbEngine
 from tenure.engines.postgres.engine import PostgresEngine
 from tenure.engines.remote import RemoteEngine
-from tenure.engines.sharded.cluster import Cluster
 from tenure.engines.sharded.engine import ShardedEngine
-from tenure.engines.sharded.placing import Placing
-from tenure.engines.sharded.shard import Shard
+from tenure.engines.sharded.members import Members
 from tenure.engines.sqlite.engine import SqliteEngine
+from tenure.engines.sqlite.oldest import CLOCK_MS
 from tenure.model.fields import MAX_CLAIM
 from tenure.observe.metrics import Metrics, measured
 from tenure.server import bounds
@@ -69,6 +68,7 @@ class Traits:
         reuses_keys: bool = True,
         high_tokens: bool = True,
         exact_losses: bool = True,
+        one_clock: bool = False,
         sweeps: Sweeps = "for alike",
     ) -> None:
         self.store_time = store_time  # the store's clock is used, not those of the callers
@@ -80,6 +80,7 @@ class Traits:
         self.exact_losses = (
             exact_losses  # a lost lease names the state at its position in the batch
         )
+        self.one_clock = one_clock  # its processes have one clock: they are on one machine
         self.high_tokens = high_tokens  # imports jobs with tokens higher than any given so far
         self.sweeps = sweeps  # when the claims of a batch sweep
         self.reuses_keys = reuses_keys  # a used key may be sent with other operations
@@ -90,6 +91,7 @@ class Rig:
 
     def __init__(self, traits: Traits, sweep: int, skews_ms: list[int]) -> None:
         self.traits = traits
+        self.skews_ms = skews_ms
         self.clock = ManualClock()
         self.clocks = [Skewed(self.clock, by_ms) for by_ms in skews_ms]
         self.model_clock = ManualClock()
@@ -112,6 +114,12 @@ class Rig:
         """Set the model's clock to the time that applies to this caller."""
         clock: Clock = self.clock if self.traits.store_time else self.clocks[caller]
         self.model_clock.advance((clock.now_ms() - self.model_clock.now_ms()) / 1000)
+
+    def age_slack_ms(self, back_ms: int = 0) -> int:
+        """By how much the age of the oldest ready job may be wrong if the clock was set back by so
+        much; see engines/sqlite/oldest.py."""
+        wrong = max(self.skews_ms) - min(self.skews_ms) + back_ms
+        return wrong if self.traits.one_clock and wrong > CLOCK_MS else 0
 
     def ahead_ms(self, caller: int) -> int:
         """By how much due times are shifted to suit the caller's clock."""
@@ -147,9 +155,9 @@ def shards(sweep: int, skews_ms: list[int]) -> Rig:
     path = _folder(rig) / "jobs.db"
 
     def opened(clock: Clock) -> ShardedEngine:
-        shard = Shard("0", partial(SqliteEngine, path, Settings(sweep=sweep), clock))
-        shard.open()
-        return ShardedEngine(Cluster([shard], Placing(["0"], spread=False), clock))
+        settings = Settings(sweep=sweep, url=f"sqlite:///{path}")
+        members = Members({"0": settings.url}, spread=False)
+        return ShardedEngine.of(members, settings, clock, open_shard)
 
     rig.add([opened(clock) for clock in rig.clocks])
     rig.audit = partial(audit, path)
@@ -269,8 +277,8 @@ def foundationdb(sweep: int, skews_ms: list[int], *, faults: bool = False) -> Ri
 
 
 TRAITS: dict[str, Traits] = {
-    "sqlite": Traits(),
-    "shards-one": Traits(),
+    "sqlite": Traits(one_clock=True),
+    "shards-one": Traits(one_clock=True),
     # Jobs set back by more than 2 s are found only by maintenance: is_due in postgres.sql.
     "postgres": Traits(store_time=True, most_back_ms=1_500, exact_losses=False, sweeps="for all"),
     "http": Traits(store_time=True, transfers=False),

@@ -91,11 +91,10 @@ class Tokens:
             return self._of_job[job_id, model]
         if (job_id, model) in self._imported:
             return self._imported[job_id, model]
-        if model in self._known:
-            # Not the job's own token, though claims of one commit may have the same.
-            known, last = self._known[model], self._last_of_job.get(job_id)
-            return known - (last is not None and known == last.engine)
-        return self._new(model)
+        # Not the job's own token, though claims of one commit may have the same.
+        token = self._known[model] if model in self._known else self._new(model)
+        last = self._last_of_job.get(job_id)
+        return token - (last is not None and token == last.engine)
 
     def _new(self, model: int) -> int:
         """A token that the engine has not given so far, in the matching position among those it

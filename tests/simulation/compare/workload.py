@@ -7,7 +7,7 @@ are nearly reached. A run goes through phases, so that backlogs grow and are wor
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -17,6 +17,7 @@ from tenure.model import ops, queries
 from tenure.model.cron import CatchUp
 from tenure.model.job import NULL, Job, State
 from tests.simulation.compare.rigs import Rig, Traits
+from tests.simulation.compare.scenes import Scenes
 from tests.simulation.compare.specs import GROUPS, KEYS, KINDS, NAMED, QUEUES, TENANTS, Specs
 from tests.simulation.compare.steps import AnyOp, Ask, Call, Run, Step, Wait
 
@@ -54,6 +55,8 @@ class Workload:
         self._muting = random.Random(seed + 2)
         self._lists = random.Random(seed + 3)
         self._edits = random.Random(seed + 4)
+        self._scenes = Scenes(seed, rig)
+        self._scene: Iterator[Step] = iter(())
         self._asked = 5 * seed
         self._listed = seed
         self._rig = rig
@@ -104,6 +107,13 @@ class Workload:
 
     def next(self) -> Step:
         """The next step."""
+        step = next(self._scene, None)
+        if step is None and self._scenes.begins():
+            self._scene = self._scenes.any()
+            step = next(self._scene)
+        return step or self._random_step()
+
+    def _random_step(self) -> Step:
         self._left -= 1
         if self._left <= 0:
             self._change_phase()
@@ -243,7 +253,10 @@ class Workload:
         if draw < 0.92:
             return job.id, job.token
         if draw < 0.96:
-            return job.id, self._chance.choice((0, 1, job.token - 1, self._model._token + 7))
+            never = (
+                self._model._token + 10_000
+            )  # an earlier claim of the batch may get the next ones
+            return job.id, self._chance.choice((0, 1, job.token - 1, never))
         return self._stale()
 
     def _stale(self) -> tuple[str, int]:
@@ -488,7 +501,7 @@ class Workload:
             queries.GetTimetable,
             lambda: queries.ListPast(self._edits.choice([*self._model._records, "nobody"])),
             lambda: queries.ListRelated(
-                self._lists.choice([*self._model._records, "nobody"]), 1_000, self._grant()
+                self._lists.choice([*self._model._records, "nobody"]), 1_000, grant=self._grant()
             ),
             lambda: queries.FindByKey(self._lists.choice(KEYS), grant=self._grant()),
             lambda: queries.LongestWaits(queue, ("none", *TENANTS)),

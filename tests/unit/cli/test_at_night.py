@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import re
 import socket
 import subprocess
 import sys
@@ -146,6 +147,34 @@ def test_a_misspelt_queue_is_an_error_unless_it_is_to_be_created(
     cli.text(name, "emails", *options)
     cli.text(name, "new", *options, "--create")
     assert list(cli.json("stats")["queues"]) == ["emails", "new"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["stats", "emials"],
+        ["jobs", "--queue", "emials"],
+        ["dead", "--queue", "emials"],
+        ["replay", "--queue", "emials"],
+        ["tenants", "emials"],
+        ["limits", "emials"],
+        ["resume", "emials"],
+        ["errors", "emials"],
+        ["rates", "emials"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_command_that_finds_no_such_queue_suggests_a_similar_one(
+    cli: Terminal, command: list[str]
+) -> None:
+    cli.text("enqueue", "emails", "1")
+    assert cli.error(*command) == "there is no queue 'emials': did you mean 'emails'?"
+
+
+def test_a_queue_that_resembles_no_other_is_not_found_without_a_suggestion(cli: Terminal) -> None:
+    cli.text("enqueue", "emails", "1")
+    assert cli.error("stats", "parcels") == "there is no queue 'parcels'"
+    assert cli.error("limits", "parcels") == "there is no queue 'parcels'"
 
 
 READING = [
@@ -305,7 +334,8 @@ def test_why_shows_the_last_error(cli: Terminal) -> None:
         store.enqueue("mail", id="gone", max_attempts=1)
         store.fail(store.claim("mail", worker="w1")[0], ValueError("no disk"))
     tried, gone = cli.text("why", "tried"), cli.text("why", "gone")
-    assert "Attempt 1 failed now on w1: ValueError: no luck" in tried
+    assert re.match(r"Attempt 1 failed at \S+ \S+ UTC on w1: ValueError: no luck\n", tried)
+    assert cli.json("why", "tried")["last_error"]["message"] == "no luck"
     assert "It is due at" in tried
     assert "ValueError: no disk" in gone
     assert "It has been dead since" in gone
@@ -319,6 +349,15 @@ def test_why_says_that_no_worker_has_the_task(cli: Terminal) -> None:
     told = cli.text("why", "renamed")
     assert told.startswith("No worker has a task named 'old_name' yet: first noticed ")
     assert "Start a worker whose app has this task" in told
+
+
+def test_why_shows_who_paused_a_queue_and_the_reason(cli: Terminal) -> None:
+    cli.text("enqueue", "mail", "1", "--id", "held")
+    cli.text("pause", "mail", "--reason", "the provider bounces")
+    assert re.match(
+        r"The queue 'mail' was paused at \S+ \S+ UTC by \S+@\S+: the provider bounces\.\n",
+        cli.text("why", "held"),
+    )
 
 
 def test_the_pid_of_a_worker_is_not_written_as_a_count(cli: Terminal) -> None:

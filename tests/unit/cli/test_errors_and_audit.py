@@ -25,6 +25,7 @@ def test_errors_are_shown_by_their_cause(cli: Terminal) -> None:
     assert cli.text("mute-error", one["group"]) == f"Muted: {one['group']}.\n"
     assert "(muted) no user" in cli.text("errors")
     assert cli.json("mute-error", one["group"], "--undo") == {"group": one["group"], "muted": False}
+    cli.text("enqueue", "another", "1")
     assert cli.text("errors", "another") == "No errors.\n"
 
 

@@ -181,3 +181,21 @@ def test_copy_does_not_make_the_file_that_it_is_to_read(fresh: Terminal, tmp_pat
     said = fresh.error("copy", f"sqlite:///{missing}", f"sqlite:///{tmp_path}/new.db")
     assert said == f"source: there is no file {missing}"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_tenants_are_moved_to_more_shards(cli: Terminal, tmp_path: Path) -> None:
+    old, new = (f"sqlite:///{tmp_path}/shard-{{0..{last}}}.db" for last in (1, 3))
+    assert "there is no store" in cli.error("reshard", old, new)
+    with connect(old) as queue:
+        for n in range(20):
+            queue.enqueue("q", tenant=f"t{n}")
+    planned = cli.json("reshard", old, new, "--dry-run")
+    assert (planned["of_tenants"], planned["of_jobs"]) == (20, 20)
+    assert f"{planned['tenants']} of 20 tenants would move" in cli.text(
+        "reshard", old, new, "--dry-run"
+    )
+    assert not (tmp_path / "shard-2.db").exists()
+    done = cli.json("reshard", old, new)
+    assert (done["tenants"], done["finished"], done["resumed"]) == (planned["tenants"], True, False)
+    assert cli.json("reshard", old, new)["tenants"] == 0
+    assert "use `tenure copy`" in cli.error("reshard", cli.url, new)

@@ -16,6 +16,7 @@ import sys
 import termios
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -200,6 +201,11 @@ def test_the_rate_is_that_of_the_last_look(store: Queue) -> None:
 # A terminal ---------------------------------------------------------------------------------------
 
 
+def _heed_ctrl_c() -> None:
+    """A test run that was started in the background ignores Ctrl-C, and so would its children."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 class Pty:
     """A `tenure top` in a terminal of its own."""
 
@@ -210,7 +216,13 @@ class Pty:
         env |= {"PYTHONPATH": str(ROOT / "src"), "TERM": "xterm-256color", "COLUMNS": str(columns)}
         command = [sys.executable, "-m", "tenure", "--url", url, "top", "--interval", "100ms"]
         self.process = subprocess.Popen(
-            command, stdin=theirs, stdout=theirs, stderr=theirs, env=env, start_new_session=True
+            command,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env=env,
+            start_new_session=True,
+            preexec_fn=_heed_ctrl_c,
         )
         os.close(theirs)
         self.text = ""
@@ -226,6 +238,16 @@ class Pty:
             assert time.monotonic() < deadline, f"never saw {pattern!r}: {self.text[-2000:]!r}"
             if select.select([self._ours], [], [], 0.1)[0]:
                 self.text += os.read(self._ours, 65_536).decode()
+
+    def ends(self) -> int:
+        """Wait until it ends, and return its exit code. It is read meanwhile: a program waits for
+        a terminal that does not read."""
+        deadline = time.monotonic() + PATIENCE
+        while self.process.poll() is None and time.monotonic() < deadline:
+            if select.select([self._ours], [], [], 0.05)[0]:
+                with suppress(OSError):  # the other end was closed
+                    os.read(self._ours, 65_536)
+        return self.process.wait(0)
 
     def close(self) -> None:
         if self.process.poll() is None:
@@ -262,7 +284,7 @@ def test_it_is_used_with_keys_in_a_terminal(somewhere: str) -> None:
             queue.enqueue("mail", tenant="acme")
             terminal.sees(r"> +acme +2 ")
             terminal.press("q")
-            assert terminal.process.wait(PATIENCE) == 0
+            assert terminal.ends() == 0
         finally:
             terminal.close()
 
@@ -277,7 +299,7 @@ def test_ctrl_c_ends_it_and_restores_the_terminal(tmp_path: Path) -> None:
         terminal.sees(r"> +mail +1 ")
         assert not termios.tcgetattr(terminal._ours)[3] & termios.ECHO
         terminal.process.send_signal(signal.SIGINT)
-        assert terminal.process.wait(PATIENCE) == 0
+        assert terminal.ends() == 0
         assert termios.tcgetattr(terminal._ours)[3] == before
     finally:
         terminal.close()

@@ -35,8 +35,8 @@ def _now(tx: Tx) -> int:
 
 
 class Bucket:
-    """What a claim finds in a queue's bucket. It adds a conflict range, so that of two claims that
-    found the same tokens only one commits."""
+    """A queue's bucket, as a claim finds it. Reading it adds a conflict range, so that only one of
+    two claims that found the same tokens commits."""
 
     def __init__(self, tx: Tx, queue: str, limit: Limit) -> None:
         self._tx, self._queue = tx, queue

@@ -78,7 +78,7 @@ Dealt = tuple[Call, list[Want], int]  # a call, its jobs, and how many count aga
 
 
 class Seen:
-    """What claims found besides jobs."""
+    """What claims learned, besides the jobs."""
 
     def __init__(self) -> None:
         self.idle: list[Idle] = []
@@ -191,7 +191,7 @@ class Claims:
         return False
 
     def _round(self, calls: Sequence[Call]) -> More:
-        """Claim as much of what is missing as fits into one transaction."""
+        """Claim as many of the missing jobs as fit into one transaction."""
         left = [call for call in calls if call.keyed is None or call.keyed.answer is None]
         plan, stamp = self._transactor.run_some(partial(self._plan, calls=left), _MOST_JOBS)
         for keyed in plan.keyed:
@@ -231,8 +231,8 @@ class Claims:
         return plan
 
     def _settle(self, plan: Plan, stamp: bytes) -> tuple[set[str], dict[Keyed, Answer]]:
-        """The jobs that were won, and the results of the keyed calls that need no other try, which
-        are stored."""
+        """The jobs that were won, and the results of the keyed calls that need no other try. Stores
+        these results."""
         ids = [job.id for _, jobs, _ in plan.dealt for job in jobs]
         if not ids:
             return set(), {}
@@ -329,7 +329,7 @@ def _read_keyed(tx: Transaction, calls: Iterable[Call], plan: Plan) -> dict[Keye
 def _want(
     tx: Transaction, calls: Sequence[Call], most: int, spread: int, seen: Seen
 ) -> list[Dealt]:
-    """Write claims on ready jobs, in order, for calls that look for the same."""
+    """Write claims on ready jobs, in order, for calls that want the same kind of jobs."""
     op, total = calls[0].op, sum(call.left for call in calls)
     limit = min(total, most)
     picked: list[Ready] = []

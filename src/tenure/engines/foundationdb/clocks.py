@@ -1,4 +1,4 @@
-"""The store's time, which decides when schedules are due: that of most of its schedulers.
+"""The store's time, which decides when schedules are due: the median of its schedulers' clocks.
 
 A cluster has no clock except its versions, a million a second. Every scheduler regularly notes the
 time of its own clock, and the version at that moment. The median of recent notes, advanced by the

@@ -72,7 +72,7 @@ class FoundationDbEngine:
         """`handle` is the module `fdb` or its simulation, and `db` an open database. hybrid: also
         judge leases by the cluster's versions, and tolerate wrong clocks; False if a test controls
         the clock. aside_from: how many lanes must be held back before a claim puts them aside.
-        near_from: how many jobs are worth a try to read them by one range read."""
+        near_from: from how many jobs on to try to read them by one range read."""
         chance = chance or random.Random()
         root = _directory(handle, db, directory, clock, settings.busy_timeout)
         self._store = Store(
@@ -218,7 +218,7 @@ def _told(error: Exception) -> TenureError:
 def _directory(
     handle: Any, db: Any, path: tuple[str, ...], clock: Clock, patience_s: float
 ) -> Subspace:
-    """Open or create the directory. Creating it twice does no harm."""
+    """Open or create the directory. Creating it twice is a no-op."""
     deadline = clock.monotonic() + patience_s
     tr = begin(db, patience_s)
     for _ in range(MOST_TRIES):

@@ -1,4 +1,4 @@
-"""The facts for Explain. They are as the next claim would find them, after its sweep.
+"""The facts for Explain. They describe what the next claim would find, after its sweep.
 
 Tenants have no order here, since a claim draws them by chance. So a job is claimable if a claim may
 draw it.

@@ -25,7 +25,7 @@ _STEP = 5_000  # counters migrated in one transaction
 
 def check_format(transactor: Transactor) -> None:
     """Check the format of a store, after creating or migrating it. Several programs may do this at
-    the same time: each step goes on where the last one ended, whoever took it."""
+    the same time: each step continues where the last one ended, no matter which program took it."""
     while True:
         found, _ = transactor.run(_step)
         if found == FORMAT:

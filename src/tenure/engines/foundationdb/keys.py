@@ -139,7 +139,7 @@ class Keys:
         return self._kinds[kind] + self.own(job_id)
 
     def own(self, job_id: str) -> bytes:
-        """What the id of a job adds to a key."""
+        """The part of a key that encodes the id of a job."""
         known = self._ids.get(job_id)
         if known is None:
             known = pack_str(job_id)
@@ -160,7 +160,7 @@ class Keys:
         return known
 
     def seq(self, seq: Seq) -> bytes:
-        """What the place in enqueue order adds to a key."""
+        """The part of a key that encodes a place in enqueue order."""
         begin, count = seq[:2], seq[2]
         known = self._begins.get(begin)
         if known is None:

@@ -91,7 +91,7 @@ def _time_of(where: Filter, held: Held) -> int | None:
 
 
 def _walked_page(tx: Tx, query: ListQuery, walks: list[Iterator[tuple[Place, str]]]) -> Listed:
-    """The first matching jobs on several ways, merged."""
+    """The first matching jobs of several scans, merged."""
     scanned = 0
     last: tuple[Place, str] | None = None
 
@@ -133,7 +133,7 @@ def _sorted_page(tx: Tx, query: ListQuery, ids: list[str], start: Place | None) 
 
 
 def _indexed(tx: Tx, where: Filter, queues: list[str]) -> list[str] | None:
-    """The ids of the jobs that indexes have for this filter; None if they are not few."""
+    """The ids of the jobs that indexes have for this filter; None if there are many."""
     if not where.states or not set(where.states) <= {State.LEASED, State.PENDING}:
         return None
     lane = [] if where.tenant is None else [where.tenant]
@@ -202,8 +202,8 @@ def _places(
 
 
 def _is_large(tx: Tx, queue: str) -> bool:
-    """Whether one scan cannot look through the queue. Only then is the place of a time searched
-    for: a small store may have jobs of another one, whose places do not grow with time."""
+    """Whether the queue is too large for one scan. Only then is the place of a time searched for: a
+    small store may have imported jobs, whose places do not grow with time."""
     counts = tx.tr.snapshot.get_range(*tx.keys.span(k.QUEUE_COUNT, queue))
     numbers = [int.from_bytes(bytes(row.value), "little", signed=True) for row in counts]
     return sum(numbers) > queries.MOST_SCANNED

@@ -31,7 +31,7 @@ class Scatter:
         self._per_job: dict[int, float] = {}
 
     def is_worth_a_try(self, kind: int) -> bool:
-        """Whether one range read is likely to be cheaper. If it was not, another try follows after
+        """Whether one range read is likely to be cheaper. If it was not, it is tried again after
         some time."""
         per_job = self._per_job.get(kind, 0.0)
         if per_job <= _MOST_PER_JOB:

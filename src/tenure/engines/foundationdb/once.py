@@ -66,7 +66,7 @@ def ask(tx: Tx, op: ops.Once) -> None:
 
 
 def claims_come_last(op: ops.Once) -> bool:
-    """Whether it ends with claims and has no claim before that."""
+    """Whether it ends with claims and has no others."""
     kinds = [isinstance(one, ops.Claim) for one in op.ops]
     return any(kinds) and kinds == sorted(kinds)
 

@@ -89,7 +89,7 @@ class Lane:
         self.is_empty: bool = False
 
     def _ask(self) -> Any:
-        # Many jobs come in one answer, instead of some at a time.
+        # Fetch many jobs in one reply, instead of some at a time.
         mode = self._tx.store.handle.StreamingMode
         return self._tx.tr.snapshot.get_range(
             self._begin,

@@ -61,7 +61,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
     @property
     def counted_as(self) -> str:
         """The counter that includes this job. Ready and leased jobs share one, so that a claim,
-        which may turn out lost, need not count; LEASE keys tell how many are leased."""
+        which may turn out to be lost, need not change it; LEASE keys tell how many are leased."""
         if self.state is State.PENDING:
             return "active" if self.ready else "delayed"
         return "active" if self.state is State.LEASED else self.state.value

@@ -47,7 +47,7 @@ class Transaction(Tx):
 
     @cached_property
     def writer(self) -> str:
-        """One of few names, in turn: transactions that have the same one conflict."""
+        """One of a few names, in turn: transactions with the same one conflict."""
         return f"{(self.store.client + next(self.store.writers)) % _WRITERS:x}"
 
     def forget(self) -> None:
@@ -188,7 +188,7 @@ class Transaction(Tx):
 
     def put_limit(self, old: Limit, new: Limit) -> None:
         key = self.keys.pack(k.LIMIT, new.queue, new.tenant, new.group)
-        if new == Limit(new.queue, new.tenant, new.group):
+        if new.is_default:
             self.clear(key)
         else:
             self.set(key, msgspec.json.encode(new))

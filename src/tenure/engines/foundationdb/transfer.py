@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from tenure.engines.foundationdb import keys as k
@@ -21,19 +21,24 @@ _Place = tuple[tuple[int, ...], str]
 
 
 def export(tx: Tx, query: queries.Export) -> Found:
+    if query.ids is not None:
+        return queries.Exported(_entries(tx, query.ids), None)
     start = None if query.cursor is None else place_of(query.cursor, 3)
     if isinstance(start, InvalidInput):
         return start
     places = heapq.merge(*(_listed(tx, queue, start) for queue in tx.queues()))
     page = list(islice(places, query.limit))
-    found = [held for held in tx.peek(job_id for _, job_id in page) if held is not None]
+    cursor = cursor_of(page[-1][0]) if page else query.cursor
+    return queries.Exported(_entries(tx, (job_id for _, job_id in page)), cursor)
+
+
+def _entries(tx: Tx, ids: Iterable[str]) -> list[Entry]:
+    found = [held for held in tx.peek(ids) if held is not None]
     waits = [_ask_waits(tx, held) for held in found]
-    entries = [
+    return [
         Entry(job, held.record.ready, tuple(one for one in job.after if one in waits_for))
         for held, job, waits_for in zip(found, jobs_of(tx, found), waits, strict=True)
     ]
-    cursor = cursor_of(page[-1][0]) if page else query.cursor
-    return queries.Exported(entries, cursor)
 
 
 def _listed(tx: Tx, queue: str, start: tuple[int, ...] | None) -> Iterator[_Place]:

@@ -86,8 +86,8 @@ def pack_with_versionstamp(elements: tuple[Element, ...], prefix: bytes = b"") -
 
 
 def append_versionstamp(prefix: bytes) -> bytes:
-    """The key of a tuple that ends with an incomplete versionstamp: `pack_with_versionstamp` for
-    what is packed already."""
+    """The key of a tuple that ends with an incomplete versionstamp: `pack_with_versionstamp` for a
+    tuple whose beginning is already packed."""
     return prefix + _NEW_STAMP + (len(prefix) + 1).to_bytes(4, "little")
 
 
@@ -99,7 +99,7 @@ def after_ints(key: bytes, place: int, count: int) -> int:
 
 
 def pack_str(text: str) -> bytes:
-    """What a string adds to a key."""
+    """A string, encoded as a part of a key."""
     return b"\x02" + _escaped(text.encode())
 
 
@@ -147,7 +147,7 @@ def _escaped(data: bytes) -> bytes:
 
 
 def pack_int(number: int) -> bytes:
-    """What a number adds to a key."""
+    """A number, encoded as a part of a key."""
     size = (number.bit_length() + 7) // 8
     if 0 <= number < _BIG:
         return _POSITIVE[size] + number.to_bytes(size, "big")

@@ -179,8 +179,8 @@ class Tx:
             key = self.keys.of_job(k.JOB, job_id)
             self.tr.add_read_conflict_range(key, key + b"\x00")
             if held is not None and held.state is State.PENDING:
-                # Who claims it meanwhile does not write its key. In any other state, it cannot be
-                # claimed unless its key was written.
+                # A concurrent claim does not write the key of a pending job. In any other state,
+                # the job cannot be claimed unless its key was written.
                 self.tr.add_read_conflict_range(*self.keys.span_of_job(k.CLAIM, job_id))
         return self._jobs[job_id]
 

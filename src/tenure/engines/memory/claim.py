@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter, defaultdict
 
 from msgspec.structs import replace
@@ -16,10 +17,15 @@ from tenure.model.ops import Answer
 class Claiming(Enqueuing):
     """Gives out jobs."""
 
+    token_steps: int = (
+        16  # tokens grow by random steps up to this, so that claims cannot be counted
+    )
+
     @handles(ops.Claim)
     def _claim(self, op: ops.Claim, now: int) -> Answer:
         leased: list[Job] = []
         picked = 0
+        token = self._token + 1 + secrets.randbelow(self.token_steps)
         for queue in sorted(set(op.queues)):
             if queue in self._queues:
                 self._sweep(queue, self._sweep_limit, now)
@@ -30,7 +36,7 @@ class Claiming(Enqueuing):
                 if record.job.state is State.LEASED:
                     record.job = replace(
                         record.job,
-                        token=self._token + 1,
+                        token=token,
                         worker=op.worker,
                         started_at=now,
                         lease_until=now + op.lease_ms,
@@ -39,12 +45,11 @@ class Claiming(Enqueuing):
                     )
                     leased.append(record.job)
         if picked:
-            self._token += 1
+            self._token = token
         return ops.Leased(leased)
 
     def _pick(self, queue: str, op: ops.Claim, room: int, now: int) -> list[Record]:
-        """The jobs to give out: tenants take turns, each tenant's jobs in order, within all
-        limits."""
+        """The jobs to lease: tenants take turns, each tenant's jobs in order, within all limits."""
         if queue not in self._queues or room <= 0:
             return []
         book, limit = self._queues[queue], self._limit(queue)

@@ -1,4 +1,4 @@
-"""What an operator changes in jobs, and remembers of them."""
+"""Operations that edit a job or replay it with changes, and the history of jobs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tenure.model.ops import Answer
 
 
 class Editing(Operator):
-    """Changes what waits, and replays what is over with changes."""
+    """Edits waiting jobs, and replays finished ones with changes."""
 
     @handles(ops.Update)
     def _update(self, op: ops.Update, now: int) -> Answer:

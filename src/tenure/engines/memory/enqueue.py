@@ -66,7 +66,7 @@ class Enqueuing(Limits):
         return None
 
     def _is_hidden(self, grant: ops.Grant | None, job_id: str) -> bool:
-        """Whether a job exists, and belongs to others than those the grant names."""
+        """Whether a job exists that the grant does not allow."""
         record = self._records.get(job_id)
         return record is not None and is_outside(grant, record.job)
 

@@ -1,4 +1,4 @@
-"""What holds a job back. The model tries it: it claims all that can be claimed from a copy."""
+"""What holds a job back. The model finds out by claiming everything that it can from a copy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tenure.model.ops import Grant, Limit
 from tenure.model.queries import Found
 from tenure.model.record_queries import ListRecords
 
-_NOBODY = ""  # no job has this id: who waits for it waits forever
+_NOBODY = ""  # no job has this id: a job that waits for it waits forever
 
 
 class Explaining(Reads):
@@ -60,7 +60,7 @@ class Explaining(Reads):
     def _reasons(
         self, job: Job, after: Record, grant: Grant | None, now: int
     ) -> Iterator[why.AnyReason]:
-        """job: as it is stored. after: the same after a sweep."""
+        """job: as stored. after: the same job after a sweep."""
         if job.state in FINAL:
             yield why.Finished(job.finished_at or 0, job.worker, self._heard_at(job))
             return
@@ -84,7 +84,7 @@ class Explaining(Reads):
             yield from self._in_line(after, grant, now)
 
     def _heard_at(self, job: Job) -> int | None:
-        """When its worker heard that it was cancelled."""
+        """When its worker learned that it was cancelled."""
         record = self._side.get(("past", heard_key(job.id, job.token)))
         if record is None or job.state is not State.CANCELLED or not job.worker:
             return None
@@ -112,7 +112,7 @@ class Explaining(Reads):
         if record is None or of_others:
             return why.Paused(scope, tenant, group)
         note = pause_records.decode(record.value)
-        return why.Paused(scope, tenant, group, note.since, note.by)
+        return why.Paused(scope, tenant, group, note.since, note.by, note.reason)
 
     def _waits_for(self, record: Record, grant: Grant | None) -> why.AnyReason:
         ids = sorted(record.waits_for - {_NOBODY})
@@ -194,8 +194,8 @@ class Explaining(Reads):
         return next((one for one in limits if one.concurrency is not None), None)
 
     def _ahead(self, record: Record) -> int:
-        """How many jobs of its tenant come before a ready job: those of its group, and of other
-        groups as many as their limits let start."""
+        """How many jobs of its tenant come before a ready job: all of its own group, and of other
+        groups as many as their limits allow to start."""
         job, count = record.job, 0
         mine = [r for r in self._live.values() if _lane(r)[:2] == _lane(record)[:2]]
         for group in {r.job.group for r in mine}:

@@ -1,4 +1,4 @@
-"""What the holder of a lease does."""
+"""Operations of the holder of a lease."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Leases(Claiming):
         return record
 
     def _hear(self, job: Job, op: ops.LeaseOp, now: int) -> None:
-        """Note when a worker first hears that its job was cancelled."""
+        """Note when a worker first learns that its job was cancelled."""
         if job.state is State.CANCELLED and job.token == op.token:
             key = heard_key(op.id, op.token)
             value = msgspec.json.encode(Past(now, "cancel_heard"))

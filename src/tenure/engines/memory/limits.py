@@ -16,7 +16,7 @@ from tenure.model.records import Record
 
 
 class Limits(Store):
-    """Which limit applies to whom."""
+    """Finds the limits that apply to a job."""
 
     def _limit(self, queue: str, tenant: str | None = None, group: str | None = None) -> Limit:
         return self._limits.get((queue, tenant, group), Limit(queue, tenant, group))
@@ -74,7 +74,8 @@ class Limits(Store):
         limit = self._limit(op.queue, op.tenant, op.group)
         if not limit.paused:
             key = pause_key(op.queue, op.tenant, op.group)
-            note = PauseNote(now, op.note.by if op.note else "")
+            by, reason = (op.note.by, op.note.reason) if op.note else ("", "")
+            note = PauseNote(now, by, reason)
             self._side["pause", key] = Record(key, msgspec.json.encode(note))
         return self._put_limit(replace(limit, paused=True))
 

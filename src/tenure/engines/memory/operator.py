@@ -1,4 +1,4 @@
-"""What an operator does with jobs."""
+"""Operations of operators on jobs."""
 
 from __future__ import annotations
 

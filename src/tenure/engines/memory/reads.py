@@ -168,6 +168,9 @@ class Reads(Lists, Workers):
 
     @handles(queries.Export)
     def _export(self, query: queries.Export, now: int) -> Found:
+        if query.ids is not None:
+            there = [self._records[id].entry for id in query.ids if id in self._records]
+            return queries.Exported(there, None)
         start = [0] if query.cursor is None else queries.parse_cursor(query.cursor, 1)
         if isinstance(start, InvalidInput):
             return start

@@ -67,7 +67,7 @@ class QueueBook:
 
 
 def is_outside(grant: ops.Grant | None, job: Job | JobSpec) -> bool:
-    """Whether a job belongs to a queue or tenant that the grant does not name."""
+    """Whether a job belongs to a queue or tenant that the grant does not allow."""
     if grant is None:
         return False
     return (grant.queues is not None and job.queue not in grant.queues) or (
@@ -95,7 +95,7 @@ class Store:
         self._lock = threading.RLock()
         self._records: dict[str, Record] = {}
         self._live: dict[str, Record] = {}
-        # Jobs by queue and tenant, and by queue and group: people count those most often.
+        # Jobs by queue and tenant, and by queue and group, which are counted most often.
         self._of_tenant: dict[tuple[str, str], dict[str, Record]] = defaultdict(dict)
         self._in_group: dict[tuple[str, str], dict[str, Record]] = defaultdict(dict)
         self._unique: dict[tuple[str, str, str], str] = {}

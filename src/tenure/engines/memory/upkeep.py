@@ -13,7 +13,7 @@ from tenure.model.ops import Answer
 
 
 class Upkeep(Schedules):
-    """Does what time requires, and forgets what is old."""
+    """Runs due maintenance, and deletes what is old."""
 
     @handles(ops.Maintain)
     def _maintain(self, op: ops.Maintain, now: int) -> Answer:
@@ -87,7 +87,7 @@ class Upkeep(Schedules):
         return sorted(old, key=lambda r: (r.job.finished_at or 0, r.seq))
 
     def _forget_queues(self, names: list[str], now: int) -> None:
-        """Forget the queues that have been empty for long, and note which are empty now."""
+        """Delete queues that have been empty for long, and note which are empty now."""
         used = {record.job.queue for record in self._records.values()}
         used |= {queue for queue, _, _ in self._limits}
         for queue in names:

@@ -40,7 +40,7 @@ def _ack_plain(tx: Transaction, batch: Sequence[ops.Ack]) -> list[Answer]:
     assert row is not None
     missing, parents = row
     if parents:
-        # The parents are not locked again: a producer that holds one waits for this transaction.
+        # The parents are not locked again: a producer that locks one waits for this transaction.
         for child, parent in tx.children_of(tx.ids_of(parents)):
             tell(tx, child, parent, PARENTS_DONE)
         settle(tx)

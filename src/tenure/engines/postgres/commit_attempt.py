@@ -10,10 +10,12 @@ from psycopg import errors as pg
 from psycopg.pq import TransactionStatus
 
 from tenure.core import errors
+from tenure.core.fencing import Fence
 from tenure.core.operate import Operations, operate
 from tenure.engines.postgres import ack, claim, fast_paths, slots, upkeep
 from tenure.engines.postgres.claimed_places import Places
 from tenure.engines.postgres.db import Db, piped
+from tenure.engines.postgres.fencing import hold
 from tenure.engines.postgres.locks import lock
 from tenure.engines.postgres.server import Connection
 from tenure.engines.postgres.transaction import Transaction
@@ -42,7 +44,8 @@ def run(
 ) -> tuple[list[Answer], bool]:
     """Run the operations in order. Returns the results, and whether to notify other processes."""
     tx = Transaction(db, given, settings, elsewhere)
-    # First of all, and in one order: a transaction that holds a key waits for no one who wants it.
+    # Keys are locked first, in one order, so that a transaction that holds one never waits for
+    # another that wants it.
     keys = sorted({op.key for op in batch if isinstance(op, ops.Once)})
     if keys:
         tx.once = dict(db.all("take_keys", given, keys))
@@ -75,16 +78,17 @@ class Attempt:
         connection: Connection,
         sql: dict[str, bytes],
         batch: Sequence[Op],
+        fence: Fence | None,
         given: int | None,
         settings: Settings,
     ) -> None:
         """Run the batch and commit."""
         db = Db(connection, sql)
         try:
-            if self._make_alone(db, batch, given):
+            if fence is None and self._make_alone(db, batch, given):
                 self.tells = _tells(batch)
             else:
-                self.tells = self._make_together(db, connection, batch, given, settings)
+                self.tells = self._make_together(db, connection, batch, fence, given, settings)
         except BaseException:
             status = connection.pgconn.transaction_status
             if status in (TransactionStatus.INERROR, TransactionStatus.INTRANS):
@@ -113,15 +117,17 @@ class Attempt:
         db: Db,
         connection: Connection,
         batch: Sequence[Op],
+        fence: Fence | None,
         given: int | None,
         settings: Settings,
     ) -> bool:
         with piped(connection):
             db.send("begin")
+            hold(db, fence, given)
             self.answers, tells = run(db, batch, given, settings)
             if any(answer != _NOTHING for answer in self.answers):
                 db.send("mark", self.mark)
             self.may_have_happened = True  # an error no longer means a rollback
             db.send("commit")
         self.has_happened = True
-        return tells
+        return tells or (fence is not None and fence.become is not None)

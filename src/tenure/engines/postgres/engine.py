@@ -13,11 +13,13 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from tenure.clock import Clock, SystemClock
+from tenure.core.fencing import Fence
 from tenure.core.grants import Named
 from tenure.engines.postgres import server
 from tenure.engines.postgres.claimed_places import Places
 from tenure.engines.postgres.commit_attempt import LOST_RACES, Attempt, run
 from tenure.engines.postgres.db import Db, piped
+from tenure.engines.postgres.fencing import hold
 from tenure.engines.postgres.listen import Listener
 from tenure.engines.postgres.locks import jobs_of
 from tenure.engines.postgres.notify import Teller
@@ -89,10 +91,10 @@ class PostgresEngine:
     def _deadline(self) -> float:
         return self._clock.monotonic() + self._settings.busy_timeout
 
-    def apply(self, batch: Sequence[Op]) -> list[Answer]:
-        return self._apply(batch, MOST_WAITS)
+    def apply(self, batch: Sequence[Op], fence: Fence | None = None) -> list[Answer]:
+        return self._apply(batch, fence, MOST_WAITS)
 
-    def _apply(self, batch: Sequence[Op], most_waits: int) -> list[Answer]:
+    def _apply(self, batch: Sequence[Op], fence: Fence | None, most_waits: int) -> list[Answer]:
         deadline = self._deadline()
         races = waits = 0
         while True:
@@ -100,7 +102,7 @@ class PostgresEngine:
             attempt = Attempt(mark, self._places)
             try:
                 with self._pool.use() as connection:
-                    attempt.make(connection, self._sql, batch, self._given, self._settings)
+                    attempt.make(connection, self._sql, batch, fence, self._given, self._settings)
             except LOST_RACES as error:
                 races += 1
                 if races > MOST_RACES:
@@ -108,10 +110,10 @@ class PostgresEngine:
             except pg.LockNotAvailable as error:
                 waits += 1
                 if len(batch) > 1:
-                    return self._apply_apart(batch, server.meaning(error, self.address))
+                    return self._apply_apart(batch, fence, server.meaning(error, self.address))
                 if waits >= most_waits:
                     busy = server.meaning(error, self.address)
-                    if jobs_of(batch[0]):
+                    if batch and jobs_of(batch[0]):
                         return [busy]  # it concerns one job, not the store
                     raise busy from error
             except psycopg.Error as error:
@@ -131,7 +133,7 @@ class PostgresEngine:
                 return attempt.answers
 
     def _fold_news(self, batch: Sequence[Op]) -> None:
-        """Fold in the news of new jobs now and then. If it fails, the next claim does it."""
+        """Fold in the news of new jobs from time to time. If that fails, the next claim does it."""
         queues = self._unfolded.add(batch)
         if not queues:
             return
@@ -141,7 +143,9 @@ class PostgresEngine:
         except Exception:  # the batch was committed, so no error may look as if it was not
             log.info("the news of %d queues could not be folded in", len(queues), exc_info=True)
 
-    def _apply_apart(self, batch: Sequence[Op], busy: TenureError) -> list[Answer]:
+    def _apply_apart(
+        self, batch: Sequence[Op], fence: Fence | None, busy: TenureError
+    ) -> list[Answer]:
         """Apply what is possible of a batch that ran into a lock held by another transaction. The
         other operations return Busy. No operation waits long because of another one."""
         answers: dict[int, Answer] = {}
@@ -152,7 +156,7 @@ class PostgresEngine:
             ready = [batch[n] for n in free]
             apply = self._apply_one_by_one if len(free) == len(batch) else self.apply
             try:
-                given = apply(ready) if ready else []
+                given = apply(ready, fence) if ready else []
             except TenureError as error:
                 if not answers:
                     raise
@@ -162,7 +166,7 @@ class PostgresEngine:
         return [answers.get(n, busy) for n in range(len(batch))]
 
     def _held(self, named: Sequence[Named]) -> set[Named]:
-        """Those of these jobs that another transaction has locked, and that may be seen."""
+        """The jobs that another transaction has locked, of those that the operations may see."""
         if not named:
             return set()
         try:
@@ -179,12 +183,12 @@ class PostgresEngine:
             if job_id in owners and (grant is None or grant.allows(*owners[job_id]))
         }
 
-    def _apply_one_by_one(self, batch: Sequence[Op]) -> list[Answer]:
+    def _apply_one_by_one(self, batch: Sequence[Op], fence: Fence | None) -> list[Answer]:
         answers: list[Answer] = []
         busy: list[Busy] = []
         for op in batch:
             try:
-                answers += [busy[-1]] if len(busy) >= MOST_WAITS else self._apply([op], 1)
+                answers += [busy[-1]] if len(busy) >= MOST_WAITS else self._apply([op], fence, 1)
             except TenureError as error:
                 if isinstance(error, Busy):
                     busy.append(error)
@@ -246,7 +250,9 @@ class PostgresEngine:
                 Db(connection, self._sql).send("make_lanes", *map(list, zip(*names, strict=True)))
             self._lanes = names if len(self._lanes) >= MOST_LANES else self._lanes | names
 
-    def apply_within(self, connection: Any, batch: Sequence[Op]) -> list[Answer]:
+    def apply_within(
+        self, connection: Any, batch: Sequence[Op], fence: Fence | None = None
+    ) -> list[Answer]:
         self._check_shared(connection)
         try:
             self._make_lanes(batch)
@@ -259,6 +265,9 @@ class PostgresEngine:
                 try:
                     with connection.transaction():
                         db = Db(connection, self._sql)
+                        if fence is not None and _has_fixed_snapshot(connection):
+                            elsewhere = elsewhere or self._beside(stack)
+                        hold(db, fence, self._given, elsewhere)
                         answers, tells = run(db, batch, self._given, self._settings, elsewhere)
                         if tells:
                             db.send("notify_within")
@@ -268,13 +277,17 @@ class PostgresEngine:
                     if races > MOST_RACES or not isinstance(error, pg.UniqueViolation):
                         raise server.meaning(error, self.address) from error
                     if elsewhere is None and _has_fixed_snapshot(connection):
-                        elsewhere = Db(stack.enter_context(self._pool.use()), self._sql)
+                        elsewhere = self._beside(stack)
                 except pg.LockNotAvailable as error:
                     waits += 1
                     if waits * LOCK_SECONDS >= self._settings.busy_timeout:
                         raise server.meaning(error, self.address) from error
                 except psycopg.Error as error:
                     raise server.meaning(error, self.address) from error
+
+    def _beside(self, stack: ExitStack) -> Db:
+        """A connection that sees what is committed while the caller's snapshot does not."""
+        return Db(stack.enter_context(self._pool.use()), self._sql)
 
     def _check_shared(self, connection: Any) -> None:
         """Check that the connection leads to this store, and that a transaction is open or begins

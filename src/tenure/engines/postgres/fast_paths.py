@@ -1,7 +1,8 @@
 """Batches that run as one statement, which is its own transaction and takes one round trip.
 
 Most batches qualify: jobs without an id, unique key or dependency; acks that enqueue nothing;
-claims of one queue without limits. If the server finds that a batch does not qualify after all,
+claims of one queue that has one lane and no limits, or in which each tenant is served once; and
+such acks followed by such claims. If the server finds that a batch does not qualify after all,
 nothing changes and it takes the slow path. For 100 jobs at once, compared to the slow path: 9.5 ms
 to enqueue (11 ms), 7.6 ms to claim (12.6 ms), 2.4 ms to ack (7.1 ms), on a server without fsync and
 two busy cores.
@@ -10,11 +11,12 @@ two busy cores.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import islice
+from itertools import groupby, islice
 from typing import Any
 
 import msgspec
 import psycopg
+from psycopg.rows import TupleRow
 
 from tenure.core.enqueue import needs_no_lookup
 from tenure.core.leases import OK
@@ -30,19 +32,21 @@ from tenure.model.ops import Answer, Op
 
 _CLAIMED = states.plain(State.PENDING, states.Claimed)
 _CHILDREN = "TN001"  # raised by the server if there is a child that must be notified
-_SEQ, _PRIORITY, _TENANT = 0, 2, 17  # columns of a claimed row
+_REFUSED = "TN003"  # raised by the server if it takes more than one statement
+_SEQ, _TENANT = 0, 17  # columns of a claimed row
 
 Way = Callable[[Db, str, Any, int | None, Places], list[Answer] | None]
 
 
 def fast_path_of(batch: Sequence[Op]) -> Way | None:
     """The function that runs the batch in one statement, or None."""
-    kinds = {type(op) for op in batch}
-    kind = kinds.pop() if len(kinds) == 1 else None
-    if kind not in _WAYS:
-        return None
-    fits, way = _WAYS[kind]
+    kinds = tuple(kind for kind, _ in groupby(batch, type))
+    fits, way = _WAYS.get(kinds, (_never, _ack))
     return way if fits(batch) else None
+
+
+def _never(batch: Sequence[Op]) -> bool:
+    return False
 
 
 def _enqueue_fits(batch: Sequence[ops.Enqueue]) -> bool:
@@ -90,7 +94,7 @@ def _ack(
 def _note_heard(
     db: Db, cancelled: set[tuple[str, int]], batch: Sequence[ops.Ack], given: int | None
 ) -> None:
-    """Note that workers hear that their jobs were cancelled, as the core does."""
+    """Note that workers learn that their jobs were cancelled, as the core does."""
     for op in batch:
         if (op.id, op.token) in cancelled:
             now = db.value("why_now", given)
@@ -108,16 +112,28 @@ def _claim_fits(batch: Sequence[ops.Claim]) -> bool:
 def _claim(
     db: Db, mark: str, batch: Sequence[ops.Claim], given: int | None, places: Places
 ) -> list[Answer] | None:
-    (queue,) = batch[0].queues
-    rows = db.all(
-        "claim_plain", mark, given, queue,
-        [n for n, op in enumerate(batch, 1) for _ in range(op.limit)],
-        [op.worker for op in batch], [op.lease_ms for op in batch],
-        CODES[_CLAIMED.target][0], _CLAIMED.attempts,
-    )  # fmt: skip
+    calls = _calls_of(batch)
+    moved = CODES[_CLAIMED.target][0], _CLAIMED.attempts
+    rows = db.all("claim_alone", mark, given, *calls, *moved)
     if rows and rows[0][_SEQ] is None:
         return None
-    rows.sort(key=lambda row: (row[_PRIORITY], row[_SEQ]))
+    return _answers_to_claims(batch, rows, places)
+
+
+def _calls_of(batch: Sequence[ops.Claim]) -> tuple[Any, ...]:
+    """The parameters of claims: the queue, the call that each job goes to, workers and leases."""
+    return (
+        batch[0].queues[0],
+        [n for n, op in enumerate(batch, 1) for _ in range(op.limit)],
+        [op.worker for op in batch],
+        [op.lease_ms for op in batch],
+    )
+
+
+def _answers_to_claims(
+    batch: Sequence[ops.Claim], rows: list[TupleRow], places: Places
+) -> list[Answer]:
+    (queue,) = batch[0].queues
     found = [leased_job(row[:_TENANT], queue, *row[_TENANT:]) for row in rows]
     places.note(
         (job.id, row[_SEQ]) for job, row in zip(found, rows, strict=True) if job.unique_key is None
@@ -126,13 +142,45 @@ def _claim(
     return [ops.Leased(list(islice(jobs, op.limit))) for op in batch]
 
 
-# What was answered, and not heard ---------------------------------------------------------------
+def _split(batch: Sequence[Op]) -> tuple[list[ops.Ack], list[ops.Claim]]:
+    acks = [op for op in batch if isinstance(op, ops.Ack)]
+    return acks, [op for op in batch if isinstance(op, ops.Claim)]
+
+
+def _both_fit(batch: Sequence[Op]) -> bool:
+    acks, claims = _split(batch)
+    return ack.is_plain(acks) and _claim_fits(claims)
+
+
+def _ack_and_claim(
+    db: Db, mark: str, batch: Sequence[Op], given: int | None, places: Places
+) -> list[Answer] | None:
+    """If a lease was lost, the claim may change the state that the ack must report: such a batch is
+    rejected."""
+    acks, claims = _split(batch)
+    _, columns = ack.columns_of(acks, places)
+    try:
+        rows = db.all("ack_and_claim", mark, given, *columns, *_calls_of(claims), _CLAIMED.attempts)
+    except psycopg.Error as error:
+        if error.sqlstate == _REFUSED:
+            return None
+        raise
+    if rows and rows[0][_SEQ] is None:
+        return None
+    return [*(OK for _ in acks), *_answers_to_claims(claims, rows, places)]
+
+
+# Results that were lost --------------------------------------------------------------------------
 
 
 def recover(db: Db, mark: str, batch: Sequence[Op]) -> list[Answer]:
     """The results of a batch that was committed in one statement, from what it left in the
     tables."""
-    return _RECOVERIES[type(batch[0])](db, mark, batch)
+    return [
+        answer
+        for kind, run in groupby(batch, type)
+        for answer in _RECOVERIES[kind](db, mark, list(run))
+    ]
 
 
 def _enqueued(db: Db, mark: str, batch: Sequence[ops.Enqueue]) -> list[Answer]:
@@ -161,8 +209,8 @@ def _acked(db: Db, mark: str, batch: Sequence[ops.Ack]) -> list[Answer]:
 
 def _claimed(db: Db, mark: str, batch: Sequence[ops.Claim]) -> list[Answer]:
     """The jobs that are still leased, for the calls they were given to."""
-    tokens: list[int] = db.value("marked_tokens", mark)
-    seqs = [seq for (seq,) in db.all("leased_under", batch[0].queues[0], tokens)]
+    tokens: list[int] = db.value("marked_tokens", mark) or []
+    seqs = [seq for (seq,) in db.all("leased_under", batch[0].queues[0], mark)]
     jobs = {row[0]: job_of(row) for row in db.all("read_jobs", seqs)}
     mine = [jobs[seq] for seq in seqs]
     tokens += [0] * (len(batch) - len(tokens))
@@ -174,8 +222,9 @@ _RECOVERIES: dict[type[Op], Callable[[Db, str, Any], list[Answer]]] = {
     ops.Ack: _acked,
     ops.Claim: _claimed,
 }
-_WAYS: dict[type[Op], tuple[Callable[[Any], bool], Way]] = {
-    ops.Enqueue: (_enqueue_fits, _enqueue),
-    ops.Ack: (ack.is_plain, _ack),
-    ops.Claim: (_claim_fits, _claim),
+_WAYS: dict[tuple[type[Op], ...], tuple[Callable[[Any], bool], Way]] = {
+    (ops.Enqueue,): (_enqueue_fits, _enqueue),
+    (ops.Ack,): (ack.is_plain, _ack),
+    (ops.Claim,): (_claim_fits, _claim),
+    (ops.Ack, ops.Claim): (_both_fit, _ack_and_claim),
 }

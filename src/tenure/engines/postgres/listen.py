@@ -1,7 +1,7 @@
 """Listening for the server's notifications: one connection and one thread per process.
 
 A notification may be lost while the connection is down, so listeners are called when it is back.
-Behind a pooler in transaction mode no notifications arrive, and polling must do.
+Behind a pooler in transaction mode no notifications arrive, so callers must poll.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Locks that a batch takes first, in an order common to all: taking them operation by operation,
-two batches could deadlock."""
+"""Locks that a batch takes first, in an order common to all batches. Two batches that took them
+operation by operation could deadlock."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tenure.engines.postgres.transaction import Transaction
 from tenure.model import ops
 from tenure.model.ops import Op
 
-# Extend and Progress lock for themselves and wait for no one (see leases).
+# Extend and Progress lock their jobs themselves, and do not wait (see leases).
 _OF_A_JOB = (ops.Ack, ops.Fail, ops.Release)
 _OF_A_SLOT = (ops.TakeSlot, ops.DropSlot, ops.ReconcileSlots)
 

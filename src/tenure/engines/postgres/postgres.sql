@@ -34,8 +34,8 @@ CREATE TABLE tenure.queues (
     tokens bigint NOT NULL DEFAULT 0,
     tokens_at bigint NOT NULL DEFAULT 0,
     served bigint NOT NULL DEFAULT 0,
-    folded xid8 NOT NULL DEFAULT '0', -- no news of an older transaction will come
-    no_lease_before bigint NOT NULL DEFAULT 0, -- that a claim need look for
+    folded xid8 NOT NULL DEFAULT '0', -- no more news of older transactions can appear
+    no_lease_before bigint NOT NULL DEFAULT 0, -- claims need not look for earlier leases
     waiting bigint NOT NULL DEFAULT 0,
     delayed bigint NOT NULL DEFAULT 0,
     ready bigint NOT NULL DEFAULT 0,
@@ -103,7 +103,7 @@ CREATE TABLE tenure.news (
     head_priority integer, -- the first of the jobs that became ready
     head_seq bigint,
     served integer NOT NULL DEFAULT 0, -- how often the tenant was served beside the books
-    turn bigint, -- the tenant's next turn, and the queue's last, where it was served by the books
+    turn bigint, -- if it was served by the books: the tenant's next turn, and the queue's last
     last_turn bigint
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000,
     autovacuum_vacuum_insert_threshold = -1);
@@ -201,7 +201,7 @@ CREATE TABLE tenure.marks (
     at timestamptz NOT NULL DEFAULT clock_timestamp()
 ) WITH (autovacuum_vacuum_scale_factor = 0.1);
 
--- A job that was claimed, and where it stands.
+-- A claimed job, and its place.
 CREATE TYPE tenure.claimed AS (
     seq bigint, id text, priority integer, run_at bigint, created_at bigint, attempts integer,
     max_attempts integer, kind text, started_at bigint, at bigint, token bigint, worker text,
@@ -209,7 +209,7 @@ CREATE TYPE tenure.claimed AS (
     grp text
 );
 
--- Time: that of the server, unless the caller has its own.
+-- The time of the server, unless the caller passes its own.
 CREATE FUNCTION tenure.moment(given bigint) RETURNS bigint LANGUAGE sql VOLATILE AS $$
     SELECT coalesce(given, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint)
 $$;
@@ -244,16 +244,16 @@ LANGUAGE sql STABLE AS $$
     ORDER BY NOT (paused AND grp = '=' || of_grp), tenant = '=*', grp = '=*' LIMIT 1
 $$;
 
--- For what is under way while version 4 comes; not used any more.
+-- For transactions that run during the migration to version 4; unused since.
 CREATE FUNCTION tenure.unfolded(folded xid8) RETURNS xid8 LANGUAGE sql STABLE AS $$
     SELECT CASE WHEN folded > pg_snapshot_xmin(pg_current_snapshot()) THEN '0' ELSE folded END
 $$;
 
--- Takes the books of these queues, in the order of their ids, so that no two wait for each other;
--- unless time has brought something to one of them and that was not yet looked after: it is for
--- the caller to do so before it takes the books, since it may have to wait for others. Where
--- another has the books of a plain queue, one may claim beside it: the lock that is taken then
--- lets the other go on, but not who is about to set a limit.
+-- Locks the books of these queues, in the order of their ids, so that two callers cannot deadlock.
+-- If something is due in one of them and was not swept, nothing is locked: the caller must sweep
+-- first, since that may wait for other transactions. If another transaction holds the books of a
+-- plain queue, the caller may claim beside it: the weaker lock that is taken then does not block
+-- the holder, but it blocks a transaction that sets a limit.
 CREATE FUNCTION tenure.open_books(names text[], given bigint, swept boolean)
 RETURNS TABLE (id integer, queue text, paused boolean, max_leased integer, rate bigint,
     per_ms bigint, tokens bigint, tokens_at bigint, served bigint, leased bigint, now_ms bigint,
@@ -276,12 +276,12 @@ BEGIN
             PERFORM FROM tenure.queues q WHERE q.id = ids[1] FOR NO KEY UPDATE SKIP LOCKED;
             IF NOT FOUND AND tenure.is_plain(ids[1]) THEN
                 PERFORM FROM tenure.queues q WHERE q.id = ids[1] FOR KEY SHARE;
-                beside := tenure.is_plain(ids[1]); -- it may have been bound while this waited
+                beside := tenure.is_plain(ids[1]); -- it may have got a limit while this waited
             END IF;
         END IF;
         IF NOT beside THEN
             FOREACH one IN ARRAY ids LOOP
-                -- Whoever looks in vain, again and again, shall leave no trace.
+                -- Claims that find nothing, again and again, must not write.
                 CONTINUE WHEN tenure.is_idle(one);
                 PERFORM FROM tenure.queues q WHERE q.id = one FOR NO KEY UPDATE;
                 PERFORM tenure.fold(one, CASE WHEN NOT swept THEN moment END);
@@ -295,8 +295,8 @@ BEGIN
     FROM tenure.queues q WHERE q.id = ANY (ids);
 END $$;
 
--- The lanes of these names, made where there is none. The lock on a lane keeps it from being
--- dropped; that on the queue's row, taken only to make one, keeps its limits as they are.
+-- The lanes of these names, created if necessary. The lock on a lane keeps it from being dropped.
+-- The lock on the queue's row, taken only to create a lane, keeps its limits from changing.
 CREATE FUNCTION tenure.lanes_of(queues text[], tenants text[], grps text[]) RETURNS integer[]
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -305,7 +305,7 @@ DECLARE
     queues_of integer[];
 BEGIN
     LOOP
-        -- Each is looked up by its whole key, whatever the planner thinks of the tables' sizes.
+        -- Looks up each by its whole key, whatever the planner knows about the sizes of the tables.
         SELECT array_agg(x.id ORDER BY x.n), array_agg(x.queue ORDER BY x.n)
         INTO found, queues_of FROM (
             SELECT w.n, l.id, l.queue
@@ -411,7 +411,7 @@ BEGIN
 END $$;
 
 -- Jobs by their id or their place, locked in the order of their places. What they wait for, and
--- whether others wait for them, is read when they are locked: nobody changes it from then on.
+-- whether others wait for them, is read when they are locked: it cannot change from then on.
 CREATE FUNCTION tenure.load(ids text[], places bigint[]) RETURNS TABLE (
     seq bigint, id text, lane integer, state smallint, priority integer, attempts integer,
     max_attempts integer, run_at bigint, expires_at bigint, worker text, token bigint,
@@ -483,8 +483,8 @@ BEGIN
     ORDER BY w.n, c.priority, c.seq;
 END $$;
 
--- Leases jobs that the caller has locked, to several calls, each of which has a token of its own;
--- and tells the books whose turn it was.
+-- Leases jobs that the caller has locked to several calls, each with its own token, and adds to the
+-- news whose turn it was.
 CREATE FUNCTION tenure.lease(
     given bigint, places bigint[], call_nos integer[], workers text[], spans bigint[],
     leased smallint, more integer, queues integer[], lanes integer[], counts integer[],
@@ -607,8 +607,8 @@ BEGIN
     WHERE t.id = b.id;
 END $$;
 
--- Drops lanes and tenants that nothing is in and nobody is about to use; the books are taken. Who
--- came between that and the lock has left news, or a lane, which the next statement sees.
+-- Drops lanes and tenants that are empty and not about to be used; the caller holds the books. A
+-- transaction that came before the lock has left news, or a lane, which the next statement sees.
 CREATE FUNCTION tenure.drop_empty(in_queue integer, most integer) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -756,7 +756,7 @@ BEGIN
             ORDER BY expires_at, scope, key, holder LIMIT most) x
         GROUP BY x.scope, x.key ORDER BY x.scope, x.key
     LOOP
-        -- The lock first; what has ended meanwhile by another hand is not counted.
+        -- Lock first: what another transaction has ended meanwhile is not counted.
         PERFORM FROM tenure.slot_counts WHERE scope = one.scope AND key = one.key FOR UPDATE;
         DELETE FROM tenure.slots WHERE scope = one.scope AND key = one.key
             AND holder = ANY (one.holders) AND expires_at <= until;
@@ -768,8 +768,8 @@ BEGIN
     RETURN n;
 END $$;
 
--- Every plan is made once and walks an index, however small the table was when it was made; and
--- nobody waits for ever for a transaction that somebody has left open.
+-- Every plan is made once and uses an index, however small the table is at that time. No call waits
+-- forever for a transaction that was left open.
 DO $$
 DECLARE
     one regprocedure;
@@ -777,7 +777,7 @@ BEGIN
     FOR one IN
         SELECT p.oid FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang
         WHERE p.pronamespace = 'tenure'::regnamespace AND l.lanname = 'plpgsql'
-            AND p.proname NOT LIKE 'is\_%' -- which are only asked by others
+            AND p.proname NOT LIKE 'is\_%' -- these are only called by others
     LOOP
         EXECUTE format('ALTER FUNCTION %s SET plan_cache_mode = force_generic_plan', one);
         EXECUTE format('ALTER FUNCTION %s SET enable_seqscan = off', one);
@@ -790,11 +790,11 @@ BEGIN
 END $$;
 
 -- version: 2
--- What was answered to operations that are done once.
+-- The results of operations with an idempotency key.
 CREATE TABLE tenure.once (
     key text COLLATE "C" PRIMARY KEY,
     at bigint NOT NULL,
-    answers text -- none while the transaction that has taken the key is under way
+    answers text -- NULL while the transaction that took the key is running
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05);
 CREATE INDEX once_at ON tenure.once (at);
 
@@ -812,39 +812,39 @@ BEGIN
         ON CONFLICT DO NOTHING;
         SELECT array_agg(o.key), array_agg(o.answers) INTO found, texts
         FROM tenure.once o WHERE o.key = ANY (wanted);
-        -- One that was used long ago may have been forgotten just now.
+        -- A key that was used long ago may have been deleted just now.
         EXIT WHEN cardinality(found) = cardinality(wanted);
     END LOOP;
     RETURN QUERY SELECT * FROM unnest(found, texts);
 END $$;
 
 -- version: 3
--- What it brought has a newer form in version 4.
+-- Version 4 replaces what this version added.
 
 -- version: 4
 -- Programs of version 3 keep running while a newer one migrates: every function they call stays,
 -- with its arguments and results, until version 5.
-ALTER TABLE tenure.about ADD COLUMN home text; -- where the store was claimed from last
+ALTER TABLE tenure.about ADD COLUMN home text; -- the home in which jobs were last claimed
 ALTER TABLE tenure.queues ADD COLUMN folded_on text; -- where `folded` is from
 ALTER TABLE tenure.news ADD COLUMN lease_at bigint; -- the end of the first imported lease
 CREATE INDEX news_lease ON tenure.news (lease_at) WHERE lease_at IS NOT NULL;
 
--- Tells this store from its copies: a backup that was restored, a standby that took over. It
--- changes with each start of a server, too.
+-- The home of the store: distinguishes it from its copies (a restored backup, a standby that took
+-- over). It also changes with each start of the server.
 CREATE FUNCTION tenure.home() RETURNS text LANGUAGE sql STABLE AS $$
     SELECT date_part('epoch', pg_postmaster_start_time())::text || ' '
         || 'tenure.tokens'::regclass::oid::text
 $$;
 
--- From where on news are read: what was folded in and is not yet vacuumed is skipped. Transaction
--- ids mean nothing elsewhere: there all that is left is read once.
+-- The first transaction whose news is read: news that was folded in and is not vacuumed yet is
+-- skipped. Transaction ids mean nothing in another home: there, all remaining news is read once.
 CREATE FUNCTION tenure.unfolded(folded xid8, folded_on text) RETURNS xid8 LANGUAGE sql STABLE AS $$
     SELECT CASE WHEN folded_on = tenure.home() THEN folded ELSE '0' END
 $$;
 
--- Called before the first claims in a new home. Workers may hold tokens that were given out where
--- the store comes from, and that are not known here: they must not be given out again. It runs with
--- the rights of the owner, since a role that works may not set a sequence.
+-- Called before the first claims in a new home. Workers may hold tokens that were given out in the
+-- old home and are not known here: they must not be given out again. Runs with the rights of the
+-- owner, since the role of a worker may not set a sequence.
 CREATE FUNCTION tenure.settle_in() RETURNS void LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -860,8 +860,8 @@ BEGIN
     UPDATE tenure.about SET home = tenure.home();
 END $$;
 
--- A queue of one lane and without limits: whose turn it is, and how many are leased, decides
--- nothing in it. Its books were taken in this home before.
+-- Whether a queue is plain: it has one lane and no limits, so that turns and the number of leases
+-- do not matter. Its books must have been locked in this home before.
 CREATE OR REPLACE FUNCTION tenure.is_plain(one integer) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
     RETURN (
@@ -895,7 +895,7 @@ DECLARE
         FROM tenure.queues q WHERE q.id = one);
 BEGIN
     RETURN EXISTS (
-            SELECT FROM tenure.news n -- by the index that is all but empty, not by the queue's
+            SELECT FROM tenure.news n -- by the index that is almost empty, not by the queue's
             WHERE n.queue + 0 = one AND n.lease_at IS NOT NULL AND n.lease_at <= moment)
         OR EXISTS (
             SELECT FROM tenure.states s
@@ -910,8 +910,8 @@ BEGIN
                 AND s.expires_at <= moment);
 END $$;
 
--- When the first of the delayed jobs of these queues is due, or the first of their leases ends,
--- and what time it is. Of leases that ran out long ago, see is_due.
+-- When the first of the delayed jobs of these queues is due, or the first of their leases ends, and
+-- the current time. For leases that expired long ago, see is_due.
 CREATE OR REPLACE FUNCTION tenure.next_due(
     given bigint, names text[], OUT due bigint, OUT now_ms bigint
 ) LANGUAGE plpgsql AS $$
@@ -930,8 +930,8 @@ BEGIN
     WHERE q.queue = ANY (names);
 END $$;
 
--- Brings the books of a queue up to date; the caller has its row locked, and found at `quiet`, if
--- that is a time, that none of its leases had run out.
+-- Brings the books of a queue up to date; the caller has locked its row. `quiet`: a time at which
+-- the caller found no expired lease in the queue, or NULL.
 CREATE OR REPLACE FUNCTION tenure.fold(one integer, quiet bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     since xid8;
@@ -953,8 +953,8 @@ BEGIN
             min(ARRAY[head_priority::bigint, head_seq]) FILTER (WHERE head_seq IS NOT NULL) AS head
         FROM gone GROUP BY lane
     ), firsts AS (
-        -- A lane's first job is not before its old head, unless the news tell of one. To look no
-        -- further back spares passing over all that were claimed before, until they are vacuumed.
+        -- A lane's first job is not before its old head, unless the news has one. Looking no
+        -- further back avoids skipping all jobs that were claimed before and not vacuumed yet.
         SELECT l.id, l.tenant, l.open, s.waiting, s.delayed, s.ready, s.leased, s.done, s.dead,
             s.cancelled, s.served, s.turn, s.last_turn, f.priority AS head_priority,
             f.seq AS head_seq
@@ -1012,8 +1012,8 @@ BEGIN
     FROM of_queue b WHERE q.id = one;
 END $$;
 
--- The same beside another who has the books, in a plain queue. They may lag behind: the first job
--- is told by the books or by the news.
+-- The same in a plain queue while another transaction holds the books. They may lag behind: the
+-- first job is in the books or in the news.
 CREATE OR REPLACE FUNCTION tenure.candidates_beside(in_queue text, most integer) RETURNS TABLE (
     tenant integer, name text, turn bigint, stride integer, lane integer, grp text, seq bigint,
     expires_at bigint, share integer
@@ -1040,9 +1040,9 @@ BEGIN
     WHERE q.queue = in_queue;
 END $$;
 
--- Claims from a plain queue, all in one statement: what none has locked of the only lane, to
--- several calls, to whom the jobs go by number. A row without a job says that it cannot be done
--- so, and was not. The books are brought up to date in passing, if nobody else has them.
+-- Claims unlocked jobs of the only lane of a plain queue in one statement, for several calls; jobs
+-- are assigned to calls by number. A row without a job means that this is not possible, and nothing
+-- was claimed. The books are brought up to date as well, if no other transaction holds them.
 CREATE OR REPLACE FUNCTION tenure.claim_plain(
     mark uuid, given bigint, name text, call_nos integer[], workers text[], spans bigint[],
     leased smallint, more integer
@@ -1121,8 +1121,9 @@ END $$;
 
 -- What new jobs wait for. The lock keeps a parent from ending until its child can be seen, but lets
 -- its lease be renewed. A transaction that ends a job either locks it FOR UPDATE, which waits for
--- this lock, or notices the lock (see ack). A transaction that has ended the job before this lock was taken,
--- and has not committed yet, is waited for by the second lock, which is released at once.
+-- this lock, or notices the lock (see ack). A transaction that has ended the job before this lock
+-- was taken, and has not committed yet, is waited for by the second lock, which is released at
+-- once.
 CREATE OR REPLACE FUNCTION tenure.parents(ids text[])
 RETURNS TABLE (id text, seq bigint, state smallint) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -1178,7 +1179,7 @@ BEGIN
     FROM tenure.jobs j JOIN tenure.states s ON s.seq = j.seq WHERE j.id = ANY (hold.ids);
 END $$;
 
--- Returns those of the jobs that another transaction has locked.
+-- Returns the jobs that another transaction has locked.
 CREATE FUNCTION tenure.held(ids text[]) RETURNS SETOF text LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -1192,14 +1193,14 @@ BEGIN
     WHERE j.id = ANY (held.ids) AND NOT s.seq = ANY (free);
 END $$;
 
--- Acknowledges those of the jobs that are leased under these tokens: returns the numbers of those
--- that are not, and the places of those that others wait for. The update does not wait for a
--- producer that holds a job as a parent, but the new row carries the producer's lock: then it is
--- waited for, and its children can be seen. Jobs are locked in the order of their places, as by all
--- others, so that no two wait for each other. With a mark, this is the whole transaction: if there
--- are children to notify, which it cannot do, nothing is changed, and it returns NULL. A caller that
--- knows the places of the jobs, none of which has a unique key, passes them instead of the ids, so
--- that they need not be looked up.
+-- Acknowledges the jobs that are leased under these tokens. Returns the numbers of those that are
+-- not, and the places of those that other jobs wait for. The update does not wait for a producer
+-- that holds a job as a parent, but the new row carries the producer's lock: then this waits for
+-- it, so that its children can be seen. Jobs are locked in the order of their places, as
+-- everywhere, so that two transactions cannot deadlock. With a mark, this is the whole transaction:
+-- if there are children to notify, which it cannot do, nothing is changed, and it returns NULL. A
+-- caller that knows the places of the jobs, none of which has a unique key, passes them instead of
+-- the ids, so that they need not be looked up.
 CREATE OR REPLACE FUNCTION tenure.ack(
     mark uuid, given bigint, ids text[], places bigint[], tokens bigint[], results text[],
     leased smallint, done smallint, OUT missing integer[], OUT parents bigint[]
@@ -1261,7 +1262,7 @@ BEGIN
         parents := ARRAY(SELECT DISTINCT d.parent FROM tenure.deps d WHERE d.parent = ANY (seqs));
     END IF;
     IF mark IS NOT NULL THEN
-        IF cardinality(parents) > 0 THEN -- which came just now
+        IF cardinality(parents) > 0 THEN -- enqueued just now
             RAISE EXCEPTION 'there are children to be told' USING ERRCODE = 'TN001';
         END IF;
         INSERT INTO tenure.marks (id) VALUES (mark);
@@ -1294,7 +1295,7 @@ END $$;
 
 -- Makes tokens continue after this one. One that is far ahead is set, with a gap that is wider than
 -- the number of tokens that others can take meanwhile, so that tokens only grow; importers do this
--- one at a time. It runs with the rights of the owner: a role that works may not set a sequence.
+-- one at a time. Runs with the rights of the owner: the role of a worker may not set a sequence.
 CREATE FUNCTION tenure.tokens_from(last bigint) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -1309,9 +1310,9 @@ BEGIN
     END IF;
 END $$;
 
--- Plans as in version 1. Nobody waits long for a transaction that was left open: for less time
--- than PostgreSQL takes to look for a deadlock, so that a producer is never ended for one. Claims
--- wait for each other.
+-- Plans as in version 1. No call waits long for a transaction that was left open: less time than
+-- PostgreSQL takes to look for a deadlock, so that a producer is never aborted for one. Claims wait
+-- for each other.
 DO $$
 DECLARE
     one regprocedure;
@@ -1340,8 +1341,8 @@ END $$;
 -- with its arguments and results, until version 6.
 ALTER TABLE tenure.queues ADD COLUMN emptied_at bigint; -- when maintenance found it without jobs
 
--- Brings the books of a queue up to date; the caller has its row locked, and found at `quiet`, if
--- that is a time, that none of its leases had run out.
+-- Brings the books of a queue up to date; the caller has locked its row. `quiet`: a time at which
+-- the caller found no expired lease in the queue, or NULL.
 CREATE OR REPLACE FUNCTION tenure.fold(one integer, quiet bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     since xid8;
@@ -1363,8 +1364,8 @@ BEGIN
             min(ARRAY[head_priority::bigint, head_seq]) FILTER (WHERE head_seq IS NOT NULL) AS head
         FROM gone GROUP BY lane
     ), firsts AS (
-        -- A lane's first job is not before its old head, unless the news tell of one. To look no
-        -- further back spares passing over all that were claimed before, until they are vacuumed.
+        -- A lane's first job is not before its old head, unless the news has one. Looking no
+        -- further back avoids skipping all jobs that were claimed before and not vacuumed yet.
         SELECT l.id, l.tenant, l.open, s.waiting, s.delayed, s.ready, s.leased, s.done, s.dead,
             s.cancelled, s.served, s.turn, s.last_turn, f.priority AS head_priority,
             f.seq AS head_seq
@@ -1647,6 +1648,434 @@ CREATE INDEX states_error ON tenure.states ("left"("right"(errors, 15), 12), seq
 -- Finds the jobs of a queue that have been ready for the longest time, however many lanes there are.
 CREATE INDEX states_oldest ON tenure.states (queue, run_at) WHERE state = 2;
 
+-- version: 8
+-- Programs of version 7 keep running while a newer one migrates.
+
+-- Lease tokens follow the clock, so that they tell nobody how many claims there were: a token is the
+-- time in quarters of a microsecond since 2026, plus a random step. They are exact in JavaScript
+-- until 2097. The sequence is set ahead of the clock, above all tokens given out by it. If the clock
+-- is set back, or the tokens of an imported store are ahead of it, tokens are taken from the
+-- sequence, until the clock has caught up with it. So a later claim has a greater token.
+CREATE FUNCTION tenure.token_clock(given bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+BEGIN
+    IF given IS NOT NULL THEN
+        RETURN (given - 1767225600000) * 4000 + floor(random() * 4000)::bigint;
+    END IF;
+    RETURN floor(extract(epoch FROM clock_timestamp()) * 4000000)::bigint - 7068902400000000;
+END $$;
+
+-- Sets the sequence ahead of the clock by 0.1 seconds: if the clock is set back by less, that goes
+-- unnoticed, and tokens only grow for each job. If another transaction does so, nothing is left to do.
+-- The error releases the lock, so that importers do not wait for this transaction; the sequence stays
+-- set.
+CREATE FUNCTION tenure.tokens_ahead(clock bigint) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF pg_try_advisory_xact_lock(hashtextextended('tenure.tokens', 0)) THEN
+        PERFORM setval('tenure.tokens', clock + 400000, false) FROM tenure.tokens s
+        WHERE s.last_value <= clock;
+        RAISE EXCEPTION 'release the lock' USING ERRCODE = 'TN002';
+    END IF;
+EXCEPTION WHEN SQLSTATE 'TN002' THEN
+    NULL;
+END $$;
+
+-- New tokens, one for each call. Runs with the rights of the owner: the role of a worker may
+-- neither read nor set a sequence.
+CREATE FUNCTION tenure.new_tokens(given bigint, calls integer) RETURNS bigint[] LANGUAGE plpgsql
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    clock bigint := tenure.token_clock(given);
+    top bigint;
+    is_taken boolean; -- whether a token was taken from the sequence since it was set
+    by_clock boolean;
+    step integer;
+    tokens bigint[] := '{}';
+BEGIN
+    SELECT s.last_value, s.is_called INTO top, is_taken FROM tenure.tokens s;
+    by_clock := clock >= top OR (NOT is_taken AND clock >= greatest(top - 400000, 0));
+    IF clock >= top THEN
+        PERFORM tenure.tokens_ahead(clock);
+    END IF;
+    FOR call_no IN 1..calls LOOP
+        step := 1 + get_byte(uuid_send(gen_random_uuid()), 0) % 16;
+        IF by_clock THEN
+            clock := clock + step;
+            tokens[call_no] := clock;
+        ELSE
+            tokens[call_no] := (SELECT max(nextval('tenure.tokens')) FROM generate_series(1, step));
+        END IF;
+    END LOOP;
+    RETURN tokens;
+END $$;
+
+-- As in version 4. In the old home, tokens may have been given out by a clock that is up to 10
+-- seconds ahead.
+CREATE OR REPLACE FUNCTION tenure.settle_in() RETURNS void LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    before text := (SELECT a.home FROM tenure.about a);
+    clock bigint := tenure.token_clock(NULL);
+BEGIN
+    IF before = tenure.home() THEN
+        RETURN;
+    END IF;
+    SELECT a.home INTO before FROM tenure.about a FOR UPDATE; -- one does it
+    IF before <> tenure.home() THEN
+        PERFORM setval('tenure.tokens', CASE WHEN s.last_value > clock + 40000000
+            THEN s.last_value + 4294967296 ELSE clock + 40000000 END)
+        FROM tenure.tokens s;
+    END IF;
+    UPDATE tenure.about SET home = tenure.home();
+END $$;
+
+-- Leases jobs that the caller has locked to several calls, each with its own token, and adds to the
+-- news whose turn it was.
+CREATE OR REPLACE FUNCTION tenure.lease(
+    given bigint, places bigint[], call_nos integer[], workers text[], spans bigint[],
+    leased smallint, more integer, queues integer[], lanes integer[], counts integer[],
+    turns bigint[], last_turns bigint[]
+) RETURNS TABLE (
+    seq bigint, id text, priority integer, run_at bigint, created_at bigint, attempts integer,
+    max_attempts integer, kind text, started_at bigint, at bigint, token bigint, worker text,
+    expires_at bigint, unique_key text, options text, errors text, payload text
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    tokens bigint[] := tenure.new_tokens(given, cardinality(workers));
+    now_ms bigint := tenure.moment(given);
+BEGIN
+    RETURN QUERY
+    UPDATE tenure.states s SET state = lease.leased, at = now_ms + lease.spans[w.call_no],
+        attempts = s.attempts + more, token = greatest(tokens[w.call_no], s.token + 1),
+        worker = lease.workers[w.call_no], started_at = now_ms, updated_at = now_ms,
+        progress = NULL, note = NULL
+    FROM unnest(places, call_nos) w (seq, call_no) JOIN tenure.jobs j ON j.seq = w.seq
+    WHERE s.seq = w.seq
+    RETURNING s.seq, j.id, s.priority, s.run_at, j.created_at, s.attempts, j.max_attempts, j.kind,
+        s.started_at, s.at, s.token, s.worker, s.expires_at, j.unique_key, j.options, s.errors,
+        j.payload;
+    INSERT INTO tenure.news (queue, lane, waiting, delayed, ready, leased, done, dead, cancelled,
+        turn, last_turn)
+    SELECT w.queue, w.lane, 0, 0, -w.n, w.n, 0, 0, 0, w.turn, w.last_turn
+    FROM unnest(lease.queues, lease.lanes, lease.counts, lease.turns, lease.last_turns)
+        w (queue, lane, n, turn, last_turn);
+END $$;
+
+-- Claims unlocked jobs of the only lane of a plain queue in one statement, for several calls; jobs
+-- are assigned to calls by number. A row without a job means that this is not possible, and nothing
+-- was claimed. `checked`: the caller has found that nothing is due.
+--
+-- The books are brought up to date after some news, and when there are fewer jobs than requested,
+-- if no other transaction holds them. Until then, the first job is in the books or in the news.
+CREATE FUNCTION tenure.claim_from_lane(
+    mark uuid, given bigint, name text, call_nos integer[], workers text[], spans bigint[],
+    leased smallint, more integer, checked boolean
+) RETURNS SETOF tenure.claimed LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    one integer := (SELECT q.id FROM tenure.queues q WHERE q.queue = name);
+    now_ms bigint := tenure.moment(given);
+    folds boolean;
+    lane_id integer;
+    tenant_name text;
+    grp_name text;
+    head bigint[];
+    picked bigint[];
+    late boolean;
+    n integer;
+    tokens bigint[];
+BEGIN
+    IF one IS NULL THEN
+        RETURN;
+    ELSIF NOT checked THEN
+        IF NOT tenure.is_plain(one) OR tenure.is_due(one, now_ms) THEN
+            RETURN QUERY SELECT (NULL::tenure.claimed).*;
+            RETURN;
+        ELSIF tenure.is_idle(one) THEN
+            RETURN;
+        END IF;
+    END IF;
+    folds := (SELECT q.folded_on IS NULL FROM tenure.queues q WHERE q.id = one) OR 16 = (
+        SELECT count(*) FROM (
+            SELECT FROM tenure.queues q JOIN tenure.news w
+                ON w.queue = q.id AND w.xid >= tenure.unfolded(q.folded, q.folded_on)
+            WHERE q.id = one LIMIT 16) x);
+    IF folds THEN
+        PERFORM FROM tenure.queues q WHERE q.id = one FOR NO KEY UPDATE SKIP LOCKED;
+        IF FOUND THEN
+            PERFORM tenure.fold(one, now_ms);
+        END IF;
+    END IF;
+    PERFORM FROM tenure.queues q WHERE q.id = one FOR KEY SHARE;
+    IF NOT tenure.is_plain(one) THEN
+        RETURN QUERY SELECT (NULL::tenure.claimed).*;
+        RETURN;
+    END IF;
+    SELECT l.id, t.tenant, l.grp,
+        (SELECT min(x.head) FROM (
+            SELECT ARRAY[l.head_priority::bigint, l.head_seq] AS head WHERE l.head_seq IS NOT NULL
+            UNION ALL
+            SELECT ARRAY[w.head_priority::bigint, w.head_seq] FROM tenure.news w
+            WHERE w.queue = one AND w.xid >= tenure.unfolded(q.folded, q.folded_on)
+                AND w.head_seq IS NOT NULL) x)
+    INTO lane_id, tenant_name, grp_name, head
+    FROM tenure.queues q JOIN tenure.tenants t ON t.queue = q.id
+        JOIN tenure.lanes l ON l.tenant = t.id
+    WHERE q.id = one;
+    SELECT array_agg(x.seq), coalesce(bool_or(x.expires_at <= now_ms), false), count(*)
+    INTO picked, late, n FROM (
+        SELECT r.seq, r.expires_at FROM tenure.states r
+        WHERE r.lane = lane_id AND r.state = 2
+            AND (r.priority, r.seq) >= (head[1]::integer, head[2])
+        ORDER BY r.priority, r.seq LIMIT cardinality(call_nos) FOR UPDATE SKIP LOCKED) x;
+    IF late THEN
+        RETURN QUERY SELECT (NULL::tenure.claimed).*;
+        RETURN;
+    END IF;
+    IF n < cardinality(call_nos) AND NOT folds THEN
+        PERFORM FROM tenure.queues q WHERE q.id = one FOR NO KEY UPDATE SKIP LOCKED;
+        IF FOUND THEN
+            PERFORM tenure.fold(one, now_ms);
+        END IF;
+    END IF;
+    IF n = 0 THEN
+        RETURN;
+    END IF;
+    now_ms := tenure.moment(given);
+    tokens := tenure.new_tokens(given, call_nos[n]);
+    INSERT INTO tenure.marks (id, tokens) VALUES (mark, tokens);
+    INSERT INTO tenure.news (queue, lane, waiting, delayed, ready, leased, done, dead, cancelled,
+        served)
+    VALUES (one, lane_id, 0, 0, -n, n, 0, 0, 0, n);
+    RETURN QUERY
+    UPDATE tenure.states s SET state = claim_from_lane.leased, at = now_ms + spans[w.call_no],
+        attempts = s.attempts + more, token = greatest(tokens[w.call_no], s.token + 1),
+        worker = workers[w.call_no], started_at = now_ms, updated_at = now_ms, progress = NULL,
+        note = NULL
+    FROM unnest(picked, call_nos[:n]) w (seq, call_no) JOIN tenure.jobs j ON j.seq = w.seq
+    WHERE s.seq = w.seq
+    RETURNING s.seq, j.id, s.priority, s.run_at, j.created_at, s.attempts, j.max_attempts, j.kind,
+        s.started_at, s.at, s.token, s.worker, s.expires_at, j.unique_key, j.options, s.errors,
+        j.payload, tenant_name, grp_name;
+END $$;
+
+-- The same for programs of version 7.
+CREATE OR REPLACE FUNCTION tenure.claim_plain(
+    mark uuid, given bigint, name text, call_nos integer[], workers text[], spans bigint[],
+    leased smallint, more integer
+) RETURNS SETOF tenure.claimed LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM tenure.claim_from_lane(
+        mark, given, name, call_nos, workers, spans, leased, more, false);
+END $$;
+
+-- The tenants whose turns are next, and the turns they have afterwards. None, if there are fewer, or
+-- one of them would be served again before the last.
+CREATE FUNCTION tenure.next_turns(
+    one integer, most integer, OUT tenants integer[], OUT turns bigint[], OUT last_turn bigint
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    SELECT array_agg(y.id ORDER BY y.n), array_agg(y.place + y.stride ORDER BY y.n), max(y.place)
+    INTO tenants, turns, last_turn FROM (
+        -- Each has its own place, after that of the tenant before it.
+        SELECT x.id, x.stride, x.turn, x.n,
+            x.n + greatest(max(x.turn - x.n) OVER (ORDER BY x.n), x.served) AS place
+        FROM (
+            SELECT t.id, t.turn, t.stride, row_number() OVER (ORDER BY t.turn, t.tenant) AS n,
+                (SELECT q.served FROM tenure.queues q WHERE q.id = one) AS served
+            FROM tenure.tenants t WHERE t.queue = one AND t.open
+            ORDER BY t.turn, t.tenant LIMIT most) x) y
+    HAVING count(*) = most AND min(y.place + y.stride) > max(y.turn);
+END $$;
+
+-- Whether claim_in_turns is likely to find that many jobs. It is asked before the lock is taken.
+CREATE FUNCTION tenure.takes_turns(one integer, most integer) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN (
+        SELECT q.rate IS NULL AND NOT q.paused
+            AND (tenure.next_turns(one, least(most, q.max_leased))).tenants IS NOT NULL
+        FROM tenure.queues q WHERE q.id = one);
+END $$;
+
+-- Claims from a queue of many tenants, all in one statement, so that the lock on the books does not
+-- wait for the client: one job of each tenant whose turn is next, within all limits. A row without a
+-- job says that it cannot be done so, and was not: tenants are to be served several times, or a job
+-- is locked by others, or there is a rate. The rows are in the order of the turns.
+CREATE FUNCTION tenure.claim_in_turns(
+    mark uuid, given bigint, one integer, call_nos integer[], workers text[], spans bigint[],
+    leased smallint, more integer
+) RETURNS SETOF tenure.claimed LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    now_ms bigint := tenure.moment(given);
+    book tenure.queues;
+    room integer;
+    mine integer[];
+    turns bigint[];
+    last_turn bigint;
+    picked bigint[];
+    lanes integer[];
+    late boolean;
+    tokens bigint[];
+BEGIN
+    PERFORM FROM tenure.queues q WHERE q.id = one FOR NO KEY UPDATE;
+    PERFORM tenure.fold(one, now_ms);
+    SELECT * INTO book FROM tenure.queues q WHERE q.id = one;
+    room := least(cardinality(call_nos), book.max_leased - book.leased);
+    IF book.paused OR room <= 0 THEN
+        RETURN;
+    END IF;
+    SELECT n.tenants, n.turns, n.last_turn INTO mine, turns, last_turn
+    FROM tenure.next_turns(one, room) n;
+    IF mine IS NULL OR book.rate IS NOT NULL THEN
+        RETURN QUERY SELECT (NULL::tenure.claimed).*;
+        RETURN;
+    END IF;
+    now_ms := tenure.moment(given);
+    SELECT array_agg(c.seq ORDER BY w.n), array_agg(c.lane ORDER BY w.n),
+        coalesce(bool_or(c.expires_at <= now_ms), false)
+    INTO picked, lanes, late
+    FROM unnest(mine) WITH ORDINALITY w (id, n)
+        CROSS JOIN LATERAL (
+            SELECT l.id AS lane, s.seq, s.expires_at
+            FROM (
+                SELECT y.id, y.head_priority, y.head_seq FROM tenure.lanes y
+                WHERE y.tenant = w.id AND y.open
+                ORDER BY y.head_priority, y.head_seq LIMIT 1) l
+                CROSS JOIN LATERAL (
+                    SELECT r.seq, r.expires_at FROM tenure.states r
+                    WHERE r.lane = l.id AND r.state = 2
+                        AND (r.priority, r.seq) >= (l.head_priority, l.head_seq)
+                    ORDER BY r.priority, r.seq LIMIT 1 FOR UPDATE SKIP LOCKED) s) c;
+    IF late OR cardinality(picked) IS DISTINCT FROM room THEN
+        RETURN QUERY SELECT (NULL::tenure.claimed).*;
+        RETURN;
+    END IF;
+    tokens := tenure.new_tokens(given, call_nos[room]);
+    INSERT INTO tenure.marks (id, tokens) VALUES (mark, tokens);
+    INSERT INTO tenure.news (queue, lane, waiting, delayed, ready, leased, done, dead, cancelled,
+        turn, last_turn)
+    SELECT one, w.lane, 0, 0, -1, 1, 0, 0, 0, w.turn, last_turn
+    FROM unnest(lanes, turns) w (lane, turn);
+    RETURN QUERY
+    WITH moved AS (
+        UPDATE tenure.states s SET state = claim_in_turns.leased, at = now_ms + spans[w.call_no],
+            attempts = s.attempts + more, token = greatest(tokens[w.call_no], s.token + 1),
+            worker = workers[w.call_no], started_at = now_ms, updated_at = now_ms,
+            progress = NULL, note = NULL
+        FROM unnest(picked, call_nos[:room]) WITH ORDINALITY w (seq, call_no, n)
+        WHERE s.seq = w.seq
+        RETURNING s.*, w.n
+    )
+    SELECT m.seq, j.id, m.priority, m.run_at, j.created_at, m.attempts, j.max_attempts, j.kind,
+        m.started_at, m.at, m.token, m.worker, m.expires_at, j.unique_key, j.options, m.errors,
+        j.payload, t.tenant, l.grp
+    FROM moved m JOIN tenure.jobs j ON j.seq = m.seq JOIN tenure.lanes l ON l.id = m.lane
+        JOIN tenure.tenants t ON t.id = l.tenant
+    ORDER BY m.n;
+END $$;
+
+-- Claims that are the whole transaction. The rows are in the order in which they go to the calls.
+CREATE FUNCTION tenure.claim_alone(
+    mark uuid, given bigint, name text, call_nos integer[], workers text[], spans bigint[],
+    leased smallint, more integer
+) RETURNS SETOF tenure.claimed LANGUAGE plpgsql AS $$
+DECLARE
+    one integer := (SELECT q.id FROM tenure.queues q WHERE q.queue = name);
+BEGIN
+    IF one IS NULL THEN
+        RETURN;
+    ELSIF tenure.is_due(one, tenure.moment(given)) THEN
+        RETURN QUERY SELECT (NULL::tenure.claimed).*;
+    ELSIF tenure.is_idle(one) THEN
+        RETURN;
+    ELSIF tenure.is_plain(one) IS NOT FALSE THEN -- which is unknown until the books were taken once
+        RETURN QUERY SELECT * FROM tenure.claim_from_lane(
+            mark, given, name, call_nos, workers, spans, leased, more, true) c
+        ORDER BY c.priority, c.seq;
+    ELSIF tenure.takes_turns(one, cardinality(call_nos)) THEN
+        RETURN QUERY SELECT * FROM tenure.claim_in_turns(
+            mark, given, one, call_nos, workers, spans, leased, more);
+    ELSE
+        RETURN QUERY SELECT (NULL::tenure.claimed).*;
+    END IF;
+END $$;
+
+-- Whether other jobs wait for any of these.
+CREATE FUNCTION tenure.has_children(ids text[], places bigint[]) RETURNS boolean
+LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN EXISTS (SELECT FROM tenure.deps) AND EXISTS (
+        SELECT FROM tenure.jobs j JOIN tenure.deps d ON d.parent = j.seq WHERE j.id = ANY (ids)
+        UNION ALL SELECT FROM tenure.deps d WHERE d.parent = ANY (places));
+END $$;
+
+-- Acknowledges jobs and claims others from one queue, as the whole transaction: what a busy worker
+-- mostly does. A row without a job means that this is not possible, and nothing was changed; an
+-- error means that this turned out later. Jobs are locked before the books, as everywhere.
+CREATE FUNCTION tenure.ack_and_claim(
+    mark uuid, given bigint, ids text[], places bigint[], tokens bigint[], results text[],
+    leased smallint, done smallint, name text, call_nos integer[], workers text[], spans bigint[],
+    more integer
+) RETURNS SETOF tenure.claimed LANGUAGE plpgsql AS $$
+DECLARE
+    one integer := (SELECT q.id FROM tenure.queues q WHERE q.queue = name);
+    plain boolean := tenure.is_plain(one);
+    can boolean := NOT tenure.is_due(one, tenure.moment(given))
+        AND (plain OR tenure.takes_turns(one, cardinality(call_nos)))
+        AND NOT tenure.has_children(ids, places);
+    lost integer[];
+    told bigint[];
+    n integer;
+BEGIN
+    IF can IS NOT TRUE THEN
+        RETURN QUERY SELECT (NULL::tenure.claimed).*;
+        RETURN;
+    END IF;
+    SELECT a.missing, a.parents INTO lost, told
+    FROM tenure.ack(NULL, given, ids, places, tokens, results, leased, done) a;
+    IF cardinality(lost) + cardinality(told) > 0 THEN
+        RAISE EXCEPTION 'the acks take more than one statement' USING ERRCODE = 'TN003';
+    END IF;
+    IF plain THEN
+        RETURN QUERY SELECT * FROM tenure.claim_from_lane(
+            mark, given, name, call_nos, workers, spans, leased, more, true) c
+        ORDER BY c.priority, c.seq;
+    ELSE
+        RETURN QUERY SELECT * FROM tenure.claim_in_turns(
+            mark, given, one, call_nos, workers, spans, leased, more);
+    END IF;
+    GET DIAGNOSTICS n = ROW_COUNT;
+    IF n = 0 THEN
+        INSERT INTO tenure.marks (id) VALUES (mark);
+    ELSIF NOT EXISTS (SELECT FROM tenure.marks m WHERE m.id = mark) THEN
+        RAISE EXCEPTION 'the claim takes more than one statement' USING ERRCODE = 'TN003';
+    END IF;
+END $$;
+
+-- Plans and locks as in version 4.
+DO $$
+DECLARE
+    one regprocedure;
+    name text;
+BEGIN
+    FOR one, name IN
+        SELECT p.oid, p.proname FROM pg_proc p WHERE p.pronamespace = 'tenure'::regnamespace
+            AND p.proname IN ('lease', 'claim_from_lane', 'next_turns', 'claim_in_turns',
+                'claim_alone', 'ack_and_claim')
+    LOOP
+        EXECUTE format('ALTER FUNCTION %s SET plan_cache_mode = force_generic_plan', one);
+        EXECUTE format('ALTER FUNCTION %s SET enable_seqscan = off', one);
+        EXECUTE format('ALTER FUNCTION %s SET enable_hashjoin = off', one);
+        EXECUTE format('ALTER FUNCTION %s SET enable_mergejoin = off', one);
+        EXECUTE format('ALTER FUNCTION %s SET random_page_cost = 1', one);
+        EXECUTE format('ALTER FUNCTION %s SET jit = off', one);
+        EXECUTE format('ALTER FUNCTION %s SET lock_timeout = %L', one, CASE
+            WHEN name LIKE 'claim%' THEN '10s' ELSE '900ms' END);
+    END LOOP;
+END $$;
+
 -- statements
 
 -- Opening
@@ -1667,7 +2096,7 @@ SELECT pg_advisory_xact_lock(hashtextextended('tenure.about', 0));
 -- name: make_schema
 CREATE SCHEMA IF NOT EXISTS tenure;
 -- name: begin
-BEGIN;
+BEGIN ISOLATION LEVEL READ COMMITTED;
 -- name: begin_reading
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
 -- name: commit
@@ -1684,12 +2113,12 @@ INSERT INTO tenure.marks (id, tokens) VALUES (%s, '{}') ON CONFLICT DO NOTHING;
 SELECT tokens IS DISTINCT FROM '{}' FROM tenure.marks WHERE id = %s;
 -- name: wait_at_most
 SELECT set_config('lock_timeout', %s, true);
--- Every list stops early, so that walking an index is best, whatever the planner expects.
+-- Every list stops early, so an index scan is best, whatever the planner expects.
 -- name: read_settings
 SELECT set_config('statement_timeout', %s, true), set_config('jit', 'off', true),
     set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true);
 -- name: forget_marks
--- Their ids increase with time, so recent ones are not even looked at.
+-- Ids increase with time, so recent ones are not read.
 DELETE FROM tenure.marks WHERE id IN (
     SELECT id FROM tenure.marks
     WHERE id < %s::uuid AND at < clock_timestamp() - interval '1 hour'
@@ -1784,12 +2213,17 @@ ORDER BY l.seq;
 -- name: ack
 SELECT * FROM tenure.ack(%s::uuid, %s::bigint, %s::text[], %s::bigint[], %s::bigint[], %s::text[],
     %s::smallint, %s::smallint);
+-- name: ack_and_claim
+SELECT * FROM tenure.ack_and_claim(%s::uuid, %s::bigint, %s::text[], %s::bigint[], %s::bigint[],
+    %s::text[], %s::smallint, %s::smallint, %s, %s::integer[], %s::text[], %s::bigint[],
+    %s::integer);
 -- name: marked_tokens
 SELECT tokens FROM tenure.marks WHERE id = %s;
+-- Two claims may have the same token, but not the same transaction.
 -- name: leased_under
-SELECT s.seq FROM tenure.states s JOIN tenure.queues q ON q.id = s.queue
-WHERE q.queue = %s AND s.state = 3 AND s.state <> 2 AND s.token = ANY (%s::bigint[])
-ORDER BY s.priority, s.seq;
+SELECT s.seq FROM tenure.marks m JOIN tenure.queues q ON q.queue = %s
+    JOIN tenure.states s ON s.queue = q.id AND s.token = ANY (m.tokens) AND s.xmin = m.xmin
+WHERE m.id = %s AND s.state = 3 AND s.state <> 2 ORDER BY s.priority, s.seq;
 -- name: ids_of
 SELECT seq, id FROM tenure.jobs WHERE seq = ANY (%s::bigint[]) ORDER BY seq;
 -- name: states_of
@@ -1846,8 +2280,8 @@ SELECT * FROM tenure.candidates(%s, %s::text, %s::text[], %s::integer, %s::integ
     %s::integer);
 -- name: candidates_beside
 SELECT * FROM tenure.candidates_beside(%s, %s::integer);
--- name: claim_plain
-SELECT * FROM tenure.claim_plain(%s::uuid, %s::bigint, %s, %s::integer[], %s::text[],
+-- name: claim_alone
+SELECT * FROM tenure.claim_alone(%s::uuid, %s::bigint, %s, %s::integer[], %s::text[],
     %s::bigint[], %s::smallint, %s::integer);
 -- name: lease
 SELECT * FROM tenure.lease(%s::bigint, %s::bigint[], %s::integer[], %s::text[], %s::bigint[],
@@ -1868,8 +2302,6 @@ SELECT tenure.promote(%s::integer, %s::bigint, %s::integer);
 INSERT INTO tenure.queues (queue) VALUES (%s) ON CONFLICT DO NOTHING;
 -- name: use_queue
 UPDATE tenure.queues SET emptied_at = NULL WHERE id = %s AND emptied_at IS NOT NULL;
--- name: queue_id
-SELECT id FROM tenure.queues WHERE queue = %s;
 -- name: lock_queue
 SELECT id FROM tenure.queues WHERE queue = %s FOR UPDATE;
 -- name: lock_queues
@@ -1877,7 +2309,7 @@ SELECT id FROM tenure.queues WHERE queue = ANY (%s::text[]) AND NOT tenure.is_id
 ORDER BY id FOR NO KEY UPDATE;
 -- name: fold
 SELECT tenure.fold(%s::integer, NULL);
--- Leaves out the queues whose books others have: they fold the news themselves.
+-- Skips queues whose books other transactions hold: they fold in the news themselves.
 -- name: fold_news
 SELECT tenure.fold(q.id, NULL) FROM (
     SELECT id FROM tenure.queues WHERE queue = ANY (%s::text[])
@@ -1897,6 +2329,12 @@ SELECT tenure.rebound(%s::integer, %s);
 
 -- Slots, schedules and upkeep
 
+-- name: share_ring
+SELECT pg_advisory_xact_lock_shared(hashtextextended('tenure.ring', 0));
+-- name: lock_ring
+SELECT pg_advisory_xact_lock(hashtextextended('tenure.ring', 0));
+-- name: ring_marks
+SELECT holder FROM tenure.slots WHERE scope = %s AND key = %s;
 -- name: lock_slots
 INSERT INTO tenure.slot_counts AS c (scope, key, count)
 SELECT DISTINCT w.scope, w.key, 0 FROM unnest(%s::text[], %s::text[]) w (scope, key) ORDER BY 1, 2
@@ -1946,16 +2384,6 @@ ORDER BY key LIMIT 1 FOR UPDATE SKIP LOCKED;
 -- name: count_records
 SELECT count(*) FROM (
     SELECT FROM tenure.records WHERE space = %s AND key >= %s AND key <= %s LIMIT %s) x;
--- name: records
-SELECT key, value, expires_at FROM tenure.records
-WHERE space = %(space)s AND key >= %(first)s AND key <= %(last)s
-    AND (expires_at IS NULL OR expires_at > (SELECT tenure.moment(%(given)s)))
-ORDER BY key LIMIT %(limit)s;
--- name: records_backwards
-SELECT key, value, expires_at FROM tenure.records
-WHERE space = %(space)s AND key >= %(first)s AND key <= %(last)s
-    AND (expires_at IS NULL OR expires_at > (SELECT tenure.moment(%(given)s)))
-ORDER BY key DESC LIMIT %(limit)s;
 -- name: forget_once
 DELETE FROM tenure.once WHERE key IN (
     SELECT key FROM tenure.once WHERE at <= %s ORDER BY at LIMIT %s FOR UPDATE SKIP LOCKED)
@@ -2089,7 +2517,7 @@ WHERE (%(queue)s::integer IS NULL OR s.queue = %(queue)s)
     AND (%(kind)s::text IS NULL OR j.kind = %(kind)s)
     AND j.created_at >= %(created_after)s AND j.created_at < %(created_before)s
 ORDER BY s.seq DESC LIMIT %(limit)s;
--- The group is compared last: to read the end of a long text takes longer than all the rest.
+-- The group is compared last: reading the end of a long text takes longer than all the rest.
 -- name: find_by_error
 SELECT f.created_at, f.seq, f.id FROM (
     SELECT j.created_at, s.seq, j.id, s.errors FROM (
@@ -2131,10 +2559,6 @@ SELECT s.seq, j.created_at FROM (
     JOIN tenure.jobs j ON j.seq = s.seq;
 -- name: count_by_seq
 SELECT count(*) FROM tenure.states WHERE seq >= %(from_seq)s AND seq < %(before_seq)s;
--- name: newest_job
-SELECT seq, created_at FROM tenure.jobs ORDER BY seq DESC LIMIT 1;
--- name: job_from
-SELECT seq, created_at FROM tenure.jobs WHERE seq >= %s::bigint ORDER BY seq LIMIT 1;
 -- Each part has an index of its own, which the planner would not choose for an OR.
 -- name: find_by_state
 SELECT j.created_at, s.seq, j.id FROM (
@@ -2235,14 +2659,6 @@ WHERE waiting + delayed + ready + leased + done + dead + cancelled > 0
 ORDER BY grp LIMIT %(limit)s;
 -- name: group_totals
 SELECT * FROM tenure.group_totals(%(queue)s, %(first)s, %(last)s, %(limit)s);
--- name: limits
-SELECT queue, tenant, grp, concurrency, rate, per_ms, weight, paused FROM tenure.limits
-WHERE %(queue)s::text IS NULL OR queue = %(queue)s ORDER BY queue, tenant, grp;
--- name: slots
-SELECT holder, expires_at FROM tenure.slots
-WHERE scope = %s AND key = %s AND expires_at > tenure.moment(%s::bigint) ORDER BY holder;
--- name: ids_between
-SELECT id FROM tenure.jobs WHERE id >= %(first)s AND id <= %(last)s ORDER BY id LIMIT %(limit)s;
 -- name: jobs_by_key
 SELECT j.id, q.queue, t.tenant FROM (
         SELECT id, queue, tenant FROM tenure.tenants WHERE id > %(after)s::bigint
@@ -2251,10 +2667,6 @@ SELECT j.id, q.queue, t.tenant FROM (
         WHERE k.tenant = t.id AND k.unique_key = %(key)s OFFSET 0) k
     CROSS JOIN LATERAL (SELECT id FROM tenure.jobs i WHERE i.seq = k.seq OFFSET 0) j
     JOIN tenure.queues q ON q.id = t.queue;
--- name: tenant_after
-SELECT id FROM tenure.tenants WHERE id > %(after)s::bigint ORDER BY id LIMIT 1 OFFSET %(skip)s;
--- name: dependents
-SELECT child FROM tenure.deps WHERE parent = %(seq)s ORDER BY child LIMIT %(limit)s;
 -- name: next_due
 SELECT due, now_ms FROM tenure.next_due(%s::bigint, %s::text[]);
 -- Only the first job of each lane and priority counts. It is looked for among the jobs that have
@@ -2304,8 +2716,6 @@ WITH RECURSIVE heads AS (
 )
 SELECT tenant, min(run_at) FROM (SELECT tenant, run_at FROM heads LIMIT %(most)s) h
 GROUP BY tenant;
--- name: schedules
-SELECT schedule FROM tenure.schedules ORDER BY name;
 -- name: timetable
 SELECT tenure.moment(%s), ARRAY(SELECT schedule FROM tenure.schedules ORDER BY name);
 
@@ -2320,9 +2730,6 @@ SELECT j.seq, j.id, s.state, l.id, t.id, q.id, q.queue, t.tenant, l.grp, j.prior
 FROM tenure.jobs j JOIN tenure.states s ON s.seq = j.seq JOIN tenure.lanes l ON l.id = j.lane
     JOIN tenure.tenants t ON t.id = l.tenant JOIN tenure.queues q ON q.id = t.queue
 WHERE j.id = %s;
--- name: why_limits
-SELECT tenant, grp, concurrency, rate, per_ms, weight, paused FROM tenure.limits
-WHERE queue = %(queue)s AND tenant IN ('', '=*', %(tenant)s) AND grp IN ('', '=*', %(grp)s);
 -- name: why_parents
 SELECT j.id, q.queue, t.tenant, s.state, count(*) OVER ()
 FROM tenure.deps d
@@ -2342,8 +2749,8 @@ FROM (
         SELECT tenure.unfolded(q.folded, q.folded_on) FROM tenure.queues q WHERE q.id = %(queue)s)
     GROUP BY lane) n
     CROSS JOIN LATERAL (SELECT k.tenant FROM tenure.lanes k WHERE k.id = n.lane OFFSET 0) l;
--- What a claim would sweep. Of leases that ran out long ago, see is_due. `queue + 0` makes it use
--- the index of news that is all but empty.
+-- What a claim would sweep. For leases that expired long ago, see is_due. `queue + 0` makes it use
+-- the index of news that is almost empty.
 -- name: why_swept
 SELECT f.lane, l.tenant, f.state, f.priority, f.seq, f.attempts, j.max_attempts, f.expires_at
 FROM (

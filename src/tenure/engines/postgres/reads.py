@@ -31,15 +31,18 @@ class Snapshot:
     def news(self, queue: int) -> Sequence[Row]:
         return self.db.named("why_news", {"queue": queue})
 
-    def due(self, statement: str, queues: Sequence[str]) -> int | None:
+    def next_due(self, queues: Sequence[str]) -> int | None:
+        return self._time_of("next_due", queues)
+
+    def oldest_ready(self, queues: Sequence[str]) -> int | None:
+        return self._time_of("oldest_ready", queues)
+
+    def _time_of(self, statement: str, queues: Sequence[str]) -> int | None:
         """By this machine's clock, so that a caller waiting for it need not know the server's."""
         ((due, server),) = self.db.all(statement, self._given, list(queues))
         return None if due is None else int(due - server + self._here)
 
-    def slots(self, scope: str, key: str) -> Sequence[Row]:
-        return self.db.all("slots", scope, key, self._given)
-
-    def records(self, statement: str, params: dict[str, Any]) -> Sequence[Row]:
+    def timed(self, statement: str, params: dict[str, Any]) -> Sequence[Row]:
         return self.db.named(statement, params | {"given": self._given})
 
     def timetable(self) -> tuple[int, Sequence[str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Any, NamedTuple
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 import psycopg
 from psycopg import errors as pg
@@ -64,7 +64,7 @@ def address_of(url: str) -> Address:
         )
     rest = [(name, value) for name, value in query if name != "schema"]
     try:
-        given = conninfo_to_dict(f"{base}?{urlencode(rest)}" if rest else base)
+        given = conninfo_to_dict(f"{base}?{urlencode(rest, quote_via=quote)}" if rest else base)
     except psycopg.ProgrammingError as error:
         raise InvalidInput("url", f"is not a valid PostgreSQL URL: {error}") from None
     host, port, database = given.get("host", ""), given.get("port", ""), given.get("dbname", "")

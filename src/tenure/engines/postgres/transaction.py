@@ -119,7 +119,7 @@ class Transaction:
 
     @property
     def writer(self) -> str:
-        """A new name: records of others that are in use would be waited for."""
+        """A new name, because a record that another transaction uses would be waited for."""
         return secrets.token_hex(6)
 
     def forget(self) -> None:
@@ -371,7 +371,7 @@ class Transaction:
         queue = self.queues[new.queue]
         key = (new.queue, mark(new.tenant), mark(new.group))
         self.db.send("delete_limit", *key)
-        if new != Limit(new.queue, new.tenant, new.group):
+        if not new.is_default:
             bounds = (new.concurrency, new.rate, new.per_ms, new.weight, new.paused)
             self.db.send("insert_limit", *key, *bounds)
         if new.tenant is None:

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import msgspec
 
 from tenure.core import upkeep
-from tenure.core.upkeep import Look, Swept
+from tenure.core.upkeep import Look
 from tenure.engines.postgres.transaction import Transaction
-from tenure.engines.sql.rows import CODES
+from tenure.engines.sql.upkeep import InOneTransaction
 from tenure.errors import QueueNotFound
 from tenure.model import ops, queries
-from tenure.model.job import State, first_id
+from tenure.model.job import first_id
 from tenure.model.ops import Answer
 
 MARKED_MS = 3600_000  # for which a batch is known to be committed; also in forget_marks
@@ -21,12 +21,12 @@ BOOKS_PER_STEP = 100  # of queues, which claims wait for meanwhile
 _COUNTS = msgspec.structs.fields(queries.Counts)
 
 
-class Upkeep:
-    """The steps of maintenance, all in one transaction. Steps that may wait for others come first,
-    and the books come last, in the order in which all transactions lock them."""
+class Upkeep(InOneTransaction[Transaction]):
+    """The steps of maintenance. Those that may wait for other transactions come first, and the
+    books come last, in the order in which all transactions lock them."""
 
     def __init__(self, tx: Transaction) -> None:
-        self._tx = tx
+        super().__init__(tx)
         self._untidy: list[str] = []  # queues whose books have something to fold in or to drop
 
     def look(self, op: ops.Maintain) -> Look:
@@ -43,19 +43,12 @@ class Upkeep:
                 self._untidy.append(name)
         return Look(due, op.after, rows[most - 1][1] if len(rows) > most else None)
 
-    def sweep(self, queue: str, limit: int) -> Swept:
-        return upkeep.sweep(self._tx, queue, Swept(limit, limit, limit))
-
-    def purge(self, queue: str, state: State, keep_ms: int, limit: int) -> int:
-        (code,) = CODES[state]
-        return upkeep.purge(self._tx, self._tx.in_state(queue, code, self._tx.now - keep_ms, limit))
-
     def end_slots(self, limit: int) -> int:
         return int(self._tx.db.value("end_slots", self._tx.now, limit))
 
     def tidy(self, look: Look, limit: int) -> None:
         self._tx.reread()
-        # Any of them, so that busy queues do not keep the others out.
+        # Chosen at random, so that busy queues do not keep the others out.
         names = random.sample(self._untidy, min(len(self._untidy), BOOKS_PER_STEP))
         if names:
             numbers = [self._tx.queues[name] for name in names]

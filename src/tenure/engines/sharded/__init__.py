@@ -1,5 +1,5 @@
 """The engine that is one queue over several stores.
 
-Everything of a tenant is on one shard, which a hash of its name chooses. What a single store
-decides in one transaction is decided there; what would need several shards is refused.
+Everything of a tenant is on one shard, which a hash of its name chooses, so one transaction there
+decides. An operation that would need a transaction over several shards is rejected.
 """

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from tenure.engines.sharded import once
 from tenure.engines.sharded.claims import Asking
 from tenure.engines.sharded.cluster import Cluster
+from tenure.engines.sharded.guarding import being_moved
 from tenure.engines.sharded.merging import merged, with_taken
 from tenure.engines.sharded.routing import Part, Route, Router
 from tenure.errors import DependencyNotFound, InvalidInput, JobNotFound, TenureError
@@ -85,24 +86,24 @@ class Batch:
             self._answers[at] = self._explained(op, merged(op, run(route.parts)), None)
 
     def _at_once(self, parts: Sequence[Part]) -> list[tuple[Op, Answer]]:
-        found = self._cluster.send({shard: [op] for shard, op in parts})
+        found = self._cluster.send({shard: [op] for shard, op in parts}, self._router.view)
         return [(op, found[shard][0]) for shard, op in parts]
 
     def _in_turn(self, parts: Sequence[Part]) -> list[tuple[Op, Answer]]:
-        """Ask one by one. The note goes to the first shard that does it, so that the audit log has
-        one entry."""
+        """Ask the shards one by one. The note goes to the first that applies the operation, so that
+        the audit log has one entry."""
         found: list[tuple[Op, Answer]] = []
         noted: int | None = None
         for shard, op in parts:
             batch = [op] if noted is None else [_without_note(op), *self._pause_of(op, noted)]
-            answer = self._cluster.send({shard: batch})[shard][0]
+            answer = self._cluster.send({shard: batch}, self._router.view)[shard][0]
             found.append((op, answer))
             if noted is None and not isinstance(answer, TenureError):
                 noted = shard
         return found
 
     def _pause_of(self, op: Op, noted: int) -> list[Op]:
-        """Stores who paused something, as the shard with the note has it."""
+        """Stores who paused something, as recorded by the shard with the note."""
         if not isinstance(op, ops.Pause) or op.note is None:
             return []
         key = pause_key(op.queue, op.tenant, op.group)
@@ -134,7 +135,7 @@ class Batch:
 
     def _send(self, parts: dict[int, list[tuple[int, Op]]]) -> dict[int, Answer]:
         batches = {shard: [op for _, op in mine] for shard, mine in parts.items()}
-        found = self._cluster.send(batches)
+        found = self._cluster.send(batches, self._router.view)
         return {
             at: answer
             for shard, mine in parts.items()
@@ -173,9 +174,11 @@ class Batch:
         (place,) = self._cluster.locator.search([op.id], op.grant).values()
         if isinstance(place, TenureError):
             return place
+        if place is None and not self._cluster.is_settled(self._router.view):
+            return being_moved(op.id)
         if place is None or place == shard:
             return answer
-        return self._cluster.send({place: [op]})[place][0]
+        return self._cluster.send({place: [op]}, self._router.view)[place][0]
 
     def _explained(self, op: Op, answer: Answer, shard: int | None) -> Answer:
         """A clear error for a parent that exists on another shard."""

@@ -20,6 +20,7 @@ class Asking:
         """turn: the shards in the order in which they are asked."""
         self._cluster = cluster
         self._op = op
+        self._generation: int = cluster.locator.hints.generation
         shard = None if op.tenant is None else cluster.placing.of_tenant(op.tenant)
         self._left: list[int] = list(turn) if shard is None else [shard]
         self._jobs: list[Job] = []
@@ -28,7 +29,7 @@ class Asking:
 
     @property
     def next_shard(self) -> int | None:
-        """The shard to ask next; None if there is enough, or nobody to ask."""
+        """The shard to ask next; None if there are enough jobs, or all shards were asked."""
         return self._left[0] if self._left and self._missing > 0 else None
 
     @property
@@ -40,18 +41,19 @@ class Asking:
         return self._op.limit - len(self._jobs)
 
     def answer(self, answer: Answer) -> None:
-        """Take what a shard gave."""
+        """Add the jobs that a shard returned."""
         shard = self._left.pop(0)
         if isinstance(answer, ops.Leased):
             self._answered = True
             if answer.jobs:
                 self._jobs += answer.jobs
-                self._cluster.locator.hints.note([job.id for job in answer.jobs], shard)
+                ids = [job.id for job in answer.jobs]
+                self._cluster.locator.hints.note(ids, shard, self._generation)
         elif isinstance(answer, TenureError):
             self._error = answer
 
     def result(self) -> Answer:
-        """All jobs; the error of a shard only if none could be asked."""
+        """All jobs; the error of a shard only if no shard could be asked."""
         if self._error is not None and not self._answered:
             return self._error
         return ops.Leased(self._jobs)

@@ -5,14 +5,19 @@ from __future__ import annotations
 import itertools
 import logging
 import random
+import threading
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from tenure.clock import Clock
+from tenure.core.fencing import Fence, Fenced
+from tenure.engines.sharded.guarding import misplaced, moved_away
 from tenure.engines.sharded.locating import Locator, jobs_on
 from tenure.engines.sharded.placing import Placing
+from tenure.engines.sharded.ring import Ring, advance, join, lacks, ring_of
 from tenure.engines.sharded.shard import Shard
 from tenure.engines.sharded.threads import Threads
-from tenure.errors import OutcomeUnknown, StoreError, StoreRejected, TenureError
+from tenure.errors import Busy, OutcomeUnknown, StoreError, StoreRejected, TenureError
 from tenure.model import ops, queries
 from tenure.model.job import Job
 from tenure.model.ops import Answer, Op, Schedule
@@ -20,21 +25,40 @@ from tenure.model.ops import Answer, Op, Schedule
 log = logging.getLogger("tenure.shards")
 
 READS_AT_ONCE = 4  # of each shard
+PATIENCE = 5.0  # seconds that a shard may keep a batch waiting: others wait with it
+LOOK_SECONDS = 0.005  # between two looks whether tenants are still being moved
+
+
+class View(NamedTuple):
+    """What this process knows of the ring, and where tenants are according to it."""
+
+    ring: Ring
+    placing: Placing
+    mark: str
 
 
 class Cluster:
-    """All shards of one queue."""
+    """All shards of one queue, and those that the URL names besides."""
 
-    def __init__(self, shards: Sequence[Shard], placing: Placing, clock: Clock) -> None:
+    def __init__(self, shards: Sequence[Shard], ring: Ring, clock: Clock) -> None:
         self.shards = shards
-        self.placing = placing
+        self._names = [shard.name for shard in shards]
+        self.view = self._view_of(ring)
+        self._refreshing = threading.Lock()
         self.clock = clock
         self.in_flight = max([2, *(one.store.in_flight for one in shards if one.store)])
         self._writing = Threads(len(shards) * self.in_flight, "tenure-shard-write")
         self._reading = Threads(len(shards) * READS_AT_ONCE, "tenure-shard-read")
-        self.locator = Locator(shards, self.each)
+        self.locator = Locator(shards, self.each, self.is_moving)
         self._turns = itertools.count(random.randrange(len(shards)))
         self._schedules: dict[str, int] = {}  # where they were seen last
+
+    @property
+    def placing(self) -> Placing:
+        return self.view.placing
+
+    def _view_of(self, ring: Ring) -> View:
+        return View(ring, ring.placing(self._names), ring.text())
 
     def close(self) -> None:
         for shard in self.shards:
@@ -46,23 +70,83 @@ class Cluster:
         """The shards that are away, and why."""
         return {shard.name: shard.away for shard in self.shards if shard.away is not None}
 
+    # The ring -----------------------------------------------------------------------------------
+
+    def refresh(self, known: View) -> View:
+        """Read the ring from the shards, if that has not been done since `known`. A shard that has
+        an older mark than others gets theirs: the process that was writing it has died. Raises
+        InvalidInput if a shard of the ring is not known here."""
+        with self._refreshing:
+            if self.view is not known:
+                return self.view
+            marks = self.each(lambda shard: ring_of(shard))
+            rings = [one for one in marks if isinstance(one, Ring)]
+            ring = max([known.ring, *rings], key=lambda one: one.epoch)
+            lacking = lacks(ring, self._names)
+            if lacking is not None:
+                raise lacking
+            for shard, mine in zip(self.shards, marks, strict=True):
+                behind = mine is None or (isinstance(mine, Ring) and mine.epoch < ring.epoch)
+                if behind and shard.name in ring.used:
+                    self._hand_on(shard, mine if isinstance(mine, Ring) else None, ring)
+            if ring != known.ring:
+                self.locator.hints.clear()
+                self.view = self._view_of(ring)
+            return self.view
+
+    def _hand_on(self, shard: Shard, old: Ring | None, new: Ring) -> None:
+        try:
+            if old is not None:
+                advance(shard, old, new)
+            elif shard.name not in new.names:
+                join(shard.open(), shard.name, new)
+        except Fenced:
+            pass  # somebody else was first
+        except TenureError as error:
+            log.info("shard %s could not be given its mark: %s", shard.name, error.message)
+
+    def is_current(self, view: View) -> bool:
+        """Whether no tenants were moved since. Every shard is marked before any tenant is moved, so
+        any of them can tell."""
+        for number in view.placing.used:
+            try:
+                return ring_of(self.shards[number]) == view.ring
+            except TenureError:
+                continue
+        return True
+
+    def is_settled(self, view: View) -> bool:
+        """Whether nothing can have moved while it was looked for, according to the ring that was
+        known then."""
+        return not view.ring.frozen and self.is_current(view)
+
+    def is_moving(self) -> bool:
+        """Whether tenants are being moved, according to the shards."""
+        view = self.view
+        return (view if self.is_current(view) else self.refresh(view)).ring.is_moving
+
     # Writing ------------------------------------------------------------------------------------
 
-    def send(self, parts: dict[int, list[Op]]) -> dict[int, list[Answer]]:
+    def send(self, parts: dict[int, list[Op]], routed: View) -> dict[int, list[Answer]]:
         """Apply batches on several shards at once. An error of a shard is the answer to each
-        operation of its batch."""
-        answers = self._writing.map(lambda number: self._apply(number, parts[number]), list(parts))
+        operation of its batch. routed: what was known when it was decided which shard they go
+        to."""
+        answers = self._writing.map(
+            lambda number: self._apply(number, parts[number], routed), list(parts)
+        )
         return dict(zip(parts, answers, strict=True))
 
-    def _apply(self, number: int, batch: list[Op]) -> list[Answer]:
+    def _apply(self, number: int, batch: list[Op], routed: View) -> list[Answer]:
         shard = self.shards[number]
         try:
-            answers = shard.apply(batch)
+            answers = self._apply_fenced(number, batch, routed)
         except StoreRejected as error:  # one of them made all fail, and nothing was applied
             if len(batch) == 1:
                 return [error]
             half = len(batch) // 2
-            return self._apply(number, batch[:half]) + self._apply(number, batch[half:])
+            return self._apply(number, batch[:half], routed) + self._apply(
+                number, batch[half:], routed
+            )
         except TenureError as error:
             return [error] * len(batch)
         except Exception as error:  # other shards have applied their parts: these did not happen
@@ -72,6 +156,51 @@ class Cluster:
             lost = f"shard {shard.name!r} answered {len(answers)} of {len(batch)} operations"
             return [OutcomeUnknown(lost)] * len(batch)
         return answers
+
+    def _apply_fenced(self, number: int, batch: list[Op], routed: View) -> list[Answer]:
+        """Apply a batch if the shard has the mark that is known here. Otherwise read the new one,
+        and apply the operations that still belong here."""
+        shard, view = self.shards[number], self.view
+        until = self.clock.monotonic() + PATIENCE
+        while True:
+            if shard.name in view.ring.frozen:
+                if all(isinstance(op, ops.Claim) for op in batch):
+                    self.refresh(view)
+                    return [ops.Leased([])] * len(batch)
+                self._wait(shard, until)
+                view = self.refresh(view)
+                continue
+            refused = self._refused(number, batch, view, routed)
+            good = [op for at, op in enumerate(batch) if at not in refused]
+            if not good:
+                return [refused[at] for at in range(len(batch))]
+            try:
+                answers = iter(shard.apply(good, Fence(view.mark)))
+                return [refused[at] if at in refused else next(answers) for at in range(len(batch))]
+            except Fenced:
+                self._wait(shard, until)
+                view = self.refresh(view)
+
+    def _refused(self, number: int, batch: list[Op], view: View, routed: View) -> dict[int, Answer]:
+        """The operations that do not belong on this shard any more."""
+        if view is routed and not view.ring.is_moving:
+            return {}
+        refused: dict[int, Answer] = {}
+        for at, op in enumerate(batch):
+            error = misplaced(op, number, view.placing)
+            if error is None and view is not routed:
+                error = moved_away(op, self.shards[number])
+            if error is not None:
+                refused[at] = error
+        return refused
+
+    def _wait(self, shard: Shard, until: float) -> None:
+        if self.clock.monotonic() > until:
+            raise Busy(
+                f"shard {shard.name!r}: tenants are being moved by `tenure reshard`, and this did "
+                "not end; if it was killed, run the same command again"
+            )
+        self.clock.sleep(LOOK_SECONDS)
 
     # Reading ------------------------------------------------------------------------------------
 
@@ -88,9 +217,16 @@ class Cluster:
 
         return self._reading.map(caught, self.shards if of is None else of)
 
+    def has_queue(self, name: str | None) -> bool:
+        """Whether any shard that is there has a queue of this name."""
+        if name is None:
+            return False
+        found = self.each(lambda shard: shard.read(queries.GetStats(name)))
+        return any(isinstance(one, list) and one for one in found)
+
     def jobs_by_shard(self, ids: Sequence[str]) -> dict[str, dict[int, Job]]:
-        """The jobs of these ids by the shards that have them. Shards that are away are passed
-        over: they stop only their own tenants."""
+        """The jobs of these ids by the shards that have them. Shards that are away are skipped:
+        they block only their own tenants."""
         found: dict[str, dict[int, Job]] = {}
         for number, jobs in enumerate(self.each(lambda shard: jobs_on(shard, ids, None))):
             if isinstance(jobs, list):
@@ -134,9 +270,9 @@ class Cluster:
 
     def next_turn(self) -> list[int]:
         """The shards in the order in which the next claim asks them."""
-        count = len(self.shards)
+        used = self.placing.used
         first = next(self._turns)
-        return [(first + step) % count for step in range(count)]
+        return [used[(first + step) % len(used)] for step in range(len(used))]
 
     def with_ready(self, op: ops.Claim, otherwise: int | None) -> int:
         """The next shard that may have a job for this claim. If none seems to: `otherwise`, or the

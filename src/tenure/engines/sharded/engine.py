@@ -1,4 +1,4 @@
-"""The engine: opens the shards, and gives batches and queries to them."""
+"""The engine: opens the shards, and passes batches and queries to them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ from typing import Any
 from msgspec.structs import replace
 
 from tenure.clock import Clock
-from tenure.engines.sharded import reads, ring
+from tenure.core.fencing import Fence, Fenced
+from tenure.engines.sharded import reads
 from tenure.engines.sharded.batch import Batch
-from tenure.engines.sharded.cluster import Cluster
-from tenure.engines.sharded.members import members_of
+from tenure.engines.sharded.cluster import LOOK_SECONDS, PATIENCE, Cluster
+from tenure.engines.sharded.guarding import Misplaced, misplaced
+from tenure.engines.sharded.members import Members, members_of
+from tenure.engines.sharded.opening import Opening
 from tenure.engines.sharded.placing import Placing
 from tenure.engines.sharded.routing import Router
 from tenure.engines.sharded.shard import Shard, Store
-from tenure.errors import InvalidInput, StoreError, TenureError
+from tenure.errors import Busy, InvalidInput, JobNotFound, StoreError, TenureError
+from tenure.model import queries
 from tenure.model.ops import Answer, Op
 from tenure.model.queries import Found, Query
 from tenure.settings import Settings
-
-PATIENCE = 5.0  # seconds that a shard may keep a batch waiting: others wait with it
 
 OpenStore = Callable[[Settings, Clock], Store]
 
@@ -30,21 +32,29 @@ class ShardedEngine:
     """One queue over several stores."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+        self._cluster = self.cluster = cluster
         self.in_flight: int = cluster.in_flight
 
     @classmethod
     def open(cls, settings: Settings, clock: Clock, open_store: OpenStore) -> ShardedEngine:
-        """Open all shards. Those that are away are tried again; at least one must be there."""
+        """Open all shards. Those that are away are tried again; at least one must be there, and all
+        of them the first time."""
         members = members_of(settings.url)
-        placing = Placing(list(members.urls), spread=members.spread)
+        return cls.of(members, settings, clock, open_store)
+
+    @classmethod
+    def of(
+        cls, members: Members, settings: Settings, clock: Clock, open_store: OpenStore
+    ) -> ShardedEngine:
+        """Open these shards."""
+        opening = Opening(members)
         patience = min(settings.busy_timeout, PATIENCE)
 
         def open_one(name: str) -> Store:
             url = members.urls[name]
             store = open_store(replace(settings, url=url, busy_timeout=patience), clock)
             try:
-                ring.check(store, placing, name)
+                opening.opened(name, store)
             except BaseException:
                 store.close()
                 raise
@@ -53,11 +63,11 @@ class ShardedEngine:
         shards = [Shard(name, partial(open_one, name)) for name in members.urls]
         try:
             _open_all(shards)
+            return cls(Cluster(shards, opening.decide(), clock))
         except BaseException:
             for shard in shards:
                 shard.close()
             raise
-        return cls(Cluster(shards, placing, clock))
 
     @property
     def placing(self) -> Placing:
@@ -65,7 +75,18 @@ class ShardedEngine:
         return self._cluster.placing
 
     def apply(self, batch: Sequence[Op]) -> list[Answer]:
-        return Batch(self._cluster, batch).run()
+        cluster = self._cluster
+        answers = Batch(cluster, batch).run()
+        until = cluster.clock.monotonic() + PATIENCE
+        while again := [at for at, one in enumerate(answers) if isinstance(one, Misplaced)]:
+            if cluster.clock.monotonic() > until:
+                break
+            cluster.clock.sleep(LOOK_SECONDS)
+            cluster.refresh(cluster.view)
+            rest = Batch(cluster, [batch[at] for at in again]).run()
+            for at, answer in zip(again, rest, strict=True):
+                answers[at] = answer
+        return [Busy(one.message) if isinstance(one, Misplaced) else one for one in answers]
 
     def apply_within(self, connection: Any, batch: Sequence[Op]) -> list[Answer]:
         router = Router(self._cluster, batch)
@@ -81,15 +102,38 @@ class ShardedEngine:
         if len(on) != 1:
             raise InvalidInput("connection", "a transaction can change one shard only")
         shard = self._cluster.shards[on.pop()]
+        mine = [op for _, op in parts]
+        for op in mine:
+            error = misplaced(op, self._cluster.shards.index(shard), router.view.placing)
+            if error is not None:
+                raise error
+        if shard.name in router.view.ring.frozen:
+            self._cluster.refresh(router.view)
+            raise Busy(f"shard {shard.name!r}: tenants are being moved: try again")
         try:
-            return shard.apply_within(connection, [op for _, op in parts])
+            return shard.apply_within(connection, mine, Fence(router.view.mark))
+        except Fenced:
+            self._cluster.refresh(router.view)
+            raise Busy(f"shard {shard.name!r}: tenants were just moved: try again") from None
         except InvalidInput as error:
             if error.field != "connection":
                 raise
             raise InvalidInput("connection", f"{error.reason} (shard {shard.name!r})") from None
 
     def read(self, query: Query) -> Found:
-        return reads.read(self._cluster, query)
+        """A tenant's jobs are read where they are, and a job that is not found may just have been
+        moved: then it is looked for again."""
+        cluster = self._cluster
+        until = cluster.clock.monotonic() + PATIENCE
+        while True:
+            view = cluster.view
+            found = reads.read(cluster, query)
+            if not _may_have_moved(query, found) or cluster.is_settled(view):
+                return found
+            if cluster.clock.monotonic() > until:
+                return found if cluster.is_current(view) else Busy("tenants are being moved")
+            cluster.clock.sleep(LOOK_SECONDS)
+            cluster.refresh(view)
 
     def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
         stops = [shard.listen(wake) for shard in self._cluster.shards]
@@ -124,3 +168,13 @@ def _open_all(shards: Sequence[Shard]) -> None:
             shard.leave(error.message)
     if first is not None and all(shard.away is not None for shard in shards):
         raise first
+
+
+def _may_have_moved(query: Query, found: Found) -> bool:
+    """Whether the result may be incomplete if a tenant was moved meanwhile."""
+    if isinstance(found, JobNotFound):
+        return True
+    if isinstance(query, queries.GetJobs) and isinstance(found, queries.Page):
+        return found.cursor is None and len(found.jobs) < len(query.ids)
+    where = getattr(query, "filter", query)
+    return getattr(where, "tenant", None) is not None

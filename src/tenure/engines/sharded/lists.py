@@ -1,7 +1,8 @@
 """Lists of jobs over several shards: merged by time, with a cursor that has the place on each.
 
 Each shard's list is in its own order; the one whose next job is the newest comes next. A list ends
-where a shard that has more has given all that it read: what comes next is not known.
+where all jobs that were read from a shard are used and the shard has more: what comes next is not
+known.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def read(cluster: Cluster, query: ListQuery, of: Sequence[Shard] | None) -> Foun
         places = places_of(query.cursor, len(cluster.shards))
     sources, absent = _read_pages(cluster, query, places)
     if not sources and len(absent) == len(among):
-        return absent[0]
+        elsewhere = of is not None and cluster.has_queue(query.filter.queue)
+        return _page(query, [], None, []) if elsewhere else absent[0]
     size = 0
     jobs: list[Any] = []
     while len(jobs) < query.limit and size < queries.PAGE_BYTES:

@@ -1,7 +1,8 @@
 """Finding the shard of a job by its id.
 
-Ids do not tell the shard. This process remembers where it claimed a job, and asks all shards for
-others. An id that is found on two shards is of none: two tenants chose it at the same time.
+Ids do not say which shard a job is on. This process remembers where it claimed a job, and asks all
+shards for others. An id that is found on two shards is an error: two tenants chose it at the same
+time.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class Hints:
         self._lock = threading.Lock()
         self._new: dict[str, int] = {}
         self._old: dict[str, int] = {}
+        self.generation = 0  # grows when tenants are moved
 
     def get(self, job_id: str) -> int | None:
         place = self._new.get(job_id)
@@ -37,8 +39,12 @@ class Hints:
             place = self._old.get(job_id)
         return None if place == _AMBIGUOUS else place
 
-    def note(self, ids: Iterable[str], shard: int) -> None:
+    def note(self, ids: Iterable[str], shard: int, generation: int) -> None:
+        """generation: the one when the shard was asked. If tenants were moved since, the place is
+        outdated."""
         with self._lock:
+            if generation != self.generation:
+                return
             if len(self._new) >= _MOST_KNOWN:
                 self._old, self._new = self._new, {}
             for job_id in ids:
@@ -50,13 +56,21 @@ class Hints:
             self._new.pop(job_id, None)
             self._old.pop(job_id, None)
 
+    def clear(self) -> None:
+        with self._lock:
+            self._new, self._old = {}, {}
+            self.generation += 1
+
 
 class Locator:
     """Finds jobs."""
 
-    def __init__(self, shards: Sequence[Shard], each: Each) -> None:
+    def __init__(self, shards: Sequence[Shard], each: Each, is_moving: Callable[[], bool]) -> None:
+        """is_moving: whether tenants are being moved, so that two shards may have a job for a
+        moment."""
         self._shards = shards
         self._each = each
+        self._is_moving = is_moving
         self.hints = Hints()
 
     def search(self, ids: Sequence[str], grant: Grant | None = None) -> dict[str, Place]:
@@ -77,7 +91,7 @@ class Locator:
     ) -> Place:
         if len(on) > 1 and grant is not None:
             on = [number for number in on if jobs_on(self._shards[number], [job_id], grant)]
-        if len(on) > 1:
+        if len(on) > 1 and not self._is_moving():
             names = " and ".join(self._shards[number].name for number in on)
             return Conflict(
                 f"jobs of different tenants have the id {job_id!r}, on shards {names}: open one of "
@@ -90,8 +104,7 @@ class Locator:
         return None
 
     def elsewhere(self, ids: Sequence[str], but: int, grant: Grant | None = None) -> dict[str, Job]:
-        """Jobs of these ids that shards other than `but` have. Shards that are away are passed
-        over."""
+        """Jobs of these ids that shards other than `but` have. Shards that are away are skipped."""
         mine = self._shards[but]
         found: dict[str, Job] = {}
         for jobs in self._each(lambda shard: [] if shard is mine else jobs_on(shard, ids, grant)):
@@ -119,7 +132,7 @@ def jobs_on(shard: Shard, ids: Sequence[str], grant: Grant | None) -> list[Job]:
     start = 0
     while start < len(ids):
         some = tuple(ids[start : start + MAX_GET])
-        page = shard.read(queries.GetJobs(some, grant))
+        page = shard.read(queries.GetJobs(some, grant=grant))
         if isinstance(page, TenureError):
             raise page
         assert isinstance(page, queries.Page)

@@ -98,7 +98,25 @@ def _check(members: Members) -> None:
     for name, url in members.urls.items():
         if not _NAME.fullmatch(name):
             raise InvalidInput("shards", f"{name!r} must be 1 to 40 letters, digits, '_', '-', '.'")
-        if is_sharded(url) or urlsplit(url).scheme in ("memory", "http", "https"):
+        if is_sharded(url) or urlsplit(url).scheme in ("memory", "fdb", "http", "https"):
             raise InvalidInput("shards", f"{name}: {without_secrets(url)!r} cannot be a shard")
     if len(set(members.urls.values())) < len(members.urls):
         raise InvalidInput("shards", "two shards have the same URL")
+
+
+def both(old: Members, new: Members) -> Members:
+    """The shards of two URLs, of which the second is to take the place of the first. Raises
+    InvalidInput."""
+    for name in old.urls.keys() & new.urls.keys():
+        if old.urls[name] != new.urls[name]:
+            raise InvalidInput(
+                "shards",
+                f"shard {name!r} is {without_secrets(old.urls[name])} in one URL and "
+                f"{without_secrets(new.urls[name])} in the other: shards keep their names; to "
+                "change all stores, use `tenure copy`",
+            )
+    if old.spread != new.spread:
+        raise InvalidInput("shards", f"{_OPTION} must be the same in both URLs")
+    members = Members(old.urls | new.urls, old.spread)
+    _check(members)
+    return members

@@ -1,11 +1,12 @@
-"""One answer of the answers of several shards."""
+"""Merges the results of several shards into one."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 
-from tenure.errors import NotFound, TenureError
+from tenure.engines.sharded.guarding import Misplaced
+from tenure.errors import Busy, NotFound, TenureError
 from tenure.model import ops
 from tenure.model.ops import Answer, Op
 
@@ -13,8 +14,8 @@ _GOES_ON = (ops.Beat, ops.Maintain)  # with the shards that are there
 
 
 def merged(op: Op, parts: Sequence[tuple[Op, Answer]]) -> Answer:
-    """The answer to an operation, of the answers to its parts. What was done on some shards is not
-    undone if others fail: the error says so."""
+    """The result of an operation, from the results of its parts. What was done on some shards is
+    not undone if others fail: the error says so."""
     answers = [answer for _, answer in parts]
     if len(answers) == 1:
         return answers[0]
@@ -31,8 +32,10 @@ def merged(op: Op, parts: Sequence[tuple[Op, Answer]]) -> Answer:
 
 
 def _partly(error: TenureError) -> TenureError:
-    """The same error, which adds that other shards have done their part."""
+    """The same error, with a note that other shards have done their part."""
     told = f"{error.message}; other shards have done their part: repeat it when this one is back"
+    if isinstance(error, Misplaced):
+        return Busy(told)  # parts were applied: it is not tried again for the caller
     again = error.__class__.__new__(error.__class__, told)
     again.args = (told,)
     again.__dict__.update(error.__dict__ | {"message": told})
@@ -99,7 +102,7 @@ def _maintained(done: Sequence[ops.Maintained]) -> Answer:
 
 
 def with_taken(op: ops.Enqueue, answer: ops.Enqueued, taken: frozenset[str]) -> ops.Enqueued:
-    """The answer, with the jobs that were left out because another shard has them."""
+    """The result, including the jobs that were left out because another shard has them."""
     if len(answer.ids) == len(op.jobs):
         return answer
     if len(op.jobs) - len(answer.ids) != sum(spec.id in taken for spec in op.jobs):

@@ -4,25 +4,33 @@ If the process dies between two shards, the repetition finishes the rest: parts 
 return what they returned before. For that, it must send each operation to the same shards.
 Where a job is, or which shard has one to claim, may change in between. Then the home shard of the
 key stores the routes together with its own part, in one transaction, before other shards begin.
+
+Tenants may be moved before the repetition. What a stored route sends to a shard where it is no
+longer at home must not be applied there. The repetition *closes* the key on that shard: it returns
+what was returned before, or makes sure that the part will never be applied there. In the second
+case the operations go where they are at home now, under keys of their own.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 
 import msgspec
 
-from tenure.engines.sharded.cluster import Cluster
+from tenure.core.fencing import SCOPE
+from tenure.engines.sharded.cluster import Cluster, View
+from tenure.engines.sharded.guarding import Misplaced
 from tenure.engines.sharded.merging import merged, with_taken
 from tenure.engines.sharded.routing import Part, Route, Router
-from tenure.engines.sharded.shard import SCOPE
 from tenure.errors import OutcomeUnknown, TenureError
 from tenure.model import ops, wire
 from tenure.model.ops import Answer, Op
 
 _CHUNK = 400  # characters of routes in one id
 _FILLER = ops.DropSlot(SCOPE, "filler", "-")  # stands for an operation of another shard
+_CLOSED = ":closed"  # the end of an id that no job has
 Routes = list[list[str]]  # the names of the shards of each operation
 _decode = msgspec.json.Decoder(Routes).decode
 
@@ -34,11 +42,15 @@ class Keyed:
         self._cluster = cluster
         self._names = list(cluster.placing.names)
         self.op = op
-        self.home: int = cluster.placing.of(f"key {op.key}")
+        self._generation: int = cluster.locator.hints.generation
+        self.home: int = cluster.placing.of_call(op.key)
         router = Router(cluster, op.ops, self.home)
-        self.routes: list[Route | TenureError] = [router.route(one) for one in op.ops]
+        self._today: list[Route | TenureError] = [router.route(one) for one in op.ops]
+        self.routes: list[Route | TenureError] = list(self._today)
         self._did = wire.did(op)
+        self._late: list[tuple[int, Part]] = []  # places and parts that were not applied elsewhere
         self._given: list[list[tuple[Op, Answer]]] = [[] for _ in op.ops]
+        self._claimed: list[tuple[int, list[str]]] = []  # shards, and the ids of jobs
         self.error: TenureError | None = None
 
     @property
@@ -57,7 +69,7 @@ class Keyed:
         ]
 
     def shards(self) -> set[int]:
-        """Those that are asked; the home shard, if there is nothing to do."""
+        """The shards that are asked; the home shard, if there is nothing to do."""
         return (
             {self.home}
             if not self.op.ops
@@ -72,7 +84,7 @@ class Keyed:
     # The home shard, which stores the routes ----------------------------------------------------
 
     def first(self) -> ops.Once:
-        """What the home shard is asked to do. It is as long for any routes."""
+        """What the home shard is asked to do. Its length does not depend on the routes."""
         mine = dict(self._on(self.home))
         parts = [mine.get(at, _FILLER) for at in range(len(self.op.ops))]
         names = [
@@ -82,7 +94,7 @@ class Keyed:
         return ops.Once(self.op.key, (_echo(names), *parts), self._did)  # type: ignore[arg-type]
 
     def take_first(self, answer: Answer) -> None:
-        """Take what the home shard answered, and the routes of the first time."""
+        """Take the results of the home shard, and the routes of the first time."""
         if isinstance(answer, TenureError):
             self.error = answer
             return
@@ -91,7 +103,7 @@ class Keyed:
         assert isinstance(echo, ops.Changed)
         self._take_routes(_decode("".join(one.partition(":")[2] for one in echo.missing)))
         for at, part in self._on(self.home):
-            self._given[at].append((part, answers[at]))
+            self._give(at, self.home, part, answers[at])
 
     def _take_routes(self, names: Routes) -> None:
         for at, route in enumerate(self.routes):
@@ -106,13 +118,36 @@ class Keyed:
     # The other shards ---------------------------------------------------------------------------
 
     def rest(self, shard: int) -> ops.Once:
-        parts = tuple(part for _, part in self._on(shard))
-        name = self._names[shard]
-        return ops.Once(self.op.key, parts, f"{self._did}/{name}")  # type: ignore[arg-type]
+        mine = self._on(shard)
+        return self._part_of(shard, [at for at, _ in mine], [part for _, part in mine])
+
+    def rest_or_closing(self, shard: int) -> ops.Once:
+        """The part of a shard by the stored routes. If it is no longer at home there, an operation
+        that closes the key, and is as long."""
+        mine = self._on(shard)
+        if not any(self._has_moved(at, shard) for at, _ in mine):
+            return self.rest(shard)
+        closing = ops.Cancel((f"{uuid.uuid4().hex}{_CLOSED}",))
+        return self._part_of(shard, [at for at, _ in mine], [closing, *[_FILLER] * (len(mine) - 1)])
+
+    def _part_of(self, shard: int, places: Sequence[int], parts: Sequence[Op]) -> ops.Once:
+        """The fingerprint names the places: if tenants are moved, a shard gets other ones."""
+        text = " ".join([self._names[shard], *map(str, places)])
+        did = f"{self._did}/{blake2b(text.encode(), digest_size=8).hexdigest()}"
+        return ops.Once(self.op.key, tuple(parts), did)  # type: ignore[arg-type]
+
+    def _has_moved(self, at: int, shard: int) -> bool:
+        """Whether an operation that goes to a shard would go to another one now."""
+        if shard not in self._cluster.placing.used:
+            return True
+        op, today = self.op.ops[at], self._today[at]
+        if isinstance(today, TenureError) or (isinstance(op, ops.Claim) and op.tenant is None):
+            return False
+        return shard not in [part.shard for part in today.parts]
 
     def alone_on(self, shard: int) -> ops.Once:
         """The part of a shard, if the routes need not be stored. A Once of a single shard is passed
-        on as it is."""
+        on unchanged."""
         whole = self.shards() == {shard} and len(self.op.ops) == len(self._on(shard))
         return self.op if whole else self.rest(shard)
 
@@ -122,11 +157,44 @@ class Keyed:
             self.error = answer
             return
         assert isinstance(answer, ops.Answers)
+        if mine and _is_closed(mine[0][1], answer.answers[0]):  # now, or by another repetition
+            self._late += [(at, part) for at, _ in mine for part in self._parts_today(at)]
+            return
         for (at, part), one in zip(mine, answer.answers, strict=True):
-            self._given[at].append((part, one))
+            self._give(at, shard, part, one)
+
+    def _give(self, at: int, shard: int, part: Op, answer: Answer) -> None:
+        self._given[at].append((part, answer))
+        if isinstance(answer, ops.Leased):
+            self._claimed.append((shard, [job.id for job in answer.jobs]))
+
+    def _parts_today(self, at: int) -> Sequence[Part]:
+        today = self._today[at]
+        return today.parts if isinstance(today, Route) else ()
+
+    # Operations that were moved before they were applied ----------------------------------------
+
+    def late(self) -> list[tuple[int, ops.Once]]:
+        """The operations whose shard was closed, each under a key of its own."""
+        found: list[tuple[int, ops.Once]] = []
+        for at, (shard, op) in self._late:
+            key = blake2b(f"{at} {self.op.key}".encode(errors="surrogatepass"), digest_size=16)
+            once = ops.Once(f"late {key.hexdigest()}", (op,), f"{self._did}/{at}")  # type: ignore[arg-type]
+            found.append((shard, once))
+        return found
+
+    def take_late(self, number: int, answer: Answer) -> None:
+        """Take the answer to one of `late`."""
+        if isinstance(answer, TenureError):
+            self.error = answer
+            return
+        assert isinstance(answer, ops.Answers)
+        at, part = self._late[number]
+        self._give(at, part.shard, part.op, answer.answers[0])
 
     def result(self) -> Answer:
-        """The answers to all operations, or the error of a shard: then a repetition finishes."""
+        """The results of all operations, or the error of a shard: then repeating the call finishes
+        it."""
         if self.error is not None:
             return self._unfinished(self.error)
         answers: list[Answer] = []
@@ -150,11 +218,15 @@ class Keyed:
         )
 
     def _note_claims(self) -> None:
-        for route, given in zip(self.routes, self._given, strict=True):
-            for _, answer in given:
-                if isinstance(answer, ops.Leased) and isinstance(route, Route):
-                    ids = [job.id for job in answer.jobs]
-                    self._cluster.locator.hints.note(ids, route.parts[0].shard)
+        for shard, ids in self._claimed:
+            self._cluster.locator.hints.note(ids, shard, self._generation)
+
+
+def _is_closed(op: Op, answer: Answer) -> bool:
+    """Whether this is the answer to what closes a key, and not to the operation itself."""
+    own = op.ids if isinstance(op, ops.JobsOp) else ()
+    missing = answer.missing if isinstance(answer, ops.Changed) else ()
+    return any(one.endswith(_CLOSED) and one not in own for one in missing)
 
 
 def _echo(names: Routes) -> Op:
@@ -167,10 +239,17 @@ def _echo(names: Routes) -> Op:
 def run(cluster: Cluster, keyed: Mapping[int, Op]) -> dict[int, Answer]:
     """Run several Onces together, in order: first the parts of the home shards and those whose
     routes need not be stored, then the others."""
+    view = cluster.view
     all_: dict[int, Keyed] = {}
+    answers: dict[int, Answer] = {}
     for at, op in keyed.items():
         assert isinstance(op, ops.Once)
-        all_[at] = Keyed(cluster, op)
+        one = Keyed(cluster, op)
+        lost = next((route for route in one.routes if isinstance(route, Misplaced)), None)
+        if lost is None:
+            all_[at] = one
+        else:
+            answers[at] = lost  # it is tried again as a whole
     planned = {at: one for at, one in all_.items() if not one.is_fixed}
     firsts: list[tuple[int, int, ops.Once]] = []
     for at, one in all_.items():
@@ -178,24 +257,28 @@ def run(cluster: Cluster, keyed: Mapping[int, Op]) -> dict[int, Answer]:
             firsts.append((at, one.home, one.first()))
         else:
             firsts += [(at, shard, one.alone_on(shard)) for shard in sorted(one.shards())]
-    for at, shard, answer in _sent(cluster, firsts):
+    for at, shard, answer in _sent(cluster, view, firsts):
         if at in planned:
             planned[at].take_first(answer)
         else:
             all_[at].take_rest(shard, answer)
     rests = [
-        (at, shard, one.rest(shard))
+        (at, shard, one.rest_or_closing(shard))
         for at, one in planned.items()
         for shard in sorted(one.shards() - {one.home})
         if one.error is None
     ]
-    for at, shard, answer in _sent(cluster, rests):
+    for at, shard, answer in _sent(cluster, view, rests):
         all_[at].take_rest(shard, answer)
-    return {at: one.result() for at, one in all_.items()}
+    for one in planned.values():
+        for number, (shard, op) in enumerate(one.late() if one.error is None else ()):
+            ((_, _, answer),) = _sent(cluster, view, [(0, shard, op)])
+            one.take_late(number, answer)
+    return answers | {at: one.result() for at, one in all_.items()}
 
 
 def _sent(
-    cluster: Cluster, wanted: Sequence[tuple[int, int, ops.Once]]
+    cluster: Cluster, view: View, wanted: Sequence[tuple[int, int, ops.Once]]
 ) -> list[tuple[int, int, Answer]]:
     """Send each to its shard; those of one shard go together."""
     parts: dict[int, list[tuple[int, Op]]] = {}
@@ -203,7 +286,7 @@ def _sent(
         parts.setdefault(shard, []).append((at, op))
     if not parts:
         return []
-    found = cluster.send({shard: [op for _, op in mine] for shard, mine in parts.items()})
+    found = cluster.send({on: [op for _, op in mine] for on, mine in parts.items()}, view)
     return [
         (at, shard, answer)
         for shard, mine in parts.items()

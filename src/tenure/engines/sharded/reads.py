@@ -1,14 +1,16 @@
 """Queries over several shards: each reads a snapshot of its own, and the results are merged.
 
 A list that lacks a shard would look complete, so it fails while a shard is away, unless it is of a
-tenant on another shard. Counts and what workers ask for go on with the shards that are there.
+tenant on another shard. Counts and the queries of workers use the shards that are there.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from tenure.engines.sharded import lists
@@ -18,11 +20,11 @@ from tenure.engines.sharded.shard import Shard
 from tenure.errors import InvalidInput, JobNotFound, NotFound, TenureError
 from tenure.model import ops, queries
 from tenure.model.finders import FINDERS
-from tenure.model.queries import Found, Query
+from tenure.model.queries import Found, Merge, Query
 from tenure.model.record_queries import ListRecords
 from tenure.model.records import Record
 
-S = TypeVar("S", bound=queries.Counts)
+R = TypeVar("R", bound=msgspec.Struct)
 _SHARED = ("worker", "pause")  # spaces of which each shard has the same records
 _GO_ON = (queries.ListWorkers, queries.ListRates)
 
@@ -30,14 +32,24 @@ _GO_ON = (queries.ListWorkers, queries.ListRates)
 def read(cluster: Cluster, query: Query) -> Found:
     """Run a query."""
     try:
-        if type(query) in FINDERS:
-            lenient = isinstance(query, _GO_ON)
-            return FINDERS[type(query)](
-                lambda part: _list_records(cluster, part, lenient=lenient), query
-            )
-        return _QUERIES[type(query)](cluster, query)
+        return _read(cluster, query)
     except TenureError as error:
         return error
+
+
+def _read(cluster: Cluster, query: Query) -> Found:
+    finder = FINDERS.get(type(query))
+    if finder is not None:
+        lenient = isinstance(query, _GO_ON)
+        return finder(lambda part: _list_records(cluster, part, lenient=lenient), query)
+    if query.merge is not None:
+        return _merged(cluster, query, query.merge)
+    match query:
+        case queries.GetJob() | queries.JobQuery():
+            return _where_it_is(cluster, query)
+        case queries.SlotQuery():
+            return cluster.shards[cluster.placing.of_slots(query.scope)].read(query)
+    return _QUERIES[type(query)](cluster, query)
 
 
 def ask(
@@ -47,8 +59,8 @@ def ask(
     *,
     lenient: bool = False,
 ) -> list[tuple[int, Any]]:
-    """What each shard found, by its number. A NotFound counts as nothing, unless it is what all
-    say. lenient: shards that are away are skipped, unless all are."""
+    """What each shard found, by its number. A NotFound counts as nothing, unless all shards return
+    it. lenient: shards that are away are skipped, unless all are."""
     among = cluster.shards if of is None else of
     found = cluster.each(lambda shard: shard.read(query), among)
     good: list[tuple[int, Any]] = []
@@ -71,31 +83,29 @@ def _of_tenant(cluster: Cluster, tenant: str | None) -> list[Shard] | None:
     return None if place is None else [cluster.shards[place]]
 
 
+def _on_one(
+    cluster: Cluster, shard: Shard, query: queries.ListTenants | queries.ListGroups
+) -> Found:
+    """What the shard of a tenant has; nothing, if only other shards have the queue."""
+    found = shard.read(query)
+    return [] if isinstance(found, NotFound) and cluster.has_queue(query.queue) else found
+
+
 # Jobs by id -------------------------------------------------------------------------------------
 
 
-def _get_job(cluster: Cluster, query: queries.GetJob) -> Found:
-    return _where_it_is(cluster, query, query.id)
-
-
-def _of_job(cluster: Cluster, query: queries.Explain | queries.ListRelated) -> Found:
+def _where_it_is(cluster: Cluster, query: queries.GetJob | queries.JobQuery) -> Found:
     """What a job waits for, and what waits for it, is on its shard."""
-    return _where_it_is(cluster, query, query.id)
-
-
-def _where_it_is(
-    cluster: Cluster, query: queries.GetJob | queries.Explain | queries.ListRelated, job_id: str
-) -> Found:
-    hint = cluster.locator.hints.get(job_id)
+    hint = cluster.locator.hints.get(query.id)
     if hint is not None:
         found = cluster.shards[hint].read(query)
         if not isinstance(found, JobNotFound):
             return found
     grant = None if isinstance(query, queries.GetJob) else query.grant
-    place = cluster.locator.search([job_id], grant)[job_id]
+    place = cluster.locator.search([query.id], grant)[query.id]
     if isinstance(place, TenureError):
         return place
-    return JobNotFound(job_id) if place is None else cluster.shards[place].read(query)
+    return JobNotFound(query.id) if place is None else cluster.shards[place].read(query)
 
 
 def _get_jobs(cluster: Cluster, query: queries.GetJobs) -> Found:
@@ -139,89 +149,42 @@ def _next_due(cluster: Cluster, query: queries.NextDue | queries.OldestReady) ->
     return queries.Due(min(times, default=None))
 
 
-def _get_stats(cluster: Cluster, query: queries.GetStats) -> Found:
-    by_name: dict[str, queries.QueueStats] = {}
-    for _, found in ask(cluster, query, lenient=True):
-        for one in found:
-            known = by_name.get(one.queue)
-            paused = one.paused and (known is None or known.paused)
-            by_name[one.queue] = _plus(known, replace(one, paused=paused))
-    return [by_name[name] for name in sorted(by_name)]
-
-
-def _plus(known: S | None, one: S) -> S:
-    return one if known is None else replace(one, **queries.as_counts(queries.add(known, one)))
-
-
-def _longest_waits(cluster: Cluster, query: queries.LongestWaits) -> Found:
-    """The longest of each tenant: jobs without one may be on several shards."""
-    by_name: dict[str, queries.TenantWait] = {}
-    for _, found in ask(cluster, query, lenient=True):
-        for one in found:
-            known = by_name.get(one.tenant, one)
-            by_name[one.tenant] = max(known, one, key=lambda each: int(each.wait_ms))
-    return [by_name[name] for name in sorted(by_name)]
-
-
-def _list_tenants(cluster: Cluster, query: queries.ListTenants) -> Found:
-    if query.tenant is not None:
-        of = _of_tenant(cluster, query.tenant)
-        if of is not None:
-            return of[0].read(query)
-    by_name: dict[str, queries.TenantStats] = {}
-    for _, found in ask(cluster, query):
-        for one in found:
-            by_name[one.tenant] = _plus(by_name.get(one.tenant), one)
-    return _first(by_name, query.limit)
-
-
-def _list_groups(cluster: Cluster, query: queries.ListGroups) -> Found:
-    of = _of_tenant(cluster, query.tenant)
+def _merged(cluster: Cluster, query: Any, merge: Merge) -> Found:
+    """Merge the lists of all shards. Each has returned as many rows as requested, so none is
+    missing. Everything of a tenant is on one shard, but jobs without one may be on several."""
+    of = _of_tenant(cluster, getattr(query, "tenant", None))
     if of is not None:
-        return of[0].read(query)
-    by_name: dict[str, queries.GroupStats] = {}
-    for _, found in ask(cluster, query):
-        for one in found:
-            by_name[one.group] = _plus(by_name.get(one.group), one)
-    return _first(by_name, query.limit)
-
-
-def _list_group_totals(cluster: Cluster, query: queries.ListGroupTotals) -> Found:
-    by_name: dict[str, queries.GroupTotal] = {}
-    for _, found in ask(cluster, query):
-        for one in found:
-            known = by_name.get(one.group, queries.GroupTotal(one.queue, one.group))
-            by_name[one.group] = replace(
-                known,
-                unfinished=known.unfinished + one.unfinished,
-                finished=known.finished + one.finished,
-            )
-    return _first(by_name, query.limit)
-
-
-def _first(by_name: dict[str, Any], limit: int) -> list[Any]:
-    """The first of what is sorted by name. Each shard has given as many, so none is missing."""
-    return [by_name[name] for name in sorted(by_name)[:limit]]
-
-
-# What is beside the jobs ------------------------------------------------------------------------
-
-
-def _list_limits(cluster: Cluster, query: queries.ListLimits) -> Found:
-    limits: dict[tuple[str, ...], ops.Limit] = {}
-    for _, found in ask(cluster, query):
-        for one in found:
-            limits.setdefault((one.queue, _mark(one.tenant), _mark(one.group)), one)
-    return [limits[place] for place in sorted(limits)]
+        return _on_one(cluster, of[0], query)
+    rows: dict[tuple[str, ...], Any] = {}
+    for _, found in ask(cluster, query, lenient=merge.partial):
+        for row in found:
+            place = tuple([_mark(getattr(row, name)) for name in merge.by])
+            known = rows.get(place)
+            rows[place] = row if known is None else _one_of(known, row, merge)
+    return [rows[place] for place in sorted(rows)][: getattr(query, "limit", None)]
 
 
 def _mark(name: str | None) -> str:
-    """Sorts as the stores do: the whole before its parts."""
+    """Sort as the stores do: the whole before its parts."""
     return "" if name is None else f"={name}"
 
 
-def _list_slots(cluster: Cluster, query: queries.ListSlots) -> Found:
-    return cluster.shards[cluster.placing.of_slots(query.scope)].read(query)
+def _one_of(known: R, row: R, merge: Merge) -> R:
+    """Merge two rows. A queue is paused if it is paused on all shards."""
+    if merge.how == "first":
+        return known
+    combine = max if merge.how == "max" else operator.add
+    numbers: dict[str, int] = {}
+    for name in known.__struct_fields__:
+        one, other = getattr(known, name), getattr(row, name)
+        if isinstance(one, bool):
+            numbers[name] = one and other
+        elif isinstance(one, int):
+            numbers[name] = combine(one, other)
+    return replace(known, **numbers)
+
+
+# What is beside the jobs ------------------------------------------------------------------------
 
 
 def _list_schedules(cluster: Cluster, query: queries.ListSchedules) -> Found:
@@ -255,6 +218,9 @@ def _list_records(cluster: Cluster, query: ListRecords, *, lenient: bool = False
 
 def _export(cluster: Cluster, query: queries.Export) -> Found:
     """The jobs of one shard after the other, from where the last page of each ended."""
+    if query.ids is not None:
+        found = {one.job.id: one for _, page in ask(cluster, query) for one in page.entries}
+        return queries.Exported([found[id] for id in query.ids if id in found], None)
     places: Places = {}
     if query.cursor is not None:
         places = places_of(query.cursor, len(cluster.shards))
@@ -278,24 +244,14 @@ def _listed(cluster: Cluster, query: Any) -> Found:
 
 
 _QUERIES: dict[type[Query], Callable[[Cluster, Any], Found]] = {
-    queries.GetJob: _get_job,
     queries.GetJobs: _get_jobs,
-    queries.Explain: _of_job,
-    queries.ListRelated: _of_job,
     queries.FindByKey: _find_by_key,
-    queries.LongestWaits: _longest_waits,
     queries.ListJobs: _listed,
     queries.ListSummaries: _listed,
     queries.FindIds: _listed,
     queries.FindByPrefix: _find_by_prefix,
     queries.NextDue: _next_due,
     queries.OldestReady: _next_due,
-    queries.GetStats: _get_stats,
-    queries.ListTenants: _list_tenants,
-    queries.ListGroups: _list_groups,
-    queries.ListGroupTotals: _list_group_totals,
-    queries.ListLimits: _list_limits,
-    queries.ListSlots: _list_slots,
     ListRecords: _list_records,
     queries.ListSchedules: _list_schedules,
     queries.GetTimetable: _get_timetable,

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from tenure.engines.sharded.cluster import Cluster
-from tenure.engines.sharded.locating import Place
+from tenure.engines.sharded.guarding import SLOTTED, being_moved
+from tenure.engines.sharded.locating import Place, jobs_on
 from tenure.errors import Conflict, Duplicate, Forbidden, InvalidInput, TenureError
 from tenure.model import ops
 from tenure.model.job import Job, JobSpec
@@ -22,7 +23,6 @@ _UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-
 
 SCOPED = (ops.SetLimit, ops.ClearLimit, ops.Pause, ops.Resume)
 IN_TURN = (*SCOPED, ops.MuteError)  # asked one by one, so that one of them notes who did it
-SLOTTED = (ops.TakeSlot, ops.DropSlot, ops.ReconcileSlots)
 
 
 class Part(NamedTuple):
@@ -48,7 +48,8 @@ class Router:
     def __init__(self, cluster: Cluster, batch: Iterable[Op], home: int | None = None) -> None:
         """home: the shard of jobs that may be on any, and of what cannot be found."""
         self._cluster = cluster
-        self._placing = cluster.placing
+        self.view = cluster.view
+        self._placing = self.view.placing
         self._home = home
         self.made: dict[str, int] = {}  # jobs that the batch may have added so far
         self._located: dict[str, Place] = {}
@@ -67,9 +68,15 @@ class Router:
         ]
         if unknown:
             self._located = self._cluster.locator.search(list(dict.fromkeys(unknown)))
+            self._doubt([job_id for job_id, place in self._located.items() if place is None])
         chosen = [job_id for op in batch for job_id in _chosen_ids(op)]
-        if chosen and len(self._cluster.shards) > 1:
+        if chosen and len(self._placing.used) > 1:
             self._elsewhere = self._cluster.jobs_by_shard(list(dict.fromkeys(chosen)))
+
+    def _doubt(self, lost: Sequence[str]) -> None:
+        """A job that was not found may be one that is being moved: then it is looked for again."""
+        if lost and not self._cluster.is_settled(self.view):
+            self._located |= {job_id: being_moved(job_id) for job_id in lost}
 
     def overtakes(self, op: Op) -> bool:
         """Whether the batch has an earlier operation, on another shard, that must end first."""
@@ -79,12 +86,12 @@ class Router:
         return any(job_id in made for job_id in _chosen_ids(op))
 
     def forget_made(self, op: Op) -> None:
-        """What the batch added so far is in the stores now."""
+        """Note that what the batch added so far is stored."""
         self.made.clear()
         self._look_up([op])
 
     def route(self, op: Op) -> Route | TenureError:
-        """The parts of an operation, or why it is refused."""
+        """The parts of an operation, or the error that rejects it."""
         try:
             return _route_of(type(op))(self, op)
         except TenureError as error:
@@ -134,7 +141,7 @@ class Router:
             return self._shard_of_parents(list(dict.fromkeys(parents)), grant), False
         if self._home is not None:
             return self._home, True
-        return (self._placing.of(f"id {jobs[0].id}") if jobs else 0), True
+        return (self._placing.of(f"id {jobs[0].id}") if jobs else self._placing.used[0]), True
 
     def _shard_of_parents(self, parents: list[str], grant: Grant | None) -> int:
         """Where the jobs are that a job without a tenant waits for."""
@@ -168,14 +175,19 @@ class Router:
             self.made[entry.job.id] = place
             places.setdefault(place, []).append(entry)
         parts = [Part(place, ops.Import(tuple(some))) for place, some in places.items()]
-        return Route(parts or [Part(0, op)])
+        return Route(parts or [Part(self._placing.used[0], op)])
 
     # Jobs that exist ----------------------------------------------------------------------------
 
     def _lease(self, op: ops.LeaseOp) -> Route:
         shard = self._locate(op.id, op.grant)
         if shard is not None and isinstance(op, ops.Ack) and op.then:
-            self._check_follow_ups(op, shard)
+            try:
+                self._check_follow_ups(op, shard)
+            except TenureError:
+                if not self._is_hidden(op.id, shard, op.grant):
+                    raise
+                op = replace(op, then=())  # the shard says that there is no such job
         return Route([Part(self._or_home(shard), op)], fixed=False)
 
     def _check_follow_ups(self, op: ops.Ack, shard: int) -> None:
@@ -191,6 +203,10 @@ class Router:
             if others:
                 raise Duplicate("id", spec.id, spec.id)
             self.made[spec.id] = shard
+
+    def _is_hidden(self, job_id: str, shard: int, grant: Grant | None) -> bool:
+        """Whether a job must look as if it did not exist, so that no error may reveal it."""
+        return grant is not None and not jobs_on(self._cluster.shards[shard], [job_id], grant)
 
     def _jobs(self, op: ops.JobsOp) -> Route:
         by_shard: dict[int, list[str]] = {}
@@ -211,12 +227,15 @@ class Router:
     def _replay_edited(self, op: ops.ReplayEdited) -> Route:
         shard = self._or_home(self._locate(op.id, op.grant))
         if self._elsewhere.get(op.new_id, {}).keys() - {shard}:
-            raise Duplicate("id", op.new_id, op.new_id)
+            if not self._is_hidden(op.id, shard, op.grant):
+                raise Duplicate("id", op.new_id, op.new_id)
+            return Route([Part(shard, op)], fixed=False)
         self.made[op.new_id] = shard
         return Route([Part(shard, op)], fixed=False)
 
     def _locate(self, job_id: str, grant: Grant | None) -> int | None:
-        """The shard of a job, or None if there is no such job. Raises if that is not known."""
+        """The shard of a job, or None if there is no such job. Raises the error if that is not
+        known."""
         place: Place = self.made.get(job_id)
         if place is None:
             place = self._cluster.locator.hints.get(job_id)
@@ -229,12 +248,14 @@ class Router:
         return place
 
     def _or_home(self, shard: int | None) -> int:
-        return (self._home or 0) if shard is None else shard
+        if shard is not None:
+            return shard
+        return self._placing.used[0] if self._home is None else self._home
 
     # What is not of one job ---------------------------------------------------------------------
 
     def _claim(self, op: ops.Claim) -> Route:
-        """Only for a claim that asks a single shard: see claims.py for others."""
+        """Route a claim that asks a single shard; claims.py handles the others."""
         shard = None if op.tenant is None else self._placing.of_tenant(op.tenant)
         if shard is not None:
             return Route([Part(shard, op)])
@@ -252,11 +273,11 @@ class Router:
     def _refuse_shared_limit(self, op: ops.SetLimit) -> None:
         if op.tenant == "*" or (op.concurrency is None and op.rate is None):
             return
-        if len(self._cluster.shards) > 1 and op.group is None:
+        if len(self._placing.used) > 1 and op.group is None:
             whose = "a queue" if op.tenant is None else "all jobs without a tenant"
             raise InvalidInput(
                 "limit",
-                f"{whose} is on {len(self._cluster.shards)} shards, which do not share a count: "
+                f"{whose} is on {len(self._placing.used)} shards, which do not share a count: "
                 "limit each tenant (tenant='*'), or keep such a queue in a store of its own",
             )
 
@@ -265,7 +286,7 @@ class Router:
         return self._to_all(op) if shard is None else Route([Part(shard, op)])
 
     def _to_all(self, op: Op) -> Route:
-        parts = [Part(shard, op) for shard in range(len(self._cluster.shards))]
+        parts = [Part(shard, op) for shard in self._placing.used]
         return Route(parts, in_turn=isinstance(op, IN_TURN))
 
     def _slot(self, op: ops.TakeSlot | ops.DropSlot | ops.ReconcileSlots) -> Route:
@@ -276,10 +297,10 @@ class Router:
         for record in op.records:
             if record.value is not None and len(record.value) > MAX_RECORD_BYTES:
                 raise InvalidInput("value", f"is larger than {MAX_RECORD_BYTES:,} bytes")
-            shard = self._placing.of(f"record {record.space} {record.key}")
+            shard = self._placing.of_record(record.space, record.key)
             by_shard.setdefault(shard, []).append(record)
         parts = [Part(shard, PutRecords(tuple(some))) for shard, some in by_shard.items()]
-        return Route(parts or [Part(0, op)])
+        return Route(parts or [Part(self._placing.used[0], op)])
 
     # Schedules ----------------------------------------------------------------------------------
 

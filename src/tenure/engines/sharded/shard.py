@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
+from tenure.core.fencing import SCOPE, Fence
 from tenure.errors import Busy, StoreError, StoreFull, StoreReadOnly, StoreRejected
 from tenure.model import ops
 from tenure.model.ops import Answer, Op
@@ -20,7 +21,6 @@ from tenure.model.queries import Found, Query
 log = logging.getLogger("tenure.shards")
 
 TRY_SECONDS = 1.0  # between two tries to reach a shard that is away
-SCOPE = "tenure.shards"  # of the slots that this engine takes for itself
 T = TypeVar("T")
 
 
@@ -30,9 +30,11 @@ class Store(Protocol):
     @property
     def in_flight(self) -> int: ...
 
-    def apply(self, batch: Sequence[Op]) -> list[Answer]: ...
+    def apply(self, batch: Sequence[Op], fence: Fence | None = None) -> list[Answer]: ...
 
-    def apply_within(self, connection: Any, batch: Sequence[Op]) -> list[Answer]: ...
+    def apply_within(
+        self, connection: Any, batch: Sequence[Op], fence: Fence | None = None
+    ) -> list[Answer]: ...
 
     def read(self, query: Query) -> Found: ...
 
@@ -74,14 +76,16 @@ class Shard:
                     listener.start(self._store)
             return self._store
 
-    def apply(self, batch: Sequence[Op]) -> list[Answer]:
-        return self._call(lambda store: store.apply(batch), writes=True)
+    def apply(self, batch: Sequence[Op], fence: Fence | None = None) -> list[Answer]:
+        return self._call(lambda store: store.apply(batch, fence), writes=True)
 
     def read(self, query: Query) -> Found:
         return self._call(lambda store: store.read(query))
 
-    def apply_within(self, connection: Any, batch: Sequence[Op]) -> list[Answer]:
-        return self._call(lambda store: store.apply_within(connection, batch))
+    def apply_within(
+        self, connection: Any, batch: Sequence[Op], fence: Fence | None = None
+    ) -> list[Answer]:
+        return self._call(lambda store: store.apply_within(connection, batch, fence))
 
     def _call(self, call: Callable[[Store], T], *, writes: bool = False) -> T:
         if self._away is not None:
@@ -95,7 +99,7 @@ class Shard:
             self.leave(error.message)
             raise type(error)(f"shard {self.name!r}: {error.message}") from error
         except Busy as error:
-            # With one writer, nobody else gets through either.
+            # With one writer, no other batch would get through either.
             if writes and self._store is not None and self._store.in_flight == 1:
                 self.leave(error.message)
             raise Busy(f"shard {self.name!r}: {error.message}") from error
@@ -121,7 +125,7 @@ class Shard:
                 return
 
     def is_back(self) -> bool:
-        """Try the shard, and return whether it accepts changes again."""
+        """Try the shard. Returns whether it accepts changes again."""
         try:
             self.open().apply([ops.DropSlot(SCOPE, "tried", self.name)])
         except (StoreError, Busy) as error:
@@ -160,7 +164,7 @@ class Shard:
 
 
 class Listener:
-    """Someone who listens to a store, if it is open."""
+    """A listener of a store, which may not be open yet."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake

@@ -1,7 +1,7 @@
 """The facts for Explain, for both SQL engines.
 
 The books say what was true at the last write. A claim would first sweep, and on PostgreSQL fold the
-news in; what that changes is added here to the books that are read. All counts stop early.
+news in; these changes are added here to the books as read. All counts stop early.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class Changed:
         self.leased_of[tenant] += leased
 
     def room(self, lane: Lane) -> int:
-        """How many jobs of a lane its limit lets start."""
+        """How many jobs of a lane its limit allows to start."""
         ready = lane.ready + self.ready[lane.id]
         if lane.max_leased is None:
             return ready
@@ -252,7 +252,8 @@ class SqlFacts:
         return counts
 
     def _ahead_elsewhere(self, but: dict[int, None], most: int) -> int:
-        """The same in the other open lanes of the tenant, as many as their limits let start."""
+        """The same in the other open lanes of the tenant, as many as their limits allow to
+        start."""
         count, after = 0, _BEFORE_ALL
         for size in _pages():
             if count >= most:
@@ -331,8 +332,8 @@ class SqlFacts:
         return min(int(count), why.MOST_AHEAD)
 
     def _startable(self, tenant: Tenant) -> int:
-        """How many jobs of a changed tenant its limits let start; at least one of those in lanes
-        that have not changed, if there are any."""
+        """How many jobs of a changed tenant its limits allow to start; at least one of those in
+        lanes that have not changed, if there are any."""
         lanes = self._changed_lanes[tenant.id]
         return self._capped(tenant, tenant.open_lanes > sum(lane.open for lane in lanes))
 
@@ -381,7 +382,7 @@ class SqlFacts:
         return lines
 
     def _startable_of(self, tenant: Tenant, lanes: int) -> int:
-        """How many jobs of a tenant can start, of as many lanes."""
+        """How many jobs of a tenant can start, in this many lanes."""
         found, _ = self._startable_unchanged([tenant.id], lanes)[tenant.id]
         return self._capped(tenant, found)
 
@@ -391,8 +392,8 @@ class SqlFacts:
         return min(found, self._room(tenant))
 
     def _startable_unchanged(self, tenants: list[int], lanes: int) -> dict[int, tuple[int, int]]:
-        """By tenant: how many jobs the first of its open lanes let start, except changed lanes, and
-        how many lanes these are."""
+        """By tenant: how many jobs can start in the first of its open lanes, except changed ones,
+        and how many lanes these are."""
         params = {
             "tenants": self._snapshot.listed(tenants),
             "but": self._snapshot.listed(list(self._changed.ready)),

@@ -7,7 +7,7 @@ from the newest to the oldest. A list looks at MOST_SCANNED jobs, and then says 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from tenure.engines.sql.rows import CODES, READY, STATES, job_of, summary_of_row
@@ -20,7 +20,6 @@ from tenure.model.queries import Filter, Found
 from tenure.model.summary import Summary
 
 FoundRow = tuple[int, int, str]  # when it finished or was created, seq, id
-QueueIds = Callable[[], list[int]]  # of the queues in question; there may be many
 ListQuery = queries.ListJobs | queries.ListSummaries | queries.FindIds
 
 LAST = 2**63 - 1
@@ -122,7 +121,7 @@ def _cursor_after(where: Filter, last: FoundRow) -> str:
 
 
 def _looked_up() -> int:
-    """How many jobs a list looks at, if each must be looked up where it is, which takes longer."""
+    """How many jobs a list looks at, if each must be looked up by itself, which takes longer."""
     return -(-queries.MOST_SCANNED // 3)
 
 
@@ -134,8 +133,8 @@ class _Search:
         self._where: Filter = query.filter
         self._limit: int = query.limit
         self._queue = queue
-        self._lanes = self._matching_lanes()
         self._codes = self._wanted_codes()
+        self._lanes = None if self._needs_no_lanes() else self._matching_lanes()
         where, resolved = self._where, self._lanes is not None
         self._params: dict[str, Any] = {
             "queue": queue,
@@ -148,6 +147,18 @@ class _Search:
             "created_before": LAST if where.created_before is None else where.created_before,
             "limit": query.limit + 1,
         }
+
+    def _needs_no_lanes(self) -> bool:
+        """Whether an index has just the jobs of the queue, whatever their lanes."""
+        where = self._where
+        if self._queue is None or where.tenant is not None or where.group is not None:
+            return False
+        if where.by_end:
+            return True
+        if READY in self._codes or where.error is not None:
+            return False
+        counts = self._counts(None)
+        return sum(counts[code] for code in self._codes) <= queries.MOST_SORTED
 
     def _matching_lanes(self) -> list[int] | None:
         """The lanes of the queue, tenant and group; None if all match, or too many."""
@@ -187,10 +198,9 @@ class _Search:
             "before_seq": before_seq,
             "most": most,
         }
-        if where.tenant is None and where.group is None:
-            params["lanes"] = None  # the index has only jobs of the queue
         rows = snapshot.find_by_end(params, queues)
-        floor = snapshot.floor_by_end(params, queues, most - 1)
+        is_full = len(queues) == 1 and len(rows) > self._limit
+        floor = None if is_full else snapshot.floor_by_end(params, queues, most - 1)
         if floor is not None:  # below it, only a part of the jobs was looked at
             rows = [row for row in rows if row[:2] >= floor]
         page = rows[: self._limit]
@@ -228,7 +238,7 @@ class _Search:
         return self._by_walk(params | self._seqs_created(before_seq), "seq")
 
     def _indexed(self, all_codes: bool) -> int | None:
-        """How many jobs the index on states has for this filter; None if they are not few."""
+        """How many jobs the index on states has for this filter; None if there are many."""
         if all_codes and self._queue is None and self._lanes is None:
             return None
         counts = self._counts(None)
@@ -281,7 +291,7 @@ class _Search:
     def _seqs_created(self, before_seq: int) -> dict[str, int]:
         """The seqs of jobs that were created between the times of the filter. Seqs grow with time,
         except where a clock was set back, which is expected to be by less than BACK_MS. A store
-        that one scan can look through is not searched: it may have jobs of another store."""
+        that is small enough for one scan is not searched: it may have imported jobs."""
         where = self._where
         ends = [at for at in (where.created_before, where.finished_before) if at is not None]
         if not ends and where.created_after is None:

@@ -34,13 +34,14 @@ _decode_schedule = msgspec.json.Decoder(ops.Schedule).decode
 class Snapshot(ListSnapshot, Protocol):
     """The parts that differ between the databases."""
 
-    def due(self, statement: str, queues: Sequence[str]) -> int | None:
-        """The time that `next_due` or `oldest_ready` finds, by this machine's clock."""
+    def next_due(self, queues: Sequence[str]) -> int | None:
+        """By this machine's clock."""
 
-    def slots(self, scope: str, key: str) -> Sequence[Row]: ...
+    def oldest_ready(self, queues: Sequence[str]) -> int | None:
+        """By this machine's clock."""
 
-    def records(self, statement: str, params: dict[str, Any]) -> Sequence[Row]:
-        """Records that have not expired."""
+    def timed(self, statement: str, params: dict[str, Any]) -> Sequence[Row]:
+        """The rows of a statement of reads.sql that compares with `:now`."""
 
     def timetable(self) -> tuple[int, Sequence[str]]:
         """The store's time, and the schedules."""
@@ -130,11 +131,11 @@ def _longest_waits(snapshot: Snapshot, query: queries.LongestWaits) -> Found:
 
 
 def _next_due(snapshot: Snapshot, query: queries.NextDue) -> Found:
-    return queries.Due(snapshot.due("next_due", query.queues))
+    return queries.Due(snapshot.next_due(query.queues))
 
 
 def _oldest_ready(snapshot: Snapshot, query: queries.OldestReady) -> Found:
-    return queries.Due(snapshot.due("oldest_ready", query.queues))
+    return queries.Due(snapshot.oldest_ready(query.queues))
 
 
 def _get_stats(snapshot: Snapshot, query: queries.GetStats) -> Found:
@@ -219,13 +220,14 @@ def _list_limits(snapshot: Snapshot, query: queries.ListLimits) -> Found:
 
 
 def _list_slots(snapshot: Snapshot, query: queries.ListSlots) -> Found:
-    return [queries.Slot(*row) for row in snapshot.slots(query.scope, query.key)]
+    rows = snapshot.timed("slots", {"scope": query.scope, "key": query.key})
+    return [queries.Slot(*row) for row in rows]
 
 
 def _list_records(snapshot: Snapshot, query: ListRecords) -> list[Record]:
     statement = "records_backwards" if query.newest_first else "records"
     params = {"space": query.space, "first": query.first, "last": query.last, "limit": query.limit}
-    rows = snapshot.records(statement, params)
+    rows = snapshot.timed(statement, params)
     return [Record(key, value.encode(), expires_at) for key, value, expires_at in rows]
 
 
@@ -239,16 +241,25 @@ def _get_timetable(snapshot: Snapshot, query: queries.GetTimetable) -> Found:
 
 
 def _export(snapshot: Snapshot, query: queries.Export) -> Found:
+    if query.ids is not None:
+        seqs: dict[str, int] = dict(snapshot.db.all("seqs_by_id", snapshot.listed(query.ids)))
+        there = [seqs[id] for id in query.ids if id in seqs]
+        found = {row[0]: row for row in snapshot.db.all("read_jobs", snapshot.listed(there))}
+        return queries.Exported(_entries(snapshot, [found[seq] for seq in there]), None)
     start = [-1] if query.cursor is None else queries.parse_cursor(query.cursor, 1)
     if isinstance(start, InvalidInput):
         return start
     rows = snapshot.jobs_after(start[0], query.limit)
+    cursor = str(rows[-1][0]) if rows else query.cursor
+    return queries.Exported(_entries(snapshot, rows), cursor)
+
+
+def _entries(snapshot: Snapshot, rows: Sequence[Row]) -> list[ops.Entry]:
     waiting = [row[0] for row in rows if row[3] == WAITING]
     waits: dict[int, set[str]] = defaultdict(set)
     for child, parent in snapshot.db.all("parents_of", snapshot.listed(waiting)):
         waits[child].add(parent)
-    entries = [entry_of(row, waits[row[0]]) for row in rows]
-    return queries.Exported(entries, str(rows[-1][0]) if rows else query.cursor)
+    return [entry_of(row, waits[row[0]]) for row in rows]
 
 
 _QUERIES: dict[type[Query], Callable[[Snapshot, Any], Found]] = {

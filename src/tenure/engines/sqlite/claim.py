@@ -11,17 +11,20 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import groupby, islice
 from operator import attrgetter
-from typing import Any
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
 
 from tenure.core.limits import refilled
 from tenure.core.moves import move, settle
 from tenure.core.upkeep import Swept, sweep
-from tenure.engines.sql.rows import CODES, LEASED, READY, leased_job
+from tenure.engines.sql.rows import CODES, LEASED, READY, with_rare
 from tenure.engines.sqlite.counters import Head, LaneBook, QueueBook, TenantBook
 from tenure.engines.sqlite.db import listed
 from tenure.engines.sqlite.transaction import Transaction
 from tenure.model import ops, states
-from tenure.model.job import Job, State
+from tenure.model.job import NULL, Job, State
 from tenure.model.ops import Answer
 
 # The transition of a ready job that is claimed. Expired jobs are handled separately.
@@ -31,7 +34,15 @@ _BEFORE_ALL: Head = (-(2**63), 0)
 # A tenant with something to claim; how many jobs it will get, roughly; its first lane, if known.
 Waiting = tuple[TenantBook, int, LaneBook | None]
 Picked = tuple[tuple[Any, ...], LaneBook]  # a job, as its row or its head, and its lane
-_SEQ, _ID, _EXPIRES_AT, _UNIQUE_KEY = 1, 2, 8, 9  # columns of a row
+_SEQ, _ID, _PAYLOAD, _RARE = 1, 2, 6, 7  # columns of a row
+
+# What few jobs have: when they run, attempts, when they expire, unique key, options, errors.
+Rare = tuple[int | None, int | None, int | None, str | None, str | None, str | None]
+_EXPIRES_AT: Final = 2
+_UNIQUE_KEY: Final = 3
+_OPTIONS: Final = 4
+_NONE: Rare = (None, None, None, None, None, None)
+_decode_rare = msgspec.json.Decoder(Rare).decode
 
 
 def claim(tx: Transaction, batch: Sequence[ops.Claim]) -> list[Answer]:
@@ -56,12 +67,12 @@ def _claim(
     tx: Transaction, queues: Sequence[QueueBook], calls: Sequence[ops.Claim]
 ) -> Iterator[Answer]:
     tx.shared = len(calls) > 1
+    tx.upcoming.clear()
     picked = iter(_pick(tx, queues, calls[0], sum(op.limit for op in calls)))
     dealt = [list(islice(picked, op.limit)) for op in calls]
-    token = tx.next_tokens(sum(map(bool, dealt))) if dealt[0] else 0
+    tokens = iter(tx.next_tokens(sum(map(bool, dealt))) if dealt[0] else ())
     for op, mine in zip(calls, dealt, strict=True):
-        token += bool(mine)
-        yield ops.Leased(_lease(tx, op, mine, token) if mine else [])
+        yield ops.Leased(_lease(tx, op, mine, next(tokens)) if mine else [])
     settle(tx)
 
 
@@ -102,12 +113,11 @@ def _in_turns(tx: Transaction, queue: QueueBook, op: ops.Claim, room: int) -> li
     waiting = _tenants(tx, queue, room)
     not_groups = frozenset(op.not_groups)
     turns: list[tuple[int, str, Waiting, TenantJobs | None]] = []  # of those served before
-    fresh = next(waiting, None)
+    fresh: Waiting | None = None  # the next of those that were not
     while len(picked) < room:
-        got: list[Picked] = []
+        fresh = fresh or next(waiting, None)
         if fresh is not None and (not turns or _is_before(fresh[0], turns[0])):
-            one, line, fresh = fresh, None, next(waiting, None)
-            got = _only_head(one, not_groups)
+            one, line, fresh = fresh, None, None
         elif turns:
             _, _, one, line = heapq.heappop(turns)
             if line is None:
@@ -115,9 +125,13 @@ def _in_turns(tx: Transaction, queue: QueueBook, op: ops.Claim, room: int) -> li
                 line.take(1)  # its head, which was picked before
         else:
             break
-        tenant = one[0]
-        if not got:
+        tenant, share, lane = one
+        if line is None and share <= 1 and lane and lane.line and lane.group not in not_groups:
+            # Its first job is known, and probably the only one that it gets.
+            got = [(lane.line[0], lane)]
+        else:
             line = line or TenantJobs(tx, not_groups, *one)
+            fresh = fresh or next(waiting, None)
             alone = not turns and fresh is None
             got = line.take(room - len(picked) if alone else 1)
         if not got:
@@ -136,14 +150,6 @@ def _is_before(tenant: TenantBook, served: tuple[int, str, Waiting, TenantJobs |
     """Whether a tenant that was not served yet has its turn before one that was."""
     turn = served[0]
     return tenant.turn < turn or (tenant.turn == turn and tenant.name < served[1])
-
-
-def _only_head(one: Waiting, not_groups: frozenset[str]) -> list[Picked]:
-    """The first job of a tenant, if it is known and probably the only one that the tenant gets."""
-    _, share, lane = one
-    if share > 1 or lane is None or lane.head is None or lane.group in not_groups:
-        return []
-    return [(lane.head, lane)]
 
 
 def _tenants(tx: Transaction, queue: QueueBook, room: int) -> Iterator[Waiting]:
@@ -191,6 +197,7 @@ class LaneCursor:
     def take(self, tx: Transaction) -> tuple[Any, ...]:
         """The first job: its row, or only its head if it is the only one needed so far."""
         self.left -= 1
+        tx.upcoming.pop(self.lane, None)
         if not self._rows and self._chunk > 1:
             self._fetch(tx, (self.head[0], self.head[1] - 1), self.left + 1)
         return self._rows.popleft() if self._rows else self.head
@@ -209,12 +216,15 @@ class LaneCursor:
         n = min(n, self.left)
         if len(self._rows) < n:
             self._rows.clear()
-            self._chunk = n
-            self._fetch(tx, (self.head[0], self.head[1] - 1), n)
+            self._chunk = n + 1  # one more, which will be the head of the lane
+            self._fetch(tx, (self.head[0], self.head[1] - 1), n + 1)
         self.left -= n
-        taken = [self._rows.popleft() for _ in range(min(n, len(self._rows)))]
+        taken = [*islice(self._rows, n)]
+        self._rows = deque(islice(self._rows, n, None))
         if taken:
             self.head = taken[-1][0], taken[-1][1]
+        if self._rows:
+            tx.upcoming[self.lane] = self._rows[0][0], self._rows[0][1]
         return taken
 
     def _fetch(self, tx: Transaction, after: Head, most: int) -> None:
@@ -226,10 +236,12 @@ class LaneCursor:
 def _packed(tx: Transaction, wanted: tuple[int, ...]) -> list[tuple[Any, ...]]:
     """The same rows, fetched in one step. Large payloads do not fit and are fetched separately."""
     rows = tx.db.packed("next_in_lane_packed", *wanted)
-    large = [row[_SEQ] for row in rows if row[-1] is None]
+    large = [row[_SEQ] for row in rows if row[_PAYLOAD] is None]
     if large:
         payloads = dict(tx.db.all("payloads", listed(large)))
-        rows = [(*row[:-1], payloads.get(row[_SEQ], row[-1])) for row in rows]
+        rows = [
+            (*row[:_PAYLOAD], payloads.get(row[_SEQ], row[_PAYLOAD]), row[_RARE]) for row in rows
+        ]
     return rows
 
 
@@ -320,18 +332,21 @@ def _lanes(
 def _lease(tx: Transaction, op: ops.Claim, picked: list[Picked], token: int) -> list[Job]:
     until = tx.now + op.lease_ms
     picked = _without_expired(tx, _with_rows(tx, picked))
+    if not picked:
+        return []
     counts: dict[LaneBook, int] = {}
     for _, lane in picked:
         counts[lane] = counts.get(lane, 0) + 1
     for lane, n in counts.items():
-        lane.first_left(n)
+        lane.first_left(n, None if tx.shared else tx.upcoming.get(lane))
     tx.books.move_all(counts.items(), READY, LEASED)
     if _delete_ready(tx, picked, lanes=len(counts)) != len(picked):
         raise RuntimeError(
             f"the books of {', '.join(op.queues)} do not match the queued jobs; nothing was "
             "claimed: run `tenure reconcile QUEUE`, and report this"
         )
-    for queue, mine in groupby(picked, key=_queue_of):
+    several = len(op.queues) > 1
+    for queue, mine in groupby(picked, _queue_of) if several else [(_queue_of(picked[0]), picked)]:
         tx.db.named(
             "lease_jobs",
             {
@@ -345,23 +360,34 @@ def _lease(tx: Transaction, op: ops.Claim, picked: list[Picked], token: int) -> 
                 "seqs": listed([row[_SEQ] for row, _ in mine]),
             },
         )
+    rares = [_rare_of(row) for row, _ in picked]
     tx.books.places.update(
-        (row[_ID], (row[_SEQ], lane.id, row[_UNIQUE_KEY])) for row, lane in picked
+        (row[_ID], (row[_SEQ], lane.id, rare[_UNIQUE_KEY], token))
+        for (row, lane), rare in zip(picked, rares, strict=True)
     )
     now, worker, more = tx.now, op.worker, _CLAIMED.attempts
-    return [
-        leased_job(
-            (seq, id, priority, run_at, created_at, attempts + more, max_attempts, kind, now, until,
-             token, worker, expires_at, unique_key, options, errors, payload),
-            lane.tenant.queue.name, lane.tenant.name, lane.group,
-        )
-        for (priority, seq, id, run_at, created_at, attempts, max_attempts, kind, expires_at,
-             unique_key, options, errors, payload), lane in picked
+    jobs = [
+        Job(id, lane.tenant.queue.name, State.LEASED, Raw(payload), priority,
+            created_at if run_at is None else run_at, created_at, now, (attempts or 0) + more,
+            max_attempts, lane.tenant.name, lane.group, kind, now, until, token, worker, None,
+            expires_at, unique_key, None, None, (), "wait", None, None, NULL)
+        for ((priority, _, id, created_at, max_attempts, kind, payload, _), lane),
+            (run_at, attempts, expires_at, unique_key, _, _) in zip(picked, rares, strict=True)
     ]  # fmt: skip
+    if rares.count(_NONE) == len(jobs):
+        return jobs
+    return [
+        with_rare(job, *rare[_OPTIONS:]) if rare[_OPTIONS:] != (None, None) else job
+        for job, rare in zip(jobs, rares, strict=True)
+    ]
+
+
+def _rare_of(row: tuple[Any, ...]) -> Rare:
+    return _NONE if row[_RARE] is None else _decode_rare(row[_RARE])
 
 
 def _delete_ready(tx: Transaction, picked: list[Picked], lanes: int) -> int:
-    """Take jobs out of the lanes that they are picked from. Returns how many were there."""
+    """Take jobs out of the lanes that they were picked from. Returns how many were there."""
     if lanes * 2 > len(picked):
         return tx.db.run("delete_ready_jobs", listed([row[_SEQ] for row, _ in picked]))
     # A lane's jobs are picked from its head: none of those up to the last one stays ready.
@@ -375,7 +401,10 @@ def _with_rows(tx: Transaction, picked: list[Picked]) -> list[Picked]:
     bare = [row[_SEQ] for row, _ in picked if len(row) == 2]
     if not bare:
         return picked
-    rows = {row[_SEQ]: row for row in tx.db.all("jobs_to_lease", listed(bare))}
+    found = tx.db.all("jobs_to_lease", listed(bare))
+    if len(found) == len(picked):  # in the same order
+        return [(row, lane) for row, (_, lane) in zip(found, picked, strict=True)]
+    rows = {row[_SEQ]: row for row in found}
     return [(rows.get(row[_SEQ], row), lane) for row, lane in picked]
 
 
@@ -384,7 +413,9 @@ def _without_expired(tx: Transaction, picked: list[Picked]) -> list[Picked]:
     late = [
         row[_SEQ]
         for row, _ in picked
-        if row[_EXPIRES_AT] is not None and row[_EXPIRES_AT] <= tx.now
+        if row[_RARE] is not None
+        and (expires_at := _rare_of(row)[_EXPIRES_AT]) is not None
+        and expires_at <= tx.now
     ]
     if not late:
         return picked

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterable, Sequence
-from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -21,14 +20,15 @@ from tenure.engines.sql.limits import mark, unmark
 from tenure.engines.sql.rows import LEASED, READY, STATES
 from tenure.engines.sqlite.db import Db, listed
 from tenure.model import ops
-from tenure.model.job import Job, JobSpec
 from tenure.model.ops import Limit
 
 Head = tuple[int, int]  # the priority and seq of a lane's first ready job
+LaneName = tuple[str, str, str]  # queue, tenant, group
 Move = tuple[int | None, int | None, int]  # from and to a state, None if outside; how many jobs
 MIXED: Move = (None, None, 0)  # several moves
 # The position of a lane or tenant in the index that claims walk, and whether it is in there.
-Place = tuple[int | None, int | None, bool]
+Position = tuple[int | None, int | None, bool]
+Place = tuple[int, int, str | None, int]  # of a leased job: its seq, lane, unique key and token
 
 MOST_KEPT = 10_000  # of each kind, between transactions: about 17 MB
 LINE = 8  # how many of a lane's ready jobs are known at most
@@ -91,7 +91,7 @@ class TenantBook:
         self.lanes: list[LaneBook] = []  # whose books are open
         self.dirty = False
         self.moved: Move | None = None  # since it was written
-        self.saved: Place = (self.open_lanes, self.turn, bool(row[6]))
+        self.saved: Position = (self.open_lanes, self.turn, bool(row[6]))
 
     @property
     def room(self) -> int:
@@ -99,12 +99,12 @@ class TenantBook:
         return 2**31 if self.max_leased is None else self.max_leased - self.counts[LEASED]
 
     @property
-    def place(self) -> Place:
+    def place(self) -> Position:
         most = self.max_leased
         is_open = self.open_lanes > 0 and (most is None or self.counts[LEASED] < most)
         return self.open_lanes, self.turn, is_open
 
-    def placed(self, place: Place) -> None:
+    def placed(self, place: Position) -> None:
         """Its place is written."""
         self.saved = place
 
@@ -138,7 +138,7 @@ class LaneBook:
         self.tenant = tenant
         self.dirty = False
         self.moved: Move | None = None  # since it was written
-        self.saved: Place = (head_priority, head_seq, bool(open_))
+        self.saved: Position = (head_priority, head_seq, bool(open_))
 
     @property
     def room(self) -> int:
@@ -151,7 +151,7 @@ class LaneBook:
         return self.line[0] if self.line else None
 
     @property
-    def place(self) -> Place:
+    def place(self) -> Position:
         most, counts = self.max_leased, self.counts
         is_open = counts[READY] > 0 and (most is None or counts[LEASED] < most)
         if not self.line:
@@ -159,7 +159,7 @@ class LaneBook:
         priority, seq = self.line[0]
         return priority, seq, is_open
 
-    def placed(self, place: Place) -> None:
+    def placed(self, place: Position) -> None:
         """Its place is written."""
         self.tenant.open_lanes += place[2] - self.saved[2]
         self.saved = place
@@ -172,14 +172,21 @@ class LaneBook:
                 self.line.pop()
                 self.whole = False
 
+    def all_joined(self, priority: int, seqs: Sequence[int]) -> None:
+        """Jobs of one priority became ready, which were enqueued after all others."""
+        for seq in seqs[: LINE + 1]:  # no more than those become known
+            self.joined(priority, seq)
+
     def left(self, priority: int, seq: int) -> None:
         """A job stopped being ready."""
         if (priority, seq) in self.line:
             self.line.remove((priority, seq))
 
-    def first_left(self, n: int) -> None:
-        """The first `n` jobs stopped being ready."""
+    def first_left(self, n: int, following: Head | None) -> None:
+        """The first `n` jobs stopped being ready. following: the one behind them, if known."""
         del self.line[:n]
+        if not self.line and following is not None:
+            self.line = [following]
 
 
 class Books:
@@ -192,11 +199,11 @@ class Books:
         self._queues: dict[int, QueueBook] = {}
         self._tenants: dict[int, TenantBook] = {}
         self._lanes: dict[int, LaneBook] = {}
-        self._lanes_by_name: dict[tuple[str, str, str], LaneBook] = {}
+        self._lanes_by_name: dict[LaneName, LaneBook] = {}
         self._queues_by_name: dict[str, QueueBook] = {}
-        # Where the jobs are that were claimed and not deleted: their seq, lane and unique key, by
-        # id. The one who uses it must check the token: the lease may have ended.
-        self.places: dict[str, tuple[int, int, str | None]] = {}
+        self._last_seq: int | None = None  # the number of the job that was enqueued last
+        # Where leased jobs are, by id. Not of all that are leased, but of no others.
+        self.places: dict[str, Place] = {}
         # Those that have changed:
         self._dirty_queues: list[QueueBook] = []
         self._dirty_tenants: list[TenantBook] = []
@@ -268,9 +275,16 @@ class Books:
                 self._tenant_of_row(row[14:])
                 self.lane_of_row(row[:14])
 
-    def lanes(self, jobs: Sequence[JobSpec | Job]) -> list[LaneBook]:
-        """The lane of each of the jobs, created if necessary."""
-        names = [_lane_of(job) for job in jobs]
+    def take_seqs(self, n: int) -> int:
+        """Reserve the numbers of `n` new jobs. Returns the one before them."""
+        if self._last_seq is None:
+            ((self._last_seq,),) = self.db.all("last_seq")
+        before = self._last_seq
+        self._last_seq += n
+        return before
+
+    def lanes(self, names: Sequence[LaneName]) -> list[LaneBook]:
+        """The lanes of these names, created if necessary."""
         known = self._lanes_by_name
         missing = {name for name in names if name not in known}
         if len(missing) > 1:
@@ -348,7 +362,7 @@ class Books:
         self.forget()
         key = (limit.queue, mark(limit.tenant), mark(limit.group))
         self.db.run("delete_limit", *key)
-        if limit != Limit(limit.queue, limit.tenant, limit.group):
+        if not limit.is_default:
             bounds = (limit.concurrency, limit.rate, limit.per_ms, limit.weight, limit.paused)
             self.db.run("insert_limit", *key, *bounds)
         if limit.tenant is None:
@@ -454,18 +468,21 @@ class Books:
     def _save(self, kind: str, books: Sequence[LaneBook] | Sequence[TenantBook]) -> None:
         """Write the books of lanes or tenants: those that changed alike with one statement."""
         shifted: dict[Move, list[int]] = {}
-        placed: dict[tuple[Move, int | None, bool], dict[int, int | None]] = {}
+        placed: dict[tuple[Move, int | None, bool], list[LaneBook | TenantBook]] = {}
         others: list[tuple[Any, ...]] = []
+        alike: tuple[Move, int | None, bool] | None = None  # of the last book with another place
+        group: list[LaneBook | TenantBook] = []
         for book in books:
             move, place = book.moved, book.place
             book.dirty, book.moved = False, None
             if place != book.saved:
                 book.placed(place)
                 if move is not None and move is not MIXED:
-                    alike = (move, place[0], place[2])
-                    if alike not in placed:
-                        placed[alike] = {}
-                    placed[alike][book.id] = place[1]
+                    first, _, is_open = place
+                    if alike is None or alike[0] is not move or alike[1:] != (first, is_open):
+                        alike = (move, first, is_open)
+                        group = placed.setdefault(alike, [])
+                    group.append(book)
                     continue
             elif move is not None and move is not MIXED:
                 if move not in shifted:
@@ -474,10 +491,16 @@ class Books:
                 continue
             others.append((*place, *book.counts, book.id))
         for move, ids in shifted.items():
-            self.db.run(f"shift_{kind}s", *_changes(move), listed(ids))
-        for (move, first, is_open), seconds in placed.items():
-            text = msgspec.json.encode(seconds).decode()
-            self.db.run(f"place_{kind}s", first, is_open, *_changes(move), text)
+            if len(ids) == 1:
+                self.db.run(f"shift_{kind}", *_changes(move), *ids)
+            else:
+                self.db.run(f"shift_{kind}s", *_changes(move), listed(ids))
+        for (move, first, is_open), found in placed.items():
+            if len(found) == 1:
+                others.append((*found[0].saved, *found[0].counts, found[0].id))
+            else:
+                text = msgspec.json.encode({book.id: book.saved[1] for book in found}).decode()
+                self.db.run(f"place_{kind}s", first, is_open, *_changes(move), text)
         self.db.many(f"save_{kind}", others)
 
     def forget(self) -> None:
@@ -489,9 +512,6 @@ class Books:
         self._lanes.clear()
         self._lanes_by_name.clear()
         self._queues_by_name.clear()
-
-
-_lane_of = attrgetter("queue", "tenant", "group")
 
 
 def _changes(move: Move) -> list[int]:

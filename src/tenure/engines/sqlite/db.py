@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Sequence
 from functools import cache
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -61,12 +62,13 @@ class Db:
         """Run a statement for each of the rows. Returns how many rows it changed in total."""
         return self._cursor.executemany(SQL[name], rows).rowcount if rows else 0
 
-    def insert(self, name: str, rows: list[tuple[Any, ...]]) -> None:
-        """Run an INSERT for all rows, many of them per step."""
+    def insert(self, name: str, rows: Sequence[tuple[Any, ...]], *shared: Any) -> None:
+        """Run an INSERT for all rows, many of them per step. shared: the values of the numbered
+        parameters, which are the same in all rows; they come first in the statement."""
         start = 0
         for size in _INSERT_SIZES:
             while len(rows) - start >= size:
-                params = [value for row in rows[start : start + size] for value in row]
+                params = [*shared, *chain.from_iterable(rows[start : start + size])]
                 self._cursor.execute(_insert_of(name, size), params)
                 start += size
 
@@ -74,6 +76,6 @@ class Db:
 _unpack = msgspec.json.Decoder(list[tuple[Any, ...]]).decode
 
 
-def listed(values: Iterable[int] | Iterable[str] | Iterable[tuple[str, ...]]) -> str:
+def listed(values: Iterable[int | str | tuple[int, ...] | tuple[str, ...]]) -> str:
     """Values for `IN (SELECT value FROM json_each(?))`."""
     return msgspec.json.encode(list(values)).decode()

@@ -43,7 +43,7 @@ class Disk:
         writer.execute(f"PRAGMA journal_size_limit = {LOG_LIMIT_BYTES}")
 
     def closed(self) -> None:
-        """All connections are closed: closing the last one removed the log."""
+        """Forget the log: closing the last connection removed it."""
         self._log = None
 
     def check_file(self) -> None:

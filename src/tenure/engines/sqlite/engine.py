@@ -13,13 +13,15 @@ from time import monotonic
 from typing import Any
 
 from tenure.clock import Clock
-from tenure.core import errors
+from tenure.core import errors, fencing
+from tenure.core.fencing import Fence
 from tenure.core.operate import Operations, operate
 from tenure.engines.sql.reads import read
 from tenure.engines.sqlite import ack, claim, file, upkeep
 from tenure.engines.sqlite.counters import Books
 from tenure.engines.sqlite.db import Db
 from tenure.engines.sqlite.disk import Disk
+from tenure.engines.sqlite.oldest import OldestReady
 from tenure.engines.sqlite.reads import Snapshot
 from tenure.engines.sqlite.transaction import Transaction
 from tenure.engines.sqlite.watch import Version, Watch
@@ -54,6 +56,7 @@ class SqliteEngine:
         self._reading = threading.Condition()
         self._reads = 0  # currently running
         self._readers: list[sqlite3.Connection] = []
+        self._oldest = OldestReady()
         self._watcher: sqlite3.Connection | None = None
         self._watchers = 0  # opened so far
         self._closed = False
@@ -88,12 +91,14 @@ class SqliteEngine:
         self._reading.release()
         self._writing.release()
 
-    def apply(self, batch: Sequence[Op]) -> list[Answer]:
+    def apply(self, batch: Sequence[Op], fence: Fence | None = None) -> list[Answer]:
         answers: list[Answer] = []
-        self.apply_to(batch, answers)
+        self.apply_to(batch, answers, fence)
         return answers
 
-    def apply_to(self, batch: Sequence[Op], answers: list[Answer]) -> None:
+    def apply_to(
+        self, batch: Sequence[Op], answers: list[Answer], fence: Fence | None = None
+    ) -> None:
         with self._writing, file.translated(self.path):
             if self._writer is None:
                 self._writer = self._open_writer()
@@ -103,7 +108,7 @@ class SqliteEngine:
                 # call, with the lock held.
                 writer.execute("BEGIN IMMEDIATE")
                 books = self._take_books(writer)
-                found = self._run(books, batch)
+                found = self._run(books, batch, fence)
                 self._disk.check()
                 answers += found
                 writer.execute("COMMIT")
@@ -131,14 +136,18 @@ class SqliteEngine:
             return Books(Db(writer), version)
         return books
 
-    def _run(self, books: Books, batch: Sequence[Op]) -> list[Answer]:
+    def _run(self, books: Books, batch: Sequence[Op], fence: Fence | None) -> list[Answer]:
         tx = Transaction(books, self._clock.now_ms(), self._settings)
+        if fence is not None:
+            fencing.check(tx, fence)
         answers = operate(tx, batch, _OWN)
         errors.write(tx)
         tx.books.flush()
         return answers
 
-    def apply_within(self, connection: Any, batch: Sequence[Op]) -> list[Answer]:
+    def apply_within(
+        self, connection: Any, batch: Sequence[Op], fence: Fence | None = None
+    ) -> list[Answer]:
         self._disk.check_file()
         self._check_shared(connection)
         with file.translated(self.path), _default_text_factory(connection):
@@ -146,7 +155,7 @@ class SqliteEngine:
                 connection.execute("BEGIN IMMEDIATE")
             connection.execute("SAVEPOINT tenure")
             try:
-                answers = self._run(Books(Db(connection)), batch)
+                answers = self._run(Books(Db(connection)), batch, fence)
                 connection.execute("RELEASE tenure")
             except BaseException:
                 # Some errors roll back the whole transaction, including the savepoint.
@@ -177,7 +186,7 @@ class SqliteEngine:
         with file.translated(self.path), self._reader() as connection, self._deadline(connection):
             connection.execute("BEGIN")
             try:
-                return read(Snapshot(Db(connection), self._clock.now_ms()), query)
+                return read(Snapshot(Db(connection), self._clock.now_ms(), self._oldest), query)
             finally:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")

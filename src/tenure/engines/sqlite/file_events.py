@@ -1,6 +1,6 @@
-"""Learning from the operating system that a file was written to, instead of looking at it often.
+"""Notifications of the operating system that a file was written to, instead of polling it.
 
-Linux only (inotify). Elsewhere, and where it is not available, the caller has to look.
+Linux only (inotify). Elsewhere, and where it is not available, the caller has to poll.
 """
 
 from __future__ import annotations

@@ -31,13 +31,6 @@ _COMMON = JobSpec.__struct_fields__.index("delay_ms")
 _PLAIN = astuple(JobSpec("", "", msgspec.Raw(b"")))[_COMMON:]
 
 
-def _last_seq(db: Db) -> int:
-    """The number of the most recently enqueued job."""
-    row = db.one("last_seq")
-    assert row is not None
-    return int(row[0])
-
-
 def insert_jobs(
     db: Db,
     books: Books,
@@ -47,7 +40,9 @@ def insert_jobs(
     parents: Mapping[str, int],
 ) -> dict[str, int]:
     """Insert jobs and their dependencies. Returns their numbers, if any of them waits."""
-    before = _last_seq(db)
+    if waits is None and _insert_plain(db, books, now, specs):
+        return {}
+    before = books.take_seqs(len(specs))
     seqs: dict[str, int] = {}
     waiting: frozenset[int] = frozenset()
     if waits is not None:
@@ -63,6 +58,40 @@ def insert_jobs(
     return seqs
 
 
+def _insert_plain(db: Db, books: Books, now: int, specs: Sequence[JobSpec]) -> bool:
+    """Insert jobs that are ready at once and have no rare options, column by column. Returns False
+    if there are others among them, and inserts nothing then."""
+    ids, queues, payloads, kinds, tenants, groups, priorities, attempts, _, *others = zip(
+        *map(astuple, specs), strict=True
+    )
+    for column, default in zip(others, _PLAIN, strict=True):
+        if column.count(default) != len(specs):
+            return False
+    before = books.take_seqs(len(specs))
+    seqs = range(before + 1, before + len(specs) + 1)
+    if all(map(_is_one, (queues, tenants, groups, priorities))):
+        lanes = books.lanes([(queues[0], tenants[0], groups[0])]) * len(specs)
+        lanes[0].all_joined(priorities[0], seqs)
+        books.move(lanes[0], None, READY, len(specs))
+    else:
+        lanes = books.lanes([*zip(queues, tenants, groups, strict=True)])
+        _join(books, READY, lanes, priorities, seqs)
+    own = (seqs, ids, [lane.id for lane in lanes], [str(raw, "utf-8") for raw in payloads])
+    often_shared = (priorities, attempts, kinds)
+    if all(map(_is_one, often_shared)):
+        shared = [column[0] for column in often_shared]
+        db.insert("insert_alike_jobs", [*zip(*own, strict=True)], now, *shared)
+    else:
+        db.insert("insert_plain_jobs", [*zip(*own, *often_shared, strict=True)], now)
+    db.run("ready_since", before)
+    return True
+
+
+def _is_one(column: tuple[Any, ...]) -> bool:
+    """Whether all values are the same."""
+    return column.count(column[0]) == len(column)
+
+
 def _insert(
     db: Db,
     books: Books,
@@ -71,53 +100,64 @@ def _insert(
     before: int,
     waiting: frozenset[int],
 ) -> None:
-    plain: Rows = []
-    others: Rows = []
+    jobs: Rows = []
     changing: Rows = []
+    ready: Rows = []
     keys: list[tuple[int, str, int]] = []
-    codes: dict[int, dict[LaneBook, int]] = {READY: {}, DELAYED: {}, WAITING: {}}
-    ready_in = codes[READY]
-    for seq, (spec, lane) in enumerate(zip(specs, books.lanes(specs), strict=True), before + 1):
-        priority, code = spec.priority, READY
-        row = (seq, spec.id, lane.id, priority, now, spec.max_attempts, spec.kind,
-               str(spec.payload, "utf-8"))  # fmt: skip
-        if astuple(spec)[_COMMON:] == _PLAIN:
-            plain.append(row)
-        else:
-            key, run_at, ttl = spec.unique_key, spec.starts_at(now), spec.expires_in_ms
-            code = WAITING if seq in waiting else DELAYED if run_at > now else READY
-            expires_at = None if ttl is None else now + ttl
-            others.append((*row, key, options_of(spec)))
-            changing.append((seq, lane.tenant.queue.id, code, run_at, now, run_at, expires_at))
-            if key is not None:
-                keys.append((lane.tenant.id, key, seq))
+    places: dict[int, list[tuple[LaneBook, int, int]]] = {READY: [], DELAYED: [], WAITING: []}
+    names = [(spec.queue, spec.tenant, spec.group) for spec in specs]
+    for seq, (spec, lane) in enumerate(zip(specs, books.lanes(names), strict=True), before + 1):
+        key, run_at, ttl = spec.unique_key, spec.starts_at(now), spec.expires_in_ms
+        code = WAITING if seq in waiting else DELAYED if run_at > now else READY
+        expires_at = None if ttl is None else now + ttl
+        jobs.append(
+            (seq, spec.id, lane.id, spec.priority, now, spec.max_attempts, spec.kind,
+             str(spec.payload, "utf-8"), key, options_of(spec))
+        )  # fmt: skip
+        places[code].append((lane, spec.priority, seq))
         if code == READY:
-            ready_in[lane] = ready_in.get(lane, 0) + 1
-            if lane.whole or (lane.line and priority < lane.line[-1][0]):
-                lane.joined(priority, seq)
-        else:
-            codes[code][lane] = codes[code].get(lane, 0) + 1
-    for code, lanes in codes.items():
-        books.move_all(lanes.items(), None, code)
-    db.insert("insert_plain_job", plain)
-    db.run("ready_since", before)
-    db.insert("insert_job", others)
+            ready.append((lane.id, spec.priority, seq))
+        if code != READY or run_at != now or expires_at is not None:
+            at = -1 if code == READY and run_at == now else run_at  # see sqlite.sql
+            changing.append((seq, lane.tenant.queue.id, code, at, now, run_at, expires_at))
+        if key is not None:
+            keys.append((lane.tenant.id, key, seq))
+    for code, found in places.items():
+        if found:
+            _join(books, code, *zip(*found, strict=True))
+    db.insert("insert_job", jobs)
     db.insert("insert_state", changing)
-    ready = {row[0] for row in changing if row[2] == READY}
-    db.insert("insert_ready", [(row[2], row[3], row[0]) for row in others if row[0] in ready])
+    db.insert("insert_ready", ready)
     db.many("insert_key", keys)
+
+
+def _join(
+    books: Books,
+    code: int,
+    lanes: Sequence[LaneBook],
+    priorities: Sequence[int],
+    seqs: Sequence[int],
+) -> None:
+    """Count jobs that join their lanes in this state."""
+    counts: dict[LaneBook, int] = {}
+    for lane, priority, seq in zip(lanes, priorities, seqs, strict=True):
+        counts[lane] = counts.get(lane, 0) + 1
+        if code == READY and (lane.whole or (lane.line and priority < lane.line[-1][0])):
+            lane.joined(priority, seq)
+    books.move_all(counts.items(), None, code)
 
 
 def insert_entries(
     db: Db, books: Books, entries: Sequence[Entry], parents: Mapping[str, int]
 ) -> dict[str, int]:
     """Insert jobs from another store and their dependencies. Returns their numbers."""
-    seqs = {entry.job.id: seq for seq, entry in enumerate(entries, _last_seq(db) + 1)}
+    before = books.take_seqs(len(entries))
+    seqs = {entry.job.id: seq for seq, entry in enumerate(entries, before + 1)}
     jobs: Rows = []
     changing: Rows = []
     ready: list[tuple[Any, ...]] = []
     keys: list[tuple[int, str, int]] = []
-    lanes = books.lanes([entry.job for entry in entries])
+    lanes = books.lanes([(one.job.queue, one.job.tenant, one.job.group) for one in entries])
     for entry, lane in zip(entries, lanes, strict=True):
         job, seq, code = entry.job, seqs[entry.job.id], code_of_entry(entry)
         jobs.append(

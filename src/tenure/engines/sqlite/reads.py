@@ -9,6 +9,7 @@ from typing import Any
 from tenure.engines.sql.lists import FoundRow
 from tenure.engines.sql.snapshot import Row
 from tenure.engines.sqlite.db import Db, listed
+from tenure.engines.sqlite.oldest import OldestReady
 from tenure.model import queries
 from tenure.model.summary import PREVIEW_BYTES, preview_of
 
@@ -16,9 +17,10 @@ from tenure.model.summary import PREVIEW_BYTES, preview_of
 class Snapshot:
     """Implements tenure.engines.sql.reads.Snapshot."""
 
-    def __init__(self, db: Db, now: int) -> None:
+    def __init__(self, db: Db, now: int, oldest: OldestReady) -> None:
         self.db = db
         self._now = now
+        self._oldest = oldest
 
     def listed(self, values: Sequence[int] | Sequence[str]) -> str:
         return listed(values)
@@ -29,14 +31,16 @@ class Snapshot:
     def news(self, queue: int) -> Sequence[Row]:
         return []  # the books are always up to date
 
-    def due(self, statement: str, queues: Sequence[str]) -> int | None:
-        ((due,),) = self.db.all(statement, listed(queues))
+    def next_due(self, queues: Sequence[str]) -> int | None:
+        ((due,),) = self.db.all("next_due", listed(queues))
         return None if due is None else int(due)
 
-    def slots(self, scope: str, key: str) -> Sequence[Row]:
-        return self.db.all("slots", scope, key, self._now)
+    def oldest_ready(self, queues: Sequence[str]) -> int | None:
+        ids = [row[0] for queue in queues if (row := self.db.one("queue_id", queue)) is not None]
+        found = [self._oldest.find(self.db, queue, self._now) for queue in ids]
+        return min([since for since in found if since is not None], default=None)
 
-    def records(self, statement: str, params: dict[str, Any]) -> Sequence[Row]:
+    def timed(self, statement: str, params: dict[str, Any]) -> Sequence[Row]:
         return self.db.named(statement, params | {"now": self._now})
 
     def timetable(self) -> tuple[int, Sequence[str]]:

@@ -3,9 +3,10 @@
 -- tenure_jobs holds what was enqueued and is written once. tenure_states holds what changes: a state
 -- code (0 waiting, 1 delayed, 2 ready, 3 leased, 4 done, 5 dead, 6 cancelled) and `at`, the time that
 -- matters in that state: when a delayed job is due, a lease expires or a job finished. A job without
--- a row there is ready and was never touched; its run_at is its created_at. Ready jobs are in
--- tenure_ready in the order in which they are claimed, all others in the index tenure_states_at
--- (SQLite uses a partial index only if its condition is repeated, hence `state <> 2`).
+-- a row there is ready and was never touched; its run_at is its created_at. One that has a row only
+-- because of its options has `at` -1. Ready jobs are in tenure_ready in the order in which they are
+-- claimed, all others in the index tenure_states_at (SQLite uses a partial index only if its
+-- condition is repeated, hence `state <> 2`).
 -- Lanes (queue, tenant, group) and tenants have counts. Partial indexes list them only while they
 -- have a job that can be claimed, so jobs that cannot run do not slow down claims.
 
@@ -203,6 +204,10 @@ CREATE INDEX tenure_records_expiry ON tenure_records (expires_at) WHERE expires_
 CREATE INDEX tenure_states_error ON tenure_states (substr(errors, -15, 12), seq)
     WHERE errors IS NOT NULL;
 
+-- version: 5
+-- Ready jobs that have changed since they were enqueued. For others, `at` is -1 from here on.
+CREATE INDEX tenure_states_ready ON tenure_states (queue, run_at) WHERE state = 2 AND at >= 0;
+
 -- statements
 
 -- name: databases
@@ -257,6 +262,10 @@ UPDATE tenure_tenants SET open_lanes = ?, turn = e.value, open = ?, waiting = wa
     delayed = delayed + ?, ready = ready + ?, leased = leased + ?, done = done + ?, dead = dead + ?,
     cancelled = cancelled + ?
 FROM json_each(?) e WHERE tenure_tenants.id = CAST(e.key AS INTEGER);
+-- name: shift_tenant
+UPDATE tenure_tenants SET waiting = waiting + ?, delayed = delayed + ?, ready = ready + ?,
+    leased = leased + ?, done = done + ?, dead = dead + ?, cancelled = cancelled + ?
+WHERE id = ?;
 -- name: shift_tenants
 UPDATE tenure_tenants SET waiting = waiting + ?, delayed = delayed + ?, ready = ready + ?,
     leased = leased + ?, done = done + ?, dead = dead + ?, cancelled = cancelled + ?
@@ -327,6 +336,10 @@ UPDATE tenure_lanes SET head_priority = ?, head_seq = e.value, open = ?, waiting
     delayed = delayed + ?, ready = ready + ?, leased = leased + ?, done = done + ?, dead = dead + ?,
     cancelled = cancelled + ?
 FROM json_each(?) e WHERE tenure_lanes.id = CAST(e.key AS INTEGER);
+-- name: shift_lane
+UPDATE tenure_lanes SET waiting = waiting + ?, delayed = delayed + ?, ready = ready + ?,
+    leased = leased + ?, done = done + ?, dead = dead + ?, cancelled = cancelled + ?
+WHERE id = ?;
 -- name: shift_lanes
 UPDATE tenure_lanes SET waiting = waiting + ?, delayed = delayed + ?, ready = ready + ?,
     leased = leased + ?, done = done + ?, dead = dead + ?, cancelled = cancelled + ?
@@ -338,20 +351,22 @@ SELECT json_group_array(json(line)) FROM (
         ORDER BY priority, seq LIMIT ?1)) AS line
     FROM json_each(?2) e)
 WHERE line <> '[]';
+-- What few jobs have is read as one column.
 -- name: next_in_lane
-SELECT r.priority, r.seq, j.id, ifnull(s.run_at, j.created_at), j.created_at,
-    ifnull(s.attempts, 0), j.max_attempts, j.kind, s.expires_at, j.unique_key, j.options, s.errors,
-    j.payload
+SELECT r.priority, r.seq, j.id, j.created_at, j.max_attempts, j.kind, j.payload,
+    iif(s.seq IS NULL AND j.unique_key IS NULL AND j.options IS NULL, NULL,
+        json_array(s.run_at, s.attempts, s.expires_at, j.unique_key, j.options, s.errors))
 FROM tenure_ready r CROSS JOIN tenure_jobs j ON j.seq = r.seq
     LEFT JOIN tenure_states s ON s.seq = r.seq
 WHERE r.lane = ? AND (r.priority, r.seq) > (?, ?) ORDER BY r.priority, r.seq LIMIT ?;
 -- name: next_in_lane_packed
-SELECT json_group_array(json_array(priority, seq, id, run_at, created_at, attempts, max_attempts,
-    kind, expires_at, unique_key, options, errors, payload))
+SELECT json_group_array(json_array(priority, seq, id, created_at, max_attempts, kind, payload, rare))
 FROM (
-    SELECT r.priority, r.seq, j.id, ifnull(s.run_at, j.created_at) AS run_at, j.created_at,
-        ifnull(s.attempts, 0) AS attempts, j.max_attempts, j.kind, s.expires_at, j.unique_key,
-        j.options, s.errors, iif(length(j.payload) <= 10000, j.payload, NULL) AS payload
+    SELECT r.priority, r.seq, j.id, j.created_at, j.max_attempts, j.kind,
+        iif(length(j.payload) <= 10000, j.payload, NULL) AS payload,
+        iif(s.seq IS NULL AND j.unique_key IS NULL AND j.options IS NULL, NULL,
+            '' || json_array(s.run_at, s.attempts, s.expires_at, j.unique_key, j.options, s.errors))
+            AS rare
     FROM tenure_ready r CROSS JOIN tenure_jobs j ON j.seq = r.seq
         LEFT JOIN tenure_states s ON s.seq = r.seq
     WHERE r.lane = ? AND (r.priority, r.seq) > (?, ?) ORDER BY r.priority, r.seq LIMIT ?);
@@ -378,9 +393,12 @@ DELETE FROM tenure_tenants WHERE id IN (
 
 -- name: last_seq
 SELECT ifnull(max(seq), 0) FROM tenure_jobs;
--- name: insert_plain_job
-INSERT INTO tenure_jobs (seq, id, lane, priority, created_at, max_attempts, kind, payload)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+-- name: insert_plain_jobs
+INSERT INTO tenure_jobs (created_at, seq, id, lane, payload, priority, max_attempts, kind)
+VALUES (?1, ?, ?, ?, ?, ?, ?, ?);
+-- name: insert_alike_jobs
+INSERT INTO tenure_jobs (created_at, priority, max_attempts, kind, seq, id, lane, payload)
+VALUES (?1, ?2, ?3, ?4, ?, ?, ?, ?);
 -- name: insert_job
 INSERT INTO tenure_jobs (seq, id, lane, priority, created_at, max_attempts, kind, payload,
     unique_key, options)
@@ -438,9 +456,9 @@ DELETE FROM tenure_deps WHERE child = ?;
 SELECT 1 FROM tenure_deps WHERE child = ? LIMIT 1;
 
 -- name: jobs_to_lease
-SELECT j.priority, j.seq, j.id, ifnull(s.run_at, j.created_at), j.created_at,
-    ifnull(s.attempts, 0), j.max_attempts, j.kind, s.expires_at, j.unique_key, j.options, s.errors,
-    j.payload
+SELECT j.priority, j.seq, j.id, j.created_at, j.max_attempts, j.kind, j.payload,
+    iif(s.seq IS NULL AND j.unique_key IS NULL AND j.options IS NULL, NULL,
+        json_array(s.run_at, s.attempts, s.expires_at, j.unique_key, j.options, s.errors))
 FROM json_each(?) e CROSS JOIN tenure_jobs j ON j.seq = e.value
     LEFT JOIN tenure_states s ON s.seq = j.seq;
 -- name: lease_jobs
@@ -451,9 +469,6 @@ ON CONFLICT (seq) DO UPDATE SET state = excluded.state, at = excluded.at,
     attempts = attempts + excluded.attempts, token = excluded.token, worker = excluded.worker,
     started_at = excluded.started_at, updated_at = excluded.updated_at, progress = NULL,
     note = NULL;
--- name: held_by_seq
-SELECT json_group_array(json_array(s.seq, s.state, s.token))
-FROM json_each(?) e CROSS JOIN tenure_states s ON s.seq = e.value;
 -- name: held_by_id
 SELECT json_group_array(
     json_array(j.seq, j.id, j.lane, ifnull(s.state, 2), ifnull(s.token, 0), j.unique_key))
@@ -506,10 +521,14 @@ ON CONFLICT (seq) DO UPDATE SET state = excluded.state, at = excluded.at,
 -- name: edit_job
 UPDATE tenure_jobs SET priority = ?1, payload = ifnull(?2, payload) WHERE seq = ?3;
 -- name: finish_jobs
-UPDATE tenure_states SET state = ?, at = ?, updated_at = ?
-WHERE seq IN (SELECT value FROM json_each(?));
+UPDATE tenure_states SET state = 4, at = ?1, updated_at = ?1
+WHERE seq IN (SELECT value FROM json_each(?3)) AND state = 3 AND token = ?2;
+-- name: finish_run
+UPDATE tenure_states SET state = 4, at = ?1, updated_at = ?1
+WHERE seq BETWEEN ?3 AND ?4 AND state = 3 AND token = ?2;
 -- name: finish_job
-UPDATE tenure_states SET state = ?, at = ?, updated_at = ?, result = ? WHERE seq = ?;
+UPDATE tenure_states SET state = 4, at = ?2, updated_at = ?2, result = ?1
+WHERE seq = ?3 AND state = 3 AND token = ?4;
 -- name: extend_job
 UPDATE tenure_states SET at = ?, updated_at = ? WHERE seq = ?;
 -- name: note_progress
@@ -534,9 +553,6 @@ DELETE FROM tenure_limits WHERE queue = ? AND tenant = ? AND grp = ?;
 -- name: insert_limit
 INSERT INTO tenure_limits (queue, tenant, grp, concurrency, rate, per_ms, weight, paused)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?);
--- name: limits
-SELECT queue, tenant, grp, concurrency, rate, per_ms, weight, paused FROM tenure_limits
-WHERE :queue IS NULL OR queue = :queue ORDER BY queue, tenant, grp;
 -- name: limit_queue
 UPDATE tenure_queues SET paused = ?, max_leased = ?, rate = ?, per_ms = ? WHERE id = ?;
 -- name: tenants_of_queue
@@ -562,9 +578,6 @@ WHERE queue = ?1 AND (?2 = '*' OR tenant = ?2);
 
 -- Slots and schedules
 
--- name: slots
-SELECT holder, expires_at FROM tenure_slots
-WHERE scope = ? AND key = ? AND expires_at > ? ORDER BY holder;
 -- name: slot_count
 SELECT count FROM tenure_slot_counts WHERE scope = ? AND key = ?;
 -- name: has_slot
@@ -589,8 +602,6 @@ WHERE expires_at <= ? ORDER BY expires_at, scope, key, holder LIMIT ?;
 
 -- name: schedule
 SELECT schedule FROM tenure_schedules WHERE name = ?;
--- name: schedules
-SELECT schedule FROM tenure_schedules ORDER BY name;
 -- name: put_schedule
 INSERT INTO tenure_schedules (name, schedule) VALUES (?, ?)
 ON CONFLICT (name) DO UPDATE SET schedule = excluded.schedule;
@@ -616,17 +627,6 @@ ORDER BY key LIMIT 1;
 -- name: count_records
 SELECT count(*) FROM (
     SELECT 1 FROM tenure_records WHERE space = ? AND key >= ? AND key <= ? LIMIT ?);
--- name: records
-SELECT key, value, expires_at FROM tenure_records
-WHERE space = :space AND key >= :first AND key <= :last
-    AND (expires_at IS NULL OR expires_at > :now)
-ORDER BY key LIMIT :limit;
--- name: records_backwards
-SELECT key, value, expires_at FROM tenure_records
-WHERE space = :space AND key >= :first AND key <= :last
-    AND (expires_at IS NULL OR expires_at > :now)
-ORDER BY key DESC LIMIT :limit;
-
 -- name: once
 SELECT answers FROM tenure_once WHERE key = ?;
 -- name: put_once
@@ -721,17 +721,11 @@ FROM tenure_jobs j
 WHERE j.id = ?;
 -- name: seqs_by_id
 SELECT j.id, j.seq FROM json_each(?) e CROSS JOIN tenure_jobs j ON j.id = e.value;
--- name: ids_between
-SELECT id FROM tenure_jobs WHERE id >= :first AND id <= :last ORDER BY id LIMIT :limit;
 -- name: jobs_by_key
 SELECT j.id, q.queue, t.tenant FROM (
         SELECT id, queue, tenant FROM tenure_tenants WHERE id > :after ORDER BY id LIMIT :most) t
     CROSS JOIN tenure_keys k ON k.tenant = t.id AND k.unique_key = :key
     CROSS JOIN tenure_jobs j ON j.seq = k.seq JOIN tenure_queues q ON q.id = t.queue;
--- name: tenant_after
-SELECT id FROM tenure_tenants WHERE id > :after ORDER BY id LIMIT 1 OFFSET :skip;
--- name: dependents
-SELECT child FROM tenure_deps WHERE parent = :seq ORDER BY child LIMIT :limit;
 -- name: seqs_after
 SELECT seq FROM tenure_jobs WHERE seq > ? ORDER BY seq LIMIT ?;
 -- name: parents_of
@@ -862,10 +856,6 @@ SELECT seq, created_at FROM tenure_jobs NOT INDEXED
 WHERE seq >= :from_seq AND seq < :before_seq ORDER BY seq DESC LIMIT 1 OFFSET :skip;
 -- name: count_by_seq
 SELECT count(*) FROM tenure_jobs NOT INDEXED WHERE seq >= :from_seq AND seq < :before_seq;
--- name: newest_job
-SELECT seq, created_at FROM tenure_jobs ORDER BY seq DESC LIMIT 1;
--- name: job_from
-SELECT seq, created_at FROM tenure_jobs WHERE seq >= ? ORDER BY seq LIMIT 1;
 -- name: find_by_state
 SELECT j.created_at, j.seq, j.id FROM (
         SELECT seq FROM (
@@ -900,14 +890,42 @@ SELECT min(due) FROM (
     FROM tenure_queues q CROSS JOIN json_each('[1, 3]') c
     WHERE q.queue IN (SELECT value FROM json_each(?))
 );
--- The first of each priority of each lane. Of very many, those that were enqueued first are looked
--- up: a job that is enqueued later becomes ready later.
--- name: oldest_ready
+-- The first of its lane and priority that has been ready for the longest time, of jobs that have
+-- changed.
+-- name: oldest_changed
+SELECT f.run_at FROM (
+    SELECT seq, run_at FROM tenure_states INDEXED BY tenure_states_ready
+    WHERE queue = :queue AND state = 2 AND at >= 0 ORDER BY run_at LIMIT :most) f
+CROSS JOIN tenure_jobs j ON j.seq = f.seq
+WHERE NOT EXISTS (SELECT 1 FROM tenure_ready r
+    WHERE r.lane = j.lane AND r.priority = j.priority AND r.seq < j.seq)
+LIMIT 1;
+-- name: are_many_changed
+SELECT EXISTS (SELECT 1 FROM tenure_states INDEXED BY tenure_states_ready
+    WHERE queue = :queue AND state = 2 AND at >= 0 LIMIT 1 OFFSET :most);
+-- name: first_in_lines
+SELECT j.lane, j.priority, j.seq, j.created_at,
+    EXISTS (SELECT 1 FROM tenure_states s WHERE s.seq = j.seq AND s.at >= 0)
+FROM json_each(?) e CROSS JOIN tenure_jobs j ON j.seq = (
+    SELECT min(r.seq) FROM tenure_ready r
+    WHERE r.lane = json_extract(e.value, '$[0]') AND r.priority = json_extract(e.value, '$[1]'));
+-- name: lines_of_queue
 WITH RECURSIVE heads (lane, priority, seq) AS (
     SELECT l.id, l.head_priority, l.head_seq
-    FROM tenure_queues q CROSS JOIN tenure_tenants t ON t.queue = q.id
-    CROSS JOIN tenure_lanes l ON l.tenant = t.id
-    WHERE q.queue IN (SELECT value FROM json_each(?)) AND t.ready > 0 AND l.ready > 0
+    FROM tenure_tenants t CROSS JOIN tenure_lanes l ON l.tenant = t.id
+    WHERE t.queue = :queue AND t.ready > 0 AND l.ready > 0
+    UNION ALL
+    SELECT h.lane, r.priority, r.seq FROM heads h CROSS JOIN tenure_ready r ON r.lane = h.lane
+        AND (r.priority, r.seq) = (SELECT n.priority, n.seq FROM tenure_ready n
+            WHERE n.lane = h.lane AND n.priority > h.priority ORDER BY n.priority, n.seq LIMIT 1)
+)
+SELECT seq, lane, priority FROM heads ORDER BY seq LIMIT :most;
+-- Of very many lines, those are looked at whose first jobs were enqueued first.
+-- name: oldest_in_lines
+WITH RECURSIVE heads (lane, priority, seq) AS (
+    SELECT l.id, l.head_priority, l.head_seq
+    FROM tenure_tenants t CROSS JOIN tenure_lanes l ON l.tenant = t.id
+    WHERE t.queue = :queue AND t.ready > 0 AND l.ready > 0
     UNION ALL
     SELECT h.lane, r.priority, r.seq FROM heads h CROSS JOIN tenure_ready r ON r.lane = h.lane
         AND (r.priority, r.seq) = (SELECT n.priority, n.seq FROM tenure_ready n
@@ -947,8 +965,6 @@ SELECT q.queue, q.paused, total(t.waiting), total(t.delayed), total(t.ready), to
 FROM tenure_queues q LEFT JOIN tenure_tenants t
     ON t.queue = q.id AND t.tenant IN (SELECT value FROM json_each(:tenants))
 WHERE :queue IS NULL OR q.queue = :queue GROUP BY q.queue ORDER BY q.queue;
--- name: queue_id
-SELECT id FROM tenure_queues WHERE queue = ?;
 -- name: tenants
 SELECT tenant, waiting, delayed, ready, leased, done, dead, cancelled FROM tenure_tenants
 WHERE queue = :queue AND tenant >= :first AND tenant <= :last
@@ -978,9 +994,6 @@ FROM tenure_jobs j
     JOIN tenure_lanes l ON l.id = j.lane JOIN tenure_tenants t ON t.id = l.tenant
     JOIN tenure_queues q ON q.id = t.queue LEFT JOIN tenure_states s ON s.seq = j.seq
 WHERE j.id = ?;
--- name: why_limits
-SELECT tenant, grp, concurrency, rate, per_ms, weight, paused FROM tenure_limits
-WHERE queue = :queue AND tenant IN ('', '=*', :tenant) AND grp IN ('', '=*', :grp);
 -- name: why_parents
 SELECT j.id, q.queue, t.tenant, ifnull(s.state, 2), count(*) OVER ()
 FROM tenure_deps d CROSS JOIN tenure_jobs j ON j.seq = d.parent

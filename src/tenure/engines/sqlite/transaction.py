@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import random
+import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 
 import msgspec
 
@@ -21,7 +22,7 @@ from tenure.engines.sql.rows import (
     result_text,
 )
 from tenure.engines.sqlite import insert
-from tenure.engines.sqlite.counters import Books, LaneBook
+from tenure.engines.sqlite.counters import Books, Head, LaneBook
 from tenure.engines.sqlite.db import listed
 from tenure.model import states
 from tenure.model.job import Job, JobSpec
@@ -30,10 +31,12 @@ from tenure.model.records import Space
 from tenure.settings import Settings
 
 # Tokens follow the clock, so that a restored backup does not reuse tokens given out after it was
-# made. The low bits are random, which helps if the clock was set back too. With 41 bits of
-# milliseconds since 2026, tokens are exact in JavaScript until 2095.
+# made, and tokens do not tell how many claims there were. The low bits are random, which helps if
+# the clock was set back too, and so are the steps between tokens of the same millisecond. With 41
+# bits of milliseconds since 2026, tokens are exact in JavaScript until 2095.
 _TOKEN_EPOCH_MS = 1_767_225_600_000
 _TOKEN_RANDOM_BITS = 12
+_TOKEN_STEPS = 16
 
 _decode_schedule = msgspec.json.Decoder(Schedule).decode
 
@@ -53,6 +56,8 @@ class Transaction:
         self.keep_audit_ms = settings.keep_audit_ms
         self.failures: dict[str, Tally] = {}
         self.shared = False  # whether several callers wait, who need the GIL meanwhile
+        # The ready job behind those that a claim has picked, if it was read.
+        self.upcoming: dict[LaneBook, Head] = {}
         self.news: list[tuple[Row, states.Event]] = []
         self._rows: dict[str, Row | None] = {}
         self._seqs: dict[str, int] = {}  # of parents
@@ -99,6 +104,8 @@ class Transaction:
             job.worker, job.errors_text, self.now,
         )  # fmt: skip
         self.books.move(lane, before, job.code)
+        if before == LEASED:
+            self.books.places.pop(job.id, None)
         if before == READY:
             self._unready(job, lane)
         if job.code == READY:
@@ -217,12 +224,14 @@ class Transaction:
 
     # Leases -------------------------------------------------------------------------------------
 
-    def next_tokens(self, n: int) -> int:
-        """Reserve `n` increasing tokens. Returns the one before them."""
+    def next_tokens(self, n: int) -> list[int]:
+        """`n` increasing tokens."""
+        noise = secrets.token_bytes(n + 2)
         clock = (self.now - _TOKEN_EPOCH_MS) << _TOKEN_RANDOM_BITS
-        at_least = clock + random.getrandbits(_TOKEN_RANDOM_BITS)
-        ((last,),) = self.db.all("take_tokens", at_least, n)
-        return int(last) - n
+        at_least = clock + int.from_bytes(noise[:2]) % 2**_TOKEN_RANDOM_BITS
+        steps = [1 + byte % _TOKEN_STEPS for byte in noise[2:]]
+        ((last,),) = self.db.all("take_tokens", at_least, sum(steps))
+        return list(accumulate(steps[1:], initial=last - sum(steps[1:])))
 
     def _tokens_from(self, token: int) -> None:
         """Give out no more tokens up to this one."""

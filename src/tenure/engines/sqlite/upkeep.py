@@ -7,22 +7,18 @@ from collections.abc import Sequence
 import msgspec
 
 from tenure.core import upkeep
-from tenure.core.upkeep import Look, Swept
-from tenure.engines.sql.rows import CODES
+from tenure.core.upkeep import Look
+from tenure.engines.sql.upkeep import InOneTransaction
 from tenure.engines.sqlite.transaction import Transaction
 from tenure.errors import QueueNotFound
 from tenure.model import ops, queries
-from tenure.model.job import State
 from tenure.model.ops import Answer
 
 _COUNTS = msgspec.structs.fields(queries.Counts)
 
 
-class Upkeep:
-    """The steps of maintenance, all in one transaction."""
-
-    def __init__(self, tx: Transaction) -> None:
-        self._tx = tx
+class Upkeep(InOneTransaction[Transaction]):
+    """The steps of maintenance."""
 
     def look(self, op: ops.Maintain) -> Look:
         self._tx.books.flush()
@@ -35,13 +31,6 @@ class Upkeep:
         found = self._tx.db.named("look_at_queues", params)
         last = found[most - 1][0] if len(found) > most else None
         return Look([name for name, due in found[:most] if due], op.after, last)
-
-    def sweep(self, queue: str, limit: int) -> Swept:
-        return upkeep.sweep(self._tx, queue, Swept(limit, limit, limit))
-
-    def purge(self, queue: str, state: State, keep_ms: int, limit: int) -> int:
-        (code,) = CODES[state]
-        return upkeep.purge(self._tx, self._tx.in_state(queue, code, self._tx.now - keep_ms, limit))
 
     def end_slots(self, limit: int) -> int:
         ended = self._tx.db.all("ended_slots", self._tx.now, limit)

@@ -10,13 +10,14 @@ from time import monotonic
 
 from tenure.engines.sqlite.file_events import FileEvents
 
-# Where the operating system does not tell of writes, and while this process commits itself: then it
-# claims, and finds the jobs of others anyway.
+# Used where the operating system does not report writes, and while this process commits all the
+# time: then it also claims, and finds the jobs of others anyway.
 INTERVAL_SECONDS = 0.035  # waking a thread costs a hundred microseconds, the check a few
+FIRST_SECONDS = 0.005  # after a commit of this process; doubled while it goes on
 IDLE_SECONDS = 1.0  # between checks, where it does
 GAP_SECONDS = 0.01  # between two wake-ups, so that a process that writes a lot keeps nobody busy
 # A commit can be seen some time after it is written to the log, when it has been synced.
-STEP_SECONDS, MOST_SYNC_SECONDS = 0.001, 0.05
+FIRST_STEP_SECONDS, STEP_SECONDS, MOST_SYNC_SECONDS = 0.0001, 0.001, 0.05
 
 
 Version = tuple[int, int]
@@ -76,11 +77,6 @@ class Watch:
         for wake in list(self._listeners):
             wake()
 
-    @property
-    def is_committing(self) -> bool:
-        """Whether this process has committed just now."""
-        return monotonic() - self.committed_at < INTERVAL_SECONDS
-
     def open_events(self) -> FileEvents | None:
         path = self._log_path()
         return None if path is None else FileEvents.of(path)
@@ -94,6 +90,8 @@ class _Lookout:
         self._nobody = threading.Event()  # listens any more
         self.lock = threading.Lock()
         self._events: FileEvents | None = None
+        self._committed_at = 0.0  # the last commit of this process that is known here
+        self._pause = FIRST_SECONDS
         self.thread = threading.Thread(target=self._look, name="tenure-watch", daemon=True)
         self.thread.start()
 
@@ -126,10 +124,16 @@ class _Lookout:
 
     def _wait(self) -> bool:
         """Wait until it is time to look. Returns whether the file was written to."""
-        events = self._open_events()
-        if events is None or self._watch.is_committing:
+        events, committed_at = self._open_events(), self._watch.committed_at
+        if events is None:
             self._nobody.wait(INTERVAL_SECONDS)
             return False
+        if committed_at != self._committed_at:
+            self._committed_at = committed_at
+            self._nobody.wait(self._pause)
+            self._pause = min(self._pause * 2, INTERVAL_SECONDS)
+            return False
+        self._pause = FIRST_SECONDS
         return events.wait(IDLE_SECONDS)
 
     def _open_events(self) -> FileEvents | None:
@@ -143,9 +147,10 @@ class _Lookout:
             return self._events
 
     def _next_version(self, seen: Version, seconds: float) -> Version | None:
-        """The version, once it has changed or this time is over."""
-        deadline = monotonic() + seconds
+        """The version, once it has changed or this time is up."""
+        deadline, step = monotonic() + seconds, FIRST_STEP_SECONDS
         while True:
             version = self._watch.version()
-            if version != seen or monotonic() >= deadline or self._nobody.wait(STEP_SECONDS):
+            if version != seen or monotonic() >= deadline or self._nobody.wait(step):
                 return version
+            step = min(step * 1.5, STEP_SECONDS)

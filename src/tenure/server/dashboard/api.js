@@ -75,7 +75,7 @@ export const put = (parts, body) => call("PUT", parts, { body });
 export const patch = (parts, body) => call("PATCH", parts, { body });
 export const del = (parts, query, options) => call("DELETE", parts, { query, ...options });
 
-/** What a promise gives, or null if this service does not have the call. */
+/** What a promise resolves to, or null if this service does not have the call. */
 export async function ifOffered(promise) {
   try {
     return await promise;

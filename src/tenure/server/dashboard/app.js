@@ -161,7 +161,10 @@ function failed(error) {
   }
   if (error instanceof Away) {
     failures += 1;
-    lost = lost || Date.now();
+    if (!lost) {
+      lost = Date.now();
+      header();
+    }
     render(
       document.getElementById("connection"),
       h(
@@ -198,6 +201,7 @@ function failed(error) {
 function connected() {
   if (lost) {
     lost = 0;
+    header();
     render(document.getElementById("connection"));
     say("Connected again.");
   }
@@ -318,8 +322,8 @@ function header() {
       ? h(
           "div",
           { class: "who" },
-          button(live ? "Live" : "Paused", toggleLive, {
-            class: `quiet live ${live ? "on" : ""}`,
+          button(!live ? "Paused" : lost ? "Lost" : "Live", toggleLive, {
+            class: `quiet live ${live && !lost ? "on" : ""}`,
             "aria-pressed": String(live),
             title: "Live updates (l)",
           }),

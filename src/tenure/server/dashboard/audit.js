@@ -16,7 +16,7 @@ export async function load({ query, signal }) {
 }
 
 export function view({ audit, runs }, page) {
-  if (!audit) return [h("h1", null, "Audit"), empty("This service keeps no audit.")];
+  if (!audit) return [h("h1", null, "Audit"), empty("This service keeps no audit log.")];
   return [
     h("h1", null, "Audit"),
     Array.isArray(runs) && runs.length && !page.query.cursor

@@ -93,7 +93,7 @@ const sample = (found) =>
       )
     : null;
 
-/** Show the progress of an action until it ends or is left to itself. */
+/** Show the progress of an action until it ends or the dialog is closed. */
 async function watch(run, page) {
   let open = true,
     box = null;

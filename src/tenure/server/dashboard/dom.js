@@ -30,7 +30,7 @@ function flat(children) {
   return found;
 }
 
-/** Make the children of a node be these. */
+/** Update the children of a node to these. */
 export function render(parent, ...children) {
   reconcile(parent, flat(children));
 }

@@ -96,5 +96,5 @@ export function cut(text, most) {
 /** A name that came from a job: its direction does not affect what is around it. */
 export function name(text, most = 60) {
   if (!text) return h("span", { class: "dim" }, "–");
-  return h("bdi", { class: "name", title: text.length > most ? cut(text, 500) : null }, cut(text, most));
+  return h("bdi", { class: "name", title: text.length > 24 ? cut(text, 500) : null }, cut(text, most));
 }

@@ -204,7 +204,7 @@ function facts(job) {
 
 const TEXTS = { __proto__: null, run_now: "run now" };
 
-/** The moves of a job, oldest first: as the service tells them, or as the job itself does. */
+/** The moves of a job, oldest first: from the service, or derived from the job itself. */
 function momentsOf(job, history) {
   if (history)
     return history.map((one) => ({ at: one.at, what: one.what, who: one.by || "", text: about(one) }));
@@ -445,7 +445,7 @@ function actions(job, parts, page) {
   return can.length ? h("div", { class: "actions" }, can) : null;
 }
 
-/** A job that runs is asked about first: what it has done so far is lost. */
+/** Ask before cancelling a running job: what it has done so far is lost. */
 function cancel(job, page) {
   return ask({
     title: "Cancel this job while it runs?",
@@ -453,7 +453,7 @@ function cancel(job, page) {
     leave: "Keep it",
     danger: true,
     content: [
-      h("p", null, "Its worker is told at its next sign of life, and what it does until then is not kept."),
+      h("p", null, "Its worker learns of it at its next heartbeat; what it does until then is not kept."),
       reasonField(),
     ],
     does: async (form) => {
@@ -487,7 +487,7 @@ function payloadOf(form, before) {
     throw new Error(`The payload is not JSON: ${error.message}`);
   }
   if (text.includes("[redacted]"))
-    throw new Error("The payload has redacted fields: write their values, or leave the payload as it is.");
+    throw new Error("The payload has redacted fields: write their values, or leave the payload unchanged.");
   return text;
 }
 
@@ -546,12 +546,12 @@ function change(job, parts, page) {
       field(
         "Priority",
         h("input", { name: "priority", type: "number", step: 1, value: job.priority }),
-        "Smaller runs first.",
+        "Lower runs first.",
       ),
       field(
         "Run in",
         h("input", { name: "delay", type: "number", min: 0, step: "any" }),
-        "Seconds from now; empty: as it is.",
+        "Seconds from now; empty: unchanged.",
       ),
       payloadField(before),
     ],
@@ -560,7 +560,7 @@ function change(job, parts, page) {
       if (Number(form.get("priority")) !== job.priority) fields.priority = Number(form.get("priority"));
       if (form.get("delay") !== "") fields.delay = Number(form.get("delay"));
       const payload = payloadOf(form, before);
-      if (!Object.keys(fields).length && payload === null) throw new Error("Nothing is changed.");
+      if (!Object.keys(fields).length && payload === null) throw new Error("Nothing was changed.");
       await patch(["jobs", job.id], bodyOf(fields, payload));
       page.refresh();
     },

@@ -124,7 +124,7 @@ async function remove(queue, scope, what, page) {
   }
 }
 
-/** Ask for the limits of a tenant or group; scope is null if that is to be asked for, too. */
+/** Ask for the limits of a tenant or group; if scope is null, ask for its name, too. */
 export function editLimit(queue, scope, now_, page) {
   const value = { ...now_, per: now_.per_ms ? now_.per_ms / 1000 : undefined };
   return ask({
@@ -153,7 +153,7 @@ export function editLimit(queue, scope, now_, page) {
           }),
         ),
       ),
-      h("p", { class: "dim" }, "What is left empty stays as it is."),
+      h("p", { class: "dim" }, "Fields that are left empty do not change."),
     ],
     does: async (form) => {
       const body = scope ? { ...scope } : {};

@@ -138,8 +138,8 @@ function queues(rows, page) {
     waiting ? th("Waiting", "n") : null,
     th("Dead", "n"),
     rates ? th("Done per minute", "", "The last 30 minutes; red: failures") : null,
-    waits ? th("Wait", "n", "How long jobs wait: half of them, and 99%, less than") : null,
-    waits ? th("Run", "n", "How long jobs run: half of them, and 99%, less than") : null,
+    waits ? th("Wait", "n", "How long jobs wait: median and 99th percentile") : null,
+    waits ? th("Run", "n", "How long jobs run: median and 99th percentile") : null,
     workers ? th("Workers", "n") : null,
     admin ? quietHead("Actions") : null,
   ].filter(Boolean);

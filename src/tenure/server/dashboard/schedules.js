@@ -12,7 +12,7 @@ export function view(data, page) {
     return [
       h("h1", null, "Schedules"),
       empty(
-        "No schedules. Put one with ",
+        "No schedules. Create one with ",
         h("code", null, "tenure schedules put"),
         ", or declare it in code with ",
         h("code", null, "@app.cron"),
@@ -70,7 +70,7 @@ function buttons(one, page) {
     of = cut(one.name, 40);
   const run = async () => {
     const made = await post(["schedules", one.name, "run-now"]);
-    say(made.created ? "Its job is enqueued." : "A job with its unique key is unfinished.");
+    say(made.created ? "Its job is enqueued." : "A job with its unique key has not finished.");
     page.leave(["job", made.id]);
   };
   return [

@@ -61,7 +61,7 @@ export function view(found, page) {
     parts.length
       ? parts
       : empty(
-          "Nothing is found. Search for the start of a job's id, a unique key of a job that has not finished, " +
+          "Nothing found. Search for the start of a job's id, a unique key of a job that has not finished, " +
             "a part of a queue's name, or the name of a tenant, a group or a kind.",
         ),
   ];

@@ -168,7 +168,7 @@ export function meter(used, limit) {
 
 let hiding = 0;
 
-/** Tell what was done, or why not, for a few seconds. */
+/** Show what was done, or why not, for a few seconds. */
 export function say(text, kind = "good") {
   const place = document.getElementById("said");
   render(place, h("div", { class: `toast ${kind}` }, text));
@@ -253,5 +253,5 @@ export const reasonField = () =>
   field(
     "Reason",
     h("input", { name: "reason", maxlength: 200, autocomplete: "off" }),
-    "It stands in the audit.",
+    "It is recorded in the audit log.",
   );

@@ -10,7 +10,7 @@ export const title = () => "Workers";
 export const load = async ({ signal }) => ifOffered(get(["workers"], null, { signal }));
 
 export function view(data, page) {
-  if (!data) return [h("h1", null, "Workers"), empty("This service does not know its workers.")];
+  if (!data) return [h("h1", null, "Workers"), empty("This service does not list workers.")];
   const busy = data.reduce((sum, one) => sum + (one.busy ?? one.running.length), 0);
   return [
     h(

@@ -139,7 +139,7 @@ class D1:
             elif body.status == "done":
                 batch.append(ops.Ack(id, job.token))
             else:
-                batch.append(ops.Fail(id, job.token, "the agent said failed", retry_in_ms=0))
+                batch.append(ops.Fail(id, job.token, "the agent reported a failure", retry_in_ms=0))
         asked = [id for id in dict.fromkeys(body.ids) if id not in became]
         answers = await queue.ado(batch) if batch else []
         became |= {id: _became(one) for id, one in zip(asked, answers, strict=True)}

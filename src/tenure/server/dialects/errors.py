@@ -1,4 +1,4 @@
-"""The error format of the dialects. Their clients show the text, and go by the status."""
+"""The error format of the dialects. Clients show the text, and decide by the status."""
 
 from __future__ import annotations
 

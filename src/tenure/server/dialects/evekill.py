@@ -85,7 +85,7 @@ async def failed(call: Call, query: FailedQuery) -> FailedJobs:
 
 async def retry(call: Call, body: Retry) -> Retrying:
     """Run a failed job again, with its attempts reset to 0. One that waits for its next attempt
-    runs now; others stay as they are."""
+    runs now; others do not change."""
     id = check_name("jobId", str(body.job_id))
     if not await call.queue.areplay(id):
         await call.queue.arun_now(id)

@@ -89,7 +89,7 @@ class Firecrawl:
         return ServiceHealth(status="ok", fdb_connected=True)
 
     async def push(self, call: Call, body: Push) -> Success:
-        """Enqueue a job. If it is already queued, it stays as it is."""
+        """Enqueue a job. A job that is already queued does not change."""
         queue, job = reach(call, self.queue), body.job
         timeout = None if body.crawl_id or not body.timeout or body.timeout < 0 else body.timeout
         new = NewJob(
@@ -428,12 +428,12 @@ def _key_of(job: Job) -> str:
 
 
 def _claim_of(key: str) -> tuple[str, int] | None:
-    """Return the id and token of a claim; None if the key is valid base64, but none that a pop
-    gave. Raises InvalidInput if it is not base64, as the original does."""
+    """Return the id and token of a claim; None if the key is valid base64, but not one that a pop
+    returned. Raises InvalidInput if it is not base64, as the original does."""
     try:
         text = b64decode(key.encode("ascii"), altchars=b"-_", validate=True)
     except ValueError:
-        raise InvalidInput("queueKey", "is not one that a pop gave") from None
+        raise InvalidInput("queueKey", "is not one that a pop returned") from None
     try:
         token, _, id = text.decode().partition(".")
         if token.isascii() and token.isdigit() and int(token) < 2**63:
@@ -444,8 +444,8 @@ def _claim_of(key: str) -> tuple[str, int] | None:
 
 
 def just_before(name: str) -> str:
-    """Return the greatest possible name below this one: a list that starts after it begins with
-    this name, if it contains it."""
+    """Return the greatest possible name below this one. Lists start after a name, so a list that
+    starts after the result includes this name."""
     start, last = name[:-1], ord(name[-1])
     if last == 1:
         return start  # no name has a NUL

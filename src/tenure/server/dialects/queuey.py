@@ -120,7 +120,7 @@ class Queuey:
             return await _done(queue, ops.Ack(job.id, job.token, raw))
         output = body.output_addr or ""
         failed = ops.Fail(
-            job.id, job.token, "its runner said so", FAILED_BY_RUNNER, output, fatal=True
+            job.id, job.token, "its runner reported a failure", FAILED_BY_RUNNER, output, fatal=True
         )
         return await _done(queue, failed)
 

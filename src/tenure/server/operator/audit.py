@@ -7,7 +7,7 @@ import msgspec
 from tenure.model.audit import AuditEntry
 from tenure.model.fields import Label, PageLimit
 from tenure.server.auth import Scope
-from tenure.server.native import Body
+from tenure.server.bodies import Body
 from tenure.server.route import Call, Route
 
 

@@ -9,7 +9,7 @@ from tenure.model.bulk import Action, BulkRun, Matches, narrowed
 from tenure.model.fields import Label, Moment, Name, Reason
 from tenure.model.job import State
 from tenure.server.auth import Scope
-from tenure.server.native import Body
+from tenure.server.bodies import Body
 from tenure.server.operator.lists import filter_of
 from tenure.server.route import Call, Reply, Route, encode
 

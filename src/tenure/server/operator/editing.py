@@ -1,4 +1,4 @@
-"""Routes that change a job, replay it with changes, and tell its history."""
+"""Routes that change a job, replay it with changes, and list its history."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tenure.model.fields import Moment, Priority, Seconds
 from tenure.model.history import JobMove
 from tenure.model.job import Job
 from tenure.server.auth import Scope
-from tenure.server.native import Body
+from tenure.server.bodies import Body
 from tenure.server.route import Call, Route
 
 
@@ -25,7 +25,7 @@ class UpdateBody(Body):
 
 
 class EditBody(Body):
-    """What the new job has instead of what the old one had. `delay` is in seconds."""
+    """What to change in the new job. `delay` is in seconds."""
 
     payload: Raw | UnsetType = UNSET
     priority: Priority | None = None

@@ -7,7 +7,7 @@ import msgspec
 from tenure.model.error_groups import ErrorGroup
 from tenure.model.fields import Label, Name, PageLimit
 from tenure.server.auth import Scope
-from tenure.server.native import Body, Done
+from tenure.server.bodies import Body, Done
 from tenure.server.route import Call, Route
 
 
@@ -29,7 +29,7 @@ async def list_errors(call: Call, query: ErrorsQuery) -> Errors:
 
 
 async def mute_error(call: Call) -> Done:
-    """Mute an error group: it is still counted and listed, but asks for no attention."""
+    """Mute an error group: it is still counted and listed, but not shown as a problem."""
     await call.queue.amute_error(call.params["group"])
     return Done()
 

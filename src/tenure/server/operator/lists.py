@@ -9,7 +9,7 @@ import msgspec
 from tenure.model.fields import Label, Moment, validated
 from tenure.model.queries import Filter, Page, Summaries
 from tenure.server.auth import Scope
-from tenure.server.native import JobsQuery
+from tenure.server.bodies import JobsQuery
 from tenure.server.route import Call, Route
 
 

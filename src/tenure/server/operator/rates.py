@@ -10,7 +10,7 @@ import msgspec
 from tenure.model.fields import Moment, Name
 from tenure.model.rates import QueueRates
 from tenure.server.auth import Scope
-from tenure.server.native import Body
+from tenure.server.bodies import Body
 from tenure.server.route import Call, Route
 
 

@@ -1,19 +1,21 @@
-"""What holds a job back, and which jobs it has to do with, over HTTP."""
+"""What holds a job back, and which jobs it is related to, over HTTP."""
 
 from __future__ import annotations
 
 from tenure.model.fields import PageLimit
 from tenure.model.queries import Related
-from tenure.model.why import Explained
+from tenure.model.why import Why, with_last_error
 from tenure.server.auth import Scope
-from tenure.server.native import Body
+from tenure.server.bodies import Body
 from tenure.server.route import Call, Route
 
 
-async def why(call: Call) -> Explained:
+async def why(call: Call) -> Why:
     """Explain what holds a job back, or that it is next. The first reason is the one to solve
-    first; `claimable` says whether the next claim that asks for enough jobs takes it."""
-    return await call.queue.aexplain(call.params["id"])
+    first; `claimable` says whether the next claim that asks for enough jobs takes it. `last_error`
+    says why its last attempt failed, if it is to be tried again or is dead."""
+    found = await call.queue.aexplain(call.params["id"])
+    return with_last_error(found, await call.queue.aget(found.id))
 
 
 class RelatedQuery(Body):
@@ -21,12 +23,12 @@ class RelatedQuery(Body):
 
 
 async def related(call: Call, query: RelatedQuery) -> Related:
-    """List the jobs that a job was told to wait for, and the unfinished jobs that wait for it."""
+    """List the parents of a job, and the unfinished jobs that wait for it."""
     return await call.queue.arelated(call.params["id"], limit=query.limit)
 
 
 ROUTES = [
-    Route("GET", "/v1/jobs/{id}/why", why, scope=Scope.READ, answer=Explained),
+    Route("GET", "/v1/jobs/{id}/why", why, scope=Scope.READ, answer=Why),
     Route("GET", "/v1/jobs/{id}/related", related, scope=Scope.READ, query=RelatedQuery,
           answer=Related),
 ]  # fmt: skip

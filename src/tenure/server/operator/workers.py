@@ -11,7 +11,7 @@ from tenure.model.fields import Label, Moment, Name, QueueNames, validated
 from tenure.model.workers import LONGEST_TTL_MS, LiveWorker, RunningIds, WorkerSlots
 from tenure.queue.arguments import good
 from tenure.server.auth import Scope
-from tenure.server.native import Body, Done
+from tenure.server.bodies import Body, Done
 from tenure.server.route import Call, Route
 
 

@@ -1,0 +1,161 @@
+"""Calls that change jobs by their ids, or all that match a filter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from tenure.clock import Clock
+from tenure.errors import Duplicate, InvalidInput, JobNotFound
+from tenure.model import ops, queries, states
+from tenure.model.fields import span_ms
+from tenure.model.job import FINAL, Job, State
+from tenure.model.ops import Op
+from tenure.model.queries import Filter
+from tenure.queue.arguments import Seconds, filter_of, good, ids_of, some_jobs, states_of
+from tenure.queue.sync_async import Doer, Steps, awaiting, blocking
+
+PAGE = 1000  # jobs changed per operation when a filter selects them
+
+
+class JobChanges(Doer):
+    """A part of Calls."""
+
+    clock: Clock
+
+    def _cancel(
+        self,
+        jobs: str | Job | Sequence[str | Job] | None = None,
+        *,
+        queue: str | None = None,
+        tenant: str | None = None,
+        group: str | None = None,
+        kind: str | None = None,
+    ) -> Steps[int]:
+        """Cancel one job, several, or all that match, and return how many were cancelled. Finished
+        jobs are left alone. Raises JobNotFound if a single job does not exist."""
+        where = filter_of(
+            queue, tuple(sorted(states.sources(states.Cancelled))), tenant, group, kind
+        )
+        some_jobs("cancel", jobs, queue, tenant, group, kind)
+        return (yield from self._change(jobs, where, ops.Cancel))
+
+    def _replay(
+        self,
+        jobs: str | Job | Sequence[str | Job] | None = None,
+        *,
+        queue: str | None = None,
+        state: str = State.DEAD,
+        tenant: str | None = None,
+        group: str | None = None,
+        kind: str | None = None,
+        error: str | None = None,
+    ) -> Steps[int]:
+        """Run dead or cancelled jobs again from attempt 0: one, several, or all that match.
+        error: the group of their last error, as in `errors()`. Returns how many."""
+        where = filter_of(queue, states_of(state), tenant, group, kind, error)
+        if jobs is not None:
+            some_jobs("replay", jobs, queue, tenant, group, kind, error)
+        elif not set(where.states) <= states.sources(states.Replayed):
+            raise InvalidInput("state", "only dead and cancelled jobs can be replayed")
+        return (yield from self._change(jobs, where, ops.Replay))
+
+    def _run_now(
+        self,
+        jobs: str | Job | Sequence[str | Job] | None = None,
+        *,
+        queue: str | None = None,
+        tenant: str | None = None,
+        group: str | None = None,
+        kind: str | None = None,
+    ) -> Steps[int]:
+        """Make delayed jobs, and those that wait for their next attempt, ready now: one, several,
+        or all that match. Their attempts stay as they are. Returns how many."""
+        where = filter_of(queue, (State.PENDING,), tenant, group, kind)
+        some_jobs("run_now", jobs, queue, tenant, group, kind)
+        return (yield from self._change(jobs, where, ops.RunNow))
+
+    def _delete(
+        self,
+        jobs: str | Job | Sequence[str | Job] | None = None,
+        *,
+        queue: str | None = None,
+        state: str | Sequence[str] | None = None,
+        tenant: str | None = None,
+        group: str | None = None,
+        kind: str | None = None,
+        error: str | None = None,
+    ) -> Steps[int]:
+        """Delete jobs permanently: one, several, or all that match. error: the group of their last
+        error, as in `errors()`. Returns how many."""
+        where = filter_of(queue, states_of(state), tenant, group, kind, error)
+        filters = (queue, tenant, group, kind, error)
+        some_jobs("delete", jobs, *filters, *([] if jobs is not None else where.states))
+        return (yield from self._change(jobs, where, _deleting(where.states)))
+
+    def _purge(
+        self,
+        older_than: Seconds,
+        *,
+        queue: str | None = None,
+        state: str | Sequence[str] = (State.DONE, State.CANCELLED),
+    ) -> Steps[int]:
+        """Delete jobs that finished more than `older_than` seconds ago, and return how many. Dead
+        jobs are kept unless `state` names them."""
+        before = self.clock.now_ms() - span_ms("older_than", older_than)
+        ended = states_of(state)
+        for one in ended:
+            if one not in FINAL:
+                raise InvalidInput("state", f"{one.value} jobs have not ended")
+        removed = 0
+        for one in ended:
+            where = replace(filter_of(queue, (one,)), finished_before=before)
+            removed += yield from self._change(None, where, _deleting((one,)))
+        return removed
+
+    def _change(
+        self,
+        jobs: str | Job | Sequence[str | Job] | None,
+        where: Filter,
+        op: Callable[[tuple[str, ...]], Op],
+    ) -> Steps[int]:
+        """Change jobs by id in one operation, or those that a filter matches page by page."""
+        if isinstance(jobs, str | Job):
+            (one,) = ids = ids_of([jobs], "jobs")
+            (answer,) = yield [op(ids)]
+            changed = good(answer, ops.Changed)
+            if changed.missing:
+                raise JobNotFound(one)
+            if changed.refused:
+                job = good((yield queries.GetJob(one)), Job)
+                raise Duplicate("unique_key", job.unique_key or "", changed.refused[one])
+            return changed.count
+        if jobs is not None:
+            (answer,) = yield [op(ids_of(jobs, "jobs"))]
+            return good(answer, ops.Changed).count
+        count, cursor = 0, None
+        while True:
+            found = good((yield queries.FindIds(where, PAGE, cursor)), queries.Ids)
+            if found.ids:
+                (answer,) = yield [op(tuple(found.ids))]
+                count += good(answer, ops.Changed).count
+            cursor = found.cursor
+            if cursor is None:
+                return count
+
+    cancel: Final = blocking(_cancel)
+    acancel: Final = awaiting(_cancel)
+    replay: Final = blocking(_replay)
+    areplay: Final = awaiting(_replay)
+    run_now: Final = blocking(_run_now)
+    arun_now: Final = awaiting(_run_now)
+    delete: Final = blocking(_delete)
+    adelete: Final = awaiting(_delete)
+    purge: Final = blocking(_purge)
+    apurge: Final = awaiting(_purge)
+
+
+def _deleting(only: tuple[State, ...]) -> Callable[[tuple[str, ...]], Op]:
+    return lambda ids: ops.Delete(ids, only)

@@ -1,0 +1,93 @@
+"""TLS connections until their handshake is finished."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import ssl
+from collections.abc import Callable
+from socket import socket
+
+from tenure.server.connections import Connections
+
+log = logging.getLogger("tenure.service")
+
+EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+EXHAUSTED_SECONDS = 1.0  # before the next connection is accepted
+
+# Makes the protocol of a connection; it calls the function when the handshake is finished.
+Then = Callable[[Callable[[], None]], asyncio.Protocol]
+
+
+class Handshake:
+    """Counts as a connection while it lasts, and can be dropped like any other. (If an event loop
+    accepts TLS connections itself, nobody knows of them before their handshake is finished.)"""
+
+    seconds = 30.0  # that it may take
+
+    def __init__(
+        self, client: socket, tls: ssl.SSLContext, connections: Connections, then: Then
+    ) -> None:
+        self._client = client
+        self._tls = tls
+        self._connections = connections
+        self._then = then
+        self._begun = False  # then the event loop closes the socket
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        connections.add(self)
+
+    async def _run(self) -> None:
+        self._begun = True
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: self._then(self._leave),
+                self._client,
+                ssl=self._tls,
+                ssl_handshake_timeout=self.seconds,
+            )
+        except OSError as error:  # the client is too slow, has left, or does not speak TLS
+            log.debug("a handshake failed: %s", error)
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        self._connections.discard(self)
+
+    def drop(self) -> None:
+        """Close the connection at once."""
+        self._task.cancel()
+        if not self._begun:
+            self._client.close()
+            self._leave()
+
+    stop = drop  # no request is being served
+
+
+class TlsListener:
+    """Accepts TLS connections on a socket."""
+
+    def __init__(self, listener: socket, accept: Callable[[socket], object], backlog: int) -> None:
+        listener.listen(backlog)
+        listener.setblocking(False)
+        self._listener = listener
+        self._accept = accept
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                client, _ = await loop.sock_accept(self._listener)
+            except OSError as error:
+                if error.errno in EXHAUSTED:
+                    log.warning("cannot accept connections: %s", error.strerror)
+                    await asyncio.sleep(EXHAUSTED_SECONDS)
+                continue  # otherwise the client has left
+            self._accept(client)
+            await asyncio.sleep(0)  # `sock_accept` does not yield if another client waits
+
+    def close(self) -> None:
+        """Accept no more connections."""
+        self._task.cancel()
+        self._listener.close()

@@ -1,0 +1,33 @@
+"""The SQL that the engines share."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tenure.engines import sql
+from tenure.engines.postgres.statements import statements
+from tenure.engines.sql.statements import SHARED, parts
+from tenure.engines.sqlite.statements import SQL
+
+ENGINES = Path(sql.__file__).parents[1]
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+def test_no_statement_is_written_twice(engine: str) -> None:
+    text = (ENGINES / engine / f"{engine}.sql").read_text("utf-8") + SHARED
+    names = Counter(re.findall(r"^-- name: (\S+)$", text, re.MULTILINE))
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_each_engine_has_the_shared_statements_in_its_own_notation() -> None:
+    postgres = statements("jobs_of_mine").sql
+    for name in parts(SHARED, "name"):
+        assert not re.search(r"tenure\.|%", SQL[name]), name
+        assert not re.search(rb":|\?|tenure", postgres[name]), name
+    assert b"FROM jobs_of_mine.slots" in postgres["slots"]
+    assert b"expires_at > (SELECT jobs_of_mine.moment(%(given)s))" in postgres["slots"]
+    assert "FROM tenure_slots" in SQL["slots"]
