@@ -152,17 +152,21 @@ def test_reads_do_not_grow_while_nothing_can_be_vacuumed(
             for job in queue.claim("mail", limit=40):
                 queue.release(job)
 
-        def work(cycles: int) -> None:
-            for _ in range(cycles):
-                claim_and_release()
+        def settle() -> None:
             wait_for_transactions_under_way()
             claim_and_release()
             queue.maintain()  # folds in what is left
 
-        work(2)
-        before = cost_of(reads[what]).blocks["news"]
-        work(20)
-        after = cost_of(reads[what]).blocks["news"]
+        def blocks_read() -> int:
+            settle()
+            return cost_of(reads[what]).blocks["news"]
+
+        claim_and_release()
+        before = blocks_read()
+        for _ in range(20):
+            claim_and_release()
+        # A transaction of another test may begin at any moment, but not each time.
+        after = min(blocks_read() for _ in range(5))
     assert after <= before + 5, (before, after)
 
 
