@@ -70,7 +70,7 @@ def test_tokens_grow_while_the_clock_is_behind_them(schema: str, tmp_path: Path)
 
 def test_tokens_grow_whatever_the_clock_does(schema: str) -> None:
     """It goes on, is set back by some seconds or by a minute, is set ahead, and catches up."""
-    query = f"SELECT {schema}.new_tokens(%s, 2)".encode()
+    query = f"SELECT {schema}.new_tokens(%s, 2, 0)".encode()
     now, tokens = 1_800_000_000_000, []
     with connect() as connection:
         for moved in (0, -3_000, 30_000, -8_000, -60_000, 30_000, 0, -10_000, 3_600_000, -1):
@@ -183,3 +183,37 @@ def test_a_role_that_only_works_may_import(schema: str) -> None:
             connection.execute("RESET ROLE")
             connection.execute(f"DROP OWNED BY {role}".encode())
             connection.execute(f"DROP ROLE {role}".encode())
+
+
+@pytest.mark.parametrize("tenants", ["a", "abcd"])
+def test_a_claim_of_jobs_whose_tokens_are_ahead_of_the_clock_is_recovered(
+    schema: str, tmp_path: Path, tenants: str
+) -> None:
+    """As after an import, or after the clock was set back by less than 0.1 seconds."""
+    batch = [ops.Claim(("q",), worker, 60_000, limit=2) for worker in ("v", "w")]
+    way = fast_paths.fast_path_of(batch)
+    assert way is not None
+    with tenure.connect(postgres.url_of(tmp_path)) as queue, connect() as connection:
+        if len(tenants) > 1:
+            queue.set_limit("q", concurrency=100)
+        db = Db(connection, statements(schema).sql)
+        jobs = [tenure.NewJob(queue="q", tenant=tenants[n % len(tenants)]) for n in range(4)]
+        for ahead in (0, 1, 8, 16, 300_000):
+            queue.enqueue_many(jobs)
+            queue.maintain()
+            connection.execute(
+                f"UPDATE {schema}.states SET token = {schema}.token_clock(NULL) + %s".encode()
+                + b" WHERE state = 2",
+                (ahead,),
+            )
+            (mark,) = new_ids(0, 1)
+            told = [jobs_of(one) for one in way(db, mark, batch, None, Places()) or ()]
+            assert [len(jobs) for jobs in told] == [2, 2]
+            assert [jobs_of(one) for one in fast_paths.recover(db, mark, batch)] == told
+            for job in (*told[0], *told[1]):
+                queue.ack(job)
+
+
+def jobs_of(answer: ops.Answer) -> list[tenure.Job]:
+    assert isinstance(answer, ops.Leased)
+    return sorted(answer.jobs, key=lambda job: job.id)

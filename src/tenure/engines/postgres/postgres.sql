@@ -1679,10 +1679,11 @@ EXCEPTION WHEN SQLSTATE 'TN002' THEN
     NULL;
 END $$;
 
--- New tokens, one for each call. Runs with the rights of the owner: the role of a worker may
--- neither read nor set a sequence.
-CREATE FUNCTION tenure.new_tokens(given bigint, calls integer) RETURNS bigint[] LANGUAGE plpgsql
-SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+-- New tokens, one for each call, all greater than `above`: jobs may have tokens that are a little
+-- ahead of the clock. Runs with the rights of the owner: the role of a worker may neither read nor
+-- set a sequence.
+CREATE FUNCTION tenure.new_tokens(given bigint, calls integer, above bigint) RETURNS bigint[]
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     clock bigint := tenure.token_clock(given);
     top bigint;
@@ -1695,6 +1696,10 @@ BEGIN
     by_clock := clock >= top OR (NOT is_taken AND clock >= greatest(top - 400000, 0));
     IF clock >= top THEN
         PERFORM tenure.tokens_ahead(clock);
+    END IF;
+    IF above > (CASE WHEN by_clock THEN clock ELSE top END) THEN
+        by_clock := true;
+        clock := above;
     END IF;
     FOR call_no IN 1..calls LOOP
         step := 1 + get_byte(uuid_send(gen_random_uuid()), 0) % 16;
@@ -1741,7 +1746,7 @@ CREATE OR REPLACE FUNCTION tenure.lease(
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    tokens bigint[] := tenure.new_tokens(given, cardinality(workers));
+    tokens bigint[] := tenure.new_tokens(given, cardinality(workers), 0);
     now_ms bigint := tenure.moment(given);
 BEGIN
     RETURN QUERY
@@ -1759,6 +1764,38 @@ BEGIN
     SELECT w.queue, w.lane, 0, 0, -w.n, w.n, 0, 0, 0, w.turn, w.last_turn
     FROM unnest(lease.queues, lease.lanes, lease.counts, lease.turns, lease.last_turns)
         w (queue, lane, n, turn, last_turn);
+END $$;
+
+-- The jobs that a claim may pick from in a plain queue while another transaction holds the books.
+-- They may lag behind: the first job is in the books or in the news. The queue was plain when its
+-- row was locked; another lane may have been added since, and have a limit.
+CREATE OR REPLACE FUNCTION tenure.candidates_beside(in_queue text, most integer) RETURNS TABLE (
+    tenant integer, name text, turn bigint, stride integer, lane integer, grp text, seq bigint,
+    expires_at bigint, share integer
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT o.tenant_id, o.tenant, o.turn, o.stride, o.lane_id, o.grp, s.seq, s.expires_at, most
+    FROM (
+        SELECT q.id, q.folded, q.folded_on, t.id AS tenant_id, t.tenant, t.turn, t.stride,
+            l.id AS lane_id, l.grp, l.head_priority, l.head_seq
+        FROM tenure.queues q JOIN tenure.tenants t ON t.queue = q.id
+            JOIN tenure.lanes l ON l.tenant = t.id
+        WHERE q.queue = in_queue AND t.max_leased IS NULL AND l.max_leased IS NULL LIMIT 1) o
+        CROSS JOIN LATERAL (
+            SELECT min(x.head) AS head FROM (
+                SELECT ARRAY[o.head_priority::bigint, o.head_seq] AS head
+                WHERE o.head_seq IS NOT NULL
+                UNION ALL
+                SELECT ARRAY[n.head_priority::bigint, n.head_seq] FROM tenure.news n
+                WHERE n.queue = o.id AND n.xid >= tenure.unfolded(o.folded, o.folded_on)
+                    AND n.head_seq IS NOT NULL) x) b
+        CROSS JOIN LATERAL (
+            SELECT r.seq, r.priority, r.expires_at FROM tenure.states r
+            WHERE r.lane = o.lane_id AND r.state = 2
+                AND (r.priority, r.seq) >= (b.head[1]::integer, b.head[2])
+            ORDER BY r.priority, r.seq LIMIT most FOR UPDATE SKIP LOCKED) s;
 END $$;
 
 -- Claims unlocked jobs of the only lane of a plain queue in one statement, for several calls; jobs
@@ -1783,6 +1820,7 @@ DECLARE
     picked bigint[];
     late boolean;
     n integer;
+    above bigint;
     tokens bigint[];
 BEGIN
     IF one IS NULL THEN
@@ -1821,10 +1859,12 @@ BEGIN
     INTO lane_id, tenant_name, grp_name, head
     FROM tenure.queues q JOIN tenure.tenants t ON t.queue = q.id
         JOIN tenure.lanes l ON l.tenant = t.id
-    WHERE q.id = one;
-    SELECT array_agg(x.seq), coalesce(bool_or(x.expires_at <= now_ms), false), count(*)
-    INTO picked, late, n FROM (
-        SELECT r.seq, r.expires_at FROM tenure.states r
+    -- Another lane may have been added just now, and have a limit.
+    WHERE q.id = one AND t.max_leased IS NULL AND l.max_leased IS NULL;
+    SELECT array_agg(x.seq), coalesce(bool_or(x.expires_at <= now_ms), false), count(*),
+        max(x.token)
+    INTO picked, late, n, above FROM (
+        SELECT r.seq, r.expires_at, r.token FROM tenure.states r
         WHERE r.lane = lane_id AND r.state = 2
             AND (r.priority, r.seq) >= (head[1]::integer, head[2])
         ORDER BY r.priority, r.seq LIMIT cardinality(call_nos) FOR UPDATE SKIP LOCKED) x;
@@ -1842,16 +1882,15 @@ BEGIN
         RETURN;
     END IF;
     now_ms := tenure.moment(given);
-    tokens := tenure.new_tokens(given, call_nos[n]);
+    tokens := tenure.new_tokens(given, call_nos[n], above);
     INSERT INTO tenure.marks (id, tokens) VALUES (mark, tokens);
     INSERT INTO tenure.news (queue, lane, waiting, delayed, ready, leased, done, dead, cancelled,
         served)
     VALUES (one, lane_id, 0, 0, -n, n, 0, 0, 0, n);
     RETURN QUERY
     UPDATE tenure.states s SET state = claim_from_lane.leased, at = now_ms + spans[w.call_no],
-        attempts = s.attempts + more, token = greatest(tokens[w.call_no], s.token + 1),
-        worker = workers[w.call_no], started_at = now_ms, updated_at = now_ms, progress = NULL,
-        note = NULL
+        attempts = s.attempts + more, token = tokens[w.call_no], worker = workers[w.call_no],
+        started_at = now_ms, updated_at = now_ms, progress = NULL, note = NULL
     FROM unnest(picked, call_nos[:n]) w (seq, call_no) JOIN tenure.jobs j ON j.seq = w.seq
     WHERE s.seq = w.seq
     RETURNING s.seq, j.id, s.priority, s.run_at, j.created_at, s.attempts, j.max_attempts, j.kind,
@@ -1917,6 +1956,7 @@ DECLARE
     picked bigint[];
     lanes integer[];
     late boolean;
+    above bigint;
     tokens bigint[];
 BEGIN
     PERFORM FROM tenure.queues q WHERE q.id = one FOR NO KEY UPDATE;
@@ -1934,17 +1974,17 @@ BEGIN
     END IF;
     now_ms := tenure.moment(given);
     SELECT array_agg(c.seq ORDER BY w.n), array_agg(c.lane ORDER BY w.n),
-        coalesce(bool_or(c.expires_at <= now_ms), false)
-    INTO picked, lanes, late
+        coalesce(bool_or(c.expires_at <= now_ms), false), max(c.token)
+    INTO picked, lanes, late, above
     FROM unnest(mine) WITH ORDINALITY w (id, n)
         CROSS JOIN LATERAL (
-            SELECT l.id AS lane, s.seq, s.expires_at
+            SELECT l.id AS lane, s.seq, s.expires_at, s.token
             FROM (
                 SELECT y.id, y.head_priority, y.head_seq FROM tenure.lanes y
                 WHERE y.tenant = w.id AND y.open
                 ORDER BY y.head_priority, y.head_seq LIMIT 1) l
                 CROSS JOIN LATERAL (
-                    SELECT r.seq, r.expires_at FROM tenure.states r
+                    SELECT r.seq, r.expires_at, r.token FROM tenure.states r
                     WHERE r.lane = l.id AND r.state = 2
                         AND (r.priority, r.seq) >= (l.head_priority, l.head_seq)
                     ORDER BY r.priority, r.seq LIMIT 1 FOR UPDATE SKIP LOCKED) s) c;
@@ -1952,7 +1992,7 @@ BEGIN
         RETURN QUERY SELECT (NULL::tenure.claimed).*;
         RETURN;
     END IF;
-    tokens := tenure.new_tokens(given, call_nos[room]);
+    tokens := tenure.new_tokens(given, call_nos[room], above);
     INSERT INTO tenure.marks (id, tokens) VALUES (mark, tokens);
     INSERT INTO tenure.news (queue, lane, waiting, delayed, ready, leased, done, dead, cancelled,
         turn, last_turn)
@@ -1961,7 +2001,7 @@ BEGIN
     RETURN QUERY
     WITH moved AS (
         UPDATE tenure.states s SET state = claim_in_turns.leased, at = now_ms + spans[w.call_no],
-            attempts = s.attempts + more, token = greatest(tokens[w.call_no], s.token + 1),
+            attempts = s.attempts + more, token = tokens[w.call_no],
             worker = workers[w.call_no], started_at = now_ms, updated_at = now_ms,
             progress = NULL, note = NULL
         FROM unnest(picked, call_nos[:room]) WITH ORDINALITY w (seq, call_no, n)
@@ -2062,8 +2102,8 @@ DECLARE
 BEGIN
     FOR one, name IN
         SELECT p.oid, p.proname FROM pg_proc p WHERE p.pronamespace = 'tenure'::regnamespace
-            AND p.proname IN ('lease', 'claim_from_lane', 'next_turns', 'claim_in_turns',
-                'claim_alone', 'ack_and_claim')
+            AND p.proname IN ('lease', 'candidates_beside', 'claim_from_lane', 'next_turns',
+                'claim_in_turns', 'claim_alone', 'ack_and_claim')
     LOOP
         EXECUTE format('ALTER FUNCTION %s SET plan_cache_mode = force_generic_plan', one);
         EXECUTE format('ALTER FUNCTION %s SET enable_seqscan = off', one);
