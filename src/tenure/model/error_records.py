@@ -37,6 +37,11 @@ def mute_key(group: str) -> str:
     return f"{_MUTE}{group}"
 
 
+def is_mute(key: str) -> bool:
+    """Whether this is such a key, and not that of a count."""
+    return key.startswith(_MUTE)
+
+
 def list_errors(read: Read, query: ListErrors) -> ErrorGroups:
     """Add up what each writer has counted."""
     found: dict[tuple[str, str], ErrorGroup] = {}

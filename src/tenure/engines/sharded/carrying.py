@@ -14,6 +14,7 @@ from tenure.engines.sharded.catalog import ask
 from tenure.engines.sharded.shard import Shard
 from tenure.errors import Conflict, DependencyNotFound, NotFound, TenureError
 from tenure.model import ops, queries
+from tenure.model.error_records import is_mute
 from tenure.model.job import FINAL, Job, State
 from tenure.model.ops import Answer, Entry, Limit, Op
 from tenure.model.pause_records import pause_key
@@ -22,6 +23,7 @@ from tenure.model.records import NewRecord, PutRecords, Record, Space
 
 _IDS = 500  # jobs that are read together
 _TOGETHER = 2_000  # jobs that are added or removed in one transaction
+_RECORDS = 100  # records that are added or removed in one transaction
 _BYTES = 2 * 2**20  # of payloads that are added together
 _COUNTED: tuple[Space, ...] = ("error", "rate", "audit")  # each writer has records of its own
 _PLAIN: tuple[Space, ...] = ("past", "bulk")
@@ -132,13 +134,8 @@ class Carrier:
         for limit in catalog.limits(self.source):
             if not moves(limit):
                 continue
-            names = (limit.queue, limit.tenant, limit.group)
-            batch, key = limit_ops(limit), pause_key(*names)
-            records = ask(self.source, ListRecords("pause", key, key, 1), list)
-            kept = tuple(NewRecord("pause", key, one.value) for one in records)
-            self.put([*batch, PutRecords(kept)] if kept else batch)
-            gone = PutRecords((NewRecord("pause", key, None),))
-            self.remove([ops.ClearLimit(*names), ops.Resume(*names), gone])
+            self.put(_with_pause(limit, self.source))
+            self.remove(_forget(limit))
 
     def carry_schedules(self, moves: Callable[[ops.Schedule], bool]) -> None:
         for schedule in catalog.schedules(self.source):
@@ -150,16 +147,19 @@ class Carrier:
         """All records of the source. Counts get keys of their own, because the target may have
         counts under the same keys; readers add them up."""
         for space in (*_COUNTED, *_PLAIN):
-            suffix = f"@{self.source.name}" if space in _COUNTED else ""
-            for record in list(every(lambda query: ask(self.source, query, list), space)):
-                self.put([PutRecords((_renamed(record, space, suffix, now),))])
-                self.remove([PutRecords((NewRecord(space, record.key, None),))])
+            found = list(every(lambda query: ask(self.source, query, list), space))
+            for at in range(0, len(found), _RECORDS):
+                part = found[at : at + _RECORDS]
+                suffix = f"@{self.source.name}"
+                self.put([PutRecords(tuple(_renamed(one, space, suffix, now) for one in part))])
+                self.remove([PutRecords(tuple(NewRecord(space, one.key, None) for one in part))])
 
 
 def _renamed(record: Record, space: Space, suffix: str, now: int) -> NewRecord:
     keep = None if record.expires_at is None else max(0, record.expires_at - now)
-    key = record.key if record.key.endswith(suffix) else record.key + suffix
-    return NewRecord(space, key, record.value, keep)
+    counts = space in _COUNTED and not (space == "error" and is_mute(record.key))
+    key = record.key
+    return NewRecord(space, key + suffix if counts else key, record.value, keep)
 
 
 def _applied(shard: Shard, batch: Sequence[Op], fence: Fence) -> list[Answer]:
@@ -190,16 +190,30 @@ def limit_ops(limit: Limit) -> list[Op]:
     return [*batch, ops.Pause(*names)] if limit.paused else batch
 
 
+def _with_pause(limit: Limit, source: Shard) -> list[Op]:
+    """The same limit, and who paused it."""
+    key = pause_key(limit.queue, limit.tenant, limit.group)
+    records = ask(source, ListRecords("pause", key, key, 1), list)
+    kept = tuple(NewRecord("pause", key, one.value) for one in records)
+    return [*limit_ops(limit), *([PutRecords(kept)] if kept else [])]
+
+
+def _forget(limit: Limit) -> list[Op]:
+    names = (limit.queue, limit.tenant, limit.group)
+    gone = PutRecords((NewRecord("pause", pause_key(*names), None),))
+    return [ops.ClearLimit(*names), ops.Resume(*names), gone]
+
+
 def copy_common(source: Shard, target: Shard, mark: str) -> None:
-    """Give a new shard the limits and pauses of whole queues and of all tenants."""
+    """Give a new shard the limits and pauses of whole queues and of all tenants. It may have been
+    used before: then it has those of that time."""
     batch: list[Op] = []
+    for old in catalog.limits(target):
+        batch += _forget(old)
     for limit in catalog.limits(source):
         shared = limit.tenant is None or limit.tenant == "*"
         if shared or (limit.tenant == "" and limit.group in (None, "*")):
-            key = pause_key(limit.queue, limit.tenant, limit.group)
-            records = ask(source, ListRecords("pause", key, key, 1), list)
-            kept = tuple(NewRecord("pause", key, one.value) for one in records)
-            batch += [*limit_ops(limit), *([PutRecords(kept)] if kept else [])]
+            batch += _with_pause(limit, source)
     if batch:
         _applied(target, batch, Fence(mark))
 

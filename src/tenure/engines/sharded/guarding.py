@@ -80,6 +80,19 @@ def _specs(specs: Sequence[JobSpec], placing: Placing) -> Iterable[tuple[str, in
             continue  # the router refuses it
 
 
+def not_for_all(op: Op, routed: Placing, placing: Placing) -> Misplaced | None:
+    """For an operation that all shards must get: whether some were added since it was routed."""
+    if set(placing.used) <= set(routed.used):
+        return None
+    for one in ops.flat([op]):
+        scoped = isinstance(one, SCOPED) and (
+            placing.of_scope(one.queue, one.tenant, one.group) is None
+        )
+        if scoped or isinstance(one, ops.MuteError):
+            return Misplaced("shards have just been added: try again")
+    return None
+
+
 def moved_away(op: Op, shard: Shard) -> Misplaced | None:
     """For an operation that was routed before tenants were moved: whether what it names by id may
     be on another shard by now."""

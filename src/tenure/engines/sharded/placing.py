@@ -11,6 +11,7 @@ from hashlib import blake2b
 
 from tenure.errors import InvalidInput
 from tenure.model.job import Job, JobSpec
+from tenure.model.ops import Limit, SetLimit
 
 _MOST_KNOWN = 100_000  # keys whose shard is remembered
 END = 2**64  # after all positions
@@ -122,6 +123,17 @@ class Placing:
         if tenant or not self.spread:
             return self.of_tenant(tenant)
         return self.of_group(queue, group) if group and group != "*" else None
+
+    def divides(self, limit: Limit | SetLimit) -> bool:
+        """Whether a limit counts jobs of several shards, which do not share a count."""
+        bounded = limit.concurrency is not None or limit.rate is not None
+        return (
+            bounded
+            and limit.group is None
+            and limit.tenant != "*"
+            and len(self.used) > 1
+            and self.of_scope(limit.queue, limit.tenant, None) is None
+        )
 
     def of_slots(self, scope: str) -> int:
         return self.of_side(f"slots {scope}")

@@ -124,6 +124,18 @@ class Reshard:
             )
         if len(" ".join({*self._ring.used, *self._to})) > ring.MAX_NAMES:
             raise InvalidInput("shards", f"all names have more than {ring.MAX_NAMES} characters")
+        if not self._ring.is_moving:
+            self._check_limits()
+
+    def _check_limits(self) -> None:
+        """Raise Conflict if the new shards would exceed a limit together."""
+        for limit in catalog.limits(self._shards[self._ring.names[0]]):
+            if self._new.divides(limit):
+                whose = "all its jobs" if limit.tenant is None else "its jobs without a tenant"
+                raise Conflict(
+                    f"queue {limit.queue!r} has a limit of {whose}, and shards do not share a "
+                    "count: clear it first"
+                )
 
     def _units(self) -> list[Unit]:
         """The tenants that have to move, in the order in which they do."""
@@ -187,6 +199,11 @@ class Reshard:
 
     def _share_limits(self) -> None:
         """The first step: new shards get what all shards have."""
+        try:
+            self._check_limits()  # nobody can set one now
+        except Conflict:
+            self._mark(self._ring.next(to=(), frozen=()))
+            raise
         first = self._shards[self._ring.names[0]]
         for name in self._ring.to:
             if name not in self._ring.names:

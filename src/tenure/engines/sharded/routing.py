@@ -271,9 +271,7 @@ class Router:
         return self._to_all(op)
 
     def _refuse_shared_limit(self, op: ops.SetLimit) -> None:
-        if op.tenant == "*" or (op.concurrency is None and op.rate is None):
-            return
-        if len(self._placing.used) > 1 and op.group is None:
+        if self._placing.divides(op):
             whose = "a queue" if op.tenant is None else "all jobs without a tenant"
             raise InvalidInput(
                 "limit",
