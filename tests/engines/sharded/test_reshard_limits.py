@@ -9,6 +9,9 @@ import pytest
 import tenure
 from tenure import Busy, Conflict, InvalidInput, Queue
 from tenure.engines.sharded.engine import ShardedEngine
+from tenure.model.ops import Ok
+from tenure.model.record_queries import ListRecords
+from tenure.model.records import NewRecord, PutRecords, Record, Space
 from tests.engines.sharded.test_reshard import check, reshard, resharding, url_of
 
 TENANTS = 20
@@ -170,3 +173,41 @@ def test_who_does_not_know_the_new_shards_does_not_read_a_part_as_if_it_were_all
             old.stats()
         with pytest.raises(InvalidInput, match="does not name 1"):
             old.jobs()
+
+
+def test_errors_that_were_counted_on_a_shard_before_it_was_used_again_are_not_lost(
+    tmp_path: Path,
+) -> None:
+    fewer, more = url_of(tmp_path, 0), url_of(tmp_path, 1)
+    for n in range(1, 4):
+        with tenure.connect(more) as queue:
+            fill(queue)
+            for job in queue.claim("q", limit=TENANTS):
+                queue.fail(job, "broken")
+        reshard(more, fewer)
+        with tenure.connect(fewer) as queue:
+            assert [one.count for one in queue.errors().errors] == [n * TENANTS]
+        reshard(fewer, more)
+
+
+def test_a_record_that_its_writer_replaces_after_a_move_is_there_once(tmp_path: Path) -> None:
+    """The rates of the current hour, for example: each process stores them again and again."""
+
+    spaces: tuple[Space, ...] = ("rate", "bulk")
+
+    def put(queue: Queue, value: bytes) -> None:
+        for space in spaces:
+            for n in range(30):
+                record = NewRecord(space, f"k{n}", value)
+                assert queue._engine.apply([PutRecords((record,))]) == [Ok()]
+
+    more, fewer = url_of(tmp_path, 3), url_of(tmp_path, 1)
+    with tenure.connect(more) as queue:
+        put(queue, b"1")
+        reshard(more, fewer)
+        put(queue, b"2")
+        for space in spaces:
+            found = queue._engine.read(ListRecords(space, "", "\U0010ffff", 100))
+            assert isinstance(found, list)
+            values = [(one.key, one.value) for one in found if isinstance(one, Record)]
+            assert sorted(values) == sorted((f"k{n}", b"2") for n in range(30))

@@ -6,7 +6,7 @@ has been copied is skipped, and nothing is removed before everything has been co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from tenure.core.fencing import Fence
 from tenure.engines.sharded import catalog
@@ -25,8 +25,8 @@ _IDS = 500  # jobs that are read together
 _TOGETHER = 2_000  # jobs that are added or removed in one transaction
 _RECORDS = 100  # records that are added or removed in one transaction
 _BYTES = 2 * 2**20  # of payloads that are added together
-_COUNTED: tuple[Space, ...] = ("error", "rate", "audit")  # each writer has records of its own
-_PLAIN: tuple[Space, ...] = ("past", "bulk")
+_WITH_JOBS: tuple[Space, ...] = ("error", "audit", "past")  # written where the jobs are
+BY_KEY: tuple[Space, ...] = ("rate", "bulk")  # written where their keys belong
 
 
 class Carrier:
@@ -143,23 +143,33 @@ class Carrier:
                 self.put([ops.PutSchedule(schedule)])
                 self.remove([ops.DropSchedule(schedule.name)])
 
-    def carry_records(self, now: int) -> None:
-        """All records of the source. Counts get keys of their own, because the target may have
-        counts under the same keys; readers add them up."""
-        for space in (*_COUNTED, *_PLAIN):
-            found = list(every(lambda query: ask(self.source, query, list), space))
+    def carry_records(self, moves: Callable[[Space, str], bool], now: int) -> None:
+        """Records of the source. Counts of errors get keys of their own, because the target may
+        have counts under the same keys; readers add them up."""
+        for space in (*_WITH_JOBS, *BY_KEY):
+            all_ = every(lambda query: ask(self.source, query, list), space)
+            found = [one for one in all_ if moves(space, one.key)]
+            there = {
+                one.key: one.value
+                for one in every(lambda query: ask(self.target, query, list), space)
+            }
             for at in range(0, len(found), _RECORDS):
                 part = found[at : at + _RECORDS]
-                suffix = f"@{self.source.name}"
-                self.put([PutRecords(tuple(_renamed(one, space, suffix, now) for one in part))])
+                self.put([PutRecords(tuple(self._renamed(one, space, there, now) for one in part))])
                 self.remove([PutRecords(tuple(NewRecord(space, one.key, None) for one in part))])
 
-
-def _renamed(record: Record, space: Space, suffix: str, now: int) -> NewRecord:
-    keep = None if record.expires_at is None else max(0, record.expires_at - now)
-    counts = space in _COUNTED and not (space == "error" and is_mute(record.key))
-    key = record.key
-    return NewRecord(space, key + suffix if counts else key, record.value, keep)
+    def _renamed(
+        self, record: Record, space: Space, there: Mapping[str, bytes], now: int
+    ) -> NewRecord:
+        """The record under a key that the target does not have for another value. If it has this
+        one, that was copied before the move was interrupted."""
+        key = record.key
+        if space == "error" and not is_mute(key):
+            key += f"@{self.source.name}"
+            while there.get(key, record.value) != record.value:
+                key += "+"
+        keep = None if record.expires_at is None else max(0, record.expires_at - now)
+        return NewRecord(space, key, record.value, keep)
 
 
 def _applied(shard: Shard, batch: Sequence[Op], fence: Fence) -> list[Answer]:

@@ -29,7 +29,7 @@ from typing import NamedTuple
 from tenure.clock import Clock
 from tenure.core.fencing import Fenced
 from tenure.engines.sharded import catalog, ring
-from tenure.engines.sharded.carrying import Carrier, copy_common, counted
+from tenure.engines.sharded.carrying import BY_KEY, Carrier, copy_common, counted
 from tenure.engines.sharded.catalog import Catalog
 from tenure.engines.sharded.engine import ShardedEngine
 from tenure.engines.sharded.placing import END, Placing, position
@@ -243,13 +243,12 @@ class Reshard:
         for load in loads:
             self._carry(load)
         if last:
-            self._carry_beside()
             stays = tuple(name for name in self._ring.side if name in self._to)
-            self._mark(
-                self._ring.next(
-                    names=self._to, side=stays or self._to, to=(), below=0, upto=0, frozen=()
-                )
+            moved = self._ring.next(
+                names=self._to, side=stays or self._to, to=(), below=0, upto=0, frozen=()
             )
+            self._carry_beside(moved.placing(self._names))
+            self._mark(moved)
         else:
             self._mark(self._ring.next(below=upto, upto=upto, frozen=()))
         self.tenants += len(units)
@@ -305,9 +304,9 @@ class Reshard:
             for target, ids in moves.items():
                 yield Load(self._carrier(source, target), [], ids)
 
-    def _carry_beside(self) -> None:
+    def _carry_beside(self, new: Placing) -> None:
         """Limits of groups and schedules without a tenant, and the records of shards that are no
-        longer used."""
+        longer used. Those that are stored by key go where they are stored from now on."""
         for source in self._ring.names:
             for target in self._to:
                 if source == target:
@@ -315,8 +314,16 @@ class Reshard:
                 carrier = self._carrier(source, target)
                 if self._ring.spread:
                     self._carry_untenanted(carrier)
-                if target == self._heir(source):
-                    carrier.carry_records(self._clock.now_ms())
+                if source not in self._to:
+                    self._carry_records(carrier, new)
+
+    def _carry_records(self, carrier: Carrier, new: Placing) -> None:
+        number = self._names.index(carrier.target.name)
+        inherits = self._heir(carrier.source.name) == carrier.target.name
+        carrier.carry_records(
+            lambda space, key: new.of_record(space, key) == number if space in BY_KEY else inherits,
+            self._clock.now_ms(),
+        )
 
     def _carry_untenanted(self, carrier: Carrier) -> None:
         new, number = self._new, self._names.index(carrier.target.name)
