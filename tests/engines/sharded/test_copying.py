@@ -11,9 +11,12 @@ import pytest
 
 import tenure
 from tenure import Conflict, NewJob, Queue
+from tenure.engines.sharded.shard import Shard
+from tenure.model.queries import Exported, Found, Query
 from tenure.queue.store_copy import Copy
 from tests.conformance.moves import make_done
 from tests.conformance.state import Dump, dump
+from tests.engines.sharded.test_reshard import reshard
 from tests.support.audit import audit
 from tests.unit.test_copying import unpaused
 from tests.workers.life import ROOT, until
@@ -87,3 +90,27 @@ def test_a_copy_into_more_shards_that_is_killed_is_continued(tmp_path: Path) -> 
         assert new.stats().ready == JOBS
         assert new.tenants("q") == old.tenants("q")
         assert len(new.claim("q", limit=100)) == 100
+
+
+def test_a_copy_has_the_tenants_that_are_moved_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more, fewer = f"sqlite:///{tmp_path}/a-{{0..1}}.db", f"sqlite:///{tmp_path}/a-{{0..0}}.db"
+    read = Shard.read
+
+    def moved_after(shard: Shard, query: Query) -> Found:
+        found = read(shard, query)
+        if isinstance(found, Exported) and shard.name == "0" and not found.entries:
+            monkeypatch.undo()
+            reshard(more, fewer)
+        return found
+
+    with (
+        tenure.connect(more) as old,
+        tenure.connect(f"sqlite:///{tmp_path}/b-{{0..1}}.db") as new,
+    ):
+        for n in range(20):
+            old.enqueue("q", id=f"job-{n}", tenant=f"t{n}")
+        monkeypatch.setattr(Shard, "read", moved_after)
+        Copy(old._engine, new._engine, old.clock).run()
+        assert new.stats().unfinished == 20

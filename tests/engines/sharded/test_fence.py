@@ -114,6 +114,28 @@ def test_on_postgresql_a_mark_does_not_change_under_an_open_transaction(tmp_path
         postgres.give_back(tmp_path)
 
 
+def test_on_postgresql_who_waits_for_an_open_transaction_does_not_block_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transaction that an application has left open, for example."""
+    monkeypatch.setattr("tenure.engines.postgres.engine.MOST_WAITS", 1)
+    store = open_shard(Settings(url=postgres.url_of(tmp_path)), SystemClock())
+    try:
+        store.apply([], Fence("", "one"))
+        store.apply([ops.Enqueue((spec_of("0"),))], Fence("one"))
+        with psycopg.connect(postgres.shared_url()) as connection:
+            store.apply_within(connection, [ops.Enqueue((spec_of("a"),))], Fence("one"))
+            with pytest.raises(Busy):
+                store.apply([], Fence("one", "two"))
+            store.apply([ops.Enqueue((spec_of("b"),))], Fence("one"))
+            assert ready(store) == 2
+        store.apply([], Fence("one", "two"))
+        assert ready(store) == 3
+    finally:
+        store.close()
+        postgres.give_back(tmp_path)
+
+
 @pytest.mark.parametrize(
     "level", [psycopg.IsolationLevel.REPEATABLE_READ, psycopg.IsolationLevel.SERIALIZABLE]
 )

@@ -7,8 +7,10 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 
+import psycopg
 import pytest
 
 import tenure
@@ -379,15 +381,17 @@ def test_another_move_must_be_finished_first(tmp_path: Path) -> None:
     check(tmp_path)
 
 
+def on_postgres(folder: Path, count: int) -> str:
+    """The URL of shards in schemas of one server."""
+    file = folder / f"{count}.toml"
+    lines = [f's{n} = "{postgres.url_of(folder / str(n))}"\n' for n in range(count)]
+    file.write_text(f"[shards]\n{''.join(lines)}")
+    return f"shards:///{file}"
+
+
 def test_on_postgresql_everything_is_there_afterwards(tmp_path: Path) -> None:
     stores = [tmp_path / str(n) for n in range(3)]
-
-    def url(count: int) -> str:
-        file = tmp_path / f"{count}.toml"
-        lines = [f's{one.name} = "{postgres.url_of(one)}"\n' for one in stores[:count]]
-        file.write_text(f"[shards]\n{''.join(lines)}")
-        return f"shards:///{file}"
-
+    url = partial(on_postgres, tmp_path)
     try:
         with tenure.connect(url(2)) as queue:
             fill(queue, 12)
@@ -411,3 +415,31 @@ def test_on_postgresql_everything_is_there_afterwards(tmp_path: Path) -> None:
     finally:
         for one in stores:
             postgres.give_back(one)
+
+
+def test_on_postgresql_an_open_transaction_keeps_a_move_from_freezing_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tenure.engines.postgres.engine.MOST_WAITS", 1)
+    monkeypatch.setattr("tenure.engines.sharded.reshard.MARK_SECONDS", 0.0)
+    before, after = on_postgres(tmp_path, 2), on_postgres(tmp_path, 3)
+    try:
+        with tenure.connect(before) as queue, resharding(before, after) as work:
+            assert isinstance(queue._engine, ShardedEngine)
+            placing = queue._engine.placing
+            tenants = [f"t{n}" for n in range(20)]
+            for tenant in tenants:
+                queue.enqueue("q", tenant=tenant)
+            on_the_last = next(one for one in tenants if placing.of_tenant(one) == 1)
+            with psycopg.connect(postgres.shared_url()) as connection:
+                queue.enqueue("q", tenant=on_the_last, connection=connection)
+                with pytest.raises(Busy):
+                    work.run()
+                for tenant in tenants:
+                    queue.enqueue("q", tenant=tenant)
+            assert work.run()
+        with tenure.connect(after) as queue:
+            assert queue.stats().ready == 41
+    finally:
+        for n in range(3):
+            postgres.give_back(tmp_path / str(n))

@@ -15,7 +15,7 @@ def hold(db: Db, fence: Fence | None, given: int | None, elsewhere: Db | None = 
     """
     if fence is None:
         return
-    lock = db.send("share_ring" if fence.become is None else "lock_ring")
+    lock = db.send("hold_ring", fence.become is not None)
     if elsewhere is not None:
         lock.fetchall()
     marks = [holder for (holder,) in (elsewhere or db).all("ring_marks", SCOPE, KEY)]

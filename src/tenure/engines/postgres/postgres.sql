@@ -2042,6 +2042,18 @@ BEGIN
     END IF;
 END $$;
 
+-- Keeps the mark of a shard from changing, or changes it alone. Those who change it do not wait long
+-- for a transaction that was left open, because all others wait behind them.
+CREATE FUNCTION tenure.hold_ring(alone boolean) RETURNS void LANGUAGE plpgsql
+SET lock_timeout = '900ms' AS $$
+BEGIN
+    IF alone THEN
+        PERFORM pg_advisory_xact_lock(hashtextextended('tenure.ring', 0));
+    ELSE
+        PERFORM pg_advisory_xact_lock_shared(hashtextextended('tenure.ring', 0));
+    END IF;
+END $$;
+
 -- Whether other jobs wait for any of these.
 CREATE FUNCTION tenure.has_children(ids text[], places bigint[]) RETURNS boolean
 LANGUAGE plpgsql AS $$
@@ -2369,10 +2381,8 @@ SELECT tenure.rebound(%s::integer, %s);
 
 -- Slots, schedules and upkeep
 
--- name: share_ring
-SELECT pg_advisory_xact_lock_shared(hashtextextended('tenure.ring', 0));
--- name: lock_ring
-SELECT pg_advisory_xact_lock(hashtextextended('tenure.ring', 0));
+-- name: hold_ring
+SELECT tenure.hold_ring(%s);
 -- name: ring_marks
 SELECT holder FROM tenure.slots WHERE scope = %s AND key = %s;
 -- name: lock_slots

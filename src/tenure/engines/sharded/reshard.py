@@ -22,6 +22,7 @@ the ring is always marked first, so that of two runs only one goes on.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from time import perf_counter
 from typing import NamedTuple
@@ -35,11 +36,12 @@ from tenure.engines.sharded.engine import ShardedEngine
 from tenure.engines.sharded.placing import END, Placing, position
 from tenure.engines.sharded.ring import Ring
 from tenure.engines.sharded.shard import Shard
-from tenure.errors import Conflict, InvalidInput
+from tenure.errors import Busy, Conflict, InvalidInput
 from tenure.model.job import Job
 
 STEP_JOBS = 200  # that move in one step, unless a single tenant has more
 STEP_TENANTS = 50
+MARK_SECONDS = 30.0  # that a mark waits for transactions of applications
 _MOST_COUNTED = 1_000  # tenants of one query
 
 
@@ -357,10 +359,30 @@ class Reshard:
         """Give all shards the next mark. Raises Conflict if another run was first."""
         first = self._ring.names[0]
         names = [first, *sorted({*self._ring.used, *new.used} - {first})]
+        if new.frozen:  # nothing is frozen while a shard cannot be marked
+            for name in names:
+                self._patiently(partial(self._try_mark, self._shards[name]))
         for name in names:
-            self._mark_one(self._shards[name], name, new)
+            self._patiently(partial(self._mark_one, self._shards[name], name, new))
         self._ring = new
         self._cluster.refresh(self._cluster.view)
+
+    def _patiently(self, call: Callable[[], None]) -> None:
+        """Wait for open transactions of applications."""
+        until = self._clock.monotonic() + MARK_SECONDS
+        while True:
+            try:
+                return call()
+            except Busy:
+                if self._clock.monotonic() > until:
+                    raise
+
+    def _try_mark(self, shard: Shard) -> None:
+        """Raise Busy if the mark of a shard cannot be changed now."""
+        current = ring.ring_of(shard)
+        if current is not None:
+            with suppress(Fenced):  # it was changed meanwhile
+                ring.advance(shard, current, current)
 
     def _mark_one(self, shard: Shard, name: str, new: Ring) -> None:
         while True:
