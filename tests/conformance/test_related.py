@@ -55,6 +55,13 @@ def test_only_the_first_related_jobs_are_listed(queue: Queue) -> None:
     assert (len(found.before), found.more) == (3, True)
 
 
+def test_the_related_jobs_that_are_listed_are_the_first_by_id(queue: Queue) -> None:
+    queue.enqueue("q", id="a")
+    for id in ("z", "y", "c", "b"):
+        queue.enqueue("q", id=id, after=["a"])
+    assert ids(queue.related("a", limit=2)) == ([], ["b", "c"])
+
+
 def test_a_job_that_does_not_exist_is_related_to_nothing(queue: Queue) -> None:
     with pytest.raises(JobNotFound):
         queue.related("nobody")

@@ -401,8 +401,8 @@ class RelatedJob(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class Related(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
     """after: the first of its parents, in the order given, without deleted ones. before: the first
-    of the jobs that wait for it, sorted by id; none once it is done. more: whether more jobs wait
-    for it."""
+    of the jobs that wait for it, sorted by id, or some of them if there are more than 1,000; none
+    once it is done. more: whether more jobs wait for it."""
 
     after: list[RelatedJob]
     before: list[RelatedJob]
