@@ -79,6 +79,16 @@ def test_related_jobs_of_others_are_left_out(queue: Queue) -> None:
     assert isinstance(hidden, JobNotFound)
 
 
+def test_related_jobs_of_others_take_no_place_of_those_that_are_shown(queue: Queue) -> None:
+    queue.enqueue("q", id="parent", tenant="a")
+    for n in range(3):
+        queue.enqueue("q", id=f"1-theirs-{n}", tenant="b", after=["parent"])
+        queue.enqueue("q", id=f"2-mine-{n}", tenant="a", after=["parent"])
+    found = queue.do(ListRelated("parent", limit=2, grant=Grant(tenants=("a",))))
+    assert isinstance(found, Related)
+    assert (ids(found), found.more) == (([], ["2-mine-0", "2-mine-1"]), True)
+
+
 def test_jobs_are_found_by_their_unique_key(queue: Queue) -> None:
     queue.enqueue("mail", id="2", unique_key="order-7", tenant="acme")
     queue.enqueue("mail", id="1", unique_key="order-7", tenant="beta")

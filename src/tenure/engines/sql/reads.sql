@@ -16,7 +16,7 @@ SELECT seq, created_at FROM tenure.jobs WHERE seq >= CAST(? AS bigint) ORDER BY 
 
 -- The first by id, but not of all: there may be very many.
 -- name: dependents
-SELECT d.child FROM (SELECT child FROM tenure.deps WHERE parent = :seq LIMIT 1000) d
+SELECT d.child FROM (SELECT child FROM tenure.deps WHERE parent = :seq LIMIT :most) d
 ORDER BY (SELECT j.id FROM tenure.jobs j WHERE j.seq = d.child) LIMIT :limit;
 
 -- name: tenant_after
