@@ -134,7 +134,7 @@ _FIRST = {
     "limits": ("limits", "rates", "pauses"),
     "rows": ("reading", "claim", "finish", "transfer"),
     "record": ("reading", "claim", "finish", "transfer"),
-    "transaction": ("dependencies", "finish", "operator"),
+    "transaction": ("dependencies", "finish", "operator", "transfer"),
     "tx": ("dependencies", "finish", "operator", "limits"),
     "engine": ("handles", "changes", "once", "enqueue", "async"),
     "file": ("handles", "enqueue"),
