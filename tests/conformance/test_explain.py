@@ -67,6 +67,35 @@ def test_jobs_of_other_groups_of_its_tenant_come_first_too(queue: Queue) -> None
     assert reason(queue, last.id, why.InLine).ahead == 2
 
 
+def test_jobs_of_other_groups_that_have_expired_do_not_come_first(
+    queue: Queue, clock: ManualClock
+) -> None:
+    queue.enqueue("q", group="g", expires_in=1)
+    queue.enqueue("q", id="last", group="h")
+    clock.advance(2)
+
+    assert codes(queue, "last")[-1] == "next"
+
+
+@pytest.mark.parametrize(("running", "ahead"), [(0, 2), (1, 1), (3, 0)])
+def test_of_jobs_that_are_due_in_a_limited_group_those_come_first_that_may_start(
+    queue: Queue, clock: ManualClock, running: int, ahead: int
+) -> None:
+    for _ in range(running):
+        queue.enqueue("q", group="g")
+    assert len(queue.claim("q", limit=5, lease=60)) == running
+    for _ in range(3):
+        queue.enqueue("q", group="g", delay=1)
+    queue.enqueue("q", id="last", group="h")
+    queue.set_limit("q", group="g", concurrency=2)
+    clock.advance(2)
+
+    if ahead:
+        assert reason(queue, "last", why.InLine).ahead == ahead
+    else:
+        assert codes(queue, "last")[-1] == "next"
+
+
 @pytest.mark.usefixtures("needs_strict_turns")
 def test_tenants_whose_turn_comes_first_are_counted(queue: Queue) -> None:
     for tenant in "abcd":
@@ -417,6 +446,17 @@ def test_with_little_room_in_the_queue_turns_decide(queue: Queue) -> None:
     assert len(claimable) == 4
 
 
+@pytest.mark.usefixtures("needs_strict_turns")
+def test_a_tenant_takes_no_more_turns_than_it_has_jobs(queue: Queue) -> None:
+    queue.enqueue("q", tenant="a")
+    for n in range(3):
+        queue.enqueue("q", id=f"b{n}", tenant="b")
+    queue.set_limit("q", concurrency=3)
+    queue.maintain()  # so that on PostgreSQL the books are up to date
+
+    assert [queue.explain(f"b{n}").claimable for n in range(3)] == [True, True, False]
+
+
 @pytest.mark.queue_limit
 def test_a_lease_that_expired_does_not_fill_a_limit(queue: Queue, clock: ManualClock) -> None:
     queue.enqueue("q", id="first", max_attempts=1)
@@ -530,3 +570,15 @@ def test_counts_stop_early(open_queue: OpenQueue) -> None:
 
     assert reason(queue, last.id, why.InLine).ahead == why.MOST_AHEAD
     assert "at least 1,000" in reason(queue, last.id, why.InLine).text
+
+
+@pytest.mark.queue_limit
+def test_a_job_can_start_where_there_is_room_for_all_however_many_are_ahead(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(why, "MOST_AHEAD", 2)
+    for n in range(4):
+        queue.enqueue("q", id=f"j{n}")
+    queue.set_limit("q", concurrency=4)
+
+    assert queue.explain("j3").claimable

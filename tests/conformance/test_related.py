@@ -55,6 +55,13 @@ def test_only_the_first_related_jobs_are_listed(queue: Queue) -> None:
     assert (len(found.before), found.more) == (3, True)
 
 
+def test_the_related_jobs_that_are_listed_are_the_first_by_id(queue: Queue) -> None:
+    queue.enqueue("q", id="a")
+    for id in ("z", "y", "c", "b"):
+        queue.enqueue("q", id=id, after=["a"])
+    assert ids(queue.related("a", limit=2)) == ([], ["b", "c"])
+
+
 def test_a_job_that_does_not_exist_is_related_to_nothing(queue: Queue) -> None:
     with pytest.raises(JobNotFound):
         queue.related("nobody")
@@ -70,6 +77,16 @@ def test_related_jobs_of_others_are_left_out(queue: Queue) -> None:
     assert ids(found) == ([], [])
     hidden = queue.do(ListRelated("theirs", grant=ours))
     assert isinstance(hidden, JobNotFound)
+
+
+def test_related_jobs_of_others_take_no_place_of_those_that_are_shown(queue: Queue) -> None:
+    queue.enqueue("q", id="parent", tenant="a")
+    for n in range(3):
+        queue.enqueue("q", id=f"1-theirs-{n}", tenant="b", after=["parent"])
+        queue.enqueue("q", id=f"2-mine-{n}", tenant="a", after=["parent"])
+    found = queue.do(ListRelated("parent", limit=2, grant=Grant(tenants=("a",))))
+    assert isinstance(found, Related)
+    assert (ids(found), found.more) == (([], ["2-mine-0", "2-mine-1"]), True)
 
 
 def test_jobs_are_found_by_their_unique_key(queue: Queue) -> None:

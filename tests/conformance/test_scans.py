@@ -9,6 +9,7 @@ from tenure import Queue, State
 from tenure.engines.sql import lists
 from tenure.model import queries
 from tenure.model.queries import Filter, FindIds, ListJobs
+from tenure.testing import ManualClock
 from tests.conformance.conftest import Backend
 from tests.conformance.moves import fill
 
@@ -110,3 +111,26 @@ def test_a_list_by_error_goes_on_until_its_page_is_full(
     assert ([job.id for job in page.jobs], page.cursor) == (expected[4:], None)
     nothing = queue.jobs(kind="none", error=group)
     assert (nothing.jobs, nothing.cursor, nothing.scanned) == ([], None, 60)
+
+
+def test_a_list_of_several_queues_passes_over_no_job_that_it_has_not_looked_at(
+    queue: Queue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks at two jobs of each queue at a time. Those that match in the second queue ended
+    before the one that it has not yet found in the first."""
+    monkeypatch.setattr(queries, "MOST_SCANNED", 6)
+    monkeypatch.setattr(queries, "MOST_SORTED", 2)
+    for name, kind in (("r", "rare"), ("r", "rare"), ("q", "rare"), ("q", ""), ("q", "")):
+        queue.enqueue(name, kind=kind)
+        queue.ack(queue.claim(name)[0])
+        clock.advance(1)
+    found: list[str] = []
+    cursor: str | None = None
+    for _ in range(10):
+        page = queue.do(ListJobs(Filter(kind="rare", states=(State.DONE,)), 1, cursor))
+        assert isinstance(page, queries.Page)
+        found += [job.queue for job in page.jobs]
+        cursor = page.cursor
+        if cursor is None:
+            break
+    assert found == ["q", "r", "r"]

@@ -163,7 +163,11 @@ class Copy:
         try:
             yield urlunsplit(url._replace(path=f"/{name}"))
         finally:
-            with psycopg.connect(self._server.url, autocommit=True) as connection:
+            # A backend that a mutation keeps busy may not end in time; it ends with the server.
+            with (
+                psycopg.connect(self._server.url, autocommit=True) as connection,
+                suppress(psycopg.errors.ObjectInUse),
+            ):
                 connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
 
     def _run(self, selection: Selection, database: str, change: Change | None) -> tuple[str, str]:

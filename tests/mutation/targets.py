@@ -46,6 +46,7 @@ def _some(engine: str, *names: str) -> tuple[Selection, ...]:
     return (_tests(*(f"tests/conformance/test_{name}.py" for name in names), "-k", engine),)
 
 
+_SQL_LISTS = _tests("tests/engines/test_sql_lists.py")
 _MODEL = "tests/simulation/test_same_as_the_model.py"
 _SHARP = ("claim", "finish", "batches", "limits")  # they take most ways through an engine
 
@@ -60,6 +61,7 @@ def _sqlite(*first: str) -> tuple[Selection, ...]:
         likely,
         _compared("sqlite"),
         others,
+        _SQL_LISTS,
         _tests(_MODEL, "-k", "not Postgres", seconds=300),
         _tests("tests/engines/sqlite"),
         _tests("tests/unit/test_transactional_enqueue.py", "tests/unit/test_reconcile_heads.py"),
@@ -79,6 +81,7 @@ def _postgres(*first: str) -> tuple[Selection, ...]:
             *(f"tests/engines/postgres/test_{name}.py" for name in ("races", "bounds", "locks"))
         ),
         _tests("tests/engines/postgres", "-k", "not churn and not upgrade and not backup"),
+        _SQL_LISTS,
         others,
         _tests(_MODEL, "-k", "Postgres", seconds=300),
         _tests("tests/engines/postgres/test_sharing.py", "tests/workers/test_on_postgres.py"),
@@ -88,7 +91,7 @@ def _postgres(*first: str) -> tuple[Selection, ...]:
 
 def _sql(*first: str) -> tuple[Selection, ...]:
     """What SQLite and PostgreSQL share."""
-    return (*_sqlite(*first)[:3], *_postgres(*first)[:2])
+    return (*_sqlite(*first)[:3], _SQL_LISTS, *_postgres(*first)[:2])
 
 
 def _foundationdb(*first: str) -> tuple[Selection, ...]:
@@ -121,8 +124,8 @@ _FIRST = {
     "leases": ("finish", "fencing", "retries"),
     "operator": ("operator", "limits", "pauses", "rates"),
     "reads": ("reading", "related", "lists", "schedules", "slots"),
-    "lists": ("lists", "scans", "error_groups"),
-    "turns": ("explain_agrees", "fairness"),
+    "lists": ("lists", "scans", "error_groups", "reading"),
+    "turns": ("explain", "explain_agrees", "fairness"),
     "indexes": ("lists", "scans"),
     "side_records": ("records", "audit"),
     "transfer": ("transfer",),
@@ -131,7 +134,7 @@ _FIRST = {
     "limits": ("limits", "rates", "pauses"),
     "rows": ("reading", "claim", "finish", "transfer"),
     "record": ("reading", "claim", "finish", "transfer"),
-    "transaction": ("dependencies", "finish", "operator"),
+    "transaction": ("dependencies", "finish", "operator", "transfer"),
     "tx": ("dependencies", "finish", "operator", "limits"),
     "engine": ("handles", "changes", "once", "enqueue", "async"),
     "file": ("handles", "enqueue"),
@@ -214,6 +217,11 @@ _FIRST_BY_FUNCTION = {
     "turn": ("fairness",),
     "enqueue": ("enqueue",),
     "add": ("enqueue",),
+}
+
+# Tests that come before all others: with a wrong answer, those might fill the disk.
+_BEFORE_ALL = {
+    "tenure.tokens_from()": (_tests("tests/engines/postgres/test_tokens.py", "-k", "near"),),
 }
 
 # Tests that need two transactions at once.
@@ -371,7 +379,8 @@ def _selections(mutation: Mutation) -> tuple[Selection, ...]:
             first = (*by_file, *by_function, "grants", "finish")
             on_others = (_postgres(*first)[0], _foundationdb(*first)[0])
             return (*_sqlite(*first), *on_others, *_CORE_ALSO.get(parts.stem, ()))
-        return _ENGINES[engine](*by_function, *by_file)
+        before = _BEFORE_ALL.get(mutation.function, ())
+        return (*before, *_ENGINES[engine](*by_function, *by_file))
     return _core("tests/unit/test_states.py")
 
 

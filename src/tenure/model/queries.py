@@ -33,6 +33,7 @@ PAGE_BYTES = 4 * 1_048_576  # a page of jobs ends with the job that reaches this
 JOBS_AT_ONCE = 25  # jobs that a list reads at once, whatever their sizes
 MOST_SCANNED = 10_000  # jobs that one query looks at to find those that match its filter
 MOST_SORTED = 5_000  # jobs that one query reads from an index and sorts
+MOST_RELATED = 1_000  # jobs that wait for another, that one query looks at
 MOST_WAITS = 100  # tenants whose waits one query looks up
 MOST_HEADS = 10_000  # jobs next in line that it looks at for that
 READ_SECONDS = 20.0  # after which a query is stopped, because others wait for the same readers
@@ -183,6 +184,12 @@ class ListRelated(JobQuery, frozen=True):
     """The parents of a job, and the jobs that wait for it. grant: whose jobs may be found."""
 
     limit: PageLimit = 20
+
+    @property
+    def most(self) -> int:
+        """How many of the jobs that wait for it to read: one more than are listed, or more, if
+        some may be hidden."""
+        return self.limit + 1 if self.grant is None else MOST_RELATED
 
 
 class NextDue(Query, frozen=True):
@@ -401,8 +408,8 @@ class RelatedJob(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class Related(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
     """after: the first of its parents, in the order given, without deleted ones. before: the first
-    of the jobs that wait for it, sorted by id; none once it is done. more: whether more jobs wait
-    for it."""
+    of the jobs that wait for it, sorted by id, or some of them if there are more than 1,000; none
+    once it is done. more: whether more jobs wait for it."""
 
     after: list[RelatedJob]
     before: list[RelatedJob]
@@ -412,7 +419,7 @@ class Related(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
 def related_of(
     query: ListRelated, after: Iterable[Job | Summary], before: Iterable[Job | Summary]
 ) -> Related:
-    """The result of ListRelated. before: one more than requested, if there are that many."""
+    """The result of ListRelated. before: the first `query.most`."""
     first, waiting = (
         [_related(job) for job in jobs if _seen(query, job)] for jobs in (after, before)
     )

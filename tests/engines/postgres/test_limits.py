@@ -116,3 +116,20 @@ def test_lanes_that_come_later_are_bound_the_same(store: Store, seed: int) -> No
     limits = store._engine.read(queries.ListLimits("q"))
     assert isinstance(limits, list)
     assert store.bounds() == expected([one for one in limits if isinstance(one, Limit)])
+
+
+@pytest.mark.parametrize("scope", [("acme", None), ("acme", "x")])
+def test_a_limit_of_a_tenant_writes_nothing_of_others(
+    engine: PostgresEngine, schema: str, scope: tuple[str, str | None]
+) -> None:
+    specs = [JobSpec(tenant, "q", NULL, tenant=tenant, group="x") for tenant in ("acme", "brick")]
+    engine.apply([ops.Enqueue(tuple(specs))])
+    engine.apply([ops.SetLimit("q", concurrency=1)])  # the books are up to date
+    written = f"""SELECT t.tenant, t.xmin::text, l.xmin::text
+        FROM {schema}.tenants t JOIN {schema}.lanes l ON l.tenant = t.id"""
+    with psycopg.connect(postgres.shared_url(), autocommit=True) as connection:
+        before = {row[0]: row[1:] for row in connection.execute(written.encode())}
+        engine.apply([ops.SetLimit("q", *scope, concurrency=1)])
+        after = {row[0]: row[1:] for row in connection.execute(written.encode())}
+    assert after["brick"] == before["brick"]
+    assert after["acme"] != before["acme"]

@@ -177,6 +177,33 @@ def test_a_parent_that_cannot_end_yet_holds_up_nobody_else(
     assert state(engine, "child") == ("pending" if how == "ack" else "cancelled")
 
 
+@pytest.mark.parametrize("applied", [True, False])
+def test_only_if_nothing_of_a_batch_was_applied_its_error_is_that_of_the_batch(
+    engine: PostgresEngine, monkeypatch: pytest.MonkeyPatch, applied: bool
+) -> None:
+    """The first part of a batch is applied while a producer holds a job of the second. The store
+    is lost before one of the parts."""
+    jobs = claimed(engine, "a", "parent")
+    batch: list[Op] = [ops.Ack(job.id, job.token) for job in jobs.values()]
+    lost = tenure.StoreError("the server is gone")
+    apply = engine.apply
+    with in_flight(engine, child_of("parent")) as producer:
+
+        def apply_part(part: list[Op], fence: None) -> list[Answer]:
+            if part == batch[1:] or not applied:
+                raise lost
+            answers = apply(part)
+            producer.rollback()
+            return answers
+
+        monkeypatch.setattr(engine, "apply", apply_part)
+        if applied:
+            assert apply(batch) == [ops.Ok(), lost]
+        else:
+            with pytest.raises(tenure.StoreError, match="is gone"):
+                apply(batch)
+
+
 def test_many_parents_that_cannot_end_yet_cost_no_more_time_than_one(
     engine: PostgresEngine,
 ) -> None:

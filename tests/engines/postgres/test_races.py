@@ -81,3 +81,77 @@ def test_a_queue_that_is_bound_while_a_claim_waits_for_it_is_no_longer_plain(
     assert isinstance(answer, ops.Leased)
     assert answer.jobs == []
     assert first.id == "a"
+
+
+def test_lanes_that_two_make_at_once_are_made_in_one_order(engine: PostgresEngine) -> None:
+    """One who waits for a lane has not made those that come after it, which would be a deadlock."""
+    schema = engine.address.schema
+    engine.apply([ops.Enqueue((spec("a", tenant="t"),))])
+    make = f"SELECT {schema}.lanes_of(%s, %s, %s)".encode()
+
+    def lanes(*groups: str) -> tuple[list[str], ...]:
+        return ["q"] * len(groups), ["t"] * len(groups), list(groups)
+
+    with (
+        psycopg.connect(postgres.shared_url()) as first,
+        psycopg.connect(postgres.shared_url()) as second,
+    ):
+        first.execute(make, lanes("y"))
+        other = start(second.execute, make, lanes("z", "x", "y"))
+        until(lambda: waiting(schema) > 0)
+        first.execute(make, lanes("z"))
+        first.commit()
+        other.result(PATIENCE)
+
+
+def test_jobs_are_locked_in_the_order_of_their_places(engine: PostgresEngine) -> None:
+    """The first job has been moved behind the others, where the table is read last."""
+    schema = engine.address.schema
+    engine.apply([ops.Enqueue(tuple(spec(id) for id in "abc"))])
+    (job,) = claimed(engine, 1)
+    assert job.id == "a"
+    load = f"SELECT {schema}.load(%s, '{{}}')".encode()
+    with (
+        psycopg.connect(postgres.shared_url()) as first,
+        psycopg.connect(postgres.shared_url()) as second,
+    ):
+        first.execute(load, (["a"],))
+        other = start(second.execute, load, (["c", "b", "a"],))
+        until(lambda: waiting(schema) > 0)
+        first.execute(load, (["b", "c"],))
+        first.commit()
+        other.result(PATIENCE)
+
+
+def rows_read(schema: str, table: str) -> int:
+    query = (
+        "SELECT seq_tup_read + coalesce(idx_tup_fetch, 0) FROM pg_stat_all_tables"
+        " WHERE schemaname = %s AND relname = %s"
+    )
+    with psycopg.connect(postgres.shared_url(), autocommit=True) as connection:
+        ((count,),) = connection.execute(query, (schema, table)).fetchall()
+    return int(count)
+
+
+def test_lanes_are_dropped_without_reading_the_news_of_other_queues(
+    engine: PostgresEngine,
+) -> None:
+    schema = engine.address.schema
+    engine.apply([ops.Enqueue((spec("a"),))])
+    (job,) = claimed(engine)
+    engine.apply([ops.Ack(job.id, job.token, keep=False)])
+    assert claimed(engine) == []
+    with psycopg.connect(postgres.shared_url(), autocommit=True) as connection:
+        zeros = ", ".join(["0"] * 7)
+        news = "queue, lane, waiting, delayed, ready, leased, done, dead, cancelled"
+        connection.execute(
+            f"INSERT INTO {schema}.news ({news})"
+            f" SELECT -1, -1, {zeros} FROM generate_series(1, 1000)".encode()
+        )
+        connection.execute("SELECT pg_stat_force_next_flush()")
+        before = rows_read(schema, "news")
+        connection.execute(f"SELECT {schema}.drop_empty(id, 9) FROM {schema}.queues".encode())
+        connection.execute("SELECT pg_stat_force_next_flush()")
+        assert rows_read(schema, "news") - before < 100
+        assert connection.execute(f"SELECT FROM {schema}.lanes".encode()).fetchall() == []
+        connection.execute(f"DELETE FROM {schema}.news WHERE queue = -1".encode())

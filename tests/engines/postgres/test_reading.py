@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -13,10 +14,12 @@ import pytest
 import tenure
 from tenure.engines.postgres import unfolded
 from tenure.engines.postgres.engine import PostgresEngine
-from tenure.model import ops
+from tenure.engines.sql import explain
+from tenure.model import ops, why
 from tenure.model.job import NULL, Failure, Job, State
 from tenure.model.why import MOST_AHEAD
 from tenure.server.overview import overview_of
+from tenure.testing import ManualClock
 from tests.crash.watched import until
 from tests.support import postgres
 from tests.support.blocks_read import cost_of
@@ -104,6 +107,27 @@ def test_explain_reads_few_rows_while_nobody_claims(queue: tenure.Queue, schema:
     # Tenants ahead of it, which are counted, and lanes that have changed since the last fold.
     assert cost.rows < MOST_AHEAD + 8 * 500, cost.rows
     assert cost.statements < 20
+
+
+def test_explain_counts_on_those_that_the_next_claim_sweeps_first(
+    schema: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two jobs expired at one moment, and a claim would bury one of them: the first by enqueueing,
+    although its row was written last."""
+    monkeypatch.setattr(explain, "_MOST_SWEPT", 1)
+    clock = ManualClock()
+    with tenure.connect(postgres.url_of(tmp_path), clock=clock) as queue:
+        queue.enqueue_many(
+            [
+                tenure.NewJob(queue="mail", tenant="own", group="g", expires_in=5),
+                tenure.NewJob(queue="mail", tenant="other", expires_in=5),
+                tenure.NewJob(queue="mail", tenant="own", group="h", id="last"),
+            ]
+        )
+        queue.release(queue.claim("mail", tenant="own")[0])
+        clock.advance(6)
+        (found,) = (one for one in queue.explain("last").reasons if isinstance(one, why.InLine))
+    assert (found.ahead, found.tenants_ahead) == (0, 1)
 
 
 def test_the_overview_reads_few_rows_however_many_lanes_there_are(queue: tenure.Queue) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ from psycopg.rows import dict_row
 import tenure
 from tenure import InvalidInput, NewJob
 from tenure.clock import SystemClock
+from tenure.engines.postgres import engine as engine_module
+from tenure.engines.postgres.commit_attempt import run
 from tenure.engines.postgres.db import array
 from tenure.engines.postgres.engine import PostgresEngine
-from tenure.engines.postgres.server import address_of
+from tenure.engines.postgres.server import address_of, upgrade_sql
 from tenure.engines.postgres.statements import statements
 from tenure.model import ops, queries
 from tenure.model.fields import MAX_WEIGHT
@@ -86,7 +89,7 @@ def test_a_url_that_postgresql_does_not_know_is_refused() -> None:
 
 
 def test_a_server_that_is_not_there_is_an_error_at_once(tmp_path: Path) -> None:
-    with pytest.raises(tenure.StoreError, match=str(tmp_path)):
+    with pytest.raises(tenure.StoreError, match=f"{tmp_path}.*No such file"):
         tenure.connect(f"postgresql:///db?host={tmp_path}")
 
 
@@ -116,6 +119,8 @@ def test_what_opening_changes_is_nothing_the_second_time(url: str, schema: str) 
     with psycopg.connect(postgres.shared_url()) as connection:
         version = connection.execute(f"SELECT version FROM {schema}.about".encode()).fetchall()
     assert version == [(max(statements(schema).schema),)]
+    (only,) = upgrade_sql(url).splitlines()
+    assert only.startswith("-- ")
 
 
 def test_a_store_of_the_first_version_is_brought_up_to_date(url: str, schema: str) -> None:
@@ -374,6 +379,7 @@ def test_maintenance_finds_a_lease_that_came_to_light_too_late(
         connection.execute(f"UPDATE {schema}.queues SET no_lease_before = 1e12 * 1.5".encode())
         connection.execute(f"UPDATE {schema}.states SET at = 1".encode())
     assert queue.claim("q") == []
+    assert queue.next_due("q") is None  # so that workers do not claim again and again
     assert queue.maintain().leases == 1
     assert [job.id for job in queue.claim("q")] == ["a"]
 
@@ -382,8 +388,10 @@ def test_the_marks_of_batches_are_forgotten_after_an_hour(queue: tenure.Queue, s
     queue.enqueue("q")
     with psycopg.connect(postgres.shared_url()) as connection:
         old = new_ids(int(time.time() * 1000) - 3_700_000, 1)[0]
+        recent = new_ids(int(time.time() * 1000), 1)[0]  # by a clock that is ahead of the server's
         insert = f"INSERT INTO {schema}.marks (id, at) VALUES (%s, now() - interval '61 minutes')"
-        connection.execute(insert.encode(), (old,))
+        for one in (old, recent):
+            connection.execute(insert.encode(), (one,))
     before = rows(schema, "marks")
     queue.maintain()
     assert rows(schema, "marks") == before  # one went, and one came with the maintenance
@@ -439,6 +447,26 @@ def test_a_race_that_was_lost_does_not_cost_the_connection(url: str) -> None:
     with engine._pool.use() as connection:
         assert connection.info.backend_pid == first
     engine.close()
+
+
+def test_a_producer_that_loses_every_race_gives_up(
+    url: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts: list[int] = []
+
+    def counted(*args: Any) -> tuple[list[ops.Answer], bool]:
+        attempts.append(1)
+        assert len(attempts) < 10
+        return run(*args)
+
+    monkeypatch.setattr(engine_module, "MOST_RACES", 3)
+    monkeypatch.setattr(engine_module, "run", counted)
+    with closing(PostgresEngine(url, tenure.Settings(), SystemClock())) as engine:
+        engine.apply([ops.Enqueue((JobSpec("a", "q", NULL),))])
+        held = ops.Enqueue((JobSpec("a", "q", NULL, made_up_id=True),))
+        with pytest.raises(tenure.StoreRejected, match="duplicate key"):
+            engine.apply_within(connection, [held])
+    assert len(attempts) == 4
 
 
 @pytest.mark.parametrize(

@@ -247,7 +247,7 @@ def list_related(tx: Tx, query: queries.ListRelated) -> Found:
     if record is None or (query.grant and not query.grant.allows(record.queue, record.tenant)):
         return JobNotFound(query.id)
     after = tx.body(query.id).after[: query.limit]
-    waiting = [key[-1] for key in tx.scan(*tx.keys.span(k.CHILD, query.id), query.limit + 1)]
+    waiting = [key[-1] for key in tx.scan(*tx.keys.span(k.CHILD, query.id), query.most)]
     parents, children = (
         summaries_of(tx, [held for held in tx.peek(ids) if held is not None])
         for ids in (after, waiting)

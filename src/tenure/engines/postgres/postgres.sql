@@ -2573,7 +2573,7 @@ SELECT f.created_at, f.seq, f.id FROM (
     SELECT j.created_at, s.seq, j.id, s.errors FROM (
             SELECT * FROM tenure.states
             WHERE "left"("right"(errors, 15), 12) = %(error)s AND errors IS NOT NULL
-                AND seq >= %(from_seq)s AND seq < %(before_seq)s
+                AND seq < %(before_seq)s
             ORDER BY seq DESC LIMIT %(most)s) s
         CROSS JOIN LATERAL (
             SELECT k.id, k.kind, k.created_at FROM tenure.jobs k WHERE k.seq = s.seq OFFSET 0) j
@@ -2595,7 +2595,7 @@ ORDER BY f.seq DESC LIMIT %(limit)s;
 SELECT s.seq, j.created_at FROM (
         SELECT seq FROM tenure.states
         WHERE "left"("right"(errors, 15), 12) = %(error)s AND errors IS NOT NULL
-            AND seq >= %(from_seq)s AND seq < %(before_seq)s
+            AND seq < %(before_seq)s
         ORDER BY seq DESC LIMIT 1 OFFSET %(skip)s) s
     JOIN tenure.jobs j ON j.seq = s.seq;
 -- name: count_by_error
@@ -2850,7 +2850,7 @@ SELECT w.lane, (
         WHERE s.lane = w.lane AND s.state = 2
             AND (s.priority, s.seq) >= (b.head[1]::integer, b.head[2])
             AND (s.priority, s.seq) < (%(priority)s, %(seq)s)
-        ORDER BY s.priority, s.seq LIMIT %(most)s) x)
+        LIMIT %(most)s) x)
 FROM unnest(%(lanes)s::integer[]) w (lane)
     CROSS JOIN LATERAL (SELECT * FROM tenure.lanes k WHERE k.id = w.lane OFFSET 0) l
     LEFT JOIN heads h ON h.lane = w.lane
@@ -2865,7 +2865,7 @@ SELECT l.id, l.head_priority, l.head_seq, l.max_leased - l.leased, (
         WHERE s.lane = l.id AND s.state = 2
             AND (s.priority, s.seq) >= (l.head_priority, l.head_seq)
             AND (s.priority, s.seq) < (%(priority)s, %(seq)s)
-        ORDER BY s.priority, s.seq LIMIT %(most)s) x)
+        LIMIT %(most)s) x)
 FROM (
     SELECT * FROM tenure.lanes y
     WHERE y.tenant = %(tenant)s AND y.open
@@ -2884,7 +2884,7 @@ FROM unnest(%s::integer[]) w (id)
 SELECT count(*) FROM (
     SELECT FROM tenure.tenants
     WHERE queue = %(queue)s AND open AND (turn, tenant) < (%(turn)s, %(tenant)s)
-    ORDER BY turn, tenant LIMIT %(most)s) x;
+    LIMIT %(most)s) x;
 -- name: why_open_tenants
 SELECT id, tenant, turn, stride, max_leased, leased, open, open_lanes FROM tenure.tenants
 WHERE queue = %s::integer AND open ORDER BY turn, tenant LIMIT %s::integer;

@@ -327,7 +327,7 @@ class SqlFacts:
         ((count,),) = self._db.named("why_tenants_ahead", params)
         for tenant in changed:
             count -= tenant.open and (tenant.turn, tenant.name) < mine
-            if tenant.id != self.job.tenant_id and (turns[tenant.id], tenant.name) < mine:
+            if (turns[tenant.id], tenant.name) < mine:
                 count += self._startable(tenant) > 0
         return min(int(count), why.MOST_AHEAD)
 

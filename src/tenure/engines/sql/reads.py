@@ -104,7 +104,7 @@ def _list_related(snapshot: Snapshot, query: queries.ListRelated) -> Found:
         return JobNotFound(query.id)
     ids = job.after[: query.limit]
     seqs: dict[str, int] = dict(snapshot.db.all("seqs_by_id", snapshot.listed(ids)))
-    params = {"seq": row[0], "limit": query.limit + 1}
+    params = {"seq": row[0], "most": queries.MOST_RELATED, "limit": query.most}
     before = [seq for (seq,) in snapshot.db.named("dependents", params)]
     return queries.related_of(
         query,

@@ -14,8 +14,10 @@ SELECT seq, created_at FROM tenure.jobs ORDER BY seq DESC LIMIT 1;
 -- name: job_from
 SELECT seq, created_at FROM tenure.jobs WHERE seq >= CAST(? AS bigint) ORDER BY seq LIMIT 1;
 
+-- The first by id, but not of all: there may be very many.
 -- name: dependents
-SELECT child FROM tenure.deps WHERE parent = :seq ORDER BY child LIMIT :limit;
+SELECT d.child FROM (SELECT child FROM tenure.deps WHERE parent = :seq LIMIT :most) d
+ORDER BY (SELECT j.id FROM tenure.jobs j WHERE j.seq = d.child) LIMIT :limit;
 
 -- name: tenant_after
 SELECT id FROM tenure.tenants WHERE id > CAST(:after AS bigint) ORDER BY id LIMIT 1 OFFSET :skip;

@@ -825,7 +825,7 @@ LIMIT :limit;
 SELECT j.created_at, j.seq, j.id FROM (
         SELECT seq FROM tenure_states INDEXED BY tenure_states_error
         WHERE substr(errors, -15, 12) = :error AND errors IS NOT NULL
-            AND seq >= :from_seq AND seq < :before_seq ORDER BY seq DESC LIMIT :most) f
+            AND seq < :before_seq ORDER BY seq DESC LIMIT :most) f
     CROSS JOIN tenure_jobs j ON j.seq = f.seq CROSS JOIN tenure_states s ON s.seq = f.seq
 WHERE (:lanes IS NULL OR j.lane IN (SELECT value FROM json_each(:lanes)))
     AND (:kind IS NULL OR j.kind = :kind)
@@ -845,7 +845,7 @@ LIMIT :limit;
 SELECT j.seq, j.created_at FROM (
         SELECT seq FROM tenure_states INDEXED BY tenure_states_error
         WHERE substr(errors, -15, 12) = :error AND errors IS NOT NULL
-            AND seq >= :from_seq AND seq < :before_seq ORDER BY seq DESC LIMIT 1 OFFSET :skip) f
+            AND seq < :before_seq ORDER BY seq DESC LIMIT 1 OFFSET :skip) f
     CROSS JOIN tenure_jobs j ON j.seq = f.seq;
 -- name: count_by_error
 SELECT count(*) FROM tenure_states INDEXED BY tenure_states_error
