@@ -268,6 +268,11 @@ def test_a_recount_finds_what_was_counted(queue: Queue, clock: ManualClock) -> N
         assert queue.reconcile("q", tenant="nobody") == {}
 
 
+def test_a_queue_without_jobs_can_be_recounted(queue: Queue) -> None:
+    queue.set_limit("q", tenant="acme", concurrency=1)
+    assert queue.reconcile("q") == {}
+
+
 def test_an_unknown_queue_cannot_be_recounted(queue: Queue) -> None:
     with nothing_changes(queue), pytest.raises(QueueNotFound):
         queue.reconcile("nowhere")
