@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tenure import InvalidInput, Queue, QueueNotFound, State
@@ -215,13 +217,15 @@ def test_queues_are_looked_after_in_the_order_of_their_names(
     assert queue.maintain().purged == 3 - purged
 
 
+@pytest.mark.parametrize("make", [make_done, make_cancelled, make_dead])
 def test_a_queue_that_had_nothing_due_at_first_is_left_to_the_next_call(
-    open_queue: OpenQueue,
+    open_queue: OpenQueue, make: Callable[..., object]
 ) -> None:
-    queue = open_queue(keep_dead=0)
+    queue = open_queue(keep_done=0, keep_cancelled=0, keep_dead=0)
+    make(queue, "old", "a")
     make_dead(queue, "parent", "a")
     queue.enqueue("b", id="child", after=["parent"])
-    assert [queue.maintain().purged for _ in range(3)] == [1, 1, 0]
+    assert [queue.maintain().purged for _ in range(3)] == [2, 1, 0]
 
 
 def test_a_tenant_without_jobs_is_forgotten_but_not_its_limit(
