@@ -59,9 +59,9 @@ def _sqlite(*first: str) -> tuple[Selection, ...]:
     return (
         likely,
         _compared("sqlite"),
+        _tests("tests/engines/sqlite"),
         others,
         _tests(_MODEL, "-k", "not Postgres", seconds=300),
-        _tests("tests/engines/sqlite"),
         _tests("tests/unit/test_transactional_enqueue.py", "tests/unit/test_reconcile_heads.py"),
         _tests("tests/unit/test_fork.py", "tests/unit/test_batches_at_once.py"),
         _tests("tests/unit/cli/test_moving.py"),
