@@ -432,6 +432,15 @@ def test_a_limit_with_some_room_lets_only_the_first_jobs_start(queue: Queue) -> 
 
 
 @pytest.mark.usefixtures("needs_strict_turns")
+def test_a_tenant_that_has_nothing_left_takes_no_further_turn(queue: Queue) -> None:
+    queue.set_limit("q", concurrency=4)
+    for tenant in ("a", "b", "c", "c", "c"):
+        queue.enqueue("q", id=f"{tenant}{len(queue.jobs().jobs)}", tenant=tenant)
+    assert [queue.explain(id).claimable for id in ("c2", "c3", "c4")] == [True, True, False]
+    assert [job.id for job in queue.claim("q", limit=5)] == ["a0", "b1", "c2", "c3"]
+
+
+@pytest.mark.usefixtures("needs_strict_turns")
 def test_with_little_room_in_the_queue_turns_decide(queue: Queue) -> None:
     for tenant in "abc":
         for n in range(2):

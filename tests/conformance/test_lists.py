@@ -90,6 +90,23 @@ def test_jobs_are_found_by_their_error_group(story: Queue, clock: ManualClock) -
     assert page.jobs[0].error.group == group
 
 
+@pytest.mark.parametrize(
+    "where", [{"state": "dead"}, {"tenant": "acme"}, {"group": "g"}, {"worker": "ann"}], ids=str
+)
+def test_jobs_of_an_error_group_are_narrowed_by_each_filter(
+    queue: Queue, where: dict[str, Any]
+) -> None:
+    options = {name: where[name] for name in ("tenant", "group") if name in where}
+    for worker, mine in (("ann", options), ("bob", {})):
+        queue.enqueue("mail", id=worker, **mine)
+        (job,) = queue.claim("mail", worker=worker)
+        fatal = worker == "ann" or "state" not in where
+        queue.fail(job, ValueError("boom"), fatal=fatal, retry_in=60)
+    error = queue.get("ann").errors[-1].group
+    assert sorted(ids(queue.jobs(error=error))) == ["ann", "bob"]
+    assert ids(queue.jobs(error=error, **where)) == ["ann"]
+
+
 def test_a_summary_has_all_of_a_job_that_is_small(story: Queue) -> None:
     page = story.summaries()
     assert page.jobs == [summary_of(story.get(job_id)) for job_id in ids(page)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tenure import InvalidInput, Queue, QueueNotFound, State
@@ -215,13 +217,15 @@ def test_queues_are_looked_after_in_the_order_of_their_names(
     assert queue.maintain().purged == 3 - purged
 
 
+@pytest.mark.parametrize("make", [make_done, make_cancelled, make_dead])
 def test_a_queue_that_had_nothing_due_at_first_is_left_to_the_next_call(
-    open_queue: OpenQueue,
+    open_queue: OpenQueue, make: Callable[..., object]
 ) -> None:
-    queue = open_queue(keep_dead=0)
+    queue = open_queue(keep_done=0, keep_cancelled=0, keep_dead=0)
+    make(queue, "old", "a")
     make_dead(queue, "parent", "a")
     queue.enqueue("b", id="child", after=["parent"])
-    assert [queue.maintain().purged for _ in range(3)] == [1, 1, 0]
+    assert [queue.maintain().purged for _ in range(3)] == [2, 1, 0]
 
 
 def test_a_tenant_without_jobs_is_forgotten_but_not_its_limit(
@@ -266,6 +270,11 @@ def test_a_recount_finds_what_was_counted(queue: Queue, clock: ManualClock) -> N
         assert queue.reconcile("q", tenant="acme") == {}
         assert queue.reconcile("q", tenant="acme", group="g") == {}
         assert queue.reconcile("q", tenant="nobody") == {}
+
+
+def test_a_queue_without_jobs_can_be_recounted(queue: Queue) -> None:
+    queue.set_limit("q", tenant="acme", concurrency=1)
+    assert queue.reconcile("q") == {}
 
 
 def test_an_unknown_queue_cannot_be_recounted(queue: Queue) -> None:

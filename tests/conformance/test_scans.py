@@ -73,12 +73,22 @@ def test_pages_of_any_size_add_up_to_the_whole(
         assert found == expected
 
 
+@pytest.mark.parametrize("way", ["all", "end", "error"])
 @pytest.mark.parametrize("where", FILTERS, ids=["kind", "tenant", "group"])
 def test_a_filter_that_too_many_lanes_match_is_applied_to_each_job(
-    filled: Queue, monkeypatch: pytest.MonkeyPatch, where: Filter
+    filled: Queue, monkeypatch: pytest.MonkeyPatch, where: Filter, way: str
 ) -> None:
     monkeypatch.setattr(lists, "_MANY_LANES", 0)
-    page = filled.jobs(queue=where.queue, tenant=where.tenant, group=where.group, kind=where.kind)
+    if way != "all":
+        filled.fail_many(filled.claim("q", limit=100), ValueError("boom"), fatal=True)
+    page = filled.jobs(
+        queue=where.queue,
+        tenant=where.tenant,
+        group=where.group,
+        kind=where.kind,
+        state="dead" if way == "end" else None,
+        error=filled.get(RARE[0]).errors[-1].group if way == "error" else None,
+    )
     assert [job.id for job in page.jobs] == RARE
 
 

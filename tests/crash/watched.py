@@ -116,8 +116,15 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def handed_in(queue: tenure.Queue, n: int) -> None:
-    """Wait until `n` operations wait to be committed."""
-    until(lambda: queue._committer._waiting == n)
+    """Wait until `n` operations wait to be committed. Those of tasks wait in their event loop
+    first, until its next turn."""
+    committer = queue._committer
+
+    def are_in_line() -> bool:
+        with committer._lock:
+            return committer._waiting == n and not committer._gathered
+
+    until(are_in_line)
 
 
 def committers() -> list[threading.Thread]:

@@ -60,15 +60,16 @@ def _sqlite(*first: str) -> tuple[Selection, ...]:
     return (
         likely,
         _compared("sqlite"),
+        _tests("tests/engines/sqlite"),
         others,
         _SQL_LISTS,
         _tests(_MODEL, "-k", "not Postgres", seconds=300),
-        _tests("tests/engines/sqlite"),
         _tests("tests/unit/test_transactional_enqueue.py", "tests/unit/test_reconcile_heads.py"),
         _tests("tests/unit/test_fork.py", "tests/unit/test_batches_at_once.py"),
         _tests("tests/unit/cli/test_moving.py"),
         _tests("tests/unit/test_copying.py", "tests/crash/test_sharing.py"),
         _tests("tests/crash/test_restore.py"),
+        _tests("tests/engines/sharded/test_fence.py", "-k", "sqlite"),
     )
 
 
@@ -103,6 +104,18 @@ def _foundationdb(*first: str) -> tuple[Selection, ...]:
         others,
         _tests("tests/simulation", "-k", "fdb or Follows or servers", seconds=300),
         _tests("tests/workers/test_on_foundationdb.py", "tests/unit/test_copying.py"),
+    )
+
+
+def _sharded(*first: str) -> tuple[Selection, ...]:
+    likely, others = _conformance("shards and not postgres", *first)
+    return (
+        _tests("tests/engines/sharded", "-k", "not kill and not postgres"),
+        likely,
+        _compared("shards"),
+        others,
+        _tests("tests/server/test_shards.py", "tests/unit/cli/test_moving.py"),
+        _tests("tests/engines/sharded", "tests/unit/cli/test_looking.py"),
     )
 
 
@@ -240,7 +253,7 @@ _TABLE: tuple[tuple[str, tuple[Selection, ...]], ...] = (
     ("src/tenure/queue/committer.py", (
         _tests("tests/unit/test_committer.py", "tests/unit/test_standing_claims.py",
                "tests/unit/test_batches_at_once.py"),
-        *_some("memory or sqlite", "async", "batches", "handles", "changes"),
+        *_some("memory or sqlite", "async", "batches", "handles", "changes", "rates_over_time"),
         _tests("tests/unit/test_fork.py", "tests/crash/test_callers_who_leave.py"),
         _tests("tests/server/test_waiting.py", "tests/server/test_lost_answers.py"),
     )),
@@ -263,7 +276,9 @@ _TABLE: tuple[tuple[str, tuple[Selection, ...]], ...] = (
         *_some("sqlite", *_SHARP),
         _tests(*_WIRE),
     )),
-    ("src/tenure/model/ops.py", (*_core("tests/unit/test_job.py"), _tests(*_WIRE))),
+    ("src/tenure/model/ops.py", (
+        *_core("tests/unit/test_job.py", "tests/unit/test_grant.py"), _tests(*_WIRE),
+    )),
     ("src/tenure/worker/lease_keeper.py", (
         _tests("tests/workers/test_lease_keeper.py"),
         _tests("tests/workers/test_leases.py", "tests/workers/test_runner.py"),
@@ -286,12 +301,16 @@ _ENGINES = {
     "postgres": _postgres,
     "sql": _sql,
     "foundationdb": _foundationdb,
+    "sharded": _sharded,
 }
 
 # Names whose values decide how fast something is or how long it waits, and no outcome.
 _SETTINGS: dict[str, frozenset[str]] = {
     "src/tenure/engines/sqlite/db.py": frozenset({"_INSERT_SIZES"}),
     "src/tenure/engines/sqlite/file.py": frozenset({"OLDEST_SQLITE", "RETRY_SECONDS", "CACHE_KIB"}),
+    "src/tenure/engines/sqlite/oldest.py": frozenset(
+        {"MOST_LINES", "MOST_REMEMBERED", "MOST_CHANGED", "AT_ONCE", "MOST_ROUNDS"}
+    ),
     "src/tenure/engines/sqlite/watch.py": frozenset(
         {
             *("INTERVAL_SECONDS", "FIRST_SECONDS", "IDLE_SECONDS", "GAP_SECONDS"),
@@ -330,7 +349,7 @@ _SETTINGS: dict[str, frozenset[str]] = {
         {"ANSWER_SECONDS", "LISTEN_SECONDS", "LARGEST_BODY"}
     ),
     "src/tenure/queue/commit_line.py": frozenset({"MAX_BATCH"}),
-    "src/tenure/model/job.py": frozenset({"_COMMON"}),
+    "src/tenure/model/job.py": frozenset({"_COMMON", "_AT_ONCE"}),
     "src/tenure/worker/lease_keeper.py": frozenset(
         {"OVERDUE_SECONDS", "SHORTEST_PAUSE", "LONGEST_INTERVAL", "MOST_AT_ONCE"}
     ),

@@ -15,6 +15,7 @@ import json
 import os
 import sys
 import threading
+import traceback
 from contextlib import suppress
 from pathlib import Path
 from types import FunctionType
@@ -115,6 +116,8 @@ def _run(request: dict[str, Any], functions: list[FunctionType]) -> None:
         ):
             os._exit(COLD)
         code = int(pytest.main(request["arguments"]))
+    except BaseException:
+        traceback.print_exc()  # the exit below would hide it
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 import tenure
-from tenure import Queue
+from tenure import Job, NewJob, Queue
+from tenure.model import queries
+from tenure.model.queries import Filter, ListJobs
 from tenure.testing import ManualClock
 from tests.engines.sharded.conftest import Tenants
 
@@ -61,3 +65,47 @@ def test_a_limit_of_all_shards_is_listed_once_and_the_whole_comes_first(
     queue.pause("q")
     found = [(one.tenant, one.concurrency) for one in queue.limits("q")]
     assert found == [(None, None), ("*", 1), (tenants.there, 2)]
+
+
+def page_of(queue: Queue, where: Filter, limit: int) -> queries.Page:
+    page = queue.do(ListJobs(where, limit))
+    assert isinstance(page, queries.Page)
+    return page
+
+
+@pytest.mark.parametrize("limit", [1, 2, 10])
+def test_a_page_has_the_jobs_that_are_newer_than_what_a_shard_has_not_looked_at(
+    url: str, tenants: Tenants, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    """One shard looks at many jobs that do not match, and stops between them."""
+    monkeypatch.setattr(queries, "MOST_SCANNED", 20)
+    monkeypatch.setattr(queries, "MOST_SORTED", 5)
+    clock = ManualClock()
+    with tenure.connect(url, clock=clock) as queue:
+        common: list[Job] = []
+        rare: list[Job] = []
+        for n in range(31):
+            if n in (3, 29, 30):
+                rare.insert(0, queue.enqueue("q", tenant=tenants.there, kind="rare"))
+                clock.advance(1)
+            common.insert(0, queue.enqueue("q", tenant=tenants.here))
+            clock.advance(1)
+        page = page_of(queue, Filter("q", kind="rare"), limit)
+        assert page.jobs == rare[: min(limit, 2)]
+        last = common[19] if limit == 10 else page.jobs[-1]
+        assert page.scanned_to == last.created_at
+        assert queue.jobs(queue="q", kind="rare").jobs == rare
+
+
+def test_a_job_that_is_as_old_as_what_a_shard_has_not_looked_at_is_left_to_the_next_page(
+    url: str, tenants: Tenants, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queries, "MOST_SCANNED", 20)
+    monkeypatch.setattr(queries, "MOST_SORTED", 5)
+    with tenure.connect(url, clock=ManualClock()) as queue:
+        for tenant in (tenants.here, tenants.there):
+            queue.enqueue("q", tenant=tenant, kind="rare")
+        queue.enqueue_many(NewJob(queue="q", tenant=tenants.here) for _ in range(30))
+        assert page_of(queue, Filter("q", kind="rare"), 10).jobs == []
+        found = queue.jobs(queue="q", kind="rare").jobs
+        assert [job.tenant for job in found] == [tenants.here, tenants.there]

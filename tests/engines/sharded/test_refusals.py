@@ -12,6 +12,8 @@ import pytest
 
 import tenure
 from tenure import Conflict, Duplicate, InvalidInput, NewJob, Queue
+from tenure.model import ops
+from tenure.model.job import JobSpec, null
 from tests.conformance.state import nothing_changes
 from tests.engines.sharded.conftest import Tenants
 from tests.support import shards
@@ -119,6 +121,22 @@ def test_a_transaction_of_the_callers_own_is_on_the_shard_of_the_tenant(
         with pytest.raises(InvalidInput, match=r"jobs-1\.db \(shard '1'\)"):
             queue.enqueue("q", tenant=tenants.there, connection=connection)
     assert queue.stats().ready == 1
+
+
+def test_a_transaction_of_the_caller_changes_one_shard_only(
+    queue: Queue, tenants: Tenants, tmp_path: Path
+) -> None:
+    def enqueue(tenant: str) -> ops.Enqueue:
+        return ops.Enqueue((JobSpec(id=tenant, queue="q", payload=null(), tenant=tenant),))
+
+    apply_within = queue._engine.apply_within
+    with closing(sqlite3.connect(shards.files_of(tmp_path)[0])) as connection:
+        for batch in ([enqueue(tenants.here), enqueue(tenants.there)], []):
+            with connection, pytest.raises(InvalidInput, match="one shard only"):
+                apply_within(connection, batch)
+        with connection:
+            apply_within(connection, [enqueue(tenants.here), enqueue(tenants.here_too)])
+    assert sorted(job.id for job in queue.jobs().jobs) == sorted(tenants[:2])
 
 
 def test_a_store_that_was_used_alone_is_no_shard(tmp_path: Path, url: str) -> None:

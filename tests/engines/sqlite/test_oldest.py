@@ -214,3 +214,21 @@ def test_a_clock_that_was_set_back_is_noticed(store: Store) -> None:
     store.clock.advance(-160)
     store.queue.enqueue("q", tenant="b")
     assert store.remembered() == store.clock.now_ms()
+
+
+def test_jobs_that_can_expire_are_not_in_the_index_of_changed_jobs(
+    store: Store, tmp_path: Path
+) -> None:
+    def changed() -> int:
+        with closing(sqlite3.connect(tmp_path / "jobs.db")) as db:
+            ((count,),) = db.execute(
+                "SELECT count(*) FROM tenure_states INDEXED BY tenure_states_ready "
+                "WHERE state = 2 AND at >= 0"
+            )
+        return int(count)
+
+    store.queue.enqueue_many(NewJob(queue="q", expires_in=600) for _ in range(3))
+    assert changed() == 0
+    store.queue.release(store.queue.claim("q")[0])
+    assert changed() == 1
+    assert store.remembered() == store.exact()

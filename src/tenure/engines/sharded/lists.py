@@ -1,8 +1,8 @@
 """Lists of jobs over several shards: merged by time, with a cursor that has the place on each.
 
-Each shard's list is in its own order; the one whose next job is the newest comes next. A list ends
-where all jobs that were read from a shard are used and the shard has more: what comes next is not
-known.
+Each shard's list is in its own order; the one whose next job is the newest comes next. If all jobs
+that were read from a shard are used and the shard has more, its next job is not known, but it is no
+newer than the time back to which the shard has looked: the page ends there.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ class Source:
     def next_job(self) -> Any | None:
         return self.jobs[self.used] if self.used < len(self.jobs) else None
 
-    @property
-    def is_cut(self) -> bool:
-        """Whether all that was read is used, and there is more."""
-        return self.used == len(self.jobs) and self.cursor is not None
+    def next_at(self, where: Filter) -> int | None:
+        """The time of the next job, or one that it is not newer than; None if there is none."""
+        if self.next_job is not None:
+            return _time_of(self.next_job, where)
+        return None if self.cursor is None else self.scanned_to
 
 
 def read(cluster: Cluster, query: ListQuery, of: Sequence[Shard] | None) -> Found:
@@ -57,10 +58,8 @@ def read(cluster: Cluster, query: ListQuery, of: Sequence[Shard] | None) -> Foun
     size = 0
     jobs: list[Any] = []
     while len(jobs) < query.limit and size < queries.PAGE_BYTES:
-        if any(source.is_cut for source in sources):
-            break
         source = _newest(sources, query.filter)
-        if source is None:
+        if source is None or source.next_job is None:
             break
         job = source.next_job
         jobs.append(job)
@@ -100,13 +99,14 @@ def _page_of(shard: Shard, query: ListQuery, start: str | None, limit: int) -> A
 
 
 def _newest(sources: Sequence[Source], where: Filter) -> Source | None:
-    """The source whose next job is the newest; the first of several."""
+    """The source whose next job is the newest; of several, one whose job is not known, or the
+    first."""
     best: Source | None = None
     best_at = -1
     for source in sources:
-        job = source.next_job
-        if job is not None and _time_of(job, where) > best_at:
-            best, best_at = source, _time_of(job, where)
+        at = source.next_at(where)
+        if at is not None and (at > best_at or (at == best_at and source.next_job is None)):
+            best, best_at = source, at
     return best
 
 
@@ -132,13 +132,8 @@ def _cursor_of(cluster: Cluster, query: ListQuery, sources: Sequence[Source]) ->
 
 def _page(query: ListQuery, jobs: list[Any], cursor: str | None, sources: list[Source]) -> Found:
     scanned = sum(source.scanned for source in sources)
-    reached = [x.scanned_to for x in sources if x.scanned_to is not None and x.is_cut]
-    if cursor is None:
-        scanned_to = None
-    elif reached:
-        scanned_to = max(reached)
-    else:
-        scanned_to = _time_of(jobs[-1], query.filter) if jobs else None
+    left = [source.next_at(query.filter) for source in sources]
+    scanned_to = max([at for at in left if at is not None], default=None)
     if isinstance(query, queries.FindIds):
         return queries.Ids([job.id for job in jobs], cursor, scanned)
     if isinstance(query, queries.ListJobs):

@@ -442,11 +442,11 @@ SELECT 1 FROM tenure_deps LIMIT 1;
 SELECT DISTINCT parent FROM tenure_deps WHERE parent IN (SELECT value FROM json_each(?))
 ORDER BY parent;
 -- name: children
-SELECT j.seq, j.id, j.lane, ifnull(s.state, 2), j.priority, ifnull(s.attempts, 0), j.max_attempts,
-    ifnull(s.run_at, j.created_at), s.expires_at, ifnull(s.worker, ''), ifnull(s.token, 0),
+SELECT j.seq, j.id, j.lane, s.state, j.priority, s.attempts, j.max_attempts,
+    ifnull(s.run_at, j.created_at), s.expires_at, s.worker, s.token,
     j.unique_key, j.options, s.errors, j.kind
 FROM tenure_deps d CROSS JOIN tenure_jobs j ON j.seq = d.child
-    LEFT JOIN tenure_states s ON s.seq = j.seq
+    CROSS JOIN tenure_states s ON s.seq = j.seq
 WHERE d.parent = ? ORDER BY d.child;
 -- name: delete_dep
 DELETE FROM tenure_deps WHERE parent = ? AND child = ?;
@@ -480,22 +480,23 @@ SELECT j.seq, j.id, j.lane, ifnull(s.state, 2), j.priority, ifnull(s.attempts, 0
     j.unique_key, j.options, s.errors, j.kind
 FROM json_each(?) e CROSS JOIN tenure_jobs j ON j.id = e.value
     LEFT JOIN tenure_states s ON s.seq = j.seq;
+-- Of jobs that have changed, so that they have a state.
 -- name: rows_by_seq
-SELECT j.seq, j.id, j.lane, ifnull(s.state, 2), j.priority, ifnull(s.attempts, 0), j.max_attempts,
-    ifnull(s.run_at, j.created_at), s.expires_at, ifnull(s.worker, ''), ifnull(s.token, 0),
+SELECT j.seq, j.id, j.lane, s.state, j.priority, s.attempts, j.max_attempts,
+    ifnull(s.run_at, j.created_at), s.expires_at, s.worker, s.token,
     j.unique_key, j.options, s.errors, j.kind
 FROM json_each(?) e CROSS JOIN tenure_jobs j ON j.seq = e.value
-    LEFT JOIN tenure_states s ON s.seq = j.seq
+    CROSS JOIN tenure_states s ON s.seq = j.seq
 ORDER BY j.seq;
 -- name: rows_of_state
-SELECT j.seq, j.id, j.lane, ifnull(s.state, 2), j.priority, ifnull(s.attempts, 0), j.max_attempts,
-    ifnull(s.run_at, j.created_at), s.expires_at, ifnull(s.worker, ''), ifnull(s.token, 0),
+SELECT j.seq, j.id, j.lane, s.state, j.priority, s.attempts, j.max_attempts,
+    ifnull(s.run_at, j.created_at), s.expires_at, s.worker, s.token,
     j.unique_key, j.options, s.errors, j.kind
 FROM tenure_states s INDEXED BY tenure_states_at CROSS JOIN tenure_jobs j ON j.seq = s.seq
 WHERE s.queue = ? AND s.state = ? AND s.state <> 2 AND s.at <= ? ORDER BY s.at, s.seq LIMIT ?;
 -- name: rows_expired
-SELECT j.seq, j.id, j.lane, ifnull(s.state, 2), j.priority, ifnull(s.attempts, 0), j.max_attempts,
-    ifnull(s.run_at, j.created_at), s.expires_at, ifnull(s.worker, ''), ifnull(s.token, 0),
+SELECT j.seq, j.id, j.lane, s.state, j.priority, s.attempts, j.max_attempts,
+    ifnull(s.run_at, j.created_at), s.expires_at, s.worker, s.token,
     j.unique_key, j.options, s.errors, j.kind
 FROM tenure_states s INDEXED BY tenure_states_expiry
     CROSS JOIN tenure_jobs j ON j.seq = s.seq
@@ -598,7 +599,7 @@ DELETE FROM tenure_slot_counts WHERE scope = ? AND key = ? AND count <= 0;
 SELECT count(*) FROM tenure_slots WHERE scope = ? AND key = ?;
 -- name: ended_slots
 SELECT scope, key, holder FROM tenure_slots INDEXED BY tenure_slots_expiry
-WHERE expires_at <= ? ORDER BY expires_at, scope, key, holder LIMIT ?;
+WHERE expires_at <= ? LIMIT ?;
 
 -- name: schedule
 SELECT schedule FROM tenure_schedules WHERE name = ?;
@@ -618,8 +619,7 @@ ON CONFLICT (space, key) DO UPDATE SET value = excluded.value, expires_at = excl
 DELETE FROM tenure_records WHERE space = ? AND key = ?;
 -- name: drop_records
 DELETE FROM tenure_records WHERE (space, key) IN (
-    SELECT space, key FROM tenure_records WHERE expires_at IS NOT NULL AND expires_at <= ?
-    ORDER BY expires_at LIMIT ?);
+    SELECT space, key FROM tenure_records WHERE expires_at IS NOT NULL AND expires_at <= ? LIMIT ?);
 -- name: free_record
 SELECT key, value FROM tenure_records
 WHERE space = ? AND key >= ? AND key <= ? AND (expires_at IS NULL OR expires_at > ?)
@@ -773,8 +773,7 @@ SELECT l.id FROM tenure_tenants t CROSS JOIN tenure_lanes l ON l.tenant = t.id
 WHERE :tenant IS NULL AND :grp IS NULL AND t.queue = :queue
 LIMIT :limit;
 -- name: lane_counts
-SELECT ifnull(sum(waiting), 0), ifnull(sum(delayed), 0), ifnull(sum(ready), 0),
-    ifnull(sum(leased), 0), ifnull(sum(done), 0), ifnull(sum(dead), 0), ifnull(sum(cancelled), 0)
+SELECT sum(waiting), sum(delayed), sum(ready), sum(leased), sum(done), sum(dead), sum(cancelled)
 FROM tenure_lanes WHERE id IN (SELECT value FROM json_each(?));
 -- In the next ones, the rows come in the order of the subquery. With an ORDER BY they would all be
 -- read first. A condition on a job's lane comes first, since it is the cheapest.
