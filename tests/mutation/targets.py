@@ -99,8 +99,12 @@ def _foundationdb(*first: str) -> tuple[Selection, ...]:
         _tests("tests/engines/foundationdb", "tests/engines/kv/test_tuple.py"),
         others,
         _tests("tests/simulation", "-k", "fdb or Follows or servers", seconds=300),
-        _tests("tests/workers/test_on_foundationdb.py", "tests/unit/test_copying.py"),
-    )
+        _tests(
+            "tests/workers/test_on_foundationdb.py", "tests/workers/test_wrong_clocks.py",
+            "-k", "foundationdb",
+        ),
+        _tests("tests/unit/test_copying.py"),
+    )  # fmt: skip
 
 
 def _core(*first: str) -> tuple[Selection, ...]:
@@ -143,6 +147,7 @@ _FIRST = {
     "server": ("handles", "enqueue"),
     "fast_paths": ("enqueue", "finish", "claim"),
     "commit_attempt": ("once", "handles", "enqueue"),
+    "calls": ("expiry", "once", "batches"),
     "transact": ("once", "handles", "enqueue"),
     "parking": ("pauses", "limits", "fairness"),
     "bucket": ("rates",),
