@@ -99,12 +99,8 @@ def _foundationdb(*first: str) -> tuple[Selection, ...]:
         _tests("tests/engines/foundationdb", "tests/engines/kv/test_tuple.py"),
         others,
         _tests("tests/simulation", "-k", "fdb or Follows or servers", seconds=300),
-        _tests(
-            "tests/workers/test_on_foundationdb.py", "tests/workers/test_wrong_clocks.py",
-            "-k", "foundationdb",
-        ),
-        _tests("tests/unit/test_copying.py"),
-    )  # fmt: skip
+        _tests("tests/workers/test_on_foundationdb.py", "tests/unit/test_copying.py"),
+    )
 
 
 def _core(*first: str) -> tuple[Selection, ...]:
@@ -270,6 +266,10 @@ _TABLE: tuple[tuple[str, tuple[Selection, ...]], ...] = (
         _tests("tests/workers/test_scheduler.py"),
         _tests("tests/workers/test_store_trouble.py", "tests/workers/test_found.py"),
     )),
+    ("src/tenure/engines/foundationdb/clocks.py", (
+        _tests("tests/workers/test_wrong_clocks.py", "-k", "foundationdb"),
+        *_foundationdb("schedules"),
+    )),
     ("src/tenure/engines/remote.py", (
         _tests("tests/unit/test_remote.py"),
         _tests(*_WIRE),
@@ -353,7 +353,7 @@ def files() -> list[str]:
         for path in sorted((ROOT / "src/tenure/core").glob("*.py"))
         if path.name not in ("__init__.py", "transaction.py")
     ]
-    return found
+    return list(dict.fromkeys(found))
 
 
 def selections(mutation: Mutation) -> tuple[Selection, ...]:
