@@ -16,8 +16,11 @@ from tenure import (
     Queue,
     State,
 )
+from tenure.model import ops
 from tenure.model.fields import MAX_AFTER
+from tenure.model.job import NULL, JobSpec
 from tenure.testing import ManualClock
+from tests.conformance.conftest import Apply
 from tests.conformance.moves import (
     drain,
     fill,
@@ -526,3 +529,23 @@ def test_a_job_whose_id_is_made_up_waits_like_any_other(queue: Queue) -> None:
     assert leased.id == parent.id
     queue.ack(leased)
     assert [job.id for job in queue.claim("q", limit=2)] == [child.id]
+
+
+def test_a_job_that_is_deleted_and_enqueued_again_waits_only_for_its_new_parents(
+    queue: Queue, apply: Apply
+) -> None:
+    """All in one batch, with the end of the former parent after it."""
+    queue.enqueue("q", id="former")
+    parent = take(queue)
+    queue.enqueue("q", id="new")
+    queue.enqueue("q", id="child", after=["former"], if_parent_fails="cancel")
+    again = JobSpec("child", "q", NULL, after=("new",), if_parent_fails="cancel")
+    apply(
+        ops.Delete(("child",)),
+        ops.Enqueue((again,)),
+        ops.Fail(parent.id, parent.token, fatal=True),
+    )
+    assert state_of(queue, "former") is State.DEAD
+    assert state_of(queue, "child") is State.WAITING
+    queue.ack(take(queue))
+    assert state_of(queue, "child") is State.PENDING

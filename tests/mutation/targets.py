@@ -159,6 +159,7 @@ _FIRST = {
     "server": ("handles", "enqueue"),
     "fast_paths": ("enqueue", "finish", "claim"),
     "commit_attempt": ("once", "handles", "enqueue"),
+    "calls": ("expiry", "once", "batches"),
     "transact": ("once", "handles", "enqueue"),
     "parking": ("pauses", "limits", "fairness"),
     "bucket": ("rates",),
@@ -288,6 +289,10 @@ _TABLE: tuple[tuple[str, tuple[Selection, ...]], ...] = (
         _tests("tests/workers/test_scheduler.py"),
         _tests("tests/workers/test_store_trouble.py", "tests/workers/test_found.py"),
     )),
+    ("src/tenure/engines/foundationdb/clocks.py", (
+        _tests("tests/workers/test_wrong_clocks.py", "-k", "foundationdb"),
+        *_foundationdb("schedules"),
+    )),
     ("src/tenure/engines/remote.py", (
         _tests("tests/unit/test_remote.py"),
         _tests(*_WIRE),
@@ -375,7 +380,7 @@ def files() -> list[str]:
         for path in sorted((ROOT / "src/tenure/core").glob("*.py"))
         if path.name not in ("__init__.py", "transaction.py")
     ]
-    return found
+    return list(dict.fromkeys(found))
 
 
 def selections(mutation: Mutation) -> tuple[Selection, ...]:

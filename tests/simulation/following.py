@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
+from tenure.engines import Engine
 from tenure.engines.foundationdb.once import claims_come_last
 from tenure.engines.memory import MemoryEngine, Record
-from tenure.model import ops, states
-from tenure.model.job import State
+from tenure.model import ops, queries, states
+from tenure.model.job import Job, State
 from tenure.model.ops import Answer
 
 
@@ -21,14 +22,13 @@ class FollowingModel(MemoryEngine):
 
     token_steps = 1
 
-    def follow(self, op: ops.Op, answer: Answer, dead: set[str]) -> Answer:
-        """Apply an operation as the engine did. `dead` are jobs that are dead now: a claim may
-        have found them expired."""
+    def follow(self, op: ops.Op, answer: Answer, engine: Engine) -> Answer:
+        """Apply an operation as the engine did."""
         done = isinstance(op, ops.Once) and op.key in self._answered
         if isinstance(op, ops.Once) and done:
             self._sweep_anyway(op)
         self._given = [] if done else given_out(answer)
-        self._dead = dead
+        self._engine = engine
         (answered,) = self.apply([op])
         assert not any(self._given), f"the model would not have given out {self._given}"
         return answered
@@ -113,10 +113,14 @@ class FollowingModel(MemoryEngine):
         return allowed[job_id]
 
     def _may_have_expired(self, head: Record, now: int) -> bool:
-        """Whether the engine may have taken this job and found it expired."""
+        """Whether the engine may have taken this job and found it expired. Then it is dead now, or
+        a later operation of the batch deleted it."""
         change = states.decide(head.job, states.Claimed(), now)
         assert change is not None
-        return change.state is State.DEAD and head.job.id in self._dead
+        if change.state is not State.DEAD:
+            return False
+        found = self._engine.read(queries.GetJob(head.job.id))
+        return not isinstance(found, Job) or found.state is State.DEAD
 
 
 def given_out(answer: Answer) -> list[list[tuple[str, int]]]:

@@ -9,6 +9,7 @@ from tenure.model import ops
 from tenure.model.job import NULL, JobSpec, State
 from tests.simulation.compare.history import Comparison
 from tests.simulation.compare.run import open_rig
+from tests.simulation.compare.state import Difference
 from tests.simulation.compare.steps import Run, Wait
 
 KEYED = ops.Once("again", (ops.SetLimit("mail", None, None, 2), ops.Claim(("mail",), "w", 1000, 1)))
@@ -72,5 +73,36 @@ def test_an_expired_job_that_a_claim_took_is_told_from_those_swept_later_in_the_
         comparison.end()
         dead = {i for i, record in rig.model._records.items() if record.job.state is State.DEAD}
         assert dead == {"swept", "next", "taken"}
+    finally:
+        rig.close()
+
+
+def test_an_expired_job_that_a_claim_took_may_be_purged_later_in_the_batch() -> None:
+    """The claim sweeps one job and takes "taken", which leaves no room for "left". The maintenance
+    in the same batch deletes both dead jobs."""
+    expiring = [JobSpec(name, "mail", NULL, expires_in_ms=100) for name in ("swept", "taken")]
+    rig = open_rig("foundationdb", 3)
+    try:
+        comparison = Comparison(rig, every=1)
+        comparison.step(Run(0, ((ops.Enqueue((*expiring, JobSpec("left", "mail", NULL))),),)))
+        comparison.step(Wait(200))
+        purge = ops.Maintain(1000, keep_dead_ms=0)
+        comparison.step(Run(0, ((ops.Claim(("mail",), "w", 1000, 1),), (purge,))))
+        comparison.end()
+        states = {i: record.job.state for i, record in rig.model._records.items()}
+        assert states == {"left": State.PENDING}
+    finally:
+        rig.close()
+
+
+def test_a_claim_that_is_empty_while_no_job_has_expired_is_a_difference() -> None:
+    rig = open_rig("foundationdb", 3)
+    try:
+        comparison = Comparison(rig, every=1)
+        comparison.step(Run(0, ((ops.Enqueue((JobSpec("left", "mail", NULL),)),),)))
+        claim = ops.Claim(("mail",), "w", 1000, 1)
+        rig.engines[0].apply = lambda batch: [ops.Leased([]) for _ in batch]  # type: ignore[method-assign]
+        with pytest.raises(Difference, match="nothing was given out, but \\['left'\\] could be"):
+            comparison.step(Run(0, ((claim,),)))
     finally:
         rig.close()

@@ -22,6 +22,7 @@ from tenure.model.cron import next_tick
 from tenure.testing import ManualClock
 from tenure.worker.scheduler import Scheduler
 from tests import fdb_sim
+from tests.fdb_sim.client import SkewedClock
 from tests.server import host
 from tests.support import postgres
 
@@ -211,6 +212,29 @@ def test_on_foundationdb_the_clock_of_one_who_looks_once_does_not_count(store: S
     for _ in range(3):
         store.open(-DAY).timetable()
     assert store.handles[0].timetable().now == MIDNIGHT
+
+
+@pytest.mark.parametrize("store", [on_foundationdb], indirect=True)
+@pytest.mark.parametrize(("ahead", "used"), [(2, 2), (-2, -2), (2.001, 0), (-2.001, 0)])
+def test_on_foundationdb_a_clock_is_used_as_it_is_if_it_is_off_by_two_seconds_at_most(
+    store: Store, ahead: float, used: float
+) -> None:
+    store.schedulers(0, 0, ahead)
+    assert store.handles[2].timetable().now == MIDNIGHT + used * 1000
+
+
+@pytest.mark.parametrize("store", [on_foundationdb], indirect=True)
+def test_on_foundationdb_a_clock_that_is_set_right_counts_at_once(store: Store) -> None:
+    """A note of the time is good for ten seconds, unless the clock was changed since."""
+    wrong, _, _ = store.schedulers(-DAY, -DAY, 0)
+    assert store.handles[2].timetable().now == MIDNIGHT - DAY * 1000
+    engine = store.handles[0]._engine
+    assert isinstance(engine, FoundationDbEngine)
+    clock = engine._transactor._clock
+    assert isinstance(clock, SkewedClock)
+    clock.skew_ms = 0
+    wrong.step()
+    assert store.handles[2].timetable().now == MIDNIGHT
 
 
 # On PostgreSQL, whose time is that of a real server -----------------------------------------------

@@ -89,3 +89,11 @@ def test_opening_a_cluster_after_a_fork_is_refused() -> None:
     module.impl = types.SimpleNamespace(_network_thread=threading.Thread())
     with pytest.raises(StoreError, match="does not survive a fork"):
         binding.open_database(module, None)
+
+
+@pytest.mark.parametrize("network", [None, types.SimpleNamespace(is_alive=lambda: True)])
+def test_a_cluster_is_opened_unless_the_thread_of_the_binding_is_gone(network: Any) -> None:
+    module: Any = types.ModuleType("fdb")
+    module.impl = types.SimpleNamespace(_network_thread=network)
+    module.open = lambda cluster_file: f"opened {cluster_file}"
+    assert binding.open_database(module, "fdb.cluster") == "opened fdb.cluster"

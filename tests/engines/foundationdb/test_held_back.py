@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb import parking, pick
 from tenure.engines.foundationdb.engine import FoundationDbEngine
 from tenure.model import ops
@@ -17,7 +18,7 @@ from tenure.settings import Settings
 from tenure.testing import ManualClock
 from tests import fdb_sim
 from tests.simulation.servers.stepping import Actor, Driver, SteppedDatabase
-from tests.support.fdb_audit import wrong_keys
+from tests.support.fdb_audit import Rows, wrong_keys
 
 AT_ONCE = 100  # lanes that one transaction puts aside or back, here
 LANES = 250
@@ -111,6 +112,17 @@ def test_paused_tenants_are_passed_over_at_no_cost() -> None:
     bench.do(ops.Resume("q", "t5"))
     assert {job.tenant for job in bench.claim_all()} == {"t5"}
     assert wrong_keys(bench.db) == []
+
+
+def test_a_few_tenants_that_are_held_back_are_not_put_aside() -> None:
+    bench = Bench(of_tenants)
+    assert bench.engine._store.aside_from == 32
+    bench.do(*(ops.Pause("q", f"t{n}") for n in range(31)))
+    assert len(bench.claim_all()) == 2 * (LANES - 31)
+    assert len(Rows(bench.db, ("tenure",)).of(k.PARKED)) == 0
+    bench.do(ops.Enqueue((JobSpec("new", "q", NULL, tenant="new"),)), ops.Pause("q", "new"))
+    assert bench.claim() == []
+    assert len(Rows(bench.db, ("tenure",)).of(k.PARKED)) == 32
 
 
 def test_a_recount_finds_lanes_that_were_wrongly_thought_full() -> None:

@@ -236,6 +236,13 @@ def test_operations_share_a_transaction_up_to_a_number_of_jobs_and_bytes(
         assert len(list(engines._parts([op, op]))) == parts
 
 
+def test_an_operation_with_a_claim_and_a_recount_have_a_transaction_of_their_own() -> None:
+    claim = ops.Once("k", (ops.Claim(("q",), "w", 60_000, 1), ops.Cancel(("a",))))
+    recount, cancel = ops.Reconcile("q"), ops.Cancel(("a",))
+    parts = list(engines._parts([claim, cancel, cancel, recount, cancel]))
+    assert parts == [[claim], [cancel, cancel], [recount], [cancel]]
+
+
 def test_work_that_does_not_fit_into_a_transaction_is_halved_down_to_one(
     engine: FoundationDbEngine,
 ) -> None:

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from tenure.engines.foundationdb.engine import FoundationDbEngine
+from tenure.engines.foundationdb.record import PART_BYTES
 from tenure.engines.foundationdb.store import NTP_GRACE_MS, VERSION_GRACE_MS, Lease
 from tenure.errors import Busy, InvalidInput, LeaseLost, StoreError
 from tenure.model import ops, queries
@@ -113,6 +114,21 @@ def test_a_lease_is_over_when_the_store_has_counted_it_off(
     assert [job.id for job in claim(engine)] == ["a"]
 
 
+def test_a_lease_that_ends_soon_is_looked_at_again_when_it_has_ended(
+    cluster: fdb_sim.Cluster, clock: ManualClock
+) -> None:
+    """Otherwise the leases of a queue are looked at once a second."""
+    engine = engine_of(cluster)
+    enqueue(engine, "a")
+    claim(engine, lease_ms=10_000)
+    clock.advance((10_000 + VERSION_GRACE_MS) / 1000 - 0.3)
+    enqueue(engine, "b", delay_ms=60_000)  # a commit has the store count exactly
+    assert claim(engine) == []
+    clock.advance(0.4)
+    enqueue(engine, "c", delay_ms=60_000)
+    assert [job.id for job in claim(engine)] == ["a"]
+
+
 @pytest.mark.parametrize("skew_ms", [-30_000, 30_000])
 def test_a_clock_that_is_wrong_takes_nothing_from_anybody(
     cluster: fdb_sim.Cluster, clock: ManualClock, skew_ms: int
@@ -176,6 +192,19 @@ def test_a_payload_may_be_larger_than_a_value(cluster: fdb_sim.Cluster) -> None:
     found = engine.read(queries.GetJob("a"))
     assert isinstance(found, Job)
     assert found.raw_result == payload
+
+
+def test_a_summary_of_a_large_payload_reads_its_first_and_last_part(
+    cluster: fdb_sim.Cluster,
+) -> None:
+    db = fdb_sim.open(cluster)
+    engine = FoundationDbEngine(fdb_sim, db, Settings(), db.clock)
+    enqueue(engine, "a", payload=msgspec.Raw(b'"' + b"x" * 999_998 + b'"'))
+    before = db.stats.bytes_read
+    page = engine.read(queries.ListSummaries())
+    assert isinstance(page, queries.Summaries)
+    assert [(job.id, job.payload_bytes) for job in page.jobs] == [("a", 1_000_000)]
+    assert db.stats.bytes_read - before < 2.5 * PART_BYTES
 
 
 def test_a_batch_may_be_larger_than_a_transaction(cluster: fdb_sim.Cluster) -> None:

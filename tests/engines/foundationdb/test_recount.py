@@ -12,6 +12,7 @@ from tenure.engines.foundationdb import upkeep
 from tenure.engines.foundationdb.engine import FoundationDbEngine
 from tenure.engines.foundationdb.record import decode_record
 from tenure.engines.foundationdb.transact import TooSlow
+from tenure.engines.foundationdb.transaction import Transaction
 from tenure.errors import InvalidInput
 from tenure.model import ops
 from tenure.model.job import NULL, JobSpec
@@ -125,4 +126,30 @@ def test_a_recount_has_claims_look_at_tenants_that_were_wrongly_thought_full(
     (answer,) = engine.apply([claim])
     assert isinstance(answer, ops.Leased)
     assert sorted(job.tenant for job in answer.jobs) == ["t0", "t1", "t2"]
+    assert wrong_keys(db) == []
+
+
+def test_a_recount_of_a_queue_without_limits_conflicts_with_no_claim(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = fdb_sim.Cluster(clock)
+    db = fdb_sim.open(cluster)
+    engine, other = (
+        FoundationDbEngine(fdb_sim, one, Settings(), clock, hybrid=False)
+        for one in (db, fdb_sim.open(cluster))
+    )
+    engine.apply([ops.Enqueue((JobSpec("a", "q", NULL),))])
+    recount = upkeep._recount
+    claimed: list[str] = []
+
+    def while_others_claim(tx: Transaction, op: ops.Reconcile) -> Any:
+        (answer,) = other.apply([ops.Claim(("q",), "w", 60_000, 1)])
+        assert isinstance(answer, ops.Leased)
+        claimed.extend(job.id for job in answer.jobs)
+        return recount(tx, op)
+
+    monkeypatch.setattr(upkeep, "_recount", while_others_claim)
+    assert engine.apply([ops.Reconcile("q")]) == [ops.Corrected({})]
+    assert claimed == ["a"]
+    assert db.stats.commits_conflicted == 0
     assert wrong_keys(db) == []

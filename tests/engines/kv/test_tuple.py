@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,16 @@ def test_what_is_packed_is_unpacked(elements: tuple[Any, ...]) -> None:
 @given(_TUPLES, _TUPLES)
 def test_keys_sort_as_their_tuples(one: tuple[Any, ...], other: tuple[Any, ...]) -> None:
     assert (pack(one) < pack(other)) == (_sort_key(one) < _sort_key(other))
+
+
+class Level(IntEnum):
+    """A number, as a program may define for its priorities."""
+
+    HIGH = 7
+
+
+def test_a_number_of_a_derived_type_is_packed_as_a_number() -> None:
+    assert pack((Level.HIGH,)) == pack((7,))
 
 
 @pytest.mark.parametrize("element", [1.5, True, [1], object()])

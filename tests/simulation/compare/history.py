@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
 from tenure.engines import Engine
 from tenure.errors import LeaseLost, TenureError
-from tenure.model import ops, queries
-from tenure.model.job import State
+from tenure.model import ops
 from tenure.model.ops import Answer, Op
 from tenure.queue.committer import Committer
 from tests.simulation.compare.model import Follower
@@ -156,20 +154,9 @@ class Comparison:
             (expected,) = model.apply([op])
             return expected
         try:
-            return model.follow(op, answer, self._dead(op))
+            return model.follow(op, answer, self.rig.engines[0])
         except AssertionError as error:
             raise Difference("choice", str(error)) from None
-
-    def _dead(self, op: Op) -> set[str]:
-        """The dead jobs, if a claim may have found some expired."""
-        model, now = self.rig.model, self.rig.model_clock.now_ms()
-        claims = any(isinstance(one, ops.Claim) for one in ops.flat([op]))
-        late = (r.job.expires_at is not None and r.job.expires_at <= now for r in _live(model))
-        if not claims or not any(late):
-            return set()
-        found = self.rig.engines[0].read(queries.FindIds(queries.Filter(states=(State.DEAD,))))
-        assert isinstance(found, queries.Ids)
-        return set(found.ids)
 
 
 def _with_losses(
@@ -190,10 +177,6 @@ def _with_losses(
         else:
             answers.append(mine)
     return answers
-
-
-def _live(model: Any) -> Iterator[Any]:
-    yield from model._live.values()
 
 
 def _perform(recorder: Recorder, calls: list[list[Op]], step: Run) -> list[list[Answer]]:

@@ -67,7 +67,7 @@ def overdue(tx: Tx, queue: str, limit: int) -> list[Held]:
                 _drop_ending_key(tx, queue, until, job_id)
         elif is_over(tx, seen.record):
             over.append(job_id)
-    return [held for held in tx.jobs(over) if is_over(tx, held.record)]
+    return tx.jobs(over)
 
 
 def is_over(tx: Tx, record: Record) -> bool:

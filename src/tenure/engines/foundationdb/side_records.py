@@ -61,8 +61,6 @@ def list_records(tx: Tx, query: ListRecords) -> list[Record]:
     begin = tx.keys.pack(k.RECORD, query.space, query.first)
     end = tx.keys.pack(k.RECORD, query.space, query.last) + b"\x00"
     found: list[Record] = []
-    if query.last < query.first:
-        return found
     for row in tx.tr.snapshot.get_range(begin, end, reverse=query.newest_first):
         _, key = tx.keys.unpack(bytes(row.key))
         record = _decoded(key, bytes(row.value))

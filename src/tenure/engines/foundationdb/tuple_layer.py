@@ -110,7 +110,7 @@ def _encode(elements: Iterable[Element], out: bytearray, *, nested: bool) -> lis
         if isinstance(element, str):
             out.append(_STRING)
             out += _escaped(element.encode())
-        elif type(element) is int:
+        elif isinstance(element, int) and type(element) is not bool:
             out += pack_int(element)
         else:
             places += _encode_other(element, out, nested=nested)
@@ -122,8 +122,6 @@ def _encode_other(element: Element, out: bytearray, *, nested: bool) -> list[int
     if isinstance(element, bytes):
         out.append(_BYTES)
         out += _escaped(element)
-    elif isinstance(element, int) and not isinstance(element, bool):
-        out += pack_int(element)
     elif element is None:
         out += b"\x00\xff" if nested else b"\x00"
     elif isinstance(element, Versionstamp):
