@@ -158,6 +158,11 @@ class Task(Generic[P, R]):
         await self.app._aenqueued()
         return [Handle(self, id, created) for id, created in zip(ids, ids.created, strict=True)]
 
+    def handle(self, id: str) -> Handle[R]:
+        """Return the handle of a call that was enqueued before, here or in another process. Does
+        not check that the job exists."""
+        return Handle(self, id, created=False)
+
     def _jobs(self, calls: Iterable[Call]) -> list[NewJob]:
         jobs: list[NewJob] = []
         for n, call in enumerate(listed("calls", calls)):
@@ -338,7 +343,8 @@ class Handle(Generic[R]):
 
     def _result_now(self, job: Job) -> R:
         if job.state not in FINAL:
-            raise WaitTimeout(job.id, job.state.value, 0)
+            hint = "; in a sandbox, drain(forward=SECONDS) moves the clock and runs what is due"
+            raise WaitTimeout(job.id, job.state.value, 0, hint)
         return self._result(job)
 
     def _result(self, job: Job) -> R:
