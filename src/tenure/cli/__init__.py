@@ -112,8 +112,8 @@ class Root(click.Group):
 @click.option(
     "--url",
     help="URL of the store: sqlite:///file.db, sqlite:////path/file.db, postgresql://..., "
-    "fdb://..., of shards (sqlite:///jobs-{0..3}.db), or http://... for a service. Defaults to "
-    "TENURE_URL, then to sqlite:///tenure.db.",
+    "fdb://..., http://... for a service, or 'sqlite:///jobs-{0..3}.db' (quoted) for shards. "
+    "Defaults to TENURE_URL, then to sqlite:///tenure.db.",
 )
 @json_option
 @click.version_option(__version__, prog_name="tenure")

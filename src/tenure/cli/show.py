@@ -188,7 +188,7 @@ def tenants(app: App, /, queue: str, **page: Any) -> None:
 
 @click.command()
 @click.argument("queue")
-@click.option("--tenant", default="", help="The tenant. [default: the one without a name]")
+@click.option("--tenant", default="", help="The tenant. [default: jobs without a tenant]")
 @name_page_options
 @json_option
 @pass_app

@@ -110,7 +110,7 @@ class Task(Generic[P, R]):
         return self.function(*args, **kwargs)
 
     def using(self, **options: Unpack[Options]) -> Self:
-        """Return the same task with other options."""
+        """Return the same task with other options: `task.using(delay=60).enqueue()`."""
         unknown = options.keys() - Options.__annotations__.keys()
         if unknown:
             known = ", ".join(sorted(Options.__annotations__))
@@ -272,12 +272,12 @@ def _errors(field: str, errors: Errors) -> tuple[type[BaseException], ...]:
 
 
 class Handle(Generic[R]):
-    """An enqueued call of a task."""
+    """An enqueued call of a task. created: False if the job existed before."""
 
     def __init__(self, task: Task[Any, R], id: str, created: bool = True) -> None:
         self.task = task
         self.id = id
-        self.created = created  # False: the job already existed
+        self.created = created
 
     def __repr__(self) -> str:
         return f"<tenure.Handle {self.task.name} {self.id}>"
