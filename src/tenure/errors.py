@@ -211,8 +211,9 @@ class WaitTimeout(TenureError, TimeoutError):
 
     code = "wait_timeout"
 
-    def __init__(self, job_id: str, state: str, seconds: float) -> None:
-        hint = "; is a worker running for its queue?" if state == "pending" and seconds else ""
+    def __init__(self, job_id: str, state: str, seconds: float, hint: str = "") -> None:
+        if not hint and state == "pending" and seconds:
+            hint = "; is a worker running for its queue?"
         super().__init__(
             f"job {job_id!r} is {state} after {seconds:g} s of waiting; it was not cancelled{hint}",
             id=job_id,

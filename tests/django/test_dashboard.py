@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import quote
 
 import pytest
+from django.http import HttpRequest, HttpResponse
 from django.test import Client
 from django.test.utils import override_settings
 from django.urls import include, path
@@ -103,6 +104,30 @@ def test_an_encoded_slash_is_part_of_a_name(site: Client, project: Project) -> N
     found = site.get(url, RAW_URI=url)
     assert found.json()["id"] == "a/b c"
     assert found.json()["payload"] == {"password": "[redacted]"}
+
+
+def admin(request: HttpRequest) -> HttpResponse:
+    """Stands for the page of Django's admin site."""
+    return HttpResponse()
+
+
+class WithAdmin:
+    """URLs of a project with Django's admin site."""
+
+    urlpatterns: ClassVar = [
+        *urlpatterns,
+        path("admin/", include(([path("login/", admin, name="login")], "admin"))),
+    ]
+
+
+def test_strangers_sign_in_at_the_admin_site_unless_the_project_names_another_page(
+    site: Client,
+) -> None:
+    assert site.get("/ops/tenure/")["location"].startswith("/accounts/login/?next=")
+    with override_settings(ROOT_URLCONF=WithAdmin):
+        assert site.get("/ops/tenure/")["location"] == "/admin/login/?next=/ops/tenure/"
+        with override_settings(LOGIN_URL="/sign-in/"):
+            assert site.get("/ops/tenure/")["location"] == "/sign-in/?next=/ops/tenure/"
 
 
 def test_others_see_nothing(site: Client) -> None:

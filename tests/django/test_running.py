@@ -207,7 +207,6 @@ def test_a_task_that_runs_for_too_long_has_failed(project: Project) -> None:
     [
         ("tests.django.tasks.undecorated", "is not a Django task"),
         ("os.getcwd", "is not a Django task"),
-        ("welcome", "doesn't look like a module path"),
         ("tests.django.broken.add", "this module cannot be imported"),
     ],
 )
@@ -225,7 +224,11 @@ def test_a_job_whose_task_cannot_be_found_fails_and_says_why(
     assert good.status == "SUCCESSFUL"
 
 
-@pytest.mark.parametrize("kind", ["tests.django.nowhere.add", "tests.django.tasks.gone"])
+@pytest.mark.parametrize(
+    "kind",
+    ["tests.django.nowhere.add", "tests.django.tasks.gone", "welcome"],
+    ids=["no such module", "no such function", "a task of another app"],
+)
 def test_a_job_whose_task_does_not_exist_is_left_for_other_workers(
     project: Project, kind: str
 ) -> None:

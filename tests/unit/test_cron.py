@@ -279,3 +279,9 @@ def test_a_time_that_is_a_minute_past_was_not_missed_yet() -> None:
     tick = next_tick("0 12 * * *", "UTC", 0)
     assert due_tick("0 12 * * *", "UTC", "none", tick, tick + 60_000)[0] == tick
     assert due_tick("0 12 * * *", "UTC", "none", tick, tick + 60_001)[0] is None
+
+
+def test_six_fields_begin_with_seconds() -> None:
+    noon = ms("2024-03-30T12:00Z")
+    assert next_tick("*/20 * * * * *", COPENHAGEN, noon) == noon + 20_000
+    assert next_tick("*/20 * * * * *", COPENHAGEN, noon + 40_000) == noon + 60_000

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tenure import InvalidInput, JobFailed, State, Tenure, current_job, fixed
+from tenure import InvalidInput, JobFailed, State, Tenure, WaitTimeout, current_job, fixed
 from tenure.testing import ManualClock, Sandbox
 
 app = Tenure("sqlite:////nowhere/that/can/be/opened.db")
@@ -124,6 +124,11 @@ def test_an_error_can_be_raised_where_the_test_is(box: Sandbox) -> None:
 
 def test_waiting_in_a_sandbox_drains_it(box: Sandbox) -> None:
     assert add.enqueue(1, 2).wait() == 3
+
+
+def test_waiting_for_a_job_that_is_not_due_says_how_to_move_the_clock(box: Sandbox) -> None:
+    with pytest.raises(WaitTimeout, match=r"drain\(forward=SECONDS\)"):
+        flaky.enqueue().wait()
 
 
 def test_a_job_cannot_wait_for_one_that_only_it_could_run(box: Sandbox) -> None:

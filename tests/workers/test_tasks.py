@@ -314,6 +314,13 @@ def test_a_time_can_be_given(box: Sandbox) -> None:
 # Waiting ----------------------------------------------------------------------------------------
 
 
+def test_a_handle_is_made_from_an_id(box: Sandbox) -> None:
+    id = double.enqueue(4).id
+    again = double.handle(id)
+    assert (again.id, again.created) == (id, False)
+    assert again.wait() == 8
+
+
 def test_a_job_that_died_raises_its_error(box: Sandbox) -> None:
     handle = fail.enqueue()
     with pytest.raises(JobFailed, match="is dead: no") as caught:

@@ -12,7 +12,7 @@ import click
 from tenure import __version__
 from tenure.cli.audit import audit
 from tenure.cli.change import cancel, delete, purge, replay, run_now
-from tenure.cli.context import App, json_option
+from tenure.cli.context import App, json_option, take_url
 from tenure.cli.demo import demo
 from tenure.cli.editing import history, update
 from tenure.cli.enqueue import enqueue
@@ -60,6 +60,7 @@ SECTIONS: dict[str, list[click.Command]] = {
     "Maintain": [audit, maintain, reconcile, migrate, copy, reshard],
     "Try": [demo],
 }
+WITHOUT_A_STORE = [token, copy, reshard, demo]  # or with two
 
 
 class Root(click.Group):
@@ -111,8 +112,8 @@ class Root(click.Group):
 @click.option(
     "--url",
     help="URL of the store: sqlite:///file.db, sqlite:////path/file.db, postgresql://..., "
-    "fdb://..., of shards (sqlite:///jobs-{0..3}.db), or http://... for a service. Defaults to "
-    "TENURE_URL, then to sqlite:///tenure.db.",
+    "fdb://..., http://... for a service, or 'sqlite:///jobs-{0..3}.db' (quoted) for shards. "
+    "Defaults to TENURE_URL, then to sqlite:///tenure.db.",
 )
 @json_option
 @click.version_option(__version__, prog_name="tenure")
@@ -134,3 +135,5 @@ def main(app: App, url: str | None) -> None:
 for section in SECTIONS.values():
     for command in section:
         main.add_command(command)
+        if command not in WITHOUT_A_STORE:
+            take_url(command)

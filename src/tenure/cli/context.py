@@ -167,6 +167,24 @@ def json_option(command: F) -> F:
     )(command)
 
 
+def take_url(command: click.Command) -> None:
+    """Let a command and its subcommands take --url after their name, too."""
+
+    def remember(ctx: click.Context, _: click.Parameter, given: str | None) -> None:
+        if given is not None:
+            ctx.ensure_object(App).url = given
+
+    option = click.Option(
+        ["--url"],
+        expose_value=False,
+        callback=remember,
+        help="URL of the store. [default: TENURE_URL]",
+    )
+    command.params.append(option)
+    for below in command.commands.values() if isinstance(command, click.Group) else ():
+        take_url(below)
+
+
 def reason_option(command: F) -> F:
     """--reason"""
 

@@ -18,7 +18,7 @@ from rich.progress import (
 
 from tenure.cli.context import App, json_option, pass_app
 from tenure.cli.json_lines import Lines, Loader
-from tenure.cli.params import duration, given, json, target
+from tenure.cli.params import IntRange, duration, given, json, point_in_time, target
 from tenure.cli.progress import progress_bar
 from tenure.cli.queue_names import did_you_mean, exists, names_of
 from tenure.cli.tables import words
@@ -50,10 +50,13 @@ from tenure.tasks.app import Tenure
 @click.option("--group", help="A group of the tenant's jobs, which can have its own limits.")
 @click.option(
     "--priority",
-    type=click.IntRange(MIN_PRIORITY, MAX_PRIORITY),
+    type=IntRange(MIN_PRIORITY, MAX_PRIORITY),
     help="Lower runs first. [default: 0]",
 )
 @click.option("--delay", type=duration, help="Run after this time: 90, 5m, 2h, 7d. [default: now]")
+@click.option(
+    "--run-at", type=point_in_time, metavar="TIME", help="Run at this time: 2026-11-17T09:30."
+)
 @click.option("--id", help="The id of the job. [default: a UUIDv7]")
 @click.option("--unique-key", help="At most one unfinished job per queue and tenant can have it.")
 @click.option("--after", multiple=True, help="The id of a job to wait for; can be repeated.")
@@ -64,7 +67,7 @@ from tenure.tasks.app import Tenure
 )
 @click.option(
     "--max-attempts",
-    type=click.IntRange(1, MAX_ATTEMPTS),
+    type=IntRange(1, MAX_ATTEMPTS),
     help="Attempts before the job is dead. [default: 3]",
 )
 @click.option(

@@ -23,7 +23,7 @@ _LONGEST = 80  # characters of a message
 @json_option
 @pass_app
 def errors(app: App, /, queue: str | None, limit: int, cursor: str | None) -> None:
-    """List failures by their cause: how many, when, and a job that failed.
+    """List failures by cause: how many, when, and a sample job.
 
     To run the dead jobs of a group again, use `tenure replay --error GROUP`.
 

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 
 from tenure.cli.context import App, json_option, pass_app
 from tenure.cli.ids import full_id
-from tenure.cli.params import duration, json, token_option
+from tenure.cli.params import IntRange, duration, json, token_option
 from tenure.cli.tables import claimed_table, words
 from tenure.cli.text import relative
 from tenure.model.fields import MAX_CLAIM
@@ -21,7 +21,7 @@ from tenure.model.job import Job, Lease, State
 @click.argument("queues", metavar="QUEUE...", nargs=-1, required=True)
 @click.option(
     "--limit",
-    type=click.IntRange(1, MAX_CLAIM),
+    type=IntRange(1, MAX_CLAIM),
     default=1,
     show_default=True,
     help="Maximum number of jobs.",

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from tenure.cli.context import App, json_option, pass_app, reason_option
-from tenure.cli.params import duration, given, scope_options
+from tenure.cli.params import IntRange, duration, given, scope_options
 from tenure.cli.queue_names import did_you_mean, exists, names_of, require
 from tenure.cli.tables import limits_table, scope_words, words
 from tenure.errors import NotFound
@@ -87,10 +87,10 @@ def _paused(app: App, queue: str, tenant: str | None, group: str | None, paused:
 @click.argument("queue")
 @click.option("--tenant", help='Only this tenant; "*" sets the default for each.')
 @click.option("--group", help='Only this group; "*" sets the default for each.')
-@click.option("--concurrency", type=click.IntRange(1), help="Maximum number of leased jobs.")
-@click.option("--rate", type=click.IntRange(1), help="Maximum number of claims in --per.")
+@click.option("--concurrency", type=IntRange(1), help="Maximum number of leased jobs.")
+@click.option("--rate", type=IntRange(1), help="Maximum number of claims in --per.")
 @click.option("--per", type=duration, help="The time that --rate refers to: 1s, 60, 1h.")
-@click.option("--weight", type=click.IntRange(1, MAX_WEIGHT), help="The tenant's share of turns.")
+@click.option("--weight", type=IntRange(1, MAX_WEIGHT), help="The tenant's share of turns.")
 @click.option("--clear", is_flag=True, help="Remove the limits; a pause stays in place.")
 @create_option
 @reason_option

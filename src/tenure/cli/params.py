@@ -30,6 +30,12 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?", re.ASCII)
 _SECONDS = {None: 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 
 
+class IntRange(click.IntRange):
+    """An integer within bounds, which errors call an integer and not an "integer range"."""
+
+    name = "integer"
+
+
 def duration(text: str) -> float:
     """Parse a duration such as 90, 500ms, 90s, 5m, 2h or 7d to seconds."""
     found = _DURATION.fullmatch(text)
@@ -133,16 +139,21 @@ def error_option(command: F) -> F:
     return click.option("--error", metavar="GROUP", help=text)(command)
 
 
-def moment(text: str) -> datetime:
-    """Parse a time: 2026-11-17, 2026-11-17T09:30, or how long ago, such as 2h."""
-    if _DURATION.fullmatch(text):
-        return datetime.now(UTC) - timedelta(seconds=duration(text))
+def point_in_time(text: str, or_else: str = "") -> datetime:
+    """Parse a time: 2026-11-17, or 2026-11-17T09:30. Without an offset, it is local time."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        reason = f"{text!r} is not a time such as 2026-11-17T09:30, nor how long ago, such as 2h."
+        reason = f"{text!r} is not a time such as 2026-11-17T09:30{or_else}."
         raise click.BadParameter(reason) from None
     return found.astimezone() if found.tzinfo is None else found
+
+
+def moment(text: str) -> datetime:
+    """Parse a time, or how long ago it was, such as 2h."""
+    if _DURATION.fullmatch(text):
+        return datetime.now(UTC) - timedelta(seconds=duration(text))
+    return point_in_time(text, ", nor how long ago, such as 2h")
 
 
 def time_options(command: F) -> F:
@@ -167,7 +178,7 @@ def page_options(command: F, of: str = "jobs") -> F:
     command = click.option("--cursor", help="Continue after an earlier page.")(command)
     return click.option(
         "--limit",
-        type=click.IntRange(1, 10_000),
+        type=IntRange(1, 10_000),
         default=50,
         show_default=True,
         help=f"Maximum number of {of}.",

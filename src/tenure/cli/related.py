@@ -7,6 +7,7 @@ from rich.console import Group, RenderableType
 
 from tenure.cli.context import App, json_option, pass_app
 from tenure.cli.ids import full_id
+from tenure.cli.params import IntRange
 from tenure.cli.tables import cell, jobs_table, words
 from tenure.model.queries import Related, RelatedJob
 
@@ -15,7 +16,7 @@ from tenure.model.queries import Related, RelatedJob
 @click.argument("id")
 @click.option(
     "--limit",
-    type=click.IntRange(1, 10_000),
+    type=IntRange(1, 10_000),
     default=20,
     show_default=True,
     help="Maximum number of jobs on each side.",

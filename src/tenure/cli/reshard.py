@@ -36,7 +36,7 @@ def reshard(app: App, old: str, new: str, dry_run: bool) -> None:
 
     OLD is the URL of the shards that are used now, and NEW that of the shards to use from now on.
     A shard that both name keeps its tenants, except those that a new shard takes. Tenants move a
-    few at a time; for that moment, changes on the shards concerned wait.
+    few at a time; meanwhile, changes on their shards wait.
 
     Processes must know the shards of both URLs: if NEW has more, restart them with NEW first, and
     if it has fewer, restart them with NEW afterwards.

@@ -29,10 +29,21 @@ def schedules(ctx: click.Context) -> None:
       tenure schedules put nightly '0 3 * * *' reports '{"all": true}' --tz Europe/Copenhagen
     """
     if ctx.invoked_subcommand is None:
-        app = ctx.ensure_object(App)
-        with app.open_existing() as store:
-            found = store.timetable()
-        app.answer(found.schedules, lambda: _listed(found.schedules, found.now))
+        _list(ctx.ensure_object(App))
+
+
+@schedules.command("list")
+@json_option
+@pass_app
+def list_them(app: App) -> None:
+    """List schedules. The same as `tenure schedules`."""
+    _list(app)
+
+
+def _list(app: App) -> None:
+    with app.open_existing() as store:
+        found = store.timetable()
+    app.answer(found.schedules, lambda: _listed(found.schedules, found.now))
 
 
 def _listed(found: Sequence[Schedule], now: int) -> RenderableType:

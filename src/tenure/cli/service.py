@@ -13,7 +13,7 @@ import click
 from rich.console import RenderableType
 
 from tenure.cli.context import App, json_option, pass_app
-from tenure.cli.params import log_options, target
+from tenure.cli.params import IntRange, log_options, target
 from tenure.cli.tables import cell, frame, words
 from tenure.demo_app import app as demonstration
 from tenure.demo_app import begin
@@ -53,7 +53,7 @@ NEEDED = ("httptools", "prometheus_client")  # the packages of tenure[server]
 )
 @click.option(
     "--port",
-    type=click.IntRange(0, 65_535),
+    type=IntRange(0, 65_535),
     default=3100,
     show_default=True,
     envvar=["TENURE_PORT", "PORT"],
@@ -90,7 +90,7 @@ NEEDED = ("httptools", "prometheus_client")  # the packages of tenure[server]
 )
 @click.option(
     "--max-connections",
-    type=click.IntRange(1, 1_000_000),
+    type=IntRange(1, 1_000_000),
     default=MOST,
     show_default=True,
     envvar="TENURE_MAX_CONNECTIONS",
@@ -105,7 +105,7 @@ NEEDED = ("httptools", "prometheus_client")  # the packages of tenure[server]
 )
 @click.option(
     "--d1-max-attempts",
-    type=click.IntRange(1, MAX_ATTEMPTS),
+    type=IntRange(1, MAX_ATTEMPTS),
     envvar="TENURE_D1_MAX_ATTEMPTS",
     help="Attempts of jobs of the d1 dialect. Default: no limit.",
 )
@@ -140,7 +140,11 @@ NEEDED = ("httptools", "prometheus_client")  # the packages of tenure[server]
     help="Fields of payloads and results that are hidden from all who read jobs, separated by "
     "commas. Workers get them.",
 )
-@click.option("--demo", is_flag=True, help="Also run a demo: a shop with several queues.")
+@click.option(
+    "--demo",
+    is_flag=True,
+    help="Also run a demo: a shop with several queues. --log-level debug logs its jobs.",
+)
 @click.option(
     "--mdns", is_flag=True, envvar="TENURE_MDNS", help="Announce the service on the network."
 )
@@ -193,6 +197,8 @@ def serve(
     """
     serve_until_signal = _hosting()
     log_as(log_format, log_level)
+    if demo and log_level == "info":
+        _keep_address_in_sight()
     guests = guests_of(anonymous, networks)
     known = tokens_of(tokens, os.environ, guests)
     refuse_strangers(host, known)
@@ -223,6 +229,12 @@ def serve(
             redact=redact.split(","),
         )
     app.answer({"served": True}, lambda: words("The service has stopped."))
+
+
+def _keep_address_in_sight() -> None:
+    """Do not log the jobs of the demo: they would scroll the address off the screen."""
+    for name in ("tenure.worker", "tenure.scheduler"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _hosting() -> Callable[..., None]:

@@ -13,7 +13,7 @@ from tenure.cli.context import App, json_option, pass_app
 from tenure.cli.held_back import every_name
 from tenure.cli.ids import full_id
 from tenure.cli.overview import Overview, overview
-from tenure.cli.params import STATE, filter_options, page_options, time_options
+from tenure.cli.params import STATE, IntRange, filter_options, page_options, time_options
 from tenure.cli.tables import (
     cell,
     counts_table,
@@ -62,7 +62,13 @@ def shown_stats(found: Overview, store: Queue, now: int) -> RenderableType:
     return Group(stats_table(found.stats, found.more, now), cell(f"in {url}", "dim"))
 
 
+def _queue_argument(command: F) -> F:
+    """QUEUE, the same as --queue: the commands beside these take it, too."""
+    return click.argument("argument", metavar="[QUEUE]", required=False)(command)
+
+
 @click.command()
+@_queue_argument
 @filter_options
 @click.option(
     "--state", type=STATE, multiple=True, help="Only jobs in this state; can be repeated."
@@ -78,14 +84,15 @@ def jobs(app: App, /, state: tuple[str, ...], **options: Any) -> None:
 
     \b
     Example:
-      tenure jobs --queue emails --state pending --state leased --limit 20
-      tenure jobs --queue emails --state dead --finished-after 2h
+      tenure jobs emails --state pending --state leased --limit 20
+      tenure jobs emails --state dead --finished-after 2h
       tenure jobs --json | jq -r '.jobs[].id'
     """
     _list(app, state=state or None, **options)
 
 
 @click.command()
+@_queue_argument
 @filter_options
 @time_options
 @page_options
@@ -96,13 +103,17 @@ def dead(app: App, /, **options: Any) -> None:
 
     \b
     Example:
-      tenure dead --queue emails
+      tenure dead emails
       tenure replay --queue emails
     """
     _list(app, errors=True, state=State.DEAD, **options)
 
 
-def _list(app: App, *, errors: bool = False, **options: Any) -> None:
+def _list(app: App, *, argument: str | None, errors: bool = False, **options: Any) -> None:
+    if argument is not None:
+        if options["queue"] is not None:
+            raise click.UsageError("Give QUEUE or --queue, not both.")
+        options["queue"] = argument
     with app.open_existing() as store:
         page = store.jobs(**options)
     app.answer(page, lambda: _page(page, app.clock.now_ms(), errors))
@@ -152,7 +163,7 @@ def name_page_options(command: F) -> F:
     )(command)
     return click.option(
         "--limit",
-        type=click.IntRange(1, 10_000),
+        type=IntRange(1, 10_000),
         default=100,
         show_default=True,
         help="Maximum number of names.",
@@ -177,7 +188,7 @@ def tenants(app: App, /, queue: str, **page: Any) -> None:
 
 @click.command()
 @click.argument("queue")
-@click.option("--tenant", default="", help="The tenant. [default: the one without a name]")
+@click.option("--tenant", default="", help="The tenant. [default: jobs without a tenant]")
 @name_page_options
 @json_option
 @pass_app

@@ -101,7 +101,7 @@ def copy(app: App, source: str, target: str, wait: float, leased: Leased) -> Non
 
     Every job is copied unchanged, in any state, with its attempts, results, errors and times.
     Limits, pauses and schedules are copied, too; slots are not. SOURCE and TARGET are URLs. Either
-    may be shards, and a copy into more shards is how a queue grows.
+    may be shards. To change only their number, use `tenure reshard`.
 
     The queues of the source are paused first, and stay paused: from then on the jobs run from the
     target. If the copy is interrupted, the same command continues it. Once it has finished, the

@@ -54,7 +54,7 @@ _NAMES = {
 
 @click.command()
 @click.option(
-    "--interval", type=duration, default="1s", show_default=True, help="Time between two looks."
+    "--interval", type=duration, default="1s", show_default=True, help="Time between refreshes."
 )
 @json_option
 @pass_app

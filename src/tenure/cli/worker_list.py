@@ -18,7 +18,7 @@ from tenure.model.workers import LiveWorker
 def workers(app: App, /, queue: str | None) -> None:
     """List the live workers, or those of one queue, and how many jobs they run.
 
-    A worker that dies is left out after some seconds.
+    A worker that has died is no longer listed after 20 seconds.
 
     \b
     Example:

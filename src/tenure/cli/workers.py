@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from tenure.cli.context import App, json_option, pass_app
-from tenure.cli.params import duration, log_options, target
+from tenure.cli.params import IntRange, duration, log_options, target
 from tenure.cli.queue_names import did_you_mean, names_of
 from tenure.cli.supervisor import NOT_ALLOWED, Supervisor
 from tenure.cli.tables import words
@@ -37,14 +37,14 @@ log = logging.getLogger("tenure.worker")
 @click.option("--queues", help="Only work on these queues, in order of preference: high,low.")
 @click.option(
     "--concurrency",
-    type=click.IntRange(1, 100_000),
+    type=IntRange(1, 100_000),
     default=10,
     show_default=True,
     help="How many jobs run at once, in each process.",
 )
 @click.option(
     "--processes",
-    type=click.IntRange(1, 1_000),
+    type=IntRange(1, 1_000),
     default=1,
     show_default=True,
     help="Number of worker processes; one that dies is replaced.",
@@ -64,7 +64,7 @@ log = logging.getLogger("tenure.worker")
     help="Time that running jobs get to finish when the worker is stopped.",
 )
 @click.option("--burst", is_flag=True, help="Exit when nothing is ready.")
-@click.option("--max-jobs", type=click.IntRange(1), help="Exit after this many jobs.")
+@click.option("--max-jobs", type=IntRange(1), help="Exit after this many jobs.")
 @click.option(
     "--reload", is_flag=True, help="Restart when a .py file below the current directory changes."
 )

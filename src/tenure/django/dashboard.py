@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
-from django.conf import settings
+from django.conf import global_settings, settings
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import resolve_url
+from django.urls import NoReverseMatch, reverse
 from django.views.decorators.csrf import csrf_exempt
 
 from tenure.django.framework import task_backends
@@ -110,14 +112,23 @@ async def dashboard(request: HttpRequest, path: str) -> HttpResponse:
     if not user.is_active or not user.is_staff:
         if path == "" and not user.is_authenticated:
             # As `redirect_to_login` does, which needs the models of django.contrib.auth.
-            login = resolve_url(settings.LOGIN_URL)
-            return HttpResponseRedirect(f"{login}?next={quote(request.get_full_path())}")
+            login = f"{_login_page()}?next={quote(request.get_full_path())}"
+            return HttpResponseRedirect(login)
         return _problem(as_problem(Forbidden("the dashboard is for staff of this site")))
     if path in TOO_LONG:
         return _problem(as_problem(NoSuchRoute("this is not offered below Django")))
     alias = getattr(settings, "TENURE_DASHBOARD", {}).get("BACKEND", "default")
     queue = await asyncio.to_thread(lambda: task_backends[alias].queue)
     return await BRIDGE.ask(queue, _scope(request, path, user), request.body)
+
+
+def _login_page() -> str:
+    """The page that LOGIN_URL names. Its default does not exist in most projects: then that of the
+    admin site, where staff sign in."""
+    if settings.LOGIN_URL == global_settings.LOGIN_URL:
+        with suppress(NoReverseMatch):
+            return str(reverse("admin:login"))
+    return str(resolve_url(settings.LOGIN_URL))
 
 
 def _problem(reply: Any) -> HttpResponse:

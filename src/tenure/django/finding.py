@@ -16,12 +16,15 @@ class NotATask(ImportError):
 
 
 class NoSuchTask(ImportError):
-    """There is nothing at this path: another release of the project may have a task there."""
+    """There is nothing at this path: another release of the project, or another program on the same
+    queue, may have a task of this name."""
 
 
 def find_task(path: str) -> Any:
     """Return the task with this module path. Raises NoSuchTask, ImportError, or what its module
     raises."""
+    if "." not in path:
+        raise NoSuchTask(f"{path} is not a module path")
     try:
         found = import_string(path)
     except ImportError as error:

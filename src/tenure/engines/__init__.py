@@ -158,6 +158,8 @@ def stores_of(settings: Settings) -> list[Settings]:
 
 def _scheme_of(url: str) -> str:
     scheme = urlsplit(url).scheme
+    if scheme == "postgres":  # libpq takes both
+        scheme = "postgresql"
     if scheme in ("sqlite", "postgresql") and is_sharded(url):
         return SCHEME
     if scheme not in ENGINES:

@@ -70,7 +70,11 @@ def _ticks(expression: str, tz: str, after_ms: int) -> Iterator[int]:
                 after_ms = tick_ms
                 yield tick_ms
     except CronSimError as error:
-        raise InvalidInput("cron", f"{expression!r}: {error}") from None
+        raise InvalidInput(
+            "cron",
+            f"{expression!r} is not a cron expression (minute hour day month weekday, such as "
+            f"'0 3 * * *'): {error}",
+        ) from None
 
 
 def _local_ticks(expression: str, start: datetime, zone: ZoneInfo) -> Iterator[datetime]:

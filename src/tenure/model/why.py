@@ -332,7 +332,8 @@ def _rate_limited(reason: RateLimited, about: Context) -> Words:
 def _no_worker(reason: NoWorker, about: Context) -> Words:
     text = f"No live worker listens to the queue {about.job.queue!r}"
     text += "" if reason.seen_at is None else f"; the last was seen at {_when(reason.seen_at)}"
-    return f"{text}.", "Start a worker for this queue: tenure worker MODULE:APP"
+    queue = shlex.quote(about.job.queue)
+    return f"{text}.", f"Start a worker for it: tenure worker MODULE:APP --queues {queue}"
 
 
 def _next(reason: Next, about: Context) -> Words:

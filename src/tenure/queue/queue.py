@@ -150,10 +150,11 @@ def connect(
 ) -> Queue:
     """Open a queue by its URL.
 
-    Supported: sqlite:///file.db, memory://, postgresql://host/database, fdb:///path/to/fdb.cluster,
-    and http://host:port for a Tenure service, which may require a token; also several stores as one
-    queue, as sqlite:///jobs-{0..3}.db or shards:///shards.toml. url and token default to
-    TENURE_URL and TENURE_TOKEN. wrap: wraps the engine, for measurements.
+    url: sqlite:///file.db, postgresql://host/database, fdb:///path/to/fdb.cluster, memory://,
+    http://host:port of a Tenure service, or several stores as one queue:
+    sqlite:///jobs-{0..3}.db, shards:///shards.toml. Defaults to TENURE_URL. token: for a service.
+    Defaults to TENURE_TOKEN. settings: see Settings. clock: for tests. wrap: wraps the engine, for
+    measurements.
     """
     settings = settings_of(url, token, settings)
     clock = clock or SystemClock()

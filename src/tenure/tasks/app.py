@@ -245,7 +245,8 @@ class Tenure:
         name: str | None = None,
         **options: Unpack[Options],
     ) -> Declare:
-        """Run a function, or a task, at the times of a cron expression.
+        """Run a function, or a task, at the times of a cron expression: minute, hour, day, month,
+        weekday. An expression of six fields begins with seconds.
 
         Each time fires once, no matter how many schedulers run. catch_up: which times to fire that
         were missed while no scheduler ran: the "last", "all" or "none".

@@ -110,7 +110,7 @@ class Task(Generic[P, R]):
         return self.function(*args, **kwargs)
 
     def using(self, **options: Unpack[Options]) -> Self:
-        """Return the same task with other options."""
+        """Return the same task with other options: `task.using(delay=60).enqueue()`."""
         unknown = options.keys() - Options.__annotations__.keys()
         if unknown:
             known = ", ".join(sorted(Options.__annotations__))
@@ -157,6 +157,11 @@ class Task(Generic[P, R]):
         ids = await self.app.queue.aenqueue_many(self._jobs(calls), **self._how())
         await self.app._aenqueued()
         return [Handle(self, id, created) for id, created in zip(ids, ids.created, strict=True)]
+
+    def handle(self, id: str) -> Handle[R]:
+        """Return the handle of a call that was enqueued before, here or in another process. Does
+        not check that the job exists."""
+        return Handle(self, id, created=False)
 
     def _jobs(self, calls: Iterable[Call]) -> list[NewJob]:
         jobs: list[NewJob] = []
@@ -267,12 +272,12 @@ def _errors(field: str, errors: Errors) -> tuple[type[BaseException], ...]:
 
 
 class Handle(Generic[R]):
-    """An enqueued call of a task."""
+    """An enqueued call of a task. created: False if the job existed before."""
 
     def __init__(self, task: Task[Any, R], id: str, created: bool = True) -> None:
         self.task = task
         self.id = id
-        self.created = created  # False: the job already existed
+        self.created = created
 
     def __repr__(self) -> str:
         return f"<tenure.Handle {self.task.name} {self.id}>"
@@ -338,7 +343,8 @@ class Handle(Generic[R]):
 
     def _result_now(self, job: Job) -> R:
         if job.state not in FINAL:
-            raise WaitTimeout(job.id, job.state.value, 0)
+            hint = "; in a sandbox, drain(forward=SECONDS) moves the clock and runs what is due"
+            raise WaitTimeout(job.id, job.state.value, 0, hint)
         return self._result(job)
 
     def _result(self, job: Job) -> R:

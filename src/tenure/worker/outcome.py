@@ -45,7 +45,7 @@ class Retry(Outcome):
 
 
 class Cancel(Outcome):
-    """Cancel the job, because it need not be done."""
+    """Cancel the job, because it is no longer needed."""
 
     def __init__(self, reason: str = "") -> None:
         self.reason = reason

@@ -53,6 +53,13 @@ def connection(queue: tenure.Queue) -> Iterator[Connection]:
 # URLs -------------------------------------------------------------------------------------------
 
 
+def test_the_short_scheme_names_the_same_store(queue: tenure.Queue, url: str) -> None:
+    """Several hosters write their DATABASE_URL so."""
+    job = queue.enqueue("mail")
+    with tenure.connect(url.replace("postgresql://", "postgres://")) as same:
+        assert same.get(job.id).queue == "mail"
+
+
 def test_tenure_does_not_need_psycopg_until_it_is_asked_for() -> None:
     code = (
         "import sys; sys.modules['psycopg'] = None\n"

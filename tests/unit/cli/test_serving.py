@@ -147,7 +147,8 @@ def test_the_demonstration_is_worked_and_says_where_to_look(tmp_path: Path) -> N
                 time.sleep(0.1)
         finally:
             process.send_signal(signal.SIGTERM)
-            process.stderr.read()
+            rest = process.stderr.read()
+        assert " is done after " not in rest, "the address scrolls off the screen"
         assert process.wait(PATIENCE) == 0
 
 
