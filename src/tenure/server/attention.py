@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import msgspec
 
 from tenure.errors import Forbidden, TenureError
-from tenure.model import queries
 from tenure.model.error_groups import ErrorGroup
 from tenure.model.job import State
 from tenure.model.ops import UNKNOWN_KIND, Schedule
 from tenure.model.queries import Counts
-from tenure.model.why import Limited, NoWorker, Paused, RateLimited
+from tenure.model.why import Limited, Paused, RateLimited
 from tenure.queue import Calls
 
 LATE_MS = 60_000  # waiting longer than this needs attention
 DESERTED_MS = 10_000  # the same if there is no worker
 MOST_ATTENTION = 12
-MOST_EXPLAINED = 5  # queues of which one job is explained
+MOST_EXPLAINED = 5  # queues of which jobs are explained
 MOST_GROUPS = 100  # error groups that are looked at
-MOST_TENANTS = 1_000  # of a queue, among which the one that waits longest is looked for
+MOST_SAMPLED = 50  # of the jobs of a queue, of which one of each tenant is explained
+MOST_TENANTS = 3
 MOST_MISSING = 5  # tasks that no worker has
 MINUTES, MINUTE_MS = 30, 60_000  # of rates that are shown
 LONGEST_MESSAGE = 80  # characters of an error
@@ -60,12 +60,14 @@ class Attention(msgspec.Struct, frozen=True):
     kind: str = ""
 
 
-async def attention(queue: Calls, rows: Sequence[QueueRow], now: int) -> list[Attention]:
-    """All that needs attention, the worst first."""
+async def attention(
+    queue: Calls, rows: Sequence[QueueRow], limited: Collection[str], now: int
+) -> list[Attention]:
+    """All that needs attention, the worst first. limited: the queues that have limits or pauses."""
     groups = await _error_groups(queue)
     schedules = (await queue.atimetable()).schedules
     found = [
-        *_waiting(rows, now, await _causes(queue, rows, now)),
+        *_waiting(rows, now, await _causes(queue, rows, limited, now)),
         *_dead(rows, groups),
         *await _missing(queue, groups),
         *_schedules(schedules, now),
@@ -84,7 +86,7 @@ def _waiting(rows: Iterable[QueueRow], now: int, causes: dict[str, str]) -> Iter
             text = f"{text}. {cause}"
         else:
             text += _cause(row)
-        expected = row.paused or _is_full(row) or (cause is not None and row.workers != 0)
+        expected = row.paused or _is_full(row) or cause is not None
         yield Attention(text, row.queue, "", "odd" if expected else "bad", row.ready)
 
 
@@ -179,15 +181,12 @@ async def _missing(queue: Calls, groups: Iterable[ErrorGroup]) -> list[Attention
     return found
 
 
-async def _causes(queue: Calls, rows: Iterable[QueueRow], now: int) -> dict[str, str]:
+async def _causes(
+    queue: Calls, rows: Iterable[QueueRow], limited: Collection[str], now: int
+) -> dict[str, str]:
     """Why the jobs of some queues wait, where the counts do not say it: who paused a queue, which
-    tenant has reached its limit. One job of each queue is explained."""
-    unclear = [
-        row
-        for row in rows
-        if row.ready
-        and (row.paused or (is_late(row, now) and not _is_full(row) and row.workers != 0))
-    ]
+    tenant has reached its limit."""
+    unclear = [row for row in rows if row.ready and _is_unclear(row, limited, now)]
     unclear.sort(key=lambda row: -row.ready)
     found = {}
     for row in unclear[:MOST_EXPLAINED]:
@@ -197,27 +196,24 @@ async def _causes(queue: Calls, rows: Iterable[QueueRow], now: int) -> dict[str,
     return found
 
 
+def _is_unclear(row: QueueRow, limited: Collection[str], now: int) -> bool:
+    if row.paused:
+        return True
+    return row.queue in limited and is_late(row, now) and not _is_full(row) and row.workers != 0
+
+
 async def _explained(queue: Calls, row: QueueRow, now: int) -> str | None:
-    """What holds back a job of the tenant that waits longest."""
+    """What holds back one of the newest ready jobs of a queue, which are of several tenants."""
     try:
-        tenant = None if row.paused else await _longest_waiting(queue, row.queue)
-        page = await queue.asummaries(queue=row.queue, tenant=tenant, state="pending", limit=10)
-        ready = next((one for one in page.jobs if one.run_at <= now), None)
-        if ready is None:
-            return None
-        reasons = (await queue.aexplain(ready.id)).reasons
+        page = await queue.asummaries(queue=row.queue, state="pending", limit=MOST_SAMPLED)
+        ready = {one.tenant: one.id for one in page.jobs if one.run_at <= now}
+        for id in list(ready.values())[:MOST_TENANTS]:
+            reasons = (await queue.aexplain(id)).reasons
+            if reasons and isinstance(reasons[0], Paused | Limited | RateLimited):
+                return str(reasons[0].text)
     except TenureError:  # a bound token must name its tenant; or the job has just gone
         return None
-    first = reasons[0] if reasons else None
-    return first.text if isinstance(first, Paused | Limited | RateLimited | NoWorker) else None
-
-
-async def _longest_waiting(queue: Calls, name: str) -> str | None:
-    tenants = await queue.atenants(name, limit=MOST_TENANTS)
-    ready = sorted((one for one in tenants if one.ready), key=lambda one: -one.ready)
-    names = [one.tenant for one in ready[: queries.MOST_WAITS]]
-    waits: dict[str, int] = await queue.alongest_waits(name, names)
-    return max(waits, key=lambda tenant: waits[tenant], default=None)
+    return None
 
 
 def _jobs(count: int) -> str:

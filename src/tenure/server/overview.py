@@ -81,9 +81,8 @@ async def overview_of(queue: Calls, is_bound: bool = False) -> Overview:
     """Read the store."""
     now = queue.clock.now_ms()
     stats = list((await queue.astats()).queues.values())
-    limits = {
-        one.queue: one for one in await queue.alimits() if one.tenant is None and one.group is None
-    }
+    every = await queue.alimits()
+    limits = {one.queue: one for one in every if one.tenant is None and one.group is None}
     ready = sorted((one for one in stats if one.ready), key=lambda one: -one.ready)[:MOST_QUEUES]
     oldest = {one.queue: await _oldest(queue, one.queue) for one in ready}
     lately = await _lately(queue, now)
@@ -99,7 +98,7 @@ async def overview_of(queue: Calls, is_bound: bool = False) -> Overview:
         for one in stats
     ]
     rows.sort(key=lambda row: row.queue)
-    found = await attention(queue, rows, now)
+    found = await attention(queue, rows, {one.queue for one in every}, now)
     return Overview(now, rows, found[:MOST_ATTENTION], len(found[MOST_ATTENTION:]))
 
 
