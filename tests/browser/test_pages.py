@@ -43,6 +43,7 @@ def test_the_overview_shows_queues_and_what_needs_attention(tab: Open, place: Pl
     expect(row).to_contain_text("reports")
     attention = page.get_by_role("region", name="What needs attention")
     expect(attention).to_contain_text("mail: 1 job dead")
+    expect(attention).to_contain_text("Most often ConnectionError: no route to ann")
     row.get_by_role("link", name="reports").click()
     expect(page.get_by_role("heading", name="reports")).to_be_visible()
 
@@ -64,7 +65,11 @@ def test_numbers_change_without_a_reload(tab: Open, place: Place) -> None:
 def test_a_queue_is_paused_and_resumed(tab: Open, place: Place) -> None:
     page = tab(place.at("queue/reports"))
     page.get_by_role("button", name="Pause", exact=True).click()
+    page.get_by_label("Reason").fill("the printer is on fire")
+    page.get_by_role("dialog").get_by_role("button", name="Pause").click()
     expect(page.get_by_role("main").get_by_text("paused", exact=True)).to_be_visible()
+    # Whoever comes next is told why.
+    expect(page.get_by_role("region", name="attention")).to_contain_text("the printer is on fire")
     assert place.queue.stats("reports").queues["reports"].paused
     page.get_by_role("button", name="Resume", exact=True).click()
     expect(page.get_by_role("main").get_by_text("paused", exact=True)).to_have_count(0)
@@ -205,6 +210,7 @@ def test_a_schedule_is_paused_resumed_and_run(tab: Open, place: Place) -> None:
     page = tab(place.at("schedules"))
     row = page.get_by_role("row").filter(has_text="nightly")
     row.get_by_role("button", name="pause nightly").click()
+    page.get_by_role("dialog").get_by_role("button", name="Pause").click()
     expect(row).to_contain_text("paused")
     assert place.queue.schedules()[0].disabled
     row.get_by_role("button", name="resume nightly").click()

@@ -128,6 +128,22 @@ def test_a_token_of_a_tenant_sees_its_own_jobs_and_may_cancel_them(
     assert offered(page) == ["Cancel"]
 
 
+def test_a_token_of_a_tenant_is_not_led_to_pages_of_all_tenants(
+    tab: Open, guarded: Place, secrets: dict[str, str]
+) -> None:
+    page = tab(guarded.at(""), secrets["acme"])
+    pages = page.get_by_role("navigation", name="Pages")
+    expect(pages.get_by_role("link")).to_have_text(["Overview", "Schedules"])
+    expect(page.get_by_role("columnheader", name="Workers")).to_have_count(0)
+    page.goto(guarded.at("queue/mail?view=groups"))
+    parts = page.get_by_role("navigation", name="Parts of the queue")
+    expect(parts.get_by_role("link")).to_have_count(4)  # without rates
+    expect(page.get_by_role("main")).to_contain_text("No groups.")
+    page.goto(guarded.at("workers"))
+    expect(page.get_by_role("main")).to_contain_text("only workers that serve nobody else")
+    expect(page.get_by_role("main")).not_to_contain_text("No worker is alive")
+
+
 def test_a_token_that_may_not_read_is_told_so(
     tab: Open, guarded: Place, secrets: dict[str, str]
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 import tenure
 from tenure import InvalidInput, NewJob, Queue
@@ -51,6 +52,7 @@ def test_every_operation_of_an_operator_can_be_noted(
         (ops.Pause("mail", "t", "g", note=ANN), "mail", "tenant t, group g"),
         (ops.Resume("mail", "t", "g", note=ANN), "mail", "tenant t, group g"),
         (ops.PutSchedule(schedule, note=ANN), "mail", "nightly: 0 3 * * *"),
+        (ops.PutSchedule(replace(schedule, disabled=True), note=ANN), "mail", "nightly: 0 3 * * *"),
         (ops.DropSchedule("nightly", note=ANN), "", "nightly"),
         (ops.MuteError("0a1b", note=ANN), "", "group 0a1b, muted True"),
     ]
@@ -59,7 +61,7 @@ def test_every_operation_of_an_operator_can_be_noted(
         clock.advance(1)
     found = [(one.action, one.queue, one.target) for one in reversed(entries(queue))]
     names = "run_now cancel replay delete set_limit clear_limit pause resume put_schedule "
-    names += "drop_schedule mute_error"
+    names += "pause_schedule drop_schedule mute_error"
     wanted = [(name, *step[1:]) for name, step in zip(names.split(), steps, strict=True)]
     assert found == wanted
     assert {(one.by, one.reason) for one in entries(queue)} == {("ann", "too many")}
@@ -78,6 +80,13 @@ def test_what_changes_nothing_is_not_noted(queue: Queue, apply: Apply) -> None:
         ops.Cancel(("a",)),  # without a note
     )
     assert entries(queue) == []
+
+
+def test_the_pause_of_a_schedule_that_an_app_declares_is_noted(queue: Queue, apply: Apply) -> None:
+    job = JobSpec("x", "mail", NULL)
+    schedule = ops.Schedule("nightly", "0 3 * * *", job, owner="my.app", disabled=True)
+    apply(ops.PutSchedule(schedule, note=ANN))
+    assert [one.action for one in entries(queue)] == ["pause_schedule"]
 
 
 def test_a_change_inside_a_keyed_call_is_noted_once(queue: Queue, apply: Apply) -> None:

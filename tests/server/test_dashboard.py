@@ -140,9 +140,10 @@ def test_the_overview_has_each_queue_and_what_needs_attention(
     assert told == {
         "late": "1 job ready, the oldest for 2 min; none is running",
         "new": "1 job ready, the oldest for 2 min; no live worker listens to it",
-        "sick": "1 job dead, 1 in the last 30 min",
+        "sick": "1 job dead; 1 died in the last 30 min. Most often boom",
         "full": "1 job ready, the oldest for 2 min; its limit of 1 is used up",
-        "paused": "paused, and 1 job ready",
+        "paused": "1 job ready, the oldest for 2 min. "
+        "The queue 'paused' was paused at 2023-11-14 22:13:20 UTC.",
     }
     assert [one["level"] for one in found["attention"]] == ["bad", "bad", "bad", "odd", "odd"]
 
@@ -176,6 +177,7 @@ def test_an_overview_is_of_what_a_token_may_see(serve: Serve, queue: Queue) -> N
     assert [row["ready"] for row in client.as_("all").get("/v1/overview")["queues"]] == [2, 1]
     (row,) = client.as_("acme").get("/v1/overview")["queues"]
     assert (row["queue"], row["ready"], row["oldest_ready_at"]) == ("mail", 1, None)
+    assert row["workers"] is None  # it sees only those that serve nobody else
 
 
 # The search ---------------------------------------------------------------------------------------

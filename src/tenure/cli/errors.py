@@ -43,7 +43,7 @@ def errors(app: App, /, queue: str | None, limit: int, cursor: str | None) -> No
 
 
 def _table(groups: list[ErrorGroup], now: int) -> RenderableType:
-    table = frame("group", "queue", "kind", ">count", ">dead", "last", "first", "error", "sample")
+    table = frame("group", "queue", "kind", ">count", ">died", "last", "first", "error", "sample")
     for one in groups:
         text = f"{one.type}: {one.message}" if one.type else one.message
         table.add_row(

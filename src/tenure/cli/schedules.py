@@ -6,22 +6,26 @@ from collections.abc import Sequence
 from typing import Any
 
 import click
+from msgspec.structs import replace
 from rich.console import RenderableType
 
 from tenure.cli.context import App, json_option, pass_app, reason_option
 from tenure.cli.params import json
 from tenure.cli.tables import cell, frame, words
 from tenure.cli.text import relative
-from tenure.errors import ScheduleNotFound
+from tenure.errors import InvalidInput, ScheduleNotFound
+from tenure.model import ops
 from tenure.model.job import NewJob
 from tenure.model.ops import Schedule
+from tenure.model.queries import Timetable
+from tenure.queue.arguments import good
 
 
 @click.group(invoke_without_command=True)
 @json_option
 @click.pass_context
 def schedules(ctx: click.Context) -> None:
-    """List schedules, or put, drop or fire one.
+    """List schedules, or put, drop, pause, resume or fire one.
 
     \b
     Example:
@@ -53,7 +57,7 @@ def _listed(found: Sequence[Schedule], now: int) -> RenderableType:
     for one in found:
         last = "never" if one.last_at is None else relative(one.last_at, now)
         late = one.next_at < now - 60_000 and not one.disabled
-        following = "disabled" if one.disabled else relative(one.next_at, now)
+        following = "paused" if one.disabled else relative(one.next_at, now)
         table.add_row(
             cell(one.name),
             cell(one.cron),
@@ -115,6 +119,52 @@ def drop(app: App, name: str) -> None:
     with app.open() as store:
         store.drop_schedule(name)
     app.answer({"dropped": name}, lambda: words(f"Schedule {name} is deleted."))
+
+
+@schedules.command()
+@click.argument("name")
+@reason_option
+@json_option
+@pass_app
+def pause(app: App, name: str) -> None:
+    """Pause a schedule: it does not fire. An app that declares it resumes it when it starts.
+
+    \b
+    Example:
+      tenure schedules pause nightly --reason "the warehouse is down"
+    """
+    _switch(app, name, disabled=True)
+    app.answer({"name": name, "disabled": True}, lambda: words(f"Schedule {name} is paused."))
+
+
+@schedules.command()
+@click.argument("name")
+@reason_option
+@json_option
+@pass_app
+def resume(app: App, name: str) -> None:
+    """Resume a paused schedule. The times that it missed are skipped.
+
+    \b
+    Example:
+      tenure schedules resume nightly
+    """
+    found = _switch(app, name, disabled=False)
+    fires = relative(_named(found.schedules, name).next_at, found.now)
+    app.answer({"name": name, "disabled": False}, lambda: words(f"Schedule {name} fires {fires}."))
+
+
+def _switch(app: App, name: str, *, disabled: bool) -> Timetable:
+    with app.open_existing() as store:
+        known = _named(store.schedules(), name)
+        if b"[redacted]" in bytes(known.job.payload):  # it would replace what is hidden
+            raise InvalidInput(
+                "name", "the service hides fields of this schedule's job: use its dashboard"
+            )
+        (answer,) = store.do([ops.PutSchedule(replace(known, disabled=disabled))])
+        good(answer, ops.Ok)
+        found: Timetable = store.timetable()
+    return found
 
 
 @schedules.command()

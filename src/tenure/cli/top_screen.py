@@ -18,7 +18,7 @@ COLUMNS = (
     "workers",
 )
 ALWAYS = ("ready", "leased", "done", "done/s", "dead", "oldest")  # even if they are empty
-LONGEST_NAME = 40  # columns that a name gets before it is wrapped
+LONGEST_NAME, LEAST_NAME = 40, 20  # columns that a name gets at most, and on a narrow screen
 KEYS = "up/down or j/k: select   enter: tenants   p: pause   r: resume   esc: back   q: quit"
 
 
@@ -97,7 +97,7 @@ class Screen:
         ]
         table = frame("", "queue" if self.queue is None else "tenant", *(f">{x}" for x in columns))
         longest = max(name.cell_len for name, _ in named_rows)
-        table.columns[1].min_width = min(longest, LONGEST_NAME)
+        table.columns[1].min_width = min(longest, LEAST_NAME)
         for name, row in named_rows:
             chosen = row.name == self.selected
             values = self._values(row)
@@ -106,8 +106,12 @@ class Screen:
         return table
 
     def _name(self, row: Row) -> Text:
-        name = named(row.name).copy()
-        return name.append(" (paused)", "bold yellow") if row.paused else name
+        """The name in one line, after its pause, which must not be cut off."""
+        name = Text(no_wrap=True, overflow="ellipsis")
+        if row.paused:
+            name.append("(paused) ", "bold yellow")
+        name.append_text(cell(row.name, longest=LONGEST_NAME) if row.name else named(""))
+        return name
 
     def _visible(self, rows: Sequence[Row], lines: int) -> Sequence[Row]:
         """The rows around the selected one, as many as there are lines."""

@@ -62,11 +62,13 @@ def entry_of(op: Op, answer: Answer, now: int) -> AuditEntry | None:
 
 def action_of(op: Op) -> str:
     """The name of an operation in the log: RunNow is run_now."""
+    if isinstance(op, ops.PutSchedule) and op.schedule.disabled:
+        return "pause_schedule"
     return _WORD.sub("_", type(op).__name__).lower()
 
 
 def _has_changed(op: Op, answer: Answer) -> bool:
-    if isinstance(op, ops.PutSchedule) and op.schedule.owner:
+    if isinstance(op, ops.PutSchedule) and op.schedule.owner and not op.schedule.disabled:
         return False  # a program declares it whenever it starts
     match answer:
         case TenureError():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -12,55 +11,32 @@ import msgspec
 
 from tenure.errors import Forbidden, TenureError
 from tenure.model.ops import Limit
-from tenure.model.queries import Counts, QueueStats, as_counts
+from tenure.model.queries import QueueStats, as_counts
 from tenure.model.rates import RatePoint
 from tenure.queue import Calls
+from tenure.server.attention import (
+    MINUTE_MS,
+    MINUTES,
+    MOST_ATTENTION,
+    Attention,
+    QueueRow,
+    attention,
+)
 from tenure.server.auth import Scope
 from tenure.server.route import Call, Route
 
 KEPT_SECONDS = 1.0  # that one result serves all pages with the same token
 MOST_QUEUES = 500  # whose oldest ready jobs are looked up
-LATE_MS = 60_000  # waiting longer than this needs attention
-DESERTED_MS = 10_000  # the same if there is no worker
-MOST_ATTENTION = 20
-MINUTES, MINUTE_MS = 30, 60_000  # of rates that are shown
-
-
-class QueueRow(Counts, frozen=True, kw_only=True):
-    """A queue. Fields that are null are not known. `rates` and `failures`: jobs done, and failed
-    attempts, in each of the last 30 minutes; `died`: jobs that became dead then. How long jobs
-    waited and ran is in milliseconds: the median and the 99th percentile of the last minute that
-    had any."""
-
-    queue: str
-    paused: bool = False
-    oldest_ready_at: int | None = None
-    limit: int | None = None
-    workers: int | None = None
-    rates: list[int] | None = None
-    failures: list[int] | None = None
-    died: int | None = None
-    wait_p50: float | None = None
-    wait_p99: float | None = None
-    run_p50: float | None = None
-    run_p99: float | None = None
-
-
-class Attention(msgspec.Struct, frozen=True):
-    """Something that an operator should look at. level: `bad` or `odd`."""
-
-    text: str
-    queue: str
-    link: str
-    level: str
 
 
 class Overview(msgspec.Struct, frozen=True):
-    """All queues, and what needs attention, at one time of the store's clock."""
+    """All queues, and what needs attention, at one time of the store's clock. attention_left: how
+    much more needs attention than is listed."""
 
     now: int
     queues: list[QueueRow]
     attention: list[Attention]
+    attention_left: int = 0
 
 
 class Lately(NamedTuple):
@@ -85,14 +61,14 @@ class Overviews:
     def __init__(self) -> None:
         self._kept: dict[str, _Kept] = {}
 
-    async def of(self, who: str, queue: Calls) -> Overview:
-        """The overview for a token; at most KEPT_SECONDS old."""
+    async def of(self, who: str, queue: Calls, is_bound: bool) -> Overview:
+        """The overview for a token; at most KEPT_SECONDS old. is_bound: to queues or tenants."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         known = self._kept.get(who)
         if known is None or now > known.until:
             self._kept = {one: kept for one, kept in self._kept.items() if now <= kept.until}
-            known = _Kept(now + KEPT_SECONDS, loop.create_task(overview_of(queue)))
+            known = _Kept(now + KEPT_SECONDS, loop.create_task(overview_of(queue, is_bound)))
             self._kept[who] = known
         try:
             return await asyncio.shield(known.task)
@@ -101,17 +77,16 @@ class Overviews:
             raise
 
 
-async def overview_of(queue: Calls) -> Overview:
+async def overview_of(queue: Calls, is_bound: bool = False) -> Overview:
     """Read the store."""
     now = queue.clock.now_ms()
     stats = list((await queue.astats()).queues.values())
-    limits = {
-        one.queue: one for one in await queue.alimits() if one.tenant is None and one.group is None
-    }
+    every = await queue.alimits()
+    limits = {one.queue: one for one in every if one.tenant is None and one.group is None}
     ready = sorted((one for one in stats if one.ready), key=lambda one: -one.ready)[:MOST_QUEUES]
     oldest = {one.queue: await _oldest(queue, one.queue) for one in ready}
     lately = await _lately(queue, now)
-    workers = await _workers(queue)
+    workers = None if is_bound else await _workers(queue)
     rows = [
         _row(
             one,
@@ -123,15 +98,14 @@ async def overview_of(queue: Calls) -> Overview:
         for one in stats
     ]
     rows.sort(key=lambda row: row.queue)
-    return Overview(now, rows, list(_first(attention_of(rows, now))))
+    found = await attention(queue, rows, {one.queue for one in every}, now)
+    return Overview(now, rows, found[:MOST_ATTENTION], len(found[MOST_ATTENTION:]))
 
 
-async def _workers(queue: Calls) -> Counter[str] | None:
-    """How many live workers each queue has, if the token may know."""
-    try:
-        return Counter(name for worker in await queue.aworkers() for name in worker.queues)
-    except Forbidden:
-        return None
+async def _workers(queue: Calls) -> Counter[str]:
+    """How many live workers each queue has. A bound token sees only those that serve nobody else,
+    so it cannot know."""
+    return Counter(name for worker in await queue.aworkers() for name in worker.queues)
 
 
 async def _lately(queue: Calls, now: int) -> dict[str, Lately]:
@@ -187,55 +161,9 @@ def _row(
     )
 
 
-def attention_of(rows: Iterable[QueueRow], now: int) -> Iterator[Attention]:
-    """What needs attention, in words."""
-    for row in rows:
-        if row.paused and row.ready:
-            yield _about(row, f"paused, and {_jobs(row.ready)} ready", "odd")
-            continue
-        waits = 0 if row.oldest_ready_at is None else now - row.oldest_ready_at
-        deserted = row.workers == 0 and waits > DESERTED_MS
-        if row.ready and (waits > LATE_MS or deserted):
-            full = row.limit is not None and row.leased >= row.limit
-            text = f"{_jobs(row.ready)} ready, the oldest for {_span(waits)}"
-            yield _about(row, text + _cause(row, full), "odd" if full else "bad")
-        if row.dead:
-            lately = f", {row.died:,} in the last {MINUTES} min" if row.died else ""
-            level = "odd" if row.died == 0 else "bad"  # old news, unless that is not known
-            yield _about(row, f"{_jobs(row.dead)} dead{lately}", level, "?state=dead")
-
-
-def _cause(row: QueueRow, full: bool) -> str:
-    if full:
-        return f"; its limit of {row.limit:,} is used up"
-    if row.workers == 0:
-        return "; no live worker listens to it"
-    return "" if row.leased else "; none is running"
-
-
-def _first(found: Iterator[Attention]) -> Iterator[Attention]:
-    everything = sorted(found, key=lambda one: one.level != "bad")
-    return iter(everything[:MOST_ATTENTION])
-
-
-def _about(row: QueueRow, text: str, level: str, where: str = "") -> Attention:
-    return Attention(text, row.queue, where, level)
-
-
-def _jobs(count: int) -> str:
-    return f"{count:,} job{'' if count == 1 else 's'}"
-
-
-def _span(ms: int) -> str:
-    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000)):
-        if ms >= size:
-            return f"{ms // size} {unit}"
-    return f"{ms // 1000} s"
-
-
 async def overview(call: Call) -> Overview:
     """Get all queues with what the dashboard shows about them, and what needs attention."""
-    return await call.service.overviews.of(call.token.hash, call.queue)
+    return await call.service.overviews.of(call.token.hash, call.queue, call.token.is_bound)
 
 
 ROUTES = [Route("GET", "/v1/overview", overview, scope=Scope.READ, answer=Overview)]

@@ -38,7 +38,23 @@ def test_a_schedule_is_put_listed_fired_and_dropped(cli: Terminal) -> None:
     assert cli.json("schedules") == []
 
 
-@pytest.mark.parametrize("command", ["drop", "fire"])
+def test_a_schedule_is_paused_and_resumed(cli: Terminal) -> None:
+    cli.text("schedules", "put", "nightly", "0 3 * * *", "reports")
+    pause = ["schedules", "pause", "nightly", "--reason", "the warehouse is down"]
+    assert cli.text(*pause) == "Schedule nightly is paused.\n"
+    assert "paused" in cli.text("schedules")
+    assert "pause_schedule  reports  nightly: 0 3 * * *        the warehouse" in cli.text("audit")
+    assert cli.text("schedules", "resume", "nightly").startswith("Schedule nightly fires in ")
+    assert not cli.json("schedules")[0]["disabled"]
+
+
+def test_a_schedule_with_hidden_fields_is_not_replaced(cli: Terminal) -> None:
+    cli.text("schedules", "put", "a", "0 3 * * *", "q", '{"password": "[redacted]"}')
+    assert "use its dashboard" in cli.error("schedules", "pause", "a")
+    assert not cli.json("schedules")[0]["disabled"]
+
+
+@pytest.mark.parametrize("command", ["drop", "fire", "pause", "resume"])
 def test_an_unknown_schedule_is_an_error(cli: Terminal, command: str) -> None:
     assert "no schedule 'x'" in cli.error("schedules", command, "x")
 
@@ -156,7 +172,7 @@ def test_the_list_says_whose_a_schedule_is_and_whether_it_fires(cli: Terminal) -
     head, nightly, weekly = cli.text("schedules").splitlines()[-3:]
     assert head.split()[-1] == "app"
     assert nightly.split()[-1] == "shop"
-    assert "disabled" in nightly
+    assert "paused" in nightly
     assert weekly.split()[-1] == "q"
     assert cli.json("schedules")[0]["owner"] == "shop"
 

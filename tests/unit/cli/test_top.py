@@ -110,8 +110,21 @@ def test_a_row_shows_counts_pause_limit_rate_and_oldest_wait() -> None:
     screen.show(Picture(NOW, None, [Row("mail", counts, True, 10, NOW - 90_000, 2.5)]))
     text = shown(screen)
     assert "memory://" in text
-    assert re.search(r"> +mail \(paused\) +1,234 +5 +7 +10 +0 +2\.5 +9 +90s", text)
+    assert re.search(r"> +\(paused\) mail +1,234 +5 +7 +10 +0 +2\.5 +9 +90s", text)
     assert "waiting" not in text  # nothing is
+
+
+def test_a_long_name_is_cut_so_that_all_columns_stay() -> None:
+    screen = Screen("memory://")
+    long = Row("a-queue-with-a-name-" + "x" * 100, Counts(ready=1), True, workers=3)
+    screen.show(Picture(NOW, None, [long, Row("mail", Counts(delayed=1, waiting=2))]))
+    display = Console(width=100, height=20, record=True, file=io.StringIO())
+    display.print(screen.render(20))
+    head, first, second = display.export_text().splitlines()[2:5]
+    assert head.rstrip().endswith("workers")
+    assert re.match(r"> +\(paused\) a-queue-with-a-[a-z-]*…", first)
+    assert first.rstrip().endswith(" 3")
+    assert second.split()[:2] == ["mail", "0"]
 
 
 def test_a_long_list_is_shown_around_what_is_selected() -> None:
@@ -143,7 +156,7 @@ def test_p_pauses_and_r_resumes_the_selected_queue(top: Top, screen: Screen, sto
     assert top.press("p")
     assert [name for name, one in store.stats().queues.items() if one.paused] == ["web"]
     assert "Paused: queue 'web'." in shown(screen)
-    assert "web (paused)" in shown(screen)
+    assert "(paused) web" in shown(screen)
     top.press("r")
     assert not store.stats().queues["web"].paused
     assert not top.press("q")
@@ -155,7 +168,7 @@ def test_enter_lists_the_tenants_and_esc_goes_back(top: Top, screen: Screen, sto
     assert [row.name for row in screen.picture.rows] == ["b", "a"] if screen.picture else False
     top.press("p")
     assert [(one.tenant, one.paused) for one in store.limits("mail")] == [("b", True)]
-    assert "b (paused)" in shown(screen)
+    assert "(paused) b" in shown(screen)
     top.press("esc")
     assert [screen.queue, screen.selected] == [None, "mail"]
 
@@ -275,7 +288,7 @@ def test_it_is_used_with_keys_in_a_terminal(somewhere: str) -> None:
             terminal.press("j")
             terminal.sees(r"> +web +1 ")
             terminal.press("p")
-            terminal.sees(r"web \(paused\)")
+            terminal.sees(r"\(paused\) web")
             assert queue.stats().queues["web"].paused
             terminal.press("r")
             terminal.sees(r"Resumed: queue 'web'")

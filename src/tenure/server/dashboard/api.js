@@ -71,7 +71,7 @@ async function call(method, parts, { query, body, signal, read, reason } = {}) {
 
 export const get = (parts, query, options) => call("GET", parts, { query, ...options });
 export const post = (parts, body, options) => call("POST", parts, { body, ...options });
-export const put = (parts, body) => call("PUT", parts, { body });
+export const put = (parts, body, options) => call("PUT", parts, { body, ...options });
 export const patch = (parts, body) => call("PATCH", parts, { body });
 export const del = (parts, query, options) => call("DELETE", parts, { query, ...options });
 

@@ -70,7 +70,10 @@ function open() {
     gone,
     signal: gone.signal,
     can,
+    sees,
+    tenants: () => me.tenants,
     change: (query) => go(next.path, { ...next.query, ...query }),
+    narrow: (query) => location.replace(hash(next.path, { ...next.query, ...query })), // as one types
     leave: (path, query) => go(path, query),
     refresh: () => refresh(true),
     offersBulk: () => offersBulk,
@@ -94,6 +97,14 @@ function open() {
 }
 
 const can = (scope) => Boolean(me && me.scopes.includes(scope));
+
+/** Whether the token may see what covers all tenants, or all queues. */
+function sees(what) {
+  if (!me) return false;
+  if (what === "errors" || what === "rates") return !me.tenants && !(me.queues && me.queues.length > 1);
+  if (what === "group totals") return !me.tenants;
+  return !["workers", "audit"].includes(what) || !(me.tenants || me.queues);
+}
 
 async function act(does, said) {
   try {
@@ -297,7 +308,7 @@ function header() {
       ? h(
           "nav",
           { class: "nav", "aria-label": "Pages" },
-          NAV.map(([path, text]) =>
+          NAV.filter(([path]) => sees(path)).map(([path, text]) =>
             link(path ? [path] : [], null, { "aria-current": path === current ? "page" : null }, text),
           ),
         )

@@ -14,24 +14,27 @@ const BY_STATE = {
   cancelled: ["replay", "delete"],
   done: ["delete"],
 };
+const CHIPS = { __proto__: null, running: "leased", done: "done", stopped: "delayed" };
 const TIMES = /_(after|before)$/;
 const WATCH_MS = 700;
 
-/** Buttons for all matching jobs of a state. */
-function buttons(filter, state, page) {
-  if (!page.offersBulk()) return null;
+/** Buttons for all matching jobs of a state. delayed: whether some wait for their time. */
+function buttons(filter, state, page, more, delayed) {
+  const actions = (BY_STATE[state] || []).filter((action) => action !== "run_now" || delayed);
+  if (!page.offersBulk()) return more ? h("div", { class: "bulk" }, more) : null;
   return h(
     "div",
     { class: "bulk" },
     h("span", { class: "dim" }, "All that match:"),
-    (BY_STATE[state] || []).map((action) =>
+    actions.map((action) =>
       button(`${ACTIONS[action]}…`, () => start(action, filter, page), { class: "quiet" }),
     ),
+    more,
   );
 }
 
-/** Show how many jobs an action would change, and then do it. */
-async function start(action, given, page) {
+/** Show how many jobs an action would change, and then do it. about: which they are, in words. */
+async function start(action, given, page, about = null) {
   const filter = Object.fromEntries(
     Object.entries(given).map(([one, value]) => [one, TIMES.test(one) ? Number(value) : value]),
   );
@@ -54,7 +57,12 @@ async function start(action, given, page) {
     leave: action === "cancel" ? "Keep them" : "Cancel",
     danger: action === "delete" || action === "cancel",
     wide: true,
-    content: [filterText(filter), sample(tried.sample || []), reasonField()],
+    content: [
+      about ? h("p", null, about) : null,
+      filterText(filter),
+      sample(tried.sample || []),
+      reasonField(),
+    ],
     does: async (form) => {
       const body = { action, filter, dry_run: false };
       if (form.get("reason")) body.reason = form.get("reason");
@@ -127,8 +135,8 @@ function progress(run) {
     h(
       "p",
       null,
-      chip(run.state === "running" ? "leased" : run.state === "done" ? "done" : "dead"),
-      ` ${run.state}: ${jobs(run.changed ?? 0)} changed, ${count(run.looked_at ?? 0)} looked at.`,
+      h("span", { class: `chip ${CHIPS[run.state] || "dead"}` }, run.state),
+      ` ${jobs(run.changed ?? 0)} changed, ${count(run.looked_at ?? 0)} looked at.`,
     ),
     run.error ? h("p", { class: "trouble" }, cut(run.error, 500)) : null,
     run.refused_count ? h("p", null, `${count(run.refused_count)} refused:`) : null,

@@ -1,12 +1,13 @@
 // Failures, grouped by what they have in common.
 import { h } from "./dom.js";
 import { get, ifOffered, post } from "./api.js";
-import { count, cut, name, now, when } from "./format.js";
+import { count, cut, name, now, shortId, when } from "./format.js";
 import { button, empty, link, number, quietHead, spark, table, th } from "./widgets.js";
 import { bulk } from "./bulk.js";
 
 const HOUR = 3600000,
   HOURS = 24;
+const ORDERS = { __proto__: null, last: null, failures: (one) => one.count, died: (one) => one.dead };
 
 export const title = () => "Errors";
 
@@ -16,7 +17,9 @@ export async function load({ query, signal }) {
 
 export function view(data, page) {
   if (!data) return [h("h1", null, "Errors"), empty("This service does not group errors.")];
-  const shown = page.query.muted ? data.errors : data.errors.filter((one) => !one.muted);
+  const shown = page.query.muted ? [...data.errors] : data.errors.filter((one) => !one.muted);
+  const by = ORDERS[page.query.sort];
+  if (by) shown.sort((a, b) => by(b) - by(a));
   const muted = data.errors.length - data.errors.filter((one) => !one.muted).length;
   return [
     h(
@@ -26,6 +29,17 @@ export function view(data, page) {
       page.query.queue
         ? link(["errors"], null, { class: "chosen" }, `queue: ${cut(page.query.queue, 40)} ×`)
         : null,
+      h(
+        "span",
+        { class: "push" },
+        "Sort by ",
+        Object.keys(ORDERS).map((by) =>
+          button(by, () => page.change({ sort: by === "last" ? null : by }), {
+            class: "quiet",
+            "aria-pressed": String(by === (page.query.sort || "last")),
+          }),
+        ),
+      ),
       muted
         ? link(
             ["errors"],
@@ -59,7 +73,7 @@ function list(found, page) {
       "Queue",
       th("Failures", "n"),
       th("Per hour", "", "Failures in each of the last 24 hours"),
-      th("Dead", "n"),
+      th("Died", "n", "Jobs that became dead; some may have been replayed or deleted since"),
       th("Last", "n"),
       th("First", "n"),
       "Sample",
@@ -74,7 +88,7 @@ function list(found, page) {
           { scope: "row", class: "wrap" },
           link(
             ["queue", one.queue],
-            { state: "dead", error: one.group },
+            { state: one.dead ? "dead" : null, error: one.group },
             { class: "strong dead" },
             h("bdi", null, cut(one.type || "error", 80)),
           ),
@@ -90,7 +104,7 @@ function list(found, page) {
         h(
           "td",
           null,
-          one.sample ? link(["job", one.sample], null, { class: "mono" }, name(one.sample, 13)) : name(""),
+          one.sample ? link(["job", one.sample], null, { class: "mono" }, shortId(one.sample)) : name(""),
         ),
         page.can("admin") ? h("td", { class: "n actions" }, buttons(one, page)) : null,
       ),
@@ -109,19 +123,20 @@ function trend(one) {
 function buttons(one, page) {
   const filter = { queue: one.queue, state: "dead", error: one.group },
     of = cut(one.type || one.group, 30);
-  const verb = one.muted ? "unmute" : "mute";
+  const verb = one.muted ? "unmute" : "mute",
+    about = h("bdi", null, cut([one.type, one.message].filter(Boolean).join(": "), 160));
   const many = [
-    button("Replay…", () => bulk.start("replay", filter, page), {
+    button("Replay…", () => bulk.start("replay", filter, page, about), {
       class: "quiet",
       "aria-label": `Replay the dead jobs of ${of}`,
     }),
-    button("Delete…", () => bulk.start("delete", filter, page), {
+    button("Delete…", () => bulk.start("delete", filter, page, about), {
       class: "quiet",
       "aria-label": `Delete the dead jobs of ${of}`,
     }),
   ];
   return [
-    page.offersBulk() ? many : null,
+    page.offersBulk() && one.dead ? many : null,
     button(
       one.muted ? "Unmute" : "Mute",
       () => page.act(() => post(["errors", one.group, verb]), one.muted ? "Shown again." : "Muted."),

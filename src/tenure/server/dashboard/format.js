@@ -61,6 +61,9 @@ export function span(ms) {
   return `${Math.floor(ms / size)} ${unit}${rest ? ` ${rest} ${UNITS[at + 1][0]}` : ""}`;
 }
 
+/** A duration in its largest unit, for narrow columns: "4.0 s", "2 h". */
+export const brief = (ms) => (ms >= 60000 ? span(ms).split(" ").slice(0, 2).join(" ") : span(ms));
+
 /** A time, relative to now: "4 s ago", "in 2 h". */
 export function when(ms) {
   if (ms === null || ms === undefined) return h("span", { class: "dim" }, "–");
@@ -92,6 +95,14 @@ export function cut(text, most) {
   const start = text.length > most ? text.slice(0, most) : text;
   return visible(start) + (text.length > most ? "…" : "");
 }
+
+/** An id where there is little room. The ids of jobs of one moment begin with the same characters. */
+export const shortId = (id) =>
+  h(
+    "bdi",
+    { class: "name", title: cut(id, 500) },
+    id.length > 20 ? `${cut(id, 8)}${visible(id.slice(-6))}` : visible(id),
+  );
 
 /** A name that came from a job: its direction does not affect what is around it. */
 export function name(text, most = 60) {

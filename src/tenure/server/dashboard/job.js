@@ -5,6 +5,7 @@ import { cut, exact, name, now, setClock, span, timeOfDay, visible, when } from 
 import { ask, button, chip, field, link, reasonField, say } from "./widgets.js";
 import { cutText, jsonView } from "./json_view.js";
 import { shownState } from "./job_list.js";
+import { editLimit } from "./limits.js";
 
 const MOST_RELATED = 20,
   MOST_TRACEBACK = 4000;
@@ -116,7 +117,7 @@ export function view({ job, why, history, related, parts }, page) {
         : null,
       actions(job, parts, page),
     ),
-    why ? explain(why) : null,
+    why ? explain(why, job, page) : null,
     facts(job),
     timeline(job, history),
     errors(job),
@@ -132,25 +133,52 @@ export function view({ job, why, history, related, parts }, page) {
 
 const HEADS = { __proto__: null, leased: "It runs", waiting: "Why it waits", pending: "Why it does not run" };
 
-function explain(why) {
-  if (!why.reasons.length || FINAL.includes(why.state)) return null;
-  const kind = why.state === "leased" ? "runs" : why.claimable ? "next" : "";
+function explain(why, job, page) {
+  const last = why.last_error,
+    reasons = FINAL.includes(why.state) ? [] : why.reasons;
+  if (!reasons.length) return null;
+  const runs = why.claimable && !reasons.some((one) => one.code === "no_worker");
+  const kind = why.state === "leased" ? "runs" : runs ? "next" : "";
+  const known = last ? [{ code: "last_error", text: last.text, fix: last.fix }, ...reasons] : reasons;
   return h(
     "section",
     { class: `card why ${kind}`, "aria-label": "Why" },
-    h("h2", null, why.claimable ? "It can run now" : HEADS[why.state]),
+    h("h2", null, runs ? "It can run now" : HEADS[why.state]),
     h(
-      why.reasons.length > 1 ? "ol" : "ul",
+      known.length > 1 ? "ol" : "ul",
       null,
-      why.reasons.map((one) =>
+      known.map((one) =>
         h(
           "li",
           { key: one.code + (one.scope || "") },
-          h("span", null, visible(one.text)),
-          one.fix ? h("span", { class: "fix" }, visible(one.fix)) : null,
+          h("span", null, cut(one.text, 1000)),
+          one.fix ? h("span", { class: "fix" }, cut(one.fix, 1000)) : null,
           details(one),
+          page.can("admin") ? h("div", null, cure(one, job, page)) : null,
         ),
       ),
+    ),
+  );
+}
+
+/** A button that removes what holds the job back. */
+function cure(reason, job, page) {
+  const scope = Object.fromEntries(
+    ["tenant", "group"].filter((one) => reason[one] != null).map((one) => [one, reason[one]]),
+  );
+  if (reason.code === "paused")
+    return button(`Resume the ${reason.scope}`, () =>
+      page.act(() => post(["queues", job.queue, "resume"], scope), `The ${reason.scope} runs again.`),
+    );
+  if (reason.code === "limit")
+    return button("Change the limit…", () =>
+      editLimit(job.queue, scope, { concurrency: reason.limit ?? undefined }, page),
+    );
+  if (reason.code === "rate") return button("Change the rate…", () => editLimit(job.queue, {}, {}, page));
+  const failed = (reason.parents || []).filter((one) => ["dead", "cancelled"].includes(one.state));
+  return failed.map(({ id }) =>
+    button(`Replay ${cut(id, 40)}`, () =>
+      page.act(() => post(["jobs", id, "replay"]), `${cut(id, 40)} will run again.`),
     ),
   );
 }
@@ -346,16 +374,19 @@ function errors(job) {
           ),
         ),
         one.message && one.message.length > 200 ? long(`m${one.at}`, one.message) : null,
-        one.traceback ? long(`t${one.at}`, one.traceback) : h("p", { class: "dim" }, "No traceback."),
+        one.traceback ? long(`t${one.at}`, one.traceback, true) : h("p", { class: "dim" }, "No traceback."),
       ),
     ),
   );
 }
 
-const long = (key, text) =>
+/** A long text, cut. fromEnd: what matters is its end, as in a traceback. */
+const long = (key, text, fromEnd = false) =>
   widget(key, text.length, () => {
     const node = build(h("pre", { tabindex: 0 }));
-    return cutText(node, text, MOST_TRACEBACK);
+    cutText(node, text, MOST_TRACEBACK, fromEnd);
+    if (fromEnd) requestAnimationFrame(() => node.scrollTo(0, node.scrollHeight));
+    return node;
   });
 
 /** What the job waits for, itself, and what waits for it, from left to right. */

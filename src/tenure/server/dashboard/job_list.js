@@ -8,8 +8,8 @@ import { chip, empty, link, table, th } from "./widgets.js";
 export const listJobs = (query, signal) => get(["jobs"], { summary: true, ...query }, { signal });
 
 /** A list of jobs. */
-export function jobTable(found, page, { queue = null } = {}) {
-  if (!found.length) return empty("No jobs here.");
+export function jobTable(found, page, { queue = null, none = "No jobs here." } = {}) {
+  if (!found.length) return empty(none);
   const some = (one) => found.some((job) => job[one]);
   const kinds = some("kind"),
     tenanted = some("tenant"),

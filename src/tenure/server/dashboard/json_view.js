@@ -43,9 +43,9 @@ function asText(text) {
   return cutText(pre, shown, MOST_RAW);
 }
 
-/** Put a text into a node, cut, with a button that shows the rest. */
-export function cutText(node, text, most) {
-  node.textContent = visible(text.slice(0, most));
+/** Put a text into a node, cut, with a button that shows the rest. fromEnd: its end is shown. */
+export function cutText(node, text, most, fromEnd = false) {
+  node.textContent = visible(fromEnd ? text.slice(-most) : text.slice(0, most));
   if (text.length > most) {
     const more = build(
       h("button", { type: "button", class: "more" }, `show all ${exact(text.length)} characters`),
@@ -53,7 +53,8 @@ export function cutText(node, text, most) {
     more.addEventListener("click", () => {
       node.textContent = visible(text);
     });
-    node.append("… ", more);
+    if (fromEnd) node.prepend(more, " …");
+    else node.append("… ", more);
   }
   return node;
 }

@@ -4,17 +4,29 @@ import { del, post, put } from "./api.js";
 import { cut, name } from "./format.js";
 import { ask, button, field, quietHead, reasonField, say, table, th } from "./widgets.js";
 
-/** The button that pauses or resumes a tenant, a group or the whole queue. */
-export function scopePause(queue, scope, paused, page) {
-  const verb = paused ? "resume" : "pause";
+/** The button that pauses or resumes a tenant, a group or the whole queue. A pause is asked for, with
+ * a reason: whoever wonders later why nothing runs is told it. */
+export function scopePause(queue, scope, paused, page, attributes = { class: "quiet" }) {
+  const of = cut(scope.group || scope.tenant || queue, 40);
   return button(
     paused ? "Resume" : "Pause",
-    () => page.act(() => post(["queues", queue, verb], scope), paused ? "Resumed." : "Paused."),
-    {
-      class: "quiet",
-      "aria-label": `${paused ? "Resume" : "Pause"} ${cut(scope.group || scope.tenant || queue, 40)}`,
-    },
+    () =>
+      paused
+        ? page.act(() => post(["queues", queue, "resume"], scope), `${of} runs again.`)
+        : askToPause(queue, scope, of, page),
+    { "aria-label": `${paused ? "Resume" : "Pause"} ${of}`, ...attributes },
   );
+}
+
+async function askToPause(queue, scope, of, page) {
+  const done = await ask({
+    title: `Pause ${of}?`,
+    confirm: "Pause",
+    content: [h("p", null, "Its jobs are no longer started; those that run continue."), reasonField()],
+    does: (form) => post(["queues", queue, "pause"], scope, { reason: form.get("reason") }),
+  });
+  if (done) say(`${of} is paused.`);
+  page.refresh();
 }
 
 const FIELDS = [
@@ -154,12 +166,13 @@ export function editLimit(queue, scope, now_, page) {
         ),
       ),
       h("p", { class: "dim" }, "Fields that are left empty do not change."),
+      reasonField(),
     ],
     does: async (form) => {
       const body = scope ? { ...scope } : {};
       for (const of of ["tenant", "group"]) if (form.get(of)) body[of] = form.get(of);
       for (const [of] of FIELDS) if (form.get(of)) body[of] = Number(form.get(of));
-      await put(["queues", queue, "limits"], body);
+      await put(["queues", queue, "limits"], body, { reason: form.get("reason") });
       page.refresh();
     },
   });

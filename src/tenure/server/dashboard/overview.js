@@ -1,7 +1,7 @@
 // All queues, and what needs attention.
 import { h } from "./dom.js";
-import { get, post } from "./api.js";
-import { count, jobs, name, now, setClock, span } from "./format.js";
+import { get, token } from "./api.js";
+import { brief, count, name, now, setClock, visible } from "./format.js";
 import {
   age,
   button,
@@ -16,6 +16,7 @@ import {
   table,
   th,
 } from "./widgets.js";
+import { scopePause } from "./limits.js";
 
 export const title = () => "Overview";
 
@@ -25,15 +26,22 @@ export async function load({ signal }) {
   return found;
 }
 
+const MANY = 15; // queues, from which on they can be filtered
 const HIDE_DONE = ["waiting", "delayed", "ready", "leased", "dead"];
 
 export function view(data, page) {
   if (!data.queues.length) return nothingYet();
   const sort = page.query.sort || "attention";
-  const rows = sorted(data.queues, sort);
+  const wanted = (page.query.named || "").toLowerCase();
+  const rows = sorted(
+    data.queues.filter((row) => row.queue.toLowerCase().includes(wanted)),
+    sort,
+  );
   return [
     h("h1", { class: "unseen" }, "Overview"),
-    attention(data.attention),
+    data.attention.length
+      ? attention(data.attention, data.attention_left)
+      : h("p", { class: "calm" }, "Nothing needs attention."),
     totals(data.queues),
     h(
       "section",
@@ -42,7 +50,12 @@ export function view(data, page) {
         "div",
         { class: "card-head" },
         h("h2", null, "Queues"),
-        h("span", { class: "dim" }, count(data.queues.length)),
+        h(
+          "span",
+          { class: "dim" },
+          wanted ? `${count(rows.length)} of ${count(data.queues.length)}` : count(data.queues.length),
+        ),
+        data.queues.length > MANY || wanted ? filter(page) : null,
         h(
           "span",
           { class: "push" },
@@ -55,10 +68,23 @@ export function view(data, page) {
           ),
         ),
       ),
-      queues(rows, page),
+      rows.length ? queues(rows, page) : empty("No queue has this in its name."),
     ),
   ];
 }
+
+/** A field that leaves only the queues with this in their names. */
+const filter = (page) =>
+  h("input", {
+    type: "search",
+    value: page.query.named || "",
+    placeholder: "Filter by name",
+    "aria-label": "Filter the queues by name",
+    autocomplete: "off",
+    spellcheck: "false",
+    maxlength: 200,
+    on: { input: (event) => page.narrow({ named: event.currentTarget.value.trim() || null }) },
+  });
 
 function sorted(rows, by) {
   const rank = {
@@ -69,8 +95,16 @@ function sorted(rows, by) {
   return rank ? [...rows].sort((a, b) => rank(a) - rank(b) || (a.queue < b.queue ? -1 : 1)) : rows;
 }
 
-function attention(found) {
-  if (!found.length) return h("p", { class: "calm" }, "Nothing needs attention.");
+/** Where something that needs attention is shown. */
+const PLACES = {
+  __proto__: null,
+  dead: ({ queue }) => [["queue", queue], { state: "dead" }],
+  errors: ({ queue }) => [["errors"], { queue }],
+  pending: ({ queue, kind }) => [["queue", queue], { kind }],
+  schedules: () => [["schedules"], null],
+};
+
+export function attention(found, left = 0, label = (one) => name(one.queue)) {
   return h(
     "section",
     { class: "attention", "aria-label": "What needs attention" },
@@ -78,23 +112,18 @@ function attention(found) {
     h(
       "ul",
       null,
-      found.map((one) =>
-        h(
+      found.map((one) => {
+        const [path, query] = PLACES[one.link]?.(one) || [["queue", one.queue], null];
+        return h(
           "li",
-          { class: one.level || "bad", key: `${one.queue} ${one.link}` },
-          one.queue
-            ? link(
-                ["queue", one.queue],
-                one.link === "?state=dead" ? { state: "dead" } : null,
-                null,
-                name(one.queue),
-              )
-            : null,
-          one.queue ? ": " : null,
-          h("span", null, one.text),
-        ),
-      ),
+          { class: one.level || "bad", key: `${one.queue} ${one.link} ${one.kind}` },
+          link(path, query, null, one.queue ? label(one) : "Schedules"),
+          ": ",
+          h("bdi", null, visible(one.text)),
+        );
+      }),
     ),
+    left ? h("p", { class: "dim" }, `And ${count(left)} more: see the queues below.`) : null,
   );
 }
 
@@ -190,7 +219,7 @@ function queues(rows, page) {
         waits ? pair(row.wait_p50, row.wait_p99) : null,
         waits ? pair(row.run_p50, row.run_p99) : null,
         workers ? number(row.workers) : null,
-        admin ? h("td", { class: "n" }, pause(row, page)) : null,
+        admin ? h("td", { class: "n" }, scopePause(row.queue, {}, row.paused, page)) : null,
       ),
     ),
   );
@@ -198,33 +227,18 @@ function queues(rows, page) {
 
 function pair(half, most) {
   if (half === null || half === undefined) return duration(null);
-  return h("td", { class: "n" }, span(half), h("span", { class: "dim" }, ` · ${span(most)}`));
-}
-
-function pause(row, page) {
-  const verb = row.paused ? "resume" : "pause";
-  const label = `${verb === "pause" ? "Pause" : "Resume"} ${row.queue}`;
-  return button(
-    verb === "pause" ? "Pause" : "Resume",
-    () =>
-      page.act(
-        () => post(["queues", row.queue, verb], {}),
-        verb === "pause"
-          ? `${row.queue} is paused: ${jobs(row.leased)} still running.`
-          : `${row.queue} runs again.`,
-      ),
-    { class: "quiet", "aria-label": label },
-  );
+  return h("td", { class: "n" }, brief(half), h("span", { class: "dim" }, ` · ${brief(most)}`));
 }
 
 function nothingYet() {
+  const secret = token.get() ? "  -H 'authorization: Bearer TOKEN' \\\n" : "";
   return [
     h("h1", null, "No jobs yet"),
-    empty("A queue appears here with its first job. For example:"),
+    h("p", { class: "dim" }, "A queue appears here with its first job. For example:"),
     h(
       "pre",
       { class: "card" },
-      `curl ${new URL("v1/jobs", document.baseURI)} \\\n  -H 'content-type: application/json' \\\n  -d '{"queue": "mail", "payload": {"to": "ann@example.com"}}'`,
+      `curl ${new URL("v1/jobs", document.baseURI)} \\\n${secret}  -H 'content-type: application/json' \\\n  -d '{"queue": "mail", "payload": {"to": "ann@example.com"}}'`,
     ),
   ];
 }

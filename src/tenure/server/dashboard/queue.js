@@ -1,16 +1,18 @@
 // One queue: its jobs by state, its tenants, groups and limits.
 import { h } from "./dom.js";
-import { get, post } from "./api.js";
+import { get } from "./api.js";
 import { count, cut, exact, name, now, setClock, span } from "./format.js";
 import { NAMES, age, button, empty, link, meter, number, quietHead, stack, table, th } from "./widgets.js";
 import { bulk } from "./bulk.js";
 import { jobTable, listJobs, pager } from "./job_list.js";
 import { editLimit, limits, scopePause } from "./limits.js";
+import { attention } from "./overview.js";
 import { loadRates, ratesView } from "./rates.js";
 
 const PAGE = 50,
   NAMED = 1000;
 const TABS = ["pending", "leased", "waiting", "done", "dead", "cancelled"];
+const LINKS = { __proto__: null, "": "Stuck", dead: "Dead", errors: "Errors", pending: "No worker" };
 const FILTERS = [
   "tenant",
   "group",
@@ -35,9 +37,9 @@ export async function load(page) {
     lists[view](queue, page),
   ]);
   setClock(overview.now);
-  const row = overview.queues.find((one) => one.queue === queue);
-  if (!row) return { row: await get(["queues", queue], null, { signal }), limits, listed };
-  return { row, limits, listed };
+  const row =
+    overview.queues.find((one) => one.queue === queue) || (await get(["queues", queue], null, { signal }));
+  return { row, limits, listed, told: overview.attention.filter((one) => one.queue === queue) };
 }
 
 const lists = {
@@ -55,14 +57,12 @@ const lists = {
     ),
   tenants: async (queue, { query, signal }) =>
     get(["queues", queue, "tenants"], { limit: NAMED, after: query.after, waits: true }, { signal }),
-  groups: async (queue, { query, signal }) =>
-    query.tenant !== undefined
-      ? get(
-          ["queues", queue, "groups"],
-          { tenant: query.tenant, limit: NAMED, after: query.after },
-          { signal },
-        )
-      : get(["queues", queue, "group-totals"], { limit: NAMED, after: query.after }, { signal }),
+  groups: async (queue, { query, signal, sees, tenants }) => {
+    const tenant = query.tenant ?? (sees("group totals") ? undefined : tenants()?.[0]);
+    return tenant !== undefined
+      ? get(["queues", queue, "groups"], { tenant, limit: NAMED, after: query.after }, { signal })
+      : get(["queues", queue, "group-totals"], { limit: NAMED, after: query.after }, { signal });
+  },
   limits: async () => null,
   rates: (queue, { query, signal }) => loadRates(queue, query, signal),
 };
@@ -81,13 +81,14 @@ export function view(data, page) {
       { class: "title" },
       h("h1", null, name(queue, 120)),
       row.paused ? h("span", { class: "chip paused" }, "paused") : null,
-      page.can("admin") ? pauseButton(queue, row, page) : null,
+      page.can("admin") ? scopePause(queue, {}, row.paused, page, { "aria-label": null }) : null,
     ),
+    data.told.length ? attention(data.told, 0, (one) => LINKS[one.link]) : null,
     facts(row),
     h(
       "nav",
       { class: "tabs", "aria-label": "Parts of the queue" },
-      ["jobs", "tenants", "groups", "rates", "limits"].map((one) =>
+      ["jobs", "tenants", "groups", "rates", "limits"].filter((one) => page.sees(one)).map((one) =>
         tab(
           one,
           one === shown,
@@ -138,13 +139,6 @@ function facts(row) {
   );
 }
 
-function pauseButton(queue, row, page) {
-  const verb = row.paused ? "resume" : "pause";
-  return button(row.paused ? "Resume" : "Pause", () =>
-    page.act(() => post(["queues", queue, verb], {}), row.paused ? "Resumed." : "Paused."),
-  );
-}
-
 // Jobs -------------------------------------------------------------------------------------------
 
 function jobList(queue, counts, found, page) {
@@ -167,8 +161,19 @@ function jobList(queue, counts, found, page) {
       ),
     ),
     filterForm(queue, page, chosen),
-    bulk.buttons({ queue, state, ...chosen }, state, page),
-    jobTable(found.jobs, page, { queue }),
+    bulk.buttons(
+      { queue, state, ...chosen },
+      state,
+      page,
+      state === "dead" && page.sees("errors")
+        ? link(["errors"], { queue }, { class: "quiet" }, "By cause")
+        : null,
+      counts.delayed > 0,
+    ),
+    jobTable(found.jobs, page, {
+      queue,
+      none: chosen.error ? "The last error of no job in this state is of this group." : "No jobs here.",
+    }),
     pager(found, page),
   );
 }
@@ -217,6 +222,7 @@ function filterForm(queue, page, chosen) {
 
 // Tenants and groups -----------------------------------------------------------------------------
 
+const percent = (part) => (part > 0 && part < 0.01 ? "<1%" : `${Math.round(part * 100)}%`);
 const depth = (one) => one.ready + one.delayed + one.waiting + one.leased;
 
 function tenants(queue, { listed, limits: known }, page) {
@@ -280,12 +286,12 @@ function tenants(queue, { listed, limits: known }, page) {
           h(
             "td",
             { class: "n" },
-            running ? `${Math.round((one.leased / running) * 100)}%` : "–",
+            running ? percent(one.leased / running) : "–",
             h(
               "span",
               { class: "dim" },
               weights && (one.leased || one.ready)
-                ? ` (${Math.round((weightOf(one.tenant) / weights) * 100)}%)`
+                ? ` (${percent(weightOf(one.tenant) / weights)})`
                 : "",
             ),
           ),

@@ -160,7 +160,8 @@ function path(points, field, x, y) {
       drawing = false;
       return;
     }
-    parts.push(`${drawing ? "L" : "M"} ${x(n)} ${y(value)}${drawing ? "" : ` l 0.1 0`}`);
+    // A point that stands alone would not be seen: it gets a short line.
+    parts.push(`${drawing ? "" : `M ${Math.max(0, x(n) - 3)} ${y(value)} h 4`} L ${x(n)} ${y(value)}`);
     drawing = true;
   });
   return parts.join(" ") || "M 0 0";

@@ -65,6 +65,21 @@ export function view(data, page) {
   ];
 }
 
+async function pause(one, page) {
+  const done = await ask({
+    title: `Pause the schedule ${cut(one.name, 40)}?`,
+    confirm: "Pause",
+    content: [
+      h("p", null, "It does not fire. An app that declares it resumes it when it starts."),
+      reasonField(),
+    ],
+    does: (form) =>
+      post(["schedules", one.name, "pause"], undefined, { reason: form.get("reason") }),
+  });
+  if (done) say("Paused.");
+  page.refresh();
+}
+
 function buttons(one, page) {
   const verb = one.disabled ? "resume" : "pause",
     of = cut(one.name, 40);
@@ -80,7 +95,10 @@ function buttons(one, page) {
     }),
     button(
       one.disabled ? "Resume" : "Pause",
-      () => page.act(() => post(["schedules", one.name, verb]), one.disabled ? "Resumed." : "Paused."),
+      () =>
+        one.disabled
+          ? page.act(() => post(["schedules", one.name, verb]), "Resumed.")
+          : pause(one, page),
       { class: "quiet", "aria-label": `${verb} ${of}` },
     ),
     button(

@@ -1,6 +1,6 @@
 // Parts that several pages use.
 import { build, h, render, s } from "./dom.js";
-import { count, exact, span } from "./format.js";
+import { brief, count, exact, span } from "./format.js";
 
 export const STATES = ["waiting", "delayed", "ready", "leased", "done", "dead", "cancelled"];
 export const NAMES = {
@@ -49,7 +49,7 @@ export const duration = (ms) =>
 /** How long something has waited: a minute is late. */
 export function age(ms) {
   const known = ms !== null && ms !== undefined;
-  return h("td", { class: `n ${known ? (ms > 60000 ? "late" : "") : "zero"}` }, known ? span(ms) : "–");
+  return h("td", { class: `n ${known ? (ms > 60000 ? "late" : "") : "zero"}` }, known ? brief(ms) : "–");
 }
 
 /** A table that can be scrolled sideways, with a caption for screen readers. */

@@ -1,7 +1,7 @@
 // The workers that are alive, and what they run.
 import { h } from "./dom.js";
 import { get, ifOffered } from "./api.js";
-import { count, cut, name, now, span, when } from "./format.js";
+import { count, cut, name, now, shortId, span, when } from "./format.js";
 import { empty, link, meter, table, th } from "./widgets.js";
 
 const LATE_MS = 30000;
@@ -17,11 +17,18 @@ export function view(data, page) {
       "div",
       { class: "title" },
       h("h1", null, "Workers"),
-      h("span", { class: "dim" }, `${count(data.length)} alive, ${count(busy)} jobs running`),
+      page.sees("workers")
+        ? h("span", { class: "dim" }, `${count(data.length)} alive, ${count(busy)} jobs running`)
+        : null,
     ),
+    page.sees("workers")
+      ? null
+      : h("p", { class: "dim" }, "This token sees only workers that serve nobody else."),
     data.length
       ? h("section", { class: "card", "aria-label": "Workers" }, list(data, page))
-      : empty("No worker is alive. Start one with ", h("code", null, "tenure worker"), "."),
+      : page.sees("workers")
+        ? empty("No worker is alive. Start one with ", h("code", null, "tenure worker"), ".")
+        : null,
   ];
 }
 
@@ -48,9 +55,13 @@ function list(found) {
           h("td", { class: "n" }, meter(one.busy ?? one.running.length, one.concurrency)),
           h(
             "td",
-            { class: "ids" },
-            one.running.slice(0, 5).map((id) => link(["job", id], null, { class: "mono" }, name(id, 13))),
-            one.running.length > 5 ? h("span", { class: "dim" }, ` +${one.running.length - 5}`) : null,
+            null,
+            h(
+              "span",
+              { class: "ids" },
+              one.running.slice(0, 5).map((id) => link(["job", id], null, { class: "mono" }, shortId(id))),
+              one.running.length > 5 ? h("span", { class: "dim" }, ` +${one.running.length - 5}`) : null,
+            ),
           ),
           h("td", { class: "n" }, when(one.started_at)),
           h("td", { class: "n", title: `${span(now() - one.seen_at)} ago` }, when(one.seen_at)),
