@@ -188,6 +188,26 @@ def test_a_backend_that_is_killed_before_the_commit_costs_a_second_attempt(
     assert queue.stats("q").ready == 2
 
 
+def test_a_server_that_shuts_down_during_a_statement_costs_a_second_attempt(
+    queue: tenure.Queue, schema: str
+) -> None:
+    """It says so before it closes the connection."""
+    queue.enqueue("q", id="a")
+    (job,) = queue.claim("q")
+    shut_down = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+        WHERE wait_event_type = 'Lock' AND query LIKE %s"""
+    with (
+        psycopg.connect(postgres.shared_url()) as holder,
+        psycopg.connect(postgres.shared_url(), autocommit=True) as operator,
+    ):
+        holder.execute(f"SELECT FROM {schema}.states FOR UPDATE".encode())
+        acked = start(queue.ack, job)
+        until(lambda: bool(operator.execute(shut_down, (f"%{schema}.%",)).fetchall()))
+        holder.rollback()
+        acked.result(PATIENCE)
+    assert queue.get("a").state is tenure.State.DONE
+
+
 def test_a_commit_that_was_sent_before_the_error_came_is_not_made_twice(
     queue: tenure.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from tenure.core.transaction import Edit, Existing, Owner, Scope, Tally, UniqueK
 from tenure.engines.postgres import insert
 from tenure.engines.postgres.db import Db
 from tenure.engines.sql.limits import mark
-from tenure.engines.sql.rows import LEASED, READY, STATES, WAITING, job_of, result_text
+from tenure.engines.sql.rows import LEASED, READY, STATES, job_of, result_text
 from tenure.engines.sql.rows import Row as PlainRow
 from tenure.model import states
 from tenure.model.job import Job, JobSpec, State
@@ -179,8 +179,7 @@ class Transaction:
         if job.code == READY:
             self.lane(job.queue, job.lane).joined(job.priority, job.seq)
         self.woken = self.woken or job.code != LEASED
-        if before == WAITING:
-            self._wait_no_more(job)
+        self._wait_no_more(job)
         self._dirty[job.seq] = job
         self._written[job.seq] = (self.now if change.final else job.run_at, self.now)
         if job.unique_key is not None and change.final:
@@ -203,6 +202,7 @@ class Transaction:
         self.db.send("edit_state", job.priority, job.seq)
 
     def _wait_no_more(self, job: Row) -> None:
+        """Strike the parents of a job, which only a waiting one has."""
         self._told += [(parent, job.seq) for parent in job.waits_for]
         job.waits_for = []
 
@@ -215,8 +215,7 @@ class Transaction:
         self._ids[job.id] = None
         if job.code <= LEASED and job.unique_key is not None:
             self._freed.append((job.lane, job.unique_key))
-        if job.code == WAITING:
-            self._wait_no_more(job)
+        self._wait_no_more(job)
 
     def put_result(self, job: Row, result: msgspec.Raw) -> None:
         self._results[job.seq] = result_text(result)
