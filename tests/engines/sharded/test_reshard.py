@@ -360,6 +360,12 @@ def test_the_same_name_for_another_store_is_refused(tmp_path: Path) -> None:
         both(members_of(old), members_of(new))
 
 
+def test_both_urls_must_place_jobs_without_a_tenant_alike(tmp_path: Path) -> None:
+    old, new = f"sqlite:///{tmp_path}/a-{{0..1}}.db", f"sqlite:///{tmp_path}/a-{{0..3}}.db"
+    with pytest.raises(InvalidInput, match="must be the same in both URLs"):
+        both(members_of(old), members_of(f"{new}?without_tenant=together"))
+
+
 def test_another_move_must_be_finished_first(tmp_path: Path) -> None:
     with tenure.connect(url_of(tmp_path, 1)) as queue:
         for n in range(300):
