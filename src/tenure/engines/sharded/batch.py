@@ -104,7 +104,7 @@ class Batch:
 
     def _pause_of(self, op: Op, noted: int) -> list[Op]:
         """Stores who paused something, as recorded by the shard with the note."""
-        if not isinstance(op, ops.Pause) or op.note is None:
+        if not isinstance(op, ops.Pause):
             return []
         key = pause_key(op.queue, op.tenant, op.group)
         found = self._cluster.shards[noted].read(ListRecords("pause", key, key, 1))
