@@ -185,8 +185,7 @@ class Batch:
         if not isinstance(answer, DependencyNotFound):
             return answer
         grant = op.grant if isinstance(op, ops.GrantedOp) else None
-        but = -1 if shard is None else shard
-        found = self._cluster.locator.elsewhere([answer.job_id], but, grant)
+        found = self._cluster.locator.elsewhere([answer.job_id], shard, grant)
         if answer.job_id not in found:
             return answer
         parent = found[answer.job_id]
