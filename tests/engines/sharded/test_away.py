@@ -11,8 +11,11 @@ import pytest
 import tenure
 from tenure import NewJob, Queue, StoreError
 from tenure.engines.sharded import shard
-from tenure.model import ops
+from tenure.errors import TenureError
+from tenure.model import ops, queries
 from tenure.model.ops import Answer
+from tenure.model.queries import Query
+from tenure.model.record_queries import ListRecords
 from tests.engines.sharded.conftest import Tenants, shards_of
 
 
@@ -85,6 +88,32 @@ def test_a_list_that_would_lack_jobs_fails(queue: Queue, tenants: Tenants) -> No
         assert queue.get(tenants.here).tenant == tenants.here
         with pytest.raises(StoreError, match="shard '1'"):
             queue.get(tenants.there)  # it may exist
+
+
+LISTS: dict[str, Query] = {
+    "tenants": queries.ListTenants("q"),
+    "limits": queries.ListLimits(),
+    "schedules": queries.ListSchedules(),
+    "jobs by id": queries.GetJobs(("a", "b")),
+    "jobs by prefix": queries.FindByPrefix("a"),
+    "records": ListRecords("audit", "", "z", 10),
+}
+
+
+@pytest.mark.parametrize("query", LISTS)
+def test_every_list_that_would_lack_something_fails(queue: Queue, query: str) -> None:
+    queue.enqueue_many(NewJob(queue="q") for _ in range(20))
+    assert not isinstance(queue._engine.read(LISTS[query]), TenureError)
+    with away(queue):
+        assert isinstance(queue._engine.read(LISTS[query]), StoreError)
+
+
+def test_counts_fail_only_if_no_shard_is_there(queue: Queue) -> None:
+    queue.enqueue("q")
+    with away(queue, 0):
+        assert queue.next_due("q") is None
+        with away(queue, 1), pytest.raises(StoreError, match="no route to the disk"):
+            queue.next_due("q")
 
 
 def test_a_pause_that_did_not_reach_all_shards_says_so(queue: Queue, tenants: Tenants) -> None:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import cast
 
 import pytest
 
 import tenure
-from tenure import Queue, StoreError
-from tenure.engines.sharded import catalog
+from tenure import Queue
 from tenure.engines.sharded.engine import ShardedEngine
 from tenure.engines.sharded.locating import Place
-from tenure.engines.sharded.shard import Shard
 from tenure.model.ops import Grant
-from tenure.model.queries import Found, Query
 from tenure.testing import ManualClock
 from tests.engines.sharded.conftest import Tenants
 
@@ -61,12 +57,3 @@ def test_a_job_that_was_missed_is_found(
     found = queue.get(job.id)
     assert (found.state == "cancelled") == (call == "cancel")
     assert (found.priority == 1) == (call == "update")
-
-
-def test_an_error_of_a_shard_stops_a_move() -> None:
-    class Away:
-        def read(self, query: Query) -> Found:
-            return StoreError("no route to the disk")
-
-    with pytest.raises(StoreError, match="no route"):
-        catalog.tenants(cast(Shard, Away()))

@@ -9,10 +9,11 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import tenure
-from tenure import Conflict, Duplicate, InvalidInput, NewJob, Queue
-from tenure.model import ops
+from tenure import Conflict, Duplicate, InvalidInput, NewJob, Queue, State
+from tenure.model import ops, queries
 from tenure.model.job import JobSpec, null
 from tests.conformance.state import nothing_changes
 from tests.engines.sharded.conftest import Tenants
@@ -77,6 +78,20 @@ def test_an_id_that_another_shard_has_is_taken(queue: Queue, tenants: Tenants) -
     assert (list(added), added.created) == (["a", "order-7", "b"], [True, False, True])
 
 
+def test_an_edited_replay_cannot_have_an_id_that_another_shard_has(
+    queue: Queue, tenants: Tenants
+) -> None:
+    for tenant in (tenants.here, tenants.there):
+        queue.enqueue("q", id=tenant, tenant=tenant)
+    queue.cancel(tenants.here)
+    with nothing_changes(queue):
+        (answer,) = queue._engine.apply([ops.ReplayEdited(tenants.here, tenants.there)])
+        assert isinstance(answer, Duplicate)
+    (answer,) = queue._engine.apply([ops.ReplayEdited(tenants.here, "new")])
+    assert isinstance(answer, ops.Enqueued)
+    assert queue.get("new").tenant == tenants.here
+
+
 def test_an_id_that_two_shards_have_is_used_for_neither(
     queue: Queue, tenants: Tenants, single: Single
 ) -> None:
@@ -137,6 +152,26 @@ def test_a_transaction_of_the_caller_changes_one_shard_only(
         with connection:
             apply_within(connection, [enqueue(tenants.here), enqueue(tenants.here_too)])
     assert sorted(job.id for job in queue.jobs().jobs) == sorted(tenants[:2])
+
+
+@pytest.mark.parametrize("parent_is_here", [True, False])
+def test_an_imported_job_does_not_wait_for_one_on_another_shard(
+    queue: Queue, tenants: Tenants, parent_is_here: bool
+) -> None:
+    parent, other = tenants.here, tenants.there
+    if not parent_is_here:
+        parent, other = other, parent
+    for tenant in (parent, other):
+        queue.enqueue("q", id=tenant, tenant=tenant)
+    found = queue._engine.read(queries.Export(2, ids=(parent, other)))
+    assert isinstance(found, queries.Exported)
+    plain, child = [
+        replace(entry, job=replace(entry.job, id=f"new-{entry.job.id}")) for entry in found.entries
+    ]
+    child = replace(child, job=replace(child.job, state=State.WAITING), waits_for=(parent,))
+    (answer,) = queue._engine.apply([ops.Import((plain, child))])
+    assert isinstance(answer, InvalidInput)
+    assert "on another shard" in answer.message
 
 
 def test_a_store_that_was_used_alone_is_no_shard(tmp_path: Path, url: str) -> None:

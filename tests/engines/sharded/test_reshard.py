@@ -17,6 +17,7 @@ import tenure
 from tenure import Busy, Conflict, Duplicate, InvalidInput, NewJob, Queue
 from tenure.clock import SystemClock
 from tenure.engines import open_shard
+from tenure.engines.sharded import ring
 from tenure.engines.sharded.carrying import Carrier
 from tenure.engines.sharded.engine import ShardedEngine
 from tenure.engines.sharded.members import both, members_of
@@ -360,6 +361,25 @@ def test_the_same_name_for_another_store_is_refused(tmp_path: Path) -> None:
     old, new = f"sqlite:///{tmp_path}/a-{{0..1}}.db", f"sqlite:///{tmp_path}/b-{{0..3}}.db"
     with pytest.raises(InvalidInput, match="use `tenure copy`"):
         both(members_of(old), members_of(new))
+
+
+def test_both_urls_must_place_jobs_without_a_tenant_alike(tmp_path: Path) -> None:
+    old, new = f"sqlite:///{tmp_path}/a-{{0..1}}.db", f"sqlite:///{tmp_path}/a-{{0..3}}.db"
+    with pytest.raises(InvalidInput, match="must be the same in both URLs"):
+        both(members_of(old), members_of(f"{new}?without_tenant=together"))
+
+
+def test_old_and_new_names_together_must_fit_into_a_mark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = url_of(tmp_path, 1), url_of(tmp_path, 3)
+    tenure.connect(old).close()
+    with resharding(old, new) as work:
+        monkeypatch.setattr(ring, "MAX_NAMES", len("0 1 2 3") - 1)
+        with pytest.raises(InvalidInput, match="all names have more than 6 characters"):
+            work.run()
+        monkeypatch.setattr(ring, "MAX_NAMES", len("0 1 2 3"))
+        assert work.run()
 
 
 def test_another_move_must_be_finished_first(tmp_path: Path) -> None:

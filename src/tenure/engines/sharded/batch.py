@@ -104,7 +104,7 @@ class Batch:
 
     def _pause_of(self, op: Op, noted: int) -> list[Op]:
         """Stores who paused something, as recorded by the shard with the note."""
-        if not isinstance(op, ops.Pause) or op.note is None:
+        if not isinstance(op, ops.Pause):
             return []
         key = pause_key(op.queue, op.tenant, op.group)
         found = self._cluster.shards[noted].read(ListRecords("pause", key, key, 1))
@@ -185,8 +185,7 @@ class Batch:
         if not isinstance(answer, DependencyNotFound):
             return answer
         grant = op.grant if isinstance(op, ops.GrantedOp) else None
-        but = -1 if shard is None else shard
-        found = self._cluster.locator.elsewhere([answer.job_id], but, grant)
+        found = self._cluster.locator.elsewhere([answer.job_id], shard, grant)
         if answer.job_id not in found:
             return answer
         parent = found[answer.job_id]

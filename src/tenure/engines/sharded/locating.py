@@ -103,9 +103,11 @@ class Locator:
             return StoreError(f"job {job_id!r} is not on the other shards, but {trouble.message}")
         return None
 
-    def elsewhere(self, ids: Sequence[str], but: int, grant: Grant | None = None) -> dict[str, Job]:
+    def elsewhere(
+        self, ids: Sequence[str], but: int | None, grant: Grant | None = None
+    ) -> dict[str, Job]:
         """Jobs of these ids that shards other than `but` have. Shards that are away are skipped."""
-        mine = self._shards[but]
+        mine = None if but is None else self._shards[but]
         found: dict[str, Job] = {}
         for jobs in self._each(lambda shard: [] if shard is mine else jobs_on(shard, ids, grant)):
             if isinstance(jobs, list):
