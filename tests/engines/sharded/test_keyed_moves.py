@@ -177,3 +177,23 @@ def test_a_call_that_used_a_shard_which_is_no_longer_known_is_rejected_alone(
         assert len(rejected) < len(answers)
         assert (queue.stats().done, queue.stats().ready) == (done.done, done.ready + 1)
     check(tmp_path)
+
+
+def test_what_two_shards_have_not_done_is_counted_once_after_a_move(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, after = url_of(tmp_path, 2), url_of(tmp_path, 7)
+    with tenure.connect(before) as queue, resharding(before, after) as work:
+        assert isinstance(queue._engine, ShardedEngine)
+        placing = queue._engine.placing
+        moves = [f"t{n}" for n in range(60) if work._new.of_tenant(f"t{n}") not in (0, 1, 2)]
+        one = next(tenant for tenant in moves if placing.of_tenant(tenant) == 0)
+        other = next(tenant for tenant in moves if placing.of_tenant(tenant) == 1)
+        key = next(f"key {n}" for n in range(60) if placing.of_call(f"key {n}") == 2)
+        jobs = [queue.enqueue("q", tenant=tenant) for tenant in (one, other)]
+        cancel = ops.Once(key, (ops.Cancel(tuple(job.id for job in jobs)),))
+        assert begin(queue, cancel, monkeypatch)
+        assert work.run()
+    with tenure.connect(after) as queue:
+        assert queue._engine.apply([cancel]) == [ops.Answers([ops.Changed(2)])]
+    check(tmp_path)

@@ -171,7 +171,9 @@ class Keyed:
             return
         assert isinstance(answer, ops.Answers)
         if mine and _is_closed(mine[0][1], answer.answers[0]):  # now, or by another repetition
-            self._late += [(at, part) for at, _ in mine for part in self._parts_today(at)]
+            known = {at for at, _ in self._late}  # those that were closed on another shard, too
+            new = [at for at, _ in mine if at not in known]
+            self._late += [(at, part) for at in new for part in self._parts_today(at)]
             return
         for (at, part), one in zip(mine, answer.answers, strict=True):
             self._give(at, shard, part, one)
