@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import subprocess
 import threading
@@ -14,6 +15,7 @@ import pytest
 import tenure
 from tenure import Settings, StoreError
 from tenure.errors import InvalidInput
+from tenure.server.handshake import TlsListener
 from tenure.server.sockets import listeners, tls_context
 from tests.server.certificates import Certificate
 from tests.server.process import ServiceProcess
@@ -173,3 +175,15 @@ def test_all_addresses_of_a_host_are_listened_on_at_one_port() -> None:
     assert len({one.getsockname()[1] for one in found}) == 1
     for one in found:
         one.close()
+
+
+def test_a_socket_that_cannot_accept_does_not_stop_everything_else() -> None:
+    async def go() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as one:
+            listener = TlsListener(one, lambda client: client.close(), 1)
+            one.shutdown(socket.SHUT_RD)
+            for _ in range(3):
+                await asyncio.sleep(0)
+            listener.close()
+
+    asyncio.run(go())

@@ -79,13 +79,13 @@ class TlsListener:
         while True:
             try:
                 client, _ = await loop.sock_accept(self._listener)
-            except OSError as error:
+            except OSError as error:  # or the client has left
                 if error.errno in EXHAUSTED:
                     log.warning("cannot accept connections: %s", error.strerror)
                     await asyncio.sleep(EXHAUSTED_SECONDS)
-                continue  # otherwise the client has left
-            self._accept(client)
-            await asyncio.sleep(0)  # `sock_accept` does not yield if another client waits
+            else:
+                self._accept(client)
+            await asyncio.sleep(0)  # `sock_accept` may return or fail without a pause
 
     def close(self) -> None:
         """Accept no more connections."""

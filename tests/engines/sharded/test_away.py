@@ -13,6 +13,7 @@ from tenure import NewJob, Queue, StoreError
 from tenure.engines.sharded import shard
 from tenure.errors import TenureError
 from tenure.model import ops, queries
+from tenure.model.job import NULL, JobSpec
 from tenure.model.ops import Answer
 from tenure.model.queries import Query
 from tenure.model.record_queries import ListRecords
@@ -181,3 +182,22 @@ def test_no_shard_at_all_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "disk-1").write_text("")
     with pytest.raises(StoreError):
         tenure.connect(f"sqlite:///{tmp_path}/disk-{{0..1}}/jobs.db")
+
+
+@pytest.mark.parametrize("key", [f"key-{n}" for n in range(6)])
+def test_a_keyed_call_is_finished_when_the_shard_is_back(
+    queue: Queue, url: str, tenants: Tenants, key: str
+) -> None:
+    queue.enqueue("q", tenant=tenants.there)
+    (job,) = queue.claim("q")
+    enqueue = ops.Enqueue((JobSpec("new", "q", NULL, tenant=tenants.here),))
+    call = ops.Once(key, (ops.Ack(job.id, job.token), enqueue))
+    with tenure.connect(url) as other:  # which does not know where the job is
+        with away(other):
+            other._engine.apply([call])
+        (answer,) = other._engine.apply([call])
+        assert isinstance(answer, ops.Answers)
+        assert answer.answers[0] == ops.Ok()
+        assert isinstance(answer.answers[1], ops.Enqueued)
+        assert other._engine.apply([call]) == [answer]
+    assert (queue.stats().ready, queue.stats().done) == (1, 1)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import tenure
-from tenure import Queue
+from tenure import Conflict, Queue
 from tenure.engines.sharded import once
 from tenure.engines.sharded.engine import ShardedEngine
 from tenure.model import ops
@@ -154,4 +154,46 @@ def test_a_call_over_several_shards_goes_on_between_two_steps(
                 assert isinstance(answer, ops.Answers)
                 assert answer.answers[0] == ops.Ok()
             assert queue.stats().ready == TENANTS
+    check(tmp_path)
+
+
+def test_a_call_that_used_a_shard_which_is_no_longer_known_is_rejected_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, after = url_of(tmp_path, 2), url_of(tmp_path, 1)
+    with tenure.connect(before) as queue:
+        calls = [call(n, job) for n, job in enumerate(leased(queue))]
+        begun = [op for op in calls if begin(queue, op, monkeypatch)]
+        for op in begun:
+            queue._engine.apply([op])
+    reshard(before, after)
+    with tenure.connect(after) as queue:
+        done = queue.stats()
+        other = ops.Enqueue((JobSpec("other", "new", NULL, tenant="t0"),))
+        *answers, enqueued = queue._engine.apply([*begun, other])
+        assert isinstance(enqueued, ops.Enqueued)
+        rejected = [one for one in answers if isinstance(one, Conflict)]
+        assert any("on shard '2', which is no longer one" in one.message for one in rejected)
+        assert len(rejected) < len(answers)
+        assert (queue.stats().done, queue.stats().ready) == (done.done, done.ready + 1)
+    check(tmp_path)
+
+
+def test_what_two_shards_have_not_done_is_counted_once_after_a_move(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, after = url_of(tmp_path, 2), url_of(tmp_path, 7)
+    with tenure.connect(before) as queue, resharding(before, after) as work:
+        assert isinstance(queue._engine, ShardedEngine)
+        placing = queue._engine.placing
+        moves = [f"t{n}" for n in range(60) if work._new.of_tenant(f"t{n}") not in (0, 1, 2)]
+        one = next(tenant for tenant in moves if placing.of_tenant(tenant) == 0)
+        other = next(tenant for tenant in moves if placing.of_tenant(tenant) == 1)
+        key = next(f"key {n}" for n in range(60) if placing.of_call(f"key {n}") == 2)
+        jobs = [queue.enqueue("q", tenant=tenant) for tenant in (one, other)]
+        cancel = ops.Once(key, (ops.Cancel(tuple(job.id for job in jobs)),))
+        assert begin(queue, cancel, monkeypatch)
+        assert work.run()
+    with tenure.connect(after) as queue:
+        assert queue._engine.apply([cancel]) == [ops.Answers([ops.Changed(2)])]
     check(tmp_path)

@@ -338,6 +338,23 @@ def test_jobs_without_a_tenant_keep_their_groups_and_keys(tmp_path: Path, new: i
     check(tmp_path)
 
 
+def test_a_list_of_a_tenant_that_has_moved_does_not_end_as_if_it_were_complete(
+    tmp_path: Path,
+) -> None:
+    before, after = url_of(tmp_path, 1), url_of(tmp_path, 0)
+    with tenure.connect(before) as queue:
+        assert isinstance(queue._engine, ShardedEngine)
+        placing = queue._engine.placing
+        tenant = next(f"t{n}" for n in range(20) if placing.of_tenant(f"t{n}") == 1)
+        for _ in range(3):
+            queue.enqueue("q", tenant=tenant)
+        page = queue.jobs(tenant=tenant, limit=2)
+        reshard(before, after)
+        with pytest.raises(InvalidInput, match="begin again"):
+            queue.jobs(tenant=tenant, limit=2, cursor=page.cursor)
+        assert len(queue.jobs(tenant=tenant).jobs) == 3
+
+
 def test_jobs_that_wait_for_another_tenant_are_not_torn_apart(tmp_path: Path) -> None:
     before, after = url_of(tmp_path, 1), url_of(tmp_path, 3)
     with tenure.connect(before) as queue, resharding(before, after) as work:

@@ -72,6 +72,7 @@ def test_a_move_that_is_killed_after_any_commit_is_finished_by_the_next(
             fill(queue, 6)
             queue.enqueue("q", unique_key="k", id="plain")
             there, limits, schedules = everything(queue), queue.limits(), queue.schedules()
+            errors = [(one.group, one.count) for one in queue.errors().errors]
         pid = os.fork()
         if pid == 0:
             try:
@@ -86,6 +87,7 @@ def test_a_move_that_is_killed_after_any_commit_is_finished_by_the_next(
         with tenure.connect(after) as queue:
             assert everything(queue) == there
             assert (queue.limits(), queue.schedules()) == (limits, schedules)
+            assert [(one.group, one.count) for one in queue.errors().errors] == errors
         check(folder)
     assert commits > 3 * STRIDE
 

@@ -13,7 +13,7 @@ from typing import Any
 from tenure.engines.sharded.cluster import Cluster
 from tenure.engines.sharded.cursors import Places, cursor_of, places_of
 from tenure.engines.sharded.shard import Shard
-from tenure.errors import NotFound, TenureError
+from tenure.errors import InvalidInput, NotFound, TenureError
 from tenure.model import queries
 from tenure.model.job import Job
 from tenure.model.queries import Filter, Found
@@ -50,7 +50,9 @@ def read(cluster: Cluster, query: ListQuery, of: Sequence[Shard] | None) -> Foun
     among = list(cluster.shards if of is None else of)
     places: Places = {cluster.shards.index(shard): None for shard in among}
     if query.cursor is not None:
-        places = places_of(query.cursor, len(cluster.shards))
+        known, places = places, places_of(query.cursor, len(cluster.shards))
+        if not places.keys() <= known.keys():
+            raise InvalidInput("cursor", "is outdated: the tenant has been moved; begin again")
     sources, absent = _read_pages(cluster, query, places)
     if not sources and len(absent) == len(among):
         elsewhere = of is not None and cluster.has_queue(query.filter.queue)

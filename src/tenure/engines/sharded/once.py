@@ -24,7 +24,7 @@ from tenure.engines.sharded.cluster import Cluster, View
 from tenure.engines.sharded.guarding import Misplaced
 from tenure.engines.sharded.merging import merged, with_taken
 from tenure.engines.sharded.routing import Part, Route, Router
-from tenure.errors import OutcomeUnknown, TenureError
+from tenure.errors import Conflict, OutcomeUnknown, TenureError
 from tenure.model import ops, wire
 from tenure.model.ops import Answer, Op
 
@@ -55,8 +55,9 @@ class Keyed:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether a repetition takes the same routes by itself."""
-        return all(isinstance(one, TenureError) or one.fixed for one in self.routes)
+        """Whether a repetition takes the same routes by itself. An operation that cannot be routed
+        now may have a route then: its shard may be away, for example."""
+        return all(isinstance(one, Route) and one.fixed for one in self.routes)
 
     def _on(self, shard: int) -> list[tuple[int, Op]]:
         """The places and parts of the operations that a shard is asked to do."""
@@ -102,6 +103,8 @@ class Keyed:
         echo, *answers = answer.answers
         assert isinstance(echo, ops.Changed)
         self._take_routes(_decode("".join(one.partition(":")[2] for one in echo.missing)))
+        if self.error is not None:
+            return
         for at, part in self._on(self.home):
             self._give(at, self.home, part, answers[at])
 
@@ -109,9 +112,19 @@ class Keyed:
         for at, route in enumerate(self.routes):
             if isinstance(route, TenureError):
                 continue
+            gone = next((name for name in names[at] if name not in self._names), None)
+            if gone is not None:
+                self.error = Conflict(
+                    f"the key {self.op.key!r} was used on shard {gone!r}, which is no longer one: "
+                    "whether that was done is not known"
+                )
+                return
             mine = {part.shard: part for part in route.parts}
-            on = [self._names.index(name) for name in names[at] if name in self._names]
-            if on != list(mine):
+            on = [self._names.index(name) for name in names[at]]
+            if not on:  # it had no route the first time
+                self._late += [(at, part) for part in route.parts]
+                self.routes[at] = Route([], fixed=False)
+            elif on != list(mine):
                 parts = [mine.get(shard, Part(shard, self.op.ops[at])) for shard in on]
                 self.routes[at] = Route(parts, fixed=False)
 
@@ -158,7 +171,9 @@ class Keyed:
             return
         assert isinstance(answer, ops.Answers)
         if mine and _is_closed(mine[0][1], answer.answers[0]):  # now, or by another repetition
-            self._late += [(at, part) for at, _ in mine for part in self._parts_today(at)]
+            known = {at for at, _ in self._late}  # those that were closed on another shard, too
+            new = [at for at, _ in mine if at not in known]
+            self._late += [(at, part) for at in new for part in self._parts_today(at)]
             return
         for (at, part), one in zip(mine, answer.answers, strict=True):
             self._give(at, shard, part, one)

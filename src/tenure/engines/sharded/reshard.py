@@ -173,10 +173,11 @@ class Reshard:
         }
         if self._ring.frozen and not self._ring.upto:
             self._share_limits()
-        for one in self._catalogs.values():
-            one.update()
         if self._ring.frozen:
             self._timed(self._finish_step)
+        if self._ring.is_moving:  # reads all jobs, while nothing waits for it
+            for one in self._catalogs.values():
+                one.update()
         while self._ring.is_moving:
             if self.stop:
                 return False
