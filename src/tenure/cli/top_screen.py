@@ -19,7 +19,7 @@ COLUMNS = (
 )
 ALWAYS = ("ready", "leased", "done", "done/s", "dead", "oldest")  # even if they are empty
 LONGEST_NAME = 40  # columns that a name gets before it is wrapped
-KEYS = "up/down or j/k: select   enter: tenants   p: pause   r: resume   esc: back   q: quit"
+KEYS = "up/down, j/k: select  enter: tenants  p: pause  r: resume  esc: back  q: quit"
 
 
 class Row(NamedTuple):

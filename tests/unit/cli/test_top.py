@@ -37,8 +37,8 @@ from tests.workers.life import ROOT
 NOW = 1_000_000
 
 
-def shown(screen: Screen, height: int = 40) -> str:
-    display = Console(width=120, height=height, record=True, file=io.StringIO())
+def shown(screen: Screen, height: int = 40, width: int = 120) -> str:
+    display = Console(width=width, height=height, record=True, file=io.StringIO())
     display.print(screen.render(height))
     return display.export_text()
 
@@ -112,6 +112,12 @@ def test_a_row_shows_counts_pause_limit_rate_and_oldest_wait() -> None:
     assert "memory://" in text
     assert re.search(r"> +mail \(paused\) +1,234 +5 +7 +10 +0 +2\.5 +9 +90s", text)
     assert "waiting" not in text  # nothing is
+
+
+def test_all_keys_are_named_in_a_terminal_of_80_columns() -> None:
+    screen = Screen("memory://")
+    screen.show(Picture(NOW, None, [Row("mail", Counts())]))
+    assert shown(screen, width=80).rstrip().endswith("q: quit")
 
 
 def test_a_long_list_is_shown_around_what_is_selected() -> None:
