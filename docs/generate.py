@@ -9,8 +9,10 @@ import msgspec
 from tenure import settings
 from tenure.model import states
 from tenure.model.job import State
+from tenure.observe.logs import counted
 
 FOLDER = Path(__file__).parent
+DAY = 86_400
 
 
 def state_machine() -> str:
@@ -73,8 +75,10 @@ def settings_page() -> str:
         "",
         "Generated from the table in `src/tenure/settings.py` by `make docs`; do not edit.",
         "",
-        "Settings are read from the environment, or passed in code: `tenure.connect(settings=",
-        "tenure.Settings(lease=30))`. `none` in the environment means no limit.",
+        "Settings are read from the environment, or passed in code:",
+        "`tenure.connect(settings=tenure.Settings(lease=30))`. `none` in the environment means no",
+        "limit; jobs are then kept forever. `tenure serve --help` and `tenure worker --help` list",
+        "further options.",
         "",
         "| variable | default | meaning |",
         "|---|---|---|",
@@ -82,8 +86,16 @@ def settings_page() -> str:
     for field in msgspec.structs.fields(settings.Settings):
         meaning = _description(field.type)
         name = settings.PREFIX + field.name.upper()
-        lines.append(f"| `{name}` | `{field.default}` | {meaning} |")
+        lines.append(f"| `{name}` | {_default(field.default)} | {meaning} |")
     return "\n".join([*lines, ""])
+
+
+def _default(value: object) -> str:
+    if isinstance(value, float) and value >= DAY:
+        return f"`{value:.0f}` ({counted(int(value / DAY), 'day')})"
+    if isinstance(value, float):
+        return f"`{value:g}`"
+    return "" if value is None else f"`{value}`"
 
 
 def _description(annotation: object) -> str:

@@ -66,14 +66,14 @@ async def main() -> None:
     print("words:", [await count.awaited(timeout=10) for count in counts])
     print("in all:", await total.awaited(timeout=10))
 
-    # When a job of the group fails, the last one decides what that means to it: "wait" until
-    # somebody has replayed the failed one (the default), "cancel", or "run" all the same.
+    # If a job of the group fails, if_parent_fails of the last one decides what happens to it:
+    # "wait" until the failed one is replayed (the default), "cancel", or "run" anyway.
     careful = add_up.using(if_parent_fails="cancel")
     *_, total = app.group([count_words.job("a.txt"), fail.job()], then=careful.job())
     try:
         await total.awaited(timeout=10)
     except tenure.JobFailed as error:
-        print("called off:", error)
+        print("cancelled:", error)
 
     await runner.stop()
 

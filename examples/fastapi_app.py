@@ -1,11 +1,11 @@
-"""A web service that answers at once and does the work in the background, in the same process.
+"""A web service that responds at once and does the work in the background, in the same process.
 
     uvicorn fastapi_app:app --app-dir examples
     curl -X POST 'localhost:8000/reports?customer=acme'
-    curl localhost:8000/jobs/<the id that it answered with>
+    curl localhost:8000/jobs/<the id in the response>
 
-The jobs are kept in fastapi_app.db, a file in the folder where you run it. They outlive the
-server: what it had not finished when it was stopped, or killed, is done after the next start.
+The jobs are kept in fastapi_app.db, in the folder where you run it. If the server is stopped or
+killed, it finishes what was left after the next start.
 """
 
 from __future__ import annotations

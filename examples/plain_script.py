@@ -1,9 +1,9 @@
-"""Jobs, and what works on them, in one script.
+"""Tasks and a worker in one script.
 
     python examples/plain_script.py
 
-The jobs are kept in plain_script.db, a file in the folder where you run it. Kill the script and
-start it again: what it had not finished is done then.
+The jobs are kept in plain_script.db, in the folder where you run it. If you kill the script and
+start it again, it finishes what was left.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def add(a: int, b: int) -> int:
 
 @app.task(max_attempts=5, timeout=30, backoff=tenure.fixed(0.1))
 async def fetch(page: str) -> str:
-    """A coroutine runs in the event loop. This one fails twice: it is tried again, 0.1 s later."""
+    """A coroutine runs in the event loop. This one fails twice, and is retried after 0.1 s."""
     attempt = tenure.current_job().job.attempts
     if attempt < 3:
         raise ConnectionError(f"{page} does not answer")

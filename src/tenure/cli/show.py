@@ -130,7 +130,7 @@ def _page(page: Page, now: int, errors: bool) -> RenderableType:
 
 def _how_far(page: Page) -> str:
     back = "" if page.scanned_to is None else f", back to {absolute(page.scanned_to)}"
-    return f"Looked at {page.scanned:,} jobs{back}; go on with --cursor {page.cursor}"
+    return f"Looked at {page.scanned:,} jobs{back}; continue with --cursor {page.cursor}"
 
 
 @click.command()

@@ -19,7 +19,7 @@ COLUMNS = (
 )
 ALWAYS = ("ready", "leased", "done", "done/s", "dead", "oldest")  # even if they are empty
 LONGEST_NAME, LEAST_NAME = 40, 20  # columns that a name gets at most, and on a narrow screen
-KEYS = "up/down or j/k: select   enter: tenants   p: pause   r: resume   esc: back   q: quit"
+KEYS = "up/down, j/k: select  enter: tenants  p: pause  r: resume  esc: back  q: quit"
 
 
 class Row(NamedTuple):

@@ -205,7 +205,7 @@ def test_a_long_list_goes_on_at_its_cursor(cli: Terminal) -> None:
     assert [job["id"] for job in first["jobs"] + rest["jobs"]] == ["2", "1", "0"]
     assert first["jobs"][0].keys() == JOB_FIELDS
     assert rest["cursor"] is None
-    assert f"go on with --cursor {first['cursor']}" in cli.text("jobs", "--limit", "2")
+    assert f"continue with --cursor {first['cursor']}" in cli.text("jobs", "--limit", "2")
 
 
 def test_a_wrong_cursor_is_an_error(cli: Terminal) -> None:

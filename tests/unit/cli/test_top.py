@@ -37,8 +37,8 @@ from tests.workers.life import ROOT
 NOW = 1_000_000
 
 
-def shown(screen: Screen, height: int = 40) -> str:
-    display = Console(width=120, height=height, record=True, file=io.StringIO())
+def shown(screen: Screen, height: int = 40, width: int = 120) -> str:
+    display = Console(width=width, height=height, record=True, file=io.StringIO())
     display.print(screen.render(height))
     return display.export_text()
 
@@ -125,6 +125,12 @@ def test_a_long_name_is_cut_so_that_all_columns_stay() -> None:
     assert re.match(r"> +\(paused\) a-queue-with-a-[a-z-]*…", first)
     assert first.rstrip().endswith(" 3")
     assert second.split()[:2] == ["mail", "0"]
+
+
+def test_all_keys_are_named_in_a_terminal_of_80_columns() -> None:
+    screen = Screen("memory://")
+    screen.show(Picture(NOW, None, [Row("mail", Counts())]))
+    assert shown(screen, width=80).rstrip().endswith("q: quit")
 
 
 def test_a_long_list_is_shown_around_what_is_selected() -> None:
