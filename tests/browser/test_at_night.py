@@ -88,7 +88,10 @@ def test_a_dead_parent_is_replayed_from_the_job_that_waits_for_it(tab: Open, alo
     queue.enqueue("etl", id="extract", max_attempts=1)
     queue.enqueue("etl", id="load", after=["extract"])
     queue.fail(queue.claim("etl")[0], "504")
-    page = tab(alone.at("job/load"))
+    page = tab(alone.at(""))
+    told = attention(page).get_by_role("listitem").filter(has_text="load never runs")
+    told.get_by_role("link", name="etl").click()
+    page.get_by_role("link", name="load", exact=True).click()
     expect(why(page)).to_contain_text("which is dead")
     why(page).get_by_role("button", name="Replay extract").click()
     expect(why(page)).to_contain_text("which is pending")
@@ -180,6 +183,10 @@ def test_everything_in_reach_has_room(tab: Open, alone: Place, width: int) -> No
     if width > 1000:
         table = page.get_by_role("group", name="Queues")
         assert table.evaluate("(one) => one.scrollWidth - one.clientWidth") == 0
+    page.goto(alone.at("queue/b"))
+    expect(page.get_by_label("tenant", exact=True)).to_be_visible()
+    ends = "[...document.querySelectorAll('input')].map((one) => one.getBoundingClientRect().right)"
+    assert max(page.evaluate(ends)) <= width
 
 
 def test_jobs_are_found_by_when_they_died(tab: Open, alone: Place) -> None:

@@ -12,7 +12,14 @@ import { loadRates, ratesView } from "./rates.js";
 const PAGE = 50,
   NAMED = 1000;
 const TABS = ["pending", "leased", "waiting", "done", "dead", "cancelled"];
-const LINKS = { __proto__: null, "": "Stuck", dead: "Dead", errors: "Errors", pending: "No worker" };
+const LINKS = {
+  __proto__: null,
+  "": "Stuck",
+  dead: "Dead",
+  errors: "Errors",
+  pending: "No worker",
+  waiting: "Stranded",
+};
 const FINAL = ["done", "dead", "cancelled"];
 const FILTERS = [
   "tenant",
