@@ -87,7 +87,7 @@ def begin(queue: Queue) -> None:
     queue.set_limit("mail", tenant="acme", weight=2)
     queue.set_limit("thumbnails", rate=20, per=1)
     queue.enqueue_many(list(_round()), if_exists="skip")
-    queue.pause("billing")
+    queue.audited(by="ann", reason="the bank is down until 6:00").pause("billing")
 
 
 def _round() -> list[NewJob]:

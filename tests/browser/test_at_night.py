@@ -88,7 +88,10 @@ def test_a_dead_parent_is_replayed_from_the_job_that_waits_for_it(tab: Open, alo
     queue.enqueue("etl", id="extract", max_attempts=1)
     queue.enqueue("etl", id="load", after=["extract"])
     queue.fail(queue.claim("etl")[0], "504")
-    page = tab(alone.at("job/load"))
+    page = tab(alone.at(""))
+    told = attention(page).get_by_role("listitem").filter(has_text="load never runs")
+    told.get_by_role("link", name="etl").click()
+    page.get_by_role("link", name="load", exact=True).click()
     expect(why(page)).to_contain_text("which is dead")
     why(page).get_by_role("button", name="Replay extract").click()
     expect(why(page)).to_contain_text("which is pending")
@@ -180,3 +183,41 @@ def test_everything_in_reach_has_room(tab: Open, alone: Place, width: int) -> No
     if width > 1000:
         table = page.get_by_role("group", name="Queues")
         assert table.evaluate("(one) => one.scrollWidth - one.clientWidth") == 0
+    page.goto(alone.at("queue/b"))
+    expect(page.get_by_label("tenant", exact=True)).to_be_visible()
+    ends = "[...document.querySelectorAll('input')].map((one) => one.getBoundingClientRect().right)"
+    assert max(page.evaluate(ends)) <= width
+
+
+def test_jobs_are_found_by_when_they_died(tab: Open, alone: Place) -> None:
+    queue = alone.queue
+    queue.enqueue("mail", id="mail-1", max_attempts=1)
+    queue.fail(queue.claim("mail", worker="w1")[0], "boom")
+    page = tab(alone.at("queue/mail?state=dead"), timezone_id="America/New_York")
+    expect(page.get_by_role("link", name="mail-1")).to_be_visible()
+    page.get_by_label("finished from").fill("2020-05-01T08:30")
+    page.get_by_role("button", name="Filter").click()
+    page.wait_for_url("**finished_after=1588336200000**")
+    expect(page.get_by_label("finished from")).to_have_value("2020-05-01T08:30")
+    expect(page.get_by_role("link", name="mail-1")).to_be_visible()
+    page.get_by_label("until").fill("2020-05-01T09:30")
+    page.get_by_role("button", name="Filter").click()
+    expect(page.get_by_role("main")).to_contain_text("No jobs here.")
+    page.get_by_role("link", name="Clear all").click()
+    page.get_by_role("link", name="mail-1").click()
+    page.get_by_role("link", name="w1").click()
+    page.wait_for_url("**worker=w1**")
+    expect(page.get_by_role("link", name="mail-1")).to_be_visible()
+
+
+def test_an_id_and_a_payload_are_copied(tab: Open, alone: Place) -> None:
+    alone.queue.enqueue("mail", {"n": 12345678901234567890}, id="mail-1")
+    permissions = ["clipboard-read", "clipboard-write"]
+    page = tab(alone.at("job/mail-1"), permissions=permissions)
+    page.get_by_role("button", name="Copy the id").click()
+    expect(page.get_by_role("status").filter(has_text="Copied.")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == "mail-1"
+    page.get_by_role("button", name="Copy the payload").click()
+    page.wait_for_function(
+        "navigator.clipboard.readText().then((text) => text === '{\"n\":12345678901234567890}')"
+    )

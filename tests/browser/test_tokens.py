@@ -36,6 +36,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory, secrets: dict[str, str]) -
         queue.enqueue("secret", tenant="bolt", id="secret-1")
         queue.enqueue("mail", tenant="acme", id="mail-3")
         queue.cancel("mail-3")
+        queue.pause("secret")
         yield place
 
 
@@ -110,6 +111,10 @@ def test_a_reader_is_offered_no_action(tab: Open, guarded: Place, secrets: dict[
         expect(page.get_by_role("main")).to_contain_text(sign)
         assert offered(page) == [], path
         assert page.get_by_role("main").locator("input[type=number]").count() == 0
+    page.goto(guarded.at("job/secret-1"))
+    why = page.get_by_role("region", name="Why")
+    expect(why).to_contain_text("paused")
+    assert why.get_by_role("button").count() == 0
 
 
 def test_a_token_of_a_tenant_sees_its_own_jobs_and_may_cancel_them(

@@ -99,6 +99,17 @@ def test_a_task_that_no_worker_has_is_named_until_one_has_it(client: Client, que
     assert told(client) == {}
 
 
+def test_jobs_that_wait_for_one_that_failed_are_told(client: Client, queue: Queue) -> None:
+    queue.enqueue("q", id="extract", max_attempts=1)
+    queue.enqueue("other", id="load", after=["extract"])
+    queue.enqueue("other", id="publish", after=["load"])
+    assert told(client) == {}
+    queue.cancel("extract")
+    (one,) = client.get("/v1/overview")["attention"]
+    assert one["text"] == "2 jobs waiting for others. load never runs: extract is cancelled"
+    assert (one["queue"], one["link"], one["level"]) == ("other", "waiting", "bad")
+
+
 def test_schedules_that_do_not_fire_are_told(
     client: Client, queue: Queue, clock: ManualClock
 ) -> None:

@@ -11,7 +11,7 @@ from tenure.model.error_groups import ErrorGroup
 from tenure.model.job import State
 from tenure.model.ops import UNKNOWN_KIND, Schedule
 from tenure.model.queries import Counts
-from tenure.model.why import Limited, Paused, RateLimited
+from tenure.model.why import Limited, Paused, RateLimited, WaitsFor
 from tenure.queue import Calls
 
 LATE_MS = 60_000  # waiting longer than this needs attention
@@ -21,6 +21,7 @@ MOST_EXPLAINED = 5  # queues of which jobs are explained
 MOST_GROUPS = 100  # error groups that are looked at
 MOST_SAMPLED = 50  # of the jobs of a queue, of which one of each tenant is explained
 MOST_TENANTS = 3
+MOST_WAITING = 3  # of the jobs of a queue that wait for others
 MOST_MISSING = 5  # tasks that no worker has
 MINUTES, MINUTE_MS = 30, 60_000  # of rates that are shown
 LONGEST_MESSAGE = 80  # characters of an error
@@ -49,8 +50,8 @@ class QueueRow(Counts, frozen=True, kw_only=True):
 class Attention(msgspec.Struct, frozen=True):
     """Something that an operator should look at. level: `bad` or `odd`. queue: empty if it is about
     schedules. link: what shows more: empty for the queue, `dead` for its dead jobs, `errors` for
-    its errors, `pending` for its pending jobs of one kind, `schedules`. count: of jobs, or of
-    schedules."""
+    its errors, `pending` for its pending jobs of one kind, `waiting` for its waiting jobs,
+    `schedules`. count: of jobs, or of schedules."""
 
     text: str
     queue: str
@@ -70,6 +71,7 @@ async def attention(
         *_waiting(rows, now, await _causes(queue, rows, limited, now)),
         *_dead(rows, groups),
         *await _missing(queue, groups),
+        *await _stranded(queue, rows),
         *_schedules(schedules, now),
     ]
     return sorted(found, key=lambda one: (one.level != "bad", -one.count))
@@ -179,6 +181,32 @@ async def _missing(queue: Calls, groups: Iterable[ErrorGroup]) -> list[Attention
             text = f"no worker has the task {group.kind!r}, which {_jobs(group.count)} need"
             found.append(Attention(text, group.queue, "pending", "bad", group.count, group.kind))
     return found
+
+
+async def _stranded(queue: Calls, rows: Iterable[QueueRow]) -> list[Attention]:
+    """The queues in which one of the newest waiting jobs waits for one that failed."""
+    found = []
+    waiting = sorted((row for row in rows if row.waiting), key=lambda row: -row.waiting)
+    for row in waiting[:MOST_EXPLAINED]:
+        cause = await _failed_parent(queue, row.queue)
+        if cause is not None:
+            text = f"{_jobs(row.waiting)} waiting for others. {cause}"
+            found.append(Attention(text, row.queue, "waiting", "bad", row.waiting))
+    return found
+
+
+async def _failed_parent(queue: Calls, name: str) -> str | None:
+    try:
+        page = await queue.asummaries(queue=name, state="waiting", limit=MOST_WAITING)
+        for one in page.jobs:
+            for reason in (await queue.aexplain(one.id)).reasons:
+                if isinstance(reason, WaitsFor) and reason.parents[:1]:
+                    first = reason.parents[0]
+                    if first.state in (State.DEAD, State.CANCELLED):
+                        return f"{one.id} never runs: {first.id} is {first.state.value}"
+    except TenureError:  # a bound token must name its tenant; or the job has just gone
+        return None
+    return None
 
 
 async def _causes(

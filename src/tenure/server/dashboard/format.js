@@ -43,6 +43,12 @@ export function timeOfDay(ms) {
   return today ? clock.format(ms) : `${date.format(ms)} ${clock.format(ms)}`;
 }
 
+/** A time as a field of a form has it. */
+export function localTime(ms) {
+  const date = new Date(ms - new Date(ms).getTimezoneOffset() * 60000);
+  return Number.isNaN(date.getTime()) ? "" : date.toISOString().slice(0, 16);
+}
+
 /** The zone that times are shown in. */
 export const zone = () => new Intl.DateTimeFormat().resolvedOptions().timeZone;
 export const hourOfDay = (ms) => hours.format(ms);

@@ -2,7 +2,7 @@
 import { build, h, s, widget } from "./dom.js";
 import { del, get, ifOffered, patch, post, readExactly } from "./api.js";
 import { cut, exact, name, now, setClock, span, timeOfDay, visible, when } from "./format.js";
-import { ask, button, chip, field, link, reasonField, say } from "./widgets.js";
+import { ask, button, chip, copyButton, field, link, reasonField, say } from "./widgets.js";
 import { cutText, jsonView } from "./json_view.js";
 import { shownState } from "./job_list.js";
 import { editLimit } from "./limits.js";
@@ -105,6 +105,7 @@ export function view({ job, why, history, related, parts }, page) {
       "div",
       { class: "title" },
       h("h1", { class: "mono" }, name(job.id, 200)),
+      copyButton(job.id, "the id"),
       chip(shownState(job)),
       job.progress
         ? h(
@@ -208,7 +209,11 @@ function facts(job) {
     ["Started", job.started_at && when(job.started_at)],
     ["Finished", job.finished_at && when(job.finished_at)],
     ["Took", job.started_at && job.finished_at ? span(job.finished_at - job.started_at) : null],
-    ["Worker", job.worker && name(job.worker, 80)],
+    [
+      "Worker",
+      job.worker &&
+        link(["queue", job.queue], { state: job.state, worker: job.worker }, null, name(job.worker, 80)),
+    ],
     ["Lease until", job.state === "leased" && when(job.lease_until)],
     ["Expires", job.expires_at && when(job.expires_at)],
     ["Unique key", job.unique_key && name(job.unique_key, 80)],

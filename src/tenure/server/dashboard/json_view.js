@@ -3,6 +3,7 @@
 import { build, h, widget } from "./dom.js";
 import { bytes, exact, visible } from "./format.js";
 import { Exact } from "./api.js";
+import { copyButton } from "./widgets.js";
 
 const MOST_ITEMS = 100,
   MOST_TEXT = 400,
@@ -19,6 +20,8 @@ export function jsonView(key, title, value, text) {
     const box = build(h("section", { class: "card", "aria-label": title }));
     const head = build(h("div", { class: "card-head" }));
     head.append(build(h("h2", null, title)), size, toggle);
+    const copy = copyButton(text, `the ${title.toLowerCase()}`);
+    if (copy) head.append(build(copy));
     box.append(head, body);
     toggle.addEventListener("click", () => {
       const raw = toggle.getAttribute("aria-pressed") !== "true";

@@ -101,6 +101,7 @@ const PLACES = {
   dead: ({ queue }) => [["queue", queue], { state: "dead" }],
   errors: ({ queue }) => [["errors"], { queue }],
   pending: ({ queue, kind }) => [["queue", queue], { kind }],
+  waiting: ({ queue }) => [["queue", queue], { state: "waiting" }],
   schedules: () => [["schedules"], null],
 };
 

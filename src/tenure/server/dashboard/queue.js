@@ -1,7 +1,7 @@
 // One queue: its jobs by state, its tenants, groups and limits.
 import { h } from "./dom.js";
 import { get } from "./api.js";
-import { count, cut, exact, name, now, setClock, span } from "./format.js";
+import { count, cut, exact, localTime, name, now, setClock, span, timeOfDay } from "./format.js";
 import { NAMES, age, button, empty, link, meter, number, quietHead, stack, table, th } from "./widgets.js";
 import { bulk } from "./bulk.js";
 import { jobTable, listJobs, pager } from "./job_list.js";
@@ -12,7 +12,15 @@ import { loadRates, ratesView } from "./rates.js";
 const PAGE = 50,
   NAMED = 1000;
 const TABS = ["pending", "leased", "waiting", "done", "dead", "cancelled"];
-const LINKS = { __proto__: null, "": "Stuck", dead: "Dead", errors: "Errors", pending: "No worker" };
+const LINKS = {
+  __proto__: null,
+  "": "Stuck",
+  dead: "Dead",
+  errors: "Errors",
+  pending: "No worker",
+  waiting: "Stranded",
+};
+const FINAL = ["done", "dead", "cancelled"];
 const FILTERS = [
   "tenant",
   "group",
@@ -179,15 +187,20 @@ function jobList(queue, counts, found, page) {
 }
 
 function filterForm(queue, page, chosen) {
+  const moment = FINAL.includes(page.query.state) ? "finished" : "created",
+    times = [`${moment}_after`, `${moment}_before`];
   const changed = (event) => {
     event.preventDefault();
     const form = new FormData(event.currentTarget.closest ? event.currentTarget : event.target);
     const next = Object.fromEntries(
       ["tenant", "group", "kind"].map((one) => [one, String(form.get(one) || "").trim() || null]),
     );
+    for (const one of times) next[one] = form.get(one) ? new Date(form.get(one)).getTime() : null;
     page.change({ ...next, cursor: null });
   };
-  const others = Object.entries(chosen).filter(([one]) => !["tenant", "group", "kind"].includes(one));
+  const others = Object.entries(chosen).filter(
+    ([one]) => !["tenant", "group", "kind", ...times].includes(one),
+  );
   return h(
     "form",
     { class: "filters", role: "search", "aria-label": "Filter the jobs", on: { submit: changed } },
@@ -205,13 +218,26 @@ function filterForm(queue, page, chosen) {
         }),
       ),
     ),
+    times.map((one, n) =>
+      h(
+        "label",
+        null,
+        h("span", null, n ? "until" : `${moment} from`),
+        h("input", {
+          name: one,
+          type: "datetime-local",
+          class: "time",
+          value: chosen[one] ? localTime(Number(chosen[one])) : "",
+        }),
+      ),
+    ),
     h("button", { type: "submit", class: "quiet" }, "Filter"),
     others.map(([one, value]) =>
       link(
         ["queue", queue],
         { ...page.query, [one]: null, cursor: null },
         { class: "chosen", title: "Remove this filter" },
-        `${one}: ${cut(value, 40)} ×`,
+        `${one}: ${/_(after|before)$/.test(one) ? timeOfDay(Number(value)) : cut(value, 40)} ×`,
       ),
     ),
     Object.keys(chosen).length

@@ -160,8 +160,8 @@ function path(points, field, x, y) {
       drawing = false;
       return;
     }
-    // A point that stands alone would not be seen: it gets a short line.
-    parts.push(`${drawing ? "" : `M ${Math.max(0, x(n) - 3)} ${y(value)} h 4`} L ${x(n)} ${y(value)}`);
+    const alone = !drawing && (points[n + 1]?.[field] ?? null) === null; // not seen without a short line
+    parts.push(`${drawing ? "L" : "M"} ${x(n)} ${y(value)}${alone ? " h -4 h 4" : ""}`);
     drawing = true;
   });
   return parts.join(" ") || "M 0 0";

@@ -34,6 +34,20 @@ export function button(text, does, attributes) {
   return h("button", { type: "button", on: { click: does }, ...attributes }, text);
 }
 
+/** A button that copies a text, where the browser allows it: on this machine, and over https. */
+export const copyButton = (text, of) =>
+  navigator.clipboard
+    ? button(
+        "Copy",
+        () =>
+          navigator.clipboard.writeText(text).then(
+            () => say("Copied."),
+            (error) => say(error.message, "bad"),
+          ),
+        { class: "quiet", "aria-label": `Copy ${of}` },
+      )
+    : null;
+
 export const empty = (...text) => h("p", { class: "empty" }, ...text);
 
 /** A number in a table: dim if it is zero. */
