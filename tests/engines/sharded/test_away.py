@@ -11,7 +11,7 @@ import pytest
 import tenure
 from tenure import NewJob, Queue, StoreError
 from tenure.engines.sharded import shard
-from tenure.errors import TenureError
+from tenure.errors import StoreRejected, TenureError
 from tenure.model import ops, queries
 from tenure.model.ops import Answer
 from tenure.model.queries import Query
@@ -181,3 +181,21 @@ def test_no_shard_at_all_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "disk-1").write_text("")
     with pytest.raises(StoreError):
         tenure.connect(f"sqlite:///{tmp_path}/disk-{{0..1}}/jobs.db")
+
+
+def test_an_operation_that_a_store_rejects_fails_alone(queue: Queue, tenants: Tenants) -> None:
+    store = shards_of(queue)[0].store
+    assert store is not None
+    works = store.apply
+
+    def rejects(batch: list[ops.Op], *given: object) -> list[Answer]:
+        if any(isinstance(op, ops.Enqueue) and op.jobs[0].id == "bad" for op in batch):
+            raise StoreRejected("too big")
+        return works(batch, *given)  # type: ignore[arg-type]
+
+    store.apply = rejects  # type: ignore[method-assign, assignment]
+    names = ["a", "b", "bad", "c", "d"]
+    specs = [queue.prepare([NewJob(queue="q", id=id, tenant=tenants.here)]) for id in names]
+    answers = queue._engine.apply([ops.Enqueue(tuple(one)) for one in specs])
+    assert [isinstance(one, StoreRejected) for one in answers] == [id == "bad" for id in names]
+    assert sorted(job.id for job in queue.jobs().jobs) == ["a", "b", "c", "d"]
