@@ -11,7 +11,7 @@ import pytest
 import tenure
 from tenure import NewJob, Queue, StoreError
 from tenure.engines.sharded import shard
-from tenure.errors import TenureError
+from tenure.errors import StoreRejected, TenureError
 from tenure.model import ops, queries
 from tenure.model.job import NULL, JobSpec
 from tenure.model.ops import Answer
@@ -201,3 +201,21 @@ def test_a_keyed_call_is_finished_when_the_shard_is_back(
         assert isinstance(answer.answers[1], ops.Enqueued)
         assert other._engine.apply([call]) == [answer]
     assert (queue.stats().ready, queue.stats().done) == (1, 1)
+
+
+def test_an_operation_that_a_store_rejects_fails_alone(queue: Queue, tenants: Tenants) -> None:
+    store = shards_of(queue)[0].store
+    assert store is not None
+    works = store.apply
+
+    def rejects(batch: list[ops.Op], *given: object) -> list[Answer]:
+        if any(isinstance(op, ops.Enqueue) and op.jobs[0].id == "bad" for op in batch):
+            raise StoreRejected("too big")
+        return works(batch, *given)  # type: ignore[arg-type]
+
+    store.apply = rejects  # type: ignore[method-assign, assignment]
+    names = ["a", "b", "bad", "c", "d"]
+    specs = [queue.prepare([NewJob(queue="q", id=id, tenant=tenants.here)]) for id in names]
+    answers = queue._engine.apply([ops.Enqueue(tuple(one)) for one in specs])
+    assert [isinstance(one, StoreRejected) for one in answers] == [id == "bad" for id in names]
+    assert sorted(job.id for job in queue.jobs().jobs) == ["a", "b", "c", "d"]
