@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from tenure import NewJob, Queue
 from tenure.model import error_groups, ops, queries
@@ -214,3 +215,19 @@ def test_all_handles_of_a_store_count_together(
     fail(other, "no")
     fail(one, "no")
     assert counts(one) == counts(other) == {"no": 3}
+
+
+def test_an_imported_failure_without_a_group_is_found_by_no_group(
+    queue: Queue, apply: Apply
+) -> None:
+    fail(queue, "no", fatal=True)
+    exported = queue._engine.read(queries.Export())
+    assert isinstance(exported, queries.Exported)
+    (entry,) = exported.entries
+    (failure,) = entry.job.errors
+    job = replace(entry.job, errors=(replace(failure, group=""),))
+    apply(ops.Delete((job.id,)), ops.Import((replace(entry, job=job),)))
+    for group in ("", failure.group):
+        found = queue._engine.read(queries.FindIds(queries.Filter(error=group)))
+        assert isinstance(found, queries.Ids)
+        assert found.ids == []

@@ -95,7 +95,7 @@ class SlotQuery(Query, frozen=True):
 class Filter(msgspec.Struct, frozen=True, omit_defaults=True):
     """Selects jobs. A field that is None or empty matches everything. Times `after` are inclusive,
     times `before` are not. `worker` has, or last had, the job. `error` is the group of the last
-    failure."""
+    failure; an empty one matches nothing."""
 
     queue: Name | None = None
     states: tuple[State, ...] = ()

@@ -82,12 +82,16 @@ class Lists(Errors):
                 and where.group in (None, job.group)
                 and where.kind in (None, job.kind)
                 and where.worker in (None, job.worker)
-                and where.error in (None, job.errors[-1].group if job.errors else "")
-                and (where.error is None or job.errors)
+                and (where.error is None or _failed_in(job, where.error))
                 and _is_between(job.created_at, where.created_after, where.created_before)
                 and _is_between(job.finished_at, where.finished_after, where.finished_before)
             ):
                 yield record
+
+
+def _failed_in(job: Job, group: str) -> bool:
+    """Whether the last failure is in a group. Imported failures may be in none."""
+    return group != "" and bool(job.errors) and job.errors[-1].group == group
 
 
 def _is_between(at: int | None, after: int | None, before: int | None) -> bool:
