@@ -43,8 +43,14 @@ def _table(entries: list[AuditEntry]) -> RenderableType:
             cell(one.by),
             cell(one.action, "bold"),
             cell(one.queue),
-            cell(one.target, longest=_LONGEST),
+            cell(_target(one), longest=_LONGEST),
             cell("" if one.count is None else f"{one.count:,}"),
             cell(one.reason),
         )
     return table
+
+
+def _target(entry: AuditEntry) -> str:
+    """What was changed: by which filter, if there was one, otherwise which jobs."""
+    known = {name: value for name, value in (entry.filter or {}).items() if value not in (None, "")}
+    return ", ".join(f"{name}: {value}" for name, value in known.items()) or entry.target

@@ -156,7 +156,9 @@ def dead_list(jobs: Sequence[Job], now: int) -> Group:
         for text, width in zip(row, widths, strict=True):
             text.pad_right(width - text.cell_len)
         parts.append(Text("  ").join(row))
-        parts.append(_indented(cell(job.error or "", "red", 500), 4))
+        kind = job.errors[-1].type if job.errors else ""
+        said = ": ".join(part for part in (kind, job.error or "") if part)
+        parts.append(_indented(cell(said, "red", 500), 4))
     return Group(*parts)
 
 

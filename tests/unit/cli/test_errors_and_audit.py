@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import socket
 
+from tenure.model import ops
 from tests.unit.cli.terminal import Terminal
 
 
@@ -41,6 +42,17 @@ def test_a_change_is_noted_with_the_user_and_the_reason(cli: Terminal) -> None:
     assert (cancel["action"], cancel["target"], cancel["count"]) == ("cancel", "job-1", 1)
     text = cli.text("audit")
     assert "asked for by \\x1b[2Jann" in text
+
+
+def test_a_change_by_filter_is_listed_with_the_filter(cli: Terminal) -> None:
+    with cli.open() as queue:
+        queue.enqueue("mail", id="job-1", tenant="acme")
+        # As a bulk action of a service does it.
+        note = ops.Note("ann", filter={"queue": "mail", "tenant": "acme", "kind": None})
+        queue.do([ops.Cancel(("job-1",), note=note)])
+    text = cli.text("audit")
+    assert "queue: mail, tenant: acme" in text
+    assert "job-1" not in text
 
 
 def test_a_page_says_how_to_go_on(cli: Terminal) -> None:

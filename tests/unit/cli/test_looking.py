@@ -242,17 +242,18 @@ def test_dead_jobs_are_listed_with_their_last_error(cli: Terminal) -> None:
     with cli.open() as queue:
         for name in ("a", "b"):
             queue.enqueue("mail", id=name, tenant="acme")
-            queue.fail(queue.claim("mail")[0], f"{name} broke", fatal=True)
+            error = f"{name} broke" if name == "a" else KeyError("broke")
+            queue.fail(queue.claim("mail")[0], error, fatal=True)
             cli.clock.advance(60)
 
     assert cli.text("dead").splitlines() == [
         "b  mail  acme  1/3  60s ago",
-        "    b broke",
+        "    KeyError: 'broke'",
         "a  mail  acme  1/3  2m ago",
         "    a broke",
     ]
     page = cli.json("dead", "--tenant", "acme", "--limit", "1")
-    assert [job["errors"][0]["message"] for job in page["jobs"]] == ["b broke"]
+    assert [job["errors"][0]["message"] for job in page["jobs"]] == ["'broke'"]
 
 
 def test_show_prints_every_field_that_is_set(cli: Terminal) -> None:
