@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -390,3 +391,40 @@ def test_a_producer_waits_for_another_no_longer_than_the_busy_timeout(
         first.rollback()
         (answer,) = engine.apply_within(second, [wants])
         assert isinstance(answer, ops.Enqueued)
+
+
+# Two rows that are too old: the column of their names, and what they are made of.
+OLD = {
+    "once": ("key", "(key, at) VALUES (%s, 1), (%s, 1)"),
+    "records": ("key", "(key, space, value, expires_at) VALUES (%s, '', '', 1), (%s, '', '', 1)"),
+    "marks": ("id", "(id, at) VALUES (%s, 'epoch'), (%s, 'epoch')"),
+}
+
+
+@pytest.mark.parametrize("table", OLD)
+def test_maintenance_does_not_wait_for_what_another_holds(
+    engine: PostgresEngine, schema: str, table: str
+) -> None:
+    held, free = str(UUID(int=1)), str(UUID(int=2))
+    name, values = OLD[table]
+    where = f"FROM {schema}.{table} WHERE {name} = %s"
+    with psycopg.connect(postgres.shared_url()) as holder:
+        holder.execute(f"INSERT INTO {schema}.{table} {values}".encode(), (held, free))
+        holder.commit()
+        holder.execute(f"SELECT {where} FOR UPDATE".encode(), (held,))
+        start(engine.apply, [ops.Maintain()]).result(SOON)
+        left = [holder.execute(f"SELECT {where}".encode(), (one,)).rowcount for one in (held, free)]
+    assert left == [1, 0]
+
+
+def test_claims_under_a_key_do_not_wait_for_other_queues(
+    engine: PostgresEngine, schema: str
+) -> None:
+    engine.apply([ops.Enqueue(tuple(spec(name, queue=name) for name in "qrs"))])
+    claims = [ops.Claim((name,), "w", 60_000, 1) for name in "qr"]
+    with psycopg.connect(postgres.shared_url()) as operator:
+        operator.execute(f"SELECT FROM {schema}.queues WHERE queue = 's' FOR UPDATE".encode())
+        once, other = answered(engine, [ops.Once("k", (claims[0],)), claims[1]])
+        assert isinstance(other, ops.Leased)
+        assert [job.id for job in other.jobs] == ["r"]
+        assert not isinstance(once, tenure.TenureError)

@@ -11,6 +11,7 @@ import pytest
 import tenure
 from tenure.clock import SystemClock
 from tenure.engines.postgres.engine import PostgresEngine
+from tenure.engines.postgres.statements import statements
 from tenure.model import ops
 from tenure.model.job import NULL, JobSpec
 from tests.crash.watched import PATIENCE, start, until
@@ -102,6 +103,25 @@ def test_lanes_that_two_make_at_once_are_made_in_one_order(engine: PostgresEngin
         first.execute(make, lanes("z"))
         first.commit()
         other.result(PATIENCE)
+
+
+def test_a_tenant_is_kept_for_a_job_in_a_lane_that_is_being_made(engine: PostgresEngine) -> None:
+    """Maintenance finds the tenant without jobs, and cannot see the lane yet."""
+    schema = engine.address.schema
+    engine.apply([ops.Enqueue((spec("a", tenant="t"),))])
+    (job,) = claimed(engine)
+    engine.apply([ops.Ack(job.id, job.token, keep=False)])
+    assert claimed(engine) == []
+    with (
+        psycopg.connect(postgres.shared_url()) as producer,
+        psycopg.connect(postgres.shared_url()) as maintenance,
+    ):
+        lane = ["{q}", "{t}", "{new}", "{1}", "{b}", '{"null"}', '{""}', "{0}", "{3}"]
+        producer.execute(statements(schema).sql["enqueue"], (None, *lane, *["{}"] * 6))
+        maintenance.execute(f"SELECT {schema}.drop_empty(id, 100) FROM {schema}.queues".encode())
+        maintenance.commit()
+        producer.commit()
+    assert [job.id for job in claimed(engine)] == ["b"]
 
 
 def test_jobs_are_locked_in_the_order_of_their_places(engine: PostgresEngine) -> None:

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from tenure.engines.postgres import engine as engine_module
 from tenure.engines.postgres.commit_attempt import run
 from tenure.engines.postgres.db import array
 from tenure.engines.postgres.engine import PostgresEngine
-from tenure.engines.postgres.server import address_of, upgrade_sql
+from tenure.engines.postgres.server import address_of, exists, upgrade, upgrade_sql
 from tenure.engines.postgres.statements import statements
 from tenure.model import ops, queries
 from tenure.model.fields import MAX_WEIGHT
@@ -95,9 +95,12 @@ def test_a_url_that_postgresql_does_not_know_is_refused() -> None:
         tenure.connect("postgresql://localhost/db?colour=blue")
 
 
-def test_a_server_that_is_not_there_is_an_error_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("use", [tenure.connect, exists, upgrade, upgrade_sql])
+def test_a_server_that_is_not_there_is_an_error_at_once(
+    tmp_path: Path, use: Callable[[str], object]
+) -> None:
     with pytest.raises(tenure.StoreError, match=f"{tmp_path}.*No such file"):
-        tenure.connect(f"postgresql:///db?host={tmp_path}")
+        use(f"postgresql:///db?host={tmp_path}")
 
 
 # The schema -------------------------------------------------------------------------------------
