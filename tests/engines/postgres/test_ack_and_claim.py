@@ -157,6 +157,37 @@ def test_a_queue_that_is_bound_meanwhile_is_claimed_from_within_its_limit(
     assert ids_of(leased) == ["c"]
 
 
+_CLOCK = """
+CREATE TABLE {0}.clock AS SELECT {0}.moment(NULL) AS now_ms;
+CREATE OR REPLACE FUNCTION {0}.moment(given bigint) RETURNS bigint LANGUAGE sql VOLATILE AS $$
+    SELECT coalesce(given, (SELECT now_ms FROM {0}.clock))
+$$;
+"""
+
+
+def test_a_lease_that_expires_while_acks_wait_is_found_by_the_next_claim(
+    engine: PostgresEngine,
+) -> None:
+    schema = engine.address.schema
+    enqueue(engine, "abcd")
+    with psycopg.connect(postgres.shared_url(), autocommit=True) as server:
+        server.execute(_CLOCK.format(schema).encode())
+        engine.apply([ops.Claim(("q",), "gone", 1_000, 1)])
+        held = claimed(engine)
+        with psycopg.connect(postgres.shared_url()) as other:
+            other.execute(
+                f"SELECT FROM {schema}.states JOIN {schema}.jobs USING (seq) "
+                "WHERE id = 'b' FOR UPDATE".encode()
+            )
+            done = start(engine.apply, [*acks(held), CLAIM])
+            until(lambda: done.done() or waiting(engine) > 0)
+            assert not done.done()
+            server.execute(f"UPDATE {schema}.clock SET now_ms = now_ms + 10000".encode())
+        *_, leased = done.result(PATIENCE)
+        assert ids_of(leased) == ["d"]
+        assert [job.id for job in claimed(engine)] == ["a"]
+
+
 def waiting(engine: PostgresEngine) -> int:
     query = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %s"
     with psycopg.connect(postgres.shared_url(), autocommit=True) as connection:

@@ -1800,13 +1800,13 @@ END $$;
 
 -- Claims unlocked jobs of the only lane of a plain queue in one statement, for several calls; jobs
 -- are assigned to calls by number. A row without a job means that this is not possible, and nothing
--- was claimed. `checked`: the caller has found that nothing is due.
+-- was claimed. `quiet`: a time at which the caller found that nothing is due, or NULL.
 --
 -- The books are brought up to date after some news, and when there are fewer jobs than requested,
 -- if no other transaction holds them. Until then, the first job is in the books or in the news.
 CREATE FUNCTION tenure.claim_from_lane(
     mark uuid, given bigint, name text, call_nos integer[], workers text[], spans bigint[],
-    leased smallint, more integer, checked boolean
+    leased smallint, more integer, quiet bigint
 ) RETURNS SETOF tenure.claimed LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -1825,13 +1825,14 @@ DECLARE
 BEGIN
     IF one IS NULL THEN
         RETURN;
-    ELSIF NOT checked THEN
+    ELSIF quiet IS NULL THEN
         IF NOT tenure.is_plain(one) OR tenure.is_due(one, now_ms) THEN
             RETURN QUERY SELECT (NULL::tenure.claimed).*;
             RETURN;
         ELSIF tenure.is_idle(one) THEN
             RETURN;
         END IF;
+        quiet := now_ms;
     END IF;
     folds := (SELECT q.folded_on IS NULL FROM tenure.queues q WHERE q.id = one) OR 16 = (
         SELECT count(*) FROM (
@@ -1841,7 +1842,7 @@ BEGIN
     IF folds THEN
         PERFORM FROM tenure.queues q WHERE q.id = one FOR NO KEY UPDATE SKIP LOCKED;
         IF FOUND THEN
-            PERFORM tenure.fold(one, now_ms);
+            PERFORM tenure.fold(one, quiet);
         END IF;
     END IF;
     PERFORM FROM tenure.queues q WHERE q.id = one FOR KEY SHARE;
@@ -1875,7 +1876,7 @@ BEGIN
     IF n < cardinality(call_nos) AND NOT folds THEN
         PERFORM FROM tenure.queues q WHERE q.id = one FOR NO KEY UPDATE SKIP LOCKED;
         IF FOUND THEN
-            PERFORM tenure.fold(one, now_ms);
+            PERFORM tenure.fold(one, quiet);
         END IF;
     END IF;
     IF n = 0 THEN
@@ -1905,7 +1906,7 @@ CREATE OR REPLACE FUNCTION tenure.claim_plain(
 ) RETURNS SETOF tenure.claimed LANGUAGE plpgsql AS $$
 BEGIN
     RETURN QUERY SELECT * FROM tenure.claim_from_lane(
-        mark, given, name, call_nos, workers, spans, leased, more, false);
+        mark, given, name, call_nos, workers, spans, leased, more, NULL);
 END $$;
 
 -- The tenants whose turns are next, and the turns they have afterwards. None, if there are fewer, or
@@ -1940,14 +1941,15 @@ END $$;
 -- Claims from a queue of many tenants, all in one statement, so that the lock on the books does not
 -- wait for the client: one job of each tenant whose turn is next, within all limits. A row without a
 -- job says that it cannot be done so, and was not: tenants are to be served several times, or a job
--- is locked by others, or there is a rate. The rows are in the order of the turns.
+-- is locked by others, or there is a rate. The rows are in the order of the turns. `quiet`: a time
+-- at which the caller found that nothing is due.
 CREATE FUNCTION tenure.claim_in_turns(
     mark uuid, given bigint, one integer, call_nos integer[], workers text[], spans bigint[],
-    leased smallint, more integer
+    leased smallint, more integer, quiet bigint
 ) RETURNS SETOF tenure.claimed LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    now_ms bigint := tenure.moment(given);
+    now_ms bigint;
     book tenure.queues;
     room integer;
     mine integer[];
@@ -1960,7 +1962,7 @@ DECLARE
     tokens bigint[];
 BEGIN
     PERFORM FROM tenure.queues q WHERE q.id = one FOR NO KEY UPDATE;
-    PERFORM tenure.fold(one, now_ms);
+    PERFORM tenure.fold(one, quiet);
     SELECT * INTO book FROM tenure.queues q WHERE q.id = one;
     room := least(cardinality(call_nos), book.max_leased - book.leased);
     IF book.paused OR room <= 0 THEN
@@ -2023,20 +2025,21 @@ CREATE FUNCTION tenure.claim_alone(
 ) RETURNS SETOF tenure.claimed LANGUAGE plpgsql AS $$
 DECLARE
     one integer := (SELECT q.id FROM tenure.queues q WHERE q.queue = name);
+    moment bigint := tenure.moment(given);
 BEGIN
     IF one IS NULL THEN
         RETURN;
-    ELSIF tenure.is_due(one, tenure.moment(given)) THEN
+    ELSIF tenure.is_due(one, moment) THEN
         RETURN QUERY SELECT (NULL::tenure.claimed).*;
     ELSIF tenure.is_idle(one) THEN
         RETURN;
     ELSIF tenure.is_plain(one) IS NOT FALSE THEN -- which is unknown until the books were taken once
         RETURN QUERY SELECT * FROM tenure.claim_from_lane(
-            mark, given, name, call_nos, workers, spans, leased, more, true) c
+            mark, given, name, call_nos, workers, spans, leased, more, moment) c
         ORDER BY c.priority, c.seq;
     ELSIF tenure.takes_turns(one, cardinality(call_nos)) THEN
         RETURN QUERY SELECT * FROM tenure.claim_in_turns(
-            mark, given, one, call_nos, workers, spans, leased, more);
+            mark, given, one, call_nos, workers, spans, leased, more, moment);
     ELSE
         RETURN QUERY SELECT (NULL::tenure.claimed).*;
     END IF;
@@ -2074,7 +2077,8 @@ CREATE FUNCTION tenure.ack_and_claim(
 DECLARE
     one integer := (SELECT q.id FROM tenure.queues q WHERE q.queue = name);
     plain boolean := tenure.is_plain(one);
-    can boolean := NOT tenure.is_due(one, tenure.moment(given))
+    moment bigint := tenure.moment(given); -- the acks may wait
+    can boolean := NOT tenure.is_due(one, moment)
         AND (plain OR tenure.takes_turns(one, cardinality(call_nos)))
         AND NOT tenure.has_children(ids, places);
     lost integer[];
@@ -2092,11 +2096,11 @@ BEGIN
     END IF;
     IF plain THEN
         RETURN QUERY SELECT * FROM tenure.claim_from_lane(
-            mark, given, name, call_nos, workers, spans, leased, more, true) c
+            mark, given, name, call_nos, workers, spans, leased, more, moment) c
         ORDER BY c.priority, c.seq;
     ELSE
         RETURN QUERY SELECT * FROM tenure.claim_in_turns(
-            mark, given, one, call_nos, workers, spans, leased, more);
+            mark, given, one, call_nos, workers, spans, leased, more, moment);
     END IF;
     GET DIAGNOSTICS n = ROW_COUNT;
     IF n = 0 THEN
