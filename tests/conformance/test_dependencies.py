@@ -12,6 +12,7 @@ from tenure import (
     DependencyNotFound,
     InvalidInput,
     JobNotFound,
+    LeaseLost,
     NewJob,
     Queue,
     State,
@@ -549,3 +550,14 @@ def test_a_job_that_is_deleted_and_enqueued_again_waits_only_for_its_new_parents
     assert state_of(queue, "child") is State.WAITING
     queue.ack(take(queue))
     assert state_of(queue, "child") is State.PENDING
+
+
+@pytest.mark.parametrize("how", [ops.Fail, ops.Release])
+def test_an_error_names_the_state_of_a_child_after_its_parent_has_failed_in_the_batch(
+    queue: Queue, apply: Apply, how: type[ops.Fail] | type[ops.Release]
+) -> None:
+    queue.enqueue("q", id="parent")
+    parent = take(queue)
+    queue.enqueue("q", id="child", after=["parent"], if_parent_fails="cancel")
+    fails, late = ops.Fail(parent.id, parent.token, fatal=True), how("child", 1)
+    assert apply(fails, late)[1] == LeaseLost("child", "cancelled")

@@ -10,7 +10,7 @@ from typing import Literal
 
 Cut = Literal["", "before", "after"]
 # What commits: the word itself, or a statement that is a transaction of its own.
-COMMITS = (b"COMMIT", b"WITH marked", b".ack(", b".claim_alone(", b".ack_and_claim(")
+COMMITS = (b"COMMIT", b"WITH marked", b".ack_alone(", b".claim_alone(", b".ack_and_claim(")
 
 
 class Wire:

@@ -197,8 +197,6 @@ def serve(
     """
     serve_until_signal = _hosting()
     log_as(log_format, log_level)
-    if demo and log_level == "info":
-        _keep_address_in_sight()
     guests = guests_of(anonymous, networks)
     known = tokens_of(tokens, os.environ, guests)
     refuse_strangers(host, known)
@@ -211,6 +209,8 @@ def serve(
     with holder:
         if demo:
             begin(holder.queue)
+            if log_level == "info":
+                _keep_address_in_sight()
         serve_until_signal(
             holder,
             known,

@@ -89,11 +89,14 @@ def release(tx: Transaction[J], batch: Sequence[ops.Release]) -> list[Answer]:
 def _give_back(
     tx: Transaction[J], batch: Sequence[G], event: Callable[[G], states.Event]
 ) -> list[Answer]:
-    """Children are notified at the end: none of them is leased."""
+    """Children are notified at the end: none of them is leased. But an error names their state."""
     owners = load(tx, batch)
     answers: list[Answer] = []
     for op in batch:
         job = _held(tx, op, owners)
+        if isinstance(job, TenureError) and tx.news:
+            settle(tx)
+            job = _held(tx, op, owners)
         if isinstance(job, TenureError):
             answers.append(job)
         else:

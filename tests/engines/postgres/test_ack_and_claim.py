@@ -12,9 +12,10 @@ import pytest
 from tenure import Job
 from tenure.engines.postgres.db import Db
 from tenure.engines.postgres.engine import PostgresEngine
-from tenure.errors import JobNotFound, LeaseLost
+from tenure.errors import JobNotFound, LeaseLost, StoreError
 from tenure.model import ops, queries
-from tenure.model.job import NULL, JobSpec
+from tenure.model.history import heard_key
+from tenure.model.job import NULL, JobSpec, State
 from tests.crash.watched import PATIENCE, start, until
 from tests.support import postgres
 
@@ -155,6 +156,32 @@ def test_a_queue_that_is_bound_meanwhile_is_claimed_from_within_its_limit(
         *acked, leased = done.result(PATIENCE)
     assert acked == [ops.Ok(), ops.Ok()]
     assert ids_of(leased) == ["c"]
+
+
+def test_acks_that_end_with_an_error_have_changed_nothing(engine: PostgresEngine) -> None:
+    """One of them notes that its worker learns of a cancellation, and is cut off while it waits."""
+    enqueue(engine, "ab")
+    held = claimed(engine)
+    engine.apply([ops.Cancel(("b",))])
+    key = heard_key("b", held[1].token)
+    with psycopg.connect(postgres.shared_url()) as other:
+        query = f"INSERT INTO {engine.address.schema}.records VALUES ('past', %s, '{{}}')"
+        other.execute(query.encode(), (key,))
+        done = start(engine.apply, acks(held))
+        until(lambda: done.done() or waiting(engine) > 0)
+        assert not done.done()
+        other.execute(
+            "SELECT pg_cancel_backend(pid) FROM pg_stat_activity "
+            "WHERE wait_event_type = 'Lock' AND query LIKE %s",
+            (f"%{engine.address.schema}.%",),
+        )
+        with pytest.raises(StoreError):
+            done.result(PATIENCE)
+        other.rollback()
+    job = engine.read(queries.GetJob("a"))
+    assert isinstance(job, Job)
+    assert job.state is State.LEASED
+    assert engine.apply(acks(held)) == [ops.Ok(), LeaseLost("b", "cancelled")]
 
 
 _CLOCK = """

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from itertools import groupby, islice
 from typing import Any
 
-import msgspec
 import psycopg
 from psycopg.rows import TupleRow
 
@@ -26,12 +25,10 @@ from tenure.engines.postgres.db import Db
 from tenure.engines.sql.rows import CODES, STATES, job_of, leased_job
 from tenure.errors import JobNotFound, LeaseLost
 from tenure.model import ops, states
-from tenure.model.history import PAST_MS, Past, heard_key
 from tenure.model.job import State
 from tenure.model.ops import Answer, Op
 
 _CLAIMED = states.plain(State.PENDING, states.Claimed)
-_CHILDREN = "TN001"  # raised by the server if there is a child that must be notified
 _REFUSED = "TN003"  # raised by the server if it takes more than one statement
 _SEQ, _TENANT = 0, 17  # columns of a claimed row
 
@@ -66,40 +63,14 @@ def _enqueue(
 def _ack(
     db: Db, mark: str, batch: Sequence[ops.Ack], given: int | None, places: Places
 ) -> list[Answer] | None:
-    order, columns = ack.columns_of(batch, places)
+    _, columns = ack.columns_of(batch, places)
     try:
-        row = db.one("ack", mark, given, *columns)
+        done = db.value("ack_alone", mark, given, *columns)
     except psycopg.Error as error:
-        if error.sqlstate == _CHILDREN:
+        if error.sqlstate == _REFUSED:
             return None
         raise
-    if row is None or row[0] is None:
-        return None
-    lost = {order[n - 1].id for n in row[0]}
-    found = db.all("states_of", sorted(lost)) if lost else []
-    codes: dict[str, int] = {row[0]: row[1] for row in found}
-    _note_heard(
-        db, {(row[0], row[2]) for row in found if STATES[row[1]] is State.CANCELLED}, batch, given
-    )
-    return [
-        OK
-        if op.id not in lost
-        else LeaseLost(op.id, STATES[codes[op.id]].value)
-        if op.id in codes
-        else JobNotFound(op.id)
-        for op in batch
-    ]
-
-
-def _note_heard(
-    db: Db, cancelled: set[tuple[str, int]], batch: Sequence[ops.Ack], given: int | None
-) -> None:
-    """Note that workers learn that their jobs were cancelled, as the core does."""
-    for op in batch:
-        if (op.id, op.token) in cancelled:
-            now = db.value("why_now", given)
-            past = msgspec.json.encode(Past(now, "cancel_heard")).decode()
-            db.send("note_heard", heard_key(op.id, op.token), past, now + PAST_MS)
+    return [OK for _ in batch] if done else None
 
 
 def _claim_fits(batch: Sequence[ops.Claim]) -> bool:

@@ -2066,6 +2066,29 @@ BEGIN
         UNION ALL SELECT FROM tenure.deps d WHERE d.parent = ANY (places));
 END $$;
 
+-- Acknowledges jobs, as the whole transaction. False means that this is not possible, and nothing was
+-- changed; an error means that this turned out later: other jobs wait for one of them, or a lease
+-- was lost.
+CREATE FUNCTION tenure.ack_alone(
+    mark uuid, given bigint, ids text[], places bigint[], tokens bigint[], results text[],
+    leased smallint, done smallint
+) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    lost integer[];
+    told bigint[];
+BEGIN
+    IF tenure.has_children(ids, places) THEN
+        RETURN false;
+    END IF;
+    SELECT a.missing, a.parents INTO lost, told
+    FROM tenure.ack(NULL, given, ids, places, tokens, results, leased, done) a;
+    IF cardinality(lost) + cardinality(told) > 0 THEN
+        RAISE EXCEPTION 'the acks take more than one statement' USING ERRCODE = 'TN003';
+    END IF;
+    INSERT INTO tenure.marks (id) VALUES (mark);
+    RETURN true;
+END $$;
+
 -- Acknowledges jobs and claims others from one queue, as the whole transaction: what a busy worker
 -- mostly does. A row without a job means that this is not possible, and nothing was changed; an
 -- error means that this turned out later. Jobs are locked before the books, as everywhere.
@@ -2119,7 +2142,7 @@ BEGIN
     FOR one, name IN
         SELECT p.oid, p.proname FROM pg_proc p WHERE p.pronamespace = 'tenure'::regnamespace
             AND p.proname IN ('lease', 'candidates_beside', 'claim_from_lane', 'next_turns',
-                'claim_in_turns', 'claim_alone', 'ack_and_claim')
+                'claim_in_turns', 'claim_alone', 'ack_alone', 'ack_and_claim')
     LOOP
         EXECUTE format('ALTER FUNCTION %s SET plan_cache_mode = force_generic_plan', one);
         EXECUTE format('ALTER FUNCTION %s SET enable_seqscan = off', one);
@@ -2268,6 +2291,9 @@ FROM tenure.load('{}', ARRAY(SELECT child FROM tenure.deps WHERE parent = ANY (%
 ORDER BY l.seq;
 -- name: ack
 SELECT * FROM tenure.ack(%s::uuid, %s::bigint, %s::text[], %s::bigint[], %s::bigint[], %s::text[],
+    %s::smallint, %s::smallint);
+-- name: ack_alone
+SELECT tenure.ack_alone(%s::uuid, %s::bigint, %s::text[], %s::bigint[], %s::bigint[], %s::text[],
     %s::smallint, %s::smallint);
 -- name: ack_and_claim
 SELECT * FROM tenure.ack_and_claim(%s::uuid, %s::bigint, %s::text[], %s::bigint[], %s::bigint[],
@@ -2421,9 +2447,6 @@ FOR UPDATE;
 -- name: put_record
 INSERT INTO tenure.records (space, key, value, expires_at) VALUES (%s, %s, %s, %s)
 ON CONFLICT (space, key) DO UPDATE SET value = excluded.value, expires_at = excluded.expires_at;
--- name: note_heard
-INSERT INTO tenure.records (space, key, value, expires_at) VALUES ('past', %s, %s, %s)
-ON CONFLICT (space, key) DO NOTHING;
 -- name: drop_record
 DELETE FROM tenure.records WHERE space = %s AND key = %s;
 -- name: drop_records
