@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -109,7 +109,9 @@ def replay(
         elif ids:
             _one_by_one(app, store, "replayed", ids, store.replay)
         else:
-            _all_of(app, "replayed", store.replay(**where))
+            count = store.replay(**where)
+            _require_group(store, count, where)
+            _all_of(app, "replayed", count)
 
 
 @click.command(name="run-now")
@@ -175,7 +177,9 @@ def delete(app: App, /, ids: tuple[str, ...], yes: bool, dry_run: bool, **filter
         elif ids:
             _one_by_one(app, store, "deleted", ids, store.delete)
         else:
-            _all_of(app, "deleted", store.delete(**where))
+            count = store.delete(**where)
+            _require_group(store, count, where)
+            _all_of(app, "deleted", count)
 
 
 @click.command()
@@ -257,6 +261,20 @@ def _ask(app: App, question: str) -> None:
     if not app.confirm(question):
         click.echo("Nothing was deleted.", err=True)
         raise click.exceptions.Exit(1)
+
+
+def _require_group(store: Queue, count: int, where: Mapping[str, Any]) -> None:
+    """Raise NotFound if nothing was changed because there is no such error group."""
+    if count or where.get("error") is None:
+        return
+    cursor: str | None = None
+    while True:
+        page = store.errors(limit=1_000, cursor=cursor)
+        if any(one.group == where["error"] for one in page.errors):
+            return
+        cursor = page.cursor
+        if cursor is None:
+            raise NotFound(f"there is no error group {where['error']!r}: see `tenure errors`")
 
 
 def _all_of(app: App, done: str, count: int) -> None:

@@ -327,6 +327,17 @@ def test_dead_jobs_are_replayed_and_deleted_by_their_error_group(cli: Terminal) 
     assert [cli.get(name).state for name in "ab"] == [State.PENDING, State.PENDING]
 
 
+@pytest.mark.parametrize("command", [("replay",), ("delete", "--yes")])
+def test_an_error_group_that_does_not_exist_is_an_error(
+    cli: Terminal, command: tuple[str, ...]
+) -> None:
+    with cli.open() as store:
+        store.enqueue("mail", max_attempts=1)
+        store.fail(store.claim("mail")[0], "no luck")
+    text = "there is no error group '0123456789ab': see `tenure errors`"
+    assert cli.error(*command, "--error", "0123456789ab") == text
+
+
 def test_why_shows_the_last_error(cli: Terminal) -> None:
     with cli.open() as store:
         store.enqueue("mail", id="tried")
