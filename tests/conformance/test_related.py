@@ -62,6 +62,19 @@ def test_the_related_jobs_that_are_listed_are_the_first_by_id(queue: Queue) -> N
     assert ids(queue.related("a", limit=2)) == ([], ["b", "c"])
 
 
+def test_a_long_list_of_related_jobs_says_whether_there_are_more(queue: Queue) -> None:
+    queue.enqueue("q", id="a")
+    queue.enqueue_many([NewJob(queue="q", after=["a"]) for _ in range(1_002)])
+    found = queue.related("a", limit=1_001)
+    assert (len(found.before), found.more) == (1_001, True)
+    found = queue.related("a", limit=1_002)
+    assert (len(found.before), found.more) == (1_002, False)
+    everything = Grant(queues=("q",))
+    granted = queue.do(ListRelated("a", limit=1_001, grant=everything))
+    assert isinstance(granted, Related)
+    assert (len(granted.before), granted.more) == (1_001, True)
+
+
 def test_a_job_that_does_not_exist_is_related_to_nothing(queue: Queue) -> None:
     with pytest.raises(JobNotFound):
         queue.related("nobody")

@@ -126,6 +126,8 @@ def test_strangers_sign_in_at_the_admin_site_unless_the_project_names_another_pa
     assert site.get("/ops/tenure/")["location"].startswith("/accounts/login/?next=")
     with override_settings(ROOT_URLCONF=WithAdmin):
         assert site.get("/ops/tenure/")["location"] == "/admin/login/?next=/ops/tenure/"
+        with override_settings(LOGIN_URL="/accounts/login/"):  # the default, but meant
+            assert site.get("/ops/tenure/")["location"] == "/accounts/login/?next=/ops/tenure/"
         with override_settings(LOGIN_URL="/sign-in/"):
             assert site.get("/ops/tenure/")["location"] == "/sign-in/?next=/ops/tenure/"
 

@@ -9,7 +9,7 @@ import pytest
 from tenure import NewJob, Queue
 from tenure.model import ops
 from tenure.server import overview
-from tenure.server.attention import MOST_ATTENTION, MOST_EXPLAINED
+from tenure.server.attention import MOST_ATTENTION, MOST_EXPLAINED, MOST_MISSING
 from tenure.server.auth import Scope
 from tenure.testing import ManualClock
 from tests.server.conftest import Client, Serve, token
@@ -99,6 +99,14 @@ def test_a_task_that_no_worker_has_is_named_until_one_has_it(client: Client, que
     assert told(client) == {}
 
 
+def test_only_some_tasks_that_no_worker_has_are_looked_up(client: Client, queue: Queue) -> None:
+    queue.enqueue_many([NewJob(queue="q", kind=f"old {n}") for n in "abcdefghijkl"])
+    for job in queue.claim("q", limit=12):
+        why = f"no task {job.kind!r}"
+        queue.do([ops.Release(job.id, job.token, 60_000, why, ops.UNKNOWN_KIND)])
+    assert len(client.get("/v1/overview")["attention"]) == MOST_MISSING < 12
+
+
 def test_jobs_that_wait_for_one_that_failed_are_told(client: Client, queue: Queue) -> None:
     queue.enqueue("q", id="extract", max_attempts=1)
     queue.enqueue("other", id="load", after=["extract"])
@@ -116,9 +124,19 @@ def test_schedules_that_do_not_fire_are_told(
     queue.put_schedule("hourly", "0 * * * *", NewJob(queue="q"))
     assert told(client) == {}
     clock.advance(2 * 3600)
-    assert told(client)[""].startswith("bad: hourly is due for 1 h")
+    assert told(client)[""].startswith("bad: hourly has been due for 1 h")
     client.post("/v1/schedules/hourly/pause", {})
     assert told(client) == {"": "odd: hourly is paused"}
+
+
+def test_several_schedules_that_do_not_fire_are_counted(
+    client: Client, queue: Queue, clock: ManualClock
+) -> None:
+    for n in range(2):
+        queue.put_schedule(f"hourly-{n}", "0 * * * *", NewJob(queue="q"))
+    clock.advance(2 * 3600)
+    text = "bad: 2 schedules have been due for 1 h; no scheduler fires them"
+    assert told(client) == {"": text}
 
 
 def test_the_worst_comes_first_and_the_rest_is_counted(

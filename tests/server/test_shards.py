@@ -12,8 +12,11 @@ import pytest
 
 import tenure
 from tenure import Queue, Settings
+from tenure.engines.sharded import shard
+from tenure.server.auth import Scope
 from tenure.server.routes import make_app
 from tenure.testing import ManualClock
+from tests.engines.sharded.test_away import away
 from tests.engines.sharded.test_reshard import reshard
 from tests.server.conftest import Client, Serve, token
 from tests.server.test_bulk import finished
@@ -133,3 +136,20 @@ def test_a_service_goes_on_while_tenants_move_to_more_shards(
             add(client, f"t{n}")
         assert client.get("/v1/queues")["ready"] == 40
         service.close()
+
+
+def test_the_overview_shows_the_other_shards_while_one_is_away(
+    client: Client, serve: Serve, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard, "TRY_SECONDS", 600.0)
+    for tenant in (HERE, THERE):
+        add(client, tenant)
+    queue.put_schedule("nightly", "0 3 * * *", tenure.NewJob(queue="mail", tenant=HERE))
+    with away(queue):
+        client.get("/v1/queues")  # finds out
+        assert client.get("/v1/queues")["away"] == ["1"]
+        found = client.get("/v1/overview")
+        bound = serve(tokens=[token("b", Scope.READ, queues=("mail",))]).as_("b")
+        assert bound.get("/v1/queues")["away"] == []
+    assert [(one["queue"], one["ready"]) for one in found["queues"]] == [("mail", 1)]
+    assert found["attention"][0]["text"].startswith("shard '1' is away: its jobs")

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
-from django.conf import global_settings, settings
+from django.conf import settings
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import resolve_url
 from django.urls import NoReverseMatch, reverse
@@ -125,7 +125,7 @@ async def dashboard(request: HttpRequest, path: str) -> HttpResponse:
 def _login_page() -> str:
     """The page that LOGIN_URL names. Its default does not exist in most projects: then that of the
     admin site, where staff sign in."""
-    if settings.LOGIN_URL == global_settings.LOGIN_URL:
+    if not settings.is_overridden("LOGIN_URL"):
         with suppress(NoReverseMatch):
             return str(reverse("admin:login"))
     return str(resolve_url(settings.LOGIN_URL))

@@ -189,7 +189,7 @@ class ListRelated(JobQuery, frozen=True):
     def most(self) -> int:
         """How many of the jobs that wait for it to read: one more than are listed, or more, if
         some may be hidden."""
-        return self.limit + 1 if self.grant is None else MOST_RELATED
+        return self.limit + 1 if self.grant is None else max(self.limit + 1, MOST_RELATED)
 
 
 class NextDue(Query, frozen=True):

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import msgspec
 
-from tenure.errors import Forbidden, TenureError
+from tenure.errors import Forbidden, StoreError, TenureError
 from tenure.model.error_groups import ErrorGroup
 from tenure.model.job import State
 from tenure.model.ops import UNKNOWN_KIND, Schedule
@@ -22,7 +22,7 @@ MOST_GROUPS = 100  # error groups that are looked at
 MOST_SAMPLED = 50  # of the jobs of a queue, of which one of each tenant is explained
 MOST_TENANTS = 3
 MOST_WAITING = 3  # of the jobs of a queue that wait for others
-MOST_MISSING = 5  # tasks that no worker has
+MOST_MISSING = 10  # kinds of jobs of which it is looked up whether a worker has the task
 MINUTES, MINUTE_MS = 30, 60_000  # of rates that are shown
 LONGEST_MESSAGE = 80  # characters of an error
 
@@ -49,9 +49,9 @@ class QueueRow(Counts, frozen=True, kw_only=True):
 
 class Attention(msgspec.Struct, frozen=True):
     """Something that an operator should look at. level: `bad` or `odd`. queue: empty if it is about
-    schedules. link: what shows more: empty for the queue, `dead` for its dead jobs, `errors` for
-    its errors, `pending` for its pending jobs of one kind, `waiting` for its waiting jobs,
-    `schedules`. count: of jobs, or of schedules."""
+    schedules or shards. link: what shows more: empty for the queue, `dead` for its dead jobs,
+    `errors` for its errors, `pending` for its pending jobs of one kind, `waiting` for its waiting
+    jobs, `schedules`; nothing does for `shards`. count: of jobs, schedules or shards."""
 
     text: str
     queue: str
@@ -75,6 +75,16 @@ async def attention(
         *_schedules(schedules, now),
     ]
     return sorted(found, key=lambda one: (one.level != "bad", -one.count))
+
+
+def away(shards: Sequence[str]) -> Iterator[Attention]:
+    """Comes before everything else, because the rest may lack what these shards have."""
+    if shards:
+        names = ", ".join(map(repr, shards))
+        one = len(shards) == 1
+        text = f"shard {names} is away: its" if one else f"shards {names} are away: their"
+        text += " jobs do not run, and are not counted here"
+        yield Attention(text, "", "shards", "bad", len(shards))
 
 
 def _waiting(rows: Iterable[QueueRow], now: int, causes: dict[str, str]) -> Iterator[Attention]:
@@ -143,17 +153,17 @@ def _schedules(schedules: Iterable[Schedule], now: int) -> Iterator[Attention]:
     late = [one for one in schedules if not one.disabled and one.next_at < now - LATE_MS]
     paused = [one for one in schedules if one.disabled]
     if late:
+        has, them = ("has", "it") if len(late) == 1 else ("have", "them")
         waits = _span(now - min(one.next_at for one in late))
-        text = f"{_those(late)} due for {waits}; no scheduler fires it"
+        text = f"{_those(late)} {has} been due for {waits}; no scheduler fires {them}"
         yield Attention(text, "", "schedules", "bad", len(late))
     if paused:
-        yield Attention(f"{_those(paused)} paused", "", "schedules", "odd", len(paused))
+        text = f"{_those(paused)} {'is' if len(paused) == 1 else 'are'} paused"
+        yield Attention(text, "", "schedules", "odd", len(paused))
 
 
 def _those(schedules: Sequence[Schedule]) -> str:
-    if len(schedules) == 1:
-        return f"{schedules[0].name} is"
-    return f"{len(schedules):,} schedules are"
+    return schedules[0].name if len(schedules) == 1 else f"{len(schedules):,} schedules"
 
 
 # What is read to find causes ----------------------------------------------------------------------
@@ -162,7 +172,7 @@ def _those(schedules: Sequence[Schedule]) -> str:
 async def _error_groups(queue: Calls) -> list[ErrorGroup]:
     try:
         found: list[ErrorGroup] = (await queue.aerrors(limit=MOST_GROUPS)).errors
-    except Forbidden:  # they cover all tenants
+    except (Forbidden, StoreError):  # they cover all tenants; or a shard is away
         return []
     return found
 
@@ -170,12 +180,11 @@ async def _error_groups(queue: Calls) -> list[ErrorGroup]:
 async def _missing(queue: Calls, groups: Iterable[ErrorGroup]) -> list[Attention]:
     """The tasks that no worker has, as far as the last job of each still waits for one."""
     found: list[Attention] = []
-    for group in [one for one in groups if one.type == UNKNOWN_KIND and not one.muted]:
-        if len(found) == MOST_MISSING:
-            break
+    unknown = [one for one in groups if one.type == UNKNOWN_KIND and not one.muted]
+    for group in unknown[:MOST_MISSING]:
         try:
             job = await queue.aget(group.sample)
-        except TenureError:  # it was deleted
+        except TenureError:  # it was deleted, or its shard is away
             continue
         if job.state is State.PENDING and job.errors and job.errors[-1].type == UNKNOWN_KIND:
             text = f"no worker has the task {group.kind!r}, which {_jobs(group.count)} need"
@@ -204,7 +213,7 @@ async def _failed_parent(queue: Calls, name: str) -> str | None:
                     first = reason.parents[0]
                     if first.state in (State.DEAD, State.CANCELLED):
                         return f"{one.id} never runs: {first.id} is {first.state.value}"
-    except TenureError:  # a bound token must name its tenant; or the job has just gone
+    except TenureError:  # a bound token must name its tenant; the job has gone; a shard is away
         return None
     return None
 
@@ -239,7 +248,7 @@ async def _explained(queue: Calls, row: QueueRow, now: int) -> str | None:
             reasons = (await queue.aexplain(id)).reasons
             if reasons and isinstance(reasons[0], Paused | Limited | RateLimited):
                 return str(reasons[0].text)
-    except TenureError:  # a bound token must name its tenant; or the job has just gone
+    except TenureError:  # a bound token must name its tenant; the job has gone; a shard is away
         return None
     return None
 

@@ -166,6 +166,9 @@ class Bounded(Calls):
         self._sizes = sizes
         self._traffic = traffic
 
+    def _away(self) -> tuple[str, ...]:
+        return self._inner._away()
+
     def do(self, wanted: Wanted) -> Any:
         raise Forbidden("a request does not wait in a thread")
 

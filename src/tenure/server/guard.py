@@ -93,6 +93,9 @@ class Guarded(Calls):
             f"{who} may not {asked_for(type(op))}: that needs the scope {needed.value!r}"
         )
 
+    def _away(self) -> tuple[str, ...]:
+        return self._inner._away() if self._free else ()
+
     # What the token is bound to -----------------------------------------------------------------
 
     def _has(self, queue: str, tenant: str) -> bool:

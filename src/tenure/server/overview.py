@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tenure.errors import Forbidden, TenureError
+from tenure.errors import Forbidden, StoreError, TenureError
 from tenure.model.ops import Limit
 from tenure.model.queries import QueueStats, as_counts
 from tenure.model.rates import RatePoint
@@ -21,6 +21,7 @@ from tenure.server.attention import (
     Attention,
     QueueRow,
     attention,
+    away,
 )
 from tenure.server.auth import Scope
 from tenure.server.route import Call, Route
@@ -80,8 +81,9 @@ class Overviews:
 async def overview_of(queue: Calls, is_bound: bool = False) -> Overview:
     """Read the store."""
     now = queue.clock.now_ms()
-    stats = list((await queue.astats()).queues.values())
-    every = await queue.alimits()
+    counted = await queue.astats()
+    stats = list(counted.queues.values())
+    every = await _limits(queue)
     limits = {one.queue: one for one in every if one.tenant is None and one.group is None}
     ready = sorted((one for one in stats if one.ready), key=lambda one: -one.ready)[:MOST_QUEUES]
     oldest = {one.queue: await _oldest(queue, one.queue) for one in ready}
@@ -98,8 +100,17 @@ async def overview_of(queue: Calls, is_bound: bool = False) -> Overview:
         for one in stats
     ]
     rows.sort(key=lambda row: row.queue)
-    found = await attention(queue, rows, {one.queue for one in every}, now)
+    limited = {one.queue for one in every}
+    found = [*away(counted.away), *await attention(queue, rows, limited, now)]
     return Overview(now, rows, found[:MOST_ATTENTION], len(found[MOST_ATTENTION:]))
+
+
+async def _limits(queue: Calls) -> list[Limit]:
+    try:
+        found: list[Limit] = await queue.alimits()
+    except StoreError:  # a shard is away: the overview says so, and shows the others
+        return []
+    return found
 
 
 async def _workers(queue: Calls) -> Counter[str]:

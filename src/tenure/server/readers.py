@@ -127,6 +127,9 @@ class FairQueue(Calls):
         self._readers = readers
         self._who = who
 
+    def _away(self) -> tuple[str, ...]:
+        return self._inner._away()
+
     def do(self, wanted: Wanted) -> Any:
         raise Forbidden("a request does not wait in a thread")
 

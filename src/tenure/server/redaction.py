@@ -110,6 +110,9 @@ class Redacted(Calls):
         self._inner = inner
         self._redaction = redaction
 
+    def _away(self) -> tuple[str, ...]:
+        return self._inner._away()
+
     def do(self, wanted: Wanted) -> Any:
         return self._inner.do(wanted)
 

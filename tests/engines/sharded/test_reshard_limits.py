@@ -175,6 +175,19 @@ def test_who_does_not_know_the_new_shards_does_not_read_a_part_as_if_it_were_all
             old.jobs()
 
 
+def test_who_did_not_know_the_new_shards_reads_again_when_they_are_no_longer_used(
+    tmp_path: Path,
+) -> None:
+    before, after = url_of(tmp_path, 0), url_of(tmp_path, 1)
+    with tenure.connect(before) as old:
+        fill(old)
+        reshard(before, after)
+        with pytest.raises(InvalidInput, match="does not name 1"):
+            old.claim("q")
+        reshard(after, before)
+        assert len(old.jobs().jobs) == TENANTS
+
+
 def test_errors_that_were_counted_on_a_shard_before_it_was_used_again_are_not_lost(
     tmp_path: Path,
 ) -> None:

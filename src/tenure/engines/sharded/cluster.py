@@ -17,7 +17,7 @@ from tenure.engines.sharded.placing import Placing
 from tenure.engines.sharded.ring import Ring, advance, join, lacks, ring_of
 from tenure.engines.sharded.shard import Shard
 from tenure.engines.sharded.threads import Threads
-from tenure.errors import Busy, InvalidInput, OutcomeUnknown, StoreError, StoreRejected, TenureError
+from tenure.errors import Busy, OutcomeUnknown, StoreError, StoreRejected, TenureError
 from tenure.model import ops, queries
 from tenure.model.job import Job
 from tenure.model.ops import Answer, Op, Schedule
@@ -45,7 +45,7 @@ class Cluster:
         self._names = [shard.name for shard in shards]
         self.view = self._view_of(ring)
         self._refreshing = threading.Lock()
-        self.lacking: InvalidInput | None = None  # a shard of the ring that is not known here
+        self.is_lacking = False  # whether a shard of the ring is not known here
         self.clock = clock
         self.in_flight = max([2, *(one.store.in_flight for one in shards if one.store)])
         self._writing = Threads(len(shards) * self.in_flight, "tenure-shard-write")
@@ -83,9 +83,10 @@ class Cluster:
             marks = self.each(lambda shard: ring_of(shard))
             rings = [one for one in marks if isinstance(one, Ring)]
             ring = max([known.ring, *rings], key=lambda one: one.epoch)
-            self.lacking = lacks(ring, self._names)
-            if self.lacking is not None:
-                raise self.lacking
+            lacking = lacks(ring, self._names)
+            self.is_lacking = lacking is not None
+            if lacking is not None:
+                raise lacking
             for shard, mine in zip(self.shards, marks, strict=True):
                 behind = mine is None or (isinstance(mine, Ring) and mine.epoch < ring.epoch)
                 if behind and shard.name in ring.used:

@@ -124,8 +124,8 @@ class ShardedEngine:
         """A tenant's jobs are read where they are, and a job that is not found may just have been
         moved: then it is looked for again."""
         cluster = self._cluster
-        if cluster.lacking is not None:
-            raise cluster.lacking  # a part must not look like everything
+        if cluster.is_lacking:
+            cluster.refresh(cluster.view)  # a part must not look like everything
         until = cluster.clock.monotonic() + PATIENCE
         while True:
             view = cluster.view

@@ -104,7 +104,8 @@ def _list_related(snapshot: Snapshot, query: queries.ListRelated) -> Found:
         return JobNotFound(query.id)
     ids = job.after[: query.limit]
     seqs: dict[str, int] = dict(snapshot.db.all("seqs_by_id", snapshot.listed(ids)))
-    params = {"seq": row[0], "most": queries.MOST_RELATED, "limit": query.most}
+    looked_at = max(query.most, queries.MOST_RELATED)
+    params = {"seq": row[0], "most": looked_at, "limit": query.most}
     before = [seq for (seq,) in snapshot.db.named("dependents", params)]
     return queries.related_of(
         query,

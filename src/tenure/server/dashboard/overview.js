@@ -118,7 +118,7 @@ export function attention(found, left = 0, label = (one) => name(one.queue)) {
         return h(
           "li",
           { class: one.level || "bad", key: `${one.queue} ${one.link} ${one.kind}` },
-          link(path, query, null, one.queue ? label(one) : "Schedules"),
+          one.link === "shards" ? "Shards" : link(path, query, null, one.queue ? label(one) : "Schedules"),
           ": ",
           h("bdi", null, visible(one.text)),
         );

@@ -2,7 +2,6 @@
 import { build, h, render, s } from "./dom.js";
 import { brief, count, exact, span } from "./format.js";
 
-export const STATES = ["waiting", "delayed", "ready", "leased", "done", "dead", "cancelled"];
 export const NAMES = {
   __proto__: null,
   waiting: "waiting",
