@@ -240,3 +240,17 @@ def test_a_claim_looks_after_its_queues_in_the_order_of_their_names(
     clock.advance(10)
     assert queue.claim(names) == []
     assert (state_of(queue, "parent"), state_of(queue, "child")) == (State.DEAD, becomes)
+
+
+def test_a_claim_that_meets_an_expired_job_after_others_tells_its_children(
+    open_queue: OpenQueue, clock: ManualClock
+) -> None:
+    queue = open_queue(sweep=1)
+    queue.enqueue("q", id="swept", expires_in=1)
+    queue.enqueue("q", id="n")
+    queue.enqueue("q", id="parent", expires_in=2)
+    for name in ("a", "z"):  # around the job that is claimed first
+        queue.enqueue("q", id=name, after=["parent"], if_parent_fails="cancel")
+    clock.advance(3_000)
+    assert [job.id for job in queue.claim("q", limit=3)] == ["n"]
+    assert [queue.get(name).state for name in "az"] == [State.CANCELLED, State.CANCELLED]

@@ -378,7 +378,7 @@ def _write_claim(
     note = ClaimNote(op.worker, tx.now, op.lease_ms)
     leased = claimed(record, change, note, 0)
     tx.tr.add_read_conflict_key(tx.keys.of_job(k.JOB, job_id))
-    tx.wrote = True
+    tx.wrote = tx.has_claimed = True
     tx.tr.set_versionstamped_key(tx.keys.new_claim(job_id), encode(note))
     # Every claim of the job does the same, except for the lease's end.
     tx.change_places(job_id, record, leased)

@@ -56,7 +56,9 @@ class Near:
         self._asked: Any = None
         self._singly: dict[str, Any] = {}
         plain = "\0" not in "".join(ids)  # so that each ends at the first zero
-        if len(ids) >= tx.store.near_from and plain and tx.store.scatter.is_worth_a_try(kind):
+        readable = kind != k.CLAIM or not tx.has_claimed  # a range may include own claims
+        together = len(ids) >= tx.store.near_from and plain and readable
+        if together and tx.store.scatter.is_worth_a_try(kind):
             self._asked = tx.tr.snapshot.get_range(
                 min(self._of),
                 max(self._of) + b"\xff",

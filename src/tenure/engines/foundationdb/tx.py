@@ -52,6 +52,7 @@ class Tx:
         self.tr = tr
         self.now = now
         self.wrote: bool = False
+        self.has_claimed: bool = False  # by keys whose tokens are not known before the commit
         self.tells: bool = False  # whether to notify waiting processes
         self._version: int | None = None
         self._asked: dict[str, tuple[Near, Near]] = {}
