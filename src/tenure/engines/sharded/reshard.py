@@ -330,16 +330,8 @@ class Reshard:
 
     def _carry_untenanted(self, carrier: Carrier) -> None:
         new, number = self._new, self._names.index(carrier.target.name)
-        carrier.carry_limits(
-            lambda one: (
-                one.tenant == ""
-                and one.group not in (None, "*")
-                and new.of_scope(one.queue, one.tenant, one.group) == number
-            )
-        )
-        carrier.carry_schedules(
-            lambda one: not one.job.tenant and new.of_schedule(one.name, one.job) == number
-        )
+        carrier.carry_limits(lambda one: new.of_scope(one.queue, one.tenant, one.group) == number)
+        carrier.carry_schedules(lambda one: new.of_schedule(one.name, one.job) == number)
 
     def _target_of(self, job: Job, source: str) -> str:
         """The shard that a job belongs to in the new ring. A job that may be on any shard stays
