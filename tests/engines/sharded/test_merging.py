@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 import tenure
 from tenure import Job, NewJob, Queue, StoreError
+from tenure.engines.sharded import lists
 from tenure.engines.sharded.merging import merged
+from tenure.engines.sharded.shard import Shard
 from tenure.errors import InvalidInput, TenureError
 from tenure.model import ops, queries
 from tenure.model.queries import Filter, FindByKey, ListJobs
@@ -154,3 +157,44 @@ def test_a_search_by_key_goes_on_only_on_shards_that_have_more(
     assert [part[0] for part in first.cursor.split("~")] == ["0"]
     assert queue._engine.read(FindByKey("k", first.cursor)) == queries.Ids([])
     assert queue.find_by_key("k") == ["a", "b", "c"]
+
+
+CHANGES: dict[str, Callable[[Queue, Tenants], object]] = {
+    "the last job leaves": lambda queue, _: queue.cancel("a2"),
+    "another job leaves": lambda queue, _: queue.cancel("a3"),
+    "all others leave": lambda queue, _: [queue.cancel(job_id) for job_id in ("a3", "a1", "a0")],
+    "a job is added": lambda queue, tenants: queue.enqueue("q", tenant=tenants.here),
+}
+
+
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_job_that_matches_all_the_time_is_listed_whatever_changes_meanwhile(
+    url: str, tenants: Tenants, monkeypatch: pytest.MonkeyPatch, change: str, times: int
+) -> None:
+    """The list changes between the two reads of a page: of its jobs, and of its end. If that
+    happens in each try, jobs may be listed twice."""
+    monkeypatch.setattr(lists, "_TRIES", 2)
+    page_of = lists._page_of
+    changes = [CHANGES[change], CHANGES["a job is added"]][:times]
+    clock = ManualClock()
+    with tenure.connect(url, clock=clock) as queue, tenure.connect(url, clock=clock) as other:
+
+        def change_first(shard: Shard, query: lists.ListQuery, start: str | None, most: int) -> Any:
+            if most < query.limit and changes:
+                changes.pop(0)(other, tenants)
+            return page_of(shard, query, start, most)
+
+        for n in range(4):
+            for name, tenant in (("a", tenants.here), ("b", tenants.there)):
+                queue.enqueue("q", id=f"{name}{n}", tenant=tenant)
+                clock.advance(1)
+        before = {job.id for job in queue.jobs(state="pending", limit=100).jobs}
+        monkeypatch.setattr(lists, "_page_of", change_first)
+        first = queue.jobs(state="pending", limit=4)
+        second = queue.jobs(state="pending", limit=100, cursor=first.cursor)
+        assert not changes
+        listed = [job.id for job in (*first.jobs, *second.jobs)]
+        after = {job.id for job in queue.jobs(state="pending", limit=100).jobs}
+        assert before & after <= set(listed)
+        assert times == 2 or len(listed) == len(set(listed))
