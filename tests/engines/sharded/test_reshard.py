@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 import tenure
-from tenure import Busy, Conflict, Duplicate, InvalidInput, NewJob, Queue
+from tenure import Busy, Conflict, Duplicate, InvalidInput, Job, NewJob, Queue
 from tenure.clock import SystemClock
 from tenure.engines import open_shard
 from tenure.engines.sharded import catalog, ring
@@ -331,6 +331,37 @@ def test_who_looks_for_a_job_in_the_middle_of_a_step_finds_it(
         reshard(before, after)
         assert [call.result(10) for call in calls] == [3, True, 3, True, 1, 1]
         assert knows.stats().cancelled == 2
+    check(tmp_path)
+
+
+def test_nothing_is_changed_on_a_shard_in_the_middle_of_a_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether its tenants move or not."""
+    before, after = url_of(tmp_path, 1), url_of(tmp_path, 3)
+    copy = Carrier.copy_jobs
+    claimed: list[Job] = []
+    with tenure.connect(before) as queue, tenure.connect(after) as knows:
+        assert isinstance(knows._engine, ShardedEngine)
+        cluster = knows._engine.cluster
+        for n in range(20):
+            queue.enqueue("q", tenant=f"t{n}")
+
+        def copy_and_try(carrier: Carrier, entries: list[Entry]) -> None:
+            copy(carrier, entries)
+            cluster.refresh(cluster.view)
+            with monkeypatch.context() as patch:
+                patch.setattr("tenure.engines.sharded.cluster.PATIENCE", 0.0)
+                patch.setattr("tenure.engines.sharded.engine.PATIENCE", 0.0)
+                for n in range(20):
+                    with pytest.raises(Busy):
+                        knows.enqueue("q", tenant=f"t{n}")
+                claimed.extend(knows.claim("q", limit=50))
+
+        monkeypatch.setattr(Carrier, "copy_jobs", copy_and_try)
+        reshard(before, after)
+        assert claimed == []
+        assert len(knows.claim("q", limit=50)) == 20  # the first claim sees that the step has ended
     check(tmp_path)
 
 
