@@ -159,6 +159,17 @@ def test_a_search_by_key_goes_on_only_on_shards_that_have_more(
     assert queue.find_by_key("k") == ["a", "b", "c"]
 
 
+def test_jobs_of_several_shards_are_exported_in_the_order_of_their_ids(
+    queue: Queue, tenants: Tenants
+) -> None:
+    for job_id, tenant in zip("abcd", tenants, strict=True):
+        queue.enqueue("q", id=job_id, tenant=tenant)
+    found = queue._engine.read(queries.Export(10, ids=("d", "a", "missing", "c")))
+    assert isinstance(found, queries.Exported)
+    assert [entry.job.id for entry in found.entries] == ["d", "a", "c"]
+    assert found.cursor is None
+
+
 CHANGES: dict[str, Callable[[Queue, Tenants], object]] = {
     "the last job leaves": lambda queue, _: queue.cancel("a2"),
     "another job leaves": lambda queue, _: queue.cancel("a3"),
@@ -194,6 +205,7 @@ def test_a_job_that_matches_all_the_time_is_listed_whatever_changes_meanwhile(
         first = queue.jobs(state="pending", limit=4)
         second = queue.jobs(state="pending", limit=100, cursor=first.cursor)
         assert not changes
+        assert len(first.jobs) == 4
         listed = [job.id for job in (*first.jobs, *second.jobs)]
         after = {job.id for job in queue.jobs(state="pending", limit=100).jobs}
         assert before & after <= set(listed)

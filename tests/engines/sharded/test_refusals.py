@@ -78,6 +78,21 @@ def test_an_id_that_another_shard_has_is_taken(queue: Queue, tenants: Tenants) -
     assert (list(added), added.created) == (["a", "order-7", "b"], [True, False, True])
 
 
+def test_an_id_is_not_skipped_because_of_a_job_that_a_grant_hides(
+    queue: Queue, tenants: Tenants
+) -> None:
+    queue.enqueue("q", id="x", tenant=tenants.there)
+    spec = JobSpec("x", "q", null(), tenant=tenants.here)
+    for seen, answer in (
+        (tenants.here, Duplicate("id", "x", "x")),
+        (tenants.there, ops.Enqueued),
+    ):
+        grant = ops.Grant(("q",), (tenants.here, seen))
+        (found,) = queue._engine.apply([ops.Enqueue((spec,), "skip", grant=grant)])
+        assert answer in (found, type(found))
+    assert queue.stats().ready == 1
+
+
 def test_an_edited_replay_cannot_have_an_id_that_another_shard_has(
     queue: Queue, tenants: Tenants
 ) -> None:
