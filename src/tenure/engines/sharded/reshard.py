@@ -210,7 +210,12 @@ class Reshard:
         first = self._shards[self._ring.names[0]]
         for name in self._ring.to:
             if name not in self._ring.names:
-                copy_common(first, self._shards[name], self._ring.text())
+                copy_common(
+                    first,
+                    self._shards[name],
+                    self._ring.text(),
+                    lambda one: self._new.of_scope(one.queue, one.tenant, one.group) is None,
+                )
         self._mark(self._ring.next(frozen=()))
 
     def _next_step(self) -> None:
