@@ -159,6 +159,15 @@ def test_a_search_by_key_goes_on_only_on_shards_that_have_more(
     assert queue.find_by_key("k") == ["a", "b", "c"]
 
 
+def test_each_shard_notes_its_own_part_of_a_change_of_jobs(queue: Queue, tenants: Tenants) -> None:
+    for job_id, tenant in zip("abcd", tenants, strict=True):
+        queue.enqueue("q", id=job_id, tenant=tenant)
+    assert queue.audited(by="ann").cancel(list("abcd")) == 4
+    entries = queue.audit().entries
+    assert sorted(entry.target for entry in entries) == ["a, b", "c, d"]
+    assert {entry.by for entry in entries} == {"ann"}
+
+
 def test_jobs_of_several_shards_are_exported_in_the_order_of_their_ids(
     queue: Queue, tenants: Tenants
 ) -> None:

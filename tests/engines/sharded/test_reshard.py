@@ -23,6 +23,7 @@ from tenure.engines.sharded.catalog import Catalog
 from tenure.engines.sharded.engine import ShardedEngine
 from tenure.engines.sharded.members import both, members_of
 from tenure.engines.sharded.reshard import Plan, Reshard
+from tenure.engines.sharded.shard import Shard
 from tenure.model import queries
 from tenure.model.job import NULL, JobSpec
 from tenure.model.ops import Enqueue, Enqueued, Entry
@@ -127,6 +128,14 @@ def test_the_jobs_and_tenants_of_a_shard_are_read_in_pages(
             queue.enqueue("q", tenant=f"t{n % 10}")
         there = everything(queue)
     monkeypatch.setattr(Catalog, "read_again", None)  # nothing is missed the first time
+    read, reads = Shard.read, Counter[str]()
+
+    def counted(shard: Shard, query: queries.Query) -> queries.Found:
+        reads["all"] += 1
+        assert reads["all"] < 1000
+        return read(shard, query)
+
+    monkeypatch.setattr(Shard, "read", counted)
     work = reshard(before, after)
     assert 2 < work.tenants < 10
     assert work.jobs == 2 * work.tenants
