@@ -350,6 +350,10 @@ _SETTINGS: dict[str, frozenset[str]] = {
     "src/tenure/engines/foundationdb/wake.py": frozenset(
         {"_LOOK_AGAIN_S", "_AFTER_ERROR_S", "_PATIENCE_S"}
     ),
+    "src/tenure/engines/sharded/cluster.py": frozenset(
+        {"READS_AT_ONCE", "PATIENCE", "LOOK_SECONDS"}
+    ),
+    "src/tenure/engines/sharded/lists.py": frozenset({"_TRIES"}),
     "src/tenure/engines/remote.py": frozenset(
         {"ANSWER_SECONDS", "LISTEN_SECONDS", "LARGEST_BODY"}
     ),

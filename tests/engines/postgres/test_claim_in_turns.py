@@ -92,6 +92,19 @@ def test_each_call_gets_the_jobs_that_are_leased_to_its_worker(engine: PostgresE
     assert {type(answer) for answer in engine.apply(acks(first, second))} == {ops.Ok}
 
 
+def test_a_claim_that_finds_nothing_leases_nothing(
+    engine: PostgresEngine, statements: list[str]
+) -> None:
+    enqueue(engine, "ab", group="g")
+    others = ops.Claim(("q",), "w", 60_000, 1, not_groups=("g",))
+    statements.clear()
+    assert engine.apply([others, others]) == [ops.Leased([]), ops.Leased([])]
+    assert "lease" not in statements
+    engine.apply([ops.Enqueue((JobSpec("c", "q", NULL),))])
+    assert [ids_of(answer) for answer in engine.apply([others, others])] == [["c"], []]
+    assert "lease" in statements
+
+
 def test_no_limit_is_exceeded(engine: PostgresEngine, statements: list[str]) -> None:
     engine.apply([LIMIT, EACH])
     enqueue(engine, "abc" * 5)

@@ -117,6 +117,22 @@ def test_counts_fail_only_if_no_shard_is_there(queue: Queue) -> None:
             queue.next_due("q")
 
 
+def test_a_schedule_is_changed_if_the_shard_that_has_it_is_there(
+    queue: Queue, tenants: Tenants
+) -> None:
+    job = NewJob(queue="q", tenant=tenants.here)
+    for name in ("kept", "dropped"):
+        queue.put_schedule(name, "0 3 * * *", job)
+    with away(queue):
+        queue.put_schedule("kept", "0 4 * * *", job)
+        queue.drop_schedule("dropped")
+        with pytest.raises(StoreError, match="shard '1'"):
+            queue.put_schedule("new", "0 3 * * *", job)  # the other shard may have one
+        with pytest.raises(StoreError, match="shard '1'"):
+            queue.drop_schedule("unknown")
+    assert [(one.name, one.cron) for one in queue.schedules()] == [("kept", "0 4 * * *")]
+
+
 def test_a_pause_that_did_not_reach_all_shards_says_so(queue: Queue, tenants: Tenants) -> None:
     for tenant in tenants:
         queue.enqueue("q", tenant=tenant)

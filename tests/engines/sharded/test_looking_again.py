@@ -57,3 +57,18 @@ def test_a_job_that_was_missed_is_found(
     found = queue.get(job.id)
     assert (found.state == "cancelled") == (call == "cancel")
     assert (found.priority == 1) == (call == "update")
+
+
+def test_a_job_that_is_no_longer_where_it_was_seen_is_found_when_it_is_acknowledged(
+    queue: Queue, tenants: Tenants, looks: list[str]
+) -> None:
+    queue.enqueue("q", tenant=tenants.there)
+    (job,) = queue.claim("q")
+    engine = queue._engine
+    assert isinstance(engine, ShardedEngine)
+    hints = engine._cluster.locator.hints
+    hints.drop(job.id)
+    hints.note([job.id], 0, hints.generation)
+    queue.ack(job)
+    assert looks == [job.id, job.id]
+    assert queue.get(job.id).state == "done"

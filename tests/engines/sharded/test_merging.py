@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 import tenure
-from tenure import Job, NewJob, Queue
-from tenure.model import queries
-from tenure.model.queries import Filter, ListJobs
+from tenure import Job, NewJob, Queue, StoreError
+from tenure.engines.sharded import lists
+from tenure.engines.sharded.merging import merged
+from tenure.engines.sharded.shard import Shard
+from tenure.errors import InvalidInput, TenureError
+from tenure.model import ops, queries
+from tenure.model.queries import Filter, FindByKey, ListJobs
+from tenure.model.record_queries import ListRecords
+from tenure.model.records import NewRecord, PutRecords, Record
 from tenure.testing import ManualClock
 from tests.engines.sharded.conftest import Tenants
 
 Single = Callable[[int], Queue]
+REPEAT = "other shards have done their part: repeat it when this one is back"
 
 
 def test_counts_of_one_tenant_on_several_shards_are_added_up(queue: Queue, single: Single) -> None:
@@ -109,3 +117,105 @@ def test_a_job_that_is_as_old_as_what_a_shard_has_not_looked_at_is_left_to_the_n
         assert page_of(queue, Filter("q", kind="rare"), 10).jobs == []
         found = queue.jobs(queue="q", kind="rare").jobs
         assert [job.tenant for job in found] == [tenants.here, tenants.there]
+
+
+@pytest.mark.parametrize("failed", [InvalidInput("queue", "too long"), StoreError("disk")])
+def test_an_error_after_some_shards_have_done_their_part_keeps_its_kind_and_its_details(
+    failed: TenureError,
+) -> None:
+    pause = ops.Pause("q")
+    partly = merged(pause, [(pause, ops.Ok()), (pause, failed)])
+    assert isinstance(partly, TenureError)
+    assert type(partly) is type(failed)
+    assert partly.message == str(partly) == f"{failed.message}; {REPEAT}"
+    assert partly.__dict__ == failed.__dict__ | {"message": partly.message}
+    assert merged(pause, [(pause, failed), (pause, failed)]) is failed
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3])
+def test_records_of_one_key_are_on_one_page(queue: Queue, single: Single, limit: int) -> None:
+    for number in (0, 1):
+        records = tuple(NewRecord("error", key, str(number).encode()) for key in ("a", "b"))
+        single(number)._engine.apply([PutRecords(records)])
+    found = queue._engine.read(ListRecords("error", limit=limit))
+    assert isinstance(found, list)
+    keys = [one.key for one in found if isinstance(one, Record)]
+    assert keys == ["a", "a", "b", "b"][: 2 if limit < 3 else 4]
+
+
+def test_a_search_by_key_goes_on_only_on_shards_that_have_more(
+    queue: Queue, tenants: Tenants, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tenure.engines.sql.reads._MOST_KEYED", 2)
+    queue.enqueue("q", id="c", tenant=tenants.there, unique_key="k")
+    for n, job_id in enumerate("ab"):
+        queue.enqueue(f"q{n}", id=job_id, tenant=tenants.here, unique_key="k")
+    first = queue._engine.read(FindByKey("k"))
+    assert isinstance(first, queries.Ids)
+    assert first.ids == ["a", "b", "c"]
+    assert first.cursor is not None
+    assert [part[0] for part in first.cursor.split("~")] == ["0"]
+    assert queue._engine.read(FindByKey("k", first.cursor)) == queries.Ids([])
+    assert queue.find_by_key("k") == ["a", "b", "c"]
+
+
+def test_each_shard_notes_its_own_part_of_a_change_of_jobs(queue: Queue, tenants: Tenants) -> None:
+    for job_id, tenant in zip("abcd", tenants, strict=True):
+        queue.enqueue("q", id=job_id, tenant=tenant)
+    assert queue.audited(by="ann").cancel(list("abcd")) == 4
+    entries = queue.audit().entries
+    assert sorted(entry.target for entry in entries) == ["a, b", "c, d"]
+    assert {entry.by for entry in entries} == {"ann"}
+
+
+def test_jobs_of_several_shards_are_exported_in_the_order_of_their_ids(
+    queue: Queue, tenants: Tenants
+) -> None:
+    for job_id, tenant in zip("abcd", tenants, strict=True):
+        queue.enqueue("q", id=job_id, tenant=tenant)
+    found = queue._engine.read(queries.Export(10, ids=("d", "a", "missing", "c")))
+    assert isinstance(found, queries.Exported)
+    assert [entry.job.id for entry in found.entries] == ["d", "a", "c"]
+    assert found.cursor is None
+
+
+CHANGES: dict[str, Callable[[Queue, Tenants], object]] = {
+    "the last job leaves": lambda queue, _: queue.cancel("a2"),
+    "another job leaves": lambda queue, _: queue.cancel("a3"),
+    "all others leave": lambda queue, _: [queue.cancel(job_id) for job_id in ("a3", "a1", "a0")],
+    "a job is added": lambda queue, tenants: queue.enqueue("q", tenant=tenants.here),
+}
+
+
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_job_that_matches_all_the_time_is_listed_whatever_changes_meanwhile(
+    url: str, tenants: Tenants, monkeypatch: pytest.MonkeyPatch, change: str, times: int
+) -> None:
+    """The list changes between the two reads of a page: of its jobs, and of its end. If that
+    happens in each try, jobs may be listed twice."""
+    monkeypatch.setattr(lists, "_TRIES", 2)
+    page_of = lists._page_of
+    changes = [CHANGES[change], CHANGES["a job is added"]][:times]
+    clock = ManualClock()
+    with tenure.connect(url, clock=clock) as queue, tenure.connect(url, clock=clock) as other:
+
+        def change_first(shard: Shard, query: lists.ListQuery, start: str | None, most: int) -> Any:
+            if most < query.limit and changes:
+                changes.pop(0)(other, tenants)
+            return page_of(shard, query, start, most)
+
+        for n in range(4):
+            for name, tenant in (("a", tenants.here), ("b", tenants.there)):
+                queue.enqueue("q", id=f"{name}{n}", tenant=tenant)
+                clock.advance(1)
+        before = {job.id for job in queue.jobs(state="pending", limit=100).jobs}
+        monkeypatch.setattr(lists, "_page_of", change_first)
+        first = queue.jobs(state="pending", limit=4)
+        second = queue.jobs(state="pending", limit=100, cursor=first.cursor)
+        assert not changes
+        assert len(first.jobs) == 4
+        listed = [job.id for job in (*first.jobs, *second.jobs)]
+        after = {job.id for job in queue.jobs(state="pending", limit=100).jobs}
+        assert before & after <= set(listed)
+        assert times == 2 or len(listed) == len(set(listed))

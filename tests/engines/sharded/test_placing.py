@@ -19,9 +19,18 @@ def test_a_range_names_one_store_for_each_number() -> None:
     assert members.spread
 
 
-def test_an_option_keeps_jobs_without_a_tenant_together() -> None:
-    members = members_of("postgresql:///shop?schema=jobs_{1..2}&without_tenant=together")
-    assert not members.spread
+@pytest.mark.parametrize(
+    ("options", "spread"),
+    [
+        ("schema=jobs_{1..2}", True),
+        ("schema=jobs_{1..2}&without_tenant=spread", True),
+        ("schema=jobs_{1..2}&without_tenant=together", False),
+        ("without_tenant=together&schema=jobs_{1..2}", False),
+    ],
+)
+def test_an_option_keeps_jobs_without_a_tenant_together(options: str, spread: bool) -> None:
+    members = members_of(f"postgresql:///shop?{options}")
+    assert members.spread == spread
     assert members.urls["1"] == "postgresql:///shop?schema=jobs_1"
 
 

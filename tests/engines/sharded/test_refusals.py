@@ -78,6 +78,21 @@ def test_an_id_that_another_shard_has_is_taken(queue: Queue, tenants: Tenants) -
     assert (list(added), added.created) == (["a", "order-7", "b"], [True, False, True])
 
 
+def test_an_id_is_not_skipped_because_of_a_job_that_a_grant_hides(
+    queue: Queue, tenants: Tenants
+) -> None:
+    queue.enqueue("q", id="x", tenant=tenants.there)
+    spec = JobSpec("x", "q", null(), tenant=tenants.here)
+    for seen, answer in (
+        (tenants.here, Duplicate("id", "x", "x")),
+        (tenants.there, ops.Enqueued),
+    ):
+        grant = ops.Grant(("q",), (tenants.here, seen))
+        (found,) = queue._engine.apply([ops.Enqueue((spec,), "skip", grant=grant)])
+        assert answer in (found, type(found))
+    assert queue.stats().ready == 1
+
+
 def test_an_edited_replay_cannot_have_an_id_that_another_shard_has(
     queue: Queue, tenants: Tenants
 ) -> None:
@@ -90,6 +105,37 @@ def test_an_edited_replay_cannot_have_an_id_that_another_shard_has(
     (answer,) = queue._engine.apply([ops.ReplayEdited(tenants.here, "new")])
     assert isinstance(answer, ops.Enqueued)
     assert queue.get("new").tenant == tenants.here
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+@pytest.mark.parametrize("second", ["enqueue", "follow-up", "edited replay"])
+def test_an_id_that_an_earlier_operation_of_the_batch_adds_on_another_shard_is_taken(
+    queue: Queue, url: str, tenants: Tenants, single: Single, second: str, keyed: bool
+) -> None:
+    """Other operations of the batch find what they name."""
+    for n in range(3):
+        queue.enqueue("q", id=f"old{n}", tenant=tenants.there, max_attempts=1)
+    running, dead = queue.claim("q", limit=2)
+    queue.fail(dead, "broken")
+    with tenure.connect(url) as other:  # which does not know where jobs are
+        x = {t: JobSpec("x", "q", null(), tenant=t) for t in (tenants.here, tenants.there)}
+        taken: dict[str, ops.Op] = {
+            "enqueue": ops.Enqueue((x[tenants.there],)),
+            "follow-up": ops.Ack(running.id, running.token, then=(x[tenants.there],)),
+            "edited replay": ops.ReplayEdited(dead.id, "x"),
+        }
+        y = ops.Enqueue((JobSpec("old2", "q", null(), tenant=tenants.here),))
+        batch = [ops.Enqueue((x[tenants.here],)), taken[second], ops.Cancel(("old2", "x")), y]
+        answers = other._engine.apply([ops.Once("key", tuple(batch))] if keyed else batch)  # type: ignore[arg-type]
+        if isinstance(answers[0], ops.Answers):
+            answers = list(answers[0].answers)
+        added, refused, cancelled, also_refused = answers
+        assert isinstance(added, ops.Enqueued)
+        assert refused == Duplicate("id", "x", "x")
+        assert cancelled == ops.Changed(2)
+        assert also_refused == Duplicate("id", "old2", "old2")
+    ids = [{job.id for job in single(number).jobs().jobs} for number in (0, 1)]
+    assert ids == [{"x"}, {"old0", "old1", "old2"}]
 
 
 def test_an_id_that_two_shards_have_is_used_for_neither(

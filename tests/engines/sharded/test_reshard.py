@@ -14,16 +14,19 @@ import psycopg
 import pytest
 
 import tenure
-from tenure import Busy, Conflict, Duplicate, InvalidInput, NewJob, Queue
+from tenure import Busy, Conflict, Duplicate, InvalidInput, Job, NewJob, Queue
 from tenure.clock import SystemClock
 from tenure.engines import open_shard
-from tenure.engines.sharded import ring
+from tenure.engines.sharded import catalog, ring
 from tenure.engines.sharded.carrying import Carrier
+from tenure.engines.sharded.catalog import Catalog
 from tenure.engines.sharded.engine import ShardedEngine
 from tenure.engines.sharded.members import both, members_of
 from tenure.engines.sharded.reshard import Plan, Reshard
+from tenure.engines.sharded.shard import Shard
 from tenure.model import queries
-from tenure.model.ops import Entry
+from tenure.model.job import NULL, JobSpec
+from tenure.model.ops import Enqueue, Enqueued, Entry
 from tenure.settings import Settings
 from tests.support import audit_postgres, postgres
 from tests.support.audit import audit
@@ -114,6 +117,35 @@ def test_everything_is_there_afterwards_and_on_the_right_shard(
     check(tmp_path)
 
 
+@pytest.mark.parametrize("page", [1, 4, 10])
+def test_the_jobs_and_tenants_of_a_shard_are_read_in_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: int
+) -> None:
+    monkeypatch.setattr(catalog, "PAGE", page)
+    before, after = url_of(tmp_path, 0), url_of(tmp_path, 1)
+    with tenure.connect(before) as queue:
+        for n in range(20):
+            queue.enqueue("q", tenant=f"t{n % 10}")
+        there = everything(queue)
+    monkeypatch.setattr(Catalog, "read_again", None)  # nothing is missed the first time
+    read, reads = Shard.read, Counter[str]()
+
+    def counted(shard: Shard, query: queries.Query) -> queries.Found:
+        reads["all"] += 1
+        assert reads["all"] < 1000
+        return read(shard, query)
+
+    monkeypatch.setattr(Shard, "read", counted)
+    work = reshard(before, after)
+    assert 2 < work.tenants < 10
+    assert work.jobs == 2 * work.tenants
+    with tenure.connect(after) as queue:
+        assert everything(queue) == there
+        for n in range(10):
+            assert len(queue.jobs(tenant=f"t{n}").jobs) == 2
+    check(tmp_path)
+
+
 def test_only_tenants_that_a_new_shard_takes_are_moved(tmp_path: Path) -> None:
     before, after = url_of(tmp_path, 1), url_of(tmp_path, 2)
     with tenure.connect(before) as queue:
@@ -194,6 +226,23 @@ def test_a_process_that_knows_the_new_shards_follows(tmp_path: Path) -> None:
     with tenure.connect(after) as late:
         for n in range(10):
             assert len(late.jobs(tenant=f"t{n}", limit=50).jobs) == 12
+    check(tmp_path)
+
+
+@pytest.mark.parametrize(("old", "new"), [(1, 3), (3, 1)])
+def test_a_batch_that_was_routed_before_a_move_is_applied_where_the_tenants_are_now(
+    tmp_path: Path, old: int, new: int
+) -> None:
+    before, after = url_of(tmp_path, old), url_of(tmp_path, new)
+    tenure.connect(before).close()
+    specs = [JobSpec(f"j{n}", "q", NULL, tenant=f"t{n}") for n in range(20)]
+    with tenure.connect(url_of(tmp_path, 3)) as early:
+        reshard(before, after)
+        answers = early._engine.apply([Enqueue((spec,)) for spec in specs])
+        assert {type(one) for one in answers} == {Enqueued}
+    with tenure.connect(after) as late:
+        for spec in specs:
+            assert [job.id for job in late.jobs(tenant=spec.tenant).jobs] == [spec.id]
     check(tmp_path)
 
 
@@ -291,6 +340,37 @@ def test_who_looks_for_a_job_in_the_middle_of_a_step_finds_it(
         reshard(before, after)
         assert [call.result(10) for call in calls] == [3, True, 3, True, 1, 1]
         assert knows.stats().cancelled == 2
+    check(tmp_path)
+
+
+def test_nothing_is_changed_on_a_shard_in_the_middle_of_a_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether its tenants move or not."""
+    before, after = url_of(tmp_path, 1), url_of(tmp_path, 3)
+    copy = Carrier.copy_jobs
+    claimed: list[Job] = []
+    with tenure.connect(before) as queue, tenure.connect(after) as knows:
+        assert isinstance(knows._engine, ShardedEngine)
+        cluster = knows._engine.cluster
+        for n in range(20):
+            queue.enqueue("q", tenant=f"t{n}")
+
+        def copy_and_try(carrier: Carrier, entries: list[Entry]) -> None:
+            copy(carrier, entries)
+            cluster.refresh(cluster.view)
+            with monkeypatch.context() as patch:
+                patch.setattr("tenure.engines.sharded.cluster.PATIENCE", 0.0)
+                patch.setattr("tenure.engines.sharded.engine.PATIENCE", 0.0)
+                for n in range(20):
+                    with pytest.raises(Busy):
+                        knows.enqueue("q", tenant=f"t{n}")
+                claimed.extend(knows.claim("q", limit=50))
+
+        monkeypatch.setattr(Carrier, "copy_jobs", copy_and_try)
+        reshard(before, after)
+        assert claimed == []
+        assert len(knows.claim("q", limit=50)) == 20  # the first claim sees that the step has ended
     check(tmp_path)
 
 

@@ -121,6 +121,35 @@ def test_a_limit_that_is_set_when_a_move_begins_ends_the_move(
     check(tmp_path)
 
 
+@pytest.mark.parametrize("together", [False, True])
+def test_a_limit_of_one_shard_is_on_no_other_and_can_be_cleared(
+    tmp_path: Path, together: bool
+) -> None:
+    before, after = url_of(tmp_path, 0, together), url_of(tmp_path, 3, together)
+    limited: list[tuple[str | None, str | None]] = [("*", None), ("", "*")]
+    paused = [(None, None), ("", None), ("", "g"), *((f"t{n}", None) for n in range(8))]
+    scopes = [*limited, *paused]
+    with tenure.connect(before) as queue:
+        for tenant, group in limited:
+            queue.set_limit("q", tenant=tenant, group=group, concurrency=1)
+        for tenant, group in paused:
+            queue.pause("q", tenant=tenant, group=group)
+    reshard(before, after)
+    with tenure.connect(after) as queue:
+        assert isinstance(queue._engine, ShardedEngine)
+        placing = queue._engine.placing
+        for number in range(4):
+            with tenure.connect(f"sqlite:///{tmp_path}/jobs-{number}.db") as one:
+                found = {(limit.tenant, limit.group) for limit in one.limits()}
+            places = {scope: placing.of_scope("q", *scope) for scope in scopes}
+            assert found == {scope for scope in scopes if places[scope] in (None, number)}
+        for tenant, group in limited:
+            queue.clear_limit("q", tenant=tenant, group=group)
+        for tenant, group in paused:
+            queue.resume("q", tenant=tenant, group=group)
+        assert queue.limits() == []
+
+
 def test_a_shard_that_is_used_again_has_the_limits_of_today(tmp_path: Path) -> None:
     fewer, more = url_of(tmp_path, 0), url_of(tmp_path, 1)
     with tenure.connect(more) as queue:

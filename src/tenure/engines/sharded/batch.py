@@ -57,7 +57,7 @@ class Batch:
                 self._flush()  # they are found by name
             elif self._router.overtakes(op):
                 self._flush()
-                self._router.forget_made(op)
+                self._router.forget_made()
             self._add(at, op)
         self._flush()
         return [self._answers[at] for at in range(len(self._batch))]

@@ -214,15 +214,16 @@ def _forget(limit: Limit) -> list[Op]:
     return [ops.ClearLimit(*names), ops.Resume(*names), gone]
 
 
-def copy_common(source: Shard, target: Shard, mark: str) -> None:
-    """Give a new shard the limits and pauses of whole queues and of all tenants. It may have been
-    used before: then it has those of that time."""
+def copy_common(
+    source: Shard, target: Shard, mark: str, is_common: Callable[[Limit], bool]
+) -> None:
+    """Give a new shard the limits and pauses that all shards have. It may have been used before:
+    then it has those of that time."""
     batch: list[Op] = []
     for old in catalog.limits(target):
         batch += _forget(old)
     for limit in catalog.limits(source):
-        shared = limit.tenant is None or limit.tenant == "*"
-        if shared or (limit.tenant == "" and limit.group in (None, "*")):
+        if is_common(limit):
             batch += _with_pause(limit, source)
     if batch:
         _applied(target, batch, Fence(mark))

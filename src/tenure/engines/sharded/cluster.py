@@ -166,11 +166,12 @@ class Cluster:
         until = self.clock.monotonic() + PATIENCE
         while True:
             if shard.name in view.ring.frozen:
-                if all(isinstance(op, ops.Claim) for op in batch):
-                    self.refresh(view)
-                    return [ops.Leased([])] * len(batch)
-                self._wait(shard, until)
+                only_claims = all(isinstance(op, ops.Claim) for op in batch)
+                if not only_claims:
+                    self._wait(shard, until)
                 view = self.refresh(view)
+                if only_claims and shard.name in view.ring.frozen:
+                    return [ops.Leased([])] * len(batch)
                 continue
             refused = self._refused(number, batch, view, routed)
             good = [op for at, op in enumerate(batch) if at not in refused]

@@ -20,6 +20,7 @@ from tenure.model.queries import Filter, Found
 from tenure.model.summary import Summary
 
 ListQuery = queries.ListJobs | queries.ListSummaries | queries.FindIds
+_TRIES = 5  # to read a page while jobs are added to the lists or leave them
 
 
 class Source:
@@ -53,10 +54,20 @@ def read(cluster: Cluster, query: ListQuery, of: Sequence[Shard] | None) -> Foun
         known, places = places, places_of(query.cursor, len(cluster.shards))
         if not places.keys() <= known.keys():
             raise InvalidInput("cursor", "is outdated: the tenant has been moved; begin again")
-    sources, absent = _read_pages(cluster, query, places)
-    if not sources and len(absent) == len(among):
-        elsewhere = of is not None and cluster.has_queue(query.filter.queue)
-        return _page(query, [], None, []) if elsewhere else absent[0]
+    for _ in range(_TRIES):
+        sources, absent = _read_pages(cluster, query, places)
+        if not sources and len(absent) == len(among):
+            elsewhere = of is not None and cluster.has_queue(query.filter.queue)
+            return _page(query, [], None, []) if elsewhere else absent[0]
+        jobs = _merged(query, sources)
+        left, lost = _places_after(cluster, query, sources)
+        if not lost:
+            break
+    return _page(query, jobs, cursor_of(left) if left else None, sources)
+
+
+def _merged(query: ListQuery, sources: Sequence[Source]) -> list[Any]:
+    """As many jobs as fit on a page. Notes in each source how many of its jobs are used."""
     size = 0
     jobs: list[Any] = []
     while len(jobs) < query.limit and size < queries.PAGE_BYTES:
@@ -67,8 +78,7 @@ def read(cluster: Cluster, query: ListQuery, of: Sequence[Shard] | None) -> Foun
         jobs.append(job)
         size += queries.bytes_of(job) if isinstance(job, Job) else 0
         source.used += 1
-    cursor = _cursor_of(cluster, query, sources)
-    return _page(query, jobs, cursor, sources)
+    return jobs
 
 
 def _read_pages(
@@ -116,20 +126,32 @@ def _time_of(job: Job | Summary, where: Filter) -> int:
     return int((job.finished_at or 0) if where.by_end else job.created_at)
 
 
-def _cursor_of(cluster: Cluster, query: ListQuery, sources: Sequence[Source]) -> str | None:
-    """Where the next page begins. A shard whose page was used in part says where that part ends."""
+def _places_after(
+    cluster: Cluster, query: ListQuery, sources: Sequence[Source]
+) -> tuple[Places, bool]:
+    """Where the next page begins, and whether it is not known where this one ended on a shard. Then
+    the next one begins there where this one did, so that no job is left out."""
     places: Places = {}
+    lost = False
     for source in sources:
         number = cluster.shards.index(source.shard)
-        if source.used == len(source.jobs):
-            if source.cursor is not None:
-                places[number] = source.cursor
-        elif source.used == 0:
+        end = source if source.used == len(source.jobs) else _used_part(query, source)
+        if end is None:
             places[number] = source.start
-        else:
-            part = _page_of(source.shard, query, source.start, source.used)
-            places[number] = part.cursor
-    return cursor_of(places) if places else None
+            lost = lost or source.used > 0
+        elif end.cursor is not None:
+            places[number] = end.cursor
+    return places, lost
+
+
+def _used_part(query: ListQuery, source: Source) -> Any | None:
+    """The page of the jobs that are used. None if there are none, or if it ends with another job
+    by now, because jobs were added before it or have left the list."""
+    if source.used == 0:
+        return None
+    part = _page_of(source.shard, query, source.start, source.used)
+    last = source.jobs[source.used - 1]
+    return part if part.jobs and part.jobs[-1].id == last.id else None
 
 
 def _page(query: ListQuery, jobs: list[Any], cursor: str | None, sources: list[Source]) -> Found:

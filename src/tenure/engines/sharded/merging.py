@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from copy import copy
 
 from tenure.engines.sharded.guarding import Misplaced
 from tenure.errors import Busy, NotFound, TenureError
@@ -36,9 +37,8 @@ def _partly(error: TenureError) -> TenureError:
     told = f"{error.message}; other shards have done their part: repeat it when this one is back"
     if isinstance(error, Misplaced):
         return Busy(told)  # parts were applied: it is not tried again for the caller
-    again = error.__class__.__new__(error.__class__, told)
-    again.args = (told,)
-    again.__dict__.update(error.__dict__ | {"message": told})
+    again = copy(error)
+    again.message, again.args = told, (told,)
     return again
 
 

@@ -210,7 +210,12 @@ class Reshard:
         first = self._shards[self._ring.names[0]]
         for name in self._ring.to:
             if name not in self._ring.names:
-                copy_common(first, self._shards[name], self._ring.text())
+                copy_common(
+                    first,
+                    self._shards[name],
+                    self._ring.text(),
+                    lambda one: self._new.of_scope(one.queue, one.tenant, one.group) is None,
+                )
         self._mark(self._ring.next(frozen=()))
 
     def _next_step(self) -> None:
@@ -330,16 +335,8 @@ class Reshard:
 
     def _carry_untenanted(self, carrier: Carrier) -> None:
         new, number = self._new, self._names.index(carrier.target.name)
-        carrier.carry_limits(
-            lambda one: (
-                one.tenant == ""
-                and one.group not in (None, "*")
-                and new.of_scope(one.queue, one.tenant, one.group) == number
-            )
-        )
-        carrier.carry_schedules(
-            lambda one: not one.job.tenant and new.of_schedule(one.name, one.job) == number
-        )
+        carrier.carry_limits(lambda one: new.of_scope(one.queue, one.tenant, one.group) == number)
+        carrier.carry_schedules(lambda one: new.of_schedule(one.name, one.job) == number)
 
     def _target_of(self, job: Job, source: str) -> str:
         """The shard that a job belongs to in the new ring. A job that may be on any shard stays

@@ -54,10 +54,12 @@ class Router:
         self.made: dict[str, int] = {}  # jobs that the batch may have added so far
         self._located: dict[str, Place] = {}
         self._elsewhere: dict[str, dict[int, Job]] = {}  # jobs that have chosen ids of the batch
-        self._look_up(list(batch))
+        self._batch = list(batch)
+        self._look_up()
 
-    def _look_up(self, batch: list[Op]) -> None:
-        """Find the jobs that a batch names, all at once."""
+    def _look_up(self) -> None:
+        """Find the jobs that the batch names, all at once."""
+        batch = self._batch
         hints = self._cluster.locator.hints
         unknown = [
             job_id
@@ -79,16 +81,14 @@ class Router:
             self._located |= {job_id: being_moved(job_id) for job_id in lost}
 
     def overtakes(self, op: Op) -> bool:
-        """Whether the batch has an earlier operation, on another shard, that must end first."""
-        made = self.made
-        if not made or not isinstance(op, ops.Enqueue):
-            return False
-        return any(job_id in made for job_id in _chosen_ids(op))
+        """Whether an earlier operation of the batch must end first: it may add a job of an id that
+        this one chooses."""
+        return bool(self.made) and any(job_id in self.made for job_id in _chosen_ids(op))
 
-    def forget_made(self, op: Op) -> None:
-        """Note that what the batch added so far is stored."""
+    def forget_made(self) -> None:
+        """Look everything up again: what the batch added so far is stored."""
         self.made.clear()
-        self._look_up([op])
+        self._look_up()
 
     def route(self, op: Op) -> Route | TenureError:
         """The parts of an operation, or the error that rejects it."""
@@ -110,13 +110,18 @@ class Router:
 
     def _is_taken(self, job_id: str, shard: int, op: ops.Enqueue) -> bool:
         """Whether an id is skipped, because a job on another shard has it. Raises Duplicate."""
-        others = [job for on, job in self._elsewhere.get(job_id, {}).items() if on != shard]
-        if not others:
+        if not self._is_elsewhere(job_id, shard):
             return False
+        others = [job for on, job in self._elsewhere.get(job_id, {}).items() if on != shard]
         hidden = op.grant and not any(op.grant.allows(job.queue, job.tenant) for job in others)
         if op.if_exists == "error" or hidden:
             raise Duplicate("id", job_id, job_id)
         return True
+
+    def _is_elsewhere(self, job_id: str, shard: int) -> bool:
+        """Whether another shard has a job of this id, or an earlier operation adds one there."""
+        there = self._elsewhere.get(job_id, {}).keys() | {self.made.get(job_id, shard)}
+        return there != {shard}
 
     def _place(self, jobs: Sequence[JobSpec], grant: Grant | None, field: str) -> tuple[int, bool]:
         """The shard of jobs that are added together, and whether it is always the same."""
@@ -199,8 +204,7 @@ class Router:
                     f"{_named(spec)} is on another shard than job {op.id!r}: a follow-up must be "
                     "of the same tenant; enqueue it on its own",
                 )
-            others = self._elsewhere.get(spec.id, {}).keys() - {shard}
-            if others:
+            if self._is_elsewhere(spec.id, shard):
                 raise Duplicate("id", spec.id, spec.id)
             self.made[spec.id] = shard
 
@@ -226,7 +230,7 @@ class Router:
 
     def _replay_edited(self, op: ops.ReplayEdited) -> Route:
         shard = self._or_home(self._locate(op.id, op.grant))
-        if self._elsewhere.get(op.new_id, {}).keys() - {shard}:
+        if self._is_elsewhere(op.new_id, shard):
             if not self._is_hidden(op.id, shard, op.grant):
                 raise Duplicate("id", op.new_id, op.new_id)
             return Route([Part(shard, op)], fixed=False)
