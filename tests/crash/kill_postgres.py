@@ -16,6 +16,7 @@ from pathlib import Path
 
 import tenure.engines.postgres.engine  # noqa: F401 (before the forks, which live but shortly)
 from tests.crash.kill import ROUND_SECONDS, Arena, say, told
+from tests.crash.watched import until
 from tests.support import audit_postgres
 from tests.support.postgres import Server
 
@@ -29,6 +30,10 @@ class Schema:
         self.url = f"{server.url}&schema={name}"
 
     def audit(self) -> list[str]:
+        """The first check, when no process is left. The server may still be busy for those that
+        were killed, and hold locks: a claim would skip their jobs."""
+        others = "SELECT 1 FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> "
+        until(lambda: not self._server.execute(f"{others} pg_backend_pid()"))
         return audit_postgres.audit(self._server.url, self._name)
 
 
