@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import tenure
 from tenure.clock import SystemClock
+from tenure.engines.postgres.db import Db
 from tenure.engines.postgres.engine import PostgresEngine
 from tests.support import audit_postgres, postgres
 
@@ -33,3 +35,17 @@ def engine(schema: str, tmp_path: Path) -> Iterator[PostgresEngine]:
     engine = PostgresEngine(postgres.url_of(tmp_path), tenure.Settings(), SystemClock())
     yield engine
     engine.close()
+
+
+@pytest.fixture
+def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the statements that are sent."""
+    seen: list[str] = []
+    send = Db.send
+
+    def noted(db: Db, name: str, *params: Any) -> Any:
+        seen.append(name)
+        return send(db, name, *params)
+
+    monkeypatch.setattr(Db, "send", noted)
+    return seen

@@ -10,7 +10,6 @@ import psycopg
 import pytest
 
 from tenure import Job
-from tenure.engines.postgres.db import Db
 from tenure.engines.postgres.engine import PostgresEngine
 from tenure.errors import JobNotFound, LeaseLost, StoreError
 from tenure.model import ops, queries
@@ -20,20 +19,6 @@ from tests.crash.watched import PATIENCE, start, until
 from tests.support import postgres
 
 CLAIM = ops.Claim(("q",), "w", 60_000, 2)
-
-
-@pytest.fixture
-def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the statements that are sent."""
-    seen: list[str] = []
-    send = Db.send
-
-    def noted(db: Db, name: str, *params: Any) -> Any:
-        seen.append(name)
-        return send(db, name, *params)
-
-    monkeypatch.setattr(Db, "send", noted)
-    return seen
 
 
 def enqueue(engine: PostgresEngine, ids: str, **fields: Any) -> None:

@@ -9,7 +9,6 @@ import psycopg
 import pytest
 
 from tenure import Job
-from tenure.engines.postgres.db import Db
 from tenure.engines.postgres.engine import PostgresEngine
 from tenure.model import ops, queries
 from tenure.model.job import NULL, JobSpec
@@ -18,20 +17,6 @@ from tests.support import postgres
 
 LIMIT = ops.SetLimit("q", None, None, 4)
 EACH = ops.SetLimit("q", "*", None, 2)
-
-
-@pytest.fixture
-def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the statements that are sent."""
-    seen: list[str] = []
-    send = Db.send
-
-    def noted(db: Db, name: str, *params: Any) -> Any:
-        seen.append(name)
-        return send(db, name, *params)
-
-    monkeypatch.setattr(Db, "send", noted)
-    return seen
 
 
 def enqueue(engine: PostgresEngine, tenants: str, **fields: Any) -> None:

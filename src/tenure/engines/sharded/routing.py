@@ -192,7 +192,7 @@ class Router:
             except TenureError:
                 if not self._is_hidden(op.id, shard, op.grant):
                     raise
-                op = replace(op, then=())  # the shard says that there is no such job
+                op = replace(op, then=())  # the shard answers JobNotFound
         return Route([Part(self._or_home(shard), op)], fixed=False)
 
     def _check_follow_ups(self, op: ops.Ack, shard: int) -> None:
