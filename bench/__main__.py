@@ -11,6 +11,7 @@ from pathlib import Path
 from bench import (
     backlog,
     batches,
+    beside,
     callers,
     churn,
     dashboard,
@@ -27,6 +28,7 @@ from bench.report import Figure, show
 BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
     "batches": batches.run,
     "callers": callers.run,
+    "beside": beside.run,
     "tenants": tenants.run,
     "backlog": backlog.run,
     "postgres": postgres.run,

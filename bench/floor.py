@@ -14,13 +14,14 @@ class Floor:
     """A queue of nothing but payloads."""
 
     def __init__(self, path: Path) -> None:
-        self.db = sqlite3.connect(path, isolation_level=None)
+        self.db = sqlite3.connect(path, isolation_level=None, timeout=30)
         self.db.execute("PRAGMA journal_mode = WAL")
         self.db.execute("PRAGMA synchronous = FULL")
         self.db.execute(
-            "CREATE TABLE jobs (seq INTEGER PRIMARY KEY, state INTEGER NOT NULL, payload TEXT)"
+            "CREATE TABLE IF NOT EXISTS jobs "
+            "(seq INTEGER PRIMARY KEY, state INTEGER NOT NULL, payload TEXT)"
         )
-        self.db.execute("CREATE INDEX ready ON jobs (seq) WHERE state = 0")
+        self.db.execute("CREATE INDEX IF NOT EXISTS ready ON jobs (seq) WHERE state = 0")
 
     def enqueue(self, payloads: list[str]) -> None:
         self.db.execute("BEGIN IMMEDIATE")

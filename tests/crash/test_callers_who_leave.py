@@ -242,7 +242,7 @@ def test_a_thread_interrupted_while_it_waits_for_the_lock_lets_go_of_it(tmp_path
         job = queue.enqueue("mail")
         with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
             other.execute("BEGIN IMMEDIATE")
-            # The signal arrives while SQLite waits, and is handled once it has the lock.
+            # The signal may be handled while it waits, or once it has the lock.
             interrupted(lambda: queue.claim("mail"), then=lambda: other.execute("ROLLBACK"))
             other.execute("PRAGMA busy_timeout = 1000")
             other.execute("BEGIN IMMEDIATE")  # nobody holds it

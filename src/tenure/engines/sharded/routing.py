@@ -125,8 +125,8 @@ class Router:
 
     def _place(self, jobs: Sequence[JobSpec], grant: Grant | None, field: str) -> tuple[int, bool]:
         """The shard of jobs that are added together, and whether it is always the same."""
-        if len(jobs) == 1:
-            place = self._placing.of_job(jobs[0])
+        if len({spec.tenant for spec in jobs}) == 1:
+            place = self._placing.of_tenant(jobs[0].tenant)
             if place is not None:
                 return place, True
         places = {place: spec for spec in jobs if (place := self._placing.of_job(spec)) is not None}

@@ -71,7 +71,7 @@ class Disk:
         found = None if self.log_path is None else _stat(self.log_path)
         return 0 if found is None else found.st_size
 
-    def shorten_log(self, connection: sqlite3.Connection, busy_timeout: float) -> None:
+    def shorten_log(self, connection: sqlite3.Connection) -> None:
         """Write a log that was too large at the last check back into the file, and restart it.
         Failing is not an error: committed data is safe without it."""
         if self._length < self._next_attempt:
@@ -83,7 +83,7 @@ class Disk:
         except sqlite3.Error:  # such as a full disk
             busy = True
         finally:
-            connection.execute(f"PRAGMA busy_timeout = {round(busy_timeout * 1000)}")
+            connection.execute("PRAGMA busy_timeout = 0")
         self._next_attempt = int(self._length * LOG_GROWTH) if busy else LOG_LIMIT_BYTES
 
 

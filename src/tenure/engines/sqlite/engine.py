@@ -17,7 +17,7 @@ from tenure.core import errors, fencing
 from tenure.core.fencing import Fence
 from tenure.core.operate import Operations, operate
 from tenure.engines.sql.reads import read
-from tenure.engines.sqlite import ack, claim, file, upkeep
+from tenure.engines.sqlite import ack, claim, file, lock, upkeep
 from tenure.engines.sqlite.counters import Books
 from tenure.engines.sqlite.db import Db
 from tenure.engines.sqlite.disk import Disk
@@ -104,11 +104,7 @@ class SqliteEngine:
                 self._writer = self._open_writer()
             writer = self._writer
             try:
-                # An interrupt that arrives while waiting for the lock is raised right after this
-                # call, with the lock held.
-                writer.execute("BEGIN IMMEDIATE")
-                books = self._take_books(writer)
-                found = self._run(books, batch, fence)
+                books, found = self._begin(writer, batch, fence)
                 self._disk.check()
                 answers += found
                 writer.execute("COMMIT")
@@ -122,7 +118,20 @@ class SqliteEngine:
                 if writer.in_transaction:
                     writer.execute("ROLLBACK")
                 raise
-            self._disk.shorten_log(writer, self._settings.busy_timeout)
+            self._disk.shorten_log(writer)
+
+    def _begin(
+        self, writer: sqlite3.Connection, batch: Sequence[Op], fence: Fence | None
+    ) -> tuple[Books, list[Answer]]:
+        """Begin a transaction and run a batch in it, as soon as no one else writes to the file. An
+        interrupt may be raised right after it has begun."""
+        wait = lock.Wait(self._settings.busy_timeout)
+        while True:
+            with lock.running:
+                if wait.begin(writer):
+                    books = self._take_books(writer)
+                    return books, self._run(books, batch, fence)
+            wait.sleep()
 
     def _take_books(self, writer: sqlite3.Connection) -> Books:
         """The books of the last transaction, if nobody else has written since; otherwise empty

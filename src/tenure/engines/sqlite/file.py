@@ -94,8 +94,10 @@ def connect(path: Path, busy_timeout: float, *, create: bool = True) -> sqlite3.
 
 
 def open_writer(path: Path, busy_timeout: float, clock: Clock) -> sqlite3.Connection:
-    """Open the write connection, after creating or migrating the schema."""
+    """Open the write connection, after creating or migrating the schema. It does not wait for other
+    writers by itself."""
     connection, _ = _opened(path, busy_timeout, clock)
+    connection.execute("PRAGMA busy_timeout = 0")
     return connection
 
 
