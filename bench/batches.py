@@ -37,13 +37,11 @@ class Pair:
         self.floor: list[float] = []
         self.tenure: list[float] = []
 
-    def ratio(self) -> float:
-        """The median over slices of the run: the machine's own swings cancel out."""
+    def ratios(self) -> list[float]:
+        """Those of slices of the run: the machine's own swings cancel out."""
         size = max(1, len(self.floor) // 20)
         starts = range(0, len(self.floor), size)
-        return median(
-            sum(self.floor[at : at + size]) / sum(self.tenure[at : at + size]) for at in starts
-        )
+        return [sum(self.floor[at : at + size]) / sum(self.tenure[at : at + size]) for at in starts]
 
 
 def timed(times: list[float], work: Callable[[], T]) -> T:
@@ -86,7 +84,7 @@ def run(folder: Path, *, rounds: int = 5, batches: int = 60) -> list[Figure]:
             f"{name}, batches of 100",
             rate=BATCH / median(pair.tenure),
             floor=BATCH / median(pair.floor),
-            ratio=pair.ratio(),
+            ratios=pair.ratios(),
             at_least=PROMISES[name],
         )
         for name, pair in pairs.items()

@@ -46,7 +46,7 @@ def run(folder: Path) -> list[Figure]:
             f"enqueue of one job beside a process that writes all the time: {which}",
             found["tenure"][at] * 1000,
             found["floor"][at] * 1000,
-            found["tenure"][at] / found["floor"][at],
+            [found["tenure"][at] / found["floor"][at]],
             at_most=0.5,
             unit="ms",
         )

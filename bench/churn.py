@@ -50,14 +50,14 @@ def _run(url: str, jobs: int, held: int) -> list[Figure]:
             f"PostgreSQL: claim after {jobs:,} jobs against the first",
             rate=sum(end) / len(end),
             floor=sum(start) / len(start),
-            ratio=sum(end) / sum(start),
+            ratios=[sum(end) / sum(start)],
             at_least=0.7,
         ),
         Figure(
             "PostgreSQL: size of the hot tables but for finished jobs",
             rate=sizes[-1],
             floor=sizes[slices // 4],
-            ratio=sizes[-1] / sizes[slices // 4],
+            ratios=[sizes[-1] / sizes[slices // 4]],
             unit="MiB",
         ),
     ]

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -98,7 +99,7 @@ def measure(
         assert len(mine) == batch
         timed(pairs["ack"].floor, partial(floor.ack, rows))
         timed(pairs["ack"].tenure, partial(queue.ack_many, mine))
-    return {name: pair.ratio() for name, pair in pairs.items()}
+    return {name: median(pair.ratios()) for name, pair in pairs.items()}
 
 
 def powers(first: int, last: int) -> list[int]:

@@ -152,7 +152,7 @@ def _measured(small: tenure.Queue, large: tenure.Queue, reads: Reads) -> Iterato
             f"{name}{_looked_at(found[1])} (first {times[1][0]:.1f})",
             rate=many,
             floor=few,
-            ratio=many / few,
+            ratios=[many / few],
             at_most=MOST_RATIO if _are_alike(*found) else None,
             most_rate=most,
             unit="ms",

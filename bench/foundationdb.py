@@ -125,7 +125,7 @@ def run(folder: Path, *, repeat: int = 40) -> list[Figure]:
                 f"FoundationDB: {name}",
                 rate=us,
                 floor=wanted,
-                ratio=us / wanted,
+                ratios=[us / wanted],
                 at_most=part,
                 unit="us CPU/job",
             )

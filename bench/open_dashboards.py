@@ -124,7 +124,7 @@ def measure(url: str, folder: Path) -> list[Figure]:
                 f"{name}, with {DASHBOARDS} dashboards open",
                 rate=median(one[n] for one in watched),
                 floor=median(one[n] for one in alone),
-                ratio=median(ratios),
+                ratios=ratios,
                 at_least=0.95,
             )
         )

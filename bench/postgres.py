@@ -101,7 +101,7 @@ def _run(url: str, rounds: int, batches: int) -> list[Figure]:
             f"PostgreSQL: {name}, batches of 100",
             rate=BATCH / median(pair.tenure),
             floor=BATCH / median(pair.floor),
-            ratio=pair.ratio(),
+            ratios=pair.ratios(),
             at_least=PROMISES[name],
         )
         for name, pair in pairs.items()

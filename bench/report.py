@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median, quantiles
 
 from rich.console import Console
 from rich.table import Table
@@ -10,17 +12,30 @@ from rich.table import Table
 
 @dataclass
 class Figure:
-    """A rate, the rate of its floor in the same run, and the ratio that it must keep. Where it is a
-    time, `most_rate` is what it may be whatever the ratio."""
+    """A rate, the rate of its floor in the same run, and the ratio that it must keep: the median of
+    those of the parts of the run. Where it is a time, `most_rate` is what it may be whatever the
+    ratio."""
 
     name: str
     rate: float
     floor: float
-    ratio: float
+    ratios: Sequence[float]
     at_least: float | None = None
     at_most: float | None = None
     most_rate: float | None = None
     unit: str = "jobs/s"
+
+    @property
+    def ratio(self) -> float:
+        return median(self.ratios)
+
+    @property
+    def spread(self) -> str:
+        """Where the middle half of the ratios is, if there are enough."""
+        if len(self.ratios) < 3:
+            return ""
+        low, _, high = quantiles(self.ratios, n=4, method="inclusive")
+        return f"{low:.2f}-{high:.2f}"
 
     @property
     def kept(self) -> bool:
@@ -33,7 +48,7 @@ class Figure:
 
 def show(figures: list[Figure]) -> None:
     table = Table(title="Tenure, against a floor measured in the same run")
-    for column in ("what", "Tenure", "floor", "unit", "ratio", "promise", ""):
+    for column in ("what", "Tenure", "floor", "unit", "ratio", "spread", "promise", ""):
         table.add_column(column, justify="left" if column in ("what", "unit") else "right")
     for one in figures:
         promise = f">= {one.at_least}" if one.at_least is not None else ""
@@ -46,6 +61,7 @@ def show(figures: list[Figure]) -> None:
             _short(one.floor),
             one.unit,
             f"{one.ratio:.2f}",
+            one.spread,
             promise,
             "" if not promise else "kept" if one.kept else "BROKEN",
         )

@@ -44,7 +44,7 @@ def run(folder: Path, *, rounds: int = 3, batches: int = 50) -> list[Figure]:
             f"{name}, {TENANTS:,} tenants in turns",
             rate=BATCH / median(pair.tenure),
             floor=BATCH / median(pair.floor),
-            ratio=pair.ratio(),
+            ratios=pair.ratios(),
             at_least=PROMISES[name],
         )
         for name, pair in pairs.items()

@@ -67,7 +67,7 @@ def _against_the_floor(folder: Path, app: Tenure, rounds: int) -> list[Figure]:
                 f"draining {name}, to a cycle of enqueue, claim, ack",
                 rate=JOBS / median(pair.tenure),
                 floor=JOBS / median(pair.floor),
-                ratio=pair.ratio(),
+                ratios=pair.ratios(),
                 at_least=promise,
             )
         )
@@ -77,7 +77,7 @@ def _against_the_floor(folder: Path, app: Tenure, rounds: int) -> list[Figure]:
 def _limited(name: str, seconds: float, limit: float) -> Figure:
     """A time, and what it may be at most in place of a floor."""
     return Figure(
-        name, seconds * 1e6, limit * 1e6, ratio=seconds / limit, at_most=1.0, unit="microseconds"
+        name, seconds * 1e6, limit * 1e6, ratios=[seconds / limit], at_most=1.0, unit="microseconds"
     )
 
 
@@ -131,12 +131,12 @@ async def _idle(app: Tenure, url: str, floor: Floor, starts: int, seconds: float
             "call of enqueue to start, to one plain durable commit",
             found["here"][0] * 1e6,
             found["commit"][0] * 1e6,
-            found["here"][0] / found["commit"][0],
+            [found["here"][0] / found["commit"][0]],
             unit="microseconds",
         ),
         _limited("enqueue to start, across processes: median", found["other"][0], 0.050),
         _limited("enqueue to start, across processes: p99", found["other"][1], 0.050),
-        Figure("an idle worker", used * 1e6, 1e4, used / 0.01, at_most=1.0, unit="us of CPU/s"),
+        Figure("an idle worker", used * 1e6, 1e4, [used / 0.01], at_most=1.0, unit="us of CPU/s"),
     ]
 
 
@@ -159,7 +159,7 @@ def _flat(app: Tenure, jobs: int) -> Figure:
         f"resident memory after {jobs:,} jobs, to after {jobs // 10:,}",
         sizes[-1],
         sizes[0],
-        sizes[-1] / sizes[0],
+        [sizes[-1] / sizes[0]],
         at_most=1.1,
         unit="MiB",
     )

@@ -80,7 +80,7 @@ def run(folder: Path, *, rounds: int = 5, jobs: int = 20_000) -> list[Figure]:
             f"PostgreSQL: no-op jobs, one worker process, to {name}",
             rate=median(rates["Tenure"]),
             floor=median(rates[name]),
-            ratio=median(a / b for a, b in zip(rates["Tenure"], rates[name], strict=True)),
+            ratios=[a / b for a, b in zip(rates["Tenure"], rates[name], strict=True)],
             at_least=promise,
         )
         for name, promise in (("Procrastinate", 10.0), ("PgQueuer", 1.0))
