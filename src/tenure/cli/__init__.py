@@ -22,7 +22,7 @@ from tenure.cli.limits import limit, limits, pause, resume
 from tenure.cli.maintenance import maintain, reconcile
 from tenure.cli.rates import rates
 from tenure.cli.related import find, related
-from tenure.cli.reshard import reshard
+from tenure.cli.reshard import readmit, reshard
 from tenure.cli.schedules import schedules
 from tenure.cli.service import serve, token
 from tenure.cli.show import dead, groups, jobs, show, stats, tenants
@@ -57,10 +57,10 @@ SECTIONS: dict[str, list[click.Command]] = {
     "Produce": [enqueue],
     "Work": [claim, ack, fail, extend, release],
     "Operate": [cancel, replay, update, run_now, delete, purge, pause, resume, limit, mute_error],
-    "Maintain": [audit, maintain, reconcile, migrate, copy, reshard],
+    "Maintain": [audit, maintain, reconcile, migrate, copy, reshard, readmit],
     "Try": [demo],
 }
-WITHOUT_A_STORE = [token, copy, reshard, demo]  # or with two
+WITHOUT_A_STORE = [token, copy, reshard, readmit, demo]  # or with two
 
 
 class Root(click.Group):

@@ -84,6 +84,42 @@ def reshard(app: App, old: str, new: str, dry_run: bool) -> None:
     app.answer(value, lambda: words(_summary(work, finished, seconds)))
 
 
+@click.command()
+@click.argument("url")
+@click.argument("shard")
+@json_option
+@pass_app
+def readmit(app: App, url: str, shard: str) -> None:
+    """Use a shard again that was restored from an old backup.
+
+    If the backup of SHARD is older than the last move of tenants, it has tenants that are on other
+    shards by now, so no process uses it. This deletes them from SHARD, and then it is used again.
+    Tenants that had moved to SHARD after the backup was made are lost. If there is a newer backup,
+    restore that one instead.
+
+    \b
+    Example:
+      tenure readmit 'sqlite:///jobs-{0..3}.db' 0
+    """
+    from tenure.engines.sharded.engine import ShardedEngine  # seldom needed
+    from tenure.engines.sharded.restored import readmit as run
+
+    if not is_sharded(url):
+        raise InvalidInput("url", f"{without_secrets(url)} does not name several shards")
+    settings = from_environment(os.environ, url=url)
+    if not exists(settings):
+        raise InvalidInput("url", f"there is no store at {without_secrets(url)}")
+    with closing(ShardedEngine.open(settings, app.clock, open_shard)) as engine:
+        tenants, jobs = run(engine, shard)
+    app.answer(
+        {"shard": shard, "deleted_tenants": tenants, "deleted_jobs": jobs},
+        lambda: words(
+            f"Shard {shard} is used again. Deleted {counted(jobs, 'job')} of "
+            f"{counted(tenants, 'tenant')} that had moved to other shards."
+        ),
+    )
+
+
 def _existing(urls: dict[str, str]) -> dict[str, str]:
     """The stores that are there, so that opening them creates none."""
     return {

@@ -8,7 +8,7 @@ import pytest
 from tenure.cli import main
 from tests.unit.cli.terminal import Terminal
 
-NO_STORE = {"copy", "reshard", "token", "demo"}
+NO_STORE = {"copy", "reshard", "readmit", "token", "demo"}
 
 
 def _leaves(group: click.Group, *path: str) -> list[tuple[str, ...]]:

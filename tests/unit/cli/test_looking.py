@@ -16,7 +16,7 @@ COMMANDS = [
     "stats", "top", "jobs", "show", "why", "dead", "workers", "tenants", "groups", "limits",
     "enqueue", "claim", "ack", "fail", "extend", "release", "cancel", "replay", "run-now",
     "delete", "purge", "pause", "resume", "limit", "maintain", "reconcile", "demo", "worker",
-    "scheduler", "schedules", "serve", "token", "migrate", "copy", "reshard", "errors",
+    "scheduler", "schedules", "serve", "token", "migrate", "copy", "reshard", "readmit", "errors",
     "mute-error", "audit", "rates", "update", "history", "related", "find",
 ]  # fmt: skip
 JOB_FIELDS = {field.encode_name for field in msgspec.structs.fields(Job)}

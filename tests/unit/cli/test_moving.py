@@ -199,3 +199,23 @@ def test_tenants_are_moved_to_more_shards(cli: Terminal, tmp_path: Path) -> None
     assert (done["tenants"], done["finished"], done["resumed"]) == (planned["tenants"], True, False)
     assert cli.json("reshard", old, new)["tenants"] == 0
     assert "use `tenure copy`" in cli.error("reshard", cli.url, new)
+
+
+def test_a_shard_from_an_old_backup_is_used_again(cli: Terminal, tmp_path: Path) -> None:
+    old, new = (f"sqlite:///{tmp_path}/shard-{{0..{last}}}.db" for last in (1, 3))
+    assert "there is no store" in cli.error("readmit", new, "0")
+    with connect(old) as queue:
+        for n in range(20):
+            queue.enqueue("q", tenant=f"t{n}")
+    with closing(sqlite3.connect(tmp_path / "shard-0.db")) as shard:
+        backup = sqlite3.connect(":memory:")
+        shard.backup(backup)
+        cli.json("reshard", old, new)
+        backup.backup(shard)
+        backup.close()
+    said = cli.text("readmit", new, "0")
+    assert said.startswith("Shard 0 is used again. Deleted ")
+    with connect(new) as queue:
+        assert queue.stats().pending == 20
+    assert "is not older" in cli.error("readmit", new, "0")
+    assert "does not name several shards" in cli.error("readmit", cli.url, "0")

@@ -215,13 +215,18 @@ def _forget(limit: Limit) -> list[Op]:
 
 
 def copy_common(
-    source: Shard, target: Shard, mark: str, is_common: Callable[[Limit], bool]
+    source: Shard,
+    target: Shard,
+    mark: str,
+    is_common: Callable[[Limit], bool],
+    stays: Callable[[Limit], bool] = lambda limit: False,
 ) -> None:
-    """Give a new shard the limits and pauses that all shards have. It may have been used before:
-    then it has those of that time."""
+    """Give a shard the limits and pauses that all shards have. It may have others of an earlier
+    time, of which only some stay."""
     batch: list[Op] = []
     for old in catalog.limits(target):
-        batch += _forget(old)
+        if not stays(old):
+            batch += _forget(old)
     for limit in catalog.limits(source):
         if is_common(limit):
             batch += _with_pause(limit, source)

@@ -87,6 +87,9 @@ class Catalog:
         """The jobs of these tenants."""
         return [job_id for tenant in of for job_id in self._ids.get(tenant, ())]
 
+    def every_id(self) -> list[str]:
+        return self.ids(list(self._ids))
+
     def forget(self, of: Collection[str]) -> None:
         for tenant in of:
             self._ids.pop(tenant, None)

@@ -7,6 +7,7 @@ import logging
 import random
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from tenure.clock import Clock
@@ -14,8 +15,16 @@ from tenure.core.fencing import Fence, Fenced
 from tenure.engines.sharded.guarding import misplaced, moved_away, not_for_all
 from tenure.engines.sharded.locating import Locator, jobs_on
 from tenure.engines.sharded.placing import Placing
-from tenure.engines.sharded.ring import Ring, advance, join, lacks, ring_of
-from tenure.engines.sharded.shard import Shard
+from tenure.engines.sharded.ring import (
+    Ring,
+    advance,
+    is_outdated,
+    join,
+    lacks,
+    outdated,
+    ring_of,
+)
+from tenure.engines.sharded.shard import Shard, Store
 from tenure.engines.sharded.threads import Threads
 from tenure.errors import Busy, OutcomeUnknown, StoreError, StoreRejected, TenureError
 from tenure.model import ops, queries
@@ -53,6 +62,8 @@ class Cluster:
         self.locator = Locator(shards, self.each, self.is_moving)
         self._turns = itertools.count(random.randrange(len(shards)))
         self._schedules: dict[str, int] = {}  # where they were seen last
+        for shard in shards:
+            shard.check = partial(self._check_age, shard.name)
 
     @property
     def placing(self) -> Placing:
@@ -88,9 +99,13 @@ class Cluster:
             if lacking is not None:
                 raise lacking
             for shard, mine in zip(self.shards, marks, strict=True):
-                behind = mine is None or (isinstance(mine, Ring) and mine.epoch < ring.epoch)
-                if behind and shard.name in ring.used:
-                    self._hand_on(shard, mine if isinstance(mine, Ring) else None, ring)
+                if isinstance(mine, TenureError) or shard.name not in ring.used:
+                    continue
+                assert mine is None or isinstance(mine, Ring)
+                if is_outdated(mine, ring, shard.name):
+                    shard.leave(outdated(shard.name).message)
+                elif mine is None or mine.epoch < ring.epoch:
+                    self._hand_on(shard, mine, ring)
             if ring != known.ring:
                 self.locator.hints.clear()
                 self.view = self._view_of(ring)
@@ -106,6 +121,10 @@ class Cluster:
             pass  # somebody else was first
         except TenureError as error:
             log.info("shard %s could not be given its mark: %s", shard.name, error.message)
+
+    def _check_age(self, name: str, store: Store) -> None:
+        if is_outdated(ring_of(store), self.view.ring, name):
+            raise outdated(name)
 
     def is_current(self, view: View) -> bool:
         """Whether no tenants were moved since. Every shard is marked before any tenant is moved, so

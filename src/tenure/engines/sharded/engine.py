@@ -17,6 +17,7 @@ from tenure.engines.sharded.guarding import Misplaced, misplaced
 from tenure.engines.sharded.members import Members, members_of
 from tenure.engines.sharded.opening import Opening
 from tenure.engines.sharded.placing import Placing
+from tenure.engines.sharded.ring import outdated
 from tenure.engines.sharded.routing import Router
 from tenure.engines.sharded.shard import Shard, Store
 from tenure.errors import Busy, InvalidInput, JobNotFound, StoreError, TenureError
@@ -63,7 +64,11 @@ class ShardedEngine:
         shards = [Shard(name, partial(open_one, name)) for name in members.urls]
         try:
             _open_all(shards)
-            return cls(Cluster(shards, opening.decide(), clock))
+            cluster = Cluster(shards, opening.decide(), clock)
+            for shard in shards:
+                if shard.name in opening.outdated():
+                    shard.leave(outdated(shard.name).message)
+            return cls(cluster)
         except BaseException:
             for shard in shards:
                 shard.close()

@@ -32,6 +32,8 @@ class Opening:
         if self._ring is not None:
             names = list(self._members.urls)
             ring.agreed({"": Mark(None, self._ring), name: mark}, names, spread=self._ring.spread)
+            if ring.is_outdated(mark.ring, self._ring, name):
+                raise ring.outdated(name)
             self._join(name, self._ring)
 
     def decide(self) -> Ring:
@@ -55,6 +57,15 @@ class Opening:
         if idle:
             log.info("shards %s are not used before `tenure reshard`", " ".join(idle))
         return found
+
+    def outdated(self) -> list[str]:
+        """The shards that were restored from a backup which is older than a move of tenants."""
+        assert self._ring is not None
+        return [
+            name
+            for name, mark in self._marks.items()
+            if ring.is_outdated(mark.ring, self._ring, name)
+        ]
 
     def _join(self, name: str, found: Ring) -> None:
         """Mark a shard that has no mark: one of the first ring, or one that tenants move to."""

@@ -158,6 +158,21 @@ def agreed(found: Mapping[str, Mark], names: Sequence[str], *, spread: bool) -> 
     return ring
 
 
+def is_outdated(mine: Ring | None, ring: Ring, name: str) -> bool:
+    """Whether a shard was restored from a backup that is older than the last move of tenants. Each
+    mark reaches all shards before the next one is made, so a shard that is used is at most one mark
+    behind."""
+    return mine is not None and name in mine.used and mine.epoch + 1 < ring.epoch
+
+
+def outdated(name: str) -> StoreError:
+    """The error of a shard that is outdated."""
+    return StoreError(
+        f"the store of shard {name!r} is older than the last move of tenants: restore a newer "
+        f"backup, or run `tenure readmit URL {name}`, which deletes what has moved away since"
+    )
+
+
 def lacks(ring: Ring, names: Sequence[str]) -> InvalidInput | None:
     """An error if a URL with these shards does not name all of the ring."""
     missing = [name for name in ring.used if name not in names]

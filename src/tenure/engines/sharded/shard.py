@@ -56,6 +56,8 @@ class Shard:
         self._trying: tuple[int, threading.Thread] | None = None  # the process, and its thread
         self._closed = threading.Event()
         self._listeners: dict[int, Listener] = {}
+        # Raises StoreError if the store must not be used, although it responds.
+        self.check: Callable[[Store], None] = lambda store: None
 
     @property
     def away(self) -> str | None:
@@ -127,7 +129,9 @@ class Shard:
     def is_back(self) -> bool:
         """Try the shard. Returns whether it accepts changes again."""
         try:
-            self.open().apply([ops.DropSlot(SCOPE, "tried", self.name)])
+            store = self.open()
+            self.check(store)
+            store.apply([ops.DropSlot(SCOPE, "tried", self.name)])
         except (StoreError, Busy) as error:
             self._away = error.message
             return False
