@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import importlib
 import runpy
+import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,6 +30,7 @@ from tenure import (
     exponential,
 )
 from tenure.testing import Sandbox
+from tenure.worker import current_job as current_job_file
 from tests.workers.conftest import work_off
 
 app = Tenure("memory://", default_queue="main")
@@ -374,6 +377,34 @@ def test_there_is_a_current_job_only_in_one(box: Sandbox) -> None:
             current_job()
     finally:
         del app.tasks["look"]
+
+
+def test_threads_of_a_job_that_ask_at_once_get_the_same_event(
+    box: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[threading.Event] = []
+
+    def look() -> None:
+        current = current_job()
+        other = threading.Thread(target=lambda: seen.append(current.cancelled))
+
+        def make_slowly() -> threading.Event:
+            if other.ident is None:
+                other.start()
+                other.join(0.1)  # it asks now, and gets its answer after this thread
+            return threading.Event()
+
+        monkeypatch.setattr(current_job_file, "threading", SimpleNamespace(Event=make_slowly))
+        seen.append(current.cancelled)
+        other.join()
+
+    task = app.task(name="look")(look)
+    try:
+        task.enqueue().wait()
+    finally:
+        del app.tasks["look"]
+    assert len(seen) == 2
+    assert seen[0] is seen[1]
 
 
 @pytest.mark.parametrize(("percent", "note"), [(101, None), (-1, None), ("x", None), (1, 5)])

@@ -18,7 +18,7 @@ Report = Callable[["CurrentJob", int, str | None], None]
 class CurrentJob:
     """A job while its handler runs."""
 
-    __slots__ = ("_event", "_queue", "_report", "_result_of", "job", "reason")
+    __slots__ = ("_event", "_lock", "_queue", "_report", "_result_of", "job", "reason")
 
     def __init__(
         self, job: Job, queue: Queue, report: Report, result_of: Callable[[Job], Any]
@@ -29,6 +29,7 @@ class CurrentJob:
         self._report = report
         self._result_of = result_of
         self._event: threading.Event | None = None
+        self._lock = threading.Lock()
 
     @property
     def token(self) -> int:
@@ -38,11 +39,12 @@ class CurrentJob:
     @property
     def cancelled(self) -> threading.Event:
         """An event that is set when the job must end early; `reason` says why."""
-        if self._event is None:
-            self._event = threading.Event()
-            if self.reason is not None:
-                self._event.set()
-        return self._event
+        with self._lock:  # threads of the handler that ask at once must get the same event
+            if self._event is None:
+                self._event = threading.Event()
+                if self.reason is not None:
+                    self._event.set()
+            return self._event
 
     def progress(self, percent: float, note: str | None = None) -> None:
         """Report progress, from 0 to 100, with an optional note. Does not block: the report is
@@ -79,7 +81,8 @@ class CurrentJob:
         return self._result_of(job) if job.state is State.DONE else None
 
     def to_end(self, reason: str) -> bool:
-        """Tell the job to end early. Returns False if it was told before."""
+        """Tell the job to end early. Returns False if it was told before. The caller holds the
+        lock."""
         if self.reason is not None:
             return False
         self.reason = reason

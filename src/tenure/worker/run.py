@@ -40,7 +40,7 @@ class Run(CurrentJob):
     """A running job, and how to interrupt it."""
 
     __slots__ = (
-        *("_ended", "_interrupt", "_lock"),
+        *("_ended", "_interrupt"),
         *("began", "came_to", "deadline", "error", "handler", "kept_at", "task", "timer"),
     )
 
@@ -64,7 +64,6 @@ class Run(CurrentJob):
         self.came_to: Op | None = None  # the operation to submit, once its thread has ended
         self._interrupt: Callable[[], object] | None = None
         self._ended = False
-        self._lock = threading.Lock()
 
     @property
     def ended(self) -> bool:

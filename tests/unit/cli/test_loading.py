@@ -148,7 +148,7 @@ def test_a_bad_line_is_named_and_the_others_are_loaded(cli: Terminal) -> None:
         ('{"queue": "mail", "id": "x", "after": ["x"]}', "wait for each other"),
         ('{"queue": "", "payload": 1}', "queue: must not be empty"),
         ('{"queue": "mail", "delay": -1}', "delay: -1"),
-        ('{"queue": "mail", "payload": ' + "[" * 9999 + "]" * 9999 + "}", "nested too deeply"),
+        ('{"queue": "mail", "payload": ' + "[" * 99999 + "]" * 99999 + "}", "nested too deeply"),
         (b'{"queue": "mail", "payload": "\xff"}', "is not UTF-8"),
         (b"\xff\xfe\x00", "malformed"),
         ("\0", "malformed"),
