@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from bench.fdb_replay import Database
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb.engine import FoundationDbEngine
 from tenure.engines.foundationdb.record import PART_BYTES, parts_of
@@ -60,6 +61,38 @@ def test_a_claim_takes_two_transactions(rig: Rig) -> None:
     before = replace(rig.db.stats)
     assert rig.claim() == 1
     assert rig.spent(before).read_versions == 2
+
+
+def test_what_a_batch_needs_is_requested_at_once() -> None:
+    """Waits cost more than anything else: a claim waits for what is due, the limits and the
+    tenants; for the groups; for the first jobs; for what they hold; for its commit; and for the
+    claims of others. An ack waits for its jobs and its commit."""
+    clock = ManualClock()
+    db = Database(fdb_sim.open(fdb_sim.Cluster(clock)))
+    engine = FoundationDbEngine(fdb_sim, db, Settings(), clock, hybrid=True)
+    engine.apply([ops.Enqueue(tuple(JobSpec(f"job-{n}", "q", NULL) for n in range(20)))])
+    claim = ops.Claim(("q",), "w", 60_000, 10)
+    engine.apply([claim])  # reads the leases, which is done once a second
+    recording = db.record()
+    (answer,) = engine.apply([claim])
+    db.stop()
+    assert isinstance(answer, ops.Leased)
+    assert recording.calls["wait"] == 6
+    recording = db.record()
+    engine.apply([ops.Ack(job.id, job.token) for job in answer.jobs])
+    db.stop()
+    assert recording.calls["wait"] == 2
+
+
+def test_acks_do_not_read_the_limits_of_many_queues(rig: Rig) -> None:
+    for queue in "abcdef":
+        rig.engine.apply([ops.Claim((queue,), "w", 60_000, 1)])
+    rig.engine.apply([ops.Enqueue((JobSpec("one", "q", NULL),))])
+    (answer,) = rig.engine.apply([ops.Claim(("q",), "w", 60_000, 1)])
+    assert isinstance(answer, ops.Leased)
+    before = replace(rig.db.stats)
+    rig.engine.apply([ops.Ack(job.id, job.token) for job in answer.jobs])
+    assert rig.spent(before).point_reads == 2  # the job, and the limits of its queue
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,7 @@ def _ranges(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 def test_jobs_that_were_made_up_together_share_conflict_ranges(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, made_up: bool, most: int
 ) -> None:
-    names = new_ids(NOW, 20) if made_up else _names(20)
+    names = [*new_ids(NOW, 10), *new_ids(NOW + 15, 10)] if made_up else _names(20)
     rig.enqueue(names)
     ranges = _ranges(monkeypatch)
     jobs = rig.claim(20)

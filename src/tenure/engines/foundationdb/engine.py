@@ -52,6 +52,7 @@ _MOST_BYTES = 2_000_000
 _APART = (ops.Claim, ops.Maintain)  # have transactions of their own
 _ALONE = (ops.Claim, ops.Reconcile)  # within others, cause these to have one of their own
 _ENDING = (ops.Ack, ops.Fail)
+_FEW_QUEUES = 3  # whose limits are worth reading before it is known which are needed
 
 
 class FoundationDbEngine:
@@ -348,6 +349,9 @@ def _prefetch(tx: Transaction, batch: Sequence[Op]) -> None:
             _prefetch(tx, once.before_claims(call))
     tx.ask_children(ending)
     tx.load(needed)
+    if ending and len(tx.store.rules) <= _FEW_QUEUES:
+        for queue in list(tx.store.rules):
+            tx.ask_rules(queue)  # most likely, these jobs are of one of them
 
 
 def _begin(tx: Transaction, batch: Sequence[once.Begin]) -> list[Answer]:
