@@ -52,7 +52,8 @@ class Rig:
         return self.engine.apply([ops.Ack(job.id, job.token) for job in jobs])
 
     def begin(self) -> Transaction:
-        return Transaction(self.engine._store, begin(self.db), self.clock.now_ms())
+        """Begin a transaction of an engine that does not remember what the first has claimed."""
+        return Transaction(self.other._store, begin(self.db), self.clock.now_ms())
 
     @property
     def reads(self) -> int:

@@ -21,11 +21,14 @@ from functools import partial
 from itertools import groupby
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from tenure.core.moves import move, settle
 from tenure.core.upkeep import Swept, sweep
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb import once
 from tenure.engines.foundationdb.calls import Call, Keyed, apart, calls_of
+from tenure.engines.foundationdb.claimed_jobs import Mine
 from tenure.engines.foundationdb.due import Due
 from tenure.engines.foundationdb.near import Near
 from tenure.engines.foundationdb.parking import Idle, put_aside, put_more_back
@@ -62,12 +65,18 @@ class Want(NamedTuple):
     """A job that a claim was written for."""
 
     id: str
-    leased: Record  # if this claim wins
+    leased: Record  # if this claim wins, and except for the version of its commit
     body: Body
     errors: tuple[Failure, ...]
+    place: int  # among its neighbours
 
-    def job(self, token: int) -> Job:
-        return job_of(self.id, self.leased, self.body, self.errors, None, token=token)
+    def record(self, version: int) -> Record:
+        """Its record under a claim that was committed at this version."""
+        token = max(version, self.leased.token)
+        return replace(self.leased, token=token, lease_version=version)
+
+    def job(self, record: Record) -> Job:
+        return job_of(self.id, record, self.body, self.errors, None)
 
 
 Look = Mapping[str, bool]  # by queue: whether to look at its leases, besides what is due
@@ -208,7 +217,10 @@ class Claims:
         lost = False
         for call, jobs, counted in plan.dealt:
             mine = _won(jobs, won, stamp)
-            call.jobs += mine
+            self._transactor.store.claimed.note(
+                (want.id, Mine(stamp, record, want.place)) for want, record in mine
+            )
+            call.jobs += [want.job(record) for want, record in mine]
             call.left -= counted - (len(jobs) - len(mine))
             lost = lost or len(mine) < len(jobs)
         self._adapt(lost, any(jobs for _, jobs, _ in plan.dealt))
@@ -253,7 +265,8 @@ class Claims:
             for keyed in plan.keyed if plan.seen.everything else ():
                 given = {call.number: list(call.jobs) for call in keyed.calls}
                 for call, jobs in plan.jobs_of(keyed):
-                    given[call.number] += _won(jobs, won, stamp)
+                    mine = _won(jobs, won, stamp)
+                    given[call.number] += [want.job(record) for want, record in mine]
                 all_won = all(job.id in won for _, jobs in plan.jobs_of(keyed) for job in jobs)
                 if all_won:
                     stored = once.stored(tx, keyed.op)
@@ -310,9 +323,9 @@ def _answer_to_keyed(keyed: Keyed, failed: Exception | None) -> Answer:
     return StoreError(f"jobs may have been claimed; retry with the same key: {failed!r}")
 
 
-def _won(wanted: Iterable[Want], won: set[str], stamp: bytes) -> list[Job]:
-    token = int.from_bytes(stamp[:8], "big")
-    return [one.job(token) for one in wanted if one.id in won]
+def _won(wanted: Iterable[Want], won: set[str], stamp: bytes) -> list[tuple[Want, Record]]:
+    version = int.from_bytes(stamp[:8], "big")
+    return [(one, one.record(version)) for one in wanted if one.id in won]
 
 
 def _look_for_due(tx: Transaction, calls: Sequence[Call], look: Look) -> dict[str, int] | None:
@@ -369,25 +382,28 @@ def _want(
 def _write_claims(tx: Transaction, shares: Sequence[tuple[Call, Sequence[Ready]]]) -> list[Dealt]:
     ids = [ready.id for _, found in shares for ready in found]
     records, bodies = Near(tx, k.JOB, ids), Near(tx, k.BODY, ids)
-    tx.watch_runs(k.JOB, records.runs())
+    runs = records.runs()
+    tx.watch_runs(k.JOB, runs)
+    places = tx.store.claimed.places(runs)
     dealt = []
     for call, found in shares:
         jobs = []
         for ready in found:
             ((_, data),) = records.of(ready.id)
             parts = [value for _, value in bodies.of(ready.id)]
-            job = _write_claim(tx, call.op, ready.id, decode_record(data), parts)
-            if job is not None:
-                jobs.append(job)
+            seen = tx.held(ready.id, decode_record(data))
+            leased = _write_claim(tx, call.op, seen)
+            if leased is not None:
+                body, place = decode_body(parts), places[ready.id]
+                jobs.append(Want(ready.id, leased, body, seen.errors, place))
         dealt.append((call, jobs, len(found)))
     return dealt
 
 
-def _write_claim(
-    tx: Transaction, op: ops.Claim, job_id: str, record: Record, body: Sequence[bytes]
-) -> Want | None:
-    """The job as it will be if this claim wins, except for the token; None if it has expired."""
-    seen = tx.held(job_id, record)
+def _write_claim(tx: Transaction, op: ops.Claim, seen: Held) -> Record | None:
+    """The record as it will be if this claim wins, except for the version; None if the job has
+    expired."""
+    job_id, record = seen.id, seen.record
     if not states.is_plain(seen, CLAIMED, tx.now):
         held = tx.job(job_id)
         assert held is not None
@@ -399,7 +415,7 @@ def _write_claim(
     tx.tr.set_versionstamped_key(tx.keys.new_claim(job_id), encode(note))
     # Every claim of the job does the same, except for the lease's end.
     tx.change_places(job_id, record, leased)
-    return Want(job_id, leased, decode_body(body), seen.errors)
+    return leased
 
 
 def _release_expired(tx: Transaction, held: Held) -> None:

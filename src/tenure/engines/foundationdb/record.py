@@ -343,15 +343,9 @@ def claimed(record: Record, claim: ClaimNote, version: int) -> Record:
 
 
 def job_of(
-    job_id: str,
-    record: Record,
-    body: Body,
-    errors: tuple[Failure, ...],
-    result: bytes | None,
-    *,
-    token: int = 0,
+    job_id: str, record: Record, body: Body, errors: tuple[Failure, ...], result: bytes | None
 ) -> Job:
-    """The complete Job. token: of a claim that was committed since."""
+    """The complete Job."""
     return Job(  # by position, which takes less than half of the time
         job_id,
         record.queue,
@@ -368,7 +362,7 @@ def job_of(
         record.kind,
         record.started_at,
         record.lease_until,
-        max(record.token, token),
+        record.token,
         record.worker,
         record.finished_at,
         record.expires_at,

@@ -8,13 +8,14 @@ to the queue makes it conflict.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from tenure.core.limits import EVERYTHING, TenantGroup
 from tenure.engines.foundationdb import keys as k
+from tenure.engines.foundationdb.claimed_jobs import Mine, runs_of
 from tenure.engines.foundationdb.indexes import Indexes
 from tenure.engines.foundationdb.keys import Seq
 from tenure.engines.foundationdb.limits import Rules
@@ -51,6 +52,13 @@ class Asked(NamedTuple):
     claims: Near
 
 
+class AskedMine(NamedTuple):
+    """The same for jobs that this process has claimed."""
+
+    jobs: Mapping[str, Mine]
+    claims: Near
+
+
 class Tx:
     """One try of a transaction."""
 
@@ -63,7 +71,7 @@ class Tx:
         self.has_claimed: bool = False  # by keys whose tokens are not known before the commit
         self.tells: bool = False  # whether to notify waiting processes
         self._version: int | None = None
-        self._asked: dict[str, Asked] = {}
+        self._asked: dict[str, Asked | AskedMine] = {}
         self._run_of: dict[str, list[str]] = {}  # neighbours among the jobs that were read
         self._asked_children: dict[str, Near] = {}
         self._asked_spans: dict[tuple[bytes, bytes], Any] = {}
@@ -186,8 +194,13 @@ class Tx:
         """Start reading jobs that will be needed."""
         jobs, asked = self._jobs, self._asked
         new = [one for one in dict.fromkeys(ids) if one not in jobs and one not in asked]
-        if new:
-            asked.update(dict.fromkeys(new, self._ask(new)))
+        mine = self.store.claimed.find(new)
+        others = [one for one in new if one not in mine] if mine else new
+        if mine:
+            claims = Near(self, k.CLAIM, list(mine), limit=1)
+            asked.update(dict.fromkeys(mine, AskedMine(mine, claims)))
+        if others:
+            asked.update(dict.fromkeys(others, self._ask(others)))
 
     def _ask(self, ids: Sequence[str]) -> Asked:
         return Asked(ids, Near(self, k.JOB, ids), Near(self, k.CLAIM, ids, limit=1))
@@ -202,14 +215,39 @@ class Tx:
         """A job, or None if it does not exist. Those that were loaded together with it are read,
         too."""
         if job_id not in self._jobs:
-            self._read(self._asked.get(job_id) or self._ask([job_id]))
+            asked = self._asked.get(job_id) or self._ask([job_id])
+            if isinstance(asked, AskedMine):
+                self._read_mine(asked)
+            else:
+                self._read(asked)
         return self._jobs[job_id]
+
+    def _read_mine(self, asked: AskedMine) -> None:
+        """Jobs that this process has claimed, unless they have changed since."""
+        same: dict[str, Mine] = {}
+        others: list[str] = []
+        for job_id, mine in asked.jobs.items():
+            self._asked.pop(job_id, None)
+            if job_id in self._jobs:  # it was added meanwhile
+                continue
+            rows = asked.claims.of(job_id)
+            if rows and k.stamp_of(rows[0][0]) == mine.stamp:
+                self._jobs[job_id] = Held(job_id, mine.record, self._errors, claimed=True)
+                same[job_id] = mine
+            else:
+                self.store.claimed.forget(job_id)
+                others.append(job_id)
+        self._watch_jobs(runs_of(same))
+        if others:
+            self._read(self._ask(others))
+
+    def _watch_jobs(self, runs: Sequence[list[str]]) -> None:
+        self.watch_runs(k.JOB, runs)
+        self._run_of.update((job_id, run) for run in runs if len(run) > 1 for job_id in run)
 
     def _read(self, asked: Asked) -> None:
         jobs = self._jobs
-        runs = asked.jobs.runs()
-        self.watch_runs(k.JOB, runs)
-        self._run_of.update((job_id, run) for run in runs if len(run) > 1 for job_id in run)
+        self._watch_jobs(asked.jobs.runs())
         for job_id in asked.ids:
             self._asked.pop(job_id, None)
             if job_id not in jobs:  # it may have been added meanwhile
@@ -291,6 +329,7 @@ class Tx:
         if held.claimed:
             self.tr.clear_range(*self.keys.span_of_job(k.CLAIM, job_id))
             held.claimed = False
+            self.store.claimed.forget(job_id)
         before, held.record = held.record, record
         self.tr.set(self.keys.of_job(k.JOB, job_id), encode(record))
         self.wrote = True
