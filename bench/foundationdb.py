@@ -111,7 +111,7 @@ def spend(repeat: int) -> dict[str, tuple[int, Spent]]:
 
 # By step: the CPU time a job that is wanted of a client of a real cluster, and the part of it that
 # this may reach. The rest is left for libfdb_c, whose own work cannot be measured here.
-_WANTED = ((80, 0.4), (150, 0.4), (120, 0.6), (500, 0.4))
+_WANTED = ((80, 0.3), (150, 0.3), (120, 0.3), (500, 0.3))
 
 
 def run(folder: Path, *, repeat: int = 40) -> list[Figure]:
