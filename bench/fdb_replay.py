@@ -9,7 +9,7 @@ estimated from the number of calls.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 # CPU time of calls into the official Python binding 7.3.79 on CPython 3.11, in microseconds,
@@ -158,9 +158,8 @@ class RecordedTransaction(RecordedReads):
 
     def __getattr__(self, name: str) -> Any:
         """What is left: writes, and conflict ranges."""
-        if name in ASSUMED_US:
-            self._calls[name] += 1
-        return getattr(self._tr, name)
+        found = getattr(self._tr, name)
+        return _counted(found, name, self._calls) if name in ASSUMED_US else found
 
 
 class Options:
@@ -168,8 +167,17 @@ class Options:
         self._calls, self._options = calls, options
 
     def __getattr__(self, name: str) -> Any:
-        self._calls["option"] += 1
-        return getattr(self._options, name)
+        return _counted(getattr(self._options, name), "option", self._calls)
+
+
+def _counted(method: Callable[..., Any], name: str, calls: Calls) -> Callable[..., Any]:
+    """A method whose calls are counted."""
+
+    def call(*args: Any) -> Any:
+        calls[name] += 1
+        return method(*args)
+
+    return call
 
 
 class ReplayedTransaction:

@@ -48,6 +48,7 @@ class Rig:
         engine = FoundationDbEngine(
             fdb_sim, self.db, settings, clock, hybrid=True, chance=random.Random(0)
         )
+        self._claimed = engine._store.claimed
         self.queue = tenure.Queue(engine, settings, clock)
         for _ in range(BACKLOG // BATCH):
             self.enqueue()
@@ -62,11 +63,13 @@ class Rig:
     def spend(self, work: Callable[[], T], repeat: int) -> tuple[T, Spent]:
         """Do some work once, and repeat it with the same answers to measure it. The machine's own
         swings only add to the CPU time, so the least counts."""
+        remembered = list(self._claimed)  # otherwise, an ack would be the first only once
         recording = self.db.record()
         done = work()
         self.db.stop()
         least = float("inf")
         for _ in range(repeat):
+            self._claimed.note(remembered)
             self.db.replay(recording)
             start = time.process_time()
             work()
@@ -108,7 +111,7 @@ def spend(repeat: int) -> dict[str, tuple[int, Spent]]:
 
 # By step: the CPU time a job that is wanted of a client of a real cluster, and the part of it that
 # this may reach. The rest is left for libfdb_c, whose own work cannot be measured here.
-_WANTED = ((80, 0.4), (150, 0.4), (120, 0.6), (500, 0.4))
+_WANTED = ((80, 0.3), (150, 0.3), (120, 0.3), (500, 0.3))
 
 
 def run(folder: Path, *, repeat: int = 40) -> list[Figure]:

@@ -333,7 +333,10 @@ _SETTINGS: dict[str, frozenset[str]] = {
     "src/tenure/engines/foundationdb/claim.py": frozenset(
         {"_ROUNDS", "_MOST_JOBS", "_MOST_SPREAD", "_CALM_AFTER"}
     ),
-    "src/tenure/engines/foundationdb/engine.py": frozenset({"_MOST_JOBS", "_MOST_BYTES"}),
+    "src/tenure/engines/foundationdb/claimed_jobs.py": frozenset({"MOST", "_NEXT_CLAIM"}),
+    "src/tenure/engines/foundationdb/engine.py": frozenset(
+        {"_FEW_QUEUES", "_MOST_JOBS", "_MOST_BYTES"}
+    ),
     "src/tenure/engines/foundationdb/pick.py": frozenset(
         {"WINDOW", "MOST_HELD_BACK", "_FIRST_LOOK"}
     ),

@@ -123,17 +123,19 @@ def _counted(done: Counter[str]) -> Iterator[None]:
     """Count how often the engine runs enqueues and acknowledgements."""
     kinds: tuple[type[ops.Op], ...] = (ops.Enqueue, ops.Ack)
 
+    own = dict(engines._OWN)
+
     def count(kind: type[ops.Op], tx: Any, batch: list[Any]) -> list[ops.Answer]:
         done[kind.__name__] += len(batch)
-        return SHARED[kind](tx, batch)
+        return (own.get(kind) or SHARED[kind])(tx, batch)
 
     try:
         for kind in kinds:
             engines._OWN[kind] = partial(count, kind)
         yield
     finally:
-        for kind in kinds:
-            del engines._OWN[kind]
+        engines._OWN.clear()
+        engines._OWN.update(own)
 
 
 def measure_service(jobs: int = 400, seed: int = 0) -> ServiceFigures:

@@ -6,14 +6,14 @@ from collections import Counter
 from typing import Any
 
 from tenure.engines.foundationdb import keys as k
-from tenure.engines.foundationdb.indexes import changes
+from tenure.engines.foundationdb.indexes import Indexes
 from tenure.engines.foundationdb.keys import Keys
 from tenure.engines.foundationdb.limits import Rules
 from tenure.engines.foundationdb.record import (
     Record,
+    claimed,
     decode_claim,
     decode_record,
-    under_claim,
 )
 from tenure.engines.foundationdb.tuple_layer import Subspace
 from tenure.engines.foundationdb.tx import _decode_limit
@@ -70,22 +70,24 @@ def _jobs(rows: Rows) -> dict[str, Record]:
     for (job_id, stamp), data in sorted(rows.of(k.CLAIM).items(), key=lambda row: row[0]):
         if jobs[job_id].state is State.PENDING:  # the first claim: the others find it leased
             version = int.from_bytes(stamp.tr_version[:8], "big")
-            jobs[job_id] = under_claim(job_id, jobs[job_id], decode_claim(data), version)
+            jobs[job_id] = claimed(jobs[job_id], decode_claim(data), version)
     return jobs
 
 
 def _places(rows: Rows, jobs: dict[str, Record]) -> list[str]:
     assert rows.keys is not None
-    expected: dict[bytes, bytes] = {}
+    expected: set[bytes] = set()
+    indexes = Indexes(rows.keys)
     for job_id, record in jobs.items():
-        expected |= dict(changes(rows.keys, job_id, None, record)[1])
+        ends = indexes.ends(job_id, record.seq)
+        expected |= {entry.start + ends[entry.end] for entry in indexes.changes(None, record)[1]}
     found = {
         rows.keys.pack(kind, *key): value
         for kind in _OF_JOBS
         for key, value in rows.of(kind).items()
     }
-    wrong = [f"missing: {key!r}" for key in expected.keys() - found.keys()]
-    for key in found.keys() - expected.keys():
+    wrong = [f"missing: {key!r}" for key in expected - found.keys()]
+    for key in found.keys() - expected:
         if not key.startswith(rows.keys.pack(k.ENDING)):  # which a lost claim may leave
             wrong.append(f"stray: {key!r}")
     return wrong

@@ -35,6 +35,7 @@ from tenure.model.states import (
     Replayed,
     allowed,
     decide,
+    is_plain,
     plain,
     sources,
 )
@@ -148,6 +149,14 @@ def test_the_last_row_of_a_move_has_no_guard() -> None:
         assert (
             plain(source, event) == [m for m in TABLE if (m.source, m.event) == (source, event)][-1]
         )
+
+
+def test_a_move_is_plain_if_no_guard_holds() -> None:
+    for source, kind in DRAWN:
+        for facts, event in itertools.product(jobs_in(source), EVENTS[kind]):
+            guarded = [m for m in TABLE if (m.source, m.event) == (source, kind)][:-1]
+            holds = any(m.guard is not None and m.guard(facts, event, NOW) for m in guarded)
+            assert is_plain(facts, event, NOW) is not holds
 
 
 @pytest.mark.parametrize("state", State)

@@ -248,6 +248,14 @@ def plain(source: State, event: type[Event]) -> Move:
     return _MOVES[source, event][-1]
 
 
+def is_plain(job: Facts, event: Event, now: int) -> bool:
+    """Whether the transition that `plain` returns is the one for this job: no guard holds."""
+    for move in _MOVES[job.state, type(event)]:
+        if move.guard is not None and move.guard(job, event, now):
+            return False
+    return True
+
+
 def _change(move: Move, job: Facts, event: Event, now: int) -> Change:
     replayed = isinstance(event, Replayed)
     failure = _failure(move, job, event, now)

@@ -65,7 +65,7 @@ MIXED = ops.Once("key", (enqueue("a", "b", "c"), claim(1), claim(1)))
 
 @pytest.mark.parametrize(
     ("where", "name"),
-    [(claims.Claims, "_sweep"), (claims.Claims, "_settle")],
+    [(claims.Claims, "_round"), (claims.Claims, "_settle")],
     ids=["before its claims", "before its answers are stored"],
 )
 def test_who_crashes_on_the_way_is_followed_by_one_who_goes_on(

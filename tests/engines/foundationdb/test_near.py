@@ -9,16 +9,19 @@ import msgspec
 import pytest
 
 from tenure.engines.foundationdb import keys as k
+from tenure.engines.foundationdb.calls import Call
+from tenure.engines.foundationdb.claim import Claims
 from tenure.engines.foundationdb.engine import FoundationDbEngine
 from tenure.engines.foundationdb.transact import begin
 from tenure.engines.foundationdb.transaction import Transaction
 from tenure.model import ops
-from tenure.model.job import Job, JobSpec, State
+from tenure.model.job import NULL, Job, JobSpec, State, new_ids
 from tenure.settings import Settings
 from tenure.testing import ManualClock
 from tests import fdb_sim
 
 LEASE_MS = 60_000
+NOW = 1_700_000_000_000
 
 
 class Rig:
@@ -49,7 +52,8 @@ class Rig:
         return self.engine.apply([ops.Ack(job.id, job.token) for job in jobs])
 
     def begin(self) -> Transaction:
-        return Transaction(self.engine._store, begin(self.db), self.clock.now_ms())
+        """Begin a transaction of an engine that does not remember what the first has claimed."""
+        return Transaction(self.other._store, begin(self.db), self.clock.now_ms())
 
     @property
     def reads(self) -> int:
@@ -141,15 +145,110 @@ def test_a_job_that_moves_after_it_was_read_makes_the_commit_conflict(
         tx.tr.commit().wait()
 
 
-def test_other_jobs_that_move_make_no_commit_conflict(rig: Rig) -> None:
-    rig.enqueue(_names(20))
+@pytest.mark.parametrize("made_up", [True, False])
+def test_other_jobs_that_move_make_no_commit_conflict(rig: Rig, made_up: bool) -> None:
+    names = new_ids(NOW, 20) if made_up else _names(20)
+    rig.enqueue(names)
     jobs = rig.claim(20)
     tx = rig.begin()
-    tx.load(_names(20)[::2])
-    assert len(tx.jobs(_names(20)[::2])) == 10
+    tx.load(names[::2])
+    assert len(tx.jobs(names[::2])) == 10
+    assert tx.child_ids(names[::2]) == []
     rig.other.apply([ops.Ack(job.id, job.token) for job in jobs[1::2]])
     tx.set(tx.keys.pack(k.WAKE, 99))
     tx.tr.commit().wait()
+
+
+# Conflict ranges --------------------------------------------------------------------------------
+
+
+def _ranges(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The beginnings of the read conflict ranges that are added from now on."""
+    found: list[bytes] = []
+    add = fdb_sim.Transaction.add_read_conflict_range
+
+    def note(tr: fdb_sim.Transaction, begin: bytes, end: bytes) -> None:
+        found.append(begin)
+        add(tr, begin, end)
+
+    monkeypatch.setattr(fdb_sim.Transaction, "add_read_conflict_range", note)
+    return found
+
+
+@pytest.mark.parametrize(("made_up", "most"), [(True, 4), (False, 42)])
+def test_jobs_that_were_made_up_together_share_conflict_ranges(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, made_up: bool, most: int
+) -> None:
+    names = [*new_ids(NOW, 10), *new_ids(NOW + 15, 10)] if made_up else _names(20)
+    rig.enqueue(names)
+    ranges = _ranges(monkeypatch)
+    jobs = rig.claim(20)
+    assert len(ranges) <= most
+    ranges.clear()
+    rig.ack(jobs)
+    assert len(ranges) <= most
+
+
+@pytest.mark.parametrize("n", [0, 7, 19])
+@pytest.mark.parametrize("what", ["job", "child"])
+def test_each_job_that_shares_a_conflict_range_is_in_it(rig: Rig, n: int, what: str) -> None:
+    names = new_ids(NOW, 20)
+    rig.enqueue(names)
+    jobs = rig.claim(20)
+    tx = rig.begin()
+    tx.load(names)
+    assert len(tx.jobs(names)) == 20
+    assert tx.child_ids(names) == []
+    if what == "job":
+        rig.other.apply([ops.Ack(jobs[n].id, jobs[n].token)])
+    else:
+        rig.other.apply([ops.Enqueue((JobSpec("child", "q", NULL, after=(names[n],)),))])
+    tx.set(tx.keys.pack(k.WAKE, 99))
+    with pytest.raises(fdb_sim.FDBError, match="1020"):
+        tx.tr.commit().wait()
+
+
+@pytest.mark.parametrize("n", [0, 7, 19])
+def test_a_claim_of_jobs_that_share_a_conflict_range_does_not_get_one_that_moves(
+    rig: Rig, n: int
+) -> None:
+    names = new_ids(NOW, 20)
+    rig.enqueue(names)
+    tx = rig.begin()
+    plan = Claims(rig.engine._transactor)._plan(
+        tx, 20, calls=[Call(ops.Claim(("q",), "w", LEASE_MS, 20))], look={}
+    )
+    assert [len(jobs) for _, jobs, _ in plan.dealt] == [20]
+    rig.other.apply([ops.Cancel((names[n],))])
+    with pytest.raises(fdb_sim.FDBError, match="1020"):
+        tx.tr.commit().wait()
+
+
+def test_jobs_of_other_times_or_names_share_no_conflict_range(rig: Rig) -> None:
+    """A job that is added between them must not conflict, since that may happen any time."""
+    names = ["a-long-name-of-its-own-" + name for name in _names(10)]
+    names += [one for n in range(10) for one in new_ids(NOW + 16 * n, 1)]
+    rig.enqueue(names)
+    rig.claim(20)
+    tx = rig.begin()
+    tx.load(names)
+    assert len(tx.jobs(names)) == 20
+    for name in names:
+        rig.other.apply([ops.Enqueue((JobSpec(name + "x", "q", NULL),))])
+    tx.set(tx.keys.pack(k.WAKE, 99))
+    tx.tr.commit().wait()
+
+
+def test_a_job_that_is_missing_conflicts_when_it_is_added(rig: Rig) -> None:
+    names = new_ids(NOW, 20)
+    rig.enqueue(names[:-1])
+    tx = rig.begin()
+    tx.load(names)
+    assert len(tx.jobs(names)) == 19
+    rig.other.apply([ops.Enqueue((JobSpec(names[-1], "q", NULL),))])
+    tx.set(tx.keys.pack(k.WAKE, 99))
+    with pytest.raises(fdb_sim.FDBError, match="1020"):
+        tx.tr.commit().wait()
 
 
 def test_a_child_that_comes_after_the_look_makes_the_end_of_its_parent_conflict(rig: Rig) -> None:
@@ -157,7 +256,7 @@ def test_a_child_that_comes_after_the_look_makes_the_end_of_its_parent_conflict(
     rig.claim(20)
     tx = rig.begin()
     tx.ask_children(_names(20))
-    assert tx.child_ids("job-00007") == []
+    assert tx.child_ids(["job-00007"]) == []
     child = JobSpec("child", "q", _payload("child", 1), after=("job-00007",))
     rig.other.apply([ops.Enqueue((child,))])
     tx.set(tx.keys.pack(k.WAKE, 99))

@@ -28,10 +28,11 @@ from tenure.core.upkeep import Swept, sweep
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb import once
 from tenure.engines.foundationdb.calls import Call, Keyed, apart, calls_of
+from tenure.engines.foundationdb.claimed_jobs import Mine
 from tenure.engines.foundationdb.due import Due
 from tenure.engines.foundationdb.near import Near
 from tenure.engines.foundationdb.parking import Idle, put_aside, put_more_back
-from tenure.engines.foundationdb.pick import Picker, Ready
+from tenure.engines.foundationdb.pick import Picker, Ready, prefetch
 from tenure.engines.foundationdb.record import (
     Body,
     ClaimNote,
@@ -48,11 +49,12 @@ from tenure.engines.foundationdb.transaction import Transaction
 from tenure.engines.foundationdb.tx import Tx
 from tenure.errors import StoreError, TenureError
 from tenure.model import ops, states, wire
-from tenure.model.job import Failure, Job, State
+from tenure.model.job import Failure, Job
 from tenure.model.ops import Answer
 
 log = logging.getLogger("tenure.foundationdb")
 
+CLAIMED = states.Claimed()
 _ROUNDS = 16
 _MOST_JOBS = 500  # per transaction
 _MOST_SPREAD = 64
@@ -63,17 +65,21 @@ class Want(NamedTuple):
     """A job that a claim was written for."""
 
     id: str
-    leased: Record  # if this claim wins
+    leased: Record  # if this claim wins, and except for the version of its commit
     body: Body
     errors: tuple[Failure, ...]
+    place: int  # among its neighbours
 
-    def job(self, token: int) -> Job:
-        record = self.leased
-        if token > record.token:
-            record = replace(record, token=token)
+    def record(self, version: int) -> Record:
+        """Its record under a claim that was committed at this version."""
+        token = max(version, self.leased.token)
+        return replace(self.leased, token=token, lease_version=version)
+
+    def job(self, record: Record) -> Job:
         return job_of(self.id, record, self.body, self.errors, None)
 
 
+Look = Mapping[str, bool]  # by queue: whether to look at its leases, besides what is due
 Dealt = tuple[Call, list[Want], int]  # a call, its jobs, and how many count against its limit
 
 
@@ -102,6 +108,8 @@ class Plan:
     def __init__(self) -> None:
         self.seen: Seen = Seen()
         self.dealt: list[Dealt] = []
+        # By queue: how long no lease can expire. None: something is due, so nothing was claimed.
+        self.quiet_ms: dict[str, int] | None = {}
         self.answers: dict[Keyed, Answer] = {}
         self.unfinished: list[Keyed] = []  # begun by another process, which may be gone
 
@@ -121,6 +129,7 @@ class More(Enum):
     NONE = "none"
     PERHAPS = "perhaps"  # some were lost to others, or not everything was scanned
     SURELY = "surely"  # the transaction had no room for more
+    DUE = "due"  # nothing was claimed, because something is due
 
 
 class Claims:
@@ -138,12 +147,14 @@ class Claims:
         failed: Exception | None = None
         try:
             named = Counter(queue for one in calls for queue in dict.fromkeys(one.op.queues))
-            left = self._sweep(named)
-            # Expired jobs that are still in line must not use up the room of the next claim.
-            for together in apart(calls) if left else [calls]:
-                rounds = 0
-                while rounds < _ROUNDS and (more := self._round(together)) is not More.NONE:
-                    rounds += more is More.PERHAPS
+            more = self._round(calls, self._look(named))
+            if more is not More.DUE:
+                self._go_on(calls, more)
+            else:
+                left = self._sweep(named)
+                # Expired jobs that are still in line must not use up the room of the next claim.
+                for together in apart(calls) if left else [calls]:
+                    self._go_on(together, More.SURELY)
             self._finish(one for one in keyed if one.answer is None)
         except Exception as error:
             if not any(call.jobs for call in calls) and not any(one.stamps for one in keyed):
@@ -159,23 +170,23 @@ class Claims:
             for op in batch
         ]
 
-    def _sweep(self, queues: Mapping[str, int]) -> bool:
-        """Run due maintenance of the queues first, as much as this many claims would. Returns
-        whether more jobs may have expired."""
-        store, now = self._transactor.store, self._transactor.monotonic()
-        leases = {
-            queue
-            for queue in queues
-            if not store.hybrid or now >= self._look_at_leases.get(queue, now)
+    def _go_on(self, calls: Sequence[Call], more: More) -> None:
+        """Run more rounds, as long as there may be more to claim."""
+        rounds = 0
+        while more is not More.NONE and rounds < _ROUNDS:
+            more = self._round(calls)
+            rounds += more is More.PERHAPS
+
+    def _look(self, queues: Iterable[str]) -> Look:
+        """What to look at before claiming from these queues: everything that may be due."""
+        hybrid, now = self._transactor.store.hybrid, self._transactor.monotonic()
+        return {
+            queue: not hybrid or now >= self._look_at_leases.get(queue, now) for queue in queues
         }
 
-        def find_due(tx: Transaction) -> dict[str, float] | None:
-            """By queue, until when leases need not be looked at again, or None if something is
-            due."""
-            asked = {queue: Due(tx, queue, leases=queue in leases) for queue in queues}
-            if any(one.found() for one in asked.values()):
-                return None
-            return {queue: now + asked[queue].quiet_ms / 1000 for queue in leases}
+    def _sweep(self, queues: Mapping[str, int]) -> bool:
+        """Run due maintenance of the queues, as much as this many claims would. Returns whether
+        more jobs may have expired."""
 
         def work(tx: Transaction, most: int) -> bool:
             left = False
@@ -184,16 +195,19 @@ class Claims:
                 left = sweep(tx, queue, Swept(many, many, many)).expired == many or left
             return left
 
-        quiet = self._transactor.read(find_due)
-        if quiet is None:
-            return self._transactor.run_some(work, store.sweep)[0]
-        self._look_at_leases |= quiet
-        return False
+        return self._transactor.run_some(work, self._transactor.store.sweep)[0]
 
-    def _round(self, calls: Sequence[Call]) -> More:
-        """Claim as many of the missing jobs as fit into one transaction."""
+    def _round(self, calls: Sequence[Call], look: Look | None = None) -> More:
+        """Claim as many of the missing jobs as fit into one transaction, unless it finds that
+        something is due."""
         left = [call for call in calls if call.keyed is None or call.keyed.answer is None]
-        plan, stamp = self._transactor.run_some(partial(self._plan, calls=left), _MOST_JOBS)
+        began = self._transactor.monotonic()
+        work = partial(self._plan, calls=left, look=look or {})
+        plan, stamp = self._transactor.run_some(work, _MOST_JOBS)
+        if plan.quiet_ms is None:
+            return More.DUE
+        for queue, ms in plan.quiet_ms.items():
+            self._look_at_leases[queue] = began + ms / 1000
         for keyed in plan.keyed:
             keyed.stamps.add(stamp)
         won, answers = self._settle(plan, stamp)
@@ -203,7 +217,10 @@ class Claims:
         lost = False
         for call, jobs, counted in plan.dealt:
             mine = _won(jobs, won, stamp)
-            call.jobs += mine
+            self._transactor.store.claimed.note(
+                (want.id, Mine(stamp, record, want.place)) for want, record in mine
+            )
+            call.jobs += [want.job(record) for want, record in mine]
             call.left -= counted - (len(jobs) - len(mine))
             lost = lost or len(mine) < len(jobs)
         self._adapt(lost, any(jobs for _, jobs, _ in plan.dealt))
@@ -214,8 +231,11 @@ class Claims:
             return More.SURELY
         return More.PERHAPS if lost or plan.seen.unfinished else More.NONE
 
-    def _plan(self, tx: Transaction, most: int, *, calls: Sequence[Call]) -> Plan:
+    def _plan(self, tx: Transaction, most: int, *, calls: Sequence[Call], look: Look) -> Plan:
         plan = Plan()
+        plan.quiet_ms = _look_for_due(tx, calls, look)
+        if plan.quiet_ms is None:
+            return plan
         found = _read_keyed(tx, calls, plan)
         taking = [call for call in calls if call.keyed is None or call.keyed in found]
         for _, some in groupby(taking, key=lambda call: call.looks_for):
@@ -245,7 +265,8 @@ class Claims:
             for keyed in plan.keyed if plan.seen.everything else ():
                 given = {call.number: list(call.jobs) for call in keyed.calls}
                 for call, jobs in plan.jobs_of(keyed):
-                    given[call.number] += _won(jobs, won, stamp)
+                    mine = _won(jobs, won, stamp)
+                    given[call.number] += [want.job(record) for want, record in mine]
                 all_won = all(job.id in won for _, jobs in plan.jobs_of(keyed) for job in jobs)
                 if all_won:
                     stored = once.stored(tx, keyed.op)
@@ -302,9 +323,20 @@ def _answer_to_keyed(keyed: Keyed, failed: Exception | None) -> Answer:
     return StoreError(f"jobs may have been claimed; retry with the same key: {failed!r}")
 
 
-def _won(wanted: Iterable[Want], won: set[str], stamp: bytes) -> list[Job]:
-    token = int.from_bytes(stamp[:8], "big")
-    return [one.job(token) for one in wanted if one.id in won]
+def _won(wanted: Iterable[Want], won: set[str], stamp: bytes) -> list[tuple[Want, Record]]:
+    version = int.from_bytes(stamp[:8], "big")
+    return [(one, one.record(version)) for one in wanted if one.id in won]
+
+
+def _look_for_due(tx: Transaction, calls: Sequence[Call], look: Look) -> dict[str, int] | None:
+    """By queue whose leases were looked at, how long none of them can expire; None if something is
+    due. The first reads of the claims are requested at the same time."""
+    asked = {queue: Due(tx, queue, leases=leases) for queue, leases in look.items()}
+    for call in calls[:1] if look else ():
+        prefetch(tx, call.op.queues[0], call.op)
+    if any(one.found() for one in asked.values()):
+        return None
+    return {queue: asked[queue].quiet_ms for queue, leases in look.items() if leases}
 
 
 def _read_keyed(tx: Transaction, calls: Iterable[Call], plan: Plan) -> dict[Keyed, once.Stored]:
@@ -350,44 +382,45 @@ def _want(
 def _write_claims(tx: Transaction, shares: Sequence[tuple[Call, Sequence[Ready]]]) -> list[Dealt]:
     ids = [ready.id for _, found in shares for ready in found]
     records, bodies = Near(tx, k.JOB, ids), Near(tx, k.BODY, ids)
+    runs = records.runs()
+    tx.watch_runs(k.JOB, runs)
+    places = tx.store.claimed.places(runs)
     dealt = []
     for call, found in shares:
         jobs = []
         for ready in found:
             ((_, data),) = records.of(ready.id)
             parts = [value for _, value in bodies.of(ready.id)]
-            job = _write_claim(tx, call.op, ready.id, decode_record(data), parts)
-            if job is not None:
-                jobs.append(job)
+            seen = tx.held(ready.id, decode_record(data))
+            leased = _write_claim(tx, call.op, seen)
+            if leased is not None:
+                body, place = decode_body(parts), places[ready.id]
+                jobs.append(Want(ready.id, leased, body, seen.errors, place))
         dealt.append((call, jobs, len(found)))
     return dealt
 
 
-def _write_claim(
-    tx: Transaction, op: ops.Claim, job_id: str, record: Record, body: Sequence[bytes]
-) -> Want | None:
-    """The job as it will be if this claim wins, except for the token; None if it has expired."""
-    seen = tx.held(job_id, record)
-    change = states.decide(seen, states.Claimed(), tx.now)
-    assert change is not None
-    if change.state is not State.LEASED:
+def _write_claim(tx: Transaction, op: ops.Claim, seen: Held) -> Record | None:
+    """The record as it will be if this claim wins, except for the version; None if the job has
+    expired."""
+    job_id, record = seen.id, seen.record
+    if not states.is_plain(seen, CLAIMED, tx.now):
         held = tx.job(job_id)
         assert held is not None
         _release_expired(tx, held)
         return None
     note = ClaimNote(op.worker, tx.now, op.lease_ms)
-    leased = claimed(record, change, note, 0)
-    tx.tr.add_read_conflict_key(tx.keys.of_job(k.JOB, job_id))
+    leased = claimed(record, note, 0)
     tx.wrote = tx.has_claimed = True
     tx.tr.set_versionstamped_key(tx.keys.new_claim(job_id), encode(note))
     # Every claim of the job does the same, except for the lease's end.
     tx.change_places(job_id, record, leased)
-    return Want(job_id, leased, decode_body(body), seen.errors)
+    return leased
 
 
 def _release_expired(tx: Transaction, held: Held) -> None:
     """A picked job turned out to have expired: release what was taken for it."""
-    move(tx, held, states.Claimed())
+    move(tx, held, CLAIMED)
     settle(tx)
     tx.free(held.record)
 
@@ -421,12 +454,10 @@ def claim_serially(tx: Transaction, op: ops.Claim) -> Answer:
 def _lease(tx: Transaction, job_id: str, op: ops.Claim) -> Job | None:
     held = tx.job(job_id)
     assert held is not None
-    change = states.decide(held, states.Claimed(), tx.now)
-    assert change is not None
-    if change.state is not State.LEASED:
+    if not states.is_plain(held, CLAIMED, tx.now):
         _release_expired(tx, held)
         return None
     note = ClaimNote(op.worker, tx.now, op.lease_ms)
     # Later than everything read and not later than the commit, so tokens only increase.
-    tx.put(held, claimed(held.record, change, note, tx.version + 1))
+    tx.put(held, claimed(held.record, note, tx.version + 1))
     return job_of(job_id, held.record, tx.body(job_id), held.errors, None)

@@ -12,6 +12,7 @@ from typing import Any
 from tenure.clock import Clock, SystemClock
 from tenure.core.operate import Operation, operate
 from tenure.engines.foundationdb import (
+    ack,
     binding,
     claim,
     clocks,
@@ -48,6 +49,10 @@ from tenure.settings import Settings
 
 _MOST_JOBS = 500  # of one transaction, unless a single operation is larger
 _MOST_BYTES = 2_000_000
+_APART = (ops.Claim, ops.Maintain)  # have transactions of their own
+_ALONE = (ops.Claim, ops.Reconcile)  # within others, cause these to have one of their own
+_ENDING = (ops.Ack, ops.Fail)
+_FEW_QUEUES = 3  # whose limits are worth reading before it is known which are needed
 
 
 class FoundationDbEngine:
@@ -253,7 +258,7 @@ def _kind(op: Op) -> type[Op]:
     """The kind of batch: claims run together, and so does everything else except maintenance."""
     if isinstance(op, ops.Once):
         return ops.Claim if once.claims_come_last(op) else Op
-    return type(op) if isinstance(op, ops.Claim | ops.Maintain) else Op
+    return type(op) if isinstance(op, _APART) else Op
 
 
 def _claims_at_once(run: Iterable[Op]) -> Iterator[list[ops.Claim | ops.Once]]:
@@ -281,7 +286,7 @@ def _parts(batch: Sequence[Op]) -> Iterator[list[Op]]:
     for op in batch:
         more_jobs, more_bytes = _weight(op)
         full = jobs + more_jobs > _MOST_JOBS or size + more_bytes > _MOST_BYTES
-        stays_alone = any(isinstance(one, ops.Claim | ops.Reconcile) for one in ops.flat([op]))
+        stays_alone = _stays_alone(op)
         if part and (full or alone or stays_alone):
             yield part
             part, jobs, size = [], 0, 0
@@ -291,18 +296,25 @@ def _parts(batch: Sequence[Op]) -> Iterator[list[Op]]:
         yield part
 
 
+def _stays_alone(op: Op) -> bool:
+    if isinstance(op, ops.Once):
+        return any(map(_stays_alone, op.ops))
+    return isinstance(op, _ALONE)
+
+
 def _weight(op: Op) -> tuple[int, int]:
     """How many jobs an operation concerns, and how many bytes it adds."""
+    if isinstance(op, ops.Ack):
+        jobs, size = _weight(ops.Enqueue(op.then)) if op.then else (0, 0)
+        return 1 + jobs, len(op.result) + size
     if isinstance(op, ops.Once):
         weights = [_weight(one) for one in op.ops]
         return sum(n for n, _ in weights), sum(size for _, size in weights)
     if isinstance(op, ops.Enqueue):
         return len(op.jobs), sum(len(spec.payload) for spec in op.jobs)
     if isinstance(op, ops.Import):
-        jobs = [entry.job for entry in op.entries]
-        return len(jobs), sum(len(job.raw_payload) + len(job.raw_result) for job in jobs)
-    if isinstance(op, ops.Ack):
-        return 1 + len(op.then), len(op.result) + sum(len(spec.payload) for spec in op.then)
+        imported = [entry.job for entry in op.entries]
+        return len(imported), sum(len(job.raw_payload) + len(job.raw_result) for job in imported)
     if isinstance(op, ops.JobsOp):
         return len(op.ids), 0
     return 1, 0
@@ -327,7 +339,7 @@ def _prefetch(tx: Transaction, batch: Sequence[Op]) -> None:
     for op in batch:
         if isinstance(op, ops.LeaseOp):
             needed.append(op.id)
-            if isinstance(op, ops.Ack | ops.Fail):
+            if isinstance(op, _ENDING):
                 ending.append(op.id)
         elif isinstance(op, ops.JobsOp):
             needed += op.ids
@@ -337,6 +349,9 @@ def _prefetch(tx: Transaction, batch: Sequence[Op]) -> None:
             _prefetch(tx, once.before_claims(call))
     tx.ask_children(ending)
     tx.load(needed)
+    if ending and len(tx.store.rules) <= _FEW_QUEUES:
+        for queue in list(tx.store.rules):
+            tx.ask_rules(queue)  # most likely, these jobs are of one of them
 
 
 def _begin(tx: Transaction, batch: Sequence[once.Begin]) -> list[Answer]:
@@ -352,8 +367,9 @@ def _maintain_within(tx: Transaction, batch: Sequence[ops.Maintain]) -> list[Ans
     return [upkeep.maintain(lambda work: work(tx), op) for op in batch]
 
 
-# Operations that the core does not have.
+# Operations that the core does not have, or that are faster here.
 _OWN: dict[type[Op], Operation] = {
+    ops.Ack: ack.ack,
     ops.Claim: _claim_serially,
     ops.Maintain: _maintain_within,
     ops.Reconcile: upkeep.reconcile,

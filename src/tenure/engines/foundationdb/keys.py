@@ -92,7 +92,7 @@ GROUP_TOTAL, RECORD, RECORD_END, ERROR = range(36, 40)
 
 # No transaction conflicts on these keys: they are found by snapshot reads, and checked against the
 # job's own key.
-_HINTS = (BODY, READY, ENDING, DELAYED, EXPIRING, LISTED, ENDED, ERRORS, RESULT, ERROR)
+HINTS = frozenset((BODY, READY, ENDING, DELAYED, EXPIRING, LISTED, ENDED, ERRORS, RESULT, ERROR))
 
 _MOST_KNOWN = 2_000  # prefixes
 
@@ -125,7 +125,7 @@ class Keys:
         self._prefix = root.key()
         self._kinds = [pack((kind,), self._prefix) for kind in range(ERROR + 1)]
         self._length = len(self._prefix)
-        self._hints = frozenset(self._kinds[kind][self._length :] for kind in _HINTS)
+        self._hints = frozenset(self._kinds[kind][self._length :] for kind in HINTS)
         self._known: dict[tuple[Any, ...], bytes] = {}
         self._ids: dict[str, bytes] = {}
         self._begins: dict[tuple[int, int], bytes] = {}
@@ -168,9 +168,9 @@ class Keys:
             _remember(self._begins, begin, known)
         return known + pack_int(count)
 
-    def kind_bytes(self, kind: int) -> int:
-        """How many bytes come before the second element of a key."""
-        return len(self._kinds[kind])
+    def kind(self, kind: int) -> bytes:
+        """What keys of this kind begin with."""
+        return self._kinds[kind]
 
     def unpack(self, key: bytes) -> tuple[Any, ...]:
         """The tuple of a key, without the first element."""

@@ -7,6 +7,7 @@ among those of many other jobs, they are read one by one for a while.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,14 @@ _MOST_PER_JOB = 2.5  # rows read for each job that is wanted
 _FORGET = 0.97
 _MOST_BYTES = 200_000  # of rows that nobody wants
 
+# A UUIDv7, which begins with the time, and how much of it two must share: 16 ms. Nobody can make
+# up one of that time later, unlike other ids.
+_MADE_UP = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}").fullmatch
+_SAME_TIME = 12  # characters
+_NEVER = "\0"  # no id that is read by a range has a zero
+
 Rows = list[tuple[bytes, bytes]]
+_NO_ROWS: Rows = []
 
 
 class Scatter:
@@ -50,9 +58,11 @@ class Near:
     def __init__(self, tx: Tx, kind: int, ids: Sequence[str], *, limit: int = 0) -> None:
         """limit: how many rows of each job are wanted; 0 for all."""
         self._tx, self._kind, self._limit = tx, kind, limit
-        self._of = {tx.keys.of_job(kind, job_id): job_id for job_id in ids}
+        start, own = tx.keys.kind(kind), tx.keys.own
+        self._of = {start + own(job_id): job_id for job_id in ids}
         self._most_rows = 2 * len(ids) + _SPARE
         self._found: dict[str, Rows] | None = None
+        self._runs: list[list[str]] = []
         self._asked: Any = None
         self._singly: dict[str, Any] = {}
         plain = "\0" not in "".join(ids)  # so that each ends at the first zero
@@ -72,9 +82,17 @@ class Near:
         """The keys and values of the rows of a job, in order. Call it once for each."""
         if self._found is None:
             self._found = {} if self._asked is None else self._read()
-        if job_id in self._singly:
+        if self._singly and job_id in self._singly:
             self._found[job_id] = self._rows_of(self._singly.pop(job_id))
-        return self._found.get(job_id, [])
+        return self._found.get(job_id, _NO_ROWS)
+
+    def runs(self) -> list[list[str]]:
+        """All ids of JOB keys, in runs of neighbours: no other job was stored between them, and
+        since they were made up at almost the same time, hardly any can be added."""
+        if self._found is None:
+            self._found = {} if self._asked is None else self._read()
+        joined = {job_id for run in self._runs for job_id in run}
+        return self._runs + [[job_id] for job_id in self._of.values() if job_id not in joined]
 
     def _ask_singly(self, prefixes: Iterable[bytes]) -> None:
         snapshot, singly, of = self._tx.tr.snapshot, self._singly, self._of
@@ -92,27 +110,46 @@ class Near:
 
     def _read(self) -> dict[str, Rows]:
         """Sort the rows of the range. Jobs behind its end, if it was cut off, are read singly."""
-        of, start, most = self._of, self._tx.keys.kind_bytes(self._kind), self._limit
+        of, start, most = self._of, len(self._tx.keys.kind(self._kind)), self._limit
         found: dict[str, Rows] = {}
-        read = others = 0
+        ids: list[str | None] = []  # of the rows
+        others = 0
         last = b""
         for row in self._asked:
             last = key = bytes(row.key)
-            read += 1
             job_id = of.get(key[: key.find(b"\x00", start) + 1])
+            ids.append(job_id)
             if job_id is None:
                 others += len(key) + len(row.value)
                 if others > _MOST_BYTES:
                     break
-                continue
-            mine = found.setdefault(job_id, [])
-            if not most or len(mine) < most:
-                mine.append((key, bytes(row.value)))
+            elif job_id not in found:
+                found[job_id] = [(key, bytes(row.value))]
+            elif not most or len(found[job_id]) < most:
+                found[job_id].append((key, bytes(row.value)))
         else:
-            if read < self._most_rows:
+            if len(ids) < self._most_rows:
                 last = b"\xff"
         if last != b"\xff":
             # The last job that was read may have more rows.
             self._ask_singly([prefix for prefix in of if prefix + b"\xff" > last])
-        self._tx.store.scatter.note(self._kind, read / max(1, len(found)))
+        if self._kind == k.JOB:
+            self._runs = _runs(ids)
+        self._tx.store.scatter.note(self._kind, len(ids) / max(1, len(found)))
         return found
+
+
+def _runs(ids: Iterable[str | None]) -> list[list[str]]:
+    """Join the ids of jobs that are stored one after the other and were made up at almost the same
+    time. None: another job."""
+    runs: list[list[str]] = []
+    begin = _NEVER
+    for job_id in ids:
+        if job_id is None:
+            begin = _NEVER
+        elif job_id.startswith(begin):
+            runs[-1].append(job_id)
+        else:
+            runs.append([job_id])
+            begin = job_id[:_SAME_TIME] if _MADE_UP(job_id) else _NEVER
+    return runs

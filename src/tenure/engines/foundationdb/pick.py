@@ -13,7 +13,7 @@ from tenure.engines.foundationdb.bucket import Bucket
 from tenure.engines.foundationdb.keys import RING
 from tenure.engines.foundationdb.limits import Rules
 from tenure.engines.foundationdb.parking import Idle
-from tenure.engines.foundationdb.tuple_layer import after_ints, unpack
+from tenure.engines.foundationdb.tuple_layer import after_ints, last_str
 from tenure.engines.foundationdb.tx import Tx
 from tenure.model import ops
 
@@ -107,7 +107,7 @@ class Lane:
             self._more = len(rows) == self._look
             for row in rows:
                 order = bytes(row.key)[self._prefix :]
-                (job_id,) = unpack(order, after_ints(order, 0, _NUMBERS))
+                job_id = last_str(order, after_ints(order, 0, _NUMBERS))
                 self._found.append(Ready(order, job_id, self._tenant, self._group))
             if rows:
                 self._begin = bytes(rows[-1].key) + b"\x00"
@@ -292,9 +292,22 @@ class Picker:
         return ring(self.tx, ask_ring(self.tx, *within), *within)
 
 
+def prefetch(tx: Tx, queue: str, op: ops.Claim) -> None:
+    """Start the first reads of a Picker. Tenants are left out if the queue may be held back as a
+    whole: then they are not needed."""
+    tx.ask_rules(queue)
+    known = tx.store.rules.get(queue)
+    if known is not None and known[1].whole.is_default:
+        within = (k.TURN, queue) if op.tenant is None else (k.LANE, queue, op.tenant)
+        tx.asked_rings[within] = ask_ring(tx, *within)
+
+
 def ask_ring(tx: Tx, *elements: Any) -> Any:
-    """Request the first names on a ring."""
-    return tx.tr.snapshot.get_range(*tx.keys.span(*elements), limit=WINDOW + 1)
+    """Request the first names on a ring, unless that was done before."""
+    asked = tx.asked_rings.pop(elements, None)
+    if asked is None:
+        asked = tx.tr.snapshot.get_range(*tx.keys.span(*elements), limit=WINDOW + 1)
+    return asked
 
 
 def ring(tx: Tx, asked: Any, *elements: Any) -> Iterator[list[str]]:

@@ -16,6 +16,10 @@ from tenure.model.retry import Backoff
 
 PART_BYTES = 90_000  # a value holds at most 100,000
 
+# The same for every job: an ack, and a claim of a job that has not expired.
+_ACKED = states.plain(State.LEASED, states.Acked)
+_CLAIMED = states.plain(State.PENDING, states.Claimed)
+
 
 class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The fields that transitions are decided on."""
@@ -62,9 +66,15 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def counted_as(self) -> str:
         """The counter that includes this job. Ready and leased jobs share one, so that a claim,
         which may turn out to be lost, need not change it; LEASE keys tell how many are leased."""
-        if self.state is State.PENDING:
-            return "active" if self.ready else "delayed"
-        return "active" if self.state is State.LEASED else self.state.value
+        if self.state is State.PENDING and not self.ready:
+            return "delayed"
+        return _COUNTED_AS[self.state]
+
+
+_COUNTED_AS = {state: state.value for state in State} | {
+    State.PENDING: "active",
+    State.LEASED: "active",
+}
 
 
 def total_of(counted_as: str) -> str:
@@ -172,9 +182,13 @@ _decode_body = msgspec.msgpack.Decoder(Body).decode
 _decode_errors = msgspec.msgpack.Decoder(tuple[Failure, ...]).decode
 
 
-def parts_of(data: bytes) -> Iterator[tuple[int, bytes]]:
+def parts_of(data: bytes) -> Iterable[tuple[int, bytes]]:
     """Split a large value into parts, for several keys."""
-    for n, start in enumerate(range(0, max(len(data), 1), PART_BYTES)):
+    return [(0, data)] if len(data) <= PART_BYTES else _several_parts(data)
+
+
+def _several_parts(data: bytes) -> Iterator[tuple[int, bytes]]:
+    for n, start in enumerate(range(0, len(data), PART_BYTES)):
         yield n, data[start : start + PART_BYTES]
 
 
@@ -214,25 +228,25 @@ def body_of(job: JobSpec | Job) -> Body:
 def new_record(spec: JobSpec, seq: Seq, now: int, *, waits: bool) -> Record:
     """The record of a job that is enqueued."""
     run_at = spec.starts_at(now)
-    return Record(
-        queue=spec.queue,
-        tenant=spec.tenant,
-        group=spec.group,
-        kind=spec.kind,
-        priority=spec.priority,
-        seq=seq,
-        state=State.WAITING if waits else State.PENDING,
-        ready=not waits and run_at <= now,
-        run_at=run_at,
-        created_at=now,
-        updated_at=now,
-        attempts=0,
-        max_attempts=spec.max_attempts,
-        expires_at=None if spec.expires_in_ms is None else now + spec.expires_in_ms,
-        unique_key=spec.unique_key,
-        timeout_ms=spec.timeout_ms,
-        backoff=spec.backoff,
-        if_parent_fails=spec.if_parent_fails,
+    return Record(  # by position, which takes a third of the time
+        spec.queue,
+        spec.tenant,
+        spec.group,
+        spec.kind,
+        spec.priority,
+        seq,
+        State.WAITING if waits else State.PENDING,
+        not waits and run_at <= now,
+        run_at,
+        now,  # created_at
+        now,  # updated_at
+        0,  # attempts
+        spec.max_attempts,
+        None if spec.expires_in_ms is None else now + spec.expires_in_ms,
+        spec.unique_key,
+        spec.timeout_ms,
+        spec.backoff,
+        spec.if_parent_fails,
     )
 
 
@@ -296,15 +310,25 @@ def _last_group(errors: tuple[Failure, ...]) -> str:
     return errors[-1].group if errors else ""
 
 
-def claimed(record: Record, change: states.Change, claim: ClaimNote, version: int) -> Record:
-    """The record after a claim at this version of the store."""
+def acked(record: Record, now: int, *, has_result: bool) -> Record:
+    """The record after an ack. Unlike `changed`, it needs no failures, which stay as they are."""
     return replace(
         record,
-        state=change.state,
+        state=_ACKED.target,
+        updated_at=now,
+        lease_until=None,
+        finished_at=now,
+        has_result=has_result,
+    )
+
+
+def claimed(record: Record, claim: ClaimNote, version: int) -> Record:
+    """The record of a pending job under a claim at this version of the store."""
+    return replace(
+        record,
+        state=_CLAIMED.target,
         ready=False,
-        attempts=change.attempts,
-        run_at=change.run_at,
-        expires_at=change.expires_at,
+        attempts=record.attempts + _CLAIMED.attempts,
         updated_at=claim.at,
         finished_at=None,
         token=max(version, record.token + 1),  # the store it came from may have greater tokens
@@ -318,52 +342,39 @@ def claimed(record: Record, change: states.Change, claim: ClaimNote, version: in
     )
 
 
-def _no_errors(_: str) -> tuple[Failure, ...]:
-    """A claim does not change the job's failures."""
-    return ()
-
-
-def under_claim(job_id: str, record: Record, claim: ClaimNote, version: int) -> Record:
-    """A stored record combined with the lowest claim on it."""
-    change = states.decide(Held(job_id, record, _no_errors), states.Claimed(), claim.at)
-    assert change is not None
-    assert change.state is State.LEASED  # otherwise it would not have been claimed
-    return claimed(record, change, claim, version)
-
-
 def job_of(
     job_id: str, record: Record, body: Body, errors: tuple[Failure, ...], result: bytes | None
 ) -> Job:
     """The complete Job."""
-    return Job(
-        id=job_id,
-        queue=record.queue,
-        state=record.state,
-        raw_payload=msgspec.Raw(body.payload),
-        priority=record.priority,
-        run_at=record.run_at,
-        created_at=record.created_at,
-        updated_at=record.updated_at,
-        attempts=record.attempts,
-        max_attempts=record.max_attempts,
-        tenant=record.tenant,
-        group=record.group,
-        kind=record.kind,
-        started_at=record.started_at,
-        lease_until=record.lease_until,
-        token=record.token,
-        worker=record.worker,
-        finished_at=record.finished_at,
-        expires_at=record.expires_at,
-        unique_key=record.unique_key,
-        timeout_ms=record.timeout_ms,
-        backoff=record.backoff,
-        after=body.after,
-        if_parent_fails=record.if_parent_fails,
-        progress=record.progress,
-        note=record.note,
-        raw_result=NULL if result is None else msgspec.Raw(result),
-        errors=errors,
-        trace=body.trace,
-        replay_of=body.replay_of,
+    return Job(  # by position, which takes less than half of the time
+        job_id,
+        record.queue,
+        record.state,
+        msgspec.Raw(body.payload),
+        record.priority,
+        record.run_at,
+        record.created_at,
+        record.updated_at,
+        record.attempts,
+        record.max_attempts,
+        record.tenant,
+        record.group,
+        record.kind,
+        record.started_at,
+        record.lease_until,
+        record.token,
+        record.worker,
+        record.finished_at,
+        record.expires_at,
+        record.unique_key,
+        record.timeout_ms,
+        record.backoff,
+        body.after,
+        record.if_parent_fails,
+        record.progress,
+        record.note,
+        NULL if result is None else msgspec.Raw(result),
+        errors,
+        body.trace,
+        body.replay_of,
     )

@@ -6,6 +6,7 @@ import itertools
 import random
 from typing import Any, NamedTuple
 
+from tenure.engines.foundationdb.claimed_jobs import ClaimedJobs
 from tenure.engines.foundationdb.keys import Keys
 from tenure.engines.foundationdb.limits import Rules
 from tenure.engines.foundationdb.near import Scatter
@@ -51,6 +52,7 @@ class Store:
         self.near_from = near_from
         self.rules: dict[str, tuple[bytes, Rules]] = {}
         self.scatter: Scatter = Scatter()
+        self.claimed: ClaimedJobs = ClaimedJobs()
         self.client: int = chance.getrandbits(31)
         self.count: itertools.count[int] = itertools.count()
         self.writers: itertools.count[int] = itertools.count()

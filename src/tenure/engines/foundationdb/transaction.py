@@ -16,6 +16,7 @@ from tenure.engines.foundationdb import bucket, clocks, due, jobs, once, parking
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb.record import (
     Held,
+    acked,
     body_of,
     changed,
     encode,
@@ -25,7 +26,7 @@ from tenure.engines.foundationdb.record import (
 from tenure.engines.foundationdb.store import Store
 from tenure.engines.foundationdb.tx import Tx
 from tenure.model import states
-from tenure.model.job import Job, JobSpec, State
+from tenure.model.job import NULL, Job, JobSpec, State
 from tenure.model.ops import Entry, Limit, Schedule
 from tenure.model.records import Space
 
@@ -67,6 +68,15 @@ class Transaction(Tx):
         if waited and change.final:
             self.drop_waits(job.id)
         self.tells: bool = True
+
+    def end(self, job: Held, result: msgspec.Raw) -> None:
+        """Store that a leased job is done, with its result. Does what `save` and `put_result` do
+        for an ack, without reading the failures, and writes the record once."""
+        has_result = result != NULL
+        if has_result:
+            self.put_parts(bytes(result), k.RESULT, job.id)
+        self.put(job, acked(job.record, self.now, has_result=has_result))
+        self.tells = True
 
     def edit(self, job: Held, edit: Edit) -> None:
         record = replace(job.record, updated_at=self.now)
@@ -136,9 +146,7 @@ class Transaction(Tx):
     # Dependencies -------------------------------------------------------------------------------
 
     def children(self, parents: Sequence[Held]) -> list[tuple[Held, str]]:
-        self.ask_children(parent.id for parent in parents)
-        asked = [(parent.id, self.child_ids(parent.id)) for parent in parents]
-        found = [(parent_id, ids) for parent_id, ids in asked if ids]
+        found = self.child_ids([parent.id for parent in parents])
         for _, ids in found:
             self.load(ids)
         return [(child, parent_id) for parent_id, ids in found for child in self.jobs(ids)]

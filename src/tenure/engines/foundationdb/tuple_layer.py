@@ -24,6 +24,7 @@ _VERSIONSTAMP = 0x33
 
 _BIG = (1 << 64) - 1  # larger numbers include their length
 _POSITIVE = [bytes([_ZERO + size]) for size in range(9)]  # the prefix of smaller ones
+_INT_BYTES = [1 + abs(code - _ZERO) for code in range(256)]  # of an encoded number, by its first
 _STAMP_BYTES = 10
 _INCOMPLETE = b"\xff" * _STAMP_BYTES
 _NEW_STAMP = bytes([_VERSIONSTAMP]) + _INCOMPLETE + bytes(2)
@@ -94,8 +95,14 @@ def append_versionstamp(prefix: bytes) -> bytes:
 def after_ints(key: bytes, place: int, count: int) -> int:
     """The place after some numbers of at most eight bytes each."""
     for _ in range(count):
-        place += 1 + abs(key[place] - _ZERO)
+        place += _INT_BYTES[key[place]]
     return place
+
+
+def last_str(key: bytes, place: int) -> str:
+    """The string at this place, with which a key ends."""
+    data = key[place + 1 : -1]
+    return (data.replace(b"\x00\xff", b"\x00") if b"\x00" in data else data).decode()
 
 
 def pack_str(text: str) -> bytes:

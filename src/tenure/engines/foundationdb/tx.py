@@ -8,14 +8,15 @@ to the queue makes it conflict.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
 from tenure.core.limits import EVERYTHING, TenantGroup
 from tenure.engines.foundationdb import keys as k
-from tenure.engines.foundationdb.indexes import changes
+from tenure.engines.foundationdb.claimed_jobs import Mine, runs_of
+from tenure.engines.foundationdb.indexes import Indexes
 from tenure.engines.foundationdb.keys import Seq
 from tenure.engines.foundationdb.limits import Rules
 from tenure.engines.foundationdb.near import Near
@@ -23,6 +24,7 @@ from tenure.engines.foundationdb.record import (
     Body,
     Held,
     Record,
+    claimed,
     decode_body,
     decode_claim,
     decode_errors,
@@ -30,7 +32,6 @@ from tenure.engines.foundationdb.record import (
     encode,
     parts_of,
     total_of,
-    under_claim,
 )
 from tenure.engines.foundationdb.store import Store
 from tenure.engines.foundationdb.tuple_layer import pack_int
@@ -41,6 +42,21 @@ WAKE_SHARDS = 8
 _ZERO = bytes(8)
 _RULES_STAMP = 16  # bytes of a RULES value; the rest is a key
 _decode_limit = msgspec.json.Decoder(Limit).decode
+
+
+class Asked(NamedTuple):
+    """Jobs that are being read together."""
+
+    ids: Sequence[str]
+    jobs: Near
+    claims: Near
+
+
+class AskedMine(NamedTuple):
+    """The same for jobs that this process has claimed."""
+
+    jobs: Mapping[str, Mine]
+    claims: Near
 
 
 class Tx:
@@ -55,16 +71,22 @@ class Tx:
         self.has_claimed: bool = False  # by keys whose tokens are not known before the commit
         self.tells: bool = False  # whether to notify waiting processes
         self._version: int | None = None
-        self._asked: dict[str, tuple[Near, Near]] = {}
+        self._asked: dict[str, Asked | AskedMine] = {}
+        self._run_of: dict[str, list[str]] = {}  # neighbours among the jobs that were read
         self._asked_children: dict[str, Near] = {}
         self._asked_spans: dict[tuple[bytes, bytes], Any] = {}
         self._jobs: dict[str, Held | None] = {}
         self._waiting: dict[str, dict[str, None]] = {}
         self._rules: dict[str, Rules] = {}
+        self._asked_rules: dict[str, Any] = {}
+        self.asked_rings: dict[tuple[Any, ...], Any] = {}
         self._rules_values: dict[str, tuple[bytes, bytes]] = {}
         self._marked: set[bytes] = set()
+        self._marked_lanes: set[tuple[str, str, str]] = set()  # whose LANE and TURN are marked
         self._freed: dict[tuple[str, TenantGroup], Any] = {}  # whether they had been put aside
-        self._counts: Counter[tuple[str, str, str, str]] = Counter()
+        # By queue, tenant and group: the counters that included jobs before and after a change.
+        self._counts: Counter[tuple[str, str, str, str, str]] = Counter()
+        self._indexes = Indexes(store.keys)
 
     # Keys ---------------------------------------------------------------------------------------
 
@@ -83,7 +105,9 @@ class Tx:
 
     def clear(self, key: bytes) -> None:
         self.wrote = True
-        self._marked.discard(key)
+        if key in self._marked:
+            self._marked.discard(key)
+            self._marked_lanes.clear()
         if self.keys.is_hint(key):
             self.tr.options.set_next_write_no_write_conflict_range()
         self.tr.clear(key)
@@ -107,6 +131,14 @@ class Tx:
         if key not in self._marked:
             self._marked.add(key)
             self.set(key)
+
+    def _mark_lane(self, queue: str, tenant: str, group: str) -> None:
+        """Let claims find the jobs of a lane."""
+        lane = (queue, tenant, group)
+        if lane not in self._marked_lanes:
+            self.mark(self.keys.lane(*lane))
+            self.mark(self.keys.turn(queue, tenant))
+            self._marked_lanes.add(lane)
 
     def put_parts(self, data: bytes, *elements: Any) -> None:
         """Write a large value in parts."""
@@ -137,12 +169,14 @@ class Tx:
     def flush(self) -> None:
         """Write deferred changes."""
         sums: Counter[tuple[Any, ...]] = Counter()
-        for (queue, tenant, group, what), by in self._counts.items():
-            sums[k.QUEUE_COUNT, queue, what] += by
-            sums[k.TENANT_COUNT, queue, tenant, what] += by
-            sums[k.GROUP_COUNT, queue, tenant, group, what] += by
-            if group:
-                sums[k.GROUP_TOTAL, queue, group, total_of(what)] += by
+        for (queue, tenant, group, *counters), jobs in self._counts.items():
+            for what, by in zip(counters, (-jobs, jobs), strict=True):
+                if what:
+                    sums[k.QUEUE_COUNT, queue, what] += by
+                    sums[k.TENANT_COUNT, queue, tenant, what] += by
+                    sums[k.GROUP_COUNT, queue, tenant, group, what] += by
+                    if group:
+                        sums[k.GROUP_TOTAL, queue, group, total_of(what)] += by
         self._counts.clear()
         for key, by in sums.items():
             self.add(self.keys.pack(*key), by)
@@ -160,11 +194,16 @@ class Tx:
         """Start reading jobs that will be needed."""
         jobs, asked = self._jobs, self._asked
         new = [one for one in dict.fromkeys(ids) if one not in jobs and one not in asked]
-        if new:
-            asked.update(dict.fromkeys(new, self._ask(new)))
+        mine = self.store.claimed.find(new)
+        others = [one for one in new if one not in mine] if mine else new
+        if mine:
+            claims = Near(self, k.CLAIM, list(mine), limit=1)
+            asked.update(dict.fromkeys(mine, AskedMine(mine, claims)))
+        if others:
+            asked.update(dict.fromkeys(others, self._ask(others)))
 
-    def _ask(self, ids: Sequence[str]) -> tuple[Near, Near]:
-        return Near(self, k.JOB, ids), Near(self, k.CLAIM, ids, limit=1)
+    def _ask(self, ids: Sequence[str]) -> Asked:
+        return Asked(ids, Near(self, k.JOB, ids), Near(self, k.CLAIM, ids, limit=1))
 
     def ask_children(self, ids: Iterable[str]) -> None:
         """Start reading the children of jobs that may end."""
@@ -173,34 +212,74 @@ class Tx:
             self._asked_children.update(dict.fromkeys(new, Near(self, k.CHILD, new)))
 
     def job(self, job_id: str) -> Held | None:
-        """A job, or None if it does not exist."""
+        """A job, or None if it does not exist. Those that were loaded together with it are read,
+        too."""
         if job_id not in self._jobs:
-            held = self._decoded(job_id, *(self._asked.pop(job_id, None) or self._ask([job_id])))
-            self._jobs[job_id] = held
-            key = self.keys.of_job(k.JOB, job_id)
-            self.tr.add_read_conflict_range(key, key + b"\x00")
-            if held is not None and held.state is State.PENDING:
-                # A concurrent claim does not write the key of a pending job. In any other state,
-                # the job cannot be claimed unless its key was written.
-                self.tr.add_read_conflict_range(*self.keys.span_of_job(k.CLAIM, job_id))
+            asked = self._asked.get(job_id) or self._ask([job_id])
+            if isinstance(asked, AskedMine):
+                self._read_mine(asked)
+            else:
+                self._read(asked)
         return self._jobs[job_id]
+
+    def _read_mine(self, asked: AskedMine) -> None:
+        """Jobs that this process has claimed, unless they have changed since."""
+        same: dict[str, Mine] = {}
+        others: list[str] = []
+        for job_id, mine in asked.jobs.items():
+            self._asked.pop(job_id, None)
+            if job_id in self._jobs:  # it was added meanwhile
+                continue
+            rows = asked.claims.of(job_id)
+            if rows and k.stamp_of(rows[0][0]) == mine.stamp:
+                self._jobs[job_id] = Held(job_id, mine.record, self._errors, claimed=True)
+                same[job_id] = mine
+            else:
+                self.store.claimed.forget(job_id)
+                others.append(job_id)
+        self._watch_jobs(runs_of(same))
+        if others:
+            self._read(self._ask(others))
+
+    def _watch_jobs(self, runs: Sequence[list[str]]) -> None:
+        self.watch_runs(k.JOB, runs)
+        self._run_of.update((job_id, run) for run in runs if len(run) > 1 for job_id in run)
+
+    def _read(self, asked: Asked) -> None:
+        jobs = self._jobs
+        self._watch_jobs(asked.jobs.runs())
+        for job_id in asked.ids:
+            self._asked.pop(job_id, None)
+            if job_id not in jobs:  # it may have been added meanwhile
+                jobs[job_id] = held = self._decoded(job_id, asked)
+                if held is not None and held.record.state is State.PENDING:
+                    # A concurrent claim does not write the key of a pending job. In any other
+                    # state, the job cannot be claimed unless its key was written.
+                    self.tr.add_read_conflict_range(*self.keys.span_of_job(k.CLAIM, job_id))
+
+    def watch_runs(self, kind: int, runs: Iterable[Sequence[str]]) -> None:
+        """Conflict with writes to the keys of jobs. One range for a run of neighbours costs as much
+        as one for a single job."""
+        for run in runs:
+            first, last = self.keys.of_job(kind, run[0]), self.keys.of_job(kind, run[-1])
+            self.tr.add_read_conflict_range(first, last + b"\xff")
 
     def jobs(self, ids: Sequence[str]) -> list[Held]:
         """The jobs that exist, all read at once."""
         self.load(ids)
         return [held for job_id in ids if (held := self.job(job_id)) is not None]
 
-    def _decoded(self, job_id: str, found: Near, claims: Near) -> Held | None:
-        rows = found.of(job_id)
+    def _decoded(self, job_id: str, asked: Asked) -> Held | None:
+        rows = asked.jobs.of(job_id)
         if not rows:
             return None
         record = decode_record(rows[0][1])
         if record.state is State.PENDING:
-            for key, value in claims.of(job_id):
+            for key, value in asked.claims.of(job_id):
                 version = int.from_bytes(k.stamp_of(key)[:8], "big")
-                note = decode_claim(value)
-                return self.held(job_id, under_claim(job_id, record, note, version), claimed=True)
-        return self.held(job_id, record)
+                leased = claimed(record, decode_claim(value), version)
+                return Held(job_id, leased, self._errors, claimed=True)
+        return Held(job_id, record, self._errors)
 
     def held(self, job_id: str, record: Record, *, claimed: bool = False) -> Held:
         """A job whose record has been read."""
@@ -213,7 +292,7 @@ class Tx:
         """The current jobs, by snapshot reads."""
         wanted = list(ids)
         asked = self._ask(list(dict.fromkeys(wanted)))
-        found = {job_id: self._decoded(job_id, *asked) for job_id in dict.fromkeys(wanted)}
+        found = {job_id: self._decoded(job_id, asked) for job_id in dict.fromkeys(wanted)}
         return [found[job_id] for job_id in wanted]
 
     def body(self, job_id: str) -> Body:
@@ -226,32 +305,35 @@ class Tx:
     def add_job(self, job_id: str, record: Record, body: Body, waits_for: Iterable[str]) -> None:
         """Add a job."""
         self._asked.pop(job_id, None)
-        self._jobs[job_id] = self.held(job_id, record)
+        self._jobs[job_id] = Held(job_id, record, self._errors)
         self._put_body(job_id, encode(body))
-        self.set(self.keys.of_job(k.JOB, job_id), encode(record))
+        self.tr.set(self.keys.of_job(k.JOB, job_id), encode(record))
         self._settle(job_id, None, record)
         self.mark(self.keys.prefix(k.QUEUE, record.queue))
-        self._waiting[job_id] = dict.fromkeys(waits_for)
-        for parent in self._waiting[job_id]:
+        self._waiting[job_id] = parents = dict.fromkeys(waits_for)
+        for parent in parents:
             self._asked_children.pop(parent, None)
             self.set(self.keys.pack(k.WAITS, job_id, parent))
             self.set(self.keys.pack(k.CHILD, parent, job_id))
-        self.tells = True
+        self.wrote = self.tells = True
 
     def _put_body(self, job_id: str, data: bytes) -> None:
         prefix = self.keys.of_job(k.BODY, job_id)
         for n, part in parts_of(data):
-            self.set(prefix + pack_int(n), part)
+            self.tr.options.set_next_write_no_write_conflict_range()
+            self.tr.set(prefix + pack_int(n), part)
 
     def put(self, held: Held, record: Record) -> None:
         """Store a new version of a job."""
+        job_id = held.id
         if held.claimed:
-            self.wrote = True
-            self.tr.clear_range(*self.keys.span_of_job(k.CLAIM, held.id))
+            self.tr.clear_range(*self.keys.span_of_job(k.CLAIM, job_id))
             held.claimed = False
+            self.store.claimed.forget(job_id)
         before, held.record = held.record, record
-        self.set(self.keys.of_job(k.JOB, held.id), encode(record))
-        self._settle(held.id, before, record)
+        self.tr.set(self.keys.of_job(k.JOB, job_id), encode(record))
+        self.wrote = True
+        self._settle(job_id, before, record)
 
     def drop_job(self, held: Held) -> None:
         """Delete a job."""
@@ -271,29 +353,37 @@ class Tx:
         """Remove a job from the indexes and counters of its old record, and add it to those of the
         new."""
         self.change_places(job_id, before, after)
-        if after is not None and after.state is State.PENDING and after.ready:
-            self.mark(self.keys.lane(after.queue, after.tenant, after.group))
-            self.mark(self.keys.turn(after.queue, after.tenant))
+        if after is not None and after.ready:
+            self._mark_lane(after.queue, after.tenant, after.group)
         self._count(before, after)
 
     def change_places(self, job_id: str, before: Record | None, after: Record | None) -> None:
         """Update the indexes."""
-        gone, new = changes(self.keys, job_id, before, after)
-        for key in gone:
-            self.clear(key)
-        for key, value in new:
-            self.set(key, value)
+        one = before or after
+        assert one is not None
+        assert before is None or after is None or before.seq == after.seq
+        gone, new = self._indexes.changes(before, after)
+        ends = self._indexes.ends(job_id, one.seq)
+        tr = self.tr
+        for start, end, is_hint in gone:
+            if is_hint:
+                tr.options.set_next_write_no_write_conflict_range()
+            tr.clear(start + ends[end])
+        for start, end, is_hint in new:
+            if is_hint:
+                tr.options.set_next_write_no_write_conflict_range()
+            tr.set(start + ends[end], b"" if end else job_id.encode())
+        self.wrote = True
 
     def _count(self, before: Record | None, after: Record | None) -> None:
         one = before or after
         assert one is not None
-        lane = (one.queue, one.tenant, one.group)
-        if before is not None:
-            self._counts[(*lane, before.counted_as)] -= 1
-            if before.state is State.LEASED and (after is None or after.state is not State.LEASED):
-                self.free(one)
-        if after is not None:
-            self._counts[(*lane, after.counted_as)] += 1
+        was = "" if before is None else before.counted_as
+        now = "" if after is None else after.counted_as
+        self._counts[one.queue, one.tenant, one.group, was, now] += 1
+        was_leased = before is not None and before.state is State.LEASED
+        if was_leased and (after is None or after.state is not State.LEASED):
+            self.free(one)
 
     def take(self, record: Record) -> None:
         """Count a lease that was not claimed here against its limits."""
@@ -302,7 +392,8 @@ class Tx:
 
     def free(self, record: Record) -> None:
         """Release a lease's share of its limits."""
-        for scope in self.rules(record.queue).bounded(record.tenant, record.group):
+        rules = self.rules(record.queue)
+        for scope in rules.bounded(record.tenant, record.group) if rules.limits else ():
             self.add(self.keys.pack(k.FREED, record.queue, *scope), 1)
             if scope != EVERYTHING and (record.queue, scope) not in self._freed:
                 aside = self.tr.get(self.keys.pack(k.PARKED, record.queue, *scope))
@@ -333,12 +424,20 @@ class Tx:
             self._waiting[job_id] = dict.fromkeys(parent for _, parent in self.scan(*span))
         return self._waiting[job_id]
 
-    def child_ids(self, parent: str) -> list[str]:
-        """The ids of the jobs that wait for a parent, with a conflict range."""
-        asked = self._asked_children.pop(parent, None) or Near(self, k.CHILD, [parent])
-        rows = asked.of(parent)
-        self.tr.add_read_conflict_range(*self.keys.span_of_job(k.CHILD, parent))
-        return [self.keys.unpack(key)[1] for key, _ in rows]
+    def child_ids(self, parents: Sequence[str]) -> list[tuple[str, list[str]]]:
+        """The ids of the jobs that wait for these parents, with conflict ranges."""
+        self.ask_children(parents)
+        runs: dict[str, Sequence[str]] = {}
+        found = []
+        for parent in parents:
+            run = self._run_of.get(parent) or [parent]
+            runs[run[0]] = run
+            asked = self._asked_children.pop(parent, None) or Near(self, k.CHILD, [parent])
+            rows = asked.of(parent)
+            if rows:
+                found.append((parent, [self.keys.unpack(key)[1] for key, _ in rows]))
+        self.watch_runs(k.CHILD, runs.values())
+        return found
 
     def drop_wait(self, job_id: str, parent: str) -> None:
         """Stop a job from waiting for a parent."""
@@ -377,9 +476,15 @@ class Tx:
             self._rules[queue] = known[1]
         return self._rules[queue]
 
+    def ask_rules(self, queue: str) -> None:
+        """Start reading the limits of a queue."""
+        if queue not in self._asked_rules:
+            self._asked_rules[queue] = self.tr.get(self.keys.pack(k.RULES, queue))
+
     def _rules_value(self, queue: str) -> tuple[bytes, bytes]:
         if queue not in self._rules_values:
-            found = self.tr.get(self.keys.pack(k.RULES, queue)).value
+            self.ask_rules(queue)
+            found = self._asked_rules[queue].value
             value = b"" if found is None else bytes(found)
             self._rules_values[queue] = value[:_RULES_STAMP], value[_RULES_STAMP:]
         return self._rules_values[queue]
