@@ -89,6 +89,16 @@ def _open(db: Db) -> list[str]:
                 WHERE open <> (open_lanes > 0 AND {room.format("t")})
             UNION ALL SELECT 'tenant', id, 'counts its open lanes wrongly' FROM tenants t
                 WHERE open_lanes <> (SELECT count(*) FROM lanes l WHERE l.tenant = t.id AND l.open)
+            UNION ALL SELECT 'lane', id, 'stands in line elsewhere than its head' FROM lanes
+                WHERE (line_priority, line_seq) IS DISTINCT FROM (
+                    CASE WHEN open AND grp <> '' THEN head_priority END,
+                    CASE WHEN open AND grp <> '' THEN head_seq END)
+            UNION ALL SELECT 'tenant', t.id, 'has an earlier turn than the first' FROM tenants t
+                JOIN queues q ON q.id = t.queue WHERE t.open AND t.turn < q.first_turn
+            UNION ALL SELECT 'lane', id, 'is wrongly empty or not' FROM lanes
+                WHERE empty <> ({" + ".join(STATES)} = 0)
+            UNION ALL SELECT 'tenant', id, 'is wrongly empty or not' FROM tenants
+                WHERE empty <> ({" + ".join(STATES)} = 0)
             UNION ALL SELECT 'lane', l.id, 'has another bound than its limit' FROM lanes l
                 JOIN tenants t ON t.id = l.tenant JOIN queues q ON q.id = t.queue
                 WHERE l.max_leased IS DISTINCT FROM group_bound(q.queue, t.tenant, l.grp)

@@ -45,7 +45,7 @@ def test_a_store_of_version_4_gets_the_index(schema: str, tmp_path: Path) -> Non
         queue.enqueue("q", tenant="a", group="g")
     with psycopg.connect(postgres.shared_url()) as connection:
         connection.execute(f"DROP INDEX {schema}.lanes_group".encode())
-        functions = ("group_totals", "is_overdue", "is_untidy", "look_at_queues", "forget_queues")
+        functions = ("group_totals", "is_overdue", "look_at_queues", "forget_queues")
         for function in functions:
             connection.execute(f"DROP FUNCTION {schema}.{function}".encode())
         connection.execute(f"ALTER TABLE {schema}.queues DROP COLUMN emptied_at".encode())

@@ -20,15 +20,18 @@ import tenure
 from tests.support import audit_postgres, postgres
 
 ROOT = Path(__file__).parents[3]
-VERSION, COMMIT = 7, "279ff9b"  # the last with the schema version before
+VERSION, COMMIT = 8, "1ed16ac"  # the last with the schema version before
 PATIENCE = 60.0
 
-# The functions that programs of version 7 call, in PostgreSQL's notation.
+# The functions that programs of version 8 call, in PostgreSQL's notation.
 CALLED = """
 ack(uuid,bigint,text[],bigint[],bigint[],text[],smallint,smallint)
+ack_alone(uuid,bigint,text[],bigint[],bigint[],text[],smallint,smallint)
+ack_and_claim(uuid,bigint,text[],bigint[],bigint[],text[],smallint,smallint,text,integer[],text[],\
+bigint[],integer)
 candidates(text,text,text[],integer,integer,integer)
 candidates_beside(text,integer)
-claim_plain(uuid,bigint,text,integer[],text[],bigint[],smallint,integer)
+claim_alone(uuid,bigint,text,integer[],text[],bigint[],smallint,integer)
 drop_empty(integer,integer)
 drop_slot(bigint,text,text,text)
 end_slots(bigint,integer)
@@ -40,6 +43,7 @@ forget_queues(integer[],bigint,bigint)
 group_totals(integer,text,text,integer)
 held(text[])
 hold(bigint,text[],bigint[],smallint)
+hold_ring(boolean)
 is_idle(integer)
 lanes_of(text[],text[],text[])
 lease(bigint,bigint[],integer[],text[],bigint[],smallint,integer,integer[],integer[],integer[],\
@@ -61,6 +65,7 @@ take_slot(bigint,text,text,text,bigint,integer)
 tell(integer[],integer[],integer[],integer[],integer[],integer[],integer[],integer[],integer[],\
 integer[],bigint[],integer[])
 tokens_from(bigint)
+unfolded(xid8,text)
 """
 
 # A worker and a producer of the older version. It runs one round for each line of its input.
@@ -69,6 +74,8 @@ import sys, tenure
 queue = tenure.connect(sys.argv[1])
 for n, _ in enumerate(sys.stdin):
     queue.set_limit("bound", concurrency=10)
+    if n == 0:
+        queue.enqueue("left", tenant="t", group="g")
     for name in ("plain", "bound"):
         parent = queue.enqueue(name, n, tenant="t" if name == "bound" else "")
         queue.enqueue(name, after=[parent.id], unique_key=f"{n}")

@@ -506,53 +506,6 @@ BEGIN
     WHERE s.seq = w.seq;
 END $$;
 
--- Brings the books of a queue's tenants, or of one, in line with the limits.
-CREATE FUNCTION tenure.rebound(in_queue integer, of_tenant text) RETURNS void
-LANGUAGE plpgsql AS $$
-BEGIN
-    UPDATE tenure.lanes l SET max_leased = b.bound,
-        open = l.head_seq IS NOT NULL AND (b.bound IS NULL OR l.leased < b.bound)
-    FROM (
-        SELECT y.id, tenure.group_bound(q.queue, t.tenant, y.grp) AS bound
-        FROM tenure.queues q JOIN tenure.tenants t ON t.queue = q.id
-            JOIN tenure.lanes y ON y.tenant = t.id
-        WHERE q.id = in_queue AND (of_tenant = '*' OR t.tenant = of_tenant)) b
-    WHERE l.id = b.id;
-    UPDATE tenure.tenants t SET max_leased = b.bound, stride = b.stride,
-        open_lanes = b.open_lanes,
-        open = b.open_lanes > 0 AND (b.bound IS NULL OR t.leased < b.bound)
-    FROM (
-        SELECT x.id, tenure.tenant_bound(q.queue, x.tenant) AS bound,
-            tenure.tenant_stride(q.queue, x.tenant) AS stride,
-            (SELECT count(*) FROM tenure.lanes l WHERE l.tenant = x.id AND l.open) AS open_lanes
-        FROM tenure.queues q JOIN tenure.tenants x ON x.queue = q.id
-        WHERE q.id = in_queue AND (of_tenant = '*' OR x.tenant = of_tenant)) b
-    WHERE t.id = b.id;
-END $$;
-
--- Drops lanes and tenants that are empty and not about to be used; the caller holds the books. A
--- transaction that came before the lock has left news, or a lane, which the next statement sees.
-CREATE FUNCTION tenure.drop_empty(in_queue integer, most integer) RETURNS void
-LANGUAGE plpgsql AS $$
-DECLARE
-    mine integer[];
-BEGIN
-    mine := ARRAY(
-        SELECT id FROM tenure.lanes
-        WHERE queue = in_queue
-            AND waiting + delayed + ready + leased + done + dead + cancelled = 0
-        ORDER BY id LIMIT most FOR UPDATE SKIP LOCKED);
-    DELETE FROM tenure.lanes l WHERE l.id = ANY (mine)
-        AND NOT EXISTS (SELECT FROM tenure.news n WHERE n.queue = in_queue AND n.lane = l.id);
-    mine := ARRAY(
-        SELECT id FROM tenure.tenants
-        WHERE queue = in_queue
-            AND waiting + delayed + ready + leased + done + dead + cancelled = 0
-        ORDER BY id LIMIT most FOR UPDATE SKIP LOCKED);
-    DELETE FROM tenure.tenants t WHERE t.id = ANY (mine)
-        AND NOT EXISTS (SELECT FROM tenure.lanes l WHERE l.tenant = t.id);
-END $$;
-
 -- Recounts the jobs of a queue, in the snapshot in which it reads the books and the news, and adds
 -- the difference as news. Returns the sum of the differences.
 CREATE FUNCTION tenure.recount(in_queue integer, of_tenant text, of_grp text)
@@ -780,15 +733,6 @@ BEGIN
         FROM tenure.tenants t JOIN tenure.lanes l ON l.tenant = t.id WHERE t.queue = one LIMIT 2);
 END $$;
 
--- Whether there is anything in a queue that might be claimed.
-CREATE OR REPLACE FUNCTION tenure.is_idle(one integer) RETURNS boolean LANGUAGE plpgsql AS $$
-BEGIN
-    RETURN NOT EXISTS (SELECT FROM tenure.tenants t WHERE t.queue = one AND t.open)
-        AND NOT EXISTS (
-            SELECT FROM tenure.news w WHERE w.queue = one AND w.xid >= (
-                SELECT tenure.unfolded(q.folded, q.folded_on) FROM tenure.queues q WHERE q.id = one));
-END $$;
-
 -- Whether a queue has something due. Leases that expired long ago have been processed: only dead
 -- rows that are not vacuumed yet would be found. One that becomes visible later, because its claim
 -- took so long to commit, is found by maintenance.
@@ -909,96 +853,6 @@ BEGIN
     WHERE j.id = ANY (held.ids) AND NOT s.seq = ANY (free);
 END $$;
 
--- Acknowledges the jobs that are leased under these tokens. Returns the numbers of those that are
--- not, and the places of those that other jobs wait for. The update does not wait for a producer
--- that holds a job as a parent, but the new row carries the producer's lock: then this waits for
--- it, so that its children can be seen. Jobs are locked in the order of their places, as
--- everywhere, so that two transactions cannot deadlock. With a mark, this is the whole transaction:
--- if there are children to notify, which it cannot do, nothing is changed, and it returns NULL. A
--- caller that knows the places of the jobs, none of which has a unique key, passes them instead of
--- the ids, so that they need not be looked up.
-CREATE OR REPLACE FUNCTION tenure.ack(
-    mark uuid, given bigint, ids text[], places bigint[], tokens bigint[], results text[],
-    leased smallint, done smallint, OUT missing integer[], OUT parents bigint[]
-) LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-DECLARE
-    ns integer[];
-    seqs bigint[];
-    lanes integer[];
-    queues integer[];
-    held text[];
-    shared boolean;
-    me xid := pg_current_xact_id()::xid;
-    now_ms bigint := tenure.moment(given);
-BEGIN
-    IF mark IS NOT NULL AND EXISTS (SELECT FROM tenure.deps) AND EXISTS (
-        SELECT FROM tenure.jobs j JOIN tenure.deps d ON d.parent = j.seq WHERE j.id = ANY (ack.ids)
-        UNION ALL SELECT FROM tenure.deps d WHERE d.parent = ANY (ack.places))
-    THEN
-        RETURN;
-    END IF;
-    IF ack.places IS NULL THEN
-        WITH moved AS (
-            UPDATE tenure.states s SET state = ack.done, at = now_ms, updated_at = now_ms,
-                result = w.result
-            FROM (
-                SELECT u.n, u.token, u.result, j.seq, j.unique_key
-                FROM unnest(ack.ids, ack.tokens, ack.results)
-                        WITH ORDINALITY u (id, token, result, n)
-                    JOIN tenure.jobs j ON j.id = u.id
-                ORDER BY j.seq) w
-            WHERE s.seq = w.seq AND s.state = ack.leased AND s.token = w.token
-            RETURNING w.n, s.seq, s.lane, s.queue, w.unique_key,
-                s.xmax <> '0' AND s.xmax <> me AS shared
-        )
-        SELECT array_agg(n), array_agg(seq), array_agg(lane), array_agg(queue),
-            array_agg(unique_key) FILTER (WHERE unique_key IS NOT NULL), bool_or(moved.shared)
-        INTO ns, seqs, lanes, queues, held, shared FROM moved;
-    ELSE
-        WITH moved AS (
-            UPDATE tenure.states s SET state = ack.done, at = now_ms, updated_at = now_ms,
-                result = w.result
-            FROM (
-                SELECT u.* FROM unnest(ack.places, ack.tokens, ack.results)
-                    WITH ORDINALITY u (seq, token, result, n)
-                ORDER BY u.seq) w
-            WHERE s.seq = w.seq AND s.state = ack.leased AND s.token = w.token
-            RETURNING w.n, s.seq, s.lane, s.queue, s.xmax <> '0' AND s.xmax <> me AS shared
-        )
-        SELECT array_agg(n), array_agg(seq), array_agg(lane), array_agg(queue),
-            bool_or(moved.shared)
-        INTO ns, seqs, lanes, queues, shared FROM moved;
-    END IF;
-    IF shared THEN
-        PERFORM FROM tenure.states s WHERE s.seq = ANY (seqs) ORDER BY s.seq FOR UPDATE;
-    END IF;
-    parents := '{}';
-    IF EXISTS (SELECT FROM tenure.deps) THEN
-        parents := ARRAY(SELECT DISTINCT d.parent FROM tenure.deps d WHERE d.parent = ANY (seqs));
-    END IF;
-    IF mark IS NOT NULL THEN
-        IF cardinality(parents) > 0 THEN -- enqueued just now
-            RAISE EXCEPTION 'there are children to be told' USING ERRCODE = 'TN001';
-        END IF;
-        INSERT INTO tenure.marks (id) VALUES (mark);
-    END IF;
-    missing := '{}';
-    IF cardinality(ns) IS DISTINCT FROM cardinality(ack.tokens) THEN
-        missing := ARRAY(
-            SELECT n FROM generate_series(1, cardinality(ack.tokens)) n
-            WHERE ns IS NULL OR NOT n = ANY (ns));
-    END IF;
-    INSERT INTO tenure.news (queue, lane, waiting, delayed, ready, leased, done, dead, cancelled)
-    SELECT w.queue, w.lane, 0, 0, 0, -count(*), count(*), 0, 0
-    FROM unnest(queues, lanes) w (queue, lane) GROUP BY 1, 2;
-    IF held IS NOT NULL THEN
-        DELETE FROM tenure.keys k USING unnest(seqs, lanes) w (seq, lane)
-            JOIN tenure.lanes l ON l.id = w.lane JOIN tenure.jobs j ON j.seq = w.seq
-        WHERE k.tenant = l.tenant AND k.unique_key = j.unique_key;
-    END IF;
-END $$;
-
 -- The same for programs of version 2.
 CREATE OR REPLACE FUNCTION tenure.ack(
     mark uuid, given bigint, ids text[], tokens bigint[], results text[], leased smallint,
@@ -1057,136 +911,6 @@ END $$;
 -- with its arguments and results, until version 6.
 ALTER TABLE tenure.queues ADD COLUMN emptied_at bigint; -- when maintenance found it without jobs
 
--- Brings the books of a queue up to date; the caller has locked its row. `quiet`: a time at which
--- the caller found no expired lease in the queue, or NULL.
-CREATE OR REPLACE FUNCTION tenure.fold(one integer, quiet bigint) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-    since xid8;
-    here text := tenure.home();
-    until xid8 := pg_snapshot_xmin(pg_current_snapshot());
-BEGIN
-    SELECT CASE WHEN folded_on = here THEN folded ELSE '0' END INTO since
-    FROM tenure.queues WHERE id = one;
-    IF since = '0' THEN
-        PERFORM tenure.settle_in();
-    END IF;
-    WITH gone AS (
-        DELETE FROM tenure.news WHERE queue = one AND xid >= since RETURNING *
-    ), sums AS (
-        SELECT lane, sum(waiting) AS waiting, sum(delayed) AS delayed, sum(ready) AS ready,
-            sum(leased) AS leased, sum(done) AS done, sum(dead) AS dead,
-            sum(cancelled) AS cancelled, sum(served) AS served, max(turn) AS turn,
-            max(last_turn) AS last_turn,
-            min(ARRAY[head_priority::bigint, head_seq]) FILTER (WHERE head_seq IS NOT NULL) AS head
-        FROM gone GROUP BY lane
-    ), firsts AS (
-        -- A lane's first job is not before its old head, unless the news has one. Looking no
-        -- further back avoids skipping all jobs that were claimed before and not vacuumed yet.
-        SELECT l.id, l.tenant, l.open, s.waiting, s.delayed, s.ready, s.leased, s.done, s.dead,
-            s.cancelled, s.served, s.turn, s.last_turn, f.priority AS head_priority,
-            f.seq AS head_seq
-        FROM sums s JOIN tenure.lanes l ON l.id = s.lane
-            CROSS JOIN LATERAL (SELECT CASE
-                WHEN l.head_seq IS NULL THEN s.head
-                WHEN s.head IS NULL THEN ARRAY[l.head_priority::bigint, l.head_seq]
-                ELSE least(s.head, ARRAY[l.head_priority::bigint, l.head_seq]) END AS head) b
-            LEFT JOIN LATERAL (
-                SELECT r.priority, r.seq FROM tenure.states r
-                WHERE r.lane = l.id AND r.state = 2
-                    AND (r.priority, r.seq) >= (b.head[1]::integer, b.head[2])
-                ORDER BY r.priority, r.seq LIMIT 1) f ON true
-    ), of_lanes AS (
-        UPDATE tenure.lanes l SET waiting = l.waiting + f.waiting, delayed = l.delayed + f.delayed,
-            ready = l.ready + f.ready, leased = l.leased + f.leased, done = l.done + f.done,
-            dead = l.dead + f.dead, cancelled = l.cancelled + f.cancelled,
-            head_priority = f.head_priority, head_seq = f.head_seq,
-            open = f.head_seq IS NOT NULL
-                AND (l.max_leased IS NULL OR l.leased + f.leased < l.max_leased)
-        FROM firsts f WHERE l.id = f.id
-        RETURNING f.tenant, f.waiting, f.delayed, f.ready, f.leased, f.done, f.dead, f.cancelled,
-            f.served, f.turn, f.last_turn, l.open::integer - f.open::integer AS opened
-    ), by_tenant AS (
-        SELECT tenant, sum(waiting) AS waiting, sum(delayed) AS delayed, sum(ready) AS ready,
-            sum(leased) AS leased, sum(done) AS done, sum(dead) AS dead,
-            sum(cancelled) AS cancelled, sum(served) AS served, max(turn) AS turn,
-            max(last_turn) AS last_turn, sum(opened) AS opened
-        FROM of_lanes GROUP BY tenant
-    ), of_tenants AS (
-        UPDATE tenure.tenants t SET waiting = t.waiting + b.waiting,
-            delayed = t.delayed + b.delayed, ready = t.ready + b.ready,
-            leased = t.leased + b.leased, done = t.done + b.done, dead = t.dead + b.dead,
-            cancelled = t.cancelled + b.cancelled, open_lanes = t.open_lanes + b.opened,
-            open = t.open_lanes + b.opened > 0
-                AND (t.max_leased IS NULL OR t.leased + b.leased < t.max_leased),
-            turn = greatest(b.turn, CASE WHEN b.served > 0
-                THEN greatest(t.turn, q.served + 1) + b.served * t.stride ELSE t.turn END)
-        FROM by_tenant b CROSS JOIN tenure.queues q
-        WHERE t.id = b.tenant AND q.id = one
-        RETURNING CASE WHEN b.served > 0 THEN t.turn - t.stride ELSE 0 END AS served
-    ), of_queue AS (
-        SELECT sum(waiting) AS waiting, sum(delayed) AS delayed, sum(ready) AS ready,
-            sum(leased) AS leased, sum(done) AS done, sum(dead) AS dead,
-            sum(cancelled) AS cancelled, max(last_turn) AS last_turn
-        FROM by_tenant HAVING count(*) > 0
-    )
-    UPDATE tenure.queues q SET waiting = q.waiting + b.waiting, delayed = q.delayed + b.delayed,
-        ready = q.ready + b.ready, leased = q.leased + b.leased, done = q.done + b.done,
-        dead = q.dead + b.dead, cancelled = q.cancelled + b.cancelled, folded = until,
-        folded_on = here, emptied_at = NULL,
-        no_lease_before = least(
-            coalesce(quiet - 2000, q.no_lease_before), (SELECT min(lease_at) FROM gone)),
-        served = greatest(q.served, b.last_turn, (SELECT max(served) FROM of_tenants))
-    FROM of_queue b WHERE q.id = one;
-END $$;
-
--- The jobs that a claim may pick from, locked: of the first tenants in turn, or of one, the first
--- ready jobs over their open lanes, within the bounds of both. What another holds is skipped.
-CREATE OR REPLACE FUNCTION tenure.candidates(
-    in_queue text, of_tenant text, but_grps text[], past integer, most integer, given_share integer
-) RETURNS TABLE (
-    tenant integer, name text, turn bigint, stride integer, lane integer, grp text, seq bigint,
-    expires_at bigint, share integer
-) LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-DECLARE
-    queue_id integer := (SELECT q.id FROM tenure.queues q WHERE q.queue = in_queue);
-    mine integer[];
-    each integer;
-    skipped jsonb; -- finds a name by binary search
-BEGIN
-    IF cardinality(but_grps) > 0 THEN
-        skipped := jsonb_object(but_grps, but_grps);
-    END IF;
-    IF of_tenant IS NULL THEN
-        mine := ARRAY(
-            SELECT t.id FROM tenure.tenants t WHERE t.queue = queue_id AND t.open
-            ORDER BY t.turn, t.tenant OFFSET past LIMIT most);
-    ELSE
-        mine := ARRAY(
-            SELECT t.id FROM tenure.tenants t
-            WHERE t.queue = queue_id AND t.tenant = of_tenant AND t.open);
-    END IF;
-    each := coalesce(given_share, (most - 1) / greatest(cardinality(mine), 1) + 1);
-    RETURN QUERY
-    SELECT t.id, t.tenant, t.turn, t.stride, c.lane, c.grp, c.seq, c.expires_at, each
-    FROM unnest(mine) WITH ORDINALITY w (id, n) JOIN tenure.tenants t ON t.id = w.id
-        LEFT JOIN LATERAL (
-            SELECT l.id AS lane, l.grp, s.seq, s.priority, s.expires_at
-            FROM (
-                SELECT y.id, y.grp, y.head_priority, y.head_seq, y.max_leased - y.leased AS room
-                FROM tenure.lanes y
-                WHERE y.tenant = t.id AND y.open AND (skipped IS NULL OR NOT skipped ? y.grp)
-                ORDER BY y.head_priority, y.head_seq LIMIT each) l
-                CROSS JOIN LATERAL (
-                    SELECT r.seq, r.priority, r.expires_at FROM tenure.states r
-                    WHERE r.lane = l.id AND r.state = 2
-                        AND (r.priority, r.seq) >= (l.head_priority, l.head_seq)
-                    ORDER BY r.priority, r.seq LIMIT least(each, l.room)
-                    FOR UPDATE SKIP LOCKED) s
-            ORDER BY s.priority, s.seq LIMIT least(each, t.max_leased - t.leased)) c ON true
-    ORDER BY w.n, c.priority, c.seq;
-END $$;
-
 -- Whether a step of maintenance has anything to do in a queue.
 CREATE FUNCTION tenure.is_overdue(
     one integer, moment bigint, done_until bigint, cancelled_until bigint, dead_until bigint
@@ -1211,23 +935,6 @@ BEGIN
         OR EXISTS (
             SELECT FROM tenure.states s
             WHERE s.queue = one AND s.state = 5 AND s.state <> 2 AND s.at <= dead_until);
-END $$;
-
--- Whether the books of a queue have anything to fold in, to drop or to note.
-CREATE FUNCTION tenure.is_untidy(one integer) RETURNS boolean LANGUAGE plpgsql AS $$
-BEGIN
-    RETURN (
-            SELECT q.waiting + q.delayed + q.ready + q.leased + q.done + q.dead + q.cancelled = 0
-            FROM tenure.queues q WHERE q.id = one)
-        OR EXISTS (SELECT FROM tenure.news n WHERE n.queue = one)
-        OR EXISTS (
-            SELECT FROM tenure.lanes
-            WHERE queue = one
-                AND waiting + delayed + ready + leased + done + dead + cancelled = 0)
-        OR EXISTS (
-            SELECT FROM tenure.tenants
-            WHERE queue = one
-                AND waiting + delayed + ready + leased + done + dead + cancelled = 0);
 END $$;
 
 -- The next queues in the order of their names, with what maintenance has to do in each.
@@ -1293,7 +1000,7 @@ DECLARE
 BEGIN
     FOR one IN
         SELECT p.oid FROM pg_proc p WHERE p.pronamespace = 'tenure'::regnamespace
-            AND p.proname IN ('fold', 'candidates', 'look_at_queues', 'forget_queues')
+            AND p.proname IN ('look_at_queues', 'forget_queues')
     LOOP
         EXECUTE format('ALTER FUNCTION %s SET plan_cache_mode = force_generic_plan', one);
         EXECUTE format('ALTER FUNCTION %s SET enable_seqscan = off', one);
@@ -1627,115 +1334,6 @@ BEGIN
         mark, given, name, call_nos, workers, spans, leased, more, NULL);
 END $$;
 
--- The tenants whose turns are next, and the turns they have afterwards. None, if there are fewer, or
--- one of them would be served again before the last.
-CREATE FUNCTION tenure.next_turns(
-    one integer, most integer, OUT tenants integer[], OUT turns bigint[], OUT last_turn bigint
-) LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-BEGIN
-    SELECT array_agg(y.id ORDER BY y.n), array_agg(y.place + y.stride ORDER BY y.n), max(y.place)
-    INTO tenants, turns, last_turn FROM (
-        -- Each has its own place, after that of the tenant before it.
-        SELECT x.id, x.stride, x.turn, x.n,
-            x.n + greatest(max(x.turn - x.n) OVER (ORDER BY x.n), x.served) AS place
-        FROM (
-            SELECT t.id, t.turn, t.stride, row_number() OVER (ORDER BY t.turn, t.tenant) AS n,
-                (SELECT q.served FROM tenure.queues q WHERE q.id = one) AS served
-            FROM tenure.tenants t WHERE t.queue = one AND t.open
-            ORDER BY t.turn, t.tenant LIMIT most) x) y
-    HAVING count(*) = most AND min(y.place + y.stride) > max(y.turn);
-END $$;
-
--- Whether claim_in_turns is likely to find that many jobs. It is asked before the lock is taken.
-CREATE FUNCTION tenure.takes_turns(one integer, most integer) RETURNS boolean LANGUAGE plpgsql AS $$
-BEGIN
-    RETURN (
-        SELECT q.rate IS NULL AND NOT q.paused
-            AND (tenure.next_turns(one, least(most, q.max_leased))).tenants IS NOT NULL
-        FROM tenure.queues q WHERE q.id = one);
-END $$;
-
--- Claims from a queue of many tenants, all in one statement, so that the lock on the books does not
--- wait for the client: one job of each tenant whose turn is next, within all limits. A row without a
--- job says that it cannot be done so, and was not: tenants are to be served several times, or a job
--- is locked by others, or there is a rate. The rows are in the order of the turns. `quiet`: a time
--- at which the caller found that nothing is due.
-CREATE FUNCTION tenure.claim_in_turns(
-    mark uuid, given bigint, one integer, call_nos integer[], workers text[], spans bigint[],
-    leased smallint, more integer, quiet bigint
-) RETURNS SETOF tenure.claimed LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-DECLARE
-    now_ms bigint;
-    book tenure.queues;
-    room integer;
-    mine integer[];
-    turns bigint[];
-    last_turn bigint;
-    picked bigint[];
-    lanes integer[];
-    late boolean;
-    above bigint;
-    tokens bigint[];
-BEGIN
-    PERFORM FROM tenure.queues q WHERE q.id = one FOR NO KEY UPDATE;
-    PERFORM tenure.fold(one, quiet);
-    SELECT * INTO book FROM tenure.queues q WHERE q.id = one;
-    room := least(cardinality(call_nos), book.max_leased - book.leased);
-    IF book.paused OR room <= 0 THEN
-        RETURN;
-    END IF;
-    SELECT n.tenants, n.turns, n.last_turn INTO mine, turns, last_turn
-    FROM tenure.next_turns(one, room) n;
-    IF mine IS NULL OR book.rate IS NOT NULL THEN
-        RETURN QUERY SELECT (NULL::tenure.claimed).*;
-        RETURN;
-    END IF;
-    now_ms := tenure.moment(given);
-    SELECT array_agg(c.seq ORDER BY w.n), array_agg(c.lane ORDER BY w.n),
-        coalesce(bool_or(c.expires_at <= now_ms), false), max(c.token)
-    INTO picked, lanes, late, above
-    FROM unnest(mine) WITH ORDINALITY w (id, n)
-        CROSS JOIN LATERAL (
-            SELECT l.id AS lane, s.seq, s.expires_at, s.token
-            FROM (
-                SELECT y.id, y.head_priority, y.head_seq FROM tenure.lanes y
-                WHERE y.tenant = w.id AND y.open
-                ORDER BY y.head_priority, y.head_seq LIMIT 1) l
-                CROSS JOIN LATERAL (
-                    SELECT r.seq, r.expires_at, r.token FROM tenure.states r
-                    WHERE r.lane = l.id AND r.state = 2
-                        AND (r.priority, r.seq) >= (l.head_priority, l.head_seq)
-                    ORDER BY r.priority, r.seq LIMIT 1 FOR UPDATE SKIP LOCKED) s) c;
-    IF late OR cardinality(picked) IS DISTINCT FROM room THEN
-        RETURN QUERY SELECT (NULL::tenure.claimed).*;
-        RETURN;
-    END IF;
-    tokens := tenure.new_tokens(given, call_nos[room], above);
-    INSERT INTO tenure.marks (id, tokens) VALUES (mark, tokens);
-    INSERT INTO tenure.news (queue, lane, waiting, delayed, ready, leased, done, dead, cancelled,
-        turn, last_turn)
-    SELECT one, w.lane, 0, 0, -1, 1, 0, 0, 0, w.turn, last_turn
-    FROM unnest(lanes, turns) w (lane, turn);
-    RETURN QUERY
-    WITH moved AS (
-        UPDATE tenure.states s SET state = claim_in_turns.leased, at = now_ms + spans[w.call_no],
-            attempts = s.attempts + more, token = tokens[w.call_no],
-            worker = workers[w.call_no], started_at = now_ms, updated_at = now_ms,
-            progress = NULL, note = NULL
-        FROM unnest(picked, call_nos[:room]) WITH ORDINALITY w (seq, call_no, n)
-        WHERE s.seq = w.seq
-        RETURNING s.*, w.n
-    )
-    SELECT m.seq, j.id, m.priority, m.run_at, j.created_at, m.attempts, j.max_attempts, j.kind,
-        m.started_at, m.at, m.token, m.worker, m.expires_at, j.unique_key, j.options, m.errors,
-        j.payload, t.tenant, l.grp
-    FROM moved m JOIN tenure.jobs j ON j.seq = m.seq JOIN tenure.lanes l ON l.id = m.lane
-        JOIN tenure.tenants t ON t.id = l.tenant
-    ORDER BY m.n;
-END $$;
-
 -- Claims that are the whole transaction. The rows are in the order in which they go to the calls.
 CREATE FUNCTION tenure.claim_alone(
     mark uuid, given bigint, name text, call_nos integer[], workers text[], spans bigint[],
@@ -1784,23 +1382,559 @@ BEGIN
         UNION ALL SELECT FROM tenure.deps d WHERE d.parent = ANY (places));
 END $$;
 
+-- Plans and locks as in version 4.
+DO $$
+DECLARE
+    one regprocedure;
+    name text;
+BEGIN
+    FOR one, name IN
+        SELECT p.oid, p.proname FROM pg_proc p WHERE p.pronamespace = 'tenure'::regnamespace
+            AND p.proname IN ('lease', 'candidates_beside', 'claim_from_lane', 'claim_alone')
+    LOOP
+        EXECUTE format('ALTER FUNCTION %s SET plan_cache_mode = force_generic_plan', one);
+        EXECUTE format('ALTER FUNCTION %s SET enable_seqscan = off', one);
+        EXECUTE format('ALTER FUNCTION %s SET enable_hashjoin = off', one);
+        EXECUTE format('ALTER FUNCTION %s SET enable_mergejoin = off', one);
+        EXECUTE format('ALTER FUNCTION %s SET random_page_cost = 1', one);
+        EXECUTE format('ALTER FUNCTION %s SET jit = off', one);
+        EXECUTE format('ALTER FUNCTION %s SET lock_timeout = %L', one, CASE
+            WHEN name LIKE 'claim%' THEN '10s' ELSE '900ms' END);
+    END LOOP;
+END $$;
+
+-- version: 9
+-- Programs of version 8 keep running while a newer one migrates.
+
+-- An update that changes no indexed column adds no index entry, and costs half. So no index has the
+-- counts of a lane or tenant, or the head of a lane without a group, which is found by its name.
+ALTER TABLE tenure.lanes
+    ADD COLUMN line_priority integer, -- the head, if the lane is open and has a group
+    ADD COLUMN line_seq bigint,
+    ADD COLUMN empty boolean NOT NULL DEFAULT false; -- has no jobs
+ALTER TABLE tenure.lanes ALTER COLUMN empty SET DEFAULT true;
+ALTER TABLE tenure.tenants ADD COLUMN empty boolean NOT NULL DEFAULT false;
+ALTER TABLE tenure.tenants ALTER COLUMN empty SET DEFAULT true;
+ALTER TABLE tenure.queues ADD COLUMN first_turn bigint NOT NULL DEFAULT 0; -- of any open tenant
+UPDATE tenure.lanes SET line_priority = head_priority, line_seq = head_seq
+WHERE open AND grp <> '';
+UPDATE tenure.lanes SET empty = true
+WHERE waiting + delayed + ready + leased + done + dead + cancelled = 0;
+UPDATE tenure.tenants SET empty = true
+WHERE waiting + delayed + ready + leased + done + dead + cancelled = 0;
+DROP INDEX tenure.lanes_head, tenure.lanes_empty, tenure.tenants_empty;
+CREATE INDEX lanes_line ON tenure.lanes (tenant, line_priority, line_seq)
+    WHERE line_seq IS NOT NULL;
+CREATE INDEX lanes_empty ON tenure.lanes (queue, id) WHERE empty;
+CREATE INDEX tenants_empty ON tenure.tenants (queue, id) WHERE empty;
+
+-- Brings the books of a queue up to date with the news, and with what the caller, who has locked its
+-- row, tells: changes in the form of news that are in no table. `quiet`: a time at which the caller
+-- found no expired lease in the queue, or NULL.
+CREATE FUNCTION tenure.fold(one integer, quiet bigint, told tenure.news[]) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    since xid8;
+    here text := tenure.home();
+    until xid8 := pg_snapshot_xmin(pg_current_snapshot());
+BEGIN
+    SELECT CASE WHEN folded_on = here THEN folded ELSE '0' END INTO since
+    FROM tenure.queues WHERE id = one;
+    IF since = '0' THEN
+        PERFORM tenure.settle_in();
+    END IF;
+    WITH gone AS (
+        DELETE FROM tenure.news WHERE queue = one AND xid >= since RETURNING *
+    ), changes AS (
+        SELECT * FROM gone UNION ALL SELECT * FROM unnest(told)
+    ), sums AS (
+        -- As integers, since sums of bigint are numeric, which is slow. Acks leave the head alone.
+        SELECT lane, sum(waiting)::integer AS waiting, sum(delayed)::integer AS delayed,
+            sum(ready)::integer AS ready, sum(leased)::integer AS leased,
+            sum(done)::integer AS done, sum(dead)::integer AS dead,
+            sum(cancelled)::integer AS cancelled, sum(served)::integer AS served,
+            max(turn) AS turn, max(last_turn) AS last_turn,
+            NOT bool_and(ready = 0 AND head_seq IS NULL AND done > 0 AND done = -leased) AS moved,
+            min(ARRAY[head_priority::bigint, head_seq]) FILTER (WHERE head_seq IS NOT NULL) AS head
+        FROM changes GROUP BY lane
+    ), firsts AS (
+        -- A lane's first job is not before its old head, unless the news has one. Looking no
+        -- further back avoids skipping all jobs that were claimed before and not vacuumed yet.
+        SELECT l.ctid AS place, l.open, s.*, h.priority AS head_priority, h.seq AS first_seq,
+            h.seq IS NOT NULL AND (l.max_leased IS NULL OR l.leased + s.leased < l.max_leased)
+                AS opens
+        FROM sums s JOIN tenure.lanes l ON l.id = s.lane
+            CROSS JOIN LATERAL (SELECT CASE
+                WHEN l.head_seq IS NULL THEN s.head
+                WHEN s.head IS NULL THEN ARRAY[l.head_priority::bigint, l.head_seq]
+                ELSE least(s.head, ARRAY[l.head_priority::bigint, l.head_seq]) END AS head) b
+            LEFT JOIN LATERAL (
+                SELECT r.priority, r.seq FROM tenure.states r
+                WHERE r.lane = l.id AND r.state = 2 AND s.moved
+                    AND (r.priority, r.seq) >= (b.head[1]::integer, b.head[2])
+                ORDER BY r.priority, r.seq LIMIT 1) f ON true
+            CROSS JOIN LATERAL (SELECT
+                CASE WHEN s.moved THEN f.priority ELSE l.head_priority END AS priority,
+                CASE WHEN s.moved THEN f.seq ELSE l.head_seq END AS seq) h
+    ), of_lanes AS (
+        UPDATE tenure.lanes l SET waiting = l.waiting + f.waiting, delayed = l.delayed + f.delayed,
+            ready = l.ready + f.ready, leased = l.leased + f.leased, done = l.done + f.done,
+            dead = l.dead + f.dead, cancelled = l.cancelled + f.cancelled,
+            head_priority = f.head_priority, head_seq = f.first_seq, open = f.opens,
+            line_priority = CASE WHEN f.opens AND l.grp <> '' THEN f.head_priority END,
+            line_seq = CASE WHEN f.opens AND l.grp <> '' THEN f.first_seq END,
+            empty = f.first_seq IS NULL AND l.waiting + f.waiting + l.delayed + f.delayed
+                + l.ready + f.ready + l.leased + f.leased + l.done + f.done + l.dead + f.dead
+                + l.cancelled + f.cancelled = 0
+        FROM firsts f WHERE l.ctid = f.place
+        RETURNING l.tenant, f.waiting, f.delayed, f.ready, f.leased, f.done, f.dead, f.cancelled,
+            f.served, f.turn, f.last_turn, f.opens::integer - f.open::integer AS opened
+    ), by_tenant AS (
+        SELECT tenant, sum(waiting) AS waiting, sum(delayed) AS delayed, sum(ready) AS ready,
+            sum(leased) AS leased, sum(done) AS done, sum(dead) AS dead,
+            sum(cancelled) AS cancelled, sum(served) AS served, max(turn) AS turn,
+            max(last_turn) AS last_turn, sum(opened) AS opened
+        FROM of_lanes GROUP BY tenant
+    ), of_tenants AS (
+        UPDATE tenure.tenants t SET waiting = t.waiting + b.waiting,
+            delayed = t.delayed + b.delayed, ready = t.ready + b.ready,
+            leased = t.leased + b.leased, done = t.done + b.done, dead = t.dead + b.dead,
+            cancelled = t.cancelled + b.cancelled, open_lanes = t.open_lanes + b.opened,
+            open = t.open_lanes + b.opened > 0
+                AND (t.max_leased IS NULL OR t.leased + b.leased < t.max_leased),
+            turn = greatest(b.turn, CASE WHEN b.served > 0
+                THEN greatest(t.turn, q.served + 1) + b.served * t.stride ELSE t.turn END),
+            empty = t.open_lanes + b.opened = 0 AND t.waiting + b.waiting + t.delayed + b.delayed
+                + t.ready + b.ready + t.leased + b.leased + t.done + b.done + t.dead + b.dead
+                + t.cancelled + b.cancelled = 0
+        FROM by_tenant b CROSS JOIN tenure.queues q
+        WHERE t.id = b.tenant AND q.id = one
+        RETURNING CASE WHEN b.served > 0 THEN t.turn - t.stride ELSE 0 END AS served,
+            CASE WHEN t.open THEN t.turn END AS turn
+    ), of_queue AS (
+        SELECT sum(waiting) AS waiting, sum(delayed) AS delayed, sum(ready) AS ready,
+            sum(leased) AS leased, sum(done) AS done, sum(dead) AS dead,
+            sum(cancelled) AS cancelled, max(last_turn) AS last_turn
+        FROM by_tenant HAVING count(*) > 0
+    )
+    UPDATE tenure.queues q SET waiting = q.waiting + b.waiting, delayed = q.delayed + b.delayed,
+        ready = q.ready + b.ready, leased = q.leased + b.leased, done = q.done + b.done,
+        dead = q.dead + b.dead, cancelled = q.cancelled + b.cancelled, folded = until,
+        folded_on = here, emptied_at = NULL,
+        no_lease_before = least(
+            coalesce(quiet - 2000, q.no_lease_before), (SELECT min(lease_at) FROM gone)),
+        served = greatest(q.served, b.last_turn, (SELECT max(served) FROM of_tenants)),
+        first_turn = least(q.first_turn, (SELECT min(turn) FROM of_tenants))
+    FROM of_queue b WHERE q.id = one;
+END $$;
+
+-- The same with nothing to tell.
+CREATE OR REPLACE FUNCTION tenure.fold(one integer, quiet bigint) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM tenure.fold(one, quiet, '{}');
+END $$;
+
+-- Brings the books of a queue's tenants, or of one, in line with the limits.
+CREATE OR REPLACE FUNCTION tenure.rebound(in_queue integer, of_tenant text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE tenure.lanes l SET max_leased = b.bound, open = b.opens,
+        line_priority = CASE WHEN b.opens AND l.grp <> '' THEN l.head_priority END,
+        line_seq = CASE WHEN b.opens AND l.grp <> '' THEN l.head_seq END
+    FROM (
+        SELECT x.id, x.bound,
+            x.head_seq IS NOT NULL AND (x.bound IS NULL OR x.leased < x.bound) AS opens
+        FROM (
+            SELECT y.*, tenure.group_bound(q.queue, t.tenant, y.grp) AS bound
+            FROM tenure.queues q JOIN tenure.tenants t ON t.queue = q.id
+                JOIN tenure.lanes y ON y.tenant = t.id
+            WHERE q.id = in_queue AND (of_tenant = '*' OR t.tenant = of_tenant)) x) b
+    WHERE l.id = b.id;
+    UPDATE tenure.tenants t SET max_leased = b.bound, stride = b.stride,
+        open_lanes = b.open_lanes,
+        open = b.open_lanes > 0 AND (b.bound IS NULL OR t.leased < b.bound)
+    FROM (
+        SELECT x.id, tenure.tenant_bound(q.queue, x.tenant) AS bound,
+            tenure.tenant_stride(q.queue, x.tenant) AS stride,
+            (SELECT count(*) FROM tenure.lanes l WHERE l.tenant = x.id AND l.open) AS open_lanes
+        FROM tenure.queues q JOIN tenure.tenants x ON x.queue = q.id
+        WHERE q.id = in_queue AND (of_tenant = '*' OR x.tenant = of_tenant)) b
+    WHERE t.id = b.id;
+    UPDATE tenure.queues SET first_turn = 0 WHERE id = in_queue;
+END $$;
+
+-- Drops lanes and tenants that are empty and not about to be used; the caller holds the books. A
+-- transaction that came before the lock has left news, or a lane, which the next statement sees.
+CREATE OR REPLACE FUNCTION tenure.drop_empty(in_queue integer, most integer) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    mine integer[];
+BEGIN
+    mine := ARRAY(
+        SELECT id FROM tenure.lanes WHERE queue = in_queue AND empty
+        ORDER BY id LIMIT most FOR UPDATE SKIP LOCKED);
+    DELETE FROM tenure.lanes l WHERE l.id = ANY (mine)
+        AND NOT EXISTS (SELECT FROM tenure.news n WHERE n.queue = in_queue AND n.lane = l.id);
+    mine := ARRAY(
+        SELECT id FROM tenure.tenants WHERE queue = in_queue AND empty
+        ORDER BY id LIMIT most FOR UPDATE SKIP LOCKED);
+    DELETE FROM tenure.tenants t WHERE t.id = ANY (mine)
+        AND NOT EXISTS (SELECT FROM tenure.lanes l WHERE l.tenant = t.id);
+END $$;
+
+-- Whether the books of a queue have anything to fold in, to drop or to note.
+CREATE OR REPLACE FUNCTION tenure.is_untidy(one integer) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN (
+            SELECT q.waiting + q.delayed + q.ready + q.leased + q.done + q.dead + q.cancelled = 0
+            FROM tenure.queues q WHERE q.id = one)
+        OR EXISTS (SELECT FROM tenure.news n WHERE n.queue = one)
+        OR EXISTS (SELECT FROM tenure.lanes WHERE queue = one AND empty)
+        OR EXISTS (SELECT FROM tenure.tenants WHERE queue = one AND empty);
+END $$;
+
+-- Whether there is anything in a queue that might be claimed.
+CREATE OR REPLACE FUNCTION tenure.is_idle(one integer) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN NOT EXISTS (
+            SELECT FROM tenure.tenants t WHERE t.queue = one AND t.open AND t.turn >= (
+                SELECT q.first_turn FROM tenure.queues q WHERE q.id = one))
+        AND NOT EXISTS (
+            SELECT FROM tenure.news w WHERE w.queue = one AND w.xid >= (
+                SELECT tenure.unfolded(q.folded, q.folded_on) FROM tenure.queues q WHERE q.id = one));
+END $$;
+
+-- The open lanes of a tenant, except those of these groups, in the order of their heads. It has no
+-- settings, so that it becomes part of the statements that call it.
+CREATE FUNCTION tenure.first_lanes(of_tenant integer, but_grps jsonb, most integer)
+RETURNS SETOF tenure.lanes LANGUAGE sql STABLE AS $$
+    SELECT * FROM (
+        SELECT * FROM tenure.lanes
+        WHERE tenant = of_tenant AND grp = '' AND open AND (but_grps IS NULL OR NOT but_grps ? grp)
+        UNION ALL
+        (SELECT * FROM tenure.lanes
+        WHERE tenant = of_tenant AND line_seq IS NOT NULL
+            AND (but_grps IS NULL OR NOT but_grps ? grp)
+        ORDER BY line_priority, line_seq LIMIT most)) l
+    ORDER BY head_priority, head_seq LIMIT most
+$$;
+
+-- The jobs that a claim may pick from, locked: of the first tenants in turn, or of one, the first
+-- ready jobs over their open lanes, within the bounds of both. What another holds is skipped.
+CREATE OR REPLACE FUNCTION tenure.candidates(
+    in_queue text, of_tenant text, but_grps text[], past integer, most integer, given_share integer
+) RETURNS TABLE (
+    tenant integer, name text, turn bigint, stride integer, lane integer, grp text, seq bigint,
+    expires_at bigint, share integer
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    queue_id integer := (SELECT q.id FROM tenure.queues q WHERE q.queue = in_queue);
+    mine integer[];
+    each integer;
+    skipped jsonb; -- finds a name by binary search
+BEGIN
+    IF cardinality(but_grps) > 0 THEN
+        skipped := jsonb_object(but_grps, but_grps);
+    END IF;
+    IF of_tenant IS NULL THEN
+        mine := ARRAY(
+            SELECT t.id FROM tenure.tenants t
+            WHERE t.queue = queue_id AND t.open AND t.turn >= (
+                SELECT q.first_turn FROM tenure.queues q WHERE q.id = queue_id)
+            ORDER BY t.turn, t.tenant OFFSET past LIMIT most);
+    ELSE
+        mine := ARRAY(
+            SELECT t.id FROM tenure.tenants t
+            WHERE t.queue = queue_id AND t.tenant = of_tenant AND t.open);
+    END IF;
+    each := coalesce(given_share, (most - 1) / greatest(cardinality(mine), 1) + 1);
+    RETURN QUERY
+    SELECT t.id, t.tenant, t.turn, t.stride, c.lane, c.grp, c.seq, c.expires_at, each
+    FROM unnest(mine) WITH ORDINALITY w (id, n) JOIN tenure.tenants t ON t.id = w.id
+        LEFT JOIN LATERAL (
+            SELECT l.id AS lane, l.grp, s.seq, s.priority, s.expires_at
+            FROM tenure.first_lanes(t.id, skipped, each) l
+                CROSS JOIN LATERAL (
+                    SELECT r.seq, r.priority, r.expires_at FROM tenure.states r
+                    WHERE r.lane = l.id AND r.state = 2
+                        AND (r.priority, r.seq) >= (l.head_priority, l.head_seq)
+                    ORDER BY r.priority, r.seq LIMIT least(each, l.max_leased - l.leased)
+                    FOR UPDATE SKIP LOCKED) s
+            ORDER BY s.priority, s.seq LIMIT least(each, t.max_leased - t.leased)) c ON true
+    ORDER BY w.n, c.priority, c.seq;
+END $$;
+
+-- The tenants whose turns are next, the turns they have afterwards, and the last of those they have
+-- now. None, if there are fewer, or one of them would be served again before the last.
+DROP FUNCTION IF EXISTS tenure.next_turns(integer, integer);
+CREATE FUNCTION tenure.next_turns(
+    one integer, most integer, OUT tenants integer[], OUT names text[], OUT turns bigint[],
+    OUT last_turn bigint, OUT reached bigint
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    from_turn bigint;
+    last_place bigint;
+BEGIN
+    SELECT q.first_turn, q.served INTO from_turn, last_place FROM tenure.queues q WHERE q.id = one;
+    SELECT array_agg(y.id ORDER BY y.n), array_agg(y.tenant ORDER BY y.n),
+        array_agg(y.place + y.stride ORDER BY y.n), max(y.place), max(y.turn)
+    INTO tenants, names, turns, last_turn, reached FROM (
+        -- Each has its own place, after that of the tenant before it.
+        SELECT x.id, x.tenant, x.stride, x.turn, x.n,
+            x.n + greatest(max(x.turn - x.n) OVER (ORDER BY x.n), last_place) AS place
+        FROM (
+            SELECT t.id, t.tenant, t.turn, t.stride,
+                row_number() OVER (ORDER BY t.turn, t.tenant) AS n
+            FROM tenure.tenants t WHERE t.queue = one AND t.open AND t.turn >= from_turn
+            ORDER BY t.turn, t.tenant LIMIT most) x) y
+    HAVING count(*) = most AND min(y.place + y.stride) > max(y.turn);
+END $$;
+
+-- Claims from a queue of many tenants, all in one statement, so that the lock on the books does not
+-- wait for the client: one job of each tenant whose turn is next, within all limits. A row without a
+-- job says that it cannot be done so, and was not: tenants are to be served several times, or a job
+-- is locked by others, or there is a rate. The rows are in the order of the turns. `quiet`: a time
+-- at which the caller found that nothing is due. `told`: what the caller has changed before.
+CREATE FUNCTION tenure.claim_in_turns(
+    mark uuid, given bigint, one integer, call_nos integer[], workers text[], spans bigint[],
+    leased smallint, more integer, quiet bigint, told tenure.news[]
+) RETURNS SETOF tenure.claimed LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    now_ms bigint;
+    book tenure.queues;
+    room integer;
+    mine integer[];
+    names text[];
+    turns bigint[];
+    last_turn bigint;
+    reached bigint;
+    picked bigint[];
+    lanes integer[];
+    grps text[];
+    late boolean;
+    above bigint;
+    tokens bigint[];
+BEGIN
+    PERFORM FROM tenure.queues q WHERE q.id = one FOR NO KEY UPDATE;
+    PERFORM tenure.fold(one, quiet, told);
+    SELECT * INTO book FROM tenure.queues q WHERE q.id = one;
+    room := least(cardinality(call_nos), book.max_leased - book.leased);
+    IF book.paused OR room <= 0 THEN
+        RETURN;
+    END IF;
+    SELECT n.tenants, n.names, n.turns, n.last_turn, n.reached
+    INTO mine, names, turns, last_turn, reached FROM tenure.next_turns(one, room) n;
+    IF mine IS NULL OR book.rate IS NOT NULL THEN
+        RETURN QUERY SELECT (NULL::tenure.claimed).*;
+        RETURN;
+    END IF;
+    now_ms := tenure.moment(given);
+    -- Of the first lane of each tenant: that without a group, or the first of the others.
+    SELECT array_agg(s.seq ORDER BY w.n), array_agg(l.id ORDER BY w.n),
+        array_agg(l.grp ORDER BY w.n), coalesce(bool_or(s.expires_at <= now_ms), false),
+        max(s.token)
+    INTO picked, lanes, grps, late, above
+    FROM unnest(mine) WITH ORDINALITY w (id, n)
+        LEFT JOIN tenure.lanes d ON d.tenant = w.id AND d.grp = '' AND d.open
+        LEFT JOIN LATERAL (
+            SELECT y.id, y.grp, y.head_priority, y.head_seq FROM tenure.lanes y
+            WHERE y.tenant = w.id AND y.line_seq IS NOT NULL
+            ORDER BY y.line_priority, y.line_seq LIMIT 1) g ON true
+        CROSS JOIN LATERAL (
+            SELECT d.id, d.grp, d.head_priority, d.head_seq
+            WHERE g.id IS NULL OR (d.head_priority, d.head_seq) < (g.head_priority, g.head_seq)
+            UNION ALL SELECT g.id, g.grp, g.head_priority, g.head_seq
+            WHERE d.id IS NULL OR (d.head_priority, d.head_seq) > (g.head_priority, g.head_seq)) l
+        CROSS JOIN LATERAL (
+            SELECT r.seq, r.expires_at, r.token FROM tenure.states r
+            WHERE r.lane = l.id AND r.state = 2
+                AND (r.priority, r.seq) >= (l.head_priority, l.head_seq)
+            ORDER BY r.priority, r.seq LIMIT 1 FOR UPDATE SKIP LOCKED) s;
+    IF late OR cardinality(picked) IS DISTINCT FROM room THEN
+        RETURN QUERY SELECT (NULL::tenure.claimed).*;
+        RETURN;
+    END IF;
+    tokens := tenure.new_tokens(given, call_nos[room], above);
+    INSERT INTO tenure.marks (id, tokens) VALUES (mark, tokens);
+    RETURN QUERY
+    WITH moved AS (
+        UPDATE tenure.states s SET state = claim_in_turns.leased, at = now_ms + spans[w.call_no],
+            attempts = s.attempts + more, token = tokens[w.call_no],
+            worker = workers[w.call_no], started_at = now_ms, updated_at = now_ms,
+            progress = NULL, note = NULL
+        FROM unnest(picked, call_nos[:room], names, grps)
+            WITH ORDINALITY w (seq, call_no, tenant, grp, n)
+        WHERE s.seq = w.seq
+        RETURNING s.*, w.tenant, w.grp, w.n
+    )
+    SELECT m.seq, j.id, m.priority, m.run_at, j.created_at, m.attempts, j.max_attempts, j.kind,
+        m.started_at, m.at, m.token, m.worker, m.expires_at, j.unique_key, j.options, m.errors,
+        j.payload, m.tenant, m.grp
+    FROM moved m JOIN tenure.jobs j ON j.seq = m.seq ORDER BY m.n;
+    -- All open tenants that were not served come after those that were.
+    UPDATE tenure.queues q SET first_turn = reached WHERE q.id = one;
+    PERFORM tenure.fold(one, quiet, ARRAY(
+        SELECT ROW(NULL, one, w.lane, 0, 0, -1, 1, 0, 0, 0, NULL, NULL, 0, w.turn, last_turn,
+            NULL)::tenure.news
+        FROM unnest(lanes, turns) w (lane, turn)));
+END $$;
+
+-- The same with nothing to tell.
+CREATE OR REPLACE FUNCTION tenure.claim_in_turns(
+    mark uuid, given bigint, one integer, call_nos integer[], workers text[], spans bigint[],
+    leased smallint, more integer, quiet bigint
+) RETURNS SETOF tenure.claimed LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM tenure.claim_in_turns(
+        mark, given, one, call_nos, workers, spans, leased, more, quiet, '{}');
+END $$;
+
+-- Whether claim_in_turns is likely to find that many jobs. It is asked before the lock is taken. A
+-- tenant's place (see next_turns) is not before its turn.
+CREATE OR REPLACE FUNCTION tenure.takes_turns(one integer, most integer) RETURNS boolean
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    book tenure.queues;
+    room integer;
+BEGIN
+    SELECT * INTO book FROM tenure.queues q WHERE q.id = one;
+    room := least(most, book.max_leased);
+    RETURN book.rate IS NULL AND NOT book.paused AND (
+        SELECT count(*) = room
+            AND min(greatest(x.turn, book.served + 1) + x.stride) > max(x.turn)
+        FROM (
+            SELECT t.turn, t.stride FROM tenure.tenants t
+            WHERE t.queue = one AND t.open AND t.turn >= book.first_turn
+            ORDER BY t.turn, t.tenant LIMIT room) x);
+END $$;
+
+-- Acknowledges the jobs that are leased under these tokens. Returns the numbers of those that are
+-- not, and the places of those that other jobs wait for. The update does not wait for a producer
+-- that holds a job as a parent, but the new row carries the producer's lock: then this waits for
+-- it, so that its children can be seen. Jobs are locked in the order of their places, as
+-- everywhere, so that two transactions cannot deadlock. A caller that knows the places of the jobs,
+-- none of which has a unique key, passes them instead of the ids, so that they need not be looked
+-- up. The changes are news, except those of one queue, which are told: a caller that is going to lock
+-- its books adds them there at once.
+CREATE FUNCTION tenure.finish(
+    given bigint, ids text[], places bigint[], tokens bigint[], results text[],
+    leased smallint, done smallint, but_queue integer, OUT missing integer[],
+    OUT parents bigint[], OUT told tenure.news[]
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    ns integer[];
+    seqs bigint[];
+    lanes integer[];
+    queues integer[];
+    held text[];
+    shared boolean;
+    me xid := pg_current_xact_id()::xid;
+    now_ms bigint := tenure.moment(given);
+BEGIN
+    IF finish.places IS NULL THEN
+        WITH moved AS (
+            UPDATE tenure.states s SET state = finish.done, at = now_ms, updated_at = now_ms,
+                result = w.result
+            FROM (
+                SELECT u.n, u.token, u.result, j.seq, j.unique_key
+                FROM unnest(finish.ids, finish.tokens, finish.results)
+                        WITH ORDINALITY u (id, token, result, n)
+                    JOIN tenure.jobs j ON j.id = u.id
+                ORDER BY j.seq) w
+            WHERE s.seq = w.seq AND s.state = finish.leased AND s.token = w.token
+            RETURNING w.n, s.seq, s.lane, s.queue, w.unique_key,
+                s.xmax <> '0' AND s.xmax <> me AS shared
+        )
+        SELECT array_agg(n), array_agg(seq), array_agg(lane), array_agg(queue),
+            array_agg(unique_key) FILTER (WHERE unique_key IS NOT NULL), bool_or(moved.shared)
+        INTO ns, seqs, lanes, queues, held, shared FROM moved;
+    ELSE
+        WITH moved AS (
+            UPDATE tenure.states s SET state = finish.done, at = now_ms, updated_at = now_ms,
+                result = w.result
+            FROM (
+                SELECT u.* FROM unnest(finish.places, finish.tokens, finish.results)
+                    WITH ORDINALITY u (seq, token, result, n)
+                ORDER BY u.seq) w
+            WHERE s.seq = w.seq AND s.state = finish.leased AND s.token = w.token
+            RETURNING w.n, s.seq, s.lane, s.queue, s.xmax <> '0' AND s.xmax <> me AS shared
+        )
+        SELECT array_agg(n), array_agg(seq), array_agg(lane), array_agg(queue),
+            bool_or(moved.shared)
+        INTO ns, seqs, lanes, queues, shared FROM moved;
+    END IF;
+    IF shared THEN
+        PERFORM FROM tenure.states s WHERE s.seq = ANY (seqs) ORDER BY s.seq FOR UPDATE;
+    END IF;
+    parents := '{}';
+    IF EXISTS (SELECT FROM tenure.deps) THEN
+        parents := ARRAY(SELECT DISTINCT d.parent FROM tenure.deps d WHERE d.parent = ANY (seqs));
+    END IF;
+    missing := '{}';
+    IF cardinality(ns) IS DISTINCT FROM cardinality(finish.tokens) THEN
+        missing := ARRAY(
+            SELECT n FROM generate_series(1, cardinality(finish.tokens)) n
+            WHERE ns IS NULL OR NOT n = ANY (ns));
+    END IF;
+    INSERT INTO tenure.news (queue, lane, waiting, delayed, ready, leased, done, dead, cancelled)
+    SELECT w.queue, w.lane, 0, 0, 0, -count(*), count(*), 0, 0
+    FROM unnest(queues, lanes) w (queue, lane) WHERE w.queue IS DISTINCT FROM but_queue
+    GROUP BY 1, 2;
+    IF but_queue IS NOT NULL THEN
+        told := ARRAY(
+            SELECT ROW(NULL, but_queue, w.lane, 0, 0, 0, -count(*), count(*), 0, 0, NULL, NULL, 0,
+                NULL, NULL, NULL)::tenure.news
+            FROM unnest(queues, lanes) w (queue, lane) WHERE w.queue = but_queue GROUP BY w.lane);
+    END IF;
+    IF held IS NOT NULL THEN
+        DELETE FROM tenure.keys k USING unnest(seqs, lanes) w (seq, lane)
+            JOIN tenure.lanes l ON l.id = w.lane JOIN tenure.jobs j ON j.seq = w.seq
+        WHERE k.tenant = l.tenant AND k.unique_key = j.unique_key;
+    END IF;
+END $$;
+
+-- Acknowledges jobs. With a mark, this is the whole transaction: if there are children to notify,
+-- which it cannot do, nothing is changed, and it returns NULL.
+CREATE OR REPLACE FUNCTION tenure.ack(
+    mark uuid, given bigint, ids text[], places bigint[], tokens bigint[], results text[],
+    leased smallint, done smallint, OUT missing integer[], OUT parents bigint[]
+) LANGUAGE plpgsql AS $$
+BEGIN
+    IF mark IS NOT NULL AND tenure.has_children(ids, places) THEN
+        RETURN;
+    END IF;
+    SELECT f.missing, f.parents INTO missing, parents
+    FROM tenure.finish(given, ids, places, tokens, results, leased, done, NULL) f;
+    IF mark IS NOT NULL THEN
+        IF cardinality(parents) > 0 THEN -- enqueued just now
+            RAISE EXCEPTION 'there are children to be told' USING ERRCODE = 'TN001';
+        END IF;
+        INSERT INTO tenure.marks (id) VALUES (mark);
+    END IF;
+END $$;
+
 -- Acknowledges jobs, as the whole transaction. False means that this is not possible, and nothing was
 -- changed; an error means that this turned out later: other jobs wait for one of them, or a lease
 -- was lost.
-CREATE FUNCTION tenure.ack_alone(
+CREATE OR REPLACE FUNCTION tenure.ack_alone(
     mark uuid, given bigint, ids text[], places bigint[], tokens bigint[], results text[],
     leased smallint, done smallint
 ) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     lost integer[];
-    told bigint[];
+    parents bigint[];
 BEGIN
     IF tenure.has_children(ids, places) THEN
         RETURN false;
     END IF;
-    SELECT a.missing, a.parents INTO lost, told
-    FROM tenure.ack(NULL, given, ids, places, tokens, results, leased, done) a;
-    IF cardinality(lost) + cardinality(told) > 0 THEN
+    SELECT f.missing, f.parents INTO lost, parents
+    FROM tenure.finish(given, ids, places, tokens, results, leased, done, NULL) f;
+    IF cardinality(lost) + cardinality(parents) > 0 THEN
         RAISE EXCEPTION 'the acks take more than one statement' USING ERRCODE = 'TN003';
     END IF;
     INSERT INTO tenure.marks (id) VALUES (mark);
@@ -1810,7 +1944,7 @@ END $$;
 -- Acknowledges jobs and claims others from one queue, as the whole transaction: what a busy worker
 -- mostly does. A row without a job means that this is not possible, and nothing was changed; an
 -- error means that this turned out later. Jobs are locked before the books, as everywhere.
-CREATE FUNCTION tenure.ack_and_claim(
+CREATE OR REPLACE FUNCTION tenure.ack_and_claim(
     mark uuid, given bigint, ids text[], places bigint[], tokens bigint[], results text[],
     leased smallint, done smallint, name text, call_nos integer[], workers text[], spans bigint[],
     more integer
@@ -1823,16 +1957,18 @@ DECLARE
         AND (plain OR tenure.takes_turns(one, cardinality(call_nos)))
         AND NOT tenure.has_children(ids, places);
     lost integer[];
-    told bigint[];
+    parents bigint[];
+    told tenure.news[];
     n integer;
 BEGIN
     IF can IS NOT TRUE THEN
         RETURN QUERY SELECT (NULL::tenure.claimed).*;
         RETURN;
     END IF;
-    SELECT a.missing, a.parents INTO lost, told
-    FROM tenure.ack(NULL, given, ids, places, tokens, results, leased, done) a;
-    IF cardinality(lost) + cardinality(told) > 0 THEN
+    SELECT f.missing, f.parents, f.told INTO lost, parents, told
+    FROM tenure.finish(given, ids, places, tokens, results, leased, done,
+        CASE WHEN NOT plain THEN one END) f;
+    IF cardinality(lost) + cardinality(parents) > 0 THEN
         RAISE EXCEPTION 'the acks take more than one statement' USING ERRCODE = 'TN003';
     END IF;
     IF plain THEN
@@ -1841,7 +1977,7 @@ BEGIN
         ORDER BY c.priority, c.seq;
     ELSE
         RETURN QUERY SELECT * FROM tenure.claim_in_turns(
-            mark, given, one, call_nos, workers, spans, leased, more, moment);
+            mark, given, one, call_nos, workers, spans, leased, more, moment, told);
     END IF;
     GET DIAGNOSTICS n = ROW_COUNT;
     IF n = 0 THEN
@@ -1851,7 +1987,8 @@ BEGIN
     END IF;
 END $$;
 
--- Plans and locks as in version 4.
+-- Plans and locks as in version 4. No key is looked up twice, so nothing is memoized. Functions that
+-- only these call run with the same settings.
 DO $$
 DECLARE
     one regprocedure;
@@ -1859,13 +1996,15 @@ DECLARE
 BEGIN
     FOR one, name IN
         SELECT p.oid, p.proname FROM pg_proc p WHERE p.pronamespace = 'tenure'::regnamespace
-            AND p.proname IN ('lease', 'candidates_beside', 'claim_from_lane', 'next_turns',
-                'claim_in_turns', 'claim_alone', 'ack_alone', 'ack_and_claim')
+            AND p.proname IN ('fold', 'rebound', 'drop_empty', 'candidates', 'claim_in_turns',
+                'ack', 'ack_alone', 'ack_and_claim')
+            AND p.oid <> 'tenure.fold(integer,bigint,tenure.news[])'::regprocedure
     LOOP
         EXECUTE format('ALTER FUNCTION %s SET plan_cache_mode = force_generic_plan', one);
         EXECUTE format('ALTER FUNCTION %s SET enable_seqscan = off', one);
         EXECUTE format('ALTER FUNCTION %s SET enable_hashjoin = off', one);
         EXECUTE format('ALTER FUNCTION %s SET enable_mergejoin = off', one);
+        EXECUTE format('ALTER FUNCTION %s SET enable_memoize = off', one);
         EXECUTE format('ALTER FUNCTION %s SET random_page_cost = 1', one);
         EXECUTE format('ALTER FUNCTION %s SET jit = off', one);
         EXECUTE format('ALTER FUNCTION %s SET lock_timeout = %L', one, CASE
@@ -2613,11 +2752,16 @@ SELECT l.id, l.head_priority, l.head_seq, l.max_leased - l.leased, (
         LIMIT %(most)s) x)
 FROM (
     SELECT * FROM tenure.lanes y
-    WHERE y.tenant = %(tenant)s AND y.open
+    WHERE y.tenant = %(tenant)s AND y.grp = '' AND y.open
         AND (y.head_priority, y.head_seq) > (%(after_priority)s, %(after_seq)s)
         AND (y.head_priority, y.head_seq) < (%(priority)s, %(seq)s)
-    ORDER BY y.head_priority, y.head_seq LIMIT %(limit)s) l
-ORDER BY l.head_priority, l.head_seq;
+    UNION ALL
+    (SELECT * FROM tenure.lanes y
+    WHERE y.tenant = %(tenant)s AND y.line_seq IS NOT NULL
+        AND (y.line_priority, y.line_seq) > (%(after_priority)s, %(after_seq)s)
+        AND (y.line_priority, y.line_seq) < (%(priority)s, %(seq)s)
+    ORDER BY y.line_priority, y.line_seq LIMIT %(limit)s)) l
+ORDER BY l.head_priority, l.head_seq LIMIT %(limit)s;
 -- name: why_lanes
 SELECT l.id, l.tenant, l.open, l.max_leased, l.leased, l.ready FROM unnest(%s::integer[]) w (id)
     CROSS JOIN LATERAL (SELECT * FROM tenure.lanes k WHERE k.id = w.id OFFSET 0) l;
@@ -2636,7 +2780,7 @@ WHERE queue = %s::integer AND open ORDER BY turn, tenant LIMIT %s::integer;
 -- name: why_startable
 SELECT w.id, coalesce(sum(x.startable), 0), count(x.startable)
 FROM unnest(%(tenants)s::integer[]) w (id) LEFT JOIN LATERAL (
-    SELECT least(l.ready, l.max_leased - l.leased) AS startable FROM tenure.lanes l
-    WHERE l.tenant = w.id AND l.open AND l.id <> ALL (%(but)s::integer[])
-    ORDER BY l.head_priority, l.head_seq LIMIT %(limit)s) x ON true
+    SELECT least(l.ready, l.max_leased - l.leased) AS startable
+    FROM tenure.first_lanes(w.id, NULL, %(limit)s + cardinality(%(but)s::integer[])) l
+    WHERE l.id <> ALL (%(but)s::integer[]) LIMIT %(limit)s) x ON true
 GROUP BY w.id;
