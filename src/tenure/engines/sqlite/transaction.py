@@ -361,7 +361,8 @@ class Transaction:
     def in_state(self, queue: str, code: int, until: int, limit: int) -> list[Row]:
         """The jobs of a queue whose time in this state is at or before `until`."""
         number = self.books.queue_or_new(queue).id
-        return self._loaded("rows_of_state", number, code, until, limit)
+        rows = "rows_due" if code <= LEASED else "rows_ended"
+        return self._loaded(rows, number, code, until, limit)
 
     def promote(self, queue: str, limit: int) -> int:
         due = self.in_state(queue, DELAYED, self.now, limit)
