@@ -262,7 +262,7 @@ SELECT t.id, t.tenant, t.turn, t.stride, t.max_leased, t.open_lanes, t.open, t.w
     t.ready, t.leased, t.done, t.dead, t.cancelled, t.queue
 FROM json_each(?) e CROSS JOIN tenure_tenants t ON t.id = e.value;
 -- name: tenants_in_turn
-SELECT json_group_array(json_array(id)) FROM (
+SELECT json_group_array(id) FROM (
     SELECT id FROM tenure_tenants INDEXED BY tenure_tenants_turn
     WHERE queue = ? AND open = 1
     ORDER BY turn, tenant LIMIT ? OFFSET ?);
