@@ -166,10 +166,7 @@ class Plan(Generic[J]):
 
 def needs_no_lookup(specs: Sequence[JobSpec]) -> bool:
     """Whether nothing in the store can prevent these jobs from being inserted."""
-    for spec in specs:  # half the time of `all` over a generator
-        if not spec.made_up_id or spec.unique_key is not None or spec.after:
-            return False
-    return True
+    return all(spec.made_up_id and spec.unique_key is None and not spec.after for spec in specs)
 
 
 def enqueue(tx: Transaction[J], batch: Sequence[ops.Enqueue]) -> list[Answer]:

@@ -131,7 +131,8 @@ def _in_turns(tx: Transaction, queue: QueueBook, op: ops.Claim, room: int, picks
     fresh: Waiting | None = None  # the next of those that were not
     left, served = room, queue.served
     while left > 0:
-        fresh = fresh or next(waiting, None)
+        if fresh is None:
+            fresh = next(waiting, None)
         if fresh is not None and (not turns or _is_before(fresh[0], turns[0])):
             one, line, fresh = fresh, None, None
         elif turns:
@@ -155,8 +156,9 @@ def _in_turns(tx: Transaction, queue: QueueBook, op: ops.Claim, room: int, picks
         if not got:
             continue
         left -= got
-        served = max(tenant.turn, served + 1) + (got - 1) * tenant.stride
-        tenant.turn = served + tenant.stride
+        turn, stride = tenant.turn, tenant.stride
+        served = (turn if turn > served else served + 1) + (got - 1) * stride
+        tenant.turn = served + stride
         tx.books.touch_tenant(tenant)
         heapq.heappush(turns, (tenant.turn, tenant.name, one, line))
     if left < room:
@@ -181,8 +183,8 @@ def _tenants(tx: Transaction, queue: QueueBook, room: int) -> Iterator[Waiting]:
             lanes = map(tx.books.lane_of_row, tx.db.all("first_lanes", listed(unknown)))
             found = {lane.tenant.id: lane for lane in lanes}
             first = [lane or found[tenant.id] for tenant, lane in zip(tenants, first, strict=True)]
-        for tenant, lane in zip(tenants, first, strict=True):
-            yield tenant, room // len(tenants), lane
+        share = room // max(1, len(tenants))
+        yield from zip(tenants, repeat(share), first)
         if len(tenants) < room:
             return
         offset += room
@@ -353,8 +355,9 @@ def _lease(tx: Transaction, op: ops.Claim, picks: Picks, token: int) -> list[Job
     if not rows:
         return []
     counts = tally(lanes)
+    upcoming = {} if tx.shared else tx.upcoming
     for lane, n in counts.items():
-        lane.first_left(n, None if tx.shared else tx.upcoming.get(lane))
+        lane.first_left(n, upcoming.get(lane))
     tx.books.move_all(counts.items(), READY, LEASED)
     _, seqs, ids, _, _, _, _, rare_texts = zip(*rows, strict=True)
     if _delete_ready(tx, picks, seqs, len(counts)) != len(rows):

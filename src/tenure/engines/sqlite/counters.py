@@ -104,10 +104,6 @@ class TenantBook:
         is_open = self.open_lanes > 0 and (most is None or self.counts[LEASED] < most)
         return self.open_lanes, self.turn, is_open
 
-    def placed(self, place: Position) -> None:
-        """Its place is written."""
-        self.saved = place
-
     def only_lane(self) -> LaneBook | None:
         """Its only open lane; None if there are others, or its book is not open."""
         if self.open_lanes == 1 and len(self.lanes) <= _FEW_LANES:
@@ -159,11 +155,6 @@ class LaneBook:
             return None, None, is_open
         priority, seq = self.line[0]
         return priority, seq, is_open
-
-    def placed(self, place: Position) -> None:
-        """Its place is written."""
-        self.tenant.open_lanes += place[2] - self.saved[2]
-        self.saved = place
 
     def joined(self, priority: int, seq: int) -> None:
         """A job became ready."""
@@ -479,20 +470,28 @@ class Books:
         shifted: dict[Move, list[int]] = {}
         placed: dict[tuple[Move, int | None, bool], list[LaneBook | TenantBook]] = {}
         others: list[tuple[Any, ...]] = []
-        last: Move | None = None  # the move of the book before, and those that moved alike
-        alike: list[int] = []
+        # What the last book had in common with others, and those. Most are like the one before.
+        shift: Move | None = None
+        alike: tuple[Move, int | None, bool] | None = None
+        ids: list[int] = []
+        group: list[LaneBook | TenantBook] = []
         for book in books:
             move, place, saved = book.moved, book.place(), book.saved
             book.dirty, book.moved = False, None
             if place != saved:
-                book.placed(place)
+                book.saved = place
+                if place[2] != saved[2] and isinstance(book, LaneBook):
+                    book.tenant.open_lanes += place[2] - saved[2]
                 if move:
-                    placed.setdefault((move, place[0], place[2]), []).append(book)
+                    if alike is None or alike[0] is not move or alike[1:] != place[::2]:
+                        alike = (move, place[0], place[2])
+                        group = placed.setdefault(alike, [])
+                    group.append(book)
                     continue
             elif move:
-                if move is not last:
-                    last, alike = move, shifted.setdefault(move, [])
-                alike.append(book.id)
+                if move is not shift:
+                    shift, ids = move, shifted.setdefault(move, [])
+                ids.append(book.id)
                 continue
             others.append((*place, *book.counts, book.id))
         for move, ids in shifted.items():
