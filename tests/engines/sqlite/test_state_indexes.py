@@ -80,7 +80,7 @@ def of_version_5(path: Path) -> None:
     make_older(path, 5)
 
 
-def schema(path: Path) -> list[tuple[str, ...]]:
+def schema(path: Path) -> list[tuple[str, str]]:
     with closing(sqlite3.connect(path)) as db:
         return db.execute("SELECT name, sql FROM sqlite_master ORDER BY name").fetchall()
 

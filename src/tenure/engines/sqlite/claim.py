@@ -56,6 +56,10 @@ class Picks:
         self.rows: list[Row] = rows
         self.lanes: list[LaneBook] = lanes
 
+    def add(self, rows: list[Row], lanes: list[LaneBook]) -> None:
+        self.rows += rows
+        self.lanes += lanes
+
     def part(self, start: int, end: int) -> Picks:
         return Picks(self.rows[start:end], self.lanes[start:end])
 
@@ -96,17 +100,18 @@ def _pick(tx: Transaction, queues: Sequence[QueueBook], op: ops.Claim, limit: in
     tx.books.flush()
     picks = Picks([], [])
     for queue in queues:
-        before = len(picks.rows)
-        if before == limit:
+        left = limit - len(picks.rows)
+        if not left:
             break
-        room = 0 if queue.paused else min(limit - before, _room(tx, queue))
+        room = 0 if queue.paused else min(left, _room(tx, queue))
         if room <= 0:
             continue
         serve = _in_turns if op.tenant is None else _of_tenant
-        serve(tx, queue, op, room, picks)
+        found = serve(tx, queue, op, room)
         if queue.rate is not None:
-            queue.tokens -= (len(picks.rows) - before) * queue.per_ms
+            queue.tokens -= len(found.rows) * queue.per_ms
             tx.books.touch_queue(queue)
+        picks.add(found.rows, found.lanes)
     return picks
 
 
@@ -123,8 +128,9 @@ def _room(tx: Transaction, queue: QueueBook) -> int:
     return room
 
 
-def _in_turns(tx: Transaction, queue: QueueBook, op: ops.Claim, room: int, picks: Picks) -> None:
+def _in_turns(tx: Transaction, queue: QueueBook, op: ops.Claim, room: int) -> Picks:
     """Repeatedly serve the tenant that was served least."""
+    picks = Picks([], [])
     waiting = _tenants(tx, queue, room)
     not_groups = frozenset(op.not_groups)
     turns: list[tuple[int, str, Waiting, TenantJobs | None]] = []  # of those served before
@@ -164,6 +170,7 @@ def _in_turns(tx: Transaction, queue: QueueBook, op: ops.Claim, room: int, picks
     if left < room:
         queue.served = served
         tx.books.touch_queue(queue)
+    return picks
 
 
 def _is_before(tenant: TenantBook, served: tuple[int, str, Waiting, TenantJobs | None]) -> bool:
@@ -190,12 +197,14 @@ def _tenants(tx: Transaction, queue: QueueBook, room: int) -> Iterator[Waiting]:
         offset += room
 
 
-def _of_tenant(tx: Transaction, queue: QueueBook, op: ops.Claim, room: int, picks: Picks) -> None:
+def _of_tenant(tx: Transaction, queue: QueueBook, op: ops.Claim, room: int) -> Picks:
     """Jobs of a single tenant. Does not count as its turn."""
+    picks = Picks([], [])
     tenant = tx.books.tenant(queue.name, op.tenant or "")
     if tenant is not None:
         first = tenant.only_lane()
         TenantJobs(tx, frozenset(op.not_groups), tenant, room, first).take(room, picks)
+    return picks
 
 
 class LaneCursor:
@@ -292,8 +301,7 @@ class TenantJobs:
                 rows = cursor.take_many(self._tx, wanted)
             else:
                 rows = [cursor.take(self._tx)]
-            picks.rows += rows
-            picks.lanes += [cursor.lane] * len(rows)
+            picks.add(rows, [cursor.lane] * len(rows))
             wanted -= len(rows)
             self._used = cursor
         self._room -= n - wanted
