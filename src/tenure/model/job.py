@@ -364,8 +364,12 @@ def _prepare_plain(
     if set(map(type, (*priorities, *attempts))) != {int}:
         return None
     try:
-        for distinct in set(zip(*common, strict=True)):
+        # Each field by itself: of many tenants, only their names are checked.
+        anyone = itertools.repeat("", len(jobs))
+        for distinct in set(zip(queues, kinds, anyone, groups, priorities, attempts, strict=True)):
             _check_common(*distinct)
+        for tenant in set(tenants):
+            _check_tenant(tenant)
     except (TypeError, InvalidInput):  # unhashable, or out of bounds
         return None
     texts = _encode_all(payloads, payload_limit)
@@ -423,6 +427,11 @@ def _check_common(
     queue: str, kind: str, tenant: str, group: str, priority: int, max_attempts: int
 ) -> None:
     check_fields(JobSpec("any", queue, NULL, kind, tenant, group, priority, max_attempts))
+
+
+@lru_cache(maxsize=4096)
+def _check_tenant(tenant: str) -> None:
+    check_fields(JobSpec("any", "any", NULL, "", tenant))
 
 
 def _spec_of(new: NewJob, made_up: str, raw: msgspec.Raw) -> JobSpec:

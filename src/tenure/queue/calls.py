@@ -563,5 +563,7 @@ def default_worker() -> str:
     return _worker_of(os.getpid())
 
 
-def _errors(answers: Iterable[Any]) -> list[TenureError | None]:
+def _errors(answers: Sequence[Any]) -> list[TenureError | None]:
+    if set(map(type, answers)) == {ops.Ok}:  # as most are
+        return [None] * len(answers)
     return [answer if isinstance(answer, TenureError) else None for answer in answers]

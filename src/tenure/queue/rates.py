@@ -14,9 +14,8 @@ import itertools
 import logging
 import os
 import threading
-from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -27,6 +26,7 @@ from tenure.model.ops import Answer, Op
 from tenure.model.queries import Found, GetJobs, Page, Query
 from tenure.model.rates import KEEP_MS, PER_MS, Counted, Per, bucket_of
 from tenure.model.records import MAX_RECORD_BYTES, NewRecord, PutRecords
+from tenure.model.tally import tally
 from tenure.queue.running import Claims, Running
 
 log = logging.getLogger("tenure.rates")
@@ -146,6 +146,9 @@ class RateCounter:
         leased: list[Job] = []
         keyed: list[tuple[ops.Once, Answer]] = []
         with self._lock:
+            if set(map(type, batch)) == {ops.Ack} and set(map(type, answers)) == {ops.Ok}:
+                self._acked(cast(Sequence[ops.Ack], batch), now)
+                return
             for op, answer in zip(batch, answers, strict=True):
                 kind = type(op)
                 if isinstance(op, ops.Ack):
@@ -169,11 +172,7 @@ class RateCounter:
                     keyed.append((op, answer))
             if leased:
                 self._claimed(leased, now)
-            known, others = self._running.end_all(acked)
-            for claims, count in known:
-                self._ended(claims, count, now, None)
-            for op in others:
-                self._ended_elsewhere(op.id, now, None)
+            self._acked(acked, now)
         # Results that were stored before are counted twice, but few calls are repeated.
         for call, answer in keyed:
             if isinstance(answer, ops.Answers):
@@ -199,17 +198,27 @@ class RateCounter:
                 self._of(op.jobs[0].queue, now).enqueued += 1
             return
         new = op.jobs if all(answer.created) else itertools.compress(op.jobs, answer.created)
-        for queue, count in Counter([spec.queue for spec in new]).items():
+        for queue, count in tally([spec.queue for spec in new]).items():
             self._of(queue, now).enqueued += count
 
     def _claimed(self, jobs: list[Job], now: int) -> None:
         """Count the jobs that were claimed in one commit."""
-        for queue, count in Counter([job.queue for job in jobs]).items():
+        for queue, count in tally([job.queue for job in jobs]).items():
             self._of(queue, now).claimed += count
-        for job in jobs[:: 1 + len(jobs) // SAMPLED]:
-            bucket = bucket_of((job.started_at or now) - job.run_at)
-            waits = self._of(job.queue, now).waits
-            waits[bucket] = waits.get(bucket, 0) + 1
+        some = jobs[:: 1 + len(jobs) // SAMPLED]
+        # Jobs that were enqueued together have waited equally long.
+        waited = tally([(job.queue, (job.started_at or now) - job.run_at) for job in some])
+        for (queue, ms), count in waited.items():
+            waits, bucket = self._of(queue, now).waits, bucket_of(ms)
+            waits[bucket] = waits.get(bucket, 0) + count
+
+    def _acked(self, acked: Sequence[ops.Ack], now: int) -> None:
+        """Count jobs that are done."""
+        known, others = self._running.end_all(acked)
+        for claims, count in known:
+            self._ended(claims, count, now, None)
+        for op in others:
+            self._ended_elsewhere(op.id, now, None)
 
     def _ended(self, claims: Claims, count: int, now: int, state: State | None) -> None:
         """Count jobs of one claim. state: what a failure made of the job; None if they are done."""

@@ -37,8 +37,10 @@ class Running:
 
     def add(self, jobs: Sequence[Job]) -> None:
         """Remember jobs that were claimed by one operation."""
-        token = jobs[0].token
-        if token not in self._claims and len({(job.token, job.queue) for job in jobs}) == 1:
+        token, queue = jobs[0].token, jobs[0].queue
+        tokens, queues = [job.token for job in jobs], [job.queue for job in jobs]
+        are_alike = tokens.count(token) == queues.count(queue) == len(jobs)
+        if are_alike and token not in self._claims:
             self._claims[token] = Claims(jobs[0], len(jobs))
         else:
             for job in jobs:
@@ -63,10 +65,7 @@ class Running:
         acks whose claims are not known."""
         known: list[tuple[Claims, int]] = []
         unknown: list[Ack] = []
-        by_token: dict[int, list[Ack]] = {}
-        for op in acked:
-            by_token.setdefault(op.token, []).append(op)
-        for token, some in by_token.items():
+        for token, some in _by_token(acked).items():
             if token not in self._apart:
                 claims = self.end("", token, len(some))
                 if claims is None:
@@ -88,3 +87,13 @@ class Running:
             self._apart[key[1]] -= 1
             if not self._apart[key[1]]:
                 del self._apart[key[1]]
+
+
+def _by_token(acked: Sequence[Ack]) -> dict[int, Sequence[Ack]]:
+    tokens = [op.token for op in acked]
+    if tokens and tokens.count(tokens[0]) == len(tokens):  # as after most claims
+        return {tokens[0]: acked}
+    by_token: dict[int, list[Ack]] = {}
+    for op in acked:
+        by_token.setdefault(op.token, []).append(op)
+    return {**by_token}

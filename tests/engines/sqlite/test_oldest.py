@@ -18,6 +18,7 @@ from tenure.engines.sqlite.db import Db
 from tenure.engines.sqlite.oldest import OldestReady
 from tenure.engines.sqlite.statements import SCHEMA, SQL
 from tenure.testing import ManualClock
+from tests.support.older_file import make_older
 
 
 class Store:
@@ -182,9 +183,7 @@ def test_jobs_of_a_file_of_version_4_that_were_tried_before_are_found(tmp_path: 
             queue.release(job)
         since = clock.now_ms()
         clock.advance(5)
-    with closing(sqlite3.connect(tmp_path / "jobs.db")) as db, db:
-        db.execute("DROP INDEX tenure_states_ready")
-        db.execute("UPDATE tenure_counters SET value = 4 WHERE name = 'version'")
+    make_older(tmp_path / "jobs.db", 4)
     with tenure.connect(url, clock=clock) as queue:
         assert queue.oldest_ready("q") == since
     with closing(sqlite3.connect(tmp_path / "jobs.db")) as db:

@@ -22,6 +22,7 @@ import psycopg
 
 from tenure.engines.postgres.db import Db as PostgresDb
 from tenure.engines.postgres.statements import statements
+from tenure.engines.sqlite.claim import Picks
 from tenure.engines.sqlite.db import Db as SqliteDb
 from tenure.engines.sqlite.statements import SQL
 from tenure.errors import TenureError
@@ -64,6 +65,8 @@ def moved(result: Any) -> int:
             return 1
         case ops.Slots() | ops.Fired() | ops.Corrected() | TenureError():
             return 0
+        case Picks():
+            return len(result.rows)
         case list():
             answers = bool(result) and isinstance(result[0], ops.Answer)
             return sum(map(moved, result)) if answers else len(result)
@@ -155,7 +158,7 @@ def _counted(counts: Counts, path: str, function: Callable[..., Any]) -> Any:
 def _watch_sqlite(counts: Counts) -> list[Undo]:
     counts.known |= {f"sql {name}" for name in SQL}
     undo: list[Undo] = []
-    for name in ("one", "all", "packed", "named", "run", "many", "insert"):
+    for name in ("one", "all", "packed", "ids", "named", "run", "many", "insert"):
         undo.append(_watch_statement(counts, SqliteDb, name))
     return undo
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import groupby, islice
+from itertools import accumulate, compress, groupby, islice, pairwise, repeat
 from operator import attrgetter
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ from tenure.engines.sqlite.transaction import Transaction
 from tenure.model import ops, states
 from tenure.model.job import NULL, Job, State
 from tenure.model.ops import Answer
+from tenure.model.tally import tally
 
 # The transition of a ready job that is claimed. Expired jobs are handled separately.
 _CLAIMED = states.plain(State.PENDING, states.Claimed)
@@ -33,8 +34,8 @@ _BEFORE_ALL: Head = (-(2**63), 0)
 
 # A tenant with something to claim; how many jobs it will get, roughly; its first lane, if known.
 Waiting = tuple[TenantBook, int, LaneBook | None]
-Picked = tuple[tuple[Any, ...], LaneBook]  # a job, as its row or its head, and its lane
-_SEQ, _ID, _PAYLOAD, _RARE = 1, 2, 6, 7  # columns of a row
+Row = tuple[Any, ...]
+_SEQ, _PAYLOAD, _RARE = 1, 6, 7  # columns of a row
 
 # What few jobs have: when they run, attempts, when they expire, unique key, options, errors.
 Rare = tuple[int | None, int | None, int | None, str | None, str | None, str | None]
@@ -43,6 +44,24 @@ _UNIQUE_KEY: Final = 3
 _OPTIONS: Final = 4
 _NONE: Rare = (None, None, None, None, None, None)
 _decode_rare = msgspec.json.Decoder(Rare).decode
+
+
+class Picks:
+    """Picked jobs in order: the row of each, or only its head if it was not read yet, and its
+    lane."""
+
+    __slots__ = ("lanes", "rows")
+
+    def __init__(self, rows: list[Row], lanes: list[LaneBook]) -> None:
+        self.rows: list[Row] = rows
+        self.lanes: list[LaneBook] = lanes
+
+    def add(self, rows: list[Row], lanes: list[LaneBook]) -> None:
+        self.rows += rows
+        self.lanes += lanes
+
+    def part(self, start: int, end: int) -> Picks:
+        return Picks(self.rows[start:end], self.lanes[start:end])
 
 
 def claim(tx: Transaction, batch: Sequence[ops.Claim]) -> list[Answer]:
@@ -68,30 +87,32 @@ def _claim(
 ) -> Iterator[Answer]:
     tx.shared = len(calls) > 1
     tx.upcoming.clear()
-    picked = iter(_pick(tx, queues, calls[0], sum(op.limit for op in calls)))
-    dealt = [list(islice(picked, op.limit)) for op in calls]
-    tokens = iter(tx.next_tokens(sum(map(bool, dealt))) if dealt[0] else ())
+    ends = list(accumulate((op.limit for op in calls), initial=0))
+    picks = _pick(tx, queues, calls[0], ends[-1])
+    dealt = [picks.part(start, end) for start, end in pairwise(ends)] if tx.shared else [picks]
+    tokens = iter(tx.next_tokens(sum(bool(mine.rows) for mine in dealt)) if picks.rows else ())
     for op, mine in zip(calls, dealt, strict=True):
-        yield ops.Leased(_lease(tx, op, mine, next(tokens)) if mine else [])
+        yield ops.Leased(_lease(tx, op, mine, next(tokens)) if mine.rows else [])
     settle(tx)
 
 
-def _pick(tx: Transaction, queues: Sequence[QueueBook], op: ops.Claim, limit: int) -> list[Picked]:
+def _pick(tx: Transaction, queues: Sequence[QueueBook], op: ops.Claim, limit: int) -> Picks:
     tx.books.flush()
-    picked: list[Picked] = []
+    picks = Picks([], [])
     for queue in queues:
-        if len(picked) == limit:
+        left = limit - len(picks.rows)
+        if not left:
             break
-        room = 0 if queue.paused else min(limit - len(picked), _room(tx, queue))
+        room = 0 if queue.paused else min(left, _room(tx, queue))
         if room <= 0:
             continue
         serve = _in_turns if op.tenant is None else _of_tenant
         found = serve(tx, queue, op, room)
         if queue.rate is not None:
-            queue.tokens -= len(found) * queue.per_ms
+            queue.tokens -= len(found.rows) * queue.per_ms
             tx.books.touch_queue(queue)
-        picked.extend(found)
-    return picked
+        picks.add(found.rows, found.lanes)
+    return picks
 
 
 def _room(tx: Transaction, queue: QueueBook) -> int:
@@ -107,43 +128,49 @@ def _room(tx: Transaction, queue: QueueBook) -> int:
     return room
 
 
-def _in_turns(tx: Transaction, queue: QueueBook, op: ops.Claim, room: int) -> list[Picked]:
+def _in_turns(tx: Transaction, queue: QueueBook, op: ops.Claim, room: int) -> Picks:
     """Repeatedly serve the tenant that was served least."""
-    picked: list[Picked] = []
+    picks = Picks([], [])
     waiting = _tenants(tx, queue, room)
     not_groups = frozenset(op.not_groups)
     turns: list[tuple[int, str, Waiting, TenantJobs | None]] = []  # of those served before
     fresh: Waiting | None = None  # the next of those that were not
-    while len(picked) < room:
-        fresh = fresh or next(waiting, None)
+    left, served = room, queue.served
+    while left > 0:
+        if fresh is None:
+            fresh = next(waiting, None)
         if fresh is not None and (not turns or _is_before(fresh[0], turns[0])):
             one, line, fresh = fresh, None, None
         elif turns:
             _, _, one, line = heapq.heappop(turns)
             if line is None:
                 line = TenantJobs(tx, not_groups, *one)
-                line.take(1)  # its head, which was picked before
+                line.take(1, Picks([], []))  # its head, which was picked before
         else:
             break
         tenant, share, lane = one
         if line is None and share <= 1 and lane and lane.line and lane.group not in not_groups:
             # Its first job is known, and probably the only one that it gets.
-            got = [(lane.line[0], lane)]
+            picks.rows.append(lane.line[0])
+            picks.lanes.append(lane)
+            got = 1
         else:
             line = line or TenantJobs(tx, not_groups, *one)
             fresh = fresh or next(waiting, None)
             alone = not turns and fresh is None
-            got = line.take(room - len(picked) if alone else 1)
+            got = line.take(left if alone else 1, picks)
         if not got:
             continue
-        picked += got
-        place = max(tenant.turn, queue.served + 1) + (len(got) - 1) * tenant.stride
-        queue.served, tenant.turn = place, place + tenant.stride
+        left -= got
+        turn, stride = tenant.turn, tenant.stride
+        served = (turn if turn > served else served + 1) + (got - 1) * stride
+        tenant.turn = served + stride
         tx.books.touch_tenant(tenant)
         heapq.heappush(turns, (tenant.turn, tenant.name, one, line))
-    if picked:
+    if left < room:
+        queue.served = served
         tx.books.touch_queue(queue)
-    return picked
+    return picks
 
 
 def _is_before(tenant: TenantBook, served: tuple[int, str, Waiting, TenantJobs | None]) -> bool:
@@ -156,28 +183,28 @@ def _tenants(tx: Transaction, queue: QueueBook, room: int) -> Iterator[Waiting]:
     """Tenants with an open lane and room, in the order of their turns."""
     offset = 0
     while True:
-        ids = tx.db.packed("tenants_in_turn", queue.id, room, offset)
-        tenants = tx.books.tenants([tenant_id for (tenant_id,) in ids])
-        first = [tenant.only_lane for tenant in tenants]
+        tenants = tx.books.tenants(tx.db.ids("tenants_in_turn", queue.id, room, offset))
+        first = [tenant.only_lane() for tenant in tenants]
         unknown = [tenant.id for tenant, lane in zip(tenants, first, strict=True) if lane is None]
         if len(unknown) > 1:
             lanes = map(tx.books.lane_of_row, tx.db.all("first_lanes", listed(unknown)))
             found = {lane.tenant.id: lane for lane in lanes}
             first = [lane or found[tenant.id] for tenant, lane in zip(tenants, first, strict=True)]
-        for tenant, lane in zip(tenants, first, strict=True):
-            yield tenant, room // len(tenants), lane
+        share = room // max(1, len(tenants))
+        yield from zip(tenants, repeat(share), first)
         if len(tenants) < room:
             return
         offset += room
 
 
-def _of_tenant(tx: Transaction, queue: QueueBook, op: ops.Claim, room: int) -> list[Picked]:
+def _of_tenant(tx: Transaction, queue: QueueBook, op: ops.Claim, room: int) -> Picks:
     """Jobs of a single tenant. Does not count as its turn."""
+    picks = Picks([], [])
     tenant = tx.books.tenant(queue.name, op.tenant or "")
-    if tenant is None:
-        return []
-    first = tenant.only_lane
-    return TenantJobs(tx, frozenset(op.not_groups), tenant, room, first).take(room)
+    if tenant is not None:
+        first = tenant.only_lane()
+        TenantJobs(tx, frozenset(op.not_groups), tenant, room, first).take(room, picks)
+    return picks
 
 
 class LaneCursor:
@@ -189,12 +216,12 @@ class LaneCursor:
         self.head: Head = lane.head
         self.left = min(lane.counts[READY], lane.room)
         self._chunk = chunk
-        self._rows: deque[tuple[Any, ...]] = deque()
+        self._rows: deque[Row] = deque()
 
     def __lt__(self, other: LaneCursor) -> bool:
         return self.head < other.head
 
-    def take(self, tx: Transaction) -> tuple[Any, ...]:
+    def take(self, tx: Transaction) -> Row:
         """The first job: its row, or only its head if it is the only one needed so far."""
         self.left -= 1
         tx.upcoming.pop(self.lane, None)
@@ -211,7 +238,7 @@ class LaneCursor:
         self.head = self._rows[0][0], self._rows[0][1]
         return True
 
-    def take_many(self, tx: Transaction, n: int) -> list[tuple[Any, ...]]:
+    def take_many(self, tx: Transaction, n: int) -> list[Row]:
         """The first `n` jobs, or as many as the lane has."""
         n = min(n, self.left)
         if len(self._rows) < n:
@@ -233,7 +260,7 @@ class LaneCursor:
         self._chunk *= 2
 
 
-def _packed(tx: Transaction, wanted: tuple[int, ...]) -> list[tuple[Any, ...]]:
+def _packed(tx: Transaction, wanted: tuple[int, ...]) -> list[Row]:
     """The same rows, fetched in one step. Large payloads do not fit and are fetched separately."""
     rows = tx.db.packed("next_in_lane_packed", *wanted)
     large = [row[_SEQ] for row in rows if row[_PAYLOAD] is None]
@@ -263,22 +290,22 @@ class TenantJobs:
         self._cursors: list[LaneCursor] = []
         self._used: LaneCursor | None = None  # last taken from, not advanced yet
 
-    def take(self, n: int) -> list[Picked]:
-        """The first `n` jobs, or as many as there are."""
-        picked: list[Picked] = []
-        n = min(n, self._room)
-        while len(picked) < n:
+    def take(self, n: int, picks: Picks) -> int:
+        """Pick the first `n` jobs, or as many as there are. Returns how many."""
+        wanted = n = min(n, self._room)
+        while wanted > 0:
             cursor = self._first()
             if cursor is None:
                 break
-            lane, wanted = cursor.lane, n - len(picked)
             if wanted > 1 and len(self._cursors) == 1 and self._peek() is None:
-                picked += [(row, lane) for row in cursor.take_many(self._tx, wanted)]
+                rows = cursor.take_many(self._tx, wanted)
             else:
-                picked.append((cursor.take(self._tx), lane))
+                rows = [cursor.take(self._tx)]
+            picks.add(rows, [cursor.lane] * len(rows))
+            wanted -= len(rows)
             self._used = cursor
-        self._room -= len(picked)
-        return picked
+        self._room -= n - wanted
+        return n - wanted
 
     def _first(self) -> LaneCursor | None:
         """The lane whose head comes first."""
@@ -329,24 +356,24 @@ def _lanes(
         after, size, left = (rows[-1][3], rows[-1][4]), max(2, share), left - len(rows)
 
 
-def _lease(tx: Transaction, op: ops.Claim, picked: list[Picked], token: int) -> list[Job]:
+def _lease(tx: Transaction, op: ops.Claim, picks: Picks, token: int) -> list[Job]:
     until = tx.now + op.lease_ms
-    picked = _without_expired(tx, _with_rows(tx, picked))
-    if not picked:
+    picks = _without_expired(tx, _with_rows(tx, picks))
+    rows, lanes = picks.rows, picks.lanes
+    if not rows:
         return []
-    counts: dict[LaneBook, int] = {}
-    for _, lane in picked:
-        counts[lane] = counts.get(lane, 0) + 1
+    counts = tally(lanes)
+    upcoming = {} if tx.shared else tx.upcoming
     for lane, n in counts.items():
-        lane.first_left(n, None if tx.shared else tx.upcoming.get(lane))
+        lane.first_left(n, upcoming.get(lane))
     tx.books.move_all(counts.items(), READY, LEASED)
-    if _delete_ready(tx, picked, lanes=len(counts)) != len(picked):
+    _, seqs, ids, _, _, _, _, rare_texts = zip(*rows, strict=True)
+    if _delete_ready(tx, picks, seqs, len(counts)) != len(rows):
         raise RuntimeError(
             f"the books of {', '.join(op.queues)} do not match the queued jobs; nothing was "
             "claimed: run `tenure reconcile QUEUE`, and report this"
         )
-    several = len(op.queues) > 1
-    for queue, mine in groupby(picked, _queue_of) if several else [(_queue_of(picked[0]), picked)]:
+    for queue, mine in _by_queue(op, lanes, seqs):
         tx.db.named(
             "lease_jobs",
             {
@@ -357,22 +384,21 @@ def _lease(tx: Transaction, op: ops.Claim, picked: list[Picked], token: int) -> 
                 "token": token,
                 "worker": op.worker,
                 "now": tx.now,
-                "seqs": listed([row[_SEQ] for row, _ in mine]),
+                "seqs": listed(mine),
             },
         )
-    rares = [_rare_of(row) for row, _ in picked]
-    tx.books.places.update(
-        (row[_ID], (row[_SEQ], lane.id, rare[_UNIQUE_KEY], token))
-        for (row, lane), rare in zip(picked, rares, strict=True)
-    )
-    now, worker, more = tx.now, op.worker, _CLAIMED.attempts
+    rares = [_NONE if text is None else _decode_rare(text) for text in rare_texts]
+    keys = [rare[_UNIQUE_KEY] for rare in rares]
+    places = zip(seqs, [lane.id for lane in lanes], keys, repeat(token))
+    tx.books.places.update(zip(ids, places, strict=True))
+    now, worker, more, leased = tx.now, op.worker, _CLAIMED.attempts, State.LEASED
     jobs = [
-        Job(id, lane.tenant.queue.name, State.LEASED, Raw(payload), priority,
-            created_at if run_at is None else run_at, created_at, now, (attempts or 0) + more,
-            max_attempts, lane.tenant.name, lane.group, kind, now, until, token, worker, None,
-            expires_at, unique_key, None, None, (), "wait", None, None, NULL)
-        for ((priority, _, id, created_at, max_attempts, kind, payload, _), lane),
-            (run_at, attempts, expires_at, unique_key, _, _) in zip(picked, rares, strict=True)
+        Job(id, queue, leased, Raw(payload), priority, created_at if run_at is None else run_at,
+            created_at, now, (attempts or 0) + more, max_attempts, tenant, group, kind, now, until,
+            token, worker, None, expires_at, unique_key, None, None, (), "wait", None, None, NULL)
+        for (priority, _, id, created_at, max_attempts, kind, payload, _), (queue, tenant, group),
+            (run_at, attempts, expires_at, unique_key, _, _)
+            in zip(rows, [lane.name for lane in lanes], rares, strict=True)
     ]  # fmt: skip
     if rares.count(_NONE) == len(jobs):
         return jobs
@@ -382,50 +408,54 @@ def _lease(tx: Transaction, op: ops.Claim, picked: list[Picked], token: int) -> 
     ]
 
 
-def _rare_of(row: tuple[Any, ...]) -> Rare:
-    return _NONE if row[_RARE] is None else _decode_rare(row[_RARE])
+def _by_queue(
+    op: ops.Claim, lanes: Sequence[LaneBook], seqs: Sequence[int]
+) -> Iterator[tuple[int, list[int]]]:
+    """The jobs of each queue."""
+    if len(op.queues) == 1:
+        yield lanes[0].tenant.queue.id, list(seqs)
+        return
+    for queue, mine in groupby(zip(lanes, seqs, strict=True), lambda one: one[0].tenant.queue.id):
+        yield queue, [seq for _, seq in mine]
 
 
-def _delete_ready(tx: Transaction, picked: list[Picked], lanes: int) -> int:
+def _delete_ready(tx: Transaction, picks: Picks, seqs: Sequence[int], lanes: int) -> int:
     """Take jobs out of the lanes that they were picked from. Returns how many were there."""
-    if lanes * 2 > len(picked):
-        return tx.db.run("delete_ready_jobs", listed([row[_SEQ] for row, _ in picked]))
+    if lanes * 2 > len(seqs):
+        return tx.db.run("delete_ready_jobs", listed(seqs))
     # A lane's jobs are picked from its head: none of those up to the last one stays ready.
-    last = {lane.id: row for row, lane in picked}
-    taken = [(lane_id, row[0], row[_SEQ]) for lane_id, row in last.items()]
+    last = dict(zip(picks.lanes, picks.rows, strict=True))
+    taken = [(lane.id, row[0], row[_SEQ]) for lane, row in last.items()]
     return tx.db.many("delete_ready_up_to", taken)
 
 
-def _with_rows(tx: Transaction, picked: list[Picked]) -> list[Picked]:
+def _with_rows(tx: Transaction, picks: Picks) -> Picks:
     """Read the rows of jobs that were picked by their head only."""
-    bare = [row[_SEQ] for row, _ in picked if len(row) == 2]
+    bare = [row[_SEQ] for row in picks.rows if len(row) == 2]
     if not bare:
-        return picked
+        return picks
     found = tx.db.all("jobs_to_lease", listed(bare))
-    if len(found) == len(picked):  # in the same order
-        return [(row, lane) for row, (_, lane) in zip(found, picked, strict=True)]
+    if len(found) == len(picks.rows):  # in the same order
+        return Picks(found, picks.lanes)
     rows = {row[_SEQ]: row for row in found}
-    return [(rows.get(row[_SEQ], row), lane) for row, lane in picked]
+    return Picks([rows.get(row[_SEQ], row) for row in picks.rows], picks.lanes)
 
 
-def _without_expired(tx: Transaction, picked: list[Picked]) -> list[Picked]:
+def _without_expired(tx: Transaction, picks: Picks) -> Picks:
     """Bury expired jobs that the sweep did not get to."""
-    late = [
+    late = {
         row[_SEQ]
-        for row, _ in picked
+        for row in picks.rows
         if row[_RARE] is not None
-        and (expires_at := _rare_of(row)[_EXPIRES_AT]) is not None
+        and (expires_at := _decode_rare(row[_RARE])[_EXPIRES_AT]) is not None
         and expires_at <= tx.now
-    ]
+    }
     if not late:
-        return picked
+        return picks
     for row in tx.load_seqs(late):
         move(tx, row, states.Claimed())
-    return [pick for pick in picked if pick[0][_SEQ] not in late]
-
-
-def _queue_of(pick: Picked) -> int:
-    return pick[1].tenant.queue.id
+    kept = [row[_SEQ] not in late for row in picks.rows]
+    return Picks([*compress(picks.rows, kept)], [*compress(picks.lanes, kept)])
 
 
 def _sweep_if_due(tx: Transaction, queue: QueueBook, limit: int) -> bool:

@@ -25,7 +25,7 @@ from tenure.model.ops import Limit
 Head = tuple[int, int]  # the priority and seq of a lane's first ready job
 LaneName = tuple[str, str, str]  # queue, tenant, group
 Move = tuple[int | None, int | None, int]  # from and to a state, None if outside; how many jobs
-MIXED: Move = (None, None, 0)  # several moves
+MIXED: tuple[()] = ()  # several moves
 # The position of a lane or tenant in the index that claims walk, and whether it is in there.
 Position = tuple[int | None, int | None, bool]
 Place = tuple[int, int, str | None, int]  # of a leased job: its seq, lane, unique key and token
@@ -90,7 +90,7 @@ class TenantBook:
         self.queue = queue
         self.lanes: list[LaneBook] = []  # whose books are open
         self.dirty = False
-        self.moved: Move | None = None  # since it was written
+        self.moved: Move | tuple[()] | None = None  # since it was written
         self.saved: Position = (self.open_lanes, self.turn, bool(row[6]))
 
     @property
@@ -98,17 +98,12 @@ class TenantBook:
         """How many more jobs may be leased."""
         return 2**31 if self.max_leased is None else self.max_leased - self.counts[LEASED]
 
-    @property
     def place(self) -> Position:
+        """Where it belongs now."""
         most = self.max_leased
         is_open = self.open_lanes > 0 and (most is None or self.counts[LEASED] < most)
         return self.open_lanes, self.turn, is_open
 
-    def placed(self, place: Position) -> None:
-        """Its place is written."""
-        self.saved = place
-
-    @property
     def only_lane(self) -> LaneBook | None:
         """Its only open lane; None if there are others, or its book is not open."""
         if self.open_lanes == 1 and len(self.lanes) <= _FEW_LANES:
@@ -122,7 +117,8 @@ class LaneBook:
     """A row of tenure_lanes."""
 
     __slots__ = (
-        "counts", "dirty", "group", "id", "line", "max_leased", "moved", "saved", "tenant", "whole",
+        "counts", "dirty", "group", "id", "line", "max_leased", "moved", "name", "saved", "tenant",
+        "whole",
     )  # fmt: skip
 
     id: int
@@ -136,8 +132,9 @@ class LaneBook:
         self.line: list[Head] = [] if head_seq is None else [(head_priority, head_seq)]
         self.whole: bool = self.counts[READY] == len(self.line)
         self.tenant = tenant
+        self.name: LaneName = (tenant.queue.name, tenant.name, self.group)
         self.dirty = False
-        self.moved: Move | None = None  # since it was written
+        self.moved: Move | tuple[()] | None = None  # since it was written
         self.saved: Position = (head_priority, head_seq, bool(open_))
 
     @property
@@ -150,8 +147,8 @@ class LaneBook:
         """The first ready job. Known after `flush`."""
         return self.line[0] if self.line else None
 
-    @property
     def place(self) -> Position:
+        """Where it belongs now."""
         most, counts = self.max_leased, self.counts
         is_open = counts[READY] > 0 and (most is None or counts[LEASED] < most)
         if not self.line:
@@ -159,18 +156,16 @@ class LaneBook:
         priority, seq = self.line[0]
         return priority, seq, is_open
 
-    def placed(self, place: Position) -> None:
-        """Its place is written."""
-        self.tenant.open_lanes += place[2] - self.saved[2]
-        self.saved = place
-
     def joined(self, priority: int, seq: int) -> None:
         """A job became ready."""
-        if self.whole or (self.line and (priority, seq) < self.line[-1]):
-            insort(self.line, (priority, seq))
-            if len(self.line) > LINE:
-                self.line.pop()
-                self.whole = False
+        line, job = self.line, (priority, seq)
+        if line and job < line[-1]:
+            insort(line, job)
+        elif self.whole:
+            line.append(job)
+        if len(line) > LINE:
+            line.pop()
+            self.whole = False
 
     def all_joined(self, priority: int, seqs: Sequence[int]) -> None:
         """Jobs of one priority became ready, which were enqueued after all others."""
@@ -255,17 +250,18 @@ class Books:
         if lane is None:
             tenant = self._tenants[row[13]]
             lane = self._lanes[row[0]] = LaneBook(row, tenant)
-            self._lanes_by_name[tenant.queue.name, tenant.name, lane.group] = lane
+            self._lanes_by_name[lane.name] = lane
             tenant.lanes.append(lane)
         return lane
 
     def tenants(self, ids: Sequence[int]) -> list[TenantBook]:
         """The books of several tenants."""
-        missing = [tenant_id for tenant_id in ids if tenant_id not in self._tenants]
-        if missing:
+        known = self._tenants
+        if not known.keys() >= set(ids):
+            missing = [tenant_id for tenant_id in ids if tenant_id not in known]
             for row in self.db.all("tenants_by_id", listed(missing)):
                 self._tenant_of_row(row)
-        return [self._tenants[tenant_id] for tenant_id in ids]
+        return [known[tenant_id] for tenant_id in ids]
 
     def load(self, lane_ids: Iterable[int]) -> None:
         """Open the books of several lanes at once."""
@@ -286,7 +282,10 @@ class Books:
     def lanes(self, names: Sequence[LaneName]) -> list[LaneBook]:
         """The lanes of these names, created if necessary."""
         known = self._lanes_by_name
-        missing = {name for name in names if name not in known}
+        try:
+            return [known[name] for name in names]
+        except KeyError:
+            missing = {name for name in names if name not in known}
         if len(missing) > 1:
             for row in self.db.all("lanes_by_name", listed(sorted(missing))):
                 self._tenant_of_row(row[14:])
@@ -397,14 +396,15 @@ class Books:
         for lane, n in lanes:
             tenant = lane.tenant
             queue = tenant.queue
+            of_lane, of_tenant, of_queue = lane.counts, tenant.counts, queue.counts
             if source is not None:
-                lane.counts[source] -= n
-                tenant.counts[source] -= n
-                queue.counts[source] -= n
+                of_lane[source] -= n
+                of_tenant[source] -= n
+                of_queue[source] -= n
             if target is not None:
-                lane.counts[target] += n
-                tenant.counts[target] += n
-                queue.counts[target] += n
+                of_lane[target] += n
+                of_tenant[target] += n
+                of_queue[target] += n
             if not lane.dirty:
                 lane.dirty = True
                 dirty_lanes.append(lane)
@@ -470,24 +470,28 @@ class Books:
         shifted: dict[Move, list[int]] = {}
         placed: dict[tuple[Move, int | None, bool], list[LaneBook | TenantBook]] = {}
         others: list[tuple[Any, ...]] = []
-        alike: tuple[Move, int | None, bool] | None = None  # of the last book with another place
+        # What the last book had in common with others, and those. Most are like the one before.
+        shift: Move | None = None
+        alike: tuple[Move, int | None, bool] | None = None
+        ids: list[int] = []
         group: list[LaneBook | TenantBook] = []
         for book in books:
-            move, place = book.moved, book.place
+            move, place, saved = book.moved, book.place(), book.saved
             book.dirty, book.moved = False, None
-            if place != book.saved:
-                book.placed(place)
-                if move is not None and move is not MIXED:
-                    first, _, is_open = place
-                    if alike is None or alike[0] is not move or alike[1:] != (first, is_open):
-                        alike = (move, first, is_open)
+            if place != saved:
+                book.saved = place
+                if place[2] != saved[2] and isinstance(book, LaneBook):
+                    book.tenant.open_lanes += place[2] - saved[2]
+                if move:
+                    if alike is None or alike[0] is not move or alike[1:] != place[::2]:
+                        alike = (move, place[0], place[2])
                         group = placed.setdefault(alike, [])
                     group.append(book)
                     continue
-            elif move is not None and move is not MIXED:
-                if move not in shifted:
-                    shifted[move] = []
-                shifted[move].append(book.id)
+            elif move:
+                if move is not shift:
+                    shift, ids = move, shifted.setdefault(move, [])
+                ids.append(book.id)
                 continue
             others.append((*place, *book.counts, book.id))
         for move, ids in shifted.items():

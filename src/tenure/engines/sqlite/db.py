@@ -45,6 +45,11 @@ class Db:
         ((text,),) = self._cursor.execute(SQL[name], params).fetchall()
         return _unpack(text)
 
+    def ids(self, name: str, *params: Any) -> list[int]:
+        """The numbers of a statement that packs them into one row; see `packed`."""
+        ((text,),) = self._cursor.execute(SQL[name], params).fetchall()
+        return _unpack_ids(text)
+
     def named(self, name: str, params: dict[str, Any]) -> list[tuple[Any, ...]]:
         """Every row of a statement with named parameters."""
         return self._cursor.execute(SQL[name], params).fetchall()
@@ -73,9 +78,11 @@ class Db:
                 start += size
 
 
+_encode = msgspec.json.Encoder().encode
+_unpack_ids = msgspec.json.Decoder(list[int]).decode
 _unpack = msgspec.json.Decoder(list[tuple[Any, ...]]).decode
 
 
 def listed(values: Iterable[int | str | tuple[int, ...] | tuple[str, ...]]) -> str:
     """Values for `IN (SELECT value FROM json_each(?))`."""
-    return msgspec.json.encode(list(values)).decode()
+    return _encode(list(values)).decode()

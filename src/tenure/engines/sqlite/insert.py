@@ -23,6 +23,7 @@ from tenure.engines.sqlite.counters import Books, LaneBook
 from tenure.engines.sqlite.db import Db
 from tenure.model.job import JobSpec
 from tenure.model.ops import Entry
+from tenure.model.tally import tally
 
 Rows = list[tuple[Any, ...]]
 
@@ -139,12 +140,11 @@ def _join(
     seqs: Sequence[int],
 ) -> None:
     """Count jobs that join their lanes in this state."""
-    counts: dict[LaneBook, int] = {}
-    for lane, priority, seq in zip(lanes, priorities, seqs, strict=True):
-        counts[lane] = counts.get(lane, 0) + 1
-        if code == READY and (lane.whole or (lane.line and priority < lane.line[-1][0])):
-            lane.joined(priority, seq)
-    books.move_all(counts.items(), None, code)
+    if code == READY:
+        for lane, priority, seq in zip(lanes, priorities, seqs, strict=True):
+            if lane.whole or (lane.line and priority < lane.line[-1][0]):
+                lane.joined(priority, seq)
+    books.move_all(tally(lanes).items(), None, code)
 
 
 def insert_entries(

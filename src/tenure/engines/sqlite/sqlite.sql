@@ -5,8 +5,9 @@
 -- matters in that state: when a delayed job is due, a lease expires or a job finished. A job without
 -- a row there is ready and was never touched; its run_at is its created_at. One that has a row only
 -- because of its options has `at` -1. Ready jobs are in tenure_ready in the order in which they are
--- claimed, all others in the index tenure_states_at (SQLite uses a partial index only if its
--- condition is repeated, hence `state <> 2`).
+-- claimed, leased ones in the index tenure_states_leased, all others in tenure_states_at (SQLite uses
+-- a partial index only if its condition is repeated, hence `state <> 2 AND state <> 3`). With leased
+-- ones among the others, most claims would add to the middle of an index instead of its end.
 -- Lanes (queue, tenant, group) and tenants have counts. Partial indexes list them only while they
 -- have a job that can be claimed, so jobs that cannot run do not slow down claims.
 
@@ -208,6 +209,18 @@ CREATE INDEX tenure_states_error ON tenure_states (substr(errors, -15, 12), seq)
 -- Ready jobs that have changed since they were enqueued. For others, `at` is -1 from here on.
 CREATE INDEX tenure_states_ready ON tenure_states (queue, run_at) WHERE state = 2 AND at >= 0;
 
+-- version: 6
+CREATE INDEX tenure_states_leased ON tenure_states (queue, at) WHERE state = 3;
+DROP INDEX tenure_states_at;
+CREATE INDEX tenure_states_at ON tenure_states (queue, state, at) WHERE state <> 2 AND state <> 3;
+-- For a lane or tenant that has jobs, the first column that is not 0 decides.
+DROP INDEX tenure_lanes_empty;
+CREATE INDEX tenure_lanes_empty ON tenure_lanes (id) WHERE done = 0 AND ready = 0 AND leased = 0
+    AND waiting = 0 AND delayed = 0 AND dead = 0 AND cancelled = 0;
+DROP INDEX tenure_tenants_empty;
+CREATE INDEX tenure_tenants_empty ON tenure_tenants (id) WHERE done = 0 AND ready = 0 AND leased = 0
+    AND waiting = 0 AND delayed = 0 AND dead = 0 AND cancelled = 0;
+
 -- statements
 
 -- name: databases
@@ -248,7 +261,7 @@ SELECT t.id, t.tenant, t.turn, t.stride, t.max_leased, t.open_lanes, t.open, t.w
     t.ready, t.leased, t.done, t.dead, t.cancelled, t.queue
 FROM json_each(?) e CROSS JOIN tenure_tenants t ON t.id = e.value;
 -- name: tenants_in_turn
-SELECT json_group_array(json_array(id)) FROM (
+SELECT json_group_array(id) FROM (
     SELECT id FROM tenure_tenants INDEXED BY tenure_tenants_turn
     WHERE queue = ? AND open = 1
     ORDER BY turn, tenant LIMIT ? OFFSET ?);
@@ -375,7 +388,8 @@ SELECT seq, payload FROM json_each(?) e CROSS JOIN tenure_jobs j ON j.seq = e.va
 -- name: drop_empty_lanes
 DELETE FROM tenure_lanes WHERE id IN (
     SELECT id FROM tenure_lanes INDEXED BY tenure_lanes_empty
-    WHERE waiting + delayed + ready + leased + done + dead + cancelled = 0
+    WHERE done = 0 AND ready = 0 AND leased = 0 AND waiting = 0 AND delayed = 0 AND dead = 0
+        AND cancelled = 0
         AND (SELECT q.queue > :after AND q.queue <= ifnull(:last, x'ff')
             FROM tenure_tenants t CROSS JOIN tenure_queues q ON q.id = t.queue
             WHERE t.id = tenure_lanes.tenant)
@@ -383,7 +397,8 @@ DELETE FROM tenure_lanes WHERE id IN (
 -- name: drop_empty_tenants
 DELETE FROM tenure_tenants WHERE id IN (
     SELECT id FROM tenure_tenants INDEXED BY tenure_tenants_empty
-    WHERE waiting + delayed + ready + leased + done + dead + cancelled = 0
+    WHERE done = 0 AND ready = 0 AND leased = 0 AND waiting = 0 AND delayed = 0 AND dead = 0
+        AND cancelled = 0
         AND NOT EXISTS (SELECT 1 FROM tenure_lanes WHERE tenure_lanes.tenant = tenure_tenants.id)
         AND (SELECT q.queue > :after AND q.queue <= ifnull(:last, x'ff')
             FROM tenure_queues q WHERE q.id = tenure_tenants.queue)
@@ -488,12 +503,19 @@ SELECT j.seq, j.id, j.lane, s.state, j.priority, s.attempts, j.max_attempts,
 FROM json_each(?) e CROSS JOIN tenure_jobs j ON j.seq = e.value
     CROSS JOIN tenure_states s ON s.seq = j.seq
 ORDER BY j.seq;
+-- name: rows_leased
+SELECT j.seq, j.id, j.lane, s.state, j.priority, s.attempts, j.max_attempts,
+    ifnull(s.run_at, j.created_at), s.expires_at, s.worker, s.token,
+    j.unique_key, j.options, s.errors, j.kind
+FROM tenure_states s INDEXED BY tenure_states_leased CROSS JOIN tenure_jobs j ON j.seq = s.seq
+WHERE s.queue = ? AND s.state = 3 AND s.at <= ? ORDER BY s.at, s.seq LIMIT ?;
 -- name: rows_of_state
 SELECT j.seq, j.id, j.lane, s.state, j.priority, s.attempts, j.max_attempts,
     ifnull(s.run_at, j.created_at), s.expires_at, s.worker, s.token,
     j.unique_key, j.options, s.errors, j.kind
 FROM tenure_states s INDEXED BY tenure_states_at CROSS JOIN tenure_jobs j ON j.seq = s.seq
-WHERE s.queue = ? AND s.state = ? AND s.state <> 2 AND s.at <= ? ORDER BY s.at, s.seq LIMIT ?;
+WHERE s.queue = ? AND s.state = ? AND s.state <> 2 AND s.state <> 3 AND s.at <= ?
+ORDER BY s.at, s.seq LIMIT ?;
 -- name: rows_expired
 SELECT j.seq, j.id, j.lane, s.state, j.priority, s.attempts, j.max_attempts,
     ifnull(s.run_at, j.created_at), s.expires_at, s.worker, s.token,
@@ -504,10 +526,10 @@ WHERE s.queue = ? AND s.expires_at IS NOT NULL AND s.state < 3 AND s.expires_at 
 ORDER BY s.expires_at, s.seq LIMIT ?;
 -- name: anything_over
 SELECT
-    EXISTS (SELECT 1 FROM tenure_states INDEXED BY tenure_states_at
-        WHERE queue = :queue AND state = 3 AND state <> 2 AND at <= :now)
+    EXISTS (SELECT 1 FROM tenure_states INDEXED BY tenure_states_leased
+        WHERE queue = :queue AND state = 3 AND at <= :now)
     OR EXISTS (SELECT 1 FROM tenure_states INDEXED BY tenure_states_at
-        WHERE queue = :queue AND state = 1 AND state <> 2 AND at <= :now)
+        WHERE queue = :queue AND state = 1 AND state <> 2 AND state <> 3 AND at <= :now)
     OR EXISTS (SELECT 1 FROM tenure_states INDEXED BY tenure_states_expiry
         WHERE queue = :queue AND expires_at IS NOT NULL AND state < 3 AND expires_at <= :now);
 -- name: promote_jobs
@@ -638,18 +660,18 @@ DELETE FROM tenure_once WHERE key IN (SELECT key FROM tenure_once WHERE at <= ? 
 
 -- name: look_at_queues
 SELECT q.queue,
-    EXISTS (SELECT 1 FROM tenure_states INDEXED BY tenure_states_at
-        WHERE queue = q.id AND state = 3 AND state <> 2 AND at <= :now)
+    EXISTS (SELECT 1 FROM tenure_states INDEXED BY tenure_states_leased
+        WHERE queue = q.id AND state = 3 AND at <= :now)
     OR EXISTS (SELECT 1 FROM tenure_states INDEXED BY tenure_states_at
-        WHERE queue = q.id AND state = 1 AND state <> 2 AND at <= :now)
+        WHERE queue = q.id AND state = 1 AND state <> 2 AND state <> 3 AND at <= :now)
     OR EXISTS (SELECT 1 FROM tenure_states INDEXED BY tenure_states_expiry
         WHERE queue = q.id AND expires_at IS NOT NULL AND state < 3 AND expires_at <= :now)
     OR EXISTS (SELECT 1 FROM tenure_states INDEXED BY tenure_states_at
-        WHERE queue = q.id AND state = 4 AND state <> 2 AND at <= :done)
+        WHERE queue = q.id AND state = 4 AND state <> 2 AND state <> 3 AND at <= :done)
     OR EXISTS (SELECT 1 FROM tenure_states INDEXED BY tenure_states_at
-        WHERE queue = q.id AND state = 5 AND state <> 2 AND at <= :dead)
+        WHERE queue = q.id AND state = 5 AND state <> 2 AND state <> 3 AND at <= :dead)
     OR EXISTS (SELECT 1 FROM tenure_states INDEXED BY tenure_states_at
-        WHERE queue = q.id AND state = 6 AND state <> 2 AND at <= :cancelled)
+        WHERE queue = q.id AND state = 6 AND state <> 2 AND state <> 3 AND at <= :cancelled)
 FROM tenure_queues q WHERE q.queue > :after ORDER BY q.queue LIMIT :most;
 -- A blob is greater than any text, so that without a last one all are meant.
 -- name: note_emptied
@@ -662,8 +684,10 @@ WHERE queue > :after AND queue <= ifnull(:last, x'ff') AND emptied_at IS NULL
 SELECT id FROM tenure_queues q
 WHERE q.queue > :after AND q.queue <= ifnull(:last, x'ff') AND q.emptied_at <= :until
     AND NOT EXISTS (SELECT 1 FROM tenure_limits l WHERE l.queue = q.queue)
+    AND NOT EXISTS (SELECT 1 FROM tenure_states s INDEXED BY tenure_states_leased
+        WHERE s.queue = q.id AND s.state = 3)
     AND NOT EXISTS (SELECT 1 FROM tenure_states s INDEXED BY tenure_states_at
-        WHERE s.queue = q.id AND s.state <> 2)
+        WHERE s.queue = q.id AND s.state <> 2 AND s.state <> 3)
     AND NOT EXISTS (SELECT 1 FROM tenure_tenants t CROSS JOIN tenure_lanes l ON l.tenant = t.id
         CROSS JOIN tenure_ready r ON r.lane = l.id WHERE t.queue = q.id);
 -- name: drop_lanes_of
@@ -780,7 +804,7 @@ FROM tenure_lanes WHERE id IN (SELECT value FROM json_each(?));
 -- name: find_by_end
 SELECT f.at, f.seq, j.id FROM (
         SELECT at, seq FROM tenure_states INDEXED BY tenure_states_at
-        WHERE queue = :queue AND state = :state AND state <> 2
+        WHERE queue = :queue AND state = :state AND state <> 2 AND state <> 3
             AND at >= :from_at AND at <= :before_at AND (at, seq) < (:before_at, :before_seq)
         ORDER BY at DESC, seq DESC LIMIT :most) f
     CROSS JOIN tenure_jobs j ON j.seq = f.seq
@@ -794,12 +818,12 @@ WHERE (:lanes IS NULL OR j.lane IN (SELECT value FROM json_each(:lanes)))
 LIMIT :limit;
 -- name: floor_by_end
 SELECT at, seq FROM tenure_states INDEXED BY tenure_states_at
-WHERE queue = :queue AND state = :state AND state <> 2
+WHERE queue = :queue AND state = :state AND state <> 2 AND state <> 3
     AND at >= :from_at AND at <= :before_at AND (at, seq) < (:before_at, :before_seq)
 ORDER BY at DESC, seq DESC LIMIT 1 OFFSET :skip;
 -- name: count_by_end
 SELECT count(*) FROM tenure_states INDEXED BY tenure_states_at
-WHERE queue = :queue AND state = :state AND state <> 2
+WHERE queue = :queue AND state = :state AND state <> 2 AND state <> 3
     AND at >= max(:from_at, :floor_at) AND at <= :before_at
     AND (at, seq) < (:before_at, :before_seq) AND (at, seq) >= (:floor_at, :floor_seq);
 -- name: find_by_seq
@@ -858,8 +882,12 @@ SELECT count(*) FROM tenure_jobs NOT INDEXED WHERE seq >= :from_seq AND seq < :b
 -- name: find_by_state
 SELECT j.created_at, j.seq, j.id FROM (
         SELECT seq FROM (
+            SELECT seq FROM tenure_states INDEXED BY tenure_states_leased
+            WHERE queue IN (SELECT value FROM json_each(:queues)) AND state = 3
+                AND 3 IN (SELECT value FROM json_each(:codes))
+            UNION ALL
             SELECT seq FROM tenure_states INDEXED BY tenure_states_at
-            WHERE queue IN (SELECT value FROM json_each(:queues)) AND state <> 2
+            WHERE queue IN (SELECT value FROM json_each(:queues)) AND state <> 2 AND state <> 3
                 AND state IN (SELECT value FROM json_each(:codes))
             UNION ALL
             SELECT r.seq FROM json_each(:lanes) e CROSS JOIN tenure_ready r ON r.lane = e.value
@@ -884,10 +912,13 @@ WHERE (:lanes IS NULL OR j.lane IN (SELECT value FROM json_each(:lanes)))
 LIMIT :limit;
 -- name: next_due
 SELECT min(due) FROM (
+    SELECT (SELECT min(at) FROM tenure_states INDEXED BY tenure_states_leased
+        WHERE queue = q.id AND state = 3) AS due
+    FROM tenure_queues q WHERE q.queue IN (SELECT value FROM json_each(?1))
+    UNION ALL
     SELECT (SELECT min(at) FROM tenure_states INDEXED BY tenure_states_at
-        WHERE queue = q.id AND state = c.value AND state <> 2) AS due
-    FROM tenure_queues q CROSS JOIN json_each('[1, 3]') c
-    WHERE q.queue IN (SELECT value FROM json_each(?))
+        WHERE queue = q.id AND state = 1 AND state <> 2 AND state <> 3)
+    FROM tenure_queues q WHERE q.queue IN (SELECT value FROM json_each(?1))
 );
 -- The first of its lane and priority that has been ready for the longest time, of jobs that have
 -- changed.
@@ -1004,13 +1035,13 @@ WHERE d.child = :seq ORDER BY j.id LIMIT :most;
 SELECT j.lane, l.tenant, f.state, j.priority, j.seq, f.attempts, j.max_attempts, f.expires_at
 FROM (
     SELECT * FROM (
-        SELECT seq, state, attempts, expires_at FROM tenure_states INDEXED BY tenure_states_at
-        WHERE queue = :queue AND state = 3 AND state <> 2 AND at <= :now
+        SELECT seq, state, attempts, expires_at FROM tenure_states INDEXED BY tenure_states_leased
+        WHERE queue = :queue AND state = 3 AND at <= :now
         ORDER BY at, seq LIMIT :most)
     UNION ALL
     SELECT * FROM (
         SELECT seq, state, attempts, expires_at FROM tenure_states INDEXED BY tenure_states_at
-        WHERE queue = :queue AND state = 1 AND state <> 2 AND at <= :now
+        WHERE queue = :queue AND state = 1 AND state <> 2 AND state <> 3 AND at <= :now
         ORDER BY at, seq LIMIT :most)
     UNION ALL
     SELECT * FROM (
@@ -1020,8 +1051,8 @@ FROM (
     ) f CROSS JOIN tenure_jobs j ON j.seq = f.seq CROSS JOIN tenure_lanes l ON l.id = j.lane;
 -- name: why_holders
 SELECT j.id, t.tenant FROM (
-        SELECT seq, at FROM tenure_states INDEXED BY tenure_states_at
-        WHERE queue = :queue AND state = 3 AND state <> 2 AND at > :now
+        SELECT seq, at FROM tenure_states INDEXED BY tenure_states_leased
+        WHERE queue = :queue AND state = 3 AND at > :now
         ORDER BY at, seq LIMIT :most) f
     CROSS JOIN tenure_jobs j ON j.seq = f.seq
     CROSS JOIN tenure_lanes l ON l.id = j.lane CROSS JOIN tenure_tenants t ON t.id = l.tenant

@@ -356,10 +356,12 @@ class Transaction:
     # Time ---------------------------------------------------------------------------------------
 
     def overdue(self, queue: str, limit: int) -> list[Row]:
-        return self.in_state(queue, LEASED, self.now, limit)
+        number = self.books.queue_or_new(queue).id
+        return self._loaded("rows_leased", number, self.now, limit)
 
     def in_state(self, queue: str, code: int, until: int, limit: int) -> list[Row]:
-        """The jobs of a queue whose time in this state is at or before `until`."""
+        """The jobs of a queue whose time in this state is at or before `until`. Not for jobs that
+        are leased or ready, which have other indexes."""
         number = self.books.queue_or_new(queue).id
         return self._loaded("rows_of_state", number, code, until, limit)
 
