@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
+from itertools import groupby
+from operator import attrgetter
 
 from tenure.model.job import Job
 from tenure.model.ops import Ack
@@ -14,6 +16,9 @@ from tenure.model.ops import Ack
 MOST_RUNNING = 100_000  # claims that are remembered
 
 Key = int | tuple[str, int]  # a token, or an id and a token
+
+
+_token_of, _claim_of = attrgetter("token"), attrgetter("token", "queue")
 
 
 class Claims:
@@ -38,7 +43,7 @@ class Running:
     def add(self, jobs: Sequence[Job]) -> None:
         """Remember jobs that were claimed by one operation."""
         token = jobs[0].token
-        if token not in self._claims and len({(job.token, job.queue) for job in jobs}) == 1:
+        if token not in self._claims and len(set(map(_claim_of, jobs))) == 1:
             self._claims[token] = Claims(jobs[0], len(jobs))
         else:
             for job in jobs:
@@ -63,23 +68,20 @@ class Running:
         acks whose claims are not known."""
         known: list[tuple[Claims, int]] = []
         unknown: list[Ack] = []
-        by_token: dict[int, list[Ack]] = {}
-        for op in acked:
-            by_token.setdefault(op.token, []).append(op)
-        for token, some in by_token.items():
-            if token not in self._apart:
-                claims = self.end("", token, len(some))
-                if claims is None:
-                    unknown += some
-                else:
-                    known.append((claims, len(some)))
-                continue
-            for op in some:
-                claims = self.end(op.id, token)
-                if claims is None:
-                    unknown.append(op)
-                else:
-                    known.append((claims, 1))
+        others: set[int] = set()  # tokens whose acks are looked at one by one
+        for token, some in groupby(map(_token_of, acked)):
+            count = len(list(some))
+            claims = None if token in self._apart else self.end("", token, count)
+            if claims is None:
+                others.add(token)
+            else:
+                known.append((claims, count))
+        for op in [op for op in acked if op.token in others] if others else ():
+            claims = self.end(op.id, op.token) if op.token in self._apart else None
+            if claims is None:
+                unknown.append(op)
+            else:
+                known.append((claims, 1))
         return known, unknown
 
     def _forget(self, key: Key) -> None:
