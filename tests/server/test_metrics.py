@@ -104,6 +104,39 @@ def test_what_is_done_once_is_counted_as_what_it_is() -> None:
     assert found['tenure_jobs_enqueued_total{queue="mail"}'] == 1
 
 
+def test_calls_of_one_commit_are_counted_by_their_outcomes() -> None:
+    clock, metrics = ManualClock(), Metrics()
+    with opened(metrics, clock) as queue:
+        queue.enqueue_many([tenure.NewJob(queue="mail", id=f"{n}") for n in range(3)])
+        clock.advance(0.001)  # an edge of a bucket belongs to it
+        jobs = queue.claim("mail", limit=2)
+        clock.advance(1)
+        again = ops.Enqueue(tuple(queue.prepare([tenure.NewJob(queue="mail", id="1")])))
+        skips = ops.Enqueue(again.jobs, "skip")
+        new = ops.Enqueue(tuple(queue.prepare([tenure.NewJob(queue="mail")])))
+        acks = [ops.Ack(jobs[0].id, jobs[0].token), ops.Ack(jobs[1].id, 1)]
+        claims = [ops.Claim(("mail",), "w", 1000), ops.Claim(("none",), "w", 1000)]
+        queue.do([*acks, again, new, skips, ops.Once("k", (acks[0],)), *claims])
+        found = scraped(queue, metrics)
+    expected = {
+        'tenure_operations_total{op="Ack",outcome="ok"}': 1,
+        'tenure_operations_total{op="Ack",outcome="lease_lost"}': 2,
+        'tenure_operations_total{op="Enqueue",outcome="ok"}': 3,
+        'tenure_operations_total{op="Enqueue",outcome="duplicate"}': 1,
+        'tenure_operations_total{op="Claim",outcome="ok"}': 3,
+        'tenure_jobs_enqueued_total{queue="mail"}': 4,
+        'tenure_jobs_claimed_total{queue="mail"}': 3,
+        'tenure_jobs_ended_total{queue="mail",state="done"}': 1,
+        'tenure_wait_seconds_bucket{le="0.001",queue="mail"}': 2,
+        'tenure_wait_seconds_bucket{le="1.0",queue="mail"}': 2,
+        'tenure_wait_seconds_bucket{le="5.0",queue="mail"}': 3,
+        'tenure_wait_seconds_bucket{le="+Inf",queue="mail"}': 3,
+        'tenure_wait_seconds_count{queue="mail"}': 3,
+        'tenure_run_seconds_count{queue="mail"}': 1,
+    }
+    assert {name: found.get(name) for name in expected} == expected
+
+
 def test_the_labels_are_bounded() -> None:
     metrics = Metrics()
     with opened(metrics, ManualClock()) as queue:

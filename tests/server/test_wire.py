@@ -576,7 +576,7 @@ async def status_of(service: Service, sent: bytes, piece: int) -> int:
 
 
 @pytest.mark.parametrize("piece", [1_000_000, 65_537, 65_536, 40_000, 999])
-@pytest.mark.parametrize("where", ["url", "one header", "many headers"])
+@pytest.mark.parametrize("where", ["url", "one header", "many headers", "one header often"])
 def test_the_limit_of_headers_does_not_depend_on_how_they_arrive(
     service: Service, where: str, piece: int
 ) -> None:
@@ -586,6 +586,8 @@ def test_the_limit_of_headers_does_not_depend_on_how_they_arrive(
             "one header": b"GET /healthz HTTP/1.1\r\nHost: tenure\r\nx: %s\r\n\r\n",
             "many headers": b"GET /healthz HTTP/1.1\r\nHost: tenure\r\n%sx: %%s\r\n\r\n"
             % b"".join(b"x-%d: %s\r\n" % (n, b"y" * 100) for n in range(500)),
+            "one header often": b"GET /healthz HTTP/1.1\r\nHost: tenure\r\n%sx: %%s\r\n\r\n"
+            % b"".join(b"X: %s\r\n" % (b"y" * n) for n in range(300)),
         }[where]
         return empty % (b"z" * (size - len(empty) + 2))
 

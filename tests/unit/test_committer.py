@@ -461,6 +461,68 @@ def test_calls_that_failed_together_count_as_waiting_no_longer(
     until(lambda: (queue._committer._waiting, queue._committer._waiting_bytes) == (0, 0))
 
 
+def test_the_call_of_a_task_that_leaves_in_time_is_not_carried_out(
+    engine: Watched, queue: tenure.Queue
+) -> None:
+    async def main() -> None:
+        engine.hold()
+        first = asyncio.create_task(_aenqueue(queue, "first"))
+        await asyncio.to_thread(engine.arrived)
+        leaves = asyncio.create_task(_aenqueue(queue, "leaves"))
+        stays = asyncio.create_task(_aenqueue(queue, "stays"))
+        await asyncio.to_thread(handed_in, queue, 2)
+        leaves.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaves
+        engine.let_all()
+        await asyncio.wait_for(asyncio.gather(first, stays), PATIENCE)
+
+    asyncio.run(main())
+    assert [len(batch) for batch in engine.batches] == [1, 1]
+    assert queue.get("stays").state is tenure.State.PENDING
+    with pytest.raises(tenure.JobNotFound):
+        queue.get("leaves")
+
+
+def test_a_claim_whose_task_leaves_before_it_begins_claims_nothing(
+    engine: Watched, queue: tenure.Queue
+) -> None:
+    queue.enqueue("mail", id="a")
+
+    async def main() -> None:
+        waits = queue._committer.submitted([ops.Claim(("mail",), "w", 60_000)])
+        task = asyncio.ensure_future(waits)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert [len(batch) for batch in engine.batches] == [1]
+    assert queue.get("a").state is tenure.State.PENDING
+
+
+def test_a_claim_whose_task_leaves_when_the_answer_is_there_gives_its_jobs_back(
+    queue: tenure.Queue,
+) -> None:
+    queue.enqueue("mail", id="a")
+
+    async def main() -> None:
+        task = asyncio.ensure_future(queue.ado([ops.Claim(("mail",), "w", 60_000)]))
+        resolve = queue._committer._resolve
+
+        def resolve_and_leave(tickets: list[Ticket]) -> None:
+            resolve(tickets)
+            task.cancel()  # before it runs again
+
+        queue._committer._resolve = resolve_and_leave  # type: ignore[assignment, method-assign]
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    until(lambda: queue.get("a").state is tenure.State.PENDING)
+    assert queue.get("a").attempts == 0
+
+
 def test_a_caller_who_left_with_more_than_a_claim_gives_its_jobs_back(
     engine: Watched, queue: tenure.Queue
 ) -> None:

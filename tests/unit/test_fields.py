@@ -9,9 +9,10 @@ import pytest
 
 from tenure import InvalidInput
 from tenure.model import ops, queries
-from tenure.model.fields import MAX_NAME, Name, check, check_fields, validated
+from tenure.model.fields import MAX_NAME, Name, check, check_fields, check_names, validated
 from tenure.model.job import JobSpec
 from tenure.model.wire import received, received_query
+from tenure.queue.arguments import claim_op
 from tests.support.kinds import kinds_of
 
 LIMIT = 1_000_000
@@ -74,6 +75,36 @@ def test_a_query_is_checked_the_same_way() -> None:
 def test_a_name_is_text(value: Any, reason: str) -> None:
     with pytest.raises(InvalidInput, match=reason):
         check("id", value, Name)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ("", "must not be empty"),
+        ("x" * (MAX_NAME + 1), "is 513 characters long"),
+        ("a\0", "NUL"),
+        ("\ud800", "surrogate"),
+    ],
+)
+def test_each_of_several_names_is_checked(wrong: str, reason: str) -> None:
+    check_names("id", [])
+    check_names("id", ["a", "é", "x" * MAX_NAME, "y" * MAX_NAME])
+    for names in ([wrong], ["a", wrong, "b"], ["é", wrong]):
+        with pytest.raises(InvalidInput, match=f"id: .*{reason}"):
+            check_names("id", names)
+
+
+def test_a_claim_is_checked_even_if_an_equal_one_was_valid() -> None:
+    valid = claim_op(("mail",), "w", 60, 1, None, ())
+    assert valid == ops.Claim(("mail",), "w", 60_000, 1)
+    assert claim_op(("mail",), "w", 60.0, 1, None, ()) == valid
+    wrong: Any = True
+    with pytest.raises(InvalidInput, match="limit: True must be a whole number"):
+        claim_op(("mail",), "w", 60, wrong, None, ())
+    unhashable: Any = ([],)
+    for queues in (unhashable, ()):
+        with pytest.raises(InvalidInput, match="queues: "):
+            claim_op(queues, "w", 60, 1, None, ())
 
 
 def test_true_is_no_number() -> None:

@@ -117,19 +117,26 @@ def test_a_worker_that_may_not_report_itself_says_so_once_and_goes_on(
     assert "needs the scope" in record.getMessage()
 
 
+def done(queue: Guarded, op: ops.Op) -> Any:
+    async def main() -> Any:
+        return await queue.ado([op])
+
+    return asyncio.run(main())
+
+
 def test_a_token_that_may_work_may_report_its_worker(queue: Queue) -> None:
     work = Guarded(queue, Token("t", "h", (Scope.WORK,), queues=("q",)))
     read = Guarded(queue, Token("r", "h", (Scope.READ,)))
     worker = Beats(queue, "w", [Post(["q"], 1, {})], list)._worker()
 
-    (answer,) = asyncio.run(work.ado([ops.Beat(worker, 1000)]))
+    (answer,) = done(work, ops.Beat(worker, 1000))
 
     assert answer == ops.Ok()
     with pytest.raises(Forbidden):
-        asyncio.run(read.ado([ops.Beat(worker, 1000)]))
+        done(read, ops.Beat(worker, 1000))
     other = Beats(queue, "w", [Post(["secret"], 1, {})], list)._worker()
     with pytest.raises(Forbidden):
-        asyncio.run(work.ado([ops.Beat(other, 1000)]))
+        done(work, ops.Beat(other, 1000))
 
 
 def test_a_worker_that_is_killed_disappears_by_itself(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from enum import Enum
 from functools import cache
@@ -245,6 +245,15 @@ def check_name(field: str, name: Any) -> str:
     """Validate a name that must not be empty."""
     _check_name(field, name)
     return str(name)
+
+
+def check_names(field: str, names: Sequence[str]) -> None:
+    """Validate texts as names that must not be empty."""
+    text, sizes = "".join(names), {MAX_NAME, *map(len, names)}
+    plain = text.isascii() and "\0" not in text and min(sizes) > 0 and max(sizes) == MAX_NAME
+    if not plain:  # at least one of them may be invalid
+        for name in names:
+            _check_name(field, name)
 
 
 def check_label(field: str, name: Any) -> str:

@@ -258,28 +258,38 @@ class JobSpec(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
     def to_job(self, state: State, now: int) -> Job:
         """The job that results from enqueuing this at `now`."""
+        # By position, in the order of the fields: by name takes three times as long.
         return Job(
-            id=self.id,
-            queue=self.queue,
-            state=state,
-            raw_payload=self.payload,
-            priority=self.priority,
-            run_at=self.starts_at(now),
-            created_at=now,
-            updated_at=now,
-            attempts=0,
-            max_attempts=self.max_attempts,
-            tenant=self.tenant,
-            group=self.group,
-            kind=self.kind,
-            expires_at=None if self.expires_in_ms is None else now + self.expires_in_ms,
-            unique_key=self.unique_key,
-            timeout_ms=self.timeout_ms,
-            backoff=self.backoff,
-            after=self.after,
-            if_parent_fails=self.if_parent_fails,
-            trace=self.trace,
-            replay_of=self.replay_of,
+            self.id,
+            self.queue,
+            state,
+            self.payload,
+            self.priority,
+            self.starts_at(now),
+            now,  # created_at
+            now,  # updated_at
+            0,  # attempts
+            self.max_attempts,
+            self.tenant,
+            self.group,
+            self.kind,
+            None,  # started_at
+            None,  # lease_until
+            0,  # token
+            "",  # worker
+            None,  # finished_at
+            None if self.expires_in_ms is None else now + self.expires_in_ms,
+            self.unique_key,
+            self.timeout_ms,
+            self.backoff,
+            self.after,
+            self.if_parent_fails,
+            None,  # progress
+            None,  # note
+            NULL,  # raw_result
+            (),  # errors
+            self.trace,
+            self.replay_of,
         )
 
     def again(self) -> NewJob:
@@ -344,6 +354,8 @@ def _time_part(now_ms: int) -> str:
 def prepare(jobs: Sequence[NewJob], now_ms: int, payload_limit: int) -> list[JobSpec]:
     """Validate NewJobs and convert them to JobSpecs; raises InvalidInput."""
     ids = new_ids(now_ms, len(jobs))
+    if len(jobs) == 1:
+        return [_prepare_one(jobs[0], ids[0], payload_limit)]
     plain = _prepare_plain(jobs, ids, payload_limit) if len(jobs) >= _MANY else None
     return plain or _prepare_each(jobs, ids, payload_limit)
 
@@ -353,7 +365,7 @@ def _prepare_plain(
 ) -> list[JobSpec] | None:
     """Prepare jobs with nothing but common options, column by column. Returns None if a job is
     different or invalid."""
-    if set(map(type, jobs)) != {NewJob}:
+    if not all(map(_is_plain, set(map(type, jobs)))):
         return None
     payloads, *columns = zip(*map(astuple, jobs), strict=True)
     common, others = columns[: _COMMON - 1], columns[_COMMON - 1 :]
@@ -381,29 +393,33 @@ def _prepare_plain(
     )
 
 
+def _is_plain(kind: type) -> bool:
+    """Whether all fields of a kind of job are those of a NewJob, in this order."""
+    return issubclass(kind, NewJob) and kind.__struct_fields__ == NewJob.__struct_fields__
+
+
 def _prepare_each(jobs: Sequence[NewJob], ids: Sequence[str], payload_limit: int) -> list[JobSpec]:
     specs: list[JobSpec] = []
-    known: tuple[Any, ...] = ()
     try:
         for new, made_up in zip(jobs, ids, strict=True):
-            values = _fields(new)
-            common = values[1:_COMMON]
-            raw = encode_json("payload", values[0], payload_limit)
-            if values[_COMMON:] == _DEFAULTS:
-                queue, kind, tenant, group, priority, max_attempts = common
-                spec = JobSpec(
-                    made_up, queue, raw, kind, tenant, group, priority, max_attempts, True
-                )
-                if common != known or type(priority) is not int or type(max_attempts) is not int:
-                    _check_once(spec, common)
-                    known = common
-            else:
-                spec = _spec_of(new, made_up, raw)
-                check_fields(spec)
-            specs.append(spec)
+            specs.append(_prepare_one(new, made_up, payload_limit))
     except InvalidInput as error:
-        raise error if len(jobs) == 1 else error.within(f"jobs[{len(specs)}]") from None
+        raise error.within(f"jobs[{len(specs)}]") from None
     return specs
+
+
+def _prepare_one(new: NewJob, made_up: str, payload_limit: int) -> JobSpec:
+    values = _fields(new)
+    raw = encode_json("payload", values[0], payload_limit)
+    if values[_COMMON:] != _DEFAULTS:
+        spec = _spec_of(new, made_up, raw)
+        check_fields(spec)
+        return spec
+    common = values[1:_COMMON]
+    queue, kind, tenant, group, priority, max_attempts = common
+    spec = JobSpec(made_up, queue, raw, kind, tenant, group, priority, max_attempts, True)
+    _check_once(spec, common)
+    return spec
 
 
 def _fields(new: NewJob) -> tuple[Any, ...]:
@@ -485,13 +501,20 @@ def _encode_all(values: Sequence[Any], limit: int) -> list[bytes] | None:
         some = list(values[at : at + _AT_ONCE])
         try:
             lines = _encoder.encode_lines(some)
-            if len(lines) > _MOST_BYTES or _decoder.decode_lines(lines) != some:
+            if len(lines) > _MOST_BYTES:
+                return None
+            if _decoder.decode_lines(lines) != some and not _are_raw(some, lines):
                 return None
         except (RecursionError, TypeError, ValueError, OverflowError, msgspec.DecodeError):
             return None
         texts += lines.split(b"\n")
         texts.pop()  # what follows the last line
     return texts if max(map(len, texts)) <= limit else None
+
+
+def _are_raw(values: list[Any], lines: bytes) -> bool:
+    """Whether the values were JSON before, each on one line."""
+    return set(map(type, values)) == {msgspec.Raw} and lines.count(b"\n") == len(values)
 
 
 def encode_json(field: str, value: Any, limit: int) -> msgspec.Raw:

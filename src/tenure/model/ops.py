@@ -7,7 +7,8 @@ fails returns its TenureError as a value.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
@@ -522,8 +523,12 @@ BACK_MS = 10 * 60_000  # a store's clock may be set back this far without a sche
 QUIET = (Claim, Extend, Progress, TakeSlot, DropSlot)
 
 
-def flat(batch: Sequence[Op]) -> Iterator[Op]:
+def flat(batch: Sequence[Op]) -> Iterable[Op]:
     """The operations of a batch, including those inside a Once."""
+    return _flat(batch) if Once in map(type, batch) else batch
+
+
+def _flat(batch: Sequence[Op]) -> Iterator[Op]:
     for op in batch:
         if isinstance(op, Once):
             yield from op.ops
@@ -533,6 +538,12 @@ def flat(batch: Sequence[Op]) -> Iterator[Op]:
 
 def answered(batch: Sequence[Op], answers: Sequence[Answer]) -> Iterator[tuple[Op, Answer]]:
     """The `flat` operations of a batch, each with its result."""
+    if Once in map(type, batch):
+        return _answered(batch, answers)
+    return zip(batch, answers, strict=True)
+
+
+def _answered(batch: Sequence[Op], answers: Sequence[Answer]) -> Iterator[tuple[Op, Answer]]:
     for op, answer in zip(batch, answers, strict=True):
         if not isinstance(op, Once):
             yield op, answer
@@ -540,6 +551,20 @@ def answered(batch: Sequence[Op], answers: Sequence[Answer]) -> Iterator[tuple[O
             yield from zip(op.ops, answer.answers, strict=True)
         else:
             yield from ((one, answer) for one in op.ops)
+
+
+def runs(
+    batch: Sequence[Op], answers: Sequence[Answer]
+) -> Iterator[tuple[type[Op], Sequence[Any], Sequence[Answer]]]:
+    """The `flat` operations of a batch: those of one kind that are adjacent, and their results."""
+    if Once in map(type, batch):
+        pairs = list(_answered(batch, answers))
+        batch, answers = [op for op, _ in pairs], [answer for _, answer in pairs]
+    start = 0
+    for kind, some in groupby(map(type, batch)):
+        end = start + len(list(some))
+        yield kind, batch[start:end], answers[start:end]
+        start = end
 
 
 # Answers ----------------------------------------------------------------------------------------

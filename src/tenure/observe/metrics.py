@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import threading
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -41,6 +43,14 @@ COMMITS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2)
 SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000)
 
 Labels = tuple[str, ...]
+
+# The answers of the most frequent operations; their runs are counted together.
+_USUAL: dict[type[Op], type] = {
+    ops.Ack: ops.Ok,
+    ops.Enqueue: ops.Enqueued,
+    ops.Claim: ops.Leased,
+}
+_queue_of = attrgetter("queue")
 
 
 class Tally:
@@ -88,9 +98,11 @@ class Spread:
         self._sums[labels] += value * count
 
     def add_all(self, values: Sequence[float], *labels: str) -> None:
-        row, edges = self._row_of(labels), self._edges
-        for value in values:
-            row[bisect_left(edges, value)] += 1
+        row, in_order, before = self._row_of(labels), sorted(values), 0
+        for at, edge in enumerate((*self._edges, math.inf)):
+            up_to = bisect_right(in_order, edge)
+            row[at] += up_to - before
+            before = up_to
         self._sums[labels] += sum(values)
 
     def _row_of(self, labels: Labels) -> list[int]:
@@ -240,31 +252,32 @@ class Measured:
         with self._metrics.lock:
             self._metrics.commits.add(took)
             self._metrics.batch.add(len(batch))
-            acked: list[ops.Ack] = []
-            leased: list[Job] = []
-            added: list[str] = []  # the queues of new jobs
-            for op, answer in ops.answered(batch, answers):
-                if type(op) is ops.Ack and type(answer) is ops.Ok:
-                    acked.append(op)
-                elif type(answer) is ops.Leased:
-                    self._metrics.operations.counts["Claim", "ok"] += 1
-                    if answer.jobs:
-                        self._running.add(answer.jobs)
-                        leased += answer.jobs
-                elif isinstance(op, ops.Enqueue) and isinstance(answer, ops.Enqueued):
-                    self._metrics.operations.counts["Enqueue", "ok"] += 1
-                    new = itertools.compress(op.jobs, answer.created)
-                    added += [spec.queue for spec in new]
+            for kind, some, given in ops.runs(batch, answers):
+                usual = _USUAL.get(kind)
+                if usual is None or set(map(type, given)) != {usual}:
+                    for op, answer in zip(some, given, strict=True):
+                        self._note(op, answer, now)
+                    continue
+                self._metrics.operations.counts[kind.__name__, "ok"] += len(some)
+                if kind is ops.Ack:
+                    self._acked(some, now)
+                elif kind is ops.Enqueue:
+                    self._enqueued(some, given)
                 else:
-                    self._note(op, answer, now)
-            for queue, count in Counter(added).items():
-                self._metrics.enqueued.counts[self._metrics.label(queue),] += count
-            if leased:
-                self._claimed(leased)
-            if acked:
-                self._metrics.operations.counts["Ack", "ok"] += len(acked)
-                for claims, count in self._running.end_all(acked)[0]:
-                    self._ended(claims, State.DONE, now, count)
+                    self._claimed(given)
+
+    def _acked(self, acked: Sequence[ops.Ack], now: int) -> None:
+        for claims, count in self._running.end_all(acked)[0]:
+            self._ended(claims, State.DONE, now, count)
+
+    def _enqueued(self, enqueued: Sequence[ops.Enqueue], answers: Sequence[Any]) -> None:
+        created = [
+            spec.queue
+            for op, answer in zip(enqueued, answers, strict=True)
+            for spec in itertools.compress(op.jobs, answer.created)
+        ]
+        for queue, count in Counter(created).items():
+            self._metrics.enqueued.counts[self._metrics.label(queue),] += count
 
     def _note(self, op: Op, answer: Answer, now: int) -> None:
         metrics, kind = self._metrics, type(op).__name__
@@ -274,26 +287,36 @@ class Measured:
                 metrics.lost.counts[()] += 1
             return
         metrics.operations.counts[kind, "ok"] += 1
-        if isinstance(op, ops.Fail | ops.Release) and isinstance(answer, ops.Moved):
+        if isinstance(op, ops.Ack):
+            self._acked([op], now)
+        elif isinstance(op, ops.Enqueue):
+            self._enqueued([op], [answer])
+        elif isinstance(op, ops.Claim):
+            self._claimed([answer])
+        elif isinstance(op, ops.Fail | ops.Release) and isinstance(answer, ops.Moved):
             claims = self._running.end(op.id, op.token)
             if claims is not None:
                 if op.type == ops.UNKNOWN_KIND:
                     metrics.unknown.counts[metrics.label(claims.queue),] += 1
                 self._ended(claims, answer.state, now)
 
-    def _claimed(self, jobs: list[Job]) -> None:
+    def _claimed(self, answers: Sequence[Any]) -> None:
         """Count the jobs that were claimed in one commit."""
         metrics = self._metrics
-        waits: defaultdict[str, list[float]] = defaultdict(list)
-        for job in jobs:
-            wait_ms = (job.started_at or job.updated_at) - job.run_at
-            waits[job.queue].append(wait_ms / 1000 if wait_ms > 0 else 0.0)
-            if job.attempts > 1:
-                metrics.retries.counts[metrics.label(job.queue),] += 1
-        for queue, some in waits.items():
+        by_queue: defaultdict[str, list[Job]] = defaultdict(list)
+        for answer in answers:
+            if answer.jobs:
+                self._running.add(answer.jobs)
+                for queue, some in itertools.groupby(answer.jobs, _queue_of):
+                    by_queue[queue].extend(some)
+        for queue, jobs in by_queue.items():
             label = metrics.label(queue)
-            metrics.claimed.counts[label,] += len(some)
-            metrics.waited.add_all(some, label)
+            metrics.claimed.counts[label,] += len(jobs)
+            waits = [(job.started_at or job.updated_at) - job.run_at for job in jobs]
+            metrics.waited.add_all([ms / 1000 if ms > 0 else 0.0 for ms in waits], label)
+            again = sum([job.attempts > 1 for job in jobs])
+            if again:
+                metrics.retries.counts[label,] += again
 
     def _ended(self, claims: Claims, state: State, now: int, count: int = 1) -> None:
         queue = self._metrics.label(claims.queue)

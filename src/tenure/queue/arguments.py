@@ -5,12 +5,14 @@ from __future__ import annotations
 import traceback as tracebacks
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from tenure.errors import InvalidInput, TenureError
 from tenure.model import ops
 from tenure.model.fields import (
     MAX_FAILURE_TEXT,
+    POSITIVE_SPAN,
     Name,
     Token,
     check,
@@ -23,7 +25,36 @@ from tenure.model.job import Job, Lease, State
 from tenure.model.queries import Filter
 
 Seconds = float | timedelta
+_LISTS = frozenset({list, tuple})
 T = TypeVar("T")
+
+
+def claim_op(
+    queues: tuple[str, ...],
+    worker: str,
+    lease: Seconds,
+    limit: int,
+    tenant: str | None,
+    not_groups: tuple[str, ...],
+) -> ops.Claim:
+    """A valid claim. Most claims of a program are equal, so that they are validated once."""
+    try:
+        return _claim_op(queues, worker, lease, limit, tenant, not_groups)
+    except TypeError:  # unhashable, so not a valid value
+        return _claim_op.__wrapped__(queues, worker, lease, limit, tenant, not_groups)
+
+
+@lru_cache(maxsize=1_024, typed=True)
+def _claim_op(
+    queues: tuple[str, ...],
+    worker: str,
+    lease: Seconds,
+    limit: int,
+    tenant: str | None,
+    not_groups: tuple[str, ...],
+) -> ops.Claim:
+    lease_ms = span_ms("lease", lease, POSITIVE_SPAN)
+    return validated(ops.Claim(queues, worker, lease_ms, limit, tenant, not_groups))
 
 
 def fail_op(
@@ -84,6 +115,8 @@ def filter_of(
 
 def listed(field: str, values: Iterable[T]) -> list[T]:
     """The values as a list. Rejects a single string, which Python would split into characters."""
+    if type(values) in _LISTS:
+        return list(values)
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise InvalidInput(field, f"must be a list, not {type(values).__name__}")
     return list(values)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -44,6 +44,7 @@ from tenure.model.retry import Backoff
 from tenure.observe.tracing import current_trace, sending
 from tenure.queue.arguments import (
     Seconds,
+    claim_op,
     fail_op,
     failure_text,
     good,
@@ -88,8 +89,8 @@ class Calls(JobChanges, LimitCalls, SlotCalls, Insight, Lookup, Matching, Editin
         """Carry out one step of a call and return its answer, blocking."""
         raise NotImplementedError
 
-    async def ado(self, wanted: Wanted) -> Any:
-        """Carry out one step of a call and return its answer."""
+    def ado(self, wanted: Wanted) -> Awaitable[Any]:
+        """Carry out one step of a call; await its answer."""
         raise NotImplementedError
 
     def _give_back(self, answer: Any) -> None:
@@ -232,15 +233,15 @@ class Calls(JobChanges, LimitCalls, SlotCalls, Insight, Lookup, Matching, Editin
         Several queues are tried in the order given. Tenants take turns. tenant: only claim this
         tenant's jobs. not_groups: skip jobs of these groups.
         """
-        op = ops.Claim(
+        op = claim_op(
             tuple(several("queues", queues)),
             worker or default_worker(),
-            self._lease_ms(lease),
+            self.settings.lease if lease is None else lease,
             limit,
             tenant,
             tuple(listed("not_groups", not_groups)),
         )
-        (answer,) = yield [validated(op)]
+        (answer,) = yield [op]
         return good(answer, ops.Leased).jobs
 
     def _ack(

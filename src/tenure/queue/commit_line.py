@@ -43,6 +43,7 @@ class CommitLine(Generic[T]):
         self._free = iter(self._turns.get_nowait, None)
         self._head = threading.Lock()
         self._threads: list[threading.Thread] = []
+        self.is_started: bool = False
 
     @property
     def free_turns(self) -> int:
@@ -54,6 +55,7 @@ class CommitLine(Generic[T]):
             thread = threading.Thread(target=self._work, name="tenure-committer", daemon=True)
             thread.start()
             self._threads.append(thread)
+        self.is_started = True
 
     def put(self, tickets: Sequence[T]) -> None:
         """Add tickets. They are taken together, up to the size of a batch."""

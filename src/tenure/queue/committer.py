@@ -21,9 +21,9 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 
 from tenure.engines import Engine, Recording
 from tenure.errors import (
@@ -60,11 +60,15 @@ _OTHERS = 6
 class Ticket:
     """A caller's operations, and what it waits on for the answers."""
 
-    __slots__ = ("abandoned", "answers", "batch", "bytes", "error", "event", "future", "loop")
+    __slots__ = (
+        *("abandoned", "answers", "batch", "bytes", "claims", "error"),
+        *("event", "future", "loop"),
+    )
 
     def __init__(self, batch: Sequence[Op]) -> None:
         self.batch: Sequence[Op] = batch
         self.bytes: int = _bytes_of(batch)
+        self.claims: bool = _claims(batch)
         self.answers: list[Answer] = []
         self.error: BaseException | None = None
         self.abandoned: bool = False
@@ -79,8 +83,9 @@ Piece = tuple[int, Ticket, int, int]  # rank; a ticket; start and end within its
 def _pieces(ticket: Ticket) -> list[Piece]:
     """Split a ticket by rank if that keeps its operations in order; otherwise one piece."""
     batch = ticket.batch
-    whole = [(_RANK.get(type(batch[0]), _OTHERS), ticket, 0, len(batch))]
-    if type(batch[0]) is type(batch[-1]):
+    kind = type(batch[0])
+    whole = [(_RANK.get(kind, _OTHERS), ticket, 0, len(batch))]
+    if len(batch) == 1 or kind is type(batch[-1]):
         return whole
     pieces: list[Piece] = []
     start = 0
@@ -95,6 +100,7 @@ def _pieces(ticket: Ticket) -> list[Piece]:
 
 
 _rank_of = itemgetter(0)
+_result_of, _then_of, _jobs_of = attrgetter("result"), attrgetter("then"), attrgetter("jobs")
 
 
 class Standing(Ticket):
@@ -191,14 +197,28 @@ class Committer:
 
     async def arun(self, batch: Sequence[Op]) -> list[Answer]:
         """Commit the operations and return their answers."""
-        if not batch:
-            return []
+        return await self.submitted(batch) if batch else []
+
+    def submitted(self, batch: Sequence[Op]) -> Awaitable[list[Answer]]:
+        """Submit operations, at least one. Returns what to await for their answers.
+
+        A caller that leaves cancels the future, so that its operations are skipped if they have
+        not started. Only claims need more than that, because jobs must be given back."""
         ticket = Ticket(batch)
+        return self._claimed(ticket) if ticket.claims else self._future_of(ticket)
+
+    def _future_of(self, ticket: Ticket) -> asyncio.Future[list[Answer]]:
         ticket.loop = asyncio.get_running_loop()
         ticket.future = ticket.loop.create_future()
         self._submit(ticket)
+        return ticket.future
+
+    async def _claimed(self, ticket: Ticket) -> list[Answer]:
+        """Submit claims, once this is awaited: a task that is cancelled before it begins must not
+        claim anything."""
+        future = self._future_of(ticket)
         try:
-            return await ticket.future
+            return await future
         except asyncio.CancelledError:
             self._abandon(ticket)
             raise
@@ -310,15 +330,16 @@ class Committer:
 
     def _submit(self, ticket: Ticket) -> None:
         with self._lock:
-            self._check_open()
-            full = self._waiting >= self._max_waiting or self._waiting_bytes >= self._max_bytes
-            if full:
+            if self._closed:
+                self._check_open()
+            if self._waiting >= self._max_waiting or self._waiting_bytes >= self._max_bytes:
                 raise Busy(
                     f"{self._waiting:,} operations ({self._waiting_bytes:,} bytes) are waiting to "
                     "be committed; try again later"
                 )
-            line = self._line_of(ticket.batch)
-            line.start()
+            line = self._line_of(ticket)
+            if not line.is_started:
+                line.start()
             self._waiting += len(ticket.batch)
             self._waiting_bytes += ticket.bytes
             if ticket.loop is None:
@@ -338,7 +359,7 @@ class Committer:
     def _put_all(self, tickets: Iterable[Ticket]) -> None:
         by_line: dict[CommitLine[Ticket], list[Ticket]] = {}
         for ticket in tickets:
-            by_line.setdefault(self._line_of(ticket.batch), []).append(ticket)
+            by_line.setdefault(self._line_of(ticket), []).append(ticket)
         for line, mine in by_line.items():
             line.put(mine)
 
@@ -349,10 +370,8 @@ class Committer:
                 self._waiting -= len(ticket.batch)
                 self._waiting_bytes -= ticket.bytes
 
-    def _line_of(self, batch: Sequence[Op]) -> CommitLine[Ticket]:
-        if self._claims is self._line or not _claims(batch):
-            return self._line
-        return self._claims
+    def _line_of(self, ticket: Ticket) -> CommitLine[Ticket]:
+        return self._claims if ticket.claims else self._line
 
     def close(self) -> None:
         """Commit what was submitted, then stop."""
@@ -383,12 +402,14 @@ class Committer:
         self._commit_together(tickets, join=True)
 
     def _commit_together(self, tickets: list[Ticket], *, join: bool) -> None:
-        tickets = [ticket for ticket in tickets if not ticket.abandoned]
+        tickets = [ticket for ticket in tickets if not _has_left(ticket)]
         if not tickets:
             return
         pieces = [piece for ticket in tickets for piece in _pieces(ticket)]
         pieces.sort(key=_rank_of)
-        batch = [op for _, ticket, start, end in pieces for op in ticket.batch[start:end]]
+        batch: list[Op] = []
+        for _, ticket, start, end in pieces:
+            batch += ticket.batch[start:end]
         joined = self._join(batch) if join and self._standing else []
         pieces += [piece for one in joined for piece in _pieces(one)]
         batch += [op for one in joined for op in one.batch]
@@ -475,6 +496,11 @@ class Committer:
             self._apply(leases)
 
 
+def _has_left(ticket: Ticket) -> bool:
+    """Whether nobody waits for the answers."""
+    return ticket.abandoned or (ticket.future is not None and ticket.future.cancelled())
+
+
 def _is_of_one(error: Exception) -> bool:
     """Whether a single operation made the batch fail, with nothing applied. Problems of the store
     affect all callers, and retrying them one by one would only take longer."""
@@ -484,26 +510,25 @@ def _is_of_one(error: Exception) -> bool:
 
 
 def _claims(batch: Sequence[Op]) -> bool:
-    kinds = set(map(type, batch))
-    if ops.Once in kinds:
-        kinds = set(map(type, ops.flat(batch)))
-    return ops.Claim in kinds
+    return ops.Claim in map(type, ops.flat(batch))
 
 
 def _bytes_of(batch: Sequence[Op]) -> int:
     """The size of the payloads and results that a batch holds in memory."""
     total = 0
-    for op in batch:
-        if isinstance(op, ops.Ack):
-            total += len(op.result)
-            if op.then:
-                total += _payload_bytes(op.then)
-        elif isinstance(op, ops.Enqueue):
-            total += _payload_bytes(op.jobs)
+    for kind, some in groupby(batch, type):
+        if kind is ops.Ack:
+            acks = list(some)
+            total += sum(map(len, map(_result_of, acks)))
+            total += sum(map(_payload_bytes, filter(None, map(_then_of, acks))))
+        elif kind is ops.Enqueue:
+            total += sum(map(_payload_bytes, map(_jobs_of, some)))
     return total
 
 
 def _payload_bytes(jobs: Sequence[JobSpec]) -> int:
+    if len(jobs) == 1:
+        return len(jobs[0].payload)
     return sum([len(job.payload) for job in jobs])
 
 

@@ -106,6 +106,8 @@ class Queue(Calls):
         self._check_open()
         if self._note is not None:
             wanted = with_note(wanted, self._note)
+        if type(wanted) is list and wanted:
+            return await self._committer.submitted(wanted)
         if isinstance(wanted, Query):
             return await asyncio.to_thread(self._engine.read, wanted)
         if isinstance(wanted, Within):

@@ -15,7 +15,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -142,41 +142,22 @@ class RateCounter:
     def count(self, batch: Sequence[Op], answers: Sequence[Answer]) -> None:
         """Count a batch that was committed."""
         now = self._clock.now_ms()
-        acked: list[ops.Ack] = []
-        leased: list[Job] = []
-        keyed: list[tuple[ops.Once, Answer]] = []
         with self._lock:
-            if set(map(type, batch)) == {ops.Ack} and set(map(type, answers)) == {ops.Ok}:
-                self._acked(cast(Sequence[ops.Ack], batch), now)
-                return
-            for op, answer in zip(batch, answers, strict=True):
-                kind = type(op)
-                if isinstance(op, ops.Ack):
-                    if type(answer) is ops.Ok:
-                        acked.append(op)
+            # Results of a Once that were stored before are counted twice, but few calls are
+            # repeated.
+            for kind, some, given in ops.runs(batch, answers):
+                if kind is ops.Ack:
+                    if set(map(type, given)) != {ops.Ok}:
+                        some = _those(some, given, ops.Ok)
+                    self._acked(some, now)
                 elif kind is ops.Enqueue:
-                    if isinstance(answer, ops.Enqueued):
-                        self._enqueued(op, answer, now)
+                    self._enqueued(some, given, now)
                 elif kind is ops.Claim:
-                    if isinstance(answer, ops.Leased) and answer.jobs:
-                        self._running.add(answer.jobs)
-                        leased += answer.jobs
-                elif isinstance(op, ops.Fail):
-                    if isinstance(answer, ops.Moved):
-                        claims = self._running.end(op.id, op.token)
-                        if claims is None:
-                            self._ended_elsewhere(op.id, now, answer.state)
-                        else:
-                            self._ended(claims, 1, now, answer.state)
-                elif isinstance(op, ops.Once):
-                    keyed.append((op, answer))
-            if leased:
-                self._claimed(leased, now)
-            self._acked(acked, now)
-        # Results that were stored before are counted twice, but few calls are repeated.
-        for call, answer in keyed:
-            if isinstance(answer, ops.Answers):
-                self.count(call.ops, answer.answers)
+                    self._claimed(given, now)
+                elif kind is ops.Fail:
+                    for op, answer in zip(some, given, strict=True):
+                        if isinstance(answer, ops.Moved):
+                            self._failed(op, answer.state, now)
 
     def _of(self, queue: str, now: int) -> Counted:
         """The counts of a queue in this minute."""
@@ -192,17 +173,37 @@ class RateCounter:
                 counts[queue] = one
         return one
 
-    def _enqueued(self, op: Any, answer: ops.Enqueued, now: int) -> None:
-        if len(op.jobs) == 1:
-            if answer.created[0]:
-                self._of(op.jobs[0].queue, now).enqueued += 1
-            return
-        new = op.jobs if all(answer.created) else itertools.compress(op.jobs, answer.created)
-        for queue, count in tally([spec.queue for spec in new]).items():
+    def _enqueued(self, calls: Sequence[Any], answers: Sequence[Answer], now: int) -> None:
+        created = [
+            spec.queue
+            for op, answer in zip(calls, answers, strict=True)
+            if isinstance(answer, ops.Enqueued)
+            for spec in itertools.compress(op.jobs, answer.created)
+        ]
+        for queue, count in tally(created).items():
             self._of(queue, now).enqueued += count
 
-    def _claimed(self, jobs: list[Job], now: int) -> None:
+    def _acked(self, acked: Sequence[ops.Ack], now: int) -> None:
+        known, others = self._running.end_all(acked)
+        for claims, count in known:
+            self._ended(claims, count, now, None)
+        for op in others:
+            self._ended_elsewhere(op.id, now, None)
+
+    def _failed(self, op: ops.Fail, state: State, now: int) -> None:
+        claims = self._running.end(op.id, op.token)
+        if claims is None:
+            self._ended_elsewhere(op.id, now, state)
+        else:
+            self._ended(claims, 1, now, state)
+
+    def _claimed(self, answers: Sequence[Answer], now: int) -> None:
         """Count the jobs that were claimed in one commit."""
+        jobs: list[Job] = []
+        for answer in answers:
+            if isinstance(answer, ops.Leased) and answer.jobs:
+                self._running.add(answer.jobs)
+                jobs += answer.jobs
         for queue, count in tally([job.queue for job in jobs]).items():
             self._of(queue, now).claimed += count
         some = jobs[:: 1 + len(jobs) // SAMPLED]
@@ -211,14 +212,6 @@ class RateCounter:
         for (queue, ms), count in waited.items():
             waits, bucket = self._of(queue, now).waits, bucket_of(ms)
             waits[bucket] = waits.get(bucket, 0) + count
-
-    def _acked(self, acked: Sequence[ops.Ack], now: int) -> None:
-        """Count jobs that are done."""
-        known, others = self._running.end_all(acked)
-        for claims, count in known:
-            self._ended(claims, count, now, None)
-        for op in others:
-            self._ended_elsewhere(op.id, now, None)
 
     def _ended(self, claims: Claims, count: int, now: int, state: State | None) -> None:
         """Count jobs of one claim. state: what a failure made of the job; None if they are done."""
@@ -233,6 +226,11 @@ class RateCounter:
         self._foreign_count += 1
         if len(self._foreign) < MOST_LOOKED_UP:
             self._foreign.append(Ended(id, now, state))
+
+
+def _those(some: Sequence[Any], answers: Sequence[Answer], kind: type) -> list[Any]:
+    """The operations that have an answer of this kind."""
+    return [op for op, answer in zip(some, answers, strict=True) if type(answer) is kind]
 
 
 def _count_ends(one: Counted, count: int, state: State | None) -> None:

@@ -7,7 +7,7 @@ sent the answers. `blocking` turns it into a method that blocks, `awaiting` into
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from tenure.model.ops import Op
@@ -35,8 +35,8 @@ class Doer(Protocol):
     def do(self, wanted: Wanted) -> Any:
         """Carry out a step and return its answer, blocking."""
 
-    async def ado(self, wanted: Wanted) -> Any:
-        """Carry out a step and return its answer."""
+    def ado(self, wanted: Wanted) -> Awaitable[Any]:
+        """Carry out a step; await its answer."""
 
     def _give_back(self, answer: Any) -> None:
         """Release the jobs in the answer of a step: its caller does not get them."""

@@ -50,22 +50,23 @@ class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaul
 # Requests ---------------------------------------------------------------------------------------
 
 
-class JobBody(Body):
+class JobBody(NewJob, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A job to enqueue. Durations are in seconds, `run_at` is in milliseconds since 1970. `trace`
     is a traceparent, and overrides the header of that name."""
 
-    queue: Name
+    # The fields of a NewJob in the same order, so that most bodies need not be converted.
     payload: Raw = msgspec.field(default_factory=null)
+    queue: Name
     kind: Label = ""
     tenant: Label = ""
     group: Label = ""
     priority: Priority = 0
     max_attempts: Attempts = 3
     delay: Seconds = 0
-    run_at: Moment | None = None
+    run_at: Moment | None = None  # type: ignore[assignment]
     id: Name | None = None
     unique_key: Name | None = None
-    after: tuple[Name, ...] = ()  # like NewJob, so that a job without options is compared fast
+    after: tuple[Name, ...] = ()
     if_parent_fails: IfParentFails = "wait"
     backoff: Backoff | None = None
     expires_in: PositiveSeconds | None = None
@@ -73,9 +74,11 @@ class JobBody(Body):
     trace: Annotated[str, Meta(max_length=55)] | None = None
 
     def new(self) -> NewJob:
+        """The job, with `run_at` as a NewJob has it."""
+        if self.run_at is None:
+            return self
         values = msgspec.structs.asdict(self)
-        if self.run_at is not None:
-            values["run_at"] = datetime.fromtimestamp(self.run_at / 1000, UTC)
+        values["run_at"] = datetime.fromtimestamp(self.run_at / 1000, UTC)
         return NewJob(**values)
 
 

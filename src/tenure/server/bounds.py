@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
+from operator import attrgetter
 from typing import Any
 
 from msgspec.structs import replace
@@ -50,11 +51,30 @@ class PayloadSizes:
             if len(self._largest) > MOST_QUEUES:
                 self._largest.popitem(last=False)
 
-    def note_jobs(self, jobs: Iterable[Job]) -> None:
-        largest = self._largest
+    def note_jobs(self, jobs: Sequence[Job]) -> None:
+        if not jobs:
+            return
+        largest, size = self._largest, max([len(job.raw_payload) for job in jobs])
+        for queue in set(map(_queue_of, jobs)):
+            if size > largest.get(queue, -1):
+                self._note_each(jobs)
+                return
+
+    def _note_each(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
-            if len(job.raw_payload) > largest.get(job.queue, -1):
-                self.note(job.queue, len(job.raw_payload))
+            self.note(job.queue, len(job.raw_payload))
+
+    def may_grow(self, batch: Sequence[Op]) -> bool:
+        """Whether `note_added` may have something to note about these operations."""
+        largest = self._largest
+        if ops.Enqueue not in map(type, batch):
+            return False
+        for op in batch:
+            if type(op) is ops.Enqueue:
+                for spec in op.jobs:
+                    if len(spec.payload) > largest.get(spec.queue, -1):
+                        return True
+        return False
 
     def note_added(self, batch: Sequence[Op], answers: Sequence[Answer]) -> None:
         """Note the jobs that operations have added. Not before: a request that is rejected must
@@ -172,25 +192,30 @@ class Bounded(Calls):
     def do(self, wanted: Wanted) -> Any:
         raise Forbidden("a request does not wait in a thread")
 
-    async def ado(self, wanted: Wanted) -> Any:
+    def ado(self, wanted: Wanted) -> Awaitable[Any]:
         if isinstance(wanted, Query):
-            return await self._read(wanted)
+            return self._read(wanted)
         if isinstance(wanted, Within):
-            return await self._inner.ado(wanted)
-        if len(wanted) == 1 and isinstance(wanted[0], ops.Claim):
-            op = wanted[0]
-            if not self._sizes.are_small(op):
-                return [await self._claim_in_steps(op)]
-            answers = await self._inner.ado(wanted)
-            if isinstance(answers[0], ops.Leased):
-                self._sizes.note_jobs(answers[0].jobs)
-            return answers
-        kinds = set(map(type, wanted))
-        if not kinds.isdisjoint(_CLAIMS):
-            return await self._apply(self._capped(wanted))
-        answers = await self._inner.ado(wanted)
-        if ops.Enqueue in kinds:
-            self._sizes.note_added(wanted, answers)
+            return self._inner.ado(wanted)
+        if len(wanted) == 1 and type(wanted[0]) is ops.Claim:
+            return self._claimed(wanted[0])
+        if not _CLAIMS.isdisjoint(map(type, wanted)):
+            return self._apply(self._capped(wanted))
+        if self._sizes.may_grow(wanted):
+            return self._enqueued(wanted)
+        return self._inner.ado(wanted)
+
+    async def _claimed(self, op: ops.Claim) -> list[Answer]:
+        if not self._sizes.are_small(op):
+            return [await self._claim_in_steps(op)]
+        answers: list[Answer] = await self._inner.ado([op])
+        if isinstance(answers[0], ops.Leased):
+            self._sizes.note_jobs(answers[0].jobs)
+        return answers
+
+    async def _enqueued(self, batch: Sequence[Op]) -> list[Answer]:
+        answers: list[Answer] = await self._inner.ado(batch)
+        self._sizes.note_added(batch, answers)
         return answers
 
     async def _read(self, query: Query) -> Any:
@@ -262,4 +287,5 @@ class Bounded(Calls):
         return answers
 
 
-_CLAIMS = (ops.Claim, ops.Once)  # may claim jobs
+_queue_of = attrgetter("queue")
+_CLAIMS = frozenset({ops.Claim, ops.Once})  # may claim jobs

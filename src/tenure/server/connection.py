@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
@@ -35,9 +36,13 @@ _ONCE = frozenset(
     }
 )
 
+_PER_HEADER = len(": \r\n")
+
 # Bytes that are parsed before looking whether requests wait. A request of 18 bytes becomes an
 # object of 450, and one read can bring 256 KB.
 PARSED_AT_ONCE = 4_096
+
+SHORT_URL = 200  # bytes of URLs that are remembered
 
 
 class Connection(asyncio.Protocol):
@@ -66,8 +71,8 @@ class Connection(asyncio.Protocol):
         # Data after a request that asks to close the connection is dropped, not an error.
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self._url = b""
-        self._headers: dict[bytes, bytes] = {}
-        self._head_size = 0  # bytes of the current head that the parser has reported
+        self._headers: Headers = {}
+        self._repeated_size = 0  # bytes of headers of the current head that were sent again
         self._arriving: HttpExchange | None = None  # whose body is being read
         self._exchange: HttpExchange | None = None  # being served
         self._pipeline: deque[HttpExchange] = deque()  # to be served after it
@@ -82,12 +87,16 @@ class Connection(asyncio.Protocol):
         self._is_trusted = False
         self._is_deaf = False  # what arrives is dropped
         self._reads = True
-        self._drain: asyncio.Future[None] | None = None  # while writing is paused
+        self.is_stalled: bool = False  # writing is paused
+        self._drain: asyncio.Future[None] | None = None  # meanwhile
 
     # A connection --------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # those of uvloop are no subclass
+        self.write: Callable[[bytes], None] = self._transport.write
+        # How many bytes the client has not read yet.
+        self.unread: Callable[[], int] = self._transport.get_write_buffer_size
         peer = transport.get_extra_info("peername")
         self.address = peer[0] if isinstance(peer, tuple) else None
         self._look_later(min(self.head_seconds, self.idle_seconds))
@@ -190,42 +199,53 @@ class Connection(asyncio.Protocol):
         self._since = self._loop.time()
         self._url = b""
         self._headers = {}
-        self._head_size = 0
+        self._repeated_size = 0
 
     def on_url(self, url: bytes) -> None:
-        self._url += url
-        self._head_size += len(url)
+        self._url = self._url + url if self._url else url
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        name = name.lower()
+        if name in self._headers:
+            self._repeat(name)
+        self._headers[name] = value.decode("latin-1")
+
+    def _repeat(self, name: bytes) -> None:
+        """Note that a header is sent again."""
         if self._in_head:  # otherwise it is a trailer, which is dropped
-            name = name.lower()
-            self._head_size += len(name) + len(value) + 4  # ": " and the end of the line
-            if self._head_size > self.max_head:
-                raise self._head_too_large()
-            if name in self._headers and name in _ONCE:
+            if name in _ONCE:
                 raise InvalidInput(name.decode("ascii"), "must not be sent twice")
-            self._headers[name] = value
+            self._repeated_size += len(name) + len(self._headers[name]) + _PER_HEADER
+
+    def _check_head(self, method: bytes, headers: Headers) -> None:
+        """Raise HeadTooLarge if the head that has arrived is too large."""
+        line = len(method) + len(self._url) + len("  HTTP/1.1\r\n\r\n")
+        lines = sum([len(name) + len(text) + _PER_HEADER for name, text in headers.items()])
+        if line + lines + self._repeated_size > self.max_head:
+            raise self._head_too_large()
 
     def _head_too_large(self) -> HeadTooLarge:
         return HeadTooLarge(f"the headers are over {self.max_head:,} bytes")
 
     def on_headers_complete(self) -> None:
-        parser, headers = self._parser, Headers(self._headers)
+        parser, headers = self._parser, self._headers
+        self._headers = {}  # trailers are dropped
         method = parser.get_method()
-        if self._head_size + len(method) + len("  HTTP/1.1\r\n\r\n") > self.max_head:
-            raise self._head_too_large()
+        if self._not_body + PARSED_AT_ONCE > self.max_head:  # at most so many bytes have arrived
+            self._check_head(method, headers)
         self._in_head = False
         upgrade = parser.should_upgrade()
         if upgrade:
             _check_upgrade(headers)
         version = parser.get_http_version()
-        _check_version(version, headers)
+        if version != "1.1" or b"transfer-encoding" in headers:
+            _check_version(version, headers)
         path, query = _target(self._url, headers)
         last = version == "1.0" or upgrade or not parser.should_keep_alive()
         exchange = HttpExchange(
             self,
             method.decode("ascii"),
-            path.decode("ascii"),
+            path,
             query,
             headers,
             version=version,
@@ -262,7 +282,8 @@ class Connection(asyncio.Protocol):
             self._transport.close()
         if self._transport.is_closing():
             return
-        self.resume_reading()
+        if not self._reads:
+            self.resume_reading()
         if self._pipeline:
             self._serve(self._pipeline.popleft())
             if self._held:
@@ -274,24 +295,13 @@ class Connection(asyncio.Protocol):
 
     # Writing -------------------------------------------------------------------------------------
 
-    def write(self, data: bytes) -> None:
-        self._transport.write(data)
-
-    def unread(self) -> int:
-        """How many bytes the client has not read yet."""
-        return self._transport.get_write_buffer_size()
-
-    @property
-    def is_stalled(self) -> bool:
-        """Whether writing is paused."""
-        return self._drain is not None
-
     async def drained(self) -> None:
         """Wait while writing is paused."""
         while self._drain is not None:
             await asyncio.shield(self._drain)
 
     def pause_writing(self) -> None:
+        self.is_stalled = True
         self._drain = self._loop.create_future()
         self._watch_writing()
 
@@ -305,6 +315,7 @@ class Connection(asyncio.Protocol):
         if self._drain is not None:
             self._drain.set_result(None)
             self._drain = None
+        self.is_stalled = False
 
     def _watch_writing(self) -> None:
         self._stall_timer = self._loop.call_later(
@@ -398,19 +409,24 @@ def _check_version(version: str, headers: Headers) -> None:
         raise InvalidInput("transfer-encoding", "must be chunked, in HTTP/1.1")
 
 
-def _target(url: bytes, headers: Headers) -> tuple[bytes, bytes]:
+def _target(url: bytes, headers: Headers) -> tuple[str, bytes]:
     """Split the target of a request into its path and query string."""
-    if b"#" in url:
-        raise _not_understood()
     if url.startswith((b"/", b"*")):
-        path, _, query = url.partition(b"?")
-        return path, query
+        return _split(url) if len(url) <= SHORT_URL else _split.__wrapped__(url)
     parsed = urlsplit(url)
-    if parsed.scheme not in (b"http", b"https"):
+    if parsed.scheme not in (b"http", b"https") or b"#" in url:
         raise _not_understood()
     if parsed.netloc.lower() != (headers.get(b"host") or "").lower().encode("latin-1"):
         raise InvalidInput("host", "must be the host of the URL")
-    return parsed.path or b"/", parsed.query
+    return (parsed.path or b"/").decode("ascii"), parsed.query
+
+
+@lru_cache(maxsize=1_000)
+def _split(url: bytes) -> tuple[str, bytes]:
+    if b"#" in url:
+        raise _not_understood()
+    path, _, query = url.partition(b"?")
+    return path.decode("ascii"), query
 
 
 def _not_understood() -> InvalidInput:

@@ -6,7 +6,7 @@ service that is mounted in another application.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -14,22 +14,11 @@ from urllib.parse import quote
 Message = MutableMapping[str, Any]  # as ASGI defines them
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-Fields = list[tuple[bytes, bytes]]
+Fields = tuple[tuple[bytes, bytes], ...]
+Headers = dict[bytes, str]  # of a request; names are in lower case
 
 
-class Headers:
-    """The headers of a request. Values are decoded when they are used."""
-
-    __slots__ = ("_raw",)
-
-    def __init__(self, raw: Mapping[bytes, bytes] | Iterable[tuple[bytes, bytes]] = ()) -> None:
-        """raw: names are in lower case."""
-        self._raw: Mapping[bytes, bytes] = raw if isinstance(raw, dict) else dict(raw)
-
-    def get(self, name: bytes) -> str | None:
-        """The value of a header, by its name in lower case."""
-        value = self._raw.get(name)
-        return None if value is None else value.decode("latin-1")
+NO_CONTENT = 204  # the status of a response without a body
 
 
 class Exchange(Protocol):
@@ -64,8 +53,12 @@ class Exchange(Protocol):
     async def send(self, message: Message) -> None:
         """Send a part of a response that is a stream. Raises OSError if the client has left."""
 
-    async def answer(self, status: int, headers: Fields, body: bytes, *, last: bool) -> None:
-        """Send the whole response. last: close the connection after it."""
+    def answer(
+        self, status: int, fields: Fields, id: str, body: bytes, *, last: bool
+    ) -> Awaitable[None] | None:
+        """Send the whole response. Returns what to await, if anything. fields: its headers, except
+        for the id of the request and the length of the body. last: close the connection after
+        it."""
 
 
 class AsgiExchange:
@@ -77,7 +70,7 @@ class AsgiExchange:
         self.method: str = scope["method"]
         self.path: str = _path(scope)
         self.query: bytes = scope["query_string"]
-        self.headers: Headers = Headers(scope["headers"])
+        self.headers: Headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         client = scope.get("client")
         self.address: str | None = client[0] if client else None
         self.is_gone: bool = False
@@ -106,9 +99,16 @@ class AsgiExchange:
     async def send(self, message: Message) -> None:
         await self._send(message)
 
-    async def answer(self, status: int, headers: Fields, body: bytes, *, last: bool) -> None:
+    async def answer(
+        self, status: int, fields: Fields, id: str, body: bytes, *, last: bool
+    ) -> None:
+        headers = [(b"x-request-id", id.encode()), *fields]
+        if status != NO_CONTENT:
+            headers.append((b"content-length", b"%d" % len(body)))
         if last:
-            headers = [*headers, (b"connection", b"close")]
+            headers.append((b"connection", b"close"))
+        if self.method == "HEAD":
+            body = b""
         with suppress(OSError):  # the client went away
             await self._send({"type": "http.response.start", "status": status, "headers": headers})
             await self._send({"type": "http.response.body", "body": body})

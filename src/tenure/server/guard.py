@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any, get_args
 
 from msgspec.structs import replace
@@ -55,11 +55,19 @@ class Guarded(Calls):
         self._may = frozenset(kind for kind, scope in NEEDS.items() if token.allows(scope))
         # Operations that it may do whatever they hold.
         self._always = self._may if token.allows(Scope.PRODUCE) else self._may - {ops.Ack}
+        # Operations that need no further look: all that most requests of such a token hold.
+        unlimited = self._free and self._names is None
+        self._plain = self._always & _UNSIGNED if unlimited else frozenset()
 
     def do(self, wanted: Wanted) -> Any:
         raise Forbidden("a request does not wait in a thread")
 
-    async def ado(self, wanted: Wanted) -> Any:
+    def ado(self, wanted: Wanted) -> Awaitable[Any]:
+        if type(wanted) is list and self._plain.issuperset(map(type, wanted)):
+            return self._inner.ado(wanted)
+        return self._checked(wanted)
+
+    async def _checked(self, wanted: Wanted) -> Any:
         if isinstance(wanted, Within):
             raise Forbidden("a request has no connection to share")
         if isinstance(wanted, Query):

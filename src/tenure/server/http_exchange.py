@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from email.utils import formatdate
+from functools import lru_cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from tenure.errors import TenureError
-from tenure.server.exchange import Fields, Headers, Message
+from tenure.server.exchange import NO_CONTENT, Fields, Headers, Message
 
 if TYPE_CHECKING:
     from tenure.server.connection import Connection
@@ -58,8 +59,10 @@ class HttpExchange:
         self._news = False  # whether `receive` has something to return
         self._waiter: asyncio.Future[None] | None = None
         self._chunked = version == "1.1"  # the response, if it is a stream
-        asks = (headers.get(b"expect") or "").lower() == "100-continue"
-        self._asks_first = asks and version == "1.1"  # older clients take it for the response
+        # Older clients take it for the response.
+        self._asks_first = (
+            b"expect" in headers and headers[b"expect"].lower() == "100-continue" and self._chunked
+        )
 
     # What the connection reports -----------------------------------------------------------------
 
@@ -70,19 +73,22 @@ class HttpExchange:
         self._size += len(part)
         if self._size > MOST_UNREAD:
             self._connection.pause_if_served(self)
-        self._wake()
+        self._news = True
+        if self._waiter is not None:
+            self._wake()
 
     def end_body(self) -> None:
-        self._ended = True
-        self._wake()
+        self._ended = self._news = True
+        if self._waiter is not None:
+            self._wake()
 
     def leave(self) -> None:
         """Note that the client has left, or that the connection has sent an error itself."""
-        self.is_gone = True
-        self._wake()
+        self.is_gone = self._news = True
+        if self._waiter is not None:
+            self._wake()
 
     def _wake(self) -> None:
-        self._news = True
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -130,12 +136,17 @@ class HttpExchange:
 
     # The response --------------------------------------------------------------------------------
 
-    async def answer(self, status: int, headers: Fields, body: bytes, *, last: bool) -> None:
-        if self._is_over or self.is_begun:  # an error in a stream must not look like a part of it
-            return
-        self.is_last = self.is_last or last
+    def answer(self, status: int, fields: Fields, id: str, body: bytes, *, last: bool) -> None:
+        if self.is_gone or self.is_answered or self.is_begun:
+            return  # an error in a stream must not look like a part of it
         self.is_begun = True
-        self._connection.write(b"".join([*self._head(status, headers), b"\r\n", body]))
+        head = [_head(status, fields), _date(), b"x-request-id: ", id.encode(), b"\r\n"]
+        if status != NO_CONTENT:
+            head.append(b"content-length: %d\r\n" % len(body))
+        if last or self.is_last:
+            self.is_last = True
+            head.append(b"connection: close\r\n")
+        self._connection.write(b"".join([*head, b"\r\n", b"" if self.method == "HEAD" else body]))
         self._finish()
 
     async def send(self, message: Message) -> None:
@@ -143,9 +154,11 @@ class HttpExchange:
         if self._is_over:
             raise ConnectionResetError("the client has left")
         if message["type"] == "http.response.start":
-            head = self._head(message["status"], message["headers"])
+            head = [_head(message["status"], tuple(message["headers"])), _date()]
             if self._chunked:
                 head.append(b"transfer-encoding: chunked\r\n")
+            if self.is_last:
+                head.append(b"connection: close\r\n")
             self.is_begun = True
             self._connection.write(b"".join([*head, b"\r\n"]))
             return
@@ -167,18 +180,17 @@ class HttpExchange:
         if not self._is_over:
             self._connection.drop()
 
-    def _head(self, status: int, headers: Fields) -> list[bytes]:
-        parts = [STATUS_LINES[status], _date()]
-        for name, value in headers:
-            parts += (name, b": ", value, b"\r\n")
-        if self.is_last:
-            parts.append(b"connection: close\r\n")
-        return parts
-
     def _finish(self) -> None:
-        self.is_answered = True
-        self._wake()
+        self.is_answered = self._news = True
+        if self._waiter is not None:
+            self._wake()
         self._connection.answered(self)
+
+
+@lru_cache(maxsize=1_000)
+def _head(status: int, fields: Fields) -> bytes:
+    """The start of a response. Most responses have one of a few."""
+    return STATUS_LINES[status] + b"".join([b"%b: %b\r\n" % field for field in fields])
 
 
 _dated = (0, b"")

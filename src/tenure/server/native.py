@@ -14,6 +14,7 @@ from tenure.model.fields import (
     MAX_FAILURE_TEXT,
     MAX_JOBS_PER_CALL,
     check_name,
+    check_names,
     clean,
 )
 from tenure.model.job import NULL, Job, Lease, NewJob, State, encode_json
@@ -75,7 +76,7 @@ async def enqueue(
 ) -> Job | EnqueuedOne | list[EnqueuedOne]:
     """Enqueue one job, or a list of jobs (all or none of them)."""
     if isinstance(body, JobBody):
-        if not call.token.allows(Scope.READ) and (body.after or query.if_exists == "skip"):
+        if (body.after or query.if_exists == "skip") and not call.token.allows(Scope.READ):
             return await _enqueue_unread(call, body.new(), query.if_exists)
         job: Job = await call.queue._aenqueue_new(body.new(), query.if_exists)
         return job
@@ -168,11 +169,12 @@ async def claim(call: Call, body: ClaimBody) -> Jobs:
 async def ack(call: Call, body: AckBody) -> Results:
     """Mark leased jobs as done. Each job has its own result."""
     prepare = call.queue.prepare
+    check_names("id", [one.id for one in body.jobs])
     batch = [
         ops.Ack(
-            check_name("id", one.id),
+            one.id,
             one.token,
-            checked("result", one.result, call),
+            NULL if one.result is NULL else checked("result", one.result, call),
             tuple(prepare([new.new() for new in one.then])) if one.then else (),
             one.keep,
         )
@@ -355,12 +357,12 @@ async def query(call: Call, body: QueryBody) -> AnyFound:
 
 def checked(field: str, raw: Raw, call: Call) -> Raw:
     """Return JSON from a request; raises PayloadTooLarge."""
-    if raw is NULL:
-        return raw
     return encode_json(field, raw, call.queue.settings.payload_limit)
 
 
 def _results(sent: Any, answers: list[Any], state: State | None) -> Results:
+    if ops.Ok in (kinds := set(map(type, answers))) and len(kinds) == 1:
+        return Results([Result(one.id, True, state) for one in sent])
     return Results(
         [_result(one.id, answer, state) for one, answer in zip(sent, answers, strict=True)]
     )

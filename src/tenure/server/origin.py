@@ -63,7 +63,10 @@ def _bracketed(host: str) -> str:
 def check_json(headers: Headers) -> None:
     """Raise UnsupportedMedia unless the Content-Type is JSON. A page of another site cannot send
     that without a preflight request."""
-    kind = (headers.get(b"content-type") or "").partition(";")[0].strip().lower()
+    kind = headers.get(b"content-type", "")
+    if kind == "application/json":
+        return
+    kind = kind.partition(";")[0].strip().lower()
     if kind != "application/json" and not (
         kind.startswith("application/") and kind.endswith("+json")
     ):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -133,7 +133,7 @@ class FairQueue(Calls):
     def do(self, wanted: Wanted) -> Any:
         raise Forbidden("a request does not wait in a thread")
 
-    async def ado(self, wanted: Wanted) -> Any:
+    def ado(self, wanted: Wanted) -> Awaitable[Any]:
         if isinstance(wanted, Query):
-            return await self._readers.read(self._who, wanted)
-        return await self._inner.ado(wanted)
+            return self._readers.read(self._who, wanted)
+        return self._inner.ado(wanted)

@@ -40,17 +40,17 @@ class Incoming:
     def is_announced(self) -> bool:
         """Whether the headers announce a body."""
         length = self._headers.get(b"content-length") or "0"
-        return length != "0" or self._headers.get(b"transfer-encoding") is not None
+        return length != "0" or b"transfer-encoding" in self._headers
 
     @property
     def _asks_first(self) -> bool:
         """Whether the client waits for `100 Continue` before it sends the body."""
         return not self._ended and self._headers.get(b"expect") is not None
 
-    async def read(self) -> bytes:
-        """Return the whole body; raises BodyTooLarge, TooSlow or InvalidInput."""
-        encoding = self._headers.get(b"content-encoding") or "identity"
-        if encoding.lower() != "identity":
+    def arrived(self) -> bytes | None:
+        """Return the body if all of it has arrived; raises BodyTooLarge or InvalidInput."""
+        encoding = self._headers.get(b"content-encoding")
+        if encoding and encoding.lower() != "identity":
             raise InvalidInput(
                 "content-encoding", f"{encoding!r} is not supported; send plain JSON"
             )
@@ -59,6 +59,12 @@ class Incoming:
             self._ended = True
             if len(body) > self._kept:
                 raise self._too_large(len(body))
+        return body
+
+    async def read(self) -> bytes:
+        """Return the whole body; raises BodyTooLarge, TooSlow or InvalidInput."""
+        body = self.arrived()
+        if body is not None:
             return body
         said = self._headers.get(b"content-length") or ""
         if self._asks_first and said.isdecimal() and int(said) > self._kept:

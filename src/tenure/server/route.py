@@ -206,7 +206,10 @@ class Table:
                 self._exact[route.method, route.path] = route
 
     def find(self, method: str, raw_path: str) -> tuple[Route, Params] | None:
-        """Return the route of a request and the parameters in its path, still percent-encoded."""
+        """Return the route of a request and the parameters in its path, still percent-encoded. A
+        HEAD has the route of its GET."""
+        if method == "HEAD":
+            method = "GET"
         route = self._exact.get((method, raw_path))
         if route is not None:
             return route, {}

@@ -11,8 +11,9 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from importlib.metadata import version
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 from urllib.parse import unquote
 
 from tenure.errors import Forbidden, NotFound, TenureError
@@ -29,7 +30,16 @@ from tenure.server.dialects import NAMES
 from tenure.server.docs_page import docs_page
 from tenure.server.event_feed import Feed
 from tenure.server.events import News
-from tenure.server.exchange import AsgiExchange, Exchange, Fields, Headers, Message, Receive, Send
+from tenure.server.exchange import (
+    NO_CONTENT,
+    AsgiExchange,
+    Exchange,
+    Fields,
+    Headers,
+    Message,
+    Receive,
+    Send,
+)
 from tenure.server.guard import Guarded
 from tenure.server.new_names import NewNames
 from tenure.server.openapi import openapi
@@ -73,7 +83,7 @@ class Request:
         self.headers: Headers = exchange.headers
         given = self.headers.get(b"x-request-id")
         self.id: str = given if given and _REQUEST_ID.fullmatch(given) else number
-        self.trace: str = self.headers.get(b"traceparent") or ""
+        self.trace: str = self.headers.get(b"traceparent", "")
         if self.trace and not is_trace(self.trace):
             self.trace = ""
         if self.trace or CARRIED.get():  # left by the previous request on this connection
@@ -147,8 +157,8 @@ class Service:
         self.feed: Feed = Feed(queue)
         self.bulk: BulkRuns = BulkRuns(queue, tokens)
         self.rooms: Rooms = Rooms(queue.changes)
-        start = secrets.token_hex(4)
-        self._numbers = (f"{start}-{n}" for n in itertools.count(1))
+        self._start = secrets.token_hex(4)
+        self._numbers = itertools.count(1)
         self.pulse: Pulse = Pulse(queue)
         self._readers = Readers(queue, shared=tokens.required)
         self._aside = ThreadPoolExecutor(1, thread_name_prefix="tenure-aside")
@@ -217,12 +227,12 @@ class Service:
 
     async def serve(self, exchange: Exchange) -> None:
         """Answer a request."""
-        request = Request(exchange, next(self._numbers))
+        request = Request(exchange, f"{self._start}-{next(self._numbers)}")
         incoming = Incoming(exchange, self.max_body, self.body_seconds)
         reply: Reply | None
         if exchange.is_stalled:
             await exchange.drained()  # prepare no more for a client that does not read
-        found = self._find(request.method, request.path)
+        found = self.table.find(request.method, request.path)
         forged = self._forged(request)
         if forged is not None:
             reply = found[0].show_error(forged) if found else as_problem(forged)
@@ -240,8 +250,12 @@ class Service:
             # Close the connection when the service stops, or if the rest of the body is not read.
             last = self.closing.is_set() or not (incoming.is_over or await incoming.ends())
             request.log(reply.status)
-            body = b"" if request.method == "HEAD" else reply.body
-            await exchange.answer(reply.status, _headers(reply, request), body, last=last)
+            fields = _usual_fields(reply.status, reply.media_type)
+            if reply.headers:
+                fields += tuple((a.encode(), b.encode()) for a, b in reply.headers.items())
+            sending = exchange.answer(reply.status, fields, request.id, reply.body, last=last)
+            if sending is not None:
+                await sending
             if exchange.unread():
                 self._traffic[request.who].sent(exchange)
 
@@ -261,9 +275,6 @@ class Service:
             request.error = error.code
             return error
         return None
-
-    def _find(self, method: str, path: str) -> tuple[Route, dict[str, str]] | None:
-        return self.table.find("GET" if method == "HEAD" else method, path)
 
     def _not_found(self, method: str, path: str) -> Reply:
         routes = self.table.routes_at(path)
@@ -298,8 +309,34 @@ class Service:
         incoming: Incoming,
         exchange: Exchange,
     ) -> Reply | None:
+        """Have the handler of a route answer a request. None: it has sent a stream."""
         try:
-            return await self._handle(request, route, params, incoming, exchange)
+            call = self._call(request, route, params, incoming, exchange)
+            arguments: list[Any] = [call]
+            if route.query is not None:
+                arguments.append(route.read_query(call.query))
+            announced = incoming.is_announced
+            if announced or route.body is not None:
+                if route.body is not None and announced:
+                    check_json(request.headers)
+                pace = self._traffic[request.who].pace
+                body = None if pace.is_ahead else incoming.arrived()
+                if body is None:
+                    await pace.ready()
+                    body = await incoming.read()
+                if len(body) > COUNTED_BYTES:
+                    pace.spend(len(body))
+                # Otherwise it is ignored, but an incomplete request must change nothing.
+                if route.body is not None:
+                    arguments.append(route.read(body))
+            if exchange.is_gone:
+                _raise_gone()
+            if route.streams:
+                return await _stream(route, arguments, exchange)
+            value = await route.handler(*arguments)
+            if isinstance(value, Job):
+                request.job = value.id
+            return route.write(value)
         except TenureError as error:
             request.error = error.code
             return route.show_error(error)
@@ -310,14 +347,15 @@ class Service:
             request.error = "internal"
             return route.show_error(TenureError(f"internal error; the log has it as {request.id}"))
 
-    async def _handle(
+    def _call(
         self,
         request: Request,
         route: Route,
         params: dict[str, str],
         incoming: Incoming,
         exchange: Exchange,
-    ) -> Reply | None:
+    ) -> Call:
+        """The request as its handler gets it; raises Unauthorized or Forbidden."""
         queue: Calls = self.queue
         token = None
         if route.scope is not None:
@@ -332,63 +370,43 @@ class Service:
             request.who, request.is_known = token.hash, True
             request.token = token.name if self.tokens.required else ""
         query = query_of(exchange.query) if exchange.query else {}
-        names = names_of(params) if params else params
-        request.job = names.get("id", "")
-        call = Call(
+        if params:
+            params = names_of(params)
+            request.job = params.get("id", "")
+        return Call(
             self,
             token,  # type: ignore[arg-type]
             queue,
-            names,
+            params,
             query,
             request.headers,
             exchange.receive,
         )
-        arguments: list[Any] = [call]
-        if route.query is not None:
-            arguments.append(route.read_query(query))
-        if route.body is not None:
-            if incoming.is_announced:
-                check_json(request.headers)
-            arguments.append(route.read(await self._body(request, incoming)))
-        elif incoming.is_announced:
-            await self._body(
-                request, incoming
-            )  # and ignore it: an incomplete request must change nothing
-        if exchange.is_gone:
-            raise TooSlow("the client went away before its request was served")
-        if route.streams and request.method != "HEAD":
-            await route.handler(*arguments, exchange.receive, exchange.send)
-            return None
-        if route.streams:
-            return Reply(b"", media_type=route.media_type)
-        value = await route.handler(*arguments)
-        if isinstance(value, Job):
-            request.job = value.id
-        return route.write(value)
 
-    async def _body(self, request: Request, incoming: Incoming) -> bytes:
-        pace = self._traffic[request.who].pace
-        if pace.is_ahead:
-            await pace.ready()
-        body = await incoming.read()
-        if len(body) > COUNTED_BYTES:
-            pace.spend(len(body))
-        return body
+
+def _raise_gone() -> NoReturn:
+    raise TooSlow("the client went away before its request was served")
+
+
+async def _stream(route: Route, arguments: list[Any], exchange: Exchange) -> Reply | None:
+    if exchange.method == "HEAD":
+        return Reply(b"", media_type=route.media_type)
+    await route.handler(*arguments, exchange.receive, exchange.send)
+    return None
 
 
 def _methods(route: Route) -> list[str]:
     return ["GET", "HEAD"] if route.method == "GET" else [route.method]
 
 
-def _headers(reply: Reply, request: Request) -> Fields:
-    headers = [(b"x-request-id", request.id.encode()), NOSNIFF]
-    if reply.status != 204:  # it has no body
-        headers.append((b"content-type", reply.media_type.encode()))
-        headers.append((b"content-length", str(len(reply.body)).encode()))
-    if reply.status in RETRY_AFTER:
-        headers.append((b"retry-after", RETRY_AFTER[reply.status].encode()))
-    if reply.status == 401:
-        headers.append((b"www-authenticate", b"Bearer"))
-    if reply.headers:
-        headers += [(name.encode(), value.encode()) for name, value in reply.headers.items()]
-    return headers
+@lru_cache(maxsize=1_000)
+def _usual_fields(status: int, media_type: str) -> Fields:
+    """The headers that all responses of a kind have."""
+    fields = [NOSNIFF]
+    if status != NO_CONTENT:
+        fields.append((b"content-type", media_type.encode()))
+    if status in RETRY_AFTER:
+        fields.append((b"retry-after", RETRY_AFTER[status].encode()))
+    if status == 401:
+        fields.append((b"www-authenticate", b"Bearer"))
+    return tuple(fields)

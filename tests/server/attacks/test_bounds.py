@@ -50,8 +50,12 @@ def test_an_operation_is_one_call_to_the_store(watched: Watched, n: int) -> None
     assert request.content is not None
     kind = next(kind for kind in get_args(ops.AnyOp) if kind.__name__ == OPS[n]["op"])
     op = msgspec.json.decode(request.content, type=kind)
+
+    async def main() -> None:
+        await Guarded(watched, MINE).ado([op])
+
     try:
-        asyncio.run(Guarded(watched, MINE).ado([op]))
+        asyncio.run(main())
     except Forbidden:
         assert watched.calls == []
     else:
