@@ -144,6 +144,7 @@ async def attempt(run: Run, payload_limit: int) -> Op | None:
         return after_error(run.job, error, run.reason, run.handler.rules)
     finally:
         run.can_be_interrupted_by(None)
+        run.task = None  # its context has the run: a cycle, which only the garbage collector frees
 
 
 def attempt_in_thread(run: Run, payload_limit: int) -> Op | None:
