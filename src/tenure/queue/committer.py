@@ -60,7 +60,9 @@ _OTHERS = 6
 class Ticket:
     """A caller's operations, and what it waits on for the answers."""
 
-    __slots__ = ("abandoned", "answers", "batch", "bytes", "error", "event", "future", "loop")
+    __slots__ = (
+        *("abandoned", "answers", "batch", "beside", "bytes", "error", "event", "future", "loop"),
+    )
 
     def __init__(self, batch: Sequence[Op]) -> None:
         self.batch: Sequence[Op] = batch
@@ -68,6 +70,7 @@ class Ticket:
         self.answers: list[Answer] = []
         self.error: BaseException | None = None
         self.abandoned: bool = False
+        self.beside: bool = False  # its claims need not wait for others
         self.event: threading.Lock | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
         self.future: asyncio.Future[list[Answer]] | None = None
@@ -189,11 +192,13 @@ class Committer:
             self.give_back(recorded)
             raise
 
-    async def arun(self, batch: Sequence[Op]) -> list[Answer]:
-        """Commit the operations and return their answers."""
+    async def arun(self, batch: Sequence[Op], *, beside: bool = False) -> list[Answer]:
+        """Commit the operations and return their answers. beside: claims among them do not wait
+        for other claims."""
         if not batch:
             return []
         ticket = Ticket(batch)
+        ticket.beside = beside
         ticket.loop = asyncio.get_running_loop()
         ticket.future = ticket.loop.create_future()
         self._submit(ticket)
@@ -317,7 +322,7 @@ class Committer:
                     f"{self._waiting:,} operations ({self._waiting_bytes:,} bytes) are waiting to "
                     "be committed; try again later"
                 )
-            line = self._line_of(ticket.batch)
+            line = self._line_of(ticket)
             line.start()
             self._waiting += len(ticket.batch)
             self._waiting_bytes += ticket.bytes
@@ -338,7 +343,7 @@ class Committer:
     def _put_all(self, tickets: Iterable[Ticket]) -> None:
         by_line: dict[CommitLine[Ticket], list[Ticket]] = {}
         for ticket in tickets:
-            by_line.setdefault(self._line_of(ticket.batch), []).append(ticket)
+            by_line.setdefault(self._line_of(ticket), []).append(ticket)
         for line, mine in by_line.items():
             line.put(mine)
 
@@ -349,8 +354,8 @@ class Committer:
                 self._waiting -= len(ticket.batch)
                 self._waiting_bytes -= ticket.bytes
 
-    def _line_of(self, batch: Sequence[Op]) -> CommitLine[Ticket]:
-        if self._claims is self._line or not _claims(batch):
+    def _line_of(self, ticket: Ticket) -> CommitLine[Ticket]:
+        if self._claims is self._line or ticket.beside or not _claims(ticket.batch):
             return self._line
         return self._claims
 
