@@ -583,3 +583,23 @@ def test_a_batch_does_not_suffer_from_rates_that_cannot_be_stored() -> None:
         assert isinstance(answer, ops.Enqueued)
         clock.advance(60)
     committer.close()
+
+
+def test_a_claim_beside_others_does_not_wait_for_them() -> None:
+    engine = Watched(MemoryEngine(SystemClock(), 1000), in_flight=4)
+    claim = ops.Claim(("mail",), "w", 60_000, 1)
+
+    async def main(queue: tenure.Queue) -> None:
+        queue.sign(by="ann")
+        engine.hold()
+        waiting = [asyncio.create_task(queue.ado([claim])) for _ in range(2)]
+        beside = asyncio.create_task(queue.ado_beside([claim, ops.SetLimit("mail", None, None, 5)]))
+        for _ in range(2):  # one of the first two, or both together, and the one beside them
+            await asyncio.to_thread(engine.arrived)
+        engine.let_all()
+        await asyncio.gather(*waiting, beside)
+
+    with opened(engine) as queue:
+        asyncio.run(main(queue))
+    noted = [op.note for batch in engine.batches for op in batch if isinstance(op, ops.SetLimit)]
+    assert noted == [ops.Note("ann", "")]

@@ -128,7 +128,9 @@ CALLS = {
     "upkeep": ["maintain", "reconcile", "close"],
 }
 WITHOUT_STEPS = {"audited", "sign"}  # they do nothing to the store, so they have one form
-WITHIN = {"do", "ado", "stand", "withdraw", "prepare"}  # for other parts of Tenure
+WITHIN = {  # for other parts of Tenure
+    *("do", "ado", "ado_beside", "claims_at_once", "stand", "withdraw", "prepare"),
+}
 NAMES = [name for names in PROMISED.values() for name in names]
 METHODS = [name for names in CALLS.values() for name in names]
 STEPS = sorted(

@@ -150,13 +150,13 @@ def test_a_burst_ends_though_something_stirs_when_the_first_post_has_ended(
 ) -> None:
     """Another process has enqueued something for it."""
     runner = runner_of(queue, post("a", nothing), post("b", nothing), burst=True)
-    serve = runner._serve
+    work = runner._work
 
-    async def serve_and_stir(one: Post) -> None:
-        await serve(one)
+    async def work_and_stir(one: Post) -> None:
+        await work(one)
         one.look = True
 
-    runner._serve = serve_and_stir  # type: ignore[method-assign,assignment]
+    runner._work = work_and_stir  # type: ignore[method-assign,assignment]
     asyncio.run(within(SOON, runner.run()))
 
 

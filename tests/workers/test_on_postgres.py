@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,7 @@ import pytest
 import tenure
 from tenure import NewJob, State, Tenure
 from tenure.clock import SystemClock
+from tenure.engines.postgres.engine import PostgresEngine
 from tenure.model import ops
 from tenure.model.ops import Answer, Op
 from tenure.worker.scheduler import Scheduler
@@ -91,6 +93,38 @@ def test_a_burst_of_tasks_of_both_kinds_is_worked_off(app: Tenure) -> None:
     assert ran == dict.fromkeys(range(120), 1)
     assert all(handle.wait(timeout=PATIENCE) == n * n for n, handle in handles)
     assert app.queue.stats().done == 120
+
+
+def test_a_large_worker_has_two_batches_committed_at_once(
+    app: Tenure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: Counter[int] = Counter()
+    lock = threading.Lock()
+    now = most = 0
+    apply = PostgresEngine.apply
+
+    def watched(engine: PostgresEngine, batch: Sequence[Op], *fence: Any) -> list[Answer]:
+        nonlocal now, most
+        claims = any(isinstance(op, ops.Claim) for op in batch)
+        with lock:
+            now += claims
+            most = max(most, now)
+        try:
+            return apply(engine, batch, *fence)
+        finally:
+            with lock:
+                now -= claims
+
+    @app.task
+    async def count(n: int) -> None:
+        ran[n] += 1
+
+    count.enqueue_many([(n,) for n in range(3000)])
+    monkeypatch.setattr(PostgresEngine, "apply", watched)
+    work_off(app, concurrency=500)
+    assert ran == Counter(range(3000))
+    assert app.queue.stats().done == 3000
+    assert most == 2
 
 
 def test_worker_processes_share_the_jobs(place: Place) -> None:

@@ -62,6 +62,15 @@ class Recording(Protocol):
 
 
 @runtime_checkable
+class ClaimsAtOnce(Protocol):
+    """A store that may gain from several claims of one queue at the same time."""
+
+    @property
+    def claims_at_once(self) -> bool:
+        """Whether such claims can run beside each other, rather than one after the other."""
+
+
+@runtime_checkable
 class HasLog(Protocol):
     """A store whose write-ahead log is on this machine and can grow."""
 

@@ -25,7 +25,7 @@ from prometheus_client.core import (
 )
 
 from tenure.clock import Clock
-from tenure.engines import Engine, HasLog, HasShards
+from tenure.engines import ClaimsAtOnce, Engine, HasLog, HasShards
 from tenure.errors import LeaseLost, TenureError
 from tenure.model import ops, queries
 from tenure.model.job import Job, State
@@ -237,6 +237,10 @@ class Measured:
     @property
     def in_flight(self) -> int:
         return self._engine.in_flight
+
+    @property
+    def claims_at_once(self) -> bool:
+        return isinstance(self._engine, ClaimsAtOnce) and self._engine.claims_at_once
 
     def apply(self, batch: Sequence[Op]) -> list[Answer]:
         began = self._clock.monotonic()

@@ -8,7 +8,8 @@ loop submit during one iteration go together.
 
 An engine says how many concurrent batches it benefits from. Below that number, operations are sent
 at once; at that number they are collected, and go together. Claims have their own line, one batch
-at a time: concurrent claims of one queue would only wait for each other.
+at a time: concurrent claims of one queue would only wait for each other. A worker that knows that
+they do not can submit one beside them.
 
 A worker that found nothing can leave a standing claim. It runs in the same transaction as the next
 enqueue to one of its queues, so a job on an idle queue is stored and claimed in one commit.
@@ -61,7 +62,7 @@ class Ticket:
     """A caller's operations, and what it waits on for the answers."""
 
     __slots__ = (
-        *("abandoned", "answers", "batch", "bytes", "claims", "error"),
+        *("abandoned", "answers", "batch", "beside", "bytes", "claims", "error"),
         *("event", "future", "loop"),
     )
 
@@ -72,6 +73,7 @@ class Ticket:
         self.answers: list[Answer] = []
         self.error: BaseException | None = None
         self.abandoned: bool = False
+        self.beside: bool = False  # its claims need not wait for others
         self.event: threading.Lock | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
         self.future: asyncio.Future[list[Answer]] | None = None
@@ -195,16 +197,18 @@ class Committer:
             self.give_back(recorded)
             raise
 
-    async def arun(self, batch: Sequence[Op]) -> list[Answer]:
-        """Commit the operations and return their answers."""
-        return await self.submitted(batch) if batch else []
+    async def arun(self, batch: Sequence[Op], *, beside: bool = False) -> list[Answer]:
+        """Commit the operations and return their answers. beside: claims among them do not wait
+        for other claims."""
+        return await self.submitted(batch, beside=beside) if batch else []
 
-    def submitted(self, batch: Sequence[Op]) -> Awaitable[list[Answer]]:
+    def submitted(self, batch: Sequence[Op], *, beside: bool = False) -> Awaitable[list[Answer]]:
         """Submit operations, at least one. Returns what to await for their answers.
 
         A caller that leaves cancels the future, so that its operations are skipped if they have
         not started. Only claims need more than that, because jobs must be given back."""
         ticket = Ticket(batch)
+        ticket.beside = beside
         return self._claimed(ticket) if ticket.claims else self._future_of(ticket)
 
     def _future_of(self, ticket: Ticket) -> asyncio.Future[list[Answer]]:
@@ -371,7 +375,7 @@ class Committer:
                 self._waiting_bytes -= ticket.bytes
 
     def _line_of(self, ticket: Ticket) -> CommitLine[Ticket]:
-        return self._claims if ticket.claims else self._line
+        return self._claims if ticket.claims and not ticket.beside else self._line
 
     def close(self) -> None:
         """Commit what was submitted, then stop."""

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
 from msgspec.structs import replace
 
 from tenure.clock import Clock, SystemClock
-from tenure.engines import Engine, HasLog, HasShards, open_engine
+from tenure.engines import ClaimsAtOnce, Engine, HasLog, HasShards, open_engine
 from tenure.errors import Closed
 from tenure.model import ops
 from tenure.model.fields import validated
 from tenure.model.job import Job
+from tenure.model.ops import Answer, Op
 from tenure.model.queries import Query
 from tenure.queue.arguments import good
 from tenure.queue.calls import Calls
 from tenure.queue.committer import Committer, Standing
 from tenure.queue.rates import RateCounter
-from tenure.queue.record_calls import with_note
+from tenure.queue.record_calls import noted, with_note
 from tenure.queue.sync_async import Wanted, Within
 from tenure.queue.wakeups import Changes
 from tenure.settings import Settings, checked, from_environment, without_secrets
@@ -113,6 +114,18 @@ class Queue(Calls):
         if isinstance(wanted, Within):
             return self._engine.apply_within(*wanted)  # in the thread of the caller's connection
         return await self._committer.arun(wanted)
+
+    async def ado_beside(self, batch: Sequence[Op]) -> list[Answer]:
+        """Like `ado`, but claims do not wait for other claims of this handle. For workers."""
+        self._check_open()
+        if self._note is not None:
+            batch = noted(batch, self._note)
+        return await self._committer.arun(batch, beside=True)
+
+    @property
+    def claims_at_once(self) -> bool:
+        """Whether a worker may gain from several claims of one queue at the same time."""
+        return isinstance(self._engine, ClaimsAtOnce) and self._engine.claims_at_once
 
     def stand(self, claim: ops.Claim) -> Standing:
         """Leave a claim that runs together with the next enqueue to its queues in this process.

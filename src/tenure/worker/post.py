@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Annotated
 
 from msgspec import Meta
@@ -14,6 +15,8 @@ from tenure.model.job import Job, Lease
 from tenure.model.ops import Op
 from tenure.worker.handler import Handler, Worker
 from tenure.worker.run import Run
+
+ENOUGH = 200  # jobs that are worth a commit of their own
 
 Concurrency = Annotated[int, Meta(ge=1, le=100_000)]
 
@@ -42,16 +45,43 @@ class Post:
         self._in_order = in_order
         self.runs: dict[int, Run] = {}  # handlers that still run, including those given up
         self.to_tell: list[Op] = []  # outcomes to submit
-        self.telling: list[Op] = []  # outcomes being committed
+        self.telling: list[list[Op]] = []  # batches being committed
+        self.asked: int = 0  # jobs that claims in progress have asked for
         self.refused: list[Op] = []  # outcomes to retry, because the store was busy
         self.reports: dict[str, Op] = {}  # the latest progress of each job
         self.look = True  # whether something may be ready
         self.looked_ahead_at: float = -1.0
         self.changed: Signal = Signal()
+        self.can_split: bool = False  # whether two batches may be committed at once
+        self.split: bool = False  # whether they are, because there is enough to do
+        self.for_second: Signal = Signal()
 
     @property
     def room(self) -> int:
-        return min(self.concurrency - len(self.runs), MAX_CLAIM)
+        most = (self.concurrency + 1) // 2 if self.split else self.concurrency
+        return min(self.concurrency - len(self.runs) - self.asked, most, MAX_CLAIM)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether half of it is worth a commit of its own."""
+        return len(self.queues) == 1 and self.concurrency >= 2 * ENOUGH
+
+    def wake(self) -> None:
+        """Look again at what there is to do."""
+        self.changed.set()
+        if self.can_split:
+            self.for_second.set()
+
+    def found(self, jobs: Sequence[Job], room: int) -> None:
+        """Note what a claim has found. If it has found as many jobs as it may, all in one lane, the
+        next ones are claimed in two halves: while the store commits one, the jobs of the other
+        run. In several lanes, two claims would wait for each other, and have more to do."""
+        there_may_be_more = len(jobs) == room
+        if there_may_be_more:
+            self.look = True
+        if self.can_split:
+            lanes = {(job.tenant, job.group) for job in jobs} if there_may_be_more else ()
+            self.split = len(lanes) == 1
 
     @property
     def busy(self) -> bool:
@@ -79,7 +109,7 @@ class Post:
         """Leases of jobs whose outcome is not stored yet. Can be called from any thread."""
         return [
             Lease(op.id, op.token)
-            for op in [*self.to_tell, *self.telling, *self.refused]
+            for op in [*self.to_tell, *chain.from_iterable(self.telling), *self.refused]
             if isinstance(op, ops.Ack | ops.Fail | ops.Release)
         ]
 
@@ -87,7 +117,7 @@ class Post:
         """Retry the refused operations."""
         self.to_tell += self.refused
         self.refused = []
-        self.changed.set()
+        self.wake()
 
 
 def post_of(worker: Worker) -> Post:

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -41,7 +41,7 @@ from tenure.worker.job_log import Ended, JobLog
 from tenure.worker.lease_keeper import Keeper
 from tenure.worker.outage import Outage
 from tenure.worker.outcome import after_timeout
-from tenure.worker.post import Post, post_of
+from tenure.worker.post import ENOUGH, Post, post_of
 from tenure.worker.processes import Processes
 from tenure.worker.run import Run, attempt, attempt_in_thread, start_task
 from tenure.worker.scheduler import Scheduler
@@ -142,9 +142,12 @@ class Runner:
         self._keeper.start()
         if self._scheduler is not None:
             self._scheduler.start()
+        for post in self._posts:
+            post.can_split = self.queue.claims_at_once and post.is_large
         self._serving = [
-            asyncio.create_task(self._serve(post), name=f"tenure {', '.join(post.queues)}")
+            asyncio.create_task(self._serve(post, work), name=f"tenure {', '.join(post.queues)}")
             for post in self._posts
+            for work in (self._work, *[self._work_beside] * post.can_split)
         ]
         log.info(
             "worker %s works on %s in %s",
@@ -193,7 +196,7 @@ class Runner:
         """Claim no more jobs. Must be called in the runner's event loop."""
         self._stopping = True
         for post in self._posts:
-            post.changed.set()
+            post.wake()
 
     async def stop(self, grace: Seconds | None = None) -> None:
         """Claim no more jobs, let running ones end within the grace time, and give the rest back.
@@ -265,7 +268,7 @@ class Runner:
         except Exception:
             log.exception("%s could not be given back", counted(len(batch), "job"))
         for post in self._posts:
-            self._soon(post.changed.set)
+            self._soon(post.wake)
 
     def running(self) -> list[Run]:
         """The running jobs. Can be called from any thread."""
@@ -276,29 +279,43 @@ class Runner:
 
     # Serving ------------------------------------------------------------------------------------
 
-    async def _serve(self, post: Post) -> None:
-        """Report outcomes and claim new jobs, in one commit, and start them."""
+    async def _serve(self, post: Post, work: Callable[[Post], Awaitable[None]]) -> None:
         try:
-            while True:
-                room = self._room(post)
-                if room or post.to_tell or post.reports:
-                    await self._exchange(post, room)
-                elif self._is_over(post):
-                    break
-                else:
-                    await self._stand_by(post)
+            await work(post)
         except NotAllowed:
             raise  # the message is enough
         except Exception:
             log.exception("worker %s can no longer work on %s", self.name, ", ".join(post.queues))
             raise
         for other in self._posts:
-            other.changed.set()  # in burst mode all posts end together
+            other.wake()  # in burst mode all posts end together
+
+    async def _work(self, post: Post) -> None:
+        """Report outcomes and claim new jobs, in one commit, and start them."""
+        while True:
+            room = self._room(post)
+            if room or post.to_tell or post.reports:
+                await self._exchange(post, room)
+            elif self._is_over(post):
+                break
+            else:
+                await self._stand_by(post)
+
+    async def _work_beside(self, post: Post) -> None:
+        """While one batch is committed, commit a second one, if there is enough to do."""
+        while not (self._stopping or self._left == 0):
+            room = self._most(post) if post.split and post.telling else 0
+            if room >= ENOUGH:
+                await self._exchange(post, room, beside=True)
+                post.changed.set()
+            else:
+                await post.for_second.wait(None)
 
     def _room(self, post: Post) -> int:
         """How many jobs to claim now."""
-        if self._stopping or not post.look:
-            return 0
+        return self._most(post) if post.look and not self._stopping else 0
+
+    def _most(self, post: Post) -> int:
         return post.room if self._left is None else min(post.room, self._left - self._asked_for)
 
     def _is_over(self, post: Post) -> bool:
@@ -306,7 +323,8 @@ class Runner:
             p.look or p.busy or p.to_tell or p.telling or p.refused for p in self._posts
         ):
             self.stop_soon()  # all posts end together, even if new jobs arrive now
-        return (self._stopping or self._left == 0) and not post.busy and not post.refused
+        idle = not post.busy and not post.refused and not post.telling
+        return (self._stopping or self._left == 0) and idle
 
     async def _idle_seconds(self, post: Post) -> float | None:
         """How long to wait if nothing happens: until something is due, or until the next poll."""
@@ -349,22 +367,25 @@ class Runner:
         if found := await self.queue.withdraw(standing):
             self._begin(post, found, room, standing.taken_at)
 
-    async def _exchange(self, post: Post, room: int) -> None:
+    async def _exchange(self, post: Post, room: int, beside: bool = False) -> None:
         if room and self._keeper.was_suspended:
             await self._renew_first()
-        batch = post.telling = post.take()
+        batch = post.take()
+        post.telling = [*post.telling, batch]  # not in place: other threads read it
         if room:
             post.look = False  # set again by jobs that arrive from here on
             batch.append(ops.Claim(post.next_order(), self.name, self._lease_ms, room))
         self._asked_for += room
+        post.asked += room
         try:
-            answers, sent_at = await self._commit(batch)
+            answers, sent_at = await self._commit(batch, beside)
         except BaseException:
             post.to_tell += [op for op in batch if not isinstance(op, ops.Claim | ops.Progress)]
             raise
         finally:
-            post.telling = []
+            post.telling = [other for other in post.telling if other is not batch]
             self._asked_for -= room
+            post.asked -= room
         has_log = self._job_log.expects_some
         for op, answer in zip(batch, answers, strict=True):
             if type(answer) is ops.Ok and not has_log:
@@ -385,7 +406,7 @@ class Runner:
             asyncio.get_running_loop().call_later(REFUSED_SECONDS, post.tell_again)
         if room and self._left is not None:
             for other in self._posts:
-                other.changed.set()  # max_jobs may leave it some
+                other.wake()  # max_jobs may leave it some
 
     async def _renew_first(self) -> None:
         """Renew leases before claiming, because after the process was suspended, our own claim
@@ -395,14 +416,15 @@ class Runner:
         except Exception as error:
             log.warning("leases could not be renewed: %s", error)
 
-    async def _commit(self, batch: list[Op]) -> tuple[list[Answer], float]:
+    async def _commit(self, batch: list[Op], beside: bool) -> tuple[list[Answer], float]:
         """Commit the batch, retrying while the store is unavailable. Returns the answers, and when
         the last try was sent."""
         pause = FIRST_PAUSE
         while True:
             sent_at = self.queue.clock.monotonic()
             try:
-                answers: list[Answer] = await self.queue.ado(batch)
+                do = self.queue.ado_beside if beside else self.queue.ado
+                answers: list[Answer] = await do(batch)
             except Closed:
                 raise
             except Exception as error:
@@ -411,7 +433,7 @@ class Runner:
                     pause = min(pause * 2, LONGEST_PAUSE)
                     continue
                 if len(batch) > 1:  # one operation is at fault; commit the others
-                    each = [(await self._commit([op]))[0][0] for op in batch]
+                    each = [(await self._commit([op], beside))[0][0] for op in batch]
                     return each, sent_at
                 kind = type(batch[0]).__name__  # only the type: the operation may hold a result
                 log.exception("an operation failed unexpectedly: %s", kind)
@@ -438,8 +460,7 @@ class Runner:
     # Running ------------------------------------------------------------------------------------
 
     def _begin(self, post: Post, jobs: list[Job], room: int, sent_at: float) -> None:
-        if len(jobs) == room:
-            post.look = True  # there may be more
+        post.found(jobs, room)
         # The time that the claim took, or that the loop was blocked, counts against the lease.
         # Measure it with our own clock; the store's may differ.
         now = self.queue.clock.monotonic()
@@ -522,7 +543,7 @@ class Runner:
             post.to_tell.append(op)
             if self._job_log.tells(op):
                 self._job_log.expect(self._ended(run))
-        post.changed.set()
+        post.wake()
 
     def _overdue(self, run: Run) -> None:
         """Give up on a handler that does not end after its timeout. Called in the keeper's
@@ -568,7 +589,7 @@ class Runner:
         for post in self._posts:
             if not post.look and (queues is None or not set(queues).isdisjoint(post.queues)):
                 post.look = True
-                self._soon(post.changed.set)
+                self._soon(post.wake)
 
     def _soon(self, call: Callable[[], object]) -> None:
         """Run `call` in the event loop. Can be called from any thread."""

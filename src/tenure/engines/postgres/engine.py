@@ -48,6 +48,7 @@ class PostgresEngine:
     """Jobs in a schema of a database shared by several machines."""
 
     in_flight = 4  # each on its own connection
+    claims_at_once = True  # in a queue with one lane and no limits
 
     def __init__(self, url: str, settings: Settings, clock: Clock) -> None:
         self.address = server.address_of(url)

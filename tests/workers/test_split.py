@@ -1,0 +1,193 @@
+"""A worker with room for many jobs commits two batches at once, if a lane has enough jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+import tenure
+from tenure.clock import SystemClock
+from tenure.engines.memory import MemoryEngine
+from tenure.model import ops
+from tenure.model.job import Job
+from tenure.model.ops import Answer, Op
+from tenure.worker.handler import Handler
+from tenure.worker.post import ENOUGH, Post
+from tenure.worker.runner import Runner
+from tests.crash.watched import PATIENCE, Watched, opened, start, until
+
+MANY = 2 * ENOUGH
+
+
+class Counting(Watched):
+    """An engine that counts the batches with a claim that are in progress."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryEngine(SystemClock(), 1000), in_flight=4)
+        self._lock = threading.Lock()
+        self.claiming = self.most = 0
+
+    def apply(self, batch: Sequence[Op]) -> list[Answer]:
+        claims = any(isinstance(op, ops.Claim) for op in batch)
+        with self._lock:
+            self.claiming += claims
+            self.most = max(self.most, self.claiming)
+        try:
+            return super().apply(batch)
+        finally:
+            with self._lock:
+                self.claiming -= claims
+
+    def let_all_but_two(self) -> None:
+        """Let batches through, until two with a claim are at the gate."""
+        until(lambda: self.claiming == 1)
+        self.let_one()
+        until(lambda: self.claiming == 2)
+
+
+class AtOnce(Counting):
+    """An engine in which claims run beside each other."""
+
+    claims_at_once = True
+
+
+@pytest.fixture
+def engine() -> AtOnce:
+    return AtOnce()
+
+
+@pytest.fixture
+def queue(engine: AtOnce) -> Iterator[tenure.Queue]:
+    with opened(engine) as queue:
+        yield queue
+        engine.let_all()
+
+
+async def nothing(job: Job) -> None:
+    """What most jobs of these tests do."""
+
+
+def fill(queue: tenure.Queue, n: int, tenants: Sequence[str] = ("",)) -> None:
+    queue.enqueue_many(
+        [tenure.NewJob(queue="q", tenant=tenants[i % len(tenants)]) for i in range(n)]
+    )
+
+
+def runner_of(
+    queue: tenure.Queue,
+    call: Callable[[Job], Any] = nothing,
+    concurrency: int = MANY,
+    queues: Sequence[str] = ("q",),
+    **options: Any,
+) -> Runner:
+    post = Post(queues, concurrency, {}, default=Handler(call, "loop", "q"), poll_interval=0.02)
+    return Runner(queue, [post], schedule=False, **options)
+
+
+def limits(engine: Counting) -> list[int]:
+    """How many jobs each claim asked for."""
+    return [op.limit for batch in engine.batches for op in batch if isinstance(op, ops.Claim)]
+
+
+def test_while_a_batch_is_committed_another_is_sent(engine: AtOnce, queue: tenure.Queue) -> None:
+    fill(queue, 5 * ENOUGH)
+    engine.hold()
+    done = start(asyncio.run, runner_of(queue, burst=True).run())
+    engine.let_all_but_two()
+    engine.let_all()
+    done.result(PATIENCE)
+    assert queue.stats().done == 5 * ENOUGH
+    assert limits(engine)[:3] == [MANY, ENOUGH, ENOUGH]
+
+
+@pytest.mark.parametrize(
+    ("tenants", "options"),
+    [
+        pytest.param(("a", "b"), {}, id="several lanes"),
+        pytest.param(("",), {"concurrency": MANY - 1}, id="too small"),
+        pytest.param(("",), {"queues": ("q", "other")}, id="several queues"),
+    ],
+)
+def test_a_worker_commits_one_batch_at_a_time_otherwise(
+    engine: AtOnce, queue: tenure.Queue, tenants: Sequence[str], options: dict[str, Any]
+) -> None:
+    fill(queue, 5 * ENOUGH, tenants)
+    asyncio.run(asyncio.wait_for(runner_of(queue, burst=True, **options).run(), PATIENCE))
+    assert queue.stats().done == 5 * ENOUGH
+    assert engine.most == 1
+
+
+def test_a_store_in_which_claims_wait_for_each_other_gets_one_at_a_time() -> None:
+    engine = Counting()
+    with opened(engine) as queue:
+        fill(queue, 5 * ENOUGH)
+        asyncio.run(asyncio.wait_for(runner_of(queue, burst=True).run(), PATIENCE))
+    assert engine.most == 1
+
+
+def test_no_more_jobs_run_at_once_than_may_and_each_runs_once(
+    engine: AtOnce, queue: tenure.Queue
+) -> None:
+    ran: Counter[str] = Counter()
+    now = most = 0
+
+    async def count(job: Job) -> None:
+        nonlocal now, most
+        ran[job.id] += 1
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0.001)
+        now -= 1
+
+    fill(queue, 10 * ENOUGH)
+    runner = runner_of(queue, count, burst=True)
+    asyncio.run(asyncio.wait_for(runner.run(), PATIENCE))
+    assert set(ran.values()) == {1}
+    assert len(ran) == runner.handled == queue.stats().done == 10 * ENOUGH
+    assert ENOUGH < most <= MANY
+
+
+def test_two_batches_together_take_no_more_than_max_jobs(queue: tenure.Queue) -> None:
+    fill(queue, 10 * ENOUGH)
+    runner = runner_of(queue, max_jobs=5 * ENOUGH + 3)
+    asyncio.run(asyncio.wait_for(runner.run(), PATIENCE))
+    found = queue.stats()
+    assert (found.done, found.leased) == (5 * ENOUGH + 3, 0)
+
+
+def test_a_worker_that_stops_waits_for_both_batches(engine: AtOnce, queue: tenure.Queue) -> None:
+    fill(queue, 10 * ENOUGH)
+
+    async def main() -> None:
+        engine.hold()
+        runner = runner_of(queue)
+        await runner.start()
+        await asyncio.to_thread(engine.let_all_but_two)
+        stopping = asyncio.create_task(runner.stop())
+        await asyncio.sleep(0.05)
+        assert not stopping.done()
+        engine.let_all()
+        await asyncio.wait_for(stopping, PATIENCE)
+
+    asyncio.run(main())
+    found = queue.stats()
+    assert found.leased == 0
+    assert found.done + found.ready == 10 * ENOUGH
+
+
+def test_the_leases_of_both_batches_are_kept(engine: AtOnce, queue: tenure.Queue) -> None:
+    """The outcomes of both are on their way."""
+    fill(queue, 5 * ENOUGH)
+    engine.hold()
+    runner = runner_of(queue, burst=True)
+    done = start(asyncio.run, runner.run())
+    engine.let_all_but_two()
+    until(lambda: len(runner._untold()) == MANY)
+    engine.let_all()
+    done.result(PATIENCE)
+    assert runner._untold() == []
