@@ -28,7 +28,9 @@ from tests.conformance.state import all_jobs, dump, nothing_changes
 
 pytestmark = pytest.mark.over_http
 
-NO_CALLS = {"stand", "withdraw", "prepare"}  # for other parts of Tenure
+NO_CALLS = {  # for other parts of Tenure
+    *("stand", "withdraw", "prepare", "ado_beside", "claims_at_once"),
+}
 SIGNS = {"sign", "audited"}  # which do nothing by themselves
 PUBLIC = sorted(
     name for name in dir(Queue) if not name.startswith("_") and name not in NO_CALLS | SIGNS

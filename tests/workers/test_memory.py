@@ -18,7 +18,7 @@ def test_a_job_that_has_ended_leaves_nothing_for_the_garbage_collector(app: Tenu
     gc.disable()
     try:
         assert work_off(app).handled == 20
-        left = [one for one in gc.get_objects() if isinstance(one, Run)]
+        left = [one for one in gc.get_objects() if type(one) is Run]
     finally:
         gc.enable()
     assert left == []

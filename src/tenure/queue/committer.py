@@ -87,7 +87,7 @@ def _pieces(ticket: Ticket) -> list[Piece]:
     batch = ticket.batch
     kind = type(batch[0])
     whole = [(_RANK.get(kind, _OTHERS), ticket, 0, len(batch))]
-    if len(batch) == 1 or kind is type(batch[-1]):
+    if kind is type(batch[-1]):
         return whole
     pieces: list[Piece] = []
     start = 0
