@@ -197,6 +197,24 @@ def test_the_invalid_one_of_many_plain_jobs_is_named(fields: dict[str, Any], nam
 
 
 @pytest.mark.parametrize(
+    ("raws", "first"),
+    [
+        ([b"1", b""], 1),
+        ([b"1", b" "], 1),
+        ([b"1", b"1 2"], 1),
+        ([b"", b"1 2"], 0),  # two values in two lines
+        ([b"[1,", b"2] 3"], 0),
+        ([b'"\xff"', b"1"], 0),
+    ],
+)
+def test_each_of_many_texts_must_be_json(raws: list[bytes], first: int) -> None:
+    payloads = [msgspec.Raw(one) for one in raws * 100]
+    with pytest.raises(InvalidPayload) as error:
+        prepare([NewJob(queue="q", payload=one) for one in payloads], NOW, LIMIT)
+    assert error.value.field == f"jobs[{first}].payload"
+
+
+@pytest.mark.parametrize(
     "fields",
     [
         {"queue": "n" * MAX_NAME},

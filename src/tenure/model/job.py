@@ -486,6 +486,7 @@ def _parents(after: Sequence[str]) -> tuple[str, ...]:
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder()
+_raw_decoder = msgspec.json.Decoder(msgspec.Raw)
 _encode = _encoder.encode
 _decode = _decoder.decode
 
@@ -513,8 +514,11 @@ def _encode_all(values: Sequence[Any], limit: int) -> list[bytes] | None:
 
 
 def _are_raw(values: list[Any], lines: bytes) -> bool:
-    """Whether the values were JSON before, each on one line."""
-    return set(map(type, values)) == {msgspec.Raw} and lines.count(b"\n") == len(values)
+    """Whether the values were JSON before, each on one line. A line may also be empty, or hold two
+    values or a part of one; then the values in the lines are others."""
+    if set(map(type, values)) != {msgspec.Raw} or lines.count(b"\n") != len(values):
+        return False
+    return _raw_decoder.decode_lines(lines) == values
 
 
 def encode_json(field: str, value: Any, limit: int) -> msgspec.Raw:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
+from collections.abc import Callable
 from contextlib import closing
+from operator import attrgetter
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
@@ -12,6 +16,7 @@ import tenure
 from tenure import Conflict, InvalidInput, NewJob, Queue, StoreError
 from tenure.clock import SystemClock
 from tenure.engines import open_shard
+from tenure.engines.sharded import cluster, ring
 from tenure.engines.sharded.engine import ShardedEngine
 from tenure.engines.sharded.restored import readmit
 from tenure.settings import Settings
@@ -19,6 +24,7 @@ from tests.engines.sharded.conftest import shards_of
 from tests.engines.sharded.test_reshard import check, reshard, url_of
 
 TENANTS = [f"t{n}" for n in range(30)]
+T = TypeVar("T")
 OLDER = "older than the last move of tenants"
 
 
@@ -194,3 +200,53 @@ def test_a_shard_that_was_not_used_for_a_while_is_not_taken_for_a_restored_one(
     with tenure.connect(three) as queue:
         assert away(queue) == {}
         assert len(queue.claim("mail", limit=1000)) == 3 * len(TENANTS)
+
+
+def moves_twice_after_reading(
+    shard: str, read: Callable[[Any], T], name_of: Callable[[Any], str], stores: Callable[[], Any]
+) -> Callable[[Any], T]:
+    """A function that reads a mark. All shards get two more marks right after it has read that of
+    this shard for the first time, and before it reads the others."""
+    moved, turn = threading.Event(), threading.Lock()
+
+    def reads(store: Any) -> T:
+        if name_of(store) != shard:
+            assert moved.wait(20)
+        with turn:
+            found = read(store)
+            if not moved.is_set():
+                for _ in range(2):
+                    for one in stores():
+                        mark = ring.ring_of(one)
+                        assert mark is not None
+                        ring.advance(one, mark, mark.next())
+                moved.set()
+        return found
+
+    return reads
+
+
+def test_a_mark_that_was_read_before_the_others_does_not_make_its_shard_old(
+    old: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tenure.connect(old) as queue:
+        engine = queue._engine
+        assert isinstance(engine, ShardedEngine)
+        shards = engine.cluster.shards
+        reads = moves_twice_after_reading("0", ring.ring_of, attrgetter("name"), lambda: shards)
+        monkeypatch.setattr(cluster, "ring_of", reads)
+        assert engine.cluster.refresh(engine.cluster.view).ring.epoch == 2
+        assert away(queue) == {}
+
+
+def test_nor_does_one_that_was_read_when_the_shards_were_opened(
+    old: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tenure.connect(old) as other, monkeypatch.context() as patched:
+        reads = moves_twice_after_reading(
+            "jobs-0.db", ring.read, lambda store: store.path.name, lambda: shards_of(other)
+        )
+        patched.setattr(ring, "read", reads)
+        with tenure.connect(old) as queue:
+            assert away(queue) == {}
+            queue.enqueue("mail", tenant=of(queue, "0")[0])

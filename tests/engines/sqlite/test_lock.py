@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
@@ -187,3 +189,71 @@ def test_a_signal_handler_can_use_another_file_in_the_middle_of_a_transaction(
     during(a, monkeypatch, "_run", lambda: b.enqueue("mail"))
     a.enqueue("mail")
     assert b.stats().pending == a.stats().pending == 1
+
+
+def test_a_signal_handler_can_use_a_file_whose_writer_waits_for_the_interrupted_one(
+    two: tuple[tenure.Queue, tenure.Queue], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = two
+    writer = threading.Thread(target=b.enqueue, args=("mail",), daemon=True)
+
+    def handler() -> None:
+        writer.start()
+        while not engine_of(b)._writing.locked():
+            time.sleep(0.001)
+        b.enqueue("mail")
+
+    during(a, monkeypatch, "_run", handler)
+    caller = threading.Thread(target=a.enqueue, args=("mail",), daemon=True)
+    caller.start()
+    caller.join(20)
+    assert not caller.is_alive()
+    writer.join(20)
+    assert (a.stats().pending, b.stats().pending) == (1, 2)
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_child_can_write_whatever_a_thread_of_its_parent_was_doing(
+    two: tuple[tenure.Queue, tenure.Queue],
+) -> None:
+    a, _ = two
+    began, ends = threading.Event(), threading.Event()
+
+    def run() -> None:
+        began.set()
+        ends.wait(20)
+
+    # As a thread that has opened another file since the fork began.
+    thread = threading.Thread(target=lock.alone, args=(run,))
+    thread.start()
+    began.wait(20)
+    child = os.fork()
+    if child == 0:
+        with suppress(BaseException):
+            start = time.monotonic()
+            a.enqueue("mail")
+            os._exit(time.monotonic() - start >= lock.PATIENCE_SECONDS)
+        os._exit(2)
+    ends.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
+    assert a.stats().pending == 1
+
+
+def test_an_interrupt_while_waiting_for_other_threads_leaves_nothing_locked(
+    two: tuple[tenure.Queue, tenure.Queue], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = two
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    during(a, monkeypatch, "_run", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        a.enqueue("mail")
+    thread = threading.Thread(target=b.enqueue, args=("mail",), daemon=True)
+    start = time.monotonic()
+    thread.start()
+    thread.join(20)
+    assert time.monotonic() - start < lock.PATIENCE_SECONDS
+    assert (a.stats().pending, b.stats().pending) == (0, 1)

@@ -91,9 +91,11 @@ class Cluster:
         with self._refreshing:
             if self.view is not known:
                 return self.view
-            marks = self.each(lambda shard: ring_of(shard))
+            marks = self._marks()
             rings = [one for one in marks if isinstance(one, Ring)]
             ring = max([known.ring, *rings], key=lambda one: one.epoch)
+            if any(one.epoch + 1 < ring.epoch for one in rings):
+                marks = self._marks()  # one that was read early may be older than at that time
             lacking = lacks(ring, self._names)
             self.is_lacking = lacking is not None
             if lacking is not None:
@@ -110,6 +112,9 @@ class Cluster:
                 self.locator.hints.clear()
                 self.view = self._view_of(ring)
             return self.view
+
+    def _marks(self) -> list[object]:
+        return self.each(lambda shard: ring_of(shard))
 
     def _hand_on(self, shard: Shard, old: Ring | None, new: Ring) -> None:
         try:

@@ -9,7 +9,7 @@ from tenure.engines.sharded import ring
 from tenure.engines.sharded.members import Members
 from tenure.engines.sharded.ring import Mark, Ring
 from tenure.engines.sharded.shard import Store
-from tenure.errors import InvalidInput, StoreError
+from tenure.errors import InvalidInput, StoreError, TenureError
 
 log = logging.getLogger("tenure.shards")
 
@@ -60,12 +60,22 @@ class Opening:
 
     def outdated(self) -> list[str]:
         """The shards that were restored from a backup which is older than a move of tenants."""
-        assert self._ring is not None
         return [
             name
             for name, mark in self._marks.items()
-            if ring.is_outdated(mark.ring, self._ring, name)
+            if self._is_outdated(name, mark.ring) and self._is_still_outdated(name)
         ]
+
+    def _is_outdated(self, name: str, mine: Ring | None) -> bool:
+        assert self._ring is not None
+        return ring.is_outdated(mine, self._ring, name)
+
+    def _is_still_outdated(self, name: str) -> bool:
+        """Marks may have been made while the shards were opened."""
+        try:
+            return self._is_outdated(name, ring.ring_of(self._stores[name]))
+        except TenureError:
+            return True  # it is away, and is looked at again
 
     def _join(self, name: str, found: Ring) -> None:
         """Mark a shard that has no mark: one of the first ring, or one that tenants move to."""

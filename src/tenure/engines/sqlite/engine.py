@@ -126,12 +126,16 @@ class SqliteEngine:
         """Begin a transaction and run a batch in it, as soon as no one else writes to the file. An
         interrupt may be raised right after it has begun."""
         wait = lock.Wait(self._settings.busy_timeout)
-        while True:
-            with lock.running:
-                if wait.begin(writer):
-                    books = self._take_books(writer)
-                    return books, self._run(books, batch, fence)
+
+        def run() -> tuple[Books, list[Answer]] | None:
+            if not wait.begin(writer):
+                return None
+            books = self._take_books(writer)
+            return books, self._run(books, batch, fence)
+
+        while (found := lock.alone(run)) is None:
             wait.sleep()
+        return found
 
     def _take_books(self, writer: sqlite3.Connection) -> Books:
         """The books of the last transaction, if nobody else has written since; otherwise empty

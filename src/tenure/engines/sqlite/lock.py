@@ -7,19 +7,50 @@ Short steps find such a moment soon.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 import time
+from collections.abc import Callable
+from typing import TypeVar
 
 FIRST_SECONDS = 0.0001  # between two attempts
 GROWTH = 1.03
 LONGEST_SECONDS = 0.001  # so that many processes that wait do not keep the machine busy
 
-# One thread at a time runs the Python code of a transaction, whatever its file. Python would not
-# run two of them at once anyway: they would wait for its interpreter lock in turns, and each would
-# hold the lock of its file for twice as long. Commits run side by side. It is reentrant, because a
-# signal handler may use another queue.
-running = threading.RLock()
+PATIENCE_SECONDS = 0.5  # of a thread, for the Python code of others
+
+_running = threading.RLock()
+T = TypeVar("T")
+
+
+def alone(run: Callable[[], T]) -> T:
+    """Run the Python code of a transaction.
+
+    One thread at a time does so, whatever its file. Python would not run two of them at once
+    anyway: they would wait for its interpreter lock in turns, and each would hold the lock of its
+    file for twice as long. Commits run side by side.
+
+    A signal handler may use another queue, so this is reentrant. And it may wait for a thread that
+    waits here for the interrupted one, so nobody waits for long: it is not needed for safety."""
+    running = _running
+    held: list[bool] = []
+    try:
+        # One step, which no signal can interrupt.
+        held.extend(map(running.acquire, (True,), (PATIENCE_SECONDS,)))
+        return run()
+    finally:
+        if True in held:
+            running.release()
+
+
+def _in_child() -> None:
+    """Another thread of the parent, which may have had the lock, does not exist in a child."""
+    global _running
+    _running = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_in_child)
 
 
 class Wait:
