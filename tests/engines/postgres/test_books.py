@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
+from msgspec.structs import replace
 
 from tenure import Job
 from tenure.engines.postgres.engine import PostgresEngine
@@ -253,3 +254,25 @@ def test_workers_that_ack_and_claim_at_once_never_exceed_a_limit(
     assert statements.count("ack_and_claim") > 20
     assert most.pop("all") == 8
     assert max(most.values()) <= 2
+
+
+def test_a_claim_in_turns_does_not_hide_a_lease_that_was_imported_meanwhile(
+    engine: PostgresEngine,
+) -> None:
+    """The lease has ended long ago, and the import is committed after the claim has looked for
+    such leases, but before it holds the books."""
+    engine.apply([LIMIT])
+    enqueue(engine, "a1 b1 c1")
+    (held,) = engine.apply([claim(1)])
+    (job,) = jobs_of(held)
+    old = replace(job, lease_until=job.updated_at - 60_000)
+    engine.apply([ops.Delete((job.id,))])
+    engine.apply([ops.Import((ops.Entry(old, False, ()),))])
+    found = rows(
+        engine,
+        "SELECT c.id FROM queues q, claim_in_turns(gen_random_uuid(), NULL, q.id, '{1}', '{w}', "
+        "'{60000}', 3::smallint, 1, moment(NULL)) c",
+    )
+    assert found == [("b1",)]
+    (later,) = engine.apply([claim(2)])
+    assert ids_of(later) == ["c1", "a1"]

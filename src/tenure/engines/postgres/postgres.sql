@@ -1776,7 +1776,8 @@ BEGIN
     FROM moved m JOIN tenure.jobs j ON j.seq = m.seq ORDER BY m.n;
     -- All open tenants that were not served come after those that were.
     UPDATE tenure.queues q SET first_turn = reached WHERE q.id = one;
-    PERFORM tenure.fold(one, quiet, ARRAY(
+    -- The first fold may have found an imported lease that ended before `quiet`: it stays noted.
+    PERFORM tenure.fold(one, NULL, ARRAY(
         SELECT ROW(NULL, one, w.lane, 0, 0, -1, 1, 0, 0, 0, NULL, NULL, 0, w.turn, last_turn,
             NULL)::tenure.news
         FROM unnest(lanes, turns) w (lane, turn)));
