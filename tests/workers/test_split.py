@@ -17,6 +17,7 @@ from tenure.model import ops
 from tenure.model.job import Job
 from tenure.model.ops import Answer, Op
 from tenure.worker.handler import Handler
+from tenure.worker.lease_keeper import Keeper
 from tenure.worker.post import ENOUGH, Post
 from tenure.worker.runner import Runner
 from tests.crash.watched import PATIENCE, Watched, opened, start, until
@@ -191,3 +192,60 @@ def test_the_leases_of_both_batches_are_kept(engine: AtOnce, queue: tenure.Queue
     engine.let_all()
     done.result(PATIENCE)
     assert runner._untold() == []
+
+
+@pytest.mark.parametrize("max_jobs", [None, 4 * ENOUGH + 3])
+def test_a_batch_that_renews_leases_first_counts_against_the_other(
+    queue: tenure.Queue, monkeypatch: pytest.MonkeyPatch, max_jobs: int | None
+) -> None:
+    """The other batch is committed meanwhile, and claims again."""
+    now = most = 0
+
+    async def count(job: Job) -> None:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0.05)
+        now -= 1
+
+    async def renew(runner: Runner) -> None:
+        await asyncio.sleep(0.05 if asyncio.current_task() is runner._serving[1] else 0)
+
+    monkeypatch.setattr(Keeper, "was_suspended", property(lambda keeper: True))
+    monkeypatch.setattr(Runner, "_renew_first", renew)
+    fill(queue, 10 * ENOUGH)
+    runner = runner_of(queue, count, burst=True, max_jobs=max_jobs)
+    asyncio.run(asyncio.wait_for(runner.run(), PATIENCE))
+    assert runner.handled == queue.stats().done == (max_jobs or 10 * ENOUGH)
+    assert most <= MANY
+
+
+def test_a_worker_whose_second_batch_fails_stops_at_once(
+    engine: AtOnce, queue: tenure.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(queue, 10 * ENOUGH)
+
+    async def main() -> None:
+        asked, fails = asyncio.Event(), asyncio.Event()
+
+        async def fail(batch: Sequence[Op]) -> list[Answer]:
+            asked.set()
+            await fails.wait()
+            raise tenure.Closed("it fails")
+
+        monkeypatch.setattr(queue, "ado_beside", fail)
+        runner = runner_of(queue)
+        await runner.start()
+        await asyncio.wait_for(asked.wait(), PATIENCE)
+        stopping = asyncio.create_task(runner.stop(grace=2 * PATIENCE))
+        while runner.running() or runner._posts[0].to_tell or len(runner._posts[0].telling) > 1:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.05)
+        fails.set()
+        with pytest.raises(tenure.Closed):
+            await asyncio.wait_for(stopping, PATIENCE)
+
+    asyncio.run(main())
+    found = queue.stats()
+    assert found.leased == 0
+    assert found.done + found.ready == 10 * ENOUGH

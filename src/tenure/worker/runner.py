@@ -287,8 +287,9 @@ class Runner:
         except Exception:
             log.exception("worker %s can no longer work on %s", self.name, ", ".join(post.queues))
             raise
-        for other in self._posts:
-            other.wake()  # in burst mode all posts end together
+        finally:
+            for other in self._posts:
+                other.wake()  # one that waits for this may end: in burst mode all end together
 
     async def _work(self, post: Post) -> None:
         """Report outcomes and claim new jobs, in one commit, and start them."""
@@ -368,16 +369,17 @@ class Runner:
             self._begin(post, found, room, standing.taken_at)
 
     async def _exchange(self, post: Post, room: int, beside: bool = False) -> None:
-        if room and self._keeper.was_suspended:
-            await self._renew_first()
-        batch = post.take()
+        batch: list[Op] = []
         post.telling = [*post.telling, batch]  # not in place: other threads read it
-        if room:
-            post.look = False  # set again by jobs that arrive from here on
-            batch.append(ops.Claim(post.next_order(), self.name, self._lease_ms, room))
-        self._asked_for += room
+        self._asked_for += room  # at once: a second batch must know it
         post.asked += room
         try:
+            if room and self._keeper.was_suspended:
+                await self._renew_first()
+            batch += post.take()
+            if room:
+                post.look = False  # set again by jobs that arrive from here on
+                batch.append(ops.Claim(post.next_order(), self.name, self._lease_ms, room))
             answers, sent_at = await self._commit(batch, beside)
         except BaseException:
             post.to_tell += [op for op in batch if not isinstance(op, ops.Claim | ops.Progress)]

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
+from msgspec.structs import replace
 
-from tenure import Job
+from tenure import Job, Settings
+from tenure.clock import SystemClock
+from tenure.core import upkeep
+from tenure.engines.postgres import claim as claiming
 from tenure.engines.postgres.engine import PostgresEngine
 from tenure.model import ops
 from tenure.model.job import NULL, JobSpec
@@ -253,3 +260,49 @@ def test_workers_that_ack_and_claim_at_once_never_exceed_a_limit(
     assert statements.count("ack_and_claim") > 20
     assert most.pop("all") == 8
     assert max(most.values()) <= 2
+
+
+def test_a_claim_in_turns_does_not_hide_a_lease_that_was_imported_meanwhile(
+    engine: PostgresEngine,
+) -> None:
+    """The lease has ended long ago, and the import is committed after the claim has looked for
+    such leases, but before it holds the books."""
+    engine.apply([LIMIT])
+    enqueue(engine, "a1 b1 c1")
+    (held,) = engine.apply([claim(1)])
+    (job,) = jobs_of(held)
+    old = replace(job, lease_until=job.updated_at - 60_000)
+    engine.apply([ops.Delete((job.id,))])
+    engine.apply([ops.Import((ops.Entry(old, False, ()),))])
+    found = rows(
+        engine,
+        "SELECT c.id FROM queues q, claim_in_turns(gen_random_uuid(), NULL, q.id, '{1}', '{w}', "
+        "'{60000}', 3::smallint, 1, moment(NULL)) c",
+    )
+    assert found == [("b1",)]
+    (later,) = engine.apply([claim(2)])
+    assert ids_of(later) == ["c1", "a1"]
+
+
+def test_a_claim_that_has_to_sweep_first_does_not_keep_others_from_the_first_job_of_a_lane(
+    engine: PostgresEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not hold the books yet, so that the others claim at that time."""
+    other = PostgresEngine(postgres.url_of(tmp_path), Settings(), SystemClock())
+    engine.apply([LIMIT])
+    enqueue(engine, "a1 a2 a3")
+    enqueue(engine, "z1", delay_ms=300)
+    engine.apply([ops.Maintain()])
+    found: list[str] = []
+
+    def sweep(*args: Any) -> Any:
+        monkeypatch.undo()
+        found.extend(ids_of(*other.apply([claim(2)])))
+        return upkeep.sweep(*args)
+
+    monkeypatch.setattr(claiming, "sweep", sweep)
+    time.sleep(0.31)
+    (mine,) = engine.apply([claim(2)])
+    other.close()
+    assert found == ["a1", "z1"]
+    assert ids_of(mine) == ["a2", "a3"]

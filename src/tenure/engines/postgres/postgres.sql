@@ -250,52 +250,6 @@ CREATE FUNCTION tenure.unfolded(folded xid8) RETURNS xid8 LANGUAGE sql STABLE AS
     SELECT CASE WHEN folded > pg_snapshot_xmin(pg_current_snapshot()) THEN '0' ELSE folded END
 $$;
 
--- Locks the books of these queues, in the order of their ids, so that two callers cannot deadlock.
--- If something is due in one of them and was not swept, nothing is locked: the caller must sweep
--- first, since that may wait for other transactions. If another transaction holds the books of a
--- plain queue, the caller may claim beside it: the weaker lock that is taken then does not block
--- the holder, but it blocks a transaction that sets a limit.
-CREATE FUNCTION tenure.open_books(names text[], given bigint, swept boolean)
-RETURNS TABLE (id integer, queue text, paused boolean, max_leased integer, rate bigint,
-    per_ms bigint, tokens bigint, tokens_at bigint, served bigint, leased bigint, now_ms bigint,
-    due boolean, taken boolean, beside boolean) LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-DECLARE
-    one integer;
-    moment bigint := tenure.moment(given);
-    ids integer[] := ARRAY(SELECT q.id FROM tenure.queues q WHERE q.queue = ANY (names) ORDER BY 1);
-    overdue integer[];
-    mine integer[] := '{}';
-    beside boolean := false;
-BEGIN
-    IF NOT swept THEN
-        overdue := ARRAY(
-            SELECT w.id FROM unnest(ids) w (id) WHERE tenure.is_due(w.id, moment));
-    END IF;
-    IF swept OR cardinality(overdue) = 0 THEN
-        IF cardinality(ids) = 1 AND NOT tenure.is_idle(ids[1]) THEN
-            PERFORM FROM tenure.queues q WHERE q.id = ids[1] FOR NO KEY UPDATE SKIP LOCKED;
-            IF NOT FOUND AND tenure.is_plain(ids[1]) THEN
-                PERFORM FROM tenure.queues q WHERE q.id = ids[1] FOR KEY SHARE;
-                beside := tenure.is_plain(ids[1]); -- it may have got a limit while this waited
-            END IF;
-        END IF;
-        IF NOT beside THEN
-            FOREACH one IN ARRAY ids LOOP
-                -- Claims that find nothing, again and again, must not write.
-                CONTINUE WHEN tenure.is_idle(one);
-                PERFORM FROM tenure.queues q WHERE q.id = one FOR NO KEY UPDATE;
-                PERFORM tenure.fold(one, CASE WHEN NOT swept THEN moment END);
-                mine := mine || one;
-            END LOOP;
-        END IF;
-    END IF;
-    RETURN QUERY
-    SELECT q.id, q.queue, q.paused, q.max_leased, q.rate, q.per_ms, q.tokens, q.tokens_at,
-        q.served, q.leased, tenure.moment(given), q.id = ANY (overdue), q.id = ANY (mine), beside
-    FROM tenure.queues q WHERE q.id = ANY (ids);
-END $$;
-
 -- The lanes of these names, created if necessary. The lock on a lane keeps it from being dropped.
 -- The lock on the queue's row, taken only to create a lane, keeps its limits from changing.
 CREATE FUNCTION tenure.lanes_of(queues text[], tenants text[], grps text[]) RETURNS integer[]
@@ -1604,6 +1558,54 @@ BEGIN
                 SELECT tenure.unfolded(q.folded, q.folded_on) FROM tenure.queues q WHERE q.id = one));
 END $$;
 
+-- Locks the books of these queues, in the order of their ids, so that two callers cannot deadlock.
+-- If something is due in one of them and was not swept, nothing is locked: the caller must sweep
+-- first, since that may wait for other transactions. If another transaction holds the books of a
+-- plain queue, the caller may claim beside it: the weaker lock that is taken then does not block
+-- the holder, but it blocks a transaction that sets a limit. Notes whose books are locked for the
+-- rest of the transaction (see candidates).
+CREATE OR REPLACE FUNCTION tenure.open_books(names text[], given bigint, swept boolean)
+RETURNS TABLE (id integer, queue text, paused boolean, max_leased integer, rate bigint,
+    per_ms bigint, tokens bigint, tokens_at bigint, served bigint, leased bigint, now_ms bigint,
+    due boolean, taken boolean, beside boolean) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    one integer;
+    moment bigint := tenure.moment(given);
+    ids integer[] := ARRAY(SELECT q.id FROM tenure.queues q WHERE q.queue = ANY (names) ORDER BY 1);
+    overdue integer[];
+    mine integer[] := '{}';
+    beside boolean := false;
+BEGIN
+    IF NOT swept THEN
+        overdue := ARRAY(
+            SELECT w.id FROM unnest(ids) w (id) WHERE tenure.is_due(w.id, moment));
+    END IF;
+    IF swept OR cardinality(overdue) = 0 THEN
+        IF cardinality(ids) = 1 AND NOT tenure.is_idle(ids[1]) THEN
+            PERFORM FROM tenure.queues q WHERE q.id = ids[1] FOR NO KEY UPDATE SKIP LOCKED;
+            IF NOT FOUND AND tenure.is_plain(ids[1]) THEN
+                PERFORM FROM tenure.queues q WHERE q.id = ids[1] FOR KEY SHARE;
+                beside := tenure.is_plain(ids[1]); -- it may have got a limit while this waited
+            END IF;
+        END IF;
+        IF NOT beside THEN
+            FOREACH one IN ARRAY ids LOOP
+                -- Claims that find nothing, again and again, must not write.
+                CONTINUE WHEN tenure.is_idle(one);
+                PERFORM FROM tenure.queues q WHERE q.id = one FOR NO KEY UPDATE;
+                PERFORM tenure.fold(one, CASE WHEN NOT swept THEN moment END);
+                mine := mine || one;
+            END LOOP;
+        END IF;
+    END IF;
+    PERFORM set_config('open_books.mine', mine::text, true);
+    RETURN QUERY
+    SELECT q.id, q.queue, q.paused, q.max_leased, q.rate, q.per_ms, q.tokens, q.tokens_at,
+        q.served, q.leased, tenure.moment(given), q.id = ANY (overdue), q.id = ANY (mine), beside
+    FROM tenure.queues q WHERE q.id = ANY (ids);
+END $$;
+
 -- The open lanes of a tenant, except those of these groups, in the order of their heads. It has no
 -- settings, so that it becomes part of the statements that call it.
 CREATE FUNCTION tenure.first_lanes(of_tenant integer, but_grps jsonb, most integer)
@@ -1620,7 +1622,9 @@ RETURNS SETOF tenure.lanes LANGUAGE sql STABLE AS $$
 $$;
 
 -- The jobs that a claim may pick from, locked: of the first tenants in turn, or of one, the first
--- ready jobs over their open lanes, within the bounds of both. What another holds is skipped.
+-- ready jobs over their open lanes, within the bounds of both. What another holds is skipped. So
+-- nothing is locked unless the caller holds the books, which it may not know yet: another claim would
+-- take later jobs of a lane instead.
 CREATE OR REPLACE FUNCTION tenure.candidates(
     in_queue text, of_tenant text, but_grps text[], past integer, most integer, given_share integer
 ) RETURNS TABLE (
@@ -1636,6 +1640,9 @@ DECLARE
 BEGIN
     IF cardinality(but_grps) > 0 THEN
         skipped := jsonb_object(but_grps, but_grps);
+    END IF;
+    IF NOT queue_id = ANY (nullif(current_setting('open_books.mine', true), '')::integer[]) THEN
+        RETURN;
     END IF;
     IF of_tenant IS NULL THEN
         mine := ARRAY(
@@ -1776,7 +1783,8 @@ BEGIN
     FROM moved m JOIN tenure.jobs j ON j.seq = m.seq ORDER BY m.n;
     -- All open tenants that were not served come after those that were.
     UPDATE tenure.queues q SET first_turn = reached WHERE q.id = one;
-    PERFORM tenure.fold(one, quiet, ARRAY(
+    -- The first fold may have found an imported lease that ended before `quiet`: it stays noted.
+    PERFORM tenure.fold(one, NULL, ARRAY(
         SELECT ROW(NULL, one, w.lane, 0, 0, -1, 1, 0, 0, 0, NULL, NULL, 0, w.turn, last_turn,
             NULL)::tenure.news
         FROM unnest(lanes, turns) w (lane, turn)));
@@ -1996,8 +2004,8 @@ DECLARE
 BEGIN
     FOR one, name IN
         SELECT p.oid, p.proname FROM pg_proc p WHERE p.pronamespace = 'tenure'::regnamespace
-            AND p.proname IN ('fold', 'rebound', 'drop_empty', 'candidates', 'claim_in_turns',
-                'ack', 'ack_alone', 'ack_and_claim')
+            AND p.proname IN ('fold', 'rebound', 'drop_empty', 'open_books', 'candidates',
+                'claim_in_turns', 'ack', 'ack_alone', 'ack_and_claim')
             AND p.oid <> 'tenure.fold(integer,bigint,tenure.news[])'::regprocedure
     LOOP
         EXECUTE format('ALTER FUNCTION %s SET plan_cache_mode = force_generic_plan', one);
@@ -2008,7 +2016,7 @@ BEGIN
         EXECUTE format('ALTER FUNCTION %s SET random_page_cost = 1', one);
         EXECUTE format('ALTER FUNCTION %s SET jit = off', one);
         EXECUTE format('ALTER FUNCTION %s SET lock_timeout = %L', one, CASE
-            WHEN name LIKE 'claim%' THEN '10s' ELSE '900ms' END);
+            WHEN name LIKE 'claim%' OR name = 'open_books' THEN '10s' ELSE '900ms' END);
     END LOOP;
 END $$;
 
