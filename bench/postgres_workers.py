@@ -42,6 +42,7 @@ def run(*, rounds: int = 3) -> list[Figure]:
             rate=median(four),
             floor=median(one),
             ratios=[a / b for a, b in zip(four, one, strict=True)],
+            at_least=0.9,
         )
     ]
 

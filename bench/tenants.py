@@ -12,7 +12,7 @@ from bench.floor import Floor
 from bench.report import Figure
 
 TENANTS = 1_000
-PROMISES = {"enqueue": 0.28, "claim": 0.22, "ack": 0.34}
+PROMISES = {"enqueue": 0.25, "claim": 0.22, "ack": 0.34}
 
 
 def run(folder: Path, *, rounds: int = 3, batches: int = 50) -> list[Figure]:

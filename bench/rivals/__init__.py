@@ -83,5 +83,5 @@ def run(folder: Path, *, rounds: int = 5, jobs: int = 20_000) -> list[Figure]:
             ratios=[a / b for a, b in zip(rates["Tenure"], rates[name], strict=True)],
             at_least=promise,
         )
-        for name, promise in (("Procrastinate", 10.0), ("PgQueuer", 1.0))
+        for name, promise in (("Procrastinate", 10.0), ("PgQueuer", 1.8))
     ]
