@@ -149,7 +149,7 @@ async def _measure(ours: int, bare: int) -> list[Figure]:
             progress.advance(bar)
     figures = []
     for name, tenure, floor, promise in (
-        (f"enqueue of one, {CONNECTIONS} connections", "enqueue", "bare", 0.6),
+        (f"enqueue of one, {CONNECTIONS} connections", "enqueue", "bare", 0.5),
         (f"claim and ack of {MANY}, {CONNECTIONS} connections", "cycle", "bare cycle", 0.2),
     ):
         ratios = [a / b for a, b in zip(found[tenure], found[floor], strict=True)]
