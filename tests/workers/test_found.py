@@ -25,6 +25,7 @@ from tenure.model import ops, queries
 from tenure.model.job import Job
 from tenure.model.ops import Op
 from tenure.testing import ManualClock
+from tenure.worker import run as run_module
 from tenure.worker.handler import Handler, Place
 from tenure.worker.post import Post
 from tenure.worker.run import AGAIN, Run, attempt_in_thread
@@ -564,6 +565,31 @@ def test_a_plain_function_that_is_interrupted_leaves_no_lock_behind(
     assert queue.stats("mail").dead == 60
     log.removeHandler(handler)
     handler.close()
+
+
+def test_an_interrupt_is_taken_back_if_the_function_has_entered_code_that_takes_locks(
+    queue: tenure.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if the thread had moved on between the look at it and the interrupt."""
+    looks, raised = iter([True, False, True]), list[bool]()
+    raise_in = run_module._raise_in
+
+    def noted(thread: Any, error: Any) -> Any:
+        raised.append(error is not None)
+        return raise_in(thread, error)
+
+    monkeypatch.setattr(run_module, "_holds_no_lock", lambda thread: next(looks, True))
+    monkeypatch.setattr(run_module, "_raise_in", noted)
+
+    def work(job: Job) -> None:
+        while True:
+            time.sleep(0.2)
+
+    queue.enqueue_many([tenure.NewJob(queue="mail", timeout=0.02, max_attempts=1)])
+    runner = runner_of(queue, post("mail", work, "thread", 1), max_jobs=1)
+    asyncio.run(within(PATIENCE, runner.run()))
+    assert raised[:3] == [True, False, True]
+    assert queue.stats("mail").dead == 1
 
 
 # What one job leaves to the next ----------------------------------------------------------------

@@ -103,7 +103,8 @@ class Run(CurrentJob):
         pause = FIRST_LOOK
         while True:
             # After a sleep, this thread holds the GIL for a full switch interval, so the other
-            # thread does not move between the check and the raise.
+            # thread seldom moves between the check and the raise. If it has, the exception is
+            # taken back: it is not raised while that thread waits for a lock.
             time.sleep(pause)
             pause = min(pause * 1.5, max(pause, LONGEST_LOOK))
             with self._lock:
@@ -111,7 +112,10 @@ class Run(CurrentJob):
                     return
                 if _holds_no_lock(thread):
                     _raise_in(ctypes.c_ulong(thread), ctypes.py_object(Stopped))
-                    pause = AGAIN
+                    if _holds_no_lock(thread):
+                        pause = AGAIN
+                    else:
+                        _raise_in(ctypes.c_ulong(thread), None)
 
     def end(self) -> bool:
         """Mark the run as ended. Returns True for the first caller, who submits its outcome."""

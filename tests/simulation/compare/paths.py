@@ -199,6 +199,7 @@ EXEMPT: dict[str, dict[str, str]] = {
         "engine.SqliteEngine.listen": _LISTEN,
         "watch.*": _LISTEN,
         "disk.Disk._gone": _FAULTS,
+        "lock._in_child": _FORK,
         "lock.Wait._is_over": "other writers; tests/engines/sqlite/test_lock.py",
         "lock.Wait.sleep": "other writers; tests/engines/sqlite/test_lock.py",
         "*.log_bytes": "what is shown; tests/engines/sqlite/test_log.py",
