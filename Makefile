@@ -7,12 +7,13 @@ SEEDS ?= 100
 CUTS ?= 1000
 COUNT ?= 300
 ATTACK_SECONDS ?= 10
+BLAST_SECONDS ?= 6
 # The newest Python that runs here and is newer than 3.11, on the path or installed by pyenv.
 NEWEST ?= $(shell for minor in 19 18 17 16 15 14 13 12; do \
 	for one in python3.$$minor $(HOME)/.pyenv/versions/3.$$minor.*/bin/python3; do \
 	$$one -c "" 2>/dev/null && echo $$one && exit; done; done)
 
-.PHONY: run test newest lint screenshots bench crash crash-workers crash-service crash-postgres crash-power fuzz attack simulate compare mutate docs clean
+.PHONY: run test newest lint screenshots bench crash crash-workers crash-service crash-postgres crash-power fuzz attack blast simulate compare mutate docs clean
 
 run: .venv/runnable ## the service on http://127.0.0.1:3100, with a small queue being worked
 	$(BIN)/tenure serve --demo
@@ -58,12 +59,15 @@ fuzz: .venv/installed ## send the service what Schemathesis makes up, for SECOND
 attack: .venv/installed ## abusive clients beside an honest one, on SQLite and PostgreSQL, each for ATTACK_SECONDS=10
 	$(BIN)/python -m tests.server.attacks --seconds $(ATTACK_SECONDS)
 
+blast: .venv/installed ## one part after the other fails for BLAST_SECONDS=6: a table of what others keep of their promises
+	$(BIN)/python -m tests.blast --seconds $(BLAST_SECONDS)
+
 simulate: .venv/installed ## all tests on a simulated FoundationDB and over HTTP; then SEEDS=100 runs of servers
 	TENURE_SIMULATE=all $(BIN)/pytest -n 2 tests/conformance tests/server tests/simulation -k "fdb or remote or Follows or Same"
 	$(BIN)/python -m tests.simulation.servers.run --seeds $(SEEDS) --first $(SEED)
 
-mutate: .venv/installed ## change COUNT=300 decisions, one at a time, and list those that no test notices
-	$(BIN)/python -m tests.mutation --seed $(SEED) --count $(COUNT)
+mutate: .venv/installed ## change COUNT=300 decisions, one at a time, first those SINCE a commit, and list those that no test notices
+	$(BIN)/python -m tests.mutation --seed $(SEED) --count $(COUNT) $(if $(SINCE),--since $(SINCE))
 
 compare: .venv/installed ## each engine beside the model for SECONDS=300, from SEED=0
 	$(BIN)/python -m tests.simulation.compare --seconds $(SECONDS) --seed $(SEED)

@@ -29,7 +29,7 @@ from tests.conformance.state import all_jobs, dump, nothing_changes
 pytestmark = pytest.mark.over_http
 
 NO_CALLS = {  # for other parts of Tenure
-    *("stand", "withdraw", "prepare", "ado_beside", "claims_at_once"),
+    *("stand", "withdraw", "prepare", "ado_beside", "do_aside", "claims_at_once"),
 }
 SIGNS = {"sign", "audited"}  # which do nothing by themselves
 PUBLIC = sorted(
@@ -141,7 +141,7 @@ def test_a_task_meets_the_same_errors(queue: Queue) -> None:
         (InvalidInput, lambda: queue.aclaim("q", limit=0)),
         (JobNotFound, lambda: queue.aget("nobody")),
         (JobNotFound, lambda: queue.acancel("nobody")),
-        (LeaseLost, lambda: queue.aack(job)),
+        (LeaseLost, lambda: queue.arelease(job)),
         (LeaseLost, lambda: queue.aprogress(job, 5)),
     ]
 

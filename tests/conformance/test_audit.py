@@ -10,9 +10,9 @@ from msgspec.structs import replace
 import tenure
 from tenure import InvalidInput, NewJob, Queue
 from tenure.model import ops
-from tenure.model.audit import AuditEntry
+from tenure.model.audit import MAX_PAGE_BYTES, AuditEntry
 from tenure.model.job import NULL, JobSpec
-from tenure.model.ops import Note
+from tenure.model.ops import MAX_FILTER_BYTES, Note
 from tenure.testing import ManualClock
 from tests.conformance.conftest import Apply, OpenQueue
 
@@ -95,6 +95,25 @@ def test_a_change_inside_a_keyed_call_is_noted_once(queue: Queue, apply: Apply) 
     apply(once)
     apply(once)
     assert [one.action for one in entries(queue)] == ["cancel"]
+
+
+def test_a_page_of_large_entries_is_shorter(queue: Queue, apply: Apply) -> None:
+    """The log must not be a way to fill the memory of those who read it."""
+    note = Note("ann", filter={"tenant": "x" * (MAX_FILTER_BYTES - 20)})
+    most = MAX_PAGE_BYTES // MAX_FILTER_BYTES + 1
+    apply(*(ops.Pause("mail", f"t{n}", note=note) for n in range(most + 5)))
+    first = queue.audit(limit=1000)
+    assert most - 5 < len(first.entries) < most
+    rest = queue.audit(limit=1000, cursor=first.cursor)
+    assert rest.cursor is None
+    found = [entry.target for entry in (*first.entries, *rest.entries)]
+    assert sorted(found) == sorted(f"tenant t{n}" for n in range(most + 5))
+
+
+def test_what_a_note_says_is_bounded() -> None:
+    with pytest.raises(InvalidInput) as caught:
+        Note("ann", filter={"tenant": "x" * MAX_FILTER_BYTES})
+    assert caught.value.field == "filter"
 
 
 def test_the_log_is_read_in_pages(queue: Queue, clock: ManualClock) -> None:

@@ -208,7 +208,8 @@ def test_who_comes_second_in_a_batch_is_told_what_became_of_the_job(
     queue: Queue, apply: Apply, end: Callable[[str, int], Op], lost: TenureError
 ) -> None:
     queue.enqueue("q", id="a")
-    token = take(queue).token
+    job = take(queue)
+    token = job.token
     first, *others = apply(
         end("a", token),
         end("a", token),
@@ -219,7 +220,9 @@ def test_who_comes_second_in_a_batch_is_told_what_became_of_the_job(
         Progress("a", token, 5),
     )
     assert isinstance(first, Ok | Moved)
-    assert others == [lost] * 6
+    again = Moved(State.DONE, job.run_at) if lost == LeaseLost("a", "done") else lost
+    second = again if isinstance(end("a", 1), Ack) else lost
+    assert others == [second, again, lost, lost, lost, lost]
 
 
 def test_the_holder_may_do_many_things_in_one_batch(

@@ -285,3 +285,15 @@ def test_threads_that_claim_at_once_share_nothing(queue: Queue) -> None:
         thread.join()
     assert sorted(ids(job for jobs in taken for job in jobs)) == sorted(expected)
     assert queue.stats().done == 200
+
+
+@pytest.mark.parametrize("count", [8, 9, 12, 30])
+@pytest.mark.parametrize("taken", [1, 7, 8])
+def test_a_job_that_comes_later_waits_behind_those_of_a_larger_call(
+    queue: Queue, count: int, taken: int
+) -> None:
+    """However many of a lane's first jobs an engine remembers."""
+    fill(queue, count)
+    first = [take(queue).id for _ in range(taken)]
+    queue.enqueue("q", id="last")
+    assert first + drain(queue) == [*(f"{n}" for n in range(count)), "last"]

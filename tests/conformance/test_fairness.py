@@ -264,3 +264,20 @@ def test_maintenance_forgets_the_turns_of_tenants_without_jobs_where_it_looks(
     apply(Maintain(after=after))
     stock(queue, "ab")
     assert serve(queue, 2) == served
+
+
+@pytest.mark.parametrize(("heavy", "light", "served"), [("a", "b", "aa"), ("b", "a", "ba")])
+@pytest.mark.parametrize("together", [True, False])
+def test_a_tie_of_turns_is_decided_by_the_names(
+    queue: Queue, heavy: str, light: str, served: str, together: bool
+) -> None:
+    """A tenant that is served now has its next turn exactly when another has its turn."""
+    weight = next(weight for weight in range(2, 1_000) if weight * stride(weight) == TURN + 1)
+    queue.set_limit("q", tenant=heavy, weight=weight)
+    stock(queue, heavy, weight + 2)
+    assert serve(queue, 1) == heavy  # at 1
+    stock(queue, light, 2)
+    assert serve(queue, 1) == light  # at 2; next at 2 + TURN
+    queue.maintain()  # so that PostgreSQL has folded its news
+    assert set(serve(queue, weight - 2, limit=weight)) == {heavy}
+    assert serve(queue, 2, limit=2 if together else 1) == served

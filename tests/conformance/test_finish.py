@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tenure import (
     DependencyNotFound,
@@ -22,7 +24,7 @@ from tenure import (
 )
 from tenure.model.fields import MAX_FAILURE_TEXT
 from tenure.model.job import NULL, JobSpec
-from tenure.model.ops import Ack, Ok
+from tenure.model.ops import Ack, Moved, Ok
 from tenure.testing import ManualClock
 from tests.conformance.conftest import Apply, OpenQueue
 from tests.conformance.moves import BIG, drain, fill, ids, state_of, take
@@ -85,13 +87,55 @@ def test_a_bad_result_leaves_the_job_leased(
     queue.ack(job)
 
 
-def test_a_job_is_acknowledged_once(queue: Queue) -> None:
+@pytest.mark.parametrize("keep", [True, False], ids=["kept", "not kept"])
+@pytest.mark.parametrize("then", [(), (NewJob(queue="q", id="next"),)], ids=["alone", "with next"])
+def test_a_repeated_ack_succeeds_and_changes_nothing(
+    queue: Queue, then: tuple[NewJob, ...], keep: bool
+) -> None:
     queue.enqueue("q")
     job = take(queue)
-    queue.ack(job, "first")
+    queue.ack(job, "first", then=[NewJob(queue="q", id="after")])
+    with nothing_changes(queue):
+        queue.ack(job, "second", then=then, keep=keep)
+    assert queue.get(job.id).result == "first"
+
+
+def test_a_repeated_ack_says_that_it_came_second(queue: Queue, apply: Apply) -> None:
+    queue.enqueue("q")
+    job = take(queue)
+    ack = Ack(job.id, job.token)
+    again = Moved(State.DONE, job.run_at)
+    assert apply(ack, ack, replace(ack, keep=False)) == [Ok(), again, again]
+    assert apply(ack) == [again]
+
+
+def test_after_an_ack_its_token_can_do_nothing_else(queue: Queue) -> None:
+    queue.enqueue("q")
+    job = take(queue)
+    queue.ack(job)
+    ways: list[Callable[[], object]] = [
+        lambda: queue.fail(job),
+        lambda: queue.fail(job, fatal=True),
+        lambda: queue.release(job),
+        lambda: queue.extend(job, 10),
+        lambda: queue.progress(job, 50),
+    ]
+    for way in ways:
+        with nothing_changes(queue), pytest.raises(LeaseLost) as caught:
+            way()
+        assert caught.value.state == "done"
+
+
+def test_an_ack_with_the_token_of_another_claim_is_rejected(
+    queue: Queue, clock: ManualClock
+) -> None:
+    queue.enqueue("q")
+    stale = take(queue, lease=10)
+    clock.advance(10)
+    queue.ack(take(queue))
     with nothing_changes(queue), pytest.raises(LeaseLost) as caught:
-        queue.ack(job, "second")
-    assert (caught.value.job_id, caught.value.state) == (job.id, "done")
+        queue.ack(stale)
+    assert caught.value.state == "done"
 
 
 def test_a_job_that_is_not_kept_is_gone(queue: Queue) -> None:
@@ -109,7 +153,7 @@ def test_many_are_acknowledged_each_for_itself(queue: Queue) -> None:
     queue.cancel(second)
     queue.delete(third)
     answers = queue.ack_many([first, second, third, fourth, first], results=[1, 2, 3, 4, 5])
-    assert kinds(answers) == [None, LeaseLost, JobNotFound, None, LeaseLost]
+    assert kinds(answers) == [None, LeaseLost, JobNotFound, None, None]
     assert [queue.get(one.id).result for one in (first, fourth)] == [1, 4]
     assert state_of(queue, second.id) is State.CANCELLED
 

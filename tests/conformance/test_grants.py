@@ -18,7 +18,7 @@ from tenure import (
     ScheduleNotFound,
     TenureError,
 )
-from tenure.model import ops
+from tenure.model import ops, queries
 from tenure.model.job import NULL, Job, JobSpec
 from tenure.model.ops import Answer, Grant, Op
 from tests.conformance.state import nothing_changes
@@ -315,3 +315,22 @@ def test_a_grant_holds_inside_a_keyed_call(queue: Queue) -> None:
         assert isinstance(answer, ops.Answers)
         assert isinstance(answer.answers[0], JobNotFound)
     assert queue.get("a").state == "leased"
+
+
+@hides
+def test_a_job_that_the_grant_does_not_allow_is_not_found(
+    queue: Queue, grant: Grant, name: str, tenant: str
+) -> None:
+    queue.enqueue(name, id="a", tenant=tenant)
+    for query in (queries.GetJob("a", grant=grant), queries.ListRelated("a", 20, grant=grant)):
+        assert isinstance(queue.do(query), JobNotFound)
+    assert queue.do(queries.GetJobs(("a",), grant=grant)).jobs == []
+
+
+@shows
+def test_a_job_that_the_grant_allows_is_found(
+    queue: Queue, grant: Grant, name: str, tenant: str
+) -> None:
+    job = queue.enqueue(name, id="a", tenant=tenant)
+    assert queue.do(queries.GetJob("a", grant=grant)) == job
+    assert queue.do(queries.GetJobs(("a",), grant=grant)).jobs == [job]

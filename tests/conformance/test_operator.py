@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tenure import InvalidInput, JobNotFound, NewJob, Queue, QueueNotFound, State
+from tenure.model.fields import MAX_JOBS_PER_CALL
 from tenure.testing import ManualClock
 from tests.conformance.moves import (
     BIG,
@@ -384,3 +385,12 @@ def test_what_cannot_be_taken_back_is_not_done_to_all_jobs_by_a_slip(
     queue.enqueue("q", id="a")
     with nothing_changes(queue), pytest.raises(InvalidInput, match="say which jobs"):
         getattr(queue, call)()
+
+
+def test_more_jobs_can_be_named_than_one_operation_changes(queue: Queue) -> None:
+    ids = [f"{n}" for n in range(MAX_JOBS_PER_CALL + 1)]
+    queue.enqueue("q", id=ids[0])
+    queue.enqueue("q", id=ids[-1])
+    assert queue.cancel(ids) == 2
+    assert queue.replay(ids) == 2
+    assert queue.delete(ids) == 2

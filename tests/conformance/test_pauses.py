@@ -151,3 +151,12 @@ def test_an_unknown_queue_cannot_be_resumed(queue: Queue, scope: dict[str, Any])
     with nothing_changes(queue), pytest.raises(QueueNotFound) as caught:
         queue.resume("nowhere", **scope)
     assert caught.value.queue == "nowhere"
+
+
+@pytest.mark.parametrize("act", ["resume", "clear_limit"])
+def test_a_tenant_without_jobs_can_be_resumed_and_its_limit_cleared(queue: Queue, act: str) -> None:
+    """Wherever the jobs of the queue are stored."""
+    queue.enqueue("q", tenant="acme")
+    for tenant in (f"t{n}" for n in range(6)):
+        getattr(queue, act)("q", tenant=tenant)
+        getattr(queue, act)("q", tenant=tenant, group="g")

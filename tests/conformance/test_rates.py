@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tenure import Queue
+from tenure.model import why
 from tenure.testing import ManualClock
 from tests.conformance.conftest import OpenQueue
 from tests.conformance.moves import fill, grab, make_done, take
@@ -107,14 +108,63 @@ def test_a_new_rate_counts_from_now(queue: Queue, clock: ManualClock) -> None:
     assert len(grab(queue)) == 1
 
 
-def test_a_clock_that_is_set_back_adds_nothing_to_a_rate(queue: Queue, clock: ManualClock) -> None:
+def test_a_rate_counts_no_time_twice_when_the_clock_is_set_back(
+    queue: Queue, clock: ManualClock
+) -> None:
+    fill(queue, 100)
+    queue.set_limit("q", rate=10, per=60)
+    assert len(grab(queue)) == 10
+    for _ in range(5):
+        clock.advance(-600)
+        assert grab(queue) == []
+        clock.advance(600)
+        assert grab(queue) == []
+    clock.advance(6)
+    assert len(grab(queue)) == 1
+
+
+def test_a_rate_goes_on_when_a_clock_that_was_set_back_has_caught_up(
+    queue: Queue, clock: ManualClock
+) -> None:
+    fill(queue, 50)
+    queue.set_limit("q", rate=2, per=60)
+    assert len(grab(queue, lease=3600)) == 2
+    clock.advance(-600)
+    reasons = queue.explain("2").reasons
+    next_at = clock.now_ms() + 630_000
+    assert [one.next_at for one in reasons if isinstance(one, why.RateLimited)] == [next_at]
+    assert queue.next_due("q") == next_at
+    clock.advance(629.999)
+    assert grab(queue) == []
+    clock.advance(0.001)
+    assert len(grab(queue)) == 1
+
+
+def test_a_new_rate_counts_from_a_clock_that_was_set_back(queue: Queue, clock: ManualClock) -> None:
+    """It is the way out if a clock was far ahead for a moment."""
     fill(queue, 50)
     queue.set_limit("q", rate=2, per=60)
     grab(queue)
-    clock.advance(-600)
-    assert grab(queue) == []
-    clock.advance(30)
+    clock.advance(-86_400)
+    queue.set_limit("q", rate=3, per=60)
+    assert len(grab(queue)) == 3
+    clock.advance(20)
     assert len(grab(queue)) == 1
+
+
+def test_what_is_due_next_includes_a_rate_that_ready_jobs_wait_for(
+    queue: Queue, clock: ManualClock
+) -> None:
+    queue.set_limit("q", rate=2, per=60)
+    assert queue.next_due("q") is None
+    fill(queue, 3)
+    assert queue.next_due("q") is None  # a claim now may take one
+    jobs = queue.claim("q", limit=2, lease=3600)
+    assert queue.next_due("q") == clock.now_ms() + 30_000
+    clock.advance(30)
+    assert queue.next_due("q") == jobs[0].lease_until
+    queue.claim("q", lease=3600)
+    assert queue.next_due("q") == jobs[0].lease_until  # nothing is ready any more
 
 
 def test_a_rate_of_a_queue_without_jobs_is_kept(queue: Queue, clock: ManualClock) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import UTC, datetime
 
 import pytest
@@ -28,9 +29,12 @@ def work(queue: Queue, clock: ManualClock, name: str = "mail") -> None:
 
 
 def flush(queue: Queue, clock: ManualClock) -> None:
-    """Counts are stored with the first commit after some seconds."""
+    """Counts are stored with the first commit after some seconds, on shards in a thread."""
     clock.advance(FLUSH_SECONDS)
     queue.maintain()
+    for thread in threading.enumerate():
+        if thread.name == "tenure-rates":
+            thread.join()
 
 
 def about(ms: int | None, expected: int) -> bool:

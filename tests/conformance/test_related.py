@@ -171,7 +171,6 @@ def test_waits_are_asked_for_a_hundred_tenants_at_most(queue: Queue) -> None:
     assert LongestWaits("mail", ("",)).tenants == ("",)
 
 
-@pytest.mark.many_jobs
 def test_the_oldest_of_very_many_groups_is_found(queue: Queue, clock: ManualClock) -> None:
     queue.enqueue("mail", tenant="b", group="old", priority=9)
     clock.advance(1)

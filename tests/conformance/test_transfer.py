@@ -272,6 +272,16 @@ def test_a_child_hears_of_a_parent_that_has_ended_here_meanwhile(
     assert queue.get("grandchild").state is (State.CANCELLED if cancelled else State.WAITING)
 
 
+def test_a_waiting_job_whose_parents_are_gone_is_released(queue: Queue, other: Queue) -> None:
+    """They were done and removed, and it had not learned of that yet."""
+    other.enqueue("q", id="parent")
+    other.enqueue("q", id="child", after=["parent"])
+    (child,) = (entry for entry in exported(other) if entry.job.id == "child")
+    queue.do([ops.Import((replace(child, waits_for=()),))])
+    assert queue.get("child").state is State.PENDING
+    assert take(queue).id == "child"
+
+
 def test_an_export_of_nothing_is_empty(queue: Queue, apply: Apply) -> None:
     assert queue.do(queries.Export()) == queries.Exported([], None)
     (answer,) = apply(ops.Import(()))

@@ -125,12 +125,15 @@ class Arena:
         self._fill_up()
         end = time.monotonic() + seconds
         try:
-            while time.monotonic() < end and not failures:
+            while self._goes_on(end) and not failures:
                 time.sleep(self._random.expovariate(1 / self.between_seconds))
                 failures = self._blow()
         finally:
             self._kill_all()
         return failures or self._ask(self._check)
+
+    def _goes_on(self, end: float) -> bool:
+        return time.monotonic() < end
 
     def _prepare(self) -> list[str]:
         prepare(self.store.url)

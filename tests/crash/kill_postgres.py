@@ -15,10 +15,15 @@ from collections import Counter
 from pathlib import Path
 
 import tenure.engines.postgres.engine  # noqa: F401 (before the forks, which live but shortly)
+from tests.crash.journal import read
 from tests.crash.kill import ROUND_SECONDS, Arena, say, told
 from tests.crash.watched import until
 from tests.support import audit_postgres
 from tests.support.postgres import Server
+
+STRIKES = 3  # against the server, in each round
+WORK = 5  # jobs that are finished before each
+PATIENCE = 90.0  # seconds for that
 
 
 class Schema:
@@ -38,25 +43,38 @@ class Schema:
 
 
 class ServerArena(Arena):
-    """Now and then the server is killed. New processes take a moment to warm up."""
+    """Three times the server is killed, each time under load: when jobs have been finished since
+    the last time. A round goes on until then, as a busy machine takes longer."""
 
-    between_seconds = 0.25
+    between_seconds = 0.25  # new processes take a moment to warm up
 
     def __init__(self, folder: Path, seed: int, server: Server) -> None:
         super().__init__(folder, seed, Schema(server, f"round_{seed}"))
         self._server = server
-        self._restarts_at = [1.5, 4.5, 7.5]  # seconds into the round
-        self._began = time.monotonic()
+        self._finished = 0  # when the server was last started
+        self._strike_at = time.monotonic() + 1.5
+        self._patience = time.monotonic() + PATIENCE
+
+    def _goes_on(self, end: float) -> bool:
+        if self.counted["servers killed"] == STRIKES:
+            return super()._goes_on(end)
+        assert time.monotonic() < self._patience, "no job is finished, so no server was killed"
+        return True
 
     def _blow(self) -> list[str]:
-        if self._restarts_at and time.monotonic() - self._began > self._restarts_at[0]:
-            self._restarts_at.pop(0)
-            self._server.kill()
-            time.sleep(self._random.random() * 0.3)
-            self._server.start()
-            self.counted["servers killed"] += 1
-            return []
-        return super()._blow()
+        if self.counted["servers killed"] == STRIKES or time.monotonic() < self._strike_at:
+            return super()._blow()
+        finished = sum(event.kind == "acked" for event in read(self.folder))
+        if finished < self._finished + WORK:
+            return super()._blow()
+        self._server.kill()
+        time.sleep(self._random.random() * 0.3)
+        self._server.start()
+        self.counted["servers killed"] += 1
+        self._finished = finished
+        self._strike_at = time.monotonic() + 2.5
+        self._patience = time.monotonic() + PATIENCE
+        return []
 
 
 def main(arguments: list[str]) -> int:
@@ -65,8 +83,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
     options = parser.parse_args(arguments)
     total: Counter[str] = Counter()
-    end = time.monotonic() + options.seconds
     server = Server()
+    end = time.monotonic() + options.seconds
     try:
         while (left := end - time.monotonic()) > 0.5 or not total:
             folder = Path(tempfile.mkdtemp(prefix="tenure-kill-"))

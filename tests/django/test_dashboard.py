@@ -160,3 +160,15 @@ def test_long_polls_do_not_occupy_a_worker_of_django(site: Client) -> None:
     Someone.user = STAFF
     asked = site.get("/ops/tenure/v1/changes?wait=60&since=x")
     assert (asked.status_code, asked.json()["code"]) == (404, "no_such_route")
+
+
+def test_names_in_any_script_are_told_apart(site: Client, project: Project) -> None:
+    project.queue.enqueue("mail")
+    for name, action in (("Жанна", "pause"), ("Žofia", "resume"), ("a%20b", "pause")):
+        Someone.user = User(name, staff=True, superuser=True)
+        assert site.get("/ops/tenure/v1/me").json()["name"] == name
+        asked = site.post(
+            f"/ops/tenure/v1/queues/mail/{action}", "{}", content_type="application/json"
+        )
+        assert asked.status_code == 200
+    assert [one.by for one in project.queue.audit().entries] == ["a%20b", "Žofia", "Жанна"]

@@ -8,8 +8,8 @@ things to chance: an answer that nobody waited for is lost with its transaction.
     cluster = fdb_sim.Cluster(clock)
     db = fdb_sim.open(cluster, faults=fdb_sim.Faults(seed=7, conflict=0.1), skew_ms=30_000)
 
-Versions pass with the clock of the cluster, a million in a second. Nothing goes wrong unless asked
-for.
+Versions pass with the clock of the cluster, a million in a second, and a recovery moves them ahead.
+Nothing goes wrong unless asked for.
 """
 
 from __future__ import annotations

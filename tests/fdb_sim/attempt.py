@@ -126,6 +126,8 @@ class Attempt:
         """Put what `ask` finds or raises into a future."""
         with self._cluster.lock:
             value, error = None, None
+            if not self._cluster.answers():
+                return self._time_out(future)
             try:
                 self._check_refused()
                 value = ask()
@@ -140,6 +142,15 @@ class Attempt:
                     error, delay_s = errors.TIMED_OUT, max(left, 0.0)
             future.settle(value, error=error, delay_s=delay_s)
         self._cluster.tell()
+        return future
+
+    def _time_out(self, future: F) -> F:
+        """There is no answer before the timeout."""
+        deadline = self._deadline()
+        if deadline is None:
+            raise AssertionError("a transaction without a timeout waits for ever")
+        left = max(0.0, deadline - self._cluster.clock.monotonic())
+        future.settle(error=errors.TIMED_OUT, delay_s=left)
         return future
 
     def _read(self, future: F, ask: Callable[[], Any], *keys: bytes) -> F:

@@ -67,7 +67,9 @@ def _meet_fate(client: Client, request: Request, *, has_timeout: bool) -> Commit
     client.stats.faults += 1
     if fate is Fate.CONFLICT:
         raise FDBError(errors.NOT_COMMITTED)
-    if fate in (Fate.UNKNOWN_APPLIED, Fate.TIMEOUT_APPLIED):
+    if fate in (Fate.UNKNOWN_APPLIED, Fate.TIMEOUT_APPLIED) or (
+        fate is Fate.RECOVERY and client.dice.either()
+    ):
         try:
             _apply(client, request)
         except FDBError as raised:  # the client does not hear of a conflict either
@@ -75,7 +77,9 @@ def _meet_fate(client: Client, request: Request, *, has_timeout: bool) -> Commit
                 raise
     elif fate is Fate.TIMEOUT_LATE:
         client.cluster.commit_late(request, client.dice.late_s())
-    unknown = fate in (Fate.UNKNOWN_APPLIED, Fate.UNKNOWN_LOST)
+    if fate is Fate.RECOVERY:
+        client.cluster.recover(client.dice.jump_s())
+    unknown = fate in (Fate.UNKNOWN_APPLIED, Fate.UNKNOWN_LOST, Fate.RECOVERY)
     raise FDBError(client.dice.unknown() if unknown else errors.TIMED_OUT)
 
 

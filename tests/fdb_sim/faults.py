@@ -19,6 +19,7 @@ class Fate(Enum):
     TIMEOUT_APPLIED = "timeout_applied"
     TIMEOUT_LOST = "timeout_lost"
     TIMEOUT_LATE = "timeout_late"
+    RECOVERY = "recovery"
 
 
 @dataclass(frozen=True)
@@ -26,13 +27,16 @@ class Faults:
     """How often each thing goes wrong, from 0 (never) to 1 (always), and how long things take.
 
     A timeout strikes only a transaction that has one set, as on a cluster; its commit is then lost,
-    was applied, or is still under way and is applied up to `late_s` after the client gave up."""
+    was applied, or is still under way and is applied up to `late_s` after the client gave up. A
+    recovery of the cluster leaves a commit unknown and moves versions ahead; sometimes another
+    follows."""
 
     seed: int = 0
     conflict: float = 0.0
     unknown_applied: float = 0.0
     unknown_lost: float = 0.0
     too_old: float = 0.0
+    recovery: float = 0.0
     timeout: float = 0.0
     delay_s: float = 0.0
     late_s: float = 2.0
@@ -54,6 +58,7 @@ class Dice:
             (Fate.CONFLICT, faults.conflict),
             (Fate.UNKNOWN_APPLIED, faults.unknown_applied),
             (Fate.UNKNOWN_LOST, faults.unknown_lost),
+            (Fate.RECOVERY, faults.recovery),
         ):
             if roll < share:
                 return fate
@@ -62,6 +67,13 @@ class Dice:
             late = (Fate.TIMEOUT_APPLIED, Fate.TIMEOUT_LOST, Fate.TIMEOUT_LATE)
             return self._random.choice(late)
         return Fate.NORMAL
+
+    def jump_s(self) -> float:
+        """How far a recovery moves versions ahead."""
+        return self._random.choice((1, 1, 2)) * self._random.uniform(95, 99)
+
+    def either(self) -> bool:
+        return self._random.random() < 0.5
 
     def unknown(self) -> int:
         """How a client hears that it is not known whether a commit happened."""

@@ -8,7 +8,9 @@ the transaction that asked. On a cluster the second is a race that the program l
 from __future__ import annotations
 
 import threading
+import time
 import traceback
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
@@ -17,6 +19,8 @@ from tests.fdb_sim.errors import FUTURE_CANCELLED, FDBError
 
 T = TypeVar("T")
 
+_CANCEL_S = 0.001  # between two calls for futures that were cancelled
+
 
 class Scene:
     """What all futures of a cluster share."""
@@ -24,6 +28,7 @@ class Scene:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.lock = threading.RLock()
+        self.network = Network()
         self._kept: dict[int, Future[Any]] = {}
 
     def keep(self, future: Future[Any]) -> None:
@@ -32,6 +37,33 @@ class Scene:
 
     def drop(self, future: Future[Any]) -> None:
         self._kept.pop(id(future), None)
+
+
+class Network:
+    """The thread of a client that calls back for futures that were cancelled: later, when `cancel`
+    has returned, as the real client does. It ends when there is nobody to call."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._calls: deque[Callable[[], None]] = deque()
+        self.busy = False
+
+    def later(self, call: Callable[[], None]) -> None:
+        with self._lock:
+            self._calls.append(call)
+            if not self.busy:
+                self.busy = True
+                threading.Thread(target=self._work, name="fdb-sim", daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            time.sleep(_CANCEL_S)
+            with self._lock:
+                if not self._calls:
+                    self.busy = False
+                    return
+                call = self._calls.popleft()
+            call()
 
 
 class Life:
@@ -112,7 +144,7 @@ class Future(Generic[T]):
         self._call(callback)
 
     def cancel(self) -> None:
-        """Wait for it no longer."""
+        """Wait for it no longer. Those who are to be called back are called by another thread."""
         with self._scene.lock:
             if self._seen:
                 return
@@ -120,7 +152,8 @@ class Future(Generic[T]):
                 self._error, self._ready_at = FUTURE_CANCELLED, 0.0
                 return
             tell = self.settle(error=FUTURE_CANCELLED)
-        tell()
+            if tell is not _nothing:
+                self._scene.network.later(tell)
 
     def wait(self) -> Any:
         """The answer, or its error raised."""

@@ -1,11 +1,15 @@
 """Change one decision at a time, and list the changes that no test notices.
 
     python -m tests.mutation --seed 0 --count 300
+    python -m tests.mutation --since HEAD~20
     python -m tests.mutation --only src/tenure/engines/sqlite
     python -m tests.mutation --mutation 0f3a5c21de
 
-Mutations that survived once come first, in every run; all of them must be killed. The working tree
-is not touched. Each finished mutation prints a line, and so does each set of tests that did not
+Mutations that survived once come first, in every run; all of them must be killed. Then come those
+in lines that have changed since a commit, then the others; each function once before any a second
+time. Each seed takes the next of this list, so that runs do not repeat each other: with 2,100
+functions, seven of them with 300 mutations each have changed every function. The working tree is
+not touched. Each finished mutation prints a line, and so does each set of tests that did not
 notice one; the last line is a summary. Exits with 1 if a mutation that is not in accepted.toml
 survives.
 """
@@ -19,14 +23,14 @@ import signal
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from functools import partial
 
 import click
 
-from tests.mutation import accepted, named, python, targets
+from tests.mutation import accepted, changed, named, python, targets
 from tests.mutation.copy import Copy, Misused, Outcome
 from tests.mutation.mutation import Mutation
 from tests.mutation.targets import Selection
@@ -55,7 +59,8 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="the n-th part of all mutations")
+    parser.add_argument("--since", help="begin with lines that have changed since this commit")
     parser.add_argument("--count", type=int, default=300, help="random mutations, after the named")
     parser.add_argument("--only", action="append", help="files whose path begins with this")
     parser.add_argument("--kind", help="mutations of this kind only")
@@ -72,7 +77,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _chosen(options: argparse.Namespace, texts: dict[str, str]) -> list[Mutation]:
-    """The named mutations, and a random choice of the others."""
+    """The named mutations, and a part of the others."""
     listed = [named.mutation(one, texts[one.path]) for one in named.NAMED]
     every = [one for path, text in texts.items() for one in targets.mutations_of(path, text)]
     if options.mutation:
@@ -86,16 +91,29 @@ def _chosen(options: argparse.Namespace, texts: dict[str, str]) -> list[Mutation
         and options.kind in (None, one.kind)
         and (options.function or "") in one.function
     ]
-    random.Random(options.seed).shuffle(some)
+    new = changed.lines_since(options.since) if options.since else {}
+    some = sampled(some, new)[options.seed * options.count :][: options.count]
     chosen = [] if options.no_named else [one for one in listed if one.path.startswith(only)]
     for one in some:
-        if options.count <= 0:
-            break
         text = texts[one.path]
         if one.path.endswith(".sql") or python.compiles(text, one.apply(text)):
             chosen.append(one)
-            options.count -= 1
     return chosen
+
+
+def sampled(every: Sequence[Mutation], new: Mapping[str, Collection[int]]) -> list[Mutation]:
+    """All mutations in the order in which they are tried: new lines first, and each function once
+    before any a second time. Otherwise functions with many conditions get nearly all, and most
+    functions none."""
+    mixed = list(every)
+    random.Random(0).shuffle(mixed)
+    seen: Counter[tuple[bool, str, str]] = Counter()
+    ranks: dict[int, tuple[bool, int]] = {}
+    for one in mixed:
+        is_old = one.line not in new.get(one.path, ())
+        ranks[id(one)] = is_old, seen[is_old, one.path, one.function]
+        seen[is_old, one.path, one.function] += 1
+    return sorted(mixed, key=lambda one: ranks[id(one)])
 
 
 class Run:

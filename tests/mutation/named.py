@@ -109,9 +109,8 @@ NAMED = (
 
 def mutation(named: Named, text: str) -> Mutation:
     """What it changes in the text of its file."""
-    start, end = _function(named, text)
-    pattern = r"\s+".join(re.escape(word) for word in named.old.split())
-    matches = [*re.compile(pattern).finditer(text, start, end)]
+    pattern = re.compile(r"\s+".join(re.escape(word) for word in named.old.split()))
+    matches = [found for place in _places(named, text) for found in pattern.finditer(text, *place)]
     if len(matches) != 1:
         raise NoLongerApplies(
             f"{named.name}: `{named.old}` stands {len(matches)} times in {named.path} "
@@ -125,18 +124,17 @@ def mutation(named: Named, text: str) -> Mutation:
     )  # fmt: skip
 
 
-def _function(named: Named, text: str) -> tuple[int, int]:
-    """Where its function begins and ends."""
+def _places(named: Named, text: str) -> list[tuple[int, int]]:
+    """Where its function begins and ends; functions in SQL may share a name."""
     if not named.function:
-        return 0, len(text)
+        return [(0, len(text))]
     for name in named.function.split("|"):
         if named.path.endswith(".sql"):
-            for section in sql.sections(text):
-                if section.name == name:
-                    return section.start, section.end
+            if found := [(one.start, one.end) for one in sql.sections(text) if one.name == name]:
+                return found
         elif begin := re.search(rf"^ *def {re.escape(name)}\(", text, re.MULTILINE):
             end = re.compile(r"^\S", re.MULTILINE).search(text, text.find(":\n", begin.end()))
-            return begin.start(), end.start() if end else len(text)
+            return [(begin.start(), end.start() if end else len(text))]
     raise NoLongerApplies(
         f"{named.name}: there is no {named.function} in {named.path}; "
         "update tests/mutation/named.py"

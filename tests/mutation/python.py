@@ -133,7 +133,7 @@ class _Finder(ast.NodeVisitor):
             self.visit(node.value)
 
     def visit_Assign(self, node: ast.Assign) -> None:
-        names = {one.id for one in node.targets if isinstance(one, ast.Name)}
+        names = {one.id for target in node.targets for one in _named(target)}
         if not self._scope and (names & self._settings or "__all__" in names):
             return
         if "__slots__" not in names:
@@ -202,13 +202,18 @@ class _Finder(ast.NodeVisitor):
 
     def _with(self, node: ast.With | ast.AsyncWith) -> None:
         for item in node.items:
-            names = _names(item.context_expr)
-            if item.optional_vars is None and not names & {"suppress"}:
+            if item.optional_vars is None:
+                guard = _names(item.context_expr) & {"suppress"}
                 new = "__import__('contextlib').nullcontext()"
-                self._replace(item.context_expr, new, "drop lock")
+                self._replace(item.context_expr, new, "drop guard" if guard else "drop lock")
         self.generic_visit(node)
 
     visit_With = visit_AsyncWith = _with
+
+    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
+        if node.type is not None:
+            self._replace(node.type, "()", "drop guard")
+        self._block(node.body)
 
     # Expressions ---------------------------------------------------------------------------------
 
@@ -301,8 +306,18 @@ class _Finder(ast.NodeVisitor):
 
     def visit_Subscript(self, node: ast.Subscript) -> None:
         self.visit(node.value)
+        if isinstance(node.slice, ast.Slice):
+            self._bounds_of(node.slice)
         if not isinstance(node.slice, ast.Constant):
             self.visit(node.slice)
+
+    def _bounds_of(self, node: ast.Slice) -> None:
+        """Leave out a bound, and let a part end one earlier."""
+        for bound in (node.lower, node.upper):
+            if bound is not None:
+                self._replace(bound, "", "slice")
+        if node.upper is not None:
+            self._replace(node.upper, f"({self._of(node.upper)}) - 1", "slice")
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
         """Skip f-strings."""
@@ -319,6 +334,12 @@ class _Finder(ast.NodeVisitor):
             self._replace(node, str(value * _FACTOR), "constant")
 
 
+def _named(target: ast.expr) -> Sequence[ast.Name]:
+    """The names that an assignment gives a value, one or several at once."""
+    several = target.elts if isinstance(target, ast.Tuple) else [target]
+    return [one for one in several if isinstance(one, ast.Name)]
+
+
 def _results(body: Sequence[ast.AST]) -> Iterator[ast.expr]:
     """The values that a function returns, without those of functions defined in it."""
     for one in body:
@@ -331,10 +352,14 @@ def _results(body: Sequence[ast.AST]) -> Iterator[ast.expr]:
 def _other_results(returns: str) -> tuple[str, ...]:
     if returns == "bool":
         return "True", "False"
-    if returns == "int":
-        return ("0",)
     if returns.endswith("| None"):
         return ("None",)
-    if returns.startswith(("list[", "Sequence[")):
-        return ("[]",)
-    return ()
+    empty = {
+        "int": "0", "float": "0.0", "str": "\"\"", "list": "[]", "Sequence": "[]", "dict": "{}",
+        "Mapping": "{}", "set": "set()", "frozenset": "frozenset()", "Iterator": "iter(())",
+        "Iterable": "[]", "Collection": "[]",
+    }  # fmt: skip
+    if returns.startswith("tuple[") and returns.endswith(", ...]"):
+        return ("()",)
+    name = returns.partition("[")[0]
+    return (empty[name],) if name in empty else ()

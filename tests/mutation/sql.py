@@ -71,10 +71,10 @@ class Section(NamedTuple):
 
 
 def sections(text: str) -> list[Section]:
-    """The parts of a file that decide something. If a function is defined twice, the last
-    definition counts."""
+    """The parts of a file that decide something. If a function is defined twice with the same
+    parameters, the last definition counts; functions of one name may have other parameters."""
     marks = [*_SECTION.finditer(text)]
-    found: dict[str, Section] = {}
+    found: dict[tuple[str, str], Section] = {}
     for n, mark in enumerate(marks):
         end = marks[n + 1].start() if n + 1 < len(marks) else len(text)
         if mark["part"] == "version":
@@ -82,9 +82,11 @@ def sections(text: str) -> list[Section]:
         if mark["function"] is not None:
             start = text.find("$$", mark.end()) + 2
             end = text.find("$$", start)
-            found[mark["function"] + "()"] = Section(mark["function"] + "()", start, end)
+            parameters = " ".join(text[mark.end() : text.find(")", mark.end())].split())
+            name = mark["function"] + "()"
+            found[name, parameters] = Section(name, start, end)
         else:
-            found[mark["name"]] = Section(mark["name"], mark.end(), end)
+            found[mark["name"], ""] = Section(mark["name"], mark.end(), end)
     return list(found.values())
 
 
@@ -131,6 +133,7 @@ class _Finder:
             yield from self._word(n)
             yield from self._comparison(n)
             yield from self._condition(n)
+            yield from self._first_of_several(n)
             yield from self._order(n)
             yield from self._limit(n)
             yield from self._lock(n)
@@ -245,6 +248,20 @@ class _Finder:
         words = {t.word for t in self._tokens[n:last]}
         if not compared and not words & {"NOT", "IN", "EXISTS", "NULL"}:
             yield self._edit(start, end, f"NOT ({self._text[start:end]})", "negate")
+
+    def _first_of_several(self, n: int) -> Iterator[Edit]:
+        """Leave out the first operand of an OR, or of an AND within brackets."""
+        one = self._tokens[n]
+        in_brackets = one.text == "(" and self._next(n) not in (")", "SELECT", "")
+        if not in_brackets and (one.word not in _OPENS - {"AND", "OR"}):
+            return
+        first = n + 1
+        last = self._until(first if in_brackets else n, _CLOSES)
+        if not first < last < len(self._tokens) or self._of_between(last):
+            return
+        neutral = {"OR": ("0", "false"), "AND": ("1", "true")}.get(self._tokens[last].word)
+        if neutral is not None and (in_brackets or self._tokens[last].word == "OR"):
+            yield self._edit(*self._slice(first, last), neutral[self._true != "1"], "drop operand")
 
     def _is_between(self, n: int, last: int) -> bool:
         depth = self._tokens[n].depth

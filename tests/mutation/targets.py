@@ -253,7 +253,7 @@ _WIRE = ("tests/server/test_wire.py", "tests/server/test_lost_answers.py")
 _TABLE: tuple[tuple[str, tuple[Selection, ...]], ...] = (
     ("src/tenure/queue/committer.py", (
         _tests("tests/unit/test_committer.py", "tests/unit/test_standing_claims.py",
-               "tests/unit/test_batches_at_once.py"),
+               "tests/unit/test_batches_at_once.py", "tests/unit/test_renewals.py"),
         *_some("memory or sqlite", "async", "batches", "handles", "changes", "rates_over_time"),
         _tests("tests/unit/test_fork.py", "tests/crash/test_callers_who_leave.py"),
         _tests("tests/server/test_waiting.py", "tests/server/test_lost_answers.py"),
@@ -285,10 +285,22 @@ _TABLE: tuple[tuple[str, tuple[Selection, ...]], ...] = (
         _tests("tests/workers/test_leases.py", "tests/workers/test_runner.py"),
         _tests("tests/workers/test_store_trouble.py", "tests/workers/test_stopping.py"),
     )),
+    ("src/tenure/worker/kept_outcomes.py", (
+        _tests("tests/workers/test_store_trouble.py"),
+        _tests("tests/engines/sharded/test_worker_on_shards.py"),
+        _tests("tests/engines/postgres/test_worker_locks.py", "tests/workers/test_job_log.py"),
+    )),
     ("src/tenure/worker/scheduler.py", (
         _tests("tests/workers/test_scheduler.py"),
         _tests("tests/workers/test_store_trouble.py", "tests/workers/test_found.py"),
     )),
+    *(
+        (f"src/tenure/engines/foundationdb/{name}.py", (
+            _tests("tests/engines/foundationdb/test_jumps.py"),
+            _tests("tests/simulation/test_servers.py"),
+        ))
+        for name in ("jumps", "pace")
+    ),
     ("src/tenure/engines/foundationdb/clocks.py", (
         _tests("tests/workers/test_wrong_clocks.py", "-k", "foundationdb"),
         *_foundationdb("schedules"),
@@ -301,6 +313,18 @@ _TABLE: tuple[tuple[str, tuple[Selection, ...]], ...] = (
                "tests/server/test_tokens.py", "tests/server/test_waiting.py"),
     )),
 )  # fmt: skip
+# The tests that know a file of the worker best; then come all others of workers.
+_WORKER_FIRST = {
+    "beats": ("beats",),
+    "job_log": ("job_log",),
+    "outcome": ("task_outcomes", "tasks"),
+    "processes": ("killed_processes", "sandbox"),
+    "run": ("found", "runner"),
+    "runner": ("runner", "found", "split", "store_trouble", "stopping"),
+    "shutdown": ("stopping",),
+    "threads": ("threads",),
+    "unknown_kind": ("unknown_kinds",),
+}
 _ENGINES = {
     "sqlite": _sqlite,
     "postgres": _postgres,
@@ -340,9 +364,7 @@ _SETTINGS: dict[str, frozenset[str]] = {
     "src/tenure/engines/foundationdb/pick.py": frozenset(
         {"WINDOW", "MOST_HELD_BACK", "_FIRST_LOOK"}
     ),
-    "src/tenure/engines/foundationdb/reads.py": frozenset(
-        {"_AT_ONCE", "MOST_HEADS", "_FIRST_ENDING"}
-    ),
+    "src/tenure/engines/foundationdb/reads.py": frozenset({"_AT_ONCE", "_FIRST_ENDING"}),
     "src/tenure/engines/foundationdb/record.py": frozenset({"PART_BYTES"}),
     "src/tenure/engines/foundationdb/store.py": frozenset({"ASIDE_FROM"}),
     "src/tenure/engines/foundationdb/transact.py": frozenset(
@@ -354,7 +376,7 @@ _SETTINGS: dict[str, frozenset[str]] = {
         {"_LOOK_AGAIN_S", "_AFTER_ERROR_S", "_PATIENCE_S"}
     ),
     "src/tenure/engines/sharded/cluster.py": frozenset(
-        {"READS_AT_ONCE", "PATIENCE", "LOOK_SECONDS"}
+        {"READS_AT_ONCE", "BESIDE", "PATIENCE", "LOOK_SECONDS", "SLOW_SECONDS"}
     ),
     "src/tenure/engines/sharded/lists.py": frozenset({"_TRIES"}),
     "src/tenure/engines/remote.py": frozenset(
@@ -363,7 +385,17 @@ _SETTINGS: dict[str, frozenset[str]] = {
     "src/tenure/queue/commit_line.py": frozenset({"MAX_BATCH"}),
     "src/tenure/model/job.py": frozenset({"_COMMON", "_AT_ONCE"}),
     "src/tenure/worker/lease_keeper.py": frozenset(
-        {"OVERDUE_SECONDS", "SHORTEST_PAUSE", "LONGEST_INTERVAL", "MOST_AT_ONCE"}
+        {"OVERDUE_SECONDS", "SHORTEST_PAUSE", "LONGEST_INTERVAL", "MOST_AT_ONCE", "MOST_ROUNDS",
+         "STOP_SECONDS"}
+    ),
+    "src/tenure/worker/kept_outcomes.py": frozenset({"LONGEST_PAUSE", "MOST_AT_ONCE", "MOST_SAID"}),
+    "src/tenure/worker/outage.py": frozenset({"FIRST_PAUSE", "LONGEST_PAUSE"}),
+    "src/tenure/worker/run.py": frozenset({"FIRST_LOOK", "LONGEST_LOOK", "AGAIN"}),
+    "src/tenure/worker/runner.py": frozenset({"AFTER_GRACE_SECONDS", "LOOK_AHEAD_SECONDS"}),
+    "src/tenure/worker/settling.py": frozenset({"WAIT_SECONDS", "AT_ONCE"}),
+    "src/tenure/worker/suspects.py": frozenset(
+        {"QUIET_SECONDS", "HOLD_SECONDS", "ALONE_SECONDS", "LAST_SECONDS", "AWAY_MS",
+         "LOOK_SECONDS"}
     ),
     "src/tenure/worker/scheduler.py": frozenset(
         {"LONGEST_SLEEP", "RETRY_MS", "UPKEEP_INTERVAL", "RENEW_SECONDS", "MOST_AT_ONCE",
@@ -387,6 +419,8 @@ def files() -> list[str]:
         for path in sorted((ROOT / "src/tenure/core").glob("*.py"))
         if path.name not in ("__init__.py", "transaction.py")
     ]
+    worker = sorted((ROOT / "src/tenure/worker").glob("*.py"))
+    found += [str(path.relative_to(ROOT)) for path in worker if path.name != "__init__.py"]
     return list(dict.fromkeys(found))
 
 
@@ -412,6 +446,12 @@ def _selections(mutation: Mutation) -> tuple[Selection, ...]:
             return (*_sqlite(*first), *on_others, *_CORE_ALSO.get(parts.stem, ()))
         before = _BEFORE_ALL.get(mutation.function, ())
         return (*before, *_ENGINES[engine](*by_function, *by_file))
+    if parts.parent.name == "worker":
+        first = _WORKER_FIRST.get(parts.stem, ("runner", "found"))
+        return (
+            _tests(*(f"tests/workers/test_{name}.py" for name in first)),
+            _tests("tests/workers", seconds=300),
+        )
     return _core("tests/unit/test_states.py")
 
 

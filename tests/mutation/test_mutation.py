@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutation import accepted, copy, named, python, sql, targets, warm
+from tests.mutation import accepted, changed, copy, named, python, sql, targets, warm
+from tests.mutation.__main__ import sampled
 from tests.mutation.mutation import Edit, mutations
 
 
@@ -59,6 +60,14 @@ def of_function(body: str, kind: str | None = None) -> set[str]:
         ("with self.lock: f()", "drop lock", {"with __import__('contextlib').nullcontext(): f()"}),
         ("x = tx.tr.get(a)", "drop lock", {"x = tx.tr.snapshot.get(a)"}),
         ("def f() -> int: return a", "return value", {"def f() -> int: return 0"}),
+        ("def f() -> A | None: return a", "return value", {"def f() -> A | None: return None"}),
+        ("def f() -> dict[A, B]: return a", "return value", {"def f() -> dict[A, B]: return {}"}),
+        ("def f() -> tuple[A, B]: return a", "return value", set()),
+        ("x = a[:b]", "slice", {"x = a[:]", "x = a[:(b) - 1]"}),
+        ("x = a[1:]", "slice", {"x = a[:]"}),
+        ("x = a[1]", "slice", set()),
+        ("with suppress(A): f()", "drop guard",
+         {"with __import__('contextlib').nullcontext(): f()"}),
     ],
 )  # fmt: skip
 def test_a_decision_in_python_is_changed(before: str, kind: str, after: set[str]) -> None:
@@ -68,6 +77,11 @@ def test_a_decision_in_python_is_changed(before: str, kind: str, after: set[str]
 def test_a_function_that_returns_nothing_returns_early() -> None:
     before = "def f() -> None:\n    a()\n    b()\n    c()\n"
     assert of_python(before, "return early") == {"return; b()"}
+
+
+def test_an_error_is_no_longer_caught() -> None:
+    before = "try:\n    a()\nexcept B as error:\n    c()\n"
+    assert of_python(before, "drop guard") == {"except () as error:"}
 
 
 @pytest.mark.parametrize(
@@ -91,7 +105,8 @@ def test_an_error_may_be_dropped_but_its_text_is_left_alone() -> None:
 
 
 def test_settings_that_only_cost_time_are_left_alone() -> None:
-    assert python.edits("PAUSE = 5", frozenset({"PAUSE"})) == []
+    for text in ("PAUSE = 5", "PAUSE, OTHER = 5, 6"):
+        assert python.edits(text, frozenset({"PAUSE"})) == []
 
 
 @pytest.mark.parametrize(
@@ -107,6 +122,14 @@ def test_settings_that_only_cost_time_are_left_alone() -> None:
             "SELECT a FROM t WHERE b < 1 AND true;",
         }),
         ("SELECT a FROM t WHERE b OR c;", "and/or", {"SELECT a FROM t WHERE b AND c;"}),
+        ("SELECT a FROM t WHERE b OR c;", "drop operand", {"SELECT a FROM t WHERE false OR c;"}),
+        ("SELECT a FROM t WHERE b AND c;", "drop operand", set()),  # see "drop condition"
+        ("SELECT a FROM t WHERE (f(b) OR c);", "drop operand", {
+            "SELECT a FROM t WHERE (false OR c);",
+        }),
+        ("SELECT (b AND c), (b BETWEEN 1 AND 2), (b);", "drop operand", {
+            "SELECT (true AND c), (b BETWEEN 1 AND 2), (b);",
+        }),
         ("SELECT a FROM t WHERE b BETWEEN 1 AND 2;", "and/or", set()),
         ("SELECT a FROM t WHERE f(b);", "negate", {"SELECT a FROM t WHERE NOT (f(b));"}),
         ("UPDATE t SET a = 1 WHERE b = 2;", "comparison", {"UPDATE t SET a = 1 WHERE b <> 2;"}),
@@ -144,6 +167,14 @@ def test_a_condition_of_a_function_is_dropped() -> None:
     assert found == {"IF true THEN"}
 
 
+def test_functions_of_one_name_with_other_parameters_are_all_changed() -> None:
+    one = "CREATE FUNCTION tenure.f({}) LANGUAGE plpgsql AS $$\nBEGIN\nPERFORM {}();\nEND $$;\n"
+    each = (("a int", "old"), ("a int, b int", "other"), ("a int", "new"))
+    text = "".join(one.format(*some) for some in each)
+    found = [text[one.start : one.end] for one in sql.edits(text, true="true")]
+    assert sorted(found) == ["PERFORM new()", "PERFORM other()"]
+
+
 def test_columns_and_comments_are_left_alone() -> None:
     text = "-- version: 1\nCREATE TABLE t (a INTEGER DEFAULT 0);\n-- a < 1 AND b\n"
     assert list(sql.edits(text, true="true")) == []
@@ -154,6 +185,26 @@ def test_equal_lines_are_told_apart() -> None:
     found = [one for one in mutations("x", text, python.edits(text)) if one.kind == "constant"]
     assert [one.before for one in found] == ["a(1)", "a(1)"]
     assert found[0].id != found[1].id
+
+
+def test_each_function_is_changed_once_before_any_is_changed_twice() -> None:
+    large = "def large(a):\n" + "    a.b += 1\n" * 50
+    text = large + "".join(f"def f{n}(a):\n    a.b += 1\n" for n in range(5))
+    every = mutations("x", text, python.edits(text))
+    first = {one.function for one in sampled(every, {})[:6]}
+    assert first == {"large", *(f"f{n}" for n in range(5))}
+    assert sorted(one.id for one in sampled(every, {})) == sorted(one.id for one in every)
+
+
+def test_lines_that_have_changed_come_first() -> None:
+    text = "".join(f"def f{n}(a):\n    a.b += 1\n" for n in range(9))
+    every = mutations("x", text, python.edits(text))
+    new = changed.lines_of("--- a/x\n+++ b/x\n@@ -3,2 +4 @@ a\n+\n@@ -9,0 +10,3 @@\n+\n+\n+\n")
+    assert new == {"x": {4, 10, 11, 12}}
+    order = [one.function for one in sampled(every, new)]
+    assert set(order[:3]) == {"f1", "f4", "f5"}
+    old = order[sum(one.line in new["x"] for one in every) :]
+    assert set(old) == {f"f{n}" for n in (0, 2, 3, 6, 7, 8)}
 
 
 def test_every_named_mutation_applies() -> None:

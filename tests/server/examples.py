@@ -1,7 +1,8 @@
 """A good request for every route, about the things of one owner, and the things that it is about.
 
-OWNER, QUEUE, TENANT, TOKEN and KEY in a request stand for the owner's name, the queue and tenant
-that its jobs are in, the token of its leased job, and the same as Firecrawl writes it.
+OWNER, QUEUE, TENANT, TOKEN, KEY and ERROR in a request stand for the owner's name, the queue and
+tenant that its jobs are in, the token of its leased job, the same as Firecrawl writes it, and the
+group of its error.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import msgspec
 
 from tenure import NewJob, Queue
 from tenure.model.bulk import BulkRun
+from tenure.model.fingerprint import group_of
+from tenure.model.job import Failure
 from tenure.model.records import NewRecord, PutRecords
 from tenure.server.auth import hash_of
 
@@ -87,6 +90,7 @@ def request_of(queue: Queue, method: str, example: Example, owner: str, bound: B
     token = queue.get(id).token if _is_there(queue, id) else 1
     key = urlsafe_b64encode(f"{token}.{id}".encode()).decode()
     values = {"OWNER": owner, "QUEUE": name, "TENANT": tenant, "KEY": key}
+    values["ERROR"] = group_of(name, "", Failure(1, 0, f"{owner}-error"))
     text = None if example.body is None else msgspec.json.encode(example.body).decode()
     path = example.path
     for word, value in values.items():
@@ -278,8 +282,8 @@ EXAMPLES: dict[str, list[Example]] = {
     "PUT /v1/schedules/{name}": [Example("/v1/schedules/OWNER-new", SCHEDULE)],
     "DELETE /v1/schedules/{name}": [Example("/v1/schedules/OWNER-schedule")],
     "GET /v1/errors": [Example("/v1/errors?queue=QUEUE")],
-    "POST /v1/errors/{group}/mute": [Example("/v1/errors/0a1b2c3d4e5f/mute")],
-    "POST /v1/errors/{group}/unmute": [Example("/v1/errors/0a1b2c3d4e5f/unmute")],
+    "POST /v1/errors/{group}/mute": [Example("/v1/errors/ERROR/mute")],
+    "POST /v1/errors/{group}/unmute": [Example("/v1/errors/ERROR/unmute")],
     "GET /v1/rates": [Example("/v1/rates?queue=QUEUE")],
     "GET /v1/audit": [Example("/v1/audit")],
     "POST /v1/maintain": [Example("/v1/maintain")],

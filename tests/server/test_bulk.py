@@ -87,6 +87,9 @@ def test_a_run_can_be_stopped(
     assert run["state"] == "stopped"
     assert 0 < queue.stats().dead < 200
     assert run["changed"] == 200 - queue.stats().dead
+    for path in (f"{started['id']}.stop", "unknown"):
+        assert client.ask("GET", f"/v1/bulk/{path}").status == 404
+    assert client.ask("POST", f"/v1/bulk/{started['id']}.stop/stop").status == 404
 
 
 def test_a_run_that_was_interrupted_says_so(

@@ -98,7 +98,7 @@ def test_a_token_is_told_what_it_may_do(serve: Serve) -> None:
     tokens = [token("all"), token("some", Scope.READ, queues=("mail",), tenants=("acme",))]
     client = serve([], tokens, about=about)
     me = client.as_("all").get("/v1/me")
-    assert me["scopes"] == ["produce", "work", "read", "admin"]
+    assert me["scopes"] == ["produce", "work", "read", "maintain", "admin"]
     assert (me["name"], me["queues"], me["tenants"]) == ("all", None, None)
     assert (me["environment"], me["banner"]) == ("staging", "Maintenance at 22:00")
     me = client.as_("some").get("/v1/me")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import AsyncExitStack
 from typing import Any, Self
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from tenure import NewJob, Queue
 from tenure.errors import Busy
 from tenure.server import event_feed, events
-from tenure.server.auth import Scope
+from tenure.server.auth import Scope, hash_of
 from tenure.server.service import Service
 from tests.server.conftest import Client, Serve, token
 
@@ -179,8 +180,9 @@ def test_a_refused_operation_is_not_told(client: Client, queue: Queue) -> None:
             await queue.aenqueue("mail", id="a")
             (job,) = await queue.aclaim("mail")
             await queue.aack(job)
+            await queue.aack(job)  # which changes nothing
             with pytest.raises(Exception, match="lease"):
-                await queue.aack(job)
+                await queue.arelease(job)
             await queue.aenqueue("mail", id="b")
             return [await reader.next() for _ in range(4)][-1]
 
@@ -412,6 +414,30 @@ def test_one_token_does_not_take_the_places_of_all_readers(
         for place in places:
             feed.leave(greedy, place)
         assert not feed._readers
+
+    client.run(follow())
+
+
+def test_tokens_that_have_all_places_give_one_to_a_token_that_has_none(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_feed, "MOST_READERS", 6)
+    client = serve(tokens=[token(one) for one in ("a", "b", "honest")])
+
+    async def follow() -> None:
+        async with AsyncExitStack() as stack:
+            readers = [
+                await stack.enter_async_context(Reader(client.service, token=who))
+                for who in ("a", "a", "a", "b", "b", "b")
+            ]
+            for _ in range(2):
+                await stack.enter_async_context(Reader(client.service, token="honest"))
+            assert await readers[0].ended()
+            assert await readers[3].ended()
+            for who in ("a", "b", "honest"):
+                with pytest.raises(Busy):
+                    client.service.feed.join(hash_of(who), shared=True)
+        assert not client.service.feed._readers
 
     client.run(follow())
 

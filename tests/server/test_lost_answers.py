@@ -17,6 +17,7 @@ import pytest
 
 import tenure
 from tenure import (
+    Lease,
     LeaseLost,
     NewJob,
     OutcomeUnknown,
@@ -135,8 +136,10 @@ def test_whoever_asks_again_is_told_what_became_of_the_first_time(
     assert {found[job.id].attempts for job in jobs[2::4]} == {0}
     assert store.stats("then").ready == N
     for job in jobs[::4]:
+        queue.ack(job, "again")  # it is another batch
+        assert store.get(job.id).result == {"by": "us"}
         with pytest.raises(LeaseLost):
-            queue.ack(job)  # it is another batch
+            queue.release(job)
 
 
 def test_a_batch_that_is_sent_in_parts_is_applied_once(
@@ -262,8 +265,12 @@ def _everything(folder: Path) -> dict[str, tenure.Job]:
 # Several callers at once ------------------------------------------------------------------------
 
 
-def together(queue: tenure.Queue, calls: Sequence[Callable[[tenure.Queue], Any]]) -> list[Any]:
-    """What calls return, or raise, that share one batch."""
+def together(
+    queue: tenure.Queue,
+    calls: Sequence[Callable[[tenure.Queue], Any]],
+    holding: Callable[[tenure.Queue], Any] = lambda queue: queue.pause("unused"),
+) -> list[Any]:
+    """What calls return, or raise, that share one batch, because they wait for another call."""
     engine = queue._engine
     entered, gate = threading.Event(), threading.Event()
     right = engine.apply
@@ -275,7 +282,7 @@ def together(queue: tenure.Queue, calls: Sequence[Callable[[tenure.Queue], Any]]
         return right(batch)
 
     engine.apply = held  # type: ignore[method-assign]
-    first = start(queue.pause, "unused")
+    first = start(holding, queue)
     assert entered.wait(PATIENCE)
     started = []
     for call in calls:
@@ -293,15 +300,14 @@ def test_a_group_whose_answer_is_lost_is_applied_once(
     store.enqueue_many([NewJob(queue="work") for _ in range(3)])
     with served(store, seed, 0.0) as proxy, tenure.connect(proxy.url, clock=Hasty()) as queue:
         proxy.next = ["passed on", fate, fate]
-        calls: list[Callable[[tenure.Queue], Any]] = [
-            *[lambda queue: queue.enqueue("q") for _ in range(5)],
-            *[lambda queue: queue.claim("work", lease=3600) for _ in range(3)],
-        ]
-        found = together(queue, calls)
-        assert proxy.fates[fate] == 2
-    assert [type(one) for one in found[:5]] == [tenure.Job] * 5
+        found = together(queue, [lambda queue: queue.enqueue("q")] * 5)
+        proxy.next = ["passed on", fate, fate]
+        calls = [lambda queue: queue.claim("work", lease=3600)] * 3
+        claimed = together(queue, calls, lambda queue: queue.claim("unused"))
+        assert proxy.fates[fate] == 4
+    assert [type(one) for one in found] == [tenure.Job] * 5
     assert store.stats("q").ready == 5
-    assert sorted(job.id for jobs in found[5:] for job in jobs) == sorted(
+    assert sorted(job.id for jobs in claimed for job in jobs) == sorted(
         job.id for job in store.jobs(queue="work", state="leased").jobs
     )
 
@@ -353,8 +359,8 @@ def test_a_payload_that_is_too_large_for_the_service_is_its_callers_alone(
         ]  # fmt: skip
         assert store.stats("q").ready == 4
         (job,) = queue.claim("q", lease=3600)
-        (lost, done) = queue.ack_many([job, job])
-        assert (lost, type(done)) == (None, LeaseLost)
+        (done, lost) = queue.ack_many([job, Lease(job.id, job.token + 1)])
+        assert (done, type(lost)) == (None, LeaseLost)
 
 
 def test_a_request_that_is_too_large_is_its_callers_alone(store: tenure.Queue, seed: int) -> None:

@@ -46,8 +46,8 @@ def test_the_figures_answer_what_an_operator_asks() -> None:
         queue.ack(first)
         queue.fail(second, "no", fatal=True)
         queue.fail(third, "no", retry_in=0)
-        (third,) = queue.claim("mail")
-        assert queue.ack_many([first])[0] is not None
+        queue.claim("mail")
+        assert queue.ack_many([third])[0] is not None  # it has another token now
         found = scraped(queue, metrics)
     expected = {
         'tenure_jobs_enqueued_total{queue="mail"}': 3,
@@ -114,13 +114,13 @@ def test_calls_of_one_commit_are_counted_by_their_outcomes() -> None:
         again = ops.Enqueue(tuple(queue.prepare([tenure.NewJob(queue="mail", id="1")])))
         skips = ops.Enqueue(again.jobs, "skip")
         new = ops.Enqueue(tuple(queue.prepare([tenure.NewJob(queue="mail")])))
-        acks = [ops.Ack(jobs[0].id, jobs[0].token), ops.Ack(jobs[1].id, 1)]
+        acks = [ops.Ack(jobs[0].id, jobs[0].token), ops.Ack(jobs[1].id, jobs[1].token + 1)]
         claims = [ops.Claim(("mail",), "w", 1000), ops.Claim(("none",), "w", 1000)]
         queue.do([*acks, again, new, skips, ops.Once("k", (acks[0],)), *claims])
         found = scraped(queue, metrics)
     expected = {
-        'tenure_operations_total{op="Ack",outcome="ok"}': 1,
-        'tenure_operations_total{op="Ack",outcome="lease_lost"}': 2,
+        'tenure_operations_total{op="Ack",outcome="ok"}': 2,  # one of them is repeated
+        'tenure_operations_total{op="Ack",outcome="lease_lost"}': 1,
         'tenure_operations_total{op="Enqueue",outcome="ok"}': 3,
         'tenure_operations_total{op="Enqueue",outcome="duplicate"}': 1,
         'tenure_operations_total{op="Claim",outcome="ok"}': 3,

@@ -13,7 +13,7 @@ from tenure.model import ops, queries
 from tenure.model.job import NULL, JobSpec
 from tenure.server import new_names
 from tenure.server.auth import Scope
-from tenure.server.new_names import NewNames, names_of
+from tenure.server.new_names import LARGE_WORKERS, NewNames, names_of
 from tenure.testing import ManualClock
 from tests.server.conftest import Serve, token
 
@@ -158,3 +158,13 @@ def test_a_worker_cannot_name_queues_by_the_thousand(
     client.service._names._per_minute = 5
     names = [f"q{n}" for n in range(9)]
     assert client.ask("PUT", "/v1/workers/w", {"queues": names}).status == 429
+
+
+def test_the_reports_of_one_token_stay_small_together(serve: Serve, queue: Queue) -> None:
+    client = serve(tokens=[token("w", Scope.WORK), token("r", Scope.READ)])
+    body = {"queues": ["q"], "running": ["x" * 500] * 50}
+    statuses = [client.as_("w").ask("PUT", f"/v1/workers/{n}", body).status for n in range(250)]
+    assert set(statuses) == {200, 429}
+    assert len(client.as_("r").ask("GET", "/v1/workers").content) < 1.1 * LARGE_WORKERS
+    assert client.as_("w").ask("PUT", "/v1/workers/0", body).status == 200  # it was there before
+    assert client.as_("w").ask("PUT", "/v1/workers/small", {"queues": ["q"]}).status == 200

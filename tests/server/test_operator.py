@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tenure import Queue
+from tenure import NewJob, Queue
 from tenure.server.auth import Scope
+from tenure.server.guard import NOTES_PER_HOUR
+from tenure.testing import ManualClock
 from tests.server.conftest import Serve, token
 
 
@@ -96,3 +98,68 @@ def test_a_reason_that_is_too_long_is_rejected(serve: Serve) -> None:
     asked = serve().ask("POST", "/v1/queues/mail/pause", headers={"tenure-reason": "x" * 1_001})
     assert asked.status == 400
     assert asked.json["code"] == "invalid"
+
+
+def test_a_token_that_is_not_an_admins_cannot_bury_the_log(serve: Serve, queue: Queue) -> None:
+    client = serve(tokens=[token("ann", Scope.ADMIN), token("shop", Scope.PRODUCE)])
+    ann, shop = client.as_("ann"), client.as_("shop")
+    ann.post("/v1/queues/mail/pause")
+    queue.enqueue_many([NewJob(queue="mail", id=str(n)) for n in range(NOTES_PER_HOUR + 50)])
+    batch = [
+        {"op": "Cancel", "ids": [str(n)], "note": {"reason": "look"}}
+        for n in range(NOTES_PER_HOUR + 50)
+    ]
+    shop.post("/v1/ops", {"ops": batch})
+    assert queue.stats("mail").cancelled == NOTES_PER_HOUR + 50
+    entries = ann.get("/v1/audit?limit=1000")["entries"]
+    actions = [one["action"] for one in entries if one["by"] == "shop"]
+    assert sorted(actions) == ["cancel"] * NOTES_PER_HOUR + ["not_recorded"]
+    assert entries[-1]["by"] == "ann"
+
+
+def test_the_log_tells_that_changes_are_not_recorded_and_how_many(
+    serve: Serve, queue: Queue, clock: ManualClock
+) -> None:
+    """Also if the token first uses its entries up with what changes nothing."""
+    client = serve(tokens=[token("ann"), token("shop", Scope.PRODUCE)])
+    ann, shop = client.as_("ann"), client.as_("shop")
+
+    def cancel(*ids: str) -> None:
+        noted = [{"op": "Cancel", "ids": [id], "note": {"reason": "look"}} for id in ids]
+        shop.post("/v1/ops", {"ops": noted})
+
+    def told() -> list[tuple[str, int | None]]:
+        return [(one["action"], one.get("count")) for one in ann.get("/v1/audit")["entries"]]
+
+    queue.enqueue_many([NewJob(queue="mail", id=str(n)) for n in range(9)])
+    cancel(*["none"] * NOTES_PER_HOUR)
+    assert told() == []
+    cancel("none", "1", "2")
+    cancel("none", "3")
+    assert told() == [("not_recorded", None)]
+    assert queue.stats("mail").cancelled == 3
+    clock.advance(3_600)
+    cancel("4")
+    assert told()[0] in [("cancel", 1), ("not_recorded", 5)]
+    assert sorted(told()[:2]) == [("cancel", 1), ("not_recorded", 5)]
+
+
+def test_a_large_filter_in_a_note_is_rejected(serve: Serve, queue: Queue) -> None:
+    shop = serve(tokens=[token("shop", Scope.PRODUCE)]).as_("shop")
+    queue.enqueue("mail", id="a")
+    op = {"op": "Cancel", "ids": ["a"], "note": {"filter": {"x": "y" * 100_000}}}
+    asked = shop.ask("POST", "/v1/ops", {"ops": [op]})
+    assert (asked.status, asked.json["code"]) == (400, "invalid")
+    assert queue.stats("mail").ready == 1
+
+
+def test_what_a_dialect_does_for_a_program_is_not_noted(
+    serve: Serve, queue: Queue, clock: ManualClock
+) -> None:
+    tokens = [token("ann", Scope.ADMIN), token("shop", Scope.PRODUCE)]
+    client = serve(["firecrawl"], tokens=tokens)
+    job = {"id": "a", "data": 1, "priority": 1, "listenable": False}
+    for _ in range(3):
+        client.as_("shop").post("/queue/push", {"teamId": "t", "job": job, "timeout": 1})
+        clock.advance(1)
+    assert changes(client.as_("ann")) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator
@@ -79,3 +80,23 @@ def test_what_the_store_says_is_passed_on(
     monkeypatch.setattr(queue._engine, "read", refuse)
     asked = client.ask("GET", "/readyz")
     assert (asked.status, asked.json["status"]) == (503, "the store is away: the disk is on fire")
+
+
+def test_a_check_that_ends_while_another_begins_is_no_failure() -> None:
+    """Who asks in the moment that a check ends begins the next one, before the others look."""
+
+    async def main() -> str | None:
+        with tenure.connect("memory://") as queue:
+            pulse = readiness.Pulse(queue)
+            asked = asyncio.create_task(pulse.trouble())
+            await asyncio.sleep(0)
+            assert pulse._question is not None
+            pulse._question.add_done_callback(
+                lambda _: setattr(pulse, "_question", asyncio.create_task(pulse._ask()))
+            )
+            try:
+                return await asked
+            finally:
+                await pulse._question
+
+    assert asyncio.run(main()) is None

@@ -17,13 +17,14 @@ import pytest
 import tenure
 from tenure import Queue, Settings
 from tenure.model import ops, queries
+from tenure.server import guard
 from tenure.server.auth import Scope, TokenFile, Tokens, create_token
 from tenure.server.guard import NEEDS
 from tenure.server.route import ANY, Route
 from tenure.server.routes import DIALECTS, make_app, routes_of
 from tenure.server.service import Service
 from tenure.testing import ManualClock
-from tests.server.conftest import Asked, Client, token
+from tests.server.conftest import Asked, Client, Serve, token
 from tests.server.examples import (
     EXAMPLES,
     OPS,
@@ -454,3 +455,19 @@ def test_a_token_is_known_as_soon_as_it_was_created(tmp_path: Path) -> None:
     tokens = TokenFile(path, [], lambda: 0.0)  # time stands still
     secret = create_token(path, "second", ["read"])
     assert tokens.who(f"Bearer {secret}").name == "second"
+
+
+def test_a_bound_token_has_few_schedules(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All schedules are read together, by everybody."""
+    monkeypatch.setattr(guard, "MOST_SCHEDULES", 2)
+    client = serve(tokens=[token("t", Scope.ADMIN, tenants=("acme",)), token("a", Scope.ADMIN)])
+    body = {"cron": "0 0 * * *", "job": {"queue": "q", "tenant": "acme"}}
+    asked = [client.as_("t").ask("PUT", f"/v1/schedules/{n}", body).status for n in (1, 2, 2, 3)]
+    assert asked == [200, 200, 200, 403]
+    assert client.as_("a").ask("PUT", "/v1/schedules/3", body).status == 200
+
+
+def test_the_payload_of_a_schedule_is_small(serve: Serve) -> None:
+    body = {"cron": "0 0 * * *", "job": {"queue": "q", "payload": "x" * 70_000}}
+    asked = serve().ask("PUT", "/v1/schedules/s", body)
+    assert (asked.status, asked.json["code"]) == (413, "payload_too_large")

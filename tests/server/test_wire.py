@@ -8,6 +8,7 @@ import contextlib
 import gc
 import gzip
 import select
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -28,7 +29,7 @@ from tenure.server.service import Service
 from tenure.server.waiting import claim_or_wait
 from tenure.testing import ManualClock
 from tests.conformance.state import nothing_changes
-from tests.server.wire import PATIENCE, Dial, Watched, hosted, request
+from tests.server.wire import PATIENCE, Dial, Line, Watched, hosted, request
 
 JOB = b'{"queue":"q"}'
 MB = 1_048_576
@@ -637,19 +638,152 @@ def test_a_websocket_is_refused(dial: Dial) -> None:
     assert "upgrade: is not supported" in heard.detail
 
 
-def test_who_asks_for_another_version_is_answered_in_this_one(dial: Dial) -> None:
-    headers = ["Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABk"]
-    heard = dial().say(request("GET", "/healthz", headers=headers)).hear()
+OFFERS = ["Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABk"]
+
+
+@pytest.mark.parametrize("piece", [1_000, 150, 7])
+def test_an_offer_of_another_version_is_ignored(dial: Dial, queue: Queue, piece: int) -> None:
+    """Java's HttpClient offers h2c with its first request, whether that has a body or not, and
+    `curl --http2` does so as well. The connection goes on as it is."""
+    chunked = ["Transfer-Encoding: chunked", *OFFERS]
+    sent = (
+        request("GET", "/healthz", headers=OFFERS)
+        + request("GET", "/healthz", headers=OFFERS, length=0)
+        + request("POST", "/v1/jobs", b'{"queue":"java","id":"a"}', OFFERS)
+        + request("POST", "/v1/jobs", headers=chunked)
+        + b'19\r\n{"queue":"java","id":"b"}\r\n0\r\n\r\n'
+        + request("POST", "/v1/jobs", b'{"queue":"java","id":"c"}')
+        + request("GET", "/v1/jobs/b", headers=OFFERS)
+    )
+    line = dial()
+    for start in range(0, len(sent), piece):
+        line.say(sent[start : start + piece])
+    heard = [line.hear() for _ in range(6)]
+    assert [one.status for one in heard] == [200, 200, 201, 201, 201, 200]
+    assert not any(one.closed for one in heard)
+    assert {job.id for job in queue.jobs(queue="java").jobs} == {"a", "b", "c"}
+
+
+def test_many_offers_at_once_are_ignored(dial: Dial) -> None:
+    line = dial()
+    line.say(request("GET", "/healthz", headers=OFFERS) * 200)
+    assert [line.hear().status for _ in range(200)] == [200] * 200
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("body", [b'{"tenant"', b""])
+def test_a_body_behind_an_offer_is_waited_for(dial: Dial, queue: Queue, body: bytes) -> None:
+    asked = request("POST", "/v1/queues/q/pause", body, OFFERS, length=15)
+    with nothing_changes(queue):
+        assert dial().say(asked).hear().status == 408
+
+
+def test_a_body_behind_an_offer_has_its_limits(dial: Dial, queue: Queue) -> None:
+    line = dial()
+    body = b'{"queue":"q","payload":"' + b"x" * 33 * MB + b'"}'
+    with nothing_changes(queue):
+        assert line.say(request("POST", "/v1/jobs", body, OFFERS)).hear().status == 413
+        trailers = b"0\r\n" + b"x-trailer: %s\r\n" % (b"y" * 100_000)
+        line.say(request("POST", "/v1/jobs", headers=["Transfer-Encoding: chunked", *OFFERS]))
+        with contextlib.suppress(OSError):
+            assert line.say(trailers).hear().status == 431
+
+
+# What clients rely on -----------------------------------------------------------------------------
+
+
+def test_a_request_without_a_host_is_400_except_in_an_older_version(dial: Dial) -> None:
+    heard = dial().say(b"GET /healthz HTTP/1.1\r\n\r\n").hear()
+    assert (heard.status, heard.closed) == (400, True)
+    assert heard.detail == "host: is missing"
+    assert dial().say(b"GET /healthz HTTP/1.0\r\n\r\n").hear().status == 200
+
+
+def test_a_client_of_an_older_version_may_keep_its_connection(dial: Dial) -> None:
+    line = dial()
+    for _ in range(3):
+        asked = b"GET /healthz HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"
+        heard = line.say(asked).hear()
+        assert (heard.status, heard.headers["connection"]) == (200, "keep-alive")
+    asked = b"GET /v1/events HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"
+    head = b"".join(iter(line.say(asked)._file.readline, b"\r\n"))
+    assert b"transfer-encoding" not in head  # only the end of the connection ends a stream
+    assert b"connection: close" in head
+    line = dial()
+    heard = line.say(b"GET /healthz HTTP/1.0\r\n\r\n").hear()
     assert (heard.status, heard.closed) == (200, True)
 
 
-def test_a_body_that_is_skipped_because_of_an_upgrade_is_not_taken_for_none(
-    dial: Dial, queue: Queue
+def finished(line: Line) -> Line:
+    """A connection whose client sends no more, and still reads."""
+    line._socket.shutdown(socket.SHUT_WR)
+    return line
+
+
+def test_who_sends_no_more_still_gets_the_responses(dial: Dial, queue: Queue) -> None:
+    asked = request("POST", "/v1/jobs", b'{"queue":"q","id":"last"}')
+    line = finished(dial().say(asked))
+    assert line.hear().status == 201
+    assert line.is_closed()
+    asked = request("POST", "/v1/jobs", b'{"queue":"q","id":"one"}') + request(
+        "GET", "/v1/jobs/one"
+    )
+    line = finished(dial().say(asked * 1, request("GET", "/healthz") * 1_000, asked[:20]))
+    assert [line.hear().status for _ in range(1_002)] == [201, 200] + [200] * 1_000
+    assert line.is_closed(), "what is not complete has no response"
+
+
+def test_who_sends_no_more_is_told_the_end_of_a_wait_at_once(
+    dial: Dial, queue: Queue, waits: threading.Event
 ) -> None:
-    headers = ["Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABk"]
-    asked = request("POST", "/v1/queues/q/pause", b'{"tenant": "a"}', headers)
-    with nothing_changes(queue):
-        assert dial().say(asked).hear().status == 400
+    """Somebody who has left looks the same, so nothing is claimed for it later."""
+    for path, body in (
+        ("/v1/claim", b'{"queues":["later"],"wait":60}'),
+        ("/v1/jobs/ready/wait?timeout=60", b""),
+    ):
+        line = finished(dial().say(request("POST" if body else "GET", path, body)))
+        assert line.hear().status == 200
+        assert line.is_closed()
+    queue.enqueue("later", id="kept")
+    assert queue.get("kept").state == "pending"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        b"hello\r\n\r\n",
+        request("POST", "/v1/jobs", JOB, ["Host: other"]),
+        b"GET /healthz HTTP/1.1\r\nHost: a\r\n" + b"a: b\r\n" * 20_000,
+    ],
+)
+def test_an_error_of_the_connection_has_the_headers_of_all_responses(
+    dial: Dial, asked: bytes
+) -> None:
+    usual = dial().say(request("GET", "/v1/jobs/none")).hear().headers
+    line = dial()
+    with contextlib.suppress(OSError):
+        line.say(asked)
+    headers = line.hear().headers
+    assert headers.keys() == usual.keys() | {"connection"}
+    assert headers["x-request-id"].rpartition("-")[0] == usual["x-request-id"].rpartition("-")[0]
+    own = request("POST", "/v1/jobs", JOB, ["X-Request-Id: mine", "Upgrade: a", "Host: b"])
+    assert dial().say(own).hear().headers["x-request-id"] == "mine"
+
+
+def test_what_the_api_responds_is_not_stored_by_caches(dial: Dial) -> None:
+    for path in ("/v1/jobs/ready", "/v1/jobs/none", "/v1/nothing", "/healthz", "/metrics"):
+        heard = dial().say(request("GET", path)).hear()
+        assert heard.headers["cache-control"] == "no-store", path
+    page = dial().say(request("GET", "/")).hear()
+    assert page.headers["cache-control"] == "no-cache"
+
+
+def test_a_method_that_nobody_knows_is_501(dial: Dial) -> None:
+    for method in ("FETCH", "get", "X-1"):
+        heard = dial().say(request(method, "/v1/jobs")).hear()
+        assert (heard.status, "unknown_method" in heard.body.decode()) == (501, True), method
+    assert dial().say(request("CONNECT", "/v1/jobs")).hear().status == 501
+    assert dial().say(request("PROPFIND", "/v1/jobs")).hear().status == 405
 
 
 # Paths and queries --------------------------------------------------------------------------------

@@ -60,12 +60,12 @@ class FollowingModel(MemoryEngine):
     def _pick(self, queue: str, op: ops.Claim, room: int, now: int) -> list[Record]:
         if queue not in self._queues or room <= 0 or self._limit(queue).paused:
             return []
-        book, limit = self._queues[queue], self._limit(queue)
+        limit = self._limit(queue)
         live = [r for r in self._live.values() if r.job.queue == queue]
         leased = [r for r in live if r.job.state is State.LEASED]
         if limit.concurrency is not None:
             room = min(room, limit.concurrency - len(leased))
-        room = min(room, self._tokens(queue, now))
+        room = min(room, self._rate_room(queue, now))
         held: Counter[tuple[str, str | None]] = Counter((r.job.tenant, None) for r in leased)
         held.update((r.job.tenant, r.job.group) for r in leased)
         lines: dict[str, list[Record]] = defaultdict(list)
@@ -83,8 +83,7 @@ class FollowingModel(MemoryEngine):
             lines[first.job.tenant].remove(first)
             held.update([(first.job.tenant, None), (first.job.tenant, first.job.group)])
             picked.append(first)
-        if limit.rate is not None and limit.per_ms is not None:
-            book.tokens -= len(picked) * limit.per_ms
+        self._use_rate(queue, len(picked), now)
         return picked
 
     def _served(

@@ -113,8 +113,10 @@ def _jobs(db: sqlite3.Connection) -> list[str]:
                     AND r.lane = j.lane AND r.priority = j.priority)
             UNION ALL SELECT seq, 'is in line, but not ready' FROM tenure_ready
                 WHERE seq NOT IN (SELECT seq FROM jobs WHERE state = 2)
-            UNION ALL SELECT parent, 'is gone or done, but a child waits for it' FROM tenure_deps
+            UNION ALL SELECT parent, 'is gone or done, but a child waits for it' FROM tenure_deps d
                 WHERE parent NOT IN (SELECT seq FROM jobs WHERE state <> 4)
+                AND NOT EXISTS (SELECT 1 FROM tenure_untold u WHERE u.parent = d.parent
+                    AND d.child > u.after AND d.child <= u.last)
             UNION ALL SELECT id, 'in the wrong queue' FROM jobs WHERE queue <> stated_queue
             UNION ALL SELECT seq, 'in no lane' FROM tenure_jobs
                 WHERE seq NOT IN (SELECT seq FROM jobs)

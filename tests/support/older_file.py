@@ -13,7 +13,7 @@ SAME_TABLES_SINCE = 4
 
 
 def make_older(path: Path, version: int) -> None:
-    """Give a file the indexes and the number of an older version."""
+    """Give a file the tables, indexes and the number of an older version."""
     assert version >= SAME_TABLES_SINCE
     older: dict[str, str] = {}
     for step in range(1, version + 1):
@@ -26,6 +26,9 @@ def make_older(path: Path, version: int) -> None:
         by_hand = "SELECT name FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL"
         for (name,) in db.execute(by_hand).fetchall():
             db.execute(f"DROP INDEX {name}")
+        for step in range(version + 1, max(SCHEMA) + 1):
+            for name in re.findall(r"CREATE TABLE (\w+)", "".join(SCHEMA[step])):
+                db.execute(f"DROP TABLE {name}")
         for statement in older.values():
             db.execute(statement)
         db.execute("UPDATE tenure_counters SET value = ? WHERE name = 'version'", (version,))

@@ -7,12 +7,25 @@ from collections.abc import Sequence
 import pytest
 
 from tenure.model import ops
+from tenure.model.job import NULL, JobSpec
 from tenure.queue import commit_line
 from tenure.queue.committer import Ticket
 
 
 def tickets(*sizes: int) -> list[Ticket]:
     return [Ticket([ops.Extend("a", 1, 1000)] * size) for size in sizes]
+
+
+def test_a_batch_that_adds_many_jobs_takes_no_more() -> None:
+    """Others wait while it is stored, however few calls it consists of."""
+    jobs = tuple(JobSpec(f"{n}", "q", NULL) for n in range(700))
+    call = Ticket([ops.Enqueue(jobs)])
+    keyed = Ticket([ops.Once("key", (ops.Enqueue(jobs),))])
+    one = commit_line.CommitLine[Ticket](1, lambda _: None)
+    for ticket in (call, keyed, call, keyed):
+        one.put([ticket])
+    taken, is_open = one._take(one._inbox.get_nowait())
+    assert (len(taken), is_open, one._inbox.qsize()) == (3, True, 1)
 
 
 @pytest.mark.parametrize(

@@ -454,7 +454,7 @@ def test_the_limits_of_a_job_are_those_that_programs_rely_on() -> None:
     assert fields.MAX_ATTEMPTS == 1_000_000
     assert fields.MAX_SPAN_MS == 3_162_240_000_000
     assert fields.MAX_AFTER == 10_000
-    assert fields.MAX_JOBS_PER_CALL == 100_000
+    assert fields.MAX_JOBS_PER_CALL == 10_000
     assert fields.MAX_CLAIM == 1_000
     assert jobs.KEPT_FAILURES == 10
     assert fields.MAX_FAILURE_TEXT == 8_192

@@ -129,7 +129,7 @@ CALLS = {
 }
 WITHOUT_STEPS = {"audited", "sign"}  # they do nothing to the store, so they have one form
 WITHIN = {  # for other parts of Tenure
-    *("do", "ado", "ado_beside", "claims_at_once", "stand", "withdraw", "prepare"),
+    *("do", "ado", "ado_beside", "do_aside", "claims_at_once", "stand", "withdraw", "prepare"),
 }
 NAMES = [name for names in PROMISED.values() for name in names]
 METHODS = [name for names in CALLS.values() for name in names]

@@ -165,6 +165,28 @@ def test_a_call_that_fits_into_a_request_is_sent_in_one() -> None:
     assert sent == [3]
 
 
+def test_only_renewals_are_sent_without_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They can be repeated, and a key would be stored with other jobs than theirs."""
+    keys: list[list[str | None]] = [[]]
+
+    def respond(request: httpx.Request) -> httpx.Response:
+        sent = json.loads(request.content)
+        keys[-1].append(sent.get("key"))
+        answers = wire.encode([ops.Ok() for _ in sent["ops"]])
+        return httpx.Response(200, content=b'{"answers":' + answers + b"}")
+
+    service = Service(respond)
+    extend = ops.Extend("a", 1, 1_000)
+    assert service.engine.apply([extend, extend]) == [ops.Ok()] * 2
+    assert keys == [[None]]
+    service.engine.apply([extend, ops.Ack("a", 1)])
+    assert keys[0][1] is not None
+    monkeypatch.setattr(remote, "LARGEST_BODY", 10)
+    keys.append([])
+    service.engine.apply([extend, extend])
+    assert keys[1] == [None, None]
+
+
 class Stopped(threading.Event):
     """Remembers how long was waited for it, and is set after so many waits, or many looks."""
 

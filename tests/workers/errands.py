@@ -140,6 +140,23 @@ def kill_the_worker_from_a_thread() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@app.task(backoff=NOW)
+async def exit_the_worker(code: int) -> None:
+    """Ends the process without a word, as an extension in C may."""
+    note("killed")
+    os._exit(code)
+
+
+@app.task(backoff=NOW)
+async def kill_the_worker_when_told(name: str = "kill") -> None:
+    """Lets others run meanwhile."""
+    note("began")
+    while not there(name):
+        await asyncio.sleep(LOOK_SECONDS)
+    note("killed")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 @app.task(max_attempts=2, backoff=NOW)
 async def fail() -> None:
     note("did")

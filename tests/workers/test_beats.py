@@ -68,6 +68,12 @@ def test_a_worker_reports_itself_only_every_few_seconds(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[Any] = []
+    waits: list[float | None] = []
+
+    class Stopped(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout)
+            return len(waits) == 3
 
     def do(batch: Any) -> Any:
         told.append(batch)
@@ -75,20 +81,13 @@ def test_a_worker_reports_itself_only_every_few_seconds(
 
     monkeypatch.setattr(queue, "do", do)
     reports = Beats(queue, "w", [Post(["q"], 1, {})], list)
-    clock = queue.clock
-    assert isinstance(clock, ManualClock)
-
-    reports.beat_if_due()
+    reports._stopped = Stopped()
     assert told == []
     reports.begin()
-    for _ in range(10):
-        reports.beat_if_due()
-    assert len(told) == 1
-    assert reports.seconds_left() == BEAT_SECONDS
-    clock.advance(BEAT_SECONDS)
-    reports.beat_if_due()
-
-    assert len(told) == 2
+    reports.begin()
+    reports.stop()
+    assert waits == [BEAT_SECONDS] * 3
+    assert [batch[0].ttl_ms for batch in told] == [beats.TTL_MS] * 3 + [0]
 
 
 def test_a_worker_that_may_not_report_itself_says_so_once_and_goes_on(

@@ -567,29 +567,89 @@ def test_a_plain_function_that_is_interrupted_leaves_no_lock_behind(
     handler.close()
 
 
+# As if a function had taken a lock without `with`, as logging does.
+LOCKING = """
+def locking():
+    entered.set()
+    leave.wait()
+"""
+
+
 def test_an_interrupt_is_taken_back_if_the_function_has_entered_code_that_takes_locks(
     queue: tenure.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As if the thread had moved on between the look at it and the interrupt."""
-    looks, raised = iter([True, False, True]), list[bool]()
-    raise_in = run_module._raise_in
+    """The function moves on after the look at it and before the interrupt."""
+    moves_on, entered, leave = threading.Event(), threading.Event(), threading.Event()
+    space: dict[str, Any] = {"__name__": "logging", "entered": entered, "leave": leave}
+    exec(LOCKING, space)
+    look, after_it, hit = run_module._holds_no_lock, list[bool](), list[BaseException]()
 
-    def noted(thread: Any, error: Any) -> Any:
-        raised.append(error is not None)
-        return raise_in(thread, error)
-
-    monkeypatch.setattr(run_module, "_holds_no_lock", lambda thread: next(looks, True))
-    monkeypatch.setattr(run_module, "_raise_in", noted)
+    def slowly(thread: int) -> bool:
+        found = look(thread)
+        if entered.is_set():
+            after_it.append(found)
+            if len(after_it) > 1:  # what the first look led to has been done by now
+                leave.set()
+        elif found:
+            moves_on.set()
+            assert entered.wait(PATIENCE)
+        return found
 
     def work(job: Job) -> None:
+        while not moves_on.is_set():
+            time.sleep(0.001)
+        try:
+            space["locking"]()
+        except BaseException as error:
+            hit.append(error)
+            raise
         while True:
-            time.sleep(0.2)
+            time.sleep(0.001)
 
+    monkeypatch.setattr(run_module, "_holds_no_lock", slowly)
     queue.enqueue_many([tenure.NewJob(queue="mail", timeout=0.02, max_attempts=1)])
     runner = runner_of(queue, post("mail", work, "thread", 1), max_jobs=1)
     asyncio.run(within(PATIENCE, runner.run()))
-    assert raised[:3] == [True, False, True]
+    assert hit == []
     assert queue.stats("mail").dead == 1
+
+
+# What took too long -----------------------------------------------------------------------------
+
+
+class Late(SystemClock):
+    """A clock that a test sets forward."""
+
+    ahead = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.ahead
+
+
+def test_jobs_whose_claim_took_most_of_the_lease_are_given_back_and_not_begun(
+    engine: Watched,
+) -> None:
+    """Another worker may have them before these leases are renewed."""
+    clock, begun = Late(), list[int]()
+    with tenure.Queue(engine, tenure.Settings(), clock) as queue:
+        queue.enqueue_many([tenure.NewJob(queue="mail") for _ in range(3)])
+        stale: list[int] = []
+
+        def takes_long(batch: Sequence[Op]) -> None:
+            if not stale and any(isinstance(op, ops.Claim) for op in batch):
+                stale.extend(job.token for job in queue.jobs(state="leased").jobs)
+                clock.ahead += 25
+
+        async def work(job: Job) -> None:
+            begun.append(job.token)
+
+        engine.after = takes_long
+        runner = runner_of(queue, post("mail", work), max_jobs=3, lease=30)
+        asyncio.run(within(PATIENCE, runner.run()))
+        assert len(stale) == len(begun) == 3
+        assert not set(stale) & set(begun)
+        done = queue.jobs(state="done").jobs
+        assert [(job.attempts, job.token in begun) for job in done] == [(1, True)] * 3
 
 
 # What one job leaves to the next ----------------------------------------------------------------

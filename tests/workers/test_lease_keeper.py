@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -9,10 +10,13 @@ import pytest
 
 import tenure
 from tenure import Queue
+from tenure.model.job import Lease
 from tenure.testing import ManualClock
+from tenure.worker import lease_keeper
 from tenure.worker.handler import Handler
 from tenure.worker.lease_keeper import OVERDUE_SECONDS, Keeper
 from tenure.worker.run import Run
+from tests.crash.watched import PATIENCE, until
 
 LEASE = 9.0  # seconds: a third of it lies between two looks
 
@@ -98,6 +102,58 @@ def test_a_process_counts_as_suspended_until_its_leases_are_renewed(
     assert not keeper.was_suspended
 
 
+def test_a_renewal_that_hangs_does_not_keep_the_next_from_beginning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And what cannot be renewed is tried apart from the others."""
+    go_on, calls = threading.Event(), list[list[str]]()
+    with tenure.connect("memory://") as queue:
+        runs = [claimed(queue, "a", 60), claimed(queue, "b", 60)]
+
+        def extend_many(leases: list[Any], lease: float) -> list[tenure.TenureError | None]:
+            calls.append([one.id for one in leases])
+            if len(calls) == 1:
+                assert go_on.wait(PATIENCE)
+            return [tenure.StoreError("away") if one.id == "b" else None for one in leases]
+
+        monkeypatch.setattr(queue, "extend_many", extend_many)
+        keeper = Keeper(queue, 0.1, lambda: runs, lambda run: None, lambda: ())
+        keeper.start()
+        try:
+            until(lambda: len(calls) >= 6)
+        finally:
+            go_on.set()
+            keeper.stop()
+    assert calls[:2] == [["a", "b"]] * 2
+    assert ["a"] in calls[2:]
+    assert ["b"] in calls[2:]
+
+
+def test_many_leases_are_renewed_in_parts_at_once(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_keeper, "MOST_AT_ONCE", 2)
+    together = threading.Barrier(3)
+    extend_many = queue.extend_many
+    sizes: list[int] = []
+
+    def noted(leases: list[Lease], lease: float) -> Any:
+        sizes.append(len(leases))
+        together.wait(PATIENCE)
+        return extend_many(leases, lease)
+
+    runs = [claimed(queue, f"{n}", lease=1) for n in range(4)]
+    kept_one = claimed(queue, "its outcome is not stored", lease=1)
+    leases = [Lease(kept_one.job.id, kept_one.token)]
+    monkeypatch.setattr(queue, "extend_many", noted)
+    queue.clock.advance(0.9)  # type: ignore[attr-defined]
+    keeper = Keeper(queue, LEASE, lambda: runs, lambda run: None, lambda: leases)
+    keeper._interval = 0
+    keeper.look()
+    assert sorted(sizes) == [1, 2, 2]
+    assert [ms_left(queue, run) for run in [*runs, kept_one]] == [9_000] * 5
+
+
 def test_a_lost_job_is_said_to_be_lost_once(
     queue: Queue, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -119,8 +175,8 @@ def test_a_handler_is_overdue_some_time_after_its_deadline(
     overdue: list[Run] = []
     keeper = kept(queue, [run, claimed(queue, "without a deadline")], overdue.append)
     clock.advance(1 + OVERDUE_SECONDS)
-    keeper.look()
+    keeper.give_up_overdue()
     assert overdue == []
     clock.advance(0.001)
-    keeper.look()
+    keeper.give_up_overdue()
     assert overdue == [run]

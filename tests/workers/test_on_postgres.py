@@ -132,7 +132,9 @@ def test_worker_processes_share_the_jobs(place: Place) -> None:
         kinds = (errands.quick, errands.quick_in_a_thread, errands.quick_in_a_process)
         jobs = [kinds[n % 3].job(0.01) for n in range(90)]
         ids = queue.enqueue_many(jobs)
-        workers = [WorkerProcess(place, "--burst", "--no-schedule") for _ in range(2)]
+        # Each runs its jobs in as many processes, and starting one takes long.
+        options = ("--burst", "--no-schedule", "--concurrency", "3")
+        workers = [WorkerProcess(place, *options) for _ in range(2)]
         assert [worker.wait() for worker in workers] == [0, 0]
         assert queue.stats().done == 90
     assert Counter(event.id for event in place.events("did")) == dict.fromkeys(ids, 1)

@@ -16,7 +16,7 @@ from tenure.clock import SystemClock
 from tenure.engines.sqlite.engine import SqliteEngine
 from tenure.model import ops, queries
 from tenure.model.job import Job
-from tenure.model.ops import Op
+from tenure.model.ops import Answer, Op
 from tenure.model.queries import Found, Query
 from tenure.worker.handler import Handler
 from tenure.worker.post import Post
@@ -136,13 +136,11 @@ def test_a_job_whose_result_cannot_be_told_for_several_leases_is_not_run_again(
     assert [rival.get(id).attempts for id in ids] == [1] * 5
 
 
-@pytest.mark.parametrize(
-    "fault", [ZeroDivisionError("nobody thought of this"), tenure.StoreRejected("not that")]
-)
-def test_what_the_store_cannot_do_for_one_job_takes_no_other_down(
-    engine: Watched, queue: tenure.Queue, rival: tenure.Queue, fault: Exception
+def test_what_the_store_rejects_for_one_job_takes_no_other_down(
+    engine: Watched, queue: tenure.Queue, rival: tenure.Queue
 ) -> None:
     """Its result is lost, so it is run again when its lease has ended; at least once, that is."""
+    fault = tenure.StoreRejected("not that")
     ids = queue.enqueue_many([tenure.NewJob(queue="mail", id=f"{n}") for n in range(10)])
     work = Work(queue, lease=0.3)
 
@@ -155,6 +153,138 @@ def test_what_the_store_cannot_do_for_one_job_takes_no_other_down(
     work.until(lambda: all_done(rival), lambda: None)
     assert work.ran == dict.fromkeys(ids, 1) | {"5": 2}
     assert rival.stats("mail").done == 10
+
+
+def test_what_nobody_thought_of_delays_one_outcome_and_loses_none(
+    engine: Watched, queue: tenure.Queue, rival: tenure.Queue
+) -> None:
+    ids = queue.enqueue_many([tenure.NewJob(queue="mail", id=f"{n}") for n in range(10)])
+    work, tries = Work(queue), [0]
+
+    def before(batch: Sequence[Op]) -> None:
+        if any(isinstance(op, ops.Ack) and op.id == "5" for op in batch):
+            tries[0] += 1
+            if tries[0] <= 4 or rival.stats("mail").done < 9:
+                raise ZeroDivisionError("nobody thought of this")
+
+    engine.before = before
+    work.until(lambda: all_done(rival), lambda: None)
+    assert work.ran == dict.fromkeys(ids, 1)
+    assert rival.stats("mail").done == 10
+
+
+class Doubtful(Watched):
+    """An engine that answers acks with an error the first times."""
+
+    def __init__(self, inner: SqliteEngine, error: tenure.TenureError) -> None:
+        super().__init__(inner)
+        self.error = error
+        self.left = 3
+
+    def apply(self, batch: Sequence[Op]) -> list[Answer]:
+        acks = [op for op in batch if isinstance(op, ops.Ack)]
+        if not acks or not self.left:
+            return super().apply(batch)
+        self.left -= 1
+        if isinstance(self.error, tenure.OutcomeUnknown):  # it was applied, and nobody knows
+            answers = super().apply(batch)
+        else:
+            answers = super().apply([op for op in batch if op not in acks])
+        others = iter(answers)
+        if len(answers) == len(batch):
+            return [self.error if op in acks else a for op, a in zip(batch, answers, strict=True)]
+        return [self.error if op in acks else next(others) for op in batch]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        tenure.Busy("locked"),
+        tenure.StoreError("shard '1' is away"),
+        tenure.StoreFull("no space"),
+        tenure.OutcomeUnknown("the answer was lost"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_outcome_that_is_answered_with_an_error_is_sent_again(
+    tmp_path: Path,
+    rival: tenure.Queue,
+    error: tenure.TenureError,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    inner = SqliteEngine(tmp_path / "jobs.db", tenure.Settings(), SystemClock())
+    with opened(Doubtful(inner, error)) as queue:
+        ids = queue.enqueue_many([tenure.NewJob(queue="mail") for _ in range(3)])
+        work = Work(queue)
+        work.until(lambda: all_done(rival), lambda: None)
+    assert work.ran == dict.fromkeys(ids, 1)
+    assert rival.stats("mail").done == 3
+    said = [one for one in caplog.records if "is kept until" in one.getMessage()]
+    assert len(said) == 1
+    assert "no longer leased" not in caplog.text
+
+
+def test_an_outcome_that_makes_others_fail_does_not_do_so_for_ever(
+    tmp_path: Path, rival: tenure.Queue
+) -> None:
+    """As on a shard that meets an error nobody thought of: it is the answer to the whole batch."""
+
+    class Poisoned(Watched):
+        def apply(self, batch: Sequence[Op]) -> list[Answer]:
+            acks = [op for op in batch if isinstance(op, ops.Ack)]
+            if not any(op.id == "5" for op in acks) or (
+                len(batch) == 1 and rival.stats("mail").done == 11
+            ):
+                return super().apply(batch)
+            answers = iter(super().apply([op for op in batch if op not in acks]))
+            error = tenure.StoreError("shard '1': ZeroDivisionError()")
+            return [error if op in acks else next(answers) for op in batch]
+
+    inner = SqliteEngine(tmp_path / "jobs.db", tenure.Settings(), SystemClock())
+    with opened(Poisoned(inner)) as queue:
+        jobs = [tenure.NewJob(queue="mail", id=f"{n}") for n in range(12)]
+        ids = queue.enqueue_many(jobs)
+        work = Work(queue)
+        work.runner._posts[0].concurrency = 12
+        work.until(lambda: all_done(rival), lambda: None)
+    assert work.ran == dict.fromkeys(ids, 1)
+
+
+def test_an_outcome_that_hangs_holds_up_no_other_job(
+    engine: Watched, queue: tenure.Queue, rival: tenure.Queue
+) -> None:
+    """Nor the outcome of one whose handler does not end after its timeout, nor any lease."""
+    may_end, go_on, hangs = threading.Event(), threading.Event(), threading.Event()
+    renewals: Counter[str] = Counter()
+
+    def before(batch: Sequence[Op]) -> None:
+        renewals.update(op.id for op in batch if isinstance(op, ops.Extend))
+        if any(isinstance(op, ops.Fail) for op in batch):
+            hangs.set()
+            go_on.wait(PATIENCE)
+
+    def block(job: Job) -> None:
+        may_end.wait(PATIENCE)
+
+    engine.before = before
+    queue.enqueue("slow", id="late", timeout=0.01, max_attempts=1)
+    queue.enqueue("slow", id="long")
+    work = Work(queue, lease=2)
+    slow = Post(["slow"], 2, {}, default=Handler(block, "thread", "slow"))
+    work.runner._posts.append(slow)
+
+    def meanwhile() -> None:
+        if hangs.is_set() and not go_on.is_set():
+            before_it = renewals["long"]
+            ids = [rival.enqueue("mail").id for _ in range(3)]
+            until(lambda: all(rival.get(id).state == "done" for id in ids))
+            until(lambda: renewals["long"] >= before_it + 4 and renewals["late"] >= 2)
+            go_on.set()
+            until(lambda: rival.get("late").state == "dead")
+            may_end.set()
+
+    work.until(lambda: rival.stats("slow").unfinished == 0, meanwhile)
+    assert rival.get("long").attempts == 1
 
 
 def test_a_claim_that_the_store_cannot_do_is_tried_again(

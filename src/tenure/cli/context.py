@@ -15,11 +15,10 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import click
-import msgspec
 from rich.console import Console, RenderableType
 
 from tenure.cli.queue_names import did_you_mean, names_of
-from tenure.cli.text import document, one_line
+from tenure.cli.text import as_json, one_line
 from tenure.clock import Clock, SystemClock
 from tenure.engines import exists
 from tenure.errors import NotFound, QueueNotFound, StoreError, TenureError
@@ -80,7 +79,7 @@ class App:
     def answer(self, value: Any, shown: Callable[[], RenderableType]) -> None:
         """Print the result of a command: as one line of JSON, or formatted for people."""
         if self.as_json:
-            click.echo(msgspec.json.encode(document(value)))
+            click.echo(as_json(value))
         else:
             display(shown())
 

@@ -70,8 +70,8 @@ NEEDED = ("httptools", "prometheus_client")  # the packages of tenure[server]
     "--anonymous",
     metavar="SCOPES",
     envvar="TENURE_ANONYMOUS",
-    help="What clients of --from-network may do without a token: produce, work, read, separated by "
-    "commas.",
+    help="What clients of --from-network may do without a token: produce, work, read, maintain, "
+    "separated by commas.",
 )
 @click.option(
     "--from-network",

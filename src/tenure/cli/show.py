@@ -22,11 +22,12 @@ from tenure.cli.tables import (
     jobs_table,
     named,
     stats_table,
+    totals_table,
     words,
 )
 from tenure.cli.text import absolute
 from tenure.model.job import State
-from tenure.model.queries import Page
+from tenure.model.queries import GroupTotal, Page
 from tenure.queue import Queue
 from tenure.settings import without_secrets
 
@@ -188,19 +189,23 @@ def tenants(app: App, /, queue: str, **page: Any) -> None:
 
 @click.command()
 @click.argument("queue")
-@click.option("--tenant", default="", help="The tenant. [default: jobs without a tenant]")
+@click.option("--tenant", help="The tenant; '' for jobs without one. [default: all together]")
 @name_page_options
 @json_option
 @pass_app
-def groups(app: App, /, queue: str, tenant: str, **page: Any) -> None:
-    """Count jobs by state, per group of a tenant, largest backlog first.
+def groups(app: App, /, queue: str, tenant: str | None, **page: Any) -> None:
+    """Count jobs per group of a queue, largest backlog first. With a tenant, by state.
 
     \b
     Example:
+      tenure groups crawls
       tenure groups crawls --tenant acme
     """
     with app.open_existing() as store:
-        _list_names(app, store.groups, "group", queue, tenant=tenant, **page)
+        if tenant is None:
+            _list_names(app, store.group_totals, "group", queue, **page)
+        else:
+            _list_names(app, store.groups, "group", queue, tenant=tenant, **page)
 
 
 def _list_names(
@@ -229,5 +234,6 @@ def _list_names(
 def _names(label: str, rows: Sequence[tuple[Any, Any]], hint: str) -> RenderableType:
     if not rows:
         return words(f"No {label}s.")
-    table = counts_table(label, rows, None)
+    whole = isinstance(rows[0][1], GroupTotal)
+    table = totals_table(label, rows) if whole else counts_table(label, rows, None)
     return Group(table, cell(f"There may be more: {hint}", "dim")) if hint else table

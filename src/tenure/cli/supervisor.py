@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
+from tenure.worker.marks import note_exit
+
 log = logging.getLogger("tenure.worker")
 
 LOOK_SECONDS = 0.2
@@ -52,9 +54,10 @@ class Supervisor:
             for _ in self._signals[self._passed_on :]:
                 self._passed_on += 1
                 self._send(signal.SIGTERM)  # not SIGINT: a child that is just starting ends quietly
-            for child in list(self._children):
-                if child.poll() is not None:
-                    worst = max(worst, self._ended(child))
+            dead = [child for child in self._children if child.poll() is not None]
+            died = [note_exit(child.pid, child.returncode) for child in dead]  # before one is new
+            for child, in_the_midst in zip(dead, died, strict=True):
+                worst = max(worst, self._ended(child, in_the_midst))
             if self._reload and time.monotonic() >= look_at:
                 look_at = time.monotonic() + RELOAD_LOOK_SECONDS
                 self._reload_if_changed()
@@ -72,8 +75,9 @@ class Supervisor:
             if child.poll() is None:
                 child.send_signal(number)
 
-    def _ended(self, child: subprocess.Popen[bytes]) -> int:
-        """Replace a process that is gone; if it is not replaced, return its exit code."""
+    def _ended(self, child: subprocess.Popen[bytes], in_the_midst: bool) -> int:
+        """Replace a process that is gone; if it is not replaced, return its exit code.
+        in_the_midst: it has not stopped its worker, whatever its exit code says."""
         self._children.remove(child)
         code = child.returncode if child.returncode >= 0 else 128 - child.returncode
         if self._signals and child.returncode == -signal.SIGTERM:
@@ -82,13 +86,14 @@ class Supervisor:
             return 1
         outdated = child.pid in self._outdated
         self._outdated.discard(child.pid)
-        if self._signals or (code == 0 and not self._again and not outdated):
+        again = self._again or outdated or in_the_midst
+        if self._signals or (code == 0 and not again):
             return 0 if outdated else code
         if self._reload and code in GAVE_UP and not outdated:
             self._broken += 1
             log.error("process %d failed; waiting for a file to change", child.pid)
             return 0
-        if code and not outdated:
+        if (code or in_the_midst) and not outdated:
             log.error("process %d ended with exit code %d; a new one is started", child.pid, code)
             time.sleep(PAUSE_SECONDS)
             if self._signals:  # received during the sleep

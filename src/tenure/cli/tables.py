@@ -17,7 +17,7 @@ from tenure.cli.held_back import HeldBack
 from tenure.cli.text import absolute, document, harmless, one_line, relative, span, waiting
 from tenure.model.job import FINAL, Failure, Job, State
 from tenure.model.ops import UNKNOWN_KIND, Limit
-from tenure.model.queries import Counts, Stats, as_counts
+from tenure.model.queries import Counts, GroupTotal, Stats, as_counts
 from tenure.model.retry import Backoff
 from tenure.model.summary import Summary
 
@@ -71,6 +71,14 @@ def counts_table(label: str, rows: Iterable[tuple[Text, Counts]], total: Counts 
         table.add_row(name, *_numbers(counts))
     if total is not None:
         table.add_row(Text("total", "bold"), *_numbers(total), style="bold")
+    return table
+
+
+def totals_table(label: str, rows: Iterable[tuple[Text, GroupTotal]]) -> Table:
+    """A table with groups as rows."""
+    table = frame(label, ">unfinished", ">finished")
+    for name, total in rows:
+        table.add_row(name, number(total.unfinished), number(total.finished))
     return table
 
 

@@ -12,7 +12,7 @@ import msgspec
 # Characters that a terminal interprets instead of showing them: control characters (except tab and
 # newline) and those that change the text direction.
 _OBEYED = re.compile(
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s"))
 
@@ -36,6 +36,12 @@ def _names(kind: type[msgspec.Struct]) -> list[tuple[str, str]]:
 def harmless(text: str) -> str:
     """Escape untrusted text so that it is safe to print on a terminal."""
     return _OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def as_json(value: Any) -> str:
+    """A document as one line of JSON that is safe to print on a terminal, too."""
+    text = msgspec.json.encode(document(value)).decode()
+    return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def one_line(text: str, longest: int | None = None) -> str:

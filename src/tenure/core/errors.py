@@ -24,8 +24,8 @@ def grouped(tx: Transaction[J], job: J, change: states.Change, failure: Failure)
         tally = _tally(tx, one)
     place = error_records.key_of(one, "")
     if tally is None:
-        tally = tx.failures[place] = Tally(error_records.key_of(one, tx.writer), one)
-        _put(tx, tally)  # at once, so that the next failure sees it
+        tx.failures[place] = Tally(error_records.key_of(one, tx.writer), one)
+        tx.error_groups[one.queue] += 1
     else:
         tx.failures[place] = Tally(tally.key, tally.group.plus(one))
     return states.in_group(change, one.group)
@@ -42,8 +42,11 @@ def _tally(tx: Transaction[J], one: ErrorGroup) -> Tally | None:
 
 def _is_one_too_many(tx: Transaction[J], one: ErrorGroup) -> bool:
     """Whether the queue has as many groups as it may have, and no writer counts this one."""
-    most = error_groups.MAX_GROUPS
-    if tx.count_records("error", *error_records.keys_of(one.queue), most) < most:
+    most, counted = error_groups.MAX_GROUPS, tx.error_groups.get(one.queue)
+    if counted is None:  # once in a transaction: there may be a new group for each failure
+        counted = tx.count_records("error", *error_records.keys_of(one.queue), most)
+        tx.error_groups[one.queue] = counted
+    if counted < most:
         return False
     return not tx.count_records("error", *error_records.keys_of_group(one), 1)
 

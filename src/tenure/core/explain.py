@@ -90,8 +90,9 @@ class Facts(Protocol):
     def holders(self, scope: TenantGroup) -> Sequence[Other]:
         """Some of the jobs that hold them: at least MOST_HOLDERS, if there are that many."""
 
-    def tokens(self) -> int:
-        """The tokens in the bucket of the queue's rate limit."""
+    def bucket(self) -> tuple[int, int]:
+        """The tokens in the bucket of the queue's rate limit, and the time they were counted at:
+        later than now if the clock was set back."""
 
     def is_worked_on(self) -> bool:
         """Whether any job of the queue is leased."""
@@ -185,7 +186,9 @@ class _Explaining:
         if job.state is State.WAITING:
             found, count = facts.parents()
             failed = (State.DEAD, State.CANCELLED)
-            found = sorted(found, key=lambda one: (one.state not in failed, one.id))
+            # They come in the order of their ids. One that is done has not told all children yet.
+            last = State.DONE
+            found = sorted(found, key=lambda one: (one.state not in failed, one.state is last))
             yield why.WaitsFor([self._parent(one) for one in found[: why.MOST_PARENTS]], count)
         elif job.state is State.PENDING and not facts.in_line and job.run_at > facts.now:
             yield why.Delayed(job.run_at, job.attempts, job.max_attempts)
@@ -254,9 +257,9 @@ class _Explaining:
         limit = self._facts.rules.whole
         if limit.rate is None or limit.per_ms is None:
             return None
-        tokens = self._facts.tokens()
+        tokens, at = self._facts.bucket()
         missing = max(0, limit.per_ms - tokens)
-        return tokens // limit.per_ms, self._facts.now - -missing // limit.rate
+        return tokens // limit.per_ms, at - -missing // limit.rate
 
     def _no_worker(self) -> Iterator[why.NoWorker]:
         """Programs that call `claim` themselves are not known as workers, but their leases are."""

@@ -44,9 +44,22 @@ def refused(
     return problem
 
 
+def not_acked(tx: Transaction[J], job: J | None, op: ops.Ack) -> ops.Moved | TenureError | None:
+    """The result of an ack that changes nothing: its token has finished the job before, or it does
+    not hold the lease. None if it holds it."""
+    if job is not None and job.state is State.DONE and job.token == op.token:
+        return ops.Moved(job.state, job.run_at)
+    return refused(tx, job, op)
+
+
+def _seen(tx: Transaction[J], op: ops.LeaseOp, owners: Owners) -> J | None:
+    """The job, if it exists and the operation may see it."""
+    return tx.job(op.id) if owners.shows(op.grant, op.id) else None
+
+
 def _held(tx: Transaction[J], op: ops.LeaseOp, owners: Owners) -> J | TenureError:
     """The job, if the token of the operation holds its lease."""
-    job = tx.job(op.id) if owners.shows(op.grant, op.id) else None
+    job = _seen(tx, op, owners)
     return JobNotFound(op.id) if job is None else refused(tx, job, op) or job
 
 
@@ -57,9 +70,10 @@ def ack(tx: Transaction[J], batch: Sequence[ops.Ack]) -> list[Answer]:
 
 
 def _ack(tx: Transaction[J], op: ops.Ack, owners: Owners) -> Answer:
-    job = _held(tx, op, owners)
-    if isinstance(job, TenureError):
-        return job
+    job = _seen(tx, op, owners)
+    ended = not_acked(tx, job, op)
+    if job is None or ended is not None:
+        return ended or JobNotFound(op.id)
     then = ops.Enqueue(op.then, grant=op.grant)
     plan = Plan(tx, [then], leaving=op.id) if op.then else None
     if plan is not None:

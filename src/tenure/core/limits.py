@@ -70,7 +70,8 @@ class Rules:
 
 def refilled(tokens: int, passed_ms: int, limit: Limit) -> int:
     """The tokens in a rate limit's bucket after some time. A job costs `per_ms` tokens, and the
-    bucket holds enough for `rate` jobs."""
+    bucket holds enough for `rate` jobs. Only claims that take tokens are stored, with their time,
+    which never decreases: if the clock is set back, no time counts twice."""
     if limit.rate is None or limit.per_ms is None:
         return tokens
     return min(tokens + max(0, passed_ms) * limit.rate, limit.rate * limit.per_ms)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tenure.core import errors
-from tenure.core.transaction import J, Transaction
+from tenure.core.transaction import J, Transaction, UntoldTransaction
 from tenure.model import states
 from tenure.model.job import State
 
@@ -39,12 +39,21 @@ def remove(tx: Transaction[J], job: J) -> None:
 
 
 def settle(tx: Transaction[J]) -> None:
-    """Notify children of what happened to their parents, and their children in turn."""
+    """Notify children of what happened to their parents, and their children in turn. A store that
+    lets nobody else write meanwhile notifies only so many in a transaction, and stores that the
+    rest are due (see `resume`)."""
     while tx.news:
         news, tx.news = tx.news, []
         events = {parent.id: event for parent, event in news}
-        for child, parent_id in tx.children([parent for parent, _ in news]):
+        for child, parent_id in tx.children(news):
             tell(tx, child, parent_id, events[parent_id])
+
+
+def resume(tx: UntoldTransaction[J]) -> None:
+    """Notify the next children that earlier transactions left, and their children in turn."""
+    for child, parent_id, event in tx.next_untold():
+        tell(tx, child, parent_id, event)
+    settle(tx)
 
 
 def tell(tx: Transaction[J], child: J, parent_id: str, event: states.Event) -> None:

@@ -73,6 +73,7 @@ class Transaction(Protocol[J]):
 
     news: list[tuple[J, Event]]  # jobs that ended, whose children have not been notified yet
     failures: dict[str, Tally]  # counts of error groups to write at the end
+    error_groups: dict[str, int]  # how many a queue has, if it was counted
     keep_errors_ms: int | None  # how long an error group is kept after its last failure
     keep_audit_ms: int | None  # how long entries of the audit log are kept
 
@@ -132,9 +133,10 @@ class Transaction(Protocol[J]):
 
     # Dependencies -------------------------------------------------------------------------------
 
-    def children(self, parents: Sequence[J]) -> Sequence[tuple[J, str]]:
+    def children(self, news: Sequence[tuple[J, Event]]) -> Sequence[tuple[J, str]]:
         """The jobs that wait for these parents, each with the parent's id, in the order of the
-        parents. A parent may have been removed in this transaction."""
+        parents. A parent may have been removed in this transaction. An UntoldTransaction may
+        return only the first of them."""
 
     def strike(self, child: J, parent_id: str) -> None:
         """Stop the child from waiting for this parent."""
@@ -220,6 +222,15 @@ class Transaction(Protocol[J]):
 
     def read_jobs(self, ids: Sequence[str]) -> Mapping[str, Job]:
         """The jobs with these ids that exist, complete, without locking them."""
+
+
+class UntoldTransaction(Transaction[J], Protocol[J]):
+    """A transaction that nobody else can write beside. It notifies a bounded number of children,
+    and stores which others are due."""
+
+    def next_untold(self) -> Sequence[tuple[J, str, Event]]:
+        """The next jobs whose parents ended in earlier transactions: each with the parent's id and
+        what happened to it. They count as notified."""
 
 
 class SlotTransaction(Protocol):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tenure.core.moves import news_of, settle, tell
+from tenure.core.moves import PARENTS_DONE, move, news_of, settle, tell
 from tenure.core.transaction import Existing, J, Transaction
 from tenure.errors import DependencyNotFound, Duplicate, TenureError
 from tenure.model import ops
-from tenure.model.job import FINAL
+from tenure.model.job import FINAL, State
 from tenure.model.ops import Answer, Entry
 
 
@@ -71,11 +71,15 @@ def _tell_of_ended(tx: Transaction[J], new: Mapping[str, Entry], existing: Exist
         for parent in entry.waits_for
         if states[parent] in FINAL
     ]
-    if not ended:
-        return
-    tx.load(child for child, _ in ended)
+    # The last parent of these was done and removed, but they had not been told yet.
+    free = [id for id, one in new.items() if one.job.state is State.WAITING and not one.waits_for]
+    tx.load([*(child for child, _ in ended), *free])
     for child_id, parent in ended:
         child = tx.job(child_id)
         assert child is not None
         tell(tx, child, parent, news_of(states[parent]))
+    for child_id in free:
+        child = tx.job(child_id)
+        assert child is not None
+        move(tx, child, PARENTS_DONE)
     settle(tx)

@@ -10,7 +10,7 @@ import asyncio
 import threading
 from contextlib import suppress
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -42,7 +42,7 @@ class Users(Tokens):
         super().__init__(required=True)
 
     def of(self, headers: Headers, address: str | None) -> Token:
-        name = headers.get(USER) or ""
+        name = unquote(headers.get(USER) or "")
         scope = Scope.ADMIN if headers.get(MAY_CHANGE) else Scope.READ
         return Token(name, hash_of(f"{scope} {name}"), (scope,))
 
@@ -141,7 +141,7 @@ def _scope(request: HttpRequest, path: str, user: Any) -> dict[str, Any]:
     headers = [(name, value.encode("latin-1")) for name, value in given.items() if name not in OURS]
     headers = [(name, value) for name, value in headers if name != b"host"]
     headers.append((b"host", request.get_host().encode()))  # as Django sees it behind a proxy
-    headers.append((USER, user.get_username().encode("latin-1", "replace")))
+    headers.append((USER, quote(user.get_username()).encode()))  # a header is latin-1
     if user.is_superuser:
         headers.append((MAY_CHANGE, b"yes"))
     return {

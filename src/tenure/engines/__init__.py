@@ -1,7 +1,8 @@
 """The engine contract, and opening an engine by its URL.
 
-An engine runs operations; it knows nothing about tasks, HTTP or workers. The committer calls
-`apply` from as many threads as `in_flight` says; `read` may be called from any thread at any time.
+An engine runs operations; it knows nothing about tasks, HTTP or workers. The committer has as many
+batches in progress as `in_flight` says, and besides them renewals of leases and outcomes that are
+sent again. `apply` and `read` may be called from any thread at any time.
 
 The modules of an engine are imported when a store of its kind is opened, so `import tenure` is
 quick and only needs the libraries of engines that are used.
@@ -16,7 +17,7 @@ from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
-from tenure.clock import Clock
+from tenure.clock import Clock, SystemClock
 from tenure.engines.sharded.members import SCHEME, is_sharded, members_of
 from tenure.errors import InvalidInput
 from tenure.model.ops import Answer, Op
@@ -68,6 +69,17 @@ class ClaimsAtOnce(Protocol):
     @property
     def claims_at_once(self) -> bool:
         """Whether such claims can run beside each other, rather than one after the other."""
+
+
+PartOf = Callable[[Sequence[Op]], int | None]
+
+
+def parts_of(engine: Engine) -> PartOf | None:
+    """What tells which one part of a store a batch concerns, if the store has parts that can be
+    slow or away by themselves; it returns None if there are several, or if that is not known.
+    It does not wait, and never raises."""
+    found: PartOf | None = getattr(engine, "part_of", None)
+    return found
 
 
 @runtime_checkable
@@ -193,7 +205,7 @@ def exists(settings: Settings) -> bool:
         case "fdb":
             from tenure.engines.foundationdb.engine import FoundationDbEngine
 
-            return FoundationDbEngine.exists(settings.url)
+            return FoundationDbEngine.exists(settings.url, settings.busy_timeout, SystemClock())
     return True
 
 

@@ -1,7 +1,8 @@
 """The engine for a Tenure service: sends batches of operations over HTTP.
 
 Each batch has a key, under which the service applies it once. So it can be sent again until a
-response arrives, whatever happens on the way.
+response arrives, whatever happens on the way. Renewals of leases need no key: to repeat them does
+no harm, and without one they wait for nothing but the stores of their own jobs.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class _Sent(msgspec.Struct, omit_defaults=True):
     """Operations as sent."""
 
     ops: list[Op]
-    key: str
+    key: str | None = None
     fingerprint: str | None = None
 
 
@@ -95,7 +96,7 @@ class _Failed(Exception):
 class RemoteEngine:
     """Jobs of a service, over HTTP."""
 
-    in_flight = 1
+    in_flight = 2  # requests: claims do not wait for other operations, nor these for claims
 
     def __init__(self, url: str, settings: Settings, clock: Clock) -> None:
         self._url = url.rstrip("/")
@@ -118,7 +119,9 @@ class RemoteEngine:
         try:
             for has_key, some in groupby(batch, key=lambda op: isinstance(op, ops.Once)):
                 if not has_key:
-                    self._send(list(some), uuid.uuid4().hex, answers)
+                    plain = list(some)
+                    renews = all(type(op) is ops.Extend for op in plain)
+                    self._send(plain, None if renews else uuid.uuid4().hex, answers)
                     continue
                 for once in some:
                     assert isinstance(once, ops.Once)
@@ -130,7 +133,7 @@ class RemoteEngine:
             answers += [error] * (len(batch) - len(answers))
         return answers
 
-    def _send(self, batch: list[Op], key: str, answers: list[Answer]) -> None:
+    def _send(self, batch: list[Op], key: str | None, answers: list[Answer]) -> None:
         """Apply operations under a key, and append their results. They are split if they are too
         large for one request, or if the service rejects some of them."""
         body = encode(_Sent(batch, key))
@@ -145,8 +148,8 @@ class RemoteEngine:
             else:
                 return
         half = len(batch) // 2
-        self._send(batch[:half], f"{key}-a", answers)
-        self._send(batch[half:], f"{key}-b", answers)
+        self._send(batch[:half], key and f"{key}-a", answers)
+        self._send(batch[half:], key and f"{key}-b", answers)
 
     def _send_once(self, once: ops.Once) -> Answer:
         """Like `_send`, under the caller's own key. This is one operation: it is not split if the

@@ -13,6 +13,7 @@ from tenure.model import ops
 from tenure.model.ops import Answer, Op
 
 MAX_TARGET = 1_000  # characters
+MAX_PAGE_BYTES = 1_000_000  # of the entries of one page
 _WORD = re.compile(r"(?<!^)(?=[A-Z])")
 _SHOWN_IDS = 10
 _NOTED = (ops.NotedOp, ops.NotedGrantedOp)

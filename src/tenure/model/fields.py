@@ -40,7 +40,8 @@ MAX_MOMENT_MS = 2 * MAX_SPAN_MS
 MAX_GET = 1_000  # jobs that one query looks up by id
 MAX_AFTER = 10_000  # jobs that one job may wait for
 MAX_AFTER_CHARACTERS = 1_000_000  # of the ids of all jobs that one job waits for
-MAX_JOBS_PER_CALL = 100_000
+# Stored or changed together. Everybody else who writes to a SQLite file waits meanwhile: 0.1 s.
+MAX_JOBS_PER_CALL = 10_000
 MAX_OPS = 10_000  # operations in one request to a service
 MAX_QUEUES_PER_CALL = 1_000
 MAX_GROUPS_PER_CALL = 1_000
@@ -87,7 +88,7 @@ Zone = Annotated[str, Meta(min_length=1, max_length=100)]
 Parents = Annotated[tuple[Name, ...], Meta(max_length=MAX_AFTER)]
 QueueNames = Annotated[tuple[Name, ...], Meta(min_length=1, max_length=MAX_QUEUES_PER_CALL)]
 GroupNames = Annotated[tuple[Label, ...], Meta(max_length=MAX_GROUPS_PER_CALL)]
-JobIds = Annotated[tuple[Name, ...], Meta(max_length=100_000)]
+JobIds = Annotated[tuple[Name, ...], Meta(max_length=MAX_JOBS_PER_CALL)]
 GrantedNames = Annotated[tuple[Label, ...], Meta(max_length=1_000)]
 
 Check = Callable[[str, Any], None]

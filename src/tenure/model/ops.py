@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 from msgspec import Meta, UnsetType
 
-from tenure.errors import InvalidInput, TenureError
+from tenure.errors import InvalidInput, PayloadTooLarge, TenureError
 from tenure.model import states
 from tenure.model.cron import CatchUp, next_tick
 from tenure.model.fields import (
@@ -46,6 +46,8 @@ from tenure.model.workers import BeatSpan, LiveWorker
 
 IfExists = Literal["error", "skip"]
 NewJobs = Annotated[tuple[JobSpec, ...], Meta(max_length=MAX_JOBS_PER_CALL)]
+MAX_FILTER_BYTES = 16_384  # of a filter in a note: enough for the longest names
+MAX_SCHEDULED_BYTES = 65_536  # of the payload of a schedule: all schedules are read together
 Needs = Literal["produce", "work", "read", "admin"]  # the scope that a token needs
 
 
@@ -93,6 +95,10 @@ class Note(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     by: Label = ""
     reason: Reason = ""
     filter: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.filter is not None and len(msgspec.json.encode(self.filter)) > MAX_FILTER_BYTES:
+            raise InvalidInput("filter", f"is larger than {MAX_FILTER_BYTES:,} bytes")
 
 
 class NotedOp(Op, frozen=True, kw_only=True):
@@ -145,7 +151,8 @@ class JobsOp(NotedGrantedOp, frozen=True):
 
 class Ack(LeaseOp, frozen=True):
     """Mark the job as done and enqueue `then` in the same transaction. keep=False deletes the
-    job."""
+    job. If the job is done by an earlier ack with this token, that one counts: nothing is changed,
+    and the result is Moved instead of Ok."""
 
     result: msgspec.Raw = msgspec.field(default_factory=null)
     then: NewJobs = ()
@@ -399,8 +406,11 @@ class Schedule(msgspec.Struct, frozen=True, omit_defaults=True):
     disabled: bool = False
 
     def check(self) -> None:
-        """Validate the cron expression and the time zone."""
+        """Validate the cron expression, the time zone and the size of the payload."""
         next_tick(self.cron, self.tz, 0)
+        if len(self.job.payload) > MAX_SCHEDULED_BYTES:
+            reason = f"of a schedule has at most {MAX_SCHEDULED_BYTES:,} bytes"
+            raise PayloadTooLarge("payload", reason)
 
 
 class PutSchedule(NotedGrantedOp, frozen=True):

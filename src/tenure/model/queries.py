@@ -115,11 +115,11 @@ class Filter(msgspec.Struct, frozen=True, omit_defaults=True):
         return len(self.states) == 1 and self.states[0] in FINAL and self.error is None
 
 
-class GetJob(Query, frozen=True):
-    """One job by its id."""
+class GetJob(JobQuery, frozen=True):
+    """One job by its id. Of a job that the grant does not allow, nothing large is read: the time
+    must not tell that there is one."""
 
     get: ClassVar[Get | None] = Get("/v1/jobs/{id}", "Get a job.")
-    id: Name
 
 
 class GetJobs(GrantedQuery, frozen=True):
@@ -193,7 +193,8 @@ class ListRelated(JobQuery, frozen=True):
 
 
 class NextDue(Query, frozen=True):
-    """When the next delayed job of these queues becomes due or the next lease expires."""
+    """When the next delayed job of these queues becomes due, the next lease expires, or a rate that
+    ready jobs wait for allows the next claim."""
 
     needs: ClassVar[Needs] = "work"
     queues: QueueNames

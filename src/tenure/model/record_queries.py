@@ -1,4 +1,4 @@
-"""The query for records. Other queries are built from it: see finders.py."""
+"""Queries that only engines ask. Others are built from that for records: see finders.py."""
 
 from __future__ import annotations
 
@@ -21,6 +21,13 @@ class ListRecords(Query, frozen=True):
     last: Label = LAST_KEY
     limit: PageLimit = 1000
     newest_first: bool = False  # by key, from the last to the first
+
+
+class FindAnswers(Query, frozen=True):
+    """The text that is stored under a key of a Once, in a list; an empty one if there is none.
+    Shards ask it of their stores."""
+
+    key: Label
 
 
 Read = Callable[[ListRecords], list[Record]]

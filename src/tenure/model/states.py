@@ -182,6 +182,8 @@ def _after_delay(_job: Facts, event: Event, now: int) -> int:
     return now + event.delay_ms
 
 
+LEASE_RAN_OUT = "the lease ran out"
+
 W, P, L, DONE, DEAD, X = State  # in the order of a job's life
 
 TABLE: tuple[Move, ...] = (
@@ -206,9 +208,9 @@ TABLE: tuple[Move, ...] = (
     Move(L, Failed, DEAD, "attempts are used up", _used_up),
     Move(L, Failed, P, "otherwise, after its backoff", start=_after_backoff),
     Move(L, Released, P, "the attempt is not counted", attempts=-1, start=_after_delay),
-    Move(L, LeaseRanOut, DEAD, "attempts are used up", _used_up, says="the lease ran out"),
-    Move(L, LeaseRanOut, DEAD, "expires_at passed", _too_late, says="the lease ran out"),
-    Move(L, LeaseRanOut, P, "otherwise, at once", start=_now, says="the lease ran out"),
+    Move(L, LeaseRanOut, DEAD, "attempts are used up", _used_up, says=LEASE_RAN_OUT),
+    Move(L, LeaseRanOut, DEAD, "expires_at passed", _too_late, says=LEASE_RAN_OUT),
+    Move(L, LeaseRanOut, P, "otherwise, at once", start=_now, says=LEASE_RAN_OUT),
     Move(L, Cancelled, X),
     Move(DEAD, Replayed, P, "with attempts 0 and no expiry", start=_now),
     Move(X, Replayed, P, "with attempts 0 and no expiry", start=_now),

@@ -293,9 +293,9 @@ def _paused(reason: Paused, about: Context) -> Words:
 
 
 def _waits_for(reason: WaitsFor, about: Context) -> Words:
-    if not reason.parents:
-        return "It waits for other jobs.", ""
-    first = reason.parents[0]
+    first = reason.parents[0] if reason.parents else None
+    if first is None or first.state is State.DONE:
+        return "The jobs that it waited for have ended; it learns of that in a moment.", ""
     state = "" if first.state is None else f", which is {first.state.value}"
     more = f", and {reason.count - 1:,} more" if reason.count > 1 else ""
     text = f"It waits for {first.id}{state}{more}."

@@ -25,7 +25,7 @@ from prometheus_client.core import (
 )
 
 from tenure.clock import Clock
-from tenure.engines import ClaimsAtOnce, Engine, HasLog, HasShards
+from tenure.engines import ClaimsAtOnce, Engine, HasLog, HasShards, PartOf, parts_of
 from tenure.errors import LeaseLost, TenureError
 from tenure.model import ops, queries
 from tenure.model.job import Job, State
@@ -233,6 +233,7 @@ class Measured:
         self._metrics = metrics
         self._clock = clock
         self._running = Running()
+        self.part_of: PartOf | None = parts_of(engine)
 
     @property
     def in_flight(self) -> int:
@@ -292,7 +293,8 @@ class Measured:
             return
         metrics.operations.counts[kind, "ok"] += 1
         if isinstance(op, ops.Ack):
-            self._acked([op], now)
+            if isinstance(answer, ops.Ok):  # otherwise it repeats one that was counted
+                self._acked([op], now)
         elif isinstance(op, ops.Enqueue):
             self._enqueued([op], [answer])
         elif isinstance(op, ops.Claim):

@@ -12,6 +12,7 @@ from tenure.errors import InvalidInput, TenureError
 from tenure.model import ops
 from tenure.model.fields import (
     MAX_FAILURE_TEXT,
+    MAX_JOBS_PER_CALL,
     POSITIVE_SPAN,
     Name,
     Token,
@@ -120,6 +121,15 @@ def listed(field: str, values: Iterable[T]) -> list[T]:
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise InvalidInput(field, f"must be a list, not {type(values).__name__}")
     return list(values)
+
+
+def too_many_jobs(count: int) -> InvalidInput:
+    """The error for a call with more jobs than can be stored together."""
+    return InvalidInput(
+        "jobs",
+        f"{count:,} in one call; at most {MAX_JOBS_PER_CALL:,}, which are stored all or none: "
+        "enqueue them in several calls",
+    )
 
 
 def several(field: str, names: str | Sequence[str]) -> list[str]:

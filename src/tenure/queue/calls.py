@@ -53,6 +53,7 @@ from tenure.queue.arguments import (
     listed,
     of_kind,
     several,
+    too_many_jobs,
 )
 from tenure.queue.editing import Editing
 from tenure.queue.insight import Insight
@@ -192,11 +193,11 @@ class Calls(JobChanges, LimitCalls, SlotCalls, Insight, Lookup, Matching, Editin
         if_exists: IfExists = "error",
         connection: Any = None,
     ) -> Steps[EnqueuedIds]:
-        """Add many jobs, all or none, and return their ids in order; the list's `created` says
-        which of them are new."""
+        """Add up to 10,000 jobs, all or none, and return their ids in order; the list's `created`
+        says which of them are new."""
         news = listed("jobs", jobs)
         if len(news) > MAX_JOBS_PER_CALL:  # before any work is done
-            raise InvalidInput("jobs", f"{len(news):,} in one call; at most {MAX_JOBS_PER_CALL:,}")
+            raise too_many_jobs(len(news))
         if not news:
             return EnqueuedIds()
         _check_if_exists("if_exists", if_exists)
@@ -254,10 +255,12 @@ class Calls(JobChanges, LimitCalls, SlotCalls, Insight, Lookup, Matching, Editin
     ) -> Steps[None]:
         """Mark a claimed job as done, with its result.
 
-        then: jobs to enqueue in the same transaction. keep=False: delete the job right away.
+        then: jobs to enqueue in the same transaction. keep=False: delete the job right away. If
+        this claim of the job was acknowledged before, the first time counts, and this call succeeds
+        without changing anything.
         """
         (answer,) = yield [self._ack_op(job, result, then, keep)]
-        good(answer, ops.Ok)
+        good(answer, object)
 
     def _ack_many(
         self,
@@ -357,8 +360,9 @@ class Calls(JobChanges, LimitCalls, SlotCalls, Insight, Lookup, Matching, Editin
         return good((yield query), queries.Ids).ids
 
     def _next_due(self, queues: str | Sequence[str]) -> Steps[int | None]:
-        """Return when the next delayed job of these queues becomes due or the next lease expires,
-        in milliseconds since 1970 by this machine's clock. This may be in the past."""
+        """Return when the next delayed job of these queues becomes due, the next lease expires, or
+        a rate that ready jobs wait for allows the next claim: in milliseconds since 1970 by this
+        machine's clock. This may be in the past."""
         query = queries.NextDue(tuple(several("queues", queues)))
         return good((yield validated(query)), queries.Due).at
 

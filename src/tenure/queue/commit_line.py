@@ -11,19 +11,24 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import groupby, islice
+from operator import attrgetter
 from typing import Generic, Protocol, TypeVar
 
+from tenure.model import ops
+from tenure.model.job import JobSpec
 from tenure.model.ops import Answer, Op
 
-MAX_BATCH = 2_000  # operations: a batch of this size takes no more tickets
+_result_of, _then_of, _jobs_of = attrgetter("result"), attrgetter("then"), attrgetter("jobs")
+
+MAX_BATCH = 2_000  # operations and new jobs: a batch of this size takes no more tickets
 
 
-class HasBatch(Protocol):
-    batch: Sequence[Op]
+class HasWeight(Protocol):
+    weight: int  # how many operations and new jobs
 
 
-T = TypeVar("T", bound=HasBatch)
+T = TypeVar("T", bound=HasWeight)
 
 
 class Turn:
@@ -62,11 +67,11 @@ class CommitLine(Generic[T]):
         some: list[T] = []
         size = 0
         for ticket in tickets:
-            if some and size + len(ticket.batch) > MAX_BATCH:
+            if some and size + ticket.weight > MAX_BATCH:
                 self._inbox.put(some)
                 some, size = [], 0
             some.append(ticket)
-            size += len(ticket.batch)
+            size += ticket.weight
         self._inbox.put(some)
 
     def apply_if_free(self, apply: Callable[[], list[Answer]]) -> list[Answer] | None:
@@ -116,7 +121,7 @@ class CommitLine(Generic[T]):
         size, some = 0, first
         while some is not None:
             tickets.extend(some)
-            size += sum([len(ticket.batch) for ticket in some])
+            size += sum([ticket.weight for ticket in some])
             if size >= MAX_BATCH:
                 return tickets, True
             try:
@@ -125,3 +130,27 @@ class CommitLine(Generic[T]):
                 return tickets, True
         self._inbox.put(None)  # stop the other threads, too
         return tickets, False
+
+
+def bytes_of(batch: Sequence[Op]) -> int:
+    """The size of the payloads and results that a batch holds in memory."""
+    total = 0
+    for kind, some in groupby(batch, type):
+        if kind is ops.Ack:
+            acks = list(some)
+            total += sum(map(len, map(_result_of, acks)))
+            total += sum(map(_payload_bytes, filter(None, map(_then_of, acks))))
+        elif kind is ops.Enqueue:
+            total += sum(map(_payload_bytes, map(_jobs_of, some)))
+    return total
+
+
+def weight_of(batch: Sequence[Op]) -> int:
+    """How many operations and new jobs a batch has."""
+    return sum([len(op.jobs) if type(op) is ops.Enqueue else 1 for op in ops.flat(batch)])
+
+
+def _payload_bytes(jobs: Sequence[JobSpec]) -> int:
+    if len(jobs) == 1:
+        return len(jobs[0].payload)
+    return sum([len(job.payload) for job in jobs])

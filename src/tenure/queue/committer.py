@@ -9,7 +9,8 @@ loop submit during one iteration go together.
 An engine says how many concurrent batches it benefits from. Below that number, operations are sent
 at once; at that number they are collected, and go together. Claims have their own line, one batch
 at a time: concurrent claims of one queue would only wait for each other. A worker that knows that
-they do not can submit one beside them.
+they do not can submit one beside them. Renewals of leases have a line of their own, too: a lease
+must not expire because something else is slow, locked or away.
 
 A worker that found nothing can leave a standing claim. It runs in the same transaction as the next
 enqueue to one of its queues, so a job on an idle queue is stored and claimed in one commit.
@@ -24,9 +25,9 @@ import threading
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import groupby
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 
-from tenure.engines import Engine, Recording
+from tenure.engines import Engine, Recording, parts_of
 from tenure.errors import (
     Busy,
     Closed,
@@ -37,9 +38,9 @@ from tenure.errors import (
     Unauthorized,
 )
 from tenure.model import ops
-from tenure.model.job import JobSpec
 from tenure.model.ops import Answer, Op
-from tenure.queue.commit_line import CommitLine
+from tenure.queue.commit_line import CommitLine, bytes_of, weight_of
+from tenure.queue.part_lines import PartLines
 from tenure.queue.rates import RateCounter
 
 log = logging.getLogger("tenure.committer")
@@ -57,23 +58,29 @@ _RANK: dict[type[Op], int] = {
 }
 _OTHERS = 6
 
+# Batches of renewals at once. One that hangs must not delay those after it.
+RENEWALS_AT_ONCE = 8
+
 
 class Ticket:
     """A caller's operations, and what it waits on for the answers."""
 
     __slots__ = (
         *("abandoned", "answers", "batch", "beside", "bytes", "claims", "error"),
-        *("event", "future", "loop"),
+        *("event", "future", "loop", "part", "renews", "weight"),
     )
 
     def __init__(self, batch: Sequence[Op]) -> None:
         self.batch: Sequence[Op] = batch
-        self.bytes: int = _bytes_of(batch)
+        self.bytes: int = bytes_of(batch)
+        self.weight: int = weight_of(batch)
         self.claims: bool = _claims(batch)
+        self.renews: bool = _renews(batch)
         self.answers: list[Answer] = []
         self.error: BaseException | None = None
         self.abandoned: bool = False
         self.beside: bool = False  # its claims need not wait for others
+        self.part: int | None = None  # of the store, if it concerns only one
         self.event: threading.Lock | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
         self.future: asyncio.Future[list[Answer]] | None = None
@@ -102,7 +109,6 @@ def _pieces(ticket: Ticket) -> list[Piece]:
 
 
 _rank_of = itemgetter(0)
-_result_of, _then_of, _jobs_of = attrgetter("result"), attrgetter("then"), attrgetter("jobs")
 
 
 class Standing(Ticket):
@@ -153,6 +159,12 @@ class Committer:
         most = self._engine.in_flight
         self._line = CommitLine[Ticket](max(1, most - 1), self._commit)
         self._claims = CommitLine[Ticket](1, self._commit) if most > 1 else self._line
+        self._renewals = CommitLine[Ticket](RENEWALS_AT_ONCE if most > 1 else 1, self._commit)
+        self._aside = threading.Lock()
+        part_of = parts_of(self._engine)
+        self._parts: PartLines[Ticket] | None = None
+        if part_of is not None:
+            self._parts = PartLines(part_of, lambda: CommitLine(max(1, most - 1), self._commit))
         self._waiting = 0
         self._waiting_bytes = 0
         self._ended = False  # the lines accept no more tickets
@@ -165,8 +177,9 @@ class Committer:
         """Commit the operations and return their answers, blocking."""
         if not batch:
             return []
-        if not self._waiting and not self._standing:
-            answers = self._run_here(batch)
+        part = None if self._parts is None else self._parts.part_of(batch)
+        if self._is_idle(part) or _renews(batch):
+            answers = self._run_here(batch, part)
             if answers is not None:
                 return answers
         ticket = Ticket(batch)
@@ -182,10 +195,17 @@ class Committer:
             raise ticket.error
         return ticket.answers
 
-    def _run_here(self, batch: Sequence[Op]) -> list[Answer] | None:
+    def _is_idle(self, part: int | None) -> bool:
+        """Whether nothing waits that would go together with operations of this part."""
+        if self._parts and part is not None:
+            return not self._parts.waiting[part]
+        return not (self._waiting or self._standing)
+
+    def _run_here(self, batch: Sequence[Op], part: int | None) -> list[Answer] | None:
         """Commit the operations in the caller's thread, if that is possible now."""
         if not _claims(batch):
-            return self._line.apply_if_free(lambda: self._apply_if_open(batch))
+            line = self._renewals if _renews(batch) else self._line_at(part)
+            return line.apply_if_free(lambda: self._apply_if_open(batch))
         # If the caller is interrupted right after the commit, the claimed jobs must be released. A
         # ticket of the committer thread records them too.
         if self._recording is None:
@@ -196,6 +216,13 @@ class Committer:
         except BaseException:
             self.give_back(recorded)
             raise
+
+    def run_aside(self, batch: Sequence[Op]) -> list[Answer]:
+        """Like `run`, in the caller's thread and together with no others: they do not wait for
+        this batch, and it does not wait for them. One at a time. For operations that may have to
+        wait for long, without claims."""
+        with self._aside:
+            return self._apply_if_open(batch)
 
     async def arun(self, batch: Sequence[Op], *, beside: bool = False) -> list[Answer]:
         """Commit the operations and return their answers. beside: claims among them do not wait
@@ -297,9 +324,13 @@ class Committer:
         return into
 
     def _apply_counted(self, batch: Sequence[Op], into: list[Answer] | None) -> list[Answer]:
-        """Apply a batch, and store the rates with it if it is time."""
-        also = [] if self._rates is None else self._rates.due(self._engine.read)
-        if self._rates is None or not also:
+        """Apply a batch, and store the rates with it if it is time. Renewals wait for nothing."""
+        if self._rates is None or _renews(batch):
+            return self._apply_to(batch, into)
+        if self._parts:  # the counts may belong to a part that is slow
+            self._rates.store_apart(self._engine)
+        also = [] if self._parts else self._rates.due(self._engine.read)
+        if not also:
             return self._apply_to(batch, into)
         stored = False
         try:
@@ -315,15 +346,6 @@ class Committer:
                 self._rates.lost()
         return answers[: len(batch)]
 
-    def _store_rates(self) -> None:
-        """Store what is left of the rates, at the end."""
-        also = [] if self._rates is None else self._rates.flush(self._engine.read)
-        if also:
-            try:
-                self._engine.apply(also)
-            except Exception:  # the store is gone, and the last seconds are lost
-                log.info("the rates of the last seconds could not be stored", exc_info=True)
-
     def _apply_if_open(self, batch: Sequence[Op], into: list[Answer] | None = None) -> list[Answer]:
         self._check_open()
         return self._apply(batch, into)
@@ -333,10 +355,19 @@ class Committer:
             raise Closed("this queue handle was closed")
 
     def _submit(self, ticket: Ticket) -> None:
+        if self._parts and not ticket.renews:
+            ticket.part = self._parts.part_of(ticket.batch)
         with self._lock:
             if self._closed:
                 self._check_open()
-            if self._waiting >= self._max_waiting or self._waiting_bytes >= self._max_bytes:
+            full = self._waiting >= self._max_waiting or self._waiting_bytes >= self._max_bytes
+            if self._parts and not full:
+                full = self._parts.is_full(
+                    ticket.part,
+                    self._max_waiting - self._waiting,
+                    self._max_bytes - self._waiting_bytes,
+                )
+            if full and not (ticket.renews and self._waiting < 2 * self._max_waiting):
                 raise Busy(
                     f"{self._waiting:,} operations ({self._waiting_bytes:,} bytes) are waiting to "
                     "be committed; try again later"
@@ -346,6 +377,8 @@ class Committer:
                 line.start()
             self._waiting += len(ticket.batch)
             self._waiting_bytes += ticket.bytes
+            if self._parts:
+                self._parts.count([ticket], 1)
             if ticket.loop is None:
                 line.put([ticket])
             elif (gathered := self._gathered.get(ticket.loop)) is not None:
@@ -370,12 +403,17 @@ class Committer:
     def _drop_closed_loops(self) -> None:
         """Forget the tickets of closed loops: nobody waits for them any more."""
         for loop in [one for one in self._gathered if one.is_closed()]:
-            for ticket in self._gathered.pop(loop):
-                self._waiting -= len(ticket.batch)
-                self._waiting_bytes -= ticket.bytes
+            self._no_longer_wait(self._gathered.pop(loop))
 
     def _line_of(self, ticket: Ticket) -> CommitLine[Ticket]:
-        return self._claims if ticket.claims and not ticket.beside else self._line
+        if ticket.renews:
+            return self._renewals
+        if ticket.claims and not ticket.beside:
+            return self._claims
+        return self._line_at(ticket.part)
+
+    def _line_at(self, part: int | None) -> CommitLine[Ticket]:
+        return self._parts.of(part) if self._parts and part is not None else self._line
 
     def close(self) -> None:
         """Commit what was submitted, then stop."""
@@ -386,11 +424,17 @@ class Committer:
             self._gathered.clear()
             left, self._standing = self._standing, []
         self._answer(left)
-        self._claims.end()  # first: it may put claims to release into the other line
+        if self._parts:
+            self._parts.end()
+        self._claims.end()  # before the other line: it may put claims to release there
         self._line.end()
+        self._renewals.end()
+        with self._aside:  # wait for one that is in progress
+            pass
         while late := self._left_over():
             self._commit(late)
-        self._store_rates()
+        if self._rates is not None:
+            self._rates.store(self._engine)
 
     def _left_over(self) -> list[Ticket]:
         """Releases for callers that have left, submitted after the line was closed."""
@@ -401,9 +445,15 @@ class Committer:
 
     def _commit(self, tickets: list[Ticket]) -> None:
         with self._lock:
-            self._waiting -= sum(len(ticket.batch) for ticket in tickets)
-            self._waiting_bytes -= sum(ticket.bytes for ticket in tickets)
-        self._commit_together(tickets, join=True)
+            self._no_longer_wait(tickets)
+        # Not together with a part: a claim asks all, and what joins it would wait for each.
+        self._commit_together(tickets, join=not any(one.part is not None for one in tickets))
+
+    def _no_longer_wait(self, tickets: Sequence[Ticket]) -> None:
+        self._waiting -= sum(len(ticket.batch) for ticket in tickets)
+        self._waiting_bytes -= sum(ticket.bytes for ticket in tickets)
+        if self._parts:
+            self._parts.count(tickets, -1)
 
     def _commit_together(self, tickets: list[Ticket], *, join: bool) -> None:
         tickets = [ticket for ticket in tickets if not _has_left(ticket)]
@@ -482,22 +532,33 @@ class Committer:
             log.warning("could not release the jobs of a caller that left", exc_info=True)
 
     def _release_leases(self, answers: Sequence[Answer]) -> None:
-        leases = [
-            ops.Release(job.id, job.token)
-            for answer in answers
-            if isinstance(answer, ops.Leased)
-            for job in answer.jobs
-        ]
+        found = [job for one in answers if isinstance(one, ops.Leased) for job in one.jobs]
+        leases = [ops.Release(job.id, job.token) for job in found]
         if not leases:
             return
         with self._lock:
-            if not self._ended:
-                self._waiting += len(leases)
-                self._line.put([Ticket(leases)])
-                if not self._closed:
-                    self._line.start()
+            if self._ended:
+                self._apply(leases)
                 return
-            self._apply(leases)
+            for part, some in self._by_part(leases).items():
+                ticket = Ticket(some)
+                ticket.part = part
+                self._waiting += len(some)
+                if self._parts:
+                    self._parts.count([ticket], 1)
+                line = self._line_of(ticket)
+                line.put([ticket])
+                if not self._closed:
+                    line.start()
+
+    def _by_part(self, batch: Sequence[Op]) -> dict[int | None, list[Op]]:
+        """Operations by the line that commits them. The lines of parts end before the others."""
+        if not self._parts or self._closed:
+            return {None: list(batch)}
+        by_part: dict[int | None, list[Op]] = {}
+        for op in batch:
+            by_part.setdefault(self._parts.part_of([op]), []).append(op)
+        return by_part
 
 
 def _has_left(ticket: Ticket) -> bool:
@@ -517,23 +578,8 @@ def _claims(batch: Sequence[Op]) -> bool:
     return ops.Claim in map(type, ops.flat(batch))
 
 
-def _bytes_of(batch: Sequence[Op]) -> int:
-    """The size of the payloads and results that a batch holds in memory."""
-    total = 0
-    for kind, some in groupby(batch, type):
-        if kind is ops.Ack:
-            acks = list(some)
-            total += sum(map(len, map(_result_of, acks)))
-            total += sum(map(_payload_bytes, filter(None, map(_then_of, acks))))
-        elif kind is ops.Enqueue:
-            total += sum(map(_payload_bytes, map(_jobs_of, some)))
-    return total
-
-
-def _payload_bytes(jobs: Sequence[JobSpec]) -> int:
-    if len(jobs) == 1:
-        return len(jobs[0].payload)
-    return sum([len(job.payload) for job in jobs])
+def _renews(batch: Sequence[Op]) -> bool:
+    return all(type(op) is ops.Extend for op in ops.flat(batch))
 
 
 _COMMITTERS: weakref.WeakSet[Committer] = weakref.WeakSet()

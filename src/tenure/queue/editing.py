@@ -68,8 +68,7 @@ class Editing(Doer):
         delay_ms = span_ms("delay", delay)
         op = ops.ReplayEdited(id, new_id, priority, delay_ms, self._payload(payload))
         (answer,) = yield [validated(op)]
-        good(answer, ops.Enqueued)
-        return new_id
+        return good(answer, ops.Enqueued).ids[0]
 
     def _payload(self, payload: Any) -> msgspec.Raw | msgspec.UnsetType:
         if isinstance(payload, msgspec.UnsetType):

@@ -121,7 +121,8 @@ class JobChanges(Doer):
         where: Filter,
         op: Callable[[tuple[str, ...]], Op],
     ) -> Steps[int]:
-        """Change jobs by id in one operation, or those that a filter matches page by page."""
+        """Change jobs by id, or those that a filter matches, page by page: each page is a commit of
+        its own."""
         if isinstance(jobs, str | Job):
             (one,) = ids = ids_of([jobs], "jobs")
             (answer,) = yield [op(ids)]
@@ -133,8 +134,12 @@ class JobChanges(Doer):
                 raise Duplicate("unique_key", job.unique_key or "", changed.refused[one])
             return changed.count
         if jobs is not None:
-            (answer,) = yield [op(ids_of(jobs, "jobs"))]
-            return good(answer, ops.Changed).count
+            changes = 0
+            ids = ids_of(jobs, "jobs")
+            for at in range(0, max(1, len(ids)), PAGE):
+                (answer,) = yield [op(ids[at : at + PAGE])]
+                changes += good(answer, ops.Changed).count
+            return changes
         count, cursor = 0, None
         while True:
             found = good((yield queries.FindIds(where, PAGE, cursor)), queries.Ids)

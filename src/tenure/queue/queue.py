@@ -11,7 +11,15 @@ from typing import Any
 from msgspec.structs import replace
 
 from tenure.clock import Clock, SystemClock
-from tenure.engines import ClaimsAtOnce, Engine, HasLog, HasShards, open_engine
+from tenure.engines import (
+    ClaimsAtOnce,
+    Engine,
+    HasLog,
+    HasShards,
+    PartOf,
+    open_engine,
+    parts_of,
+)
 from tenure.errors import Closed
 from tenure.model import ops
 from tenure.model.fields import validated
@@ -122,10 +130,23 @@ class Queue(Calls):
             batch = noted(batch, self._note)
         return await self._committer.arun(batch, beside=True)
 
+    def do_aside(self, batch: Sequence[Op]) -> list[Answer]:
+        """Like `do`, but other calls of this handle do not wait for this one, and it does not wait
+        for them. For workers, and not for claims."""
+        self._check_open()
+        if self._note is not None:
+            batch = noted(batch, self._note)
+        return self._committer.run_aside(batch)
+
     @property
     def claims_at_once(self) -> bool:
         """Whether a worker may gain from several claims of one queue at the same time."""
         return isinstance(self._engine, ClaimsAtOnce) and self._engine.claims_at_once
+
+    @property
+    def _part_of(self) -> PartOf | None:
+        """Tells a worker which part of the store operations concern, if it has parts."""
+        return parts_of(self._engine)
 
     def stand(self, claim: ops.Claim) -> Standing:
         """Leave a claim that runs together with the next enqueue to its queues in this process.

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tenure.clock import Clock
+from tenure.engines import Engine
 from tenure.model import ops, rates
 from tenure.model.job import Job, State
 from tenure.model.ops import Answer, Op
@@ -59,6 +60,7 @@ class RateCounter:
     def start_anew(self) -> None:
         """Forget everything, as after a fork: the parent stores its own counts."""
         self._lock = threading.Lock()
+        self._storing = threading.Lock()
         self._writer = f"{os.getpid():x}-{os.urandom(6).hex()}"
         self._flush_at = self._clock.monotonic() + FLUSH_SECONDS
         self._minutes: dict[int, ByQueue] = {}
@@ -72,9 +74,36 @@ class RateCounter:
 
     def due(self, read: Read) -> list[Op]:
         """What to store together with the next commit. Call `stored` or `lost` afterwards."""
-        if not self._changed or self._clock.monotonic() < self._flush_at:
-            return []
-        return self.flush(read)
+        return self.flush(read) if self._is_due else []
+
+    @property
+    def _is_due(self) -> bool:
+        return self._changed and self._clock.monotonic() >= self._flush_at
+
+    def store_apart(self, engine: Engine) -> None:
+        """Store what is due, in a thread of its own: no commit waits for it."""
+        if self._is_due and self._storing.acquire(blocking=False):
+            self._storing.release()
+            threading.Thread(
+                target=self.store, args=(engine,), name="tenure-rates", daemon=True
+            ).start()
+
+    def store(self, engine: Engine) -> None:
+        """Store what has been counted now. One at a time."""
+        with self._storing:
+            also = self.flush(engine.read)
+            if not also:
+                return
+            try:
+                answers = engine.apply(also)
+            except Exception:  # the store is gone; what a closed handle has not stored is lost
+                log.info("the rates of the last seconds could not be stored", exc_info=True)
+                self.lost()
+                return
+            if all(isinstance(answer, ops.Ok) for answer in answers):
+                self.stored()
+            else:
+                self.lost()
 
     def flush(self, read: Read) -> list[Op]:
         """What to store now, if anything has changed."""

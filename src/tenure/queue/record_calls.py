@@ -9,10 +9,11 @@ from typing import Final
 from msgspec.structs import replace
 
 from tenure.clock import Clock
+from tenure.errors import NotFound
 from tenure.model import ops, queries
 from tenure.model.audit import AuditLog
 from tenure.model.error_groups import ErrorGroups
-from tenure.model.fields import moment_ms, validated
+from tenure.model.fields import MAX_LISTED, moment_ms, validated
 from tenure.model.ops import Note, Op
 from tenure.model.rates import Per, Rates
 from tenure.queue.arguments import good
@@ -35,14 +36,28 @@ class RecordCalls(Doer):
         return good((yield validated(queries.ListErrors(queue, limit, cursor))), ErrorGroups)
 
     def _mute_error(self, group: str) -> Steps[None]:
-        """Mark an error group as muted. It is still counted and listed."""
+        """Mark an error group as muted. It is still counted and listed. Raises NotFound."""
+        yield from self._known_group(group)
         (answer,) = yield [validated(ops.MuteError(group))]
         good(answer, ops.Ok)
 
     def _unmute_error(self, group: str) -> Steps[None]:
-        """Mark an error group as not muted."""
+        """Mark an error group as not muted. Raises NotFound."""
+        yield from self._known_group(group)
         (answer,) = yield [validated(ops.MuteError(group, muted=False))]
         good(answer, ops.Ok)
+
+    def _known_group(self, group: str) -> Steps[None]:
+        """Raise NotFound if there is no such error group."""
+        cursor: str | None = None
+        while True:
+            query = queries.ListErrors(None, MAX_LISTED, cursor)
+            found = good((yield query), ErrorGroups)
+            if any(one.group == group for one in found.errors):
+                return
+            cursor = found.cursor
+            if cursor is None:
+                raise NotFound(f"there is no error group {group!r:.80}")
 
     def _audit(self, *, limit: int = 100, cursor: str | None = None) -> Steps[AuditLog]:
         """List the audit log, newest first: who changed what, and why (see `audited`). Pass the

@@ -24,6 +24,11 @@ log = logging.getLogger("tenure.service")
 
 PREFIX = "tnr_"
 ANONYMOUS = "(anonymous)"
+# A request with one of these came through a proxy, so the address of its sender is not known.
+FORWARDED = (
+    *(b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto"),
+    *(b"x-real-ip", b"cf-connecting-ip", b"true-client-ip"),
+)
 LOOK_SECONDS = 1.0  # between checks whether the token file has changed
 
 
@@ -33,6 +38,7 @@ class Scope(StrEnum):
     PRODUCE = "produce"
     WORK = "work"
     READ = "read"
+    MAINTAIN = "maintain"  # only the maintenance calls of a dialect, on its own queue
     ADMIN = "admin"  # includes all others
 
 
@@ -75,6 +81,11 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
     tokens: list[Token] = []
 
 
+def is_forwarded(headers: Headers) -> bool:
+    """Whether a request came through a proxy that says so."""
+    return any(headers.get(name) is not None for name in FORWARDED)
+
+
 def hash_of(secret: str) -> str:
     """Hash a secret. It has 256 random bits, so an unsalted fast hash is safe."""
     return hashlib.sha256(secret.encode()).hexdigest()
@@ -106,6 +117,11 @@ class Tokens:
 
     def of(self, headers: Headers, address: str | None) -> Token:
         """Return the token of a request from this address; raises Unauthorized."""
+        if not self.required and is_forwarded(headers):
+            raise Unauthorized(
+                "this service has no tokens and serves only this machine, but a proxy forwarded "
+                "this request: create a token with `tenure token create`"
+            )
         authorization = headers.get(b"authorization")
         guests = self.guests if authorization is None else None
         if guests is not None and guests.admit(address, headers):

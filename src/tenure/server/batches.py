@@ -8,7 +8,7 @@ from typing import Any
 from tenure.errors import Conflict, TenureError
 from tenure.model import ops, wire
 from tenure.model.ops import AnyOp
-from tenure.server.auth import hash_of
+from tenure.server.auth import Scope, hash_of
 from tenure.server.route import Call
 
 PART = 2_000  # simple operations that are committed together
@@ -19,6 +19,8 @@ async def apply_batch(
 ) -> list[Any]:
     """Validate and apply operations, and return the result of each. With a key they are applied
     once; raises Conflict if the key was used for other operations."""
+    if not batch and (key is None or not any(map(call.token.allows, (Scope.PRODUCE, Scope.WORK)))):
+        return []  # a token that may only read does not store even a key
     limit = call.queue.settings.payload_limit
     weights = list(map(_weight, batch))
     received: list[Any] = await call.service.aside(

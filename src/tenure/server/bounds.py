@@ -34,9 +34,12 @@ UNKNOWN_JOB = 524_288  # bytes assumed for a job that is looked up by its id
 SMALL = 1_048_576  # bytes; smaller responses are not counted
 MOST_QUEUES = 10_000  # whose payloads are remembered
 RATE_BYTES = 64 * 1_048_576  # per second, of requests and responses of one token
+WORK_SHARE = 0.5  # of a core, for one token
+BODY_BYTES = 128 * 1_048_576  # of large bodies of one token that are being received or handled
 HELD_BYTES = 32 * 1_048_576  # of responses to one token: being made, or not read yet
 ROOM_SECONDS = 30.0  # that a request waits for clients to read, before it is rejected
 LOOK_SECONDS = 0.01
+FORGET_SECONDS = 1.0  # between looks whether responses were read
 
 
 class PayloadSizes:
@@ -117,8 +120,12 @@ class Traffic:
     """The bytes of one token: how many a second, in requests and responses, and how many in
     responses that are being made, or that its clients have not read yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int | None = None) -> None:
+        """most: bytes to hold, if not HELD_BYTES."""
+        self._most = most
         self.pace: Pace = Pace(RATE_BYTES, RATE_BYTES / 2)
+        # The CPU time of work in threads, in seconds. It takes turns with all other requests.
+        self.work: Pace = Pace(WORK_SHARE, WORK_SHARE)
         self._reserved = 0
         self._sent: list[Exchange] = []
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
@@ -127,11 +134,18 @@ class Traffic:
     def sent(self, response: Exchange) -> None:
         """Note a response that was not read at once."""
         self._sent.append(response)
+        if len(self._sent) == 1:
+            asyncio.get_running_loop().call_later(FORGET_SECONDS, self._forget_read)
+
+    def _forget_read(self) -> None:
+        """Forget responses that were read, and those of connections that were closed."""
+        self._sent = [one for one in self._sent if one.unread() > 0]
+        if self._sent:
+            asyncio.get_running_loop().call_later(FORGET_SECONDS, self._forget_read)
 
     def _is_full(self, size: int) -> bool:
-        self._sent = [one for one in self._sent if one.unread() > 0]
         held = self._reserved + sum(one.unread() for one in self._sent)
-        return held > 0 and held + size > HELD_BYTES
+        return held > 0 and held + size > (self._most or HELD_BYTES)
 
     async def reserve(self, size: int) -> None:
         """Wait for room for this many bytes; raises Busy. The caller releases it when they are
@@ -154,7 +168,10 @@ class Traffic:
             elif turn.done() and not turn.cancelled():
                 self.release(size)  # it was granted at the same time
             if isinstance(error, TimeoutError):
-                raise Busy("clients with this token do not read their responses") from None
+                raise Busy(
+                    "clients with this token do not read their responses, or send too "
+                    "large bodies at once"
+                ) from None
             raise
 
     def _look_later(self) -> None:

@@ -93,7 +93,8 @@ class BulkRuns:
 
     async def get(self, run_id: str, owner: str | None = None) -> BulkRun:
         """A run by its id; raises NotFound."""
-        records = await self._records(run_id, run_id, 1)
+        is_run = not run_id.endswith(_STOP)
+        records = await self._records(run_id, run_id, 1) if is_run else []
         found = [run for whose, run in map(self._shown, records) if owner in (None, whose)]
         if not found:
             raise NotFound(f"there is no bulk run {run_id!r:.80}")

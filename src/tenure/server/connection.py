@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections import deque
 from collections.abc import Callable
 from functools import lru_cache
@@ -17,9 +18,9 @@ from urllib.parse import urlsplit
 import httptools
 
 from tenure.errors import InvalidInput, TenureError
-from tenure.server.exchange import Headers
-from tenure.server.http_exchange import STATUS_LINES, HttpExchange
-from tenure.server.problems import HeadTooLarge, TooSlow
+from tenure.server.exchange import Headers, id_of, usual_fields
+from tenure.server.http_exchange import HttpExchange, head_of
+from tenure.server.problems import HeadTooLarge, TooSlow, UnknownMethod
 from tenure.server.route import as_problem
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ _PER_HEADER = len(": \r\n")
 PARSED_AT_ONCE = 4_096
 
 SHORT_URL = 200  # bytes of URLs that are remembered
+_REQUEST_LINE = re.compile(rb"([!#-'*+.^-`|~0-9A-Za-z-]+) [!-~]+ HTTP/1\.[01]\r\n")
 
 
 class Connection(asyncio.Protocol):
@@ -67,9 +69,8 @@ class Connection(asyncio.Protocol):
         self._server = server
         self._loop = loop
         self._on_made = on_made
-        self._parser = httptools.HttpRequestParser(self)
-        # Data after a request that asks to close the connection is dropped, not an error.
-        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._parser = self._new_parser()
+        self._resumes = False  # the parser is replaced, in the middle of a request
         self._url = b""
         self._headers: Headers = {}
         self._repeated_size = 0  # bytes of headers of the current head that were sent again
@@ -84,8 +85,9 @@ class Connection(asyncio.Protocol):
         self._since = loop.time()  # when the current state began
         self._timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
-        self._is_trusted = False
+        self._who: str | None = None  # the last token
         self._is_deaf = False  # what arrives is dropped
+        self._is_ended = False  # the client sends no more
         self._reads = True
         self.is_stalled: bool = False  # writing is paused
         self._drain: asyncio.Future[None] | None = None  # meanwhile
@@ -115,22 +117,35 @@ class Connection(asyncio.Protocol):
         self._resume_drained()
         del self._parser  # it refers to this object
 
-    def trust(self) -> None:
-        """Note that the client has shown a valid token: its connection is kept."""
-        if not self._is_trusted:
-            self._is_trusted = True
-            self._server.connections.trust(self)
+    def trust(self, who: str) -> None:
+        """Note that the client has shown a valid token: its connection is kept. Raises Busy if the
+        token has too many."""
+        if who != self._who:
+            self._server.connections.trust(self, who)
+            self._who = who
+
+    @property
+    def is_idle(self) -> bool:
+        return self._exchange is None and not self._in_message
 
     def drop(self) -> None:
         """Close the connection at once, without writing what is left."""
         self._transport.abort()
 
     def stop(self) -> None:
-        """Close the connection, after the response to the current request if there is one."""
+        """Close the connection, after the response to the current request if there is one. Nothing
+        is waited for."""
         if self._exchange is None:
             self._transport.close()
         else:
             self._exchange.is_last = True
+            self._exchange.hurry()
+
+    def _new_parser(self) -> httptools.HttpRequestParser:
+        parser = httptools.HttpRequestParser(self)
+        # Data after a request that asks to close the connection is dropped, not an error.
+        parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        return parser
 
     # Reading -------------------------------------------------------------------------------------
 
@@ -145,21 +160,63 @@ class Connection(asyncio.Protocol):
 
     def _parse(self, data: bytes) -> None:
         self._not_body += len(data)
+        begins = not self._in_message
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            # Respond as if it had not asked for another protocol. The parser cannot read what
-            # follows.
-            self._is_deaf = True
+            self._feed(data)
         except httptools.HttpParserError as error:
             if isinstance(error.__context__, TenureError):
                 self._reject(error.__context__)
                 return
             self._in_head = False
-            self._reject(_not_understood())
+            line = _REQUEST_LINE.match(data) if begins and self._exchange is None else None
+            if line and isinstance(error, httptools.HttpParserInvalidMethodError):
+                self._reject(UnknownMethod(line[1].decode("ascii")))
+            else:
+                self._reject(_not_understood())
             return
         if self._not_body > self.max_head:
             self._reject(self._head_too_large())
+
+    def _feed(self, data: bytes) -> None:
+        while True:
+            try:
+                self._parser.feed_data(data)
+            except httptools.HttpParserUpgrade as offer:
+                data = data[offer.args[0] :]
+                self._decline()
+            else:
+                return
+
+    def _decline(self) -> None:
+        """Go on as if the client had not offered another protocol. The parser takes all that
+        follows for that protocol, even the body, so another one continues."""
+        self._parser = self._new_parser()
+        if self._resumes:
+            assert self._arriving is not None
+            headers = self._arriving.headers
+            length = headers.get(b"content-length")
+            body = "transfer-encoding: chunked" if length is None else f"content-length: {length}"
+            self._parser.feed_data(f"POST / HTTP/1.1\r\n{body}\r\n\r\n".encode("ascii"))
+            self._resumes = self._in_head = False
+
+    def eof_received(self) -> bool:
+        """The client sends no more, and may have left. Requests that have arrived still get their
+        responses, except that none of them waits for anything any more."""
+        self._is_ended = True
+        if self._exchange is None or self._transport.get_extra_info("sslcontext") is not None:
+            return False
+        self._exchange.hurry()
+        if not self._held:
+            self._forget_incomplete()
+        return not self._transport.is_closing()
+
+    def _forget_incomplete(self) -> None:
+        """Drop the request whose rest will not arrive."""
+        if self._arriving is not None and self._arriving is not self._exchange:
+            self._pipeline.remove(self._arriving)
+            self._arriving = None
+        if self._exchange is None or self._exchange is self._arriving:
+            self._transport.close()
 
     def _hold(self, data: bytes) -> None:
         """Buffer what arrives while a request waits behind another one, up to a limit. Reading goes
@@ -174,6 +231,8 @@ class Connection(asyncio.Protocol):
             self._since = self._loop.time()  # it was not the client that kept a head waiting
             self.resume_reading()
             self.data_received(data)
+            if self._is_ended and not self._held:
+                self._forget_incomplete()
 
     def pause_if_served(self, exchange: HttpExchange) -> None:
         """Stop reading the body of the request that is being served. What arrives for those that
@@ -182,7 +241,7 @@ class Connection(asyncio.Protocol):
             self.pause_reading()
 
     def pause_reading(self) -> None:
-        if self._reads:
+        if self._reads and not self._is_ended:
             self._reads = False
             self._transport.pause_reading()
 
@@ -228,20 +287,24 @@ class Connection(asyncio.Protocol):
         return HeadTooLarge(f"the headers are over {self.max_head:,} bytes")
 
     def on_headers_complete(self) -> None:
+        if self._resumes:
+            self._headers = {}
+            return
         parser, headers = self._parser, self._headers
-        self._headers = {}  # trailers are dropped
         method = parser.get_method()
         if self._not_body + PARSED_AT_ONCE > self.max_head:  # at most so many bytes have arrived
             self._check_head(method, headers)
         self._in_head = False
         upgrade = parser.should_upgrade()
         if upgrade:
-            _check_upgrade(headers)
+            self._resumes = _check_offer(method, headers)
         version = parser.get_http_version()
         if version != "1.1" or b"transfer-encoding" in headers:
             _check_version(version, headers)
         path, query = _target(self._url, headers)
-        last = version == "1.0" or upgrade or not parser.should_keep_alive()
+        if version == "1.1" and b"host" not in headers:
+            raise InvalidInput("host", "is missing")
+        self._headers = {}  # trailers are dropped
         exchange = HttpExchange(
             self,
             method.decode("ascii"),
@@ -249,7 +312,7 @@ class Connection(asyncio.Protocol):
             query,
             headers,
             version=version,
-            last=last or self._server.is_stopping,
+            last=self._server.is_stopping or not parser.should_keep_alive(),
         )
         self._arriving = exchange
         if self._exchange is None:
@@ -263,6 +326,8 @@ class Connection(asyncio.Protocol):
             self._arriving.add_body(body)
 
     def on_message_complete(self) -> None:
+        if self._resumes:
+            return  # the body follows
         self._in_message = False
         self._not_body = 0
         if self._arriving is not None:
@@ -273,6 +338,8 @@ class Connection(asyncio.Protocol):
 
     def _serve(self, exchange: HttpExchange) -> None:
         self._exchange = exchange
+        if self._is_ended:
+            exchange.hurry()
         self._server.handle(exchange)
 
     def answered(self, exchange: HttpExchange) -> None:
@@ -290,7 +357,9 @@ class Connection(asyncio.Protocol):
                 self._loop.call_soon(self._parse_held)  # when the service has begun with that one
             return
         self._served = True
-        if not self._in_message:
+        if self._is_ended and not self._held:
+            self._transport.close()
+        elif not self._in_message:
             self._since = self._loop.time()
 
     # Writing -------------------------------------------------------------------------------------
@@ -381,22 +450,23 @@ class Connection(asyncio.Protocol):
                 self.drop()
                 return
             self._exchange.leave()
-        reply = as_problem(error)
-        head = (
-            f"content-type: {reply.media_type}\r\ncontent-length: {len(reply.body)}\r\n"
-            "x-content-type-options: nosniff\r\nconnection: close\r\n\r\n"
-        )
-        self._transport.write(STATUS_LINES[reply.status] + head.encode("ascii") + reply.body)
+        headers = self._headers if self._exchange is None else self._exchange.headers
+        reply, id = as_problem(error), id_of(headers)
+        log.debug("refused a request: %d", reply.status, extra={"request": id, "error": error.code})
+        head = head_of(reply.status, usual_fields(reply.status, reply.media_type), id, reply.body)
+        self._transport.write(b"".join([*head, b"connection: close\r\n\r\n", reply.body]))
         self._transport.close()
 
 
-def _check_upgrade(headers: Headers) -> None:
-    """Raise InvalidInput for a WebSocket, and for an upgrade with a body: the parser skips that
-    body, so it would look empty."""
-    is_websocket = (headers.get(b"upgrade") or "").lower() == "websocket"
-    has_body = headers.get(b"content-length") or headers.get(b"transfer-encoding")
-    if is_websocket or has_body:
+def _check_offer(method: bytes, headers: Headers) -> bool:
+    """Whether a request that offers another protocol has a body. Raises InvalidInput for a
+    WebSocket, whose client could do nothing with another response."""
+    if method == b"CONNECT":
+        raise UnknownMethod("CONNECT")
+    if (headers.get(b"upgrade") or "").lower() == "websocket":
         raise InvalidInput("upgrade", "is not supported; send the request without this header")
+    length = headers.get(b"content-length")
+    return b"transfer-encoding" in headers or (length is not None and int(length) > 0)
 
 
 def _check_version(version: str, headers: Headers) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -93,7 +93,7 @@ class Feed:
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
-        self._readers: Counter[str] = Counter()  # by token
+        self._readers: dict[str, dict[asyncio.Event, None]] = {}  # by token, the oldest first
         self._asleep: list[asyncio.Event] = []  # of readers to wake for the last news
         self._has_news = False  # since readers were last put there
         self._wake_at = 0.0  # when the next readers may be woken
@@ -104,24 +104,37 @@ class Feed:
     def join(self, who: str, *, shared: bool) -> asyncio.Event:
         """Add a reader with a token, and return an event that wakes it; raises Busy if there are
         too many. shared: whether there is more than one token. Then each has at most half of the
-        readers."""
+        readers, and the one with the most gives one to a token that has fewer."""
+        own = len(self._readers.get(who, ()))
         most = MOST_READERS // 2 if shared else MOST_READERS
-        if self._readers.total() >= MOST_READERS or self._readers[who] >= most:
+        if own < most and len(self._events) >= MOST_READERS:
+            greediest = max(self._readers, key=lambda one: len(self._readers[one]))
+            if own + 1 < len(self._readers[greediest]):
+                oldest = next(iter(self._readers[greediest]))
+                self.leave(greediest, oldest)
+                oldest.set()
+        if own >= most or len(self._events) >= MOST_READERS:
             raise Busy(
-                f"there are already {self._readers.total():,} readers of events, "
-                f"{self._readers[who]:,} of them with this token; try again later"
+                f"there are already {len(self._events):,} readers of events, "
+                f"{own:,} of them with this token; try again later"
             )
-        self._readers[who] += 1
         if self._task is None or self._task.done():
             self._start()
         event = asyncio.Event()
         self._events.add(event)
+        self._readers.setdefault(who, {})[event] = None
         return event
 
+    def is_reader(self, event: asyncio.Event) -> bool:
+        """Whether a reader has not been removed."""
+        return event in self._events
+
     def leave(self, who: str, event: asyncio.Event) -> None:
-        """Remove a reader."""
+        """Remove a reader, if it has not been removed."""
+        if event not in self._events:
+            return
         self._events.discard(event)
-        self._readers[who] -= 1
+        del self._readers[who][event]
         if not self._readers[who]:
             del self._readers[who]
         self._left_at = self._loop.time()
@@ -169,7 +182,7 @@ class Feed:
     async def _run(self) -> None:
         hinted_at = 0.0
         try:
-            while self._readers.total() or self._loop.time() < self._left_at + LINGER_SECONDS:
+            while self._events or self._loop.time() < self._left_at + LINGER_SECONDS:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(CHANGED_SECONDS):
                         await self._more.wait()
@@ -246,11 +259,11 @@ class Feed:
 
     def _new_or_claimed(self, op: Op, answer: Answer) -> Iterator[JobEvent]:
         if isinstance(op, ops.Enqueue) and isinstance(answer, ops.Enqueued):
-            for spec, created in zip(op.jobs, answer.created, strict=True):
-                if created:
+            for spec, id, created in zip(op.jobs, answer.ids, answer.created, strict=True):
+                if created:  # under this id: a call that is repeated with a key makes up others
                     state = State.WAITING if spec.after else State.PENDING
                     yield JobEvent(
-                        "enqueued", spec.id, spec.queue, state, answer.at,
+                        "enqueued", id, spec.queue, state, answer.at,
                         spec.tenant, spec.group, spec.kind,
                     )  # fmt: skip
         elif isinstance(answer, ops.Leased):
@@ -262,6 +275,8 @@ class Feed:
 
     async def _of_lease(self, op: Op, answer: Answer) -> JobEvent | None:
         assert isinstance(op, ops.Ack | ops.Fail | ops.Release | ops.Progress)
+        if isinstance(op, ops.Ack) and isinstance(answer, ops.Moved):
+            return None  # it was done before
         whose = self._known.get(op.id)
         if whose is None:
             job = await self._get(op.id)

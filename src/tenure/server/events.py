@@ -129,7 +129,7 @@ async def _follow(
     conditions = _conditions(query, call.token)
     loop = asyncio.get_running_loop()
     spoke_at = loop.time()
-    while not gone.done() and not call.is_over:
+    while not gone.done() and not call.is_over and feed.is_reader(news):
         news.clear()
         entries = feed.after(place)
         if entries is None and place.epoch == feed.epoch:

@@ -6,10 +6,16 @@ service that is mounted in another application.
 
 from __future__ import annotations
 
+import itertools
+import re
+import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any, Protocol
 from urllib.parse import quote
+
+from tenure.server.problems import RETRY_AFTER
 
 Message = MutableMapping[str, Any]  # as ASGI defines them
 Receive = Callable[[], Awaitable[Message]]
@@ -19,6 +25,30 @@ Headers = dict[bytes, str]  # of a request; names are in lower case
 
 
 NO_CONTENT = 204  # the status of a response without a body
+NOSNIFF = (b"x-content-type-options", b"nosniff")
+NO_STORE = (b"cache-control", b"no-store")
+_REQUEST_ID = re.compile(r"[!-~]{1,128}")
+_START, _NUMBERS = secrets.token_hex(4), itertools.count(1)
+
+
+def id_of(headers: Headers) -> str:
+    """The id of a request: that of its header, or a new one."""
+    given = headers.get(b"x-request-id")
+    return given if given and _REQUEST_ID.fullmatch(given) else f"{_START}-{next(_NUMBERS)}"
+
+
+@lru_cache(maxsize=1_000)
+def usual_fields(status: int, media_type: str, *, stored: bool = False) -> Fields:
+    """The headers that all responses of a kind have. stored: the response itself says how caches
+    may store it."""
+    fields = [NOSNIFF] if stored else [NOSNIFF, NO_STORE]
+    if status != NO_CONTENT:
+        fields.append((b"content-type", media_type.encode()))
+    if status in RETRY_AFTER:
+        fields.append((b"retry-after", RETRY_AFTER[status].encode()))
+    if status == 401:
+        fields.append((b"www-authenticate", b"Bearer"))
+    return tuple(fields)
 
 
 class Exchange(Protocol):
@@ -38,8 +68,13 @@ class Exchange(Protocol):
     def body(self) -> bytes | None:
         """The body, if it has arrived completely and the server can tell."""
 
-    def trust(self) -> None:
-        """Note that the client has shown a valid token."""
+    @property
+    def has_left(self) -> bool:
+        """Whether the client has left or sends no more, which looks the same."""
+
+    def trust(self, who: str) -> None:
+        """Note that the client has shown a valid token. Raises Busy if that has too many
+        connections."""
 
     def unread(self) -> int:
         """How many bytes the client has not read yet, as far as the server can tell."""
@@ -84,7 +119,11 @@ class AsgiExchange:
     def body(self) -> bytes | None:
         return None
 
-    def trust(self) -> None:
+    @property
+    def has_left(self) -> bool:
+        return self.is_gone
+
+    def trust(self, who: str) -> None:
         """Do nothing: the server counts its connections itself."""
 
     def unread(self) -> int:

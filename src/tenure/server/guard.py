@@ -13,20 +13,24 @@ import uuid
 from collections.abc import Awaitable, Sequence
 from typing import Any, get_args
 
+import msgspec
 from msgspec.structs import replace
 
 from tenure.errors import (
     Forbidden,
-    JobNotFound,
     NotFound,
     QueueNotFound,
     TenureError,
 )
 from tenure.model import ops, queries
-from tenure.model.job import Job, JobSpec
+from tenure.model.audit import AuditEntry
+from tenure.model.audit_records import key_of
+from tenure.model.job import Job, JobSpec, new_ids
 from tenure.model.ops import Grant, Op
 from tenure.model.queries import Filter, Query
+from tenure.model.records import NewRecord, PutRecords
 from tenure.queue import Calls
+from tenure.queue.arguments import good
 from tenure.queue.sync_async import Wanted, Within
 from tenure.server.auth import Scope, Token
 from tenure.server.new_names import NewNames, names_of
@@ -36,6 +40,8 @@ NEEDS: dict[type[Op] | type[Query], Scope] = {
     kind: Scope(kind.needs) for kind in (*get_args(ops.AnyOp), *get_args(queries.AnyQuery))
 }
 _MINUTE_MS = 60_000
+MOST_SCHEDULES = 100  # of a bound token
+NOTES_PER_HOUR = 100  # that a token which is not an admin's adds to the audit log
 # Operations that have no note for the audit log; most of all that a service gets.
 _UNSIGNED = frozenset({ops.Enqueue, ops.Claim, ops.Ack, ops.Fail, ops.Extend, ops.Release})
 
@@ -43,13 +49,24 @@ _UNSIGNED = frozenset({ops.Enqueue, ops.Claim, ops.Ack, ops.Fail, ops.Extend, op
 class Guarded(Calls):
     """The calls of a Queue, limited to what a token may do."""
 
-    def __init__(self, inner: Calls, token: Token, names: NewNames | None = None) -> None:
-        """names: limits how many queues the token creates, unless it is an admin's."""
+    def __init__(
+        self,
+        inner: Calls,
+        token: Token,
+        names: NewNames | None = None,
+        *,
+        acts_for_dialect: bool = False,
+    ) -> None:
+        """names: limits how many queues the token creates, unless it is an admin's.
+        acts_for_dialect: what is done is part of another call, and not an operator's change."""
         self.settings, self.clock, self.changes = inner.settings, inner.clock, inner.changes
         self._inner = inner
         self.token = token
         self._is_admin = token.allows(Scope.ADMIN)
         self._names = None if self._is_admin else names
+        self._is_operator = self._is_admin and not acts_for_dialect
+        self._notes_left, self._notes_until = 0, float("-inf")
+        self._notes_owed: list[AuditEntry] = []  # about changes that are not recorded
         self._grant = Grant(token.queues, token.tenants)
         self._free = not token.is_bound
         self._may = frozenset(kind for kind, scope in NEEDS.items() if token.allows(scope))
@@ -77,8 +94,12 @@ class Guarded(Calls):
                 self.must(op)
         if not self._free:
             wanted = list(map(self._bounded, wanted))
+            if ops.PutSchedule in map(type, ops.flat(wanted)):
+                await self._admit_schedules(wanted)
         if not _UNSIGNED.issuperset(map(type, wanted)):
             wanted = list(map(self._signed, wanted))
+            if self._notes_owed:
+                await self._pay_notes()
         if self._names is not None:
             if ops.Beat in map(type, ops.flat(wanted)):
                 self._names.admit_workers(self.token.hash, wanted)
@@ -187,10 +208,51 @@ class Guarded(Calls):
             return replace(op, ops=tuple(map(self._signed, op.ops)))
         if not isinstance(op, ops.NotedOp | ops.NotedGrantedOp):
             return op
-        if op.note is None and not self._is_admin:
-            return op
+        if not self._is_operator:
+            if op.note is None:
+                return op
+            if not self._may_note():
+                return replace(op, note=None)
         note = op.note or ops.Note()
         return replace(op, note=replace(note, by=self.token.name if self.token.hash else note.by))
+
+    def _may_note(self) -> bool:
+        """Whether a token that is not an admin's may add another entry to the audit log. They are
+        optional; without a bound, they could bury the entries of admins."""
+        now = self.clock.monotonic()
+        if now >= self._notes_until:
+            if self._notes_left < 0:
+                reason = "the changes since the last such entry that were not recorded, at most"
+                self._owe_note(reason, -self._notes_left)
+            self._notes_left, self._notes_until = NOTES_PER_HOUR, now + 3600
+        self._notes_left -= 1
+        if self._notes_left == -1:
+            self._owe_note(
+                f"over {NOTES_PER_HOUR} changes: for an hour, further ones of this token are "
+                "carried out, but not recorded one by one"
+            )
+        return self._notes_left >= 0
+
+    def _owe_note(self, reason: str, count: int | None = None) -> None:
+        at, by = self.clock.now_ms(), self.token.name
+        entry = AuditEntry(at, by, "not_recorded", reason=reason, count=count)
+        self._notes_owed.append(entry)
+
+    async def _pay_notes(self) -> None:
+        """Record that changes are not recorded, before they are made."""
+        owed, self._notes_owed = self._notes_owed, []
+        keep_ms = self.settings.keep_audit_ms
+        keys = [key_of(one, new_ids(one.at, 1)[0]) for one in owed]
+        records = [
+            NewRecord("audit", key, msgspec.json.encode(one), keep_ms)
+            for key, one in zip(keys, owed, strict=True)
+        ]
+        try:
+            (answer,) = await self._inner.ado([PutRecords(tuple(records))])
+            good(answer, ops.Ok)
+        except BaseException:
+            self._notes_owed += owed
+            raise
 
     def _must_have_specs(self, specs: Sequence[JobSpec]) -> None:
         """Check that new jobs are within the token's bounds."""
@@ -207,6 +269,13 @@ class Guarded(Calls):
                 f"with this token, an id must begin with {prefixes[0]!r} or be a random UUID; "
                 "leave it out, or use unique_key"
             )
+
+    async def _admit_schedules(self, batch: Sequence[Op]) -> None:
+        """Raise Forbidden if a bound token would have too many schedules: everybody reads them."""
+        names = {one.name for one in await self._schedules_of_ours()}
+        names |= {op.schedule.name for op in ops.flat(batch) if isinstance(op, ops.PutSchedule)}
+        if len(names) > MOST_SCHEDULES:
+            raise Forbidden(f"this token is bound, and may have {MOST_SCHEDULES} schedules")
 
     async def _schedules_of_ours(self) -> list[ops.Schedule]:
         return self._ours(await self._inner.ado(queries.ListSchedules()))
@@ -229,14 +298,9 @@ class Guarded(Calls):
         if self._free:
             return await self._inner.ado(query)
         match query:
-            case queries.GetJob():
-                job = await self._inner.ado(query)
-                if isinstance(job, Job) and not self._has(job.queue, job.tenant):
-                    return JobNotFound(query.id)
-                return job
             case queries.ListPast():
-                job = await self._inner.ado(queries.GetJob(query.id))
-                if not isinstance(job, Job) or not self._has(job.queue, job.tenant):
+                job = await self._inner.ado(queries.GetJob(query.id, grant=self._grant))
+                if not isinstance(job, Job):
                     return []
                 # A bound token must not learn who made a change.
                 return [replace(one, by="") for one in await self._inner.ado(query)]

@@ -6,12 +6,10 @@ import ipaddress
 from collections.abc import Iterable
 
 from tenure.errors import InvalidInput
-from tenure.server.auth import ANONYMOUS, Scope, Token
+from tenure.server.auth import ANONYMOUS, Scope, Token, is_forwarded
 from tenure.server.exchange import Headers
 
-ALLOWED = (Scope.PRODUCE, Scope.WORK, Scope.READ)
-# A request with one of these came through a proxy, so the address of its sender is not known.
-FORWARDED = (b"forwarded", b"x-forwarded-for", b"x-real-ip")
+ALLOWED = (Scope.PRODUCE, Scope.WORK, Scope.READ, Scope.MAINTAIN)
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -31,7 +29,7 @@ class Guests:
 
     def admit(self, address: str | None, headers: Headers) -> bool:
         """Whether to let in a client without a token at this address of its connection."""
-        if address is None or any(headers.get(name) is not None for name in FORWARDED):
+        if address is None or is_forwarded(headers):
             return False
         try:
             found = ipaddress.ip_address(address.partition("%")[0])

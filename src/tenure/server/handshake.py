@@ -25,6 +25,7 @@ class Handshake:
     accepts TLS connections itself, nobody knows of them before their handshake is finished.)"""
 
     seconds = 30.0  # that it may take
+    is_idle = True
 
     def __init__(
         self, client: socket, tls: ssl.SSLContext, connections: Connections, then: Then

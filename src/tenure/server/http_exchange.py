@@ -27,7 +27,16 @@ class HttpExchange:
     __slots__ = (
         *("address", "headers", "method", "path", "query"),
         *("_asks_first", "_connection", "_ended", "_news", "_parts", "_size", "_waiter"),
-        *("_chunked", "is_answered", "is_begun", "is_gone", "is_last", "is_served", "task"),
+        *(
+            "_chunked",
+            "_hurried",
+            "is_answered",
+            "is_begun",
+            "is_gone",
+            "is_last",
+            "is_served",
+            "task",
+        ),
     )
 
     def __init__(
@@ -56,6 +65,7 @@ class HttpExchange:
         self._size = 0  # of these
         self._ended = False  # the body
         self.is_gone: bool = False  # the client
+        self._hurried = False
         self._news = False  # whether `receive` has something to return
         self._waiter: asyncio.Future[None] | None = None
         self._chunked = version == "1.1"  # the response, if it is a stream
@@ -88,6 +98,13 @@ class HttpExchange:
         if self._waiter is not None:
             self._wake()
 
+    def hurry(self) -> None:
+        """End a wait: the client sends no more, and may have left, or its connection is needed. It
+        still gets its response."""
+        self._hurried = True
+        if self._waiter is not None and self._ended:
+            self._wake()
+
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
@@ -108,8 +125,12 @@ class HttpExchange:
     def is_stalled(self) -> bool:
         return self._connection.is_stalled
 
-    def trust(self) -> None:
-        self._connection.trust()
+    @property
+    def has_left(self) -> bool:
+        return self.is_gone or self._hurried
+
+    def trust(self, who: str) -> None:
+        self._connection.trust(who)
 
     def unread(self) -> int:
         return self._connection.unread()
@@ -121,13 +142,13 @@ class HttpExchange:
         if self._asks_first and not self.is_begun and not self._ended:
             self._asks_first = False
             self._connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        if not self._is_over and not self._news:
+        if not (self._is_over or self._news or (self._hurried and self._ended)):
             self._connection.resume_reading()
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
-        self._news = False
-        if self._is_over:
+        if self._is_over or not self._news:
             return {"type": "http.disconnect"}
+        self._news = False
         return {"type": "http.request", "body": self._take(), "more_body": not self._ended}
 
     @property
@@ -140,12 +161,12 @@ class HttpExchange:
         if self.is_gone or self.is_answered or self.is_begun:
             return  # an error in a stream must not look like a part of it
         self.is_begun = True
-        head = [_head(status, fields), _date(), b"x-request-id: ", id.encode(), b"\r\n"]
-        if status != NO_CONTENT:
-            head.append(b"content-length: %d\r\n" % len(body))
+        head = head_of(status, fields, id, body)
         if last or self.is_last:
             self.is_last = True
             head.append(b"connection: close\r\n")
+        elif not self._chunked:  # clients of HTTP/1.0 expect the end of the connection
+            head.append(b"connection: keep-alive\r\n")
         self._connection.write(b"".join([*head, b"\r\n", b"" if self.method == "HEAD" else body]))
         self._finish()
 
@@ -157,6 +178,8 @@ class HttpExchange:
             head = [_head(message["status"], tuple(message["headers"])), _date()]
             if self._chunked:
                 head.append(b"transfer-encoding: chunked\r\n")
+            else:
+                self.is_last = True  # nothing else tells the end
             if self.is_last:
                 head.append(b"connection: close\r\n")
             self.is_begun = True
@@ -185,6 +208,14 @@ class HttpExchange:
         if self._waiter is not None:
             self._wake()
         self._connection.answered(self)
+
+
+def head_of(status: int, fields: Fields, id: str, body: bytes) -> list[bytes]:
+    """The head of a whole response, without its end."""
+    head = [_head(status, fields), _date(), b"x-request-id: ", id.encode(), b"\r\n"]
+    if status != NO_CONTENT:
+        head.append(b"content-length: %d\r\n" % len(body))
+    return head
 
 
 @lru_cache(maxsize=1_000)

@@ -26,7 +26,7 @@ from tenure.model.queries import (
     Stats,
 )
 from tenure.observe.tracing import sending
-from tenure.queue.arguments import good
+from tenure.queue.arguments import good, too_many_jobs
 from tenure.server.auth import Scope
 from tenure.server.batches import apply_batch
 from tenure.server.bodies import (
@@ -65,6 +65,7 @@ from tenure.server.bodies import (
     WaitQuery,
     WhichBody,
 )
+from tenure.server.idempotency import HEADER, NAME
 from tenure.server.route import ANY, Call, Route
 from tenure.server.waiting import claim_or_wait, wait_for_end
 
@@ -86,7 +87,7 @@ async def enqueue(
 async def _enqueue_list(call: Call, body: list[JobBody], if_exists: IfExists) -> list[EnqueuedOne]:
     """Like `aenqueue_many`, except that a long list is validated in a thread."""
     if len(body) > MAX_JOBS_PER_CALL:
-        raise InvalidInput("jobs", f"{len(body):,} in one call; at most {MAX_JOBS_PER_CALL:,}")
+        raise too_many_jobs(len(body))
     if not body:
         return []
     who, size = call.token.hash, len(body)
@@ -104,7 +105,10 @@ async def _enqueue_unread(call: Call, new: NewJob, if_exists: IfExists) -> Job |
     if not ids.created[0]:
         return EnqueuedOne(ids[0], False)
     reading = replace(call.token, scopes=(Scope.READ,))
-    return await call.service.queue_for(reading).aget(ids[0])
+    job: Job = await call.service.queue_for(reading).aget(ids[0])
+    # By a repetition with a key, a token could otherwise read what has become of the job.
+    is_new = job.state in (State.WAITING, State.PENDING) and not job.attempts and not job.errors
+    return job if is_new else EnqueuedOne(job.id, True)
 
 
 async def delete_job(call: Call) -> Count:
@@ -163,6 +167,8 @@ async def claim(call: Call, body: ClaimBody) -> Jobs:
     """Claim ready jobs, optionally waiting until there is one."""
     options = msgspec.structs.asdict(body)
     queues, seconds = options.pop("queues"), options.pop("wait")
+    if seconds and call.headers.get(HEADER) is not None:
+        raise InvalidInput("wait", f"must be 0 with {NAME}; use another key for each try")
     return Jobs(await claim_or_wait(call, queues, seconds, **options))
 
 
@@ -420,5 +426,6 @@ ROUTES = [
     Route("POST", "/v1/maintain", maintain, scope=A, body=MaintainBody, answer=Maintained,
           body_required=False),
     Route("POST", "/v1/ops", apply, scope=ANY, body=OpsBody, answer=Applied),
-    Route("POST", "/v1/query", query, scope=ANY, body=QueryBody, answer=AnyFound),
+    Route("POST", "/v1/query", query, scope=ANY, body=QueryBody, answer=AnyFound,
+          takes_key=False),
 ]  # fmt: skip

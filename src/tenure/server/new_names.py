@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from tenure.errors import Busy, QueueNotFound
 from tenure.model import ops, queries
 from tenure.model.ops import Op
@@ -17,6 +19,8 @@ from tenure.queue import Queue
 
 PER_MINUTE = 1_000
 MOST_WORKERS = 2_000  # of one token at once
+SMALL_WORKER = 2_000  # bytes of a report
+LARGE_WORKERS = 4_000_000  # bytes of the larger reports of one token: everybody reads them
 MOST_KNOWN = 100_000  # names remembered as existing
 MOST_TOKENS = 10_000  # whose use is remembered
 
@@ -42,6 +46,18 @@ class _Room(NamedTuple):
     at: float
 
 
+class _Alive(NamedTuple):
+    """A worker that reports itself: until when, and how large its report is."""
+
+    until: float
+    size: int
+
+
+def _forget_dead(alive: dict[tuple[str, str, int], _Alive], now: float) -> None:
+    for key in [key for key, one in alive.items() if one.until <= now]:
+        del alive[key]
+
+
 class NewNames:
     """Counts the new names of each token. Names that exist are free."""
 
@@ -50,7 +66,7 @@ class NewNames:
         self._per_minute = per_minute
         self._known: set[str] = set()
         self._rooms: dict[str, _Room] = {}
-        self._workers: dict[str, dict[tuple[str, str, int], float]] = {}  # until when, by token
+        self._workers: dict[str, dict[tuple[str, str, int], _Alive]] = {}  # by token
 
     def admit_workers(self, token: str, batch: Sequence[Op]) -> None:
         """Let a token report these workers, or raise Busy."""
@@ -62,11 +78,16 @@ class NewNames:
         now, alive = self._queue.clock.monotonic(), self._workers.setdefault(token, {})
         worker = (op.worker.name, op.worker.host, op.worker.pid)
         if worker not in alive and len(alive) >= MOST_WORKERS:
-            for one in [one for one, until in alive.items() if until <= now]:
-                del alive[one]
+            _forget_dead(alive, now)
             if len(alive) >= MOST_WORKERS:
                 raise Busy(f"{MOST_WORKERS:,} workers report themselves with this token")
-        alive[worker] = now + op.ttl_ms / 1000
+        size = len(msgspec.json.encode(op.worker))
+        if size > SMALL_WORKER:
+            _forget_dead(alive, now)
+            others = sum(one.size for key, one in alive.items() if key != worker)
+            if others + size > LARGE_WORKERS:
+                raise Busy(f"the workers of this token report more than {LARGE_WORKERS:,} bytes")
+        alive[worker] = _Alive(now + op.ttl_ms / 1000, size)
 
     async def admit(self, token: str, names: Iterable[str]) -> None:
         """Let a token (its hash, or any other key) use these queues, or raise Busy.

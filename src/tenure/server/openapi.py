@@ -9,7 +9,8 @@ from typing import Any, Union, get_args, get_origin
 
 import msgspec
 
-from tenure.model.fields import Name
+from tenure.model.fields import MAX_NAME, Name
+from tenure.server import idempotency
 from tenure.server.route import ANY, Route
 
 REF = "#/components/schemas/{name}"
@@ -82,6 +83,12 @@ def _operation(route: Route, schemas: Schemas) -> dict[str, Any]:
     ]
     if route.query is not None:
         parameters += _query(schemas.components[route.query.__name__])
+    if route.takes_key:
+        parameters.append(
+            {"name": idempotency.NAME, "in": "header", "required": False,
+             "description": idempotency.ABOUT, "schema": {"type": "string", "minLength": 1,
+                                                          "maxLength": MAX_NAME}}
+        )  # fmt: skip
     operation: dict[str, Any] = {
         "operationId": f"{route.tag}_{route.handler.__name__}",
         "summary": route.summary,

@@ -75,6 +75,15 @@ class WrongMethod(TenureError):
         super().__init__(f"there is no {method} here, only {self.allowed}")
 
 
+class UnknownMethod(TenureError):
+    """HTTP has no such method, or this service never has."""
+
+    code = "unknown_method"
+
+    def __init__(self, method: str) -> None:
+        super().__init__(f"the method {method[:20]!r} is not known here")
+
+
 # The first match counts.
 STATUS: tuple[tuple[type[TenureError], int], ...] = (
     (PayloadTooLarge, 413),
@@ -93,6 +102,7 @@ STATUS: tuple[tuple[type[TenureError], int], ...] = (
     (Conflict, 409),
     (JobFailed, 409),
     (Busy, 429),
+    (UnknownMethod, 501),
     (Closed, 503),
     (StoreRejected, 400),
     (StoreError, 503),

@@ -1,30 +1,33 @@
-"""Threads for queries, shared fairly: no token can keep the queries of others from running."""
+"""Threads for queries and other work, shared fairly: no token can keep others from using them."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 from collections import Counter, deque
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from tenure.errors import Busy, Forbidden
 from tenure.model.queries import Query
 from tenure.queue import Calls, Queue
 from tenure.queue.sync_async import Wanted
+from tenure.server.pace import Pace
 from tenure.server.problems import QueryTooSlow
 
+T = TypeVar("T")
 SLOTS = min(32, (os.cpu_count() or 1) + 2)
 QUERY_SECONDS = 30.0  # at least; a store that is away may take longer to report it
 
 
 class Readers:
-    """Runs queries, at most `slots` at once, and of each token at most half of that. When more are
-    wanted, the token with the fewest running queries is next.
+    """Runs queries and other work, at most `slots` at once, and of each token at most half of that.
+    When more are wanted, the token with the fewest running is next.
 
-    A query that exceeds its deadline keeps its slot until the store is done with it."""
+    Work that exceeds its deadline keeps its slot until it is done."""
 
     def __init__(
         self, queue: Queue, *, shared: bool, slots: int = SLOTS, seconds: float | None = None
@@ -42,26 +45,35 @@ class Readers:
 
     async def read(self, who: str, query: Query) -> Any:
         """Run a query on behalf of a token; raises Busy or QueryTooSlow."""
+        return await self.run(who, type(query).__name__, partial(self._queue.do, query))
+
+    async def run(self, who: str, what: str, work: Callable[[], T], pace: Pace | None = None) -> T:
+        """Do work on behalf of a token, if it is not ahead of its pace; raises Busy or
+        QueryTooSlow."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._seconds
         try:
             async with asyncio.timeout_at(deadline):
                 await self._enter(who)
+                while pace is not None and pace.is_ahead:  # because of what ran before
+                    self._leave(who)
+                    await pace.ready()
+                    await self._enter(who)
         except TimeoutError:
             raise Busy(
                 f"too many queries of this client are running ({self._running[who]}) and waiting"
             ) from None
         with self._left_on_error(who):
-            work = loop.run_in_executor(self._threads, self._queue.do, query)
-        work.add_done_callback(lambda done: self._finished(who, done))
+            running = loop.run_in_executor(self._threads, work)
+        running.add_done_callback(lambda done: self._finished(who, done))
         try:
             async with asyncio.timeout_at(deadline):
-                return await asyncio.shield(work)
+                return await asyncio.shield(running)
         except TimeoutError:
-            if work.done():
-                return work.result()
+            if running.done():
+                return running.result()
             raise QueryTooSlow(
-                f"{type(query).__name__} takes longer than {self._seconds:g} s; ask for less"
+                f"{what} takes longer than {self._seconds:g} s; ask for less"
             ) from None
 
     async def _enter(self, who: str) -> None:

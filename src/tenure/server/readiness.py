@@ -27,12 +27,13 @@ class Pulse:
 
     async def trouble(self) -> str | None:
         """Return what is wrong with the store, if anything."""
-        if self._question is None or self._question.done():
-            self._question = asyncio.create_task(self._ask())
-        asked, _ = await asyncio.wait([self._question], timeout=PATIENCE_SECONDS)
+        question = self._question
+        if question is None or question.done():
+            question = self._question = asyncio.create_task(self._ask())
+        asked, _ = await asyncio.wait([question], timeout=PATIENCE_SECONDS)
         if not asked:
             return f"it has not answered for {PATIENCE_SECONDS:g} s"
-        error = self._question.exception()
+        error = question.exception()  # others may ask the next one already
         if error is None:
             return None
         if not isinstance(error, TenureError):

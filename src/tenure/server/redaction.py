@@ -6,7 +6,7 @@ route and dialect: one job, lists, searches, schedules.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -24,6 +24,8 @@ from tenure.queue.sync_async import Wanted
 
 HIDDEN = "[redacted]"
 MOST_NESTED = 200  # JSON that is nested deeper is hidden as a whole
+SMALL = 16_384  # bytes of payloads and results that are redacted without a thread
+Aside = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 class Redaction:
@@ -105,10 +107,12 @@ class Redaction:
 class Redacted(Calls):
     """A queue whose queries hide the named fields."""
 
-    def __init__(self, inner: Calls, redaction: Redaction) -> None:
+    def __init__(self, inner: Calls, redaction: Redaction, aside: Aside) -> None:
+        """aside: does work in a thread."""
         self.settings, self.clock, self.changes = inner.settings, inner.clock, inner.changes
         self._inner = inner
         self._redaction = redaction
+        self._aside = aside
 
     def _away(self) -> tuple[str, ...]:
         return self._inner._away()
@@ -118,4 +122,26 @@ class Redacted(Calls):
 
     async def ado(self, wanted: Wanted) -> Any:
         found = await self._inner.ado(wanted)
-        return self._redaction.of(found) if isinstance(wanted, Query) else found
+        if not isinstance(wanted, Query):
+            return found
+        if _size(found) > SMALL:
+            return await self._aside(lambda: self._redaction.of(found))
+        return self._redaction.of(found)
+
+
+def _size(found: Any) -> int:
+    """The bytes to look at in the result of a query."""
+    match found:
+        case Job():
+            return len(found.raw_payload) + len(found.raw_result)
+        case Schedule():
+            return len(found.job.payload)
+        case queries.Page():
+            return sum(map(_size, found.jobs))
+        case queries.Summaries():
+            return sum(len(one.payload_preview) for one in found.jobs)
+        case queries.Timetable():
+            return sum(map(_size, found.schedules))
+        case [Schedule(), *_]:
+            return sum(map(_size, found))
+    return 0

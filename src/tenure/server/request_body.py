@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tenure.errors import InvalidInput
+from tenure.server.bounds import SMALL, Traffic
 from tenure.server.exchange import Exchange
 from tenure.server.problems import BodyTooLarge, TooSlow
 
@@ -15,7 +16,10 @@ STRANGER_BYTES, STRANGER_DROPPED, STRANGER_SECONDS = 65_536, 1_048_576, 5.0
 class Incoming:
     """A body that is read once, or skipped. Until the client is trusted, little of it is read."""
 
-    __slots__ = ("_ended", "_exchange", "_headers", "_late", "_most", "_seconds", "_trusted")
+    __slots__ = (
+        *("_ended", "_exchange", "_headers", "_late", "_most", "_reserved", "_room", "_seconds"),
+        "_trusted",
+    )
 
     def __init__(self, exchange: Exchange, most: int, seconds: float) -> None:
         self._exchange = exchange
@@ -25,11 +29,28 @@ class Incoming:
         self._trusted = False
         self._ended = False
         self._late = False
+        self._room: Traffic | None = None
+        self._reserved = 0  # bytes, there
 
-    def trust(self) -> None:
-        """Note that the client has shown a valid token."""
+    def trust(self, who: str, room: Traffic | None = None) -> None:
+        """Note that the client has shown a valid token; raises Busy. room: for a large body."""
+        self._exchange.trust(who)
         self._trusted = True
-        self._exchange.trust()
+        self._room = room
+
+    def free(self) -> None:
+        """Note that the body is no longer needed."""
+        if self._room is not None and self._reserved:
+            self._room.release(self._reserved)
+            self._reserved = 0
+
+    async def _reserve(self) -> None:
+        """Wait until there is room for a large body; raises Busy."""
+        said = self._headers.get(b"content-length") or ""
+        size = min(int(said), self._most) if said.isdecimal() else self._most
+        if self._room is not None:
+            await self._room.reserve(size)
+            self._reserved = size
 
     @property
     def _kept(self) -> int:
@@ -97,6 +118,8 @@ class Incoming:
             # Read and drop the excess: most clients do not read a response while they send.
             if size <= most:
                 parts.append(part)
+            if size > SMALL and not self._reserved:
+                await self._reserve()
         if size > most:
             raise self._too_large(size)
         return b"".join(parts)

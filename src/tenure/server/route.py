@@ -90,6 +90,7 @@ class Route:
         tag: str = "native",
         streams: bool = False,
         described: bool = True,
+        takes_key: bool | None = None,
         media_type: str = "application/json",
         others: Mapping[int, Any] = NO_OTHERS,
         show_error: Shown | None = None,
@@ -108,6 +109,9 @@ class Route:
         self.tag = tag
         self.streams = streams
         self.described = described  # in the OpenAPI document
+        # Whether the header Idempotency-Key counts: by default, if it may change something.
+        is_native = tag == "native" and scope is not None
+        self.takes_key: bool = is_native and method != "GET" if takes_key is None else takes_key
         self.media_type = media_type
         self.others = others  # the bodies of other statuses, if not a problem
         self.show_error: Shown = show_error or as_problem

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
-import re
-import secrets
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import partial
 from importlib.metadata import version
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import unquote
 
-from tenure.errors import Forbidden, NotFound, TenureError
+from msgspec import Raw
+
+from tenure.errors import Busy, Forbidden, NotFound, TenureError
 from tenure.model.fields import is_trace
 from tenure.model.job import Job
 from tenure.observe.metrics import Metrics
@@ -24,29 +22,30 @@ from tenure.observe.tracing import CARRIED, serving
 from tenure.queue import Calls, Queue
 from tenure.server.about import About
 from tenure.server.auth import Token, Tokens
-from tenure.server.bounds import Bounded, PayloadSizes, Traffic
+from tenure.server.bounds import BODY_BYTES, Bounded, PayloadSizes, Traffic
 from tenure.server.bulk_runs import BulkRuns
 from tenure.server.dialects import NAMES
 from tenure.server.docs_page import docs_page
 from tenure.server.event_feed import Feed
 from tenure.server.events import News
 from tenure.server.exchange import (
-    NO_CONTENT,
     AsgiExchange,
     Exchange,
-    Fields,
     Headers,
     Message,
     Receive,
     Send,
+    id_of,
+    usual_fields,
 )
 from tenure.server.guard import Guarded
+from tenure.server.idempotency import HEADER, answer_once
 from tenure.server.new_names import NewNames
 from tenure.server.openapi import openapi
 from tenure.server.origin import Origins, check_json
 from tenure.server.overview import Overviews
-from tenure.server.pace import Pace
-from tenure.server.problems import RETRY_AFTER, NoSuchRoute, TooSlow, WrongMethod
+from tenure.server.pace import Line
+from tenure.server.problems import NoSuchRoute, TooSlow, WrongMethod
 from tenure.server.readers import FairQueue, Readers
 from tenure.server.readiness import Pulse
 from tenure.server.redaction import Redacted, Redaction
@@ -76,13 +75,12 @@ class Request:
         *("is_known", "who"),
     )
 
-    def __init__(self, exchange: Exchange, number: str) -> None:
+    def __init__(self, exchange: Exchange) -> None:
         self.began: float = time.perf_counter()
         self.method: str = exchange.method
         self.path: str = exchange.path
         self.headers: Headers = exchange.headers
-        given = self.headers.get(b"x-request-id")
-        self.id: str = given if given and _REQUEST_ID.fullmatch(given) else number
+        self.id: str = id_of(self.headers)
         self.trace: str = self.headers.get(b"traceparent", "")
         if self.trace and not is_trace(self.trace):
             self.trace = ""
@@ -113,12 +111,11 @@ STRANGER_RATE, STRANGER_BURST, TURN_BYTES = 500, 100, 8_192
 
 REASON = b"tenure-reason"  # the header that says why something is changed, for the audit log
 COUNTED_BYTES = 16_384  # smaller requests and responses do not count as traffic
-HEALTH = ("/healthz", "/readyz")
-ITEM_BYTES = 500  # that a job or an operation of many counts for
+HEALTH = ("/healthz", "/readyz", "/health", "/ping")  # two are of dialects
+TOO_MANY = Busy("too many requests without a valid token; try again later")
 MANY = 200  # jobs or operations in a request, from which on they are validated in a thread
-
-NOSNIFF = (b"x-content-type-options", b"nosniff")
-_REQUEST_ID = re.compile(r"[!-~]{1,128}")
+HELD_WEIGHT = 4  # of the CPU time of a decoder, which no other thread can interrupt
+MANY_BYTES = 65_536  # of a body, from which on it is decoded in a thread
 
 
 def dialect_of(route: Route) -> str | None:
@@ -157,16 +154,14 @@ class Service:
         self.feed: Feed = Feed(queue)
         self.bulk: BulkRuns = BulkRuns(queue, tokens)
         self.rooms: Rooms = Rooms(queue.changes)
-        self._start = secrets.token_hex(4)
-        self._numbers = itertools.count(1)
         self.pulse: Pulse = Pulse(queue)
         self._readers = Readers(queue, shared=tokens.required)
-        self._aside = ThreadPoolExecutor(1, thread_name_prefix="tenure-aside")
-        self._strangers = Pace(STRANGER_RATE, STRANGER_BURST)
-        self._health = Pace(STRANGER_RATE, STRANGER_BURST)
+        self._aside = Readers(queue, shared=tokens.required, slots=1)
+        self._strangers = Line(STRANGER_RATE, STRANGER_BURST)
         self._names = NewNames(queue)
         self._sizes = PayloadSizes()
         self._traffic: defaultdict[str, Traffic] = defaultdict(Traffic)
+        self._bodies: defaultdict[str, Traffic] = defaultdict(partial(Traffic, BODY_BYTES))
         self._queues: dict[str, tuple[Token, Calls]] = {}
         self._descriptions: dict[str | None, tuple[Reply, Reply]] = {}
 
@@ -185,11 +180,22 @@ class Service:
 
     async def aside(self, who: str, size: int, work: Callable[[], T]) -> T:
         """Do work for a request that has this many jobs or operations. If they are many, it is done
-        in a thread, one request at a time, so that the event loop can serve others."""
-        if size <= MANY:
-            return work()
-        self._traffic[who].pace.spend(size * ITEM_BYTES)
-        return await asyncio.get_running_loop().run_in_executor(self._aside, work)
+        in a thread."""
+        return work() if size <= MANY else await self.in_thread(who, work)
+
+    async def in_thread(self, who: str, work: Callable[[], T], *, weight: float = 1) -> T:
+        """Do work for a token in a thread, so that the event loop can serve others. The tokens take
+        turns, and each has a share of the CPU time; raises Busy. weight: of that time."""
+        pace, loop = self._traffic[who].work, asyncio.get_running_loop()
+
+        def measured() -> T:
+            began = time.thread_time()
+            try:
+                return work()
+            finally:
+                loop.call_soon_threadsafe(pace.spend, weight * (time.thread_time() - began))
+
+        return await self._aside.run(who, "this request", measured, pace)
 
     def finish(self) -> None:
         """End long polls and streams. Later requests do not wait."""
@@ -223,11 +229,11 @@ class Service:
         self.bulk.close()
         self.rooms.close()
         self._readers.close()
-        self._aside.shutdown(wait=False)
+        self._aside.close()
 
     async def serve(self, exchange: Exchange) -> None:
         """Answer a request."""
-        request = Request(exchange, f"{self._start}-{next(self._numbers)}")
+        request = Request(exchange)
         incoming = Incoming(exchange, self.max_body, self.body_seconds)
         reply: Reply | None
         if exchange.is_stalled:
@@ -241,31 +247,43 @@ class Service:
         else:
             route, params = found
             with serving(route.method, route.path, request.trace) as span:
-                reply = await self._reply(request, route, params, incoming, exchange)
+                try:
+                    reply = await self._reply(request, route, params, incoming, exchange)
+                finally:
+                    incoming.free()
                 if span is not None and reply is not None:
                     span.set_attribute("http.response.status_code", reply.status)
         if reply is not None:
-            if not request.is_known or len(reply.body) > COUNTED_BYTES:
-                await self._take_turn(request, reply)
+            is_served = True
+            if not request.is_known:
+                is_served = await self._take_turn(exchange, reply)
+                if not is_served:
+                    request.error = TOO_MANY.code
+                    reply = found[0].show_error(TOO_MANY) if found else as_problem(TOO_MANY)
+            elif len(reply.body) > COUNTED_BYTES:
+                self._traffic[request.who].pace.spend(len(reply.body))
             # Close the connection when the service stops, or if the rest of the body is not read.
-            last = self.closing.is_set() or not (incoming.is_over or await incoming.ends())
+            last = self.closing.is_set() or not is_served
+            last = last or not (incoming.is_over or await incoming.ends())
             request.log(reply.status)
-            fields = _usual_fields(reply.status, reply.media_type)
+            fields = usual_fields(reply.status, reply.media_type)
             if reply.headers:
+                stored = "cache-control" in reply.headers
+                fields = usual_fields(reply.status, reply.media_type, stored=stored)
                 fields += tuple((a.encode(), b.encode()) for a, b in reply.headers.items())
             sending = exchange.answer(reply.status, fields, request.id, reply.body, last=last)
             if sending is not None:
                 await sending
-            if exchange.unread():
+            if request.is_known and exchange.unread():
                 self._traffic[request.who].sent(exchange)
 
-    async def _take_turn(self, request: Request, reply: Reply) -> None:
-        """Count a response. Clients without a token wait if there are too many."""
-        if request.is_known:
-            self._traffic[request.who].pace.spend(len(reply.body))
-        else:
-            pace = self._health if request.path in HEALTH else self._strangers
-            await pace.turn(1 + len(reply.body) // TURN_BYTES)
+    async def _take_turn(self, exchange: Exchange, reply: Reply) -> bool:
+        """Wait until a client without a token may get a response. Returns whether it may: not if
+        too many wait. Health checks never wait, and who has left is not counted."""
+        if exchange.path in HEALTH or exchange.is_gone:
+            return True
+        turns = 1 + len(reply.body) // TURN_BYTES
+        return await self._strangers.turn(turns, lambda: exchange.has_left)
 
     def _forged(self, request: Request) -> TenureError | None:
         """The error if a web page of another site may have sent the request, else None."""
@@ -291,15 +309,29 @@ class Service:
             return known[1]
         queue = self.queue_for(token)
         if self._redaction:
-            queue = Redacted(queue, self._redaction)
+            queue = Redacted(queue, self._redaction, partial(self.in_thread, token.hash))
         self._queues[token.hash] = token, queue
         return queue
 
-    def queue_for(self, token: Token) -> Calls:
+    @property
+    def hides(self) -> list[str]:
+        """The names of the fields that are hidden from clients that read jobs."""
+        return sorted(self._redaction.names)
+
+    def hidden(self, text: bytes) -> bytes:
+        """JSON for clients that read jobs, with the fields hidden that are to be redacted."""
+        return bytes(self._redaction.raw(Raw(text))) if self._redaction else text
+
+    def fair_queue(self, token: Token) -> Calls:
+        """The queue with no limits, except for a token's share of the readers."""
+        return FairQueue(self.queue, self._readers, token.hash)
+
+    def queue_for(self, token: Token, *, acts_for_dialect: bool = False) -> Calls:
         """The queue, limited to what a token may do and to its share of the service. Nothing that
         it reads is redacted."""
-        fair = FairQueue(self.queue, self._readers, token.hash)
-        return Bounded(Guarded(fair, token, self._names), self._sizes, self._traffic[token.hash])
+        fair = self.fair_queue(token)
+        guarded = Guarded(fair, token, self._names, acts_for_dialect=acts_for_dialect)
+        return Bounded(guarded, self._sizes, self._traffic[token.hash])
 
     async def _reply(
         self,
@@ -315,24 +347,33 @@ class Service:
             arguments: list[Any] = [call]
             if route.query is not None:
                 arguments.append(route.read_query(call.query))
-            announced = incoming.is_announced
+            announced, body = incoming.is_announced, b""
             if announced or route.body is not None:
                 if route.body is not None and announced:
                     check_json(request.headers)
                 pace = self._traffic[request.who].pace
-                body = None if pace.is_ahead else incoming.arrived()
-                if body is None:
+                arrived = None if pace.is_ahead else incoming.arrived()
+                if arrived is None:
                     await pace.ready()
-                    body = await incoming.read()
+                    arrived = await incoming.read()
+                body = arrived
                 if len(body) > COUNTED_BYTES:
                     pace.spend(len(body))
                 # Otherwise it is ignored, but an incomplete request must change nothing.
                 if route.body is not None:
-                    arguments.append(route.read(body))
+                    if len(body) > MANY_BYTES:
+                        read = partial(route.read, body)
+                        work = self.in_thread(request.who, read, weight=HELD_WEIGHT)
+                        arguments.append(await work)
+                    else:
+                        arguments.append(route.read(body))
             if exchange.is_gone:
                 _raise_gone()
             if route.streams:
                 return await _stream(route, arguments, exchange)
+            if route.takes_key and request.headers.get(HEADER) is not None:
+                query = exchange.query
+                return await answer_once(call, route, request.path, query, arguments, body)
             value = await route.handler(*arguments)
             if isinstance(value, Job):
                 request.job = value.id
@@ -360,15 +401,15 @@ class Service:
         token = None
         if route.scope is not None:
             token = self.tokens.of(request.headers, exchange.address)
-            incoming.trust()
+            request.who, request.is_known = token.hash, True
+            request.token = token.name if self.tokens.required else ""
+            incoming.trust(token.hash, self._bodies[token.hash])
             if route.scope != ANY and not token.allows(route.scope):
                 raise Forbidden(f"{route} needs the scope {route.scope.value!r}")
             queue = self._queue_of(token)
             reason = request.headers.get(REASON)
             if reason is not None:
                 queue = queue.audited(reason=unquote(reason))
-            request.who, request.is_known = token.hash, True
-            request.token = token.name if self.tokens.required else ""
         query = query_of(exchange.query) if exchange.query else {}
         if params:
             params = names_of(params)
@@ -397,16 +438,3 @@ async def _stream(route: Route, arguments: list[Any], exchange: Exchange) -> Rep
 
 def _methods(route: Route) -> list[str]:
     return ["GET", "HEAD"] if route.method == "GET" else [route.method]
-
-
-@lru_cache(maxsize=1_000)
-def _usual_fields(status: int, media_type: str) -> Fields:
-    """The headers that all responses of a kind have."""
-    fields = [NOSNIFF]
-    if status != NO_CONTENT:
-        fields.append((b"content-type", media_type.encode()))
-    if status in RETRY_AFTER:
-        fields.append((b"retry-after", RETRY_AFTER[status].encode()))
-    if status == 401:
-        fields.append((b"www-authenticate", b"Bearer"))
-    return tuple(fields)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 
 from tenure.clock import Clock
-from tenure.errors import NotAllowed
+from tenure.errors import Busy, NotAllowed, StoreError, Unauthorized
 from tenure.settings import without_secrets
+from tenure.worker.outage import FIRST_PAUSE, LONGEST_PAUSE, Outage
 
 log = logging.getLogger("tenure.worker")
 
@@ -26,6 +29,28 @@ class Admission:
     @property
     def is_refused(self) -> bool:
         return self._refused_at is not None
+
+    async def prepare(
+        self,
+        first: Callable[[], Awaitable[None]],
+        outage: Outage,
+        is_stopping: Callable[[], bool],
+    ) -> None:
+        """Await what has to be done first. Tries again while a service is unavailable."""
+        pause = FIRST_PAUSE
+        while not is_stopping():
+            try:
+                await first()
+            except Unauthorized as error:
+                raise refusal(self._url, error) from None
+            except (Busy, StoreError) as error:
+                if not self._url.startswith("http"):
+                    raise
+                outage.goes_on("the worker could not start", error)
+            else:
+                return
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
 
     def accept(self) -> None:
         """A claim was allowed."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import socket
+import threading
 from collections.abc import Callable, Collection, Sequence
 from functools import cache
 from typing import Protocol
@@ -15,6 +15,7 @@ from tenure.model import ops
 from tenure.model.fields import MAX_NAME, MAX_QUEUES_PER_CALL
 from tenure.model.workers import RUNNING_SHOWN, LiveWorker
 from tenure.queue import Queue
+from tenure.queue.arguments import good
 from tenure.worker.run import Run
 
 log = logging.getLogger("tenure.worker")
@@ -33,8 +34,8 @@ class Listening(Protocol):
 
 
 class Beats:
-    """Reports a worker, once it has begun to work. If reports are not allowed, this is logged once,
-    and the worker continues."""
+    """Reports a worker, once it has begun to work, in a separate thread: a report may have to wait.
+    If reports are not allowed, this is logged once, and the worker continues."""
 
     def __init__(
         self,
@@ -48,46 +49,42 @@ class Beats:
         self._posts = posts
         self._runs = runs
         self._started_at = queue.clock.now_ms()
-        self._due = math.inf
         self._allowed = True
-
-    @property
-    def begun(self) -> bool:
-        """Whether the worker was accepted: it need not report before that."""
-        return self._due < math.inf
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
 
     def begin(self) -> None:
-        """Report the worker from now on."""
-        self._due = self._queue.clock.monotonic()
-
-    def seconds_left(self) -> float:
-        """Seconds until the next report is due."""
-        return max(0.0, self._due - self._queue.clock.monotonic())
-
-    def beat_if_due(self) -> None:
-        """Report that the worker is alive, unless it did so recently."""
-        now = self._queue.clock.monotonic()
-        if now >= self._due:
-            self._due = now + BEAT_SECONDS
-            self._tell(TTL_MS)
+        """Report the worker from now on. Must not be called concurrently."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._beat, name="tenure-beats", daemon=True)
+            self._thread.start()
 
     def stop(self) -> None:
         """Report that the worker has stopped."""
-        if self.begun:
+        if self._thread is not None:
+            self._stopped.set()
+            self._thread.join()
             self._tell(0)
+
+    def _beat(self) -> None:
+        while self._allowed:
+            self._tell(TTL_MS)
+            if self._stopped.wait(BEAT_SECONDS):
+                return
 
     def _tell(self, ttl_ms: int) -> None:
         if not self._allowed:
             return
         try:
             (answer,) = self._queue.do([ops.Beat(self._worker(), ttl_ms)])
-            if isinstance(answer, TenureError):
-                raise answer
+            good(answer, ops.Ok)
         except (Forbidden, InvalidInput) as error:  # or the service does not know of workers
             self._allowed = False
             log.warning("worker %s is not listed among the live workers: %s", self._name, error)
         except TenureError as error:
             log.debug("worker %s could not report itself: %s", self._name, error)
+        except Exception:
+            log.exception("worker %s could not report itself", self._name)
 
     def _worker(self) -> LiveWorker:
         running = [run.job.id for run in self._runs() if not run.ended]

@@ -53,7 +53,10 @@ class JobLog:
         self._ended[ended.job.id, ended.job.token] = ended
 
     def stored(self, op: Op, answer: Answer) -> None:
-        """Log what became of a job. Can be called from any thread."""
+        """Log what became of a job, or why an operation failed. Can be called from any thread."""
+        if isinstance(answer, TenureError) and not isinstance(op, ops.Progress):
+            id = getattr(op, "id", "?")
+            log.warning("%s of job %s: %s", type(op).__name__, id, answer, extra={"job": id})
         if not self._ended or not isinstance(op, ops.Ack | ops.Fail | ops.Release):
             return
         ended = self._ended.pop((op.id, op.token), None)

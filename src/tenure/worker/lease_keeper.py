@@ -1,5 +1,9 @@
 """Renewing leases in a separate thread, so that a handler that blocks the event loop or computes
-for minutes does not lose its job."""
+for minutes does not lose its job.
+
+Renewing waits for nothing. The thread of the keeper only decides what is due. Each round of
+renewals has a thread of its own, and the next one begins in time even if this one is held up.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,13 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
-from tenure.errors import LeaseLost, NotFound, TenureError
+from tenure.errors import Busy, LeaseLost, NotFound, StoreError, TenureError
 from tenure.model.job import Lease
 from tenure.queue import Queue
-from tenure.worker.beats import Beats
+from tenure.worker.outage import Outage
 from tenure.worker.run import Run
 
 log = logging.getLogger("tenure.worker")
@@ -20,7 +25,11 @@ log = logging.getLogger("tenure.worker")
 OVERDUE_SECONDS = 1.0  # how long a handler can take to end after its timeout
 SHORTEST_PAUSE = 0.25  # seconds between two checks for overdue handlers
 LONGEST_INTERVAL = 5.0  # seconds; within which a cancelled job is noticed
-MOST_AT_ONCE = 1_000
+MOST_AT_ONCE = 1_000  # leases in one call
+MOST_ROUNDS = 8  # in progress at once
+STOP_SECONDS = 2.0  # for rounds in progress to end
+
+_Key = tuple[str, int]  # the id of a job, and the token of its claim
 
 
 class Keeper:
@@ -33,21 +42,22 @@ class Keeper:
         runs: Callable[[], Collection[Run]],
         overdue: Callable[[Run], None],
         unstored: Callable[[], Collection[Lease]],
-        beats: Beats | None = None,
     ) -> None:
-        """unstored: leases of jobs whose handlers ended and whose outcome is not stored yet. beats:
-        the worker's reports that it is alive, which this thread also sends."""
+        """overdue: gives up on a handler that does not end after its timeout; must not wait.
+        unstored: leases of jobs whose handlers ended and whose outcome is not stored yet."""
         self._queue = queue
         self._lease = lease
         self._interval = min(lease / 3, LONGEST_INTERVAL)
         self._runs = runs
         self._overdue = overdue
-        self._untold = unstored
-        self._beats = beats
+        self._unstored = unstored
+        self._hard: set[_Key] = set()  # leases that could not be renewed the last time
+        self._outage = Outage(log, queue.settings)
         self._looked_at_ms = queue.clock.now_ms()
         self._stopping = False
         self._poked = threading.Event()
         self._wakes_at = math.inf  # on the queue's clock
+        self._rounds: list[threading.Thread] = []
         self._thread = threading.Thread(target=self._keep, name="tenure-keeper", daemon=True)
 
     @property
@@ -63,14 +73,9 @@ class Keeper:
         self._stopping = True
         self._poked.set()
         self._thread.join()
-        if self._beats is not None:
-            self._beats.stop()
-
-    def begin_beats(self) -> None:
-        """Report the worker as alive from now on. Can be called from any thread."""
-        if self._beats is not None and not self._beats.begun:
-            self._beats.begin()
-            self._poked.set()
+        until = time.monotonic() + STOP_SECONDS
+        for one in self._rounds:
+            one.join(max(0.0, until - time.monotonic()))
 
     def watch(self, deadline: float) -> None:
         """Wake up in time to see whether a handler that has just started ends by its deadline. Can
@@ -88,13 +93,8 @@ class Keeper:
             try:
                 if time.monotonic() >= renew_at:
                     renew_at = time.monotonic() + self._interval
-                    self.look()
-                else:
-                    self._give_up_overdue()
-                if self._beats is not None:
-                    self._beats.beat_if_due()
-            except TenureError as error:
-                log.warning("leases could not be renewed, trying again: %s", error)
+                    self._begin_round()
+                self.give_up_overdue()
             except Exception:
                 log.exception("leases could not be renewed, trying again")
 
@@ -105,38 +105,92 @@ class Keeper:
         now = self._queue.clock.monotonic()
         if deadlines:
             seconds = min(seconds, max(min(deadlines) + OVERDUE_SECONDS - now, SHORTEST_PAUSE))
-        if self._beats is not None:
-            seconds = min(seconds, self._beats.seconds_left())
         self._wakes_at = now + seconds
         return max(seconds, 0)
 
+    def _begin_round(self) -> None:
+        self._rounds = [one for one in self._rounds if one.is_alive()]
+        if len(self._rounds) < MOST_ROUNDS:
+            one = threading.Thread(target=self._round, name="tenure-renewals", daemon=True)
+            one.start()
+            self._rounds.append(one)
+
+    def _round(self) -> None:
+        try:
+            self.look()
+        except TenureError as error:
+            if not self._stopping:
+                self._outage.goes_on("leases could not be renewed", error)
+        except Exception:
+            log.exception("leases could not be renewed, trying again")
+        else:
+            self._outage.is_over()
+
     def look(self) -> None:
-        """Renew leases that are old enough, and give up on overdue handlers."""
+        """Renew leases that are old enough."""
         now, all_of_them = self._queue.clock.monotonic(), self.was_suspended
         looked_at_ms = self._queue.clock.now_ms()
-        running = [run for run in self._runs() if not run.ended]
         # Half an interval, so that a job claimed just after a round is renewed in the next one,
         # with half of its lease left, rather than in the one after that.
         age = 0.0 if all_of_them else self._interval / 2
-        old = [run for run in running if now - run.kept_at >= age]
-        for start in range(0, len(old), MOST_AT_ONCE):
-            self._renew(old[start : start + MOST_AT_ONCE], now)
-        if unstored := self._untold():
-            self._queue.extend_many(list(unstored), self._lease)  # fails for those stored meanwhile
-        self._looked_at_ms = looked_at_ms  # only now: until then a claim could take our own jobs
-        self._give_up_overdue()
+        running = [run for run in self._runs() if not run.ended]
+        runs = {(run.job.id, run.token): run for run in running if now - run.kept_at >= age}
+        keys = dict.fromkeys([*runs, *((one.id, one.token) for one in self._unstored())])
+        # Those that are locked, or on a shard that is away, are tried apart: the others are not
+        # locked, and their answers are not held up, while these wait.
+        hard = _parts([key for key in keys if key in self._hard])
+        easy = _parts([key for key in keys if key not in self._hard])
+        self._hard = {key for part in hard for key in part}
+        errors = self._renew_all([*easy, *hard], runs, now)
+        for error in errors[len(easy) :]:
+            if error is not None:
+                log.info("some leases could not be renewed, trying again: %s", error)
+        for error in errors[: len(easy)]:
+            if error is not None:
+                raise error
+        # Only now: until then a claim could take our own jobs.
+        self._looked_at_ms = max(self._looked_at_ms, looked_at_ms)
 
-    def _give_up_overdue(self) -> None:
+    def _renew_all(
+        self, parts: Sequence[Sequence[_Key]], runs: dict[_Key, Run], now: float
+    ) -> list[Exception | None]:
+        """Renew the parts at once, so that none waits for what another waits for."""
+
+        def renew(part: Sequence[_Key]) -> Exception | None:
+            try:
+                self._renew(part, runs, now)
+            except Exception as error:
+                return error
+            return None
+
+        if len(parts) <= 1:
+            return [renew(part) for part in parts]
+        with ThreadPoolExecutor(len(parts), thread_name_prefix="tenure-renewals") as threads:
+            return list(threads.map(renew, parts))
+
+    def _renew(self, part: Sequence[_Key], runs: dict[_Key, Run], now: float) -> None:
+        answers = self._queue.extend_many([Lease(*key) for key in part], self._lease)
+        for key, error in zip(part, answers, strict=True):
+            if isinstance(error, Busy | StoreError):
+                self._hard.add(key)
+                continue
+            self._hard.discard(key)
+            run = runs.get(key)
+            if run is None:
+                continue  # its handler has ended: the one who stores its outcome learns of it
+            if error is None:
+                run.kept_at = max(run.kept_at, now)
+            elif isinstance(error, LeaseLost | NotFound) and not run.ended and run.reason is None:
+                log.warning("job %s was lost, its handler is stopped: %s", run.job.id, error)
+                run.stop("lost")
+
+    def give_up_overdue(self) -> None:
+        """Give up on handlers that do not end after their timeouts."""
         now = self._queue.clock.monotonic()
         for run in self._runs():
             if run.deadline is not None and now > run.deadline + OVERDUE_SECONDS:
                 self._overdue(run)
 
-    def _renew(self, runs: list[Run], now: float) -> None:
-        answers = self._queue.extend_many([run.job for run in runs], self._lease)
-        for run, error in zip(runs, answers, strict=True):
-            if error is None:
-                run.kept_at = now
-            elif isinstance(error, LeaseLost | NotFound) and not run.ended and run.reason is None:
-                log.warning("job %s was lost, its handler is stopped: %s", run.job.id, error)
-                run.stop("lost")
+
+def _parts(keys: Sequence[_Key]) -> list[Sequence[_Key]]:
+    return [keys[start : start + MOST_AT_ONCE] for start in range(0, len(keys), MOST_AT_ONCE)]

@@ -6,14 +6,17 @@ import logging
 
 from tenure.settings import Settings
 
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0  # seconds between retries while the store cannot commit
+
 
 class Outage:
     """The time during which the store fails. Retries are logged at the level DEBUG."""
 
-    def __init__(self, log: logging.Logger, settings: Settings) -> None:
+    def __init__(self, log: logging.Logger, settings: Settings | None = None) -> None:
+        """settings: of a store whose errors are raised; the engine of a service logs them."""
         self._log = log
-        # The engine of a service logs that the service is away.
-        self._first = logging.DEBUG if settings.url.startswith("http") else logging.WARNING
+        is_logged = settings is not None and settings.url.startswith("http")
+        self._first = logging.DEBUG if is_logged else logging.WARNING
         self._lasts = False
 
     def goes_on(self, what: str, error: Exception) -> None:

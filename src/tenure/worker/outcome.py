@@ -105,7 +105,7 @@ def after_return(
     return ops.Ack(job.id, job.token, result)
 
 
-def after_timeout(job: Job, rules: Rules) -> Op:
+def after_timeout(job: Job, rules: Rules) -> ops.Fail:
     """The operation to submit for a job that exceeded its timeout."""
     error = timed_out(job)
     return fail_op(job, error, fatal=not rules.retries(error))

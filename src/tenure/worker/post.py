@@ -18,6 +18,8 @@ from tenure.worker.run import Run
 
 ENOUGH = 200  # jobs that are worth a commit of their own
 
+EndOp = ops.Ack | ops.Fail | ops.Release  # the outcome of an attempt
+
 Concurrency = Annotated[int, Meta(ge=1, le=100_000)]
 
 
@@ -46,8 +48,9 @@ class Post:
         self.runs: dict[int, Run] = {}  # handlers that still run, including those given up
         self.to_tell: list[Op] = []  # outcomes to submit
         self.telling: list[list[Op]] = []  # batches being committed
+        self.apart: list[list[Op]] = []  # others, each of one part of the store
         self.asked: int = 0  # jobs that claims in progress have asked for
-        self.refused: list[Op] = []  # outcomes to retry, because the store was busy
+        self.kept: dict[tuple[str, int], EndOp] = {}  # outcomes to send again, by id and token
         self.reports: dict[str, Op] = {}  # the latest progress of each job
         self.look = True  # whether something may be ready
         self.looked_ahead_at: float = -1.0
@@ -58,8 +61,19 @@ class Post:
 
     @property
     def room(self) -> int:
+        """How many jobs may be claimed. Outcomes that cannot be stored do not stop a post, because
+        others can; but it keeps at most twice as many as run at once."""
         most = (self.concurrency + 1) // 2 if self.split else self.concurrency
-        return min(self.concurrency - len(self.runs) - self.asked, most, MAX_CLAIM)
+        free = self.concurrency - len(self.runs) - self.asked
+        late = len(self.kept) + sum(map(len, self.apart))
+        if late > self.concurrency:
+            free = max(0, free - (late - self.concurrency))
+        return min(free, most, MAX_CLAIM)
+
+    @property
+    def is_telling(self) -> bool:
+        """Whether batches are being committed."""
+        return bool(self.telling or self.apart)
 
     @property
     def is_large(self) -> bool:
@@ -109,15 +123,20 @@ class Post:
         """Leases of jobs whose outcome is not stored yet. Can be called from any thread."""
         return [
             Lease(op.id, op.token)
-            for op in [*self.to_tell, *chain.from_iterable(self.telling), *self.refused]
-            if isinstance(op, ops.Ack | ops.Fail | ops.Release)
+            for op in [
+                *self.to_tell,
+                *chain.from_iterable(self.telling),
+                *chain.from_iterable(self.apart),
+                *self.kept.copy().values(),
+            ]
+            if isinstance(op, EndOp)
         ]
 
-    def tell_again(self) -> None:
-        """Retry the refused operations."""
-        self.to_tell += self.refused
-        self.refused = []
-        self.wake()
+    def report(self, run: int, op: ops.Progress) -> None:
+        """Submit the progress of a run, unless it has ended."""
+        if run in self.runs:
+            self.reports[op.id] = op
+            self.changed.set()
 
 
 def post_of(worker: Worker) -> Post:

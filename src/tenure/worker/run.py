@@ -41,7 +41,7 @@ class Run(CurrentJob):
 
     __slots__ = (
         *("_ended", "_interrupt"),
-        *("began", "came_to", "deadline", "error", "handler", "kept_at", "task", "timer"),
+        *("began", "came_to", "deadline", "error", "handler", "kept_at", "mark", "task", "timer"),
     )
 
     def __init__(
@@ -61,6 +61,7 @@ class Run(CurrentJob):
         self.began = began
         self.error: BaseException | None = None  # what the handler raised
         self.kept_at = kept_at  # when its lease was last renewed
+        self.mark: int = 0  # its number in the marks of this process
         self.came_to: Op | None = None  # the operation to submit, once its thread has ended
         self._interrupt: Callable[[], object] | None = None
         self._ended = False

@@ -16,14 +16,9 @@ from typing import Annotated, TypeVar
 from msgspec import Meta
 
 from tenure.errors import (
-    Busy,
-    Closed,
     InvalidInput,
     NotAllowed,
-    StoreError,
-    StoreRejected,
     TenureError,
-    Unauthorized,
 )
 from tenure.model import ops
 from tenure.model.fields import MAX_SPAN_MS, POSITIVE_SPAN, Bounds, check, check_name, span_ms
@@ -33,20 +28,29 @@ from tenure.observe.logs import about, counted
 from tenure.queue import Queue, default_worker
 from tenure.queue.arguments import Seconds, fail_op
 from tenure.settings import without_secrets
-from tenure.worker.admission import Admission, refusal
+from tenure.worker.admission import Admission
 from tenure.worker.beats import Beats
+from tenure.worker.commits import Apart, Commits
 from tenure.worker.current_job import CurrentJob
 from tenure.worker.handler import Worker
 from tenure.worker.job_log import Ended, JobLog
+from tenure.worker.kept_outcomes import (
+    KeptOutcomes,
+    as_store_error,
+    say_unstored,
+)
 from tenure.worker.lease_keeper import Keeper
+from tenure.worker.marks import Marks
 from tenure.worker.outage import Outage
 from tenure.worker.outcome import after_timeout
 from tenure.worker.post import ENOUGH, Post, post_of
 from tenure.worker.processes import Processes
 from tenure.worker.run import Run, attempt, attempt_in_thread, start_task
 from tenure.worker.scheduler import Scheduler
+from tenure.worker.settling import begin_settling
+from tenure.worker.suspects import Suspects, is_suspect
 from tenure.worker.threads import Threads
-from tenure.worker.unknown_kind import KnownUnknowns, leave_for_others, task_of
+from tenure.worker.unknown_kind import KnownUnknowns
 
 log = logging.getLogger("tenure.worker")
 
@@ -57,8 +61,6 @@ LEASE = Bounds(10, MAX_SPAN_MS)  # ms; long enough to be renewed in time
 
 AFTER_GRACE_SECONDS = 2.0  # how long handlers have to end once they are told to
 LOOK_AHEAD_SECONDS = 0.05  # between two queries for what is due next
-REFUSED_SECONDS = 1.0  # before an operation that found the store busy is retried
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0  # seconds between retries while the store cannot commit
 
 
 class Runner:
@@ -106,8 +108,8 @@ class Runner:
             self.running,
             self._overdue,
             self._untold,
-            Beats(queue, self.name, self._posts, self.running),
         )
+        self._beats = Beats(queue, self.name, self._posts, self.running)
         self._scheduler = Scheduler(queue, self.name) if schedule else None
         self._processes = Processes(queue.settings)
         self._threads = Threads()
@@ -115,9 +117,18 @@ class Runner:
         self._aside = ThreadPoolExecutor(thread_name_prefix="tenure-runner")
         self._from_threads: deque[tuple[Post, Run, Op | None]] = deque()
         self._collecting = False
-        self._unknown = KnownUnknowns()
+        self._marks = Marks()
+        self._stop_settling: Callable[[], object] = lambda: None
+        self._suspects = Suspects(self._posts, queue.clock, self._start, self._release)
+        self._unknown = KnownUnknowns(queue.settings.unknown_kind)
         self._outage = Outage(log, queue.settings)
+        self._no_claims = Outage(log)
         self._job_log = JobLog(queue.clock)
+        self._kept = KeptOutcomes(
+            queue, self._posts, self._job_log, lambda post: self._soon(post.wake)
+        )
+        self._commits = Commits(queue, self.admission, self._outage)
+        self._apart = Apart(queue, self._commits, self._kept.note)
         self._unlisten: Callable[[], None] = lambda: None
 
     def register(self, worker: Worker) -> None:
@@ -137,7 +148,10 @@ class Runner:
         if not self._posts:
             raise InvalidInput("runner", "there is nothing to run: no task and no Worker")
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
-        await self._prepare()
+        first = partial(self._in_thread, self.before_start)
+        await self.admission.prepare(first, self._outage, lambda: self._stopping)
+        self._marks = Marks.of(self.queue.settings, sum(post.concurrency for post in self._posts))
+        self._stop_settling = await begin_settling(self.queue)
         self._unlisten = self.queue.changes.listen(self._wake)
         self._keeper.start()
         if self._scheduler is not None:
@@ -155,23 +169,6 @@ class Runner:
             "; ".join(f"{', '.join(p.queues)} ({p.concurrency} at once)" for p in self._posts),
             without_secrets(self.queue.settings.url),
         )
-
-    async def _prepare(self) -> None:
-        """Do what has to be done first. Waits while a service is unavailable."""
-        pause = FIRST_PAUSE
-        while not self._stopping:
-            try:
-                await self._in_thread(self.before_start)
-            except Unauthorized as error:
-                raise refusal(self.queue.settings.url, error) from None
-            except (Busy, StoreError) as error:
-                if not self.queue.settings.url.startswith("http"):
-                    raise
-                self._outage.goes_on("the worker could not start", error)
-            else:
-                return
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, LONGEST_PAUSE)
 
     async def wait(self) -> None:
         """Wait until the runner is stopped, or has ended by itself because of burst or max_jobs."""
@@ -195,6 +192,7 @@ class Runner:
     def stop_soon(self) -> None:
         """Claim no more jobs. Must be called in the runner's event loop."""
         self._stopping = True
+        self._suspects.release_all()
         for post in self._posts:
             post.wake()
 
@@ -214,12 +212,16 @@ class Runner:
 
     async def _close(self) -> None:
         self._unlisten()
+        self._stop_settling()
         if self._scheduler is not None:
             await self._in_thread(self._scheduler.stop)
         if self._serving:
             await self._in_thread(self._keeper.stop)
+            self._kept.stop()
+            await self._in_thread(self._beats.stop)
             self._threads.close()
             await self._in_thread(self._processes.close)
+        self._marks.close()
         self._aside.shutdown(wait=False)
         if self._serving:
             told = counted(self.handled, "job")
@@ -242,31 +244,36 @@ class Runner:
             run.stop("stop")
         _, late = await asyncio.wait(self._serving, timeout=AFTER_GRACE_SECONDS)
         if late or self.running() or self._untold():
-            await self._in_thread(self.give_up)
+            await self._in_thread(self._give_up)
             await asyncio.wait(self._serving, timeout=AFTER_GRACE_SECONDS)
-            if unstored := self._untold():
-                log.error("could not be stored: the outcomes of %s", counted(len(unstored), "job"))
+            say_unstored(self._untold())
             for task in self._serving:
                 task.cancel()
+            self._apart.cancel()
 
     def give_up(self) -> None:
         """Report what has ended and give the rest back at once, whether or not their handlers have
         ended. Can be called from any thread."""
+        self._give_up()
+        self._kept.wait(AFTER_GRACE_SECONDS)
+        say_unstored(self._untold())
+
+    def _give_up(self) -> None:
+        """Send each outcome once more, without waiting for those that failed before."""
+        batch: list[tuple[Post, Op]] = []
         for post in self._posts:
-            post.to_tell += post.refused
-            post.refused = []
-        batch = [op for post in self._posts for op in post.take()]
-        ended = [run for run in self.running() if run.end()]
-        batch += [run.came_to or ops.Release(run.job.id, run.token) for run in ended]
+            batch += [(post, op) for op in post.take()]
+            ended = [run for run in post.runs.copy().values() if run.end()]
+            for run in ended:
+                self._marks.leave(run.mark)
+            batch += [(post, run.came_to or ops.Release(run.job.id, run.token)) for run in ended]
         try:
-            for op, answer in zip(batch, self.queue.do(batch), strict=True):
-                self._job_log.stored(op, answer)
-                if isinstance(answer, TenureError):
-                    self._complain(op, answer)
-        except TenureError as error:
-            log.warning("%s could not be given back: %s", counted(len(batch), "job"), error)
-        except Exception:
-            log.exception("%s could not be given back", counted(len(batch), "job"))
+            answers: Sequence[Answer] = self.queue.do([op for _, op in batch])
+        except Exception as error:
+            answers = [as_store_error(error)] * len(batch)
+        for (post, op), answer in zip(batch, answers, strict=True):
+            self._kept.note(post, [op], [answer])
+        self._kept.hurry()
         for post in self._posts:
             self._soon(post.wake)
 
@@ -317,15 +324,18 @@ class Runner:
         return self._most(post) if post.look and not self._stopping else 0
 
     def _most(self, post: Post) -> int:
+        if self._suspects.hold:
+            return 0
         return post.room if self._left is None else min(post.room, self._left - self._asked_for)
 
     def _is_over(self, post: Post) -> bool:
         if self._burst and not any(
-            p.look or p.busy or p.to_tell or p.telling or p.refused for p in self._posts
+            p.look or p.busy or p.to_tell or p.is_telling or p.kept for p in self._posts
         ):
             self.stop_soon()  # all posts end together, even if new jobs arrive now
-        idle = not post.busy and not post.refused and not post.telling
-        return (self._stopping or self._left == 0) and idle
+        idle = not post.busy and not post.kept and not post.is_telling
+        # A suspect that waits may be released, and leave its place to a job of another post.
+        return (self._stopping or (self._left == 0 and not self._suspects.hold)) and idle
 
     async def _idle_seconds(self, post: Post) -> float | None:
         """How long to wait if nothing happens: until something is due, or until the next poll."""
@@ -350,11 +360,12 @@ class Runner:
         """Wait until something happens. While nothing runs, leave a standing claim, so that a job
         enqueued in this process is stored and claimed in one commit."""
         seconds = await self._idle_seconds(post)
-        if self._stopping or post.look or post.runs or self._left is not None:
+        room = post.room
+        busy = post.look or post.runs or not room or self._suspects.hold
+        if self._stopping or busy or self._left is not None:
             if not await post.changed.wait(seconds):
                 post.look = True
             return
-        room = post.room
         claim = ops.Claim(post.next_order(), self.name, self._lease_ms, room)
         standing = self.queue.stand(claim)
         standing.on_answer(post.changed.set)
@@ -377,10 +388,13 @@ class Runner:
             if room and self._keeper.was_suspended:
                 await self._renew_first()
             batch += post.take()
+            self._apart.take(post, batch)
             if room:
                 post.look = False  # set again by jobs that arrive from here on
                 batch.append(ops.Claim(post.next_order(), self.name, self._lease_ms, room))
-            answers, sent_at = await self._commit(batch, beside)
+            if not batch:
+                return
+            answers, sent_at = await self._commits.commit(batch, beside)
         except BaseException:
             post.to_tell += [op for op in batch if not isinstance(op, ops.Claim | ops.Progress)]
             raise
@@ -388,27 +402,24 @@ class Runner:
             post.telling = [other for other in post.telling if other is not batch]
             self._asked_for -= room
             post.asked -= room
-        has_log = self._job_log.expects_some
-        for op, answer in zip(batch, answers, strict=True):
-            if type(answer) is ops.Ok and not has_log:
-                continue
-            if isinstance(answer, ops.Leased):
-                self.admission.accept()
-                self._keeper.begin_beats()
-                self._begin(post, answer.jobs, room, sent_at)
-            elif isinstance(answer, NotAllowed) and isinstance(op, ops.Claim):
-                self.admission.refuse(answer)
-            elif isinstance(answer, TenureError):
-                self._complain(op, answer)
-                if isinstance(answer, Busy) and not isinstance(op, ops.Claim | ops.Progress):
-                    post.refused.append(op)
-                    continue
-            self._job_log.stored(op, answer)
-        if post.refused:
-            asyncio.get_running_loop().call_later(REFUSED_SECONDS, post.tell_again)
+        self._kept.note(post, batch, answers)  # first: the worker may have to end
+        if room:
+            self._claimed(post, answers[-1], room, sent_at)
         if room and self._left is not None:
             for other in self._posts:
                 other.wake()  # max_jobs may leave it some
+
+    def _claimed(self, post: Post, answer: Answer, room: int, sent_at: float) -> None:
+        if isinstance(answer, ops.Leased):
+            self.admission.accept()
+            self._no_claims.is_over()
+            self._beats.begin()
+            self._begin(post, answer.jobs, room, sent_at)
+        elif isinstance(answer, NotAllowed):
+            self.admission.refuse(answer)
+        else:
+            assert isinstance(answer, TenureError)
+            self._no_claims.goes_on(f"worker {self.name} could not claim jobs", answer)
 
     async def _renew_first(self) -> None:
         """Renew leases before claiming, because after the process was suspended, our own claim
@@ -417,47 +428,6 @@ class Runner:
             await self._in_thread(self._keeper.look)
         except Exception as error:
             log.warning("leases could not be renewed: %s", error)
-
-    async def _commit(self, batch: list[Op], beside: bool) -> tuple[list[Answer], float]:
-        """Commit the batch, retrying while the store is unavailable. Returns the answers, and when
-        the last try was sent."""
-        pause = FIRST_PAUSE
-        while True:
-            sent_at = self.queue.clock.monotonic()
-            try:
-                do = self.queue.ado_beside if beside else self.queue.ado
-                answers: list[Answer] = await do(batch)
-            except Closed:
-                raise
-            except Exception as error:
-                if self._may_work_later(error):
-                    await asyncio.sleep(pause)
-                    pause = min(pause * 2, LONGEST_PAUSE)
-                    continue
-                if len(batch) > 1:  # one operation is at fault; commit the others
-                    each = [(await self._commit([op], beside))[0][0] for op in batch]
-                    return each, sent_at
-                kind = type(batch[0]).__name__  # only the type: the operation may hold a result
-                log.exception("an operation failed unexpectedly: %s", kind)
-                return [StoreError(str(error))], sent_at
-            else:
-                self._outage.is_over()
-                return answers, sent_at
-
-    def _may_work_later(self, error: Exception) -> bool:
-        """Whether to commit the same batch again. Raises NotAllowed if the worker must end."""
-        if isinstance(error, Unauthorized):
-            self.admission.refuse(error)
-            return True
-        if isinstance(error, Busy | StoreError) and not isinstance(error, StoreRejected):
-            self._outage.goes_on("the store cannot commit", error)
-            return True
-        return False
-
-    def _complain(self, op: Op, error: TenureError) -> None:
-        if not isinstance(op, ops.Progress):
-            id = getattr(op, "id", "?")
-            log.warning("%s of job %s: %s", type(op).__name__, id, error, extra={"job": id})
 
     # Running ------------------------------------------------------------------------------------
 
@@ -477,27 +447,29 @@ class Runner:
         for job in jobs:
             handler = post.handler_of(job)
             if handler is None:
-                self._leave_for_others(post, job)
+                post.to_tell.append(self._unknown.leave(job, self._job_log))
                 continue
             if self._left is not None:
                 self._left -= 1
             run = Run(job, handler, self.queue, report, sent_at, now)
             post.runs[id(run)] = run
             begun.append(run)
+        self._marks.claim(begun)
         for run in begun:  # when the leases of all of them are kept
-            self._start(post, run)
+            if run.job.errors and run.handler.place != "process" and is_suspect(run.job):
+                self._suspects.add(post, run)
+            else:
+                self._start(post, run)
 
-    def _leave_for_others(self, post: Post, job: Job) -> None:
-        op = leave_for_others(job, self.queue.settings.unknown_kind)
-        post.to_tell.append(op)
-        if isinstance(op, ops.Fail):
-            self._job_log.expect(Ended(job, job.kind))
-        if self._unknown.is_new(job.kind):
-            log.warning(
-                "this worker has no %s: jobs of this kind are left for other workers",
-                task_of(job),
-                extra=about(job),
-            )
+    def _release(self, post: Post, run: Run, delay_ms: int) -> None:
+        """Give a job back whose handler was not started."""
+        del post.runs[id(run)]
+        self._marks.free(run.mark)
+        if run.end() and run.reason != "lost":
+            post.to_tell.append(ops.Release(run.job.id, run.token, delay_ms))
+        if self._left is not None:
+            self._left += 1
+        post.wake()
 
     def _start(self, post: Post, run: Run) -> None:
         timeout_ms = run.job.timeout_ms
@@ -511,13 +483,16 @@ class Runner:
             self._threads.submit(partial(self._attempt_in_thread, post, run))
 
     async def _attempt(self, post: Post, run: Run) -> None:
+        self._marks.start(run.mark)
         self._finish(post, run, await attempt(run, self._payload_limit))
 
     def _attempt_in_thread(self, post: Post, run: Run) -> None:
         try:
-            if run.handler.place == "process":
+            if run.handler.place == "process":  # it may run on for a moment after we have died
+                self._marks.leave(run.mark)
                 op = self._processes.attempt(run)
             else:
+                self._marks.start(run.mark)
                 op = attempt_in_thread(run, self._payload_limit)
         except BaseException as error:  # not raised by the handler, but by the code that runs it
             log.exception(
@@ -540,6 +515,9 @@ class Runner:
         if run.timer is not None:
             run.timer.cancel()
         del post.runs[id(run)]
+        self._marks.free(run.mark)
+        if self._suspects.alone is run:
+            self._suspects.ended()
         self.handled += 1
         if run.end() and op is not None:
             post.to_tell.append(op)
@@ -561,26 +539,15 @@ class Runner:
         )
         op = after_timeout(run.job, run.handler.rules)
         self._job_log.expect(self._ended(run))
-        try:
-            (answer,) = self.queue.do([op])
-        except TenureError as error:
-            answer = error
-        self._job_log.stored(op, answer)
-        if isinstance(answer, TenureError):
-            log.warning("job %s could not be failed: %s", run.job.id, answer, extra=about(run.job))
+        (post,) = [post for post in self._posts if id(run) in post.runs] or self._posts[:1]
+        self._kept.send(post, op)
 
     def _ended(self, run: Run) -> Ended:
         seconds = self.queue.clock.monotonic() - run.began
         return Ended(run.job, run.handler.name, run.error, seconds)
 
     def _report(self, post: Post, run: CurrentJob, percent: int, note: str | None) -> None:
-        op = ops.Progress(run.job.id, run.token, percent, note)
-
-        def add() -> None:
-            if id(run) in post.runs:
-                post.reports[run.job.id] = op
-                post.changed.set()
-
+        add = partial(post.report, id(run), ops.Progress(run.job.id, run.token, percent, note))
         if threading.get_ident() == self._thread:
             add()  # now: the task may return without yielding to the loop again
         else:

@@ -3,7 +3,8 @@
 Any number of schedulers can run. Only one of them fires a given tick, because firing also moves the
 schedule to its next time, in one transaction. Whether a schedule is due is decided by the store's
 time, which is read with the schedules; the schedulers' own clocks do not matter. Maintenance is
-done by the scheduler that holds a slot in the store.
+done by the scheduler that holds a slot in the store; of several shards, in each of those that are
+there.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from tenure.core.schedules import is_too_far
 from tenure.errors import Busy, Closed, Forbidden, InvalidInput, StoreError, TenureError
@@ -24,6 +25,7 @@ from tenure.worker.outage import Outage
 log = logging.getLogger("tenure.scheduler")
 
 LONGEST_SLEEP = 1.0  # seconds within which a schedule added by another process is noticed
+GO_ON_SECONDS = 2.0  # for other schedules, if the store could not fire one
 RETRY_MS = 1_000  # before a schedule that could not fire is tried again
 UPKEEP_INTERVAL = 5.0  # seconds between two rounds
 SLOT = ("tenure", "janitor")
@@ -42,6 +44,7 @@ class Scheduler:
         self._queue = queue
         self._now = 0  # the store's time at the last check
         self._near: set[tuple[str, str, int]] = set()  # times known not to be too far ahead
+        self._failed: Collection[str] = ()  # schedules that the store could not fire last time
         self._outage = Outage(log, queue.settings)
         self._stopped = threading.Event()
         self._janitor = Janitor(queue, name, self._stopped.wait) if upkeep else None
@@ -76,24 +79,29 @@ class Scheduler:
     def step(self) -> float:
         """Run what is due. Returns the seconds until the next step."""
         began = self._queue.clock.monotonic()
-        wait_ms = self.fire_due()
-        if self._janitor is not None:
-            self._janitor.step()
-            if self._janitor.has_more:
-                return 0
+        try:
+            wait_ms = self.fire_due()
+        finally:  # one shard of several may have failed
+            if self._janitor is not None:
+                self._janitor.step()
+        if self._janitor is not None and self._janitor.has_more:
+            return 0
         if wait_ms is None:
             return LONGEST_SLEEP
         left = wait_ms / 1000 - (self._queue.clock.monotonic() - began)
         return min(max(left, 0), LONGEST_SLEEP)
 
     def fire_due(self) -> int | None:
-        """Fire due schedules. Returns the milliseconds until the next one is due, if any."""
+        """Fire due schedules. Returns the milliseconds until the next one is due, if any. If the
+        store fails, raises its error after the other schedules: they may be on other shards."""
         waits: list[int] = []
+        failed: dict[str, TenureError] = {}
+        until = self._queue.clock.monotonic() + GO_ON_SECONDS
         found = self._queue.timetable()
         if found.now < self._now:
             self._near.clear()  # the store's clock was ahead, and may have set wrong times
         self._now = found.now
-        for schedule in found.schedules:
+        for schedule in sorted(found.schedules, key=lambda one: one.name in self._failed):
             if schedule.disabled:
                 continue
             if schedule.next_at > found.now and not self._is_too_far(schedule):
@@ -101,8 +109,12 @@ class Scheduler:
                 continue
             try:
                 fired = self._queue.fire(schedule)
-            except (Busy, Closed, StoreError):
+            except Closed:
                 raise
+            except (Busy, StoreError) as error:
+                failed[schedule.name] = error
+                if self._queue.clock.monotonic() > until:
+                    break  # the next round begins with the others
             except TenureError as error:  # continue with the other schedules
                 log.warning("schedule %s cannot fire: %s", schedule.name, error)
                 waits.append(RETRY_MS)
@@ -112,6 +124,9 @@ class Scheduler:
                 waits.append(0 if fired else RETRY_MS)
                 if fired:
                     log.info("schedule %s has fired", schedule.name)
+        self._failed = failed.keys()
+        if failed:
+            raise next(iter(failed.values()))
         return min(waits, default=None)
 
     def _is_too_far(self, schedule: Schedule) -> bool:

@@ -9,10 +9,16 @@ settings allow.
 
 from __future__ import annotations
 
+import logging
+
 from tenure.model import ops
 from tenure.model.job import Job
 from tenure.model.ops import UNKNOWN_KIND, Op
+from tenure.observe.logs import about
 from tenure.queue.arguments import failure_text
+from tenure.worker.job_log import Ended, JobLog
+
+log = logging.getLogger("tenure.worker")
 
 NEVER_KNOWN = "NeverKnownKind"  # not UNKNOWN_KIND: after a replay, the job waits again
 FIRST_DELAY_MS, LONGEST_DELAY_MS = 200, 300_000
@@ -44,13 +50,26 @@ def _waited_ms(job: Job) -> int:
 
 
 class KnownUnknowns:
-    """The kinds that were logged already."""
+    """Leaves jobs of unknown kinds for others, and logs each kind once."""
 
-    def __init__(self) -> None:
+    def __init__(self, keep_seconds: float | None) -> None:
+        self._keep_seconds = keep_seconds
         self._kinds: set[str] = set()
 
-    def is_new(self, kind: str) -> bool:
-        """Whether this kind has not been logged yet."""
+    def leave(self, job: Job, job_log: JobLog) -> Op:
+        """The operation to submit for a job whose kind this worker does not know."""
+        if self._is_new(job.kind):
+            log.warning(
+                "this worker has no %s: jobs of this kind are left for other workers",
+                task_of(job),
+                extra=about(job),
+            )
+        op = leave_for_others(job, self._keep_seconds)
+        if isinstance(op, ops.Fail):
+            job_log.expect(Ended(job, job.kind))
+        return op
+
+    def _is_new(self, kind: str) -> bool:
         if kind in self._kinds:
             return False
         if len(self._kinds) >= MOST_KINDS:

@@ -13,7 +13,7 @@ from tenure.engines.foundationdb.engine import FoundationDbEngine
 from tenure.engines.foundationdb.record import PART_BYTES, parts_of
 from tenure.engines.foundationdb.transact import begin
 from tenure.engines.foundationdb.transaction import Transaction
-from tenure.model import ops
+from tenure.model import ops, queries
 from tenure.model.job import NULL, JobSpec
 from tenure.settings import Settings
 from tenure.testing import ManualClock
@@ -82,6 +82,26 @@ def test_what_a_batch_needs_is_requested_at_once() -> None:
     engine.apply([ops.Ack(job.id, job.token) for job in answer.jobs])
     db.stop()
     assert recording.calls["wait"] == 2
+
+
+def test_the_oldest_of_many_lanes_is_found_without_waiting_for_each_of_them() -> None:
+    clock = ManualClock()
+    db = Database(fdb_sim.open(fdb_sim.Cluster(clock)))
+    engine = FoundationDbEngine(
+        fdb_sim, db, Settings(), clock, hybrid=False, aside_from=1, near_from=1
+    )
+    began = clock.now_ms()
+    engine.apply([ops.Enqueue((JobSpec("old", "q", NULL, tenant="t7", group="old", priority=9),))])
+    clock.advance(1)
+    specs = [JobSpec(f"job-{n}", "q", NULL, tenant=f"t{n}", group="g") for n in range(TENANTS)]
+    engine.apply([ops.Enqueue(tuple(specs)), ops.Pause("q", tenant="t7")])
+    engine.apply([ops.Claim(("q",), "w", 60_000, 1)])  # puts the paused tenant aside
+    engine.apply([ops.Pause("q", tenant="t7", group="old"), ops.Resume("q", tenant="t7")])
+    engine.apply([ops.Claim(("q",), "w", 60_000, 1, "t7")])  # and the group alone
+    recording = db.record()
+    assert engine.read(queries.OldestReady(("q",))) == queries.Due(began)
+    db.stop()
+    assert recording.calls["wait"] <= 8
 
 
 def test_acks_do_not_read_the_limits_of_many_queues(rig: Rig) -> None:

@@ -150,7 +150,9 @@ def test_a_lease_is_over_by_the_clock_where_versions_stand_still(
     engine = engine_of(cluster)
     now = clock.now_ms()
     for later_ms in (0, 40_000, NTP_GRACE_MS):
-        over_at = engine._store.lease_is_over_at(now + later_ms, Lease(now, 90_000, 1_000), 1_000)
+        over_at = engine._store.lease_is_over_at(
+            now + later_ms, Lease(now, 90_000, 1_000), 1_000, 0
+        )
         assert over_at == now + NTP_GRACE_MS + 1
 
 

@@ -291,3 +291,43 @@ def _count_once(db: fdb_sim.Database, key: bytes) -> None:
                 tr.on_error(error).wait()
         else:
             return
+
+
+def _version(db: fdb_sim.Database) -> int:
+    tr = db.create_transaction()
+    return int(tr.get_read_version().wait())
+
+
+def test_a_recovery_moves_versions_ahead_and_ends_what_is_under_way(
+    cluster: fdb_sim.Cluster, db: fdb_sim.Database, clock: ManualClock
+) -> None:
+    put(db, b"k", b"before")
+    reading, writing = db.create_transaction(), db.create_transaction()
+    before = reading.get_read_version().wait()
+    writing.get(b"k").wait()
+    cluster.recover(97.0)
+    writing.set(b"k", b"late")
+    assert code_of(lambda: reading.get(b"k")) == 1007
+    assert code_of(writing.commit) == 1007
+    after = _version(db)
+    assert after - before >= 97_000_000
+    assert db[b"k"] == b"before"
+    put(db, b"k", b"after")
+    clock.advance(10)
+    later = _version(db)
+    assert 9_000_000 < later - after < 11_000_000
+
+
+def test_a_commit_that_meets_a_recovery_is_unknown() -> None:
+    outcomes = set()
+    for seed in range(10):
+        cluster = fdb_sim.Cluster(ManualClock())
+        tr = fdb_sim.open(cluster, faults=Faults(seed, recovery=1.0)).create_transaction()
+        before = tr.get_read_version().wait()
+        tr.set(b"k", b"v")
+        assert code_of(tr.commit) == 1021
+        db = fdb_sim.open(cluster)
+        jump = _version(db) - before
+        assert 95_000_000 <= jump <= 200_000_000
+        outcomes.add((db[b"k"], jump > 100_000_000))
+    assert outcomes == {(b"v", True), (b"v", False), (None, True), (None, False)}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import threading
 
 import pytest
 
 from tests import fdb_sim
+from tests.crash.watched import PATIENCE, until
 from tests.engines.kv.asking import code_of, put
 
 Watch = fdb_sim.Future[None]
@@ -182,6 +184,24 @@ def test_a_cancelled_watch_says_so_and_makes_room(db: fdb_sim.Database) -> None:
     assert second.is_ready()
     assert third.is_ready()
     assert not _watch(db).is_ready()
+
+
+def test_who_cancels_a_watch_is_called_back_later_by_another_thread(db: fdb_sim.Database) -> None:
+    watch = _watch(db)
+    called: list[int] = []
+    returned = threading.Event()
+
+    def call(_: object) -> None:
+        assert returned.wait(PATIENCE)  # would never be set if `cancel` called back itself
+        called.append(threading.get_ident())
+
+    watch.on_ready(call)
+    watch.cancel()
+    returned.set()
+    until(lambda: not db.cluster.scene.network.busy)
+    assert len(called) == 1
+    assert called != [threading.get_ident()]
+    assert code_of(watch.wait) == 1101
 
 
 def test_a_watch_that_nobody_holds_makes_room(db: fdb_sim.Database) -> None:

@@ -175,3 +175,40 @@ def waiting(engine: PostgresEngine) -> int:
     query = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %s"
     with psycopg.connect(postgres.shared_url(), autocommit=True) as connection:
         return len(connection.execute(query, (f"%{engine.address.schema}.%",)).fetchall())
+
+
+def test_a_job_that_expires_while_the_claim_waits_for_the_books_is_not_leased(
+    engine: PostgresEngine, schema: str
+) -> None:
+    """The claim found nothing due before it waited."""
+    engine.apply([LIMIT])
+    enqueue(engine, "ab", expires_in_ms=60_000)
+    with psycopg.connect(postgres.shared_url()) as connection:
+        text = f"""
+            SELECT c.id FROM {schema}.states s, {schema}.claim_in_turns(gen_random_uuid(),
+                s.expires_at, s.queue, '{{1, 1}}', '{{w}}', '{{60000}}', 3::smallint, 1,
+                s.expires_at - 1) c
+            WHERE s.seq = (SELECT min(seq) FROM {schema}.states)"""
+        rows = connection.execute(text.encode()).fetchall()
+    assert rows == [(None,)]  # it cannot be done in one statement
+    found: Any = engine.read(queries.GetStats("q"))
+    assert [(stats.leased, stats.ready) for stats in found] == [(0, 2)]
+
+
+@pytest.mark.parametrize(("turn", "found"), [(150, None), (149, ["a", "b"])])
+def test_a_tie_of_turns_takes_more_than_one_statement(
+    engine: PostgresEngine, schema: str, turn: int, found: list[str] | None
+) -> None:
+    """If `a` has its next turn when `b` has its first, their names decide who is served."""
+    engine.apply([LIMIT])
+    enqueue(engine, "aabb")
+    with psycopg.connect(postgres.shared_url()) as connection:
+        connection.execute(f"SET search_path TO {schema}".encode())
+        connection.execute("UPDATE queues SET served = 99, first_turn = 0")
+        connection.execute("UPDATE tenants SET stride = 50, turn = 100 WHERE tenant = 'a'")
+        connection.execute("UPDATE tenants SET turn = %s WHERE tenant = 'b'", (turn,))
+        rows = connection.execute(
+            "SELECT n.names, takes_turns(q.id, 2) FROM queues q, next_turns(q.id, 2) n"
+        ).fetchall()
+        connection.rollback()
+    assert rows == [(found, found is not None)]

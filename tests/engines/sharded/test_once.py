@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import tenure
-from tenure import OutcomeUnknown, Queue, StoreError
+from tenure import Conflict, OutcomeUnknown, Queue, StoreError
 from tenure.model import ops
 from tenure.model.job import NULL, JobSpec
 from tenure.model.ops import Answer, Op
@@ -133,7 +133,11 @@ def test_a_shard_that_fails_is_finished_by_the_repetition(
 
     store.apply = fails  # type: ignore[method-assign, assignment]
     answer = run(queue, key, *batch)
-    assert isinstance(answer, StoreError)
+    assert isinstance(answer, ops.Answers)
+    kinds = [type(one) for one in answer.answers]
+    assert kinds[failing] is StoreError
+    assert kinds[1 - failing] is ops.Enqueued
+    assert sorted(kind.__name__ for kind in kinds[2:4]) == ["Ok", "StoreError"]
     store.apply = works  # type: ignore[method-assign]
     check(again, tenants, run(again, key, *batch))
     check(again, tenants, run(again, key, *batch))
@@ -193,5 +197,26 @@ def test_an_unfinished_call_says_that_it_can_be_repeated(
     store.apply = fails  # type: ignore[method-assign, assignment]
     answer = run(queue, "k", enqueue("a", tenants.here), enqueue("b", tenants.there))
     store.apply = works  # type: ignore[method-assign]
-    assert isinstance(answer, OutcomeUnknown)
-    assert "the same key finishes it" in answer.message
+    assert isinstance(answer, ops.Answers)
+    done, failed = answer.answers
+    assert isinstance(done, ops.Enqueued)
+    assert isinstance(failed, OutcomeUnknown)
+    assert "the same key finishes it" in failed.message
+
+
+def test_calls_that_come_together_keep_their_order(queue: Queue, tenants: Tenants) -> None:
+    """Whether their routes are stored or not."""
+    queue.enqueue("other", id="old", tenant=tenants.here)
+    calls = [
+        ops.Once("first", (ops.Cancel(("old",)), enqueue("a", tenants.here))),
+        ops.Once("second", (enqueue("b", tenants.here),)),
+    ]
+    assert all(isinstance(one, ops.Answers) for one in queue._engine.apply(calls))
+    assert [job.id for job in queue.claim("q", limit=2)] == ["a", "b"]
+
+
+def test_a_key_of_other_operations_rejects_the_whole_call(queue: Queue, tenants: Tenants) -> None:
+    assert isinstance(run(queue, "key", enqueue("a", tenants.here)), ops.Answers)
+    both = enqueue("b", tenants.here), enqueue("c", tenants.there)
+    assert isinstance(run(queue, "key", *both), Conflict)
+    assert isinstance(run(queue, "key", *both, ops.Cancel(("a",))), Conflict)

@@ -125,7 +125,10 @@ def test_a_lease_that_ended_is_lost_whatever_the_books_know(path: Path, how: str
             (again,) = who.claim("mail", limit=1)
             assert again.id == second.id
         problems = queue.ack_many([first, second, third])
-        assert [problem is None for problem in problems] == [True, False, True]
+        is_repeated = how == "ack"  # by the same lease, which is no problem
+        assert [problem is None for problem in problems] == [True, is_repeated, True]
+        if is_repeated:
+            assert (queue.stats("mail").done, queue.stats("next").ready) == (3, 1)
         if how == "replace":
             assert queue.ack_many([again]) == [None]
             assert queue.stats("mail").done == 3
@@ -135,8 +138,7 @@ def test_a_lease_that_ended_is_lost_whatever_the_books_know(path: Path, how: str
 def test_one_lease_that_is_acknowledged_twice_in_a_call_counts_once(queue: tenure.Queue) -> None:
     enqueue(queue, *"ab")
     first, second = queue.claim("mail", limit=2)
-    problems = queue.ack_many([first, second, first])
-    assert [problem is None for problem in problems] == [True, True, False]
+    assert queue.ack_many([first, second, first]) == [None, None, None]
     assert queue.stats("mail").done == 2
 
 

@@ -1,4 +1,5 @@
-"""What one statement may do at most: rows that it deletes, and bytes that it returns."""
+"""What one statement or transaction may do at most: rows that it deletes, bytes that it returns,
+jobs that it sweeps."""
 
 from __future__ import annotations
 
@@ -6,7 +7,10 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 import tenure
+from tenure.engines.sqlite import transaction
 from tenure.engines.sqlite.engine import SqliteEngine
 from tenure.model import ops
 from tenure.model.records import NewRecord, PutRecords
@@ -42,3 +46,46 @@ def test_large_payloads_are_not_packed_into_one_value(tmp_path: Path) -> None:
         found = engine.apply([claim, claim])
         jobs = [job for leased in found if isinstance(leased, ops.Leased) for job in leased.jobs]
         assert [len(job.payload) for job in jobs] == [LARGE] * 20
+
+
+def test_all_claims_of_a_transaction_sweep_no_more_than_a_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many there are, and of however many queues."""
+    monkeypatch.setattr(transaction, "SWEPT_PER_STEP", 3)
+    clock = ManualClock()
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    with tenure.connect(url, clock=clock, settings=tenure.Settings(sweep=2)) as queue:
+        for name in ("a", "b", "c"):
+            queue.enqueue_many([tenure.NewJob(queue=name) for _ in range(4)])
+            assert len(queue.claim(name, limit=4, lease=1)) == 4
+            queue.pause(name)
+        clock.advance(2)
+        claim = ops.Claim(("c", "b", "a"), "w", 60_000, limit=1)
+        left = []
+        for _ in range(5):
+            queue._engine.apply([claim, claim, claim])
+            left.append(sum(queue.stats(name).leased for name in ("a", "b", "c")))
+        assert left == [9, 6, 3, 0, 0]
+
+
+def test_the_error_groups_of_a_queue_are_counted_once_in_a_transaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if each failure begins a new one."""
+    counted: list[tuple[object, ...]] = []
+    count_records = transaction.Transaction.count_records
+
+    def noted(tx: transaction.Transaction, *params: object) -> int:
+        counted.append(params)
+        return count_records(tx, *params)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(transaction.Transaction, "count_records", noted)
+    clock = ManualClock()
+    with tenure.connect(f"sqlite:///{tmp_path}/jobs.db", clock=clock) as queue:
+        queue.enqueue_many([tenure.NewJob(queue="q", kind=f"k{n}") for n in range(50)])
+        assert len(queue.claim("q", limit=50, lease=1)) == 50
+        clock.advance(2)
+        queue.claim("q")
+        assert len(counted) == 1
+        assert len(queue.errors(limit=100).errors) == 50

@@ -47,7 +47,8 @@ class Attacked:
         tokens = folder / "tokens.json"
         self.honest = create_token(tokens, "honest", ["admin"])
         self.greedy = create_token(tokens, "greedy", ["admin"])
-        self.service = ServiceProcess(folder, "--tokens", str(tokens), store=store)
+        options = ("--tokens", str(tokens), "--redact", "password")
+        self.service = ServiceProcess(folder, *options, store=store)
 
     @contextmanager
     def served(self) -> Iterator[Attacked]:

@@ -9,8 +9,12 @@ for the full attack. It yields to other processes, as it would run on another ma
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import resource
+import socket
 import sys
+import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import NamedTuple
@@ -74,6 +78,15 @@ async def small_jobs(target: Target) -> None:
             assert (await connection.ask("POST", "/v1/jobs", jobs)).status == 201
 
 
+async def secret_jobs(target: Target) -> None:
+    """Enqueue jobs whose payloads have many fields, some of which are hidden from readers."""
+    async with await target.connect() as connection:
+        for n in range(5):
+            payload = [{"password": n, "a": 1} for n in range(30_000)]
+            job = {"queue": "secret", "id": f"secret-{n}", "payload": payload}
+            assert (await connection.ask("POST", "/v1/jobs", job)).status in (201, 409)
+
+
 async def line_breaks(target: Target) -> None:
     """Hold connections without a token, with a line break now and then."""
 
@@ -98,6 +111,43 @@ async def endless_bodies(target: Target) -> None:
     await target.again_and_again(20, act, token=False)
 
 
+async def hang_ups(target: Target) -> None:
+    """Ask for what needs no token, and for what does, and hang up without reading."""
+
+    async def act(connection: Connection) -> None:
+        for path in ("/healthz", "/readyz", "/docs", "/v1/jobs"):
+            connection.send("GET", path)
+        await connection.flush()
+        connection.close()
+        raise CutError(within=False)
+
+    await target.again_and_again(200, act, token=False)
+
+
+async def unread_docs(target: Target) -> None:
+    """Read nothing of the description of the API, without a token."""
+
+    async def act(connection: Connection) -> None:
+        connection.pause()
+        for _ in range(10):
+            connection.send("GET", "/docs")
+        await asyncio.sleep(1)
+        connection.close()
+        raise CutError(within=False)
+
+    await target.again_and_again(500, act, token=False)
+
+
+async def idle_connections(target: Target) -> None:
+    """Take all connections, and do nothing with them."""
+
+    async def act(connection: Connection) -> None:
+        await connection.ask("GET", "/v1/me")
+        await asyncio.sleep(60)
+
+    await target.again_and_again(10_000, act)
+
+
 async def docs(target: Target) -> None:
     """Read the description of the API, without a token."""
 
@@ -105,6 +155,15 @@ async def docs(target: Target) -> None:
         await connection.ask("GET", "/docs")
 
     await target.again_and_again(20, act, token=False)
+
+
+async def hidden_fields(target: Target) -> None:
+    """List jobs that the service must redact."""
+
+    async def act(connection: Connection) -> None:
+        await connection.ask("GET", "/v1/jobs?queue=secret&limit=1000")
+
+    await target.again_and_again(10, act)
 
 
 async def large_pages(target: Target) -> None:
@@ -207,6 +266,22 @@ async def dense_bodies(target: Target) -> None:
     await target.again_and_again(4, act)
 
 
+async def many_values(target: Target) -> None:
+    """Send a little less than as many values as a body can have."""
+    job = b'{"queue":"q","kind":"k","tenant":"t","after":["a"]},'
+    bodies = [
+        ("/v1/jobs/cancel", b'{"ids":[' + b'"a",' * 1_990_000 + b'"a"]}'),
+        ("/v1/jobs", b"[" + job * 390_000 + b'{"queue":"q"}]'),
+        ("/v1/ops", b'{"ops":[' + b'{"op":"Maintain"},' * 490_000 + b'{"op":"Maintain"}]}'),
+    ]
+
+    async def act(connection: Connection) -> None:
+        for path, body in bodies:
+            await connection.ask("POST", path, body)
+
+    await target.again_and_again(10, act)
+
+
 async def large_batches(target: Target) -> None:
     """Apply batches of many operations that each name many jobs."""
     ids = [f"none-{n}" for n in range(100)]
@@ -218,19 +293,76 @@ async def large_batches(target: Target) -> None:
     await target.again_and_again(2, act)
 
 
+async def health_floods(target: Target) -> None:
+    """Ask for the health, without a token, and hang up before the answer, as fast as possible."""
+    asked = b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
+
+    def flood() -> None:
+        while True:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", target.port)) as one:
+                one.sendall(asked)
+
+    for _ in range(2):
+        threading.Thread(target=flood, daemon=True).start()
+    await asyncio.sleep(3600)
+
+
+async def calls_left(target: Target) -> None:
+    """Claim, list and enqueue, and hang up before the answer."""
+    jobs = [{"queue": "left", "delay": 86_400} for _ in range(100)]
+    calls = (
+        ("POST", "/v1/claim", {"queues": ["left"], "wait": 30}),
+        ("GET", "/v1/jobs?limit=1000", None),
+        ("POST", "/v1/jobs", jobs),
+    )
+
+    async def one(n: int) -> None:
+        while True:
+            with suppress(*LOST):
+                connection = await target.connect()
+                connection.send(*calls[n % len(calls)])
+                await connection.flush()
+                await asyncio.sleep(0.01)
+                connection.close()
+
+    await asyncio.gather(*(one(n) for n in range(target.many(30))))
+
+
+async def large_enqueues(target: Target) -> None:
+    """Enqueue as many jobs as one call may have."""
+    jobs = [{"queue": "large", "delay": 86_400} for _ in range(10_000)]
+
+    async def act(connection: Connection) -> None:
+        await connection.ask("POST", "/v1/jobs", jobs)
+
+    await target._replace(scale=1).again_and_again(2, act)
+
+
 PROGRAMS: dict[str, tuple[Program, Program]] = {
     "line breaks": (nothing, line_breaks),
     "endless bodies": (nothing, endless_bodies),
     "docs": (nothing, docs),
+    "hang-ups": (nothing, hang_ups),
+    "unread docs": (nothing, unread_docs),
+    "idle connections": (nothing, idle_connections),
     "long polls": (nothing, long_polls),
     "waits for ends": (nothing, end_waits),
     "event readers": (nothing, event_readers),
     "dense bodies": (nothing, dense_bodies),
+    "many values": (nothing, many_values),
     "large batches": (nothing, large_batches),
+    "hidden fields": (secret_jobs, hidden_fields),
     "scans": (small_jobs, scans),
     "large pages": (large_jobs, large_pages),
     "unread pages": (large_jobs, unread_pages),
     "large claims": (large_jobs, large_claims),
+}
+
+# Judged by `make blast`: they do little harm to the median, and much to the slowest.
+OTHERS: dict[str, tuple[Program, Program]] = {
+    "health floods": (nothing, health_floods),
+    "calls left": (nothing, calls_left),
+    "large enqueues": (nothing, large_enqueues),
 }
 
 
@@ -240,7 +372,7 @@ def say(text: str) -> None:
 
 
 async def run(name: str, target: Target) -> None:
-    prepare, attack = PROGRAMS[name]
+    prepare, attack = (PROGRAMS | OTHERS)[name]
     await prepare(target)
     say("prepared")
     await asyncio.to_thread(sys.stdin.readline)
@@ -252,5 +384,8 @@ async def run(name: str, target: Target) -> None:
 
 if __name__ == "__main__":
     os.nice(10)
+    logging.disable()  # of what it sends to connections that are closed
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     _, name, port, token, scale = sys.argv
     asyncio.run(run(name, Target(int(port), token, float(scale))))

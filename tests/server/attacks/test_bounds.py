@@ -59,7 +59,8 @@ def test_an_operation_is_one_call_to_the_store(watched: Watched, n: int) -> None
     except Forbidden:
         assert watched.calls == []
     else:
-        assert len(watched.calls) == 1
+        # How many schedules a bound token has is read first.
+        assert len(watched.calls) == (2 if kind is ops.PutSchedule else 1)
 
 
 def test_a_rejected_request_does_not_make_the_claims_of_others_smaller(serve: Serve) -> None:

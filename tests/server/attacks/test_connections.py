@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 import tenure
-from tenure import Queue
+from tenure import Busy, Queue
 from tenure.server.auth import Tokens
 from tenure.server.connection import Connection
 from tenure.server.connections import Connections
@@ -155,6 +155,88 @@ def _crowd(dial: Dial) -> None:
     assert dial().say(request("GET", "/healthz")).hear().status == 200
     assert known.say(request("GET", "/v1/queues/q", headers=[KNOWN])).hear().status == 200
     assert all(one.is_closed() for one in idle[:20])
+
+
+# One token that wants all connections -------------------------------------------------------------
+
+
+@pytest.fixture
+def crowded(queue: Queue) -> Iterator[Dial]:
+    """A service that has few connections for many."""
+    tokens = Tokens([token("greedy"), token("other"), token("secret")])
+    service = make_app(queue, tokens=tokens)
+    with hosted(Watched(service), Connections(20)) as dial:
+        yield dial
+        service.finish()
+    service.close()
+
+
+def ask(line: Line, who: str, path: str = "/v1/queues/q") -> int:
+    return line.say(request("GET", path, headers=[f"Authorization: Bearer {who}"])).hear().status
+
+
+def opened(dial: Dial, who: str) -> Line:
+    line = dial()
+    assert ask(line, who) == 200
+    return line
+
+
+def be_served(dial: Dial, count: int) -> None:
+    """Open so many connections beside those of others, and keep them."""
+    for line in [opened(dial, "secret") for _ in range(count)]:
+        assert ask(line, "secret") == 200
+        assert ask(dial(), "", "/healthz") == 200
+
+
+def test_a_token_with_many_idle_connections_locks_nobody_out(crowded: Dial) -> None:
+    idle = [opened(crowded, "greedy") for _ in range(40)]
+    be_served(crowded, 9)
+    assert all(one.is_closed() for one in idle[:20])
+    assert ask(idle[-1], "greedy") == 200, "the last of them are kept"
+
+
+@pytest.mark.parametrize("path", ["/v1/jobs/large/wait?timeout=60", "/v1/events"])
+def test_a_token_whose_connections_all_wait_locks_nobody_out(crowded: Dial, path: str) -> None:
+    for who in ("greedy", "other"):
+        for _ in range(10):
+            crowded().say(request("GET", path, headers=[f"Authorization: Bearer {who}"]))
+    be_served(crowded, 5)
+
+
+def test_a_connection_counts_for_the_token_that_it_showed_last() -> None:
+    """A proxy may send the requests of many clients over one connection."""
+    connections = Connections(4)
+    lines = [Placed() for _ in range(3)]
+    for line, who in zip(lines, ("a", "a", "b"), strict=True):
+        connections.add(line)
+        connections.trust(line, who)
+    connections.trust(lines[0], "b")
+    for _ in range(2):
+        late = Placed()
+        connections.add(late)
+        with pytest.raises(Busy):
+            connections.trust(late, "b")
+        assert len(connections) <= 4
+    lines[2].is_idle = True
+    connections.trust(late, "a")
+    assert [line.stopped for line in lines] == [False, False, True]
+    assert len(connections) == 4
+    connections.add(Placed())
+    assert lines[2].dropped, "it was told to close before, and has not done so"
+
+
+class Placed:
+    """A connection that does what it is told."""
+
+    def __init__(self) -> None:
+        self.is_idle = False
+        self.stopped = self.dropped = False
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    def drop(self) -> None:
+        self.dropped = True
 
 
 @pytest.fixture(scope="module")

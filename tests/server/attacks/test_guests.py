@@ -59,6 +59,29 @@ def test_a_client_of_the_network_needs_no_token(ask: Ask, address: str) -> None:
     assert ask("POST", "/v1/claim", address, {"queues": ["mail"]}) == 200
 
 
+def test_the_janitor_of_a_dialect_needs_no_token_if_it_is_let_in(queue: Queue) -> None:
+    janitor = Guests(["maintain"], ["10.0.0.0/8"])
+    service = make_app(queue, tokens=Tokens([token("s")], guests=janitor), dialects=["firecrawl"])
+    client = httpx.ASGITransport(service, client=("10.0.0.1", 5))
+    calls = [
+        *(f"/cleanup/{one}" for one in ("expired-jobs", "expired-active-jobs", "stale-counters")),
+        "/cleanup/orphaned-claims",
+        *(f"/reconcile/{one}/x" for one in ("team/queue", "team/active", "crawl/queue")),
+    ]
+    others = ["/v1/maintain", "/v1/queues/firecrawl/reconcile", "/v1/queues/firecrawl/pause"]
+
+    async def main() -> None:
+        async with httpx.AsyncClient(transport=client, base_url="http://tenure") as http:
+            for path in calls:
+                assert (await http.post(path)).status_code == 200, path
+            for path in others:
+                assert (await http.post(path)).status_code == 403, path
+            assert (await http.get("/v1/jobs/a")).status_code == 403
+
+    asyncio.run(main())
+    service.close()
+
+
 @pytest.mark.parametrize("address", OUTSIDE)
 def test_a_client_of_another_network_needs_one(ask: Ask, queue: Queue, address: str) -> None:
     with nothing_changes(queue):

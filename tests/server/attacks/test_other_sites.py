@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
+import httpx
 import pytest
 
 import tenure
 from tenure import Queue
+from tenure.server.mounting import mounted
 from tenure.server.origin import LOOPBACK
 from tenure.server.routes import DIALECTS, make_app
 from tenure.testing import ManualClock
 from tests.conformance.state import nothing_changes
-from tests.server.conftest import Client
+from tests.server.conftest import Client, Serve
 
 JOB = b'{"queue": "mail"}'
 WRITES = [
@@ -105,3 +107,30 @@ def test_every_answer_says_that_its_type_is_not_to_be_guessed(client: Client) ->
     for path in ("/healthz", "/docs", "/nothing", "/v1/jobs"):
         asked = client.ask("GET", path, headers={"host": "localhost"})
         assert asked.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("name", ["x-forwarded-for", "forwarded", "via", "x-forwarded-host"])
+def test_without_tokens_a_forwarded_request_is_not_served(serve: Serve, name: str) -> None:
+    """The address of its sender is not known: it may come from anywhere."""
+    client = serve()
+    asked = client.ask("GET", "/v1/queues", headers={name: "10.0.0.1"})
+    assert asked.status == 401
+    assert "tenure token create" in asked.json["detail"]
+    assert client.ask("GET", "/v1/queues").status == 200
+    assert client.ask("GET", "/healthz", headers={name: "10.0.0.1"}).status == 200
+
+
+def test_a_mounted_service_that_is_open_serves_no_forwarded_request(queue: Queue) -> None:
+    app = mounted(queue, open_on_loopback=True)
+
+    async def ask(**headers: str) -> int:
+        transport = httpx.ASGITransport(app, client=("127.0.0.1", 5))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+            return (await http.get("/v1/queues", headers=headers)).status_code
+
+    async def main() -> None:
+        assert await ask() == 200
+        assert await ask(via="1.1 proxy") == 401
+
+    asyncio.run(main())
+    app.service().close()

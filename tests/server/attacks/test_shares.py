@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import threading
+import weakref
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -14,8 +17,13 @@ from tenure import NewJob, Queue
 from tenure.model import queries
 from tenure.model.queries import Found, ListJobs, Query
 from tenure.server import bounds, readers
+from tenure.server import service as service_module
 from tenure.server.auth import Scope, Tokens, hash_of
-from tenure.server.pace import Pace
+from tenure.server.exchange import AsgiExchange
+from tenure.server.pace import Line, Pace
+from tenure.server.redaction import Redaction
+from tenure.server.request_body import Incoming
+from tenure.server.route import Route
 from tenure.server.routes import make_app
 from tenure.server.service import Service
 from tenure.testing import ManualClock
@@ -301,40 +309,129 @@ def test_a_burst_is_free_on_a_machine_that_was_just_started() -> None:
     assert not asyncio.run(waits())
 
 
-def test_strangers_are_served_at_a_limited_rate_and_tokens_are_not_delayed(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(client.service, "_strangers", Pace(rate=0.001, burst=10))
+@pytest.fixture
+def slowly(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    """A service that gives hardly any response to clients without a token."""
+    monkeypatch.setattr(service_module, "STRANGER_RATE", 0.001)
+    monkeypatch.setattr(service_module, "STRANGER_BURST", 1)
+    service = make_app(queue, tokens=Tokens(TOKENS), dialects=["firecrawl", "queuey"])
+    with asyncio.Runner() as runner:
+        client = Client(service, runner)
+        while client.ask("GET", "/nothing").status != 429:
+            pass
+        yield client
+        service.close()
 
+
+def in_time(client: Client, *asked: tuple[str, str]) -> list[int]:
+    """The statuses of requests (a path, a token) that must not wait."""
+
+    async def act() -> list[int]:
+        async with asyncio.timeout(10):
+            return [
+                (
+                    await client._ask("GET", path, None, None, {"authorization": f"Bearer {who}"})
+                ).status
+                for path, who in asked
+            ]
+
+    return client.run(act())
+
+
+def test_health_checks_never_wait(slowly: Client) -> None:
+    paths = ["/healthz", "/readyz", "/health", "/ping"]  # the last two are of dialects
+    assert in_time(slowly, *[(path, "") for path in paths] * 10) == [200] * 40
+
+
+def test_a_known_token_never_waits_with_strangers(slowly: Client) -> None:
+    asked = [("/v1/queues", "honest"), ("/v1/jobs", "worker"), ("/metrics", "worker")] * 5
+    assert in_time(slowly, *asked) == [200, 403, 403] * 5
+
+
+def test_strangers_that_would_wait_long_are_rejected(client: Client) -> None:
+    client.service._strangers = Line(rate=20, burst=1)
+
+    async def act() -> list[Asked]:
+        paths = ["/nothing", "/v1/jobs"] * 30
+        return await asyncio.gather(*(client._ask("GET", one, None, None, {}) for one in paths))
+
+    found = client.run(act())
+    rejected = [one for one in found if one.status == 429]
+    assert 20 <= len(rejected) <= 42, "a second of the rate is served, and what is free"
+    assert {one.status for one in found} == {401, 404, 429}
+    assert rejected[0].headers["retry-after"] == "1"
+    assert rejected[0].headers["connection"] == "close"
+    assert "without a valid token" in rejected[0].json["detail"]
+
+
+def test_who_has_left_the_line_of_strangers_takes_no_turn() -> None:
     async def act() -> None:
-        paths = ["/nothing", "/v1/jobs"] * 15
-        tasks = [asyncio.create_task(client._ask("GET", one, None, None, {})) for one in paths]
+        line, left = Line(rate=4, burst=0), False
+        assert await line.turn(1, lambda: False)
+        gone = [asyncio.create_task(line.turn(1, lambda: left)) for _ in range(5)]
         await asyncio.sleep(0)
-        honest = {"authorization": "Bearer honest"}
-        assert (await client._ask("GET", "/v1/queues", None, None, honest)).status == 200
-        while len(served := [task for task in tasks if task.done()]) < 10:
-            await asyncio.sleep(0.01)
-        assert {task.result().status for task in served} == {404, 401}
-        assert len(served) == 10
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        assert not await line.turn(1, lambda: False), "the line is full"
+        left = True
+        gone[0].cancel()
+        began = asyncio.get_running_loop().time()
+        assert await asyncio.gather(*(line.turn(1, lambda: False) for _ in range(2))) == [True] * 2
+        assert [await one for one in gone[1:]] == [False] * 4
+        assert asyncio.get_running_loop().time() - began >= 0.3
+        assert line._wanted == 0
 
-    client.run(act())
+    asyncio.run(act())
 
 
 def test_the_description_counts_by_its_size(client: Client) -> None:
     turns: list[float] = []
 
-    class Noted(Pace):
-        async def turn(self, turns_: float = 1) -> None:
+    class Noted(Line):
+        async def turn(self, turns_: float, has_left: object) -> bool:
             turns.append(turns_)
+            return True
 
     client.service._strangers = Noted(1, 1)
     for path in ("/nothing", "/openapi.json"):
         client.ask("GET", path)
     assert turns[0] == 1
     assert turns[1] > 5
+
+
+def scope_of(path: str, headers: list[tuple[bytes, bytes]]) -> Any:
+    return {"method": "GET", "path": path, "query_string": b"", "headers": headers}
+
+
+class Unread(AsgiExchange):
+    """A request whose client does not read the response."""
+
+    left = False
+
+    def unread(self) -> int:
+        return 0 if self.left else 464_000
+
+
+@pytest.mark.parametrize("who", ["nobody", "honest"])
+def test_a_response_that_nobody_reads_is_not_kept_for_ever(
+    client: Client, monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    monkeypatch.setattr(bounds, "FORGET_SECONDS", 0.01, raising=False)
+
+    async def act() -> None:
+        async def send(message: object) -> None:
+            pass
+
+        headers = [(b"host", b"tenure"), (b"authorization", f"Bearer {who}".encode())]
+        exchange = Unread(scope_of("/v1/queues", headers), send, send)  # type: ignore[arg-type]
+        await client.service.serve(exchange)
+        kept = weakref.ref(exchange)
+        exchange.left = True
+        del exchange
+        async with asyncio.timeout(10):
+            while kept() is not None:
+                await asyncio.sleep(0.01)
+                gc.collect()
+
+    client.run(act())
 
 
 # Bytes --------------------------------------------------------------------------------------------
@@ -362,12 +459,105 @@ def test_the_bytes_of_one_token_are_limited_by_the_second_and_others_are_not_del
     client.run(act())
 
 
-def test_health_checks_do_not_wait_for_other_strangers(client: Client) -> None:
+def test_large_bodies_of_one_token_that_are_not_complete_are_not_all_kept(client: Client) -> None:
+    """Any number of connections can send nearly all of a body, and wait."""
+    room, received = bounds.Traffic(8_000 * KB), [0] * 5
+
+    class Slow(AsgiExchange):
+        def __init__(self, number: int) -> None:
+            headers = [(b"content-length", b"%d" % (4_000 * KB))]
+            super().__init__(scope_of("/v1/jobs", headers), self.part, self.part)  # type: ignore[arg-type]
+            self.number = number
+
+        async def part(self) -> dict[str, object]:
+            if received[self.number] >= 3_900 * KB:
+                await asyncio.sleep(3600)
+            received[self.number] += 100 * KB
+            return {"type": "http.request", "body": b"x" * 100 * KB, "more_body": True}
+
     async def act() -> None:
-        client.service._strangers.spend(10_000)
-        async with asyncio.timeout(5):
-            for path in ("/healthz", "/readyz"):
-                assert (await client._ask("GET", path, None, None, {})).status == 200
+        bodies = [Incoming(Slow(n), 4_000 * KB, 60) for n in range(5)]
+        for body in bodies:
+            body.trust("greedy", room)
+        tasks = [asyncio.create_task(body.read()) for body in bodies]
+        for _ in range(200):
+            await asyncio.sleep(0)
+        assert sorted(one // KB for one in received) == [1_100] * 3 + [3_900] * 2
+        for task, body in zip(tasks, bodies, strict=True):
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            body.free()
+        assert (room._reserved, len(room._waiting)) == (0, 0)
+
+    client.run(act())
+
+
+# CPU time -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def redacting(queue: Queue) -> Iterator[Client]:
+    service = make_app(queue, tokens=Tokens(TOKENS), redact=["password"])
+    with asyncio.Runner() as runner:
+        yield Client(service, runner).as_("honest")
+        service.close()
+
+
+def threads_of(monkeypatch: pytest.MonkeyPatch, kind: type, name: str) -> list[bool]:
+    """Whether each call of a method was in the thread of the event loop."""
+    calls: list[bool] = []
+    method = getattr(kind, name)
+
+    def noted(self: object, given: object) -> object:
+        calls.append(threading.current_thread() is threading.main_thread())
+        return method(self, given)
+
+    monkeypatch.setattr(kind, name, noted)
+    return calls
+
+
+def test_large_results_are_redacted_beside_the_loop_and_small_ones_in_it(
+    redacting: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.enqueue("q", {"password": "x", "a": "y" * 100 * KB}, id="large")
+    queue.enqueue("q", {"password": "x"}, id="small")
+    calls = threads_of(monkeypatch, Redaction, "of")
+    for path in ("/v1/jobs/small", "/v1/jobs/large", "/v1/jobs"):
+        assert "[redacted]" in str(redacting.get(path)), path
+    assert calls == [True, False, False]
+
+
+def test_large_bodies_are_decoded_beside_the_loop_and_small_ones_in_it(
+    redacting: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = threads_of(monkeypatch, Route, "read")
+    for size in (1, 100 * KB):
+        redacting.post("/v1/jobs", {"queue": "q", "payload": "x" * size})
+    asked = redacting.ask("POST", "/v1/jobs", content=b"[" + b" " * 100 * KB)
+    assert (asked.status, asked.json["code"]) == (400, "invalid")
+    assert calls == [True, False, False]
+
+
+def test_the_cpu_time_of_one_token_is_limited_and_others_are_not_delayed(client: Client) -> None:
+    service = client.service
+    service._traffic["greedy"].work = Pace(rate=0.001, burst=0.001)
+
+    def busy() -> int:
+        return sum(range(300_000))  # some milliseconds: many seconds at this rate
+
+    async def act() -> None:
+        await service.in_thread("greedy", busy)
+        assert service._traffic["greedy"].work.is_ahead
+        late = [asyncio.create_task(service.in_thread("greedy", busy)) for _ in range(3)]
+        await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            for _ in range(5):
+                await service.in_thread("honest", busy)
+        assert not any(one.done() for one in late)
+        for one in late:
+            one.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+        assert not service._aside._running
 
     client.run(act())
 

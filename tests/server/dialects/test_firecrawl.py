@@ -11,6 +11,7 @@ from urllib.parse import quote
 import pytest
 
 from tenure import NewJob, Queue, Settings, StoreError
+from tenure.server.dialects import firecrawl
 from tenure.server.dialects.firecrawl import just_before
 from tenure.testing import ManualClock
 from tests.server.conftest import Client, all_jobs
@@ -171,6 +172,26 @@ def test_jobs_of_blocked_crawls_are_passed_over_however_many(client: Client) -> 
     assert pop(client, blocked=[*blocked, "other"])["job"]["id"] == "none"
     assert pop(client, blocked=blocked) is None
     assert pop(client, blocked=[])["job"]["id"] == "blocked-0"
+
+
+def test_more_crawls_may_be_blocked_than_a_claim_can_skip(client: Client) -> None:
+    push(client, "first", priority=0, crawlId="blocked-2999")
+    push(client, "second", priority=1, crawlId="open")
+    many = [f"blocked-{n}" for n in range(3_000)]
+    assert pop(client, blocked=many)["job"]["id"] == "second"
+    assert pop(client, blocked=many) is None
+    assert pop(client)["job"]["id"] == "first"
+
+
+def test_a_blocked_crawl_is_never_popped(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If more blocked crawls have jobs than a claim can skip, a pop finds nothing, as there."""
+    monkeypatch.setattr(firecrawl, "MAX_GROUPS_PER_CALL", 2)
+    for n in range(3):
+        push(client, f"j{n}", priority=n, crawlId=f"c{n}")
+    push(client, "open", priority=9, crawlId="open")
+    assert pop(client, blocked=["c0", "c1", "c2"]) is None
+    assert client.get("/queue/count/team/team") == {"count": 4}
+    assert pop(client, blocked=["c0", "c1"])["job"]["id"] == "j2"
 
 
 def test_an_empty_name_among_the_blocked_crawls_blocks_nothing(client: Client) -> None:

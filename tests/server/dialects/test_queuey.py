@@ -72,6 +72,15 @@ def test_the_same_request_with_its_key_makes_one_job(client: Client, queue: Queu
     assert [job.id for job in all_jobs(queue)] == list(ids)
 
 
+def test_a_repeated_request_tells_no_more_than_the_first(serve: Serve, queue: Queue) -> None:
+    shop = serve(["queuey"], [token("shop", Scope.PRODUCE)]).as_("shop")
+    asked = ("/jobs/create", {"binary_addr": BINARY})
+    first = shop.post(*asked, headers={"idempotency-key": "k"})
+    (job,) = queue.claim("queuey")
+    queue.ack(job, {"output_addr": "secret"})
+    assert shop.post(*asked, headers={"idempotency-key": "k"}) == first
+
+
 def test_the_oldest_pending_job_is_claimed(client: Client, clock: ManualClock) -> None:
     first = create(client)
     second = create(client)
@@ -268,3 +277,18 @@ def test_a_runner_needs_no_more_than_its_scope(serve: Serve) -> None:
     refused(client.as_("p"), "GET", f"/jobs/{id}", None, 403, "needs the scope 'read'")
     refused(client.as_(None), "GET", f"/jobs/{id}", None, 401, "a token is needed")
     assert client.as_(None).ask("GET", "/ping").status == 200
+
+
+@pytest.mark.parametrize("scope", [Scope.READ, Scope.ADMIN])
+def test_redacted_fields_of_a_job_are_hidden(serve: Serve, queue: Queue, scope: Scope) -> None:
+    client = serve(
+        tokens=[token("p", Scope.PRODUCE, Scope.WORK), token("r", scope)],
+        redact=["input_addr", "output_addr"],
+    )
+    job = client.as_("p").post("/jobs/create", {"binary_addr": "b", "input_addr": "secret"})
+    assert client.as_("p").post("/jobs/claim", {"runner_id": "r"})["input_addr"] == "secret"
+    done = {"status": "failed", "output_addr": "secret"}
+    client.as_("p").post(f"/jobs/{job['id']}/complete", done)
+    found = client.as_("r").get(f"/jobs/{job['id']}")
+    assert (found["binary_addr"], found["input_addr"]) == ("b", "[redacted]")
+    assert found["output_addr"] == "[redacted]"

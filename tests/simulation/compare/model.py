@@ -12,7 +12,7 @@ from tenure.clock import Clock
 from tenure.engines.foundationdb.claim import _MOST_JOBS as MOST_AT_ONCE
 from tenure.engines.foundationdb.engine import _claims_at_once
 from tenure.engines.foundationdb.once import before_claims, claims_come_last
-from tenure.engines.memory import MemoryEngine, Record
+from tenure.engines.memory import MemoryEngine
 from tenure.model import ops
 from tenure.model.ops import Answer, Op
 from tests.simulation.following import FollowingModel
@@ -143,25 +143,7 @@ class Follower(Model, FollowingModel):
     its own tokens."""
 
     def _claim(self, op: ops.Claim, now: int) -> Answer:
-        """Keep a rate as it was unless it was used or the time was set back: in production it is
-        measured by the versions of the cluster, which only grow."""
-        before = {
-            name: (book.tokens, book.tokens_at)
-            for name in op.queues
-            if (book := self._queues.get(name)) is not None
-        }
-        self._picked_from: set[str] = set()
         self.begin_claim()
         answer = MemoryEngine._claim(self, op, now)
         self.end_claim()
-        for name, (tokens, at) in before.items():
-            if name not in self._picked_from and now >= at:
-                self._queues[name].tokens, self._queues[name].tokens_at = tokens, at
         return answer
-
-    def _pick(self, queue: str, op: ops.Claim, room: int, now: int) -> list[Record]:
-        """A picked job uses the rate even if it has expired and is not given out."""
-        picked = super()._pick(queue, op, room, now)
-        if picked:
-            self._picked_from.add(queue)
-        return picked

@@ -6,6 +6,7 @@ import random
 import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from unittest import mock
@@ -34,6 +35,8 @@ from tests.simulation.compare.model import Follower, Model, Sweeps
 from tests.support import audit_postgres, fdb, postgres
 from tests.support.audit import audit
 from tests.support.fdb_audit import wrong_keys
+
+RECOVERIES = 0.01  # of the commits meet one
 
 
 class Skewed:
@@ -254,14 +257,15 @@ def http(sweep: int, skews_ms: list[int]) -> Rig:
 
 
 def foundationdb(sweep: int, skews_ms: list[int], *, faults: bool = False) -> Rig:
-    """Several clients of one simulated cluster."""
+    """Several clients of one simulated cluster, which recovers now and then: versions jump."""
     rig = Rig(TRAITS["foundationdb"], sweep, skews_ms)
     cluster = fdb_sim.Cluster(ManualClock())
+    wrong = [fdb.faults(n) if faults else fdb_sim.Faults(n) for n in range(len(skews_ms))]
     rig.add(
         [
             FoundationDbEngine(
                 fdb_sim,
-                fdb_sim.open(cluster, faults=fdb.faults(n) if faults else None),
+                fdb_sim.open(cluster, faults=replace(wrong[n], recovery=RECOVERIES)),
                 Settings(sweep=sweep),
                 clock,
                 hybrid=False,

@@ -395,7 +395,9 @@ class Workload:
         draw = chance.random()
         if name not in known or draw < 0.3:
             (made,) = self._specs.special(self._now, 1)
-            spec = msgspec.structs.replace(made, made_up_id=False)  # as a service does
+            payload = made.payload if len(made.payload) <= ops.MAX_SCHEDULED_BYTES else NULL
+            # As a service does, which also rejects larger payloads of schedules.
+            spec = msgspec.structs.replace(made, made_up_id=False, payload=payload)
             cron, tz = chance.choice(CRONS)
             catch_up: CatchUp = chance.choice(("last", "all", "none"))
             schedule = ops.Schedule(name, cron, spec, tz=tz, catch_up=catch_up)

@@ -22,7 +22,7 @@ class Holding:
     worker: str
     token: int
     lease_ms: int
-    valid_until: int  # in versions of the store: nobody may take the job away before
+    valid_until: int  # in versions of the store without jumps: nobody may take the job before
     ended: bool = False  # the holder may have ended it
 
 
@@ -40,9 +40,16 @@ class Auditor:
     wrong: list[str] = field(default_factory=list)
 
     def version(self) -> int:
-        """Of the store, now."""
+        """Of the store, now, without jumps."""
         tr = fdb_sim.open(self.cluster).create_transaction()
-        return int(tr.get_read_version().wait())
+        return self.cluster.without_jumps(int(tr.get_read_version().wait()))
+
+    def holds(self, job_id: str, token: int) -> bool:
+        """Whether a lease can only have been taken away too early."""
+        return job_id not in self.cancelled and any(
+            one.token == token and not one.ended and self.version() < one.valid_until
+            for one in self.held[job_id]
+        )
 
     def claimed(self, worker: str, jobs: list[Job], lease_ms: int) -> None:
         for job in jobs:
@@ -50,7 +57,7 @@ class Auditor:
             for other in before:
                 if other.token == job.token:
                     self.wrong.append(f"{job.id} has two holders of token {job.token}")
-            until = job.token + lease_ms * 1000
+            until = self.cluster.without_jumps(job.token) + lease_ms * 1000
             before.append(Holding(worker, job.token, lease_ms, until))
             if job.attempts > job.max_attempts:
                 self.wrong.append(f"{job.id} has {job.attempts} of {job.max_attempts} attempts")
@@ -65,6 +72,12 @@ class Auditor:
         for one in self.held[job_id]:
             if one.token == token:
                 one.valid_until = until
+
+    def lost(self, job_id: str, token: int) -> None:
+        """Somebody who held a lease when a call began is told that it is lost, after the call."""
+        for one in self.held[job_id] if job_id not in self.cancelled else ():
+            if one.token == token and self.version() < one.valid_until:
+                self.wrong.append(f"{job_id} was taken from {one.worker} too early")
 
     def may_have_ended(self, job_id: str, token: int) -> None:
         for one in self.held[job_id]:
@@ -110,8 +123,8 @@ class Auditor:
             holdings.sort(key=lambda one: one.token)
             for first, second in itertools.pairwise(holdings):
                 kept = not first.ended and job_id not in self.cancelled
-                if kept and second.token < first.valid_until:
+                early = first.valid_until - self.cluster.without_jumps(second.token)
+                if kept and early > 0:
                     self.wrong.append(
-                        f"{job_id} was taken from {first.worker} "
-                        f"{(first.valid_until - second.token) / 1e6:.3f} s too early"
+                        f"{job_id} was taken from {first.worker} {early / 1e6:.3f} s too early"
                     )

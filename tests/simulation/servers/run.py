@@ -48,6 +48,7 @@ def simulate(seed: int) -> list[str]:
             unknown_applied=0.04,
             unknown_lost=0.04,
             too_old=0.001,
+            recovery=0.005,
             timeout=0.02,
             delay_s=0.003,
         )

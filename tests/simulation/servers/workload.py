@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from tenure.engines.foundationdb.engine import FoundationDbEngine
+from tenure.engines.foundationdb.transact import TooSlow
 from tenure.errors import Busy, LeaseLost, TenureError
 from tenure.model import ops, queries
 from tenure.model.job import NULL, JobSpec, Lease
@@ -42,7 +43,7 @@ class Program:
                 engine = engine or self._open(actor)
                 while self.operations > 0:
                     self.operations -= 1
-                    with suppress(Busy):  # it may have happened: nobody was told
+                    with suppress(Busy, TooSlow):  # it may have happened: nobody was told
                         self._operate(engine)
                     actor.step()
             except Crashed:
@@ -178,6 +179,7 @@ class Program:
 
     def ack(self, engine: FoundationDbEngine) -> None:
         leases = [one for one in (self._lease(), self._lease()) if one is not None]
+        held = [lease for lease in leases if self.auditor.holds(lease.id, lease.token)]
         for lease in leases:
             self.auditor.may_have_ended(lease.id, lease.token)
             self.auditor.acking[lease.id] += 1
@@ -187,7 +189,11 @@ class Program:
             if isinstance(answer, ops.Ok):
                 self.auditor.ack(lease.id)
             else:
-                assert isinstance(answer, LeaseLost), answer
+                assert isinstance(answer, ops.Moved | LeaseLost), answer
+                # A call with faults can take longer than the lease, and find its job taken.
+                lost = isinstance(answer, LeaseLost) and answer.state != "done"
+                if lost and lease in held and leases.count(lease) == 1:
+                    self.auditor.lost(lease.id, lease.token)
 
     def fail(self, engine: FoundationDbEngine) -> None:
         self._end(engine, lambda lease: ops.Fail(lease.id, lease.token, "boom"))

@@ -30,6 +30,15 @@ def test_errors_are_shown_by_their_cause(cli: Terminal) -> None:
     assert cli.text("errors", "another") == "No errors.\n"
 
 
+def test_an_error_group_that_does_not_exist_cannot_be_muted(cli: Terminal) -> None:
+    fail(cli, "no user 17")
+    for undo in ([], ["--undo"]):
+        assert cli.error("mute-error", "1f0c9a2b7d3e", *undo) == (
+            "there is no error group '1f0c9a2b7d3e'"
+        )
+    assert cli.json("audit")["entries"] == []
+
+
 def test_a_change_is_noted_with_the_user_and_the_reason(cli: Terminal) -> None:
     with cli.open() as queue:
         queue.enqueue("mail", id="job-1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import click
 import msgspec
@@ -20,7 +21,8 @@ COMMANDS = [
     "mute-error", "audit", "rates", "update", "history", "related", "find",
 ]  # fmt: skip
 JOB_FIELDS = {field.encode_name for field in msgspec.structs.fields(Job)}
-HOSTILE = "\x1b[2J[red]\u202eevil\nline"
+HOSTILE = "\x1b[2J[red]\u202eevil\x9b2J\x7f\u2066\u061c\nline"
+OBEYED = r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
 
 
 def test_the_commands_are_these() -> None:
@@ -174,6 +176,18 @@ def test_groups_of_a_tenant_are_listed_by_name(cli: Terminal) -> None:
     found = cli.json("groups", "mail", "--tenant", "acme", "--after", "g")
     assert [(one["tenant"], one["group"]) for one in found] == [("acme", "h")]
     assert cli.text("groups", "mail", "--tenant", "bolt") == "No groups.\n"
+
+
+def test_groups_of_all_tenants_are_listed_together(cli: Terminal) -> None:
+    for tenant, group in (("acme", "g"), ("bolt", "g"), ("bolt", "h"), ("", "i")):
+        cli.text("enqueue", "mail", "1", "--tenant", tenant, "--group", group)
+
+    lines = [line.split() for line in cli.text("groups", "mail").splitlines()]
+    assert lines[1:] == [["g", "2", "0"], ["h", "1", "0"], ["i", "1", "0"]]
+    found = cli.json("groups", "mail", "--after", "g")
+    assert [(one["group"], one["unfinished"]) for one in found] == [("h", 1), ("i", 1)]
+    lines = [line.split() for line in cli.text("groups", "mail", "--tenant", "").splitlines()]
+    assert [line[0] for line in lines] == ["group", "i"]
 
 
 # Jobs -------------------------------------------------------------------------------------------
@@ -353,6 +367,7 @@ def test_a_job_cannot_give_orders_to_the_terminal(cli: Terminal) -> None:
             assert "[red]" in text
     assert "\x1b" not in cli.error("show", HOSTILE + "x")
     assert cli.json("show", HOSTILE)["id"] == HOSTILE
+    assert not re.search(OBEYED, cli.text("show", HOSTILE, "--json"))
 
 
 def test_json_has_no_colours_and_no_wrapped_lines_on_any_terminal(cli: Terminal) -> None:

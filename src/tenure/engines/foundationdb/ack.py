@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from tenure.core import leases
-from tenure.core.leases import OK, lost, refused
+from tenure.core.leases import OK, lost, not_acked
 from tenure.core.moves import PARENTS_DONE, settle
 from tenure.engines.foundationdb.record import Held
 from tenure.engines.foundationdb.transaction import Transaction
@@ -37,9 +37,9 @@ def _ack_plain(tx: Transaction, batch: Sequence[ops.Ack]) -> list[Answer]:
         job = _seen(tx, op)
         if job is None or lost(job, op.id, op.token) is not None:
             settle(tx)  # which may move this job, and the error names its state
-            problem = refused(tx, _seen(tx, op), op)
-            assert problem is not None
-            answers.append(problem)
+            answer = not_acked(tx, _seen(tx, op), op)
+            assert answer is not None
+            answers.append(answer)
         else:
             tx.end(job, op.result)
             tx.news.append((job, PARENTS_DONE))

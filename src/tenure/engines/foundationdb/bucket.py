@@ -1,8 +1,8 @@
 """The tokens of a rate limit, shared by all workers. Only queues with a rate have a bucket, and
 their claims run one after the other.
 
-Elapsed time is measured by the cluster's versions, a million a second. They only increase and are
-the same for all clients, unlike any server's clock.
+Elapsed time is measured by the cluster's versions, a million a second, without those that jumps
+have skipped. They only increase and are the same for all clients, unlike any server's clock.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import msgspec
 
 from tenure.core.limits import refilled
 from tenure.engines.foundationdb import keys as k
-from tenure.engines.foundationdb.store import VERSIONS_PER_MS
+from tenure.engines.foundationdb.jumps import ask, last_jump
+from tenure.engines.foundationdb.pace import VERSIONS_PER_MS
 from tenure.engines.foundationdb.tx import Tx
 from tenure.model.ops import Limit
 
@@ -31,7 +32,7 @@ def _put(tx: Tx, queue: str, tokens: int, at: int) -> None:
 
 
 def _now(tx: Tx) -> int:
-    return tx.version if tx.store.hybrid else tx.now
+    return tx.version - last_jump(tx).skipped if tx.store.hybrid else tx.now
 
 
 class Bucket:
@@ -45,6 +46,7 @@ class Bucket:
         if limit.rate is None or limit.per_ms is None:
             self.available: int = UNLIMITED  # how many claims the rate allows now
             return
+        ask(tx)
         found = tx.tr.get(tx.keys.pack(k.BUCKET, queue)).value
         stored = (0, 0) if found is None else _decode(bytes(found))
         passed_ms, self._at = self._passed_since(stored[1])
@@ -57,12 +59,18 @@ class Bucket:
     def _passed_since(self, at: int) -> tuple[int, int]:
         """The elapsed whole milliseconds, and the moment up to which they count."""
         now = _now(self._tx)
-        if at > now:  # a clock was set back, or a later backup was restored
-            return 0, now
+        if at > now:  # a clock was set back, or a backup of a cluster with higher versions restored
+            return 0, now if self._tx.store.hybrid else at
         if not self._tx.store.hybrid:
             return now - at, now
         passed_ms = (now - at) // VERSIONS_PER_MS
         return passed_ms, at + passed_ms * VERSIONS_PER_MS
+
+    @property
+    def counted_at(self) -> int:
+        """The time of the tokens, in milliseconds: later than now if the clock was set back."""
+        now = self._tx.now
+        return now if self._tx.store.hybrid else max(self._at, now)
 
     def use(self, count: int) -> None:
         """Take tokens that were found available."""

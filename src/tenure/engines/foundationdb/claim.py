@@ -44,7 +44,7 @@ from tenure.engines.foundationdb.record import (
     encode,
     job_of,
 )
-from tenure.engines.foundationdb.transact import Transactor, begin
+from tenure.engines.foundationdb.transact import Transactor
 from tenure.engines.foundationdb.transaction import Transaction
 from tenure.engines.foundationdb.tx import Tx
 from tenure.errors import StoreError, TenureError
@@ -301,7 +301,7 @@ class Claims:
             idle = [one for one in idle if not one.held_back]
         if not idle:
             return
-        tr = begin(store.db)
+        tr = self._transactor.begin()
         try:
             put_aside(Tx(store, tr, 0), idle)
             tr.commit().wait()

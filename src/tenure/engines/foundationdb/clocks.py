@@ -1,8 +1,9 @@
 """The store's time, which decides when schedules are due: the median of its schedulers' clocks.
 
-A cluster has no clock except its versions, a million a second. Every scheduler regularly notes the
-time of its own clock, and the version at that moment. The median of recent notes, advanced by the
-versions since, is the same for all schedulers, and correct while most of their clocks are.
+A cluster has no clock except its versions, a million a second, without those that jumps have
+skipped. Every scheduler regularly notes the time of its own clock, and the version at that moment.
+The median of recent notes, advanced by the versions since, is the same for all schedulers, and
+correct while most of their clocks are.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from statistics import median_low
 import msgspec
 
 from tenure.engines.foundationdb import keys as k
-from tenure.engines.foundationdb.store import VERSIONS_PER_MS
+from tenure.engines.foundationdb.jumps import last_jump
+from tenure.engines.foundationdb.pace import VERSIONS_PER_MS
 from tenure.engines.foundationdb.tx import Tx
 
-FRESH_MS = 5 * 60_000  # a recovery of the cluster moves versions ahead by up to 100 s
+FRESH_MS = 5 * 60_000
 NOTE_MS = 10_000  # between two notes of one client
 DRIFT_MS = 2_000  # the precision of versions; in an idle cluster they advance once a second
 
@@ -57,10 +59,14 @@ def note(tx: Tx) -> None:
     own_ms, own_age_ms = notes.pop(tx.store.client, (0, 0))
     if own_age_ms <= NOTE_MS and abs(own_ms + own_age_ms - tx.now) <= DRIFT_MS:
         return
-    tx.set(tx.keys.pack(k.CLOCK, tx.store.client), _encode((tx.version, tx.now)))
+    tx.set(tx.keys.pack(k.CLOCK, tx.store.client), _encode((_passed(tx), tx.now)))
     for client, (_, age_ms) in notes.items():
         if not 0 <= age_ms <= FRESH_MS:  # it is gone, or a later backup was restored
             tx.clear(tx.keys.pack(k.CLOCK, client))
+
+
+def _passed(tx: Tx) -> int:
+    return tx.version - last_jump(tx).skipped
 
 
 def _notes(tx: Tx) -> dict[int, tuple[int, int]]:
@@ -69,5 +75,5 @@ def _notes(tx: Tx) -> dict[int, tuple[int, int]]:
     for row in tx.tr.snapshot.get_range(*tx.keys.span(k.CLOCK)):
         (client,) = tx.keys.unpack(bytes(row.key))
         version, at_ms = _decode(bytes(row.value))
-        found[client] = (at_ms, (tx.version - version) // VERSIONS_PER_MS)
+        found[client] = (at_ms, (_passed(tx) - version) // VERSIONS_PER_MS)
     return found

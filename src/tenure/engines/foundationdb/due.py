@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from tenure.engines.foundationdb import keys as k
+from tenure.engines.foundationdb.jumps import ask, last_jump
 from tenure.engines.foundationdb.record import Held, Record
+from tenure.engines.foundationdb.store import Lease
 from tenure.engines.foundationdb.tx import Tx
 
 _FIRST_ENDING = 16  # leases that a claim looks at
@@ -16,11 +18,11 @@ def due(tx: Tx, kind: int, queue: str, until: int, limit: int) -> list[tuple[int
     """The first entries of an index by time: the time and the job's id."""
     if limit <= 0:
         return []
-    keys = (tx.keys.unpack(bytes(row.key)) for row in _ask(tx, kind, queue, until, limit))
+    keys = (tx.keys.unpack(bytes(row.key)) for row in _ask_index(tx, kind, queue, until, limit))
     return [(key[1], key[-1]) for key in keys]
 
 
-def _ask(tx: Tx, kind: int, queue: str, until: int, limit: int) -> Any:
+def _ask_index(tx: Tx, kind: int, queue: str, until: int, limit: int) -> Any:
     begin, _ = tx.keys.span(kind, queue)
     end = tx.keys.pack(kind, queue, until + 1)
     return tx.tr.snapshot.get_range(begin, end, limit=limit)
@@ -32,13 +34,18 @@ class Due:
 
     def __init__(self, tx: Tx, queue: str, *, leases: bool) -> None:
         self._tx, self._queue, self._leases = tx, queue, leases
-        self._asked = [_ask(tx, kind, queue, tx.now, 1) for kind in (k.DELAYED, k.EXPIRING)]
+        self._asked = [_ask_index(tx, kind, queue, tx.now, 1) for kind in (k.DELAYED, k.EXPIRING)]
+        if leases:
+            ask(tx)
         self.quiet_ms: int = LOOK_AGAIN_MS  # no lease that was checked can expire sooner
 
     def found(self) -> bool:
         if any(list(rows) for rows in self._asked):
             return True
-        return self._leases and self._any_lease_over()
+        if not self._leases:
+            return False
+        last_jump(self._tx)  # notes that this process watches, also if nothing is leased
+        return self._any_lease_over()
 
     def _any_lease_over(self) -> bool:
         """Whether one of the leases that end first has expired, or is a leftover of a lost
@@ -50,7 +57,7 @@ class Due:
                 if until <= tx.now:
                     return True
             elif seen.record.lease is not None:
-                over_at = tx.store.lease_is_over_at(tx.now, seen.record.lease, tx.version)
+                over_at = lease_is_over_at(tx, seen.record.lease)
                 if over_at <= tx.now:
                     return True
                 self.quiet_ms = min(self.quiet_ms, over_at - tx.now)
@@ -73,7 +80,12 @@ def overdue(tx: Tx, queue: str, limit: int) -> list[Held]:
 def is_over(tx: Tx, record: Record) -> bool:
     """Whether a job is leased, and its lease has expired."""
     lease = record.lease
-    return lease is not None and tx.store.lease_is_over_at(tx.now, lease, tx.version) <= tx.now
+    return lease is not None and lease_is_over_at(tx, lease) <= tx.now
+
+
+def lease_is_over_at(tx: Tx, lease: Lease) -> int:
+    """When a lease has expired for certain, by this machine's clock."""
+    return tx.store.lease_is_over_at(tx.now, lease, tx.version, last_jump(tx).version)
 
 
 def _drop_ending_key(tx: Tx, queue: str, until: int, job_id: str) -> None:

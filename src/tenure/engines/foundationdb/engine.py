@@ -27,6 +27,7 @@ from tenure.engines.foundationdb.store import ASIDE_FROM, Store
 from tenure.engines.foundationdb.transact import (
     MOST_TRIES,
     TIMED_OUT,
+    Patience,
     TooLarge,
     TooSlow,
     Transactor,
@@ -79,12 +80,14 @@ class FoundationDbEngine:
         the clock. aside_from: how many lanes must be held back before a claim puts them aside.
         near_from: from how many jobs on to try to read them by one range read."""
         chance = chance or random.Random()
-        root = _directory(handle, db, directory, clock, settings.busy_timeout)
+        patience = Patience(clock, settings.busy_timeout)
+        root = _directory(handle, db, directory, clock, patience)
         self._store = Store(
             handle,
             db,
             Keys(root),
             settings=settings,
+            clock=clock,
             hybrid=isinstance(clock, SystemClock) if hybrid is None else hybrid,
             chance=chance,
             aside_from=aside_from,
@@ -95,7 +98,8 @@ class FoundationDbEngine:
         self._wake = Wake(self._store)
         self._pid = os.getpid()
         self._looked = False  # whether the schedules were read before
-        check_format(self._transactor)
+        with self._transactor.call(patience):
+            check_format(self._transactor)
 
     @classmethod
     def open(cls, url: str, settings: Settings, clock: Clock) -> FoundationDbEngine:
@@ -105,11 +109,15 @@ class FoundationDbEngine:
         return cls(fdb, db, settings, clock, directory=directory)
 
     @classmethod
-    def exists(cls, url: str) -> bool:
+    def exists(cls, url: str, patience_s: float, clock: Clock) -> bool:
         """Whether the cluster has the directory of this URL."""
         cluster_file, directory = binding.parse(url)
         fdb = binding.load()
-        return bool(fdb.directory.exists(binding.open_database(fdb, cluster_file), directory))
+        db = binding.open_database(fdb, cluster_file)
+        patience = Patience(clock, patience_s)
+        return bool(
+            _retried(fdb, db, lambda tr: fdb.directory.exists(tr, directory), clock, patience)
+        )
 
     def _check_not_forked(self) -> None:
         if os.getpid() != self._pid:
@@ -119,22 +127,26 @@ class FoundationDbEngine:
         self._check_not_forked()
         answers: list[Answer] = []
         try:
-            for kind, run in groupby(batch, key=_kind):
-                if kind is ops.Claim:
-                    for claims in _claims_at_once(run):
-                        self._claim(claims, answers)
-                elif kind is ops.Maintain:
-                    for op in run:
-                        assert isinstance(op, ops.Maintain)
-                        answers.append(self._maintain(op))
-                else:
-                    for part in _parts(list(run)):
-                        self._serially(part, answers)
+            with self._transactor.call():
+                self._apply(batch, answers)
         except Exception as error:
             if not answers:
                 raise
             answers += [_told(error)] * (len(batch) - len(answers))
         return answers
+
+    def _apply(self, batch: Sequence[Op], answers: list[Answer]) -> None:
+        for kind, run in groupby(batch, key=_kind):
+            if kind is ops.Claim:
+                for claims in _claims_at_once(run):
+                    self._claim(claims, answers)
+            elif kind is ops.Maintain:
+                for op in run:
+                    assert isinstance(op, ops.Maintain)
+                    answers.append(self._maintain(op))
+            else:
+                for part in _parts(list(run)):
+                    self._serially(part, answers)
 
     def _claim(self, batch: list[ops.Claim | ops.Once], answers: list[Answer]) -> None:
         """Claims, and keyed calls that end with claims. Everything such a call does before its
@@ -221,26 +233,39 @@ def _told(error: Exception) -> TenureError:
 
 
 def _directory(
-    handle: Any, db: Any, path: tuple[str, ...], clock: Clock, patience_s: float
+    handle: Any, db: Any, path: tuple[str, ...], clock: Clock, patience: Patience
 ) -> Subspace:
     """Open or create the directory. Creating it twice is a no-op."""
-    deadline = clock.monotonic() + patience_s
-    tr = begin(db, patience_s)
+
+    def find(tr: Any) -> Any:
+        found = handle.directory.create_or_open(tr, path, b"tenure")
+        tr.commit().wait()
+        return found
+
+    try:
+        found = _retried(handle, db, find, clock, patience)
+    except ValueError as error:  # it belongs to another program, or to a newer directory layer
+        where = "/".join(path)
+        raise StoreError(f"the directory {where!r} cannot be used: {error}") from None
+    return Subspace(raw_prefix=found.key())
+
+
+def _retried(
+    handle: Any, db: Any, work: Callable[[Any], Any], clock: Clock, patience: Patience
+) -> Any:
+    """The result of work that may be done more than once, before there is a Store."""
+    tr = begin(db, patience.seconds)
     for _ in range(MOST_TRIES):
         try:
-            found = handle.directory.create_or_open(tr, path, b"tenure")
-            tr.commit().wait()
-        except ValueError as error:  # it belongs to another program, or to a newer directory layer
-            where = "/".join(path)
-            raise StoreError(f"the directory {where!r} cannot be used: {error}") from None
+            return work(tr)
         except handle.FDBError as error:
-            left_s = deadline - clock.monotonic()
+            left_s = patience.ends - clock.monotonic()
             if left_s <= 0:
                 break
             tr = _again(handle, db, tr, error, left_s)
-        else:
-            return Subspace(raw_prefix=found.key())
-    raise Busy(f"FoundationDB could not be reached within {patience_s:g} s; is the cluster up?")
+    raise Busy(
+        f"FoundationDB could not be reached within {patience.seconds:g} s; is the cluster up?"
+    )
 
 
 def _again(handle: Any, db: Any, tr: Any, error: Any, left_s: float) -> Any:

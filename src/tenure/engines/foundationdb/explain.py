@@ -147,8 +147,9 @@ class FdbFacts:
             if job_id not in self._swept.over
         ]
 
-    def tokens(self) -> int:
-        return Bucket(self._tx, self.job.queue, self.rules.whole).tokens
+    def bucket(self) -> tuple[int, int]:
+        bucket = Bucket(self._tx, self.job.queue, self.rules.whole)
+        return bucket.tokens, bucket.counted_at
 
     def is_worked_on(self) -> bool:
         return bool(self.holders(EVERYTHING))

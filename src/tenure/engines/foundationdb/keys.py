@@ -46,8 +46,8 @@ first key of PARKED that must be looked at because of it, if any |
 under a limit, 8 bytes |
 | FREED | (24, queue, tenant or None, group or None): (24, "mail", None, None) | of these, given \
 back; the difference is in use |
-| BUCKET | (25, queue): (25, "mail") | the tokens of a rate, and at which version they were \
-counted |
+| BUCKET | (25, queue): (25, "mail") | the tokens of a rate, and at which version (without those \
+that jumps have skipped) they were counted |
 | SLOT | (26, scope, key, holder): (26, "team", "acme", "worker-1") | when it ends |
 | SLOT_END | (27, expires_at, scope, key, holder): (27, 1700000060000, "team", "acme", "worker-1") \
 | nothing |
@@ -68,6 +68,10 @@ value |
 the record ends then, unless it was replaced |
 | ERROR | (39, error group, seq, id): (39, "0a1b2c3d4e5f", 66000000, 77, 1, "mail-7") | nothing: \
 the last failure of the job is of this group |
+| SEEN | (40,) | up to which version all jumps of versions are noted, and the time then: twice 8 \
+bytes |
+| JUMP | (41,) | the version at which the last jump was found, and how many versions all jumps \
+have skipped: twice 8 bytes |
 """
 
 from __future__ import annotations
@@ -88,7 +92,7 @@ JOB, BODY, ERRORS, RESULT, CLAIM, READY, LANE, TURN, LEASE, ENDING = range(10)
 DELAYED, EXPIRING, LISTED, ENDED, UNIQUE, WAITS, CHILD = range(10, 17)
 QUEUE_COUNT, TENANT_COUNT, GROUP_COUNT, QUEUE, LIMIT, RULES, TAKEN, FREED, BUCKET = range(17, 26)
 SLOT, SLOT_END, SCHEDULE, ONCE, ONCE_AT, DID, WAKE, FORMAT, PARKED, CLOCK = range(26, 36)
-GROUP_TOTAL, RECORD, RECORD_END, ERROR = range(36, 40)
+GROUP_TOTAL, RECORD, RECORD_END, ERROR, SEEN, JUMP = range(36, 42)
 
 # No transaction conflicts on these keys: they are found by snapshot reads, and checked against the
 # job's own key.
@@ -123,7 +127,7 @@ class Keys:
 
     def __init__(self, root: Subspace) -> None:
         self._prefix = root.key()
-        self._kinds = [pack((kind,), self._prefix) for kind in range(ERROR + 1)]
+        self._kinds = [pack((kind,), self._prefix) for kind in range(JUMP + 1)]
         self._length = len(self._prefix)
         self._hints = frozenset(self._kinds[kind][self._length :] for kind in HINTS)
         self._known: dict[tuple[Any, ...], bytes] = {}

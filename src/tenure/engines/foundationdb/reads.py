@@ -12,19 +12,22 @@ import msgspec
 
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb import lists, side_records, transfer
+from tenure.engines.foundationdb.bucket import Bucket
 from tenure.engines.foundationdb.clocks import now_of
+from tenure.engines.foundationdb.due import lease_is_over_at
 from tenure.engines.foundationdb.explain import explain_job
 from tenure.engines.foundationdb.jobs import jobs_of, summaries_of
+from tenure.engines.foundationdb.record import Held
 from tenure.engines.foundationdb.transaction import read_slots, schedule_of
 from tenure.engines.foundationdb.tx import Tx
 from tenure.errors import InvalidInput, JobNotFound, QueueNotFound
 from tenure.model import ops, queries
 from tenure.model.finders import FINDERS
-from tenure.model.ops import Limit
+from tenure.model.ops import Grant, Limit
 from tenure.model.queries import Found, Query
 from tenure.model.record_queries import ListRecords
 
-MOST_HEADS = 1_000  # per queue, checked for the longest-waiting job
+_AT_ONCE = 1_000  # reads under way
 _FIRST_ENDING = 16  # leases checked for the one that expires first
 _MOST_KEYED = 500  # tenants in which one query looks for a unique key, one after the other
 _COUNTED = ("waiting", "delayed", "done", "dead", "cancelled")
@@ -38,12 +41,20 @@ def read(tx: Tx, query: Query) -> Found:
 
 
 def get_job(tx: Tx, query: queries.GetJob) -> Found:
-    (held,) = tx.peek([query.id])
-    return JobNotFound(query.id) if held is None else jobs_of(tx, [held])[0]
+    held = _seen(tx, [query.id], query.grant)
+    return jobs_of(tx, held)[0] if held else JobNotFound(query.id)
+
+
+def _seen(tx: Tx, ids: Sequence[str], grant: Grant | None) -> list[Held]:
+    """Those of these jobs that exist and may be seen."""
+    there = [held for held in tx.peek(ids) if held is not None]
+    if grant is None:
+        return there
+    return [held for held in there if grant.allows(held.record.queue, held.record.tenant)]
 
 
 def get_jobs(tx: Tx, query: queries.GetJobs) -> Found:
-    there = [held for held in tx.peek(query.ids) if held is not None]
+    there = _seen(tx, query.ids, query.grant)
     return queries.page_of(query, lists.read_jobs(tx, there))
 
 
@@ -52,15 +63,24 @@ def next_due(tx: Tx, query: queries.NextDue) -> Found:
     for queue in query.queues:
         due += [key[1] for key in tx.scan(*tx.keys.span(k.DELAYED, queue), limit=1)]
         due += _ends_of_leases(tx, queue)
+        due += _rate_allows_at(tx, queue)
     return queries.Due(min(due, default=None))
 
 
+def _rate_allows_at(tx: Tx, queue: str) -> Iterator[int]:
+    """When the rate allows the next claim, if ready jobs wait for it."""
+    limit = tx.rules(queue).whole
+    if limit.rate is None or limit.per_ms is None:
+        return
+    if not list(tx.scan(*tx.keys.span(k.READY, queue), limit=1)):
+        return
+    bucket = Bucket(tx, queue, limit)
+    if bucket.available <= 0:
+        yield bucket.counted_at - -(limit.per_ms - bucket.tokens) // limit.rate
+
+
 def oldest_ready(tx: Tx, query: queries.OldestReady) -> Found:
-    heads = [
-        head
-        for queue in dict.fromkeys(query.queues)
-        for head in islice(_heads(tx, queue), MOST_HEADS)
-    ]
+    heads = [head for queue in dict.fromkeys(query.queues) for head in _heads(tx, queue)]
     found = [held for held in tx.peek(heads) if held is not None]
     return queries.Due(min([held.record.run_at for held in found], default=None))
 
@@ -71,7 +91,7 @@ def longest_waits(tx: Tx, query: queries.LongestWaits) -> Found:
     tenants = sorted(set(query.tenants))
     heads = chain.from_iterable(_heads(tx, query.queue, tenant) for tenant in tenants)
     oldest: dict[str, int] = {}
-    for held in tx.peek(list(islice(heads, MOST_HEADS))):
+    for held in tx.peek(islice(heads, queries.MOST_HEADS)):
         if held is not None:
             tenant, run_at = held.record.tenant, held.record.run_at
             oldest[tenant] = min(run_at, oldest.get(tenant, run_at))
@@ -79,15 +99,40 @@ def longest_waits(tx: Tx, query: queries.LongestWaits) -> Found:
     return [queries.TenantWait(of, max(0, now - oldest[of])) for of in tenants if of in oldest]
 
 
-def _heads(tx: Tx, *names: str) -> Iterator[str]:
-    """The next job in line of each tenant, group and priority of a queue, or of one tenant."""
-    begin, end = tx.keys.span(k.READY, *names)
-    while True:
-        first = next(tx.scan(begin, end, limit=1), None)
-        if first is None:
-            return
-        yield first[-1]
-        begin = tx.keys.pack(k.READY, *first[:4]) + b"\xff"
+def _heads(tx: Tx, *names: str) -> list[str]:
+    """The next jobs in line of each tenant, group and priority of a queue, or of one tenant. Reads
+    all lanes at once, each priority in turn."""
+    spans = [tx.keys.span(k.READY, names[0], *lane) for lane in _lanes(tx, *names)]
+    heads: list[str] = []
+    while spans and len(heads) < queries.MOST_HEADS:
+        found = list(_first_of_each(tx, spans))
+        heads += [key[-1] for key, _ in found]
+        spans = [(tx.keys.pack(k.READY, *key[:4]) + b"\xff", end) for key, end in found]
+    return heads[: queries.MOST_HEADS]
+
+
+def _lanes(tx: Tx, *names: str) -> list[tuple[str, str]]:
+    """The tenants and groups that may have ready jobs: those that claims find, and those that were
+    put aside."""
+    kinds = (k.LANE, k.PARKED)
+    rows = [
+        tx.tr.snapshot.get_range(*tx.keys.span(kind, *names), limit=queries.MOST_HEADS)
+        for kind in kinds
+    ]
+    keys = (tx.keys.unpack(bytes(row.key)) for row in chain(*rows))
+    return list(dict.fromkeys((key[1], key[-1]) for key in keys if key[-1] is not None))
+
+
+def _first_of_each(
+    tx: Tx, spans: Sequence[tuple[bytes, bytes]]
+) -> Iterator[tuple[tuple[Any, ...], bytes]]:
+    """The first key of each range that has one, and the end of the range."""
+    for start in range(0, len(spans), _AT_ONCE):
+        some = spans[start : start + _AT_ONCE]
+        asked = [tx.tr.snapshot.get_range(*span, limit=1) for span in some]
+        for rows, (_, end) in zip(asked, some, strict=True):
+            for row in rows:
+                yield tx.keys.unpack(bytes(row.key)), end
 
 
 def _ends_of_leases(tx: Tx, queue: str) -> Iterator[int]:
@@ -96,7 +141,7 @@ def _ends_of_leases(tx: Tx, queue: str) -> Iterator[int]:
     ending = [key[-1] for key in tx.scan(*tx.keys.span(k.ENDING, queue), limit=_FIRST_ENDING)]
     for held in tx.peek(ending):
         if held is not None and held.record.lease is not None:
-            yield tx.store.lease_is_over_at(tx.now, held.record.lease, tx.version)
+            yield lease_is_over_at(tx, held.record.lease)
 
 
 # Counts -----------------------------------------------------------------------------------------

@@ -2,11 +2,16 @@
 
 Each commit writes a DID key. If the outcome of a commit is unknown, this key is looked up before
 another try. That read adds a conflict range, so that the commit cannot arrive after a later try.
+
+A call of the engine has one deadline, however many transactions it makes. Tries stop some time
+before it, so that the outcome of the last commit can be found out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 from tenure.clock import Clock
@@ -22,7 +27,8 @@ TIMED_OUT = 1031
 TOO_LARGE = 2101
 _REJECTED = (2102, 2103)  # a key or value is too large: an error of the operation
 _MOST_TIMEOUT_S = 10.0
-_LEAST_TIMEOUT_S = 3.0
+_LEAST_TIMEOUT_S = 1.0  # of a call's last transaction, also if nothing is left of its patience
+_TO_FIND_OUT = 0.25  # of the patience is kept for the outcome of a commit
 MOST_TRIES = 1_000
 _LAST_TRIES = 5  # to find out the outcome of earlier tries
 _STAMP_BYTES = 10
@@ -52,6 +58,15 @@ def begin(db: Any, patience_s: float = _MOST_TIMEOUT_S) -> Any:
     return tr
 
 
+class Patience:
+    """When a call stops trying, and when it ends."""
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        self.seconds = seconds
+        self.ends: float = clock.monotonic() + seconds
+        self.tries_until: float = self.ends - seconds * _TO_FIND_OUT
+
+
 class Transactor:
     """Runs the transactions of one engine."""
 
@@ -59,6 +74,7 @@ class Transactor:
         self.store = store
         self._clock = clock
         self._patience_s = patience_s
+        self._calls = threading.local()
         # Keys of commits whose outcome is known, so that they can be deleted: an ordered set, in
         # which every single step is thread-safe.
         self._did: dict[bytes, None] = {}
@@ -66,9 +82,27 @@ class Transactor:
     def monotonic(self) -> float:
         return self._clock.monotonic()
 
+    @contextmanager
+    def call(self, patience: Patience | None = None) -> Iterator[None]:
+        """Within this context, the transactions of this thread share one deadline."""
+        self._calls.patience = patience or Patience(self._clock, self._patience_s)
+        try:
+            yield
+        finally:
+            self._calls.patience = None
+
+    @property
+    def _patience(self) -> Patience:
+        found: Patience | None = getattr(self._calls, "patience", None)
+        return found or Patience(self._clock, self._patience_s)
+
+    def begin(self) -> Any:
+        """Begin a transaction that is not retried."""
+        return begin(self.store.db, self._patience.tries_until - self._clock.monotonic())
+
     def run(self, work: Callable[[Transaction], R]) -> tuple[R, bytes]:
         """The result of `work` in the try that was committed, and its versionstamp."""
-        return _Run(self.store, self._clock, self._patience_s, self._did, work).run()
+        return _Run(self.store, self._clock, self._patience, self._did, work).run()
 
     def run_some(self, work: Callable[[Transaction, int], R], most: int) -> tuple[R, bytes]:
         """Like `run`, for work on at most `most` items; on fewer, if they do not fit into a
@@ -83,7 +117,7 @@ class Transactor:
 
     def read(self, work: Callable[[Transaction], R]) -> R:
         """The result of `work` on one snapshot."""
-        return _Run(self.store, self._clock, self._patience_s, {}, work).read()
+        return _Run(self.store, self._clock, self._patience, {}, work).read()
 
 
 class _Run(Generic[R]):
@@ -93,14 +127,14 @@ class _Run(Generic[R]):
         self,
         store: Store,
         clock: Clock,
-        patience_s: float,
+        patience: Patience,
         did: dict[bytes, None],
         work: Callable[[Transaction], R],
     ) -> None:
         self._store = store
         self._clock = clock
-        self._deadline = clock.monotonic() + patience_s
-        self._patience_s = patience_s
+        self._until = patience.tries_until
+        self._patience = patience
         self._old = did
         self._key = store.keys.pack(k.DID, store.chance.randbytes(16))
         self._work = work
@@ -138,6 +172,7 @@ class _Run(Generic[R]):
     def _give_up(self, mistake: Exception | None = None) -> Any:
         """Stop trying, but find out about tries that may have been committed."""
         self._giving_up, self._mistake, self._tries = True, mistake, 0
+        self._until = max(self._patience.ends, self._clock.monotonic() + _LEAST_TIMEOUT_S)
         return self._begin()
 
     def read(self) -> R:
@@ -150,7 +185,7 @@ class _Run(Generic[R]):
                 tr = self._again(tr, error)
 
     def _begin(self) -> Any:
-        return begin(self._store.db, self._deadline - self._clock.monotonic())
+        return begin(self._store.db, self._until - self._clock.monotonic())
 
     def _committed(self, tr: Any) -> tuple[R, bytes] | None:
         """The result of an earlier try that was committed after all, if any."""
@@ -173,7 +208,8 @@ class _Run(Generic[R]):
 
     def _given_up(self) -> Exception:
         return self._mistake or Busy(
-            f"FoundationDB could not commit within {self._patience_s:g} s; nothing was changed"
+            f"FoundationDB could not commit within {self._patience.seconds:g} s; nothing was "
+            "changed"
         )
 
     def _try(self, tr: Any) -> tuple[R, bytes]:
@@ -222,15 +258,16 @@ class _Run(Generic[R]):
         return tr
 
     def _check_patience(self, error: Any) -> None:
-        over = self._tries >= MOST_TRIES or self._clock.monotonic() > self._deadline
-        if self._giving_up and self._tries >= _LAST_TRIES:
+        late = self._clock.monotonic() >= self._until
+        over = late or self._tries >= MOST_TRIES
+        if self._giving_up and (late or self._tries >= _LAST_TRIES):
             raise OutcomeUnknown(
                 f"FoundationDB could not confirm a commit ({error.code}): its outcome is unknown"
             )
         if over and not self._giving_up:
             if not (self._unsure and self._sent):
                 raise Busy(
-                    f"FoundationDB did not commit within {self._patience_s:g} s ({error.code}); "
-                    "nothing was changed"
+                    f"FoundationDB did not commit within {self._patience.seconds:g} s "
+                    f"({error.code}); nothing was changed"
                 )
             self._give_up()

@@ -12,7 +12,16 @@ from msgspec.structs import replace
 
 from tenure.core import errors
 from tenure.core.transaction import Edit, Existing, Owner, Scope, Tally, UniqueKey
-from tenure.engines.foundationdb import bucket, clocks, due, jobs, once, parking, side_records
+from tenure.engines.foundationdb import (
+    bucket,
+    clocks,
+    due,
+    jobs,
+    jumps,
+    once,
+    parking,
+    side_records,
+)
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb.record import (
     Held,
@@ -42,6 +51,7 @@ class Transaction(Tx):
         super().__init__(store, tr, now)
         self.news: list[tuple[Held, states.Event]] = []
         self.failures: dict[str, Tally] = {}
+        self.error_groups: dict[str, int] = {}
         self.keep_errors_ms: int | None = store.settings.keep_errors_ms
         self.keep_audit_ms: int | None = store.settings.keep_audit_ms
         self._slots: dict[tuple[str, str], dict[str, int]] = {}  # holder: expiry
@@ -56,6 +66,7 @@ class Transaction(Tx):
 
     def finish(self) -> None:
         errors.write(self)
+        jumps.note_found(self)
         super().finish()
 
     # Jobs ---------------------------------------------------------------------------------------
@@ -145,8 +156,8 @@ class Transaction(Tx):
 
     # Dependencies -------------------------------------------------------------------------------
 
-    def children(self, parents: Sequence[Held]) -> list[tuple[Held, str]]:
-        found = self.child_ids([parent.id for parent in parents])
+    def children(self, news: Sequence[tuple[Held, states.Event]]) -> list[tuple[Held, str]]:
+        found = self.child_ids([parent.id for parent, _ in news])
         for _, ids in found:
             self.load(ids)
         return [(child, parent_id) for parent_id, ids in found for child in self.jobs(ids)]

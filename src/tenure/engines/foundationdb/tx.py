@@ -70,7 +70,10 @@ class Tx:
         self.wrote: bool = False
         self.has_claimed: bool = False  # by keys whose tokens are not known before the commit
         self.tells: bool = False  # whether to notify waiting processes
+        self._began: float = store.pace.begin()
         self._version: int | None = None
+        self.asked_jumps: list[Any] | None = None  # SEEN and JUMP; see `jumps`
+        self.jump: tuple[int, int] | None = None
         self._asked: dict[str, Asked | AskedMine] = {}
         self._run_of: dict[str, list[str]] = {}  # neighbours among the jobs that were read
         self._asked_children: dict[str, Near] = {}
@@ -95,6 +98,8 @@ class Tx:
         """The read version of this transaction."""
         if self._version is None:
             self._version = int(self.tr.get_read_version().wait())
+            if self.store.hybrid:
+                self.store.pace.see(self._version, self._began)
         return self._version
 
     def set(self, key: bytes, value: bytes = b"") -> None:

@@ -25,7 +25,7 @@ class Wake:
         self._lock = threading.Lock()
         self._listeners: dict[object, Callable[[], None]] = {}
         self._thread: threading.Thread | None = None
-        self._news = threading.Event()
+        self._news = threading.Event()  # for the round of the thread that is under way
         self._closed = False
 
     def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
@@ -59,21 +59,22 @@ class Wake:
                 if self._closed or not self._listeners:
                     self._thread = None
                     return
-                self._news.clear()
+                # A new one: the client calls back later for the watches that were cancelled, too.
+                self._news = news = threading.Event()
             try:
-                found, watches = self._watch()
+                found, watches = self._watch(news)
             except self._store.handle.FDBError:
-                self._news.wait(_AFTER_ERROR_S)
+                news.wait(_AFTER_ERROR_S)
                 continue
             if found != seen:  # also at first: something may have happened before the first read
                 self._tell()
             seen = found
-            self._news.wait(_LOOK_AGAIN_S)
+            news.wait(_LOOK_AGAIN_S)
             for watch in watches:
                 watch.cancel()
 
-    def _watch(self) -> tuple[list[bytes | None], list[Any]]:
-        """The values of the keys, and watches on them, which outlive the timeout."""
+    def _watch(self, news: threading.Event) -> tuple[list[bytes | None], list[Any]]:
+        """The values of the keys, and watches on them, which outlive the timeout and set `news`."""
         tr = begin(self._store.db, _PATIENCE_S)
         keys = [self._store.keys.pack(k.WAKE, shard) for shard in range(WAKE_SHARDS)]
         asked = [tr.get(key) for key in keys]
@@ -81,7 +82,7 @@ class Wake:
         found = [one.value for one in asked]
         tr.commit().wait()
         for watch in watches:
-            watch.on_ready(lambda _: self._news.set())
+            watch.on_ready(lambda _: news.set())
         return [None if one is None else bytes(one) for one in found], watches
 
     def _tell(self) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections import Counter, defaultdict
+from fractions import Fraction
 
 from msgspec.structs import replace
 
@@ -59,7 +61,7 @@ class Claiming(Enqueuing):
         leased = [r for r in live if r.job.state is State.LEASED]
         if limit.concurrency is not None:
             room = min(room, limit.concurrency - len(leased))
-        room = min(room, self._tokens(queue, now))
+        room = min(room, self._rate_room(queue, now))
         held: Counter[tuple[str, str | None]] = Counter((r.job.tenant, None) for r in leased)
         held.update((r.job.tenant, r.job.group) for r in leased)
         lines: dict[str, list[Record]] = defaultdict(list)
@@ -87,8 +89,7 @@ class Claiming(Enqueuing):
                 place = max(self._turns[queue, tenant], book.served + 1)
                 book.served = place
                 self._turns[queue, tenant] = place + ops.stride(self._weight(queue, tenant))
-        if limit.rate is not None and limit.per_ms is not None:
-            book.tokens -= len(picked) * limit.per_ms
+        self._use_rate(queue, len(picked), now)
         return picked
 
     def _next(
@@ -109,14 +110,28 @@ class Claiming(Enqueuing):
         return None
 
     def _tokens(self, queue: str, now: int) -> int:
-        """How many claims the rate limit allows now."""
+        """What the bucket of the rate limit holds. No time counts twice, so nothing is added while
+        the clock is behind the last claim."""
         book, limit = self._queues[queue], self._limit(queue)
-        if limit.rate is None or limit.per_ms is None:
-            return 2**31
-        gained = max(0, now - book.tokens_at) * limit.rate
-        book.tokens = min(book.tokens + gained, limit.rate * limit.per_ms)
-        book.tokens_at = now
-        return book.tokens // limit.per_ms
+        gained = max(0, now - book.tokens_at) * (limit.rate or 0)
+        return min(book.tokens + gained, (limit.rate or 0) * (limit.per_ms or 0))
+
+    def _use_rate(self, queue: str, jobs: int, now: int) -> None:
+        book, per_ms = self._queues[queue], self._limit(queue).per_ms
+        if per_ms is not None and jobs:
+            book.tokens = self._tokens(queue, now) - jobs * per_ms
+            book.tokens_at = max(book.tokens_at, now)
+
+    def _rate_room(self, queue: str, now: int) -> int:
+        """How many claims the rate limit allows now."""
+        per_ms = self._limit(queue).per_ms
+        return 2**31 if per_ms is None else self._tokens(queue, now) // per_ms
+
+    def _rate_allows_at(self, queue: str, now: int) -> int:
+        """When the rate limit allows the next claim."""
+        book, limit = self._queues[queue], self._limit(queue)
+        missing = (limit.per_ms or 0) - self._tokens(queue, now)
+        return max(book.tokens_at, now) + math.ceil(Fraction(max(0, missing), limit.rate or 1))
 
     def _sweep(self, queue: str, limit: int, now: int) -> tuple[int, int, int]:
         """Handle expired leases, due delayed jobs, and expired jobs."""

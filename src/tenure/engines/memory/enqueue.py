@@ -130,6 +130,8 @@ class Enqueuing(Limits):
         for entry in new.values():
             for parent in entry.waits_for:  # which may have ended here meanwhile
                 self._tell_end(self._records[entry.job.id], self._records[parent].job, now)
+            if entry.job.state is State.WAITING and not entry.waits_for:  # its parents are gone
+                self._move(self._records[entry.job.id], states.ParentsDone(), now)
         return ops.Enqueued([entry.job.id for entry in op.entries], created, now)
 
     def _held_key(self, new: dict[str, ops.Entry]) -> TenureError | None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
+import msgspec
 from msgspec.structs import replace
 
 from tenure.engines.memory.records import Records
 from tenure.engines.memory.store import handles
 from tenure.model import error_groups, ops, queries
-from tenure.model.audit import AuditLog
+from tenure.model.audit import MAX_PAGE_BYTES, AuditEntry, AuditLog
 from tenure.model.error_groups import ErrorGroups
 from tenure.model.ops import Answer
 
@@ -26,16 +29,23 @@ class Errors(Records):
 
     @handles(queries.ListAudit)
     def _list_audit(self, query: queries.ListAudit, now: int) -> AuditLog:
-        """A cursor is the number of an entry."""
+        """A cursor is the number of an entry. A service may also have stored some as records."""
+        stored = [
+            msgspec.json.decode(record.value, type=AuditEntry)
+            for (space, _), record in self._side.items()
+            if space == "audit"
+        ]
         entries = [
             (n, entry)
-            for n, entry in enumerate(self._audit)
+            for n, entry in enumerate(sorted([*self._audit, *stored], key=lambda one: one.at))
             if self._keep_audit_ms is None or entry.at + self._keep_audit_ms > now
         ]
         if query.cursor is not None:
             entries = [one for one in entries if f"{one[0]:015d}" < query.cursor]
         page = entries[::-1][: query.limit]
-        cursor = f"{page[-1][0]:015d}" if len(entries) > query.limit else None
+        sizes = accumulate(len(msgspec.json.encode(entry)) for _, entry in page)
+        page = page[: max(1, sum(size <= MAX_PAGE_BYTES for size in sizes))]
+        cursor = f"{page[-1][0]:015d}" if len(entries) > len(page) else None
         return AuditLog([entry for _, entry in page], cursor)
 
     @handles(ops.MuteError)

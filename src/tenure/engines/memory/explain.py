@@ -147,14 +147,12 @@ class Explaining(Reads):
                 yield why.Limited(scope, used, most, held, limit.tenant, limit.group)
         limit = self._limit(job.queue)
         if limit.rate is not None and limit.per_ms is not None:
-            room = self._tokens(job.queue, now)
+            room = self._rate_room(job.queue, now)
             if not of_others:
                 rooms.append(room)
             if room <= 0:
                 free = False
-                at = now
-                while (at - now) * limit.rate + self._queues[job.queue].tokens < limit.per_ms:
-                    at += 1
+                at = self._rate_allows_at(job.queue, now)
                 yield why.RateLimited(None if of_others else at)
         ahead = min(self._ahead(record), why.MOST_AHEAD)
         tenants = None if of_others else min(self._tenants_ahead(job), why.MOST_AHEAD)

@@ -42,6 +42,11 @@ class Leases(Claiming):
 
     @handles(ops.Ack)
     def _ack(self, op: ops.Ack, now: int) -> Answer:
+        known = self._records.get(op.id)
+        if known is not None and not self._is_hidden(op.grant, op.id):
+            job = known.job
+            if job.state is State.DONE and job.token == op.token:  # this was acked before
+                return ops.Moved(job.state, job.run_at)
         record = self._leased(op, now)
         if isinstance(record, TenureError):
             return record

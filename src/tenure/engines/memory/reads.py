@@ -27,7 +27,9 @@ class Reads(Lists, Workers):
     @handles(queries.GetJob)
     def _get_job(self, query: queries.GetJob, now: int) -> Found:
         record = self._records.get(query.id)
-        return JobNotFound(query.id) if record is None else record.job
+        if record is None or is_outside(query.grant, record.job):
+            return JobNotFound(query.id)
+        return record.job
 
     @handles(queries.GetJobs)
     def _get_jobs(self, query: queries.GetJobs, now: int) -> Found:
@@ -73,6 +75,9 @@ class Reads(Lists, Workers):
         theirs = [r for r in self._live.values() if r.job.queue in query.queues]
         due = [r.job.run_at for r in theirs if r.count_as == "delayed"]
         due += [r.job.lease_until for r in theirs if r.job.lease_until is not None]
+        for queue in {r.job.queue for r in theirs if r.count_as == "ready"}:
+            if self._rate_room(queue, now) <= 0:
+                due.append(self._rate_allows_at(queue, now))
         return queries.Due(min(due, default=None))
 
     @handles(queries.OldestReady)

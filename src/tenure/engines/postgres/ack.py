@@ -15,7 +15,6 @@ from tenure.core.moves import PARENTS_DONE, settle, tell
 from tenure.engines.postgres.claimed_places import Places
 from tenure.engines.postgres.transaction import Transaction
 from tenure.engines.sql.rows import CODES, LEASED, result_text
-from tenure.errors import TenureError
 from tenure.model import ops, states
 from tenure.model.job import State
 from tenure.model.ops import Answer
@@ -47,7 +46,7 @@ def _ack_plain(tx: Transaction, batch: Sequence[ops.Ack]) -> list[Answer]:
     lost = {order[n - 1].id for n in missing}
     if lost:
         tx.load(lost)
-    return [_why_lost(tx, op) if op.id in lost else OK for op in batch]
+    return [_why_not(tx, op) if op.id in lost else OK for op in batch]
 
 
 def columns_of(
@@ -69,7 +68,7 @@ def columns_of(
     )
 
 
-def _why_lost(tx: Transaction, op: ops.Ack) -> TenureError:
-    problem = leases.refused(tx, tx.job(op.id), op)
-    assert problem is not None
-    return problem
+def _why_not(tx: Transaction, op: ops.Ack) -> Answer:
+    answer = leases.not_acked(tx, tx.job(op.id), op)
+    assert answer is not None
+    return answer

@@ -53,20 +53,18 @@ class QueueBook:
             return 0
         room = 2**31 if self.max_leased is None else self.max_leased - self.leased
         if self.rate is not None:
-            self._refill(now)
-            room = min(room, self.tokens // self.per_ms)
+            room = min(room, self._refilled(now) // self.per_ms)
         return int(room)
 
     def spend(self, n: int, now: int) -> None:
         """Take tokens from the bucket for `n` jobs leased at `now`."""
         if self.rate is not None:
-            self._refill(now)
-            self.tokens -= n * self.per_ms
+            self.tokens = self._refilled(now) - n * self.per_ms
+            self.tokens_at = max(self.tokens_at, now)
 
-    def _refill(self, now: int) -> None:
+    def _refilled(self, now: int) -> int:
         limit = Limit(self.name, None, None, None, self.rate, self.per_ms)
-        self.tokens = refilled(self.tokens, now - self.tokens_at, limit)
-        self.tokens_at = now
+        return refilled(self.tokens, now - self.tokens_at, limit)
 
 
 class Pick(NamedTuple):
@@ -157,7 +155,7 @@ def _open(
     have expired than were handled."""
     left = False
     while True:
-        sent = tx.db.send("open_books", names, tx.given, swept)
+        sent = tx.db.send("open_books", names, tx.given, swept, True)
         limit = sum(call.limit for call in calls)
         first = _send(tx, asked[0], calls[0], 0, limit, None) if asked else None
         books = {row[1]: QueueBook(row) for row in sent.fetchall()}

@@ -152,16 +152,17 @@ class PostgresEngine:
         answers: dict[int, Answer] = {}
         waiting = {n: jobs_of(op) for n, op in enumerate(batch)}
         for _ in range(2):  # a brief lock is gone the second time
-            held = self._held([one for jobs in waiting.values() for one in jobs])
-            free = [n for n, jobs in waiting.items() if held.isdisjoint(jobs)]
-            ready = [batch[n] for n in free]
-            apply = self._apply_one_by_one if len(free) == len(batch) else self.apply
+            free = list(waiting)
             try:
+                held = self._held([one for jobs in waiting.values() for one in jobs])
+                free = [n for n, jobs in waiting.items() if held.isdisjoint(jobs)]
+                ready = [batch[n] for n in free]
+                apply = self._apply_one_by_one if len(free) == len(batch) else self.apply
                 given = apply(ready, fence) if ready else []
             except TenureError as error:
                 if not answers:
                     raise
-                given = [error] * len(ready)  # so that operations applied before do not look undone
+                given = [error] * len(free)  # so that operations applied before do not look undone
             answers |= zip(free, given, strict=True)
             waiting = {n: jobs for n, jobs in waiting.items() if n not in answers}
         return [answers.get(n, busy) for n in range(len(batch))]

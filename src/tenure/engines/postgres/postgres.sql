@@ -713,26 +713,6 @@ BEGIN
                 AND s.expires_at <= moment);
 END $$;
 
--- When the first of the delayed jobs of these queues is due, or the first of their leases ends, and
--- the current time. For leases that expired long ago, see is_due.
-CREATE OR REPLACE FUNCTION tenure.next_due(
-    given bigint, names text[], OUT due bigint, OUT now_ms bigint
-) LANGUAGE plpgsql AS $$
-BEGIN
-    now_ms := tenure.moment(given);
-    SELECT min(x.at) INTO due FROM tenure.queues q CROSS JOIN LATERAL (
-        (SELECT s.at FROM tenure.states s
-            WHERE s.queue = q.id AND s.state = 1 AND s.state <> 2 ORDER BY s.at LIMIT 1)
-        UNION ALL
-        (SELECT s.at FROM tenure.states s
-            WHERE s.queue = q.id AND s.state = 3 AND s.state <> 2 AND s.at >= least(
-                CASE WHEN q.no_lease_before > now_ms THEN 0 ELSE q.no_lease_before END,
-                (SELECT n.lease_at FROM tenure.news n -- by the index that is all but empty
-                    WHERE n.queue + 0 = q.id AND n.lease_at IS NOT NULL ORDER BY 1 LIMIT 1))
-            ORDER BY s.at LIMIT 1)) x
-    WHERE q.queue = ANY (names);
-END $$;
-
 -- What new jobs wait for. The lock keeps a parent from ending until its child can be seen, but lets
 -- its lease be renewed. A transaction that ends a job either locks it FOR UPDATE, which waits for
 -- this lock, or notices the lock (see ack). A transaction that has ended the job before this lock
@@ -1558,13 +1538,58 @@ BEGIN
                 SELECT tenure.unfolded(q.folded, q.folded_on) FROM tenure.queues q WHERE q.id = one));
 END $$;
 
+-- When the first of the delayed jobs of these queues is due, the first of their leases ends, or a rate
+-- that ready jobs wait for allows the next claim; and the current time. For leases that expired long
+-- ago, see is_due. A bucket that should have refilled by now does not hold jobs back.
+CREATE OR REPLACE FUNCTION tenure.next_due(
+    given bigint, names text[], OUT due bigint, OUT now_ms bigint
+) LANGUAGE plpgsql AS $$
+BEGIN
+    now_ms := tenure.moment(given);
+    SELECT min(x.at) INTO due FROM tenure.queues q CROSS JOIN LATERAL (
+        (SELECT s.at FROM tenure.states s
+            WHERE s.queue = q.id AND s.state = 1 AND s.state <> 2 ORDER BY s.at LIMIT 1)
+        UNION ALL
+        (SELECT s.at FROM tenure.states s
+            WHERE s.queue = q.id AND s.state = 3 AND s.state <> 2 AND s.at >= least(
+                CASE WHEN q.no_lease_before > now_ms THEN 0 ELSE q.no_lease_before END,
+                (SELECT n.lease_at FROM tenure.news n -- by the index that is all but empty
+                    WHERE n.queue + 0 = q.id AND n.lease_at IS NOT NULL ORDER BY 1 LIMIT 1))
+            ORDER BY s.at LIMIT 1)
+        UNION ALL
+        (SELECT r.at FROM (
+                SELECT q.tokens_at + (q.per_ms - q.tokens + q.rate - 1) / q.rate AS at) r
+            WHERE q.rate IS NOT NULL AND q.tokens < q.per_ms AND r.at > now_ms
+                AND EXISTS (SELECT FROM tenure.states s WHERE s.queue = q.id AND s.state = 2))) x
+    WHERE q.queue = ANY (names);
+END $$;
+
+-- Whether a pause or a rate lets nothing be claimed. It takes no lock: claims that find nothing,
+-- again and again, must not write.
+CREATE FUNCTION tenure.is_held_back(one integer, moment bigint) RETURNS boolean
+LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN (SELECT q.paused OR (q.rate IS NOT NULL
+            AND q.tokens + greatest(0, moment - q.tokens_at) * q.rate < q.per_ms)
+        FROM tenure.queues q WHERE q.id = one);
+END $$;
+
+-- What follows, as programs of version 8 call it.
+CREATE OR REPLACE FUNCTION tenure.open_books(names text[], given bigint, swept boolean)
+RETURNS TABLE (id integer, queue text, paused boolean, max_leased integer, rate bigint,
+    per_ms bigint, tokens bigint, tokens_at bigint, served bigint, leased bigint, now_ms bigint,
+    due boolean, taken boolean, beside boolean) LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM tenure.open_books(names, given, swept, false);
+END $$;
+
 -- Locks the books of these queues, in the order of their ids, so that two callers cannot deadlock.
 -- If something is due in one of them and was not swept, nothing is locked: the caller must sweep
 -- first, since that may wait for other transactions. If another transaction holds the books of a
 -- plain queue, the caller may claim beside it: the weaker lock that is taken then does not block
 -- the holder, but it blocks a transaction that sets a limit. Notes whose books are locked for the
 -- rest of the transaction (see candidates).
-CREATE OR REPLACE FUNCTION tenure.open_books(names text[], given bigint, swept boolean)
+CREATE FUNCTION tenure.open_books(names text[], given bigint, swept boolean, to_claim boolean)
 RETURNS TABLE (id integer, queue text, paused boolean, max_leased integer, rate bigint,
     per_ms bigint, tokens bigint, tokens_at bigint, served bigint, leased bigint, now_ms bigint,
     due boolean, taken boolean, beside boolean) LANGUAGE plpgsql AS $$
@@ -1582,7 +1607,8 @@ BEGIN
             SELECT w.id FROM unnest(ids) w (id) WHERE tenure.is_due(w.id, moment));
     END IF;
     IF swept OR cardinality(overdue) = 0 THEN
-        IF cardinality(ids) = 1 AND NOT tenure.is_idle(ids[1]) THEN
+        IF cardinality(ids) = 1 AND NOT tenure.is_idle(ids[1])
+                AND NOT (to_claim AND tenure.is_held_back(ids[1], moment)) THEN
             PERFORM FROM tenure.queues q WHERE q.id = ids[1] FOR NO KEY UPDATE SKIP LOCKED;
             IF NOT FOUND AND tenure.is_plain(ids[1]) THEN
                 PERFORM FROM tenure.queues q WHERE q.id = ids[1] FOR KEY SHARE;
@@ -1591,8 +1617,8 @@ BEGIN
         END IF;
         IF NOT beside THEN
             FOREACH one IN ARRAY ids LOOP
-                -- Claims that find nothing, again and again, must not write.
-                CONTINUE WHEN tenure.is_idle(one);
+                CONTINUE WHEN tenure.is_idle(one)
+                    OR (to_claim AND tenure.is_held_back(one, moment));
                 PERFORM FROM tenure.queues q WHERE q.id = one FOR NO KEY UPDATE;
                 PERFORM tenure.fold(one, CASE WHEN NOT swept THEN moment END);
                 mine := mine || one;
@@ -2004,7 +2030,7 @@ DECLARE
 BEGIN
     FOR one, name IN
         SELECT p.oid, p.proname FROM pg_proc p WHERE p.pronamespace = 'tenure'::regnamespace
-            AND p.proname IN ('fold', 'rebound', 'drop_empty', 'open_books', 'candidates',
+            AND p.proname IN ('fold', 'rebound', 'drop_empty', 'open_books', 'candidates', 'next_due',
                 'claim_in_turns', 'ack', 'ack_alone', 'ack_and_claim')
             AND p.oid <> 'tenure.fold(integer,bigint,tenure.news[])'::regprocedure
     LOOP
@@ -2221,7 +2247,7 @@ SELECT tenure.tell(%s::integer[], %s::integer[], %s::integer[], %s::integer[], %
 -- Claiming
 
 -- name: open_books
-SELECT * FROM tenure.open_books(%s::text[], %s::bigint, %s);
+SELECT * FROM tenure.open_books(%s::text[], %s::bigint, %s, %s);
 -- name: candidates
 SELECT * FROM tenure.candidates(%s, %s::text, %s::text[], %s::integer, %s::integer,
     %s::integer);
@@ -2303,6 +2329,8 @@ ON CONFLICT (name) DO UPDATE SET schedule = excluded.schedule;
 DELETE FROM tenure.schedules WHERE name = %s RETURNING name;
 -- name: take_keys
 SELECT taken, told FROM tenure.take_keys(%s::bigint, %s::text[]);
+-- name: once
+SELECT answers FROM tenure.once WHERE key = %s;
 -- name: put_answers
 UPDATE tenure.once SET answers = %s WHERE key = %s;
 -- name: record
@@ -2353,6 +2381,11 @@ FROM tenure.jobs j JOIN tenure.states s ON s.seq = j.seq JOIN tenure.lanes l ON 
 WHERE j.id = %s;
 -- name: seqs_by_id
 SELECT id, seq FROM tenure.jobs WHERE id = ANY (%s::text[]);
+-- name: owned_by_id
+SELECT j.id, j.seq, q.queue, t.tenant
+FROM tenure.jobs j JOIN tenure.lanes l ON l.id = j.lane JOIN tenure.tenants t ON t.id = l.tenant
+    JOIN tenure.queues q ON q.id = t.queue
+WHERE j.id = ANY (%s::text[]);
 -- name: read_jobs
 SELECT j.seq, j.id, q.queue, s.state, j.payload, j.priority, s.run_at, j.created_at, s.updated_at,
     s.attempts, j.max_attempts, t.tenant, l.grp, j.kind, s.started_at, s.at, s.token, s.worker,

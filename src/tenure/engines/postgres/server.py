@@ -38,6 +38,9 @@ _DEFAULTS = {
     "client_encoding": "utf8",
 }
 LOCK_WAIT = "10s"  # of a migration
+# CockroachDB says its own name, Aurora DSQL no more than "PostgreSQL 16".
+_POSTGRESQL = re.compile(r"PostgreSQL \d.* on .*compiled by")
+_OTHERS = re.compile(r"-YB-|Redshift|Greenplum|Materialize|RisingWave|QuestDB|openGauss")
 _NOT_YET = ("starting up", "shutting down", "recovery mode", "not yet accepting")
 
 
@@ -122,6 +125,25 @@ def grants(address: Address) -> str:
     ).format(role.as_string(None))
 
 
+def is_postgresql(version: str) -> bool:
+    """Whether a server whose version() is this text is PostgreSQL, or only speaks its protocol."""
+    return _POSTGRESQL.match(version) is not None and not _OTHERS.search(version)
+
+
+def _first_look(address: Address, connection: Connection) -> tuple[int, str]:
+    """What `version_of` returns. Raises InvalidInput for a server that is not PostgreSQL: it may
+    accept the schema, but its locks do nothing, so that two workers could get the same token."""
+    row = connection.execute("SELECT version()").fetchone()
+    version = "" if row is None else str(row[0])
+    if not is_postgresql(version):
+        raise InvalidInput(
+            "url",
+            f"{address.shown} is not PostgreSQL, but only speaks its protocol: its version() is "
+            f"{version!r:.200}. Tenure needs the locks of PostgreSQL itself",
+        )
+    return version_of(Db(connection, address.statements.sql))
+
+
 def version_of(db: Db) -> tuple[int, str]:
     """The version of the schema (0 if there is none yet) and the store's unique id."""
     if not db.value("has_schema"):
@@ -144,7 +166,7 @@ def migrate(address: Address, connection: Connection) -> Opened:
     """Migrate the schema to the newest version in one transaction, one process at a time."""
     schema, sql = address.statements
     db, newest = Db(connection, sql), max(schema)
-    version, store = version_of(db)
+    version, store = _first_look(address, connection)
     before = version
     if version < newest:
         try:
@@ -208,7 +230,7 @@ def exists(url: str) -> bool:
     address = address_of(url)
     try:
         with connect(address) as connection:
-            version, _ = version_of(Db(connection, address.statements.sql))
+            version, _ = _first_look(address, connection)
     except psycopg.Error as error:
         raise meaning(error, address) from error
     return version > 0
@@ -220,7 +242,7 @@ def upgrade_sql(url: str) -> str:
     schema, sql = address.statements
     try:
         with connect(address) as connection:
-            version, _ = version_of(Db(connection, sql))
+            version, _ = _first_look(address, connection)
     except psycopg.Error as error:
         raise meaning(error, address) from error
     refuse_newer(address, version)

@@ -80,6 +80,7 @@ class Transaction:
         self.keep_errors_ms = settings.keep_errors_ms
         self.keep_audit_ms = settings.keep_audit_ms
         self.failures: dict[str, Tally] = {}
+        self.error_groups: dict[str, int] = {}
         self.woken = False  # whether jobs became ready, or ended, because they were due
         self.once: dict[str, str | None] = {}  # keys of the batch, with stored results
         self.queues: dict[str, int] = {}  # the ids of queues looked up so far
@@ -289,8 +290,8 @@ class Transaction:
 
     # Dependencies -------------------------------------------------------------------------------
 
-    def children(self, parents: Sequence[Row]) -> list[tuple[Row, str]]:
-        return self.children_of({parent.seq: parent.id for parent in parents if parent.is_parent})
+    def children(self, news: Sequence[tuple[Row, states.Event]]) -> list[tuple[Row, str]]:
+        return self.children_of({parent.seq: parent.id for parent, _ in news if parent.is_parent})
 
     def children_of(self, parents: Mapping[int, str]) -> list[tuple[Row, str]]:
         """`children`, for parents given by number and id."""

@@ -52,7 +52,7 @@ class Upkeep(InOneTransaction[Transaction]):
         names = random.sample(self._untidy, min(len(self._untidy), BOOKS_PER_STEP))
         if names:
             numbers = [self._tx.queues[name] for name in names]
-            self._tx.db.send("open_books", names, self._tx.given, True)
+            self._tx.db.send("open_books", names, self._tx.given, True, False)
             for number in numbers:
                 self._tx.db.send("drop_empty", number, limit)
             now = self._tx.now

@@ -183,7 +183,7 @@ class Batch:
     def _explained(self, op: Op, answer: Answer, shard: int | None) -> Answer:
         """A clear error for a parent that exists on another shard."""
         if not isinstance(answer, DependencyNotFound):
-            return answer
+            return self._cluster.settled(op, answer)
         grant = op.grant if isinstance(op, ops.GrantedOp) else None
         found = self._cluster.locator.elsewhere([answer.job_id], shard, grant)
         if answer.job_id not in found:

@@ -26,7 +26,7 @@ _TOGETHER = 2_000  # jobs that are added or removed in one transaction
 _RECORDS = 100  # records that are added or removed in one transaction
 _BYTES = 2 * 2**20  # of payloads that are added together
 _WITH_JOBS: tuple[Space, ...] = ("error", "audit", "past")  # written where the jobs are
-BY_KEY: tuple[Space, ...] = ("rate", "bulk")  # written where their keys belong
+BY_KEY: tuple[Space, ...] = ("rate", "bulk", "reply")  # written where their keys belong
 
 
 class Carrier:

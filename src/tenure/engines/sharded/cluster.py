@@ -7,8 +7,10 @@ import logging
 import random
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from functools import partial
-from typing import NamedTuple
+from time import monotonic
+from typing import NamedTuple, TypeVar
 
 from tenure.clock import Clock
 from tenure.core.fencing import Fence, Fenced
@@ -26,15 +28,26 @@ from tenure.engines.sharded.ring import (
 )
 from tenure.engines.sharded.shard import Shard, Store
 from tenure.engines.sharded.threads import Threads
-from tenure.errors import Busy, OutcomeUnknown, StoreError, StoreRejected, TenureError
-from tenure.model import ops, queries
+from tenure.errors import (
+    Busy,
+    OutcomeUnknown,
+    QueueNotFound,
+    StoreError,
+    StoreRejected,
+    TenureError,
+)
+from tenure.model import ops, queries, wire
 from tenure.model.job import Job
 from tenure.model.ops import Answer, Op, Schedule
+from tenure.model.record_queries import FindAnswers
 
 log = logging.getLogger("tenure.shards")
+T = TypeVar("T")
 
 READS_AT_ONCE = 4  # of each shard
+BESIDE = 10  # batches that the committer has in progress besides those in flight
 PATIENCE = 5.0  # seconds that a shard may keep a batch waiting: others wait with it
+SLOW_SECONDS = 3.0  # that a claim, or the search for a job, waits for a shard: then it is away
 LOOK_SECONDS = 0.005  # between two looks whether tenants are still being moved
 
 
@@ -57,9 +70,11 @@ class Cluster:
         self.is_lacking = False  # whether a shard of the ring is not known here
         self.clock = clock
         self.in_flight = max([2, *(one.store.in_flight for one in shards if one.store)])
-        self._writing = Threads(len(shards) * self.in_flight, "tenure-shard-write")
+        # For renewals and repeated outcomes, too: no batch may wait until one of another has ended.
+        self._writing = Threads(len(shards) * (self.in_flight + BESIDE), "tenure-shard-write")
         self._reading = Threads(len(shards) * READS_AT_ONCE, "tenure-shard-read")
-        self.locator = Locator(shards, self.each, self.is_moving)
+        self._own = [Threads(READS_AT_ONCE, "tenure-shard-own") for _ in shards]
+        self.locator = Locator(shards, partial(self.each, quick=True), self.is_moving)
         self._turns = itertools.count(random.randrange(len(shards)))
         self._schedules: dict[str, int] = {}  # where they were seen last
         for shard in shards:
@@ -75,8 +90,8 @@ class Cluster:
     def close(self) -> None:
         for shard in self.shards:
             shard.close()
-        self._writing.close()
-        self._reading.close()
+        for threads in (self._writing, self._reading, *self._own):
+            threads.close()
 
     def away(self) -> dict[str, str]:
         """The shards that are away, and why."""
@@ -157,10 +172,61 @@ class Cluster:
         """Apply batches on several shards at once. An error of a shard is the answer to each
         operation of its batch. routed: what was known when it was decided which shard they go
         to."""
-        answers = self._writing.map(
-            lambda number: self._apply(number, parts[number], routed), list(parts)
-        )
+        numbers = list(parts)
+
+        def apply(number: int) -> list[Answer]:
+            return self._apply(number, parts[number], routed)
+
+        may_hang = any(self.shards[number].may_hang for number in numbers)
+        if may_hang and all(isinstance(op, ops.Claim) for some in parts.values() for op in some):
+            late = partial(self._late_claims, parts)
+            answers = self._soon(apply, numbers, late)
+        else:
+            answers = self._writing.map(apply, numbers)
         return dict(zip(parts, answers, strict=True))
+
+    def _late_claims(
+        self, parts: dict[int, list[Op]], number: int, claim: Future[list[Answer]]
+    ) -> list[Answer]:
+        """The results of claims that a shard has not answered in time. Jobs that it leases to them
+        later are given back."""
+
+        def give_back(done: Future[list[Answer]]) -> None:
+            found = [one for one in done.result() if isinstance(one, ops.Leased)]
+            jobs = [job for one in found for job in one.jobs]
+            if not jobs:
+                return
+            try:  # it responds again, but is not known to be back
+                batch = [ops.Release(job.id, job.token) for job in jobs]
+                self.shards[number].open().apply(batch, Fence(self.view.mark))
+            except TenureError as error:
+                log.info("%d jobs are leased until their leases expire: %s", len(jobs), error)
+
+        claim.add_done_callback(give_back)
+        return [self._slow(self.shards[number])] * len(parts[number])
+
+    def _soon(
+        self,
+        call: Callable[[int], T],
+        numbers: Sequence[int],
+        late: Callable[[int, Future[T]], T],
+    ) -> list[T]:
+        """Call with each shard, in its own threads: one that hangs keeps only its own busy. late:
+        the result of a shard that does not respond soon."""
+        futures = [self._own[number].submit(call, number) for number in numbers]
+        until = monotonic() + SLOW_SECONDS
+        found: list[T] = []
+        for number, future in zip(numbers, futures, strict=True):
+            try:
+                found.append(future.result(max(0.0, until - monotonic())))
+            except TimeoutError:
+                found.append(late(number, future))
+        return found
+
+    def _slow(self, shard: Shard) -> StoreError:
+        reason = f"has not responded for {SLOW_SECONDS:g} seconds"
+        shard.leave(reason)
+        return StoreError(f"shard {shard.name!r} {reason}")
 
     def _apply(self, number: int, batch: list[Op], routed: View) -> list[Answer]:
         shard = self.shards[number]
@@ -234,9 +300,14 @@ class Cluster:
     # Reading ------------------------------------------------------------------------------------
 
     def each(
-        self, call: Callable[[Shard], object], of: Sequence[Shard] | None = None
+        self,
+        call: Callable[[Shard], object],
+        of: Sequence[Shard] | None = None,
+        *,
+        quick: bool = False,
     ) -> list[object]:
-        """What the call returns, or the TenureError that it raises, for each shard."""
+        """What the call returns, or the TenureError that it raises, for each shard. quick: a shard
+        that does not respond soon is away."""
 
         def caught(shard: Shard) -> object:
             try:
@@ -244,7 +315,18 @@ class Cluster:
             except TenureError as error:
                 return error
 
-        return self._reading.map(caught, self.shards if of is None else of)
+        among = self.shards if of is None else of
+        if not quick:
+            return self._reading.map(caught, among)
+        there = [self.shards.index(shard) for shard in among if shard.away is None]
+        found = self._soon(
+            lambda number: caught(self.shards[number]),
+            there,
+            lambda number, _: self._slow(self.shards[number]),
+        )
+        known = dict(zip(there, found, strict=True))
+        numbers = [self.shards.index(shard) for shard in among]
+        return [known[one] if one in known else caught(self.shards[one]) for one in numbers]
 
     def has_queue(self, name: str | None) -> bool:
         """Whether any shard that is there has a queue of this name."""
@@ -253,11 +335,18 @@ class Cluster:
         found = self.each(lambda shard: shard.read(queries.GetStats(name)))
         return any(isinstance(one, list) and one for one in found)
 
+    def settled(self, op: Op, answer: Answer) -> Answer:
+        """A tenant has nothing to resume or clear if only other shards have its queue."""
+        if not isinstance(op, ops.Resume | ops.ClearLimit) or not isinstance(answer, QueueNotFound):
+            return answer
+        return ops.Ok() if self.has_queue(op.queue) else answer
+
     def jobs_by_shard(self, ids: Sequence[str]) -> dict[str, dict[int, Job]]:
         """The jobs of these ids by the shards that have them. Shards that are away are skipped:
         they block only their own tenants."""
         found: dict[str, dict[int, Job]] = {}
-        for number, jobs in enumerate(self.each(lambda shard: jobs_on(shard, ids, None))):
+        on = self.each(lambda shard: jobs_on(shard, ids, None), quick=True)
+        for number, jobs in enumerate(on):
             if isinstance(jobs, list):
                 for job in jobs:
                     found.setdefault(job.id, {})[number] = job
@@ -303,19 +392,38 @@ class Cluster:
         first = next(self._turns)
         return [used[(first + step) % len(used)] for step in range(len(used))]
 
-    def with_ready(self, op: ops.Claim, otherwise: int | None) -> int:
-        """The next shard that may have a job for this claim. If none seems to: `otherwise`, or the
-        next."""
-        order = self.next_turn()
+    def with_ready(self, op: ops.Claim, otherwise: int | None, order: Sequence[int]) -> int:
+        """The first shard that may have a job for this claim. If none seems to: `otherwise`, or the
+        first that is there."""
         now = self.clock.now_ms()
-        for number in order:
-            try:
-                ready = self.shards[number].read(queries.OldestReady(op.queues))
-                due = self.shards[number].read(queries.NextDue(op.queues))
-            except TenureError:
-                continue
+
+        def has_ready(shard: Shard) -> bool:
+            ready = shard.read(queries.OldestReady(op.queues))
             if isinstance(ready, queries.Due) and ready.at is not None:
+                return True
+            due = shard.read(queries.NextDue(op.queues))
+            return isinstance(due, queries.Due) and due.at is not None and due.at <= now
+
+        there = [number for number in order or self.next_turn() if self.shards[number].away is None]
+        for number in there:
+            (found,) = self.each(has_ready, [self.shards[number]], quick=True)
+            if found is True:
                 return number
-            if isinstance(due, queries.Due) and due.at is not None and due.at <= now:
-                return number
-        return order[0] if otherwise is None else otherwise
+        if otherwise is not None:
+            return otherwise
+        return there[0] if there else self.placing.used[0]
+
+    def answers_of(self, wanted: ops.Once, order: Sequence[int]) -> dict[int, Answer]:
+        """What shards that are there have stored for this call, in this order."""
+        found = self.each(
+            lambda shard: shard.read(FindAnswers(wanted.key)),
+            [self.shards[one] for one in order],
+            quick=True,
+        )
+        known: dict[int, Answer] = {}
+        for number, texts in zip(order, found, strict=True):
+            if isinstance(texts, list) and texts:
+                answer = wire.decode_once(wanted, texts[0], lambda ids: {})
+                if not isinstance(answer, TenureError):
+                    known[number] = answer
+        return known

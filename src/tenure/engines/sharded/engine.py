@@ -16,6 +16,7 @@ from tenure.engines.sharded.cluster import LOOK_SECONDS, PATIENCE, Cluster
 from tenure.engines.sharded.guarding import Misplaced, misplaced
 from tenure.engines.sharded.members import Members, members_of
 from tenure.engines.sharded.opening import Opening
+from tenure.engines.sharded.parts import part_of
 from tenure.engines.sharded.placing import Placing
 from tenure.engines.sharded.ring import outdated
 from tenure.engines.sharded.routing import Router
@@ -78,6 +79,9 @@ class ShardedEngine:
     def placing(self) -> Placing:
         """Which shard a tenant is on."""
         return self._cluster.placing
+
+    def part_of(self, batch: Sequence[Op]) -> int | None:
+        return part_of(self._cluster, batch)
 
     def apply(self, batch: Sequence[Op]) -> list[Answer]:
         cluster = self._cluster

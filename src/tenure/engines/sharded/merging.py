@@ -11,7 +11,8 @@ from tenure.errors import Busy, NotFound, TenureError
 from tenure.model import ops
 from tenure.model.ops import Answer, Op
 
-_GOES_ON = (ops.Beat, ops.Maintain)  # with the shards that are there
+# With the shards that are there: Tenure's own slots say who maintains each.
+_GOES_ON = (ops.Beat, ops.Maintain, ops.TakeSlot, ops.DropSlot)
 
 
 def merged(op: Op, parts: Sequence[tuple[Op, Answer]]) -> Answer:
@@ -42,6 +43,14 @@ def _partly(error: TenureError) -> TenureError:
     return again
 
 
+def unfinished(error: TenureError) -> TenureError:
+    """The error of a shard, for an operation of a keyed call of which others were applied."""
+    again = copy(error)
+    again.message = f"{error.message}; the same call with the same key finishes it"
+    again.args = (again.message,)
+    return again
+
+
 def _sum(op: Op, done: Sequence[Answer], parts: Sequence[tuple[Op, Answer]]) -> Answer:
     first = done[0]
     if isinstance(first, ops.Changed):
@@ -56,6 +65,9 @@ def _sum(op: Op, done: Sequence[Answer], parts: Sequence[tuple[Op, Answer]]) -> 
             if isinstance(one, ops.Corrected):
                 by.update(one.by)
         return ops.Corrected({name: count for name, count in by.items() if count})
+    if isinstance(first, ops.Slots):
+        slots = [one for one in done if isinstance(one, ops.Slots)]
+        return ops.Slots(max(one.count for one in slots), any(one.held for one in slots))
     if isinstance(first, ops.Fired):
         return ops.Fired(any(isinstance(one, ops.Fired) and one.fired for one in done))
     return first

@@ -1,14 +1,22 @@
 """A Once over several shards: each shard applies its part once, under the same key.
 
 If the process dies between two shards, the repetition finishes the rest: parts that were applied
-return what they returned before. For that, it must send each operation to the same shards.
-Where a job is, or which shard has one to claim, may change in between. Then the home shard of the
-key stores the routes together with its own part, in one transaction, before other shards begin.
+return what they returned before. For that, it must send each operation to the same shards. Where a
+job is, or which shard has one to claim, may change in between. So every shard stores the routes of
+the whole call together with its own part, in one transaction, and one of them, the *home*, does so
+before the others begin. A repetition asks the shards for the key, and takes the routes that it
+finds.
+
+The home is one of the shards that the call touches. Of a claim these are all, and the key decides,
+so that two tries at the same moment meet there. A shard that is away is not chosen: it would keep
+calls of other tenants waiting. If it was the only one that knew the key, the repetition begins
+anew. This does no harm: a job is on one shard, a lease can be used once, and jobs that a forgotten
+claim holds are claimed again when their leases expire.
 
 Tenants may be moved before the repetition. What a stored route sends to a shard where it is no
-longer at home must not be applied there. The repetition *closes* the key on that shard: it returns
-what was returned before, or makes sure that the part will never be applied there. In the second
-case the operations go where they are at home now, under keys of their own.
+longer at home must not be applied there. The repetition stores a part without it there, unless the
+shard has applied it before. In that case the operation goes where it is at home now, under a key of
+its own.
 """
 
 from __future__ import annotations
@@ -16,23 +24,32 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
+from operator import itemgetter
+from typing import NamedTuple
 
 import msgspec
 
 from tenure.core.fencing import SCOPE
 from tenure.engines.sharded.cluster import Cluster, View
 from tenure.engines.sharded.guarding import Misplaced
-from tenure.engines.sharded.merging import merged, with_taken
+from tenure.engines.sharded.merging import merged, unfinished, with_taken
 from tenure.engines.sharded.routing import Part, Route, Router
-from tenure.errors import Conflict, OutcomeUnknown, TenureError
+from tenure.errors import Busy, Conflict, OutcomeUnknown, StoreError, TenureError
 from tenure.model import ops, wire
 from tenure.model.ops import Answer, Op
 
 _CHUNK = 400  # characters of routes in one id
 _FILLER = ops.DropSlot(SCOPE, "filler", "-")  # stands for an operation of another shard
-_CLOSED = ":closed"  # the end of an id that no job has
 Routes = list[list[str]]  # the names of the shards of each operation
 _decode = msgspec.json.Decoder(Routes).decode
+
+
+class Stored(NamedTuple):
+    """What a shard returns for its part: what it stored the first time, and its answers."""
+
+    echo: Op
+    routes: Routes
+    answers: Sequence[Answer]
 
 
 class Keyed:
@@ -43,15 +60,18 @@ class Keyed:
         self._names = list(cluster.placing.names)
         self.op = op
         self._generation: int = cluster.locator.hints.generation
-        self.home: int = cluster.placing.of_call(op.key)
-        router = Router(cluster, op.ops, self.home)
+        self._order = cluster.placing.order_of_call(op.key)
+        router = Router(cluster, op.ops, self._order)
         self._today: list[Route | TenureError] = [router.route(one) for one in op.ops]
         self.routes: list[Route | TenureError] = list(self._today)
         self._did = wire.did(op)
+        self._known: dict[str, Routes] = {}  # the shards that have stored routes
+        self._echoes: dict[int, Op] = {}  # what they were asked to store
+        self._is_new = False  # no earlier try has come further than this one
         self._late: list[tuple[int, Part]] = []  # places and parts that were not applied elsewhere
         self._given: list[list[tuple[Op, Answer]]] = [[] for _ in op.ops]
         self._claimed: list[tuple[int, list[str]]] = []  # shards, and the ids of jobs
-        self.error: TenureError | None = None
+        self.error: TenureError | None = None  # of the whole call
 
     @property
     def is_fixed(self) -> bool:
@@ -70,112 +90,154 @@ class Keyed:
         ]
 
     def shards(self) -> set[int]:
-        """The shards that are asked; the home shard, if there is nothing to do."""
-        return (
-            {self.home}
-            if not self.op.ops
-            else {
-                part.shard
-                for route in self.routes
-                if isinstance(route, Route)
-                for part in route.parts
-            }
-        )
+        """The shards that are asked; the first of the key, if there is nothing to do."""
+        if not self.op.ops:
+            return {self._order[0]}
+        routes = [route for route in self.routes if isinstance(route, Route)]
+        return {part.shard for route in routes for part in route.parts}
 
-    # The home shard, which stores the routes ----------------------------------------------------
+    # Calls whose routes are stored --------------------------------------------------------------
 
-    def first(self) -> ops.Once:
-        """What the home shard is asked to do. Its length does not depend on the routes."""
-        mine = dict(self._on(self.home))
+    def look(self) -> None:
+        """Take the routes of an earlier try, if a shard that is there knows them. If this process
+        claimed all jobs that the call is about, every try has taken the same routes."""
+        if all(isinstance(one, Route) and (one.fixed or one.known) for one in self.routes):
+            return
+        parts = (_FILLER,) * (len(self.op.ops) + 1)
+        wanted = ops.Once(self.op.key, parts, self._did)
+        for number, answer in self._cluster.answers_of(wanted, self._order).items():
+            self._known[self._names[number]] = _stored(answer).routes
+        if self._known:
+            self._take_routes()
+
+    def homes(self) -> list[int]:
+        """The shards that may store the routes, the first choice first."""
+        touched = self.shards()
+        roams = any(map(_roams, self.op.ops))
+        among = [shard for shard in self._order if roams or shard in touched]
+        if self._known:
+            among = [shard for shard in self._order if self._names[shard] in self._known]
+        there = [shard for shard in among if self._cluster.shards[shard].away is None]
+        return (there or among) if touched else []
+
+    def part(self, shard: int) -> ops.Once:
+        """What a shard is asked to do, and the routes. An operation that is no longer at home there
+        is left out. The length does not depend on the routes."""
+        mine = {at: op for at, op in self._on(shard) if not self._has_moved(at, shard)}
         parts = [mine.get(at, _FILLER) for at in range(len(self.op.ops))]
-        names = [
-            [] if isinstance(route, TenureError) else [self._names[p.shard] for p in route.parts]
-            for route in self.routes
+        name = self._names[shard]
+        routes = [
+            [one for one in self._names_of(at) if one != name or at in mine]
+            for at in range(len(self.op.ops))
         ]
-        return ops.Once(self.op.key, (_echo(names), *parts), self._did)  # type: ignore[arg-type]
+        echo = self._echoes[shard] = _echo(routes)
+        return ops.Once(self.op.key, (echo, *parts), self._did)  # type: ignore[arg-type]
 
-    def take_first(self, answer: Answer) -> None:
-        """Take the results of the home shard, and the routes of the first time."""
+    def _names_of(self, at: int) -> list[str]:
+        route = self.routes[at]
+        if isinstance(route, TenureError):
+            return []
+        return [self._names[part.shard] for part in route.parts]
+
+    def take_first(self, shard: int, answer: Answer) -> bool:
+        """Take the results of the home, and the routes of the first time. Returns False if nothing
+        was applied, and another shard may be the home."""
         if isinstance(answer, TenureError):
             self.error = answer
+            certain = isinstance(answer, StoreError | Busy)
+            return not certain or isinstance(answer, OutcomeUnknown | Misplaced)
+        self.error = None
+        stored = _stored(answer)
+        self._is_new = stored.echo == self._echoes[shard]
+        self._known[self._names[shard]] = stored.routes
+        self._take_routes()
+        if self.error is None:
+            self._take(shard, stored)
+        return True
+
+    def take_part(self, shard: int, answer: Answer) -> None:
+        """Take the results of another shard."""
+        if not isinstance(answer, TenureError):
+            self._take(shard, _stored(answer))
             return
-        assert isinstance(answer, ops.Answers)
-        echo, *answers = answer.answers
-        assert isinstance(echo, ops.Changed)
-        self._take_routes(_decode("".join(one.partition(":")[2] for one in echo.missing)))
-        if self.error is not None:
+        if not isinstance(answer, StoreError | Busy):
+            self.error = answer
+        for at, part in self._on(shard):
+            # A claim of any job has found none there: the next one asks the other shards.
+            none = _roams(part) and not isinstance(answer, OutcomeUnknown | Misplaced)
+            self._give(at, shard, part, ops.Leased([]) if none else answer)
+
+    def _take(self, shard: int, stored: Stored) -> None:
+        for at, part in self._on(shard):
+            if self._names[shard] in stored.routes[at]:
+                self._give(at, shard, part, stored.answers[at])
+            elif at not in {late for late, _ in self._late}:  # it may be left out elsewhere, too
+                today = self._today[at]
+                self._late += [(at, one) for one in today.parts] if isinstance(today, Route) else []
+
+    def _take_routes(self) -> None:
+        """Take the routes that shards have stored; of several, those of a shard that has applied
+        the operation."""
+        self._late = []
+        for at, route in enumerate(self._today):
+            self.routes[at] = route
+            stored = [(name in routes[at], routes[at]) for name, routes in self._known.items()]
+            names = max(stored, key=lambda one: (one[0], bool(one[1])))[1]
+            if names or isinstance(route, Route):
+                self._take_route(at, names)
+
+    def _take_route(self, at: int, names: list[str]) -> None:
+        gone = next((name for name in names if name not in self._names), None)
+        if gone is not None:
+            self.error = Conflict(
+                f"the key {self.op.key!r} was used on shard {gone!r}, which is no longer one: "
+                "whether that was done is not known"
+            )
             return
-        for at, part in self._on(self.home):
-            self._give(at, self.home, part, answers[at])
-
-    def _take_routes(self, names: Routes) -> None:
-        for at, route in enumerate(self.routes):
-            if isinstance(route, TenureError):
-                continue
-            gone = next((name for name in names[at] if name not in self._names), None)
-            if gone is not None:
-                self.error = Conflict(
-                    f"the key {self.op.key!r} was used on shard {gone!r}, which is no longer one: "
-                    "whether that was done is not known"
-                )
-                return
-            mine = {part.shard: part for part in route.parts}
-            on = [self._names.index(name) for name in names[at]]
-            if not on:  # it had no route the first time
-                self._late += [(at, part) for part in route.parts]
-                self.routes[at] = Route([], fixed=False)
-            elif on != list(mine):
-                parts = [mine.get(shard, Part(shard, self.op.ops[at])) for shard in on]
-                self.routes[at] = Route(parts, fixed=False)
-
-    # The other shards ---------------------------------------------------------------------------
-
-    def rest(self, shard: int) -> ops.Once:
-        mine = self._on(shard)
-        return self._part_of(shard, [at for at, _ in mine], [part for _, part in mine])
-
-    def rest_or_closing(self, shard: int) -> ops.Once:
-        """The part of a shard by the stored routes. If it is no longer at home there, an operation
-        that closes the key, and is as long."""
-        mine = self._on(shard)
-        if not any(self._has_moved(at, shard) for at, _ in mine):
-            return self.rest(shard)
-        closing = ops.Cancel((f"{uuid.uuid4().hex}{_CLOSED}",))
-        return self._part_of(shard, [at for at, _ in mine], [closing, *[_FILLER] * (len(mine) - 1)])
-
-    def _part_of(self, shard: int, places: Sequence[int], parts: Sequence[Op]) -> ops.Once:
-        """The fingerprint names the places: if tenants are moved, a shard gets other ones."""
-        text = " ".join([self._names[shard], *map(str, places)])
-        did = f"{self._did}/{blake2b(text.encode(), digest_size=8).hexdigest()}"
-        return ops.Once(self.op.key, tuple(parts), did)  # type: ignore[arg-type]
+        route = self.routes[at]
+        today = route.parts if isinstance(route, Route) else ()
+        mine = {part.shard: part for part in today}
+        on = [self._names.index(name) for name in names]
+        if not on:  # it had no route the first time; a shard that has stored the key has no more
+            full = [part for part in today if self._names[part.shard] in self._known]
+            self._late += [(at, part) for part in full]
+            self.routes[at] = Route([part for part in today if part not in full], fixed=False)
+        elif on != list(mine):
+            parts = [mine.get(shard, Part(shard, self.op.ops[at])) for shard in on]
+            self.routes[at] = Route(parts, fixed=False)
 
     def _has_moved(self, at: int, shard: int) -> bool:
         """Whether an operation that goes to a shard would go to another one now."""
         if shard not in self._cluster.placing.used:
             return True
         op, today = self.op.ops[at], self._today[at]
-        if isinstance(today, TenureError) or (isinstance(op, ops.Claim) and op.tenant is None):
+        if isinstance(today, TenureError) or _roams(op):
             return False
         return shard not in [part.shard for part in today.parts]
 
+    # Calls whose routes are always the same -----------------------------------------------------
+
     def alone_on(self, shard: int) -> ops.Once:
         """The part of a shard, if the routes need not be stored. A Once of a single shard is passed
-        on unchanged."""
-        whole = self.shards() == {shard} and len(self.op.ops) == len(self._on(shard))
-        return self.op if whole else self.rest(shard)
+        on unchanged. The fingerprint names the places: if tenants are moved, a shard gets other
+        ones."""
+        mine = self._on(shard)
+        if self.shards() == {shard} and len(self.op.ops) == len(mine):
+            return self.op
+        text = " ".join([self._names[shard], *[str(at) for at, _ in mine]])
+        did = f"{self._did}/{blake2b(text.encode(), digest_size=8).hexdigest()}"
+        return ops.Once(self.op.key, tuple(part for _, part in mine), did)  # type: ignore[misc]
 
-    def take_rest(self, shard: int, answer: Answer) -> None:
+    def take_alone(self, shard: int, answer: Answer) -> None:
         mine = self._on(shard)
         if isinstance(answer, TenureError):
-            self.error = answer
-            return
-        assert isinstance(answer, ops.Answers)
-        if mine and _is_closed(mine[0][1], answer.answers[0]):  # now, or by another repetition
-            known = {at for at, _ in self._late}  # those that were closed on another shard, too
-            new = [at for at, _ in mine if at not in known]
-            self._late += [(at, part) for at in new for part in self._parts_today(at)]
-            return
-        for (at, part), one in zip(mine, answer.answers, strict=True):
+            if not mine or not isinstance(answer, StoreError | Busy):
+                self.error = answer  # such as a key that was used for something else
+            answers: Sequence[Answer] = [answer] * len(mine)
+        else:
+            assert isinstance(answer, ops.Answers)
+            answers = answer.answers
+        for (at, part), one in zip(mine, answers, strict=True):
             self._give(at, shard, part, one)
 
     def _give(self, at: int, shard: int, part: Op, answer: Answer) -> None:
@@ -183,14 +245,10 @@ class Keyed:
         if isinstance(answer, ops.Leased):
             self._claimed.append((shard, [job.id for job in answer.jobs]))
 
-    def _parts_today(self, at: int) -> Sequence[Part]:
-        today = self._today[at]
-        return today.parts if isinstance(today, Route) else ()
-
     # Operations that were moved before they were applied ----------------------------------------
 
     def late(self) -> list[tuple[int, ops.Once]]:
-        """The operations whose shard was closed, each under a key of its own."""
+        """The operations that were left out elsewhere, each under a key of its own."""
         found: list[tuple[int, ops.Once]] = []
         for at, (shard, op) in self._late:
             key = blake2b(f"{at} {self.op.key}".encode(errors="surrogatepass"), digest_size=16)
@@ -200,48 +258,52 @@ class Keyed:
 
     def take_late(self, number: int, answer: Answer) -> None:
         """Take the answer to one of `late`."""
-        if isinstance(answer, TenureError):
-            self.error = answer
-            return
-        assert isinstance(answer, ops.Answers)
         at, part = self._late[number]
-        self._give(at, part.shard, part.op, answer.answers[0])
+        if isinstance(answer, ops.Answers):
+            answer = answer.answers[0]
+        elif not isinstance(answer, StoreError | Busy):
+            assert isinstance(answer, TenureError)
+            self.error = answer
+        self._give(at, part.shard, part.op, answer)
 
     def result(self) -> Answer:
-        """The results of all operations, or the error of a shard: then repeating the call finishes
-        it."""
-        if self.error is not None:
-            return self._unfinished(self.error)
+        """The result of each operation. If a shard has failed, repeating the call finishes it."""
+        errors = [one for given in self._given for _, one in given if isinstance(one, TenureError)]
+        serious = [one for one in errors if isinstance(one, StoreError | Busy)]  # a shard's
+        again = next((one for one in serious if isinstance(one, Misplaced)), None)
+        done = sum(map(len, self._given)) - len(serious)
+        if self.error or again or (serious and not done):
+            return self.error or again or serious[0]
         answers: list[Answer] = []
         for op, route, given in zip(self.op.ops, self.routes, self._given, strict=True):
             if isinstance(route, TenureError):
                 answers.append(route)
                 continue
-            answer = merged(op, given)
+            answer = self._cluster.settled(op, merged(op, given))
             if isinstance(op, ops.Enqueue) and isinstance(answer, ops.Enqueued):
                 answer = with_taken(op, answer, route.taken)
+            if isinstance(answer, StoreError | Busy):
+                answer = unfinished(answer if self._is_new else OutcomeUnknown(answer.message))
             answers.append(answer)
         self._note_claims()
         return ops.Answers(answers)
-
-    def _unfinished(self, error: TenureError) -> TenureError:
-        if not any(self._given):
-            return error
-        return OutcomeUnknown(
-            f"{error.message}; other shards have applied their part of the call: the same call "
-            "with the same key finishes it"
-        )
 
     def _note_claims(self) -> None:
         for shard, ids in self._claimed:
             self._cluster.locator.hints.note(ids, shard, self._generation)
 
 
-def _is_closed(op: Op, answer: Answer) -> bool:
-    """Whether this is the answer to what closes a key, and not to the operation itself."""
-    own = op.ids if isinstance(op, ops.JobsOp) else ()
-    missing = answer.missing if isinstance(answer, ops.Changed) else ()
-    return any(one.endswith(_CLOSED) and one not in own for one in missing)
+def _roams(op: Op) -> bool:
+    """Whether any shard can do it."""
+    return isinstance(op, ops.Claim) and op.tenant is None
+
+
+def _stored(answer: Answer) -> Stored:
+    assert isinstance(answer, ops.Answers)
+    echo, *answers = answer.answers
+    assert isinstance(echo, ops.Changed)
+    routes = _decode("".join(one.partition(":")[2] for one in echo.missing))
+    return Stored(ops.Cancel(echo.missing), routes, answers)
 
 
 def _echo(names: Routes) -> Op:
@@ -252,8 +314,8 @@ def _echo(names: Routes) -> Op:
 
 
 def run(cluster: Cluster, keyed: Mapping[int, Op]) -> dict[int, Answer]:
-    """Run several Onces together, in order: first the parts of the home shards and those whose
-    routes need not be stored, then the others."""
+    """Run several Onces together, in order: first the parts of the homes and those whose routes
+    need not be stored, then the others."""
     view = cluster.view
     all_: dict[int, Keyed] = {}
     answers: dict[int, Answer] = {}
@@ -266,30 +328,50 @@ def run(cluster: Cluster, keyed: Mapping[int, Op]) -> dict[int, Answer]:
         else:
             answers[at] = lost  # it is tried again as a whole
     planned = {at: one for at, one in all_.items() if not one.is_fixed}
-    firsts: list[tuple[int, int, ops.Once]] = []
-    for at, one in all_.items():
-        if at in planned:
-            firsts.append((at, one.home, one.first()))
-        else:
-            firsts += [(at, shard, one.alone_on(shard)) for shard in sorted(one.shards())]
-    for at, shard, answer in _sent(cluster, view, firsts):
-        if at in planned:
-            planned[at].take_first(answer)
-        else:
-            all_[at].take_rest(shard, answer)
+    for one in planned.values():
+        one.look()
+    homes = _run_first(cluster, view, all_, planned)
     rests = [
-        (at, shard, one.rest_or_closing(shard))
+        (at, shard, one.part(shard))
         for at, one in planned.items()
-        for shard in sorted(one.shards() - {one.home})
+        for shard in sorted(one.shards() - {homes.get(at, -1)})
         if one.error is None
     ]
     for at, shard, answer in _sent(cluster, view, rests):
-        all_[at].take_rest(shard, answer)
+        planned[at].take_part(shard, answer)
     for one in planned.values():
         for number, (shard, op) in enumerate(one.late() if one.error is None else ()):
             ((_, _, answer),) = _sent(cluster, view, [(0, shard, op)])
             one.take_late(number, answer)
     return answers | {at: one.result() for at, one in all_.items()}
+
+
+def _run_first(
+    cluster: Cluster, view: View, all_: Mapping[int, Keyed], planned: Mapping[int, Keyed]
+) -> dict[int, int]:
+    """Run what is not planned, and the parts of the homes. Returns the home of each call that has
+    one. Another shard takes its place if it turns out to be away."""
+    alone = {at: one for at, one in all_.items() if at not in planned}
+    firsts = [
+        (at, shard, one.alone_on(shard))
+        for at, one in alone.items()
+        for shard in sorted(one.shards())
+    ]
+    left = {at: one.homes() for at, one in planned.items() if one.error is None}
+    homes: dict[int, int] = {}
+    while firsts or any(left.values()):
+        chosen = {at: among[0] for at, among in left.items() if among}
+        firsts += [(at, home, planned[at].part(home)) for at, home in chosen.items()]
+        firsts.sort(key=itemgetter(0))  # calls keep their order
+        left = {at: among[1:] for at, among in left.items()}
+        for at, shard, answer in _sent(cluster, view, firsts):
+            if at in alone:
+                alone[at].take_alone(shard, answer)
+            elif planned[at].take_first(shard, answer):
+                homes[at] = shard
+                left[at] = []
+        firsts = []
+    return homes
 
 
 def _sent(

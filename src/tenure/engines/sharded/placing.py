@@ -70,11 +70,10 @@ class Placing:
     def chosen(self, key: str, among: Sequence[int]) -> int:
         """The shard of a key among these."""
         text = key.encode(errors="surrogatepass")
+        return max(among, key=lambda number: self._weight(number, text))
 
-        def weight(number: int) -> bytes:
-            return blake2b(self._names[number] + b"\0" + text, digest_size=8).digest()
-
-        return max(among, key=weight)
+    def _weight(self, number: int, text: bytes) -> bytes:
+        return blake2b(self._names[number] + b"\0" + text, digest_size=8).digest()
 
     def of_tenant(self, tenant: str) -> int | None:
         """The shard of a tenant; None if its jobs are on all shards."""
@@ -135,15 +134,19 @@ class Placing:
             and self.of_scope(limit.queue, limit.tenant, None) is None
         )
 
-    def of_slots(self, scope: str) -> int:
-        return self.of_side(f"slots {scope}")
+    def of_slots(self, scope: str) -> int | None:
+        """The shard of slots; None for Tenure's own, which each shard has: who maintains it."""
+        return None if scope == "tenure" else self.of_side(f"slots {scope}")
 
     def of_record(self, space: str, key: str) -> int:
         return self.of_side(f"record {space} {key}")
 
-    def of_call(self, key: str) -> int:
-        """The shard that stores the routes of a keyed call."""
-        return self.of_side(f"key {key}")
+    def order_of_call(self, key: str) -> list[int]:
+        """The shards in the order in which a keyed call prefers them. The first one stays the first
+        while tenants are moved."""
+        text = f"key {key}".encode(errors="surrogatepass")
+        side = sorted(self._side, key=lambda number: self._weight(number, text), reverse=True)
+        return side + [number for number in self.used if number not in self._side]
 
     def of_schedule(self, name: str, job: JobSpec) -> int:
         """The shard of a schedule: that of the jobs it enqueues."""

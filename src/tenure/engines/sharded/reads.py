@@ -45,10 +45,10 @@ def _read(cluster: Cluster, query: Query) -> Found:
     if query.merge is not None:
         return _merged(cluster, query, query.merge)
     match query:
-        case queries.GetJob() | queries.JobQuery():
+        case queries.JobQuery():
             return _where_it_is(cluster, query)
         case queries.SlotQuery():
-            return cluster.shards[cluster.placing.of_slots(query.scope)].read(query)
+            return _slots(cluster, query)
     return _QUERIES[type(query)](cluster, query)
 
 
@@ -94,15 +94,14 @@ def _on_one(
 # Jobs by id -------------------------------------------------------------------------------------
 
 
-def _where_it_is(cluster: Cluster, query: queries.GetJob | queries.JobQuery) -> Found:
+def _where_it_is(cluster: Cluster, query: queries.JobQuery) -> Found:
     """What a job waits for, and what waits for it, is on its shard."""
     hint = cluster.locator.hints.get(query.id)
     if hint is not None:
         found = cluster.shards[hint].read(query)
         if not isinstance(found, JobNotFound):
             return found
-    grant = None if isinstance(query, queries.GetJob) else query.grant
-    place = cluster.locator.search([query.id], grant)[query.id]
+    place = cluster.locator.search([query.id], query.grant)[query.id]
     if isinstance(place, TenureError):
         return place
     return JobNotFound(query.id) if place is None else cluster.shards[place].read(query)
@@ -202,6 +201,15 @@ def _get_timetable(cluster: Cluster, query: queries.GetTimetable) -> Found:
     return queries.Timetable(
         min(part.now for _, part in found), sorted(schedules, key=lambda one: str(one.name))
     )
+
+
+def _slots(cluster: Cluster, query: queries.SlotQuery) -> Found:
+    shard = cluster.placing.of_slots(query.scope)
+    if shard is not None:
+        return cluster.shards[shard].read(query)
+    found = [slot for _, some in ask(cluster, query, lenient=True) for slot in some]
+    by_holder = {slot.holder: slot for slot in found}
+    return [by_holder[holder] for holder in sorted(by_holder)]
 
 
 def _list_records(cluster: Cluster, query: ListRecords, *, lenient: bool = False) -> list[Record]:

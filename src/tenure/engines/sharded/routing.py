@@ -33,11 +33,13 @@ class Part(NamedTuple):
 
 
 class Route(NamedTuple):
-    """The parts of an operation. fixed: a repetition takes the same route. in_turn: a part begins
-    when the one before has ended. taken: jobs of an Enqueue that other shards have."""
+    """The parts of an operation. fixed: a repetition takes the same route. known: it is of a job
+    that this process claimed, and no tenants were moved since. in_turn: a part begins when the one
+    before has ended. taken: jobs of an Enqueue that other shards have."""
 
     parts: Sequence[Part]
     fixed: bool = True
+    known: bool = False
     in_turn: bool = False
     taken: frozenset[str] = frozenset()
 
@@ -45,12 +47,13 @@ class Route(NamedTuple):
 class Router:
     """Routes the operations of one batch."""
 
-    def __init__(self, cluster: Cluster, batch: Iterable[Op], home: int | None = None) -> None:
-        """home: the shard of jobs that may be on any, and of what cannot be found."""
+    def __init__(self, cluster: Cluster, batch: Iterable[Op], order: Sequence[int] = ()) -> None:
+        """order: the shards as a keyed call prefers them. The first is for jobs that may be on any;
+        the first that is there tells what cannot be found."""
         self._cluster = cluster
         self.view = cluster.view
         self._placing = self.view.placing
-        self._home = home
+        self._order = order
         self.made: dict[str, int] = {}  # jobs that the batch may have added so far
         self._located: dict[str, Place] = {}
         self._elsewhere: dict[str, dict[int, Job]] = {}  # jobs that have chosen ids of the batch
@@ -71,7 +74,7 @@ class Router:
         if unknown:
             self._located = self._cluster.locator.search(list(dict.fromkeys(unknown)))
             self._doubt([job_id for job_id, place in self._located.items() if place is None])
-        chosen = [job_id for op in batch for job_id in _chosen_ids(op)]
+        chosen = [job_id for op in batch for job_id in chosen_ids(op)]
         if chosen and len(self._placing.used) > 1:
             self._elsewhere = self._cluster.jobs_by_shard(list(dict.fromkeys(chosen)))
 
@@ -83,7 +86,7 @@ class Router:
     def overtakes(self, op: Op) -> bool:
         """Whether an earlier operation of the batch must end first: it may add a job of an id that
         this one chooses."""
-        return bool(self.made) and any(job_id in self.made for job_id in _chosen_ids(op))
+        return bool(self.made) and any(job_id in self.made for job_id in chosen_ids(op))
 
     def forget_made(self) -> None:
         """Look everything up again: what the batch added so far is stored."""
@@ -101,7 +104,7 @@ class Router:
 
     def _enqueue(self, op: ops.Enqueue) -> Route:
         shard, fixed = self._place(op.jobs, op.grant, "jobs")
-        taken = frozenset(job_id for job_id in _chosen_ids(op) if self._is_taken(job_id, shard, op))
+        taken = frozenset(job_id for job_id in chosen_ids(op) if self._is_taken(job_id, shard, op))
         if taken:
             op = replace(op, jobs=tuple(spec for spec in op.jobs if spec.id not in taken))
         for spec in op.jobs:
@@ -144,8 +147,8 @@ class Router:
         parents = [parent for spec in jobs for parent in spec.after if parent not in own]
         if parents:
             return self._shard_of_parents(list(dict.fromkeys(parents)), grant), False
-        if self._home is not None:
-            return self._home, True
+        if self._order:
+            return self._order[0], True
         return (self._placing.of(f"id {jobs[0].id}") if jobs else self._placing.used[0]), True
 
     def _shard_of_parents(self, parents: list[str], grant: Grant | None) -> int:
@@ -193,7 +196,8 @@ class Router:
                 if not self._is_hidden(op.id, shard, op.grant):
                     raise
                 op = replace(op, then=())  # the shard answers JobNotFound
-        return Route([Part(self._or_home(shard), op)], fixed=False)
+        known = self._cluster.locator.hints.get(op.id) is not None
+        return Route([Part(self._or_home(shard), op)], fixed=False, known=known)
 
     def _check_follow_ups(self, op: ops.Ack, shard: int) -> None:
         for spec in op.then:
@@ -254,7 +258,9 @@ class Router:
     def _or_home(self, shard: int | None) -> int:
         if shard is not None:
             return shard
-        return self._placing.used[0] if self._home is None else self._home
+        among = self._order or self._placing.used
+        shards = self._cluster.shards
+        return next((number for number in among if shards[number].away is None), among[0])
 
     # What is not of one job ---------------------------------------------------------------------
 
@@ -264,7 +270,8 @@ class Router:
         if shard is not None:
             return Route([Part(shard, op)])
         added_to = next(iter(self.made.values()), None)
-        return Route([Part(self._cluster.with_ready(op, added_to), op)], fixed=False)
+        shard = self._cluster.with_ready(op, added_to, self._order)
+        return Route([Part(shard, op)], fixed=False)
 
     def _scoped(self, op: ops.SetLimit | ops.ClearLimit | ops.Pause | ops.Resume) -> Route:
         shard = self._placing.of_scope(op.queue, op.tenant, op.group)
@@ -292,7 +299,8 @@ class Router:
         return Route(parts, in_turn=isinstance(op, IN_TURN))
 
     def _slot(self, op: ops.TakeSlot | ops.DropSlot | ops.ReconcileSlots) -> Route:
-        return Route([Part(self._placing.of_slots(op.scope), op)])
+        shard = self._placing.of_slots(op.scope)
+        return self._to_all(op) if shard is None else Route([Part(shard, op)])
 
     def _records(self, op: PutRecords) -> Route:
         by_shard: dict[int, list[NewRecord]] = {}
@@ -318,7 +326,7 @@ class Router:
                 f"the schedule {name!r} exists for {_named(old.job)}, on shard "
                 f"{self._placing.names[on]!r}: drop it before you add one for another tenant"
             )
-        return Route([Part(shard, op)])
+        return Route([Part(shard, op)], fixed=False)  # it cannot be checked while a shard is away
 
     def _named_schedule(self, op: ops.DropSchedule | ops.Fire) -> Route:
         found = [on for on, _ in self._cluster.schedules_named(op.name, first=True)]
@@ -327,7 +335,7 @@ class Router:
         return Route([Part(on, op) for on in found or [self._or_home(None)]], fixed=False)
 
 
-def _chosen_ids(op: Op) -> Iterable[str]:
+def chosen_ids(op: Op) -> Iterable[str]:
     """The ids of new jobs that another shard may have."""
     if isinstance(op, ops.Enqueue | ops.Ack):
         specs = op.jobs if isinstance(op, ops.Enqueue) else op.then

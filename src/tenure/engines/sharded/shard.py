@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -21,6 +22,7 @@ from tenure.model.queries import Found, Query
 log = logging.getLogger("tenure.shards")
 
 TRY_SECONDS = 1.0  # between two tries to reach a shard that is away
+QUICK_SECONDS = 2.0  # within which a shard must respond to be used again
 T = TypeVar("T")
 
 
@@ -68,6 +70,11 @@ class Shard:
     def store(self) -> Store | None:
         """The engine, if it has been opened."""
         return self._store
+
+    @property
+    def may_hang(self) -> bool:
+        """Whether a call may wait for ever: that to a server. A file that is locked gives up."""
+        return self._store is not None and self._store.in_flight > 1
 
     def open(self) -> Store:
         """The engine, which is opened if it was away before."""
@@ -129,9 +136,12 @@ class Shard:
     def is_back(self) -> bool:
         """Try the shard. Returns whether it accepts changes again."""
         try:
-            store = self.open()
+            store, began = self.open(), time.monotonic()
             self.check(store)
             store.apply([ops.DropSlot(SCOPE, "tried", self.name)])
+            if time.monotonic() - began > QUICK_SECONDS:
+                self._away = "it responds slowly"
+                return False
         except (StoreError, Busy) as error:
             self._away = error.message
             return False

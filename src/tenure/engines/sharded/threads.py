@@ -27,6 +27,9 @@ class Threads:
         first = [call(item) for item in items[:1]]
         return first + [other.result() for other in others]
 
+    def submit(self, call: Callable[[T], R], item: T) -> Future[R]:
+        return self._started().submit(call, item)
+
     def _started(self) -> ThreadPoolExecutor:
         if self._pool is None or self._pool[0] != os.getpid():
             pool = ThreadPoolExecutor(self._most, thread_name_prefix=self._name)

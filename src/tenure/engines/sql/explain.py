@@ -213,8 +213,9 @@ class SqlFacts:
         rows = self._db.named("why_holders", params)
         return [Other(id, self.job.queue, of, State.LEASED) for id, of in rows]
 
-    def tokens(self) -> int:
-        return refilled(self.job.tokens, self.now - self.job.tokens_at, self.rules.whole)
+    def bucket(self) -> tuple[int, int]:
+        at = self.job.tokens_at
+        return refilled(self.job.tokens, self.now - at, self.rules.whole), max(self.now, at)
 
     def is_worked_on(self) -> bool:
         return self.used(EVERYTHING) > 0

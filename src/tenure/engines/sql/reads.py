@@ -20,9 +20,8 @@ from tenure.errors import InvalidInput, JobNotFound, QueueNotFound
 from tenure.model import ops, queries
 from tenure.model.fields import MAX_NAME
 from tenure.model.finders import FINDERS
-from tenure.model.job import Job
 from tenure.model.queries import Found, Query
-from tenure.model.record_queries import ListRecords
+from tenure.model.record_queries import FindAnswers, ListRecords
 from tenure.model.records import Record
 
 _LAST_NAME = "\U0010ffff" * MAX_NAME
@@ -59,12 +58,23 @@ def read(snapshot: Snapshot, query: Query) -> Found:
 
 
 def _get_job(snapshot: Snapshot, query: queries.GetJob) -> Found:
+    if query.grant is not None and not _seqs_of(snapshot, [query.id], query.grant):
+        return JobNotFound(query.id)
     row = snapshot.db.one("read_job", query.id)
     return JobNotFound(query.id) if row is None else job_of(row)
 
 
+def _seqs_of(snapshot: Snapshot, ids: Sequence[str], grant: ops.Grant | None) -> dict[str, int]:
+    """Which of these jobs exist and may be seen, by their ids."""
+    listed = snapshot.listed(ids)
+    if grant is None:
+        return dict(snapshot.db.all("seqs_by_id", listed))
+    rows = snapshot.db.all("owned_by_id", listed)
+    return {id: seq for id, seq, queue, tenant in rows if grant.allows(queue, tenant)}
+
+
 def _get_jobs(snapshot: Snapshot, query: queries.GetJobs) -> Found:
-    seqs: dict[str, int] = dict(snapshot.db.all("seqs_by_id", snapshot.listed(query.ids)))
+    seqs = _seqs_of(snapshot, query.ids, query.grant)
     there = [seqs[id] for id in query.ids if id in seqs]
     return queries.page_of(query, lists.read_jobs(snapshot, there))
 
@@ -98,9 +108,11 @@ def _find_by_key(snapshot: Snapshot, query: queries.FindByKey) -> Found:
 
 
 def _list_related(snapshot: Snapshot, query: queries.ListRelated) -> Found:
+    if query.grant is not None and not _seqs_of(snapshot, [query.id], query.grant):
+        return JobNotFound(query.id)
     row = snapshot.db.one("read_job", query.id)
     job = None if row is None else job_of(row)
-    if row is None or job is None or not _allows(query.grant, job):
+    if row is None or job is None:
         return JobNotFound(query.id)
     ids = job.after[: query.limit]
     seqs: dict[str, int] = dict(snapshot.db.all("seqs_by_id", snapshot.listed(ids)))
@@ -112,10 +124,6 @@ def _list_related(snapshot: Snapshot, query: queries.ListRelated) -> Found:
         lists.read_summaries(snapshot, [seqs[id] for id in ids if id in seqs]),
         lists.read_summaries(snapshot, before),
     )
-
-
-def _allows(grant: ops.Grant | None, job: Job) -> bool:
-    return grant is None or grant.allows(job.queue, job.tenant)
 
 
 def _longest_waits(snapshot: Snapshot, query: queries.LongestWaits) -> Found:
@@ -263,6 +271,10 @@ def _entries(snapshot: Snapshot, rows: Sequence[Row]) -> list[ops.Entry]:
     return [entry_of(row, waits[row[0]]) for row in rows]
 
 
+def _find_answers(snapshot: Snapshot, query: FindAnswers) -> Any:
+    return [text for (text,) in snapshot.db.all("once", query.key) if text is not None]
+
+
 _QUERIES: dict[type[Query], Callable[[Snapshot, Any], Found]] = {
     queries.GetJob: _get_job,
     queries.GetJobs: _get_jobs,
@@ -283,6 +295,7 @@ _QUERIES: dict[type[Query], Callable[[Snapshot, Any], Found]] = {
     queries.ListLimits: _list_limits,
     queries.ListSlots: _list_slots,
     ListRecords: _list_records,
+    FindAnswers: _find_answers,
     queries.ListSchedules: _list_schedules,
     queries.GetTimetable: _get_timetable,
     queries.Export: _export,

@@ -18,7 +18,6 @@ from tenure.engines.sql.rows import CODES, LEASED, result_text
 from tenure.engines.sqlite.counters import Place
 from tenure.engines.sqlite.db import listed
 from tenure.engines.sqlite.transaction import Transaction
-from tenure.errors import TenureError
 from tenure.model import ops, states
 from tenure.model.job import NULL, State
 from tenure.model.ops import Answer
@@ -67,7 +66,7 @@ def _ack_plain(tx: Transaction, batch: Sequence[ops.Ack]) -> list[Answer]:
         else:
             _finish(tx, done, found)  # which may move this job
             done, found = [], []
-            answers.append(_why_lost(tx, op))
+            answers.append(_why_not(tx, op))
     _finish(tx, done, found)
     return answers
 
@@ -86,11 +85,11 @@ def _known(tx: Transaction, batch: Sequence[ops.Ack]) -> list[Place]:
     return found if tokens_match and unbound and len(set(ids)) == len(ids) else []
 
 
-def _why_lost(tx: Transaction, op: ops.Ack) -> TenureError:
+def _why_not(tx: Transaction, op: ops.Ack) -> Answer:
     tx.forget()
-    (problem,) = leases.ack(tx, [op])
-    assert isinstance(problem, TenureError)
-    return problem
+    (answer,) = leases.ack(tx, [op])
+    assert answer != OK
+    return answer
 
 
 def _hides(tx: Transaction, op: ops.Ack, place: Place) -> bool:

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Raw
 
 from tenure.core.limits import refilled
-from tenure.core.moves import move, settle
+from tenure.core.moves import move, resume, settle
 from tenure.core.upkeep import Swept, sweep
 from tenure.engines.sql.rows import CODES, LEASED, READY, with_rare
 from tenure.engines.sqlite.counters import Head, LaneBook, QueueBook, TenantBook
@@ -73,7 +73,7 @@ def claim(tx: Transaction, batch: Sequence[ops.Claim]) -> list[Answer]:
         queues = [book for name in dict.fromkeys(calls[0].queues) if (book := tx.books.queue(name))]
         # Run due maintenance first: no job may join a lane after jobs were picked from it.
         left = [
-            _sweep_if_due(tx, queue, tx.most_swept * len(calls))
+            _sweep_if_due(tx, queue, min(tx.most_swept * len(calls), tx.may_sweep))
             for queue in sorted(queues, key=attrgetter("name"))
         ]
         # Expired jobs that are still in line must not use up the room of the next claim.
@@ -103,28 +103,27 @@ def _pick(tx: Transaction, queues: Sequence[QueueBook], op: ops.Claim, limit: in
         left = limit - len(picks.rows)
         if not left:
             break
-        room = 0 if queue.paused else min(left, _room(tx, queue))
+        tokens = refilled(queue.tokens, tx.now - queue.tokens_at, queue.limit)
+        room = 0 if queue.paused else min(left, _room(queue, tokens))
         if room <= 0:
             continue
         serve = _in_turns if op.tenant is None else _of_tenant
         found = serve(tx, queue, op, room)
-        if queue.rate is not None:
-            queue.tokens -= len(found.rows) * queue.per_ms
+        if queue.rate is not None and found.rows:
+            queue.tokens = tokens - len(found.rows) * queue.per_ms
+            queue.tokens_at = max(queue.tokens_at, tx.now)
             tx.books.touch_queue(queue)
         picks.add(found.rows, found.lanes)
     return picks
 
 
-def _room(tx: Transaction, queue: QueueBook) -> int:
-    """How many more jobs the queue's own limits allow."""
+def _room(queue: QueueBook, tokens: int) -> int:
+    """How many more jobs the queue's own limits allow, with these tokens of its rate."""
     room = 2**31
     if queue.max_leased is not None:
         room = queue.max_leased - queue.counts[LEASED]
     if queue.rate is not None:
-        queue.tokens = refilled(queue.tokens, tx.now - queue.tokens_at, queue.limit)
-        queue.tokens_at = tx.now
-        tx.books.touch_queue(queue)
-        room = min(room, queue.tokens // queue.per_ms)
+        room = min(room, tokens // queue.per_ms)
     return room
 
 
@@ -459,6 +458,13 @@ def _without_expired(tx: Transaction, picks: Picks) -> Picks:
 
 
 def _sweep_if_due(tx: Transaction, queue: QueueBook, limit: int) -> bool:
-    """Run due maintenance of a queue, if any. Returns whether more jobs may have expired."""
-    ((due,),) = tx.db.named("anything_over", {"queue": queue.id, "now": tx.now})
-    return bool(due) and sweep(tx, queue.name, Swept(limit, limit, limit)).expired == limit
+    """Run due maintenance of a queue, if any, and go on telling children about their parents.
+    Returns whether more jobs may have expired."""
+    ((untold, due),) = tx.db.named("anything_over", {"queue": queue.id, "now": tx.now})
+    if untold:
+        resume(tx)
+    if not due or limit <= 0:
+        return bool(due)
+    swept = sweep(tx, queue.name, Swept(limit, limit, limit))
+    tx.may_sweep -= sum(swept)
+    return swept.expired == limit

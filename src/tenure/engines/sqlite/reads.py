@@ -32,7 +32,7 @@ class Snapshot:
         return []  # the books are always up to date
 
     def next_due(self, queues: Sequence[str]) -> int | None:
-        ((due,),) = self.db.all("next_due", listed(queues))
+        ((due,),) = self.db.named("next_due", {"queues": listed(queues), "now": self._now})
         return None if due is None else int(due)
 
     def oldest_ready(self, queues: Sequence[str]) -> int | None:

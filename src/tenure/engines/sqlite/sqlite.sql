@@ -221,6 +221,19 @@ DROP INDEX tenure_tenants_empty;
 CREATE INDEX tenure_tenants_empty ON tenure_tenants (id) WHERE done = 0 AND ready = 0 AND leased = 0
     AND waiting = 0 AND delayed = 0 AND dead = 0 AND cancelled = 0;
 
+-- version: 7
+-- What happened to a parent (0 done, 1 failed, 2 deleted) with so many children that one transaction
+-- could not tell all. Those after the child `after` up to `last` are to be told.
+CREATE TABLE tenure_untold (
+    id INTEGER PRIMARY KEY,
+    parent INTEGER NOT NULL,
+    parent_id TEXT NOT NULL,
+    event INTEGER NOT NULL,
+    after INTEGER NOT NULL,
+    last INTEGER NOT NULL
+);
+CREATE INDEX tenure_untold_parent ON tenure_untold (parent);
+
 -- statements
 
 -- name: databases
@@ -407,7 +420,11 @@ DELETE FROM tenure_tenants WHERE id IN (
 -- Jobs
 
 -- name: last_seq
-SELECT ifnull(max(seq), 0) FROM tenure_jobs;
+-- A number must not be used again while children are still to be told about its job, or while a
+-- child with this number would be told.
+SELECT max(ifnull((SELECT max(seq) FROM tenure_jobs), 0),
+    ifnull((SELECT max(parent) FROM tenure_deps), 0),
+    ifnull((SELECT max(last) FROM tenure_untold), 0));
 -- name: insert_plain_jobs
 INSERT INTO tenure_jobs (created_at, seq, id, lane, payload, priority, max_attempts, kind)
 VALUES (?1, ?, ?, ?, ?, ?, ?, ?);
@@ -462,7 +479,19 @@ SELECT j.seq, j.id, j.lane, s.state, j.priority, s.attempts, j.max_attempts,
     j.unique_key, j.options, s.errors, j.kind
 FROM tenure_deps d CROSS JOIN tenure_jobs j ON j.seq = d.child
     CROSS JOIN tenure_states s ON s.seq = j.seq
-WHERE d.parent = ? ORDER BY d.child;
+WHERE d.parent = ? AND d.child > ? AND d.child <= ? ORDER BY d.child LIMIT ?;
+-- name: any_untold
+SELECT 1 FROM tenure_untold LIMIT 1;
+-- name: has_untold
+SELECT 1 FROM tenure_untold WHERE parent = ? LIMIT 1;
+-- name: untold
+SELECT id, parent, parent_id, event, after, last FROM tenure_untold ORDER BY id LIMIT ?;
+-- name: leave_untold
+INSERT INTO tenure_untold (parent, parent_id, event, after, last) VALUES (?, ?, ?, ?, ?);
+-- name: go_on_untold
+UPDATE tenure_untold SET after = ? WHERE id = ?;
+-- name: drop_untold
+DELETE FROM tenure_untold WHERE id = ?;
 -- name: delete_dep
 DELETE FROM tenure_deps WHERE parent = ? AND child = ?;
 -- name: delete_deps_of_child
@@ -525,7 +554,7 @@ FROM tenure_states s INDEXED BY tenure_states_expiry
 WHERE s.queue = ? AND s.expires_at IS NOT NULL AND s.state < 3 AND s.expires_at <= ?
 ORDER BY s.expires_at, s.seq LIMIT ?;
 -- name: anything_over
-SELECT
+SELECT EXISTS (SELECT 1 FROM tenure_untold),
     EXISTS (SELECT 1 FROM tenure_states INDEXED BY tenure_states_leased
         WHERE queue = :queue AND state = 3 AND at <= :now)
     OR EXISTS (SELECT 1 FROM tenure_states INDEXED BY tenure_states_at
@@ -745,6 +774,10 @@ FROM tenure_jobs j
 WHERE j.id = ?;
 -- name: seqs_by_id
 SELECT j.id, j.seq FROM json_each(?) e CROSS JOIN tenure_jobs j ON j.id = e.value;
+-- name: owned_by_id
+SELECT j.id, j.seq, q.queue, t.tenant FROM json_each(?) e
+    CROSS JOIN tenure_jobs j ON j.id = e.value CROSS JOIN tenure_lanes l ON l.id = j.lane
+    CROSS JOIN tenure_tenants t ON t.id = l.tenant CROSS JOIN tenure_queues q ON q.id = t.queue;
 -- name: jobs_by_key
 SELECT j.id, q.queue, t.tenant FROM (
         SELECT id, queue, tenant FROM tenure_tenants WHERE id > :after ORDER BY id LIMIT :most) t
@@ -914,11 +947,21 @@ LIMIT :limit;
 SELECT min(due) FROM (
     SELECT (SELECT min(at) FROM tenure_states INDEXED BY tenure_states_leased
         WHERE queue = q.id AND state = 3) AS due
-    FROM tenure_queues q WHERE q.queue IN (SELECT value FROM json_each(?1))
+    FROM tenure_queues q WHERE q.queue IN (SELECT value FROM json_each(:queues))
     UNION ALL
     SELECT (SELECT min(at) FROM tenure_states INDEXED BY tenure_states_at
         WHERE queue = q.id AND state = 1 AND state <> 2 AND state <> 3)
-    FROM tenure_queues q WHERE q.queue IN (SELECT value FROM json_each(?1))
+    FROM tenure_queues q WHERE q.queue IN (SELECT value FROM json_each(:queues))
+    UNION ALL
+    -- The next claim tells some children, even if it finds nothing.
+    SELECT :now FROM tenure_queues q WHERE q.queue IN (SELECT value FROM json_each(:queues))
+        AND EXISTS (SELECT 1 FROM tenure_untold)
+    UNION ALL
+    -- A bucket that should have refilled by now does not hold the ready jobs back.
+    SELECT q.tokens_at + (q.per_ms - q.tokens + q.rate - 1) / q.rate
+    FROM tenure_queues q WHERE q.queue IN (SELECT value FROM json_each(:queues))
+        AND q.rate IS NOT NULL AND q.ready > 0 AND q.tokens < q.per_ms
+        AND q.tokens_at + (q.per_ms - q.tokens + q.rate - 1) / q.rate > :now
 );
 -- The first of its lane and priority that has been ready for the longest time, of jobs that have
 -- changed.

@@ -24,6 +24,7 @@ from tenure.engines.sql.rows import (
 from tenure.engines.sqlite import insert
 from tenure.engines.sqlite.counters import Books, Head, LaneBook
 from tenure.engines.sqlite.db import listed
+from tenure.engines.sqlite.untold import TOLD_PER_STEP, Untold
 from tenure.model import states
 from tenure.model.job import Job, JobSpec
 from tenure.model.ops import Entry, Limit, Schedule
@@ -37,6 +38,9 @@ from tenure.settings import Settings
 _TOKEN_EPOCH_MS = 1_767_225_600_000
 _TOKEN_RANDOM_BITS = 12
 _TOKEN_STEPS = 16
+
+# By all claims of a transaction together, however many and of however many queues: 10 to 30 ms.
+SWEPT_PER_STEP = 1_000
 
 _decode_schedule = msgspec.json.Decoder(Schedule).decode
 
@@ -52,9 +56,12 @@ class Transaction:
         self.db = books.db
         self.now = now
         self.most_swept = settings.sweep
+        self.may_sweep = max(settings.sweep, SWEPT_PER_STEP)  # so many more due jobs
         self.keep_errors_ms = settings.keep_errors_ms
         self.keep_audit_ms = settings.keep_audit_ms
         self.failures: dict[str, Tally] = {}
+        self.error_groups: dict[str, int] = {}
+        self.may_tell = TOLD_PER_STEP  # so many more children
         self.shared = False  # whether several callers wait, who need the GIL meanwhile
         # The ready job behind those that a claim has picked, if it was read.
         self.upcoming: dict[LaneBook, Head] = {}
@@ -111,7 +118,7 @@ class Transaction:
         if job.code == READY:
             self.db.run("insert_ready", job.lane, job.priority, job.seq)
             lane.joined(job.priority, job.seq)
-        if before == WAITING:
+        if before == WAITING and change.final:  # otherwise it waits for nothing any more
             self.db.run("delete_deps_of_child", job.seq)
         if job.unique_key is not None and change.final:
             self.free_key(job.lane, job.unique_key)
@@ -207,14 +214,50 @@ class Transaction:
 
     # Dependencies -------------------------------------------------------------------------------
 
-    def children(self, parents: Sequence[Row]) -> list[tuple[Row, str]]:
-        known = {seq for (seq,) in self.db.all("parents_among", listed(p.seq for p in parents))}
+    def children(self, news: Sequence[tuple[Row, states.Event]]) -> list[tuple[Row, str]]:
+        seqs = listed(parent.seq for parent, _ in news)
+        known = {seq for (seq,) in self.db.all("parents_among", seqs)}
         pairs: list[tuple[Row, str]] = []
-        for parent in parents:
+        for parent, event in news:
             if parent.seq in known:
-                self._seqs[parent.id] = parent.seq
-                pairs += [(row, parent.id) for row in self._loaded("children", parent.seq)]
+                untold = Untold(parent.seq, parent.id, event, 0, self.books.take_seqs(0))
+                found = self._told(untold) if self._is_first(untold) else []
+                if untold.is_left:
+                    self.db.run("leave_untold", *untold.row)
+                pairs += [(row, parent.id) for row in found]
         return pairs
+
+    def _is_first(self, untold: Untold) -> bool:
+        """Whether all was told that happened to the parent before. If not, this has to wait: its
+        children learn things in order."""
+        untold.is_left = self.db.one("has_untold", untold.parent) is not None
+        return not untold.is_left
+
+    def _told(self, untold: Untold) -> list[Row]:
+        """The next children to tell, as many as this transaction may."""
+        most, self._seqs[untold.id] = self.may_tell, untold.parent
+        rows = self._loaded("children", untold.parent, untold.after, untold.last, most + 1)
+        untold.is_left = len(rows) > most
+        rows = rows[:most]
+        self.may_tell -= len(rows)
+        if rows:
+            untold.after = rows[-1].seq
+        return rows
+
+    def next_untold(self) -> list[tuple[Row, str, states.Event]]:
+        told: list[tuple[Row, str, states.Event]] = []
+        for number, *row in self.db.all("untold", self.may_tell):
+            untold = Untold.of_row(row)
+            told += [(child, untold.id, untold.event) for child in self._told(untold)]
+            if untold.is_left:
+                self.db.run("go_on_untold", untold.after, number)
+                break
+            self.db.run("drop_untold", number)
+        return told
+
+    @property
+    def has_untold(self) -> bool:
+        return self.db.one("any_untold") is not None
 
     def strike(self, child: Row, parent_id: str) -> None:
         self.db.run("delete_dep", self._seqs[parent_id], child.seq)

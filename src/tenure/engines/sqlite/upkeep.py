@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from tenure.core import upkeep
+from tenure.core.moves import resume
 from tenure.core.upkeep import Look
 from tenure.engines.sql.upkeep import InOneTransaction
 from tenure.engines.sqlite.transaction import Transaction
@@ -57,7 +58,15 @@ class Upkeep(InOneTransaction[Transaction]):
 
 
 def maintain(tx: Transaction, batch: Sequence[ops.Maintain]) -> list[Answer]:
-    return [upkeep.maintain(Upkeep(tx), op) for op in batch]
+    return [_maintain(tx, op) for op in batch]
+
+
+def _maintain(tx: Transaction, op: ops.Maintain) -> ops.Maintained:
+    """Tell all children about their parents first, in as many steps as it takes."""
+    resume(tx)
+    if tx.has_untold:
+        return ops.Maintained(after=op.after)
+    return upkeep.maintain(Upkeep(tx), op)
 
 
 def reconcile_slots(tx: Transaction, batch: Sequence[ops.ReconcileSlots]) -> list[Answer]:

@@ -171,7 +171,7 @@ def _became(answer: Any) -> str:
         return "not_leased"
     if isinstance(answer, TenureError):
         raise answer
-    if isinstance(answer, ops.Moved):
+    if isinstance(answer, ops.Moved) and answer.state is not State.DONE:
         return "failed" if answer.state is State.DEAD else "pending"
     return "done"
 

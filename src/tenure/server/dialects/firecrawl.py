@@ -24,6 +24,7 @@ from tenure.errors import Duplicate, InvalidInput, JobNotFound, LeaseLost, Tenur
 from tenure.model import ops, queries
 from tenure.model.fields import (
     MAX_ATTEMPTS,
+    MAX_GROUPS_PER_CALL,
     MAX_LISTED,
     MAX_NAME,
     MAX_SPAN_MS,
@@ -153,21 +154,41 @@ class Firecrawl:
 
     async def pop(self, call: Call, body: Pop) -> Popped | None:
         """Claim a team's next job, skipping the blocked crawls; null if there is none."""
-        queue = reach(call, self.queue)
+        queue, team = reach(call, self.queue), call.params["team_id"]
+        blocked = {crawl for crawl in body.blocked_crawl_ids or () if crawl}
+        named = blocked
+        if len(blocked) > MAX_GROUPS_PER_CALL:
+            named = await self._ready_crawls(queue, check_name("team_id", team), blocked)
         jobs = await queue.aclaim(
             self.queue,
             lease=queue.settings.pop_lease,
             worker=body.worker_id,
-            tenant=call.params["team_id"],
-            not_groups=[crawl for crawl in body.blocked_crawl_ids or () if crawl],
+            tenant=team,
+            not_groups=sorted(named)[:MAX_GROUPS_PER_CALL],
         )
         if not jobs:
+            return None
+        if jobs[0].group in blocked:  # more of them have jobs than a claim can skip
+            await queue.ado([ops.Release(jobs[0].id, jobs[0].token)])
             return None
         job, id = jobs[0], self._id_of(jobs[0])
         if id != job.id:  # so that a release, which names no team, finds it
             seconds = queue.settings.pop_lease
             await call.service.queue.atake_slot(self.claim_slots, id, job.id, seconds)
         return Popped(job=_popped(job, id), queue_key=_key_of(job))
+
+    async def _ready_crawls(self, queue: Calls, team: str, blocked: set[str]) -> set[str]:
+        """Return which of very many crawls have ready jobs: a claim need not skip the others."""
+        found: set[str] = set()
+        after: str | None = None
+        while len(found) < MAX_GROUPS_PER_CALL:
+            query = queries.ListGroups(self.queue, team, MAX_LISTED, after)
+            page = await listed(queue, query)
+            found |= {one.group for one in page if one.ready and one.group in blocked}
+            if len(page) < MAX_LISTED:
+                break
+            after = page[-1].group
+        return found
 
     async def complete(self, call: Call, body: Complete) -> Success:
         """Remove a completed job. Success is false if the claim or the job no longer exists."""
@@ -456,7 +477,7 @@ def just_before(name: str) -> str:
 def routes(queue: str = QUEUE) -> list[Route]:
     """Return the routes of this dialect. Its jobs are in a queue of their own."""
     calls = Firecrawl(queue)
-    p, w, r, a = Scope.PRODUCE, Scope.WORK, Scope.READ, Scope.ADMIN
+    p, w, r, m = Scope.PRODUCE, Scope.WORK, Scope.READ, Scope.MAINTAIN
 
     def route(*args: Any, **kwargs: Any) -> Route:
         return Route(*args, **kwargs, tag="firecrawl", show_error=as_text, problem=ErrorText)
@@ -482,20 +503,20 @@ def routes(queue: str = QUEUE) -> list[Route]:
               body=ActiveCrawlJob, answer=Success),
         route("GET", "/active/crawl/jobs/{crawl_id}", calls.active_crawl_jobs, scope=r,
               answer=JobIds),
-        route("POST", "/cleanup/expired-jobs", calls.clean_expired_jobs, scope=a, answer=Cleaned),
-        route("POST", "/cleanup/expired-active-jobs", calls.clean_expired_active, scope=a,
+        route("POST", "/cleanup/expired-jobs", calls.clean_expired_jobs, scope=m, answer=Cleaned),
+        route("POST", "/cleanup/expired-active-jobs", calls.clean_expired_active, scope=m,
               answer=Cleaned),
-        route("POST", "/cleanup/orphaned-claims", calls.clean_orphaned_claims, scope=a,
+        route("POST", "/cleanup/orphaned-claims", calls.clean_orphaned_claims, scope=m,
               answer=Cleaned),
-        route("POST", "/cleanup/stale-counters", calls.clean_stale_counters, scope=a,
+        route("POST", "/cleanup/stale-counters", calls.clean_stale_counters, scope=m,
               answer=Cleaned),
-        route("POST", "/reconcile/team/queue/{team_id}", calls.reconcile_team_queue, scope=a,
+        route("POST", "/reconcile/team/queue/{team_id}", calls.reconcile_team_queue, scope=m,
               answer=Correction),
-        route("POST", "/reconcile/team/active/{team_id}", calls.reconcile_team_active, scope=a,
+        route("POST", "/reconcile/team/active/{team_id}", calls.reconcile_team_active, scope=m,
               answer=Correction),
-        route("POST", "/reconcile/crawl/queue/{crawl_id}", calls.reconcile_crawl_queue, scope=a,
+        route("POST", "/reconcile/crawl/queue/{crawl_id}", calls.reconcile_crawl_queue, scope=m,
               answer=Correction),
-        route("POST", "/reconcile/crawl/active/{crawl_id}", calls.reconcile_crawl_active, scope=a,
+        route("POST", "/reconcile/crawl/active/{crawl_id}", calls.reconcile_crawl_active, scope=m,
               answer=Correction),
         route("GET", "/sample/teams", calls.sample_teams, scope=r, query=SampleQuery,
               answer=SampledIds),

@@ -7,7 +7,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Raw
 
-from tenure.model.fields import MAX_GROUPS_PER_CALL, MAX_PRIORITY, MIN_PRIORITY, Label, Name
+from tenure.model.fields import MAX_PRIORITY, MIN_PRIORITY, Label, Name
+
+MOST_BLOCKED = 100_000  # crawls that a pop skips
 
 
 class Sent(msgspec.Struct, rename="camel", kw_only=True):
@@ -37,7 +39,7 @@ class Push(Sent):
 
 class Pop(Sent):
     worker_id: Name
-    blocked_crawl_ids: Annotated[list[str], Meta(max_length=MAX_GROUPS_PER_CALL)] | None = None
+    blocked_crawl_ids: Annotated[list[str], Meta(max_length=MOST_BLOCKED)] | None = None
 
 
 class Complete(Sent):

@@ -20,7 +20,7 @@ from tenure.queue import Calls
 from tenure.server.auth import Scope
 from tenure.server.dialects.errors import ErrorText, as_text
 from tenure.server.dialects.reach import enqueue, job_of, reach
-from tenure.server.route import Call, Reply, Route
+from tenure.server.route import Call, Reply, Route, encode
 
 QUEUE = "queuey"
 ABANDONED_AGE = 300  # seconds
@@ -100,9 +100,10 @@ class Queuey:
         jobs = await queue.aclaim(self.queue, lease=ABANDONED_AGE, worker=body.runner_id)
         return _shown(jobs[0]) if jobs else Reply(b"", 204)
 
-    async def get(self, call: Call) -> MeshJob:
+    async def get(self, call: Call) -> Reply:
         """Get a job."""
-        return _shown(await self._job(call, reach(call, self.queue)))
+        shown = _shown(await self._job(call, reach(call, self.queue)))
+        return Reply(call.service.hidden(encode(shown)))
 
     async def tickle(self, call: Call) -> Nothing:
         """Extend the lease of an active job."""

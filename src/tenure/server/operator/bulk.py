@@ -10,6 +10,7 @@ from tenure.model.fields import Label, Moment, Name, Reason
 from tenure.model.job import State
 from tenure.server.auth import Scope
 from tenure.server.bodies import Body
+from tenure.server.idempotency import begin
 from tenure.server.operator.lists import filter_of
 from tenure.server.route import Call, Reply, Route, encode
 
@@ -49,6 +50,7 @@ async def start_bulk(call: Call, body: BulkBody) -> Matches | Reply:
     given = {name: value for name, value in values.items() if value is not None}
     note = ops.Note(call.token.name, body.reason, given)
     queue = call.service.queue_for(call.token)
+    await begin(call)
     run = await call.service.bulk.start(queue, call.token, body.action, where, note)
     return Reply(encode(run), 202)
 
@@ -66,6 +68,7 @@ async def get_bulk(call: Call) -> BulkRun:
 
 async def stop_bulk(call: Call) -> BulkRun:
     """Stop a bulk run after its current step."""
+    await begin(call)
     return await call.service.bulk.stop(call.params["id"], _owner(call))
 
 

@@ -1,0 +1,256 @@
+"""Outcomes that could not be stored at once: a row is locked, a shard is away, an answer was lost.
+
+An outcome is kept and sent again until it is stored, or until the store rejects it for good, such
+as after its lease was lost. A thread does this apart from the other calls of the worker: jobs that
+are not concerned do not wait. The keeper renews the leases of kept outcomes.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeGuard
+
+from tenure.errors import (
+    Busy,
+    Closed,
+    Duplicate,
+    InvalidInput,
+    LeaseLost,
+    NotFound,
+    OutcomeUnknown,
+    StoreError,
+    StoreRejected,
+    TenureError,
+    Unauthorized,
+)
+from tenure.model import ops
+from tenure.model.job import Lease, State
+from tenure.model.ops import Answer, Op
+from tenure.observe.logs import counted
+from tenure.queue import Queue
+from tenure.worker.job_log import JobLog
+from tenure.worker.post import EndOp, Post
+
+log = logging.getLogger("tenure.worker")
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0  # seconds between two tries
+MOST_AT_ONCE = 1_000  # outcomes in one batch
+MOST_ALONE = 5  # outcomes that are tried alone after a batch has failed
+MOST_SAID = 20  # errors that are logged as warnings until nothing is kept; jobs in a message
+
+# To send the outcome again would not help.
+FINAL = (LeaseLost, NotFound, InvalidInput, Duplicate, StoreRejected)
+
+
+class Failed(NamedTuple):
+    """An outcome that could not be stored, and why."""
+
+    op: EndOp
+    error: TenureError
+
+
+def is_kept(answer: Answer) -> TypeGuard[TenureError]:
+    """Whether an outcome with this answer must be sent again."""
+    return isinstance(answer, TenureError) and not isinstance(answer, FINAL)
+
+
+def is_of_one(error: Exception) -> bool:
+    """Whether one operation made a whole batch fail, rather than the store."""
+    may_pass = isinstance(error, Busy | StoreError | Unauthorized | Closed)
+    return isinstance(error, StoreRejected) or not may_pass
+
+
+def as_store_error(error: Exception) -> TenureError:
+    """The error of a batch. One that nobody thought of is logged."""
+    if isinstance(error, TenureError):
+        return error
+    log.error("an operation failed unexpectedly", exc_info=error)
+    return StoreError(repr(error))
+
+
+def after_all(op: Op, answer: Answer) -> Answer:
+    """What an answer means if an earlier try may have been stored: then a lost lease may be the
+    lease that this very outcome ended."""
+    if isinstance(op, ops.Ack):
+        is_done = isinstance(answer, LeaseLost) and answer.state == State.DONE
+        if is_done or (isinstance(answer, NotFound) and not op.keep):
+            return ops.Ok()
+    elif isinstance(answer, LeaseLost) and answer.state not in (State.DONE, State.LEASED):
+        return ops.Moved(State(answer.state), 0)
+    return answer
+
+
+def say_unstored(leases: Sequence[Lease]) -> None:
+    """Log which outcomes are lost when the worker ends."""
+    if leases:
+        ids = ", ".join([lease.id for lease in leases[:MOST_SAID]])
+        log.error("could not be stored: the outcomes of %s: %s", counted(len(leases), "job"), ids)
+
+
+class KeptOutcomes:
+    """Sends the outcomes that the posts keep, until none is left."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        posts: Sequence[Post],
+        job_log: JobLog,
+        settled: Callable[[Post], object],
+    ) -> None:
+        """settled: called for each outcome that is no longer kept, in any thread."""
+        self._queue = queue
+        self._posts = posts
+        self._job_log = job_log
+        self._settled = settled
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._hurry = threading.Event()
+        self._idle = threading.Event()  # nothing is kept, as far as the thread knows
+        self._stopping = False
+        self._is_away = False  # the whole store, when the outcomes were sent the last time
+        self._turn = 0
+        self._settled_count = 0
+        self._unsure: set[tuple[str, int]] = set()  # may have been stored
+        self._said: set[str] = set()  # errors since something is kept
+
+    def note(self, post: Post, batch: Sequence[Op], answers: Sequence[Answer]) -> None:
+        """Log what became of the outcomes in a batch, and keep those that could not be stored. Can
+        be called from any thread."""
+        has_log = self._job_log.expects_some
+        failed: list[Failed] = []
+        for op, answer in zip(batch, answers, strict=True):
+            if type(answer) is ops.Ok and not has_log:
+                continue
+            if isinstance(op, EndOp) and is_kept(answer):
+                failed.append(Failed(op, answer))
+            elif not isinstance(op, ops.Claim):
+                self._job_log.stored(op, answer)
+        if failed:
+            self._say(failed)
+            self._add(post, [op for op, _ in failed])
+
+    def send(self, post: Post, op: EndOp) -> None:
+        """Send an outcome now. Can be called from any thread, and does not wait."""
+        self._add(post, [op])
+        self._hurry.set()
+
+    def _add(self, post: Post, outcomes: Sequence[EndOp]) -> None:
+        with self._lock:
+            self._idle.clear()
+            post.kept.update({(op.id, op.token): op for op in outcomes})
+            if self._thread is None and not self._stopping:
+                thread = threading.Thread(target=self._work, name="tenure-kept", daemon=True)
+                thread.start()
+                self._thread = thread
+
+    def hurry(self) -> None:
+        """Send everything again now."""
+        self._hurry.set()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until nothing is kept any more."""
+        if any(post.kept for post in self._posts):
+            self._idle.wait(seconds)
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._hurry.set()
+
+    def _work(self) -> None:
+        pause = FIRST_PAUSE
+        while True:
+            self._hurry.wait(pause)
+            self._hurry.clear()
+            pause = FIRST_PAUSE if self._send_all() else min(pause * 2, LONGEST_PAUSE)
+            with self._lock:
+                if self._stopping or not any(post.kept for post in self._posts):
+                    self._thread = None
+                    self._idle.set()
+                    self._over()
+                    return
+
+    def _over(self) -> None:
+        if self._said and not self._stopping:
+            log.info("all outcomes that were kept are stored or rejected")
+        self._said.clear()
+        self._unsure.clear()
+
+    def _send_all(self) -> bool:
+        """Send what is kept. Returns whether anything was settled."""
+        kept = [(post, op) for post in self._posts for op in list(post.kept.values())]
+        failed: list[Failed] = []
+        self._is_away = False
+        settled = self._settled_count
+        try:
+            for start in range(0, len(kept), MOST_AT_ONCE):
+                if not self._stopping:
+                    failed += self._send(kept[start : start + MOST_AT_ONCE])
+            self._say(failed)
+            if len(failed) > 1 and not self._is_away:
+                self._send_alone(failed)
+        except Exception:  # whatever it is, the outcomes are still kept
+            log.exception("kept outcomes could not be sent")
+        return self._settled_count > settled
+
+    def _send_alone(self, failed: Sequence[Failed]) -> None:
+        """Try some outcomes alone, others each time: one of them may be what makes all fail."""
+        again = {(op.id, op.token) for op, error in failed if isinstance(error, StoreError)}
+        kept = [
+            (post, op)
+            for post in self._posts
+            for key, op in list(post.kept.items())
+            if key in again
+        ]
+        self._turn += MOST_ALONE
+        first = self._turn % len(kept) if kept else 0
+        for one in [*kept[first:], *kept[:first]][:MOST_ALONE]:
+            self._send([one])
+
+    def _send(self, kept: Sequence[tuple[Post, EndOp]]) -> list[Failed]:
+        """Send some outcomes in one batch. Returns those that are still to be stored."""
+        batch = [op for _, op in kept]
+        try:
+            answers: Sequence[Answer] = self._queue.do_aside(batch)
+        except Exception as error:
+            if len(batch) > 1 and is_of_one(error):
+                half = len(batch) // 2
+                return self._send(kept[:half]) + self._send(kept[half:])
+            self._is_away = True
+            answers = [as_store_error(error)] * len(batch)
+        failed: list[Failed] = []
+        for (post, op), answer in zip(kept, answers, strict=True):
+            if is_kept(answer):
+                failed.append(Failed(op, answer))
+            else:
+                self._settle(post, op, answer)
+        return failed
+
+    def _settle(self, post: Post, op: EndOp, answer: Answer) -> None:
+        if (op.id, op.token) in self._unsure:
+            answer = after_all(op, answer)
+        post.kept.pop((op.id, op.token), None)
+        self._settled_count += 1
+        self._job_log.stored(op, answer)
+        self._settled(post)
+
+    def _say(self, failed: Sequence[Failed]) -> None:
+        """Log each error once, however many outcomes meet it and however often."""
+        by_text: dict[str, list[Failed]] = {}
+        for one in failed:
+            by_text.setdefault(str(one.error), []).append(one)
+            if isinstance(one.error, OutcomeUnknown):
+                self._unsure.add((one.op.id, one.op.token))
+        for text, some in by_text.items():
+            is_new = text not in self._said and len(self._said) < MOST_SAID
+            if is_new:
+                self._said.add(text)
+            op = some[0].op
+            others = f" and of {counted(len(some) - 1, 'other')}" if len(some) > 1 else ""
+            log.log(
+                logging.WARNING if is_new else logging.DEBUG,
+                f"%s of job %s{others} could not be stored, and is kept until it can be: %s",
+                *(type(op).__name__, op.id, text),
+                extra={"job": op.id},
+            )

@@ -1,0 +1,4 @@
+"""The blast radius: whatever part fails, others keep what they were promised.
+
+Run `python -m tests.blast --help`, or `make blast`.
+"""

@@ -1,0 +1,83 @@
+"""A shard that does not respond keeps the claims of others waiting only for a moment."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+import tenure
+from tenure import Queue, StoreError
+from tenure.engines.sharded import shard
+from tenure.model import ops
+from tests.engines.sharded.conftest import Tenants, shards_of
+from tests.engines.sharded.test_keyed_away import CLAIM, KEYS, claimed, good
+from tests.engines.sharded.test_once import run
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tenure.engines.sharded.cluster.SLOW_SECONDS", 0.5)
+    monkeypatch.setattr(shard, "TRY_SECONDS", 600.0)
+    monkeypatch.setattr(shard.Shard, "may_hang", True)  # as a server may
+
+
+@contextmanager
+def hanging(queue: Queue, number: int, *names: str) -> Iterator[None]:
+    """Calls of a shard's store are made, but do not return before the end."""
+    one = shards_of(queue)[number]
+    store: Any = one.store
+    real = {name: getattr(store, name) for name in names}
+    goes_on = threading.Event()
+
+    def slow(name: str, *given: object) -> object:
+        found = real[name](*given)
+        assert goes_on.wait(60)
+        return found
+
+    for name in names:
+        setattr(store, name, lambda *given, name=name: slow(name, *given))
+    try:
+        yield
+    finally:
+        for name in names:
+            setattr(store, name, real[name])
+        goes_on.set()
+    assert one.is_back()
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_claim_goes_on_without_a_shard_that_hangs_and_gives_back_what_it_leased(
+    queue: Queue, tenants: Tenants, number: int
+) -> None:
+    for tenant in tenants:
+        queue.enqueue("q", tenant=tenant)
+    with hanging(queue, number, "apply"):
+        found = [job for _ in range(3) for job in queue.claim("q", limit=2)]
+        there = tenants[2:] if number == 0 else tenants[:2]
+        assert {job.tenant for job in found} == set(there)
+        assert len(queue._away()) == 1
+    for _ in range(200):
+        if queue.stats().ready == 2:
+            break
+        threading.Event().wait(0.05)
+    assert (queue.stats().ready, queue.stats().leased) == (2, 2)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_keyed_claims_and_acks_go_on_without_a_shard_that_hangs(
+    queue: Queue, url: str, tenants: Tenants, number: int
+) -> None:
+    for _ in KEYS:
+        queue.enqueue("q", tenant=tenants.there if number == 0 else tenants.here)
+    with tenure.connect(url) as other, hanging(other, number, "read", "apply"):
+        for key in KEYS:
+            (job,) = claimed(run(other, f"claim {key}", CLAIM))
+            other._engine._cluster.locator.hints.clear()  # type: ignore[attr-defined]
+            assert good(run(other, f"ack {key}", ops.Ack(job.id, job.token))) == [ops.Ok()]
+        with pytest.raises(StoreError):
+            other.get("unknown")
+    assert queue.stats().done == len(KEYS)
