@@ -225,10 +225,11 @@ def test_a_worker_keeps_only_so_many_outcomes_that_it_cannot_store(
 ) -> None:
     for _ in range(20):
         queue.enqueue("q", tenant=tenants.here)
-    work = Work(queue, waits="nobody")
+    work = Work(queue, waits=tenants.here)
 
     def test() -> None:
         with held(queue, 0, is_no_claim):
+            work.may_end.set()
             until(lambda: len(work.post.unstored) == 2 * work.post.concurrency)
             assert (work.post.room, sum(work.ran.values())) == (0, 2 * work.post.concurrency)
         until(lambda: queue.stats().done == 20)

@@ -129,8 +129,9 @@ def test_outcomes_are_kept_even_if_the_worker_must_end(
         await work.runner.start()
         await asyncio.to_thread(until, lambda: work.ran[job.id] == 1)
         with away(queue):
-            monkeypatch.setattr(queue._engine, "apply", refuse)
             work.may_end.set()
+            await asyncio.to_thread(until, lambda: len(work.post.unstored) == 1)
+            monkeypatch.setattr(queue._engine, "apply", refuse)
             with pytest.raises(tenure.Forbidden):
                 await asyncio.wait_for(work.runner.wait(), PATIENCE)
             assert [lease.id for lease in work.post.unstored] == [job.id]
