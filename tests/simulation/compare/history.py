@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -24,17 +25,20 @@ MOST_LOOKS = 8  # jobs that are compared after a step that touched them
 
 class Recorder:
     """An engine that records its batches in order. It takes one batch at a time, because the order
-    of two concurrent batches could not be observed."""
+    of two concurrent batches could not be observed. Renewals have a line of their own, whatever
+    `in_flight` says."""
 
     in_flight = 1
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._one_at_a_time = threading.Lock()
         self.batches: list[tuple[list[Op], list[Answer]]] = []
 
     def apply(self, batch: Sequence[Op]) -> list[Answer]:
-        answers = self._engine.apply(batch)
-        self.batches.append((list(batch), answers))
+        with self._one_at_a_time:
+            answers = self._engine.apply(batch)
+            self.batches.append((list(batch), answers))
         return answers
 
 
