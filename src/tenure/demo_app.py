@@ -91,7 +91,7 @@ def begin(queue: Queue) -> None:
 
 
 def _round() -> list[NewJob]:
-    """The jobs of a round. A unique key keeps those that wait from becoming ever more."""
+    """The jobs of a round. A unique key bounds how many of them wait."""
     jobs = []
     for tenant, mails in TENANTS.items():
         for n in range(mails):

@@ -6,11 +6,13 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from tenure import (
+    Busy,
     Closed,
     Duplicate,
     InvalidInput,
@@ -25,6 +27,7 @@ from tenure.model.ops import Answer, Op
 from tests.conformance.conftest import OpenQueue
 from tests.conformance.moves import BIG, fill, ids
 from tests.conformance.state import all_jobs, dump, nothing_changes
+from tests.crash.watched import until
 
 pytestmark = pytest.mark.over_http
 
@@ -361,10 +364,17 @@ def full(open_queue: OpenQueue) -> Queue:
 
 
 def wait_in_line(queue: Queue) -> threading.Thread:
-    """Another caller, whose operation waits for the one under way."""
-    other = threading.Thread(target=queue.cancel, args=(["nobody"],), daemon=True)
+    """Another caller, whose operation waits for the one under way, as soon as it may wait."""
+
+    def call() -> None:
+        while True:
+            with suppress(Busy):
+                queue.cancel(["nobody"])
+                return
+
+    other = threading.Thread(target=call, daemon=True)
     other.start()
-    assert any(queue._committer._waiting for _ in range(10_000_000))
+    until(lambda: queue._committer._waiting > 0)
     return other
 
 

@@ -447,7 +447,7 @@ def test_what_is_not_http_is_refused_and_hung_up_on(dial: Dial, queue: Queue, te
     with nothing_changes(queue):
         heard = dial().say(text).hear()
         assert (heard.status, heard.closed) == (400, True)
-        assert heard.detail == "request: is not HTTP that is understood here"
+        assert heard.detail == "request: is not a valid HTTP/1 request"
 
 
 def test_a_body_that_is_longer_than_it_said_is_not_taken_at_all(

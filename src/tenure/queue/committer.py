@@ -8,8 +8,8 @@ loop submit during one iteration go together.
 
 An engine says how many concurrent batches it benefits from. Below that number, operations are sent
 at once; at that number they are collected, and go together. Claims have their own line, one batch
-at a time: concurrent claims of one queue would only wait for each other. A worker that knows that
-they do not can submit one beside them. Renewals of leases have a line of their own, too: a lease
+at a time: concurrent claims of one queue would only wait for each other. A worker whose claims
+cannot meet can submit one beside them. Renewals of leases have a line of their own, too: a lease
 must not expire because something else is slow, locked or away.
 
 A worker that found nothing can leave a standing claim. It runs in the same transaction as the next

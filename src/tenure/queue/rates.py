@@ -51,7 +51,7 @@ class Ended(NamedTuple):
 
 
 class RateCounter:
-    """What one process has counted, as far as it is not stored or may still grow."""
+    """The counts of one process that are not stored yet, or may still grow."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -51,7 +51,7 @@ class Attention(msgspec.Struct, frozen=True):
     """Something that an operator should look at. level: `bad` or `odd`. queue: empty if it is about
     schedules or shards. link: what shows more: empty for the queue, `dead` for its dead jobs,
     `errors` for its errors, `pending` for its pending jobs of one kind, `waiting` for its waiting
-    jobs, `schedules`; nothing does for `shards`. count: of jobs, schedules or shards."""
+    jobs, `schedules`; `shards` has no link. count: of jobs, schedules or shards."""
 
     text: str
     queue: str

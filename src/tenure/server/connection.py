@@ -95,7 +95,7 @@ class Connection(asyncio.Protocol):
     # A connection --------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # those of uvloop are no subclass
+        self._transport = cast(asyncio.Transport, transport)  # not a base of uvloop's
         self.write: Callable[[bytes], None] = self._transport.write
         # How many bytes the client has not read yet.
         self.unread: Callable[[], int] = self._transport.get_write_buffer_size
@@ -500,4 +500,4 @@ def _split(url: bytes) -> tuple[str, bytes]:
 
 
 def _not_understood() -> InvalidInput:
-    return InvalidInput("request", "is not HTTP that is understood here")
+    return InvalidInput("request", "is not a valid HTTP/1 request")

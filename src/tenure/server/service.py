@@ -237,7 +237,7 @@ class Service:
         incoming = Incoming(exchange, self.max_body, self.body_seconds)
         reply: Reply | None
         if exchange.is_stalled:
-            await exchange.drained()  # prepare no more for a client that does not read
+            await exchange.drained()  # so a client that does not read gets no more data prepared
         found = self.table.find(request.method, request.path)
         forged = self._forged(request)
         if forged is not None:

@@ -160,8 +160,8 @@ _OF_A_QUEUE = (
 
 
 def _forget_queues(tx: Transaction, *, look: Look) -> None:
-    """Note which queues are empty now, and delete those that have been for long. Adding a job
-    or a limit to a queue writes its QUEUE key, which conflicts with this."""
+    """Note which queues are empty now, and delete those that have been empty for long. Adding a
+    job or a limit to a queue writes its QUEUE key, which conflicts with this."""
     tx.flush()
     begin, (_, end) = tx.keys.pack(k.QUEUE, look.after) + b"\x00", tx.keys.span(k.QUEUE)
     if look.last is not None:

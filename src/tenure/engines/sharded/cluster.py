@@ -60,7 +60,7 @@ class View(NamedTuple):
 
 
 class Cluster:
-    """All shards of one queue, and those that the URL names besides."""
+    """All shards of one queue, and other stores that the URL names."""
 
     def __init__(self, shards: Sequence[Shard], ring: Ring, clock: Clock) -> None:
         self.shards = shards

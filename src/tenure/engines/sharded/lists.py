@@ -40,7 +40,7 @@ class Source:
         return self.jobs[self.used] if self.used < len(self.jobs) else None
 
     def next_at(self, where: Filter) -> int | None:
-        """The time of the next job, or one that it is not newer than; None if there is none."""
+        """The time of the next job, or an upper bound of it; None if there is none."""
         if self.next_job is not None:
             return _time_of(self.next_job, where)
         return None if self.cursor is None else self.scanned_to

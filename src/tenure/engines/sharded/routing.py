@@ -48,8 +48,8 @@ class Router:
     """Routes the operations of one batch."""
 
     def __init__(self, cluster: Cluster, batch: Iterable[Op], order: Sequence[int] = ()) -> None:
-        """order: the shards as a keyed call prefers them. The first is for jobs that may be on any;
-        the first that is there tells what cannot be found."""
+        """order: the shards as a keyed call prefers them. The first stores jobs that any shard
+        may store; the first that is reachable reports what was not found."""
         self._cluster = cluster
         self.view = cluster.view
         self._placing = self.view.placing

@@ -31,8 +31,9 @@ def alone(run: Callable[[], T]) -> T:
     anyway: they would wait for its interpreter lock in turns, and each would hold the lock of its
     file for twice as long. Commits run side by side.
 
-    A signal handler may use another queue, so this is reentrant. And it may wait for a thread that
-    waits here for the interrupted one, so nobody waits for long: it is not needed for safety."""
+    A signal handler may use another queue, so this is reentrant. The handler may also wait for a
+    thread that waits here for the thread it interrupted. So waiting ends after a while: the order
+    only saves time, and nothing depends on it."""
     running = _running
     held: list[bool] = []
     try:

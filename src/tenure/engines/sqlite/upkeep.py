@@ -47,7 +47,7 @@ class Upkeep(InOneTransaction[Transaction]):
         self._tx.db.run("drop_records", self._tx.now, limit)
 
     def _forget_queues(self, look: Look) -> None:
-        """Note which queues are empty now, and delete those that have been for long."""
+        """Note which queues are empty now, and delete those that have been empty for long."""
         db, now = self._tx.db, self._tx.now
         page = {"after": look.after, "last": look.last}
         db.named("note_emptied", {**page, "now": now})
