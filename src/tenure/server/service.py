@@ -357,6 +357,7 @@ class Service:
                     await pace.ready()
                     arrived = await incoming.read()
                 body = arrived
+                call.body_size = len(body)
                 if len(body) > COUNTED_BYTES:
                     pace.spend(len(body))
                 # Otherwise it is ignored, but an incomplete request must change nothing.

@@ -177,3 +177,29 @@ def test_a_body_of_many_values_is_counted_quickly(client: Client) -> None:
     began = time.monotonic()
     assert client.ask("POST", "/v1/jobs", content=body).status == 413
     assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+def test_acks_that_add_many_jobs_are_committed_in_parts(
+    client: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch, key: str | None
+) -> None:
+    """Others would have to wait for all of them. Each ack is still one change."""
+    monkeypatch.setattr(batches, "PART", 10)
+    added: list[int] = []
+    apply = queue._engine.apply
+
+    def noting(batch: Any) -> Any:
+        added.append(sum(len(op.then) for op in ops.flat(batch) if isinstance(op, ops.Ack)))
+        return apply(batch)
+
+    queue.enqueue_many([tenure.NewJob(queue="q") for _ in range(6)])
+    jobs = queue.claim("q", limit=6)
+    monkeypatch.setattr(queue._engine, "apply", noting)
+    then = [{"queue": "next"}] * 4
+    body = {"jobs": [{"id": one.id, "token": one.token, "then": then} for one in jobs]}
+    headers = {} if key is None else {"idempotency-key": key}
+    for _ in range(2):
+        asked = client.ask("POST", "/v1/ack", body, headers=headers)
+        assert [one["state"] for one in asked.json["results"]] == ["done"] * 6
+        assert queue.stats("next").ready == 24
+    assert max(added) == 8
