@@ -73,6 +73,7 @@ class Call:
 # Of one body. Each value of a list takes up to 300 bytes once it is decoded, so they are counted
 # before. One payload of the default size can have fewer.
 MAX_OBJECTS, MAX_VALUES = 500_000, 2_000_000
+MAX_PARAMETERS = 100  # of a query string: thousands would take tens of milliseconds
 BYTES_PER_JOB = 500  # of a body: as many as take as long to validate as a job without a payload
 
 Handler = Callable[..., Awaitable[Any]]
@@ -264,6 +265,8 @@ def names_of(params: Params) -> Params:
 
 def query_of(raw: bytes) -> Params:
     """Parse a query string; raises InvalidInput."""
+    if raw.count(b"&") >= MAX_PARAMETERS:
+        raise InvalidInput("query", f"has more than {MAX_PARAMETERS} parameters")
     try:
         pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict")
     except (UnicodeDecodeError, ValueError) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import tracemalloc
+import urllib.parse
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import tenure
 from tenure import Queue
 from tenure.engines import remote
 from tenure.model import fields, ops
-from tenure.server import batches
+from tenure.server import batches, route
 from tenure.server.auth import Scope
 from tests.conformance.state import nothing_changes
 from tests.server.conftest import Client, Serve, token
@@ -177,6 +178,27 @@ def test_a_body_of_many_values_is_counted_quickly(client: Client) -> None:
     began = time.monotonic()
     assert client.ask("POST", "/v1/jobs", content=body).status == 413
     assert time.monotonic() - began < 10
+
+
+def test_a_long_query_string_is_not_parsed(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of parameters would take tens of milliseconds of the event loop."""
+    parsed: list[str] = []
+    parse = urllib.parse.parse_qsl
+
+    def noted(text: str, **options: Any) -> Any:
+        parsed.append(text)
+        return parse(text, **options)
+
+    monkeypatch.setattr(route, "parse_qsl", noted)
+    client = serve(tokens=[token("ann")])
+    many = "&".join(f"a{n}=1" for n in range(7_000))
+    assert client.ask("GET", f"/healthz?{many}").status == 200
+    assert client.ask("GET", "/healthz?a=%41").status == 200
+    asked = client.as_("ann").ask("GET", f"/v1/jobs?{many}")
+    assert (asked.status, asked.json["field"]) == (400, "query")
+    assert parsed == []
+    assert client.as_("ann").ask("GET", "/v1/jobs?queue=q").status == 404
+    assert parsed == ["queue=q"]
 
 
 @pytest.mark.parametrize("key", [None, "k"])
