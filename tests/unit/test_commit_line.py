@@ -21,11 +21,14 @@ def test_a_batch_that_adds_many_jobs_takes_no_more() -> None:
     jobs = tuple(JobSpec(f"{n}", "q", NULL) for n in range(700))
     call = Ticket([ops.Enqueue(jobs)])
     keyed = Ticket([ops.Once("key", (ops.Enqueue(jobs),))])
+    ack = Ticket([ops.Ack("a", 1, NULL, jobs)])
     one = commit_line.CommitLine[Ticket](1, lambda _: None)
-    for ticket in (call, keyed, call, keyed):
+    for ticket in (call, keyed, ack, keyed):
         one.put([ticket])
     taken, is_open = one._take(one._inbox.get_nowait())
     assert (len(taken), is_open, one._inbox.qsize()) == (3, True, 1)
+    one.put([call, keyed, ack, call])
+    assert [len(one._inbox.get_nowait() or ()) for _ in range(3)] == [1, 2, 2]
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,13 @@ def bytes_of(batch: Sequence[Op]) -> int:
 
 def weight_of(batch: Sequence[Op]) -> int:
     """How many operations and new jobs a batch has."""
-    return sum([len(op.jobs) if type(op) is ops.Enqueue else 1 for op in ops.flat(batch)])
+    return sum(map(_weight_of, ops.flat(batch)))
+
+
+def _weight_of(op: Op) -> int:
+    if type(op) is ops.Ack:
+        return 1 + len(op.then)
+    return len(op.jobs) if type(op) is ops.Enqueue else 1
 
 
 def _payload_bytes(jobs: Sequence[JobSpec]) -> int:

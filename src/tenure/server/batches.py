@@ -23,13 +23,17 @@ async def apply_batch(
         return []  # a token that may only read does not store even a key
     limit = call.queue.settings.payload_limit
     weights = list(map(_weight, batch))
-    received: list[Any] = await call.service.aside(
-        call.token.hash, round(sum(weights)), lambda: [wire.received(op, limit) for op in batch]
+    received: list[Any] = await call.aside(
+        round(sum(weights)), lambda: [wire.received(op, limit) for op in batch]
     )
-    parts = _parts(received, weights)
     if key is None:
-        return await _apply_parts(call, parts)
-    return await _apply_once(call, parts, key, fingerprint)
+        return await apply_in_parts(call, received)
+    return await _apply_once(call, _parts(received, weights), key, fingerprint)
+
+
+async def apply_in_parts(call: Call, batch: Sequence[Any]) -> list[Any]:
+    """Apply operations that have been validated, and return the result of each."""
+    return await _apply_parts(call, _parts(batch, list(map(_weight, batch))))
 
 
 def _weight(op: AnyOp) -> float:
@@ -38,10 +42,11 @@ def _weight(op: AnyOp) -> float:
         return PART
     if isinstance(op, ops.SetLimit | ops.ClearLimit | ops.Pause | ops.Resume):  # locks a queue
         return PART / 50
-    return 1 + len(getattr(op, "jobs", ())) + len(getattr(op, "ids", ())) / 4
+    jobs = len(getattr(op, "jobs", ())) + len(getattr(op, "then", ()))
+    return 1 + jobs + len(getattr(op, "ids", ())) / 4
 
 
-def _parts(batch: list[Any], weights: Sequence[float]) -> list[list[Any]]:
+def _parts(batch: Sequence[Any], weights: Sequence[float]) -> list[list[Any]]:
     """The operations in parts. Each is committed by itself; an operation is never divided."""
     parts: list[list[Any]] = [[]]
     size = 0.0

@@ -25,12 +25,13 @@ from tenure.model.queries import (
     QueueStats,
     Stats,
 )
-from tenure.observe.tracing import sending
+from tenure.observe.tracing import current_trace, sending
 from tenure.queue.arguments import good, too_many_jobs
 from tenure.server.auth import Scope
-from tenure.server.batches import apply_batch
+from tenure.server.batches import apply_batch, apply_in_parts
 from tenure.server.bodies import (
     AckBody,
+    AckOne,
     AnyFound,
     Applied,
     ClaimBody,
@@ -90,10 +91,9 @@ async def _enqueue_list(call: Call, body: list[JobBody], if_exists: IfExists) ->
         raise too_many_jobs(len(body))
     if not body:
         return []
-    who, size = call.token.hash, len(body)
-    news = await call.service.aside(who, size, lambda: [one.new() for one in body])
+    news = await call.aside(len(body), lambda: [one.new() for one in body])
     with sending(news) as trace:
-        specs = await call.service.aside(who, size, lambda: call.queue.prepare(news, trace))
+        specs = await call.aside(len(body), lambda: call.queue.prepare(news, trace))
         (answer,) = await call.queue.ado([ops.Enqueue(tuple(specs), if_exists)])
         found = good(answer, ops.Enqueued)
     return [EnqueuedOne(id, created) for id, created in zip(found.ids, found.created, strict=True)]
@@ -174,19 +174,21 @@ async def claim(call: Call, body: ClaimBody) -> Jobs:
 
 async def ack(call: Call, body: AckBody) -> Results:
     """Mark leased jobs as done. Each job has its own result."""
-    prepare = call.queue.prepare
     check_names("id", [one.id for one in body.jobs])
-    batch = [
-        ops.Ack(
-            one.id,
-            one.token,
-            NULL if one.result is NULL else checked("result", one.result, call),
-            tuple(prepare([new.new() for new in one.then])) if one.then else (),
-            one.keep,
-        )
-        for one in body.jobs
-    ]
-    return _results(body.jobs, await call.queue.ado(batch), State.DONE)
+    trace = current_trace()  # not known in a thread
+    size = sum([len(one.then) for one in body.jobs])
+    batch = await call.aside(size, lambda: [_ack_of(call, one, trace) for one in body.jobs])
+    return _results(body.jobs, await apply_in_parts(call, batch), State.DONE)
+
+
+def _ack_of(call: Call, one: AckOne, trace: str | None) -> ops.Ack:
+    return ops.Ack(
+        one.id,
+        one.token,
+        NULL if one.result is NULL else checked("result", one.result, call),
+        tuple(call.queue.prepare([new.new() for new in one.then], trace)) if one.then else (),
+        one.keep,
+    )
 
 
 async def fail(call: Call, body: FailBody) -> Results:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
@@ -18,6 +18,7 @@ from tenure.server.problems import BodyTooLarge, Problem, problem_of, status_of
 if TYPE_CHECKING:
     from tenure.server.service import Service
 
+T = TypeVar("T")
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 Params = dict[str, str]
 ANY: Literal["any"] = "any"  # any known token; the guard checks its scopes for each operation
@@ -35,7 +36,7 @@ class Reply(msgspec.Struct):
 class Call:
     """A request, as a handler gets it."""
 
-    __slots__ = ("headers", "params", "query", "queue", "receive", "service", "token")
+    __slots__ = ("body_size", "headers", "params", "query", "queue", "receive", "service", "token")
 
     def __init__(
         self,
@@ -54,6 +55,13 @@ class Call:
         self.query: Params = query
         self.headers: Headers = headers
         self.receive: Receive = receive  # tells when the client disconnects
+        self.body_size: int = 0  # bytes
+
+    async def aside(self, size: int, work: Callable[[], T]) -> T:
+        """Validate the body, which has this many jobs or operations. If they are many or large, it
+        is done in a thread."""
+        size += self.body_size // BYTES_PER_JOB
+        return await self.service.aside(self.token.hash, size, work)
 
     @property
     def is_over(self) -> bool:
@@ -65,6 +73,8 @@ class Call:
 # Of one body. Each value of a list takes up to 300 bytes once it is decoded, so they are counted
 # before. One payload of the default size can have fewer.
 MAX_OBJECTS, MAX_VALUES = 500_000, 2_000_000
+MAX_PARAMETERS = 100  # of a query string: thousands would take tens of milliseconds
+BYTES_PER_JOB = 500  # of a body: as many as take as long to validate as a job without a payload
 
 Handler = Callable[..., Awaitable[Any]]
 NO_OTHERS: Mapping[int, Any] = MappingProxyType({})
@@ -255,6 +265,8 @@ def names_of(params: Params) -> Params:
 
 def query_of(raw: bytes) -> Params:
     """Parse a query string; raises InvalidInput."""
+    if raw.count(b"&") >= MAX_PARAMETERS:
+        raise InvalidInput("query", f"has more than {MAX_PARAMETERS} parameters")
     try:
         pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict")
     except (UnicodeDecodeError, ValueError) as error:

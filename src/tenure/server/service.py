@@ -357,6 +357,7 @@ class Service:
                     await pace.ready()
                     arrived = await incoming.read()
                 body = arrived
+                call.body_size = len(body)
                 if len(body) > COUNTED_BYTES:
                     pace.spend(len(body))
                 # Otherwise it is ignored, but an incomplete request must change nothing.
@@ -410,7 +411,8 @@ class Service:
             reason = request.headers.get(REASON)
             if reason is not None:
                 queue = queue.audited(reason=unquote(reason))
-        query = query_of(exchange.query) if exchange.query else {}
+        is_read = exchange.query and (token is not None or route.query is not None)
+        query = query_of(exchange.query) if is_read else {}
         if params:
             params = names_of(params)
             request.job = params.get("id", "")

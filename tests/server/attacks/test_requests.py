@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import tracemalloc
+import urllib.parse
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import tenure
 from tenure import Queue
 from tenure.engines import remote
 from tenure.model import fields, ops
-from tenure.server import batches
+from tenure.server import batches, route
 from tenure.server.auth import Scope
 from tests.conformance.state import nothing_changes
 from tests.server.conftest import Client, Serve, token
@@ -177,3 +178,50 @@ def test_a_body_of_many_values_is_counted_quickly(client: Client) -> None:
     began = time.monotonic()
     assert client.ask("POST", "/v1/jobs", content=body).status == 413
     assert time.monotonic() - began < 10
+
+
+def test_a_long_query_string_is_not_parsed(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of parameters would take tens of milliseconds of the event loop."""
+    parsed: list[str] = []
+    parse = urllib.parse.parse_qsl
+
+    def noted(text: str, **options: Any) -> Any:
+        parsed.append(text)
+        return parse(text, **options)
+
+    monkeypatch.setattr(route, "parse_qsl", noted)
+    client = serve(tokens=[token("ann")])
+    many = "&".join(f"a{n}=1" for n in range(7_000))
+    assert client.ask("GET", f"/healthz?{many}").status == 200
+    assert client.ask("GET", "/healthz?a=%41").status == 200
+    asked = client.as_("ann").ask("GET", f"/v1/jobs?{many}")
+    assert (asked.status, asked.json["field"]) == (400, "query")
+    assert parsed == []
+    assert client.as_("ann").ask("GET", "/v1/jobs?queue=q").status == 404
+    assert parsed == ["queue=q"]
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+def test_acks_that_add_many_jobs_are_committed_in_parts(
+    client: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch, key: str | None
+) -> None:
+    """Others would have to wait for all of them. Each ack is still one change."""
+    monkeypatch.setattr(batches, "PART", 10)
+    added: list[int] = []
+    apply = queue._engine.apply
+
+    def noting(batch: Any) -> Any:
+        added.append(sum(len(op.then) for op in ops.flat(batch) if isinstance(op, ops.Ack)))
+        return apply(batch)
+
+    queue.enqueue_many([tenure.NewJob(queue="q") for _ in range(6)])
+    jobs = queue.claim("q", limit=6)
+    monkeypatch.setattr(queue._engine, "apply", noting)
+    then = [{"queue": "next"}] * 4
+    body = {"jobs": [{"id": one.id, "token": one.token, "then": then} for one in jobs]}
+    headers = {} if key is None else {"idempotency-key": key}
+    for _ in range(2):
+        asked = client.ask("POST", "/v1/ack", body, headers=headers)
+        assert [one["state"] for one in asked.json["results"]] == ["done"] * 6
+        assert queue.stats("next").ready == 24
+    assert max(added) == 8

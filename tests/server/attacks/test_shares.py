@@ -10,13 +10,14 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 import tenure
 from tenure import NewJob, Queue
-from tenure.model import queries
+from tenure.model import job, queries, wire
 from tenure.model.queries import Found, ListJobs, Query
-from tenure.server import bounds, readers
+from tenure.server import bounds, native, readers
 from tenure.server import service as service_module
 from tenure.server.auth import Scope, Tokens, hash_of
 from tenure.server.exchange import AsgiExchange
@@ -536,6 +537,32 @@ def test_large_bodies_are_decoded_beside_the_loop_and_small_ones_in_it(
     asked = redacting.ask("POST", "/v1/jobs", content=b"[" + b" " * 100 * KB)
     assert (asked.status, asked.json["code"]) == (400, "invalid")
     assert calls == [True, False, False]
+
+
+def test_large_payloads_and_results_are_validated_beside_the_loop(
+    client: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if they are few."""
+    honest = client.as_("honest")
+    calls: list[bool] = []
+    encode = job.encode_json
+
+    def noted(field: str, value: object, limit: int) -> msgspec.Raw:
+        calls.append(threading.current_thread() is threading.main_thread())
+        return encode(field, value, limit)
+
+    queue.enqueue("q", id="a")
+    (held,) = queue.claim("q")
+    for module in (job, native, wire):
+        monkeypatch.setattr(module, "encode_json", noted)
+    large = "x" * 200 * KB
+    ack = {"id": "a", "token": held.token, "result": large}
+    spec = {"id": "b", "queue": "q", "payload": large}
+    honest.post("/v1/jobs", [{"queue": "q", "payload": large}] * 2)
+    honest.post("/v1/ack", {"jobs": [ack]})
+    honest.post("/v1/ops", {"ops": [{"op": "Enqueue", "jobs": [spec]}]})
+    assert calls
+    assert not any(calls)
 
 
 def test_the_cpu_time_of_one_token_is_limited_and_others_are_not_delayed(client: Client) -> None:
