@@ -13,6 +13,8 @@ import tenure
 from tenure import Queue, StoreError
 from tenure.engines.sharded import shard
 from tenure.model import ops
+from tenure.queue.committer import RENEWALS_AT_ONCE
+from tests.crash.watched import PATIENCE, start, until
 from tests.engines.sharded.conftest import Tenants, shards_of
 from tests.engines.sharded.test_keyed_away import CLAIM, KEYS, claimed, good
 from tests.engines.sharded.test_once import run
@@ -65,6 +67,26 @@ def test_a_claim_goes_on_without_a_shard_that_hangs_and_gives_back_what_it_lease
             break
         threading.Event().wait(0.05)
     assert (queue.stats().ready, queue.stats().leased) == (2, 2)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_renewals_go_on_without_a_shard_that_hangs_however_many_concern_it(
+    queue: Queue, tenants: Tenants, number: int
+) -> None:
+    """Also if nobody claims anything meanwhile, which would find out that it is away."""
+    for tenant in (tenants.here, tenants.there):
+        queue.enqueue("q", tenant=tenant)
+    jobs = sorted(queue.claim("q", limit=2), key=lambda job: job.tenant != tenants[2 * number])
+    with hanging(queue, number, "apply"):
+        hung = [start(queue.extend_many, jobs, 60) for _ in range(RENEWALS_AT_ONCE + 2)]
+        for _ in range(3):
+            start(queue.extend, jobs[1], 3600).result(PATIENCE)
+        for one in hung:
+            away, there = one.result(PATIENCE)
+            assert isinstance(away, StoreError)
+            assert there is None
+        assert not queue._away()  # it may only have a lock to wait for
+    until(lambda: queue.extend_many(jobs, 60) == [None, None])
 
 
 @pytest.mark.parametrize("number", [0, 1])
