@@ -32,7 +32,7 @@ class Slow(Watched):
     def _hold(self, batch: Sequence[Op]) -> None:
         if not any(isinstance(op, ops.Extend) for op in batch) and not self.go_on.is_set():
             self.held.release()
-            assert self.go_on.wait(PATIENCE)
+            assert self.go_on.wait(2 * PATIENCE)  # longer than any test waits for an answer
 
 
 @pytest.fixture
