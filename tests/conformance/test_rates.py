@@ -123,6 +123,18 @@ def test_a_rate_counts_no_time_twice_when_the_clock_is_set_back(
     assert len(grab(queue)) == 1
 
 
+def test_what_is_claimed_while_the_clock_is_set_back_makes_no_time_count_twice(
+    queue: Queue, clock: ManualClock
+) -> None:
+    fill(queue, 50)
+    queue.set_limit("q", rate=10, per=60)
+    assert len(queue.claim("q", limit=5)) == 5
+    clock.advance(-600)
+    assert len(queue.claim("q", limit=2)) == 2
+    clock.advance(600)
+    assert len(grab(queue)) == 3
+
+
 def test_a_rate_goes_on_when_a_clock_that_was_set_back_has_caught_up(
     queue: Queue, clock: ManualClock
 ) -> None:

@@ -175,6 +175,7 @@ def test_the_oldest_of_very_many_groups_is_found(queue: Queue, clock: ManualCloc
     queue.enqueue("mail", tenant="b", group="old", priority=9)
     clock.advance(1)
     queue.enqueue("mail", tenant="b", group="old")
+    queue.enqueue("mail", tenant="b", group="old")
     clock.advance(1)
     queue.enqueue_many(NewJob(queue="mail", tenant="a", group=f"g{n}") for n in range(1_100))
     oldest = queue.oldest_ready("mail")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import pytest
 
@@ -32,7 +33,7 @@ class Slow(Watched):
     def _hold(self, batch: Sequence[Op]) -> None:
         if not any(isinstance(op, ops.Extend) for op in batch) and not self.go_on.is_set():
             self.held.release()
-            assert self.go_on.wait(PATIENCE)
+            assert self.go_on.wait(2 * PATIENCE)  # longer than any test waits for an answer
 
 
 @pytest.fixture
@@ -40,6 +41,16 @@ def engine(in_flight: int) -> Iterator[Slow]:
     engine = Slow(in_flight)
     yield engine
     engine.go_on.set()
+
+
+@contextmanager
+def held_up(engine: Slow, **options: int) -> Iterator[tenure.Queue]:
+    """A queue of this store, which is closed when nothing hangs any more."""
+    with opened(engine, **options) as queue:
+        try:
+            yield queue
+        finally:
+            engine.go_on.set()
 
 
 def claimed(queue: tenure.Queue) -> Job:
@@ -67,22 +78,20 @@ def slowed(engine: Slow, queue: tenure.Queue, waiting: int = 20) -> Job:
 
 @AT_ONCE
 def test_a_renewal_does_not_wait_for_calls_that_hang(engine: Slow) -> None:
-    with opened(engine) as queue:
+    with held_up(engine) as queue:
         job = slowed(engine, queue)
         start(queue.extend, job, 60).result(PATIENCE)
         asyncio.run(asyncio.wait_for(queue.aextend_many([job], 60), PATIENCE))
-        engine.go_on.set()
 
 
 @AT_ONCE
 def test_a_renewal_is_not_rejected_because_too_much_else_waits(engine: Slow) -> None:
-    with opened(engine, max_waiting=10) as queue:
+    with held_up(engine, max_waiting=10) as queue:
         job = slowed(engine, queue, waiting=10)
         with pytest.raises(tenure.Busy):
             queue.enqueue("mail")
         assert queue.extend_many([job], 60) == [None]
         assert asyncio.run(asyncio.wait_for(queue.aextend_many([job], 60), PATIENCE)) == [None]
-        engine.go_on.set()
 
 
 @pytest.mark.parametrize("in_flight", [2])

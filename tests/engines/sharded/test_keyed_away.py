@@ -10,12 +10,12 @@ from itertools import permutations
 import pytest
 
 import tenure
-from tenure import Job, Queue, StoreError
+from tenure import Job, Queue, StoreError, StoreFull
 from tenure.engines.sharded import shard
 from tenure.model import ops
 from tenure.model.job import NULL, JobSpec
 from tenure.model.ops import Answer, Op
-from tests.engines.sharded.conftest import Tenants
+from tests.engines.sharded.conftest import Tenants, shards_of
 from tests.engines.sharded.test_away import away
 from tests.engines.sharded.test_once import run
 
@@ -72,6 +72,23 @@ def test_no_call_of_another_tenant_fails(
             cancel = ops.Cancel((job.id,))
             assert good(run(other, f"cancel {key}", cancel)) == [ops.Changed(0)]
     assert (queue.stats().done, queue.stats().ready) == (len(KEYS), len(KEYS))
+
+
+@pytest.mark.parametrize("full", [0, 1])
+def test_a_shard_that_can_only_be_read_is_home_to_no_call_of_another_tenant(
+    queue: Queue, tenants: Tenants, full: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its disk is full. It is not away, so it is asked first."""
+
+    def no_space(*given: object) -> list[Answer]:
+        raise StoreFull("no space left on device")
+
+    for _ in KEYS:
+        queue.enqueue("q", tenant=on(tenants, 1 - full))
+    monkeypatch.setattr(shards_of(queue)[full].store, "apply", no_space)
+    for key in KEYS:
+        (job,) = claimed(run(queue, f"claim {key}", CLAIM))
+        assert good(run(queue, f"ack {key}", ops.Ack(job.id, job.token))) == [ops.Ok()]
 
 
 @pytest.mark.parametrize("absent", [0, 1])

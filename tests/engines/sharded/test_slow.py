@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 import tenure
-from tenure import Queue, StoreError
+from tenure import NewJob, Queue, StoreError
 from tenure.engines.sharded import shard
 from tenure.model import ops
+from tenure.queue.committer import RENEWALS_AT_ONCE
+from tests.crash.watched import PATIENCE, start, until
 from tests.engines.sharded.conftest import Tenants, shards_of
 from tests.engines.sharded.test_keyed_away import CLAIM, KEYS, claimed, good
 from tests.engines.sharded.test_once import run
@@ -65,6 +67,45 @@ def test_a_claim_goes_on_without_a_shard_that_hangs_and_gives_back_what_it_lease
             break
         threading.Event().wait(0.05)
     assert (queue.stats().ready, queue.stats().leased) == (2, 2)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_renewals_go_on_without_a_shard_that_hangs_however_many_concern_it(
+    queue: Queue, tenants: Tenants, number: int
+) -> None:
+    """Also if nobody claims anything meanwhile, which would find out that it is away."""
+    for tenant in (tenants.here, tenants.there):
+        queue.enqueue("q", tenant=tenant)
+    jobs = sorted(queue.claim("q", limit=2), key=lambda job: job.tenant != tenants[2 * number])
+    with hanging(queue, number, "apply"):
+        hung = [start(queue.extend_many, jobs, 60) for _ in range(RENEWALS_AT_ONCE + 2)]
+        until(lambda: start(queue.extend_many, jobs[1:], 60).result(PATIENCE) == [None])
+        assert all(isinstance(one.result(PATIENCE)[0], StoreError) for one in hung)
+        assert not queue._away()  # it may only have a lock to wait for
+    until(lambda: queue.extend_many(jobs, 60) == [None, None])
+
+
+LOOKS: dict[str, Callable[[Queue], object]] = {
+    "what is due next": lambda queue: queue.next_due("q"),
+    "which schedules are due": lambda queue: len(queue.timetable().schedules),
+}
+
+
+@pytest.mark.parametrize(
+    ("look", "number"), [(look, number) for look in LOOKS for number in (0, 1)]
+)
+def test_a_worker_looks_ahead_without_a_shard_that_hangs(
+    queue: Queue, tenants: Tenants, look: str, number: int
+) -> None:
+    """It may be the first to ask the shard: what claims would find out comes too late."""
+    tenant = tenants[2 - 2 * number]
+    queue.enqueue("q", tenant=tenant, delay=3600)
+    queue.put_schedule("tick", "* * * * *", NewJob(queue="q", tenant=tenant))
+    expected = LOOKS[look](queue)
+    assert expected
+    with hanging(queue, number, "read"):
+        assert start(LOOKS[look], queue).result(PATIENCE) == expected
+        assert len(queue._away()) == 1
 
 
 @pytest.mark.parametrize("number", [0, 1])

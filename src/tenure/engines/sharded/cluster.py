@@ -46,8 +46,10 @@ T = TypeVar("T")
 
 READS_AT_ONCE = 4  # of each shard
 BESIDE = 10  # batches that the committer has in progress besides those in flight
+RENEWALS = 8  # calls to each shard that renew leases
 PATIENCE = 5.0  # seconds that a shard may keep a batch waiting: others wait with it
-SLOW_SECONDS = 3.0  # that a claim, or the search for a job, waits for a shard: then it is away
+# That a claim, or the search for a job, waits for a shard: then it is away. A renewal gives up.
+SLOW_SECONDS = 3.0
 LOOK_SECONDS = 0.005  # between two looks whether tenants are still being moved
 
 
@@ -74,6 +76,7 @@ class Cluster:
         self._writing = Threads(len(shards) * (self.in_flight + BESIDE), "tenure-shard-write")
         self._reading = Threads(len(shards) * READS_AT_ONCE, "tenure-shard-read")
         self._own = [Threads(READS_AT_ONCE, "tenure-shard-own") for _ in shards]
+        self._renewing = [Threads(RENEWALS, "tenure-shard-renew") for _ in shards]
         self.locator = Locator(shards, partial(self.each, quick=True), self.is_moving)
         self._turns = itertools.count(random.randrange(len(shards)))
         self._schedules: dict[str, int] = {}  # where they were seen last
@@ -90,7 +93,7 @@ class Cluster:
     def close(self) -> None:
         for shard in self.shards:
             shard.close()
-        for threads in (self._writing, self._reading, *self._own):
+        for threads in (self._writing, self._reading, *self._own, *self._renewing):
             threads.close()
 
     def away(self) -> dict[str, str]:
@@ -178,9 +181,12 @@ class Cluster:
             return self._apply(number, parts[number], routed)
 
         may_hang = any(self.shards[number].may_hang for number in numbers)
-        if may_hang and all(isinstance(op, ops.Claim) for some in parts.values() for op in some):
-            late = partial(self._late_claims, parts)
-            answers = self._soon(apply, numbers, late)
+        kinds = {type(op) for some in parts.values() for op in some} if may_hang else set()
+        if kinds == {ops.Claim}:
+            answers = self._soon(apply, numbers, partial(self._late_claims, parts), self._own)
+        elif kinds == {ops.Extend}:
+            late = partial(self._late_renewals, parts)
+            answers = self._soon(apply, numbers, late, self._renewing)
         else:
             answers = self._writing.map(apply, numbers)
         return dict(zip(parts, answers, strict=True))
@@ -205,15 +211,26 @@ class Cluster:
         claim.add_done_callback(give_back)
         return [self._slow(self.shards[number])] * len(parts[number])
 
+    def _late_renewals(
+        self, parts: dict[int, list[Op]], number: int, renewal: Future[list[Answer]]
+    ) -> list[Answer]:
+        """The results of renewals that a shard has not answered in time, so that those of other
+        shards, and the next ones, do not wait for it. It need not be away: rows may be locked. To
+        renew a lease later does no harm."""
+        renewal.cancel()
+        error = StoreError(f"shard {self.shards[number].name!r} {_late()}")
+        return [error] * len(parts[number])
+
     def _soon(
         self,
         call: Callable[[int], T],
         numbers: Sequence[int],
         late: Callable[[int, Future[T]], T],
+        threads: Sequence[Threads],
     ) -> list[T]:
         """Call with each shard, in its own threads: one that hangs keeps only its own busy. late:
         the result of a shard that does not respond soon."""
-        futures = [self._own[number].submit(call, number) for number in numbers]
+        futures = [threads[number].submit(call, number) for number in numbers]
         until = monotonic() + SLOW_SECONDS
         found: list[T] = []
         for number, future in zip(numbers, futures, strict=True):
@@ -224,9 +241,8 @@ class Cluster:
         return found
 
     def _slow(self, shard: Shard) -> StoreError:
-        reason = f"has not responded for {SLOW_SECONDS:g} seconds"
-        shard.leave(reason)
-        return StoreError(f"shard {shard.name!r} {reason}")
+        shard.leave(_late())
+        return StoreError(f"shard {shard.name!r} {_late()}")
 
     def _apply(self, number: int, batch: list[Op], routed: View) -> list[Answer]:
         shard = self.shards[number]
@@ -323,6 +339,7 @@ class Cluster:
             lambda number: caught(self.shards[number]),
             there,
             lambda number, _: self._slow(self.shards[number]),
+            self._own,
         )
         known = dict(zip(there, found, strict=True))
         numbers = [self.shards.index(shard) for shard in among]
@@ -427,3 +444,7 @@ class Cluster:
                 if not isinstance(answer, TenureError):
                     known[number] = answer
         return known
+
+
+def _late() -> str:
+    return f"has not responded for {SLOW_SECONDS:g} seconds"

@@ -58,11 +58,13 @@ def ask(
     of: Sequence[Shard] | None = None,
     *,
     lenient: bool = False,
+    quick: bool = False,
 ) -> list[tuple[int, Any]]:
     """What each shard found, by its number. A NotFound counts as nothing, unless all shards return
-    it. lenient: shards that are away are skipped, unless all are."""
+    it. lenient: shards that are away are skipped, unless all are. quick: a shard that does not
+    respond soon is away."""
     among = cluster.shards if of is None else of
-    found = cluster.each(lambda shard: shard.read(query), among)
+    found = cluster.each(lambda shard: shard.read(query), among, quick=quick)
     good: list[tuple[int, Any]] = []
     absent: TenureError | None = None
     for shard, one in zip(among, found, strict=True):
@@ -144,7 +146,8 @@ def _find_by_key(cluster: Cluster, query: queries.FindByKey) -> Found:
 
 
 def _next_due(cluster: Cluster, query: queries.NextDue | queries.OldestReady) -> Found:
-    times = [due.at for _, due in ask(cluster, query, lenient=True) if due.at is not None]
+    found = ask(cluster, query, lenient=True, quick=True)
+    times = [due.at for _, due in found if due.at is not None]
     return queries.Due(min(times, default=None))
 
 
@@ -195,7 +198,7 @@ def _list_schedules(cluster: Cluster, query: queries.ListSchedules) -> Found:
 def _get_timetable(cluster: Cluster, query: queries.GetTimetable) -> Found:
     """Schedules of the shards that are there, and the earliest of their times: each shard decides
     by its own whether something is due."""
-    found = ask(cluster, query, lenient=True)
+    found = ask(cluster, query, lenient=True, quick=True)
     cluster.saw_schedules((number, one) for number, part in found for one in part.schedules)
     schedules = [one for _, part in found for one in part.schedules]
     return queries.Timetable(
