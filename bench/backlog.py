@@ -66,7 +66,7 @@ def _block(queue: tenure.Queue, tenants: int) -> None:
     queue.enqueue("elsewhere", id="never", delay=864_000)
     queue.pause("work", group="paused")
     for group in range(3):
-        queue.set_limit("work", group=f"full-{group}", concurrency=1)
+        queue.limits.set("work", group=f"full-{group}", concurrency=1)
     full = [
         NewJob(queue="work", payload=PAYLOAD, tenant=f"tenant-{i}", group=f"full-{group}")
         for i in range(tenants)

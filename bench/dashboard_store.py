@@ -92,8 +92,8 @@ def _failure(at: int) -> Failure:
 
 def limit(queue: tenure.Queue) -> None:
     """Set limits, and let a worker hold some jobs."""
-    queue.set_limit("web", concurrency=200)
-    queue.set_limit("crawl", tenant="*", concurrency=2)
+    queue.limits.set("web", concurrency=200)
+    queue.limits.set("crawl", tenant="*", concurrency=2)
     for name in QUEUES:
         queue.claim(name, limit=3, worker=BUSY, lease=864_000)
 

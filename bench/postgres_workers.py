@@ -50,8 +50,8 @@ def run(*, rounds: int = 3) -> list[Figure]:
 def _drain(url: str, processes: int) -> float:
     """Seconds from the start of all workers to the end of the last."""
     with tenure.connect(url) as queue:
-        queue.set_limit(QUEUE, concurrency=PROCESSES * CONCURRENCY)
-        queue.set_limit(QUEUE, tenant="*", concurrency=5)
+        queue.limits.set(QUEUE, concurrency=PROCESSES * CONCURRENCY)
+        queue.limits.set(QUEUE, tenant="*", concurrency=5)
         for start in range(0, JOBS, 1_000):
             numbers = range(start, start + 1_000)
             queue.enqueue_many(

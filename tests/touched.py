@@ -38,7 +38,7 @@ ADDITIONS = (
     ),
     Addition(
         "A query",
-        r"\bListSlots\b|name: slots\b|\baslots\b",
+        r"\bListSlots\b|name: slots\b|\bslots\.alist\b",
         frozenset(
             {
                 "queue/store_copy.py",
@@ -55,6 +55,7 @@ ADDITIONS = (
                 "model/fields.py",  # its format
                 "observe/tracing.py",  # what it is for
                 "server/service.py",  # the header
+                "queue/open_store.py",  # gives jobs that of their caller
             }
         ),
     ),

@@ -82,10 +82,10 @@ async def next_round() -> None:
 
 def begin(queue: Queue) -> None:
     """Set limits, pause a queue, and enqueue the first round."""
-    queue.set_limit("reports", concurrency=REPORTS_AT_ONCE)
-    queue.set_limit("mail", tenant="*", concurrency=3)
-    queue.set_limit("mail", tenant="acme", weight=2)
-    queue.set_limit("thumbnails", rate=20, per=1)
+    queue.limits.set("reports", concurrency=REPORTS_AT_ONCE)
+    queue.limits.set("mail", tenant="*", concurrency=3)
+    queue.limits.set("mail", tenant="acme", weight=2)
+    queue.limits.set("thumbnails", rate=20, per=1)
     queue.enqueue_many(list(_round()), if_exists="skip")
     queue.audited(by="ann", reason="the bank is down until 6:00").pause("billing")
 

@@ -43,8 +43,8 @@ def jobs(place: Place) -> None:
     queue.enqueue("post", id="post-2", tenant="bolt", max_attempts=1)
     queue.fail(queue.claim("post")[0], ValueError("boom"))
     queue.enqueue("post", {"to": ["ann", 1, None]}, id="post-1", tenant="acme", group="may")
-    queue.set_limit("post", tenant="*", concurrency=3)
-    queue.put_schedule("nightly", "0 3 * * *", NewJob(queue="post"))
+    queue.limits.set("post", tenant="*", concurrency=3)
+    queue.schedules.put("nightly", "0 3 * * *", NewJob(queue="post"))
     queue.enqueue("reports")
     queue.pause("reports")
 

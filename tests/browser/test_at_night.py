@@ -10,6 +10,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from tenure import NewJob
 from tenure.model import ops
+from tenure.queue import store_of
 from tests.browser.conftest import Open, Place, served
 
 
@@ -43,7 +44,7 @@ def test_a_pause_that_nobody_remembers_is_found_and_ended(tab: Open, alone: Plac
 
 def test_a_limit_is_raised_where_it_holds_a_job_back(tab: Open, alone: Place) -> None:
     queue = alone.queue
-    queue.set_limit("exports", tenant="acme", concurrency=1)
+    queue.limits.set("exports", tenant="acme", concurrency=1)
     queue.enqueue_many([NewJob(queue="exports", tenant="acme", id=f"{n}") for n in range(3)])
     queue.claim("exports", lease=600)
     page = tab(alone.at("job/1"))
@@ -54,7 +55,7 @@ def test_a_limit_is_raised_where_it_holds_a_job_back(tab: Open, alone: Place) ->
     page.get_by_label("Reason").fill("a big customer")
     page.get_by_role("button", name="Set").click()
     expect(why(page)).not_to_contain_text("has reached its limit")
-    assert [one.concurrency for one in queue.limits("exports")] == [5]
+    assert [one.concurrency for one in queue.limits.list("exports")] == [5]
     assert queue.audit().entries[0].reason == "a big customer"
 
 
@@ -70,7 +71,7 @@ def test_a_task_that_no_worker_has_is_told_with_what_to_do(tab: Open, alone: Pla
     queue.enqueue("mail", kind="old_task", id="old-1")
     (job,) = queue.claim("mail", worker="w1")
     text = "no worker has a task named 'old_task' yet"
-    queue.do([ops.Release(job.id, job.token, 600_000, text, ops.UNKNOWN_KIND)])
+    store_of(queue).do([ops.Release(job.id, job.token, 600_000, text, ops.UNKNOWN_KIND)])
     page = tab(alone.at(""))
     told = attention(page).get_by_role("listitem").filter(has_text="no worker has the task")
     told.get_by_role("link", name="mail").click()
@@ -127,7 +128,7 @@ def test_jobs_that_are_ready_are_not_offered_to_run_now(tab: Open, alone: Place)
 
 def test_a_schedule_that_is_paused_is_told(tab: Open, alone: Place) -> None:
     alone.queue.enqueue("mail")
-    alone.queue.put_schedule("nightly", "0 3 * * *", NewJob(queue="mail"))
+    alone.queue.schedules.put("nightly", "0 3 * * *", NewJob(queue="mail"))
     page = tab(alone.at("schedules"))
     page.get_by_role("button", name="pause nightly").click()
     page.get_by_label("Reason").fill("the warehouse is down")
@@ -145,7 +146,7 @@ def test_the_end_of_a_long_traceback_is_in_sight(tab: Open, alone: Place) -> Non
     queue.enqueue("mail", id="deep", max_attempts=1)
     (job,) = queue.claim("mail")
     trace = "Traceback\n" + "".join(f"  File {n}\n" for n in range(1000)) + "ValueError: the end"
-    queue.do([ops.Fail(job.id, job.token, "the end", "ValueError", trace, fatal=True)])
+    store_of(queue).do([ops.Fail(job.id, job.token, "the end", "ValueError", trace, fatal=True)])
     page = tab(alone.at("job/deep"))
     shown = page.get_by_role("region", name="Errors").locator("pre")
     expect(shown).to_contain_text("ValueError: the end")

@@ -9,6 +9,7 @@ from playwright.sync_api import Page, expect
 
 import tenure
 from tenure.model import ops
+from tenure.queue import store_of
 from tests.browser.conftest import Open, Place
 
 SCRIPT = "<script>alert(1)</script>"
@@ -46,17 +47,19 @@ def ids(place: Place) -> dict[str, str]:
     for name, text in TEXTS.items():
         where = f"q {text}"
         id = f"{name} {text}"
-        queue.set_limit(where, tenant=text, concurrency=2)
+        queue.limits.set(where, tenant=text, concurrency=2)
         queue.enqueue(
             where, {text: [text, LINK]}, id=id, kind=text, tenant=text, group=text, max_attempts=1,
             unique_key=text,
         )  # fmt: skip
         (job,) = queue.claim(where, worker=text)
         queue.progress(job, 50, text)
-        queue.do([ops.Fail(job.id, job.token, text, text, f"{text}\n  {text}", fatal=True)])
+        store_of(queue).do(
+            [ops.Fail(job.id, job.token, text, text, f"{text}\n  {text}", fatal=True)]
+        )
         queue.enqueue(where, id=f"child {id}", after=[id])
         job_of = tenure.NewJob(queue=where, kind=text, payload=text)
-        queue.put_schedule(text, "0 3 * * *", job_of)
+        queue.schedules.put(text, "0 3 * * *", job_of)
         found[name] = id
     return found
 

@@ -21,7 +21,7 @@ def jobs(place: Place) -> None:
             "mail", {"to": f"{n}", "fails": True}, kind="send", id=f"dying-{n}", max_attempts=2,
             backoff=fixed(0.01),
         )  # fmt: skip
-    queue.set_limit("tight", concurrency=1)
+    queue.limits.set("tight", concurrency=1)
     queue.enqueue("tight", id="first")
     queue.claim("tight", worker="somebody", lease=1000)
     queue.enqueue("tight", id="second")

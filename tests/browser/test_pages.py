@@ -33,7 +33,7 @@ def jobs(place: Place) -> None:
     queue.enqueue("reports", {"month": 6}, tenant="bolt", id="report-2", delay=3600)
     queue.enqueue("reports", {"month": 7}, tenant="bolt", id="report-3", after=["report-1"])
     job = NewJob(queue="reports", payload={"all": True}, kind="report")
-    queue.put_schedule("nightly", "0 3 * * *", job)
+    queue.schedules.put("nightly", "0 3 * * *", job)
     until(lambda: queue.get("dying").state == "dead")
 
 
@@ -118,12 +118,12 @@ def test_tenants_are_listed_by_depth_and_their_limits_are_set(tab: Open, place: 
     cell.fill("6")
     cell.press("Enter")
     expect(page.get_by_role("status").filter(has_text="concurrency is 6")).to_be_visible()
-    (limit,) = place.queue.limits("reports")
+    (limit,) = place.queue.limits.list("reports")
     assert (limit.tenant, limit.concurrency) == ("bolt", 6)
     page.get_by_role("button", name="Remove the limits of tenant").click()
     page.get_by_role("dialog").get_by_role("button", name="Remove").click()
     expect(cell).to_have_count(0)
-    assert place.queue.limits("reports") == []
+    assert place.queue.limits.list("reports") == []
 
 
 def test_groups_are_listed(tab: Open, place: Place) -> None:
@@ -212,7 +212,7 @@ def test_a_schedule_is_paused_resumed_and_run(tab: Open, place: Place) -> None:
     row.get_by_role("button", name="pause nightly").click()
     page.get_by_role("dialog").get_by_role("button", name="Pause").click()
     expect(row).to_contain_text("paused")
-    assert place.queue.schedules()[0].disabled
+    assert place.queue.schedules.list()[0].disabled
     row.get_by_role("button", name="resume nightly").click()
     expect(row.get_by_text("paused", exact=True)).to_have_count(0)
     row.get_by_role("button", name="Run now: nightly").click()

@@ -17,6 +17,7 @@ import pytest
 import tenure
 from tenure import Closed, Queue, Settings
 from tenure.model.ops import Answer, Op
+from tenure.queue import store_of
 from tenure.testing import ManualClock
 from tests.conformance.state import wrong_counts
 from tests.server import host
@@ -212,7 +213,7 @@ def queue(open_queue: OpenQueue) -> Queue:
 @pytest.fixture
 def apply(queue: Queue) -> Apply:
     def run(*batch: Op) -> list[Answer]:
-        return queue._committer.run(batch)
+        return store_of(queue).committer.run(batch)
 
     return run
 

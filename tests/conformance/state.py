@@ -34,9 +34,9 @@ def dump(queue: Queue, *, slots: tuple[str, str] = ("scope", "key")) -> Dump:
         queues=queues,
         tenants=tenants,
         groups=[group for one in tenants for group in all_groups(queue, one.queue, one.tenant)],
-        limits=queue.limits(),
-        schedules=queue.schedules(),
-        slots=queue.slots(*slots),
+        limits=queue.limits.list(),
+        schedules=queue.schedules.list(),
+        slots=queue.slots.list(*slots),
     )
 
 

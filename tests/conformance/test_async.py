@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import tenure
 from tenure import (
     Busy,
     Closed,
@@ -24,6 +25,11 @@ from tenure import (
     State,
 )
 from tenure.model.ops import Answer, Op
+from tenure.queue import store_of
+from tenure.queue.limits import LimitCalls
+from tenure.queue.record_calls import ErrorCalls
+from tenure.queue.schedule_calls import ScheduleCalls
+from tenure.queue.slots import SlotCalls
 from tests.conformance.conftest import OpenQueue
 from tests.conformance.moves import BIG, fill, ids
 from tests.conformance.state import all_jobs, dump, nothing_changes
@@ -31,14 +37,15 @@ from tests.crash.watched import until
 
 pytestmark = pytest.mark.over_http
 
-NO_CALLS = {  # for other parts of Tenure
-    *("stand", "withdraw", "prepare", "ado_beside", "do_aside", "claims_at_once"),
-}
 SIGNS = {"sign", "audited"}  # which do nothing by themselves
-PUBLIC = sorted(
-    name for name in dir(Queue) if not name.startswith("_") and name not in NO_CALLS | SIGNS
-)
-SYNC = [name for name in PUBLIC if not inspect.iscoroutinefunction(getattr(Queue, name))]
+PARTS = {"schedules": ScheduleCalls, "limits": LimitCalls, "slots": SlotCalls, "errors": ErrorCalls}
+PUBLIC = [
+    (kind, name)
+    for kind in (Queue, *PARTS.values())
+    for name in dir(kind)
+    if not name.startswith("_") and name not in {*SIGNS, *(PARTS if kind is Queue else ())}
+]
+SYNC = [one for one in PUBLIC if not inspect.iscoroutinefunction(getattr(*one))]
 
 
 def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -54,22 +61,29 @@ def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 def test_every_call_has_a_twin_and_every_twin_a_call() -> None:
-    assert sorted(SYNC + ["a" + name for name in SYNC]) == PUBLIC
-    assert {"enqueue", "claim", "ack", "stats", "maintain", "close"} < set(SYNC)
+    assert {*SYNC, *((kind, "a" + name) for kind, name in SYNC)} == set(PUBLIC)
+    assert {"enqueue", "claim", "ack", "stats", "maintain", "close"} < {name for _, name in SYNC}
+    assert {(kind, "list") for kind in PARTS.values()} < set(SYNC)
 
 
-@pytest.mark.parametrize("name", SYNC)
-def test_twins_are_called_alike(name: str) -> None:
-    call, twin = getattr(Queue, name), getattr(Queue, "a" + name)
+@pytest.mark.parametrize(("kind", "name"), SYNC)
+def test_twins_are_called_alike(kind: type, name: str) -> None:
+    call, twin = getattr(kind, name), getattr(kind, "a" + name)
     assert inspect.signature(call) == inspect.signature(twin)
     assert (call.__name__, twin.__name__) == (name, "a" + name)
     assert inspect.iscoroutinefunction(twin)
 
 
-@pytest.mark.parametrize("name", SYNC)
-def test_twins_are_documented(name: str) -> None:
-    assert inspect.getdoc(getattr(Queue, name))
-    assert inspect.getdoc(getattr(Queue, "a" + name))
+@pytest.mark.parametrize(("kind", "name"), SYNC)
+def test_twins_are_documented(kind: type, name: str) -> None:
+    assert inspect.getdoc(getattr(kind, name))
+    assert inspect.getdoc(getattr(kind, "a" + name))
+
+
+def test_the_calls_of_a_part_are_reached_through_the_queue() -> None:
+    with tenure.connect("memory://") as queue:
+        for name, kind in PARTS.items():
+            assert type(getattr(queue, name)) is kind
 
 
 # The same, awaited ------------------------------------------------------------------------------
@@ -113,20 +127,20 @@ def test_an_operator_may_be_a_task(queue: Queue) -> None:
         assert await queue.adelete(["0"]) == 1
         assert await queue.adelete(queue="q") == 2
         assert await queue.apurge(0) == 0
-        await queue.aset_limit("q", concurrency=1)
+        await queue.limits.aset("q", concurrency=1)
         await queue.apause("q")
-        assert [one.paused for one in await queue.alimits()] == [True]
+        assert [one.paused for one in await queue.limits.alist()] == [True]
         await queue.aresume("q")
-        await queue.aclear_limit("q")
-        assert await queue.alimits("q") == []
-        assert (await queue.atake_slot("scope", "key", "a", 10)).held
-        assert len(await queue.aslots("scope", "key")) == 1
-        assert await queue.areconcile_slots("scope", "key") == 0
-        assert await queue.adrop_slot("scope", "key", "a") == 0
-        await queue.aput_schedule("s", "* * * * *", NewJob(queue="q"))
-        (schedule,) = await queue.aschedules()
-        assert await queue.afire(schedule) is False
-        await queue.adrop_schedule("s")
+        await queue.limits.aclear("q")
+        assert await queue.limits.alist("q") == []
+        assert (await queue.slots.atake("scope", "key", "a", 10)).held
+        assert len(await queue.slots.alist("scope", "key")) == 1
+        assert await queue.slots.areconcile("scope", "key") == 0
+        assert await queue.slots.adrop("scope", "key", "a") == 0
+        await queue.schedules.aput("s", "* * * * *", NewJob(queue="q"))
+        (schedule,) = await queue.schedules.alist()
+        assert await queue.schedules.afire(schedule) is False
+        await queue.schedules.adrop("s")
         assert (await queue.amaintain()).total == 0
         assert await queue.areconcile("q") == {}
 
@@ -205,16 +219,16 @@ def put_before(
     queue: Queue, apply: Callable[[Sequence[Op]], list[Answer]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Have another `apply` called, by one thread at a time, whatever the engine could do."""
-    monkeypatch.setattr(queue._engine, "apply", apply)
-    monkeypatch.setattr(queue._engine, "in_flight", 1)
-    queue._committer.start_anew()
+    monkeypatch.setattr(store_of(queue).engine, "apply", apply)
+    monkeypatch.setattr(store_of(queue).engine, "in_flight", 1)
+    store_of(queue).committer.start_anew()
 
 
 class Gate:
     """Holds an engine's next batch up, so that a test can act while it is under way."""
 
     def __init__(self, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._apply: Callable[[Sequence[Op]], list[Answer]] = queue._engine.apply
+        self._apply: Callable[[Sequence[Op]], list[Answer]] = store_of(queue).engine.apply
         self.begun, self.open = threading.Event(), threading.Event()
         put_before(queue, self.apply, monkeypatch)
 
@@ -339,7 +353,7 @@ class Steps:
     """Lets an engine's batches through one by one."""
 
     def __init__(self, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._apply: Callable[[Sequence[Op]], list[Answer]] = queue._engine.apply
+        self._apply: Callable[[Sequence[Op]], list[Answer]] = store_of(queue).engine.apply
         self._begun, self._go = threading.Semaphore(0), threading.Semaphore(0)
         put_before(queue, self.apply, monkeypatch)
 
@@ -374,7 +388,7 @@ def wait_in_line(queue: Queue) -> threading.Thread:
 
     other = threading.Thread(target=call, daemon=True)
     other.start()
-    until(lambda: queue._committer._waiting > 0)
+    until(lambda: store_of(queue).committer._waiting > 0)
     return other
 
 

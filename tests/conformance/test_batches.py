@@ -62,6 +62,7 @@ from tenure.model.ops import (
     Update,
 )
 from tenure.model.workers import LiveWorker
+from tenure.queue import store_of
 from tenure.testing import ManualClock
 from tests.conformance.conftest import Apply, OpenQueue
 from tests.conformance.moves import fill, ids, state_of, take
@@ -246,7 +247,7 @@ def test_the_holder_may_do_many_things_in_one_batch(
 def test_what_one_ack_frees_the_next_claim_of_the_batch_may_take(
     queue: Queue, apply: Apply
 ) -> None:
-    queue.set_limit("q", concurrency=1)
+    queue.limits.set("q", concurrency=1)
     fill(queue, 2)
     queue.enqueue("q", id="child", after=["0"], priority=-1)
     job = take(queue)
@@ -341,7 +342,7 @@ def test_each_claim_of_a_batch_looks_after_as_many_jobs_as_it_would_alone(
     for name in ("a", "b", "c"):
         queue.enqueue("q", id=name, delay=1)
     clock.advance(1)
-    answers = queue._committer.run([Claim(("q",), "w", 60_000, 1) for _ in range(3)])
+    answers = store_of(queue).committer.run([Claim(("q",), "w", 60_000, 1) for _ in range(3)])
     leased = [job.id for answer in answers if isinstance(answer, Leased) for job in answer.jobs]
     assert sorted(leased) == ["a", "b", "c"]
 

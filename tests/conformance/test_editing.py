@@ -10,6 +10,7 @@ import pytest
 from tenure import Conflict, Duplicate, InvalidInput, JobNotFound, PayloadTooLarge, Queue, State
 from tenure.model import ops
 from tenure.model.ops import Note
+from tenure.queue import store_of
 from tenure.testing import ManualClock
 from tests.conformance.conftest import Apply
 from tests.conformance.moves import fill, make_dead, make_done, take
@@ -88,7 +89,7 @@ def test_what_runs_or_is_over_is_not_changed(queue: Queue) -> None:
 def test_several_jobs_are_changed_together(queue: Queue) -> None:
     fill(queue, 3)
     make_done(queue, "done", name="other")
-    (changed,) = queue.do([ops.Update(("0", "1", "done", "nobody"), -3)])
+    (changed,) = store_of(queue).do([ops.Update(("0", "1", "done", "nobody"), -3)])
     assert changed == ops.Changed(2, ("nobody",))
     assert [queue.get(job_id).priority for job_id in ("0", "1", "2")] == [-3, -3, 0]
 

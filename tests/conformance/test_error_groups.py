@@ -8,12 +8,13 @@ from msgspec.structs import replace
 from tenure import NewJob, Queue
 from tenure.model import error_groups, ops, queries
 from tenure.model.error_groups import ErrorGroup, ErrorGroups
+from tenure.queue import store_of
 from tenure.testing import ManualClock
 from tests.conformance.conftest import Apply, OpenQueue
 
 
 def errors(queue: Queue, *args: object) -> ErrorGroups:
-    found = queue._engine.read(queries.ListErrors(*args))  # type: ignore[arg-type]
+    found = store_of(queue).engine.read(queries.ListErrors(*args))  # type: ignore[arg-type]
     assert isinstance(found, ErrorGroups)
     return found
 
@@ -221,13 +222,13 @@ def test_an_imported_failure_without_a_group_is_found_by_no_group(
     queue: Queue, apply: Apply
 ) -> None:
     fail(queue, "no", fatal=True)
-    exported = queue._engine.read(queries.Export())
+    exported = store_of(queue).engine.read(queries.Export())
     assert isinstance(exported, queries.Exported)
     (entry,) = exported.entries
     (failure,) = entry.job.errors
     job = replace(entry.job, errors=(replace(failure, group=""),))
     apply(ops.Delete((job.id,)), ops.Import((replace(entry, job=job),)))
     for group in ("", failure.group):
-        found = queue._engine.read(queries.FindIds(queries.Filter(error=group)))
+        found = store_of(queue).engine.read(queries.FindIds(queries.Filter(error=group)))
         assert isinstance(found, queries.Ids)
         assert found.ids == []

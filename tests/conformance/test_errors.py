@@ -26,9 +26,9 @@ def job(queue: Queue) -> Job:
     make_done(queue, "done")
     make_dead(queue, "dead")
     queue.enqueue("q", id="a")
-    queue.take_slot("scope", "key", "holder", 60)
-    queue.put_schedule("nightly", "0 3 * * *", NewJob(queue="q"))
-    queue.set_limit("q", concurrency=50)
+    queue.slots.take("scope", "key", "holder", 60)
+    queue.schedules.put("nightly", "0 3 * * *", NewJob(queue="q"))
+    queue.limits.set("q", concurrency=50)
     return take(queue)
 
 
@@ -72,16 +72,16 @@ NAMES: dict[str, Call] = {
     "delete id": lambda queue, name: queue.delete(["a", name]),
     "pause queue": lambda queue, name: queue.pause(name),
     "resume queue": lambda queue, name: queue.resume(name),
-    "set_limit queue": lambda queue, name: queue.set_limit(name, concurrency=1),
-    "set_limit group": lambda queue, name: queue.set_limit("q", group=name, concurrency=1),
-    "clear_limit queue": lambda queue, name: queue.clear_limit(name),
-    "take_slot scope": lambda queue, name: queue.take_slot(name, "key", "holder", 1),
-    "take_slot key": lambda queue, name: queue.take_slot("scope", name, "holder", 1),
-    "take_slot holder": lambda queue, name: queue.take_slot("scope", "key", name, 1),
-    "put_schedule name": lambda queue, name: queue.put_schedule(
+    "set_limit queue": lambda queue, name: queue.limits.set(name, concurrency=1),
+    "set_limit group": lambda queue, name: queue.limits.set("q", group=name, concurrency=1),
+    "clear_limit queue": lambda queue, name: queue.limits.clear(name),
+    "take_slot scope": lambda queue, name: queue.slots.take(name, "key", "holder", 1),
+    "take_slot key": lambda queue, name: queue.slots.take("scope", name, "holder", 1),
+    "take_slot holder": lambda queue, name: queue.slots.take("scope", "key", name, 1),
+    "put_schedule name": lambda queue, name: queue.schedules.put(
         name, "* * * * *", NewJob(queue="q")
     ),
-    "put_schedule queue": lambda queue, name: queue.put_schedule(
+    "put_schedule queue": lambda queue, name: queue.schedules.put(
         "s", "* * * * *", NewJob(queue=name)
     ),
     "reconcile queue": lambda queue, name: queue.reconcile(name),
@@ -95,10 +95,10 @@ LABELS: dict[str, Call] = {
     "claim tenant": lambda queue, name: queue.claim("q", tenant=name),
     "claim not_groups": lambda queue, name: queue.claim("q", not_groups=["g", name]),
     "progress note": lambda queue, name: queue.progress(Lease("a", 1), 5, name),
-    "set_limit tenant": lambda queue, name: queue.set_limit("q", tenant=name, concurrency=1),
+    "set_limit tenant": lambda queue, name: queue.limits.set("q", tenant=name, concurrency=1),
     "pause tenant": lambda queue, name: queue.pause("q", tenant=name),
     "resume tenant": lambda queue, name: queue.resume("q", tenant=name),
-    "clear_limit tenant": lambda queue, name: queue.clear_limit("q", tenant=name),
+    "clear_limit tenant": lambda queue, name: queue.limits.clear("q", tenant=name),
 }
 LOOKUPS: dict[str, Call] = {
     "ack id": lambda queue, name: queue.ack(Lease(name, 1)),
@@ -113,24 +113,24 @@ LOOKUPS: dict[str, Call] = {
     "groups queue": lambda queue, name: queue.groups(name),
     "groups tenant": lambda queue, name: queue.groups("q", tenant=name),
     "groups after": lambda queue, name: queue.groups("q", after=name),
-    "limits queue": lambda queue, name: queue.limits(name),
+    "limits queue": lambda queue, name: queue.limits.list(name),
     "cancel queue": lambda queue, name: queue.cancel(queue=name),
     "cancel tenant": lambda queue, name: queue.cancel(tenant=name),
     "replay group": lambda queue, name: queue.replay(group=name),
     "delete kind": lambda queue, name: queue.delete(kind=name),
     "purge queue": lambda queue, name: queue.purge(0, queue=name),
-    "slots scope": lambda queue, name: queue.slots(name, "key"),
-    "slots key": lambda queue, name: queue.slots("scope", name),
-    "drop_slot scope": lambda queue, name: queue.drop_slot(name, "key", "holder"),
-    "drop_slot key": lambda queue, name: queue.drop_slot("scope", name, "holder"),
-    "drop_slot holder": lambda queue, name: queue.drop_slot("scope", "key", name),
+    "slots scope": lambda queue, name: queue.slots.list(name, "key"),
+    "slots key": lambda queue, name: queue.slots.list("scope", name),
+    "drop_slot scope": lambda queue, name: queue.slots.drop(name, "key", "holder"),
+    "drop_slot key": lambda queue, name: queue.slots.drop("scope", name, "holder"),
+    "drop_slot holder": lambda queue, name: queue.slots.drop("scope", "key", name),
     "reconcile tenant": lambda queue, name: queue.reconcile("q", tenant=name),
     "reconcile group": lambda queue, name: queue.reconcile("q", group=name),
-    "reconcile_slots scope": lambda queue, name: queue.reconcile_slots(name, "key"),
-    "reconcile_slots key": lambda queue, name: queue.reconcile_slots("scope", name),
-    "drop_schedule name": lambda queue, name: queue.drop_schedule(name),
-    "put_schedule cron": lambda queue, name: queue.put_schedule("s", name, NewJob(queue="q")),
-    "put_schedule tz": lambda queue, name: queue.put_schedule(
+    "reconcile_slots scope": lambda queue, name: queue.slots.reconcile(name, "key"),
+    "reconcile_slots key": lambda queue, name: queue.slots.reconcile("scope", name),
+    "drop_schedule name": lambda queue, name: queue.schedules.drop(name),
+    "put_schedule cron": lambda queue, name: queue.schedules.put("s", name, NewJob(queue="q")),
+    "put_schedule tz": lambda queue, name: queue.schedules.put(
         "s", "* * * * *", NewJob(queue="q"), tz=name
     ),
 }
@@ -233,8 +233,8 @@ SPANS: dict[str, Call] = {
     "extend_many": lambda queue, span: queue.extend_many([Lease("a", 1)], span),
     "fail retry_in": lambda queue, span: queue.fail(Lease("a", 1), retry_in=span),
     "release delay": lambda queue, span: queue.release(Lease("a", 1), delay=span),
-    "take_slot ttl": lambda queue, span: queue.take_slot("scope", "key", "h", span),
-    "set_limit per": lambda queue, span: queue.set_limit("q", rate=1, per=span),
+    "take_slot ttl": lambda queue, span: queue.slots.take("scope", "key", "h", span),
+    "set_limit per": lambda queue, span: queue.limits.set("q", rate=1, per=span),
     "purge older_than": lambda queue, span: queue.purge(span),
 }
 BAD_SPANS: dict[str, Any] = {
@@ -283,7 +283,7 @@ NUMBERS: dict[str, tuple[Call, list[Any]]] = {
     "tenants limit": (lambda queue, n: queue.tenants("q", limit=n), [0, -1, 10_001, None]),
     "groups limit": (lambda queue, n: queue.groups("q", limit=n), [0, -1, 10_001, None]),
     "take_slot limit": (
-        lambda queue, n: queue.take_slot("scope", "key", "h", 1, limit=n),
+        lambda queue, n: queue.slots.take("scope", "key", "h", 1, limit=n),
         [0, -1, 10**9 + 1],
     ),
     "maintain limit": (lambda queue, n: queue.maintain(limit=n), [0, -1, 100_001, None]),
@@ -370,11 +370,11 @@ SHAPES: dict[str, Call] = {
     "replay a number": lambda queue, job: queue.replay(5),
     "delete a number": lambda queue, job: queue.delete(5),
     "delete state": lambda queue, job: queue.delete("a", state="ready"),
-    "put_schedule a dict": lambda queue, job: queue.put_schedule("s", "* * * * *", {"queue": "q"}),
-    "put_schedule catch_up": lambda queue, job: queue.put_schedule(
+    "put_schedule a dict": lambda queue, job: queue.schedules.put("s", "* * * * *", {"queue": "q"}),
+    "put_schedule catch_up": lambda queue, job: queue.schedules.put(
         "s", "* * * * *", NewJob(queue="q"), catch_up=None
     ),
-    "fire a name": lambda queue, job: queue.fire("nightly"),
+    "fire a name": lambda queue, job: queue.schedules.fire("nightly"),
 }
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from tenure import LeaseLost, Queue, State, fixed
 from tenure.model import ops
+from tenure.queue import store_of
 from tenure.testing import ManualClock
 from tests.conformance.conftest import OpenQueue
 from tests.conformance.moves import fill, ids, state_of, take
@@ -190,7 +191,7 @@ def test_claims_of_one_batch_promote_as_many_due_jobs_as_they_would_apart(
         queue.enqueue("q", id=str(n), delay=10)
     clock.advance(10)
     claim = ops.Claim(("q",), "w", 60_000, 2)
-    answers = queue._committer.run([claim, claim, claim])
+    answers = store_of(queue).committer.run([claim, claim, claim])
     given = [[job.id for job in one.jobs] for one in answers if isinstance(one, ops.Leased)]
     assert given == [["0", "1"], ["2", "3"], ["4", "5"]]
 
@@ -212,12 +213,12 @@ def test_a_job_that_expired_unseen_takes_no_room_of_the_next_claim_of_its_batch(
     open_queue: OpenQueue, clock: ManualClock
 ) -> None:
     queue = open_queue(sweep=1)  # two claims sweep two of them and find the third in its lane
-    queue.set_limit("q", concurrency=1)
+    queue.limits.set("q", concurrency=1)
     fill(queue, 3, expires_in=10)
     queue.enqueue("q", id="good")
     clock.advance(10)
     claim = ops.Claim(("q",), "w", 60_000, 1)
-    answers = queue._committer.run([claim, claim])
+    answers = store_of(queue).committer.run([claim, claim])
     given = [job.id for one in answers if isinstance(one, ops.Leased) for job in one.jobs]
     assert given == ["good"]
     assert queue.stats().dead == 3

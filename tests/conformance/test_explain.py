@@ -14,6 +14,7 @@ from tenure.model.ops import Grant, Note, Pause
 from tenure.model.pause_records import pause_key
 from tenure.model.queries import Explain
 from tenure.model.record_queries import ListRecords
+from tenure.queue import store_of
 from tenure.testing import ManualClock
 from tests.conformance.conftest import Apply, OpenQueue
 
@@ -87,7 +88,7 @@ def test_of_jobs_that_are_due_in_a_limited_group_those_come_first_that_may_start
     for _ in range(3):
         queue.enqueue("q", group="g", delay=1)
     queue.enqueue("q", id="last", group="h")
-    queue.set_limit("q", group="g", concurrency=2)
+    queue.limits.set("q", group="g", concurrency=2)
     clock.advance(2)
 
     if ahead:
@@ -358,7 +359,7 @@ def test_a_pause_says_since_when_by_whom_and_for_what_reason(
     assert isinstance(of_tenant, why.Paused)
     assert of_tenant.since == clock.now_ms()
     grant = Grant(tenants=("a",))
-    shown = queue.do(Explain("j", grant=grant)).reasons[:2]
+    shown = store_of(queue).do(Explain("j", grant=grant)).reasons[:2]
     assert [(one.since, one.by, one.reason) for one in shown] == [
         (None, "", ""),
         (clock.now_ms(), "", ""),
@@ -372,11 +373,11 @@ def test_a_pause_says_since_when_by_whom_and_for_what_reason(
 def test_a_pause_is_remembered_until_it_ends(queue: Queue, apply: Apply) -> None:
     queue.enqueue("q", id="j")
     apply(Pause("q", note=Note(by="ann")))
-    queue.clear_limit("q")
+    queue.limits.clear("q")
     assert reason_of_queue(queue).by == "ann"
     queue.resume("q")
     key = pause_key("q", None, None)
-    assert queue.do(ListRecords("pause", key, key, 1)) == []
+    assert store_of(queue).do(ListRecords("pause", key, key, 1)) == []
 
 
 def reason_of_queue(queue: Queue) -> why.Paused:
@@ -401,7 +402,7 @@ def test_a_full_limit_names_those_who_hold_it(
 ) -> None:
     for id in ("h1", "h2", "j"):
         queue.enqueue("q", id=id, tenant="a", group="g")
-    queue.set_limit("q", concurrency=2, **scope)
+    queue.limits.set("q", concurrency=2, **scope)
     queue.claim("q", worker="w", limit=5)
 
     found = reason(queue, "j", why.Limited)
@@ -415,7 +416,7 @@ def test_a_full_limit_names_those_who_hold_it(
 def test_a_limit_of_each_group_does_not_hold_back_a_job_without_a_group(queue: Queue) -> None:
     for id in ("h", "j"):
         queue.enqueue("q", id=id)
-    queue.set_limit("q", group="*", concurrency=1)
+    queue.limits.set("q", group="*", concurrency=1)
     queue.claim("q", worker="w")
 
     assert "limit" not in codes(queue, "j")
@@ -425,7 +426,7 @@ def test_a_limit_of_each_group_does_not_hold_back_a_job_without_a_group(queue: Q
 def test_a_limit_with_some_room_lets_only_the_first_jobs_start(queue: Queue) -> None:
     for n in range(4):
         queue.enqueue("q", id=f"j{n}", group="g")
-    queue.set_limit("q", group="g", concurrency=2)
+    queue.limits.set("q", group="g", concurrency=2)
 
     assert [queue.explain(f"j{n}").claimable for n in range(4)] == [True, True, False, False]
     assert reason(queue, "j3", why.InLine).room == 2
@@ -433,7 +434,7 @@ def test_a_limit_with_some_room_lets_only_the_first_jobs_start(queue: Queue) -> 
 
 @pytest.mark.usefixtures("needs_strict_turns")
 def test_a_tenant_that_has_nothing_left_takes_no_further_turn(queue: Queue) -> None:
-    queue.set_limit("q", concurrency=4)
+    queue.limits.set("q", concurrency=4)
     for tenant in ("a", "b", "c", "c", "c"):
         queue.enqueue("q", id=f"{tenant}{len(queue.jobs().jobs)}", tenant=tenant)
     assert [queue.explain(id).claimable for id in ("c2", "c3", "c4")] == [True, True, False]
@@ -445,8 +446,8 @@ def test_with_little_room_in_the_queue_turns_decide(queue: Queue) -> None:
     for tenant in "abc":
         for n in range(2):
             queue.enqueue("q", id=f"{tenant}{n}", tenant=tenant)
-    queue.set_limit("q", tenant="a", weight=5)
-    queue.set_limit("q", concurrency=4)
+    queue.limits.set("q", tenant="a", weight=5)
+    queue.limits.set("q", concurrency=4)
     ids = [f"{tenant}{n}" for tenant in "abc" for n in range(2)]
 
     claimable = {id for id in ids if queue.explain(id).claimable}
@@ -460,7 +461,7 @@ def test_a_tenant_takes_no_more_turns_than_it_has_jobs(queue: Queue) -> None:
     queue.enqueue("q", tenant="a")
     for n in range(3):
         queue.enqueue("q", id=f"b{n}", tenant="b")
-    queue.set_limit("q", concurrency=3)
+    queue.limits.set("q", concurrency=3)
     queue.maintain()  # so that on PostgreSQL the books are up to date
 
     assert [queue.explain(f"b{n}").claimable for n in range(3)] == [True, True, False]
@@ -470,7 +471,7 @@ def test_a_tenant_takes_no_more_turns_than_it_has_jobs(queue: Queue) -> None:
 def test_a_lease_that_expired_does_not_fill_a_limit(queue: Queue, clock: ManualClock) -> None:
     queue.enqueue("q", id="first", max_attempts=1)
     queue.enqueue("q", id="j")
-    queue.set_limit("q", concurrency=1)
+    queue.limits.set("q", concurrency=1)
     queue.claim("q", worker="w", lease=5)
     assert "limit" in codes(queue, "j")
     clock.advance(6)
@@ -480,7 +481,7 @@ def test_a_lease_that_expired_does_not_fill_a_limit(queue: Queue, clock: ManualC
 
 @pytest.mark.queue_limit
 def test_a_used_up_rate_says_when_the_next_job_may_start(queue: Queue, clock: ManualClock) -> None:
-    queue.set_limit("q", rate=2, per=10)
+    queue.limits.set("q", rate=2, per=10)
     for n in range(4):
         queue.enqueue("q", id=f"j{n}")
     assert [queue.explain(f"j{n}").claimable for n in range(4)] == [True, True, False, False]
@@ -525,21 +526,21 @@ def test_a_grant_hides_jobs_of_others(queue: Queue) -> None:
     queue.enqueue("q", id="mine", tenant="a", after=[queue.enqueue("q", id="b1", tenant="b").id])
     grant = Grant(tenants=("a",))
 
-    assert isinstance(queue.do(Explain("b1", grant=grant)), JobNotFound)
-    (found,) = queue.do(Explain("mine", grant=grant)).reasons
+    assert isinstance(store_of(queue).do(Explain("b1", grant=grant)), JobNotFound)
+    (found,) = store_of(queue).do(Explain("mine", grant=grant)).reasons
 
     assert found.parents == [why.Parent("b1", None)]
 
 
 @pytest.mark.queue_limit
 def test_a_grant_hides_who_else_fills_the_queue(queue: Queue) -> None:
-    queue.set_limit("q", concurrency=2, rate=2, per=60)
+    queue.limits.set("q", concurrency=2, rate=2, per=60)
     for id in ("a1", "b1", "a2"):
         queue.enqueue("q", id=id, tenant=id[0])
     queue.claim("q", worker="w", limit=5)
 
     (waits,) = [id for id in ("a1", "a2", "b1") if queue.get(id).state is State.PENDING]
-    found = queue.do(Explain(waits, grant=Grant(tenants=(waits[0],)))).reasons
+    found = store_of(queue).do(Explain(waits, grant=Grant(tenants=(waits[0],)))).reasons
 
     limited = found[0]
     assert (limited.used, limited.limit) == (None, None)
@@ -549,12 +550,12 @@ def test_a_grant_hides_who_else_fills_the_queue(queue: Queue) -> None:
 
 
 def test_a_grant_shows_how_full_its_own_limits_are(queue: Queue) -> None:
-    queue.set_limit("q", tenant="a", concurrency=1)
+    queue.limits.set("q", tenant="a", concurrency=1)
     for id in ("a1", "a2"):
         queue.enqueue("q", id=id, tenant="a")
     queue.claim("q", worker="w")
 
-    limited, line = queue.do(Explain("a2", grant=Grant(tenants=("a",)))).reasons
+    limited, line = store_of(queue).do(Explain("a2", grant=Grant(tenants=("a",)))).reasons
 
     assert (limited.scope, limited.used, limited.limit) == ("tenant", 1, 1)
     assert line.room == 0
@@ -566,7 +567,7 @@ def test_a_grant_for_some_tenants_hides_that_nobody_works_on_the_queue(
 ) -> None:
     queue.enqueue("q", id="a1", tenant="a")
 
-    found = [type(one) for one in queue.do(Explain("a1", grant=grant)).reasons]
+    found = [type(one) for one in store_of(queue).do(Explain("a1", grant=grant)).reasons]
 
     assert (why.NoWorker in found) is (grant.tenants is None)
 
@@ -588,6 +589,6 @@ def test_a_job_can_start_where_there_is_room_for_all_however_many_are_ahead(
     monkeypatch.setattr(why, "MOST_AHEAD", 2)
     for n in range(4):
         queue.enqueue("q", id=f"j{n}")
-    queue.set_limit("q", concurrency=4)
+    queue.limits.set("q", concurrency=4)
 
     assert queue.explain("j3").claimable

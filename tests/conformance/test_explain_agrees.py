@@ -97,13 +97,13 @@ class History:
 
     def _limit(self) -> None:
         scope = self._scope()
-        self.queue.set_limit("q", concurrency=self.chance.choice((1, 2, 3, 5)), **scope)
+        self.queue.limits.set("q", concurrency=self.chance.choice((1, 2, 3, 5)), **scope)
         if not scope and self.chance.random() < 0.5:
-            self.queue.set_limit("q", rate=self.chance.choice((1, 3, 10)), per=5)
+            self.queue.limits.set("q", rate=self.chance.choice((1, 3, 10)), per=5)
         if scope.get("tenant") and "group" not in scope:
-            self.queue.set_limit("q", weight=self.chance.choice((1, 2, 5)), **scope)
+            self.queue.limits.set("q", weight=self.chance.choice((1, 2, 5)), **scope)
         if self.chance.random() < 0.3:
-            self.queue.clear_limit("q", **self._scope())
+            self.queue.limits.clear("q", **self._scope())
 
     def _pause(self) -> None:
         scope = self._scope()

@@ -82,7 +82,7 @@ def test_priority_orders_the_jobs_of_a_tenant_and_not_the_tenants(queue: Queue) 
 
 @pytest.mark.parametrize("limit", [1, 3, 4, 40])
 def test_a_tenant_of_weight_three_gets_three_turns(queue: Queue, limit: int) -> None:
-    queue.set_limit("q", tenant="b", weight=3)
+    queue.limits.set("q", tenant="b", weight=3)
     stock(queue, "ab")
     served = serve(queue, 40, limit=limit)
     assert served == "abbb" * 10
@@ -91,14 +91,14 @@ def test_a_tenant_of_weight_three_gets_three_turns(queue: Queue, limit: int) -> 
 def test_turns_are_shared_by_weight(queue: Queue) -> None:
     weights = {"a": 1, "b": 2, "c": 5}
     for tenant, weight in weights.items():
-        queue.set_limit("q", tenant=tenant, weight=weight)
+        queue.limits.set("q", tenant=tenant, weight=weight)
     stock(queue, "abc", 200)
     assert Counter(serve(queue, 160, limit=16)) == {"a": 20, "b": 40, "c": 100}
 
 
 def test_a_weight_may_be_the_default(queue: Queue) -> None:
-    queue.set_limit("q", tenant="*", weight=3)
-    queue.set_limit("q", tenant="a", weight=1)
+    queue.limits.set("q", tenant="*", weight=3)
+    queue.limits.set("q", tenant="a", weight=1)
     stock(queue, "abc")
     assert Counter(serve(queue, 70)) == {"a": 10, "b": 30, "c": 30}
 
@@ -106,10 +106,10 @@ def test_a_weight_may_be_the_default(queue: Queue) -> None:
 def test_a_weight_that_is_changed_counts_from_the_next_turn(queue: Queue) -> None:
     stock(queue, "ab", 200)
     serve(queue, 20)
-    queue.set_limit("q", tenant="a", weight=4)
+    queue.limits.set("q", tenant="a", weight=4)
     serve(queue, 10)
     assert Counter(serve(queue, 50)) == {"a": 40, "b": 10}
-    queue.clear_limit("q", tenant="a")
+    queue.limits.clear("q", tenant="a")
     serve(queue, 10)
     assert Counter(serve(queue, 50)) == {"a": 25, "b": 25}
 
@@ -127,7 +127,7 @@ def test_between_two_claims_of_a_tenant_each_other_gets_at_most_its_weight(
     draw = random.Random(seed)
     weights = {tenant: draw.randint(1, 5) for tenant in "abcdef"}
     for tenant, weight in weights.items():
-        queue.set_limit("q", tenant=tenant, weight=weight)
+        queue.limits.set("q", tenant=tenant, weight=weight)
     stock(queue, "abc", 150)
     served = serve(queue, 60, limit=draw.randint(1, 9))
     stock(queue, "def", 150)  # some come late
@@ -177,9 +177,9 @@ def test_a_tenant_that_was_paused_has_no_burst(queue: Queue) -> None:
 
 def test_a_tenant_that_was_at_its_limit_has_no_burst(queue: Queue) -> None:
     stock(queue, "ab")
-    queue.set_limit("q", tenant="b", concurrency=1)
+    queue.limits.set("q", tenant="b", concurrency=1)
     assert serve(queue, 31) == "ab" + "a" * 29
-    queue.clear_limit("q", tenant="b")
+    queue.limits.clear("q", tenant="b")
     assert serve(queue, 20) == "ba" * 10
 
 
@@ -273,7 +273,7 @@ def test_a_tie_of_turns_is_decided_by_the_names(
 ) -> None:
     """A tenant that is served now has its next turn exactly when another has its turn."""
     weight = next(weight for weight in range(2, 1_000) if weight * stride(weight) == TURN + 1)
-    queue.set_limit("q", tenant=heavy, weight=weight)
+    queue.limits.set("q", tenant=heavy, weight=weight)
     stock(queue, heavy, weight + 2)
     assert serve(queue, 1) == heavy  # at 1
     stock(queue, light, 2)

@@ -21,6 +21,7 @@ from tenure import (
 from tenure.model import ops, queries
 from tenure.model.job import NULL, Job, JobSpec
 from tenure.model.ops import Answer, Grant, Op
+from tenure.queue import store_of
 from tests.conformance.state import nothing_changes
 
 pytestmark = pytest.mark.over_http
@@ -60,7 +61,7 @@ jobs_op = pytest.mark.parametrize(
 
 
 def do(queue: Queue, *batch: Op) -> list[Answer]:
-    answers: list[Answer] = queue.do(list(batch))
+    answers: list[Answer] = store_of(queue).do(list(batch))
     return answers
 
 
@@ -279,7 +280,7 @@ def test_a_schedule_that_the_grant_does_not_allow_stays(
     queue: Queue, grant: Grant, name: str, tenant: str
 ) -> None:
     do(queue, ops.PutSchedule(schedule("s", name, tenant)))
-    (before,) = queue.schedules()
+    (before,) = queue.schedules.list()
     mine = schedule("s", "mail", "acme")
     answers = do(
         queue,
@@ -290,7 +291,7 @@ def test_a_schedule_that_the_grant_does_not_allow_stays(
     )
     kinds = [Forbidden, ScheduleNotFound, ScheduleNotFound, ScheduleNotFound]
     assert [type(answer) for answer in answers] == kinds
-    assert queue.schedules() == [before]
+    assert queue.schedules.list() == [before]
 
 
 @shows
@@ -302,7 +303,7 @@ def test_a_schedule_that_the_grant_allows_is_replaced_fired_and_dropped(
     assert do(queue, ops.PutSchedule(mine, grant=grant)) == [ops.Ok()]
     assert do(queue, ops.Fire("s", 1, "f", grant=grant)) == [ops.Fired(False)]
     assert do(queue, ops.DropSchedule("s", grant=grant)) == [ops.Ok()]
-    assert queue.schedules() == []
+    assert queue.schedules.list() == []
 
 
 def test_a_grant_holds_inside_a_keyed_call(queue: Queue) -> None:
@@ -323,8 +324,8 @@ def test_a_job_that_the_grant_does_not_allow_is_not_found(
 ) -> None:
     queue.enqueue(name, id="a", tenant=tenant)
     for query in (queries.GetJob("a", grant=grant), queries.ListRelated("a", 20, grant=grant)):
-        assert isinstance(queue.do(query), JobNotFound)
-    assert queue.do(queries.GetJobs(("a",), grant=grant)).jobs == []
+        assert isinstance(store_of(queue).do(query), JobNotFound)
+    assert store_of(queue).do(queries.GetJobs(("a",), grant=grant)).jobs == []
 
 
 @shows
@@ -332,5 +333,5 @@ def test_a_job_that_the_grant_allows_is_found(
     queue: Queue, grant: Grant, name: str, tenant: str
 ) -> None:
     job = queue.enqueue(name, id="a", tenant=tenant)
-    assert queue.do(queries.GetJob("a", grant=grant)) == job
-    assert queue.do(queries.GetJobs(("a",), grant=grant)).jobs == [job]
+    assert store_of(queue).do(queries.GetJob("a", grant=grant)) == job
+    assert store_of(queue).do(queries.GetJobs(("a",), grant=grant)).jobs == [job]

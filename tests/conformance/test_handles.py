@@ -25,9 +25,9 @@ CALLS: dict[str, Callable[[Queue], object]] = {
     "jobs": lambda queue: queue.jobs(),
     "stats": lambda queue: queue.stats(),
     "cancel": lambda queue: queue.cancel(queue="q"),
-    "set_limit": lambda queue: queue.set_limit("q", concurrency=1),
-    "take_slot": lambda queue: queue.take_slot("scope", "key", "holder", 1),
-    "schedules": lambda queue: queue.schedules(),
+    "set_limit": lambda queue: queue.limits.set("q", concurrency=1),
+    "take_slot": lambda queue: queue.slots.take("scope", "key", "holder", 1),
+    "schedules": lambda queue: queue.schedules.list(),
     "maintain": lambda queue: queue.maintain(),
 }
 
@@ -82,11 +82,11 @@ def everything(queue: Queue, clock: ManualClock) -> None:
     queue.enqueue("q", id="ready", priority=-5, expires_in=3600)
     queue.enqueue("q", id="delayed", delay=60)
     queue.enqueue("q", id="waiting", after=["delayed", "dead"], if_parent_fails="run")
-    queue.set_limit("q", concurrency=5, rate=10, per=60)
-    queue.set_limit("q", tenant="*", weight=2, concurrency=4)
+    queue.limits.set("q", concurrency=5, rate=10, per=60)
+    queue.limits.set("q", tenant="*", weight=2, concurrency=4)
     queue.pause("q", tenant="bolt")
-    queue.put_schedule("nightly", "0 3 * * *", NewJob(queue="q", payload=BIG))
-    queue.take_slot("scope", "key", "holder", 600)
+    queue.schedules.put("nightly", "0 3 * * *", NewJob(queue="q", payload=BIG))
+    queue.slots.take("scope", "key", "holder", 600)
 
 
 @pytest.mark.usefixtures("needs_durability")
@@ -110,7 +110,7 @@ def test_all_that_was_answered_is_seen_by_other_handles(
     everything(one, clock)
     assert dump(other) == dump(one)
     other.cancel("ready")
-    other.set_limit("q", concurrency=2)
+    other.limits.set("q", concurrency=2)
     assert dump(other) == dump(one)
 
 

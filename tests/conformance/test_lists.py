@@ -11,6 +11,7 @@ from tenure import InvalidInput, Queue, State
 from tenure.model import queries
 from tenure.model.queries import Filter, FindIds, ListSummaries
 from tenure.model.summary import PREVIEW, summary_of
+from tenure.queue import store_of
 from tenure.testing import ManualClock
 from tests.conformance.conftest import Backend
 from tests.conformance.moves import fill
@@ -207,13 +208,15 @@ def test_a_list_by_time_skips_what_is_newer_and_stops_at_what_is_older(
     fill(many, 50, prefix="new.")
     clock.advance(3600)
     fill(many, 50, prefix="newer.")
-    page = many.do(ListSummaries(Filter(created_before=clock.now_ms() - 5_400_000), limit=3))
+    page = store_of(many).do(
+        ListSummaries(Filter(created_before=clock.now_ms() - 5_400_000), limit=3)
+    )
     assert ids(page) == ["other9", "9.7", "9.6"]
     an_hour_ago = clock.now_ms() - 3_600_000
     where = Filter(created_after=an_hour_ago, created_before=an_hour_ago + 1, kind="-")
     looked, cursor = 0, None
     while True:
-        found = many.do(FindIds(where, cursor=cursor))
+        found = store_of(many).do(FindIds(where, cursor=cursor))
         looked, cursor = looked + found.scanned, found.cursor
         if cursor is None:
             break

@@ -43,7 +43,7 @@ def test_every_kind_of_work_is_counted(queue: Queue, clock: ManualClock) -> None
     fill(queue, 3, prefix="due", delay=10)
     fill(queue, 4, prefix="late", expires_in=10)
     for n in range(5):
-        queue.take_slot("scope", "key", str(n), 10)
+        queue.slots.take("scope", "key", str(n), 10)
     clock.advance(10)
     found = queue.maintain()
     assert found == Maintained(promoted=3, leases=2, expired=4, slots=5, purged=1)
@@ -232,7 +232,7 @@ def test_a_tenant_without_jobs_is_forgotten_but_not_its_limit(
     open_queue: OpenQueue,
 ) -> None:
     queue = open_queue(keep_done=0)
-    queue.set_limit("q", tenant="acme", concurrency=1)
+    queue.limits.set("q", tenant="acme", concurrency=1)
     make_done(queue, "a", tenant="acme", group="g")
     queue.maintain()
     assert queue.tenants("q") == []
@@ -273,7 +273,7 @@ def test_a_recount_finds_what_was_counted(queue: Queue, clock: ManualClock) -> N
 
 
 def test_a_queue_without_jobs_can_be_recounted(queue: Queue) -> None:
-    queue.set_limit("q", tenant="acme", concurrency=1)
+    queue.limits.set("q", tenant="acme", concurrency=1)
     assert queue.reconcile("q") == {}
 
 

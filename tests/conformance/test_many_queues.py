@@ -192,8 +192,8 @@ def test_a_queue_with_a_job_in_any_state_is_kept(
 
 @pytest.mark.queue_limit
 def test_a_queue_with_a_limit_or_a_pause_is_kept(queue: Queue, clock: ManualClock) -> None:
-    queue.set_limit("limited", concurrency=3)
-    queue.set_limit("shared", tenant="acme", weight=3)
+    queue.limits.set("limited", concurrency=3)
+    queue.limits.set("shared", tenant="acme", weight=3)
     queue.pause("paused")
     queue.pause("resumed")
     queue.maintain()
@@ -204,12 +204,12 @@ def test_a_queue_with_a_limit_or_a_pause_is_kept(queue: Queue, clock: ManualCloc
         clock.advance(HOUR / 2)
     queue.maintain()
     assert names_of(queue) == ["limited", "paused", "shared"]
-    queue.clear_limit("limited")
+    queue.limits.clear("limited")
     queue.maintain()
     clock.advance(HOUR)
     queue.maintain()
     assert names_of(queue) == ["paused", "shared"]
-    assert [limit.queue for limit in queue.limits()] == ["paused", "shared"]
+    assert [limit.queue for limit in queue.limits.list()] == ["paused", "shared"]
 
 
 def test_a_pause_in_between_counts_as_use(queue: Queue, clock: ManualClock) -> None:

@@ -9,6 +9,7 @@ from tenure import Conflict, Duplicate, Job, LeaseLost, Queue, State
 from tenure.model import ops
 from tenure.model.job import NULL, JobSpec
 from tenure.model.ops import Op
+from tenure.queue import store_of
 from tenure.testing import ManualClock
 from tests.conformance.conftest import Apply, OpenQueue
 from tests.conformance.moves import take
@@ -124,12 +125,12 @@ def test_nothing_at_all_can_be_done_once(apply: Apply) -> None:
 @pytest.mark.usefixtures("needs_durability")
 def test_a_key_outlives_the_handle(open_queue: OpenQueue) -> None:
     first = open_queue()
-    first._committer.run([ops.Once("k", (enqueue("a"),))])
+    store_of(first).committer.run([ops.Once("k", (enqueue("a"),))])
     first.close()
     second = open_queue()
-    (answer,) = second._committer.run([ops.Once("k", (enqueue("a"),))])
+    (answer,) = store_of(second).committer.run([ops.Once("k", (enqueue("a"),))])
     assert isinstance(answer, ops.Answers)
-    (answer,) = second._committer.run([ops.Once("k", (enqueue("b"),))])
+    (answer,) = store_of(second).committer.run([ops.Once("k", (enqueue("b"),))])
     assert type(answer) is Conflict
     assert second.stats("q").ready == 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -30,7 +31,7 @@ def test_what_is_paused_gives_nothing(queue: Queue, scope: dict[str, Any]) -> No
     assert grab(queue) == []
     queue.resume("q", **scope)
     assert len(grab(queue)) == 6
-    assert queue.limits() == []
+    assert queue.limits.list() == []
 
 
 @pauses
@@ -93,7 +94,7 @@ def test_a_paused_group_holds_no_other_back(queue: Queue) -> None:
 
 def test_a_pause_comes_before_the_limit_of_its_own(queue: Queue) -> None:
     fill(queue, 5, tenant="acme", group="g")
-    queue.set_limit("q", tenant="acme", group="g", concurrency=2)
+    queue.limits.set("q", tenant="acme", group="g", concurrency=2)
     queue.pause("q", group="g")
     assert grab(queue) == []
     queue.resume("q", group="g")
@@ -105,14 +106,14 @@ def test_a_pause_comes_before_the_limit_of_its_own(queue: Queue) -> None:
 )
 def test_a_limit_outlives_a_pause_and_a_pause_a_limit(queue: Queue, scope: dict[str, Any]) -> None:
     fill(queue, 5, tenant="acme", group="g")
-    queue.set_limit("q", **scope, concurrency=2)
+    queue.limits.set("q", **scope, concurrency=2)
     queue.pause("q", **scope)
-    (limit,) = queue.limits()
+    (limit,) = queue.limits.list()
     assert (limit.concurrency, limit.paused) == (2, True)
     queue.resume("q", **scope)
     assert len(grab(queue)) == 2
     queue.pause("q", **scope)
-    queue.clear_limit("q", **scope)
+    queue.limits.clear("q", **scope)
     assert grab(queue) == []
     queue.resume("q", **scope)
     assert len(grab(queue)) == 3
@@ -153,10 +154,10 @@ def test_an_unknown_queue_cannot_be_resumed(queue: Queue, scope: dict[str, Any])
     assert caught.value.queue == "nowhere"
 
 
-@pytest.mark.parametrize("act", ["resume", "clear_limit"])
+@pytest.mark.parametrize("act", ["resume", "limits.clear"])
 def test_a_tenant_without_jobs_can_be_resumed_and_its_limit_cleared(queue: Queue, act: str) -> None:
     """Wherever the jobs of the queue are stored."""
     queue.enqueue("q", tenant="acme")
     for tenant in (f"t{n}" for n in range(6)):
-        getattr(queue, act)("q", tenant=tenant)
-        getattr(queue, act)("q", tenant=tenant, group="g")
+        attrgetter(act)(queue)("q", tenant=tenant)
+        attrgetter(act)(queue)("q", tenant=tenant, group="g")

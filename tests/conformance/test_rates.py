@@ -15,7 +15,7 @@ pytestmark = pytest.mark.queue_limit
 
 def test_a_queue_gives_no_faster_than_its_rate(queue: Queue, clock: ManualClock) -> None:
     fill(queue, 50)
-    queue.set_limit("q", rate=10, per=60)
+    queue.limits.set("q", rate=10, per=60)
     assert len(grab(queue)) == 10
     clock.advance(5.999)
     assert grab(queue) == []
@@ -27,7 +27,7 @@ def test_a_queue_gives_no_faster_than_its_rate(queue: Queue, clock: ManualClock)
 
 def test_a_rate_gives_no_more_after_a_rest(queue: Queue, clock: ManualClock) -> None:
     fill(queue, 50)
-    queue.set_limit("q", rate=10, per=60)
+    queue.limits.set("q", rate=10, per=60)
     grab(queue)
     clock.advance(86_400)
     assert len(grab(queue)) == 10
@@ -35,7 +35,7 @@ def test_a_rate_gives_no_more_after_a_rest(queue: Queue, clock: ManualClock) -> 
 
 def test_parts_of_a_claim_add_up(queue: Queue, clock: ManualClock) -> None:
     fill(queue, 50)
-    queue.set_limit("q", rate=3, per=1)
+    queue.limits.set("q", rate=3, per=1)
     assert len(grab(queue)) == 3
     given = 0
     for _ in range(1_000):
@@ -45,7 +45,7 @@ def test_parts_of_a_claim_add_up(queue: Queue, clock: ManualClock) -> None:
 
 
 def test_a_claim_that_finds_nothing_costs_nothing(queue: Queue, clock: ManualClock) -> None:
-    queue.set_limit("q", rate=2, per=60)
+    queue.limits.set("q", rate=2, per=60)
     queue.enqueue("q", group="g")
     for _ in range(5):
         assert queue.claim("q", not_groups=["g"]) == []
@@ -55,14 +55,14 @@ def test_a_claim_that_finds_nothing_costs_nothing(queue: Queue, clock: ManualClo
 
 def test_every_claim_counts_whatever_becomes_of_it(queue: Queue) -> None:
     queue.enqueue("q")
-    queue.set_limit("q", rate=3, per=60)
+    queue.limits.set("q", rate=3, per=60)
     for _ in range(3):
         queue.release(take(queue))
     assert queue.claim("q") == []
 
 
 def test_a_rate_is_shared_by_all_tenants(queue: Queue) -> None:
-    queue.set_limit("q", rate=4, per=60)
+    queue.limits.set("q", rate=4, per=60)
     for tenant in ("acme", "bolt"):
         fill(queue, 5, prefix=tenant, tenant=tenant)
     assert len(queue.claim("q", tenant="acme", limit=3)) == 3
@@ -72,7 +72,7 @@ def test_a_rate_is_shared_by_all_tenants(queue: Queue) -> None:
 @pytest.mark.usefixtures("needs_durability")
 def test_a_rate_is_shared_by_all_handles(open_queue: OpenQueue) -> None:
     one, other = open_queue(), open_queue()
-    one.set_limit("q", rate=4, per=60)
+    one.limits.set("q", rate=4, per=60)
     fill(one, 10)
     assert len(one.claim("q", limit=3)) == 3
     assert len(other.claim("q", limit=3)) == 1
@@ -81,7 +81,7 @@ def test_a_rate_is_shared_by_all_handles(open_queue: OpenQueue) -> None:
 
 def test_a_rate_and_a_concurrency_both_count(queue: Queue) -> None:
     fill(queue, 9)
-    queue.set_limit("q", rate=3, per=60, concurrency=2)
+    queue.limits.set("q", rate=3, per=60, concurrency=2)
     jobs = grab(queue)
     assert len(jobs) == 2
     queue.ack_many(jobs)
@@ -90,19 +90,19 @@ def test_a_rate_and_a_concurrency_both_count(queue: Queue) -> None:
 
 def test_a_cleared_rate_is_none(queue: Queue) -> None:
     fill(queue, 9)
-    queue.set_limit("q", rate=1, per=60)
+    queue.limits.set("q", rate=1, per=60)
     assert len(grab(queue)) == 1
-    queue.clear_limit("q")
+    queue.limits.clear("q")
     assert len(grab(queue)) == 8
 
 
 def test_a_new_rate_counts_from_now(queue: Queue, clock: ManualClock) -> None:
     fill(queue, 50)
-    queue.set_limit("q", rate=1, per=3600)
+    queue.limits.set("q", rate=1, per=3600)
     grab(queue)
-    queue.set_limit("q", rate=5, per=1)
+    queue.limits.set("q", rate=5, per=1)
     assert len(grab(queue)) == 5
-    queue.set_limit("q", rate=2, per=10)
+    queue.limits.set("q", rate=2, per=10)
     assert len(grab(queue)) == 2
     clock.advance(5)
     assert len(grab(queue)) == 1
@@ -112,7 +112,7 @@ def test_a_rate_counts_no_time_twice_when_the_clock_is_set_back(
     queue: Queue, clock: ManualClock
 ) -> None:
     fill(queue, 100)
-    queue.set_limit("q", rate=10, per=60)
+    queue.limits.set("q", rate=10, per=60)
     assert len(grab(queue)) == 10
     for _ in range(5):
         clock.advance(-600)
@@ -127,7 +127,7 @@ def test_what_is_claimed_while_the_clock_is_set_back_makes_no_time_count_twice(
     queue: Queue, clock: ManualClock
 ) -> None:
     fill(queue, 50)
-    queue.set_limit("q", rate=10, per=60)
+    queue.limits.set("q", rate=10, per=60)
     assert len(queue.claim("q", limit=5)) == 5
     clock.advance(-600)
     assert len(queue.claim("q", limit=2)) == 2
@@ -139,7 +139,7 @@ def test_a_rate_goes_on_when_a_clock_that_was_set_back_has_caught_up(
     queue: Queue, clock: ManualClock
 ) -> None:
     fill(queue, 50)
-    queue.set_limit("q", rate=2, per=60)
+    queue.limits.set("q", rate=2, per=60)
     assert len(grab(queue, lease=3600)) == 2
     clock.advance(-600)
     reasons = queue.explain("2").reasons
@@ -155,10 +155,10 @@ def test_a_rate_goes_on_when_a_clock_that_was_set_back_has_caught_up(
 def test_a_new_rate_counts_from_a_clock_that_was_set_back(queue: Queue, clock: ManualClock) -> None:
     """It is the way out if a clock was far ahead for a moment."""
     fill(queue, 50)
-    queue.set_limit("q", rate=2, per=60)
+    queue.limits.set("q", rate=2, per=60)
     grab(queue)
     clock.advance(-86_400)
-    queue.set_limit("q", rate=3, per=60)
+    queue.limits.set("q", rate=3, per=60)
     assert len(grab(queue)) == 3
     clock.advance(20)
     assert len(grab(queue)) == 1
@@ -167,7 +167,7 @@ def test_a_new_rate_counts_from_a_clock_that_was_set_back(queue: Queue, clock: M
 def test_what_is_due_next_includes_a_rate_that_ready_jobs_wait_for(
     queue: Queue, clock: ManualClock
 ) -> None:
-    queue.set_limit("q", rate=2, per=60)
+    queue.limits.set("q", rate=2, per=60)
     assert queue.next_due("q") is None
     fill(queue, 3)
     assert queue.next_due("q") is None  # a claim now may take one
@@ -181,7 +181,7 @@ def test_what_is_due_next_includes_a_rate_that_ready_jobs_wait_for(
 
 def test_a_rate_of_a_queue_without_jobs_is_kept(queue: Queue, clock: ManualClock) -> None:
     make_done(queue, "old")
-    queue.set_limit("q", rate=1, per=60)
+    queue.limits.set("q", rate=1, per=60)
     clock.advance(3600)
     fill(queue, 3)
     assert len(grab(queue)) == 1
@@ -190,8 +190,8 @@ def test_a_rate_of_a_queue_without_jobs_is_kept(queue: Queue, clock: ManualClock
 def test_setting_the_same_rate_again_gives_no_more(queue: Queue, clock: ManualClock) -> None:
     fill(queue, 9)
     for _ in range(3):
-        queue.set_limit("q", rate=2, per=3600)
+        queue.limits.set("q", rate=2, per=3600)
         grab(queue)
     assert queue.stats("q").leased == 2
-    queue.set_limit("q", rate=3, per=3600)
+    queue.limits.set("q", rate=3, per=3600)
     assert len(grab(queue)) == 3

@@ -9,6 +9,7 @@ import pytest
 from tenure import InvalidInput, JobNotFound, NewJob, Queue, QueueNotFound, State
 from tenure.model import queries
 from tenure.model.queries import Counts
+from tenure.queue import store_of
 from tenure.testing import ManualClock
 from tests.conformance.moves import (
     BIG,
@@ -456,17 +457,17 @@ def test_counts_can_be_those_of_some_tenants_in_every_queue(queue: Queue) -> Non
     variety(queue)
     queue.enqueue("q", tenant="bolt")
     queue.pause("r")
-    assert queue.do(queries.GetStats(tenants=("acme", "none"))) == [
+    assert store_of(queue).do(queries.GetStats(tenants=("acme", "none"))) == [
         queries.QueueStats(queue="q", leased=1, done=1, dead=1),
         queries.QueueStats(queue="r", waiting=1, paused=True),
     ]
-    assert queue.do(queries.GetStats("r", tenants=("bolt", ""))) == [
+    assert store_of(queue).do(queries.GetStats("r", tenants=("bolt", ""))) == [
         queries.QueueStats(queue="r", paused=True)
     ]
-    assert queue.do(queries.GetStats("q", tenants=("", "bolt"))) == [
+    assert store_of(queue).do(queries.GetStats("q", tenants=("", "bolt"))) == [
         queries.QueueStats(queue="q", delayed=1, ready=2, cancelled=1)
     ]
-    assert isinstance(queue.do(queries.GetStats("s", tenants=("acme",))), QueueNotFound)
+    assert isinstance(store_of(queue).do(queries.GetStats("s", tenants=("acme",))), QueueNotFound)
 
 
 # Many by their ids --------------------------------------------------------------------------------
@@ -483,7 +484,7 @@ def test_more_jobs_than_fit_into_a_page_are_looked_up_in_several(queue: Queue) -
     text = "x" * (queries.PAGE_BYTES // 6)
     queue.enqueue_many([NewJob(queue="mail", payload=text, id=f"big-{n}") for n in range(9)])
     wanted = [f"big-{n}" for n in reversed(range(9))]
-    (page,) = [queue.do(queries.GetJobs(tuple(wanted)))]
+    (page,) = [store_of(queue).do(queries.GetJobs(tuple(wanted)))]
     assert (len(page.jobs), page.cursor) == (6, "6")
     assert [job and job.id for job in queue.get_many(wanted)] == wanted
 
@@ -493,12 +494,12 @@ def test_many_jobs_are_looked_up_with_few_queries(
 ) -> None:
     queue.enqueue_many([NewJob(queue="mail", id=f"job-{n}") for n in range(1_500)])
     asked: list[Any] = []
-    do = queue.do
+    do = store_of(queue).do
 
     def counting(wanted: Any) -> Any:
         asked.append(wanted)
         return do(wanted)
 
-    monkeypatch.setattr(queue, "do", counting)
+    monkeypatch.setattr(store_of(queue), "do", counting)
     assert None not in queue.get_many([f"job-{n}" for n in range(1_500)])
     assert len(asked) == 2

@@ -7,6 +7,7 @@ from tenure.errors import InvalidInput
 from tenure.model import ops
 from tenure.model.record_queries import ListRecords, every
 from tenure.model.records import MAX_RECORD_BYTES, NewRecord, PutRecords, Record, Space
+from tenure.queue import store_of
 from tenure.testing import ManualClock
 from tests.conformance.conftest import Apply
 
@@ -16,7 +17,7 @@ def put(key: str, value: bytes | None = b"1", keep_ms: int | None = None) -> Put
 
 
 def listed(queue: Queue, space: Space = "audit", **bounds: object) -> list[Record]:
-    found = queue._engine.read(ListRecords(space, **bounds))  # type: ignore[arg-type]
+    found = store_of(queue).engine.read(ListRecords(space, **bounds))  # type: ignore[arg-type]
     assert isinstance(found, list)
     return found  # type: ignore[return-value]
 
@@ -53,7 +54,7 @@ def test_records_are_listed_in_the_order_of_their_keys(queue: Queue, apply: Appl
 
 def test_many_records_are_read_in_parts(queue: Queue, apply: Apply) -> None:
     apply(PutRecords(tuple(NewRecord("rate", f"{n:04}", b"1") for n in range(1_100))))
-    found = [record.key for record in every(queue._engine.read, "rate", "0050")]  # type: ignore[arg-type]
+    found = [record.key for record in every(store_of(queue).engine.read, "rate", "0050")]  # type: ignore[arg-type]
     assert found == [f"{n:04}" for n in range(50, 1_100)]
 
 

@@ -7,6 +7,7 @@ import pytest
 from tenure import InvalidInput, JobNotFound, NewJob, Queue, QueueNotFound
 from tenure.model.ops import Grant
 from tenure.model.queries import FindByKey, ListRelated, LongestWaits, Related
+from tenure.queue import store_of
 from tenure.testing import ManualClock
 
 pytestmark = pytest.mark.over_http
@@ -70,7 +71,7 @@ def test_a_long_list_of_related_jobs_says_whether_there_are_more(queue: Queue) -
     found = queue.related("a", limit=1_002)
     assert (len(found.before), found.more) == (1_002, False)
     everything = Grant(queues=("q",))
-    granted = queue.do(ListRelated("a", limit=1_001, grant=everything))
+    granted = store_of(queue).do(ListRelated("a", limit=1_001, grant=everything))
     assert isinstance(granted, Related)
     assert (len(granted.before), granted.more) == (1_001, True)
 
@@ -85,10 +86,10 @@ def test_related_jobs_of_others_are_left_out(queue: Queue) -> None:
     queue.enqueue("q", id="mine", tenant="a", after=["theirs"])
     queue.enqueue("q", id="later", tenant="b", after=["mine"])
     ours = Grant(tenants=("a",))
-    found = queue.do(ListRelated("mine", grant=ours))
+    found = store_of(queue).do(ListRelated("mine", grant=ours))
     assert isinstance(found, Related)
     assert ids(found) == ([], [])
-    hidden = queue.do(ListRelated("theirs", grant=ours))
+    hidden = store_of(queue).do(ListRelated("theirs", grant=ours))
     assert isinstance(hidden, JobNotFound)
 
 
@@ -97,7 +98,7 @@ def test_related_jobs_of_others_take_no_place_of_those_that_are_shown(queue: Que
     for n in range(3):
         queue.enqueue("q", id=f"1-theirs-{n}", tenant="b", after=["parent"])
         queue.enqueue("q", id=f"2-mine-{n}", tenant="a", after=["parent"])
-    found = queue.do(ListRelated("parent", limit=2, grant=Grant(tenants=("a",))))
+    found = store_of(queue).do(ListRelated("parent", limit=2, grant=Grant(tenants=("a",))))
     assert isinstance(found, Related)
     assert (ids(found), found.more) == (([], ["2-mine-0", "2-mine-1"]), True)
 
@@ -135,7 +136,7 @@ def test_a_key_is_looked_for_in_all_tenants(queue: Queue, monkeypatch: pytest.Mo
 
 def test_a_cursor_of_a_search_by_key_must_be_one(queue: Queue) -> None:
     queue.enqueue("mail", unique_key="k")
-    assert isinstance(queue.do(FindByKey("k", "x")), InvalidInput)
+    assert isinstance(store_of(queue).do(FindByKey("k", "x")), InvalidInput)
 
 
 def test_how_long_tenants_wait(queue: Queue, clock: ManualClock) -> None:

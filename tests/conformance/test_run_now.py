@@ -89,7 +89,7 @@ def test_all_that_match_run_now(queue: Queue, where: dict[str, Any], expected: s
 
 def test_a_hurried_job_still_obeys_limits_and_pauses(queue: Queue) -> None:
     queue.enqueue_many(NewJob(queue="q", id=f"{n}", tenant="acme", delay=60) for n in range(3))
-    queue.set_limit("q", tenant="acme", concurrency=1)
+    queue.limits.set("q", tenant="acme", concurrency=1)
     assert queue.run_now(tenant="acme") == 3
     assert len(queue.claim("q", limit=5)) == 1
     queue.pause("q")

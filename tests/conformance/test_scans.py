@@ -9,6 +9,7 @@ from tenure import Queue, State
 from tenure.engines.sql import lists
 from tenure.model import queries
 from tenure.model.queries import Filter, FindIds, ListJobs
+from tenure.queue import store_of
 from tenure.testing import ManualClock
 from tests.conformance.conftest import Backend
 from tests.conformance.moves import fill
@@ -40,7 +41,7 @@ def test_a_query_that_stops_early_says_where_to_continue(
     pages = 0
     cursor: str | None = None
     while True:
-        page = filled.do(FindIds(where, 100, cursor))
+        page = store_of(filled).do(FindIds(where, 100, cursor))
         assert isinstance(page, queries.Ids)
         assert len(page.ids) <= 2
         found += page.ids
@@ -64,7 +65,7 @@ def test_pages_of_any_size_add_up_to_the_whole(
         found: list[str] = []
         cursor: str | None = None
         while True:
-            page = filled.do(ListJobs(where, limit, cursor))
+            page = store_of(filled).do(ListJobs(where, limit, cursor))
             assert isinstance(page, queries.Page)
             found += [job.id for job in page.jobs]
             cursor = page.cursor
@@ -137,7 +138,7 @@ def test_a_list_of_several_queues_passes_over_no_job_that_it_has_not_looked_at(
     found: list[str] = []
     cursor: str | None = None
     for _ in range(10):
-        page = queue.do(ListJobs(Filter(kind="rare", states=(State.DONE,)), 1, cursor))
+        page = store_of(queue).do(ListJobs(Filter(kind="rare", states=(State.DONE,)), 1, cursor))
         assert isinstance(page, queries.Page)
         found += [job.queue for job in page.jobs]
         cursor = page.cursor

@@ -14,12 +14,12 @@ from tests.conformance.state import nothing_changes
 
 
 def take_slot(queue: Queue, holder: str, ttl: float = 10, **options: int) -> tuple[int, bool]:
-    slots = queue.take_slot("scope", "key", holder, ttl, **options)
+    slots = queue.slots.take("scope", "key", holder, ttl, **options)
     return slots.count, slots.held
 
 
 def holders(queue: Queue) -> list[str]:
-    return [slot.holder for slot in queue.slots("scope", "key")]
+    return [slot.holder for slot in queue.slots.list("scope", "key")]
 
 
 def test_slots_are_counted(queue: Queue) -> None:
@@ -32,18 +32,18 @@ def test_slots_are_listed_by_name_with_their_end(queue: Queue, clock: ManualCloc
     take_slot(queue, "b", 20)
     take_slot(queue, "a", 10)
     now = clock.now_ms()
-    assert queue.slots("scope", "key") == [Slot("a", now + 10_000), Slot("b", now + 20_000)]
+    assert queue.slots.list("scope", "key") == [Slot("a", now + 10_000), Slot("b", now + 20_000)]
 
 
 def test_nobody_holds_a_slot_at_first(queue: Queue) -> None:
-    assert queue.slots("scope", "key") == []
+    assert queue.slots.list("scope", "key") == []
 
 
 def test_a_second_take_renews(queue: Queue, clock: ManualClock) -> None:
     take_slot(queue, "a", 10)
     clock.advance(5)
     assert take_slot(queue, "a", 10) == (1, True)
-    assert queue.slots("scope", "key") == [Slot("a", clock.now_ms() + 10_000)]
+    assert queue.slots.list("scope", "key") == [Slot("a", clock.now_ms() + 10_000)]
 
 
 def test_a_slot_ends_with_its_time(queue: Queue, clock: ManualClock) -> None:
@@ -59,16 +59,16 @@ def test_a_slot_ends_with_its_time(queue: Queue, clock: ManualClock) -> None:
 def test_a_dropped_slot_is_gone(queue: Queue) -> None:
     take_slot(queue, "a")
     take_slot(queue, "b")
-    assert queue.drop_slot("scope", "key", "a") == 1
+    assert queue.slots.drop("scope", "key", "a") == 1
     assert holders(queue) == ["b"]
 
 
 def test_dropping_what_is_not_held_changes_nothing(queue: Queue) -> None:
     take_slot(queue, "a")
     with nothing_changes(queue):
-        assert queue.drop_slot("scope", "key", "nobody") == 1
-        assert queue.drop_slot("scope", "elsewhere", "a") == 0
-        assert queue.drop_slot("elsewhere", "key", "a") == 0
+        assert queue.slots.drop("scope", "key", "nobody") == 1
+        assert queue.slots.drop("scope", "elsewhere", "a") == 0
+        assert queue.slots.drop("elsewhere", "key", "a") == 0
 
 
 def test_dropping_counts_only_those_that_have_not_ended(queue: Queue, clock: ManualClock) -> None:
@@ -76,8 +76,8 @@ def test_dropping_counts_only_those_that_have_not_ended(queue: Queue, clock: Man
     take_slot(queue, "b", 10)
     take_slot(queue, "c", 10)
     clock.advance(5)
-    assert queue.drop_slot("scope", "key", "a") == 2
-    assert queue.drop_slot("scope", "key", "b") == 1
+    assert queue.slots.drop("scope", "key", "a") == 2
+    assert queue.slots.drop("scope", "key", "b") == 1
 
 
 def test_no_more_than_the_limit_hold_a_slot(queue: Queue) -> None:
@@ -85,7 +85,7 @@ def test_no_more_than_the_limit_hold_a_slot(queue: Queue) -> None:
     assert take_slot(queue, "b", limit=2) == (2, True)
     with nothing_changes(queue):
         assert take_slot(queue, "c", limit=2) == (2, False)
-    queue.drop_slot("scope", "key", "a")
+    queue.slots.drop("scope", "key", "a")
     assert take_slot(queue, "c", limit=2) == (2, True)
 
 
@@ -93,7 +93,7 @@ def test_a_slot_may_be_renewed_where_all_are_taken(queue: Queue, clock: ManualCl
     take_slot(queue, "a", limit=1)
     clock.advance(5)
     assert take_slot(queue, "a", limit=1) == (1, True)
-    assert queue.slots("scope", "key")[0].expires_at == clock.now_ms() + 10_000
+    assert queue.slots.list("scope", "key")[0].expires_at == clock.now_ms() + 10_000
 
 
 def test_a_slot_that_ended_makes_room(queue: Queue, clock: ManualClock) -> None:
@@ -113,16 +113,16 @@ def test_a_slot_that_is_over_a_lowered_limit_is_lost_when_it_is_renewed(queue: Q
 def test_scopes_and_keys_are_told_apart(queue: Queue) -> None:
     for scope in ("team", "crawl"):
         for key in ("x", "y"):
-            assert queue.take_slot(scope, key, "a", 10, limit=1).held
-    queue.drop_slot("team", "x", "a")
-    assert queue.slots("team", "x") == []
-    assert len(queue.slots("team", "y")) == len(queue.slots("crawl", "x")) == 1
+            assert queue.slots.take(scope, key, "a", 10, limit=1).held
+    queue.slots.drop("team", "x", "a")
+    assert queue.slots.list("team", "x") == []
+    assert len(queue.slots.list("team", "y")) == len(queue.slots.list("crawl", "x")) == 1
 
 
 def test_slots_are_cleared_away_when_they_ended(queue: Queue, clock: ManualClock) -> None:
     take_slot(queue, "a", 10)
     take_slot(queue, "b", 20)
-    queue.take_slot("scope", "other", "a", 5)
+    queue.slots.take("scope", "other", "a", 5)
     clock.advance(10)
     assert queue.maintain().slots == 2
     assert queue.maintain().slots == 0
@@ -130,12 +130,12 @@ def test_slots_are_cleared_away_when_they_ended(queue: Queue, clock: ManualClock
 
 
 def test_a_recount_of_the_slots_finds_what_was_counted(queue: Queue, clock: ManualClock) -> None:
-    assert queue.reconcile_slots("scope", "key") == 0
+    assert queue.slots.reconcile("scope", "key") == 0
     for n, holder in enumerate("abcd", 1):
         take_slot(queue, holder, n)
-    queue.drop_slot("scope", "key", "d")
+    queue.slots.drop("scope", "key", "d")
     clock.advance(2)
-    assert queue.reconcile_slots("scope", "key") == 0
+    assert queue.slots.reconcile("scope", "key") == 0
     assert holders(queue) == ["c"]
     assert take_slot(queue, "e") == (2, True)
 
@@ -165,9 +165,9 @@ def test_slots_are_no_jobs(queue: Queue) -> None:
 
 @pytest.mark.parametrize("name", ["Ø 🫐", "a/b", "=", "n" * 512])
 def test_names_of_slots_are_any_text(queue: Queue, name: str) -> None:
-    assert queue.take_slot(name, name, name, 10).count == 1
-    assert [slot.holder for slot in queue.slots(name, name)] == [name]
-    assert queue.drop_slot(name, name, name) == 0
+    assert queue.slots.take(name, name, name, 10).count == 1
+    assert [slot.holder for slot in queue.slots.list(name, name)] == [name]
+    assert queue.slots.drop(name, name, name) == 0
 
 
 def names(*lengths: int) -> list[str]:
@@ -178,19 +178,19 @@ def names(*lengths: int) -> list[str]:
 
 def test_the_names_of_a_slot_may_be_long_up_to_a_bound(queue: Queue) -> None:
     scope, key, holder = names(300, 300, 266)
-    assert queue.take_slot(scope, key, holder, 60).held
-    assert [slot.holder for slot in queue.slots(scope, key)] == [holder]
+    assert queue.slots.take(scope, key, holder, 60).held
+    assert [slot.holder for slot in queue.slots.list(scope, key)] == [holder]
     with nothing_changes(queue), pytest.raises(InvalidInput, match="2,601 bytes"):
-        queue.take_slot(scope, key, f"{holder}abc", 60)
-    assert queue.drop_slot(scope, key, holder) == 0
+        queue.slots.take(scope, key, f"{holder}abc", 60)
+    assert queue.slots.drop(scope, key, holder) == 0
 
 
 def test_the_names_of_a_limit_may_be_long_up_to_a_bound(queue: Queue) -> None:
     name, tenant, group = names(300, 300, 266)
-    queue.set_limit(name, tenant=tenant, group=group, concurrency=1)
+    queue.limits.set(name, tenant=tenant, group=group, concurrency=1)
     queue.pause(name, tenant=tenant, group=group)
-    assert [limit.group for limit in queue.limits()] == [group]
-    for call in (queue.pause, partial(queue.set_limit, concurrency=1)):
+    assert [limit.group for limit in queue.limits.list()] == [group]
+    for call in (queue.pause, partial(queue.limits.set, concurrency=1)):
         with nothing_changes(queue), pytest.raises(InvalidInput, match="2,601 bytes"):
             call(name, tenant=tenant, group=f"{group}abc")
-    queue.clear_limit(name, tenant=tenant, group=group)
+    queue.limits.clear(name, tenant=tenant, group=group)

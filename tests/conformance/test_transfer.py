@@ -22,6 +22,7 @@ from tenure.engines.memory import MemoryEngine
 from tenure.model import ops, queries
 from tenure.model.job import IfParentFails
 from tenure.model.ops import Entry
+from tenure.queue import store_of
 from tenure.testing import ManualClock
 from tests.conformance.conftest import Apply
 from tests.conformance.moves import BIG, drain, ids, make_cancelled, make_dead, make_done, take
@@ -42,7 +43,7 @@ def exported(queue: Queue, limit: int = 1000) -> list[Entry]:
     entries: list[Entry] = []
     cursor = None
     while True:
-        page = queue.do(queries.Export(limit, cursor))
+        page = store_of(queue).do(queries.Export(limit, cursor))
         entries += page.entries
         cursor = page.cursor
         if len(page.entries) < limit:
@@ -50,7 +51,7 @@ def exported(queue: Queue, limit: int = 1000) -> list[Entry]:
 
 
 def put(queue: Queue, *entries: Entry) -> ops.Answer:
-    (answer,) = queue.do([ops.Import(entries)])
+    (answer,) = store_of(queue).do([ops.Import(entries)])
     return answer  # type: ignore[no-any-return]
 
 
@@ -196,7 +197,7 @@ def test_tokens_go_on_after_one_that_is_far_ahead(queue: Queue, other: Queue) ->
     for n, entry in enumerate(exported(other)):
         before[entry.job.id] = far + n
         put(queue, replace(entry, job=replace(entry.job, token=far + n)))
-        queue.do([ops.Release(entry.job.id, far + n)])
+        store_of(queue).do([ops.Release(entry.job.id, far + n)])
     claimed = queue.claim("q", limit=2)
     assert len(claimed) == 2
     assert all(job.token > before[job.id] for job in claimed)
@@ -277,25 +278,27 @@ def test_a_waiting_job_whose_parents_are_gone_is_released(queue: Queue, other: Q
     other.enqueue("q", id="parent")
     other.enqueue("q", id="child", after=["parent"])
     (child,) = (entry for entry in exported(other) if entry.job.id == "child")
-    queue.do([ops.Import((replace(child, waits_for=()),))])
+    store_of(queue).do([ops.Import((replace(child, waits_for=()),))])
     assert queue.get("child").state is State.PENDING
     assert take(queue).id == "child"
 
 
 def test_an_export_of_nothing_is_empty(queue: Queue, apply: Apply) -> None:
-    assert queue.do(queries.Export()) == queries.Exported([], None)
+    assert store_of(queue).do(queries.Export()) == queries.Exported([], None)
     (answer,) = apply(ops.Import(()))
     assert isinstance(answer, ops.Enqueued)
     assert answer.ids == []
-    assert isinstance(queue.do(queries.Export(cursor="x")), InvalidInput)
+    assert isinstance(store_of(queue).do(queries.Export(cursor="x")), InvalidInput)
 
 
 def test_an_export_goes_on_where_it_ended(queue: Queue) -> None:
     queue.enqueue("q", id="a")
-    end = queue.do(queries.Export()).cursor
-    assert queue.do(queries.Export(cursor=end)) == queries.Exported([], end)
+    end = store_of(queue).do(queries.Export()).cursor
+    assert store_of(queue).do(queries.Export(cursor=end)) == queries.Exported([], end)
     queue.enqueue("q", id="b")
-    assert [entry.job.id for entry in queue.do(queries.Export(cursor=end)).entries] == ["b"]
+    assert [entry.job.id for entry in store_of(queue).do(queries.Export(cursor=end)).entries] == [
+        "b"
+    ]
 
 
 def test_an_export_of_ids_has_these_jobs_in_this_order(queue: Queue) -> None:
@@ -303,8 +306,8 @@ def test_an_export_of_ids_has_these_jobs_in_this_order(queue: Queue) -> None:
         queue.enqueue("q", id=name)
     queue.enqueue("q", id="child", after=["a", "b"])
     queue.ack(take(queue))
-    every = {entry.job.id: entry for entry in queue.do(queries.Export()).entries}
+    every = {entry.job.id: entry for entry in store_of(queue).do(queries.Export()).entries}
     assert every["child"].waits_for == ("b",)
-    found = queue.do(queries.Export(ids=("child", "nobody", "a", "c")))
+    found = store_of(queue).do(queries.Export(ids=("child", "nobody", "a", "c")))
     assert found == queries.Exported([every[one] for one in ("child", "a", "c")], None)
-    assert queue.do(queries.Export(ids=())) == queries.Exported([], None)
+    assert store_of(queue).do(queries.Export(ids=())) == queries.Exported([], None)

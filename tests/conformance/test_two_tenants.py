@@ -22,6 +22,7 @@ from tenure.model.job import NULL, JobSpec, State
 from tenure.model.ops import AnyOp
 from tenure.model.queries import Filter, Query
 from tenure.model.workers import LiveWorker
+from tenure.queue import store_of
 from tenure.server.auth import Scope, Token
 from tenure.server.guard import Guarded
 from tenure.testing import ManualClock
@@ -47,7 +48,8 @@ class World:
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
         self.views = {
-            who: Guarded(queue, Token(who, who, (Scope.ADMIN,), tenants=(who,))) for who in "ac"
+            who: Guarded(store_of(queue), Token(who, who, (Scope.ADMIN,), tenants=(who,)))
+            for who in "ac"
         }
         self.tokens: dict[str, int] = {}  # of the last claim of each job
 

@@ -15,6 +15,7 @@ from tenure.model.queries import ListWorkers
 from tenure.model.records import MAX_RECORD_BYTES
 from tenure.model.worker_records import NOTE_EVERY_MS, SEEN_MS, Stored
 from tenure.model.workers import LiveWorker
+from tenure.queue import store_of
 from tenure.testing import ManualClock
 from tests.conformance.conftest import Apply
 
@@ -32,7 +33,7 @@ WORKER = LiveWorker(
 
 
 def beat(queue: Queue, worker: LiveWorker = WORKER, ttl: float = 20, **options: Any) -> None:
-    (answer,) = queue.do([ops.Beat(worker, round(ttl * 1000), **options)])
+    (answer,) = store_of(queue).do([ops.Beat(worker, round(ttl * 1000), **options)])
     assert answer == ops.Ok()
 
 
@@ -193,7 +194,7 @@ def test_a_program_that_claims_jobs_by_itself_counts_as_a_worker(
 
 
 def names(queue: Queue, grant: Grant | None) -> list[str]:
-    return [one.name for one in queue.do(ListWorkers(grant=grant))]
+    return [one.name for one in store_of(queue).do(ListWorkers(grant=grant))]
 
 
 def test_a_grant_shows_only_workers_that_work_for_nobody_else(queue: Queue) -> None:

@@ -68,7 +68,7 @@ def work(url: str, strike: Callable[[], object], seconds: float) -> list[Caller]
     """Run callers on this URL, and call `strike` in the middle."""
     settings = tenure.Settings(url=url, busy_timeout=PATIENCE)
     with tenure.connect(settings=settings) as queue:
-        queue.set_limit("many", concurrency=50)
+        queue.limits.set("many", concurrency=50)
         callers = [Caller(queue, f"caller-{n}") for n in range(CALLERS)]
         for caller in callers:
             caller.start()

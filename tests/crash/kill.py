@@ -225,7 +225,7 @@ class Arena:
         counts = {name: len(seen.events[name]) for name in names}
         (self.folder / "counts").write_bytes(msgspec.json.encode(counts))
         with tenure.connect(self.store.url, clock=Tomorrow()) as queue:
-            queue.clear_limit("rated")
+            queue.limits.clear("rated")
             while jobs := queue.claim(QUEUES, limit=1000):
                 failures += [str(error) for error in queue.ack_many(jobs) if error is not None]
             failures += stuck(everything(queue))

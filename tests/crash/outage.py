@@ -171,9 +171,9 @@ class Arena:
             self._server.stop()
 
     def _round(self, queue: tenure.Queue, seconds: float) -> list[str]:
-        queue.set_limit("mail", concurrency=8)
-        queue.set_limit("mail", tenant="*", concurrency=4)
-        queue.set_limit("mail", tenant="*", group="*", concurrency=2)
+        queue.limits.set("mail", concurrency=8)
+        queue.limits.set("mail", tenant="*", concurrency=4)
+        queue.limits.set("mail", tenant="*", group="*", concurrency=2)
         self._start()
         producers = [
             Producer(
@@ -266,7 +266,7 @@ class Arena:
         self.counted["runs"] = sum(event.kind == "did" for event in events)
         self.counted["runs after the first"] = sum(job.attempts - 1 for job in jobs.values())
         failures = self._story.wrong + broken(jobs, events)
-        failures += limits_were_kept(jobs, events, queue.limits())
+        failures += limits_were_kept(jobs, events, queue.limits.list())
         failures += [f"{id} was answered, and is gone" for id in self._story.made - jobs.keys()]
         return failures + audit_postgres.audit(self._server.url, "tenure")
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import tenure
 from tenure.engines.sqlite import disk
+from tenure.queue import store_of
 
 LIVES = 3  # how often the file is opened
 THREADS = 3
@@ -69,7 +70,7 @@ def main(folder: Path, steps: int, synchronous: str) -> None:
         # Alternate between SQLite's own checkpoints and ours.
         disk.LOG_LIMIT_BYTES = 32 * 2**20 if life % 2 else 100_000
         with tenure.connect(f"sqlite:///{folder / 'jobs.db'}") as queue:
-            writer: sqlite3.Connection = queue._engine._writer  # type: ignore[attr-defined]
+            writer: sqlite3.Connection = store_of(queue).engine._writer  # type: ignore[attr-defined]
             writer.execute("PRAGMA wal_autocheckpoint = 40")
             writer.execute(f"PRAGMA synchronous = {synchronous}")
             callers = [Caller(queue, acks, f"{life}-{n}") for n in range(THREADS)]

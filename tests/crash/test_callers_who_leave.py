@@ -22,9 +22,10 @@ from tenure.engines.memory import MemoryEngine
 from tenure.engines.sqlite.disk import Disk
 from tenure.engines.sqlite.engine import SqliteEngine
 from tenure.model import ops, queries
-from tenure.queue import Calls
+from tenure.queue import Calls, store_of
 from tenure.queue.arguments import good
 from tenure.queue.committer import Committer
+from tenure.queue.open_store import OpenStore
 from tenure.queue.rates import RateCounter
 from tenure.queue.wakeups import Changes
 from tests.crash.watched import PATIENCE, Watched, handed_in, opened, start, until
@@ -266,7 +267,7 @@ def test_a_claim_cancelled_just_before_close_gives_the_jobs_back(
         with pytest.raises(asyncio.CancelledError):
             await task
         closing = asyncio.ensure_future(queue.aclose())
-        await asyncio.to_thread(until, lambda: queue._committer._closed)
+        await asyncio.to_thread(until, lambda: store_of(queue).committer._closed)
         engine.let_all()
         await closing
 
@@ -353,7 +354,7 @@ _INTERRUPTIBLE: list[Any] = [
     tenure.Queue.claim,
     Calls._claim,
     good,
-    tenure.Queue.do,
+    OpenStore.do,
     SqliteEngine.apply_to,
     Committer._run_here,
     Committer._apply_if_open,

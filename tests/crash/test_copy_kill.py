@@ -13,6 +13,7 @@ import pytest
 import tenure
 from tenure import NewJob, State
 from tenure.model import ops, queries
+from tenure.queue import store_of
 from tests.support import audit_postgres, postgres
 from tests.workers.life import ROOT, until
 
@@ -39,12 +40,12 @@ def fill(queue: tenure.Queue) -> None:
         queue.fail(job, "boom", retry_in=1000, fatal=job.created_at % 2 == 0)
     parents = queue.enqueue_many(NewJob(queue="web", group="g") for _ in range(100))
     queue.enqueue_many(NewJob(queue="web", after=[parent]) for parent in parents)
-    queue.set_limit("q", concurrency=7)
+    queue.limits.set("q", concurrency=7)
     queue.pause("web", tenant="acme")
 
 
 def entries(queue: tenure.Queue) -> list[ops.Entry]:
-    found = queue.do(queries.Export(1_000_000))
+    found = store_of(queue).do(queries.Export(1_000_000))
     assert isinstance(found, queries.Exported)
     return found.entries
 
@@ -56,7 +57,7 @@ def test_a_copy_that_is_killed_again_and_again_ends_with_every_job_once(
     command = [sys.executable, "-m", "tenure", "copy", source, target, "--json"]
     with tenure.connect(source) as old, tenure.connect(target) as new:
         fill(old)
-        limits = old.limits()
+        limits = old.limits.list()
         killed = 0
         for n in range(KILLS):
             copy = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
@@ -72,7 +73,7 @@ def test_a_copy_that_is_killed_again_and_again_ends_with_every_job_once(
         done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
         assert '"resumed":true' in done.stdout
         assert entries(new) == entries(old)
-        assert new.limits() == limits
+        assert new.limits.list() == limits
         assert [one.paused for one in old.stats().queues.values()] == [True, True]
         assert {job.state for job in new.claim(["q", "web"], limit=7)} == {State.LEASED}
 

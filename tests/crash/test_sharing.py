@@ -154,7 +154,7 @@ def test_a_queues_concurrency_is_met_to_the_last_job(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     jobs = [tenure.NewJob(queue="mail", tenant=f"t{n % 5}") for n in range(100)]
     with filled(path, jobs) as queue:
-        queue.set_limit("mail", concurrency=7)
+        queue.limits.set("mail", concurrency=7)
     got = one_and_all(together(6, grab, path))
     assert len(got) == 7
     assert audit(path) == []
@@ -164,8 +164,8 @@ def test_a_tenants_concurrency_is_met_to_the_last_job(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     jobs = [tenure.NewJob(queue="mail", tenant=f"t{n % 4}") for n in range(100)]
     with filled(path, jobs) as queue:
-        queue.set_limit("mail", tenant="*", concurrency=3)
-        queue.set_limit("mail", tenant="t0", concurrency=5)
+        queue.limits.set("mail", tenant="*", concurrency=3)
+        queue.limits.set("mail", tenant="t0", concurrency=5)
     got = one_and_all(together(6, grab, path))
     assert Counter(tenant for _, tenant, _ in got) == {"t0": 5, "t1": 3, "t2": 3, "t3": 3}
     assert audit(path) == []
@@ -177,7 +177,7 @@ def test_a_groups_concurrency_is_met_to_the_last_job(tmp_path: Path) -> None:
         tenure.NewJob(queue="mail", tenant=f"t{n % 2}", group=f"g{n // 2 % 3}") for n in range(120)
     ]
     with filled(path, jobs) as queue:
-        queue.set_limit("mail", group="*", concurrency=2)
+        queue.limits.set("mail", group="*", concurrency=2)
     got = one_and_all(together(6, grab, path))
     wanted = {(f"t{t}", f"g{g}"): 2 for t in range(2) for g in range(3)}
     assert Counter((tenant, group) for _, tenant, group in got) == wanted
@@ -190,9 +190,9 @@ def test_limits_on_queue_tenant_and_group_are_met_together(tmp_path: Path) -> No
         tenure.NewJob(queue="mail", tenant=f"t{n % 4}", group=f"g{n // 4 % 3}") for n in range(240)
     ]
     with filled(path, jobs) as queue:
-        queue.set_limit("mail", concurrency=7)
-        queue.set_limit("mail", tenant="*", concurrency=3)
-        queue.set_limit("mail", group="*", concurrency=2)
+        queue.limits.set("mail", concurrency=7)
+        queue.limits.set("mail", tenant="*", concurrency=3)
+        queue.limits.set("mail", group="*", concurrency=2)
     got = one_and_all(together(6, grab, path))
     assert len(got) == 7
     assert max(Counter(tenant for _, tenant, _ in got).values()) <= 3
@@ -204,7 +204,7 @@ def test_a_rate_is_met_to_the_last_claim(tmp_path: Path) -> None:
     """The period is so long that nothing is refilled while the test runs."""
     path = tmp_path / "jobs.db"
     with filled(path, [tenure.NewJob(queue="mail") for _ in range(100)]) as queue:
-        queue.set_limit("mail", rate=20, per=100_000)
+        queue.limits.set("mail", rate=20, per=100_000)
     assert len(one_and_all(together(6, grab, path))) == 20
     assert audit(path) == []
 
@@ -226,7 +226,7 @@ def test_every_job_is_given_out_once_however_many_work(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     jobs = [tenure.NewJob(queue="mail", id=f"{n}", tenant=f"t{n % 3}") for n in range(300)]
     with filled(path, jobs) as queue:
-        queue.set_limit("mail", concurrency=7)
+        queue.limits.set("mail", concurrency=7)
     got = one_and_all(together(6, work_off, path))
     assert {id for id, _, _ in got} == {f"{n}" for n in range(300)}
     with connected(path) as queue:

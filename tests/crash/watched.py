@@ -15,6 +15,7 @@ from tenure.engines.sqlite.engine import SqliteEngine
 from tenure.model import ops
 from tenure.model.ops import Answer, Op
 from tenure.model.queries import Found, Query
+from tenure.queue import store_of
 
 T = TypeVar("T")
 PATIENCE = 30.0  # seconds until a test gives up waiting for something that must happen
@@ -118,7 +119,7 @@ def until(condition: Callable[[], bool]) -> None:
 def handed_in(queue: tenure.Queue, n: int) -> None:
     """Wait until `n` operations wait to be committed. Those of tasks wait in their event loop
     first, until its next turn."""
-    committer = queue._committer
+    committer = store_of(queue).committer
 
     def are_in_line() -> bool:
         with committer._lock:

@@ -35,11 +35,11 @@ LOST = (tenure.LeaseLost, tenure.JobNotFound)
 def prepare(url: str) -> None:
     """Create the store and its limits."""
     with tenure.connect(url) as queue:
-        queue.set_limit("bounded", tenant="*", concurrency=IN_TENANT)
-        queue.set_limit("bounded", group="*", concurrency=IN_GROUP)
+        queue.limits.set("bounded", tenant="*", concurrency=IN_TENANT)
+        queue.limits.set("bounded", group="*", concurrency=IN_GROUP)
         if not is_sharded(url):  # shards refuse limits of whole queues
-            queue.set_limit("bounded", concurrency=IN_QUEUE)
-            queue.set_limit("rated", rate=RATE, per=PER_SECONDS)
+            queue.limits.set("bounded", concurrency=IN_QUEUE)
+            queue.limits.set("rated", rate=RATE, per=PER_SECONDS)
 
 
 def work(url: str, journal: Journal, name: str, seed: int) -> None:

@@ -14,6 +14,7 @@ import tenure
 from docs.generate import FOLDER
 from tenure import NewJob
 from tenure.model import ops, queries
+from tenure.queue import store_of
 from tests.docs.test_pages import blocks
 from tests.support import audit_postgres, postgres
 
@@ -60,7 +61,7 @@ def names(connection: Connection, tmp_path: Path) -> Iterator[Names]:
 def do_everything(url: str) -> None:
     """Every kind of operation."""
     with tenure.connect(url) as queue:
-        queue.set_limit("q", concurrency=5, rate=100, per=1)
+        queue.limits.set("q", concurrency=5, rate=100, per=1)
         queue.enqueue("q", id="parent", unique_key="k")
         queue.enqueue("q", id="child", after=["parent"])
         queue.enqueue_many(NewJob(queue="plain") for _ in range(3))
@@ -77,14 +78,14 @@ def do_everything(url: str) -> None:
         queue.ack_many(queue.claim("plain", limit=3), keep=False)
         queue.pause("q", tenant="acme")
         queue.resume("q", tenant="acme")
-        queue.take_slot("scope", "key", "holder", 60)
-        queue.put_schedule("nightly", "0 3 * * *", NewJob(queue="q"))
-        queue.drop_schedule("nightly")
-        queue.do([ops.Once("key", (ops.Pause("q"), ops.Resume("q")))])
-        queue.do([ops.Import(tuple(queue.do(queries.Export()).entries))])
+        queue.slots.take("scope", "key", "holder", 60)
+        queue.schedules.put("nightly", "0 3 * * *", NewJob(queue="q"))
+        queue.schedules.drop("nightly")
+        store_of(queue).do([ops.Once("key", (ops.Pause("q"), ops.Resume("q")))])
+        store_of(queue).do([ops.Import(tuple(store_of(queue).do(queries.Export()).entries))])
         queue.maintain()
         queue.reconcile("q")
-        queue.clear_limit("q")
+        queue.limits.clear("q")
         assert queue.stats("q").cancelled == 1
 
 

@@ -12,6 +12,7 @@ from tenure import JobNotFound
 from tenure.engines.sql import lists, reads
 from tenure.model import queries
 from tenure.model.ops import Grant
+from tenure.queue import store_of
 
 
 def test_a_job_that_must_not_be_seen_is_not_read(
@@ -26,5 +27,5 @@ def test_a_job_that_must_not_be_seen_is_not_read(
         monkeypatch.setattr(lists, "job_of", fail)
         acme = Grant(tenants=("acme",))
         for query in (queries.GetJob("a", grant=acme), queries.ListRelated("a", 20, grant=acme)):
-            assert isinstance(queue.do(query), JobNotFound)
-        assert queue.do(queries.GetJobs(("a",), grant=acme)).jobs == []
+            assert isinstance(store_of(queue).do(query), JobNotFound)
+        assert store_of(queue).do(queries.GetJobs(("a",), grant=acme)).jobs == []

@@ -11,6 +11,7 @@ import pytest
 import tenure
 from tenure import State
 from tenure.model.queries import Filter, ListSummaries, Summaries
+from tenure.queue import store_of
 from tests.support import postgres
 
 
@@ -46,7 +47,7 @@ def fill(queue: tenure.Queue) -> None:
 
 
 def looked_at(queue: tenure.Queue, where: Filter, limit: int = 100) -> int:
-    page = queue.do(ListSummaries(where, limit))
+    page = store_of(queue).do(ListSummaries(where, limit))
     assert isinstance(page, Summaries)
     return page.scanned
 

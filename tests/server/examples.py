@@ -17,6 +17,7 @@ from tenure.model.bulk import BulkRun
 from tenure.model.fingerprint import group_of
 from tenure.model.job import Failure
 from tenure.model.records import NewRecord, PutRecords
+from tenure.queue import store_of
 from tenure.server.auth import hash_of
 
 Bound = Literal["tenant", "queue"]
@@ -68,11 +69,11 @@ def fill(queue: Queue, owner: str, bound: Bound) -> None:
         ("firecrawl/team", owner),
         ("firecrawl/crawl", f"{owner}-group"),
     ):
-        queue.take_slot(scope, key, f"{owner}-holder", 1000)
+        queue.slots.take(scope, key, f"{owner}-holder", 1000)
     _add_run(queue, owner, bound)
     job_of = NewJob(queue=name, tenant=tenant, payload=f"{owner}-payload")
-    queue.put_schedule(f"{owner}-schedule", "0 3 * * *", job_of)
-    queue.set_limit(name, tenant=tenant, concurrency=50 if owner == "ours" else 60)
+    queue.schedules.put(f"{owner}-schedule", "0 3 * * *", job_of)
+    queue.limits.set(name, tenant=tenant, concurrency=50 if owner == "ours" else 60)
 
 
 def _add_run(queue: Queue, owner: str, bound: Bound) -> None:
@@ -80,7 +81,7 @@ def _add_run(queue: Queue, owner: str, bound: Bound) -> None:
     run = BulkRun(f"{owner}-run", "cancel", {}, owner, "", 5, 5, state="done")
     whose = hash_of(bound) if owner == "ours" else owner
     value = msgspec.json.encode({"owner": whose, "run": run})
-    queue.do([PutRecords((NewRecord("bulk", run.id, value),))])
+    store_of(queue).do([PutRecords((NewRecord("bulk", run.id, value),))])
 
 
 def request_of(queue: Queue, method: str, example: Example, owner: str, bound: Bound) -> Request:

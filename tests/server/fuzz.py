@@ -98,9 +98,9 @@ class World:
 
     def dump(self) -> list[Any]:
         """All that is stored."""
-        slots = [self.queue.slots(scope, key) for scope in SCOPES for key in OWNERS + GROUPS]
+        slots = [self.queue.slots.list(scope, key) for scope in SCOPES for key in OWNERS + GROUPS]
         queue = self.queue
-        return [all_jobs(queue), queue.stats(), queue.limits(), queue.schedules(), slots]
+        return [all_jobs(queue), queue.stats(), queue.limits.list(), queue.schedules.list(), slots]
 
     def has_changed(self) -> bool:
         return self.dump() != self._before

@@ -8,6 +8,7 @@ import pytest
 
 from tenure import NewJob, Queue
 from tenure.model import ops
+from tenure.queue import store_of
 from tenure.server import overview
 from tenure.server.attention import MOST_ATTENTION, MOST_EXPLAINED, MOST_MISSING
 from tenure.server.auth import Scope
@@ -40,7 +41,7 @@ def test_a_pause_says_who_made_it_and_why(client: Client, queue: Queue, clock: M
 def test_a_tenant_that_has_reached_its_limit_is_named(
     client: Client, queue: Queue, clock: ManualClock
 ) -> None:
-    queue.set_limit("q", tenant="acme", concurrency=1)
+    queue.limits.set("q", tenant="acme", concurrency=1)
     queue.enqueue_many([NewJob(queue="q", tenant="acme") for _ in range(3)])
     queue.claim("q", lease=1000)
     clock.advance(90)
@@ -57,7 +58,7 @@ def test_a_paused_tenant_is_named(client: Client, queue: Queue, clock: ManualClo
 
 
 def test_a_rate_that_is_used_up_is_named(client: Client, queue: Queue, clock: ManualClock) -> None:
-    queue.set_limit("q", rate=1, per=3600)
+    queue.limits.set("q", rate=1, per=3600)
     queue.enqueue_many([NewJob(queue="q") for _ in range(2)])
     queue.ack(queue.claim("q")[0])
     clock.advance(90)
@@ -79,17 +80,19 @@ def test_dead_jobs_whose_errors_are_muted_need_no_attention(client: Client, queu
     queue.enqueue_many([NewJob(queue="q", max_attempts=1) for _ in range(2)])
     for error, job in zip([OSError("a"), ValueError("b")], queue.claim("q", limit=2), strict=True):
         queue.fail(job, error)
-    first, second = queue.errors().errors
-    queue.mute_error(first.group)
+    first, second = queue.errors.list().errors
+    queue.errors.mute(first.group)
     assert second.type in told(client)["q"]
-    queue.mute_error(second.group)
+    queue.errors.mute(second.group)
     assert told(client) == {}
 
 
 def test_a_task_that_no_worker_has_is_named_until_one_has_it(client: Client, queue: Queue) -> None:
     queue.enqueue_many([NewJob(queue="q", kind="old", id=f"{n}") for n in range(2)])
     for job in queue.claim("q", limit=2):
-        queue.do([ops.Release(job.id, job.token, 60_000, "no such task", ops.UNKNOWN_KIND)])
+        store_of(queue).do(
+            [ops.Release(job.id, job.token, 60_000, "no such task", ops.UNKNOWN_KIND)]
+        )
     (one,) = client.get("/v1/overview")["attention"]
     assert one["text"] == "no worker has the task 'old', which 2 jobs need"
     assert (one["link"], one["kind"], one["level"]) == ("pending", "old", "bad")
@@ -103,7 +106,7 @@ def test_only_some_tasks_that_no_worker_has_are_looked_up(client: Client, queue:
     queue.enqueue_many([NewJob(queue="q", kind=f"old {n}") for n in "abcdefghijkl"])
     for job in queue.claim("q", limit=12):
         why = f"no task {job.kind!r}"
-        queue.do([ops.Release(job.id, job.token, 60_000, why, ops.UNKNOWN_KIND)])
+        store_of(queue).do([ops.Release(job.id, job.token, 60_000, why, ops.UNKNOWN_KIND)])
     assert len(client.get("/v1/overview")["attention"]) == MOST_MISSING < 12
 
 
@@ -121,7 +124,7 @@ def test_jobs_that_wait_for_one_that_failed_are_told(client: Client, queue: Queu
 def test_schedules_that_do_not_fire_are_told(
     client: Client, queue: Queue, clock: ManualClock
 ) -> None:
-    queue.put_schedule("hourly", "0 * * * *", NewJob(queue="q"))
+    queue.schedules.put("hourly", "0 * * * *", NewJob(queue="q"))
     assert told(client) == {}
     clock.advance(2 * 3600)
     assert told(client)[""].startswith("bad: hourly has been due for 1 h")
@@ -133,7 +136,7 @@ def test_several_schedules_that_do_not_fire_are_counted(
     client: Client, queue: Queue, clock: ManualClock
 ) -> None:
     for n in range(2):
-        queue.put_schedule(f"hourly-{n}", "0 * * * *", NewJob(queue="q"))
+        queue.schedules.put(f"hourly-{n}", "0 * * * *", NewJob(queue="q"))
     clock.advance(2 * 3600)
     text = "bad: 2 schedules have been due for 1 h; no scheduler fires them"
     assert told(client) == {"": text}
@@ -164,7 +167,7 @@ def test_a_bound_token_is_told_only_of_its_own(serve: Serve, queue: Queue) -> No
     queue.enqueue("q", tenant="a")
     queue.enqueue("q", tenant="secret")
     queue.audited(by="ann", reason="secret").pause("q")
-    queue.put_schedule("secret", "0 * * * *", NewJob(queue="q", tenant="b"))
+    queue.schedules.put("secret", "0 * * * *", NewJob(queue="q", tenant="b"))
     found = client.ask("GET", "/v1/overview")
     assert [one["text"] for one in found.json["attention"]] == [
         "1 job ready. The queue 'q' is paused."

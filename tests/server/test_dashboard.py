@@ -17,6 +17,7 @@ import pytest
 import tenure
 from tenure import NewJob, Queue
 from tenure.errors import InvalidInput
+from tenure.queue import store_of
 from tenure.server import asgi
 from tenure.server.about import About
 from tenure.server.auth import Scope, create_token
@@ -117,7 +118,7 @@ def test_what_is_shown_on_every_page_is_short(about: dict[str, str]) -> None:
 def test_the_overview_has_each_queue_and_what_needs_attention(
     client: Client, queue: Queue, clock: ManualClock
 ) -> None:
-    queue.set_limit("full", concurrency=1)
+    queue.limits.set("full", concurrency=1)
     queue.enqueue_many([NewJob(queue=name) for name in ("full", "full", "late", "paused", "new")])
     queue.pause("paused")
     queue.claim("full", lease=1000)
@@ -151,13 +152,13 @@ def test_the_overview_has_each_queue_and_what_needs_attention(
 def test_an_overview_serves_all_who_ask_at_the_same_time(client: Client, queue: Queue) -> None:
     queue.enqueue("mail")
     asked: list[Any] = []
-    inner = client.service.queue.do
+    inner = store_of(client.service.queue).do
 
     def do(wanted: Any) -> Any:
         asked.append(type(wanted).__name__)
         return inner(wanted)
 
-    client.service.queue.do = do  # type: ignore[method-assign]
+    store_of(client.service.queue).do = do  # type: ignore[method-assign]
 
     async def ten() -> list[httpx.Response]:
         transport = httpx.ASGITransport(client.service)
@@ -261,7 +262,7 @@ def test_named_fields_are_hidden_from_all_who_read(serve: Serve, queue: Queue) -
     assert made["payload"] == SECRET  # the client has just sent it
     again = {"queue": "mail", "id": "a"}
     assert client.post("/v1/jobs?if_exists=skip", again)["payload"] == HIDDEN
-    queue.put_schedule("nightly", "0 3 * * *", NewJob(queue="mail", payload=SECRET))
+    queue.schedules.put("nightly", "0 3 * * *", NewJob(queue="mail", payload=SECRET))
     for path in ("/v1/jobs/a", "/v1/jobs/a/wait?timeout=0"):
         assert client.get(path)["payload"] == HIDDEN
     assert client.get("/v1/jobs?queue=mail")["jobs"][0]["payload"] == HIDDEN
@@ -287,14 +288,14 @@ def test_a_name_that_is_written_with_escapes_is_hidden(serve: Serve, queue: Queu
 
 def test_a_schedule_is_paused_and_run_with_what_is_hidden(serve: Serve, queue: Queue) -> None:
     client = serve(redact=["password"])
-    queue.put_schedule("nightly", "0 3 * * *", NewJob(queue="mail", payload=SECRET))
+    queue.schedules.put("nightly", "0 3 * * *", NewJob(queue="mail", payload=SECRET))
     client.post("/v1/schedules/nightly/pause")
-    (schedule,) = queue.schedules()
+    (schedule,) = queue.schedules.list()
     assert schedule.disabled
     made = client.post("/v1/schedules/nightly/run-now")
     assert queue.get(made["id"]).payload == SECRET
     client.post("/v1/schedules/nightly/resume")
-    (schedule,) = queue.schedules()
+    (schedule,) = queue.schedules.list()
     assert not schedule.disabled
     assert b"hunter2" in bytes(schedule.job.payload)
     assert client.ask("POST", "/v1/schedules/unknown/pause").status == 404

@@ -8,6 +8,7 @@ import pytest
 
 from tenure import Queue, __version__
 from tenure.errors import Busy, Closed, StoreError, TenureError
+from tenure.queue import store_of
 from tenure.server.routes import DIALECTS
 from tests.server.conftest import Client, Serve, token
 
@@ -21,8 +22,8 @@ def fails(queue: Queue, monkeypatch: pytest.MonkeyPatch, error: TenureError) -> 
     async def afail(*args: Any) -> None:
         raise error
 
-    monkeypatch.setattr(queue, "do", fail)
-    monkeypatch.setattr(queue, "ado", afail)
+    monkeypatch.setattr(store_of(queue), "do", fail)
+    monkeypatch.setattr(store_of(queue), "ado", afail)
 
 
 def test_the_process_lives_whatever_the_store_does(

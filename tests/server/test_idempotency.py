@@ -9,6 +9,7 @@ import pytest
 
 from tenure import Queue, State
 from tenure.model.ops import ONCE_MS
+from tenure.queue import store_of
 from tenure.server import bulk_runs
 from tenure.server.auth import Scope
 from tenure.server.route import Route
@@ -268,13 +269,13 @@ def test_a_token_that_may_only_read_stores_nothing(
 ) -> None:
     reader = serve(tokens=[token("r", Scope.READ)]).as_("r")
     wanted: list[Any] = []
-    inner = queue.ado
+    inner = store_of(queue).ado
 
     def noted(one: Any) -> Any:
         wanted.append(one)
         return inner(one)
 
-    monkeypatch.setattr(queue, "ado", noted)
+    monkeypatch.setattr(store_of(queue), "ado", noted)
     bodies: list[Any] = [{"ops": []}, {"ops": [], "key": "k"}]
     for body in bodies:
         assert ask(reader, "k", "POST", "/v1/ops", body).json == {"answers": []}

@@ -42,7 +42,7 @@ def test_why_has_the_last_error_of_a_job(client: Client, queue: Queue, clock: Ma
 
 def test_why_tells_a_bound_token_nothing_of_others(serve: Serve, queue: Queue) -> None:
     client = serve(tokens=[token("a", Scope.READ, tenants=("a",))]).as_("a")
-    queue.set_limit("q", concurrency=1)
+    queue.limits.set("q", concurrency=1)
     queue.enqueue("q", id="theirs", tenant="b")
     queue.claim("q", worker="secret")
     queue.enqueue("q", id="ours", tenant="a")

@@ -32,6 +32,7 @@ from tenure.engines import remote
 from tenure.engines.memory import MemoryEngine
 from tenure.model import ops
 from tenure.model.ops import Answer, Op
+from tenure.queue import store_of
 from tenure.server.auth import Scope, Tokens
 from tenure.server.routes import make_app
 from tenure.testing import ManualClock
@@ -271,7 +272,7 @@ def together(
     holding: Callable[[tenure.Queue], Any] = lambda queue: queue.pause("unused"),
 ) -> list[Any]:
     """What calls return, or raise, that share one batch, because they wait for another call."""
-    engine = queue._engine
+    engine = store_of(queue).engine
     entered, gate = threading.Event(), threading.Event()
     right = engine.apply
 

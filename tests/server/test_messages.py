@@ -17,6 +17,7 @@ import pytest
 import tenure
 from tenure import Forbidden, Settings, WaitTimeout
 from tenure.model import ops, queries
+from tenure.queue import Calls, store_of
 from tenure.server.auth import Scope, Token
 from tenure.server.docs_page import docs_page
 from tenure.server.guard import NEEDS, Guarded, asked_for
@@ -28,8 +29,9 @@ from tests.unit.cli.terminal import Terminal
 from tests.workers.life import ROOT
 
 
-def guarded(token: Token) -> Guarded:
-    return Guarded(tenure.connect("memory://", settings=Settings(), clock=ManualClock()), token)
+def guarded(token: Token) -> Calls:
+    queue = tenure.connect("memory://", settings=Settings(), clock=ManualClock())
+    return Calls(Guarded(store_of(queue), token))
 
 
 def test_an_operation_is_described_in_words() -> None:

@@ -13,6 +13,7 @@ import pytest
 import tenure
 from tenure.model import ops
 from tenure.observe.metrics import MOST_QUEUES, Metrics, measured
+from tenure.queue import store_of
 from tenure.server.routes import make_app
 from tenure.testing import ManualClock
 
@@ -97,8 +98,8 @@ def test_tenants_are_counted_if_that_is_asked_for(monkeypatch: pytest.MonkeyPatc
 def test_what_is_done_once_is_counted_as_what_it_is() -> None:
     metrics = Metrics()
     with opened(metrics, ManualClock()) as queue:
-        spec = queue.prepare([tenure.NewJob(queue="mail")])
-        queue.do([ops.Once("k", (ops.Enqueue(tuple(spec)),))])
+        spec = store_of(queue).prepare([tenure.NewJob(queue="mail")])
+        store_of(queue).do([ops.Once("k", (ops.Enqueue(tuple(spec)),))])
         found = scraped(queue, metrics)
     assert found['tenure_operations_total{op="Enqueue",outcome="ok"}'] == 1
     assert found['tenure_jobs_enqueued_total{queue="mail"}'] == 1
@@ -111,12 +112,12 @@ def test_calls_of_one_commit_are_counted_by_their_outcomes() -> None:
         clock.advance(0.001)  # an edge of a bucket belongs to it
         jobs = queue.claim("mail", limit=2)
         clock.advance(1)
-        again = ops.Enqueue(tuple(queue.prepare([tenure.NewJob(queue="mail", id="1")])))
+        again = ops.Enqueue(tuple(store_of(queue).prepare([tenure.NewJob(queue="mail", id="1")])))
         skips = ops.Enqueue(again.jobs, "skip")
-        new = ops.Enqueue(tuple(queue.prepare([tenure.NewJob(queue="mail")])))
+        new = ops.Enqueue(tuple(store_of(queue).prepare([tenure.NewJob(queue="mail")])))
         acks = [ops.Ack(jobs[0].id, jobs[0].token), ops.Ack(jobs[1].id, jobs[1].token + 1)]
         claims = [ops.Claim(("mail",), "w", 1000), ops.Claim(("none",), "w", 1000)]
-        queue.do([*acks, again, new, skips, ops.Once("k", (acks[0],)), *claims])
+        store_of(queue).do([*acks, again, new, skips, ops.Once("k", (acks[0],)), *claims])
         found = scraped(queue, metrics)
     expected = {
         'tenure_operations_total{op="Ack",outcome="ok"}': 2,  # one of them is repeated

@@ -11,6 +11,7 @@ import tenure
 from tenure import Busy, Queue
 from tenure.model import ops, queries
 from tenure.model.job import NULL, JobSpec
+from tenure.queue import store_of
 from tenure.server import new_names
 from tenure.server.auth import Scope
 from tenure.server.new_names import LARGE_WORKERS, NewNames, names_of
@@ -33,13 +34,13 @@ def queue(clock: ManualClock) -> Iterator[Queue]:
 def asked(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
     """The queues that the store is asked about."""
     names: list[str | None] = []
-    ado = queue.ado
+    ado = store_of(queue).ado
 
     async def counted(wanted: queries.GetStats) -> object:
         names.append(wanted.queue)
         return await ado(wanted)
 
-    monkeypatch.setattr(queue, "ado", counted)
+    monkeypatch.setattr(store_of(queue), "ado", counted)
     return names
 
 

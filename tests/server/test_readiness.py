@@ -12,6 +12,7 @@ import pytest
 
 import tenure
 from tenure.model.queries import Found, Query
+from tenure.queue import store_of
 from tenure.server import readiness
 from tests.server.conftest import Client, Serve
 
@@ -23,7 +24,7 @@ class Gate:
         self.open = threading.Event()
         self.open.set()
         self.asked = 0
-        self._engine = queue._engine
+        self._engine = store_of(queue).engine
         self._read = self._engine.read
 
     def read(self, query: Query) -> Found:
@@ -35,7 +36,7 @@ class Gate:
 @pytest.fixture
 def gate(queue: tenure.Queue, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     gate = Gate(queue)
-    monkeypatch.setattr(queue._engine, "read", gate.read)
+    monkeypatch.setattr(store_of(queue).engine, "read", gate.read)
     monkeypatch.setattr(readiness, "PATIENCE_SECONDS", 0.1)
     yield gate
     gate.open.set()
@@ -77,7 +78,7 @@ def test_what_the_store_says_is_passed_on(
     def refuse(query: Query) -> Any:
         raise tenure.StoreError("the disk is on fire")
 
-    monkeypatch.setattr(queue._engine, "read", refuse)
+    monkeypatch.setattr(store_of(queue).engine, "read", refuse)
     asked = client.ask("GET", "/readyz")
     assert (asked.status, asked.json["status"]) == (503, "the store is away: the disk is on fire")
 

@@ -11,6 +11,7 @@ import pytest
 import tenure
 from tenure import InvalidInput, Queue
 from tenure.model import ops
+from tenure.queue import store_of
 from tenure.testing import ManualClock
 from tenure.worker.scheduler import SLOT, Janitor
 from tests.server import host
@@ -30,11 +31,11 @@ def remote(tmp_path: Path, clock: ManualClock) -> Iterator[Queue]:
 def test_the_routes_of_slots_reject_a_reserved_scope(
     client: Client, queue: Queue, scope: str
 ) -> None:
-    queue.take_slot(scope, "key", "tenure", 60)
+    queue.slots.take(scope, "key", "tenure", 60)
     path = f"/v1/slots/{quote(scope, safe='')}/key"
     assert client.ask("PUT", f"{path}/h", {"ttl": 60}).status == 400
     assert client.ask("DELETE", f"{path}/tenure").status == 400
-    assert [slot.holder for slot in queue.slots(scope, "key")] == ["tenure"]
+    assert [slot.holder for slot in queue.slots.list(scope, "key")] == ["tenure"]
 
 
 @pytest.mark.parametrize("scope", RESERVED)
@@ -44,11 +45,11 @@ def test_operations_of_clients_reject_a_reserved_scope(remote: Queue, scope: str
         ops.DropSlot(scope, "key", "h"),
         ops.ReconcileSlots(scope, "key"),
     ):
-        (answer,) = remote.do([op])
+        (answer,) = store_of(remote).do([op])
         assert isinstance(answer, InvalidInput)
         assert "reserved" in answer.message
-    assert remote.slots(scope, "key") == []
-    assert remote.take_slot(f"my {scope}", "key", "h", 60).held
+    assert remote.slots.list(scope, "key") == []
+    assert remote.slots.take(f"my {scope}", "key", "h", 60).held
 
 
 def test_a_worker_behind_a_service_leaves_upkeep_to_the_service(
@@ -57,6 +58,6 @@ def test_a_worker_behind_a_service_leaves_upkeep_to_the_service(
     janitor = Janitor(remote, "worker")
     for _ in range(3):
         assert janitor.step() == 0
-        assert remote.slots(*SLOT) == []
+        assert remote.slots.list(*SLOT) == []
         clock.advance(60)
     janitor.release_slot()

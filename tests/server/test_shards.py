@@ -13,6 +13,7 @@ import pytest
 import tenure
 from tenure import Queue, Settings
 from tenure.engines.sharded import shard
+from tenure.queue import store_of
 from tenure.server.auth import Scope
 from tenure.server.routes import make_app
 from tenure.testing import ManualClock
@@ -33,7 +34,7 @@ def url(tmp_path: Path) -> str:
 @pytest.fixture
 def queue(url: str, clock: ManualClock) -> Iterator[Queue]:
     with tenure.connect(url, settings=Settings(), clock=clock) as queue:
-        assert [queue._engine.placing.of_tenant(one) for one in (HERE, THERE)] == [0, 1]  # type: ignore
+        assert [store_of(queue).engine.placing.of_tenant(one) for one in (HERE, THERE)] == [0, 1]  # type: ignore
         yield queue
 
 
@@ -92,7 +93,7 @@ def test_a_bound_token_neither_sees_nor_changes_what_is_on_another_shard(
     serve: Serve, queue: Queue
 ) -> None:
     theirs = queue.enqueue("mail", tenant=THERE, id="a/1", unique_key="k")
-    queue.put_schedule("theirs", "0 3 * * *", tenure.NewJob(queue="mail", tenant=THERE))
+    queue.schedules.put("theirs", "0 3 * * *", tenure.NewJob(queue="mail", tenant=THERE))
     (leased,) = queue.claim("mail", tenant=THERE)
     before = queue.get(theirs.id)
     mine = serve(tokens=[token("mine", tenants=(HERE,))]).as_("mine")
@@ -117,7 +118,7 @@ def test_a_bound_token_neither_sees_nor_changes_what_is_on_another_shard(
     claimed = mine.post("/v1/claim", {"queues": ["mail"], "worker": "w", "limit": 10})["jobs"]
     assert {job["tenant"] for job in claimed} == {HERE}
     assert queue.get(theirs.id) == before
-    assert [one.name for one in queue.schedules()] == ["theirs"]
+    assert [one.name for one in queue.schedules.list()] == ["theirs"]
 
 
 def test_a_service_goes_on_while_tenants_move_to_more_shards(
@@ -144,7 +145,7 @@ def test_the_overview_shows_the_other_shards_while_one_is_away(
     monkeypatch.setattr(shard, "TRY_SECONDS", 600.0)
     for tenant in (HERE, THERE):
         add(client, tenant)
-    queue.put_schedule("nightly", "0 3 * * *", tenure.NewJob(queue="mail", tenant=HERE))
+    queue.schedules.put("nightly", "0 3 * * *", tenure.NewJob(queue="mail", tenant=HERE))
     with away(queue):
         client.get("/v1/queues")  # finds out
         assert client.get("/v1/queues")["away"] == ["1"]

@@ -438,14 +438,14 @@ def things(queue: Queue, owner: str = "") -> list[Any]:
     """All that there is, or all of an owner."""
     jobs = [job for job in queue.jobs(limit=1000).jobs if owner in job.id]
     slots = [
-        (scope, key, queue.slots(scope, key))
+        (scope, key, queue.slots.list(scope, key))
         for who in ("ours", "theirs")
         if owner in who
         for scope in ("shared", f"{who}-queue", "firecrawl/team", "firecrawl/crawl")
         for key in (who, f"{who}-group")
     ]
-    schedules = [one for one in queue.schedules() if owner in one.name]
-    limits = [one for one in queue.limits() if owner in f"{one.queue} {one.tenant}"]
+    schedules = [one for one in queue.schedules.list() if owner in one.name]
+    limits = [one for one in queue.limits.list() if owner in f"{one.queue} {one.tenant}"]
     return [jobs, slots, schedules, limits]
 
 

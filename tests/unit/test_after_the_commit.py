@@ -20,6 +20,7 @@ from tenure.model import ops
 from tenure.model.job import NULL, JobSpec
 from tenure.model.ops import Answer, Op
 from tenure.observe.metrics import Measured, Metrics, measured
+from tenure.queue import store_of
 from tests.crash.watched import PATIENCE, Watched, handed_in, opened, start
 
 
@@ -135,7 +136,7 @@ def test_a_lease_that_cannot_be_given_back_keeps_nobody_from_an_answer(
         leaves = asyncio.ensure_future(queue.aclaim("mail"))
         stays = asyncio.ensure_future(queue.aclaim("mail"))
         await asyncio.sleep(0)
-        committer = queue._committer
+        committer = store_of(queue).committer
         resolve = committer._resolve
 
         def late(tickets: Any) -> None:
@@ -166,11 +167,11 @@ def test_a_reused_key_is_a_conflict_that_is_counted_and_concerns_nobody_else(
     metrics = Metrics()
     counted: Any = measured(metrics, engine, SystemClock())
     with tenure.Queue(counted, tenure.Settings(), SystemClock()) as queue:
-        queue.do([once("a")])
+        store_of(queue).do([once("a")])
         engine.hold()
         first = start(queue.enqueue, "mail", id="first")
         engine.arrived()
-        reused = start(queue.do, [once("b", "c")])
+        reused = start(store_of(queue).do, [once("b", "c")])
         handed_in(queue, 1)
         calls = [start(queue.enqueue, "mail", id=f"{n}") for n in range(3)]
         handed_in(queue, 4)

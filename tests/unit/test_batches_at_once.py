@@ -16,6 +16,7 @@ from tenure.clock import SystemClock
 from tenure.engines.memory import MemoryEngine
 from tenure.model import ops
 from tenure.model.ops import Answer, Op
+from tenure.queue import store_of
 from tenure.queue.committer import Committer
 from tests.crash.watched import PATIENCE, Watched, committers, handed_in, opened, start, until
 
@@ -242,9 +243,9 @@ def test_claims_are_collected_while_another_is_under_way_and_hold_nobody_else_up
 def test_claims_under_a_key_are_collected_like_others(engine: Watched, queue: tenure.Queue) -> None:
     engine.hold()
     claims = [ops.Once(f"{n}", (ops.Claim(("mail",), "w", 60_000, 1),)) for n in range(5)]
-    calls = [start(queue.do, [claims[0]])]
+    calls = [start(store_of(queue).do, [claims[0]])]
     engine.arrived()
-    calls += [start(queue.do, [claim]) for claim in claims[1:]]
+    calls += [start(store_of(queue).do, [claim]) for claim in claims[1:]]
     handed_in(queue, 4)
     engine.let_all()
     for call in calls:
@@ -267,7 +268,9 @@ def test_what_several_callers_want_is_put_like_to_like(
         claim = ops.Claim((name,), "w", 60_000, 1)
         ack = ops.Ack(job.id, job.token)
         report = ops.Progress(job.id, job.token, 50, None)
-        calls.append(start(queue.do, [claim, ack] if name == "d" else [report, ack, claim]))
+        calls.append(
+            start(store_of(queue).do, [claim, ack] if name == "d" else [report, ack, claim])
+        )
         handed_in(queue, 3 * n - (name == "d"))
     engine.let_all()
     opener.result(PATIENCE)
@@ -292,7 +295,7 @@ def test_a_claim_that_stands_is_in_one_batch_at_a_time(
     engine: Watched, queue: tenure.Queue
 ) -> None:
     async def main() -> None:
-        standing = queue.stand(ops.Claim(("mail",), "w", 60_000, 5))
+        standing = store_of(queue).stand(ops.Claim(("mail",), "w", 60_000, 5))
         engine.hold()
         calls = []
         for n in range(2):
@@ -301,7 +304,7 @@ def test_a_claim_that_stands_is_in_one_batch_at_a_time(
         engine.let_all()
         for call in calls:
             await asyncio.to_thread(call.result, PATIENCE)
-        assert await queue.withdraw(standing)
+        assert await store_of(queue).withdraw(standing)
 
     asyncio.run(main())
     assert sorted(len(batch) for batch in engine.batches) == [1, 2]
@@ -311,7 +314,7 @@ def test_who_found_nothing_stands_on_though_others_were_under_way(
     engine: Watched, queue: tenure.Queue
 ) -> None:
     async def main() -> None:
-        standing = queue.stand(ops.Claim(("mail",), "w", 60_000, 5))
+        standing = store_of(queue).stand(ops.Claim(("mail",), "w", 60_000, 5))
         engine.hold()
         delayed = start(queue.enqueue, "mail", delay=60)
         await asyncio.to_thread(engine.arrived)
@@ -319,7 +322,7 @@ def test_who_found_nothing_stands_on_though_others_were_under_way(
         await asyncio.to_thread(delayed.result, PATIENCE)
         engine.let_all()
         await queue.aenqueue("mail", id="a")
-        assert [job.id for job in await queue.withdraw(standing)] == ["a"]
+        assert [job.id for job in await store_of(queue).withdraw(standing)] == ["a"]
 
     asyncio.run(main())
 
@@ -338,7 +341,7 @@ def test_close_waits_for_every_batch_and_commits_what_was_handed_in(engine: Watc
     calls += [start(queue.enqueue, "mail", id=f"{n}") for n in range(AT_ONCE, 10)]
     handed_in(queue, 10 - AT_ONCE)
     closing = start(queue.close)
-    until(lambda: queue._committer._closed)
+    until(lambda: store_of(queue).committer._closed)
     for _ in range(AT_ONCE):
         assert not closing.done()
         engine.let_one()
@@ -364,7 +367,7 @@ def test_what_callers_left_behind_is_given_back_before_close_ends(engine: Watche
         with pytest.raises(asyncio.CancelledError):
             await claim
         closing = start(queue.close)
-        await asyncio.to_thread(until, lambda: queue._committer._closed)
+        await asyncio.to_thread(until, lambda: store_of(queue).committer._closed)
         engine.let_all()
         await asyncio.to_thread(closing.result, PATIENCE)
 

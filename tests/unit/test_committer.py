@@ -22,6 +22,7 @@ from tenure.model import ops
 from tenure.model.job import NULL, JobSpec
 from tenure.model.ops import Answer, Op
 from tenure.model.records import PutRecords
+from tenure.queue import store_of
 from tenure.queue.committer import Committer, Ticket
 from tenure.queue.rates import RateCounter
 from tenure.testing import ManualClock
@@ -119,7 +120,7 @@ def test_nobody_is_answered_before_the_commit(engine: Watched, queue: tenure.Que
 
 
 def test_what_frees_is_committed_before_what_takes(engine: Watched, queue: tenure.Queue) -> None:
-    queue.set_limit("mail", concurrency=1)
+    queue.limits.set("mail", concurrency=1)
     queue.enqueue_many([tenure.NewJob(queue="mail", payload=n) for n in range(2)])
     (job,) = queue.claim("mail")
     engine.hold()
@@ -187,7 +188,7 @@ def test_too_many_waiting_operations_are_refused_until_there_is_room(engine: Wat
         calls += [start(queue.enqueue, "mail") for _ in range(3)]
         handed_in(queue, 3)
         refused = [start(queue.enqueue, "mail"), start(asyncio.run, _aenqueue(queue))]
-        until(lambda: all(one.done() for one in refused) or queue._committer._waiting > 3)
+        until(lambda: all(one.done() for one in refused) or store_of(queue).committer._waiting > 3)
         engine.let_all()
         for one in refused:
             with pytest.raises(tenure.Busy, match="3 operations"):
@@ -210,7 +211,7 @@ def test_too_many_waiting_bytes_are_refused_until_there_is_room(engine: Watched)
         calls += [start(queue.enqueue, "mail", "x" * 600) for _ in range(2)]
         handed_in(queue, 2)
         refused = start(queue.enqueue, "mail", "x" * 600)
-        until(lambda: refused.done() or queue._committer._waiting > 2)
+        until(lambda: refused.done() or store_of(queue).committer._waiting > 2)
         engine.let_all()
         with pytest.raises(tenure.Busy, match="bytes"):
             refused.result(PATIENCE)
@@ -334,7 +335,7 @@ def test_close_commits_what_was_handed_in(engine: Watched) -> None:
     calls += [start(queue.enqueue, "mail", id=f"job-{n}") for n in range(1, 10)]
     handed_in(queue, 9)
     closing = start(queue.close)
-    until(lambda: queue._committer._closed)
+    until(lambda: store_of(queue).committer._closed)
     with pytest.raises(tenure.Closed):
         queue.enqueue("mail")
     assert not closing.done()
@@ -367,7 +368,7 @@ def test_what_a_loop_did_not_come_to_hand_in_does_not_count_as_waiting(
     loop.run_forever()
     loop.close()
     start(asyncio.run, _aenqueue(queue, "b")).result(PATIENCE)
-    assert queue._committer._waiting == 0
+    assert store_of(queue).committer._waiting == 0
     assert [job.id for job in queue.jobs().jobs] == ["b"]
     left._log_destroy_pending = False  # type: ignore[attr-defined]
 
@@ -389,7 +390,7 @@ def test_a_closed_handle_says_so_to_everyone(queue: tenure.Queue) -> None:
 
 def test_whoever_comes_while_the_handle_is_closed_is_told_so(engine: Watched) -> None:
     """The handle looked open to them, so they are not told by the handle."""
-    committer = opened(engine)._committer
+    committer = store_of(opened(engine)).committer
     committer.close()
     enqueue: list[Op] = [ops.Enqueue((JobSpec("a", "mail", NULL),))]
     claim = ops.Claim(("mail",), "w", 60_000)
@@ -458,7 +459,11 @@ def test_calls_that_failed_together_count_as_waiting_no_longer(
             call.result(PATIENCE)
     with pytest.raises(ZeroDivisionError):
         first.result(PATIENCE)
-    until(lambda: (queue._committer._waiting, queue._committer._waiting_bytes) == (0, 0))
+    until(
+        lambda: (
+            (store_of(queue).committer._waiting, store_of(queue).committer._waiting_bytes) == (0, 0)
+        )
+    )
 
 
 def test_the_call_of_a_task_that_leaves_in_time_is_not_carried_out(
@@ -490,7 +495,7 @@ def test_a_claim_whose_task_leaves_before_it_begins_claims_nothing(
     queue.enqueue("mail", id="a")
 
     async def main() -> None:
-        waits = queue._committer.submitted([ops.Claim(("mail",), "w", 60_000)])
+        waits = store_of(queue).committer.submitted([ops.Claim(("mail",), "w", 60_000)])
         task = asyncio.ensure_future(waits)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -507,14 +512,14 @@ def test_a_claim_whose_task_leaves_when_the_answer_is_there_gives_its_jobs_back(
     queue.enqueue("mail", id="a")
 
     async def main() -> None:
-        task = asyncio.ensure_future(queue.ado([ops.Claim(("mail",), "w", 60_000)]))
-        resolve = queue._committer._resolve
+        task = asyncio.ensure_future(store_of(queue).ado([ops.Claim(("mail",), "w", 60_000)]))
+        resolve = store_of(queue).committer._resolve
 
         def resolve_and_leave(tickets: list[Ticket]) -> None:
             resolve(tickets)
             task.cancel()  # before it runs again
 
-        queue._committer._resolve = resolve_and_leave  # type: ignore[assignment, method-assign]
+        store_of(queue).committer._resolve = resolve_and_leave  # type: ignore[assignment, method-assign]
         with pytest.raises(asyncio.CancelledError):
             await task
 
@@ -531,7 +536,7 @@ def test_a_caller_who_left_with_more_than_a_claim_gives_its_jobs_back(
 
     async def main() -> None:
         engine.hold()
-        leaves = asyncio.create_task(queue._committer.arun([enqueue, claim]))
+        leaves = asyncio.create_task(store_of(queue).committer.arun([enqueue, claim]))
         stays = asyncio.create_task(_aenqueue(queue, "b"))
         await asyncio.to_thread(engine.arrived)
         leaves.cancel()
@@ -555,7 +560,7 @@ def test_a_caller_who_leaves_after_the_close_gives_its_jobs_back(
         claims = asyncio.create_task(queue.aclaim("mail"))
         await asyncio.to_thread(engine.arrived)
         engine.let_all()
-        queue._committer.close()  # in the loop, which cannot pass the answer on meanwhile
+        store_of(queue).committer.close()  # in the loop, which cannot pass the answer on meanwhile
         claims.cancel()
         with pytest.raises(asyncio.CancelledError):
             await claims
@@ -592,8 +597,10 @@ def test_a_claim_beside_others_does_not_wait_for_them() -> None:
     async def main(queue: tenure.Queue) -> None:
         queue.sign(by="ann")
         engine.hold()
-        waiting = [asyncio.create_task(queue.ado([claim])) for _ in range(2)]
-        beside = asyncio.create_task(queue.ado_beside([claim, ops.SetLimit("mail", None, None, 5)]))
+        waiting = [asyncio.create_task(store_of(queue).ado([claim])) for _ in range(2)]
+        beside = asyncio.create_task(
+            store_of(queue).ado_beside([claim, ops.SetLimit("mail", None, None, 5)])
+        )
         for _ in range(2):  # one of the first two, or both together, and the one beside them
             await asyncio.to_thread(engine.arrived)
         engine.let_all()

@@ -14,6 +14,7 @@ from tenure.engines import Engine
 from tenure.engines.memory import MemoryEngine
 from tenure.engines.sqlite.engine import SqliteEngine
 from tenure.model.ops import Answer, Op
+from tenure.queue import store_of
 from tenure.queue.store_copy import Copy
 from tenure.testing import ManualClock
 from tests.conformance.moves import drain, ids, make_done, take
@@ -41,7 +42,7 @@ def target(clock: ManualClock, tmp_path: Path) -> Iterator[Queue]:
 
 
 def of(source: Queue, target: Queue) -> Copy:
-    return Copy(source._engine, target._engine, source.clock)
+    return Copy(store_of(source).engine, store_of(target).engine, source.clock)
 
 
 def unpaused(found: Dump) -> Dump:
@@ -57,10 +58,10 @@ def test_all_that_a_store_has_is_copied(source: Queue, target: Queue) -> None:
     source.enqueue("q", id="waits", after=["ready"])
     source.pause("silent")
     source.resume("silent")
-    source.set_limit("q", tenant="acme", concurrency=2, weight=3)
-    source.set_limit("q", group="g", tenant="*", concurrency=1)
+    source.limits.set("q", tenant="acme", concurrency=2, weight=3)
+    source.limits.set("q", group="g", tenant="*", concurrency=1)
     source.pause("q", tenant="bolt")
-    source.put_schedule("nightly", "0 3 * * *", NewJob(queue="q"))
+    source.schedules.put("nightly", "0 3 * * *", NewJob(queue="q"))
     before = unpaused(dump(source))
     copy = of(source, target)
     copy.run()
@@ -72,12 +73,12 @@ def test_all_that_a_store_has_is_copied(source: Queue, target: Queue) -> None:
 def test_the_source_is_paused_and_the_target_is_not(source: Queue, target: Queue) -> None:
     source.enqueue("q", id="a")
     source.enqueue("held", id="b")
-    source.set_limit("q", concurrency=5)
+    source.limits.set("q", concurrency=5)
     source.pause("held")
     of(source, target).run()
     assert source.claim(["q", "held"]) == []
     assert ids(target.claim(["q", "held"], limit=5)) == ["a"]
-    assert [(one.queue, one.concurrency, one.paused) for one in target.limits()] == [
+    assert [(one.queue, one.concurrency, one.paused) for one in target.limits.list()] == [
         ("held", None, True),
         ("q", 5, False),
     ]
@@ -95,7 +96,7 @@ def test_a_target_with_other_jobs_is_refused_and_nothing_is_changed(
 
 
 def test_a_target_with_limits_or_schedules_is_refused(source: Queue, target: Queue) -> None:
-    target.put_schedule("nightly", "0 3 * * *", NewJob(queue="q"))
+    target.schedules.put("nightly", "0 3 * * *", NewJob(queue="q"))
     with pytest.raises(Conflict, match="1 schedule that"):
         of(source, target).run()
 
@@ -164,9 +165,9 @@ def test_jobs_that_are_taken_from_their_workers_run_again_in_the_target(
 
 def test_a_second_run_brings_what_came_since(source: Queue, target: Queue) -> None:
     source.enqueue("q", id="a")
-    source.set_limit("q", concurrency=5)
+    source.limits.set("q", concurrency=5)
     of(source, target).run()
-    target.set_limit("q", concurrency=3)
+    target.limits.set("q", concurrency=3)
     target.ack(take(target))
     source.enqueue("q", id="b")
     source.enqueue("q", id="c", after=["a", "b"])
@@ -177,7 +178,7 @@ def test_a_second_run_brings_what_came_since(source: Queue, target: Queue) -> No
     assert target.get("a").state is State.DONE
     assert drain(target) == ["b", "c"]
     assert target.stats("new").ready == 1
-    assert [one.concurrency for one in target.limits()] == [3]
+    assert [one.concurrency for one in target.limits.list()] == [3]
     assert source.stats().queues["new"].paused
 
 
@@ -263,8 +264,8 @@ def test_a_copy_that_ends_at_any_point_is_taken_up_again(
         source.enqueue("q", id="waits", after=["3", "5"])
         source.enqueue("held", id="b")
         source.pause("held")
-        source.set_limit("q", concurrency=5)
-        source.put_schedule("nightly", "0 3 * * *", NewJob(queue="q"))
+        source.limits.set("q", concurrency=5)
+        source.schedules.put("nightly", "0 3 * * *", NewJob(queue="q"))
         before = dump(source)
         calls = count()
         ways = [Mortal(engine, calls, last, after) for engine in (old, new)]

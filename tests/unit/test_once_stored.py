@@ -15,6 +15,7 @@ from tenure import Conflict, Duplicate, State
 from tenure.model import ops, wire
 from tenure.model.job import NULL, Job, JobSpec
 from tenure.model.ops import Answer
+from tenure.queue import store_of
 
 A, B = (ops.Enqueue((JobSpec(id, "q", NULL),)) for id in "ab")
 CLAIM = ops.Claim(("q",), "w", 1000)
@@ -49,13 +50,13 @@ def test_a_fingerprint_stands_for_the_operations() -> None:
 def test_a_file_of_an_older_version_answers_as_the_first_time(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     with tenure.connect(f"sqlite:///{path}") as queue:
-        (first,) = queue.do([ops.Once("k", (A,))])
+        (first,) = store_of(queue).do([ops.Once("k", (A,))])
         old = wire.encode(first.answers).decode()
         with sqlite3.connect(path) as db:
             assert db.execute("UPDATE tenure_once SET answers = ?", (old,)).rowcount == 1
         db.close()
-        assert queue.do([ops.Once("k", (A,))]) == [first]
-        (answer,) = queue.do([ops.Once("k", (A, B))])
+        assert store_of(queue).do([ops.Once("k", (A,))]) == [first]
+        (answer,) = store_of(queue).do([ops.Once("k", (A, B))])
         assert type(answer) is Conflict
         assert queue.stats("q").ready == 1
 

@@ -22,7 +22,7 @@ def three_jobs(url: str) -> None:
     with tenure.connect(url) as queue:
         for name in ("a", "b", "c"):
             queue.enqueue("q", id=name, tenant="acme")
-        queue.set_limit("q", concurrency=10)
+        queue.limits.set("q", concurrency=10)
         (job,) = queue.claim("q")  # so that the head is written down
         queue.release(job)
 

@@ -15,6 +15,7 @@ from tenure.engines.memory import MemoryEngine
 from tenure.model import ops
 from tenure.model.job import Job
 from tenure.model.ops import Op
+from tenure.queue import store_of
 from tenure.queue.rates import RateCounter
 from tests.crash.watched import PATIENCE, Watched, handed_in, opened, start
 
@@ -140,7 +141,7 @@ def test_what_is_sent_aside_delays_nobody_and_is_not_delayed(engine: Slow) -> No
         engine.before = lambda batch: (
             isinstance(batch[0], ops.SetLimit) and engine.go_on.wait(PATIENCE)
         )
-        aside = start(queue.do_aside, [ops.SetLimit("mail", None, None, 5)])
+        aside = start(store_of(queue).do_aside, [ops.SetLimit("mail", None, None, 5)])
         queue.extend(job, 60)
         for _ in range(8):
             queue.enqueue("mail")
@@ -151,6 +152,6 @@ def test_what_is_sent_aside_delays_nobody_and_is_not_delayed(engine: Slow) -> No
         assert any(isinstance(batch[0], ops.SetLimit) for batch in engine.batches)
         assert aside.result(PATIENCE) == [ops.Ok()]
         with pytest.raises(tenure.Closed):
-            queue.do_aside([ops.Ack(job.id, job.token)])
+            store_of(queue).do_aside([ops.Ack(job.id, job.token)])
     noted = [op.note for batch in engine.batches for op in batch if isinstance(op, ops.SetLimit)]
     assert noted == [ops.Note("ann", "")]

@@ -12,6 +12,7 @@ from tenure import Queue, State
 from tenure.clock import SystemClock
 from tenure.engines.memory import MemoryEngine
 from tenure.model import ops
+from tenure.queue import store_of
 from tenure.queue.committer import Standing
 from tests.crash.watched import Watched, opened, start, until
 
@@ -34,14 +35,14 @@ def kinds(engine: Watched) -> list[list[str]]:
 
 
 async def ids(queue: Queue, standing: Standing) -> list[str]:
-    return [job.id for job in await queue.withdraw(standing)]
+    return [job.id for job in await store_of(queue).withdraw(standing)]
 
 
 def test_an_enqueue_and_the_claim_that_waits_for_it_share_a_commit(
     queue: Queue, engine: Watched
 ) -> None:
     async def main() -> None:
-        standing = queue.stand(CLAIM)
+        standing = store_of(queue).stand(CLAIM)
         answered = asyncio.Event()
         standing.on_answer(answered.set)
         await queue.aenqueue("q", id="a")
@@ -56,7 +57,7 @@ def test_an_enqueue_and_the_claim_that_waits_for_it_share_a_commit(
 
 def test_a_thread_that_enqueues_is_joined_too(queue: Queue, engine: Watched) -> None:
     async def main() -> None:
-        standing = queue.stand(CLAIM)
+        standing = store_of(queue).stand(CLAIM)
         await asyncio.to_thread(queue.enqueue, "r", id="a")
         assert await ids(queue, standing) == ["a"]
 
@@ -66,7 +67,7 @@ def test_a_thread_that_enqueues_is_joined_too(queue: Queue, engine: Watched) -> 
 
 def test_who_withdrew_is_not_joined(queue: Queue, engine: Watched) -> None:
     async def main() -> None:
-        standing = queue.stand(CLAIM)
+        standing = store_of(queue).stand(CLAIM)
         assert await ids(queue, standing) == []
         await queue.aenqueue("q", id="a")
 
@@ -76,7 +77,7 @@ def test_who_withdrew_is_not_joined(queue: Queue, engine: Watched) -> None:
 
 def test_another_queues_enqueue_is_not_joined(queue: Queue, engine: Watched) -> None:
     async def main() -> None:
-        standing = queue.stand(CLAIM)
+        standing = store_of(queue).stand(CLAIM)
         await queue.aenqueue("another")
         assert await ids(queue, standing) == []
 
@@ -86,7 +87,7 @@ def test_another_queues_enqueue_is_not_joined(queue: Queue, engine: Watched) -> 
 
 def test_who_finds_nothing_stands_on(queue: Queue, engine: Watched) -> None:
     async def main() -> None:
-        standing = queue.stand(CLAIM)
+        standing = store_of(queue).stand(CLAIM)
         await queue.aenqueue("q", delay=60)
         await queue.aenqueue("q", id="a")
         assert await ids(queue, standing) == ["a"]
@@ -97,7 +98,7 @@ def test_who_finds_nothing_stands_on(queue: Queue, engine: Watched) -> None:
 
 def test_of_two_who_stand_one_finds_it_and_the_other_stands_on(queue: Queue) -> None:
     async def main() -> None:
-        first, second = queue.stand(CLAIM), queue.stand(CLAIM)
+        first, second = store_of(queue).stand(CLAIM), store_of(queue).stand(CLAIM)
         await queue.aenqueue("q", id="a")
         await queue.aenqueue("q", id="b")
         assert await ids(queue, first) == ["a"]
@@ -110,7 +111,7 @@ def test_who_withdraws_while_a_commit_is_under_way_gets_what_it_finds(
     queue: Queue, engine: Watched
 ) -> None:
     async def main() -> None:
-        standing = queue.stand(CLAIM)
+        standing = store_of(queue).stand(CLAIM)
         engine.hold()
         enqueued = start(queue.enqueue, "q", id="a")
         await asyncio.to_thread(engine.arrived)
@@ -127,7 +128,7 @@ def test_who_withdraws_while_a_commit_finds_nothing_waits_for_no_other(
     queue: Queue, engine: Watched
 ) -> None:
     async def main() -> None:
-        standing = queue.stand(CLAIM)
+        standing = store_of(queue).stand(CLAIM)
         engine.hold()
         enqueued = start(queue.enqueue, "q", delay=60)
         await asyncio.to_thread(engine.arrived)
@@ -144,7 +145,7 @@ def test_who_withdraws_while_a_commit_finds_nothing_waits_for_no_other(
 
 def test_who_leaves_while_withdrawing_gives_the_jobs_back(queue: Queue, engine: Watched) -> None:
     async def main() -> None:
-        standing = queue.stand(CLAIM)
+        standing = store_of(queue).stand(CLAIM)
         engine.hold()
         enqueued = start(queue.enqueue, "q", id="a")
         await asyncio.to_thread(engine.arrived)
@@ -165,7 +166,7 @@ def test_who_leaves_in_the_moment_of_the_answer_gives_the_jobs_back(
     queue: Queue, engine: Watched
 ) -> None:
     async def main() -> None:
-        standing = queue.stand(CLAIM)
+        standing = store_of(queue).stand(CLAIM)
         standing.on_answer(lambda: withdrawn.cancel())  # before the task goes on with the answer
         engine.hold()
         enqueued = start(queue.enqueue, "q", id="a")
@@ -184,7 +185,7 @@ def test_who_leaves_in_the_moment_of_the_answer_gives_the_jobs_back(
 
 def test_who_is_gone_with_its_loop_gives_the_jobs_back(queue: Queue) -> None:
     async def main() -> Standing:
-        return queue.stand(CLAIM)
+        return store_of(queue).stand(CLAIM)
 
     asyncio.run(main())
     queue.enqueue("q", id="a")
@@ -197,7 +198,7 @@ def test_a_claim_that_fails_takes_no_enqueue_with_it(queue: Queue, engine: Watch
             raise ZeroDivisionError
 
     async def main() -> None:
-        standing = queue.stand(CLAIM)
+        standing = store_of(queue).stand(CLAIM)
         engine.before = refuse
         await queue.aenqueue("q", id="a")
         engine.before = lambda batch: None
@@ -213,7 +214,7 @@ def test_who_stands_during_a_failed_commit_stands_on(queue: Queue, engine: Watch
             raise ZeroDivisionError
 
     async def main() -> None:
-        standing = queue.stand(CLAIM)
+        standing = store_of(queue).stand(CLAIM)
         engine.before = refuse
         await queue.aenqueue("q", id="a")
         engine.before = lambda batch: None
@@ -225,7 +226,7 @@ def test_who_stands_during_a_failed_commit_stands_on(queue: Queue, engine: Watch
 
 def test_who_stands_is_changed_only_under_the_lock(queue: Queue) -> None:
     """Or one who withdraws in between would wait for the next enqueue."""
-    committer = queue._committer
+    committer = store_of(queue).committer
     without_lock: list[str] = []
 
     class Watchful(list[Standing]):
@@ -241,7 +242,7 @@ def test_who_stands_is_changed_only_under_the_lock(queue: Queue) -> None:
 
     async def main() -> None:
         committer._standing = Watchful()
-        standing, other = queue.stand(CLAIM), queue.stand(CLAIM)
+        standing, other = store_of(queue).stand(CLAIM), store_of(queue).stand(CLAIM)
         await queue.aenqueue("q", delay=60)  # finds nothing
         await queue.aenqueue("q", id="a")
         assert await ids(queue, standing) == ["a"]
@@ -254,7 +255,7 @@ def test_who_stands_is_changed_only_under_the_lock(queue: Queue) -> None:
 def test_closing_ends_what_stands(engine: Watched) -> None:
     async def main() -> None:
         queue = opened(engine)
-        standing = queue.stand(CLAIM)
+        standing = store_of(queue).stand(CLAIM)
         await queue.aclose()
         assert await asyncio.wait_for(ids(queue, standing), 30) == []
 

@@ -143,7 +143,7 @@ def test_several_calls_share_one_transaction(
     queue: tenure.Queue, connection: sqlite3.Connection
 ) -> None:
     connection.rollback()
-    queue.set_limit("mail", tenant="acme", concurrency=1)
+    queue.limits.set("mail", tenant="acme", concurrency=1)
     connection.execute("BEGIN IMMEDIATE")
     for n in range(5):
         queue.enqueue("mail", "x" * 2000, id=f"{n}", tenant="acme", connection=connection)

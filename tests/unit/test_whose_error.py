@@ -21,6 +21,7 @@ from tenure.engines.sqlite import file
 from tenure.model import ops
 from tenure.model.job import NULL, JobSpec
 from tenure.model.ops import Op
+from tenure.queue import store_of
 from tests.crash.watched import Watched, opened
 from tests.support import fdb, postgres
 
@@ -39,7 +40,7 @@ def together(queue: tenure.Queue, *batches: Sequence[Op]) -> list[Any]:
     """What calls that share one batch are answered, or meet."""
 
     async def main() -> list[Any]:
-        calls = [queue._committer.arun(batch) for batch in batches]
+        calls = [store_of(queue).committer.arun(batch) for batch in batches]
         return await asyncio.gather(*calls, return_exceptions=True)
 
     return asyncio.run(main())
@@ -137,12 +138,12 @@ def test_a_batch_that_postgresql_committed_is_not_applied_again(
 
 
 def _plain(store: tenure.Queue) -> ops.Enqueue:
-    return ops.Enqueue(tuple(store.prepare([tenure.NewJob(queue="mail")])))
+    return ops.Enqueue(tuple(store_of(store).prepare([tenure.NewJob(queue="mail")])))
 
 
 def test_a_value_that_sqlite_cannot_store_fails_its_caller_alone(tmp_path: Path) -> None:
     with tenure.connect(f"sqlite:///{tmp_path}/jobs.db") as queue:
-        writer = queue._engine._writer  # type: ignore[attr-defined]
+        writer = store_of(queue).engine._writer  # type: ignore[attr-defined]
         writer.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 100_000)
         large = ops.Enqueue((JobSpec("bad", "mail", Raw(b'"%b"' % (b"x" * 200_000))),))
         found = together(queue, [enqueue("a")], [large], [enqueue("b")])

@@ -16,6 +16,7 @@ import pytest
 import tenure
 from tenure import Forbidden, Queue, Tenure
 from tenure.model import ops
+from tenure.queue import store_of
 from tenure.server.auth import Scope, Token
 from tenure.server.guard import Guarded
 from tenure.testing import ManualClock
@@ -79,7 +80,7 @@ def test_a_worker_reports_itself_only_every_few_seconds(
         told.append(batch)
         return [ops.Ok()]
 
-    monkeypatch.setattr(queue, "do", do)
+    monkeypatch.setattr(store_of(queue), "do", do)
     reports = Beats(queue, "w", [Post(["q"], 1, {})], list)
     reports._stopped = Stopped()
     assert told == []
@@ -94,14 +95,14 @@ def test_a_worker_that_may_not_report_itself_says_so_once_and_goes_on(
     app: Tenure, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(beats, "BEAT_SECONDS", 0.0)
-    do = app.queue.do
+    do = store_of(app.queue).do
 
     def refuse(wanted: Any) -> Any:
         if isinstance(wanted, list) and isinstance(wanted[0], ops.Beat):
             raise Forbidden("Beat needs the scope 'work'; this token lacks it")
         return do(wanted)
 
-    monkeypatch.setattr(app.queue, "do", refuse)
+    monkeypatch.setattr(store_of(app.queue), "do", refuse)
 
     @app.task
     def greet() -> str:
@@ -116,16 +117,16 @@ def test_a_worker_that_may_not_report_itself_says_so_once_and_goes_on(
     assert "needs the scope" in record.getMessage()
 
 
-def done(queue: Guarded, op: ops.Op) -> Any:
+def done(store: Guarded, op: ops.Op) -> Any:
     async def main() -> Any:
-        return await queue.ado([op])
+        return await store.ado([op])
 
     return asyncio.run(main())
 
 
 def test_a_token_that_may_work_may_report_its_worker(queue: Queue) -> None:
-    work = Guarded(queue, Token("t", "h", (Scope.WORK,), queues=("q",)))
-    read = Guarded(queue, Token("r", "h", (Scope.READ,)))
+    work = Guarded(store_of(queue), Token("t", "h", (Scope.WORK,), queues=("q",)))
+    read = Guarded(store_of(queue), Token("r", "h", (Scope.READ,)))
     worker = Beats(queue, "w", [Post(["q"], 1, {})], list)._worker()
 
     (answer,) = done(work, ops.Beat(worker, 1000))

@@ -9,6 +9,7 @@ import pytest
 
 import tenure
 from tenure import Forbidden, Queue, Settings
+from tenure.queue.schedule_calls import ScheduleCalls
 from tenure.server.auth import Scope, Tokens
 from tenure.testing import ManualClock
 from tenure.worker.scheduler import Scheduler
@@ -29,7 +30,7 @@ def queue() -> Queue:
 def test_a_scheduler_that_may_not_read_the_schedules_says_so_once_and_ends(
     queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(queue, "timetable", refused)
+    monkeypatch.setattr(ScheduleCalls, "timetable", refused)
     scheduler = Scheduler(queue, "w")
     with caplog.at_level(logging.INFO):
         scheduler.start()
@@ -48,7 +49,7 @@ def test_a_worker_that_may_not_store_the_schedules_of_its_app_starts(
     @app.cron("0 3 * * *")
     def nightly() -> None: ...
 
-    monkeypatch.setattr(app.queue, "put_schedule", refused)
+    monkeypatch.setattr(ScheduleCalls, "put", refused)
     runner = app.runner()
     assert runner.before_start is not None
     runner.before_start()

@@ -24,6 +24,7 @@ from tenure.engines.memory import MemoryEngine
 from tenure.model import ops, queries
 from tenure.model.job import Job
 from tenure.model.ops import Op
+from tenure.queue import store_of
 from tenure.testing import ManualClock
 from tenure.worker import run as run_module
 from tenure.worker.handler import Handler, Place
@@ -134,7 +135,7 @@ def test_a_burst_does_not_end_while_a_result_is_on_its_way(
             if claims == [("b",)] and began.is_set() and not answered:
                 answered.append("b")  # it will find nothing
                 loop.call_soon_threadsafe(go_on.set)
-                until(lambda: queue._committer._waiting > 0)  # the result of the parent
+                until(lambda: store_of(queue).committer._waiting > 0)  # the result of the parent
             elif any(isinstance(op, ops.Ack) for op in batch):
                 time.sleep(0.2)  # plenty for the other post to believe that all is over
 
@@ -678,11 +679,11 @@ def timed() -> Iterator[tenure.Queue]:
 def test_a_schedule_that_cannot_fire_does_not_hold_up_the_others(timed: tenure.Queue) -> None:
     """Its time zone is not known on this machine."""
     for name in ("a", "b"):
-        timed.put_schedule(name, "* * * * *", tenure.NewJob(queue=name))
-    (first, _) = timed.schedules()
-    timed.do([ops.DropSchedule("a")])
+        timed.schedules.put(name, "* * * * *", tenure.NewJob(queue=name))
+    (first, _) = timed.schedules.list()
+    store_of(timed).do([ops.DropSchedule("a")])
     lost = tenure.Schedule("a", first.cron, first.job, first.next_at, tz="Atlantis/Poseidonis")
-    timed.do([ops.PutSchedule(lost)])
+    store_of(timed).do([ops.PutSchedule(lost)])
     assert isinstance(timed.clock, ManualClock)
     timed.clock.advance(61)
     scheduler = Scheduler(timed, "me")
@@ -693,7 +694,7 @@ def test_a_schedule_that_cannot_fire_does_not_hold_up_the_others(timed: tenure.Q
 
 def test_a_schedule_whose_parent_is_gone_is_not_tried_without_rest(timed: tenure.Queue) -> None:
     parent = timed.enqueue("parents")
-    timed.put_schedule("a", "* * * * *", tenure.NewJob(queue="a", after=[parent.id]))
+    timed.schedules.put("a", "* * * * *", tenure.NewJob(queue="a", after=[parent.id]))
     timed.delete(parent)
     assert isinstance(timed.clock, ManualClock)
     timed.clock.advance(61)

@@ -15,10 +15,10 @@ import pytest
 from tenure.model.job import Lease
 from tenure.settings import Settings
 from tenure.worker import marks
-from tenure.worker.marks import CLAIMED, RUNNING, Mark, Marks, dead_of, note_exit, store_of
+from tenure.worker.marks import CLAIMED, RUNNING, Mark, Marks, dead_of, name_of_store, note_exit
 
 SETTINGS = Settings(url="sqlite:///here.db")
-STORE = store_of(SETTINGS)
+STORE = name_of_store(SETTINGS)
 
 DIES = """
 import os, sys
@@ -120,11 +120,11 @@ def test_marks_are_read_only_for_the_same_store_token_and_folder(
 ) -> None:
     others = {
         STORE,
-        store_of(Settings(url="sqlite:///there.db")),
-        store_of(Settings(url="sqlite:///here.db", token="other")),
+        name_of_store(Settings(url="sqlite:///there.db")),
+        name_of_store(Settings(url="sqlite:///here.db", token="other")),
     }
     monkeypatch.chdir(tmp_path)
-    others.add(store_of(SETTINGS))
+    others.add(name_of_store(SETTINGS))
     assert len(others) == 4
 
 

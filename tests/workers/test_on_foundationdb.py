@@ -15,6 +15,7 @@ import tenure
 from tenure import NewJob, Retry, State, Tenure
 from tenure.engines.foundationdb import store
 from tenure.model import ops
+from tenure.queue import store_of
 from tests.support import fdb
 from tests.workers.conftest import PATIENCE, running, work_off
 
@@ -114,7 +115,7 @@ def test_a_schedule_fires_once_however_many_workers_there_are(app: Tenure, url: 
     async def tick() -> None:
         ran.append(tenure.current_job().job.id)
 
-    app.queue.put_schedule("often", "* * * * * *", NewJob(queue="default", kind="tick"))
+    app.queue.schedules.put("often", "* * * * * *", NewJob(queue="default", kind="tick"))
 
     async def main() -> None:
         with Tenure(url) as other:
@@ -158,7 +159,7 @@ def test_the_place_that_another_leaves_is_taken_soon(app: Tenure, url: str) -> N
         ran.set()
 
     with tenure.connect(url) as other:
-        other.set_limit("default", concurrency=1)
+        other.limits.set("default", concurrency=1)
         other.enqueue("default", {}, kind="wait")
         (held,) = other.claim("default", lease=3600)
         other.enqueue("default", {}, kind="wait")
@@ -188,14 +189,14 @@ def test_the_job_of_a_dead_worker_is_taken_over_and_nobody_spins_until_then(
     with tenure.connect(url) as dead:
         dead.enqueue("default", {}, kind="long")
         dead.claim("default", lease=1)
-    apply = app.queue._engine.apply
+    apply = store_of(app.queue).engine.apply
 
     def counting(batch: list[ops.Op]) -> list[ops.Answer]:
         nonlocal claims
         claims += any(isinstance(op, ops.Claim) for op in batch)
         return apply(batch)
 
-    monkeypatch.setattr(app.queue._engine, "apply", counting)
+    monkeypatch.setattr(store_of(app.queue).engine, "apply", counting)
 
     async def main() -> None:
         async with running(app, poll_interval=NEVER, schedule=False):

@@ -22,6 +22,8 @@ from tenure.clock import SystemClock
 from tenure.engines.postgres.engine import PostgresEngine
 from tenure.model import ops
 from tenure.model.ops import Answer, Op
+from tenure.queue import store_of
+from tenure.queue.schedule_calls import ScheduleCalls
 from tenure.worker.scheduler import Scheduler
 from tests.support import audit_postgres, postgres
 from tests.workers import errands
@@ -189,7 +191,7 @@ def test_the_place_that_another_process_leaves_is_taken_soon(app: Tenure, url: s
         ran.set()
 
     with tenure.connect(url) as other:
-        other.set_limit("default", concurrency=1)
+        other.limits.set("default", concurrency=1)
         other.enqueue("default", {}, kind="wait")
         (held,) = other.claim("default", lease=3600)
         other.enqueue("default", {}, kind="wait")
@@ -218,7 +220,7 @@ def hour_off(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 def count(app: Tenure, monkeypatch: pytest.MonkeyPatch) -> Counter[type[Op]]:
     """Counts what is sent to the store from here on."""
     counts: Counter[type[Op]] = Counter()
-    engine: Any = app.queue._engine
+    engine: Any = store_of(app.queue).engine
     apply = engine.apply
 
     def counting(batch: Sequence[Op]) -> list[Answer]:
@@ -279,12 +281,12 @@ def test_leases_are_kept_and_taken_over_whatever_the_clocks_say(app: Tenure, url
 def test_a_schedule_that_is_due_by_a_wrong_clock_is_left_alone(
     app: Tenure, hour_off: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app.queue.put_schedule("a", "0 0 1 1 *", NewJob(queue="q"))
+    app.queue.schedules.put("a", "0 0 1 1 *", NewJob(queue="q"))
     year_off_ms = hour_off * 366 * 86_400_000
     monkeypatch.setattr(SystemClock, "now_ms", lambda self: time.time_ns() // 10**6 + year_off_ms)
     counts = count(app, monkeypatch)
-    looked = Mock(wraps=app.queue.timetable)
-    monkeypatch.setattr(app.queue, "timetable", looked)
+    looked = Mock(wraps=app.queue.schedules.timetable)
+    monkeypatch.setattr(ScheduleCalls, "timetable", looked)
     scheduler = Scheduler(app.queue, "w", upkeep=False)
     scheduler.start()
     time.sleep(1.5)

@@ -28,7 +28,7 @@ def _nothing() -> None: ...
 
 
 def states(app: Tenure) -> dict[str, tuple[str, bool]]:
-    return {one.name: (one.owner, one.disabled) for one in app.queue.schedules()}
+    return {one.name: (one.owner, one.disabled) for one in app.queue.schedules.list()}
 
 
 def test_a_schedule_that_was_renamed_is_disabled_by_the_next_worker_of_the_app(
@@ -65,7 +65,7 @@ def test_the_last_schedule_of_an_app_can_be_removed_and_put_back(tmp_path: Path)
 
 def test_the_schedules_of_others_stay(tmp_path: Path) -> None:
     with shop(tmp_path, "nightly") as app:
-        app.queue.put_schedule("by-hand", "* * * * *", NewJob(queue="q"))
+        app.queue.schedules.put("by-hand", "* * * * *", NewJob(queue="q"))
         work_off(app)
     with shop(tmp_path, "weekly", name="office") as app:
         work_off(app)

@@ -101,7 +101,7 @@ def crowd_at(tmp_path: Path) -> Iterator[Any]:
 
 def test_three_schedulers_fire_each_tick_once(crowd_at: Any) -> None:
     crowd = crowd_at(ms(2026, 11, 15))
-    crowd.queue.put_schedule("a", "*/10 * * * *", NewJob(queue="q"))
+    crowd.queue.schedules.put("a", "*/10 * * * *", NewJob(queue="q"))
     crowd.run_until(ms(2026, 11, 15, 2), 60)
     start = ms(2026, 11, 15)
     assert crowd.fired() == [start + n * 600_000 for n in range(1, 13)]
@@ -110,7 +110,7 @@ def test_three_schedulers_fire_each_tick_once(crowd_at: Any) -> None:
 def test_an_hour_that_is_left_out_loses_no_day(crowd_at: Any) -> None:
     crowd = crowd_at(ms(2026, 3, 28))  # the clocks go from 2 to 3 on the 29th
     job = NewJob(queue="q")
-    crowd.queue.put_schedule("a", "30 2 * * *", job, tz="Europe/Copenhagen")
+    crowd.queue.schedules.put("a", "30 2 * * *", job, tz="Europe/Copenhagen")
     crowd.run_until(ms(2026, 3, 31), 600)
     assert [local(at) for at in crowd.fired()] == [
         "28. 02:30 +0100",
@@ -121,14 +121,14 @@ def test_an_hour_that_is_left_out_loses_no_day(crowd_at: Any) -> None:
 
 def test_an_hour_that_comes_twice_fires_a_daily_job_once(crowd_at: Any) -> None:
     crowd = crowd_at(ms(2026, 10, 24))  # the clocks go from 3 to 2 on the 25th
-    crowd.queue.put_schedule("a", "30 2 * * *", NewJob(queue="q"), tz="Europe/Copenhagen")
+    crowd.queue.schedules.put("a", "30 2 * * *", NewJob(queue="q"), tz="Europe/Copenhagen")
     crowd.run_until(ms(2026, 10, 27), 600)
     assert [local(at)[:9] for at in crowd.fired()] == ["24. 02:30", "25. 02:30", "26. 02:30"]
 
 
 def test_an_hourly_job_fires_in_both_of_the_hours(crowd_at: Any) -> None:
     crowd = crowd_at(ms(2026, 10, 25))
-    crowd.queue.put_schedule("a", "0 * * * *", NewJob(queue="q"), tz="Europe/Copenhagen")
+    crowd.queue.schedules.put("a", "0 * * * *", NewJob(queue="q"), tz="Europe/Copenhagen")
     crowd.run_until(ms(2026, 10, 25, 4), 300)
     assert [local(at) for at in crowd.fired()] == [
         "25. 01:00 +0200",
@@ -147,7 +147,7 @@ def test_ticks_that_were_missed_are_caught_up_with_as_asked(
     crowd_at: Any, catch_up: Any, expected: list[str]
 ) -> None:
     crowd = crowd_at(ms(2026, 11, 15))
-    crowd.queue.put_schedule(
+    crowd.queue.schedules.put(
         "a", "0 * * * *", NewJob(queue="q"), tz="Europe/Copenhagen", catch_up=catch_up
     )
     crowd.clock.advance(5.5 * 3600)  # nobody was there
@@ -162,7 +162,7 @@ def test_each_tick_at_most_once_whatever_the_clock_does(crowd_at: Any) -> None:
     crowd = crowd_at(ms(2026, 11, 15))
     chance = random.Random(3)
     for name, catch_up in (("a", "all"), ("b", "last"), ("c", "none")):
-        crowd.queue.put_schedule(name, "* * * * *", NewJob(queue=name), catch_up=catch_up)
+        crowd.queue.schedules.put(name, "* * * * *", NewJob(queue=name), catch_up=catch_up)
     for _ in range(60):
         crowd.clock.advance(chance.choice([1, 20, 61, 200, 400, -30, -100]))
         crowd.at_once()
@@ -175,7 +175,7 @@ def test_a_store_that_was_a_year_ahead_for_a_moment_goes_on(crowd_at: Any) -> No
     """The schedulers know the times that it had then."""
     crowd = crowd_at(ms(2026, 11, 15))
     start, year = crowd.clock.now_ms(), 365 * 86_400
-    crowd.queue.put_schedule("a", "0 * * * *", NewJob(queue="q"))
+    crowd.queue.schedules.put("a", "0 * * * *", NewJob(queue="q"))
     crowd.run_until(start + 90 * 60_000, 600)
     crowd.clock.advance(year)
     crowd.at_once()
@@ -190,8 +190,8 @@ def test_a_store_that_was_a_year_ahead_for_a_moment_goes_on(crowd_at: Any) -> No
 def test_a_schedule_that_cannot_fire_does_not_hold_up_the_others(crowd_at: Any) -> None:
     crowd = crowd_at(ms(2026, 11, 15), 1)
     parent = crowd.queue.enqueue("q", id="parent")
-    crowd.queue.put_schedule("a", "* * * * *", NewJob(queue="q", after=[parent.id]))
-    crowd.queue.put_schedule("b", "* * * * *", NewJob(queue="r"))
+    crowd.queue.schedules.put("a", "* * * * *", NewJob(queue="q", after=[parent.id]))
+    crowd.queue.schedules.put("b", "* * * * *", NewJob(queue="r"))
     crowd.queue.delete("parent")
     crowd.clock.advance(61)
     crowd.at_once()
@@ -207,7 +207,7 @@ def test_one_of_many_does_the_upkeep(crowd_at: Any) -> None:
     crowd.queue.enqueue_many([NewJob(queue="q", expires_in=1) for _ in range(2500)])
     crowd.clock.advance(2)
     assert [janitor.step() for janitor in janitors] == [2500, 0, 0]
-    assert [slot.holder[:2] for slot in crowd.queue.slots(*SLOT)] == ["j0"]
+    assert [slot.holder[:2] for slot in crowd.queue.slots.list(*SLOT)] == ["j0"]
 
 
 def test_a_round_that_did_not_come_to_an_end_is_continued_at_once(
@@ -268,13 +268,13 @@ def test_another_takes_over_from_one_that_resigned_or_died(crowd_at: Any) -> Non
     first.step()
     first.release_slot()
     second.step()
-    assert [slot.holder[:2] for slot in crowd.queue.slots(*SLOT)] == ["j1"]
+    assert [slot.holder[:2] for slot in crowd.queue.slots.list(*SLOT)] == ["j1"]
     crowd.clock.advance(SLOT_SECONDS - 1)
     third.step()
-    assert [slot.holder[:2] for slot in crowd.queue.slots(*SLOT)] == ["j1"]
+    assert [slot.holder[:2] for slot in crowd.queue.slots.list(*SLOT)] == ["j1"]
     crowd.clock.advance(30)  # the second was not heard of again
     third.step()
-    assert [slot.holder[:2] for slot in crowd.queue.slots(*SLOT)] == ["j2"]
+    assert [slot.holder[:2] for slot in crowd.queue.slots.list(*SLOT)] == ["j2"]
 
 
 def test_one_that_slept_through_its_slot_does_nothing(crowd_at: Any) -> None:
@@ -317,7 +317,7 @@ def test_a_scheduler_works_in_a_thread_of_its_own_until_it_is_stopped(tmp_path: 
                 break
         assert queue.stats().dead == 1
         scheduler.stop()
-        assert queue.slots(*SLOT) == []
+        assert queue.slots.list(*SLOT) == []
         unlisten()
 
 
@@ -364,7 +364,7 @@ def test_a_task_can_have_several_schedules() -> None:
     assert set(app.crons) == {"nightly", "weekly"}
     assert app.crons["nightly"].job.max_attempts == 9
     with Sandbox(app) as box:
-        names = {one.name: one.catch_up for one in box.queue.schedules()}
+        names = {one.name: one.catch_up for one in box.queue.schedules.list()}
         assert names == {"nightly": "last", "weekly": "none"}
 
 

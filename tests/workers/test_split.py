@@ -16,6 +16,7 @@ from tenure.engines.memory import MemoryEngine
 from tenure.model import ops
 from tenure.model.job import Job
 from tenure.model.ops import Answer, Op
+from tenure.queue import store_of
 from tenure.worker.handler import Handler
 from tenure.worker.lease_keeper import Keeper
 from tenure.worker.post import ENOUGH, Post
@@ -233,7 +234,7 @@ def test_a_worker_whose_second_batch_fails_stops_at_once(
             await fails.wait()
             raise tenure.Closed("it fails")
 
-        monkeypatch.setattr(queue, "ado_beside", fail)
+        monkeypatch.setattr(store_of(queue), "ado_beside", fail)
         runner = runner_of(queue)
         await runner.start()
         await asyncio.wait_for(asked.wait(), PATIENCE)

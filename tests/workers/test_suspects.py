@@ -14,6 +14,7 @@ from tenure.model import ops
 from tenure.model.job import NULL, Failure, Job
 from tenure.model.ops import Answer, Op
 from tenure.model.states import LEASE_RAN_OUT
+from tenure.queue import store_of
 from tenure.queue.committer import Committer
 from tenure.worker import suspects
 from tenure.worker.handler import Handler
@@ -30,7 +31,9 @@ def make_suspects(queue: tenure.Queue, jobs: Sequence[NewJob]) -> list[str]:
     claimed = queue.claim("default", limit=len(jobs))
     assert [job.id for job in claimed] == ids
     message = "the worker process died while it ran this job"
-    queue.do([ops.Fail(job.id, job.token, message, WORKER_DIED, "", 0) for job in claimed])
+    store_of(queue).do(
+        [ops.Fail(job.id, job.token, message, WORKER_DIED, "", 0) for job in claimed]
+    )
     return ids
 
 

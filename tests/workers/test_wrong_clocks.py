@@ -19,6 +19,7 @@ from tenure.clock import SystemClock
 from tenure.engines.foundationdb.engine import FoundationDbEngine
 from tenure.model import ops
 from tenure.model.cron import next_tick
+from tenure.queue import store_of
 from tenure.testing import ManualClock
 from tenure.worker.scheduler import Scheduler
 from tests import fdb_sim
@@ -112,7 +113,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 
 
 def only(queue: Queue) -> Schedule:
-    (schedule,) = queue.schedules()
+    (schedule,) = queue.schedules.list()
     return schedule
 
 
@@ -120,7 +121,7 @@ def test_three_schedulers_of_which_two_are_a_day_off_fire_each_time_once_and_in_
     store: Store,
 ) -> None:
     schedulers = store.schedulers(0, DAY, -DAY)
-    store.handles[1].put_schedule("a", "*/10 * * * *", NewJob(queue="q"))
+    store.handles[1].schedules.put("a", "*/10 * * * *", NewJob(queue="q"))
     for _ in range(120):
         store.clock.advance(60)
         for one in schedulers:
@@ -131,7 +132,7 @@ def test_three_schedulers_of_which_two_are_a_day_off_fire_each_time_once_and_in_
 @pytest.mark.parametrize("ahead", [DAY, -DAY, YEAR])
 def test_of_whichever_clock_the_scheduler_is_that_looks_first(store: Store, ahead: float) -> None:
     right, wrong, other = store.schedulers(0, ahead, 0)
-    store.handles[0].put_schedule("a", "0 * * * *", NewJob(queue="q"))
+    store.handles[0].schedules.put("a", "0 * * * *", NewJob(queue="q"))
     for _ in range(120):
         store.clock.advance(60)
         for one in (wrong, right, other):
@@ -141,32 +142,32 @@ def test_of_whichever_clock_the_scheduler_is_that_looks_first(store: Store, ahea
 
 def test_a_schedule_that_was_put_by_a_wrong_clock_begins_in_time(store: Store) -> None:
     store.schedulers(0, 0, YEAR)
-    store.handles[2].put_schedule("a", "0 * * * *", NewJob(queue="q"))
+    store.handles[2].schedules.put("a", "0 * * * *", NewJob(queue="q"))
     assert only(store.handles[0]).next_at == MIDNIGHT + 3_600_000
 
 
 def test_a_wrong_clock_does_not_fire_a_schedule_that_is_not_due(store: Store) -> None:
     store.schedulers(0, 0, DAY)
-    store.handles[0].put_schedule("a", "0 * * * *", NewJob(queue="q"))
+    store.handles[0].schedules.put("a", "0 * * * *", NewJob(queue="q"))
     fire = ops.Fire("a", only(store.handles[0]).next_at, "early")
-    assert store.inside(store.handles[2]).do([fire]) == [ops.Fired(False)]
+    assert store_of(store.inside(store.handles[2])).do([fire]) == [ops.Fired(False)]
     assert store.jobs() == []
 
 
 def test_one_clock_that_is_behind_is_outvoted_by_two(store: Store) -> None:
     store.schedulers(0, 0, -DAY)
-    assert [one.timetable().now for one in store.handles] == [MIDNIGHT] * 3
+    assert [one.schedules.timetable().now for one in store.handles] == [MIDNIGHT] * 3
 
 
 def test_a_schedule_that_a_wrong_clock_has_moved_ahead_before_is_corrected(store: Store) -> None:
     """As a release before this one did."""
     (scheduler,) = store.schedulers(0)
     queue = store.handles[0]
-    queue.put_schedule("a", "0 * * * *", NewJob(queue="q"))
+    queue.schedules.put("a", "0 * * * *", NewJob(queue="q"))
     year_ahead = MIDNIGHT + YEAR * 1000
     silenced = replace(only(queue), next_at=year_ahead + 3_600_000, last_at=year_ahead)
-    queue.drop_schedule("a")
-    store.inside(queue).do([ops.PutSchedule(silenced)])
+    queue.schedules.drop("a")
+    store_of(store.inside(queue)).do([ops.PutSchedule(silenced)])
     scheduler.step()
     store.clock.advance(3600)
     for _ in range(2):
@@ -177,7 +178,7 @@ def test_a_schedule_that_a_wrong_clock_has_moved_ahead_before_is_corrected(store
 @pytest.mark.parametrize("store", [on_http], indirect=True)
 def test_a_scheduler_sleeps_until_it_is_time_in_the_store(store: Store) -> None:
     schedulers = store.schedulers(0, 17.25, -17.25)
-    store.handles[0].put_schedule("a", "* * * * *", NewJob(queue="q"))
+    store.handles[0].schedules.put("a", "* * * * *", NewJob(queue="q"))
     store.clock.advance(59.75)
     assert [one.step() for one in schedulers] == [0.25] * 3
 
@@ -186,10 +187,12 @@ def test_a_scheduler_sleeps_until_it_is_time_in_the_store(store: Store) -> None:
 def test_a_client_of_a_service_cannot_say_when_a_schedule_fires(store: Store) -> None:
     """As clients of releases before this one do."""
     queue = store.open()
-    queue.put_schedule("a", "0 * * * *", NewJob(queue="q"))
+    queue.schedules.put("a", "0 * * * *", NewJob(queue="q"))
     right = only(queue)
-    queue.drop_schedule("a")
-    queue.do([ops.PutSchedule(replace(right, next_at=MIDNIGHT + YEAR * 1000, last_at=MIDNIGHT))])
+    queue.schedules.drop("a")
+    store_of(queue).do(
+        [ops.PutSchedule(replace(right, next_at=MIDNIGHT + YEAR * 1000, last_at=MIDNIGHT))]
+    )
     assert only(queue) == right
 
 
@@ -198,20 +201,20 @@ def test_on_foundationdb_a_scheduler_that_has_gone_counts_no_longer(store: Store
     gone, *_, last = store.schedulers(-DAY, -DAY, 0)
     store.clock.advance(60)
     last.step()
-    assert store.handles[2].timetable().now < MIDNIGHT
+    assert store.handles[2].schedules.timetable().now < MIDNIGHT
     store.clock.advance(300)
     last.step()
-    assert store.handles[2].timetable().now == MIDNIGHT + 360_000
+    assert store.handles[2].schedules.timetable().now == MIDNIGHT + 360_000
     gone.step()
-    assert store.handles[0].timetable().now == MIDNIGHT + 360_000 - DAY * 1000
+    assert store.handles[0].schedules.timetable().now == MIDNIGHT + 360_000 - DAY * 1000
 
 
 @pytest.mark.parametrize("store", [on_foundationdb], indirect=True)
 def test_on_foundationdb_the_clock_of_one_who_looks_once_does_not_count(store: Store) -> None:
     store.schedulers(0)
     for _ in range(3):
-        store.open(-DAY).timetable()
-    assert store.handles[0].timetable().now == MIDNIGHT
+        store.open(-DAY).schedules.timetable()
+    assert store.handles[0].schedules.timetable().now == MIDNIGHT
 
 
 @pytest.mark.parametrize("store", [on_foundationdb], indirect=True)
@@ -220,21 +223,21 @@ def test_on_foundationdb_a_clock_is_used_as_it_is_if_it_is_off_by_two_seconds_at
     store: Store, ahead: float, used: float
 ) -> None:
     store.schedulers(0, 0, ahead)
-    assert store.handles[2].timetable().now == MIDNIGHT + used * 1000
+    assert store.handles[2].schedules.timetable().now == MIDNIGHT + used * 1000
 
 
 @pytest.mark.parametrize("store", [on_foundationdb], indirect=True)
 def test_on_foundationdb_a_clock_that_is_set_right_counts_at_once(store: Store) -> None:
     """A note of the time is good for ten seconds, unless the clock was changed since."""
     wrong, _, _ = store.schedulers(-DAY, -DAY, 0)
-    assert store.handles[2].timetable().now == MIDNIGHT - DAY * 1000
-    engine = store.handles[0]._engine
+    assert store.handles[2].schedules.timetable().now == MIDNIGHT - DAY * 1000
+    engine = store_of(store.handles[0]).engine
     assert isinstance(engine, FoundationDbEngine)
     clock = engine._transactor._clock
     assert isinstance(clock, SkewedClock)
     clock.skew_ms = 0
     wrong.step()
-    assert store.handles[2].timetable().now == MIDNIGHT
+    assert store.handles[2].schedules.timetable().now == MIDNIGHT
 
 
 # On PostgreSQL, whose time is that of a real server -----------------------------------------------
@@ -260,7 +263,7 @@ def skewed(tmp_path: Path) -> Iterator[Callable[[float], Queue]]:
 def test_on_postgresql_the_servers_time_decides(skewed: Callable[[float], Queue]) -> None:
     crowd = [skewed(ahead) for ahead in (DAY, -DAY, YEAR, 0)]
     schedulers = [Scheduler(queue, f"s{n}", upkeep=False) for n, queue in enumerate(crowd)]
-    crowd[2].put_schedule("a", "0 0 1 1 *", NewJob(queue="q"))
+    crowd[2].schedules.put("a", "0 0 1 1 *", NewJob(queue="q"))
     coming = next_tick("0 0 1 1 *", "UTC", crowd[-1].clock.now_ms())
     assert only(crowd[0]).next_at == coming
     for one in schedulers:
@@ -268,8 +271,8 @@ def test_on_postgresql_the_servers_time_decides(skewed: Callable[[float], Queue]
     assert crowd[0].jobs().jobs == []
     # The time comes, as far as the store is concerned.
     due = replace(only(crowd[0]), next_at=coming - YEAR * 1000)
-    crowd[0].drop_schedule("a")
-    crowd[0].do([ops.PutSchedule(due)])
+    crowd[0].schedules.drop("a")
+    store_of(crowd[0]).do([ops.PutSchedule(due)])
     threads = [threading.Thread(target=one.step) for one in schedulers]
     for thread in threads:
         thread.start()
@@ -284,10 +287,10 @@ def test_on_postgresql_a_schedule_that_was_moved_ahead_is_corrected(
     skewed: Callable[[float], Queue],
 ) -> None:
     queue = skewed(0)
-    queue.put_schedule("a", "0 * * * *", NewJob(queue="q"))
+    queue.schedules.put("a", "0 * * * *", NewJob(queue="q"))
     right = only(queue)
-    queue.drop_schedule("a")
-    queue.do([ops.PutSchedule(replace(right, next_at=right.next_at + YEAR * 1000))])
+    queue.schedules.drop("a")
+    store_of(queue).do([ops.PutSchedule(replace(right, next_at=right.next_at + YEAR * 1000))])
     Scheduler(skewed(DAY), "s", upkeep=False).step()
     assert only(queue).next_at in (right.next_at, right.next_at + 3_600_000)
     assert queue.jobs().jobs == []

@@ -269,7 +269,7 @@ def _require_group(store: Queue, count: int, where: Mapping[str, Any]) -> None:
         return
     cursor: str | None = None
     while True:
-        page = store.errors(limit=1_000, cursor=cursor)
+        page = store.errors.list(limit=1_000, cursor=cursor)
         if any(one.group == where["error"] for one in page.errors):
             return
         cursor = page.cursor

@@ -33,7 +33,7 @@ def errors(app: App, /, queue: str | None, limit: int, cursor: str | None) -> No
       tenure errors emails --limit 10
     """
     with app.open_existing() as store:
-        found = store.errors(queue, limit=limit, cursor=cursor)
+        found = store.errors.list(queue, limit=limit, cursor=cursor)
         if not found.errors:
             require(store, queue)
     now = app.clock.now_ms()
@@ -76,8 +76,8 @@ def mute_error(app: App, /, group: str, undo: bool) -> None:
     """
     with app.open_existing() as store:
         if undo:
-            store.unmute_error(group)
+            store.errors.unmute(group)
         else:
-            store.mute_error(group)
+            store.errors.mute(group)
     text = f"{'Unmuted' if undo else 'Muted'}: {group}."
     app.answer({"group": group, "muted": not undo}, lambda: words(text))

@@ -124,13 +124,13 @@ def limit(
         raise click.UsageError("--rate and --per belong together: --rate 100 --per 1m.")
     with _queue(app, queue, create) as store:
         if clear:
-            store.clear_limit(queue, tenant=tenant, group=group)
+            store.limits.clear(queue, tenant=tenant, group=group)
         else:
-            store.set_limit(queue, tenant=tenant, group=group, **wanted)
+            store.limits.set(queue, tenant=tenant, group=group, **wanted)
         if group is not None and tenant is None:
             tenant = "*"  # how the store represents this group of every tenant
         now = next(
-            (one for one in store.limits(queue) if (one.tenant, one.group) == (tenant, group)),
+            (one for one in store.limits.list(queue) if (one.tenant, one.group) == (tenant, group)),
             Limit(queue, tenant, group),
         )
     none = words(f"No limit: {scope_words(queue, tenant, group)}.")
@@ -149,7 +149,7 @@ def limits(app: App, /, queue: str | None) -> None:
       tenure limits emails
     """
     with app.open_existing() as store:
-        found = store.limits(queue)
+        found = store.limits.list(queue)
         if not found:
             require(store, queue)
     app.answer(found, lambda: limits_table(found) if found else words("No limits."))

@@ -36,5 +36,5 @@ def _more(store: Queue, queue: QueueStats) -> QueueNow:
     if not queue.ready:
         return QueueNow(HeldBack(), None)
     return QueueNow(
-        held_back(store, queue, store.limits(queue.queue)), store.oldest_ready(queue.queue)
+        held_back(store, queue, store.limits.list(queue.queue)), store.oldest_ready(queue.queue)
     )

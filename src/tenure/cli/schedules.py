@@ -18,6 +18,7 @@ from tenure.model import ops
 from tenure.model.job import NewJob
 from tenure.model.ops import Schedule
 from tenure.model.queries import Timetable
+from tenure.queue import store_of
 from tenure.queue.arguments import good
 
 
@@ -46,7 +47,7 @@ def list_them(app: App) -> None:
 
 def _list(app: App) -> None:
     with app.open_existing() as store:
-        found = store.timetable()
+        found = store.schedules.timetable()
     app.answer(found.schedules, lambda: _listed(found.schedules, found.now))
 
 
@@ -98,8 +99,8 @@ def put(app: App, /, name: str, cron: str, tz: str, catch_up: Any, **fields: Any
       tenure schedules put nightly '0 3 * * *' reports '{"all": true}'
     """
     with app.open() as store:
-        store.put_schedule(name, cron, NewJob(**fields), tz=tz, catch_up=catch_up)
-        found = store.timetable()
+        store.schedules.put(name, cron, NewJob(**fields), tz=tz, catch_up=catch_up)
+        found = store.schedules.timetable()
     put = _named(found.schedules, name)
     app.answer(put, lambda: words(f"Schedule {name} fires {relative(put.next_at, found.now)}."))
 
@@ -117,7 +118,7 @@ def drop(app: App, name: str) -> None:
       tenure schedules drop nightly
     """
     with app.open() as store:
-        store.drop_schedule(name)
+        store.schedules.drop(name)
     app.answer({"dropped": name}, lambda: words(f"Schedule {name} is deleted."))
 
 
@@ -156,14 +157,14 @@ def resume(app: App, name: str) -> None:
 
 def _switch(app: App, name: str, *, disabled: bool) -> Timetable:
     with app.open_existing() as store:
-        known = _named(store.schedules(), name)
+        known = _named(store.schedules.list(), name)
         if b"[redacted]" in bytes(known.job.payload):  # it would replace what is hidden
             raise InvalidInput(
                 "name", "the service hides fields of this schedule's job: use its dashboard"
             )
-        (answer,) = store.do([ops.PutSchedule(replace(known, disabled=disabled))])
+        (answer,) = store_of(store).do([ops.PutSchedule(replace(known, disabled=disabled))])
         good(answer, ops.Ok)
-        found: Timetable = store.timetable()
+        found: Timetable = store.schedules.timetable()
     return found
 
 
@@ -179,7 +180,7 @@ def fire(app: App, name: str) -> None:
       tenure schedules fire nightly
     """
     with app.open() as store:
-        job = _named(store.schedules(), name).job
+        job = _named(store.schedules.list(), name).job
         ids = store.enqueue_many([job.again()], if_exists="skip")
     app.answer(
         {"id": ids[0], "created": ids.created[0]}, lambda: words(f"Job {ids[0]} is enqueued.")

@@ -138,7 +138,7 @@ class Collector:
         return max(0, row.counts.done - done) * 1000 / (now - at)  # old ones may be removed
 
     def _queues(self) -> list[Row]:
-        limits = {one.queue: one for one in self._store.limits() if one.tenant is None}
+        limits = {one.queue: one for one in self._store.limits.list() if one.tenant is None}
         workers = self._workers()
         rows = []
         for name, counts in self._store.stats().queues.items():
@@ -157,7 +157,7 @@ class Collector:
             return None
 
     def _tenants(self, queue: str) -> list[Row]:
-        found = self._store.limits(queue)
+        found = self._store.limits.list(queue)
         rules = Rules(queue, {(one.tenant, one.group): one for one in found})
         every = every_name(self._store.tenants, "tenant", queue)
         most = nsmallest(MOST_TENANTS, every, key=lambda one: (-one.unfinished, one.tenant))

@@ -246,7 +246,7 @@ def scheduler(app: App, tasks: Tenure | None, log_level: str, log_format: str) -
         found.put_schedules()
         works = Scheduler(found.queue, default_worker())
         works.start()
-        count = counted(len(found.queue.schedules()), "schedule")
+        count = counted(len(found.queue.schedules.list()), "schedule")
         log.info("scheduler %s fires %s", default_worker(), count)
         while not stopped.wait(1):
             pass

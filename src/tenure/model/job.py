@@ -65,7 +65,7 @@ IfParentFails = Literal["wait", "cancel", "run"]
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A failed attempt. group: the error group that it belongs to, as in `Queue.errors`."""
+    """A failed attempt. group: the error group that it belongs to, as in `errors.list()`."""
 
     at: int
     attempt: int

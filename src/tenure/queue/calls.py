@@ -9,16 +9,15 @@ from __future__ import annotations
 import functools
 import os
 import socket
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 from msgspec.structs import replace
 
 from tenure.clock import Clock
 from tenure.errors import InvalidInput, JobNotFound, TenureError
 from tenure.model import ops, queries
-from tenure.model.cron import CatchUp
 from tenure.model.fields import (
     MAX_JOBS_PER_CALL,
     POSITIVE_SPAN,
@@ -31,17 +30,14 @@ from tenure.model.job import (
     NULL,
     IfParentFails,
     Job,
-    JobSpec,
     Lease,
     NewJob,
     State,
     encode_json,
-    new_ids,
-    prepare,
 )
-from tenure.model.ops import IfExists, Op, Schedule
+from tenure.model.ops import IfExists, Op
 from tenure.model.retry import Backoff
-from tenure.observe.tracing import current_trace, sending
+from tenure.observe.tracing import sending
 from tenure.queue.arguments import (
     Seconds,
     claim_op,
@@ -51,19 +47,20 @@ from tenure.queue.arguments import (
     ids_of,
     lease_of,
     listed,
-    of_kind,
     several,
     too_many_jobs,
 )
 from tenure.queue.editing import Editing
 from tenure.queue.insight import Insight
 from tenure.queue.job_changes import JobChanges
-from tenure.queue.limits import LimitCalls
+from tenure.queue.limits import LimitCalls, Pausing
 from tenure.queue.lookup import Lookup
 from tenure.queue.matching import Matching
-from tenure.queue.record_calls import RecordCalls, with_note
+from tenure.queue.open_store import Audited, Store, Within
+from tenure.queue.record_calls import ErrorCalls, RecordCalls
+from tenure.queue.schedule_calls import ScheduleCalls
 from tenure.queue.slots import SlotCalls
-from tenure.queue.sync_async import Steps, Wanted, Within, awaiting, blocking
+from tenure.queue.sync_async import Steps, awaiting, both
 from tenure.queue.wakeups import Changes
 from tenure.settings import Settings
 
@@ -79,38 +76,40 @@ class EnqueuedIds(list[str]):
         self.created: list[bool] = list(created)
 
 
-class Calls(JobChanges, LimitCalls, SlotCalls, Insight, Lookup, Matching, Editing, RecordCalls):
-    """The public calls of a queue. Subclasses implement `do` and `ado`, which carry out a step."""
+class Calls(JobChanges, Pausing, Insight, Lookup, Matching, Editing, RecordCalls):
+    """The calls of a queue, within the bounds of what carries them out."""
 
-    settings: Settings
-    clock: Clock
-    changes: Changes
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.settings: Settings = store.settings
+        self.clock: Clock = store.clock
+        self.changes: Changes = store.changes  # notifies when jobs may be ready or finished
 
-    def do(self, wanted: Wanted) -> Any:
-        """Carry out one step of a call and return its answer, blocking."""
-        raise NotImplementedError
+    @property
+    def schedules(self) -> ScheduleCalls:
+        """Calls on schedules: list, put, drop, fire, timetable."""
+        return ScheduleCalls(self._store)
 
-    def ado(self, wanted: Wanted) -> Awaitable[Any]:
-        """Carry out one step of a call; await its answer."""
-        raise NotImplementedError
+    @property
+    def limits(self) -> LimitCalls:
+        """Calls on the limits of queues, tenants and groups: list, set, clear."""
+        return LimitCalls(self._store)
 
-    def _give_back(self, answer: Any) -> None:
-        """Release the jobs in the answer of a step: its caller does not get them. For those that
-        block; an awaited call that is cancelled does it by itself."""
+    @property
+    def slots(self) -> SlotCalls:
+        """Calls on slots: list, take, drop, reconcile."""
+        return SlotCalls(self._store)
 
-    def _log_bytes(self) -> int | None:
-        """The size of the store's write-ahead log, if it has one."""
-        return None
-
-    def _away(self) -> tuple[str, ...]:
-        """The shards that are away."""
-        return ()
+    @property
+    def errors(self) -> ErrorCalls:
+        """Calls on error groups: list, mute, unmute."""
+        return ErrorCalls(self._store)
 
     def audited(self, *, by: str = "", reason: str = "") -> Calls:
         """Return the same calls, with their changes added to the audit log: who makes them, and
         why. An entry is stored together with its change. A service replaces `by` with the name of
         the token."""
-        return _Audited(self, validated(ops.Note(by, reason)))
+        return Calls(Audited(self._store, validated(ops.Note(by, reason))))
 
     # Producing ----------------------------------------------------------------------------------
 
@@ -173,7 +172,7 @@ class Calls(JobChanges, LimitCalls, SlotCalls, Insight, Lookup, Matching, Editin
         """Add the job that a NewJob describes, and return it."""
         _check_if_exists("if_exists", if_exists)
         with sending([new]) as its_trace:
-            (spec,) = self.prepare([new], its_trace)
+            (spec,) = self._store.prepare([new], its_trace)
             batch = [ops.Enqueue((spec,), if_exists)]
             (answer,) = yield batch if connection is None else Within(connection, batch)
             enqueued = good(answer, ops.Enqueued)
@@ -202,20 +201,11 @@ class Calls(JobChanges, LimitCalls, SlotCalls, Insight, Lookup, Matching, Editin
             return EnqueuedIds()
         _check_if_exists("if_exists", if_exists)
         with sending(news) as its_trace:
-            specs = self.prepare(news, its_trace)
+            specs = self._store.prepare(news, its_trace)
             batch = [ops.Enqueue(tuple(specs), if_exists)]
             (answer,) = yield batch if connection is None else Within(connection, batch)
             enqueued = good(answer, ops.Enqueued)
         return EnqueuedIds(enqueued.ids, enqueued.created)
-
-    def prepare(self, jobs: Sequence[NewJob], trace: str | None = None) -> list[JobSpec]:
-        """Validate jobs and return them as operations carry them. Jobs without a trace get this
-        one, or the caller's. Raises InvalidInput."""
-        specs = prepare(jobs, self.clock.now_ms(), self.settings.payload_limit)
-        trace = trace or current_trace()
-        if trace is not None:
-            specs = [spec if spec.trace else replace(spec, trace=trace) for spec in specs]
-        return specs
 
     # Working ------------------------------------------------------------------------------------
 
@@ -288,7 +278,7 @@ class Calls(JobChanges, LimitCalls, SlotCalls, Insight, Lookup, Matching, Editin
     def _ack_op(self, job: Job | Lease, result: Any, then: Iterable[NewJob], keep: bool) -> Op:
         limit = self.settings.payload_limit
         raw = NULL if result is None else encode_json("result", result, limit)
-        jobs = tuple(self.prepare(listed("then", then))) if then != () else ()
+        jobs = tuple(self._store.prepare(listed("then", then))) if then != () else ()
         return ops.Ack(*lease_of(job), raw, jobs, keep)
 
     def _fail(
@@ -378,7 +368,7 @@ class Calls(JobChanges, LimitCalls, SlotCalls, Insight, Lookup, Matching, Editin
         query = validated(queries.GetStats(queue))
         found: list[queries.QueueStats] = good((yield query), list)
         stats = queries.overall(found)
-        log, away = self._log_bytes(), self._away()
+        log, away = self._store.log_bytes(), self._store.away()
         return replace(stats, log_bytes=log, away=away) if log is not None or away else stats
 
     def _tenants(
@@ -400,55 +390,6 @@ class Calls(JobChanges, LimitCalls, SlotCalls, Insight, Lookup, Matching, Editin
         the group `after`; or only of one group. Groups without jobs are left out."""
         query = queries.ListGroupTotals(queue, limit, after, group)
         return good((yield validated(query)), list)
-
-    # Schedules ----------------------------------------------------------------------------------
-
-    def _put_schedule(
-        self,
-        name: str,
-        cron: str,
-        job: NewJob,
-        *,
-        tz: str = "UTC",
-        catch_up: CatchUp = "last",
-        owner: str = "",
-    ) -> Steps[None]:
-        """Create or replace a schedule that enqueues a job at the times of a cron expression. If
-        the times do not change, the schedule continues where it was. owner: the app that declares
-        it in its code."""
-        of_kind("job", job, NewJob)
-        if job.id is not None:
-            raise InvalidInput("id", "must not be set: each firing creates a new job")
-        (spec,) = self.prepare([job])
-        # The store's clock decides when it fires.
-        schedule = Schedule(name, cron, spec, tz=tz, catch_up=catch_up, owner=owner)
-        (answer,) = yield [validated(ops.PutSchedule(schedule))]
-        good(answer, ops.Ok)
-
-    def _drop_schedule(self, name: str) -> Steps[None]:
-        """Delete a schedule. Raises ScheduleNotFound."""
-        (answer,) = yield [validated(ops.DropSchedule(name))]
-        good(answer, ops.Ok)
-
-    def _schedules(self) -> Steps[list[Schedule]]:
-        """List all schedules, ordered by name."""
-        return good((yield queries.ListSchedules()), list)
-
-    def _timetable(self) -> Steps[queries.Timetable]:
-        """List all schedules, ordered by name, with the store's current time."""
-        return good((yield queries.GetTimetable()), queries.Timetable)
-
-    def _fire(self, schedule: Schedule) -> Steps[bool]:
-        """Enqueue the job of a schedule that is due by the store's clock, with run_at set to the
-        scheduled time. Returns whether it fired.
-
-        catch_up decides which missed times count. If several callers fire the same `next_at`, only
-        one succeeds. A `next_at` that skips times, left by a wrong clock, is corrected.
-        """
-        of_kind("schedule", schedule, Schedule)
-        (fresh,) = new_ids(self.clock.now_ms(), 1)
-        (answer,) = yield [ops.Fire(schedule.name, schedule.next_at, fresh)]
-        return good(answer, ops.Fired).fired
 
     # Upkeep -------------------------------------------------------------------------------------
 
@@ -479,83 +420,28 @@ class Calls(JobChanges, LimitCalls, SlotCalls, Insight, Lookup, Matching, Editin
 
     # The public forms ---------------------------------------------------------------------------
 
-    enqueue: Final = blocking(_enqueue)
-    aenqueue: Final = awaiting(_enqueue)
+    enqueue, aenqueue = both(_enqueue)
     _aenqueue_new = awaiting(_enqueue_new)  # for the service, which parses a NewJob
-    enqueue_many: Final = blocking(_enqueue_many)
-    aenqueue_many: Final = awaiting(_enqueue_many)
-    claim: Final = blocking(_claim)
-    aclaim: Final = awaiting(_claim)
-    ack: Final = blocking(_ack)
-    aack: Final = awaiting(_ack)
-    ack_many: Final = blocking(_ack_many)
-    aack_many: Final = awaiting(_ack_many)
-    fail: Final = blocking(_fail)
-    afail: Final = awaiting(_fail)
-    fail_many: Final = blocking(_fail_many)
-    afail_many: Final = awaiting(_fail_many)
-    extend: Final = blocking(_extend)
-    aextend: Final = awaiting(_extend)
-    extend_many: Final = blocking(_extend_many)
-    aextend_many: Final = awaiting(_extend_many)
-    release: Final = blocking(_release)
-    arelease: Final = awaiting(_release)
-    progress: Final = blocking(_progress)
-    aprogress: Final = awaiting(_progress)
-    get: Final = blocking(_get)
-    aget: Final = awaiting(_get)
-    find_ids: Final = blocking(_find_ids)
-    afind_ids: Final = awaiting(_find_ids)
-    next_due: Final = blocking(_next_due)
-    anext_due: Final = awaiting(_next_due)
-    oldest_ready: Final = blocking(_oldest_ready)
-    aoldest_ready: Final = awaiting(_oldest_ready)
-    stats: Final = blocking(_stats)
-    astats: Final = awaiting(_stats)
-    tenants: Final = blocking(_tenants)
-    atenants: Final = awaiting(_tenants)
-    groups: Final = blocking(_groups)
-    agroups: Final = awaiting(_groups)
-    group_totals: Final = blocking(_group_totals)
-    agroup_totals: Final = awaiting(_group_totals)
-    put_schedule: Final = blocking(_put_schedule)
-    aput_schedule: Final = awaiting(_put_schedule)
-    drop_schedule: Final = blocking(_drop_schedule)
-    adrop_schedule: Final = awaiting(_drop_schedule)
-    schedules: Final = blocking(_schedules)
-    aschedules: Final = awaiting(_schedules)
-    timetable: Final = blocking(_timetable)
-    atimetable: Final = awaiting(_timetable)
-    fire: Final = blocking(_fire)
-    afire: Final = awaiting(_fire)
-    maintain: Final = blocking(_maintain)
-    amaintain: Final = awaiting(_maintain)
-    reconcile: Final = blocking(_reconcile)
-    areconcile: Final = awaiting(_reconcile)
-
-
-class _Audited(Calls):
-    """Adds a note to the operations of each call."""
-
-    def __init__(self, inner: Calls, note: ops.Note) -> None:
-        self.settings, self.clock, self.changes = inner.settings, inner.clock, inner.changes
-        self._inner = inner
-        self._note = note
-
-    def do(self, wanted: Wanted) -> Any:
-        return self._inner.do(with_note(wanted, self._note))
-
-    async def ado(self, wanted: Wanted) -> Any:
-        return await self._inner.ado(with_note(wanted, self._note))
-
-    def _give_back(self, answer: Any) -> None:
-        self._inner._give_back(answer)
-
-    def _log_bytes(self) -> int | None:
-        return self._inner._log_bytes()
-
-    def _away(self) -> tuple[str, ...]:
-        return self._inner._away()
+    enqueue_many, aenqueue_many = both(_enqueue_many)
+    claim, aclaim = both(_claim)
+    ack, aack = both(_ack)
+    ack_many, aack_many = both(_ack_many)
+    fail, afail = both(_fail)
+    fail_many, afail_many = both(_fail_many)
+    extend, aextend = both(_extend)
+    extend_many, aextend_many = both(_extend_many)
+    release, arelease = both(_release)
+    progress, aprogress = both(_progress)
+    get, aget = both(_get)
+    find_ids, afind_ids = both(_find_ids)
+    next_due, anext_due = both(_next_due)
+    oldest_ready, aoldest_ready = both(_oldest_ready)
+    stats, astats = both(_stats)
+    tenants, atenants = both(_tenants)
+    groups, agroups = both(_groups)
+    group_totals, agroup_totals = both(_group_totals)
+    maintain, amaintain = both(_maintain)
+    reconcile, areconcile = both(_reconcile)
 
 
 @functools.cache

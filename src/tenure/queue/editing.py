@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
-from tenure.clock import Clock
 from tenure.errors import Conflict, JobNotFound
 from tenure.model import ops, queries
 from tenure.model.fields import moment_ms, span_ms, validated
 from tenure.model.history import JobMove, history_of
 from tenure.model.job import Job, encode_json, new_ids
 from tenure.queue.arguments import Seconds, good
-from tenure.queue.sync_async import Doer, Steps, awaiting, blocking
-from tenure.settings import Settings
+from tenure.queue.sync_async import Caller, Steps, both
 
 
-class Editing(Doer):
+class Editing(Caller):
     """A part of Calls."""
-
-    settings: Settings
-    clock: Clock
 
     def _update(
         self,
@@ -64,7 +59,7 @@ class Editing(Doer):
         """Enqueue a finished job again as a new one, with another payload, priority or delay, and
         return the new id. The new job's `replay_of` is the id of the old one, which is not changed.
         Raises Conflict if the job has not finished, and Duplicate if its unique key is taken."""
-        (new_id,) = new_ids(self.clock.now_ms(), 1)
+        (new_id,) = new_ids(self._store.clock.now_ms(), 1)
         delay_ms = span_ms("delay", delay)
         op = ops.ReplayEdited(id, new_id, priority, delay_ms, self._payload(payload))
         (answer,) = yield [validated(op)]
@@ -73,7 +68,7 @@ class Editing(Doer):
     def _payload(self, payload: Any) -> msgspec.Raw | msgspec.UnsetType:
         if isinstance(payload, msgspec.UnsetType):
             return payload
-        return encode_json("payload", payload, self.settings.payload_limit)
+        return encode_json("payload", payload, self._store.settings.payload_limit)
 
     def _history(self, id: str) -> Steps[list[JobMove]]:
         """Return the last 20 moves of a job, oldest first: when it was created, claimed and ended,
@@ -83,9 +78,6 @@ class Editing(Doer):
         past = good((yield queries.ListPast(id)), list)
         return history_of(job, past)
 
-    update: Final = blocking(_update)
-    aupdate: Final = awaiting(_update)
-    replay_edited: Final = blocking(_replay_edited)
-    areplay_edited: Final = awaiting(_replay_edited)
-    history: Final = blocking(_history)
-    ahistory: Final = awaiting(_history)
+    update, aupdate = both(_update)
+    replay_edited, areplay_edited = both(_replay_edited)
+    history, ahistory = both(_history)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, cast
+from typing import cast
 
 from tenure.model import queries
 from tenure.model.fields import validated
@@ -12,10 +12,10 @@ from tenure.model.queries import Related, TenantWait
 from tenure.model.why import Explained
 from tenure.model.workers import LiveWorker
 from tenure.queue.arguments import good
-from tenure.queue.sync_async import Doer, Steps, awaiting, blocking
+from tenure.queue.sync_async import Caller, Steps, both
 
 
-class Insight(Doer):
+class Insight(Caller):
     """A part of Calls."""
 
     def _explain(self, id: str) -> Steps[Explained]:
@@ -56,13 +56,8 @@ class Insight(Doer):
         found = good((yield validated(queries.LongestWaits(queue, tuple(tenants)))), list)
         return {one.tenant: one.wait_ms for one in cast("list[TenantWait]", found)}
 
-    related: Final = blocking(_related)
-    arelated: Final = awaiting(_related)
-    find_by_key: Final = blocking(_find_by_key)
-    afind_by_key: Final = awaiting(_find_by_key)
-    longest_waits: Final = blocking(_longest_waits)
-    alongest_waits: Final = awaiting(_longest_waits)
-    explain: Final = blocking(_explain)
-    aexplain: Final = awaiting(_explain)
-    workers: Final = blocking(_workers)
-    aworkers: Final = awaiting(_workers)
+    related, arelated = both(_related)
+    find_by_key, afind_by_key = both(_find_by_key)
+    longest_waits, alongest_waits = both(_longest_waits)
+    explain, aexplain = both(_explain)
+    workers, aworkers = both(_workers)

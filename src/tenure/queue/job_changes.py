@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from msgspec.structs import replace
 
-from tenure.clock import Clock
 from tenure.errors import Duplicate, InvalidInput, JobNotFound
 from tenure.model import ops, queries, states
 from tenure.model.fields import span_ms
@@ -15,15 +13,13 @@ from tenure.model.job import FINAL, Job, State
 from tenure.model.ops import Op
 from tenure.model.queries import Filter
 from tenure.queue.arguments import Seconds, filter_of, good, ids_of, some_jobs, states_of
-from tenure.queue.sync_async import Doer, Steps, awaiting, blocking
+from tenure.queue.sync_async import Caller, Steps, both
 
 PAGE = 1000  # jobs changed per operation when a filter selects them
 
 
-class JobChanges(Doer):
+class JobChanges(Caller):
     """A part of Calls."""
-
-    clock: Clock
 
     def _cancel(
         self,
@@ -54,7 +50,7 @@ class JobChanges(Doer):
         error: str | None = None,
     ) -> Steps[int]:
         """Run dead or cancelled jobs again from attempt 0: one, several, or all that match.
-        error: the group of their last error, as in `errors()`. Returns how many."""
+        error: the group of their last error, as in `errors.list()`. Returns how many."""
         where = filter_of(queue, states_of(state), tenant, group, kind, error)
         if jobs is not None:
             some_jobs("replay", jobs, queue, tenant, group, kind, error)
@@ -89,7 +85,7 @@ class JobChanges(Doer):
         error: str | None = None,
     ) -> Steps[int]:
         """Delete jobs permanently: one, several, or all that match. error: the group of their last
-        error, as in `errors()`. Returns how many."""
+        error, as in `errors.list()`. Returns how many."""
         where = filter_of(queue, states_of(state), tenant, group, kind, error)
         filters = (queue, tenant, group, kind, error)
         some_jobs("delete", jobs, *filters, *([] if jobs is not None else where.states))
@@ -104,7 +100,7 @@ class JobChanges(Doer):
     ) -> Steps[int]:
         """Delete jobs that finished more than `older_than` seconds ago, and return how many. Dead
         jobs are kept unless `state` names them."""
-        before = self.clock.now_ms() - span_ms("older_than", older_than)
+        before = self._store.clock.now_ms() - span_ms("older_than", older_than)
         ended = states_of(state)
         for one in ended:
             if one not in FINAL:
@@ -150,16 +146,11 @@ class JobChanges(Doer):
             if cursor is None:
                 return count
 
-    cancel: Final = blocking(_cancel)
-    acancel: Final = awaiting(_cancel)
-    replay: Final = blocking(_replay)
-    areplay: Final = awaiting(_replay)
-    run_now: Final = blocking(_run_now)
-    arun_now: Final = awaiting(_run_now)
-    delete: Final = blocking(_delete)
-    adelete: Final = awaiting(_delete)
-    purge: Final = blocking(_purge)
-    apurge: Final = awaiting(_purge)
+    cancel, acancel = both(_cancel)
+    replay, areplay = both(_replay)
+    run_now, arun_now = both(_run_now)
+    delete, adelete = both(_delete)
+    purge, apurge = both(_purge)
 
 
 def _deleting(only: tuple[State, ...]) -> Callable[[tuple[str, ...]], Op]:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from tenure.model import ops, queries
 from tenure.model.fields import POSITIVE_SPAN, span_ms, validated
 from tenure.model.ops import Limit
 from tenure.queue.arguments import Seconds, good, scope_of
-from tenure.queue.sync_async import Doer, Steps, awaiting, blocking
+from tenure.queue.sync_async import Caller, Steps, both
 
 
-class LimitCalls(Doer):
-    """A part of Calls."""
+class LimitCalls(Caller):
+    """The limits of queues, tenants and groups."""
 
-    def _set_limit(
+    def _set(
         self,
         queue: str,
         *,
@@ -37,16 +35,24 @@ class LimitCalls(Doer):
         (answer,) = yield [validated(op)]
         good(answer, ops.Ok)
 
-    def _clear_limit(
+    def _clear(
         self, queue: str, *, tenant: str | None = None, group: str | None = None
     ) -> Steps[None]:
         """Remove the limits set on a queue, a tenant or a group. A pause stays in place."""
         (answer,) = yield [validated(ops.ClearLimit(queue, *scope_of(tenant, group)))]
         good(answer, ops.Ok)
 
-    def _limits(self, queue: str | None = None) -> Steps[list[Limit]]:
+    def _list(self, queue: str | None = None) -> Steps[list[Limit]]:
         """List all limits and pauses."""
         return good((yield validated(queries.ListLimits(queue))), list)
+
+    set, aset = both(_set)
+    clear, aclear = both(_clear)
+    list, alist = both(_list)
+
+
+class Pausing(Caller):
+    """A part of Calls."""
 
     def _pause(
         self, queue: str, *, tenant: str | None = None, group: str | None = None
@@ -62,13 +68,5 @@ class LimitCalls(Doer):
         (answer,) = yield [validated(ops.Resume(queue, *scope_of(tenant, group)))]
         good(answer, ops.Ok)
 
-    set_limit: Final = blocking(_set_limit)
-    aset_limit: Final = awaiting(_set_limit)
-    clear_limit: Final = blocking(_clear_limit)
-    aclear_limit: Final = awaiting(_clear_limit)
-    limits: Final = blocking(_limits)
-    alimits: Final = awaiting(_limits)
-    pause: Final = blocking(_pause)
-    apause: Final = awaiting(_pause)
-    resume: Final = blocking(_resume)
-    aresume: Final = awaiting(_resume)
+    pause, apause = both(_pause)
+    resume, aresume = both(_resume)

@@ -10,7 +10,7 @@ from tenure.model import queries
 from tenure.model.fields import moment_ms, validated
 from tenure.model.queries import Filter
 from tenure.queue.arguments import good, states_of
-from tenure.queue.sync_async import Doer, Steps, awaiting, blocking
+from tenure.queue.sync_async import Caller, Steps, awaiting, both
 
 MOST_SCANS = 100  # queries for one page of jobs, each of which looks at MOST_SCANNED jobs
 
@@ -50,7 +50,7 @@ def filter_by(
     )
 
 
-class Listing(Doer):
+class Listing(Caller):
     """A part of Calls."""
 
     def _jobs(
@@ -134,9 +134,7 @@ class Listing(Doer):
         query = validated(queries.ListSummaries(where, limit, cursor))
         return good((yield query), queries.Summaries)
 
-    jobs: Final = blocking(_jobs)
-    ajobs: Final = awaiting(_jobs)
-    summaries: Final = blocking(_summaries)
-    asummaries: Final = awaiting(_summaries)
+    jobs, ajobs = both(_jobs)
+    summaries, asummaries = both(_summaries)
     _ajobs_of: Final = awaiting(_jobs_of)  # for the service, which parses a Filter
     _asummaries_of: Final = awaiting(_summaries_of)

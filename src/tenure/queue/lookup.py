@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
 
 from tenure.model import queries
 from tenure.model.fields import MAX_GET, validated
 from tenure.model.job import Job
 from tenure.queue.arguments import good, ids_of
-from tenure.queue.sync_async import Doer, Steps, awaiting, blocking
+from tenure.queue.sync_async import Caller, Steps, both
 
 
-class Lookup(Doer):
+class Lookup(Caller):
     """A part of Calls."""
 
     def _get_many(self, ids: Iterable[str | Job]) -> Steps[list[Job | None]]:
@@ -29,5 +28,4 @@ class Lookup(Doer):
             at += len(some) if page.cursor is None else int(page.cursor)
         return [found.get(id) for id in wanted]
 
-    get_many: Final = blocking(_get_many)
-    aget_many: Final = awaiting(_get_many)
+    get_many, aget_many = both(_get_many)

@@ -13,7 +13,7 @@ from tenure.model.job import State
 from tenure.model.queries import Counts, Filter
 from tenure.queue.arguments import good
 from tenure.queue.listing import Listing, filter_by
-from tenure.queue.sync_async import Steps, awaiting, blocking
+from tenure.queue.sync_async import Steps, awaiting, both
 
 _SCANS = 10  # queries for one count, each of which looks at MOST_SCANNED jobs
 _SAMPLE = 10
@@ -74,8 +74,7 @@ class Matching(Listing):
             raise found
         return sum(_in_states(counts, where.states) for counts in found)
 
-    count_matching: Final = blocking(_count_matching)
-    acount_matching: Final = awaiting(_count_matching)
+    count_matching, acount_matching = both(_count_matching)
     _amatches_of: Final = awaiting(_matches_of)
 
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from tenure.model import ops, queries
 from tenure.model.fields import POSITIVE_SPAN, span_ms, validated
 from tenure.model.queries import Slot
 from tenure.queue.arguments import Seconds, good
-from tenure.queue.sync_async import Doer, Steps, awaiting, blocking
+from tenure.queue.sync_async import Caller, Steps, both
 
 
-class SlotCalls(Doer):
-    """A part of Calls."""
+class SlotCalls(Caller):
+    """The slots of a store."""
 
-    def _take_slot(
+    def _take(
         self, scope: str, key: str, holder: str, ttl: Seconds, *, limit: int | None = None
     ) -> Steps[ops.Slots]:
         """Take a slot under (scope, key) for `holder`, for `ttl` seconds, or renew it.
@@ -26,25 +24,21 @@ class SlotCalls(Doer):
         (answer,) = yield [validated(op)]
         return good(answer, ops.Slots)
 
-    def _drop_slot(self, scope: str, key: str, holder: str) -> Steps[int]:
+    def _drop(self, scope: str, key: str, holder: str) -> Steps[int]:
         """Give up a holder's slot, and return how many are left."""
         (answer,) = yield [validated(ops.DropSlot(scope, key, holder))]
         return good(answer, ops.Slots).count
 
-    def _slots(self, scope: str, key: str) -> Steps[list[Slot]]:
+    def _list(self, scope: str, key: str) -> Steps[list[Slot]]:
         """List the slots held under (scope, key)."""
         return good((yield validated(queries.ListSlots(scope, key))), list)
 
-    def _reconcile_slots(self, scope: str, key: str) -> Steps[int]:
+    def _reconcile(self, scope: str, key: str) -> Steps[int]:
         """Recount the slots under (scope, key). Returns the correction."""
         (answer,) = yield [validated(ops.ReconcileSlots(scope, key))]
         return good(answer, ops.Corrected).by.get("slots", 0)
 
-    take_slot: Final = blocking(_take_slot)
-    atake_slot: Final = awaiting(_take_slot)
-    drop_slot: Final = blocking(_drop_slot)
-    adrop_slot: Final = awaiting(_drop_slot)
-    slots: Final = blocking(_slots)
-    aslots: Final = awaiting(_slots)
-    reconcile_slots: Final = blocking(_reconcile_slots)
-    areconcile_slots: Final = awaiting(_reconcile_slots)
+    take, atake = both(_take)
+    drop, adrop = both(_drop)
+    list, alist = both(_list)
+    reconcile, areconcile = both(_reconcile)

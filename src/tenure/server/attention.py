@@ -66,7 +66,7 @@ async def attention(
 ) -> list[Attention]:
     """All that needs attention, the worst first. limited: the queues that have limits or pauses."""
     groups = await _error_groups(queue)
-    schedules = (await queue.atimetable()).schedules
+    schedules = (await queue.schedules.atimetable()).schedules
     found = [
         *_waiting(rows, now, await _causes(queue, rows, limited, now)),
         *_dead(rows, groups),
@@ -171,7 +171,7 @@ def _those(schedules: Sequence[Schedule]) -> str:
 
 async def _error_groups(queue: Calls) -> list[ErrorGroup]:
     try:
-        found: list[ErrorGroup] = (await queue.aerrors(limit=MOST_GROUPS)).errors
+        found: list[ErrorGroup] = (await queue.errors.alist(limit=MOST_GROUPS)).errors
     except (Forbidden, StoreError):  # they cover all tenants; or a shard is away
         return []
     return found

@@ -63,7 +63,7 @@ async def _apply_parts(call: Call, parts: list[list[Any]]) -> list[Any]:
     answers: list[Any] = []
     for n, part in enumerate(parts):
         try:
-            answers += await call.queue.ado(part)
+            answers += await call.store.ado(part)
         except TenureError as error:
             if not answers:
                 raise
@@ -82,7 +82,7 @@ async def _apply_once(
     for n, part in enumerate(parts):
         # Keys are per token: nobody can read the results of another client by guessing its key.
         own = hash_of(f"{call.token.hash}:{key}" + (f"\0{n}" if n else ""))
-        (once,) = await call.queue.ado([ops.Once(own, tuple(part), said)])
+        (once,) = await call.store.ado([ops.Once(own, tuple(part), said)])
         if isinstance(once, Conflict):
             raise wire.key_reused(key)
         if isinstance(once, TenureError):

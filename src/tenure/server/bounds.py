@@ -16,14 +16,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tenure.errors import Busy, Forbidden, TenureError
+from tenure.errors import Busy, TenureError
 from tenure.model import ops
 from tenure.model.fields import MAX_CLAIM
 from tenure.model.job import Job
 from tenure.model.ops import Answer, Op
 from tenure.model.queries import PAGE_BYTES, GetJob, GetJobs, ListJobs, Query, bytes_of
-from tenure.queue import Calls
-from tenure.queue.sync_async import Wanted, Within
+from tenure.queue import Layer, Store, Wanted, Within
 from tenure.server.exchange import Exchange
 from tenure.server.pace import Pace
 
@@ -194,20 +193,13 @@ class Traffic:
         self._reserved -= size
 
 
-class Bounded(Calls):
-    """The calls of a token, limited to responses that fit into memory."""
+class Bounded(Layer):
+    """A store for a token, limited to responses that fit into memory."""
 
-    def __init__(self, inner: Calls, sizes: PayloadSizes, traffic: Traffic) -> None:
-        self.settings, self.clock, self.changes = inner.settings, inner.clock, inner.changes
-        self._inner = inner
+    def __init__(self, inner: Store, sizes: PayloadSizes, traffic: Traffic) -> None:
+        super().__init__(inner)
         self._sizes = sizes
         self._traffic = traffic
-
-    def _away(self) -> tuple[str, ...]:
-        return self._inner._away()
-
-    def do(self, wanted: Wanted) -> Any:
-        raise Forbidden("a request does not wait in a thread")
 
     def ado(self, wanted: Wanted) -> Awaitable[Any]:
         if isinstance(wanted, Query):
@@ -253,7 +245,7 @@ class Bounded(Calls):
             try:
                 (answer,) = await self._apply([replace(op, limit=wanted)])
             except asyncio.CancelledError:
-                self._give_back(jobs)
+                self._release(jobs)
                 raise
             except TenureError:
                 if not jobs:
@@ -266,7 +258,7 @@ class Bounded(Calls):
             if len(answer.jobs) < wanted or len(jobs) == op.limit or size >= CLAIM_BYTES:
                 return ops.Leased(jobs)
 
-    def _give_back(self, jobs: Sequence[Job]) -> None:
+    def _release(self, jobs: Sequence[Job]) -> None:
         """Release jobs that nobody will get. If that fails, their leases expire."""
         if jobs:
             release = self._inner.ado([ops.Release(job.id, job.token) for job in jobs])

@@ -31,7 +31,7 @@ from tenure.model.job import new_ids
 from tenure.model.queries import Filter
 from tenure.model.record_queries import ListRecords
 from tenure.model.records import NewRecord, PutRecords, Record
-from tenure.queue import Calls, Queue
+from tenure.queue import Calls, Queue, store_of
 from tenure.queue.arguments import good
 from tenure.server.auth import Token, Tokens
 
@@ -105,7 +105,7 @@ class BulkRuns:
         run = await self.get(run_id, owner)
         if run.state == "running":
             stop = NewRecord("bulk", run_id + _STOP, b"{}", KEPT_MS)
-            await self._queue.ado([PutRecords((stop,))])
+            await store_of(self._queue).ado([PutRecords((stop,))])
         return run
 
     def close(self) -> None:
@@ -134,15 +134,15 @@ class BulkRuns:
     ) -> AsyncIterator[BulkRun]:
         """Carry out a run. Yields its progress after each step; raises Forbidden when its
         token is no longer valid."""
-        loop, cursor = asyncio.get_running_loop(), None
+        loop, store, cursor = asyncio.get_running_loop(), store_of(queue), None
         while True:
             begun = loop.time()
             if not self._tokens.is_current(token):
                 raise Forbidden("the token that started it was revoked or changed")
-            found = good(await queue.ado(queries.FindIds(where, STEP, cursor)), queries.Ids)
+            found = good(await store.ado(queries.FindIds(where, STEP, cursor)), queries.Ids)
             if found.ids:
                 op = op_of(run.action, tuple(found.ids), where, note)
-                (answer,) = await queue.ado([op])
+                (answer,) = await store.ado([op])
                 run = _counted(run, found.ids, good(answer, ops.Changed))
             cursor = found.cursor
             if cursor is None:
@@ -157,11 +157,11 @@ class BulkRuns:
 
     async def _put(self, owner: str, run: BulkRun) -> None:
         value = _encode({"owner": owner, "run": run})
-        await self._queue.ado([PutRecords((NewRecord("bulk", run.id, value, KEPT_MS),))])
+        await store_of(self._queue).ado([PutRecords((NewRecord("bulk", run.id, value, KEPT_MS),))])
 
     async def _records(self, first: str, last: str, limit: int) -> list[Record]:
         query = ListRecords("bulk", first, last, limit, newest_first=True)
-        return good(await self._queue.ado(query), list)
+        return good(await store_of(self._queue).ado(query), list)
 
     def _shown(self, record: Record) -> tuple[str, BulkRun]:
         stored = _decode_stored(record.value)

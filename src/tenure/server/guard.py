@@ -29,9 +29,8 @@ from tenure.model.job import Job, JobSpec, new_ids
 from tenure.model.ops import Grant, Op
 from tenure.model.queries import Filter, Query
 from tenure.model.records import NewRecord, PutRecords
-from tenure.queue import Calls
+from tenure.queue import Layer, Store, Wanted, Within
 from tenure.queue.arguments import good
-from tenure.queue.sync_async import Wanted, Within
 from tenure.server.auth import Scope, Token
 from tenure.server.new_names import NewNames, names_of
 
@@ -46,12 +45,12 @@ NOTES_PER_HOUR = 100  # that a token which is not an admin's adds to the audit l
 _UNSIGNED = frozenset({ops.Enqueue, ops.Claim, ops.Ack, ops.Fail, ops.Extend, ops.Release})
 
 
-class Guarded(Calls):
-    """The calls of a Queue, limited to what a token may do."""
+class Guarded(Layer):
+    """A store, limited to what a token may do."""
 
     def __init__(
         self,
-        inner: Calls,
+        inner: Store,
         token: Token,
         names: NewNames | None = None,
         *,
@@ -59,8 +58,7 @@ class Guarded(Calls):
     ) -> None:
         """names: limits how many queues the token creates, unless it is an admin's.
         acts_for_dialect: what is done is part of another call, and not an operator's change."""
-        self.settings, self.clock, self.changes = inner.settings, inner.clock, inner.changes
-        self._inner = inner
+        super().__init__(inner)
         self.token = token
         self._is_admin = token.allows(Scope.ADMIN)
         self._names = None if self._is_admin else names
@@ -122,8 +120,8 @@ class Guarded(Calls):
             f"{who} may not {asked_for(type(op))}: that needs the scope {needed.value!r}"
         )
 
-    def _away(self) -> tuple[str, ...]:
-        return self._inner._away() if self._free else ()
+    def away(self) -> tuple[str, ...]:
+        return self._inner.away() if self._free else ()
 
     # What the token is bound to -----------------------------------------------------------------
 

@@ -20,9 +20,8 @@ from tenure.model.ops import ONCE_MS
 from tenure.model.queries import Query
 from tenure.model.record_queries import ListRecords
 from tenure.model.records import MAX_RECORD_BYTES, NewRecord, PutRecords
-from tenure.queue import Calls
+from tenure.queue import Calls, Layer, Store, Wanted, Within
 from tenure.queue.arguments import good
-from tenure.queue.sync_async import Wanted, Within
 from tenure.server.auth import hash_of
 from tenure.server.route import Call, Reply, Route
 
@@ -48,15 +47,13 @@ _SLOTS = "tenure.keyed"  # the scope of the slots of requests that are being car
 _SLOT_MS = 60_000  # a slot outlives its request, for others that have not found its response
 
 
-class KeyedCalls(Calls):
-    """The calls of a request with a key. What it changes before it reads anything is done once.
+class KeyedStore(Layer):
+    """A store for a request with a key. What it changes before it reads anything is done once.
     What it changes after that depends on what it read, and may differ in a repetition."""
 
-    def __init__(self, inner: Calls, store: Calls, key: str, did: str) -> None:
-        """store: the queue with no limits."""
-        self.settings, self.clock, self.changes = inner.settings, inner.clock, inner.changes
-        self._inner = inner
-        self._store = store
+    def __init__(self, inner: Store, unlimited: Store, key: str, did: str) -> None:
+        super().__init__(inner)
+        self._unlimited = unlimited
         self._key, self._did = key, did
         self._steps = 0
         self._has_read = self._has_acted = False
@@ -74,7 +71,7 @@ class KeyedCalls(Calls):
         self._has_acted = True
         if self._slot is None:
             take = ops.TakeSlot(_SLOTS, self._key, uuid4().hex, _SLOT_MS, limit=1)
-            if not good((await self._store.ado([take]))[0], ops.Slots).held:
+            if not good((await self._unlimited.ado([take]))[0], ops.Slots).held:
                 raise Conflict(f"a request with this {NAME} is being carried out; try again later")
             self._slot = take
 
@@ -82,10 +79,7 @@ class KeyedCalls(Calls):
         """Let a repetition try again at once."""
         if self._slot is not None:
             slot, self._slot = self._slot, None
-            await self._store.ado([ops.DropSlot(slot.scope, slot.key, slot.holder)])
-
-    def do(self, wanted: Wanted) -> Any:
-        return self._inner.do(wanted)
+            await self._unlimited.ado([ops.DropSlot(slot.scope, slot.key, slot.holder)])
 
     async def ado(self, wanted: Wanted) -> Any:
         if isinstance(wanted, Query):
@@ -104,15 +98,12 @@ class KeyedCalls(Calls):
             raise _reused()
         return good(once, ops.Answers).answers
 
-    def _away(self) -> tuple[str, ...]:
-        return self._inner._away()
-
 
 async def begin(call: Call) -> None:
     """Raise Conflict if a request with the same key is being carried out. Handlers call it before
     they change something without `call.queue`."""
-    if isinstance(call.queue, KeyedCalls):
-        await call.queue.begin()
+    if isinstance(call.store, KeyedStore):
+        await call.store.begin()
 
 
 async def answer_once(call: Call, route: Route, path: str, query: bytes, arguments: list[Any],
@@ -126,13 +117,14 @@ async def answer_once(call: Call, route: Route, path: str, query: bytes, argumen
     did = await call.aside(0, lambda: _fingerprint(said))
     # Keys are per token: nobody can read the results of another client by guessing its key.
     key = hash_of(f"{call.token.hash}:{NAME}:{given}")
-    store = call.service.fair_queue(call.token)
+    store = call.service.fair_store(call.token)
     known = await _known(store, key)
     if known is not None:
         if known.did != did:
             raise _reused()
         return Reply(known.body.encode(), known.status)
-    call.queue = keyed = KeyedCalls(call.queue, store, key, did)
+    keyed = KeyedStore(call.store, store, key, did)
+    call.queue = Calls(keyed)
     try:
         reply = route.write(await route.handler(*arguments))
     except Exception:
@@ -158,14 +150,14 @@ def _reused() -> TenureError:
     )
 
 
-async def _known(queue: Calls, key: str) -> _Stored | None:
-    found = good(await queue.ado(ListRecords("reply", key, key, 1)), list)
+async def _known(store: Store, key: str) -> _Stored | None:
+    found = good(await store.ado(ListRecords("reply", key, key, 1)), list)
     return _decode(found[0].value) if found else None
 
 
-async def _remember(queue: Calls, key: str, stored: _Stored) -> None:
+async def _remember(store: Store, key: str, stored: _Stored) -> None:
     """Store a response, unless it is too large: then a repetition reads what is there now."""
     value = msgspec.json.encode(stored)
     if len(value) <= MAX_RECORD_BYTES:
-        (answer,) = await queue.ado([PutRecords((NewRecord("reply", key, value, ONCE_MS),))])
+        (answer,) = await store.ado([PutRecords((NewRecord("reply", key, value, ONCE_MS),))])
         good(answer, ops.Ok)

@@ -93,8 +93,8 @@ async def _enqueue_list(call: Call, body: list[JobBody], if_exists: IfExists) ->
         return []
     news = await call.aside(len(body), lambda: [one.new() for one in body])
     with sending(news) as trace:
-        specs = await call.aside(len(body), lambda: call.queue.prepare(news, trace))
-        (answer,) = await call.queue.ado([ops.Enqueue(tuple(specs), if_exists)])
+        specs = await call.aside(len(body), lambda: call.store.prepare(news, trace))
+        (answer,) = await call.store.ado([ops.Enqueue(tuple(specs), if_exists)])
         found = good(answer, ops.Enqueued)
     return [EnqueuedOne(id, created) for id, created in zip(found.ids, found.created, strict=True)]
 
@@ -186,7 +186,7 @@ def _ack_of(call: Call, one: AckOne, trace: str | None) -> ops.Ack:
         one.id,
         one.token,
         NULL if one.result is NULL else checked("result", one.result, call),
-        tuple(call.queue.prepare([new.new() for new in one.then], trace)) if one.then else (),
+        tuple(call.store.prepare([new.new() for new in one.then], trace)) if one.then else (),
         one.keep,
     )
 
@@ -206,7 +206,7 @@ async def fail(call: Call, body: FailBody) -> Results:
         )
         for one in body.jobs
     ]
-    return _results(body.jobs, await call.queue.ado(batch), None)
+    return _results(body.jobs, await call.store.ado(batch), None)
 
 
 async def extend(call: Call, body: ExtendBody) -> Results:
@@ -214,7 +214,7 @@ async def extend(call: Call, body: ExtendBody) -> Results:
     lease = call.queue.settings.lease if body.lease is None else body.lease
     lease_ms = max(1, round(lease * 1000))
     batch = [ops.Extend(check_name("id", one.id), one.token, lease_ms) for one in body.jobs]
-    return _results(body.jobs, await call.queue.ado(batch), State.LEASED)
+    return _results(body.jobs, await call.store.ado(batch), State.LEASED)
 
 
 async def release(call: Call, body: ReleaseBody) -> Results:
@@ -223,7 +223,7 @@ async def release(call: Call, body: ReleaseBody) -> Results:
         ops.Release(check_name("id", one.id), one.token, round(one.delay * 1000))
         for one in body.jobs
     ]
-    return _results(body.jobs, await call.queue.ado(batch), State.PENDING)
+    return _results(body.jobs, await call.store.ado(batch), State.PENDING)
 
 
 async def list_queues(call: Call) -> Stats:
@@ -251,13 +251,13 @@ async def resume_queue(call: Call, body: ScopeBody) -> Done:
 
 async def put_limit(call: Call, body: LimitBody) -> Done:
     """Set limits of a queue, a tenant or a group. Omitted limits do not change."""
-    await call.queue.aset_limit(call.params["queue"], **msgspec.structs.asdict(body))
+    await call.queue.limits.aset(call.params["queue"], **msgspec.structs.asdict(body))
     return Done()
 
 
 async def clear_limit(call: Call, query: ScopeBody) -> Done:
     """Remove the limits of a queue, a tenant or a group."""
-    await call.queue.aclear_limit(call.params["queue"], tenant=query.tenant, group=query.group)
+    await call.queue.limits.aclear(call.params["queue"], tenant=query.tenant, group=query.group)
     return Done()
 
 
@@ -299,12 +299,12 @@ async def purge(call: Call, body: PurgeBody) -> Count:
 async def take_slot(call: Call, body: SlotBody) -> Slots:
     """Take or renew a slot."""
     names = _slot_of(call)
-    return await call.queue.atake_slot(*names, body.ttl, limit=body.limit)
+    return await call.queue.slots.atake(*names, body.ttl, limit=body.limit)
 
 
 async def drop_slot(call: Call) -> Count:
     """Release a slot. Returns how many are still held."""
-    return Count(await call.queue.adrop_slot(*_slot_of(call)))
+    return Count(await call.queue.slots.adrop(*_slot_of(call)))
 
 
 def _slot_of(call: Call) -> tuple[str, str, str]:
@@ -315,7 +315,7 @@ def _slot_of(call: Call) -> tuple[str, str, str]:
 async def put_schedule(call: Call, body: ScheduleBody) -> Schedule:
     """Create or replace a schedule that enqueues a job by a cron expression."""
     name = call.params["name"]
-    await call.queue.aput_schedule(
+    await call.queue.schedules.aput(
         name, body.cron, body.job.new(), tz=body.tz, catch_up=body.catch_up
     )
     return await _schedule(call, name)
@@ -323,12 +323,12 @@ async def put_schedule(call: Call, body: ScheduleBody) -> Schedule:
 
 async def drop_schedule(call: Call) -> Done:
     """Delete a schedule."""
-    await call.queue.adrop_schedule(call.params["name"])
+    await call.queue.schedules.adrop(call.params["name"])
     return Done()
 
 
 async def _schedule(call: Call, name: str) -> Schedule:
-    for one in await call.queue.aschedules():
+    for one in await call.queue.schedules.alist():
         if one.name == name:
             found: Schedule = one
             return found
@@ -357,7 +357,7 @@ async def apply(call: Call, body: OpsBody) -> Applied:
 
 async def query(call: Call, body: QueryBody) -> AnyFound:
     """Run a query. Used by the http:// engine."""
-    found = await call.queue.ado(wire.received_query(body.query))
+    found = await call.store.ado(wire.received_query(body.query))
     if isinstance(found, TenureError):
         raise found
     return Found(found)

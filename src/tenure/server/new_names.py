@@ -15,7 +15,7 @@ import msgspec
 from tenure.errors import Busy, QueueNotFound
 from tenure.model import ops, queries
 from tenure.model.ops import Op
-from tenure.queue import Queue
+from tenure.queue import Queue, store_of
 
 PER_MINUTE = 1_000
 MOST_WORKERS = 2_000  # of one token at once
@@ -129,7 +129,7 @@ class NewNames:
         """The names that do not exist. Stops as soon as there are too many."""
         missing: set[str] = set()
         for name in names:
-            if isinstance(await self._queue.ado(queries.GetStats(name)), QueueNotFound):
+            if isinstance(await store_of(self._queue).ado(queries.GetStats(name)), QueueNotFound):
                 missing.add(name)
                 if len(missing) > room:
                     break

@@ -107,7 +107,7 @@ async def overview_of(queue: Calls, is_bound: bool = False) -> Overview:
 
 async def _limits(queue: Calls) -> list[Limit]:
     try:
-        found: list[Limit] = await queue.alimits()
+        found: list[Limit] = await queue.limits.alist()
     except StoreError:  # a shard is away: the overview says so, and shows the others
         return []
     return found

@@ -22,7 +22,7 @@ def _route_of(kind: type[Query], get: Get) -> Route:
 
     async def read(call: Call, query: msgspec.Struct | None = None) -> Any:
         given = {} if query is None else msgspec.structs.asdict(query)
-        return good(await call.queue.ado(validated(kind(**call.params, **given))), object)
+        return good(await call.store.ado(validated(kind(**call.params, **given))), object)
 
     read.__name__ = _CAPITAL.sub(r"_\1", kind.__name__).lower()
     read.__annotations__["return"] = RESULTS[kind]

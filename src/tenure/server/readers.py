@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 
 from tenure.errors import Busy, Forbidden
 from tenure.model.queries import Query
-from tenure.queue import Calls, Queue
-from tenure.queue.sync_async import Wanted
+from tenure.queue import Layer, Store, Wanted
 from tenure.server.pace import Pace
 from tenure.server.problems import QueryTooSlow
 
@@ -30,14 +29,14 @@ class Readers:
     Work that exceeds its deadline keeps its slot until it is done."""
 
     def __init__(
-        self, queue: Queue, *, shared: bool, slots: int = SLOTS, seconds: float | None = None
+        self, store: Store, *, shared: bool, slots: int = SLOTS, seconds: float | None = None
     ) -> None:
         """shared: whether there is more than one token."""
-        self._queue = queue
+        self._store = store
         self._slots = slots
         self._most_each = max(1, slots // 2) if shared else slots
         if seconds is None:
-            seconds = max(QUERY_SECONDS, queue.settings.busy_timeout + 5)
+            seconds = max(QUERY_SECONDS, store.settings.busy_timeout + 5)
         self._seconds = seconds
         self._threads = ThreadPoolExecutor(slots, thread_name_prefix="tenure-read")
         self._running: Counter[str] = Counter()
@@ -45,7 +44,7 @@ class Readers:
 
     async def read(self, who: str, query: Query) -> Any:
         """Run a query on behalf of a token; raises Busy or QueryTooSlow."""
-        return await self.run(who, type(query).__name__, partial(self._queue.do, query))
+        return await self.run(who, type(query).__name__, partial(self._store.do, query))
 
     async def run(self, who: str, what: str, work: Callable[[], T], pace: Pace | None = None) -> T:
         """Do work on behalf of a token, if it is not ahead of its pace; raises Busy or
@@ -130,17 +129,13 @@ class Readers:
         self._threads.shutdown(wait=False)
 
 
-class FairQueue(Calls):
-    """A queue whose queries run in the threads that a token shares with others."""
+class FairStore(Layer):
+    """A store whose queries run in the threads that a token shares with others."""
 
-    def __init__(self, inner: Queue, readers: Readers, who: str) -> None:
-        self.settings, self.clock, self.changes = inner.settings, inner.clock, inner.changes
-        self._inner = inner
+    def __init__(self, inner: Store, readers: Readers, who: str) -> None:
+        super().__init__(inner)
         self._readers = readers
         self._who = who
-
-    def _away(self) -> tuple[str, ...]:
-        return self._inner._away()
 
     def do(self, wanted: Wanted) -> Any:
         raise Forbidden("a request does not wait in a thread")

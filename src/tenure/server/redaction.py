@@ -19,8 +19,7 @@ from tenure.model.job import Job
 from tenure.model.ops import Schedule
 from tenure.model.queries import Query
 from tenure.model.summary import PREVIEW, Summary
-from tenure.queue import Calls
-from tenure.queue.sync_async import Wanted
+from tenure.queue import Layer, Store, Wanted
 
 HIDDEN = "[redacted]"
 MOST_NESTED = 200  # JSON that is nested deeper is hidden as a whole
@@ -104,21 +103,14 @@ class Redaction:
         }
 
 
-class Redacted(Calls):
-    """A queue whose queries hide the named fields."""
+class Redacted(Layer):
+    """A store whose queries hide the named fields."""
 
-    def __init__(self, inner: Calls, redaction: Redaction, aside: Aside) -> None:
+    def __init__(self, inner: Store, redaction: Redaction, aside: Aside) -> None:
         """aside: does work in a thread."""
-        self.settings, self.clock, self.changes = inner.settings, inner.clock, inner.changes
-        self._inner = inner
+        super().__init__(inner)
         self._redaction = redaction
         self._aside = aside
-
-    def _away(self) -> tuple[str, ...]:
-        return self._inner._away()
-
-    def do(self, wanted: Wanted) -> Any:
-        return self._inner.do(wanted)
 
     async def ado(self, wanted: Wanted) -> Any:
         found = await self._inner.ado(wanted)

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 
 from tenure.errors import InvalidInput, TenureError
-from tenure.queue import Calls
+from tenure.queue import Calls, Store, store_of
 from tenure.server.auth import Scope, Token
 from tenure.server.exchange import Headers, Receive
 from tenure.server.problems import BodyTooLarge, Problem, problem_of, status_of
@@ -56,6 +56,11 @@ class Call:
         self.headers: Headers = headers
         self.receive: Receive = receive  # tells when the client disconnects
         self.body_size: int = 0  # bytes
+
+    @property
+    def store(self) -> Store:
+        """Carries out operations and queries, within the same limits."""
+        return store_of(self.queue)
 
     async def aside(self, size: int, work: Callable[[], T]) -> T:
         """Validate the body, which has this many jobs or operations. If they are many or large, it

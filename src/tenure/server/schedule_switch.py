@@ -44,7 +44,7 @@ async def run_schedule_now(call: Call) -> Started:
 
 async def _switch(call: Call, *, disabled: bool) -> Switched:
     found = await _stored(call)
-    (answer,) = await call.queue.ado([ops.PutSchedule(replace(found, disabled=disabled))])
+    (answer,) = await call.store.ado([ops.PutSchedule(replace(found, disabled=disabled))])
     good(answer, ops.Ok)
     return Switched(found.name, disabled)
 
@@ -52,7 +52,7 @@ async def _switch(call: Call, *, disabled: bool) -> Switched:
 async def _stored(call: Call) -> Schedule:
     """The schedule as it is stored, with nothing redacted; raises ScheduleNotFound."""
     name = call.params["name"]
-    for one in await call.service.queue_for(call.token).aschedules():
+    for one in await call.service.queue_for(call.token).schedules.alist():
         if one.name == name:
             found: Schedule = one
             return found

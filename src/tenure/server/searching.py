@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from tenure.errors import Forbidden, InvalidInput, JobNotFound, NotFound
 from tenure.model.queries import Filter, ListGroupTotals, ListTenants
-from tenure.queue import Calls
+from tenure.queue import Calls, store_of
 from tenure.server.auth import Scope
 from tenure.server.route import Call, Route
 
@@ -87,12 +87,12 @@ async def _jobs(queue: Calls, text: str) -> list[str]:
 
 
 async def _has_tenant(queue: Calls, name: str, tenant: str) -> bool:
-    found = await queue.ado(ListTenants(name, limit=1, tenant=tenant))
+    found = await store_of(queue).ado(ListTenants(name, limit=1, tenant=tenant))
     return not isinstance(found, NotFound) and bool(found)
 
 
 async def _has_group(queue: Calls, name: str, group: str) -> bool:
-    found = await _allowed(queue.ado(ListGroupTotals(name, limit=1, group=group)), [])
+    found = await _allowed(store_of(queue).ado(ListGroupTotals(name, limit=1, group=group)), [])
     return not isinstance(found, NotFound) and bool(found)
 
 

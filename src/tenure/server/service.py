@@ -19,7 +19,7 @@ from tenure.model.fields import is_trace
 from tenure.model.job import Job
 from tenure.observe.metrics import Metrics
 from tenure.observe.tracing import CARRIED, serving
-from tenure.queue import Calls, Queue
+from tenure.queue import Calls, Queue, Store, store_of
 from tenure.server.about import About
 from tenure.server.auth import Token, Tokens
 from tenure.server.bounds import BODY_BYTES, Bounded, PayloadSizes, Traffic
@@ -46,7 +46,7 @@ from tenure.server.origin import Origins, check_json
 from tenure.server.overview import Overviews
 from tenure.server.pace import Line
 from tenure.server.problems import NoSuchRoute, TooSlow, WrongMethod
-from tenure.server.readers import FairQueue, Readers
+from tenure.server.readers import FairStore, Readers
 from tenure.server.readiness import Pulse
 from tenure.server.redaction import Redacted, Redaction
 from tenure.server.request_body import Incoming
@@ -155,8 +155,8 @@ class Service:
         self.bulk: BulkRuns = BulkRuns(queue, tokens)
         self.rooms: Rooms = Rooms(queue.changes)
         self.pulse: Pulse = Pulse(queue)
-        self._readers = Readers(queue, shared=tokens.required)
-        self._aside = Readers(queue, shared=tokens.required, slots=1)
+        self._readers = Readers(store_of(queue), shared=tokens.required)
+        self._aside = Readers(store_of(queue), shared=tokens.required, slots=1)
         self._strangers = Line(STRANGER_RATE, STRANGER_BURST)
         self._names = NewNames(queue)
         self._sizes = PayloadSizes()
@@ -309,7 +309,8 @@ class Service:
             return known[1]
         queue = self.queue_for(token)
         if self._redaction:
-            queue = Redacted(queue, self._redaction, partial(self.in_thread, token.hash))
+            aside = partial(self.in_thread, token.hash)
+            queue = Calls(Redacted(store_of(queue), self._redaction, aside))
         self._queues[token.hash] = token, queue
         return queue
 
@@ -322,16 +323,16 @@ class Service:
         """JSON for clients that read jobs, with the fields hidden that are to be redacted."""
         return bytes(self._redaction.raw(Raw(text))) if self._redaction else text
 
-    def fair_queue(self, token: Token) -> Calls:
-        """The queue with no limits, except for a token's share of the readers."""
-        return FairQueue(self.queue, self._readers, token.hash)
+    def fair_store(self, token: Token) -> Store:
+        """The store with no limits, except for a token's share of the readers."""
+        return FairStore(store_of(self.queue), self._readers, token.hash)
 
     def queue_for(self, token: Token, *, acts_for_dialect: bool = False) -> Calls:
         """The queue, limited to what a token may do and to its share of the service. Nothing that
         it reads is redacted."""
-        fair = self.fair_queue(token)
+        fair = self.fair_store(token)
         guarded = Guarded(fair, token, self._names, acts_for_dialect=acts_for_dialect)
-        return Bounded(guarded, self._sizes, self._traffic[token.hash])
+        return Calls(Bounded(guarded, self._sizes, self._traffic[token.hash]))
 
     async def _reply(
         self,

@@ -18,7 +18,7 @@ from typing import Any
 
 from tenure.model import ops
 from tenure.model.job import FINAL, Job
-from tenure.queue import Calls
+from tenure.queue import Calls, store_of
 from tenure.queue.wakeups import Changes
 from tenure.server.exchange import Receive
 from tenure.server.route import Call
@@ -236,7 +236,7 @@ async def _claim_in_line(
                     break
                 await waiter.wait(pause)
             if jobs and gone.done():
-                await queue.ado([ops.Release(job.id, job.token) for job in jobs])
+                await store_of(queue).ado([ops.Release(job.id, job.token) for job in jobs])
                 return []
         return jobs
     finally:

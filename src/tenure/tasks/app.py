@@ -27,7 +27,7 @@ from tenure.model.fields import check_name
 from tenure.model.job import Job, NewJob, new_ids
 from tenure.model.ops import PutSchedule
 from tenure.observe.logs import counted
-from tenure.queue import Queue, connect
+from tenure.queue import Queue, connect, store_of
 from tenure.queue.arguments import listed
 from tenure.queue.queue import settings_of
 from tenure.settings import Settings
@@ -279,7 +279,7 @@ class Tenure:
         """Store the schedules declared with @cron, and disable those that this app declared before
         and no longer does."""
         for name, cron in self.crons.items():
-            self.queue.put_schedule(
+            self.queue.schedules.put(
                 name,
                 cron.expression,
                 cron.job,
@@ -309,10 +309,10 @@ class Tenure:
             )
 
     def _disable_removed(self) -> None:
-        for one in self.queue.schedules():
+        for one in self.queue.schedules.list():
             if one.owner != self.name or one.name in self.crons or one.disabled:
                 continue
-            (answer,) = self.queue.do([PutSchedule(replace(one, disabled=True))])
+            (answer,) = store_of(self.queue).do([PutSchedule(replace(one, disabled=True))])
             if isinstance(answer, TenureError):
                 raise answer
             log.warning(

@@ -20,7 +20,7 @@ from tenure.errors import InvalidInput, LeaseLost, TenureError
 from tenure.model.fields import MAX_CLAIM, span_ms
 from tenure.model.job import Job
 from tenure.model.ops import Op, Progress
-from tenure.queue import Queue, connect
+from tenure.queue import Queue, connect, store_of
 from tenure.queue.arguments import fail_op
 from tenure.settings import Settings
 from tenure.tasks.app import Tenure
@@ -240,7 +240,7 @@ class Sandbox:
         return op
 
     def _report(self, current: CurrentJob, percent: int, note: str | None) -> None:
-        self.queue.do([Progress(current.job.id, current.token, percent, note)])
+        store_of(self.queue).do([Progress(current.job.id, current.token, percent, note)])
 
     def _tell(self, run: Run, op: Op | None) -> None:
         error, self._error = self._error, None
@@ -251,7 +251,7 @@ class Sandbox:
 
     def _commit(self) -> None:
         batch, self._to_tell = self._to_tell, []
-        for answer in self.queue.do(batch):
+        for answer in store_of(self.queue).do(batch):
             if isinstance(answer, TenureError) and not isinstance(answer, LeaseLost):
                 raise answer  # LeaseLost is fine: a task can cancel its own job
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from tenure.errors import Closed, OutcomeUnknown, Unauthorized
 from tenure.model import ops
 from tenure.model.ops import Answer, Op
-from tenure.queue import Queue
+from tenure.queue import Queue, store_of
 from tenure.worker.admission import Admission
 from tenure.worker.kept_outcomes import after_all, as_store_error, is_of_one
 from tenure.worker.outage import FIRST_PAUSE, LONGEST_PAUSE, Outage
@@ -24,7 +24,7 @@ class Commits:
     """Commits batches, and tries again while the store is unavailable."""
 
     def __init__(self, queue: Queue, admission: Admission, outage: Outage) -> None:
-        self._queue = queue
+        self._store = store_of(queue)
         self._admission = admission
         self._outage = outage
 
@@ -32,9 +32,9 @@ class Commits:
         """Returns the answers, and when the last try was sent."""
         pause, unsure = FIRST_PAUSE, False
         while True:
-            sent_at = self._queue.clock.monotonic()
+            sent_at = self._store.clock.monotonic()
             try:
-                do = self._queue.ado_beside if beside else self._queue.ado
+                do = self._store.ado_beside if beside else self._store.ado
                 answers: list[Answer] = await do(batch)
             except Closed:
                 raise
@@ -71,7 +71,7 @@ class Apart:
 
     def __init__(self, queue: Queue, commits: Commits, note: Note) -> None:
         """note: called with what became of each batch."""
-        self._part_of = queue._part_of
+        self._part_of = store_of(queue).part_of
         self._commits = commits
         self._note = note
         # What to commit after the batch in progress, by post and part.

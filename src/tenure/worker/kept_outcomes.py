@@ -29,7 +29,7 @@ from tenure.model import ops
 from tenure.model.job import Lease, State
 from tenure.model.ops import Answer, Op
 from tenure.observe.logs import counted
-from tenure.queue import Queue
+from tenure.queue import Queue, store_of
 from tenure.worker.job_log import JobLog
 from tenure.worker.post import EndOp, Post
 
@@ -212,7 +212,7 @@ class KeptOutcomes:
         """Send some outcomes in one batch. Returns those that are still to be stored."""
         batch = [op for _, op in kept]
         try:
-            answers: Sequence[Answer] = self._queue.do_aside(batch)
+            answers: Sequence[Answer] = store_of(self._queue).do_aside(batch)
         except Exception as error:
             if len(batch) > 1 and is_of_one(error):
                 half = len(batch) // 2

@@ -73,7 +73,7 @@ class Marks:
         marks = cls()
         if not settings.url.startswith("memory:"):
             try:
-                marks._create(store_of(settings), min(count, _MOST))
+                marks._create(name_of_store(settings), min(count, _MOST))
             except OSError as error:
                 level = logging.WARNING if SHARED.exists() else logging.DEBUG
                 log.log(level, "no marks of jobs are kept, in case this process dies: %s", error)
@@ -155,7 +155,7 @@ def _forget_all() -> None:
 os.register_at_fork(after_in_child=_forget_all)
 
 
-def store_of(settings: Settings) -> str:
+def name_of_store(settings: Settings) -> str:
     """A name for the store and for the rights that a process has there. The folder is a part of it,
     because the URL may be relative to it."""
     text = "\0".join((settings.url, settings.token or "", str(Path.cwd())))

@@ -25,7 +25,7 @@ from tenure.model.fields import MAX_SPAN_MS, POSITIVE_SPAN, Bounds, check, check
 from tenure.model.job import Job, Lease
 from tenure.model.ops import Answer, Op
 from tenure.observe.logs import about, counted
-from tenure.queue import Queue, default_worker
+from tenure.queue import Queue, default_worker, store_of
 from tenure.queue.arguments import Seconds, fail_op
 from tenure.settings import without_secrets
 from tenure.worker.admission import Admission
@@ -157,7 +157,7 @@ class Runner:
         if self._scheduler is not None:
             self._scheduler.start()
         for post in self._posts:
-            post.can_split = self.queue.claims_at_once and post.is_large
+            post.can_split = store_of(self.queue).claims_at_once and post.is_large
         self._serving = [
             asyncio.create_task(self._serve(post, work), name=f"tenure {', '.join(post.queues)}")
             for post in self._posts
@@ -268,7 +268,7 @@ class Runner:
                 self._marks.leave(run.mark)
             batch += [(post, run.came_to or ops.Release(run.job.id, run.token)) for run in ended]
         try:
-            answers: Sequence[Answer] = self.queue.do([op for _, op in batch])
+            answers: Sequence[Answer] = store_of(self.queue).do([op for _, op in batch])
         except Exception as error:
             answers = [as_store_error(error)] * len(batch)
         for (post, op), answer in zip(batch, answers, strict=True):
@@ -367,16 +367,17 @@ class Runner:
                 post.look = True
             return
         claim = ops.Claim(post.next_order(), self.name, self._lease_ms, room)
-        standing = self.queue.stand(claim)
+        store = store_of(self.queue)
+        standing = store.stand(claim)
         standing.on_answer(post.changed.set)
         try:
             if not await post.changed.wait(seconds):
                 post.look = True
         except BaseException:
-            found = await self.queue.withdraw(standing)
+            found = await store.withdraw(standing)
             post.to_tell += [ops.Release(job.id, job.token) for job in found]
             raise
-        if found := await self.queue.withdraw(standing):
+        if found := await store.withdraw(standing):
             self._begin(post, found, room, standing.taken_at)
 
     async def _exchange(self, post: Post, room: int, beside: bool = False) -> None:

@@ -97,7 +97,7 @@ class Scheduler:
         waits: list[int] = []
         failed: dict[str, TenureError] = {}
         until = self._queue.clock.monotonic() + GO_ON_SECONDS
-        found = self._queue.timetable()
+        found = self._queue.schedules.timetable()
         if found.now < self._now:
             self._near.clear()  # the store's clock was ahead, and may have set wrong times
         self._now = found.now
@@ -108,7 +108,7 @@ class Scheduler:
                 waits.append(schedule.next_at - found.now)
                 continue
             try:
-                fired = self._queue.fire(schedule)
+                fired = self._queue.schedules.fire(schedule)
             except Closed:
                 raise
             except (Busy, StoreError) as error:
@@ -170,7 +170,7 @@ class Janitor:
         if now >= self._renew_at:
             self._renew_at = now + RENEW_SECONDS
             try:
-                slots = self._queue.take_slot(*SLOT, self._name, SLOT_SECONDS, limit=1)
+                slots = self._queue.slots.take(*SLOT, self._name, SLOT_SECONDS, limit=1)
             except InvalidInput:  # a service, which maintains its store itself
                 self._next_round = math.inf
                 return 0
@@ -197,6 +197,6 @@ class Janitor:
         if self._held_until:
             self._held_until = 0.0
             try:
-                self._queue.drop_slot(*SLOT, self._name)
+                self._queue.slots.drop(*SLOT, self._name)
             except TenureError as error:
                 log.warning("could not give up the maintenance slot: %s", error)

@@ -10,8 +10,8 @@ from tenure.errors import Busy, LeaseLost, NotFound, StoreError, StoreRejected, 
 from tenure.model import ops
 from tenure.model.ops import Answer, Op
 from tenure.observe.logs import counted
-from tenure.queue import Queue
-from tenure.worker.marks import RUNNING, Dead, Mark, dead_of, store_of
+from tenure.queue import Queue, store_of
+from tenure.worker.marks import RUNNING, Dead, Mark, dead_of, name_of_store
 from tenure.worker.outage import FIRST_PAUSE, LONGEST_PAUSE
 from tenure.worker.suspects import WORKER_DIED
 
@@ -36,7 +36,7 @@ async def settle(queue: Queue) -> None:
     if queue.settings.url.startswith("memory:"):
         return  # it died with its process
     try:
-        with dead_of(store_of(queue.settings)) as found:
+        with dead_of(name_of_store(queue.settings)) as found:
             for dead in found:
                 _tell(dead, await _store(queue, [_op(dead, mark) for mark in dead.marks]))
                 dead.path.unlink(missing_ok=True)
@@ -61,7 +61,7 @@ async def _store(queue: Queue, left: list[Op]) -> list[Op]:
     while left:
         batch, left = left[:AT_ONCE], left[AT_ONCE:]
         try:
-            answers: list[Answer] = await queue.ado(batch)
+            answers: list[Answer] = await store_of(queue).ado(batch)
         except (Busy, StoreError) as error:
             answers = [error] * len(batch)
         again = []

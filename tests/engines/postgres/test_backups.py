@@ -33,7 +33,7 @@ def test_a_dump_that_is_restored_into_a_younger_server_works_at_once(server: Ser
     server.execute(BURN.format(20_000))
     names = ["plain", "bound", "wide"]
     with tenure.connect(server.url) as queue:
-        queue.set_limit("bound", concurrency=100)
+        queue.limits.set("bound", concurrency=100)
         for name in names:
             for n in range(3):
                 queue.enqueue(name, id=f"{name}-{n}", tenant=f"{n}" if name == "wide" else "")
@@ -95,7 +95,7 @@ def test_workers_go_on_when_a_backup_is_restored_under_them(schema: str, tmp_pat
                 time.sleep(0.02)
 
     with tenure.connect(postgres.url_of(tmp_path)) as queue:
-        queue.set_limit("mail", concurrency=10)
+        queue.limits.set("mail", concurrency=10)
         ids = queue.enqueue_many([tenure.NewJob(queue="mail") for _ in range(200)])
         backup = postgres.dump(postgres.shared_url(), schema)
         working = [start(work, queue) for _ in range(3)]

@@ -23,7 +23,7 @@ def versions(schema: str) -> list[Any]:
 
 
 def hold_by_rate(queue: tenure.Queue) -> None:
-    queue.set_limit("q", rate=2, per=3600)
+    queue.limits.set("q", rate=2, per=3600)
     assert len(queue.claim("q", limit=9, lease=3600)) == 2
 
 

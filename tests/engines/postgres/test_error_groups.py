@@ -11,6 +11,7 @@ import pytest
 import tenure
 from tenure import Queue, Settings
 from tenure.model import error_groups, ops
+from tenure.queue import store_of
 from tests.support import postgres
 
 
@@ -27,15 +28,15 @@ def test_a_transaction_that_stays_open_does_not_hold_up_others(queue: Queue) -> 
     one, two, three, four = queue.claim("mail", limit=4)
     queue.fail(one, "no 1")
     with psycopg.connect(postgres.shared_url()) as connection:
-        queue._engine.apply_within(connection, [ops.Fail(two.id, two.token, "no 2")])
+        store_of(queue).engine.apply_within(connection, [ops.Fail(two.id, two.token, "no 2")])
         queue.fail(three, "no 3")
-        (seen,) = queue.errors().errors
+        (seen,) = queue.errors.list().errors
         assert seen.count == 2
     queue.fail(four, "no 4")
-    (group,) = queue.errors().errors
+    (group,) = queue.errors.list().errors
     assert group.count == 4
     with psycopg.connect(postgres.shared_url()) as connection:
-        schema = queue._engine.address.schema  # type: ignore[attr-defined]
+        schema = store_of(queue).engine.address.schema  # type: ignore[attr-defined]
         query = f"SELECT count(*) FROM {schema}.records WHERE space = 'error'"
         ((rows,),) = connection.execute(query.encode()).fetchall()
     assert rows == 2  # one more only because the other was in use
@@ -49,10 +50,10 @@ def test_a_cause_that_others_count_is_not_one_too_many(
     one, two, three, four = queue.claim("mail", limit=4)
     queue.fail(one, "no 1")
     with psycopg.connect(postgres.shared_url()) as connection:
-        queue._engine.apply_within(connection, [ops.Fail(two.id, two.token, "no 2")])
+        store_of(queue).engine.apply_within(connection, [ops.Fail(two.id, two.token, "no 2")])
         queue.fail(three, "no 3")
         queue.fail(four, "another")
-    found = {group.message: group.count for group in queue.errors().errors}
+    found = {group.message: group.count for group in queue.errors.list().errors}
     assert found == {"no 3": 3, error_groups.OTHER: 1}
 
 
@@ -62,7 +63,7 @@ def test_jobs_of_a_group_are_found_by_an_index(queue: Queue) -> None:
         (job,) = queue.claim("mail")
         queue.fail(job, "alpha" if n else "beta", retry_in=60)
     group = queue.get("job-1").errors[-1].group
-    schema = queue._engine.address.schema  # type: ignore[attr-defined]
+    schema = store_of(queue).engine.address.schema  # type: ignore[attr-defined]
     query = f"""
         SELECT j.id FROM {schema}.states s JOIN {schema}.jobs j ON j.seq = s.seq
         WHERE s.errors IS NOT NULL AND "left"("right"(s.errors, 15), 12) = %s ORDER BY s.seq

@@ -16,6 +16,7 @@ from tenure.engines.postgres.db import Db, Sent
 from tenure.engines.postgres.engine import PostgresEngine
 from tenure.engines.postgres.statements import statements
 from tenure.model import ops, queries
+from tenure.queue import store_of
 from tests.crash.watched import PATIENCE, start, until
 from tests.support import postgres
 from tests.support.wire import Cut, Wire
@@ -144,7 +145,7 @@ def test_acks_and_a_claim_whose_commit_was_cut_off_happen_once(
     held = behind.claim("q", limit=2)
     wire.cut = cut
     claim = ops.Claim(("q",), "w", 60_000, 2)
-    *acked, leased = behind.do([*(ops.Ack(job.id, job.token) for job in held), claim])
+    *acked, leased = store_of(behind).do([*(ops.Ack(job.id, job.token) for job in held), claim])
     assert acked == [ops.Ok(), ops.Ok()]
     assert isinstance(leased, ops.Leased)
     assert (len(leased.jobs), wire.cuts) == (min(left, 2), 1)
@@ -267,9 +268,9 @@ def test_what_is_done_once_under_a_key_outlives_a_cut(
     behind.enqueue("q", id="a")
     once = ops.Once("k", (ops.Claim(("q",), "w", 60_000), ops.SetLimit("q", concurrency=3)))
     wire.cut = cut
-    (first,) = behind.do([once])
+    (first,) = store_of(behind).do([once])
     assert wire.cuts == 1
-    assert behind.do([once]) == [first]
+    assert store_of(behind).do([once]) == [first]
     assert isinstance(first, ops.Answers)
     (leased, _) = first.answers
     assert isinstance(leased, ops.Leased)

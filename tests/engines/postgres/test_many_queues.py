@@ -36,9 +36,9 @@ def test_no_job_or_limit_is_lost_in_a_queue_that_is_being_forgotten(queue: Queue
                 queue.enqueue_many(NewJob(queue=f"q{k}", id=f"{turn}.{n}.{k}") for k in range(3))
                 assert queue.get(f"{turn}.{n}.0").queue == "q0"
                 assert queue.delete([f"{turn}.{n}.{k}" for k in range(3)]) == 3
-                queue.set_limit(f"q{n % 3}", tenant=str(turn), concurrency=5)
-                assert [one for one in queue.limits() if one.tenant == str(turn)]
-                queue.clear_limit(f"q{n % 3}", tenant=str(turn))
+                queue.limits.set(f"q{n % 3}", tenant=str(turn), concurrency=5)
+                assert [one for one in queue.limits.list() if one.tenant == str(turn)]
+                queue.limits.clear(f"q{n % 3}", tenant=str(turn))
         except Exception as error:
             failed.append(error)
 

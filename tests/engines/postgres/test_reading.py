@@ -18,6 +18,7 @@ from tenure.engines.sql import explain
 from tenure.model import ops, why
 from tenure.model.job import NULL, Failure, Job, State
 from tenure.model.why import MOST_AHEAD
+from tenure.queue import store_of
 from tenure.server.overview import overview_of
 from tenure.testing import ManualClock
 from tests.crash.watched import until
@@ -79,7 +80,7 @@ def test_news_that_nobody_claims_is_folded_in_by_the_producer(
 def test_an_enqueue_succeeds_although_its_news_cannot_be_folded_in(
     queue: tenure.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = queue._engine
+    engine = store_of(queue).engine
     assert isinstance(engine, PostgresEngine)
     monkeypatch.setattr(unfolded, "MOST", 1)
 

@@ -27,6 +27,7 @@ from tenure.engines.postgres.statements import statements
 from tenure.model import ops, queries
 from tenure.model.fields import MAX_WEIGHT
 from tenure.model.job import NULL, JobSpec, new_ids
+from tenure.queue import store_of
 from tests.support import postgres
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -143,7 +144,7 @@ def test_a_store_of_the_first_version_is_brought_up_to_date(url: str, schema: st
         lane = ["{q}", '{""}', '{""}', "{1}", "{a}", '{"null"}', '{""}', "{0}", "{3}"]
         connection.execute(enqueue, (None, *lane, *["{}"] * 6))
     with tenure.connect(url) as queue:
-        queue.do([ops.Once("k", (ops.Enqueue((JobSpec("b", "q", NULL),)),))])
+        store_of(queue).do([ops.Once("k", (ops.Enqueue((JobSpec("b", "q", NULL),)),))])
         assert queue.next_due("q") is None
         jobs = queue.claim("q", limit=5)
         assert [job.id for job in jobs] == ["a", "b"]
@@ -174,7 +175,7 @@ def test_a_role_with_few_rights_can_work_but_not_migrate(url: str, schema: str) 
             ):
                 connection.execute(f"GRANT {right.format(schema)} TO {role}".encode())
             with tenure.connect(theirs) as queue:
-                queue.set_limit("q", concurrency=1)
+                queue.limits.set("q", concurrency=1)
                 queue.enqueue_many([NewJob(queue="q", unique_key=str(n)) for n in range(3)])
                 (job,) = queue.claim("q", limit=3)
                 queue.ack(job)
@@ -337,7 +338,7 @@ def rows(schema: str, table: str) -> int:
 def test_claims_that_find_nothing_leave_no_trace(queue: tenure.Queue, schema: str) -> None:
     queue.enqueue("plain", id="a")
     queue.ack(queue.claim("plain")[0])
-    queue.set_limit("bound", concurrency=1)
+    queue.limits.set("bound", concurrency=1)
     for name in ("plain", "bound", "unknown"):
         assert queue.claim(name) == []  # the news are folded in by this one
     with psycopg.connect(postgres.shared_url(), autocommit=True) as connection:
@@ -367,7 +368,7 @@ def test_a_younger_server_finds_jobs_in_a_queue_that_was_empty(
 ) -> None:
     """Nothing but the news tells of them, and these have lower numbers than the old server's."""
     if bound:
-        queue.set_limit("q", concurrency=5)
+        queue.limits.set("q", concurrency=5)
     queue.enqueue("q", id="a")
     queue.ack(queue.claim("q")[0])
     assert queue.claim("q") == []
@@ -527,7 +528,7 @@ def test_a_role_that_worked_before_a_migration_works_after_it(url: str, schema: 
                 queue.enqueue("q")
                 (job,) = queue.claim("q")
                 queue.fail(job, "no")
-                assert [one.count for one in queue.errors().errors] == [1]
+                assert [one.count for one in queue.errors.list().errors] == [1]
             with tenure.connect(url) as queue:
                 assert queue.rates().queues["q"].points[0].failed == 1
         finally:

@@ -555,7 +555,7 @@ def test_tenants_are_served_in_turns_over_all_processes(url: str) -> None:
     with tenure.connect(url) as queue:
         jobs = [tenure.NewJob(queue="fair", tenant=t) for _ in range(3000) for t in "abc"]
         queue.enqueue_many(jobs)
-        queue.set_limit("fair", tenant="c", weight=2)
+        queue.limits.set("fair", tenant="c", weight=2)
     claims = sorted(claim for seen in together(4, work, url) for claim in seen)
     assert len(claims) > 50
     order = [tenant for _, _, tenant in claims]
@@ -603,7 +603,7 @@ def storm(number: int, url: str) -> int:
                 tenant = f"t{(number + thread) % 4}"
                 new = [tenure.NewJob(queue=name, tenant=tenant) for name in ("plain", "bounded")]
                 queue.enqueue_many(new * 2)
-                queue.take_slot("s", f"{thread % 3}", tenant, ttl=60, limit=2)
+                queue.slots.take("s", f"{thread % 3}", tenant, ttl=60, limit=2)
                 jobs = [*queue.claim("plain", limit=3), *queue.claim(["bounded", "plain"], limit=2)]
                 stats = queue.stats("bounded")
                 assert stats.leased <= MOST
@@ -616,7 +616,7 @@ def storm(number: int, url: str) -> int:
                 for job in left:
                     queue.release(job)
                 acked += len(kept)
-                queue.drop_slot("s", f"{thread % 3}", tenant)
+                queue.slots.drop("s", f"{thread % 3}", tenant)
             return acked
 
         return sum(at_once(*[partial(act, thread) for thread in range(5)]))
@@ -626,8 +626,8 @@ def test_threads_of_several_processes_with_several_batches_at_once_keep_every_pr
     url: str,
 ) -> None:
     with tenure.connect(url) as queue:
-        queue.set_limit("bounded", concurrency=MOST)
-        queue.set_limit("bounded", tenant="*", concurrency=MOST_OF_A_TENANT)
+        queue.limits.set("bounded", concurrency=MOST)
+        queue.limits.set("bounded", tenant="*", concurrency=MOST_OF_A_TENANT)
     acked = sum(together(3, storm, url))
     with tenure.connect(url) as queue:
         stats = queue.stats()

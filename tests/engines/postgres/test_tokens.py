@@ -41,7 +41,7 @@ def test_a_token_is_the_time_of_its_claim(schema: str, tmp_path: Path, limited: 
     """So it says nothing about the claims between two of them, however many there were."""
     with tenure.connect(postgres.url_of(tmp_path)) as queue:
         if limited:
-            queue.set_limit("q", concurrency=100)
+            queue.limits.set("q", concurrency=100)
         queue.enqueue_many([tenure.NewJob(queue="q") for _ in range(60)])
         tokens = []
         for _ in range(60):
@@ -196,7 +196,7 @@ def test_a_claim_of_jobs_whose_tokens_are_ahead_of_the_clock_is_recovered(
     assert way is not None
     with tenure.connect(postgres.url_of(tmp_path)) as queue, connect() as connection:
         if len(tenants) > 1:
-            queue.set_limit("q", concurrency=100)
+            queue.limits.set("q", concurrency=100)
         db = Db(connection, statements(schema).sql)
         jobs = [tenure.NewJob(queue="q", tenant=tenants[n % len(tenants)]) for n in range(4)]
         for ahead in (0, 1, 8, 16, 300_000):

@@ -73,7 +73,7 @@ OLD = """
 import sys, tenure
 queue = tenure.connect(sys.argv[1])
 for n, _ in enumerate(sys.stdin):
-    queue.set_limit("bound", concurrency=10)
+    queue.limits.set("bound", concurrency=10)
     if n == 0:
         queue.enqueue("left", tenant="t", group="g")
     for name in ("plain", "bound"):
@@ -86,7 +86,7 @@ for n, _ in enumerate(sys.stdin):
         (child,) = queue.claim(name)
         queue.fail(child, "x", retry_in=0)
         queue.ack(queue.claim(name)[0])
-    queue.take_slot("s", "k", "h", ttl=60)
+    queue.slots.take("s", "k", "h", ttl=60)
     queue.next_due("plain")
     queue.maintain()
     queue.reconcile("bound")

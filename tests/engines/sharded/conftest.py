@@ -12,6 +12,7 @@ import tenure
 from tenure import Queue
 from tenure.engines.sharded.engine import ShardedEngine
 from tenure.engines.sharded.shard import Shard
+from tenure.queue import store_of
 from tests.support import shards
 
 
@@ -58,6 +59,6 @@ def single(tmp_path: Path) -> Iterator[Callable[[int], Queue]]:
 
 
 def shards_of(queue: Queue) -> list[Shard]:
-    engine = queue._engine
+    engine = store_of(queue).engine
     assert isinstance(engine, ShardedEngine)
     return list(engine._cluster.shards)

@@ -17,6 +17,7 @@ from tenure.model.job import NULL, JobSpec
 from tenure.model.ops import Answer
 from tenure.model.queries import Query
 from tenure.model.record_queries import ListRecords
+from tenure.queue import store_of
 from tests.engines.sharded.conftest import Tenants, shards_of
 
 
@@ -62,8 +63,8 @@ def test_operations_of_one_batch_fail_only_on_their_own_shard(
     queue: Queue, tenants: Tenants
 ) -> None:
     with away(queue):
-        specs = [queue.prepare([NewJob(queue="q", tenant=tenant)]) for tenant in tenants]
-        answers = queue._committer.run([ops.Enqueue(tuple(one)) for one in specs])
+        specs = [store_of(queue).prepare([NewJob(queue="q", tenant=tenant)]) for tenant in tenants]
+        answers = store_of(queue).committer.run([ops.Enqueue(tuple(one)) for one in specs])
     kinds = [type(one) for one in answers]
     assert kinds == [ops.Enqueued, ops.Enqueued, StoreError, StoreError]
     assert queue.stats().ready == 2
@@ -104,9 +105,9 @@ LISTS: dict[str, Query] = {
 @pytest.mark.parametrize("query", LISTS)
 def test_every_list_that_would_lack_something_fails(queue: Queue, query: str) -> None:
     queue.enqueue_many(NewJob(queue="q") for _ in range(20))
-    assert not isinstance(queue._engine.read(LISTS[query]), TenureError)
+    assert not isinstance(store_of(queue).engine.read(LISTS[query]), TenureError)
     with away(queue):
-        assert isinstance(queue._engine.read(LISTS[query]), StoreError)
+        assert isinstance(store_of(queue).engine.read(LISTS[query]), StoreError)
 
 
 def test_counts_fail_only_if_no_shard_is_there(queue: Queue) -> None:
@@ -122,15 +123,15 @@ def test_a_schedule_is_changed_if_the_shard_that_has_it_is_there(
 ) -> None:
     job = NewJob(queue="q", tenant=tenants.here)
     for name in ("kept", "dropped"):
-        queue.put_schedule(name, "0 3 * * *", job)
+        queue.schedules.put(name, "0 3 * * *", job)
     with away(queue):
-        queue.put_schedule("kept", "0 4 * * *", job)
-        queue.drop_schedule("dropped")
+        queue.schedules.put("kept", "0 4 * * *", job)
+        queue.schedules.drop("dropped")
         with pytest.raises(StoreError, match="shard '1'"):
-            queue.put_schedule("new", "0 3 * * *", job)  # the other shard may have one
+            queue.schedules.put("new", "0 3 * * *", job)  # the other shard may have one
         with pytest.raises(StoreError, match="shard '1'"):
-            queue.drop_schedule("unknown")
-    assert [(one.name, one.cron) for one in queue.schedules()] == [("kept", "0 4 * * *")]
+            queue.schedules.drop("unknown")
+    assert [(one.name, one.cron) for one in queue.schedules.list()] == [("kept", "0 4 * * *")]
 
 
 def test_a_pause_that_did_not_reach_all_shards_says_so(queue: Queue, tenants: Tenants) -> None:
@@ -210,12 +211,12 @@ def test_a_keyed_call_is_finished_when_the_shard_is_back(
     call = ops.Once(key, (ops.Ack(job.id, job.token), enqueue))
     with tenure.connect(url) as other:  # which does not know where the job is
         with away(other):
-            other._engine.apply([call])
-        (answer,) = other._engine.apply([call])
+            store_of(other).engine.apply([call])
+        (answer,) = store_of(other).engine.apply([call])
         assert isinstance(answer, ops.Answers)
         assert answer.answers[0] == ops.Ok()
         assert isinstance(answer.answers[1], ops.Enqueued)
-        assert other._engine.apply([call]) == [answer]
+        assert store_of(other).engine.apply([call]) == [answer]
     assert (queue.stats().ready, queue.stats().done) == (1, 1)
 
 
@@ -231,7 +232,9 @@ def test_an_operation_that_a_store_rejects_fails_alone(queue: Queue, tenants: Te
 
     store.apply = rejects  # type: ignore[method-assign, assignment]
     names = ["a", "b", "bad", "c", "d"]
-    specs = [queue.prepare([NewJob(queue="q", id=id, tenant=tenants.here)]) for id in names]
-    answers = queue._engine.apply([ops.Enqueue(tuple(one)) for one in specs])
+    specs = [
+        store_of(queue).prepare([NewJob(queue="q", id=id, tenant=tenants.here)]) for id in names
+    ]
+    answers = store_of(queue).engine.apply([ops.Enqueue(tuple(one)) for one in specs])
     assert [isinstance(one, StoreRejected) for one in answers] == [id == "bad" for id in names]
     assert sorted(job.id for job in queue.jobs().jobs) == ["a", "b", "c", "d"]

@@ -6,6 +6,7 @@ import pytest
 
 from tenure import NewJob, Queue
 from tenure.model import ops
+from tenure.queue import store_of
 from tests.engines.sharded.conftest import Tenants, shards_of
 
 
@@ -15,7 +16,7 @@ def test_of_claims_that_come_together_the_first_is_served_first(
     claim = ops.Claim(("q",), "w", 60_000, limit=5)
     for tenant in tenants:  # on one shard, then on the other
         queue.enqueue_many(NewJob(queue="q", tenant=tenant) for _ in range(5))
-        found = queue._engine.apply([claim, claim])
+        found = store_of(queue).engine.apply([claim, claim])
         assert [len(one.jobs) for one in found if isinstance(one, ops.Leased)] == [5, 0]
 
 

@@ -13,6 +13,7 @@ import tenure
 from tenure import Conflict, NewJob, Queue
 from tenure.engines.sharded.shard import Shard
 from tenure.model.queries import Exported, Found, Query
+from tenure.queue import store_of
 from tenure.queue.store_copy import Copy
 from tests.conformance.moves import make_done
 from tests.conformance.state import Dump, dump
@@ -30,11 +31,11 @@ def fill(queue: Queue) -> None:
         parent = queue.enqueue("q", id=f"parent-{n}", tenant=f"t{n}", group="g")
         queue.enqueue("web", tenant=f"t{n}", after=[parent], unique_key="k")
         queue.enqueue("q", n, unique_key=f"k{n}")
-    queue.set_limit("q", tenant="*", concurrency=2)
-    queue.set_limit("q", tenant="t3", concurrency=3, weight=2)
+    queue.limits.set("q", tenant="*", concurrency=2)
+    queue.limits.set("q", tenant="t3", concurrency=3, weight=2)
     queue.pause("web", tenant="t4")
     for n in range(3):
-        queue.put_schedule(f"nightly {n}", "0 3 * * *", NewJob(queue="q", tenant=f"t{n}"))
+        queue.schedules.put(f"nightly {n}", "0 3 * * *", NewJob(queue="q", tenant=f"t{n}"))
 
 
 def known(queue: Queue) -> Dump:
@@ -54,10 +55,10 @@ def test_everything_arrives(tmp_path: Path, source: str, target: str) -> None:
     ):
         fill(old)
         before = known(old)
-        Copy(old._engine, new._engine, old.clock).run()
+        Copy(store_of(old).engine, store_of(new).engine, old.clock).run()
         assert known(new) == before
         old.enqueue("q", id="late", tenant="t5")
-        Copy(old._engine, new._engine, old.clock).run()
+        Copy(store_of(old).engine, store_of(new).engine, old.clock).run()
         assert new.get("late").tenant == "t5"
     assert [wrong for path in tmp_path.glob("*.db") for wrong in audit(path)] == []
 
@@ -68,9 +69,9 @@ def test_a_limit_of_a_whole_queue_is_refused_before_anything_is_changed(tmp_path
         tenure.connect(f"sqlite:///{tmp_path}/jobs-{{0..1}}.db") as new,
     ):
         old.enqueue("q")
-        old.set_limit("q", concurrency=5)
+        old.limits.set("q", concurrency=5)
         with pytest.raises(Conflict, match="limit each tenant"):
-            Copy(old._engine, new._engine, old.clock).run()
+            Copy(store_of(old).engine, store_of(new).engine, old.clock).run()
         assert not old.stats().queues["q"].paused
         assert new.stats().queues == {}
 
@@ -112,5 +113,5 @@ def test_a_copy_has_the_tenants_that_are_moved_meanwhile(
         for n in range(20):
             old.enqueue("q", id=f"job-{n}", tenant=f"t{n}")
         monkeypatch.setattr(Shard, "read", moved_after)
-        Copy(old._engine, new._engine, old.clock).run()
+        Copy(store_of(old).engine, store_of(new).engine, old.clock).run()
         assert new.stats().unfinished == 20

@@ -15,6 +15,7 @@ from tenure.engines.sharded import shard
 from tenure.model import ops
 from tenure.model.job import NULL, JobSpec
 from tenure.model.ops import Answer, Op
+from tenure.queue import store_of
 from tests.engines.sharded.conftest import Tenants, shards_of
 from tests.engines.sharded.test_away import away
 from tests.engines.sharded.test_once import run
@@ -140,7 +141,7 @@ def test_a_claim_that_meets_the_failing_shard_finds_nothing_and_is_not_repeated_
     key = next(
         f"key {n}"
         for n in range(20)
-        if queue._engine.placing.order_of_call(f"key {n}")[0] == 0  # type: ignore[attr-defined]
+        if store_of(queue).engine.placing.order_of_call(f"key {n}")[0] == 0  # type: ignore[attr-defined]
     )
     assert claimed(run(queue, key, CLAIM))[0].id == job.id
     queue.enqueue("q", tenant=tenants.here)

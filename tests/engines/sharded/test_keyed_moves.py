@@ -13,6 +13,7 @@ from tenure.engines.sharded import once
 from tenure.engines.sharded.engine import ShardedEngine
 from tenure.model import ops
 from tenure.model.job import NULL, Job, JobSpec
+from tenure.queue import store_of
 from tests.engines.sharded.test_reshard import check, reshard, resharding, url_of
 
 SENT = once._sent
@@ -48,15 +49,16 @@ def begin(queue: Queue, op: ops.Once, monkeypatch: pytest.MonkeyPatch) -> bool:
     with monkeypatch.context() as patch:
         patch.setattr(once, "_sent", die)
         try:
-            queue._engine.apply([op])
+            store_of(queue).engine.apply([op])
         except Died:
             return True
     return False
 
 
 def on_wrong_shards(queue: Queue, folder: Path) -> list[str]:
-    assert isinstance(queue._engine, ShardedEngine)
-    placing = queue._engine.placing
+    engine = store_of(queue).engine
+    assert isinstance(engine, ShardedEngine)
+    placing = engine.placing
     wrong = []
     for number, name in enumerate(placing.names):
         with tenure.connect(f"sqlite:///{folder}/jobs-{name}.db") as one:
@@ -80,14 +82,14 @@ def test_a_call_that_is_finished_after_a_move_is_applied_where_its_tenants_are(
     with tenure.connect(url_of(tmp_path, max(old, new))) as queue:
         for op in begun:
             if old < new:
-                (answer,) = queue._engine.apply([op])
+                (answer,) = store_of(queue).engine.apply([op])
                 assert isinstance(answer, ops.Answers)
                 ack, enqueued = answer.answers
                 assert ack == ops.Ok()
                 assert isinstance(enqueued, ops.Enqueued)
-                assert queue._engine.apply([op]) == [answer]
+                assert store_of(queue).engine.apply([op]) == [answer]
             else:  # routes on a shard that is no longer used are forgotten: see docs/shards.md
-                queue._engine.apply([op])
+                store_of(queue).engine.apply([op])
         assert on_wrong_shards(queue, tmp_path) == []
         stats = queue.stats()
         assert (stats.ready, stats.done, stats.leased) == (TENANTS, TENANTS, 0)
@@ -103,11 +105,11 @@ def test_a_part_that_was_applied_before_a_move_is_not_applied_again(
     with tenure.connect(before) as queue:
         calls = [call(n, job) for n, job in enumerate(leased(queue))]
         planned = [op for op in calls if begin(queue, op, monkeypatch)]
-        answers = [queue._engine.apply([op]) for op in planned]
+        answers = [store_of(queue).engine.apply([op]) for op in planned]
     assert len(planned) > 3
     reshard(before, after)
     with tenure.connect(after) as queue:
-        assert [queue._engine.apply([op]) for op in planned] == answers
+        assert [store_of(queue).engine.apply([op]) for op in planned] == answers
         assert queue.stats().ready == TENANTS
     check(tmp_path)
 
@@ -125,13 +127,13 @@ def test_a_job_that_such_a_call_claims_is_known_to_be_where_it_was_claimed(
     reshard(before, after)
     with tenure.connect(after) as queue:
         for op in begun:
-            (answer,) = queue._engine.apply([op])
+            (answer,) = store_of(queue).engine.apply([op])
             assert isinstance(answer, ops.Answers)
             claimed = answer.answers[2]
             assert isinstance(claimed, ops.Leased)
             for job in claimed.jobs:
                 ack = ops.Once(f"ack {job.id}", (ops.Ack(job.id, job.token),))
-                assert queue._engine.apply([ack]) == [ops.Answers([ops.Ok()])]
+                assert store_of(queue).engine.apply([ack]) == [ops.Answers([ops.Ok()])]
         assert queue.stats("new").done > 3
     check(tmp_path)
 
@@ -148,7 +150,7 @@ def test_a_call_over_several_shards_goes_on_between_two_steps(
         assert not work.run(lambda: setattr(work, "stop", True))
         with tenure.connect(after) as queue:
             for n, job in enumerate(jobs):
-                (answer,) = queue._engine.apply([call(n, job)])
+                (answer,) = store_of(queue).engine.apply([call(n, job)])
                 assert isinstance(answer, ops.Answers)
                 assert answer.answers[0] == ops.Ok()
             assert queue.stats().ready == TENANTS
@@ -163,12 +165,12 @@ def test_a_call_that_used_a_shard_which_is_no_longer_known_is_rejected_alone(
         calls = [call(n, job) for n, job in enumerate(leased(queue))]
         begun = [op for op in calls if begin(queue, op, monkeypatch)]
         for op in begun:
-            queue._engine.apply([op])
+            store_of(queue).engine.apply([op])
     reshard(before, after)
     with tenure.connect(after) as queue:
         done = queue.stats()
         other = ops.Enqueue((JobSpec("other", "new", NULL, tenant="t0"),))
-        *answers, enqueued = queue._engine.apply([*begun, other])
+        *answers, enqueued = store_of(queue).engine.apply([*begun, other])
         assert isinstance(enqueued, ops.Enqueued)
         rejected = [one for one in answers if isinstance(one, Conflict)]
         assert any("on shard '2', which is no longer one" in one.message for one in rejected)
@@ -182,8 +184,9 @@ def test_what_two_shards_have_not_done_is_counted_once_after_a_move(
 ) -> None:
     before, after = url_of(tmp_path, 2), url_of(tmp_path, 7)
     with tenure.connect(before) as queue, resharding(before, after) as work:
-        assert isinstance(queue._engine, ShardedEngine)
-        placing = queue._engine.placing
+        engine = store_of(queue).engine
+        assert isinstance(engine, ShardedEngine)
+        placing = engine.placing
         moves = [f"t{n}" for n in range(60) if work._new.of_tenant(f"t{n}") not in (0, 1, 2)]
         one = next(tenant for tenant in moves if placing.of_tenant(tenant) == 0)
         other = next(tenant for tenant in moves if placing.of_tenant(tenant) == 1)
@@ -193,5 +196,5 @@ def test_what_two_shards_have_not_done_is_counted_once_after_a_move(
         assert begin(queue, cancel, monkeypatch)
         assert work.run()
     with tenure.connect(after) as queue:
-        assert queue._engine.apply([cancel]) == [ops.Answers([ops.Changed(2)])]
+        assert store_of(queue).engine.apply([cancel]) == [ops.Answers([ops.Changed(2)])]
     check(tmp_path)

@@ -11,6 +11,7 @@ from tenure import Queue
 from tenure.engines.sharded.engine import ShardedEngine
 from tenure.engines.sharded.locating import Place
 from tenure.model.ops import Grant
+from tenure.queue import store_of
 from tenure.testing import ManualClock
 from tests.engines.sharded.conftest import Tenants
 
@@ -24,7 +25,7 @@ def queue(url: str) -> Iterator[Queue]:
 @pytest.fixture
 def looks(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The ids that were looked for. The first time, nothing is found, and tenants are moved."""
-    engine = queue._engine
+    engine = store_of(queue).engine
     assert isinstance(engine, ShardedEngine)
     cluster = engine._cluster
     search = cluster.locator.search
@@ -64,7 +65,7 @@ def test_a_job_that_is_no_longer_where_it_was_seen_is_found_when_it_is_acknowled
 ) -> None:
     queue.enqueue("q", tenant=tenants.there)
     (job,) = queue.claim("q")
-    engine = queue._engine
+    engine = store_of(queue).engine
     assert isinstance(engine, ShardedEngine)
     hints = engine._cluster.locator.hints
     hints.drop(job.id)

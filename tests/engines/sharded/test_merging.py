@@ -17,6 +17,7 @@ from tenure.model import ops, queries
 from tenure.model.queries import Filter, FindByKey, ListJobs
 from tenure.model.record_queries import ListRecords
 from tenure.model.records import NewRecord, PutRecords, Record
+from tenure.queue import store_of
 from tenure.testing import ManualClock
 from tests.engines.sharded.conftest import Tenants
 
@@ -68,15 +69,15 @@ def test_a_limit_of_all_shards_is_listed_once_and_the_whole_comes_first(
     queue: Queue, tenants: Tenants
 ) -> None:
     queue.enqueue("q", tenant=tenants.here)
-    queue.set_limit("q", tenant=tenants.there, concurrency=2)
-    queue.set_limit("q", tenant="*", concurrency=1)
+    queue.limits.set("q", tenant=tenants.there, concurrency=2)
+    queue.limits.set("q", tenant="*", concurrency=1)
     queue.pause("q")
-    found = [(one.tenant, one.concurrency) for one in queue.limits("q")]
+    found = [(one.tenant, one.concurrency) for one in queue.limits.list("q")]
     assert found == [(None, None), ("*", 1), (tenants.there, 2)]
 
 
 def page_of(queue: Queue, where: Filter, limit: int) -> queries.Page:
-    page = queue.do(ListJobs(where, limit))
+    page = store_of(queue).do(ListJobs(where, limit))
     assert isinstance(page, queries.Page)
     return page
 
@@ -136,8 +137,8 @@ def test_an_error_after_some_shards_have_done_their_part_keeps_its_kind_and_its_
 def test_records_of_one_key_are_on_one_page(queue: Queue, single: Single, limit: int) -> None:
     for number in (0, 1):
         records = tuple(NewRecord("error", key, str(number).encode()) for key in ("a", "b"))
-        single(number)._engine.apply([PutRecords(records)])
-    found = queue._engine.read(ListRecords("error", limit=limit))
+        store_of(single(number)).engine.apply([PutRecords(records)])
+    found = store_of(queue).engine.read(ListRecords("error", limit=limit))
     assert isinstance(found, list)
     keys = [one.key for one in found if isinstance(one, Record)]
     assert keys == ["a", "a", "b", "b"][: 2 if limit < 3 else 4]
@@ -150,12 +151,12 @@ def test_a_search_by_key_goes_on_only_on_shards_that_have_more(
     queue.enqueue("q", id="c", tenant=tenants.there, unique_key="k")
     for n, job_id in enumerate("ab"):
         queue.enqueue(f"q{n}", id=job_id, tenant=tenants.here, unique_key="k")
-    first = queue._engine.read(FindByKey("k"))
+    first = store_of(queue).engine.read(FindByKey("k"))
     assert isinstance(first, queries.Ids)
     assert first.ids == ["a", "b", "c"]
     assert first.cursor is not None
     assert [part[0] for part in first.cursor.split("~")] == ["0"]
-    assert queue._engine.read(FindByKey("k", first.cursor)) == queries.Ids([])
+    assert store_of(queue).engine.read(FindByKey("k", first.cursor)) == queries.Ids([])
     assert queue.find_by_key("k") == ["a", "b", "c"]
 
 
@@ -173,7 +174,7 @@ def test_jobs_of_several_shards_are_exported_in_the_order_of_their_ids(
 ) -> None:
     for job_id, tenant in zip("abcd", tenants, strict=True):
         queue.enqueue("q", id=job_id, tenant=tenant)
-    found = queue._engine.read(queries.Export(10, ids=("d", "a", "missing", "c")))
+    found = store_of(queue).engine.read(queries.Export(10, ids=("d", "a", "missing", "c")))
     assert isinstance(found, queries.Exported)
     assert [entry.job.id for entry in found.entries] == ["d", "a", "c"]
     assert found.cursor is None

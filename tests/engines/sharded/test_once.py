@@ -15,6 +15,7 @@ from tenure import Conflict, OutcomeUnknown, Queue, StoreError
 from tenure.model import ops
 from tenure.model.job import NULL, JobSpec
 from tenure.model.ops import Answer, Op
+from tenure.queue import store_of
 from tests.engines.sharded.conftest import Tenants, shards_of
 
 
@@ -23,7 +24,7 @@ def enqueue(job_id: str, tenant: str) -> ops.Enqueue:
 
 
 def run(queue: Queue, key: str, *batch: Op) -> Answer:
-    (answer,) = queue._engine.apply([ops.Once(key, batch)])  # type: ignore[arg-type]
+    (answer,) = store_of(queue).engine.apply([ops.Once(key, batch)])  # type: ignore[arg-type]
     return answer
 
 
@@ -211,7 +212,7 @@ def test_calls_that_come_together_keep_their_order(queue: Queue, tenants: Tenant
         ops.Once("first", (ops.Cancel(("old",)), enqueue("a", tenants.here))),
         ops.Once("second", (enqueue("b", tenants.here),)),
     ]
-    assert all(isinstance(one, ops.Answers) for one in queue._engine.apply(calls))
+    assert all(isinstance(one, ops.Answers) for one in store_of(queue).engine.apply(calls))
     assert [job.id for job in queue.claim("q", limit=2)] == ["a", "b"]
 
 

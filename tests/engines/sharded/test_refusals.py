@@ -15,6 +15,7 @@ import tenure
 from tenure import Conflict, Duplicate, InvalidInput, NewJob, Queue, State
 from tenure.model import ops, queries
 from tenure.model.job import JobSpec, null
+from tenure.queue import store_of
 from tests.conformance.state import nothing_changes
 from tests.engines.sharded.conftest import Tenants
 from tests.support import shards
@@ -60,8 +61,8 @@ def test_a_follow_up_is_of_the_same_shard(queue: Queue, tenants: Tenants) -> Non
 @pytest.mark.parametrize("bounds", [{"concurrency": 2}, {"rate": 2, "per": 1}], ids=str)
 def test_a_limit_of_a_whole_queue_is_refused(queue: Queue, bounds: dict[str, int]) -> None:
     with nothing_changes(queue), pytest.raises(InvalidInput, match="do not share a count"):
-        queue.set_limit("q", **bounds)  # type: ignore[arg-type]
-    queue.set_limit("q", tenant="*", concurrency=1)
+        queue.limits.set("q", **bounds)  # type: ignore[arg-type]
+    queue.limits.set("q", tenant="*", concurrency=1)
 
 
 def test_an_id_that_another_shard_has_is_taken(queue: Queue, tenants: Tenants) -> None:
@@ -88,7 +89,7 @@ def test_an_id_is_not_skipped_because_of_a_job_that_a_grant_hides(
         (tenants.there, ops.Enqueued),
     ):
         grant = ops.Grant(("q",), (tenants.here, seen))
-        (found,) = queue._engine.apply([ops.Enqueue((spec,), "skip", grant=grant)])
+        (found,) = store_of(queue).engine.apply([ops.Enqueue((spec,), "skip", grant=grant)])
         assert answer in (found, type(found))
     assert queue.stats().ready == 1
 
@@ -100,9 +101,9 @@ def test_an_edited_replay_cannot_have_an_id_that_another_shard_has(
         queue.enqueue("q", id=tenant, tenant=tenant)
     queue.cancel(tenants.here)
     with nothing_changes(queue):
-        (answer,) = queue._engine.apply([ops.ReplayEdited(tenants.here, tenants.there)])
+        (answer,) = store_of(queue).engine.apply([ops.ReplayEdited(tenants.here, tenants.there)])
         assert isinstance(answer, Duplicate)
-    (answer,) = queue._engine.apply([ops.ReplayEdited(tenants.here, "new")])
+    (answer,) = store_of(queue).engine.apply([ops.ReplayEdited(tenants.here, "new")])
     assert isinstance(answer, ops.Enqueued)
     assert queue.get("new").tenant == tenants.here
 
@@ -126,7 +127,7 @@ def test_an_id_that_an_earlier_operation_of_the_batch_adds_on_another_shard_is_t
         }
         y = ops.Enqueue((JobSpec("old2", "q", null(), tenant=tenants.here),))
         batch = [ops.Enqueue((x[tenants.here],)), taken[second], ops.Cancel(("old2", "x")), y]
-        answers = other._engine.apply([ops.Once("key", tuple(batch))] if keyed else batch)  # type: ignore[arg-type]
+        answers = store_of(other).engine.apply([ops.Once("key", tuple(batch))] if keyed else batch)  # type: ignore[arg-type]
         if isinstance(answers[0], ops.Answers):
             answers = list(answers[0].answers)
         added, refused, cancelled, also_refused = answers
@@ -166,11 +167,11 @@ def test_an_id_that_two_shards_have_is_finished_on_none_by_mistake(
 def test_the_same_schedule_for_a_tenant_of_another_shard_is_refused(
     queue: Queue, tenants: Tenants
 ) -> None:
-    queue.put_schedule("nightly", "0 3 * * *", NewJob(queue="q", tenant=tenants.here))
+    queue.schedules.put("nightly", "0 3 * * *", NewJob(queue="q", tenant=tenants.here))
     with nothing_changes(queue), pytest.raises(Conflict, match="drop it before"):
-        queue.put_schedule("nightly", "0 3 * * *", NewJob(queue="q", tenant=tenants.there))
-    queue.drop_schedule("nightly")
-    queue.put_schedule("nightly", "0 3 * * *", NewJob(queue="q", tenant=tenants.there))
+        queue.schedules.put("nightly", "0 3 * * *", NewJob(queue="q", tenant=tenants.there))
+    queue.schedules.drop("nightly")
+    queue.schedules.put("nightly", "0 3 * * *", NewJob(queue="q", tenant=tenants.there))
 
 
 def test_a_transaction_of_the_callers_own_is_on_the_shard_of_the_tenant(
@@ -190,7 +191,7 @@ def test_a_transaction_of_the_caller_changes_one_shard_only(
     def enqueue(tenant: str) -> ops.Enqueue:
         return ops.Enqueue((JobSpec(id=tenant, queue="q", payload=null(), tenant=tenant),))
 
-    apply_within = queue._engine.apply_within
+    apply_within = store_of(queue).engine.apply_within
     with closing(sqlite3.connect(shards.files_of(tmp_path)[0])) as connection:
         for batch in ([enqueue(tenants.here), enqueue(tenants.there)], []):
             with connection, pytest.raises(InvalidInput, match="one shard only"):
@@ -209,13 +210,13 @@ def test_an_imported_job_does_not_wait_for_one_on_another_shard(
         parent, other = other, parent
     for tenant in (parent, other):
         queue.enqueue("q", id=tenant, tenant=tenant)
-    found = queue._engine.read(queries.Export(2, ids=(parent, other)))
+    found = store_of(queue).engine.read(queries.Export(2, ids=(parent, other)))
     assert isinstance(found, queries.Exported)
     plain, child = [
         replace(entry, job=replace(entry.job, id=f"new-{entry.job.id}")) for entry in found.entries
     ]
     child = replace(child, job=replace(child.job, state=State.WAITING), waits_for=(parent,))
-    (answer,) = queue._engine.apply([ops.Import((plain, child))])
+    (answer,) = store_of(queue).engine.apply([ops.Import((plain, child))])
     assert isinstance(answer, InvalidInput)
     assert "on another shard" in answer.message
 

@@ -27,6 +27,7 @@ from tenure.engines.sharded.shard import Shard
 from tenure.model import queries
 from tenure.model.job import NULL, JobSpec
 from tenure.model.ops import Enqueue, Enqueued, Entry
+from tenure.queue import store_of
 from tenure.settings import Settings
 from tests.support import audit_postgres, postgres
 from tests.support.audit import audit
@@ -60,7 +61,7 @@ def everything(queue: Queue) -> dict[str, object]:
     found: dict[str, object] = {}
     cursor = None
     while True:
-        page = queue._engine.read(queries.Export(1000, cursor))
+        page = store_of(queue).engine.read(queries.Export(1000, cursor))
         assert isinstance(page, queries.Exported)
         for entry in page.entries:
             assert entry.job.id not in found
@@ -74,7 +75,7 @@ def fill(queue: Queue, tenants: int = 30) -> None:
     """Jobs in every state, with limits, schedules and errors."""
     for n in range(tenants):
         tenant = f"t{n}"
-        queue.set_limit("mail", tenant=tenant, concurrency=2, weight=n % 3 + 1)
+        queue.limits.set("mail", tenant=tenant, concurrency=2, weight=n % 3 + 1)
         queue.enqueue_many(
             NewJob(queue="mail", id=f"{tenant}/{i}", payload=i, tenant=tenant, priority=i % 2)
             for i in range(8)
@@ -82,7 +83,7 @@ def fill(queue: Queue, tenants: int = 30) -> None:
         parent = queue.enqueue("mail", tenant=tenant, delay=600, id=f"{tenant}/parent")
         queue.enqueue("mail", tenant=tenant, after=[parent], id=f"{tenant}/child")
         queue.enqueue("mail", tenant=tenant, group="g", unique_key="once", id=f"{tenant}/unique")
-        queue.put_schedule(f"nightly-{n}", "0 3 * * *", NewJob(queue="mail", tenant=tenant))
+        queue.schedules.put(f"nightly-{n}", "0 3 * * *", NewJob(queue="mail", tenant=tenant))
         if n % 5 == 0:
             queue.pause("mail", tenant=tenant)
     for n, job in enumerate(queue.claim("mail", limit=tenants, lease=600)):
@@ -99,17 +100,17 @@ def test_everything_is_there_afterwards_and_on_the_right_shard(
     before, after = url_of(tmp_path, old), url_of(tmp_path, new)
     with tenure.connect(before) as queue:
         fill(queue)
-        there, limits = everything(queue), queue.limits()
-        stats, schedules = queue.stats(), queue.schedules()
-        errors = [(one.group, one.count) for one in queue.errors().errors]
+        there, limits = everything(queue), queue.limits.list()
+        stats, schedules = queue.stats(), queue.schedules.list()
+        errors = [(one.group, one.count) for one in queue.errors.list().errors]
     work = reshard(before, after)
     assert 0 < work.tenants <= 30
     with tenure.connect(after) as queue:
         assert everything(queue) == there
-        assert queue.limits() == limits
+        assert queue.limits.list() == limits
         assert queue.stats().queues == stats.queues
-        assert queue.schedules() == schedules
-        assert [(one.group, one.count) for one in queue.errors().errors] == errors
+        assert queue.schedules.list() == schedules
+        assert [(one.group, one.count) for one in queue.errors.list().errors] == errors
         for n in range(30):
             assert len(queue.jobs(tenant=f"t{n}", limit=50).jobs) == 11
             assert queue.get(f"t{n}/child").tenant == f"t{n}"
@@ -190,10 +191,10 @@ def test_the_order_in_a_lane_the_limits_and_unique_keys_stay(tmp_path: Path) -> 
     before, after = url_of(tmp_path, 1), url_of(tmp_path, 3)
     with tenure.connect(before) as queue:
         for n in range(20):
-            queue.set_limit("q", tenant=f"t{n}", concurrency=1)
+            queue.limits.set("q", tenant=f"t{n}", concurrency=1)
             for i in range(5):
                 queue.enqueue("q", i, tenant=f"t{n}", unique_key=str(i))
-        queue.set_limit("q", tenant="*", concurrency=3)
+        queue.limits.set("q", tenant="*", concurrency=3)
         queue.pause("other")
     reshard(before, after)
     with tenure.connect(after) as queue:
@@ -222,7 +223,7 @@ def test_a_process_that_knows_the_new_shards_follows(tmp_path: Path) -> None:
         for n in range(10):
             assert len(early.jobs(tenant=f"t{n}", limit=50).jobs) == 11
             early.enqueue("late", tenant=f"t{n}", after=[f"t{n}/parent"])
-            early.set_limit("late", tenant=f"t{n}", concurrency=1)
+            early.limits.set("late", tenant=f"t{n}", concurrency=1)
     with tenure.connect(after) as late:
         for n in range(10):
             assert len(late.jobs(tenant=f"t{n}", limit=50).jobs) == 12
@@ -238,7 +239,7 @@ def test_a_batch_that_was_routed_before_a_move_is_applied_where_the_tenants_are_
     specs = [JobSpec(f"j{n}", "q", NULL, tenant=f"t{n}") for n in range(20)]
     with tenure.connect(url_of(tmp_path, 3)) as early:
         reshard(before, after)
-        answers = early._engine.apply([Enqueue((spec,)) for spec in specs])
+        answers = store_of(early).engine.apply([Enqueue((spec,)) for spec in specs])
         assert {type(one) for one in answers} == {Enqueued}
     with tenure.connect(after) as late:
         for spec in specs:
@@ -351,8 +352,9 @@ def test_nothing_is_changed_on_a_shard_in_the_middle_of_a_step(
     copy = Carrier.copy_jobs
     claimed: list[Job] = []
     with tenure.connect(before) as queue, tenure.connect(after) as knows:
-        assert isinstance(knows._engine, ShardedEngine)
-        cluster = knows._engine.cluster
+        engine = store_of(knows).engine
+        assert isinstance(engine, ShardedEngine)
+        cluster = engine.cluster
         for n in range(20):
             queue.enqueue("q", tenant=f"t{n}")
 
@@ -388,7 +390,7 @@ def test_after_shrinking_the_smaller_url_is_enough_and_the_larger_still_works(
     with tenure.connect(after) as queue:
         assert queue.stats().ready == 40
     with tenure.connect(f"sqlite:///{tmp_path}/jobs-2.db") as gone:
-        assert (gone.stats().ready, gone.limits(), gone.schedules()) == (0, [], [])
+        assert (gone.stats().ready, gone.limits.list(), gone.schedules.list()) == (0, [], [])
 
 
 @pytest.mark.parametrize("new", [3, 0])
@@ -400,18 +402,18 @@ def test_jobs_without_a_tenant_keep_their_groups_and_keys(tmp_path: Path, new: i
             queue.enqueue("q", n, group=f"g{n % 7}")
             queue.enqueue("q", n, unique_key=f"k{n}")
         for n in range(7):
-            queue.set_limit("q", tenant="", group=f"g{n}", concurrency=1)
-        queue.put_schedule("nightly", "0 3 * * *", NewJob(queue="q"))
-        there, limits = everything(queue), queue.limits()
+            queue.limits.set("q", tenant="", group=f"g{n}", concurrency=1)
+        queue.schedules.put("nightly", "0 3 * * *", NewJob(queue="q"))
+        there, limits = everything(queue), queue.limits.list()
     reshard(before, after)
     with tenure.connect(after) as queue:
         assert everything(queue) == there
-        assert queue.limits() == limits
-        assert [one.name for one in queue.schedules()] == ["nightly"]
+        assert queue.limits.list() == limits
+        assert [one.name for one in queue.schedules.list()] == ["nightly"]
         for n in range(30):
             with pytest.raises(Duplicate):
                 queue.enqueue("q", unique_key=f"k{n}")
-        queue.put_schedule("nightly", "0 4 * * *", NewJob(queue="q"))
+        queue.schedules.put("nightly", "0 4 * * *", NewJob(queue="q"))
         jobs = queue.claim("q", limit=200)
         assert Counter(job.group for job in jobs if job.group) == {f"g{n}": 1 for n in range(7)}
         assert len(jobs) == 67
@@ -423,8 +425,9 @@ def test_a_list_of_a_tenant_that_has_moved_does_not_end_as_if_it_were_complete(
 ) -> None:
     before, after = url_of(tmp_path, 1), url_of(tmp_path, 0)
     with tenure.connect(before) as queue:
-        assert isinstance(queue._engine, ShardedEngine)
-        placing = queue._engine.placing
+        engine = store_of(queue).engine
+        assert isinstance(engine, ShardedEngine)
+        placing = engine.placing
         tenant = next(f"t{n}" for n in range(20) if placing.of_tenant(f"t{n}") == 1)
         for _ in range(3):
             queue.enqueue("q", tenant=tenant)
@@ -438,7 +441,7 @@ def test_a_list_of_a_tenant_that_has_moved_does_not_end_as_if_it_were_complete(
 def test_jobs_that_wait_for_another_tenant_are_not_torn_apart(tmp_path: Path) -> None:
     before, after = url_of(tmp_path, 1), url_of(tmp_path, 3)
     with tenure.connect(before) as queue, resharding(before, after) as work:
-        places = {f"t{n}": queue._engine.placing.of_tenant(f"t{n}") for n in range(40)}  # type: ignore
+        places = {f"t{n}": store_of(queue).engine.placing.of_tenant(f"t{n}") for n in range(40)}  # type: ignore
         moves = {f"t{n}": work._new.of_tenant(f"t{n}") for n in range(40)}
         stays = next(t for t in places if places[t] == moves[t] == 0)
         goes = next(t for t in places if places[t] == 0 and moves[t] != 0)
@@ -512,13 +515,13 @@ def test_on_postgresql_everything_is_there_afterwards(tmp_path: Path) -> None:
     try:
         with tenure.connect(url(2)) as queue:
             fill(queue, 12)
-            there, limits = everything(queue), queue.limits()
-            stats, schedules = queue.stats(), queue.schedules()
+            there, limits = everything(queue), queue.limits.list()
+            stats, schedules = queue.stats(), queue.schedules.list()
         for old, new in ((2, 3), (3, 1)):
             assert reshard(url(old), url(new)).tenants > 0
             with tenure.connect(url(new)) as queue:
                 assert everything(queue) == there
-                assert (queue.limits(), queue.schedules()) == (limits, schedules)
+                assert (queue.limits.list(), queue.schedules.list()) == (limits, schedules)
                 assert queue.stats().queues == stats.queues
         with tenure.connect(url(3)) as queue:  # names more shards than are used
             queue.enqueue("mail", tenant="t3")
@@ -542,8 +545,9 @@ def test_on_postgresql_an_open_transaction_keeps_a_move_from_freezing_anything(
     before, after = on_postgres(tmp_path, 2), on_postgres(tmp_path, 3)
     try:
         with tenure.connect(before) as queue, resharding(before, after) as work:
-            assert isinstance(queue._engine, ShardedEngine)
-            placing = queue._engine.placing
+            engine = store_of(queue).engine
+            assert isinstance(engine, ShardedEngine)
+            placing = engine.placing
             tenants = [f"t{n}" for n in range(20)]
             for tenant in tenants:
                 queue.enqueue("q", tenant=tenant)

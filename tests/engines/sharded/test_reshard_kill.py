@@ -31,7 +31,7 @@ def test_nothing_is_lost_or_done_twice_if_a_move_is_killed(
     before, after = url_of(tmp_path, old), url_of(tmp_path, new)
     union = before if old > new else after
     with tenure.connect(before) as queue:
-        queue.set_limit("q", tenant="*", concurrency=1)
+        queue.limits.set("q", tenant="*", concurrency=1)
         for name in NAMES:  # tenants whose jobs nobody claims meanwhile
             for n in range(20):
                 queue.enqueue("idle", tenant=f"{name}{n}", id=f"idle-{name}{n}")
@@ -71,8 +71,12 @@ def test_a_move_that_is_killed_after_any_commit_is_finished_by_the_next(
         with tenure.connect(before) as queue:
             fill(queue, 6)
             queue.enqueue("q", unique_key="k", id="plain")
-            there, limits, schedules = everything(queue), queue.limits(), queue.schedules()
-            errors = [(one.group, one.count) for one in queue.errors().errors]
+            there, limits, schedules = (
+                everything(queue),
+                queue.limits.list(),
+                queue.schedules.list(),
+            )
+            errors = [(one.group, one.count) for one in queue.errors.list().errors]
         pid = os.fork()
         if pid == 0:
             try:
@@ -86,8 +90,8 @@ def test_a_move_that_is_killed_after_any_commit_is_finished_by_the_next(
         reshard(before, after)
         with tenure.connect(after) as queue:
             assert everything(queue) == there
-            assert (queue.limits(), queue.schedules()) == (limits, schedules)
-            assert [(one.group, one.count) for one in queue.errors().errors] == errors
+            assert (queue.limits.list(), queue.schedules.list()) == (limits, schedules)
+            assert [(one.group, one.count) for one in queue.errors.list().errors] == errors
         check(folder)
     assert commits > 3 * STRIDE
 
@@ -121,7 +125,7 @@ def test_of_two_moves_at_once_one_goes_on(tmp_path: Path) -> None:
     before, after = url_of(tmp_path, 1), url_of(tmp_path, 3)
     with tenure.connect(before) as queue:
         fill(queue, 12)
-        there, limits = everything(queue), queue.limits()
+        there, limits = everything(queue), queue.limits.list()
     command = [*PROGRAM, "move", before, after, "0"]
     movers = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(3)]
     told = [mover.communicate(timeout=120)[1] for mover in movers]
@@ -130,5 +134,5 @@ def test_of_two_moves_at_once_one_goes_on(tmp_path: Path) -> None:
     reshard(before, after)
     with tenure.connect(after) as queue:
         assert everything(queue) == there
-        assert queue.limits() == limits
+        assert queue.limits.list() == limits
     check(tmp_path)

@@ -16,14 +16,16 @@ from tenure.engines.sharded.placing import position
 from tenure.engines.sharded.reshard import Reshard
 from tenure.engines.sharded.ring import Ring
 from tenure.model.ops import Entry
+from tenure.queue import store_of
 from tests.engines.sharded.test_reshard import check, reshard, resharding, url_of
 
 TENANTS = [f"t{n}" for n in range(12)]
 
 
 def cluster_of(queue: Queue) -> Cluster:
-    assert isinstance(queue._engine, ShardedEngine)
-    return queue._engine.cluster
+    engine = store_of(queue).engine
+    assert isinstance(engine, ShardedEngine)
+    return engine.cluster
 
 
 def meanwhile(queue: Queue, happens: Callable[[], object], patch: pytest.MonkeyPatch) -> None:
@@ -45,7 +47,7 @@ CALLS: dict[str, Callable[[Queue, list[str]], object]] = {
     "wait for": lambda queue, ids: len(
         [queue.enqueue("q", tenant=t, after=[i]) for t, i in zip(TENANTS, ids, strict=True)]
     ),
-    "schedules": lambda queue, ids: len([queue.drop_schedule(f"of {t}") for t in TENANTS]),
+    "schedules": lambda queue, ids: len([queue.schedules.drop(f"of {t}") for t in TENANTS]),
 }
 
 
@@ -58,7 +60,7 @@ def test_a_call_that_was_on_its_way_when_tenants_moved_reaches_all_of_its_jobs(
     with tenure.connect(after) as queue:
         ids = [queue.enqueue("q", tenant=tenant).id for tenant in TENANTS]
         for tenant in TENANTS:
-            queue.put_schedule(f"of {tenant}", "0 3 * * *", NewJob(queue="q", tenant=tenant))
+            queue.schedules.put(f"of {tenant}", "0 3 * * *", NewJob(queue="q", tenant=tenant))
         meanwhile(queue, lambda: reshard(before, after), monkeypatch)
         assert CALLS[call](queue, ids) == len(TENANTS)
         assert len(cluster_of(queue).view.ring.names) == 3

@@ -19,6 +19,7 @@ from tenure.engines import open_shard
 from tenure.engines.sharded import cluster, ring
 from tenure.engines.sharded.engine import ShardedEngine
 from tenure.engines.sharded.restored import readmit
+from tenure.queue import store_of
 from tenure.settings import Settings
 from tests.engines.sharded.conftest import shards_of
 from tests.engines.sharded.test_reshard import check, reshard, url_of
@@ -42,7 +43,7 @@ def restore(folder: Path, copy: Path, name: str = "jobs-0.db") -> None:
 
 def fill(queue: Queue) -> None:
     for tenant in TENANTS:
-        queue.set_limit("mail", tenant=tenant, concurrency=5)
+        queue.limits.set("mail", tenant=tenant, concurrency=5)
         queue.enqueue_many(
             NewJob(queue="mail", id=f"{tenant}/{n}", tenant=tenant) for n in range(3)
         )
@@ -66,7 +67,7 @@ def new(tmp_path: Path, old: str) -> str:
     new = url_of(tmp_path, 2)
     reshard(old, new)
     with tenure.connect(new) as queue:
-        queue.set_limit("mail", tenant="*", concurrency=7)
+        queue.limits.set("mail", tenant="*", concurrency=7)
         for job in queue.claim("mail", limit=5):
             queue.ack(job)
     restore(tmp_path, copy)
@@ -80,14 +81,14 @@ def readmitted(url: str, name: str = "0") -> tuple[int, int]:
 
 
 def away(queue: Queue) -> dict[str, str]:
-    engine = queue._engine
+    engine = store_of(queue).engine
     assert isinstance(engine, ShardedEngine)
     return engine.away()
 
 
 def of(queue: Queue, name: str) -> list[str]:
     """The tenants of a shard."""
-    engine = queue._engine
+    engine = store_of(queue).engine
     assert isinstance(engine, ShardedEngine)
     names = [shard.name for shard in shards_of(queue)]
     return [one for one in TENANTS if engine.placing.of_tenant(one) == names.index(name)]
@@ -144,9 +145,9 @@ def test_a_restored_shard_is_used_again_without_what_has_moved_away(
             assert {job.id for job in queue.jobs(queue=name, limit=100).jobs} == {
                 f"{name}/{n}" for n in range(20)
             }
-        everywhere = [one for one in queue.limits("mail") if one.tenant == "*"]
+        everywhere = [one for one in queue.limits.list("mail") if one.tenant == "*"]
         assert [one.concurrency for one in everywhere] == [7]
-        own = {one.tenant: one.concurrency for one in queue.limits("mail")}
+        own = {one.tenant: one.concurrency for one in queue.limits.list("mail")}
         assert all(own[tenant] == 5 for tenant in TENANTS)
     check(tmp_path)
     with pytest.raises(Conflict, match="is not older"):
@@ -173,7 +174,7 @@ def test_an_unknown_shard_cannot_be_readmitted(new: str) -> None:
 def test_schedules_that_have_moved_away_are_dropped(tmp_path: Path, old: str) -> None:
     with tenure.connect(old) as queue:
         for tenant in TENANTS:
-            queue.put_schedule(
+            queue.schedules.put(
                 f"nightly of {tenant}", "0 3 * * *", NewJob(queue="mail", tenant=tenant)
             )
         copy = backup(tmp_path)
@@ -182,7 +183,7 @@ def test_schedules_that_have_moved_away_are_dropped(tmp_path: Path, old: str) ->
     restore(tmp_path, copy)
     readmitted(new)
     with tenure.connect(new) as queue:
-        assert sorted(one.name for one in queue.schedules()) == sorted(
+        assert sorted(one.name for one in queue.schedules.list()) == sorted(
             f"nightly of {tenant}" for tenant in TENANTS
         )
 
@@ -230,7 +231,7 @@ def test_a_mark_that_was_read_before_the_others_does_not_make_its_shard_old(
     old: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with tenure.connect(old) as queue:
-        engine = queue._engine
+        engine = store_of(queue).engine
         assert isinstance(engine, ShardedEngine)
         shards = engine.cluster.shards
         reads = moves_twice_after_reading("0", ring.ring_of, attrgetter("name"), lambda: shards)

@@ -13,6 +13,7 @@ import tenure
 from tenure import NewJob, Queue, StoreError
 from tenure.engines.sharded import shard
 from tenure.model import ops
+from tenure.queue import store_of
 from tenure.queue.committer import RENEWALS_AT_ONCE
 from tests.crash.watched import PATIENCE, start, until
 from tests.engines.sharded.conftest import Tenants, shards_of
@@ -61,7 +62,7 @@ def test_a_claim_goes_on_without_a_shard_that_hangs_and_gives_back_what_it_lease
         found = [job for _ in range(3) for job in queue.claim("q", limit=2)]
         there = tenants[2:] if number == 0 else tenants[:2]
         assert {job.tenant for job in found} == set(there)
-        assert len(queue._away()) == 1
+        assert len(store_of(queue).away()) == 1
     for _ in range(200):
         if queue.stats().ready == 2:
             break
@@ -81,13 +82,13 @@ def test_renewals_go_on_without_a_shard_that_hangs_however_many_concern_it(
         hung = [start(queue.extend_many, jobs, 60) for _ in range(RENEWALS_AT_ONCE + 2)]
         until(lambda: start(queue.extend_many, jobs[1:], 60).result(PATIENCE) == [None])
         assert all(isinstance(one.result(PATIENCE)[0], StoreError) for one in hung)
-        assert not queue._away()  # it may only have a lock to wait for
+        assert not store_of(queue).away()  # it may only have a lock to wait for
     until(lambda: queue.extend_many(jobs, 60) == [None, None])
 
 
 LOOKS: dict[str, Callable[[Queue], object]] = {
     "what is due next": lambda queue: queue.next_due("q"),
-    "which schedules are due": lambda queue: len(queue.timetable().schedules),
+    "which schedules are due": lambda queue: len(queue.schedules.timetable().schedules),
 }
 
 
@@ -100,12 +101,12 @@ def test_a_worker_looks_ahead_without_a_shard_that_hangs(
     """It may be the first to ask the shard: what claims would find out comes too late."""
     tenant = tenants[2 - 2 * number]
     queue.enqueue("q", tenant=tenant, delay=3600)
-    queue.put_schedule("tick", "* * * * *", NewJob(queue="q", tenant=tenant))
+    queue.schedules.put("tick", "* * * * *", NewJob(queue="q", tenant=tenant))
     expected = LOOKS[look](queue)
     assert expected
     with hanging(queue, number, "read"):
         assert start(LOOKS[look], queue).result(PATIENCE) == expected
-        assert len(queue._away()) == 1
+        assert len(store_of(queue).away()) == 1
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -117,7 +118,7 @@ def test_keyed_claims_and_acks_go_on_without_a_shard_that_hangs(
     with tenure.connect(url) as other, hanging(other, number, "read", "apply"):
         for key in KEYS:
             (job,) = claimed(run(other, f"claim {key}", CLAIM))
-            other._engine._cluster.locator.hints.clear()  # type: ignore[attr-defined]
+            store_of(other).engine._cluster.locator.hints.clear()  # type: ignore[attr-defined]
             assert good(run(other, f"ack {key}", ops.Ack(job.id, job.token))) == [ops.Ok()]
         with pytest.raises(StoreError):
             other.get("unknown")

@@ -16,7 +16,7 @@ from tenure.engines.sharded.placing import Placing
 from tenure.model import ops
 from tenure.model.job import NULL, JobSpec
 from tenure.model.ops import Op
-from tenure.queue import rates
+from tenure.queue import rates, store_of
 from tests.crash.watched import PATIENCE, committers, handed_in, start, until
 from tests.engines.sharded.conftest import Tenants, shards_of
 from tests.engines.sharded.test_worker_on_shards import Work
@@ -88,9 +88,9 @@ def test_keyed_calls_of_other_shards_do_not_wait(queue: Queue, tenants: Tenants)
         return ops.Once(key, (ops.Enqueue((spec,)),))
 
     with held(queue, 0) as called:
-        stuck = start(queue.do, [keyed("a", tenants.here)])
+        stuck = start(store_of(queue).do, [keyed("a", tenants.here)])
         called()
-        (answer,) = start(queue.do, [keyed("b", tenants.there)]).result(PATIENCE)
+        (answer,) = start(store_of(queue).do, [keyed("b", tenants.there)]).result(PATIENCE)
         assert isinstance(answer, ops.Answers)
         assert not stuck.done()
     stuck.result(PATIENCE)
@@ -130,10 +130,10 @@ def test_an_enqueue_does_not_wait_for_the_claim_of_an_idle_worker(
     queue: Queue, tenants: Tenants
 ) -> None:
     async def main() -> None:
-        standing = queue.stand(ops.Claim(("q",), "w", 60_000, 5))
+        standing = store_of(queue).stand(ops.Claim(("q",), "w", 60_000, 5))
         with held(queue, 0):
             await asyncio.wait_for(queue.aenqueue("q", tenant=tenants.there), PATIENCE)
-            assert await queue.withdraw(standing) == []
+            assert await store_of(queue).withdraw(standing) == []
 
     asyncio.run(main())
 
@@ -160,7 +160,7 @@ def test_close_commits_what_waits_for_a_slow_shard_and_ends_all_threads(
         stuck += [start(queue.enqueue, "q", tenant=tenants.here) for _ in range(3)]
         handed_in(queue, 3)
         closing = start(queue.close)
-        until(lambda: queue._committer._closed)
+        until(lambda: store_of(queue).committer._closed)
         assert not closing.done()
     closing.result(PATIENCE)
     for one in stuck:

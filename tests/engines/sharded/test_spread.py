@@ -31,7 +31,7 @@ def test_a_unique_key_is_held_by_one_job(queue: Queue) -> None:
 def test_a_group_keeps_its_order_and_its_limit(queue: Queue) -> None:
     for n in range(20):
         queue.enqueue("q", n, group="g")
-    queue.set_limit("q", tenant="", group="g", concurrency=1)
+    queue.limits.set("q", tenant="", group="g", concurrency=1)
     order = []
     while jobs := queue.claim("q", limit=5):
         (job,) = jobs
@@ -48,7 +48,7 @@ def test_a_key_and_a_group_need_a_tenant(queue: Queue) -> None:
 
 def test_a_limit_of_all_jobs_without_a_tenant_is_refused(queue: Queue) -> None:
     with nothing_changes(queue), pytest.raises(InvalidInput, match="do not share a count"):
-        queue.set_limit("q", tenant="", concurrency=1)
+        queue.limits.set("q", tenant="", concurrency=1)
 
 
 def test_a_job_goes_where_the_jobs_are_that_it_waits_for(queue: Queue) -> None:

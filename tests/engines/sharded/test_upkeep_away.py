@@ -38,11 +38,11 @@ def test_every_shard_that_is_there_is_maintained(
     first, second = Janitor(queue, "first"), Janitor(queue, "second")
     with away(queue, absent):
         assert [first.step(), second.step()] == [2, 0]
-        assert [slot.holder[:5] for slot in queue.slots(*SLOT)] == ["first"]
+        assert [slot.holder[:5] for slot in queue.slots.list(*SLOT)] == ["first"]
     clock.advance(UPKEEP_INTERVAL)
     assert first.step() == 2  # the other one is back
     first.release_slot()
-    assert queue.slots(*SLOT) == []
+    assert queue.slots.list(*SLOT) == []
 
 
 @pytest.mark.parametrize("absent", [0, 1])
@@ -51,7 +51,7 @@ def test_a_shard_whose_disk_is_full_keeps_no_other_from_its_schedules_and_its_up
 ) -> None:
     """It can be read, so its schedules are known to be due."""
     for tenant in tenants:
-        queue.put_schedule(f"of {tenant}", "* * * * *", NewJob(queue="tick", tenant=tenant))
+        queue.schedules.put(f"of {tenant}", "* * * * *", NewJob(queue="tick", tenant=tenant))
         queue.enqueue("q", tenant=tenant, expires_in=1)
     store = shards_of(queue)[absent].store
     assert store is not None

@@ -15,6 +15,7 @@ from tenure import Queue
 from tenure.model import ops
 from tenure.model.job import Job
 from tenure.model.ops import Answer, Op
+from tenure.queue import store_of
 from tenure.worker import admission, runner
 from tenure.worker.handler import Handler
 from tenure.worker.post import Post
@@ -117,7 +118,7 @@ def test_outcomes_are_kept_even_if_the_worker_must_end(
     """The answer to its next claim says that it is not allowed to work."""
     job = queue.enqueue("q", tenant=tenants.there)
     work = Work(queue, waits=tenants.there)
-    apply = queue._engine.apply
+    apply = store_of(queue).engine.apply
 
     def refuse(batch: Sequence[Op]) -> list[Answer]:
         answers = apply(batch)
@@ -131,7 +132,7 @@ def test_outcomes_are_kept_even_if_the_worker_must_end(
         with away(queue):
             work.may_end.set()
             await asyncio.to_thread(until, lambda: len(work.post.unstored) == 1)
-            monkeypatch.setattr(queue._engine, "apply", refuse)
+            monkeypatch.setattr(store_of(queue).engine, "apply", refuse)
             with pytest.raises(tenure.Forbidden):
                 await asyncio.wait_for(work.runner.wait(), PATIENCE)
             assert [lease.id for lease in work.post.unstored] == [job.id]

@@ -14,6 +14,7 @@ from tenure import Job, NewJob
 from tenure.errors import LeaseLost
 from tenure.model import ops
 from tenure.model.job import NULL, JobSpec
+from tenure.queue import store_of
 from tests.support.audit import audit
 
 
@@ -31,7 +32,7 @@ def claimed(queue: tenure.Queue, *, times: int, each: int) -> list[Job]:
 
 
 def acked(queue: tenure.Queue, acks: list[ops.Ack]) -> list[Any]:
-    return queue._engine.apply(acks)
+    return store_of(queue).engine.apply(acks)
 
 
 @pytest.mark.parametrize("results", [["null"] * 4, ["1"] * 4, ["null", "1", "null", "2"]])

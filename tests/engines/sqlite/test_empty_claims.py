@@ -49,27 +49,27 @@ class Commits:
 
 
 def hold_by_rate(queue: tenure.Queue) -> None:
-    queue.set_limit("q", rate=2, per=3600)
+    queue.limits.set("q", rate=2, per=3600)
     assert len(queue.claim("q", limit=9, lease=3600)) == 2
 
 
 def hold_by_concurrency(queue: tenure.Queue) -> None:
-    queue.set_limit("q", concurrency=2, rate=9, per=1)
+    queue.limits.set("q", concurrency=2, rate=9, per=1)
     assert len(queue.claim("q", limit=9, lease=3600)) == 2
 
 
 def hold_by_tenant(queue: tenure.Queue) -> None:
-    queue.set_limit("q", tenant="*", concurrency=1)
+    queue.limits.set("q", tenant="*", concurrency=1)
     assert len(queue.claim("q", limit=9, lease=3600)) == 2
 
 
 def hold_by_pause(queue: tenure.Queue) -> None:
-    queue.set_limit("q", rate=9, per=1)
+    queue.limits.set("q", rate=9, per=1)
     queue.pause("q")
 
 
 def leave_nothing(queue: tenure.Queue) -> None:
-    queue.set_limit("q", rate=9, per=1)
+    queue.limits.set("q", rate=9, per=1)
     assert len(queue.claim("q", limit=9, lease=3600)) == 5
 
 

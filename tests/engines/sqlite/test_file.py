@@ -20,6 +20,7 @@ import pytest
 import tenure
 from tenure.engines.sqlite.file import upgrade_sql
 from tenure.engines.sqlite.statements import SCHEMA
+from tenure.queue import store_of
 from tests.support.audit import audit
 
 NEWEST = max(SCHEMA)
@@ -46,7 +47,7 @@ def ids(queue: tenure.Queue) -> list[str]:
 
 
 def writer(queue: tenure.Queue) -> sqlite3.Connection:
-    connection: sqlite3.Connection = queue._engine._writer  # type: ignore[attr-defined]
+    connection: sqlite3.Connection = store_of(queue).engine._writer  # type: ignore[attr-defined]
     return connection
 
 

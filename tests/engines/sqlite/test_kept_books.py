@@ -17,6 +17,7 @@ from tenure.engines.sqlite.disk import Disk
 from tenure.engines.sqlite.engine import SqliteEngine
 from tenure.errors import StoreError, TenureError
 from tenure.model import ops
+from tenure.queue import store_of
 from tenure.testing import ManualClock
 from tests.support.audit import audit
 
@@ -41,7 +42,7 @@ def other(path: Path, queue: tenure.Queue) -> Iterator[tenure.Queue]:
 
 
 def engine_of(queue: tenure.Queue) -> SqliteEngine:
-    engine = queue._engine
+    engine = store_of(queue).engine
     assert isinstance(engine, SqliteEngine)
     return engine
 
@@ -182,9 +183,9 @@ def test_a_limit_that_another_handle_sets_holds_at_once(
 ) -> None:
     enqueue(queue, *"aaab")
     assert claimed(queue, 1) == "a"
-    other.set_limit("mail", tenant="a", concurrency=1)
+    other.limits.set("mail", tenant="a", concurrency=1)
     assert claimed(queue, 4) == "b"
-    other.clear_limit("mail", tenant="a")
+    other.limits.clear("mail", tenant="a")
     other.pause("mail")
     assert claimed(queue, 4) == ""
     other.resume("mail")
@@ -193,9 +194,9 @@ def test_a_limit_that_another_handle_sets_holds_at_once(
 
 def test_limits_of_the_same_handle_hold_at_once(queue: tenure.Queue) -> None:
     enqueue(queue, *"aaabbb")
-    queue.set_limit("mail", tenant="*", concurrency=1)
+    queue.limits.set("mail", tenant="*", concurrency=1)
     assert claimed(queue, 6) == "ab"
-    queue.set_limit("mail", tenant="b", concurrency=2)
+    queue.limits.set("mail", tenant="b", concurrency=2)
     assert claimed(queue, 6) == "b"
 
 
@@ -236,7 +237,7 @@ def test_what_was_rolled_back_is_not_in_the_books(queue: tenure.Queue) -> None:
         with failing(Disk, "check", StoreError("no")), pytest.raises(StoreError):
             call()
         assert engine_of(queue)._books is None
-        queue.take_slot("scope", "key", "me", 1)  # a commit, which keeps books again
+        queue.slots.take("scope", "key", "me", 1)  # a commit, which keeps books again
     assert claimed(queue, 9) == "bab"
     queue.ack(held)
 
@@ -340,7 +341,7 @@ def test_an_ack_does_not_end_a_job_of_the_same_claim_that_was_imported(
     first, second = queue.claim("mail", limit=2)
     queue.delete(first.id)
     queue.delete(second.id)
-    queue.do([ops.Import((ops.Entry(second),))])
+    store_of(queue).do([ops.Import((ops.Entry(second),))])
     with pytest.raises(tenure.JobNotFound):
         queue.ack(first)
     assert queue.get(second.id).state is tenure.State.LEASED
@@ -353,7 +354,7 @@ def test_a_job_that_was_deleted_and_imported_with_its_lease_can_be_acked(
     (held,) = queue.claim("mail")
     queue.delete(held.id)
     enqueue(queue, "b")  # gets the place of the first
-    queue.do([ops.Import((ops.Entry(held),))])
+    store_of(queue).do([ops.Import((ops.Entry(held),))])
     queue.ack(held)
     assert queue.get(held.id).state is tenure.State.DONE
 
@@ -462,9 +463,9 @@ class Rig:
         tenant, group = choice("abcdef*"), choice((None, None, "x", "*"))
         limit, weight = choice((1, 2, 5)), choice((1, 3))
         call = choice((
-            lambda queue: queue.set_limit("mail", tenant=tenant, group=group, concurrency=limit),
-            lambda queue: queue.set_limit("mail", tenant=tenant, weight=weight),
-            lambda queue: queue.clear_limit("mail", tenant=tenant, group=group),
+            lambda queue: queue.limits.set("mail", tenant=tenant, group=group, concurrency=limit),
+            lambda queue: queue.limits.set("mail", tenant=tenant, weight=weight),
+            lambda queue: queue.limits.clear("mail", tenant=tenant, group=group),
             lambda queue: queue.pause("mail", tenant=tenant.replace("*", "a")),
             lambda queue: queue.resume("mail", tenant=tenant.replace("*", "a")),
         ))  # fmt: skip

@@ -17,10 +17,11 @@ from tenure.engines.sqlite import lock
 from tenure.engines.sqlite.disk import Disk
 from tenure.engines.sqlite.engine import SqliteEngine
 from tenure.errors import StoreReadOnly
+from tenure.queue import store_of
 
 
 def engine_of(queue: tenure.Queue) -> SqliteEngine:
-    engine = queue._engine
+    engine = store_of(queue).engine
     assert isinstance(engine, SqliteEngine)
     return engine
 
@@ -126,7 +127,7 @@ def during(
     queue: tenure.Queue, monkeypatch: pytest.MonkeyPatch, name: str, call: Callable[[], object]
 ) -> None:
     """Call something in the middle of the next transaction of a queue, before one of its steps."""
-    engine = queue._engine
+    engine = store_of(queue).engine
     step = getattr(engine, name)
 
     def called_first(*args: object) -> object:

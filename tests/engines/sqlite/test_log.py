@@ -12,6 +12,7 @@ import pytest
 
 import tenure
 from tenure.engines.sqlite import disk
+from tenure.queue import store_of
 from tests.support.audit import audit
 
 LIMIT = 512 * 1024
@@ -36,7 +37,7 @@ def queue(path: Path) -> Iterator[tenure.Queue]:
 
 
 def length(queue: tenure.Queue) -> int:
-    found: int = queue._engine.log_bytes()  # type: ignore[attr-defined]
+    found: int = store_of(queue).engine.log_bytes()  # type: ignore[attr-defined]
     return found
 
 
@@ -100,7 +101,7 @@ def test_attempts_to_shorten_the_log_become_rarer_while_a_reader_stays(
 ) -> None:
     monkeypatch.setattr(disk, "WAIT_MS", 1)
     attempts: list[str] = []
-    writer: sqlite3.Connection = queue._engine._writer  # type: ignore[attr-defined]
+    writer: sqlite3.Connection = store_of(queue).engine._writer  # type: ignore[attr-defined]
     writer.set_trace_callback(lambda sql: attempts.append(sql) if "checkpoint" in sql else None)
     with closing(sqlite3.connect(path)) as reader:
         read(reader)
@@ -115,8 +116,8 @@ def test_attempts_to_shorten_the_log_become_rarer_while_a_reader_stays(
 def test_a_log_that_cannot_be_shortened_is_no_failed_commit(
     queue: tenure.Queue,
 ) -> None:
-    writer: sqlite3.Connection = queue._engine._writer  # type: ignore[attr-defined]
-    queue._engine._disk._next_attempt = 0  # type: ignore[attr-defined]
+    writer: sqlite3.Connection = store_of(queue).engine._writer  # type: ignore[attr-defined]
+    store_of(queue).engine._disk._next_attempt = 0  # type: ignore[attr-defined]
     refused: list[str] = []
 
     def refuse(action: int, name: str | None, *_: object) -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import tenure
+from tenure.queue import store_of
 from tests.support.audit import audit
 
 GONE = r"jobs\.db was deleted or replaced while it was open; nothing was changed"
@@ -89,7 +90,7 @@ def test_no_empty_file_is_made_in_the_place_of_one_that_is_gone(
     queue: tenure.Queue, path: Path, harm: Callable[[Path], None]
 ) -> None:
     harm(path)
-    engine = queue._engine
+    engine = store_of(queue).engine
     engine.before_fork()  # type: ignore[attr-defined] # closes all connections
     engine.after_fork()  # type: ignore[attr-defined]
     with pytest.raises(tenure.StoreError, match=GONE):
@@ -105,8 +106,8 @@ def test_a_file_in_the_place_of_another_is_left_alone(queue: tenure.Queue, path:
     replace(path)
     for closing_first in (False, True):
         if closing_first:
-            queue._engine.before_fork()  # type: ignore[attr-defined]
-            queue._engine.after_fork()  # type: ignore[attr-defined]
+            store_of(queue).engine.before_fork()  # type: ignore[attr-defined]
+            store_of(queue).engine.after_fork()  # type: ignore[attr-defined]
         with pytest.raises(tenure.StoreError, match=GONE):
             queue.enqueue("mail", id="second")
     queue.close()

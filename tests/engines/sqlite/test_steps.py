@@ -14,6 +14,7 @@ from tenure.engines.sqlite import transaction
 from tenure.engines.sqlite.engine import SqliteEngine
 from tenure.model import ops
 from tenure.model.records import NewRecord, PutRecords
+from tenure.queue import store_of
 from tenure.testing import ManualClock
 
 LARGE = 11_000  # bytes of a payload that is fetched separately
@@ -38,7 +39,7 @@ def test_large_payloads_are_not_packed_into_one_value(tmp_path: Path) -> None:
     """All that is claimed together could exceed what SQLite allows for a value."""
     with tenure.connect(f"sqlite:///{tmp_path}/jobs.db") as queue:
         queue.enqueue_many([tenure.NewJob(queue="q", payload="x" * LARGE) for _ in range(20)])
-        engine = queue._engine
+        engine = store_of(queue).engine
         assert isinstance(engine, SqliteEngine)
         assert engine._writer is not None
         engine._writer.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 5 * LARGE)
@@ -64,7 +65,7 @@ def test_all_claims_of_a_transaction_sweep_no_more_than_a_step(
         claim = ops.Claim(("c", "b", "a"), "w", 60_000, limit=1)
         left = []
         for _ in range(5):
-            queue._engine.apply([claim, claim, claim])
+            store_of(queue).engine.apply([claim, claim, claim])
             left.append(sum(queue.stats(name).leased for name in ("a", "b", "c")))
         assert left == [9, 6, 3, 0, 0]
 
@@ -88,4 +89,4 @@ def test_the_error_groups_of_a_queue_are_counted_once_in_a_transaction(
         clock.advance(2)
         queue.claim("q")
         assert len(counted) == 1
-        assert len(queue.errors(limit=100).errors) == 50
+        assert len(queue.errors.list(limit=100).errors) == 50

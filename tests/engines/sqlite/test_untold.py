@@ -18,6 +18,7 @@ from tenure import Job, NewJob, Queue, State
 from tenure.engines.sqlite import transaction
 from tenure.model import ops, queries, why
 from tenure.model.job import IfParentFails
+from tenure.queue import store_of
 from tenure.testing import ManualClock
 from tests.support.audit import audit
 
@@ -270,7 +271,7 @@ def test_jobs_that_were_not_told_yet_can_be_copied_to_another_store(
 ) -> None:
     queue.ack(take_parent(queue, 10), keep=False)
     with tenure.connect(f"sqlite:///{tmp_path}/copy.db", clock=queue.clock) as copy:
-        copy.do([ops.Import(tuple(queue.do(queries.Export()).entries))])
+        store_of(copy).do([ops.Import(tuple(store_of(queue).do(queries.Export()).entries))])
         assert counts(copy) == (0, 10)
     assert audit(tmp_path / "copy.db") == []
 

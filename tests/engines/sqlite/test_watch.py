@@ -11,6 +11,7 @@ import pytest
 import tenure
 from tenure.engines.sqlite import watch
 from tenure.engines.sqlite.file_events import FileEvents
+from tenure.queue import store_of
 
 NEVER = 3600.0
 PATIENCE = 20.0
@@ -26,7 +27,7 @@ class Ear:
 
     def __init__(self, queue: tenure.Queue) -> None:
         self.heard = threading.Event()
-        self.stop = queue._engine.listen(self.heard.set)
+        self.stop = store_of(queue).engine.listen(self.heard.set)
         assert self.heard.wait(PATIENCE)
         self.heard.clear()
 
@@ -87,9 +88,9 @@ def test_a_log_that_was_deleted_and_made_again_is_followed(
     monkeypatch.setattr(watch, "INTERVAL_SECONDS", 0.01)
     monkeypatch.setattr(watch, "IDLE_SECONDS", 0.2)
     ear = Ear(queue)
-    queue._engine.before_fork()  # type: ignore[attr-defined]
+    store_of(queue).engine.before_fork()  # type: ignore[attr-defined]
     assert not file.with_name("jobs.db-wal").exists()
-    queue._engine.after_fork()  # type: ignore[attr-defined]
+    store_of(queue).engine.after_fork()  # type: ignore[attr-defined]
     with tenure.connect(f"sqlite:///{file}") as other:
         for _ in range(3):
             other.enqueue("mail")
@@ -104,7 +105,7 @@ def test_the_thread_ends_when_nobody_listens(
     monkeypatch.setattr(watch, "INTERVAL_SECONDS", 0.0)
     monkeypatch.setattr(watch, "IDLE_SECONDS", NEVER)
     ear = Ear(queue)
-    lookout = queue._engine._watch._lookout  # type: ignore[attr-defined]
+    lookout = store_of(queue).engine._watch._lookout  # type: ignore[attr-defined]
     assert lookout.thread.is_alive()
     ear.stop()
     lookout.thread.join(PATIENCE)

@@ -11,7 +11,8 @@ import pytest
 import tenure
 from tenure import Forbidden, Queue, Settings
 from tenure.model import ops
-from tenure.queue.sync_async import Wanted
+from tenure.queue import Wanted, store_of
+from tenure.queue.open_store import OpenStore
 from tenure.server.auth import Scope
 from tenure.server.guard import Guarded
 from tenure.server.waiting import Room
@@ -22,7 +23,7 @@ from tests.server.examples import OPS, Example, fill, request_of
 MINE = token("mine", *Scope, tenants=("ours",))
 
 
-class Watched(Queue):
+class Watched(OpenStore):
     """Records the calls to the store."""
 
     calls: list[Wanted]
@@ -33,34 +34,38 @@ class Watched(Queue):
 
 
 @pytest.fixture
-def watched() -> Watched:
-    inner = tenure.connect("memory://", settings=Settings(), clock=ManualClock())
-    fill(inner, "ours", "tenant")
-    fill(inner, "theirs", "tenant")
-    inner.__class__ = Watched
-    assert isinstance(inner, Watched)
-    inner.calls = []
-    return inner
+def watched() -> Queue:
+    queue = tenure.connect("memory://", settings=Settings(), clock=ManualClock())
+    fill(queue, "ours", "tenant")
+    fill(queue, "theirs", "tenant")
+    store = store_of(queue)
+    store.__class__ = Watched
+    assert isinstance(store, Watched)
+    store.calls = []
+    return queue
 
 
 @pytest.mark.parametrize("n", range(len(OPS)))
-def test_an_operation_is_one_call_to_the_store(watched: Watched, n: int) -> None:
+def test_an_operation_is_one_call_to_the_store(watched: Queue, n: int) -> None:
     """It was one for each job that it names, and then one that changed them all."""
     request = request_of(watched, "POST", Example("/v1/ops", OPS[n]), "ours", "tenant")
     assert request.content is not None
     kind = next(kind for kind in get_args(ops.AnyOp) if kind.__name__ == OPS[n]["op"])
     op = msgspec.json.decode(request.content, type=kind)
 
+    store = store_of(watched)
+    assert isinstance(store, Watched)
+
     async def main() -> None:
-        await Guarded(watched, MINE).ado([op])
+        await Guarded(store, MINE).ado([op])
 
     try:
         asyncio.run(main())
     except Forbidden:
-        assert watched.calls == []
+        assert store.calls == []
     else:
         # How many schedules a bound token has is read first.
-        assert len(watched.calls) == (2 if kind is ops.PutSchedule else 1)
+        assert len(store.calls) == (2 if kind is ops.PutSchedule else 1)
 
 
 def test_a_rejected_request_does_not_make_the_claims_of_others_smaller(serve: Serve) -> None:
@@ -89,7 +94,7 @@ def test_an_operation_on_hidden_jobs_tells_readers_of_events_nothing(
 
     async def events() -> list[Any]:
         op = ops.Cancel(("theirs", "theirs-too"))
-        (answer,) = await client.service.queue_for(mine).ado([op])
+        (answer,) = await store_of(client.service.queue_for(mine)).ado([op])
         return [*await feed._of_many(op, answer)]
 
     assert client.run(events()) == []

@@ -13,6 +13,7 @@ import tenure
 from tenure import NewJob, Queue
 from tenure.model import ops
 from tenure.model.queries import Found, Query
+from tenure.queue import store_of
 from tenure.server.auth import Tokens
 from tenure.server.routes import make_app
 from tenure.testing import ManualClock
@@ -24,7 +25,7 @@ class Counted:
 
     def __init__(self, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
         self.done: Counter[str] = Counter()
-        engine = queue._engine
+        engine = store_of(queue).engine
         apply, read = engine.apply, engine.read
 
         def counting_apply(batch: Any) -> list[ops.Answer]:

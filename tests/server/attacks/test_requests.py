@@ -13,6 +13,7 @@ import tenure
 from tenure import Queue
 from tenure.engines import remote
 from tenure.model import fields, ops
+from tenure.queue import store_of
 from tenure.server import batches, route
 from tenure.server.auth import Scope
 from tests.conformance.state import nothing_changes
@@ -75,7 +76,7 @@ def test_the_engine_for_a_service_keeps_to_the_most_of_operations(
         leases = [tenure.Lease(str(n), 1) for n in range(250)]
         assert queue.ack_many(leases) == [None] * 250
         once = ops.Once("k", tuple(ops.Ack(str(n), 1) for n in range(250)))
-        queue.do([once])
+        store_of(queue).do([once])
     assert max(sent) <= 100
     assert sum(sent) == 500
 
@@ -87,13 +88,13 @@ def test_a_large_batch_is_committed_in_parts(
     """Others would have to wait for all of it."""
     monkeypatch.setattr(batches, "PART", 10)
     sizes: list[int] = []
-    apply = queue._engine.apply
+    apply = store_of(queue).engine.apply
 
     def noting(batch: Any) -> Any:
         sizes.append(len(list(ops.flat(batch))))
         return apply(batch)
 
-    monkeypatch.setattr(queue._engine, "apply", noting)
+    monkeypatch.setattr(store_of(queue).engine, "apply", noting)
     specs = [SPEC | {"id": str(n)} for n in range(24)]
     body: dict[str, Any] = {"ops": [{"op": "Enqueue", "jobs": [one]} for one in specs]}
     body["ops"].append({"op": "Cancel", "ids": [str(n) for n in range(0, 24, 2)]})
@@ -208,7 +209,7 @@ def test_acks_that_add_many_jobs_are_committed_in_parts(
     """Others would have to wait for all of them. Each ack is still one change."""
     monkeypatch.setattr(batches, "PART", 10)
     added: list[int] = []
-    apply = queue._engine.apply
+    apply = store_of(queue).engine.apply
 
     def noting(batch: Any) -> Any:
         added.append(sum(len(op.then) for op in ops.flat(batch) if isinstance(op, ops.Ack)))
@@ -216,7 +217,7 @@ def test_acks_that_add_many_jobs_are_committed_in_parts(
 
     queue.enqueue_many([tenure.NewJob(queue="q") for _ in range(6)])
     jobs = queue.claim("q", limit=6)
-    monkeypatch.setattr(queue._engine, "apply", noting)
+    monkeypatch.setattr(store_of(queue).engine, "apply", noting)
     then = [{"queue": "next"}] * 4
     body = {"jobs": [{"id": one.id, "token": one.token, "then": then} for one in jobs]}
     headers = {} if key is None else {"idempotency-key": key}

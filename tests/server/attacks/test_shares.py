@@ -17,6 +17,7 @@ import tenure
 from tenure import NewJob, Queue
 from tenure.model import job, queries, wire
 from tenure.model.queries import Found, ListJobs, Query
+from tenure.queue import store_of
 from tenure.server import bounds, native, readers
 from tenure.server import service as service_module
 from tenure.server.auth import Scope, Tokens, hash_of
@@ -39,7 +40,7 @@ class SlowKind:
     """An engine's reads, which do not end if they ask for jobs of the kind `slow`."""
 
     def __init__(self, queue: Queue) -> None:
-        self._read = queue._engine.read
+        self._read = store_of(queue).engine.read
         self.go_on = threading.Event()
         self.running = 0
 
@@ -59,7 +60,7 @@ def queue() -> Iterator[Queue]:
 @pytest.fixture
 def slow(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowKind]:
     slow = SlowKind(queue)
-    monkeypatch.setattr(queue._engine, "read", slow.read)
+    monkeypatch.setattr(store_of(queue).engine, "read", slow.read)
     yield slow
     slow.go_on.set()
 
@@ -132,7 +133,7 @@ def test_tokens_take_turns_at_the_threads(queue: Queue, slow: SlowKind) -> None:
     order: list[str] = []
 
     async def main() -> None:
-        pool = readers.Readers(queue, shared=True, slots=1)
+        pool = readers.Readers(store_of(queue), shared=True, slots=1)
 
         async def ask(who: str) -> None:
             await pool.read(who, ListJobs())
@@ -150,7 +151,7 @@ def test_tokens_take_turns_at_the_threads(queue: Queue, slow: SlowKind) -> None:
 
 def test_who_leaves_while_waiting_for_a_thread_takes_none(queue: Queue, slow: SlowKind) -> None:
     async def main() -> None:
-        pool = readers.Readers(queue, shared=True, slots=2)
+        pool = readers.Readers(store_of(queue), shared=True, slots=2)
         slow_one = ListJobs(queries.Filter(kind="slow"))
         first = asyncio.create_task(pool.read("a", slow_one))
         gone = [asyncio.create_task(pool.read("a", ListJobs())) for _ in range(3)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from tenure.queue import store_of
 from tenure.server.routes import DIALECTS
 from tests.server.conftest import Client
 
@@ -33,7 +34,7 @@ def test_an_unexpected_error_is_told_in_the_shape_of_the_dialect(client: Client)
     def broken(wanted: object) -> None:
         raise ZeroDivisionError("secret")
 
-    client.service.queue.do = broken  # type: ignore[method-assign]
+    store_of(client.service.queue).do = broken  # type: ignore[method-assign]
     asked = client.ask("GET", "/queue/count/team/t")
     assert asked.status == 500
     assert list(asked.json) == ["error"]

@@ -11,6 +11,7 @@ from urllib.parse import quote
 import pytest
 
 from tenure import NewJob, Queue, Settings, StoreError
+from tenure.queue import store_of
 from tenure.server.dialects import firecrawl
 from tenure.server.dialects.firecrawl import just_before
 from tenure.testing import ManualClock
@@ -61,7 +62,7 @@ def test_health_is_degraded_when_the_store_is_away(
     def away(*args: Any) -> None:
         raise StoreError("the disk is gone")
 
-    monkeypatch.setattr(queue, "do", away)
+    monkeypatch.setattr(store_of(queue), "do", away)
     assert client.get("/health") == {"status": "degraded", "fdbConnected": False}
     refused(client, "GET", "/queue/count/team/t", None, 503, "the disk is gone")
 
@@ -302,7 +303,7 @@ def test_a_claim_lasts_for_five_minutes(client: Client, clock: ManualClock) -> N
 def test_how_long_a_claim_lasts_can_be_set(
     client: Client, queue: Queue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue, "settings", Settings(pop_lease=10))
+    monkeypatch.setattr(store_of(queue), "settings", Settings(pop_lease=10))
     push(client)
     pop(client)
     clock.advance(9.999)
@@ -622,7 +623,7 @@ def test_a_timeout_that_cannot_be_is_refused(client: Client, queue: Queue, timeo
     body = {"teamId": "t", "jobId": "j", "timeout": timeout}
     refused(client, "POST", "/active/push", body, 400, "")
     assert all_jobs(queue) == []
-    assert queue.slots("firecrawl/team", "t") == []
+    assert queue.slots.list("firecrawl/team", "t") == []
 
 
 def test_a_mark_needs_a_time(client: Client) -> None:

@@ -190,6 +190,6 @@ def stored(queue: Queue) -> list[Any]:
     """Whatever a request could have left."""
     return [
         all_jobs(queue),
-        queue.slots("firecrawl/team", "t"),
-        queue.slots("firecrawl/crawl", "j"),
+        queue.slots.list("firecrawl/team", "t"),
+        queue.slots.list("firecrawl/crawl", "j"),
     ]

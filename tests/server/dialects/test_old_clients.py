@@ -41,7 +41,7 @@ def test_a_very_long_mark_is_shortened_to_a_century(
     assert client.post("/active/push", body) == {"success": True}
     assert client.post("/active/crawl/push", body) == {"success": True}
     for scope, key in (("team", "t"), ("crawl", "c")):
-        (slot,) = queue.slots(f"firecrawl/{scope}", key)
+        (slot,) = queue.slots.list(f"firecrawl/{scope}", key)
         assert slot.expires_at == NOW + CENTURY
 
 

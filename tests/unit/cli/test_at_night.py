@@ -20,6 +20,7 @@ from tenure.cli.context import require_answer
 from tenure.cli.workers import warn_of_typos
 from tenure.model import ops
 from tenure.model.workers import LiveWorker
+from tenure.queue import store_of
 from tenure.worker.post import Post
 from tests.support import postgres
 from tests.unit.cli.terminal import Terminal
@@ -89,12 +90,12 @@ def test_stats_tell_paused_and_limited_jobs_from_ready_ones(cli: Terminal) -> No
             store.enqueue_many(NewJob(queue="q", tenant=tenant, group="g") for _ in range(3))
         store.enqueue_many(NewJob(queue="q", tenant="groups", group="h") for _ in range(2))
         store.pause("q", tenant="paused")
-        store.set_limit("q", tenant="full", concurrency=1)
+        store.limits.set("q", tenant="full", concurrency=1)
         store.claim("q", tenant="full")
-        store.set_limit("q", tenant="*", concurrency=2)
+        store.limits.set("q", tenant="*", concurrency=2)
         store.claim("q", tenant="default", limit=2)
         store.pause("q", tenant="groups", group="g")
-        store.set_limit("q", tenant="groups", group="h", concurrency=1)
+        store.limits.set("q", tenant="groups", group="h", concurrency=1)
         (held,) = store.claim("q", tenant="groups")
         assert held.group == "h"
     queue = cli.json("stats", "q")["queues"]["q"]
@@ -108,7 +109,7 @@ def test_stats_tell_paused_and_limited_jobs_from_ready_ones(cli: Terminal) -> No
 def test_a_whole_queue_is_held_back_by_its_own_limit(cli: Terminal) -> None:
     with cli.open() as store:
         store.enqueue_many(NewJob(queue="q") for _ in range(3))
-        store.set_limit("q", concurrency=1)
+        store.limits.set("q", concurrency=1)
         store.claim("q")
     assert cli.json("stats")["queues"]["q"]["held_by_limits"] == 2
 
@@ -373,7 +374,7 @@ def test_why_shows_who_paused_a_queue_and_the_reason(cli: Terminal) -> None:
 
 def test_the_pid_of_a_worker_is_not_written_as_a_count(cli: Terminal) -> None:
     with cli.open() as store:
-        store.do([ops.Beat(LiveWorker("w1", ("mail",), pid=12345), 20_000)])
+        store_of(store).do([ops.Beat(LiveWorker("w1", ("mail",), pid=12345), 20_000)])
     assert " 12345 " in cli.text("workers")
 
 

@@ -6,6 +6,7 @@ import getpass
 import socket
 
 from tenure.model import ops
+from tenure.queue import store_of
 from tests.unit.cli.terminal import Terminal
 
 
@@ -58,7 +59,7 @@ def test_a_change_by_filter_is_listed_with_the_filter(cli: Terminal) -> None:
         queue.enqueue("mail", id="job-1", tenant="acme")
         # As a bulk action of a service does it.
         note = ops.Note("ann", filter={"queue": "mail", "tenant": "acme", "kind": None})
-        queue.do([ops.Cancel(("job-1",), note=note)])
+        store_of(queue).do([ops.Cancel(("job-1",), note=note)])
     text = cli.text("audit")
     assert "queue: mail, tenant: acme" in text
     assert "job-1" not in text

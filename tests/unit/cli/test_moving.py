@@ -16,6 +16,7 @@ from tenure import connect
 from tenure.engines.postgres.statements import statements
 from tenure.engines.sqlite.statements import SCHEMA
 from tenure.model import queries
+from tenure.queue import store_of
 from tests.support import audit_postgres, postgres
 from tests.unit.cli.terminal import Terminal
 
@@ -135,7 +136,7 @@ def test_migrate_says_which_right_is_missing(on_postgres: Terminal, schema: str)
 def test_copy_says_what_it_did(cli: Terminal, tmp_path: Path) -> None:
     with cli.open() as queue:
         queue.enqueue("q", id="a")
-        queue.set_limit("q", concurrency=5)
+        queue.limits.set("q", concurrency=5)
     target = f"sqlite:///{tmp_path}/new.db"
     said = cli.text("copy", cli.url, target)
     assert said.startswith("Copied 1 job in ")
@@ -152,13 +153,13 @@ def test_copy_from_a_file_to_postgresql_and_back(
     with cli.open() as queue:
         queue.enqueue("q", {"ø": 1}, id="a", tenant="acme")
         queue.enqueue("q", id="b", after=["a"])
-        before = queue.do(queries.Export()).entries
+        before = store_of(queue).do(queries.Export()).entries
     there = f"{postgres.shared_url()}&schema={schema}"
     back = f"sqlite:///{tmp_path}/back.db"
     cli.text("copy", cli.url, there)
     cli.text("copy", there, back)
     with connect(back, clock=cli.clock) as queue:
-        assert queue.do(queries.Export()).entries == before
+        assert store_of(queue).do(queries.Export()).entries == before
 
 
 def test_copy_refuses_jobs_that_run_and_says_what_to_do(cli: Terminal, tmp_path: Path) -> None:

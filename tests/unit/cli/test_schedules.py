@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from tenure import NewJob, State
 from tenure.model.ops import PutSchedule
+from tenure.queue import store_of
 from tests.unit.cli.terminal import Terminal
 
 
@@ -33,7 +34,7 @@ def test_a_schedule_is_put_listed_fired_and_dropped(cli: Terminal) -> None:
     with cli.open() as store:
         job = store.get(fired["id"])
         assert (job.queue, job.kind, job.payload) == ("reports", "report", {"all": True})
-        assert store.schedules()[0].last_at is None
+        assert store.schedules.list()[0].last_at is None
     assert cli.text("schedules", "drop", "nightly") == "Schedule nightly is deleted.\n"
     assert cli.json("schedules") == []
 
@@ -67,7 +68,7 @@ def test_a_wrong_expression_is_an_error_that_says_where(cli: Terminal) -> None:
 
 def test_a_schedule_that_is_late_is_seen(cli: Terminal) -> None:
     with cli.open() as store:
-        store.put_schedule("a", "* * * * *", NewJob(queue="q"))
+        store.schedules.put("a", "* * * * *", NewJob(queue="q"))
     cli.clock.advance(3600)
     assert "1h ago" in cli.text("schedules") or "59m ago" in cli.text("schedules")
 
@@ -114,7 +115,7 @@ def test_a_burst_of_work_says_how_much_it_was(cli: Terminal, folder: Path) -> No
     assert '"handled":3' in done.stdout
     with cli.open() as store:
         assert store.stats().done == 3
-        assert [one.name for one in store.schedules()] == ["tick"]
+        assert [one.name for one in store.schedules.list()] == ["tick"]
 
 
 def test_the_command_line_says_where_the_jobs_are(folder: Path) -> None:
@@ -165,10 +166,10 @@ def test_a_scheduler_puts_the_schedules_of_its_app_and_ends_when_told(folder: Pa
 
 def test_the_list_says_whose_a_schedule_is_and_whether_it_fires(cli: Terminal) -> None:
     with cli.open() as store:
-        store.put_schedule("nightly", "0 3 * * *", NewJob(queue="q"), owner="shop")
-        (one,) = store.schedules()
-        store.do([PutSchedule(replace(one, disabled=True))])
-        store.put_schedule("weekly", "0 3 * * 1", NewJob(queue="q"))
+        store.schedules.put("nightly", "0 3 * * *", NewJob(queue="q"), owner="shop")
+        (one,) = store.schedules.list()
+        store_of(store).do([PutSchedule(replace(one, disabled=True))])
+        store.schedules.put("weekly", "0 3 * * 1", NewJob(queue="q"))
     head, nightly, weekly = cli.text("schedules").splitlines()[-3:]
     assert head.split()[-1] == "app"
     assert nightly.split()[-1] == "shop"

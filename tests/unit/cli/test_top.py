@@ -173,7 +173,7 @@ def test_enter_lists_the_tenants_and_esc_goes_back(top: Top, screen: Screen, sto
     assert screen.queue == "mail"
     assert [row.name for row in screen.picture.rows] == ["b", "a"] if screen.picture else False
     top.press("p")
-    assert [(one.tenant, one.paused) for one in store.limits("mail")] == [("b", True)]
+    assert [(one.tenant, one.paused) for one in store.limits.list("mail")] == [("b", True)]
     assert "(paused) b" in shown(screen)
     top.press("esc")
     assert [screen.queue, screen.selected] == [None, "mail"]

@@ -16,6 +16,7 @@ from tenure.model import ops, queries
 from tenure.model.fields import MAX_ATTEMPTS, Name
 from tenure.model.job import Job, NewJob, State
 from tenure.model.ops import Op
+from tenure.queue import store_of
 from tenure.server.auth import Scope
 from tenure.server.dialects.errors import ErrorText, as_text
 from tenure.server.dialects.reach import enqueue, job_of, listed, reach
@@ -141,7 +142,7 @@ class D1:
             else:
                 batch.append(ops.Fail(id, job.token, "the agent reported a failure", retry_in_ms=0))
         asked = [id for id in dict.fromkeys(body.ids) if id not in became]
-        answers = await queue.ado(batch) if batch else []
+        answers = await store_of(queue).ado(batch) if batch else []
         became |= {id: _became(one) for id, one in zip(asked, answers, strict=True)}
         return Acknowledged(True, [JobStatus(id, became[id]) for id in body.ids])
 

@@ -34,7 +34,7 @@ from tenure.model.fields import (
 )
 from tenure.model.job import FINAL, LIVE, Job, NewJob, State
 from tenure.model.queries import Filter
-from tenure.queue import Calls
+from tenure.queue import Calls, store_of
 from tenure.server.auth import Scope, Token
 from tenure.server.dialects.errors import ErrorText, as_text
 from tenure.server.dialects.firecrawl_bodies import (
@@ -139,7 +139,7 @@ class Firecrawl:
             return False
         if ids.created[0]:
             return True
-        held = await queue.ado(queries.GetJob(ids[0]))
+        held = await store_of(queue).ado(queries.GetJob(ids[0]))
         if not isinstance(held, Job) or (held.queue, held.tenant) != (new.queue, new.tenant):
             return False  # it was completed just now, or is another team's
         late = held.expires_at is not None and held.expires_at <= queue.clock.now_ms()
@@ -149,7 +149,7 @@ class Firecrawl:
             return True
         else:
             ended = tuple(sorted(FINAL))
-        await queue.ado([ops.Delete((held.id,), ended)])
+        await store_of(queue).ado([ops.Delete((held.id,), ended)])
         return False
 
     async def pop(self, call: Call, body: Pop) -> Popped | None:
@@ -169,12 +169,12 @@ class Firecrawl:
         if not jobs:
             return None
         if jobs[0].group in blocked:  # more of them have jobs than a claim can skip
-            await queue.ado([ops.Release(jobs[0].id, jobs[0].token)])
+            await store_of(queue).ado([ops.Release(jobs[0].id, jobs[0].token)])
             return None
         job, id = jobs[0], self._id_of(jobs[0])
         if id != job.id:  # so that a release, which names no team, finds it
             seconds = queue.settings.pop_lease
-            await call.service.queue.atake_slot(self.claim_slots, id, job.id, seconds)
+            await call.service.queue.slots.atake(self.claim_slots, id, job.id, seconds)
         return Popped(job=_popped(job, id), queue_key=_key_of(job))
 
     async def _ready_crawls(self, queue: Calls, team: str, blocked: set[str]) -> set[str]:
@@ -196,7 +196,7 @@ class Firecrawl:
         if claim is None:
             return Success(success=False)
         id, token = claim
-        (answer,) = await reach(call, self.queue).ado([ops.Ack(id, token, keep=False)])
+        (answer,) = await store_of(reach(call, self.queue)).ado([ops.Ack(id, token, keep=False)])
         if isinstance(answer, JobNotFound | LeaseLost):
             return Success(success=False)
         _check(answer)
@@ -206,12 +206,12 @@ class Firecrawl:
         """Return a claimed job to the queue; does nothing if it is not claimed. As the request
         names no team, the jobs of this id in all teams are returned."""
         queue = reach(call, self.queue)
-        others = await call.service.queue.aslots(self.claim_slots, body.job_id)
+        others = await call.service.queue.slots.alist(self.claim_slots, body.job_id)
         for id in (body.job_id, *(slot.holder for slot in others)):
             job = await job_of(queue, self.queue, id)
             if job is None or job.state is not State.LEASED or self._id_of(job) != body.job_id:
                 continue
-            (answer,) = await queue.ado([ops.Release(job.id, job.token)])
+            (answer,) = await store_of(queue).ado([ops.Release(job.id, job.token)])
             if not isinstance(answer, JobNotFound | LeaseLost):
                 _check(answer)
         return Success(success=True)
@@ -266,13 +266,13 @@ class Firecrawl:
     async def remove_active(self, call: Call, body: ActiveJob) -> Success:
         """Mark a job of a team as no longer active."""
         must_be_for(call, body.team_id)
-        await reach(call, self.queue).adrop_slot(self.team_slots, body.team_id, body.job_id)
+        await reach(call, self.queue).slots.adrop(self.team_slots, body.team_id, body.job_id)
         return Success(success=True)
 
     async def remove_active_crawl(self, call: Call, body: ActiveCrawlJob) -> Success:
         """Mark a job of a crawl as no longer active."""
         must_be_for_all(call)
-        await reach(call, self.queue).adrop_slot(self.crawl_slots, body.crawl_id, body.job_id)
+        await reach(call, self.queue).slots.adrop(self.crawl_slots, body.crawl_id, body.job_id)
         return Success(success=True)
 
     async def count_active(self, call: Call) -> JobCount:
@@ -290,11 +290,11 @@ class Firecrawl:
         return await self._marked(call, self.crawl_slots, call.params["crawl_id"])
 
     async def _mark(self, call: Call, scope: str, key: str, job: str, timeout: float) -> Success:
-        await reach(call, self.queue).atake_slot(scope, key, job, _seconds(timeout))
+        await reach(call, self.queue).slots.atake(scope, key, job, _seconds(timeout))
         return Success(success=True)
 
     async def _marked(self, call: Call, scope: str, key: str) -> JobIds:
-        slots = await reach(call, self.queue).aslots(scope, key)
+        slots = await reach(call, self.queue).slots.alist(scope, key)
         return JobIds(job_ids=[slot.holder for slot in slots])
 
     # Maintenance --------------------------------------------------------------------------------
@@ -310,7 +310,7 @@ class Firecrawl:
         cleaned = 0
         for start in range(0, len(ids), PAGE):
             some = tuple(ids[start : start + PAGE])
-            (answer,) = await queue.ado([ops.Delete(some, (State.DEAD,))])
+            (answer,) = await store_of(queue).ado([ops.Delete(some, (State.DEAD,))])
             cleaned += _check(answer).count
         return Cleaned(cleaned=cleaned)
 
@@ -353,20 +353,20 @@ class Firecrawl:
         """Recompute the counter of a team's active jobs."""
         must_be_for(call, call.params["team_id"])
         queue = reach(call, self.queue)
-        by = await queue.areconcile_slots(self.team_slots, call.params["team_id"])
+        by = await queue.slots.areconcile(self.team_slots, call.params["team_id"])
         return Correction(correction=by)
 
     async def reconcile_crawl_active(self, call: Call) -> Correction:
         """Recompute the counter of a crawl's active jobs."""
         must_be_for_all(call)
         queue = reach(call, self.queue)
-        by = await queue.areconcile_slots(self.crawl_slots, call.params["crawl_id"])
+        by = await queue.slots.areconcile(self.crawl_slots, call.params["crawl_id"])
         return Correction(correction=by)
 
     async def _recounted(
         self, queue: Calls, tenant: str | None = None, group: str | None = None
     ) -> dict[str, int]:
-        (answer,) = await queue.ado([ops.Reconcile(self.queue, tenant, group)])
+        (answer,) = await store_of(queue).ado([ops.Reconcile(self.queue, tenant, group)])
         if isinstance(answer, TenureError) and answer.code == "queue_not_found":
             return {}
         by: dict[str, int] = _check(answer).by
@@ -396,7 +396,7 @@ class Firecrawl:
 async def _jobs(queue: Calls, where: Filter) -> AsyncIterator[Job]:
     cursor = None
     while True:
-        page = await queue.ado(queries.ListJobs(where, PAGE, cursor))
+        page = await store_of(queue).ado(queries.ListJobs(where, PAGE, cursor))
         if isinstance(page, TenureError):
             if page.code == "queue_not_found":
                 return

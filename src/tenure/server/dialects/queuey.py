@@ -16,7 +16,7 @@ from tenure.model import ops
 from tenure.model.fields import Name
 from tenure.model.job import Job, NewJob, State, encode_json
 from tenure.model.ops import Op
-from tenure.queue import Calls
+from tenure.queue import Calls, store_of
 from tenure.server.auth import Scope
 from tenure.server.dialects.errors import ErrorText, as_text
 from tenure.server.dialects.reach import enqueue, job_of, reach
@@ -147,7 +147,7 @@ class Queuey:
 
 
 async def _done(queue: Calls, op: Op) -> Nothing:
-    (answer,) = await queue.ado([op])
+    (answer,) = await store_of(queue).ado([op])
     if isinstance(answer, LeaseLost):
         raise _not_active(answer.job_id)
     if isinstance(answer, Exception):

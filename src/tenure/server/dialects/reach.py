@@ -17,7 +17,7 @@ from tenure.errors import Forbidden, QueueNotFound, TenureError
 from tenure.model import ops, queries
 from tenure.model.fields import check_name
 from tenure.model.job import Job, NewJob, State
-from tenure.queue import Calls
+from tenure.queue import Calls, store_of
 from tenure.server.auth import Scope
 from tenure.server.route import Call
 
@@ -47,7 +47,7 @@ def must_be_for_all(call: Call) -> None:
 
 async def listed(queue: Calls, query: queries.Query) -> list[Any]:
     """Return what a query lists; an empty list if the queue does not exist yet."""
-    found = await queue.ado(query)
+    found = await store_of(queue).ado(query)
     if isinstance(found, QueueNotFound):
         return []
     if isinstance(found, TenureError):
@@ -58,7 +58,7 @@ async def listed(queue: Calls, query: queries.Query) -> list[Any]:
 async def job_of(queue: Calls, name: str, id: str) -> Job | None:
     """Return a job of the dialect's queue, if it exists. Operations with its current lease token
     fail if another client claims the job in between."""
-    found = await queue.ado(queries.GetJob(check_name("id", id)))
+    found = await store_of(queue).ado(queries.GetJob(check_name("id", id)))
     return found if isinstance(found, Job) and found.queue == name else None
 
 
@@ -69,10 +69,10 @@ async def enqueue(call: Call, queue: Calls, new: NewJob) -> Job:
     if key is None:
         return await queue.aenqueue(**as_options(new))
     said = (call.token.hash, check_name("Idempotency-Key", key), repr(new))
-    (spec,) = queue.prepare([new])
+    (spec,) = store_of(queue).prepare([new])
     key = digest(said)
     # The generated id differs each time, so the fingerprint is the key, which covers the request.
-    (once,) = await queue.ado([ops.Once(key, (ops.Enqueue((spec,)),), fingerprint=key)])
+    (once,) = await store_of(queue).ado([ops.Once(key, (ops.Enqueue((spec,)),), fingerprint=key)])
     answer = once if isinstance(once, TenureError) else once.answers[0]
     if isinstance(answer, TenureError):
         raise answer

@@ -24,19 +24,19 @@ class Errors(msgspec.Struct):
 
 async def list_errors(call: Call, query: ErrorsQuery) -> Errors:
     """List error groups: failures of the same cause, the most recently seen first."""
-    found = await call.queue.aerrors(query.queue, limit=query.limit, cursor=query.cursor)
+    found = await call.queue.errors.alist(query.queue, limit=query.limit, cursor=query.cursor)
     return Errors(found.errors, found.cursor)
 
 
 async def mute_error(call: Call) -> Done:
     """Mute an error group: it is still counted and listed, but not shown as a problem."""
-    await call.queue.amute_error(call.params["group"])
+    await call.queue.errors.amute(call.params["group"])
     return Done()
 
 
 async def unmute_error(call: Call) -> Done:
     """Unmute an error group."""
-    await call.queue.aunmute_error(call.params["group"])
+    await call.queue.errors.aunmute(call.params["group"])
     return Done()
 
 

@@ -53,7 +53,7 @@ async def beat(call: Call, body: BeatBody) -> Done:
         started_at=body.started_at,
     )
     op = validated(ops.Beat(worker, round(body.ttl * 1000)))
-    good((await call.queue.ado([op]))[0], ops.Ok)
+    good((await call.store.ado([op]))[0], ops.Ok)
     return Done()
 
 
