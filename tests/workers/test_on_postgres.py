@@ -88,10 +88,10 @@ def test_a_burst_of_tasks_of_both_kinds_is_worked_off(app: Tenure) -> None:
 
     handles = [(n, in_the_loop.enqueue(n)) for n in range(60)]
     handles += [(n, in_a_thread.enqueue(n)) for n in range(60, 120)]
-    runner = work_off(app, concurrency=20)
-    assert runner.handled == 120
+    worker = work_off(app, concurrency=20)
+    assert worker.handled == 120
     assert ran == dict.fromkeys(range(120), 1)
-    assert all(handle.wait(timeout=PATIENCE) == n * n for n, handle in handles)
+    assert all(handle.result(timeout=PATIENCE) == n * n for n, handle in handles)
     assert app.queue.stats().done == 120
 
 

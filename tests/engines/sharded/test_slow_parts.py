@@ -213,7 +213,7 @@ def test_a_worker_that_stops_waits_until_a_slow_shard_has_stored_its_outcomes(
             start(let_go)
 
         def let_go() -> None:
-            until(lambda: work.runner._stopping)
+            until(lambda: work.worker._stopping)
             stack.close()
 
         work.during(test)
