@@ -16,7 +16,7 @@ CREATE TABLE tenure_counters (
     name TEXT PRIMARY KEY,
     value INTEGER NOT NULL
 ) WITHOUT ROWID;
-INSERT INTO tenure_counters VALUES ('token', 0), ('version', 0);
+INSERT INTO tenure_counters VALUES ('token', 0), ('schema_version', 0);
 
 CREATE TABLE tenure_queues (
     id INTEGER PRIMARY KEY,
@@ -34,7 +34,8 @@ CREATE TABLE tenure_queues (
     leased INTEGER NOT NULL DEFAULT 0,
     done INTEGER NOT NULL DEFAULT 0,
     dead INTEGER NOT NULL DEFAULT 0,
-    cancelled INTEGER NOT NULL DEFAULT 0
+    cancelled INTEGER NOT NULL DEFAULT 0,
+    emptied_at INTEGER -- when maintenance found it without jobs
 );
 
 CREATE TABLE tenure_tenants (
@@ -56,8 +57,9 @@ CREATE TABLE tenure_tenants (
     UNIQUE (queue, tenant)
 );
 CREATE INDEX tenure_tenants_turn ON tenure_tenants (queue, turn, tenant) WHERE open = 1;
-CREATE INDEX tenure_tenants_empty ON tenure_tenants (id)
-    WHERE waiting + delayed + ready + leased + done + dead + cancelled = 0;
+-- For a lane or tenant that has jobs, the first column that is not 0 decides.
+CREATE INDEX tenure_tenants_empty ON tenure_tenants (id) WHERE done = 0 AND ready = 0 AND leased = 0
+    AND waiting = 0 AND delayed = 0 AND dead = 0 AND cancelled = 0;
 
 CREATE TABLE tenure_lanes (
     id INTEGER PRIMARY KEY,
@@ -74,11 +76,13 @@ CREATE TABLE tenure_lanes (
     done INTEGER NOT NULL DEFAULT 0,
     dead INTEGER NOT NULL DEFAULT 0,
     cancelled INTEGER NOT NULL DEFAULT 0,
+    queue INTEGER, -- of a lane with a group, to find groups whatever their tenants
     UNIQUE (tenant, grp)
 );
 CREATE INDEX tenure_lanes_head ON tenure_lanes (tenant, head_priority, head_seq) WHERE open = 1;
-CREATE INDEX tenure_lanes_empty ON tenure_lanes (id)
-    WHERE waiting + delayed + ready + leased + done + dead + cancelled = 0;
+CREATE INDEX tenure_lanes_empty ON tenure_lanes (id) WHERE done = 0 AND ready = 0 AND leased = 0
+    AND waiting = 0 AND delayed = 0 AND dead = 0 AND cancelled = 0;
+CREATE INDEX tenure_lanes_group ON tenure_lanes (queue, grp) WHERE queue IS NOT NULL;
 
 CREATE TABLE tenure_jobs (
     seq INTEGER PRIMARY KEY,
@@ -110,9 +114,15 @@ CREATE TABLE tenure_states (
     errors TEXT,
     result TEXT
 );
-CREATE INDEX tenure_states_at ON tenure_states (queue, state, at) WHERE state <> 2;
+CREATE INDEX tenure_states_at ON tenure_states (queue, state, at) WHERE state <> 2 AND state <> 3;
+CREATE INDEX tenure_states_leased ON tenure_states (queue, at) WHERE state = 3;
+-- Ready jobs that have changed since they were enqueued. For others, `at` is -1.
+CREATE INDEX tenure_states_ready ON tenure_states (queue, run_at) WHERE state = 2 AND at >= 0;
 CREATE INDEX tenure_states_expiry ON tenure_states (queue, expires_at)
     WHERE expires_at IS NOT NULL AND state < 3;
+-- The group of the last error, which the text ends with: 12 characters, then "}].
+CREATE INDEX tenure_states_error ON tenure_states (substr(errors, -15, 12), seq)
+    WHERE errors IS NOT NULL;
 
 CREATE TABLE tenure_ready (
     lane INTEGER NOT NULL,
@@ -169,7 +179,6 @@ CREATE TABLE tenure_schedules (
     schedule TEXT NOT NULL
 ) WITHOUT ROWID;
 
--- version: 2
 CREATE TABLE tenure_once (
     key TEXT PRIMARY KEY,
     at INTEGER NOT NULL,
@@ -177,21 +186,6 @@ CREATE TABLE tenure_once (
 ) WITHOUT ROWID;
 CREATE INDEX tenure_once_at ON tenure_once (at);
 
--- version: 3
--- When maintenance found a queue without jobs.
-ALTER TABLE tenure_queues ADD COLUMN emptied_at INTEGER;
--- The queue of a lane with a group, so that groups are found by their names whatever their tenants.
--- The trigger is for programs of version 2, which may go on while a newer one runs.
-ALTER TABLE tenure_lanes ADD COLUMN queue INTEGER;
-UPDATE tenure_lanes SET queue = (SELECT queue FROM tenure_tenants WHERE id = tenure_lanes.tenant)
-WHERE grp <> '';
-CREATE INDEX tenure_lanes_group ON tenure_lanes (queue, grp) WHERE queue IS NOT NULL;
-CREATE TRIGGER tenure_lanes_queue AFTER INSERT ON tenure_lanes
-WHEN NEW.queue IS NULL AND NEW.grp <> '' BEGIN
-    UPDATE tenure_lanes SET queue = (SELECT queue FROM tenure_tenants WHERE id = NEW.tenant)
-    WHERE id = NEW.id; END;
-
--- version: 4
 CREATE TABLE tenure_records (
     space TEXT NOT NULL,
     key TEXT NOT NULL,
@@ -201,27 +195,6 @@ CREATE TABLE tenure_records (
 ) WITHOUT ROWID;
 CREATE INDEX tenure_records_expiry ON tenure_records (expires_at) WHERE expires_at IS NOT NULL;
 
--- The group of the last error, which the text ends with: 12 characters, then "}].
-CREATE INDEX tenure_states_error ON tenure_states (substr(errors, -15, 12), seq)
-    WHERE errors IS NOT NULL;
-
--- version: 5
--- Ready jobs that have changed since they were enqueued. For others, `at` is -1 from here on.
-CREATE INDEX tenure_states_ready ON tenure_states (queue, run_at) WHERE state = 2 AND at >= 0;
-
--- version: 6
-CREATE INDEX tenure_states_leased ON tenure_states (queue, at) WHERE state = 3;
-DROP INDEX tenure_states_at;
-CREATE INDEX tenure_states_at ON tenure_states (queue, state, at) WHERE state <> 2 AND state <> 3;
--- For a lane or tenant that has jobs, the first column that is not 0 decides.
-DROP INDEX tenure_lanes_empty;
-CREATE INDEX tenure_lanes_empty ON tenure_lanes (id) WHERE done = 0 AND ready = 0 AND leased = 0
-    AND waiting = 0 AND delayed = 0 AND dead = 0 AND cancelled = 0;
-DROP INDEX tenure_tenants_empty;
-CREATE INDEX tenure_tenants_empty ON tenure_tenants (id) WHERE done = 0 AND ready = 0 AND leased = 0
-    AND waiting = 0 AND delayed = 0 AND dead = 0 AND cancelled = 0;
-
--- version: 7
 -- What happened to a parent (0 done, 1 failed, 2 deleted) with so many children that one transaction
 -- could not tell all. Those after the child `after` up to `last` are to be told.
 CREATE TABLE tenure_untold (
