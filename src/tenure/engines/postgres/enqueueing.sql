@@ -90,15 +90,15 @@ END $$;
 
 -- statements
 
--- name: enqueue
-SELECT * FROM tenure.enqueue(%s::bigint, %s::text[], %s::text[], %s::text[], %s::integer[],
+-- fragment: new_jobs
+tenure.enqueue(%s::bigint, %s::text[], %s::text[], %s::text[], %s::integer[],
     %s::text[], %s::text[], %s::text[], %s::integer[], %s::integer[], %s::text[], %s::text[],
-    %s::bigint[], %s::bigint[], %s::bigint[], %s::boolean[]);
+    %s::bigint[], %s::bigint[], %s::bigint[], %s::boolean[])
+-- name: enqueue
+SELECT * FROM {new_jobs};
 -- name: enqueue_alone
 WITH marked AS (INSERT INTO tenure.marks (id) VALUES (%s))
-SELECT now_ms FROM tenure.enqueue(%s::bigint, %s::text[], %s::text[], %s::text[], %s::integer[],
-    %s::text[], %s::text[], %s::text[], %s::integer[], %s::integer[], %s::text[], %s::text[],
-    %s::bigint[], %s::bigint[], %s::bigint[], %s::boolean[]);
+SELECT now_ms FROM {new_jobs};
 -- name: held_ids
 SELECT id FROM tenure.jobs WHERE id = ANY (%s::text[]);
 -- name: key_holders

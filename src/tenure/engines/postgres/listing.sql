@@ -8,6 +8,23 @@ WHERE (%(queue)s::integer IS NULL OR t.queue = %(queue)s)
     AND (%(tenant)s::text IS NULL OR t.tenant = %(tenant)s)
     AND (%(grp)s::text IS NULL OR l.grp = %(grp)s)
 LIMIT %(limit)s;
+-- The conditions of lists.
+-- fragment: of_job
+(%(grp)s::text IS NULL OR %(grp)s = (SELECT grp FROM tenure.lanes k WHERE k.id = s.lane))
+    AND (%(tenant)s::text IS NULL OR %(tenant)s = (SELECT t.tenant FROM tenure.lanes k
+        JOIN tenure.tenants t ON t.id = k.tenant WHERE k.id = s.lane))
+    AND (%(kind)s::text IS NULL OR j.kind = %(kind)s)
+    AND j.created_at >= %(created_after)s AND j.created_at < %(created_before)s
+-- fragment: finished
+(%(worker)s::text IS NULL OR s.worker = %(worker)s)
+    AND (%(finished_after)s::bigint IS NULL OR (s.state > 3 AND s.at >= %(finished_after)s))
+    AND (%(finished_before)s::bigint IS NULL OR (s.state > 3 AND s.at < %(finished_before)s))
+-- fragment: of_state
+(%(queue)s::integer IS NULL OR s.queue = %(queue)s)
+    AND (%(lanes)s::integer[] IS NULL OR s.lane = ANY (%(lanes)s))
+    AND (%(states)s::smallint[] IS NULL OR s.state = ANY (%(states)s))
+    AND {finished}
+    AND {of_job}
 -- name: find_by_end
 SELECT f.at, f.seq, f.id FROM unnest(%(queues)s::integer[]) w (queue) CROSS JOIN LATERAL (
     SELECT s.at, s.seq, j.id FROM (
@@ -19,11 +36,7 @@ SELECT f.at, f.seq, f.id FROM unnest(%(queues)s::integer[]) w (queue) CROSS JOIN
             SELECT k.id, k.kind, k.created_at FROM tenure.jobs k WHERE k.seq = s.seq OFFSET 0) j
     WHERE (%(lanes)s::integer[] IS NULL OR s.lane = ANY (%(lanes)s))
         AND (%(worker)s::text IS NULL OR s.worker = %(worker)s)
-        AND (%(grp)s::text IS NULL OR %(grp)s = (SELECT grp FROM tenure.lanes k WHERE k.id = s.lane))
-        AND (%(tenant)s::text IS NULL OR %(tenant)s = (SELECT t.tenant FROM tenure.lanes k
-            JOIN tenure.tenants t ON t.id = k.tenant WHERE k.id = s.lane))
-        AND (%(kind)s::text IS NULL OR j.kind = %(kind)s)
-        AND j.created_at >= %(created_after)s AND j.created_at < %(created_before)s
+        AND {of_job}
     ORDER BY s.at DESC, s.seq DESC LIMIT %(limit)s) f
 ORDER BY f.at DESC, f.seq DESC LIMIT %(limit)s;
 -- name: floor_by_end
@@ -46,52 +59,34 @@ SELECT j.created_at, s.seq, j.id FROM (
         WHERE seq >= %(from_seq)s AND seq < %(before_seq)s ORDER BY seq DESC LIMIT %(most)s) s
     CROSS JOIN LATERAL (
         SELECT k.id, k.kind, k.created_at FROM tenure.jobs k WHERE k.seq = s.seq OFFSET 0) j
-WHERE (%(queue)s::integer IS NULL OR s.queue = %(queue)s)
-    AND (%(lanes)s::integer[] IS NULL OR s.lane = ANY (%(lanes)s))
-    AND (%(states)s::smallint[] IS NULL OR s.state = ANY (%(states)s))
-    AND (%(worker)s::text IS NULL OR s.worker = %(worker)s)
-    AND (%(finished_after)s::bigint IS NULL OR (s.state > 3 AND s.at >= %(finished_after)s))
-    AND (%(finished_before)s::bigint IS NULL OR (s.state > 3 AND s.at < %(finished_before)s))
-    AND (%(grp)s::text IS NULL OR %(grp)s = (SELECT grp FROM tenure.lanes k WHERE k.id = s.lane))
-    AND (%(tenant)s::text IS NULL OR %(tenant)s = (SELECT t.tenant FROM tenure.lanes k
-        JOIN tenure.tenants t ON t.id = k.tenant WHERE k.id = s.lane))
-    AND (%(kind)s::text IS NULL OR j.kind = %(kind)s)
-    AND j.created_at >= %(created_after)s AND j.created_at < %(created_before)s
+WHERE {of_state}
 ORDER BY s.seq DESC LIMIT %(limit)s;
 -- The group is compared last: reading the end of a long text takes longer than all the rest.
+-- fragment: error
+"left"("right"(errors, 15), 12) = %(error)s AND errors IS NOT NULL
 -- name: find_by_error
 SELECT f.created_at, f.seq, f.id FROM (
     SELECT j.created_at, s.seq, j.id, s.errors FROM (
             SELECT * FROM tenure.states
-            WHERE "left"("right"(errors, 15), 12) = %(error)s AND errors IS NOT NULL
+            WHERE {error}
                 AND seq < %(before_seq)s
             ORDER BY seq DESC LIMIT %(most)s) s
         CROSS JOIN LATERAL (
             SELECT k.id, k.kind, k.created_at FROM tenure.jobs k WHERE k.seq = s.seq OFFSET 0) j
-    WHERE (%(queue)s::integer IS NULL OR s.queue = %(queue)s)
-        AND (%(lanes)s::integer[] IS NULL OR s.lane = ANY (%(lanes)s))
-        AND (%(states)s::smallint[] IS NULL OR s.state = ANY (%(states)s))
-        AND (%(worker)s::text IS NULL OR s.worker = %(worker)s)
-        AND (%(finished_after)s::bigint IS NULL OR (s.state > 3 AND s.at >= %(finished_after)s))
-        AND (%(finished_before)s::bigint IS NULL OR (s.state > 3 AND s.at < %(finished_before)s))
-        AND (%(grp)s::text IS NULL OR %(grp)s = (SELECT grp FROM tenure.lanes k WHERE k.id = s.lane))
-        AND (%(tenant)s::text IS NULL OR %(tenant)s = (SELECT t.tenant FROM tenure.lanes k
-            JOIN tenure.tenants t ON t.id = k.tenant WHERE k.id = s.lane))
-        AND (%(kind)s::text IS NULL OR j.kind = %(kind)s)
-        AND j.created_at >= %(created_after)s AND j.created_at < %(created_before)s
+    WHERE {of_state}
     ORDER BY s.seq DESC OFFSET 0) f
 WHERE "right"(f.errors, 24) = '"group":"' || %(error)s || '"}]'
 ORDER BY f.seq DESC LIMIT %(limit)s;
 -- name: floor_by_error
 SELECT s.seq, j.created_at FROM (
         SELECT seq FROM tenure.states
-        WHERE "left"("right"(errors, 15), 12) = %(error)s AND errors IS NOT NULL
+        WHERE {error}
             AND seq < %(before_seq)s
         ORDER BY seq DESC LIMIT 1 OFFSET %(skip)s) s
     JOIN tenure.jobs j ON j.seq = s.seq;
 -- name: count_by_error
 SELECT count(*) FROM tenure.states
-WHERE "left"("right"(errors, 15), 12) = %(error)s AND errors IS NOT NULL
+WHERE {error}
     AND seq >= %(from_seq)s AND seq < %(before_seq)s;
 -- name: floor_by_seq
 SELECT s.seq, j.created_at FROM (
@@ -120,12 +115,6 @@ SELECT j.created_at, s.seq, j.id FROM (
     CROSS JOIN LATERAL (
         SELECT k.id, k.kind, k.created_at FROM tenure.jobs k WHERE k.seq = s.seq OFFSET 0) j
 WHERE (%(lanes)s::integer[] IS NULL OR s.lane = ANY (%(lanes)s))
-    AND (%(worker)s::text IS NULL OR s.worker = %(worker)s)
-    AND (%(finished_after)s::bigint IS NULL OR (s.state > 3 AND s.at >= %(finished_after)s))
-    AND (%(finished_before)s::bigint IS NULL OR (s.state > 3 AND s.at < %(finished_before)s))
-    AND (%(grp)s::text IS NULL OR %(grp)s = (SELECT grp FROM tenure.lanes k WHERE k.id = s.lane))
-    AND (%(tenant)s::text IS NULL OR %(tenant)s = (SELECT t.tenant FROM tenure.lanes k
-        JOIN tenure.tenants t ON t.id = k.tenant WHERE k.id = s.lane))
-    AND (%(kind)s::text IS NULL OR j.kind = %(kind)s)
-    AND j.created_at >= %(created_after)s AND j.created_at < %(created_before)s
+    AND {finished}
+    AND {of_job}
 ORDER BY f.seq DESC LIMIT %(limit)s;

@@ -98,15 +98,15 @@ END $$;
 
 -- name: lock_jobs
 SELECT count(*) FROM tenure.load(%s::text[], '{}');
--- name: load
+-- fragment: loaded
 SELECT l.seq, l.id, l.lane, l.state, l.priority, l.attempts, l.max_attempts, l.run_at, l.expires_at,
     l.worker, l.token, l.unique_key, l.options, l.errors, j.kind, l.queue, l.queue_name, l.tenant,
     l.is_parent, l.waits_for
+-- name: load
+{loaded}
 FROM tenure.load(%s::text[], %s::bigint[]) l JOIN tenure.jobs j ON j.seq = l.seq ORDER BY l.seq;
 -- name: load_children
-SELECT l.seq, l.id, l.lane, l.state, l.priority, l.attempts, l.max_attempts, l.run_at, l.expires_at,
-    l.worker, l.token, l.unique_key, l.options, l.errors, j.kind, l.queue, l.queue_name, l.tenant,
-    l.is_parent, l.waits_for
+{loaded}
 FROM tenure.load('{}', ARRAY(SELECT child FROM tenure.deps WHERE parent = ANY (%s::bigint[]))) l
     JOIN tenure.jobs j ON j.seq = l.seq
 ORDER BY l.seq;

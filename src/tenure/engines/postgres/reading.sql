@@ -26,12 +26,16 @@ END $$;
 
 -- statements
 
--- name: read_job
-SELECT j.seq, j.id, q.queue, s.state, j.payload, j.priority, s.run_at, j.created_at, s.updated_at,
-    s.attempts, j.max_attempts, t.tenant, l.grp, j.kind, s.started_at, s.at, s.token, s.worker,
-    s.expires_at, j.unique_key, j.options, s.progress, s.note, s.result, s.errors
-FROM tenure.jobs j JOIN tenure.states s ON s.seq = j.seq JOIN tenure.lanes l ON l.id = j.lane
+-- fragment: jobs
+tenure.jobs j JOIN tenure.states s ON s.seq = j.seq JOIN tenure.lanes l ON l.id = j.lane
     JOIN tenure.tenants t ON t.id = l.tenant JOIN tenure.queues q ON q.id = t.queue
+-- fragment: whole_job
+j.seq, j.id, q.queue, s.state, j.payload, j.priority, s.run_at, j.created_at, s.updated_at,
+s.attempts, j.max_attempts, t.tenant, l.grp, j.kind, s.started_at, s.at, s.token, s.worker,
+s.expires_at, j.unique_key, j.options, s.progress, s.note, s.result, s.errors
+-- name: read_job
+SELECT {whole_job}
+FROM {jobs}
 WHERE j.id = %s;
 -- name: seqs_by_id
 SELECT id, seq FROM tenure.jobs WHERE id = ANY (%s::text[]);
@@ -41,11 +45,8 @@ FROM tenure.jobs j JOIN tenure.lanes l ON l.id = j.lane JOIN tenure.tenants t ON
     JOIN tenure.queues q ON q.id = t.queue
 WHERE j.id = ANY (%s::text[]);
 -- name: read_jobs
-SELECT j.seq, j.id, q.queue, s.state, j.payload, j.priority, s.run_at, j.created_at, s.updated_at,
-    s.attempts, j.max_attempts, t.tenant, l.grp, j.kind, s.started_at, s.at, s.token, s.worker,
-    s.expires_at, j.unique_key, j.options, s.progress, s.note, s.result, s.errors
-FROM tenure.jobs j JOIN tenure.states s ON s.seq = j.seq JOIN tenure.lanes l ON l.id = j.lane
-    JOIN tenure.tenants t ON t.id = l.tenant JOIN tenure.queues q ON q.id = t.queue
+SELECT {whole_job}
+FROM {jobs}
 WHERE j.seq = ANY (%s::bigint[]);
 -- name: job_bytes
 SELECT j.seq, octet_length(j.payload) + coalesce(octet_length(s.result), 0)
@@ -53,9 +54,7 @@ SELECT j.seq, octet_length(j.payload) + coalesce(octet_length(s.result), 0)
 FROM tenure.jobs j JOIN tenure.states s ON s.seq = j.seq WHERE j.seq = ANY (%s::bigint[]);
 -- Forces a lookup by key for each row: the planner might read all of them for every page.
 -- name: export
-SELECT j.seq, j.id, q.queue, s.state, j.payload, j.priority, s.run_at, j.created_at, s.updated_at,
-    s.attempts, j.max_attempts, t.tenant, l.grp, j.kind, s.started_at, s.at, s.token, s.worker,
-    s.expires_at, j.unique_key, j.options, s.progress, s.note, s.result, s.errors
+SELECT {whole_job}
 FROM (SELECT * FROM tenure.jobs WHERE seq > %s::bigint ORDER BY seq LIMIT %s) j
     CROSS JOIN LATERAL (SELECT * FROM tenure.states k WHERE k.seq = j.seq OFFSET 0) s
     CROSS JOIN LATERAL (SELECT * FROM tenure.lanes k WHERE k.id = j.lane OFFSET 0) l
@@ -74,8 +73,7 @@ SELECT j.seq, j.id, q.queue, s.state, j.priority, s.run_at, j.created_at, s.upda
         'at', s.errors::json -> -1 -> 'at', 'type', coalesce(s.errors::json -> -1 ->> 'type', ''),
         'group', coalesce(s.errors::json -> -1 ->> 'group', ''),
         'message', left(s.errors::json -> -1 ->> 'message', 200))::text END
-FROM tenure.jobs j JOIN tenure.states s ON s.seq = j.seq JOIN tenure.lanes l ON l.id = j.lane
-    JOIN tenure.tenants t ON t.id = l.tenant JOIN tenure.queues q ON q.id = t.queue
+FROM {jobs}
 WHERE j.seq = ANY (%s::bigint[]);
 -- name: jobs_by_key
 SELECT j.id, q.queue, t.tenant FROM (

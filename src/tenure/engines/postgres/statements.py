@@ -11,7 +11,7 @@ from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
-from tenure.engines.sql.statements import SHARED, bare, parts
+from tenure.engines.sql.statements import SHARED, named, parts
 
 FILES = (
     "tables",
@@ -49,19 +49,15 @@ def _for_psycopg(text: str) -> str:
     return re.sub(r":(\w+)", r"%(\1)s", text)
 
 
-def _one_line(statement: str) -> str:
-    return " ".join(line.strip() for line in bare(statement).splitlines())
-
-
 @cache
 def statements(schema: str) -> Statements:
     """All statements, with `schema` as the name of the schema."""
     scripts: dict[int, str] = {}
     sql: dict[str, bytes] = {}
     for text in [*_TEXTS, f"-- statements\n{_for_psycopg(SHARED)}"]:
-        versions, _, named = re.sub(r"\btenure\b", schema, text).partition("-- statements\n")
+        versions, _, rest = re.sub(r"\btenure\b", schema, text).partition("-- statements\n")
         for version, script in parts(versions, "version").items():
             scripts[int(version)] = scripts.get(int(version), "") + script
-        for name, statement in parts(named, "name").items():
-            sql[name] = _one_line(statement).encode()
+        for name, statement in named(rest).items():
+            sql[name] = " ".join(line.strip() for line in statement.splitlines()).encode()
     return Statements(scripts, sql)
