@@ -112,7 +112,8 @@ CREATE TABLE tenure_states (
     progress INTEGER,
     note TEXT,
     errors TEXT,
-    result TEXT
+    result TEXT,
+    error TEXT AS (json_extract(errors, '$[#-1].group')) -- the group of the last error
 );
 CREATE INDEX tenure_states_at ON tenure_states (queue, state, at) WHERE state <> 2 AND state <> 3;
 CREATE INDEX tenure_states_leased ON tenure_states (queue, at) WHERE state = 3;
@@ -120,9 +121,7 @@ CREATE INDEX tenure_states_leased ON tenure_states (queue, at) WHERE state = 3;
 CREATE INDEX tenure_states_ready ON tenure_states (queue, run_at) WHERE state = 2 AND at >= 0;
 CREATE INDEX tenure_states_expiry ON tenure_states (queue, expires_at)
     WHERE expires_at IS NOT NULL AND state < 3;
--- The group of the last error, which the text ends with: 12 characters, then "}].
-CREATE INDEX tenure_states_error ON tenure_states (substr(errors, -15, 12), seq)
-    WHERE errors IS NOT NULL;
+CREATE INDEX tenure_states_error ON tenure_states (error, seq) WHERE error IS NOT NULL;
 
 CREATE TABLE tenure_ready (
     lane INTEGER NOT NULL,
@@ -824,22 +823,18 @@ LIMIT :limit;
 -- name: find_by_error
 SELECT j.created_at, j.seq, j.id FROM (
         SELECT seq FROM tenure_states INDEXED BY tenure_states_error
-        WHERE substr(errors, -15, 12) = :error AND errors IS NOT NULL
-            AND seq < :before_seq ORDER BY seq DESC LIMIT :most) f
+        WHERE error = :error AND seq < :before_seq ORDER BY seq DESC LIMIT :most) f
     CROSS JOIN tenure_jobs j ON j.seq = f.seq CROSS JOIN tenure_states s ON s.seq = f.seq
 WHERE {of_state}
-    AND substr(s.errors, -24) = '"group":"' || :error || '"}]'
 LIMIT :limit;
 -- name: floor_by_error
 SELECT j.seq, j.created_at FROM (
         SELECT seq FROM tenure_states INDEXED BY tenure_states_error
-        WHERE substr(errors, -15, 12) = :error AND errors IS NOT NULL
-            AND seq < :before_seq ORDER BY seq DESC LIMIT 1 OFFSET :skip) f
+        WHERE error = :error AND seq < :before_seq ORDER BY seq DESC LIMIT 1 OFFSET :skip) f
     CROSS JOIN tenure_jobs j ON j.seq = f.seq;
 -- name: count_by_error
 SELECT count(*) FROM tenure_states INDEXED BY tenure_states_error
-WHERE substr(errors, -15, 12) = :error AND errors IS NOT NULL
-    AND seq >= :from_seq AND seq < :before_seq;
+WHERE error = :error AND seq >= :from_seq AND seq < :before_seq;
 -- name: floor_by_seq
 SELECT seq, created_at FROM tenure_jobs NOT INDEXED
 WHERE seq >= :from_seq AND seq < :before_seq ORDER BY seq DESC LIMIT 1 OFFSET :skip;
