@@ -55,6 +55,7 @@ ADDITIONS = (
                 "model/fields.py",  # its format
                 "observe/tracing.py",  # what it is for
                 "server/service.py",  # the header
+                "server/native.py",  # passes it to a thread
             }
         ),
     ),
