@@ -174,7 +174,7 @@ def test_who_waits_for_a_result_hears_of_it_from_another_process(place: Place) -
         quick = app.task(name=errands.quick.name)(errands.quick.function)
         for _ in range(5):
             start = time.monotonic()
-            assert quick.enqueue().wait(timeout=PATIENCE) == "well"
+            assert quick.enqueue().result(timeout=PATIENCE) == "well"
             took.append(time.monotonic() - start)
     assert min(took) < 0.5, worker.log  # without a word it is a second until the next look
 

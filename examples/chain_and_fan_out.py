@@ -1,8 +1,8 @@
 """Jobs that wait for each other: one after the other, and side by side with one at the end.
 
-    python examples/chain_and_group.py
+    python examples/chain_and_fan_out.py
 
-The jobs are kept in chain_and_group.db, a file in the folder where you run it.
+The jobs are kept in chain_and_fan_out.db, a file in the folder where you run it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 
 import tenure
 
-app = tenure.Tenure("sqlite:///chain_and_group.db")
+app = tenure.Tenure("sqlite:///chain_and_fan_out.db")
 
 TEXTS = {"a.txt": "the quick brown fox", "b.txt": "jumps over", "c.txt": "the lazy dog"}
 
