@@ -171,20 +171,23 @@ class Cluster:
 
     # Writing ------------------------------------------------------------------------------------
 
-    def send(self, parts: dict[int, list[Op]], routed: View) -> dict[int, list[Answer]]:
+    def send(
+        self, parts: dict[int, list[Op]], routed: View, *, renews: bool = False
+    ) -> dict[int, list[Answer]]:
         """Apply batches on several shards at once. An error of a shard is the answer to each
         operation of its batch. routed: what was known when it was decided which shard they go
-        to."""
+        to. renews: these are keyed calls that only renew leases."""
         numbers = list(parts)
 
         def apply(number: int) -> list[Answer]:
             return self._apply(number, parts[number], routed)
 
-        may_hang = any(self.shards[number].may_hang for number in numbers)
-        kinds = {type(op) for some in parts.values() for op in some} if may_hang else set()
+        if not any(self.shards[number].may_hang for number in numbers):
+            return dict(zip(parts, self._writing.map(apply, numbers), strict=True))
+        kinds = {type(op) for some in parts.values() for op in some}
         if kinds == {ops.Claim}:
             answers = self._soon(apply, numbers, partial(self._late_claims, parts), self._own)
-        elif kinds == {ops.Extend}:
+        elif renews or kinds == {ops.Extend}:
             late = partial(self._late_renewals, parts)
             answers = self._soon(apply, numbers, late, self._renewing)
         else:
