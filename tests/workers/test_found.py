@@ -700,3 +700,20 @@ def test_a_schedule_whose_parent_is_gone_is_not_tried_without_rest(timed: tenure
     assert isinstance(timed.clock, ManualClock)
     timed.clock.advance(61)
     assert Scheduler(timed, "me").step() > 0
+
+
+def test_a_worker_that_was_suspended_renews_its_leases_before_it_maintains_the_store(
+    timed: tenure.Queue,
+) -> None:
+    """Maintenance ends leases that have expired, also those of the worker itself."""
+    timed.enqueue("mail")
+    (job,) = timed.claim("mail", lease=1)
+    assert isinstance(timed.clock, ManualClock)
+    timed.clock.advance(3)
+    suspended = True
+    scheduler = Scheduler(timed, "me", must_wait=lambda: suspended)
+    scheduler.step()
+    timed.extend(job, 60)
+    suspended = False
+    scheduler.step()
+    assert timed.get(job.id).state == "leased"

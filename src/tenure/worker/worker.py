@@ -110,7 +110,11 @@ class Worker:
             self._untold,
         )
         self._beats = Beats(queue, self.name, self._posts, self.running)
-        self._scheduler = Scheduler(queue, self.name) if schedule else None
+        self._scheduler = (
+            Scheduler(queue, self.name, must_wait=lambda: self._keeper.was_suspended)
+            if schedule
+            else None
+        )
         self._processes = Processes(queue.settings)
         self._threads = Threads()
         # Not asyncio's default executor, which handlers may keep busy.
