@@ -81,10 +81,10 @@ def work(url: str) -> None:
         @app.task(name="nothing", queue=QUEUE)
         async def nothing(to: str, template: str, locale: str, n: int) -> None: ...
 
-        runner = app.runner(burst=True, concurrency=CONCURRENCY, schedule=False)
+        worker = app.worker(burst=True, concurrency=CONCURRENCY, schedule=False)
         print("ready", flush=True)
         sys.stdin.readline()
-        asyncio.run(runner.run())
+        asyncio.run(worker.run())
         print(time.time())
 
 

@@ -41,8 +41,8 @@ def _cycle(floor: Floor) -> None:
 
 
 def _drain(app: Tenure) -> None:
-    runner = app.runner(burst=True, concurrency=CONCURRENCY)
-    asyncio.run(runner.run())
+    worker = app.worker(burst=True, concurrency=CONCURRENCY)
+    asyncio.run(worker.run())
 
 
 def _against_the_floor(folder: Path, app: Tenure, rounds: int) -> list[Figure]:
@@ -96,8 +96,8 @@ async def _idle(app: Tenure, url: str, floor: Floor, starts: int, seconds: float
     async def other(at: float) -> None:
         waits["other"].append(time.time() - at)
 
-    runner = app.runner(queues=["default"])
-    await runner.start()
+    worker = app.worker(queues=["default"])
+    await worker.start()
     for _ in range(starts):
         await asyncio.sleep(0.05)
         timed(waits["commit"], lambda: floor.enqueue([TEXT]))
@@ -115,7 +115,7 @@ async def _idle(app: Tenure, url: str, floor: Floor, starts: int, seconds: float
     used = time.process_time()
     await asyncio.sleep(seconds)
     used = (time.process_time() - used) / seconds
-    await runner.stop()
+    await worker.stop()
     last = {name: quantiles(some, n=100)[98] for name, some in waits.items()}
     found = {name: (median(some), last[name]) for name, some in waits.items()}
     return [

@@ -31,7 +31,7 @@ async def make_report(customer: str) -> dict[str, Any]:
     return {"customer": customer, "rows": rows}
 
 
-# The lifespan starts a runner with the server, and stops it gracefully with the server.
+# The lifespan starts a worker with the server, and stops it gracefully with the server.
 app = FastAPI(lifespan=jobs.lifespan)
 
 

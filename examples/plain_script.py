@@ -51,17 +51,17 @@ async def main() -> None:
     except tenure.InvalidInput as error:
         print("refused:", error)
 
-    # A runner works on the jobs, as many at once as you like.
-    runner = app.runner(concurrency=10)
-    await runner.start()
-    print("2 + 3 =", await total.awaited(timeout=10))
-    print(await page.awaited(timeout=10))
+    # A worker works on the jobs, as many at once as you like.
+    worker = app.worker(concurrency=10)
+    await worker.start()
+    print("2 + 3 =", await total.aresult(timeout=10))
+    print(await page.aresult(timeout=10))
     try:
-        await wrong.awaited(timeout=10)
+        await wrong.aresult(timeout=10)
     except tenure.JobFailed as error:
         print("failed:", error)
     print("in an hour:", later.job().state)
-    await runner.stop()  # lets what runs end
+    await worker.stop()  # lets what runs end
 
     # What went wrong is kept, to be looked at and tried again: `tenure dead`, `tenure replay`.
     for job in app.queue.jobs(state="dead").jobs:

@@ -56,6 +56,7 @@ ADDITIONS = (
                 "observe/tracing.py",  # what it is for
                 "server/service.py",  # the header
                 "queue/open_store.py",  # gives jobs that of their caller
+                "server/native.py",  # passes it to a thread
             }
         ),
     ),

@@ -21,7 +21,7 @@ def main(url: str, jobs: int) -> float:
         for start in range(0, jobs, 1000):
             task.enqueue_many([PAYLOAD] * min(1000, jobs - start))
         began = time.perf_counter()
-        asyncio.run(app.runner(burst=True, concurrency=CONCURRENCY, schedule=False).run())
+        asyncio.run(app.worker(burst=True, concurrency=CONCURRENCY, schedule=False).run())
         seconds = time.perf_counter() - began
         assert app.queue.stats().unfinished == 0
     return seconds

@@ -58,8 +58,8 @@ _LATER = {
     "Tenure": "tenure.tasks.app",
     "Task": "tenure.tasks.task",
     "Handle": "tenure.tasks.task",
-    "Worker": "tenure.worker.handler",
-    "Runner": "tenure.worker.runner",
+    "Handler": "tenure.worker.handler",
+    "Worker": "tenure.worker.worker",
     "current_job": "tenure.worker.current_job",
     "CurrentJob": "tenure.worker.current_job",
     "Outcome": "tenure.worker.outcome",
@@ -73,9 +73,9 @@ if typing.TYPE_CHECKING:
     from tenure.tasks.app import Tenure
     from tenure.tasks.task import Handle, Task
     from tenure.worker.current_job import CurrentJob, current_job
-    from tenure.worker.handler import Worker
+    from tenure.worker.handler import Handler
     from tenure.worker.outcome import Cancel, Dead, Outcome, Retry, Snooze
-    from tenure.worker.runner import Runner
+    from tenure.worker.worker import Worker
 else:
 
     def __getattr__(name: str) -> object:
@@ -99,8 +99,8 @@ __all__ = [
     "Tenure",
     "Task",
     "Handle",
+    "Handler",
     "Worker",
-    "Runner",
     "current_job",
     "CurrentJob",
     # what a task can return or raise

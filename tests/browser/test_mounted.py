@@ -51,7 +51,7 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
     site.close()
 
 
-def test_the_dashboard_works_below_a_path(tab: Open, site: Site) -> None:
+def test_the_dashboard_works_below_a_path(site: Site, tab: Open) -> None:
     site.queue.enqueue("mail", {"to": "ann"}, id="tenant/1 of 2", delay=3600)
     page = tab(site.url)
     expect(page.get_by_role("banner")).to_contain_text("mounted")

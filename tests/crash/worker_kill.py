@@ -257,7 +257,9 @@ class Arena:
     def _stop(self, worker: WorkerProcess) -> None:
         self._working.remove(worker)
         self._leaving.append(worker)
-        worker.send(self._random.choice((signal.SIGTERM, signal.SIGINT)))
+        number = self._random.choice((signal.SIGTERM, signal.SIGINT))
+        # In a background job of a shell, SIGINT is ignored until the worker has its handler.
+        worker.send(number if " works on " in worker.log else signal.SIGTERM)
         self.counted["terms"] += 1
 
     # How it ends

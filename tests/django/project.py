@@ -19,7 +19,7 @@ from tenure.django.framework import (
 )
 from tenure.django.post import TaskPost
 from tenure.queue import Queue
-from tenure.worker.runner import Runner
+from tenure.worker.worker import Worker
 
 SIGNALS = {"enqueued": task_enqueued, "started": task_started, "finished": task_finished}
 
@@ -50,9 +50,9 @@ class Project:
         concurrency = options.pop("concurrency", 4)
         post = TaskPost(backend, queues or sorted(backend.queues), concurrency)
         options = {"burst": True, "schedule": False, "name": "worker-1", **options}
-        runner = Runner(backend.queue, [post], **options)
-        await runner.run()
-        return runner.handled
+        worker = Worker(backend.queue, [post], **options)
+        await worker.run()
+        return worker.handled
 
     @contextmanager
     def options(self, **changes: Any) -> Iterator[None]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tenure.engines import sql
-from tenure.engines.postgres.statements import statements
+from tenure.engines.postgres.statements import FILES, statements
 from tenure.engines.sql.statements import SHARED, parts
 from tenure.engines.sqlite.statements import SQL
 
@@ -18,9 +18,14 @@ ENGINES = Path(sql.__file__).parents[1]
 
 @pytest.mark.parametrize("engine", ["sqlite", "postgres"])
 def test_no_statement_is_written_twice(engine: str) -> None:
-    text = (ENGINES / engine / f"{engine}.sql").read_text("utf-8") + SHARED
+    texts = [path.read_text("utf-8") for path in (ENGINES / engine).glob("*.sql")]
+    text = "".join([*texts, SHARED])
     names = Counter(re.findall(r"^-- name: (\S+)$", text, re.MULTILINE))
     assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_every_file_of_postgresql_is_loaded() -> None:
+    assert {path.stem for path in (ENGINES / "postgres").glob("*.sql")} == set(FILES)
 
 
 def test_each_engine_has_the_shared_statements_in_its_own_notation() -> None:

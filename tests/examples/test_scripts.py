@@ -31,7 +31,7 @@ def test_the_plain_script_prints_its_results_each_time_it_is_run(tmp_path: Path)
 
 
 def test_the_chain_and_the_group_read_what_came_before_them(tmp_path: Path) -> None:
-    printed = run(EXAMPLES / "chain_and_group.py", folder=tmp_path).splitlines()
+    printed = run(EXAMPLES / "chain_and_fan_out.py", folder=tmp_path).splitlines()
     assert printed[:3] == ["front page: THE QUICK BROWN FOX", "words: [4, 2, 3]", "in all: 9"]
     assert re.fullmatch(r"cancelled: job '.*' is cancelled.*", printed[3])
     assert len(printed) == 4

@@ -33,32 +33,32 @@ class Named(NamedTuple):
         return f"named: {self.name}"
 
 
-_POSTGRES = "src/tenure/engines/postgres/postgres.sql"
+_POSTGRES = "src/tenure/engines/postgres"
 
 NAMED = (
     Named(
-        "drop-empty-with-news", _POSTGRES, "tenure.drop_empty()",
+        "drop-empty-with-news", f"{_POSTGRES}/books.sql", "tenure.drop_empty()",
         "AND NOT EXISTS (SELECT FROM tenure.news n WHERE n.queue = in_queue AND n.lane = l.id)",
         "",
         "tests/engines/postgres/test_races.py"
         "::test_a_lane_is_kept_for_a_job_that_came_after_the_books_were_brought_up_to_date",
     ),
     Named(
-        "claim-plain-unchecked", _POSTGRES, "tenure.claim_from_lane()",
+        "claim-plain-unchecked", f"{_POSTGRES}/claiming.sql", "tenure.claim_from_lane()",
         "FOR KEY SHARE; IF NOT tenure.is_plain(one) THEN",
         "FOR KEY SHARE; IF false THEN",
         "tests/engines/postgres/test_races.py"
         "::test_a_queue_that_is_bound_while_a_claim_waits_for_it_is_no_longer_plain",
     ),
     Named(
-        "open-books-unchecked", _POSTGRES, "tenure.open_books()",
+        "open-books-unchecked", f"{_POSTGRES}/claiming.sql", "tenure.open_books()",
         "beside := tenure.is_plain(ids[1]);",
         "beside := true;",
         "tests/engines/postgres/test_bounds.py"
         "::test_a_claim_that_waits_is_bound_by_what_was_set_meanwhile",
     ),
     Named(
-        "unfolded-is-folded", _POSTGRES, "tenure.unfolded()",
+        "unfolded-is-folded", f"{_POSTGRES}/books.sql", "tenure.unfolded()",
         "CASE WHEN folded_on = tenure.home() THEN folded ELSE '0' END",
         "folded",
         "tests/engines/postgres/test_server.py"
@@ -79,7 +79,7 @@ NAMED = (
         "tests/unit/test_reconcile_heads.py::test_a_sqlite_lane_gets_its_first_job_back",
     ),
     Named(
-        "reconcile-keeps-the-head-on-postgres", _POSTGRES, "tenure.recount()",
+        "reconcile-keeps-the-head-on-postgres", f"{_POSTGRES}/books.sql", "tenure.recount()",
         "o.cancelled, o.head[1], o.head[2]",
         "o.cancelled, NULL, NULL",
         "tests/unit/test_reconcile_heads.py::test_a_postgresql_lane_gets_its_first_job_back",

@@ -42,7 +42,7 @@ _DROPPED = {"PERFORM", "INSERT", "UPDATE", "DELETE", "RETURN", "CONTINUE", "EXIT
 # A partial index is used only if the query repeats its condition.
 _INDEX_HINT = re.compile(r"(\w+\.)?state <> 2")
 _SECTION = re.compile(
-    r"^-- (?P<part>version|name): (?P<name>\S+)$"
+    r"^-- (?P<part>version|fragment|name): (?P<name>\S+)$"
     r"|^CREATE (?:OR REPLACE )?FUNCTION (?P<function>\S+?)\(",
     re.MULTILINE,
 )

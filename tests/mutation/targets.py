@@ -282,7 +282,7 @@ _TABLE: tuple[tuple[str, tuple[Selection, ...]], ...] = (
     )),
     ("src/tenure/worker/lease_keeper.py", (
         _tests("tests/workers/test_lease_keeper.py"),
-        _tests("tests/workers/test_leases.py", "tests/workers/test_runner.py"),
+        _tests("tests/workers/test_leases.py", "tests/workers/test_worker.py"),
         _tests("tests/workers/test_store_trouble.py", "tests/workers/test_stopping.py"),
     )),
     ("src/tenure/worker/kept_outcomes.py", (
@@ -319,8 +319,8 @@ _WORKER_FIRST = {
     "job_log": ("job_log",),
     "outcome": ("task_outcomes", "tasks"),
     "processes": ("killed_processes", "sandbox"),
-    "run": ("found", "runner"),
-    "runner": ("runner", "found", "split", "store_trouble", "stopping"),
+    "run": ("found", "worker"),
+    "worker": ("worker", "found", "split", "store_trouble", "stopping"),
     "shutdown": ("stopping",),
     "threads": ("threads",),
     "unknown_kind": ("unknown_kinds",),
@@ -391,7 +391,7 @@ _SETTINGS: dict[str, frozenset[str]] = {
     "src/tenure/worker/kept_outcomes.py": frozenset({"LONGEST_PAUSE", "MOST_AT_ONCE", "MOST_SAID"}),
     "src/tenure/worker/outage.py": frozenset({"FIRST_PAUSE", "LONGEST_PAUSE"}),
     "src/tenure/worker/run.py": frozenset({"FIRST_LOOK", "LONGEST_LOOK", "AGAIN"}),
-    "src/tenure/worker/runner.py": frozenset({"AFTER_GRACE_SECONDS", "LOOK_AHEAD_SECONDS"}),
+    "src/tenure/worker/worker.py": frozenset({"AFTER_GRACE_SECONDS", "LOOK_AHEAD_SECONDS"}),
     "src/tenure/worker/settling.py": frozenset({"WAIT_SECONDS", "AT_ONCE"}),
     "src/tenure/worker/suspects.py": frozenset(
         {"QUIET_SECONDS", "HOLD_SECONDS", "ALONE_SECONDS", "LAST_SECONDS", "AWAY_MS",
@@ -447,7 +447,7 @@ def _selections(mutation: Mutation) -> tuple[Selection, ...]:
         before = _BEFORE_ALL.get(mutation.function, ())
         return (*before, *_ENGINES[engine](*by_function, *by_file))
     if parts.parent.name == "worker":
-        first = _WORKER_FIRST.get(parts.stem, ("runner", "found"))
+        first = _WORKER_FIRST.get(parts.stem, ("worker", "found"))
         return (
             _tests(*(f"tests/workers/test_{name}.py" for name in first)),
             _tests("tests/workers", seconds=300),

@@ -146,7 +146,7 @@ def test_a_job_that_was_left_for_others_has_no_failed_attempt(cli: Terminal) -> 
     with app:
         app.queue.enqueue("mail", id="other", kind="unknown")
         app.queue.enqueue("mail", id="without")
-        asyncio.run(app.runner(burst=True, schedule=False).run())
+        asyncio.run(app.worker(burst=True, schedule=False).run())
     shown = cli.text("show", "other")
     assert "left for other workers" in shown
     assert "attempt 1 failed" not in shown

@@ -74,19 +74,19 @@ def test_a_worker_keeps_its_leases_while_one_of_its_calls_hangs(store: Store, ur
         await asyncio.to_thread(app.queue.enqueue, "slow")
 
     async def main() -> None:
-        await runner.start()
+        await worker.start()
         await asyncio.to_thread(store.held.wait, PATIENCE)
         await asyncio.to_thread(until, renewed)
         store.go_on.set()
         await asyncio.to_thread(until, lambda: other.get(job.id).state == "done")
-        await runner.stop()
+        await worker.stop()
 
     def renewed() -> bool:
         seen.add(other.get(job.id).lease_until)
         return len(seen) >= 6
 
     job = work.enqueue()
-    runner = app.runner(lease=lease, schedule=False, poll_interval=0.1)
+    worker = app.worker(lease=lease, schedule=False, poll_interval=0.1)
     with app, tenure.connect(url) as other:
         asyncio.run(main())
         assert other.get(job.id).attempts == 1

@@ -104,7 +104,7 @@ class CopiedToMemory(Copied):
 
 
 _SETTINGS = settings(
-    max_examples=8,
+    max_examples=5,
     stateful_step_count=50,
     deadline=None,
     suppress_health_check=list(HealthCheck),
@@ -114,4 +114,4 @@ TestCopied.settings = _SETTINGS
 TestCopiedToSqlite = CopiedToSqlite.TestCase
 TestCopiedToSqlite.settings = _SETTINGS
 TestCopiedToMemory = CopiedToMemory.TestCase
-TestCopiedToMemory.settings = settings(_SETTINGS, max_examples=20)
+TestCopiedToMemory.settings = settings(_SETTINGS, max_examples=8)

@@ -450,6 +450,6 @@ TestSameAsTheModel.settings = _SETTINGS
 TestSameWithSmallSweeps = SameWithSmallSweeps.TestCase
 TestSameWithSmallSweeps.settings = _SETTINGS
 TestOnPostgres = OnPostgres.TestCase
-TestOnPostgres.settings = settings(_SETTINGS, max_examples=5)
+TestOnPostgres.settings = settings(_SETTINGS, max_examples=3)
 TestOnPostgresWithSmallSweeps = OnPostgresWithSmallSweeps.TestCase
-TestOnPostgresWithSmallSweeps.settings = settings(_SETTINGS, max_examples=5)
+TestOnPostgresWithSmallSweeps.settings = settings(_SETTINGS, max_examples=3)

@@ -1,4 +1,4 @@
-"""Apps on a file of their own, and runners that are stopped whatever happens."""
+"""Apps on a file of their own, and workers that are stopped whatever happens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tenure import Runner, Tenure
+from tenure import Tenure, Worker
 
 PATIENCE = 30.0  # seconds until a test gives up waiting for something that must happen
 
@@ -22,18 +22,18 @@ def app(tmp_path: Path) -> Iterator[Tenure]:
 
 
 @asynccontextmanager
-async def running(app: Tenure, **options: Any) -> AsyncIterator[Runner]:
-    """A runner of the app, until the block ends."""
-    runner = app.runner(**options)
-    await runner.start()
+async def running(app: Tenure, **options: Any) -> AsyncIterator[Worker]:
+    """A worker of the app, until the block ends."""
+    worker = app.worker(**options)
+    await worker.start()
     try:
-        yield runner
+        yield worker
     finally:
-        await runner.stop()
+        await worker.stop()
 
 
-def work_off(app: Tenure, **options: Any) -> Runner:
+def work_off(app: Tenure, **options: Any) -> Worker:
     """Run what is ready until nothing is."""
-    runner = app.runner(burst=True, **options)
-    asyncio.run(asyncio.wait_for(runner.run(), PATIENCE))
-    return runner
+    worker = app.worker(burst=True, **options)
+    asyncio.run(asyncio.wait_for(worker.run(), PATIENCE))
+    return worker

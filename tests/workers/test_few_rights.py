@@ -50,9 +50,9 @@ def test_a_worker_that_may_not_store_the_schedules_of_its_app_starts(
     def nightly() -> None: ...
 
     monkeypatch.setattr(ScheduleCalls, "put", refused)
-    runner = app.runner()
-    assert runner.before_start is not None
-    runner.before_start()
+    worker = app.worker()
+    assert worker.before_start is not None
+    worker.before_start()
     (record,) = caplog.records
     assert record.levelname == "WARNING"
     assert "are not stored" in record.getMessage()

@@ -1,4 +1,4 @@
-"""What somebody found who tried to lose a job, to run one twice, or to keep a runner from ending.
+"""What somebody found who tried to lose a job, to run one twice, or to keep a worker from ending.
 
 Each test is the shortest way to a mistake that was there once.
 """
@@ -27,12 +27,12 @@ from tenure.model.ops import Op
 from tenure.queue import store_of
 from tenure.testing import ManualClock
 from tenure.worker import run as run_module
-from tenure.worker.handler import Handler, Place
+from tenure.worker.handler import HandlerSpec, Place
 from tenure.worker.post import Post
 from tenure.worker.run import AGAIN, Run, attempt_in_thread
-from tenure.worker.runner import Runner
 from tenure.worker.scheduler import Scheduler
 from tenure.worker.threads import Threads
+from tenure.worker.worker import Worker
 from tests.crash.watched import PATIENCE, Watched, opened, start, until
 from tests.workers import errands
 
@@ -54,11 +54,11 @@ def queue(engine: Watched) -> Iterator[tenure.Queue]:
 def post(
     name: str, call: Callable[[Job], Any], place: Place = "loop", concurrency: int = 5
 ) -> Post:
-    return Post([name], concurrency, {}, default=Handler(call, place, name), poll_interval=0.02)
+    return Post([name], concurrency, {}, default=HandlerSpec(call, place, name), poll_interval=0.02)
 
 
-def runner_of(queue: tenure.Queue, *posts: Post, **options: Any) -> Runner:
-    return Runner(queue, posts, schedule=False, **options)
+def worker_of(queue: tenure.Queue, *posts: Post, **options: Any) -> Worker:
+    return Worker(queue, posts, schedule=False, **options)
 
 
 async def nothing(job: Job) -> None:
@@ -94,8 +94,8 @@ def test_two_posts_together_do_no_more_than_max_jobs(queue: tenure.Queue, most: 
     """Each has room for all that is left."""
     for name in ("a", "b"):
         queue.enqueue_many([tenure.NewJob(queue=name) for _ in range(10)])
-    runner = runner_of(queue, post("a", nothing), post("b", nothing), max_jobs=most)
-    asyncio.run(within(SOON, runner.run()))
+    worker = worker_of(queue, post("a", nothing), post("b", nothing), max_jobs=most)
+    asyncio.run(within(SOON, worker.run()))
     found = queue.stats()
     assert (found.done, found.leased, found.ready) == (most, 0, 20 - most)
 
@@ -105,8 +105,8 @@ def test_a_post_goes_on_though_another_had_asked_for_all_that_is_left(
 ) -> None:
     """The other one's claim finds nothing."""
     queue.enqueue_many([tenure.NewJob(queue="b") for _ in range(10)])
-    runner = runner_of(queue, post("a", nothing), post("b", nothing), max_jobs=6)
-    asyncio.run(within(SOON, runner.run()))
+    worker = worker_of(queue, post("a", nothing), post("b", nothing), max_jobs=6)
+    asyncio.run(within(SOON, worker.run()))
     assert queue.stats("b").done == 6
 
 
@@ -141,7 +141,7 @@ def test_a_burst_does_not_end_while_a_result_is_on_its_way(
 
         engine.before = before
         posts = post("a", first, concurrency=1), post("b", nothing)
-        await within(SOON, runner_of(queue, *posts, burst=True).run())
+        await within(SOON, worker_of(queue, *posts, burst=True).run())
 
     asyncio.run(main())
     assert queue.get(child.id).state == "done"
@@ -151,15 +151,15 @@ def test_a_burst_ends_though_something_stirs_when_the_first_post_has_ended(
     queue: tenure.Queue,
 ) -> None:
     """Another process has enqueued something for it."""
-    runner = runner_of(queue, post("a", nothing), post("b", nothing), burst=True)
-    work = runner._work
+    worker = worker_of(queue, post("a", nothing), post("b", nothing), burst=True)
+    work = worker._work
 
     async def work_and_stir(one: Post) -> None:
         await work(one)
         one.look = True
 
-    runner._work = work_and_stir  # type: ignore[method-assign,assignment]
-    asyncio.run(within(SOON, runner.run()))
+    worker._work = work_and_stir  # type: ignore[method-assign,assignment]
+    asyncio.run(within(SOON, worker.run()))
 
 
 # Cancelled from outside -------------------------------------------------------------------------
@@ -169,7 +169,7 @@ def test_a_burst_ends_though_something_stirs_when_the_first_post_has_ended(
 def test_a_program_that_is_interrupted_gives_its_jobs_back(
     queue: tenure.Queue, place: Place
 ) -> None:
-    """What asyncio.run() does on Ctrl-C: it cancels the task that runs the runner."""
+    """What asyncio.run() does on Ctrl-C: it cancels the task that runs the worker."""
     job = queue.enqueue("mail")
     began = threading.Event()
 
@@ -186,7 +186,7 @@ def test_a_program_that_is_interrupted_gives_its_jobs_back(
 
     async def main() -> None:
         running = asyncio.ensure_future(
-            runner_of(queue, post("mail", call, place), grace=0.05).run()
+            worker_of(queue, post("mail", call, place), grace=0.05).run()
         )
         await seen(began.is_set)
         running.cancel()
@@ -208,7 +208,7 @@ def test_a_program_that_is_interrupted_lets_its_jobs_end_within_the_grace_time(
         await asyncio.sleep(0.1)
 
     async def main() -> None:
-        running = asyncio.ensure_future(runner_of(queue, post("mail", work)).run())
+        running = asyncio.ensure_future(worker_of(queue, post("mail", work)).run())
         await seen(began.is_set)
         running.cancel()
         with suppress(asyncio.CancelledError):
@@ -233,10 +233,12 @@ def test_jobs_of_a_post_that_can_no_longer_work_are_given_back(queue: tenure.Que
     async def work(job: Job) -> None:
         await asyncio.sleep(60)
 
-    failing = Failing(["mail"], 5, {}, default=Handler(work, "loop", "mail"), poll_interval=0.02)
-    runner = runner_of(queue, failing, grace=0.05)
+    failing = Failing(
+        ["mail"], 5, {}, default=HandlerSpec(work, "loop", "mail"), poll_interval=0.02
+    )
+    worker = worker_of(queue, failing, grace=0.05)
     with pytest.raises(MemoryError, match="as told"):
-        asyncio.run(within(SOON, runner.run()))
+        asyncio.run(within(SOON, worker.run()))
     assert as_it_was(queue, job)
 
 
@@ -250,11 +252,11 @@ def test_a_runner_can_be_stopped_by_several_at_once(queue: tenure.Queue) -> None
         await asyncio.sleep(0.05)
 
     async def main() -> None:
-        runner = runner_of(queue, post("mail", work))
-        running = asyncio.ensure_future(runner.run())
+        worker = worker_of(queue, post("mail", work))
+        running = asyncio.ensure_future(worker.run())
         await seen(began.is_set)
-        await asyncio.gather(runner.stop(), runner.stop(), running)
-        await runner.stop()
+        await asyncio.gather(worker.stop(), worker.stop(), running)
+        await worker.stop()
 
     asyncio.run(main())
     assert queue.get(job.id).state == "done"
@@ -265,10 +267,10 @@ def test_a_job_can_stop_the_runner_that_runs_it(queue: tenure.Queue) -> None:
 
     async def main() -> None:
         async def work(job: Job) -> None:
-            await runner.stop(grace=0.05)
+            await worker.stop(grace=0.05)
 
-        runner = runner_of(queue, post("mail", work))
-        await within(SOON, runner.run())
+        worker = worker_of(queue, post("mail", work))
+        await within(SOON, worker.run())
         assert as_it_was(queue, job)
 
     asyncio.run(main())
@@ -283,10 +285,10 @@ def test_nothing_is_left_when_a_runner_has_stopped(queue: tenure.Queue) -> None:
     async def main() -> None:
         for name in ("loop", "thread"):
             queue.enqueue_many([tenure.NewJob(queue=name) for _ in range(20)])
-        runner = Runner(queue, [post("loop", nothing), post("thread", plain, "thread")])
-        await runner.start()
+        worker = Worker(queue, [post("loop", nothing), post("thread", plain, "thread")])
+        await worker.start()
         await seen(lambda: queue.stats().unfinished == 0)
-        await runner.stop()
+        await worker.stop()
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     before = set(threading.enumerate())
@@ -296,7 +298,7 @@ def test_nothing_is_left_when_a_runner_has_stopped(queue: tenure.Queue) -> None:
 
 
 def _is_of(thread: threading.Thread) -> bool:
-    """Of a runner; a committer belongs to the queue."""
+    """Of a worker; a committer belongs to the queue."""
     return thread.name.startswith("tenure-") and thread.name != "tenure-committer"
 
 
@@ -337,14 +339,14 @@ def test_a_job_that_was_claimed_before_the_loop_was_blocked_is_not_run_on_an_end
                 loop.call_soon_threadsafe(go_on.set)  # before the answer comes
                 ours_has_it.set()
 
-        runner = runner_of(queue, post("mail", work), lease=lease, name="ours")
-        await runner.start()
+        worker = worker_of(queue, post("mail", work), lease=lease, name="ours")
+        await worker.start()
         await seen(lambda: ran == [first.id])
         engine.after = after
         claims = start(rival)
         queue.enqueue("mail", id=second)
         await seen(lambda: queue.get(first.id).state == "done")
-        await runner.stop()
+        await worker.stop()
         got.append("done")
         claims.result(PATIENCE)
 
@@ -373,9 +375,9 @@ def test_jobs_keep_their_leases_though_others_cannot_be_given_up(
 
     async def main() -> None:
         posts = post("hung", hang, "thread", 6), post("mail", work)
-        runner = runner_of(queue, *posts, lease=lease, grace=0)
+        worker = worker_of(queue, *posts, lease=lease, grace=0)
         monkeypatch.setattr(queue, "fail", refuse)
-        await runner.start()
+        await worker.start()
         healthy = queue.enqueue("mail")
         await seen(lambda: len(ran) == 7)
         while (now := queue.get(healthy.id)).state != "done":
@@ -383,7 +385,7 @@ def test_jobs_keep_their_leases_though_others_cannot_be_given_up(
             assert queue.claim("mail") == []
             await asyncio.sleep(0.01)
         end.set()
-        await runner.stop()
+        await worker.stop()
 
     def refuse(job: Job, error: object) -> None:
         raise tenure.LeaseLost(job.id, "cancelled")
@@ -407,8 +409,8 @@ def test_a_task_that_holds_the_threads_of_asyncio_holds_up_nobody_else(
 
     async def main() -> None:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
-        runner = runner_of(queue, post("mail", work), grace=0.05)
-        await runner.start()
+        worker = worker_of(queue, post("mail", work), grace=0.05)
+        await worker.start()
         holding = queue.enqueue("mail", "hold")
         await seen(lambda: queue.get(holding.id).state == "leased")
         for n in range(1, 4):
@@ -416,7 +418,7 @@ def test_a_task_that_holds_the_threads_of_asyncio_holds_up_nobody_else(
             await seen(partial(lambda n: queue.stats("mail").done == n, n))
             await asyncio.sleep(0.06)  # it looks ahead again
         try:
-            await within(SOON, runner.stop())
+            await within(SOON, worker.stop())
             assert as_it_was(queue, holding)
         finally:
             end.set()
@@ -451,7 +453,7 @@ def test_a_thread_that_cannot_be_had_loses_no_call(monkeypatch: pytest.MonkeyPat
 def run_of(queue: tenure.Queue, call: Callable[[Job], Any]) -> Run:
     queue.enqueue("mail")
     (job,) = queue.claim("mail")
-    return Run(job, Handler(call, "thread", "mail"), queue, lambda *_: None, 0.0)
+    return Run(job, HandlerSpec(call, "thread", "mail"), queue, lambda *_: None, 0.0)
 
 
 def test_a_plain_function_that_is_told_to_end_before_it_began_is_given_back(
@@ -561,8 +563,8 @@ def test_a_plain_function_that_is_interrupted_leaves_no_lock_behind(
 
     new = tenure.NewJob(queue="mail", timeout=0.02, max_attempts=1)
     queue.enqueue_many([new] * 60)
-    runner = runner_of(queue, post("mail", work, "thread", 10), max_jobs=60)
-    asyncio.run(within(PATIENCE, runner.run()))
+    worker = worker_of(queue, post("mail", work, "thread", 10), max_jobs=60)
+    asyncio.run(within(PATIENCE, worker.run()))
     assert queue.stats("mail").dead == 60
     log.removeHandler(handler)
     handler.close()
@@ -609,8 +611,8 @@ def test_an_interrupt_is_taken_back_if_the_function_has_entered_code_that_takes_
 
     monkeypatch.setattr(run_module, "_holds_no_lock", slowly)
     queue.enqueue_many([tenure.NewJob(queue="mail", timeout=0.02, max_attempts=1)])
-    runner = runner_of(queue, post("mail", work, "thread", 1), max_jobs=1)
-    asyncio.run(within(PATIENCE, runner.run()))
+    worker = worker_of(queue, post("mail", work, "thread", 1), max_jobs=1)
+    asyncio.run(within(PATIENCE, worker.run()))
     assert hit == []
     assert queue.stats("mail").dead == 1
 
@@ -645,8 +647,8 @@ def test_jobs_whose_claim_took_most_of_the_lease_are_given_back_and_not_begun(
             begun.append(job.token)
 
         engine.after = takes_long
-        runner = runner_of(queue, post("mail", work), max_jobs=3, lease=30)
-        asyncio.run(within(PATIENCE, runner.run()))
+        worker = worker_of(queue, post("mail", work), max_jobs=3, lease=30)
+        asyncio.run(within(PATIENCE, worker.run()))
         assert len(stale) == len(begun) == 3
         assert not set(stale) & set(begun)
         done = queue.jobs(state="done").jobs
@@ -662,8 +664,8 @@ def test_what_a_task_sets_in_its_context_is_not_there_for_the_next(
 ) -> None:
     with tenure.connect(f"sqlite:///{tmp_path / 'jobs.db'}") as queue:
         ids = queue.enqueue_many([task.job() for _ in range(3)])
-        runner = Runner(queue, errands.app.posts(concurrency=1), burst=True, schedule=False)
-        asyncio.run(within(PATIENCE, runner.run()))
+        worker = Worker(queue, errands.app.posts(concurrency=1), burst=True, schedule=False)
+        asyncio.run(within(PATIENCE, worker.run()))
         assert [queue.get(id).result for id in ids] == ["nothing"] * 3
 
 
@@ -699,3 +701,20 @@ def test_a_schedule_whose_parent_is_gone_is_not_tried_without_rest(timed: tenure
     assert isinstance(timed.clock, ManualClock)
     timed.clock.advance(61)
     assert Scheduler(timed, "me").step() > 0
+
+
+def test_a_worker_that_was_suspended_renews_its_leases_before_it_maintains_the_store(
+    timed: tenure.Queue,
+) -> None:
+    """Maintenance ends leases that have expired, also those of the worker itself."""
+    timed.enqueue("mail")
+    (job,) = timed.claim("mail", lease=1)
+    assert isinstance(timed.clock, ManualClock)
+    timed.clock.advance(3)
+    suspended = True
+    scheduler = Scheduler(timed, "me", must_wait=lambda: suspended)
+    scheduler.step()
+    timed.extend(job, 60)
+    suspended = False
+    scheduler.step()
+    assert timed.get(job.id).state == "leased"

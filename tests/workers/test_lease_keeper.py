@@ -13,7 +13,7 @@ from tenure import Queue
 from tenure.model.job import Lease
 from tenure.testing import ManualClock
 from tenure.worker import lease_keeper
-from tenure.worker.handler import Handler
+from tenure.worker.handler import HandlerSpec
 from tenure.worker.lease_keeper import OVERDUE_SECONDS, Keeper
 from tenure.worker.run import Run
 from tests.crash.watched import PATIENCE, until
@@ -36,7 +36,11 @@ def claimed(queue: Queue, id: str, lease: float = LEASE) -> Run:
     queue.enqueue("q", id=id)
     (job,) = queue.claim("q", lease=lease)
     return Run(
-        job, Handler(lambda job: None, "loop", "h"), queue, cast(Any, None), queue.clock.monotonic()
+        job,
+        HandlerSpec(lambda job: None, "loop", "h"),
+        queue,
+        cast(Any, None),
+        queue.clock.monotonic(),
     )
 
 

@@ -62,10 +62,10 @@ def test_a_burst_of_tasks_of_both_kinds_is_worked_off(app: Tenure) -> None:
 
     handles = [(n, in_the_loop.enqueue(n)) for n in range(20)]
     handles += [(n, in_a_thread.enqueue(n)) for n in range(20, 40)]
-    runner = work_off(app, concurrency=10)
-    assert runner.handled == 40
+    worker = work_off(app, concurrency=10)
+    assert worker.handled == 40
     assert ran == dict.fromkeys(range(40), 1)
-    assert all(handle.wait(timeout=PATIENCE) == n * n for n, handle in handles)
+    assert all(handle.result(timeout=PATIENCE) == n * n for n, handle in handles)
     assert app.queue.stats().done == 40
 
 
@@ -92,7 +92,7 @@ def test_what_fails_is_tried_again_until_it_is_dead(app: Tenure) -> None:
 
     asyncio.run(main())
     assert ran == [1, 2, 3]
-    assert asking.wait(timeout=PATIENCE) == "well"
+    assert asking.result(timeout=PATIENCE) == "well"
     assert [error.message for error in app.queue.get(failing.id).errors] == ["no"] * 3
 
 

@@ -90,10 +90,10 @@ def test_a_burst_of_tasks_of_both_kinds_is_worked_off(app: Tenure) -> None:
 
     handles = [(n, in_the_loop.enqueue(n)) for n in range(60)]
     handles += [(n, in_a_thread.enqueue(n)) for n in range(60, 120)]
-    runner = work_off(app, concurrency=20)
-    assert runner.handled == 120
+    worker = work_off(app, concurrency=20)
+    assert worker.handled == 120
     assert ran == dict.fromkeys(range(120), 1)
-    assert all(handle.wait(timeout=PATIENCE) == n * n for n, handle in handles)
+    assert all(handle.result(timeout=PATIENCE) == n * n for n, handle in handles)
     assert app.queue.stats().done == 120
 
 
@@ -176,7 +176,7 @@ def test_who_waits_for_a_result_hears_of_it_from_another_process(place: Place) -
         quick = app.task(name=errands.quick.name)(errands.quick.function)
         for _ in range(5):
             start = time.monotonic()
-            assert quick.enqueue().wait(timeout=PATIENCE) == "well"
+            assert quick.enqueue().result(timeout=PATIENCE) == "well"
             took.append(time.monotonic() - start)
     assert min(took) < 0.5, worker.log  # without a word it is a second until the next look
 

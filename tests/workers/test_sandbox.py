@@ -21,7 +21,7 @@ async def add(a: int, b: int) -> int:
 
 @app.task
 def enqueue_another(n: int) -> int:
-    return add.enqueue(n, n).wait() if n else 0
+    return add.enqueue(n, n).result() if n else 0
 
 
 @app.task(max_attempts=2, backoff=fixed(60))
@@ -52,7 +52,7 @@ def test_nothing_runs_until_it_is_told_to(box: Sandbox) -> None:
     handle = add.enqueue(1, 2)
     assert handle.job().state is State.PENDING
     assert box.drain() == 1
-    assert handle.wait() == 3
+    assert handle.result() == 3
     assert box.drain() == 0
 
 
@@ -71,11 +71,11 @@ def test_time_is_moved_by_hand_or_by_draining_forward(box: Sandbox) -> None:
     assert box.drain(forward=59) == 0
     box.clock.advance(60)
     assert box.drain() == 1
-    assert handle.wait() == "ok"
+    assert handle.result() == "ok"
     began = box.clock.now_ms()
     again = flaky.enqueue()
     assert box.drain(forward=3600) == 2
-    assert again.wait() == "ok"
+    assert again.result() == "ok"
     assert box.clock.now_ms() == began + 60_000
 
 
@@ -88,7 +88,7 @@ def test_sleeping_takes_no_time_and_moves_the_clock(box: Sandbox) -> None:
 
 
 def test_a_thread_is_waited_for_in_real_time(box: Sandbox) -> None:
-    assert asks_a_thread.using(timeout=30).enqueue().wait() == "answer"
+    assert asks_a_thread.using(timeout=30).enqueue().result() == "answer"
 
 
 def test_eager_calls_run_before_they_return() -> None:
@@ -107,7 +107,7 @@ def test_eager_calls_run_from_asyncio_too() -> None:
         assert (await handle.ajob()).state is State.DONE
         assert add.enqueue(3, 4).job().state is State.DONE
         assert (await app.achain(add.job(1, 1), add.job(2, 2)))[1].job().state is State.DONE
-        assert len(await app.agroup([add.job(1, 1)], then=add.job(2, 2))) == 2
+        assert len(await app.afan_out([add.job(1, 1)], then=add.job(2, 2))) == 2
 
     with Sandbox(app, eager=True):
         asyncio.run(main())
@@ -123,17 +123,17 @@ def test_an_error_can_be_raised_where_the_test_is(box: Sandbox) -> None:
 
 
 def test_waiting_in_a_sandbox_drains_it(box: Sandbox) -> None:
-    assert add.enqueue(1, 2).wait() == 3
+    assert add.enqueue(1, 2).result() == 3
 
 
 def test_waiting_for_a_job_that_is_not_due_says_how_to_move_the_clock(box: Sandbox) -> None:
     with pytest.raises(WaitTimeout, match=r"drain\(forward=SECONDS\)"):
-        flaky.enqueue().wait()
+        flaky.enqueue().result()
 
 
 def test_a_job_cannot_wait_for_one_that_only_it_could_run(box: Sandbox) -> None:
     with pytest.raises(JobFailed, match="is pending"):
-        enqueue_another.using(max_attempts=1).enqueue(1).wait()
+        enqueue_another.using(max_attempts=1).enqueue(1).result()
 
 
 def test_the_jobs_are_listed_in_order(box: Sandbox) -> None:
@@ -152,5 +152,5 @@ def test_a_clock_can_be_shared() -> None:
 
 def test_the_fixture_is_found_by_itself(tenure_sandbox: Callable[..., Sandbox]) -> None:
     box = tenure_sandbox(app, eager=True)
-    assert add.enqueue(2, 3).wait() == 5
+    assert add.enqueue(2, 3).result() == 5
     assert box.eager

@@ -17,10 +17,10 @@ from tenure.model import ops
 from tenure.model.job import Job
 from tenure.model.ops import Answer, Op
 from tenure.queue import store_of
-from tenure.worker.handler import Handler
+from tenure.worker.handler import HandlerSpec
 from tenure.worker.lease_keeper import Keeper
 from tenure.worker.post import ENOUGH, Post
-from tenure.worker.runner import Runner
+from tenure.worker.worker import Worker
 from tests.crash.watched import PATIENCE, Watched, opened, start, until
 
 MANY = 2 * ENOUGH
@@ -80,15 +80,15 @@ def fill(queue: tenure.Queue, n: int, tenants: Sequence[str] = ("",)) -> None:
     )
 
 
-def runner_of(
+def worker_of(
     queue: tenure.Queue,
     call: Callable[[Job], Any] = nothing,
     concurrency: int = MANY,
     queues: Sequence[str] = ("q",),
     **options: Any,
-) -> Runner:
-    post = Post(queues, concurrency, {}, default=Handler(call, "loop", "q"), poll_interval=0.02)
-    return Runner(queue, [post], schedule=False, **options)
+) -> Worker:
+    post = Post(queues, concurrency, {}, default=HandlerSpec(call, "loop", "q"), poll_interval=0.02)
+    return Worker(queue, [post], schedule=False, **options)
 
 
 def limits(engine: Counting) -> list[int]:
@@ -99,7 +99,7 @@ def limits(engine: Counting) -> list[int]:
 def test_while_a_batch_is_committed_another_is_sent(engine: AtOnce, queue: tenure.Queue) -> None:
     fill(queue, 5 * ENOUGH)
     engine.hold()
-    done = start(asyncio.run, runner_of(queue, burst=True).run())
+    done = start(asyncio.run, worker_of(queue, burst=True).run())
     engine.let_all_but_two()
     engine.let_all()
     done.result(PATIENCE)
@@ -119,7 +119,7 @@ def test_a_worker_commits_one_batch_at_a_time_otherwise(
     engine: AtOnce, queue: tenure.Queue, tenants: Sequence[str], options: dict[str, Any]
 ) -> None:
     fill(queue, 5 * ENOUGH, tenants)
-    asyncio.run(asyncio.wait_for(runner_of(queue, burst=True, **options).run(), PATIENCE))
+    asyncio.run(asyncio.wait_for(worker_of(queue, burst=True, **options).run(), PATIENCE))
     assert queue.stats().done == 5 * ENOUGH
     assert engine.most == 1
 
@@ -128,7 +128,7 @@ def test_a_store_in_which_claims_wait_for_each_other_gets_one_at_a_time() -> Non
     engine = Counting()
     with opened(engine) as queue:
         fill(queue, 5 * ENOUGH)
-        asyncio.run(asyncio.wait_for(runner_of(queue, burst=True).run(), PATIENCE))
+        asyncio.run(asyncio.wait_for(worker_of(queue, burst=True).run(), PATIENCE))
     assert engine.most == 1
 
 
@@ -147,17 +147,17 @@ def test_no_more_jobs_run_at_once_than_may_and_each_runs_once(
         now -= 1
 
     fill(queue, 10 * ENOUGH)
-    runner = runner_of(queue, count, burst=True)
-    asyncio.run(asyncio.wait_for(runner.run(), PATIENCE))
+    worker = worker_of(queue, count, burst=True)
+    asyncio.run(asyncio.wait_for(worker.run(), PATIENCE))
     assert set(ran.values()) == {1}
-    assert len(ran) == runner.handled == queue.stats().done == 10 * ENOUGH
+    assert len(ran) == worker.handled == queue.stats().done == 10 * ENOUGH
     assert ENOUGH < most <= MANY
 
 
 def test_two_batches_together_take_no_more_than_max_jobs(queue: tenure.Queue) -> None:
     fill(queue, 10 * ENOUGH)
-    runner = runner_of(queue, max_jobs=5 * ENOUGH + 3)
-    asyncio.run(asyncio.wait_for(runner.run(), PATIENCE))
+    worker = worker_of(queue, max_jobs=5 * ENOUGH + 3)
+    asyncio.run(asyncio.wait_for(worker.run(), PATIENCE))
     found = queue.stats()
     assert (found.done, found.leased) == (5 * ENOUGH + 3, 0)
 
@@ -167,10 +167,10 @@ def test_a_worker_that_stops_waits_for_both_batches(engine: AtOnce, queue: tenur
 
     async def main() -> None:
         engine.hold()
-        runner = runner_of(queue)
-        await runner.start()
+        worker = worker_of(queue)
+        await worker.start()
         await asyncio.to_thread(engine.let_all_but_two)
-        stopping = asyncio.create_task(runner.stop())
+        stopping = asyncio.create_task(worker.stop())
         await asyncio.sleep(0.05)
         assert not stopping.done()
         engine.let_all()
@@ -186,13 +186,13 @@ def test_the_leases_of_both_batches_are_kept(engine: AtOnce, queue: tenure.Queue
     """The outcomes of both are on their way."""
     fill(queue, 5 * ENOUGH)
     engine.hold()
-    runner = runner_of(queue, burst=True)
-    done = start(asyncio.run, runner.run())
+    worker = worker_of(queue, burst=True)
+    done = start(asyncio.run, worker.run())
     engine.let_all_but_two()
-    until(lambda: len(runner._untold()) == MANY)
+    until(lambda: len(worker._untold()) == MANY)
     engine.let_all()
     done.result(PATIENCE)
-    assert runner._untold() == []
+    assert worker._untold() == []
 
 
 @pytest.mark.parametrize("max_jobs", [None, 4 * ENOUGH + 3])
@@ -209,15 +209,15 @@ def test_a_batch_that_renews_leases_first_counts_against_the_other(
         await asyncio.sleep(0.05)
         now -= 1
 
-    async def renew(runner: Runner) -> None:
-        await asyncio.sleep(0.05 if asyncio.current_task() is runner._serving[1] else 0)
+    async def renew(worker: Worker) -> None:
+        await asyncio.sleep(0.05 if asyncio.current_task() is worker._serving[1] else 0)
 
     monkeypatch.setattr(Keeper, "was_suspended", property(lambda keeper: True))
-    monkeypatch.setattr(Runner, "_renew_first", renew)
+    monkeypatch.setattr(Worker, "_renew_first", renew)
     fill(queue, 10 * ENOUGH)
-    runner = runner_of(queue, count, burst=True, max_jobs=max_jobs)
-    asyncio.run(asyncio.wait_for(runner.run(), PATIENCE))
-    assert runner.handled == queue.stats().done == (max_jobs or 10 * ENOUGH)
+    worker = worker_of(queue, count, burst=True, max_jobs=max_jobs)
+    asyncio.run(asyncio.wait_for(worker.run(), PATIENCE))
+    assert worker.handled == queue.stats().done == (max_jobs or 10 * ENOUGH)
     assert most <= MANY
 
 
@@ -235,11 +235,11 @@ def test_a_worker_whose_second_batch_fails_stops_at_once(
             raise tenure.Closed("it fails")
 
         monkeypatch.setattr(store_of(queue), "ado_beside", fail)
-        runner = runner_of(queue)
-        await runner.start()
+        worker = worker_of(queue)
+        await worker.start()
         await asyncio.wait_for(asked.wait(), PATIENCE)
-        stopping = asyncio.create_task(runner.stop(grace=2 * PATIENCE))
-        while runner.running() or runner._posts[0].to_tell or len(runner._posts[0].telling) > 1:
+        stopping = asyncio.create_task(worker.stop(grace=2 * PATIENCE))
+        while worker.running() or worker._posts[0].to_tell or len(worker._posts[0].telling) > 1:
             await asyncio.sleep(0.001)
         await asyncio.sleep(0.05)
         fails.set()

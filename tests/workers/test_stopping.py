@@ -505,11 +505,11 @@ def test_a_signal_that_comes_while_it_starts_stops_it_gracefully(number: signal.
         def nothing() -> None:
             pass
 
-        runner = app.runner()
-        runner.before_start = lambda: os.kill(os.getpid(), number)
+        worker = app.worker()
+        worker.before_start = lambda: os.kill(os.getpid(), number)
         before = signal.signal(number, lambda number, frame: pytest.fail("it was not ready for it"))
         try:
-            run_until_signal(runner)
+            run_until_signal(worker)
         finally:
             signal.signal(number, before)
-    assert runner.handled == 0
+    assert worker.handled == 0

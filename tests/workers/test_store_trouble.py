@@ -18,9 +18,9 @@ from tenure.model import ops, queries
 from tenure.model.job import Job
 from tenure.model.ops import Answer, Op
 from tenure.model.queries import Found, Query
-from tenure.worker.handler import Handler
+from tenure.worker.handler import HandlerSpec
 from tenure.worker.post import Post
-from tenure.worker.runner import Runner
+from tenure.worker.worker import Worker
 from tests.crash.watched import PATIENCE, Watched, opened
 from tests.workers import errands
 from tests.workers.life import Place, WorkerProcess, a_place, until
@@ -51,14 +51,14 @@ def rival(tmp_path: Path) -> Iterator[tenure.Queue]:
 
 
 class Work:
-    """Jobs that a runner runs, and how often each was."""
+    """Jobs that a worker runs, and how often each was."""
 
     def __init__(self, queue: tenure.Queue, lease: float = 30.0) -> None:
         self.queue = queue
         self.ran: Counter[str] = Counter()
         self.began = threading.Event()
-        post = Post(["mail"], 10, {}, default=Handler(self._run, "loop", "mail"))
-        self.runner = Runner(
+        post = Post(["mail"], 10, {}, default=HandlerSpec(self._run, "loop", "mail"))
+        self.worker = Worker(
             queue, [post], lease=lease, schedule=False, poll_interval=0.05, name="ours"
         )
 
@@ -70,13 +70,13 @@ class Work:
         """Run until something has happened, doing something in another thread."""
 
         async def main() -> None:
-            await self.runner.start()
+            await self.worker.start()
             deadline = time.monotonic() + PATIENCE
             while not await asyncio.to_thread(over):
                 assert time.monotonic() < deadline, "it never happened"
                 await asyncio.to_thread(meanwhile)
                 await asyncio.sleep(0.005)
-            await self.runner.stop()
+            await self.worker.stop()
 
         asyncio.run(main())
 
@@ -245,7 +245,7 @@ def test_an_outcome_that_makes_others_fail_does_not_do_so_for_ever(
         jobs = [tenure.NewJob(queue="mail", id=f"{n}") for n in range(12)]
         ids = queue.enqueue_many(jobs)
         work = Work(queue)
-        work.runner._posts[0].concurrency = 12
+        work.worker._posts[0].concurrency = 12
         work.until(lambda: all_done(rival), lambda: None)
     assert work.ran == dict.fromkeys(ids, 1)
 
@@ -270,8 +270,8 @@ def test_an_outcome_that_hangs_holds_up_no_other_job(
     queue.enqueue("slow", id="late", timeout=0.01, max_attempts=1)
     queue.enqueue("slow", id="long")
     work = Work(queue, lease=2)
-    slow = Post(["slow"], 2, {}, default=Handler(block, "thread", "slow"))
-    work.runner._posts.append(slow)
+    slow = Post(["slow"], 2, {}, default=HandlerSpec(block, "thread", "slow"))
+    work.worker._posts.append(slow)
 
     def meanwhile() -> None:
         if hangs.is_set() and not go_on.is_set():
@@ -347,10 +347,10 @@ def test_a_runner_can_be_stopped_while_the_store_is_away(
             raise tenure.Busy("locked")
 
     async def main() -> None:
-        await work.runner.start()
+        await work.worker.start()
         while not work.began.is_set():
             await asyncio.sleep(0.005)
-        await asyncio.wait_for(work.runner.stop(grace=0.1), PATIENCE)
+        await asyncio.wait_for(work.worker.stop(grace=0.1), PATIENCE)
 
     engine.before = before
     asyncio.run(main())

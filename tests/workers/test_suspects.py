@@ -17,10 +17,10 @@ from tenure.model.states import LEASE_RAN_OUT
 from tenure.queue import store_of
 from tenure.queue.committer import Committer
 from tenure.worker import suspects
-from tenure.worker.handler import Handler
+from tenure.worker.handler import HandlerSpec
 from tenure.worker.post import Post
-from tenure.worker.runner import Runner
 from tenure.worker.suspects import WORKER_DIED, is_suspect
+from tenure.worker.worker import Worker
 from tests.workers.conftest import running, work_off
 from tests.workers.life import until
 
@@ -77,8 +77,8 @@ def watch(app: Tenure) -> Watch:
 def test_suspects_run_one_after_another(app: Tenure, watch: Watch) -> None:
     ids = make_suspects(app.queue, [watch.work.job(0.01) for _ in range(5)])
     fresh = app.queue.enqueue_many([watch.work.job(0.01) for _ in range(5)])
-    runner = work_off(app, concurrency=10, schedule=False)
-    assert runner.handled == 10
+    worker = work_off(app, concurrency=10, schedule=False)
+    assert worker.handled == 10
     assert not watch.met(ids)
     assert watch.met(fresh)
     for id in ids:  # nor beside any other job
@@ -126,9 +126,9 @@ def test_a_worker_with_max_jobs_counts_only_what_it_starts(
     monkeypatch.setattr(suspects, "HOLD_SECONDS", 0.02)
     monkeypatch.setattr(suspects, "AWAY_MS", 20)
     ids = make_suspects(app.queue, [watch.work.job(0.1) for _ in range(3)])
-    runner = app.runner(concurrency=10, schedule=False, max_jobs=3)
-    asyncio.run(asyncio.wait_for(runner.run(), 30))
-    assert (runner.handled, states(app, ids)) == (3, ["done"] * 3)
+    worker = app.worker(concurrency=10, schedule=False, max_jobs=3)
+    asyncio.run(asyncio.wait_for(worker.run(), 30))
+    assert (worker.handled, states(app, ids)) == (3, ["done"] * 3)
 
 
 def test_a_worker_that_is_stopped_gives_waiting_suspects_back(app: Tenure, watch: Watch) -> None:
@@ -209,11 +209,11 @@ def test_an_outcome_that_cannot_be_stored_holds_up_neither_suspects_nor_others_f
     assert not watch.met(ids)
 
 
-def runner_of(queue: tenure.Queue, run: Callable[[Job], Any], **options: Any) -> Runner:
-    """A runner of the queue default, and of another one beside it."""
-    handler = Handler(run, "loop", "run")
+def worker_of(queue: tenure.Queue, run: Callable[[Job], Any], **options: Any) -> Worker:
+    """A worker of the queue default, and of another one beside it."""
+    handler = HandlerSpec(run, "loop", "run")
     posts = [Post([name], 10, {}, default=handler) for name in ("default", "other")]
-    return Runner(queue, posts, schedule=False, **options)
+    return Worker(queue, posts, schedule=False, **options)
 
 
 def test_a_released_suspect_may_be_replaced_by_a_job_of_any_queue_of_a_worker_with_max_jobs(
@@ -229,14 +229,14 @@ def test_a_released_suspect_may_be_replaced_by_a_job_of_any_queue_of_a_worker_wi
 
     async def main() -> None:
         ids = make_suspects(queue, [NewJob(queue="default") for _ in range(2)])
-        runner = runner_of(queue, run, max_jobs=2)
-        await runner.start()
+        worker = worker_of(queue, run, max_jobs=2)
+        await worker.start()
         await until_true(lambda: states(app, ids) == ["leased", "pending"])
         (other,) = queue.enqueue_many([NewJob(queue="other")])
         await until_true(lambda: states(app, [other]) == ["done"])
         told.set()
-        await asyncio.wait_for(runner.wait(), 30)
-        await runner.stop()
+        await asyncio.wait_for(worker.wait(), 30)
+        await worker.stop()
         assert states(app, ids) == ["done", "pending"]
 
     asyncio.run(main())

@@ -135,9 +135,9 @@ def test_the_results_of_parents_are_typed_as_those_of_wait(app: Tenure) -> None:
     def collect() -> None:
         seen.extend(current_job().results())
 
-    first, *_ = app.group([day.job(), broken.job(), day.job()], then=collect.job())
+    first, *_ = app.fan_out([day.job(), broken.job(), day.job()], then=collect.job())
     work_off(app)
-    assert first.wait(timeout=0) == date(2026, 11, 17)
+    assert first.result(timeout=0) == date(2026, 11, 17)
     assert seen == [date(2026, 11, 17), None, date(2026, 11, 17)]
 
 
@@ -150,9 +150,9 @@ def test_a_group_may_have_more_than_a_thousand_jobs(app: Tenure) -> None:
     async def total() -> int:
         return sum(await current_job().aresults())
 
-    *_, last = app.group([one.job(n) for n in range(1_200)], then=total.job())
+    *_, last = app.fan_out([one.job(n) for n in range(1_200)], then=total.job())
     work_off(app, concurrency=100)
-    assert last.wait(timeout=0) == sum(range(1_200))
+    assert last.result(timeout=0) == sum(range(1_200))
 
 
 # Errors -----------------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ def test_progress_is_rounded(app: Tenure) -> None:
 
     handle = work.enqueue()
     work_off(app)
-    assert handle.wait(timeout=0) == [12, 100, 100]
+    assert handle.result(timeout=0) == [12, 100, 100]
     app.queue.enqueue("q")
     (job,) = app.queue.claim("q")
     app.queue.progress(job, 33.3)
@@ -243,8 +243,8 @@ def test_wait_in_a_running_loop_raises_with_a_hint(app: Tenure) -> None:
     handle = app.task(name="work")(lambda: None).enqueue()
 
     async def main() -> None:
-        with pytest.raises(InvalidInput, match=r"use `await handle.awaited\(\)`"):
-            handle.wait(timeout=5)
+        with pytest.raises(InvalidInput, match=r"use `await handle.aresult\(\)`"):
+            handle.result(timeout=5)
 
     asyncio.run(main())
 
@@ -272,7 +272,7 @@ def test_a_task_that_blocks_past_its_timeout_fails_within_about_a_second(
 def _seconds_until_dead(handle: Handle[None]) -> float:
     began = time.monotonic()
     with pytest.raises(JobFailed, match=r"timeout of 0\.2 s"):
-        handle.wait(timeout=PATIENCE)
+        handle.result(timeout=PATIENCE)
     return time.monotonic() - began
 
 

@@ -266,7 +266,7 @@ def test_a_wrong_call_is_an_error_here_and_changes_nothing(
 def test_many_calls_are_all_or_none_and_say_which_is_wrong(box: Sandbox) -> None:
     handles = double.enqueue_many([(1,), {"n": 2}, (3,)])
     box.drain()
-    assert [handle.wait() for handle in handles] == [2, 4, 6]
+    assert [handle.result() for handle in handles] == [2, 4, 6]
     with pytest.raises(InvalidInput, match=r"calls\[1\]\.double: Expected `int`"):
         double.enqueue_many([(1,), ("x",)])
 
@@ -303,8 +303,8 @@ def test_a_call_can_be_enqueued_from_asyncio(box: Sandbox) -> None:
         handle = await fetch.aenqueue("a", 1)
         assert (await handle.ajob()).state is State.PENDING
         many = await double.aenqueue_many([(1,), (2,)])
-        assert await handle.awaited() == {"kind": "a", "id": 1}
-        assert [await one.awaited() for one in many] == [2, 4]
+        assert await handle.aresult() == {"kind": "a", "id": 1}
+        assert [await one.aresult() for one in many] == [2, 4]
 
     asyncio.run(main())
 
@@ -321,13 +321,13 @@ def test_a_handle_is_made_from_an_id(box: Sandbox) -> None:
     id = double.enqueue(4).id
     again = double.handle(id)
     assert (again.id, again.created) == (id, False)
-    assert again.wait() == 8
+    assert again.result() == 8
 
 
 def test_a_job_that_died_raises_its_error(box: Sandbox) -> None:
     handle = fail.enqueue()
     with pytest.raises(JobFailed, match="is dead: no") as caught:
-        handle.wait()
+        handle.result()
     assert (caught.value.job_id, caught.value.state) == (handle.id, "dead")
 
 
@@ -336,12 +336,12 @@ def test_a_job_that_was_cancelled_has_no_result(box: Sandbox) -> None:
     assert handle.cancel() is True
     assert handle.cancel() is False
     with pytest.raises(JobFailed, match="is cancelled"):
-        handle.wait()
+        handle.result()
 
 
 def test_waiting_has_an_end(box: Sandbox) -> None:
     with pytest.raises(WaitTimeout, match="is pending"):
-        double.using(delay=60).enqueue(1).wait(timeout=1)
+        double.using(delay=60).enqueue(1).result(timeout=1)
     assert issubclass(WaitTimeout, TimeoutError)
 
 
@@ -349,9 +349,9 @@ def test_waiting_without_a_worker_times_out(tmp_path: Path) -> None:
     with Tenure(f"sqlite:///{tmp_path}/jobs.db") as app:
         handle = app.task(double.function).enqueue(1)
         with pytest.raises(WaitTimeout, match=r"is pending after 0.05 s of waiting"):
-            handle.wait(timeout=0.05)
+            handle.result(timeout=0.05)
         with pytest.raises(WaitTimeout):
-            asyncio.run(handle.awaited(timeout=0.05))
+            asyncio.run(handle.aresult(timeout=0.05))
 
 
 # The current job --------------------------------------------------------------------------------
@@ -400,7 +400,7 @@ def test_threads_of_a_job_that_ask_at_once_get_the_same_event(
 
     task = app.task(name="look")(look)
     try:
-        task.enqueue().wait()
+        task.enqueue().result()
     finally:
         del app.tasks["look"]
     assert len(seen) == 2
@@ -412,7 +412,7 @@ def test_progress_that_cannot_be_fails_the_job(box: Sandbox, percent: Any, note:
     task = app.task(name="look", max_attempts=1)(lambda: current_job().progress(percent, note))
     try:
         with pytest.raises(JobFailed):
-            task.enqueue().wait()
+            task.enqueue().result()
     finally:
         del app.tasks["look"]
 
@@ -424,21 +424,21 @@ def test_a_chain_runs_one_after_the_other(box: Sandbox) -> None:
     first, second, third = app.chain(double.job(1), double.job(2), total.job())
     assert [h.job().state for h in (first, second, third)] == ["pending", "waiting", "waiting"]
     box.drain()
-    assert third.wait() == 4
+    assert third.result() == 4
     assert box.queue.get(third.id).after == (second.id,)
 
 
 def test_a_group_ends_with_its_callback(box: Sandbox) -> None:
-    *members, last = app.group([double.job(n) for n in range(10)], then=total_in_a_thread.job())
+    *members, last = app.fan_out([double.job(n) for n in range(10)], then=total_in_a_thread.job())
     box.drain()
-    assert last.wait() == sum(2 * n for n in range(10))
-    assert [handle.wait() for handle in members] == [2 * n for n in range(10)]
+    assert last.result() == sum(2 * n for n in range(10))
+    assert [handle.result() for handle in members] == [2 * n for n in range(10)]
 
 
 def test_a_group_needs_no_callback(box: Sandbox) -> None:
-    handles = app.group([double.job(1), double.job(2)])
+    handles = app.fan_out([double.job(1), double.job(2)])
     box.drain()
-    assert [handle.wait() for handle in handles] == [2, 4]
+    assert [handle.result() for handle in handles] == [2, 4]
 
 
 @pytest.mark.parametrize(
@@ -448,7 +448,7 @@ def test_a_group_needs_no_callback(box: Sandbox) -> None:
 def test_a_failed_member_does_what_the_callback_asked_for(
     box: Sandbox, rule: Any, state: State
 ) -> None:
-    last = app.group([double.job(1), fail.job()], then=double.using(if_parent_fails=rule).job(5))[
+    last = app.fan_out([double.job(1), fail.job()], then=double.using(if_parent_fails=rule).job(5))[
         -1
     ]
     box.drain()
@@ -470,7 +470,7 @@ def test_a_job_can_wait_for_handles(box: Sandbox) -> None:
     child = total.using(after=parents).enqueue()
     assert child.job().state is State.WAITING
     box.drain()
-    assert child.wait() == 6
+    assert child.result() == 6
 
 
 # Outcomes ---------------------------------------------------------------------------------------
@@ -502,7 +502,7 @@ def test_the_results_of_many_parents_are_read_in_pages(
     async def add_up() -> int:
         return sum(await current_job().aresults())
 
-    *_, total = app.group([number.job(n) for n in range(30)], then=add_up.job())
+    *_, total = app.fan_out([number.job(n) for n in range(30)], then=add_up.job())
     monkeypatch.setattr(app.queue, "aget", None)  # not one by one
     work_off(app)
-    assert total.wait(timeout=0) == sum(range(30))
+    assert total.result(timeout=0) == sum(range(30))

@@ -13,8 +13,8 @@ import pytest
 from tenure import Job, Settings, State, Tenure, connect
 from tenure.observe.metrics import Metrics, measured
 from tenure.testing import ManualClock
-from tenure.worker.runner import Runner
 from tenure.worker.unknown_kind import FIRST_DELAY_MS, LONGEST_DELAY_MS
+from tenure.worker.worker import Worker
 from tests.workers.conftest import PATIENCE, work_off
 
 DAY = 86_400
@@ -98,14 +98,14 @@ def test_two_services_on_one_queue_each_run_their_own(tmp_path: Path) -> None:
         for n in range(20):
             for name in ran:
                 apps[0].queue.enqueue("default", {"n": n}, kind=name, max_attempts=1)
-        runners = [app.runner(concurrency=3) for app in apps]
-        for runner in runners:
-            await runner.start()
+        workers = [app.worker(concurrency=3) for app in apps]
+        for worker in workers:
+            await worker.start()
         async with asyncio.timeout(PATIENCE):
             while apps[0].queue.stats().done < 40:
                 await asyncio.sleep(0.05)
-        for runner, app in zip(runners, apps, strict=True):
-            await runner.stop()
+        for worker, app in zip(workers, apps, strict=True):
+            await worker.stop()
             app.close()
 
     asyncio.run(main())
@@ -129,9 +129,9 @@ def test_each_unknown_kind_is_logged_once_with_its_fields(
 def test_an_unknown_job_does_not_count_as_handled(app: Tenure) -> None:
     app.task(name="known")(lambda: None).enqueue_many([()] * 2)
     app.queue.enqueue("default", {}, kind="unknown", priority=-1)
-    runner = app.runner(max_jobs=2)
-    asyncio.run(asyncio.wait_for(runner.run(), PATIENCE))
-    assert (runner.handled, app.queue.stats().done) == (2, 2)
+    worker = app.worker(max_jobs=2)
+    asyncio.run(asyncio.wait_for(worker.run(), PATIENCE))
+    assert (worker.handled, app.queue.stats().done) == (2, 2)
 
 
 def test_unknown_kinds_are_a_metric() -> None:
@@ -140,8 +140,8 @@ def test_unknown_kinds_are_a_metric() -> None:
         app = Tenure("memory://")
         app.task(name="known")(lambda: None)
         queue.enqueue("default", {}, kind="unknown")
-        runner = Runner(queue, app.posts(), burst=True)
-        asyncio.run(asyncio.wait_for(runner.run(), PATIENCE))
+        worker = Worker(queue, app.posts(), burst=True)
+        asyncio.run(asyncio.wait_for(worker.run(), PATIENCE))
         text = asyncio.run(metrics.text(queue)).decode()
     assert 'tenure_unknown_kinds_total{queue="default"} 1.0' in text
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import tenure
-from tenure import Runner, Tenure
+from tenure import Tenure, Worker
 from tenure.server.auth import create_token, revoke_token
 from tenure.worker import admission
 from tests.server.process import ServiceProcess
@@ -104,8 +104,8 @@ def test_a_burst_with_a_good_token_ends_with_0(service: Guarded) -> None:
     assert service.worker("--burst", token="work").returncode == 0
 
 
-def revoked_while_it_works(service: Guarded, again: bool) -> tuple[Runner, list[str]]:
-    """A runner whose token is revoked, and perhaps is known again later."""
+def revoked_while_it_works(service: Guarded, again: bool) -> tuple[Worker, list[str]]:
+    """A worker whose token is revoked, and perhaps is known again later."""
     name = f"revoked-{again}"
     secret = create_token(service.tokens, name, ["work", "produce", "read"])
     settings = tenure.Settings(url=service.process.url, token=secret)
@@ -117,22 +117,22 @@ def revoked_while_it_works(service: Guarded, again: bool) -> tuple[Runner, list[
         async def note(what: str) -> None:
             done.append(what)
 
-        async def main() -> Runner:
-            runner = app.runner(schedule=False, poll_interval=0.05)
-            await runner.start()
+        async def main() -> Worker:
+            worker = app.worker(schedule=False, poll_interval=0.05)
+            await worker.start()
             await note.aenqueue("first")
             await asyncio.to_thread(until, lambda: bool(done))
             await asyncio.to_thread(revoke_token, service.tokens, name)
-            await asyncio.to_thread(until, lambda: runner.admission.is_refused)
+            await asyncio.to_thread(until, lambda: worker.admission.is_refused)
             if again:
                 service.tokens.write_bytes(before)
-                await asyncio.to_thread(until, lambda: not runner.admission.is_refused)
+                await asyncio.to_thread(until, lambda: not worker.admission.is_refused)
                 await note.aenqueue("second")
                 await asyncio.to_thread(until, lambda: len(done) == 2)
-                await runner.stop()
+                await worker.stop()
             else:
-                await asyncio.wait_for(runner.wait(), PATIENCE)
-            return runner
+                await asyncio.wait_for(worker.wait(), PATIENCE)
+            return worker
 
         return asyncio.run(main()), done
 
@@ -172,9 +172,9 @@ def test_a_worker_waits_for_a_service_that_is_away_and_says_so_once(
         async def nightly() -> None: ...
 
         async def main() -> None:
-            runner = app.runner(burst=True)
-            await runner.run()
-            ended.append(runner.handled)
+            worker = app.worker(burst=True)
+            await worker.run()
+            ended.append(worker.handled)
 
         thread = threading.Thread(target=asyncio.run, args=(main(),))
         with caplog.at_level(logging.INFO):

@@ -25,9 +25,9 @@ from tenure.observe.logs import counted, log_as
 from tenure.queue import default_worker
 from tenure.settings import PREFIX, from_environment, without_secrets
 from tenure.tasks.app import Tenure
-from tenure.worker.runner import Runner
 from tenure.worker.scheduler import Scheduler
 from tenure.worker.shutdown import ensure_exit, give_back_at_once, on_signals, told_to_stop
+from tenure.worker.worker import Worker
 
 log = logging.getLogger("tenure.worker")
 
@@ -115,18 +115,18 @@ def worker(
         sys.exit(code)
     named = None if queues is None else [name.strip() for name in queues.split(",")]
     with tasks:
-        runner = tasks.runner(queues=named, **options)
+        worker = tasks.worker(queues=named, **options)
         warn_of_typos(tasks, named or [])
         try:
-            run_until_signal(runner, supervised=supervised)
+            run_until_signal(worker, supervised=supervised)
         except NotAllowed as error:
             if not supervised:
                 raise
             app.complain(error.code, error.message)
             sys.exit(NOT_ALLOWED)
-    value = {"worker": runner.name, "handled": runner.handled}
+    value = {"worker": worker.name, "handled": worker.handled}
     if not supervised and (app.as_json or not log.isEnabledFor(logging.INFO)):
-        app.answer(value, lambda: words(f"Jobs handled: {runner.handled:,}."))  # else it is logged
+        app.answer(value, lambda: words(f"Jobs handled: {worker.handled:,}."))  # else it is logged
 
 
 def check_store(tasks: Tenure) -> None:
@@ -136,7 +136,7 @@ def check_store(tasks: Tenure) -> None:
         raise InvalidInput(
             "url",
             "the jobs of memory:// exist only in the process that enqueues them, so this one would "
-            "find none: use sqlite:///file.db, or app.runner() in your program",
+            "find none: use sqlite:///file.db, or app.worker() in your program",
         )
     for_others = from_environment(os.environ).url
     if PREFIX + "URL" in os.environ and for_others != tasks.url:
@@ -174,33 +174,33 @@ def _own_command() -> list[str]:
     return [sys.executable, "-m", "tenure", *arguments, "--supervised"]
 
 
-def run_until_signal(runner: Runner, *, supervised: bool = False) -> None:
+def run_until_signal(worker: Worker, *, supervised: bool = False) -> None:
     """Run until a signal arrives or nothing is left to do; a second signal ends the process."""
     sys.setswitchinterval(SWITCH_SECONDS)
     left = threading.Event()
     try:
-        asyncio.run(_work(runner, supervised, left))
+        asyncio.run(_work(worker, supervised, left))
     finally:
         left.set()
 
 
-async def _work(runner: Runner, supervised: bool, left: threading.Event) -> None:
+async def _work(worker: Worker, supervised: bool, left: threading.Event) -> None:
     loop, ends, stopped = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
 
     def gracefully() -> None:
         loop.call_soon_threadsafe(ends.set)
-        ensure_exit(runner, stopped, left)
+        ensure_exit(worker, stopped, left)
 
-    with told_to_stop(gracefully, partial(give_back_at_once, runner)) as stop:
+    with told_to_stop(gracefully, partial(give_back_at_once, worker)) as stop:
         ended = asyncio.create_task(ends.wait())
         try:
-            await _unless(ended, runner.start())
+            await _unless(ended, worker.start())
             if supervised:
                 threading.Thread(target=_stop_with_parent, args=(stop,), daemon=True).start()
-            await _unless(ended, runner.wait())
+            await _unless(ended, worker.wait())
         finally:
             ended.cancel()
-            await runner.stop()
+            await worker.stop()
             stopped.set()
 
 

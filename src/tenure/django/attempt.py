@@ -44,7 +44,7 @@ class Attempt:
         self._signal = {"sender": type(backend), "task_result": self._result}
 
     def run(self) -> Any:
-        """Run a plain function, in a thread. What it returns or raises goes to the runner."""
+        """Run a plain function, in a thread. What it returns or raises goes to the worker."""
         close_old_connections()
         try:
             task_started.send_robust(**self._signal)
@@ -131,7 +131,7 @@ class Attempt:
         return finished
 
     def _note(self, op: Op | None) -> None:
-        """Update the TaskResult with the outcome that the runner is about to submit."""
+        """Update the TaskResult with the outcome that the worker is about to submit."""
         now = self._backend.queue.clock.now_ms()
         job = self._job
         if isinstance(op, ops.Ack):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from pathlib import Path
 from urllib.parse import quote
 
 from django.db import connections
@@ -51,7 +52,8 @@ class SharedDatabase:
     def check_tables(self, connection: sqlite3.Connection) -> None:
         """Raise an error if the tables are missing. They cannot be created inside the transaction,
         which would wait for itself."""
-        if version_of(connection) != max(SCHEMA):
+        path = Path(str(connections[self.alias].settings_dict["NAME"]))
+        if version_of(path, connection) != max(SCHEMA):
             raise self._wrong(
                 f"the tables of Tenure are not in the database {self.alias!r} yet: add "
                 "'tenure.django' to INSTALLED_APPS and run `manage.py migrate`"

@@ -1,4 +1,4 @@
-"""The post of a runner that runs Django tasks."""
+"""The post of a worker that runs Django tasks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tenure.django.attempt import Attempt
 from tenure.django.backend import TenureBackend
 from tenure.django.finding import NoSuchTask, find_task_from_loop
 from tenure.model.job import Job
-from tenure.worker.handler import Handler
+from tenure.worker.handler import HandlerSpec
 from tenure.worker.post import Post
 
 
@@ -29,7 +29,7 @@ class TaskPost(Post):
         super().__init__(queues, concurrency, {}, in_order=in_order)
         self._backend = backend
 
-    def handler_of(self, job: Job) -> Handler | None:
+    def handler_of(self, job: Job) -> HandlerSpec | None:
         """The handler of the job's task, or None if there is no such task. If the task cannot be
         used, a handler that raises the reason."""
         try:
@@ -37,10 +37,10 @@ class TaskPost(Post):
         except NoSuchTask:
             return None
         except (Exception, SystemExit) as error:
-            return Handler(partial(_fail, error), "thread", job.kind)
+            return HandlerSpec(partial(_fail, error), "thread", job.kind)
         if iscoroutinefunction(task.func):
-            return Handler(self._arun, "loop", job.kind)
-        return Handler(self._run, "thread", job.kind)
+            return HandlerSpec(self._arun, "loop", job.kind)
+        return HandlerSpec(self._run, "thread", job.kind)
 
     def _run(self, job: Job) -> Any:
         return Attempt(self._backend, job).run()

@@ -73,7 +73,7 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     type: str = ""
     traceback: str = ""
     worker: str = ""
-    group: str = ""  # the last field: the SQL engines find it at the end of the stored text
+    group: str = ""  # the last field: PostgreSQL finds it at the end of the stored text
 
 
 class Lease(msgspec.Struct, frozen=True):

@@ -546,6 +546,16 @@ def _flat(batch: Sequence[Op]) -> Iterator[Op]:
             yield op
 
 
+def is_upkeep(batch: Iterable[Op]) -> bool:
+    """Whether these are operations of a scheduler, which must go on with the other parts of a
+    store if one hangs."""
+    return all(
+        isinstance(op, Maintain | Fire)
+        or (isinstance(op, TakeSlot | DropSlot) and op.scope == "tenure")
+        for op in batch
+    )
+
+
 def answered(batch: Sequence[Op], answers: Sequence[Answer]) -> Iterator[tuple[Op, Answer]]:
     """The `flat` operations of a batch, each with its result."""
     if Once in map(type, batch):

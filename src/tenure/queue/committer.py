@@ -160,7 +160,7 @@ class Committer:
         self._line = CommitLine[Ticket](max(1, most - 1), self._commit)
         self._claims = CommitLine[Ticket](1, self._commit) if most > 1 else self._line
         self._renewals = CommitLine[Ticket](RENEWALS_AT_ONCE if most > 1 else 1, self._commit)
-        self._aside = threading.Lock()
+        self._aside: dict[object, threading.Lock] = {}  # by part of the store; "upkeep" of all
         part_of = parts_of(self._engine)
         self._parts: PartLines[Ticket] | None = None
         if part_of is not None:
@@ -177,6 +177,8 @@ class Committer:
         """Commit the operations and return their answers, blocking."""
         if not batch:
             return []
+        if self._parts is not None and ops.is_upkeep(batch):
+            return self.run_aside(batch)  # what waits in the line may wait for a part that hangs
         part = None if self._parts is None else self._parts.part_of(batch)
         if self._is_idle(part) or _renews(batch):
             answers = self._run_here(batch, part)
@@ -219,9 +221,12 @@ class Committer:
 
     def run_aside(self, batch: Sequence[Op]) -> list[Answer]:
         """Like `run`, in the caller's thread and together with no others: they do not wait for
-        this batch, and it does not wait for them. One at a time. For operations that may have to
-        wait for long, without claims."""
-        with self._aside:
+        this batch, and it does not wait for them. One at a time, of each part of the store. For
+        operations that may have to wait for long, without claims."""
+        part: object = None if self._parts is None else self._parts.part_of(batch)
+        if ops.is_upkeep(batch):
+            part = "upkeep"
+        with self._aside.setdefault(part, threading.Lock()):
             return self._apply_if_open(batch)
 
     async def arun(self, batch: Sequence[Op], *, beside: bool = False) -> list[Answer]:
@@ -429,8 +434,9 @@ class Committer:
         self._claims.end()  # before the other line: it may put claims to release there
         self._line.end()
         self._renewals.end()
-        with self._aside:  # wait for one that is in progress
-            pass
+        for aside in list(self._aside.values()):  # wait for those that are in progress
+            with aside:
+                pass
         while late := self._left_over():
             self._commit(late)
         if self._rates is not None:

@@ -26,9 +26,9 @@ from tenure.server.service import Service
 from tenure.server.sockets import listeners, tls_context
 from tenure.settings import without_secrets
 from tenure.tasks.app import Tenure
-from tenure.worker.runner import Runner
 from tenure.worker.scheduler import Scheduler
 from tenure.worker.shutdown import ensure_exit, give_back_at_once, told_to_stop
+from tenure.worker.worker import Worker
 
 log = logging.getLogger("tenure.service")
 
@@ -76,7 +76,7 @@ def serve_until_signal(
         redact=redact,
     )
     options["known_as"] = _known_as(options["host"], allowed_hosts)
-    runner = app.runner() if works else None
+    worker = app.worker() if works else None
     # Modules stay loaded, and requests are freed without the collector, so run it less often.
     gc.collect()
     gc.freeze()
@@ -84,7 +84,7 @@ def serve_until_signal(
     left = threading.Event()
     try:
         with asyncio.Runner(loop_factory=_fast_loop()) as loop:
-            loop.run(_serve(service, runner, left, **options))
+            loop.run(_serve(service, worker, left, **options))
     finally:
         left.set()
 
@@ -106,7 +106,7 @@ def _known_as(host: str, allowed: Iterable[str] | None) -> str:
 
 async def _serve(
     service: Service,
-    runner: Runner | None,
+    worker: Worker | None,
     left: threading.Event,
     *,
     host: str,
@@ -122,10 +122,10 @@ async def _serve(
     port = sockets[0].getsockname()[1]
     server = HttpServer(service, Connections(_affordable(max_connections)))
     stopping = asyncio.Event()
-    with _stopping_on_signals(service, stopping, runner, left):
+    with _stopping_on_signals(service, stopping, worker, left):
         async with AsyncExitStack() as stack:
             stack.callback(service.close)
-            await stack.enter_async_context(_with_upkeep(service, runner))
+            await stack.enter_async_context(_with_upkeep(service, worker))
             if mdns:
                 addresses = [one.getsockname()[0] for one in sockets]
                 await stack.enter_async_context(announced(addresses, port))
@@ -159,27 +159,27 @@ def _affordable(connections: int) -> int:
 
 @contextmanager
 def _stopping_on_signals(
-    service: Service, stopping: asyncio.Event, runner: Runner | None, left: threading.Event
+    service: Service, stopping: asyncio.Event, worker: Worker | None, left: threading.Event
 ) -> Iterator[None]:
     """Stop gracefully at the first signal, and at once at the second."""
     loop, stopped = asyncio.get_running_loop(), threading.Event()
 
     def stop() -> None:
         stopping.set()
-        if runner is not None:
-            runner.stop_soon()
+        if worker is not None:
+            worker.stop_soon()
         service.finish()
 
     def gracefully() -> None:
         log.info("stopping: finishing open requests; a second signal aborts")
         loop.call_soon_threadsafe(stop)
-        if runner is not None:
-            ensure_exit(runner, stopped, left, GRACE_SECONDS)
+        if worker is not None:
+            ensure_exit(worker, stopped, left, GRACE_SECONDS)
 
     def at_once() -> None:
         log.warning("aborting: open requests are dropped")
-        if runner is not None:
-            give_back_at_once(runner)
+        if worker is not None:
+            give_back_at_once(worker)
 
     with told_to_stop(gracefully, at_once):
         yield
@@ -187,14 +187,14 @@ def _stopping_on_signals(
 
 
 @asynccontextmanager
-async def _with_upkeep(service: Service, runner: Runner | None) -> AsyncIterator[None]:
+async def _with_upkeep(service: Service, worker: Worker | None) -> AsyncIterator[None]:
     """Run schedules and maintenance, in the workers of an app or in a scheduler of our own."""
-    if runner is not None:
-        await runner.start()
+    if worker is not None:
+        await worker.start()
         try:
             yield
         finally:
-            await runner.stop()
+            await worker.stop()
         return
     scheduler = Scheduler(service.queue, f"service-{os.getpid()}")
     scheduler.start()

@@ -305,7 +305,7 @@ class Service:
 
     def _queue_of(self, token: Token) -> Calls:
         known = self._queues.get(token.hash)
-        if known is not None and known[0] is token:
+        if known is not None and known[0] == token:
             return known[1]
         queue = self.queue_for(token)
         if self._redaction:

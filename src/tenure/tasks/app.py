@@ -1,4 +1,4 @@
-"""The app: declares tasks and schedules, and creates the runners that run them."""
+"""The app: declares tasks and schedules, and creates the workers that run them."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from tenure.queue.arguments import listed
 from tenure.queue.queue import settings_of
 from tenure.settings import Settings
 from tenure.tasks.task import AsyncTask, Errors, Handle, Options, SyncTask, Task
-from tenure.worker.handler import Worker
+from tenure.worker.handler import Handler
 from tenure.worker.post import Post, post_of
-from tenure.worker.runner import Runner
+from tenure.worker.worker import Worker
 
 log = logging.getLogger("tenure.worker")
 
@@ -100,7 +100,7 @@ class Tenure:
         self.tasks: dict[str, Task[Any, Any]] = {}
         self.crons: dict[str, Cron] = {}
         self._loads: dict[str, object] = {}  # by task: the execution of its module
-        self.workers: list[Worker] = []
+        self.handlers: list[Handler] = []
         self.default_queue: str = check_name("default_queue", default_queue)
         self._include = listed("include", include)
         self._settings: dict[str, Any] = {"url": url, "settings": settings, "clock": clock}
@@ -268,12 +268,12 @@ class Tenure:
 
         return declare
 
-    def register(self, worker: Worker) -> None:
-        """Let a Worker handle its queue in every runner of this app."""
-        if any(worker.queue == other.queue for other in self.workers):
-            raise InvalidInput("queue", f"{worker.queue!r} already has another Worker")
-        worker.handler()  # raises if it is not usable
-        self.workers.append(worker)
+    def register(self, handler: Handler) -> None:
+        """Let a Handler handle its queue in every worker of this app."""
+        if any(handler.queue == other.queue for other in self.handlers):
+            raise InvalidInput("queue", f"{handler.queue!r} already has another Handler")
+        handler.spec()  # raises if it is not usable
+        self.handlers.append(handler)
 
     def put_schedules(self) -> None:
         """Store the schedules declared with @cron, and disable those that this app declared before
@@ -341,17 +341,19 @@ class Tenure:
         """Awaitable form of `chain`."""
         return await self._aenqueue_all(self._chained(jobs))
 
-    def group(self, jobs: Iterable[NewJob], then: NewJob | None = None) -> list[Handle[Any]]:
+    def fan_out(self, jobs: Iterable[NewJob], then: NewJob | None = None) -> list[Handle[Any]]:
         """Enqueue jobs that run in parallel, and `then`, which runs when all of them are done.
 
         All or none are enqueued. If a job fails, `if_parent_fails` of `then` says what happens to
         `then`. Returns the handles of the jobs, with that of `then` last.
         """
-        return self._enqueue_all(self._grouped(jobs, then))
+        return self._enqueue_all(self._fanned_out(jobs, then))
 
-    async def agroup(self, jobs: Iterable[NewJob], then: NewJob | None = None) -> list[Handle[Any]]:
-        """Awaitable form of `group`."""
-        return await self._aenqueue_all(self._grouped(jobs, then))
+    async def afan_out(
+        self, jobs: Iterable[NewJob], then: NewJob | None = None
+    ) -> list[Handle[Any]]:
+        """Awaitable form of `fan_out`."""
+        return await self._aenqueue_all(self._fanned_out(jobs, then))
 
     def _chained(self, jobs: Sequence[NewJob]) -> list[NewJob]:
         linked = self._with_ids(jobs)
@@ -359,7 +361,7 @@ class Tenure:
             job.after = [*job.after, str(before.id)]
         return linked
 
-    def _grouped(self, jobs: Iterable[NewJob], then: NewJob | None) -> list[NewJob]:
+    def _fanned_out(self, jobs: Iterable[NewJob], then: NewJob | None) -> list[NewJob]:
         members = self._with_ids(listed("jobs", jobs))
         if then is not None:
             (last,) = self._with_ids([then])
@@ -398,29 +400,29 @@ class Tenure:
 
     # Running ------------------------------------------------------------------------------------
 
-    def runner(
+    def worker(
         self,
         *,
         queues: Sequence[str] | None = None,
         concurrency: int = 10,
         **options: Any,
-    ) -> Runner:
-        """Create a runner for this app's jobs. queues: only work on these, in this order.
-        concurrency: how many jobs run at once. See Runner for the other options."""
-        runner = Runner(self.queue, self.posts(queues, concurrency), **options)
-        runner.before_start = self._put_schedules_if_allowed
-        return runner
+    ) -> Worker:
+        """Create a worker for this app's jobs. queues: only work on these, in this order.
+        concurrency: how many jobs run at once. See Worker for the other options."""
+        worker = Worker(self.queue, self.posts(queues, concurrency), **options)
+        worker.before_start = self._put_schedules_if_allowed
+        return worker
 
     def posts(self, queues: Sequence[str] | None = None, concurrency: int = 10) -> list[Post]:
-        """The queues of the app's tasks and Workers, with the handlers of their jobs."""
+        """The queues of the app's tasks and Handlers, with what runs their jobs."""
         self.load()
-        workers = {worker.queue: worker for worker in self.workers}
+        whole = {handler.queue: handler for handler in self.handlers}
         known = [str(task.options.get("queue")) for task in self.tasks.values()]
         known += [cron.job.queue for cron in self.crons.values()]
-        all_of_them = list(dict.fromkeys([*known, *workers]))
+        all_of_them = list(dict.fromkeys([*known, *whole]))
         wanted = all_of_them if queues is None else listed("queues", queues)
-        tasks = [name for name in wanted if name not in workers]
-        posts = [post_of(workers[name]) for name in wanted if name in workers]
+        tasks = [name for name in wanted if name not in whole]
+        posts = [post_of(whole[name]) for name in wanted if name in whole]
         if tasks:
             handlers = {name: task.handler for name, task in self.tasks.items()}
             posts.append(Post(tasks, concurrency, handlers, in_order=queues is not None))
@@ -429,15 +431,15 @@ class Tenure:
     @asynccontextmanager
     async def lifespan(self, asgi_app: object = None, **options: Any) -> AsyncIterator[None]:
         """Run jobs while a web server runs: `FastAPI(lifespan=app.lifespan)`. Closes the store at
-        the end. The options are those of `runner()`."""
-        runner = self.runner(**options)
-        await runner.start()
-        watching = asyncio.create_task(_tell_if_it_ends(runner))
+        the end. The options are those of `worker()`."""
+        worker = self.worker(**options)
+        await worker.start()
+        watching = asyncio.create_task(_tell_if_it_ends(worker))
         try:
             yield
         finally:
             watching.cancel()
-            await runner.stop()
+            await worker.stop()
             await self.aclose()
 
     # Testing ------------------------------------------------------------------------------------
@@ -466,12 +468,12 @@ class Tenure:
         return self.sandbox is not None
 
 
-async def _tell_if_it_ends(runner: Runner) -> None:
-    """Log why a runner has ended, because the web server continues without it."""
+async def _tell_if_it_ends(worker: Worker) -> None:
+    """Log why a worker has ended, because the web server continues without it."""
     try:
-        await runner.wait()
+        await worker.wait()
     except TenureError as error:
-        log.error("worker %s has ended: %s", runner.name, error)  # noqa: TRY400  # no traceback
+        log.error("worker %s has ended: %s", worker.name, error)  # noqa: TRY400  # no traceback
 
 
 def _module_of(variables: dict[str, Any]) -> str:

@@ -20,7 +20,7 @@ from tenure.model.retry import Backoff
 from tenure.queue import Queue
 from tenure.queue.arguments import Seconds, listed
 from tenure.tasks.signature import Signature
-from tenure.worker.handler import Handler, place_of
+from tenure.worker.handler import HandlerSpec, place_of
 from tenure.worker.outcome import Rules, hopeless
 
 P = ParamSpec("P")
@@ -219,9 +219,9 @@ class Task(Generic[P, R]):
         return how
 
     @property
-    def handler(self) -> Handler:
-        """The handler with which a runner calls the task."""
-        return Handler(
+    def handler(self) -> HandlerSpec:
+        """The handler with which a worker calls the task."""
+        return HandlerSpec(
             self._run,
             self._place,
             self.name,
@@ -302,13 +302,13 @@ class Handle(Generic[R]):
         """Awaitable form of `cancel`."""
         return await self._queue.acancel(self.id) == 1
 
-    def wait(self, timeout: Seconds | None = None) -> R:
+    def result(self, timeout: Seconds | None = None) -> R:
         """Wait until the job is finished and return its result. Raises JobFailed if it is dead or
         cancelled, and WaitTimeout after `timeout` seconds."""
         if self.task.app._settle():
             return self._result_now(self.job())
         if _in_a_loop():
-            raise InvalidInput("wait", "blocks the event loop: use `await handle.awaited()`")
+            raise InvalidInput("result", "blocks the event loop: use `await handle.aresult()`")
         changed = threading.Event()
         stop = self._queue.changes.listen(lambda queues: changed.set())
         try:
@@ -322,8 +322,8 @@ class Handle(Generic[R]):
         finally:
             stop()
 
-    async def awaited(self, timeout: Seconds | None = None) -> R:
-        """Awaitable form of `wait`."""
+    async def aresult(self, timeout: Seconds | None = None) -> R:
+        """Awaitable form of `result`."""
         if await self.task.app._asettle():
             return self._result_now(await self.ajob())
         loop, changed = asyncio.get_running_loop(), asyncio.Event()

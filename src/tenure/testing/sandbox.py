@@ -25,7 +25,7 @@ from tenure.queue.arguments import fail_op
 from tenure.settings import Settings
 from tenure.tasks.app import Tenure
 from tenure.worker.current_job import CurrentJob
-from tenure.worker.handler import Handler
+from tenure.worker.handler import HandlerSpec
 from tenure.worker.outcome import Outcome, after_timeout
 from tenure.worker.post import Post
 from tenure.worker.run import Run, attempt, attempt_in_thread
@@ -191,7 +191,7 @@ class Sandbox:
             handler = replace(handler, call=partial(self._noting, handler))
             yield Run(job, handler, self.queue, self._report, self.clock.monotonic())
 
-    def _noting(self, handler: Handler, job: Job) -> Any:
+    def _noting(self, handler: HandlerSpec, job: Job) -> Any:
         """Call a handler, and remember the error it raises."""
         try:
             value = handler.call(job)

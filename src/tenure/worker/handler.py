@@ -20,7 +20,7 @@ def plain_result(job: Job) -> Any:
     return job.result
 
 
-class Handler(msgspec.Struct, frozen=True):
+class HandlerSpec(msgspec.Struct, frozen=True):
     """How to run jobs of one kind."""
 
     call: Callable[[Job], Any]  # returns an awaitable if it runs in the event loop
@@ -43,26 +43,26 @@ def place_of(function: Callable[..., Any], process: bool, name: str) -> Place:
     return "process" if process else "thread"
 
 
-class Worker:
+class Handler:
     """Handles all jobs of one queue with a class.
 
-    Set `queue` and implement `handle`, async or not. Register an instance with a runner or an app.
+    Set `queue` and implement `handle`, async or not. Register an instance with a worker or an app.
     """
 
     queue: ClassVar[str] = ""
     concurrency: ClassVar[int] = 1
-    poll_interval: ClassVar[float | None] = None  # None: use the runner's
+    poll_interval: ClassVar[float | None] = None  # None: use the worker's
 
     def handle(self, payload: Any, job: Job) -> Any:
         """Handle one job; the return value is its result."""
         raise NotImplementedError
 
-    def handler(self) -> Handler:
-        """The handler with which a runner calls it."""
+    def spec(self) -> HandlerSpec:
+        """The handler with which a worker calls it."""
         name = type(self).__qualname__
         if not self.queue:
             raise InvalidInput("queue", f"{name} must set the queue it works on")
-        return Handler(self._call, place_of(self.handle, False, name), name)
+        return HandlerSpec(self._call, place_of(self.handle, False, name), name)
 
     def _call(self, job: Job) -> Any:
         return self.handle(job.payload, job)

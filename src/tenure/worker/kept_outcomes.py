@@ -1,8 +1,9 @@
 """Outcomes that could not be stored at once: a row is locked, a shard is away, an answer was lost.
 
 An outcome is kept and sent again until it is stored, or until the store rejects it for good, such
-as after its lease was lost. A thread does this apart from the other calls of the worker: jobs that
-are not concerned do not wait. The keeper renews the leases of kept outcomes.
+as after its lease was lost. Threads do this apart from the other calls of the worker, one for each
+part of the store: jobs that are not concerned do not wait. The keeper renews the leases of kept
+outcomes.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple, TypeGuard
 
 from tenure.errors import (
@@ -89,6 +91,18 @@ def say_unstored(leases: Sequence[Lease]) -> None:
         log.error("could not be stored: the outcomes of %s: %s", counted(len(leases), "job"), ids)
 
 
+class _Line:
+    """What is kept for one part of the store, and sent by a thread of its own."""
+
+    def __init__(self) -> None:
+        self.kept: dict[tuple[str, int], tuple[Post, EndOp]] = {}
+        self.thread: threading.Thread | None = None
+        self.hurry = threading.Event()
+        self.is_away = False  # the whole part, when the outcomes were sent the last time
+        self.turn = 0
+        self.settled = 0  # how many
+
+
 class KeptOutcomes:
     """Sends the outcomes that the posts keep, until none is left."""
 
@@ -104,14 +118,11 @@ class KeptOutcomes:
         self._posts = posts
         self._job_log = job_log
         self._settled = settled
+        self._part_of = store_of(queue).part_of
         self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._hurry = threading.Event()
-        self._idle = threading.Event()  # nothing is kept, as far as the thread knows
+        self._lines: dict[int | None, _Line] = {}  # by part of the store, if it has any
+        self._idle = threading.Event()  # nothing is kept, as far as the threads know
         self._stopping = False
-        self._is_away = False  # the whole store, when the outcomes were sent the last time
-        self._turn = 0
-        self._settled_count = 0
         self._unsure: set[tuple[str, int]] = set()  # may have been stored
         self._said: set[str] = set()  # errors since something is kept
 
@@ -134,20 +145,26 @@ class KeptOutcomes:
     def send(self, post: Post, op: EndOp) -> None:
         """Send an outcome now. Can be called from any thread, and does not wait."""
         self._add(post, [op])
-        self._hurry.set()
+        self.hurry()
 
     def _add(self, post: Post, outcomes: Sequence[EndOp]) -> None:
         with self._lock:
             self._idle.clear()
-            post.kept.update({(op.id, op.token): op for op in outcomes})
-            if self._thread is None and not self._stopping:
-                thread = threading.Thread(target=self._work, name="tenure-kept", daemon=True)
-                thread.start()
-                self._thread = thread
+            for op in outcomes:
+                part = None if self._part_of is None else self._part_of([op])
+                line = self._lines.setdefault(part, _Line())
+                line.kept[op.id, op.token] = (post, op)
+                post.kept[op.id, op.token] = op
+                if line.thread is None and not self._stopping:
+                    work = partial(self._work, line)
+                    thread = threading.Thread(target=work, name="tenure-kept", daemon=True)
+                    thread.start()
+                    line.thread = thread
 
     def hurry(self) -> None:
         """Send everything again now."""
-        self._hurry.set()
+        for line in list(self._lines.values()):
+            line.hurry.set()
 
     def wait(self, seconds: float) -> None:
         """Wait until nothing is kept any more."""
@@ -156,19 +173,20 @@ class KeptOutcomes:
 
     def stop(self) -> None:
         self._stopping = True
-        self._hurry.set()
+        self.hurry()
 
-    def _work(self) -> None:
+    def _work(self, line: _Line) -> None:
         pause = FIRST_PAUSE
         while True:
-            self._hurry.wait(pause)
-            self._hurry.clear()
-            pause = FIRST_PAUSE if self._send_all() else min(pause * 2, LONGEST_PAUSE)
+            line.hurry.wait(pause)
+            line.hurry.clear()
+            pause = FIRST_PAUSE if self._send_all(line) else min(pause * 2, LONGEST_PAUSE)
             with self._lock:
-                if self._stopping or not any(post.kept for post in self._posts):
-                    self._thread = None
-                    self._idle.set()
-                    self._over()
+                if self._stopping or not line.kept:
+                    line.thread = None
+                    if all(one.thread is None for one in self._lines.values()):
+                        self._idle.set()
+                        self._over()
                     return
 
     def _over(self) -> None:
@@ -177,38 +195,33 @@ class KeptOutcomes:
         self._said.clear()
         self._unsure.clear()
 
-    def _send_all(self) -> bool:
+    def _send_all(self, line: _Line) -> bool:
         """Send what is kept. Returns whether anything was settled."""
-        kept = [(post, op) for post in self._posts for op in list(post.kept.values())]
+        kept = list(line.kept.values())
         failed: list[Failed] = []
-        self._is_away = False
-        settled = self._settled_count
+        line.is_away = False
+        settled = line.settled
         try:
             for start in range(0, len(kept), MOST_AT_ONCE):
                 if not self._stopping:
-                    failed += self._send(kept[start : start + MOST_AT_ONCE])
+                    failed += self._send(line, kept[start : start + MOST_AT_ONCE])
             self._say(failed)
-            if len(failed) > 1 and not self._is_away:
-                self._send_alone(failed)
+            if len(failed) > 1 and not line.is_away:
+                self._send_alone(line, failed)
         except Exception:  # whatever it is, the outcomes are still kept
             log.exception("kept outcomes could not be sent")
-        return self._settled_count > settled
+        return line.settled > settled
 
-    def _send_alone(self, failed: Sequence[Failed]) -> None:
+    def _send_alone(self, line: _Line, failed: Sequence[Failed]) -> None:
         """Try some outcomes alone, others each time: one of them may be what makes all fail."""
         again = {(op.id, op.token) for op, error in failed if isinstance(error, StoreError)}
-        kept = [
-            (post, op)
-            for post in self._posts
-            for key, op in list(post.kept.items())
-            if key in again
-        ]
-        self._turn += MOST_ALONE
-        first = self._turn % len(kept) if kept else 0
+        kept = [one for key, one in list(line.kept.items()) if key in again]
+        line.turn += MOST_ALONE
+        first = line.turn % len(kept) if kept else 0
         for one in [*kept[first:], *kept[:first]][:MOST_ALONE]:
-            self._send([one])
+            self._send(line, [one])
 
-    def _send(self, kept: Sequence[tuple[Post, EndOp]]) -> list[Failed]:
+    def _send(self, line: _Line, kept: Sequence[tuple[Post, EndOp]]) -> list[Failed]:
         """Send some outcomes in one batch. Returns those that are still to be stored."""
         batch = [op for _, op in kept]
         try:
@@ -216,22 +229,23 @@ class KeptOutcomes:
         except Exception as error:
             if len(batch) > 1 and is_of_one(error):
                 half = len(batch) // 2
-                return self._send(kept[:half]) + self._send(kept[half:])
-            self._is_away = True
+                return self._send(line, kept[:half]) + self._send(line, kept[half:])
+            line.is_away = True
             answers = [as_store_error(error)] * len(batch)
         failed: list[Failed] = []
         for (post, op), answer in zip(kept, answers, strict=True):
             if is_kept(answer):
                 failed.append(Failed(op, answer))
             else:
-                self._settle(post, op, answer)
+                self._settle(line, post, op, answer)
         return failed
 
-    def _settle(self, post: Post, op: EndOp, answer: Answer) -> None:
+    def _settle(self, line: _Line, post: Post, op: EndOp, answer: Answer) -> None:
         if (op.id, op.token) in self._unsure:
             answer = after_all(op, answer)
+        line.kept.pop((op.id, op.token), None)
         post.kept.pop((op.id, op.token), None)
-        self._settled_count += 1
+        line.settled += 1
         self._job_log.stored(op, answer)
         self._settled(post)
 

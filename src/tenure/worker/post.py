@@ -13,7 +13,7 @@ from tenure.model import ops
 from tenure.model.fields import MAX_CLAIM, check, check_name
 from tenure.model.job import Job, Lease
 from tenure.model.ops import Op
-from tenure.worker.handler import Handler, Worker
+from tenure.worker.handler import Handler, HandlerSpec
 from tenure.worker.run import Run
 
 ENOUGH = 200  # jobs that are worth a commit of their own
@@ -33,9 +33,9 @@ class Post:
         self,
         queues: Sequence[str],
         concurrency: int,
-        handlers: Mapping[str, Handler],
+        handlers: Mapping[str, HandlerSpec],
         *,
-        default: Handler | None = None,
+        default: HandlerSpec | None = None,
         poll_interval: float | None = None,
         in_order: bool = False,
     ) -> None:
@@ -101,7 +101,7 @@ class Post:
     def busy(self) -> bool:
         return any(not run.ended for run in self.runs.values())
 
-    def handler_of(self, job: Job) -> Handler | None:
+    def handler_of(self, job: Job) -> HandlerSpec | None:
         return self._handlers.get(job.kind, self._default)
 
     def next_order(self) -> tuple[str, ...]:
@@ -139,14 +139,14 @@ class Post:
             self.changed.set()
 
 
-def post_of(worker: Worker) -> Post:
-    """The post of a Worker: all jobs of its queue."""
+def post_of(handler: Handler) -> Post:
+    """The post of a Handler: all jobs of its queue."""
     return Post(
-        [worker.queue],
-        worker.concurrency,
+        [handler.queue],
+        handler.concurrency,
         {},
-        default=worker.handler(),
-        poll_interval=worker.poll_interval,
+        default=handler.spec(),
+        poll_interval=handler.poll_interval,
     )
 
 

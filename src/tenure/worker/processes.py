@@ -21,7 +21,7 @@ from tenure.observe.tracing import working
 from tenure.queue import Queue, connect
 from tenure.settings import Settings
 from tenure.worker.current_job import CURRENT, CurrentJob
-from tenure.worker.handler import Handler
+from tenure.worker.handler import HandlerSpec
 from tenure.worker.outcome import Outcome, after_error, after_return
 from tenure.worker.run import Run
 
@@ -134,7 +134,7 @@ _CHILDREN: weakref.WeakSet[Child] = weakref.WeakSet()
 
 @atexit.register
 def _kill_all() -> None:
-    """Kill the processes of a program that exits without stopping its runner. They ignore the
+    """Kill the processes of a program that exits without stopping its worker. They ignore the
     SIGTERM that multiprocessing would send, and it would then wait for them."""
     for child in list(_CHILDREN):
         if child.parent == os.getpid():  # not in a fork
@@ -175,7 +175,7 @@ def _attempt(pipe: Connection, queue: Queue, module: str, qualname: str, job: Jo
         return after_error(job, error, None, handler.rules)
 
 
-def _call(handler: Handler, job: Job) -> Any:
+def _call(handler: HandlerSpec, job: Job) -> Any:
     with working(job, job.kind, Outcome):
         return handler.call(job)
 
@@ -188,12 +188,12 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def find(module: str, qualname: str) -> Handler:
+def find(module: str, qualname: str) -> HandlerSpec:
     """Find the handler of a task by the module and name it was declared under."""
     found: Any = importlib.import_module(module)
     for part in qualname.split("."):
         found = getattr(found, part, None)
     handler = getattr(found, "handler", None)
-    if not isinstance(handler, Handler):
+    if not isinstance(handler, HandlerSpec):
         raise InvalidInput("process", f"{module}.{qualname} is not a task at module level")
     return handler

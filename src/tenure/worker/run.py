@@ -17,7 +17,7 @@ from tenure.model.ops import Op
 from tenure.observe.tracing import working
 from tenure.queue import Queue
 from tenure.worker.current_job import CURRENT, CurrentJob, Report
-from tenure.worker.handler import Handler
+from tenure.worker.handler import HandlerSpec
 from tenure.worker.outcome import Outcome, after_error, after_return
 
 FIRST_LOOK, LONGEST_LOOK = 0.002, 0.1  # seconds between checks of what a thread executes
@@ -47,7 +47,7 @@ class Run(CurrentJob):
     def __init__(
         self,
         job: Job,
-        handler: Handler,
+        handler: HandlerSpec,
         queue: Queue,
         report: Report,
         kept_at: float,
@@ -57,7 +57,7 @@ class Run(CurrentJob):
         self.handler = handler
         self.task: asyncio.Task[Any] | None = None  # kept, as event loops do not keep tasks
         self.timer: asyncio.TimerHandle | None = None
-        self.deadline: float | None = None  # on the runner's clock
+        self.deadline: float | None = None  # on the worker's clock
         self.began = began
         self.error: BaseException | None = None  # what the handler raised
         self.kept_at = kept_at  # when its lease was last renewed

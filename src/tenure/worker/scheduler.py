@@ -40,8 +40,18 @@ MOST_NEAR = 10_000  # times remembered
 class Scheduler:
     """Fires schedules and maintains the store, in a separate thread."""
 
-    def __init__(self, queue: Queue, name: str, *, upkeep: bool = True) -> None:
+    def __init__(
+        self,
+        queue: Queue,
+        name: str,
+        *,
+        upkeep: bool = True,
+        must_wait: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """must_wait: whether maintenance has to wait, because it ends leases that have expired and
+        this process has not renewed its own since it was suspended."""
         self._queue = queue
+        self._must_wait = must_wait
         self._now = 0  # the store's time at the last check
         self._near: set[tuple[str, str, int]] = set()  # times known not to be too far ahead
         self._failed: Collection[str] = ()  # schedules that the store could not fire last time
@@ -82,7 +92,7 @@ class Scheduler:
         try:
             wait_ms = self.fire_due()
         finally:  # one shard of several may have failed
-            if self._janitor is not None:
+            if self._janitor is not None and not self._must_wait():
                 self._janitor.step()
         if self._janitor is not None and self._janitor.has_more:
             return 0

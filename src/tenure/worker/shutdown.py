@@ -12,14 +12,14 @@ from contextlib import contextmanager
 from types import FrameType
 
 from tenure.observe.logs import counted
-from tenure.worker.runner import Runner
+from tenure.worker.worker import Worker
 
 log = logging.getLogger("tenure.worker")
 
 ABORTED = 130
 SAME_SIGNAL_SECONDS = 0.5  # a shell or `timeout` may repeat a signal sent by the terminal
 LAST_WORDS_SECONDS = 5.0  # how long an abort can take before the process exits anyway
-LEAVING_SECONDS = 2.0  # how long the process can take to exit once its runner has stopped
+LEAVING_SECONDS = 2.0  # how long the process can take to exit once its worker has stopped
 
 Stop = Callable[..., None]
 
@@ -65,23 +65,23 @@ def on_signals(stop: Callable[[int, FrameType | None], None]) -> Iterator[None]:
 
 
 def ensure_exit(
-    runner: Runner, stopped: threading.Event, left: threading.Event, more_seconds: float = 0
+    worker: Worker, stopped: threading.Event, left: threading.Event, more_seconds: float = 0
 ) -> None:
     """Make sure that the process exits, even if a task blocks the event loop, ignores its
     cancellation, or leaves a thread behind.
 
-    stopped: set when the runner has stopped. left: set when the event loop is closed.
+    stopped: set when the worker has stopped. left: set when the event loop is closed.
     more_seconds: extra time for whatever else has to stop.
     """
-    if count := len(runner.running()):
+    if count := len(worker.running()):
         running = counted(count, "running job")
         log.info("stopping: waiting for %s; a second signal gives them back at once", running)
     else:
         log.info("stopping: no job is running")
-    if not stopped.wait(runner.patience + more_seconds + 1):
-        running = counted(len(runner.running()), "running job")
+    if not stopped.wait(worker.patience + more_seconds + 1):
+        running = counted(len(worker.running()), "running job")
         log.warning("the event loop is blocked: %s given back", running)
-        runner.give_up()
+        worker.give_up()
     elif left.wait(LEAVING_SECONDS):
         return
     else:
@@ -89,7 +89,7 @@ def ensure_exit(
     os._exit(0)
 
 
-def give_back_at_once(runner: Runner) -> None:
-    """Give back the jobs of a runner whose process is being aborted."""
-    log.warning("aborting: %s given back", counted(len(runner.running()), "running job"))
-    runner.give_up()
+def give_back_at_once(worker: Worker) -> None:
+    """Give back the jobs of a worker whose process is being aborted."""
+    log.warning("aborting: %s given back", counted(len(worker.running()), "running job"))
+    worker.give_up()

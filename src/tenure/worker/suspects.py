@@ -47,7 +47,7 @@ def is_suspect(job: Job) -> bool:
 
 
 class Suspects:
-    """The suspects of a runner that wait for their turn.
+    """The suspects of a worker that wait for their turn.
 
     start: starts the handler of a job. release: gives a job back, with a delay in milliseconds.
     """

@@ -11,10 +11,10 @@ import pytest
 
 import tenure
 from tenure import InvalidInput, StoreError, WrongVersion
-from tenure.engines.foundationdb import binding
+from tenure.engines.foundationdb import binding, formats
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb.engine import FoundationDbEngine
-from tenure.engines.foundationdb.formats import FORMAT
+from tenure.engines.foundationdb.transaction import Transaction
 from tenure.model import ops, queries
 from tenure.settings import Settings
 from tenure.testing import ManualClock
@@ -75,9 +75,45 @@ def test_a_store_of_a_newer_tenure_is_refused() -> None:
     clock = ManualClock()
     db = fdb_sim.open(clock=clock)
     engine = FoundationDbEngine(fdb_sim, db, Settings(), clock)
-    db.set(engine._store.keys.pack(k.FORMAT), b"%d" % (int(FORMAT) + 1))
+    db.set(engine._store.keys.pack(k.FORMAT), b"tenure %d" % (formats.FORMAT + 1))
     with pytest.raises(WrongVersion, match="newer Tenure"):
         FoundationDbEngine(fdb_sim, db, Settings(), clock)
+
+
+@pytest.mark.parametrize("value", [b"1", b"1 key", b"2", b"3"])
+def test_a_store_of_the_time_before_the_first_release_is_left_alone(value: bytes) -> None:
+    clock = ManualClock()
+    db = fdb_sim.open(clock=clock)
+    engine = FoundationDbEngine(fdb_sim, db, Settings(), clock)
+    db.set(engine._store.keys.pack(k.FORMAT), value)
+    before = [(bytes(row.key), bytes(row.value)) for row in db.get_range(b"", b"\xff")]
+    with pytest.raises(WrongVersion, match=r"before its first release.*another directory"):
+        FoundationDbEngine(fdb_sim, db, Settings(), clock)
+    assert [(bytes(row.key), bytes(row.value)) for row in db.get_range(b"", b"\xff")] == before
+
+
+def test_a_store_of_an_older_format_is_migrated_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a migration that was broken off goes on where it ended."""
+    clock = ManualClock()
+    db = fdb_sim.open(clock=clock)
+    engine = FoundationDbEngine(fdb_sim, db, Settings(), clock)
+    key = engine._store.keys.pack(k.FORMAT)
+    begun: list[bytes] = []
+
+    def to_the_next(tx: Transaction, place: bytes) -> bytes | None:
+        begun.append(place)
+        return b"%d" % len(begun) if len(begun) < 4 else None
+
+    older = formats.FORMAT
+    monkeypatch.setattr(formats, "FORMAT", older + 1)
+    monkeypatch.setitem(formats.MIGRATIONS, older, to_the_next)
+    for _ in range(2):
+        engine._transactor.run(formats._step)
+    assert db.get(key) == b"tenure %d 2" % older
+    FoundationDbEngine(fdb_sim, db, Settings(), clock)
+    assert db.get(key) == b"tenure %d" % (older + 1)
+    FoundationDbEngine(fdb_sim, db, Settings(), clock)
+    assert begun == [b"", b"1", b"2", b"3"]
 
 
 def test_two_directories_of_a_cluster_are_two_stores() -> None:

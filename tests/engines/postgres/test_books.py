@@ -277,7 +277,7 @@ def test_a_claim_in_turns_does_not_hide_a_lease_that_was_imported_meanwhile(
     found = rows(
         engine,
         "SELECT c.id FROM queues q, claim_in_turns(gen_random_uuid(), NULL, q.id, '{1}', '{w}', "
-        "'{60000}', 3::smallint, 1, moment(NULL)) c",
+        "'{60000}', 3::smallint, 1, moment(NULL), '{}') c",
     )
     assert found == [("b1",)]
     (later,) = engine.apply([claim(2)])

@@ -187,7 +187,7 @@ def test_a_job_that_expires_while_the_claim_waits_for_the_books_is_not_leased(
         text = f"""
             SELECT c.id FROM {schema}.states s, {schema}.claim_in_turns(gen_random_uuid(),
                 s.expires_at, s.queue, '{{1, 1}}', '{{w}}', '{{60000}}', 3::smallint, 1,
-                s.expires_at - 1) c
+                s.expires_at - 1, '{{}}') c
             WHERE s.seq = (SELECT min(seq) FROM {schema}.states)"""
         rows = connection.execute(text.encode()).fetchall()
     assert rows == [(None,)]  # it cannot be done in one statement

@@ -279,8 +279,8 @@ def test_a_worker_tells_later_what_it_could_not_tell_at_once(
         may_end.wait(PATIENCE)
 
     async def main() -> None:
-        runner = app.runner(lease=30)
-        working = asyncio.create_task(runner.run())
+        worker = app.worker(lease=30)
+        working = asyncio.create_task(worker.run())
         with psycopg.connect(postgres.shared_url()) as producer:
             await asyncio.to_thread(until, lambda: bool(runs))
             queue.enqueue("r", id="child", after=["parent"], connection=producer)
@@ -289,7 +289,7 @@ def test_a_worker_tells_later_what_it_could_not_tell_at_once(
             assert queue.get("parent").state == "leased"
             producer.commit()
         await asyncio.to_thread(until, lambda: queue.get("parent").state == "done")
-        await runner.stop()
+        await worker.stop()
         await working
 
     work.using(id="parent").enqueue()

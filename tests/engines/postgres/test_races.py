@@ -54,7 +54,7 @@ def test_a_lane_is_kept_for_a_job_that_came_after_the_books_were_brought_up_to_d
     (job,) = claimed(engine)
     engine.apply([ops.Ack(job.id, job.token, keep=False)])
     with psycopg.connect(postgres.shared_url()) as maintenance:
-        opened = f"SELECT FROM {schema}.open_books('{{q}}', NULL, true)"
+        opened = f"SELECT FROM {schema}.open_books('{{q}}', NULL, true, false)"
         maintenance.execute(opened.encode())
         empty = f"SELECT id, done + ready + leased FROM {schema}.lanes".encode()
         assert [count for _, count in maintenance.execute(empty).fetchall()] == [0]

@@ -27,7 +27,6 @@ from tenure.engines.postgres.statements import statements
 from tenure.model import ops, queries
 from tenure.model.fields import MAX_WEIGHT
 from tenure.model.job import NULL, JobSpec, new_ids
-from tenure.queue import store_of
 from tests.support import postgres
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -118,7 +117,7 @@ def test_two_schemas_of_a_database_know_nothing_of_each_other(url: str, tmp_path
 
 def test_a_schema_of_a_newer_tenure_is_refused(queue: tenure.Queue, url: str, schema: str) -> None:
     with psycopg.connect(postgres.shared_url()) as connection:
-        connection.execute(f"UPDATE {schema}.about SET version = 999".encode())
+        connection.execute(f"UPDATE {schema}.about SET schema_version = 999".encode())
     with pytest.raises(tenure.WrongVersion, match="999"):
         tenure.connect(url)
 
@@ -128,27 +127,11 @@ def test_what_opening_changes_is_nothing_the_second_time(url: str, schema: str) 
         with tenure.connect(url) as queue:
             queue.enqueue("q")
     with psycopg.connect(postgres.shared_url()) as connection:
-        version = connection.execute(f"SELECT version FROM {schema}.about".encode()).fetchall()
+        query = f"SELECT schema_version FROM {schema}.about".encode()
+        version = connection.execute(query).fetchall()
     assert version == [(max(statements(schema).schema),)]
     (only,) = upgrade_sql(url).splitlines()
     assert only.startswith("-- ")
-
-
-def test_a_store_of_the_first_version_is_brought_up_to_date(url: str, schema: str) -> None:
-    postgres.drop_schema(schema)
-    first = statements(schema).schema[1]
-    with psycopg.connect(postgres.shared_url()) as connection:
-        connection.execute(f"CREATE SCHEMA {schema}; {first}".encode())
-        connection.execute(f"UPDATE {schema}.about SET version = 1".encode())
-        enqueue = statements(schema).sql["enqueue"]
-        lane = ["{q}", '{""}', '{""}', "{1}", "{a}", '{"null"}', '{""}', "{0}", "{3}"]
-        connection.execute(enqueue, (None, *lane, *["{}"] * 6))
-    with tenure.connect(url) as queue:
-        store_of(queue).do([ops.Once("k", (ops.Enqueue((JobSpec("b", "q", NULL),)),))])
-        assert queue.next_due("q") is None
-        jobs = queue.claim("q", limit=5)
-        assert [job.id for job in jobs] == ["a", "b"]
-        assert queue.ack_many(jobs) == [None, None]
 
 
 def test_a_turn_is_counted_as_everywhere(queue: tenure.Queue, schema: str) -> None:
@@ -505,32 +488,3 @@ def test_an_array_arrives_as_it_was_sent(values: list[Any]) -> None:
 def test_a_nul_does_not_make_one_text_of_two() -> None:
     with pytest.raises(InvalidInput):
         array(["a\0b", "c"])
-
-
-def test_a_role_that_worked_before_a_migration_works_after_it(url: str, schema: str) -> None:
-    role, steps = f"role_{schema}", statements(schema).schema
-    postgres.drop_schema(schema)
-    with psycopg.connect(postgres.shared_url(), autocommit=True) as connection:
-        connection.execute(f"CREATE SCHEMA {schema}".encode())
-        for step in range(1, 6):
-            connection.execute(steps[step].encode())
-        connection.execute(f"UPDATE {schema}.about SET version = 5".encode())
-        connection.execute(f"CREATE ROLE {role} LOGIN".encode())
-        try:
-            for right in (
-                "USAGE ON SCHEMA {0}",
-                "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {0}",
-                "USAGE ON ALL SEQUENCES IN SCHEMA {0}",
-            ):
-                connection.execute(f"GRANT {right.format(schema)} TO {role}".encode())
-            tenure.connect(url).close()
-            with tenure.connect(url.replace("postgres@", f"{role}@", 1)) as queue:
-                queue.enqueue("q")
-                (job,) = queue.claim("q")
-                queue.fail(job, "no")
-                assert [one.count for one in queue.errors.list().errors] == [1]
-            with tenure.connect(url) as queue:
-                assert queue.rates().queues["q"].points[0].failed == 1
-        finally:
-            connection.execute(f"DROP OWNED BY {role}".encode())
-            connection.execute(f"DROP ROLE {role}".encode())

@@ -1,110 +1,28 @@
-"""A newer Tenure migrates a schema while programs of the previous version keep working on it.
-
-The older code comes from the history of this repository. If that is not available, the signatures
-of the functions that it calls are compared.
-"""
+"""A newer Tenure migrates a schema while programs that opened it before keep working on it. The
+newer version is invented here, until there is a second one."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import tarfile
+import re
 from collections.abc import Iterator
-from io import BytesIO
 from pathlib import Path
 
 import psycopg
 import pytest
 
 import tenure
+from tenure.engines.postgres.server import exists, upgrade, upgrade_sql
+from tenure.engines.postgres.statements import statements
 from tests.support import audit_postgres, postgres
 
-ROOT = Path(__file__).parents[3]
-VERSION, COMMIT = 8, "1ed16ac"  # the last with the schema version before
-PATIENCE = 60.0
-
-# The functions that programs of version 8 call, in PostgreSQL's notation.
-CALLED = """
-ack(uuid,bigint,text[],bigint[],bigint[],text[],smallint,smallint)
-ack_alone(uuid,bigint,text[],bigint[],bigint[],text[],smallint,smallint)
-ack_and_claim(uuid,bigint,text[],bigint[],bigint[],text[],smallint,smallint,text,integer[],text[],\
-bigint[],integer)
-candidates(text,text,text[],integer,integer,integer)
-candidates_beside(text,integer)
-claim_alone(uuid,bigint,text,integer[],text[],bigint[],smallint,integer)
-drop_empty(integer,integer)
-drop_slot(bigint,text,text,text)
-end_slots(bigint,integer)
-enqueue(bigint,text[],text[],text[],integer[],text[],text[],text[],integer[],integer[],text[],\
-text[],bigint[],bigint[],bigint[],boolean[])
-expired(integer,bigint,integer)
-fold(integer,bigint)
-forget_queues(integer[],bigint,bigint)
-group_totals(integer,text,text,integer)
-held(text[])
-hold(bigint,text[],bigint[],smallint)
-hold_ring(boolean)
-is_idle(integer)
-lanes_of(text[],text[],text[])
-lease(bigint,bigint[],integer[],text[],bigint[],smallint,integer,integer[],integer[],integer[],\
-bigint[],bigint[])
-load(text[],bigint[])
-look_at_queues(bigint,text,integer,bigint,bigint,bigint)
-moment(bigint)
-next_due(bigint,text[])
-open_books(text[],bigint,boolean)
-overdue(integer,smallint,bigint,integer)
-parents(text[])
-promote(integer,bigint,integer)
-rebound(integer,text)
-recount(integer,text,text)
-recount_slots(bigint,text,text)
-save(bigint[],smallint[],bigint[],integer[],bigint[],bigint[],text[],text[],bigint[])
-take_keys(bigint,text[])
-take_slot(bigint,text,text,text,bigint,integer)
-tell(integer[],integer[],integer[],integer[],integer[],integer[],integer[],integer[],integer[],\
-integer[],bigint[],integer[])
-tokens_from(bigint)
-unfolded(xid8,text)
+NEWEST = max(statements("tenure").schema)
+STEP = """
+ALTER TABLE {0}.jobs ADD COLUMN colour text NOT NULL DEFAULT 'grey';
+UPDATE {0}.jobs SET colour = 'green' WHERE id = 'job-1';
+CREATE FUNCTION {0}.colours() RETURNS bigint LANGUAGE sql STABLE AS $$
+    SELECT count(DISTINCT colour) FROM {0}.jobs
+$$;
 """
-
-# A worker and a producer of the older version. It runs one round for each line of its input.
-OLD = """
-import sys, tenure
-queue = tenure.connect(sys.argv[1])
-for n, _ in enumerate(sys.stdin):
-    queue.limits.set("bound", concurrency=10)
-    if n == 0:
-        queue.enqueue("left", tenant="t", group="g")
-    for name in ("plain", "bound"):
-        parent = queue.enqueue(name, n, tenant="t" if name == "bound" else "")
-        queue.enqueue(name, after=[parent.id], unique_key=f"{n}")
-        (job,) = queue.claim(name)
-        queue.extend(job, 60)
-        queue.progress(job, 50)
-        queue.ack(job, n)
-        (child,) = queue.claim(name)
-        queue.fail(child, "x", retry_in=0)
-        queue.ack(queue.claim(name)[0])
-    queue.slots.take("s", "k", "h", ttl=60)
-    queue.next_due("plain")
-    queue.maintain()
-    queue.reconcile("bound")
-    print(queue.stats().done, flush=True)
-"""
-
-
-@pytest.fixture
-def old_code(tmp_path: Path) -> Path:
-    """The package of the previous version."""
-    archive = ["git", "-C", str(ROOT), "archive", COMMIT, "src/tenure"]
-    try:
-        done = subprocess.run(archive, capture_output=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("the history of the repository is not at hand")
-    with tarfile.open(fileobj=BytesIO(done.stdout)) as files:
-        files.extractall(tmp_path / "old", filter="data")
-    return tmp_path / "old" / "src"
 
 
 @pytest.fixture
@@ -116,57 +34,132 @@ def schema(tmp_path: Path) -> Iterator[str]:
     postgres.drop(tmp_path)
 
 
+@pytest.fixture
+def url(schema: str, tmp_path: Path) -> str:
+    return postgres.url_of(tmp_path)
+
+
+def invent(monkeypatch: pytest.MonkeyPatch, schema: str, step: str = STEP) -> None:
+    """Let this process know a newer version."""
+    monkeypatch.setitem(statements(schema).schema, NEWEST + 1, step.format(schema))
+
+
+def ask(query: str) -> list[tuple[object, ...]]:
+    with psycopg.connect(postgres.shared_url()) as connection:
+        return connection.execute(query.encode()).fetchall()
+
+
 def version(schema: str) -> int:
-    with psycopg.connect(postgres.shared_url()) as connection:
-        ((found,),) = connection.execute(f"SELECT version FROM {schema}.about".encode()).fetchall()
-    return int(found)
+    ((found,),) = ask(f"SELECT schema_version FROM {schema}.about")
+    assert isinstance(found, int)
+    return found
 
 
-def test_a_program_of_the_version_before_goes_on_while_the_schema_is_migrated(
-    old_code: Path, schema: str, tmp_path: Path
+def contents(schema: str) -> str:
+    """Everything in a schema. pg_dump makes up a password for each dump."""
+    return re.sub(r"(?m)^\\(un)?restrict .*$", "", postgres.dump(postgres.shared_url(), schema))
+
+
+def test_an_older_schema_is_migrated_while_a_program_works_on_it(
+    url: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url = postgres.url_of(tmp_path)
-    old = subprocess.Popen(
-        [sys.executable, "-c", OLD, url],
-        env={"PYTHONPATH": str(old_code)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert old.stdin is not None
-    assert old.stdout is not None
-
-    def a_round() -> int:
-        assert old.stdin is not None
-        assert old.stdout is not None
-        old.stdin.write("on\n")
-        old.stdin.flush()
-        return int(old.stdout.readline())
-
-    try:
-        assert a_round() == 4
-        assert version(schema) == VERSION
-        with tenure.connect(url) as queue:
-            assert version(schema) > VERSION
-            for n in range(2, 5):
-                job = queue.enqueue("plain", "new")
-                (held,) = queue.claim("plain")
-                assert held.id == job.id
-                queue.extend(held, 60)
-                queue.ack(held)
-                assert a_round() == 5 * n - 1
-    finally:
-        old.stdin.close()
-        assert old.wait(PATIENCE) == 0
-        old.stdout.close()
+    with tenure.connect(url) as older:
+        older.enqueue_many([tenure.NewJob(queue="q", id=f"job-{n}") for n in range(3)])
+        invent(monkeypatch, schema)
+        assert upgrade(url) == (NEWEST, NEWEST + 1)
+        assert upgrade(url) == (NEWEST + 1, NEWEST + 1)
+        assert ask(f"SELECT id, colour FROM {schema}.jobs ORDER BY seq") == [
+            ("job-0", "grey"),
+            ("job-1", "green"),
+            ("job-2", "grey"),
+        ]
+        assert ask(f"SELECT {schema}.colours()") == [(2,)]
+        with tenure.connect(url) as newer:
+            for queue in (older, newer):
+                queue.enqueue("q")
+                (job,) = queue.claim("q")
+                queue.ack(job)
+            assert newer.stats("q").done == 2
 
 
-def test_what_the_version_before_calls_is_still_there(schema: str, tmp_path: Path) -> None:
-    tenure.connect(postgres.url_of(tmp_path)).close()
-    query = """
-        SELECT p.proname || '(' || replace(oidvectortypes(p.proargtypes), ', ', ',') || ')'
-        FROM pg_proc p WHERE p.pronamespace = %s::regnamespace
-    """
+def test_a_fresh_schema_equals_a_migrated_one(
+    url: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upgrade(url)
+    invent(monkeypatch, schema)
+    upgrade(url)
+    store = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}")
+    migrated = store.sub("", contents(schema))
+    postgres.drop_schema(schema)
+    assert upgrade(url) == (0, NEWEST + 1)
+    assert store.sub("", contents(schema)) == migrated
+
+
+def test_a_migration_that_fails_changes_nothing(
+    url: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upgrade(url)
+    before = contents(schema)
+    with monkeypatch.context() as patch:
+        invent(patch, schema, f"{STEP} DROP TABLE {{0}}.nonsense;")
+        with pytest.raises(tenure.TenureError, match="nonsense"):
+            tenure.connect(url)
+    assert contents(schema) == before
+    tenure.connect(url).close()
+
+
+def test_what_is_printed_for_an_older_schema_migrates_it(
+    url: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upgrade(url)
+    invent(monkeypatch, schema)
+    printed = upgrade_sql(url)
+    assert "CREATE TABLE" not in printed
+    with psycopg.connect(postgres.shared_url(), autocommit=True) as connection:
+        connection.execute(printed.encode())
+    assert version(schema) == NEWEST + 1
+    assert ask(f"SELECT {schema}.colours()") == [(0,)]
+
+
+def test_a_role_that_worked_before_a_migration_works_after_it(
+    url: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    role = f"role_{schema}"
+    upgrade(url)
+    with psycopg.connect(postgres.shared_url(), autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {role} LOGIN".encode())
+        try:
+            for right in (
+                "USAGE ON SCHEMA {0}",
+                "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {0}",
+                "USAGE ON ALL SEQUENCES IN SCHEMA {0}",
+            ):
+                connection.execute(f"GRANT {right.format(schema)} TO {role}".encode())
+            invent(monkeypatch, schema)
+            upgrade(url)
+            with tenure.connect(url.replace("postgres@", f"{role}@", 1)) as queue:
+                queue.enqueue("q")
+                queue.ack(queue.claim("q")[0])
+        finally:
+            connection.execute(f"DROP OWNED BY {role}".encode())
+            connection.execute(f"DROP ROLE {role}".encode())
+
+
+@pytest.mark.parametrize("number", [1, NEWEST + 1, 9])
+def test_a_schema_of_the_time_before_the_first_release_is_left_alone(
+    url: str, schema: str, number: int
+) -> None:
+    """Its version has another name, and counts differently."""
+    with tenure.connect(url) as queue:
+        queue.enqueue("q")
     with psycopg.connect(postgres.shared_url()) as connection:
-        found = {row[0] for row in connection.execute(query, (schema,)).fetchall()}
-    assert set(CALLED.split()) - found == set()
+        rename = f"ALTER TABLE {schema}.about RENAME schema_version TO version"
+        connection.execute(rename.encode())
+        connection.execute(f"UPDATE {schema}.about SET version = {number}".encode())
+    before = contents(schema)
+    for call in (tenure.connect, upgrade, upgrade_sql, exists):
+        with pytest.raises(tenure.WrongVersion) as refused:
+            call(url)
+        for part in (schema, "before its first release", "another schema", "DROP SCHEMA"):
+            assert part in str(refused.value)
+    assert contents(schema) == before

@@ -60,8 +60,8 @@ def test_jobs_that_overrun_while_they_are_locked_cost_no_other_job_its_lease(
         return len(seen) >= 10
 
     async def main() -> None:
-        runner = app.runner(lease=2, poll_interval=0.2, concurrency=10)
-        working = asyncio.create_task(runner.run())
+        worker = app.worker(lease=2, poll_interval=0.2, concurrency=10)
+        working = asyncio.create_task(worker.run())
         await asyncio.to_thread(until, lambda: ran.total() == 5)
         with locked(schema, *late):
             gone = "does not end after its timeout"
@@ -71,7 +71,7 @@ def test_jobs_that_overrun_while_they_are_locked_cost_no_other_job_its_lease(
             await asyncio.to_thread(until, lambda: queue.get(quick.id).state == "done")
         await asyncio.to_thread(until, lambda: all(queue.get(id).state == "dead" for id in late))
         may_end.set()
-        await runner.stop()
+        await worker.stop()
         await working
 
     @app.task(queue="q", name="quick")

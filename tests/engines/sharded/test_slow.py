@@ -13,6 +13,7 @@ import tenure
 from tenure import NewJob, Queue, StoreError
 from tenure.engines.sharded import shard
 from tenure.model import ops
+from tenure.model.ops import Answer
 from tenure.queue import store_of
 from tenure.queue.committer import RENEWALS_AT_ONCE
 from tests.crash.watched import PATIENCE, start, until
@@ -84,6 +85,34 @@ def test_renewals_go_on_without_a_shard_that_hangs_however_many_concern_it(
         assert all(isinstance(one.result(PATIENCE)[0], StoreError) for one in hung)
         assert not store_of(queue).away()  # it may only have a lock to wait for
     until(lambda: queue.extend_many(jobs, 60) == [None, None])
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_keyed_renewals_go_on_without_a_shard_that_hangs(
+    queue: Queue, tenants: Tenants, number: int
+) -> None:
+    """As clients of a service make them."""
+    for tenant in (tenants.here, tenants.there):
+        queue.enqueue("q", tenant=tenant)
+    jobs = sorted(queue.claim("q", limit=2), key=lambda job: job.tenant != tenants[2 * number])
+    mine, other = [ops.Extend(job.id, job.token, 60_000) for job in jobs]
+
+    def renew(key: str, *renewals: ops.Extend) -> list[Answer]:
+        (answer,) = store_of(queue).do([ops.Once(key, renewals)])
+        if isinstance(answer, StoreError):
+            raise answer
+        return good(answer)
+
+    with hanging(queue, number, "apply"):
+        hung = [start(renew, f"{n}", mine) for n in range(RENEWALS_AT_ONCE + 2)]
+        until(lambda: start(renew, "other", other).result(PATIENCE) == [ops.Ok()])
+        assert all(isinstance(one.exception(PATIENCE), StoreError) for one in hung)
+        first, second = start(renew, "both", mine, other).result(PATIENCE)
+        assert isinstance(first, StoreError)
+        assert second == ops.Ok()
+        assert not store_of(queue).away()
+    until(lambda: queue.extend_many(jobs, 60) == [None, None])
+    assert renew("0", mine) == renew("both", mine, other)[:1] == [ops.Ok()]
 
 
 LOOKS: dict[str, Callable[[Queue], object]] = {

@@ -16,10 +16,10 @@ from tenure.model import ops
 from tenure.model.job import Job
 from tenure.model.ops import Answer, Op
 from tenure.queue import store_of
-from tenure.worker import admission, runner
-from tenure.worker.handler import Handler
+from tenure.worker import admission, worker
+from tenure.worker.handler import HandlerSpec
 from tenure.worker.post import Post
-from tenure.worker.runner import Runner
+from tenure.worker.worker import Worker
 from tests.crash.watched import PATIENCE, until
 from tests.engines.sharded.conftest import Tenants, shards_of
 from tests.engines.sharded.test_away import away
@@ -27,18 +27,18 @@ from tests.engines.sharded.test_away import away
 
 @pytest.fixture(autouse=True)
 def _stop_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "AFTER_GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(worker, "AFTER_GRACE_SECONDS", 0.2)
 
 
 class Work:
-    """A runner whose jobs of one tenant end when they are told to."""
+    """A worker whose jobs of one tenant end when they are told to."""
 
     def __init__(self, queue: Queue, waits: str, lease: float = 30.0) -> None:
         self.ran: Counter[str] = Counter()
         self._waits = waits
         self.may_end = threading.Event()
-        self.post = Post(["q"], 3, {}, default=Handler(self._run, "loop", "work"))
-        self.runner = Runner(
+        self.post = Post(["q"], 3, {}, default=HandlerSpec(self._run, "loop", "work"))
+        self.worker = Worker(
             queue, [self.post], lease=lease, schedule=False, poll_interval=0.05, name="ours"
         )
 
@@ -50,12 +50,12 @@ class Work:
 
     def during(self, test: Callable[[], None], grace: float = 30.0) -> None:
         async def main() -> None:
-            await self.runner.start()
+            await self.worker.start()
             try:
                 await asyncio.to_thread(test)
             finally:
                 self.may_end.set()
-                await asyncio.wait_for(self.runner.stop(grace), PATIENCE)
+                await asyncio.wait_for(self.worker.stop(grace), PATIENCE)
 
         asyncio.run(main())
 
@@ -127,17 +127,17 @@ def test_outcomes_are_kept_even_if_the_worker_must_end(
         return [error if claim else a for claim, a in zip(claims, answers, strict=True)]
 
     async def main() -> None:
-        await work.runner.start()
+        await work.worker.start()
         await asyncio.to_thread(until, lambda: work.ran[job.id] == 1)
         with away(queue):
             work.may_end.set()
             await asyncio.to_thread(until, lambda: len(work.post.unstored) == 1)
             monkeypatch.setattr(store_of(queue).engine, "apply", refuse)
             with pytest.raises(tenure.Forbidden):
-                await asyncio.wait_for(work.runner.wait(), PATIENCE)
+                await asyncio.wait_for(work.worker.wait(), PATIENCE)
             assert [lease.id for lease in work.post.unstored] == [job.id]
             with pytest.raises(tenure.Forbidden):
-                await asyncio.wait_for(work.runner.stop(grace=0.05), PATIENCE)
+                await asyncio.wait_for(work.worker.stop(grace=0.05), PATIENCE)
 
     monkeypatch.setattr(admission, "PATIENCE_SECONDS", 0.0)
     asyncio.run(main())
@@ -159,12 +159,12 @@ def test_a_worker_says_which_outcomes_it_could_not_store(
     work = Work(queue, waits=tenants.there)
 
     async def main() -> None:
-        await work.runner.start()
+        await work.worker.start()
         await asyncio.to_thread(until, lambda: work.ran[job.id] == 1)
         with away(queue):
             work.may_end.set()
             await asyncio.to_thread(until, lambda: len(work.post.unstored) == 1)
-            await asyncio.wait_for(work.runner.stop(grace=0.05), PATIENCE)
+            await asyncio.wait_for(work.worker.stop(grace=0.05), PATIENCE)
 
     asyncio.run(main())
     assert f"could not be stored: the outcomes of 1 job: {job.id}" in caplog.text
@@ -192,7 +192,7 @@ def test_a_shard_that_does_not_answer_costs_no_other_shard_its_leases(
             await asyncio.sleep(0.005)
 
     monkeypatch.setattr(store, "apply", hangs)
-    work.post._default = Handler(wait_for_both, "loop", "work")
+    work.post._default = HandlerSpec(wait_for_both, "loop", "work")
     seen: set[int | None] = set()
 
     def renewed() -> bool:

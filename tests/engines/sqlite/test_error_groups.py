@@ -10,7 +10,7 @@ import tenure
 
 QUERY = """
     SELECT j.id FROM tenure_states s JOIN tenure_jobs j ON j.seq = s.seq
-    WHERE s.errors IS NOT NULL AND substr(s.errors, -15, 12) = ? ORDER BY s.seq
+    WHERE s.error = ? ORDER BY s.seq
 """
 
 

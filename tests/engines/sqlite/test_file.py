@@ -18,9 +18,10 @@ from urllib.parse import quote
 import pytest
 
 import tenure
-from tenure.engines.sqlite.file import upgrade_sql
+from tenure.engines.sqlite.file import exists, upgrade, upgrade_sql
 from tenure.engines.sqlite.statements import SCHEMA
 from tenure.queue import store_of
+from tenure.testing import ManualClock
 from tests.support.audit import audit
 
 NEWEST = max(SCHEMA)
@@ -70,7 +71,7 @@ def contents(folder: Path) -> dict[str, bytes | None]:
 
 
 def version(path: Path) -> int:
-    ((found,),) = asked(path, "SELECT value FROM tenure_counters WHERE name = 'version'")
+    ((found,),) = asked(path, "SELECT value FROM tenure_counters WHERE name = 'schema_version'")
     return int(found)
 
 
@@ -233,13 +234,38 @@ def test_a_file_is_migrated_once_when_many_open_it_at_the_same_time(
 
 def test_a_file_of_a_newer_version_is_left_alone(path: Path) -> None:
     made(path)
-    change(path, f"UPDATE tenure_counters SET value = {NEWEST + 1} WHERE name = 'version'")
+    change(path, f"UPDATE tenure_counters SET value = {NEWEST + 1} WHERE name = 'schema_version'")
     change(path, "ALTER TABLE tenure_jobs ADD COLUMN future TEXT")
     before = contents(path.parent)
     with pytest.raises(tenure.WrongVersion) as refused:
         opened(path)
     for part in (str(path), f"version {NEWEST + 1}", f"up to {NEWEST}", "upgrade"):
         assert part in str(refused.value)
+    assert contents(path.parent) == before
+
+
+@pytest.mark.parametrize("version", [1, 7])
+def test_a_file_of_the_time_before_the_first_release_is_left_alone(
+    path: Path, version: int
+) -> None:
+    made(path)
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(
+            "UPDATE tenure_counters SET name = 'version', value = ? WHERE name = 'schema_version'",
+            (version,),
+        )
+    before = contents(path.parent)
+    url = f"sqlite:///{path}"
+    for call in (
+        lambda: opened(path),
+        lambda: upgrade(url, 1.0, ManualClock()),
+        lambda: upgrade_sql(url, 1.0),
+        lambda: exists(url, 1.0),
+    ):
+        with pytest.raises(tenure.WrongVersion) as refused:
+            call()
+        for part in (str(path), "before its first release", "use another file"):
+            assert part in str(refused.value)
     assert contents(path.parent) == before
 
 
@@ -557,18 +583,17 @@ def test_books_that_were_tampered_with_stop_a_claim_and_can_be_put_right(tmp_pat
         assert [job.id for job in queue.claim("mail", limit=5)] == ["job-0", "job-1", "job-2"]
 
 
-@pytest.mark.parametrize("version", range(NEWEST + 1))
-def test_the_printed_upgrade_of_any_version_makes_the_newest(path: Path, version: int) -> None:
-    with closing(sqlite3.connect(path)) as db, db:
-        for step in range(1, version + 1):
-            for statement in SCHEMA[step]:
-                db.execute(statement)
-        if version:
-            db.execute("UPDATE tenure_counters SET value = ? WHERE name = 'version'", (version,))
+@pytest.mark.parametrize("version", [0, NEWEST])
+def test_the_printed_upgrade_of_any_version_makes_the_newest(
+    path: Path, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if version:
+        opened(path).close()
+    monkeypatch.setitem(SCHEMA, NEWEST + 1, STEP)
     with closing(sqlite3.connect(path)) as db:
         db.executescript(upgrade_sql(f"sqlite:///{path}", 1.0))
-    query = "SELECT value FROM tenure_counters WHERE name = 'version'"
-    assert asked(path, query) == [(NEWEST,)]
+    query = "SELECT value FROM tenure_counters WHERE name = 'schema_version'"
+    assert asked(path, query) == [(NEWEST + 1,)]
     with opened(path) as queue:
         queue.enqueue("mail", id="a")
         assert ids(queue) == ["a"]

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import tenure
 from tenure import NewJob
-from tenure.engines.sqlite.statements import SCHEMA, SQL
-from tests.support.audit import audit
+from tenure.engines.sqlite.statements import SQL
 
 
 def steps(path: Path, first: str, last: str, limit: int = 50) -> int:
@@ -53,45 +52,3 @@ def test_a_single_tenant_is_found_in_an_index(
         for row in db.execute(f"EXPLAIN QUERY PLAN {SQL['tenants']}", params):
             plans.add(row[-1])
     assert any("queue=? AND tenant>? AND tenant<?" in plan for plan in plans), plans
-
-
-def test_groups_of_a_file_of_version_2_are_found(tmp_path: Path) -> None:
-    path = tmp_path / "jobs.db"
-    with closing(sqlite3.connect(path)) as db, db:
-        for version in (1, 2):
-            for statement in SCHEMA[version]:
-                db.execute(statement)
-        db.execute("UPDATE tenure_counters SET value = 2 WHERE name = 'version'")
-        db.execute("INSERT INTO tenure_queues (queue, ready) VALUES ('q', 3)")
-        for tenant in (1, 2):
-            db.execute(
-                "INSERT INTO tenure_tenants (queue, tenant, stride, ready, open_lanes, open) "
-                "VALUES (1, ?, 1000000, ?, ?, 1)",
-                (f"t{tenant}", 3 - tenant, 3 - tenant),
-            )
-        for n, (tenant, group) in enumerate([(1, "g"), (1, ""), (2, "g")], start=1):
-            db.execute(
-                "INSERT INTO tenure_lanes (tenant, grp, head_priority, head_seq, open, ready) "
-                "VALUES (?, ?, 0, ?, 1, 1)",
-                (tenant, group, n),
-            )
-            db.execute(
-                "INSERT INTO tenure_jobs VALUES (?, ?, ?, 0, 0, 3, '', NULL, NULL, 'null')",
-                (n, f"job-{n}", n),
-            )
-            db.execute("INSERT INTO tenure_ready VALUES (?, 0, ?)", (n, n))
-    with tenure.connect(f"sqlite:///{path}") as queue:
-        assert [(one.group, one.unfinished) for one in queue.group_totals("q")] == [("g", 2)]
-        queue.enqueue("q", tenant="t3", group="g")
-        assert [(one.group, one.unfinished) for one in queue.group_totals("q")] == [("g", 3)]
-        assert len(queue.claim("q", limit=10)) == 4
-    assert audit(path) == []
-
-
-def test_a_program_of_version_2_that_goes_on_adds_groups_that_are_found(tmp_path: Path) -> None:
-    with tenure.connect(f"sqlite:///{tmp_path}/jobs.db") as queue:
-        queue.enqueue("q", tenant="t")
-        with closing(sqlite3.connect(tmp_path / "jobs.db")) as db, db:  # as that version writes it
-            db.execute("INSERT INTO tenure_lanes (tenant, grp, max_leased) VALUES (1, 'g', NULL)")
-            db.execute("UPDATE tenure_lanes SET dead = 1 WHERE grp = 'g'")
-        assert [(one.group, one.finished) for one in queue.group_totals("q")] == [("g", 1)]

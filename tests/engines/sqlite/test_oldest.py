@@ -16,9 +16,8 @@ from tenure import Job, NewJob
 from tenure.engines.sqlite import oldest
 from tenure.engines.sqlite.db import Db
 from tenure.engines.sqlite.oldest import OldestReady
-from tenure.engines.sqlite.statements import SCHEMA, SQL
+from tenure.engines.sqlite.statements import SQL
 from tenure.testing import ManualClock
-from tests.support.older_file import make_older
 
 
 class Store:
@@ -172,23 +171,6 @@ def test_a_reader_of_an_older_snapshot_does_not_use_what_a_newer_one_has_seen(
         assert store.remembered() == since
         assert store._oldest.find(Db(older), 1, since) == since - 1_000
     assert store.remembered() == since
-
-
-def test_jobs_of_a_file_of_version_4_that_were_tried_before_are_found(tmp_path: Path) -> None:
-    clock = ManualClock()
-    url = f"sqlite:///{tmp_path}/jobs.db"
-    with tenure.connect(url, clock=clock) as queue:
-        queue.enqueue_many(NewJob(queue="q", tenant=f"t{n}") for n in range(3))
-        for job in queue.claim("q", limit=10):
-            queue.release(job)
-        since = clock.now_ms()
-        clock.advance(5)
-    make_older(tmp_path / "jobs.db", 4)
-    with tenure.connect(url, clock=clock) as queue:
-        assert queue.oldest_ready("q") == since
-    with closing(sqlite3.connect(tmp_path / "jobs.db")) as db:
-        ((version,),) = db.execute("SELECT value FROM tenure_counters WHERE name = 'version'")
-        assert version == max(SCHEMA)
 
 
 def test_a_new_job_with_the_seq_of_a_deleted_one_is_not_taken_for_it(store: Store) -> None:

@@ -13,8 +13,6 @@ import pytest
 import tenure
 from tenure import NewJob
 from tenure.engines.sqlite.statements import SQL
-from tests.support.audit import audit
-from tests.support.older_file import make_older
 
 INDEXES = {
     "tenure_states_leased": r"\(queue=\?",
@@ -64,41 +62,6 @@ def test_a_claim_does_not_look_at_leases_that_have_not_expired(tmp_path: Path) -
             queue.claim("q", limit=leased)
         spent.add(steps(path, "anything_over", {"queue": 1, "now": 1}))
     assert len(spent) == 1
-
-
-def of_version_5(path: Path) -> None:
-    """A file of that version, with a job in each state."""
-    with tenure.connect(f"sqlite:///{path}") as queue:
-        parent = queue.enqueue("q", id="dead", max_attempts=1)
-        queue.fail(queue.claim("q")[0], fatal=True)
-        queue.enqueue("q", id="waiting", after=[parent])
-        queue.enqueue("q", id="delayed", delay=3600)
-        for name in ("done", "leased", "cancelled", "ready"):
-            queue.enqueue("q", id=name)
-        done, _ = queue.claim("q", limit=2)
-        queue.ack(done)
-        queue.cancel("cancelled")
-    make_older(path, 5)
-
-
-def schema(path: Path) -> list[tuple[str, str]]:
-    with closing(sqlite3.connect(path)) as db:
-        return db.execute("SELECT name, sql FROM sqlite_master ORDER BY name").fetchall()
-
-
-def test_a_file_of_version_5_is_migrated(tmp_path: Path) -> None:
-    path, fresh = tmp_path / "jobs.db", tmp_path / "fresh.db"
-    of_version_5(path)
-    tenure.connect(f"sqlite:///{fresh}").close()
-    assert "tenure_states_leased" not in dict(schema(path))
-    with tenure.connect(f"sqlite:///{path}") as queue:
-        assert schema(path) == schema(fresh)
-        states = ("waiting", "leased", "done", "dead", "cancelled")
-        for state in states:
-            assert [job.id for job in queue.jobs(state=state).jobs] == [state]
-        assert {job.id for job in queue.jobs(state="pending").jobs} == {"delayed", "ready"}
-        assert [job.id for job in queue.claim("q", limit=10)] == ["ready"]
-    assert audit(path) == []
 
 
 def test_a_queue_with_jobs_in_one_state_only_is_not_forgotten(tmp_path: Path) -> None:

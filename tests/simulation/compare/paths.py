@@ -221,7 +221,6 @@ EXEMPT: dict[str, dict[str, str]] = {
         "sql ring_marks": _FENCES,
         "sql once": _KEYED,
         "sql states_of": _FAULTS,
-        "plpgsql claim_plain": "for programs of an older version; tests/engines/postgres",
         "statements.*": _OPENING,
         "sql fold_news": "2,000 rows of news; tests/engines/postgres/test_reading.py",
         "sql has_schema": _OPENING,

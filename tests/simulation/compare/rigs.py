@@ -283,7 +283,7 @@ def foundationdb(sweep: int, skews_ms: list[int], *, faults: bool = False) -> Ri
 TRAITS: dict[str, Traits] = {
     "sqlite": Traits(one_clock=True),
     "shards-one": Traits(one_clock=True),
-    # Jobs set back by more than 2 s are found only by maintenance: is_due in postgres.sql.
+    # Jobs set back by more than 2 s are found only by maintenance: is_due in claiming.sql.
     "postgres": Traits(store_time=True, most_back_ms=1_500, exact_losses=False, sweeps="for all"),
     "http": Traits(store_time=True, transfers=False),
     "foundationdb": Traits(strict=False, cheap=False, sweeps="together"),

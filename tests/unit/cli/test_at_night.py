@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import tenure
-from tenure import NewJob, Runner, Settings, State, Tenure
+from tenure import NewJob, Settings, State, Tenure, Worker
 from tenure.cli.context import require_answer
 from tenure.cli.workers import warn_of_typos
 from tenure.model import ops
@@ -356,8 +356,8 @@ def test_why_shows_the_last_error(cli: Terminal) -> None:
 def test_why_says_that_no_worker_has_the_task(cli: Terminal) -> None:
     with cli.open() as store:
         store.enqueue("mail", id="renamed", kind="old_name")
-        runner = Runner(store, [Post(["mail"], 1, {})], schedule=False, burst=True)
-        asyncio.run(runner.run())
+        worker = Worker(store, [Post(["mail"], 1, {})], schedule=False, burst=True)
+        asyncio.run(worker.run())
     told = cli.text("why", "renamed")
     assert told.startswith("No worker has a task named 'old_name' yet: first noticed ")
     assert "Start a worker whose app has this task" in told

@@ -47,19 +47,30 @@ def test_migrate_makes_the_file_and_says_so(fresh: Terminal) -> None:
     assert fresh.json("migrate") == {"from": NEWEST, "to": NEWEST}
 
 
-def test_migrate_says_from_which_version_to_which(fresh: Terminal) -> None:
-    path = fresh.url.removeprefix("sqlite:///")
-    with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        for statement in SCHEMA[1]:
-            db.execute(statement)
-        db.execute("UPDATE tenure_counters SET value = 1 WHERE name = 'version'")
-    assert fresh.text("migrate") == f"Migrated the schema from version 1 to {NEWEST}.\n"
+def test_migrate_says_from_which_version_to_which(
+    fresh: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fresh.text("migrate")
+    monkeypatch.setitem(SCHEMA, NEWEST + 1, ["CREATE TABLE tenure_x (y)"])
+    assert fresh.text("migrate") == f"Migrated the schema from version {NEWEST} to {NEWEST + 1}.\n"
+
+
+def test_migrate_refuses_a_store_of_the_time_before_the_first_release(
+    cli: Terminal, on_postgres: Terminal, schema: str
+) -> None:
+    on_postgres.text("migrate")
+    with psycopg.connect(postgres.shared_url()) as connection:
+        rename = f"ALTER TABLE {schema}.about RENAME schema_version TO version"
+        connection.execute(rename.encode())
+    for options in ((), ("--sql",)):
+        assert "before its first release" in on_postgres.error("migrate", *options)
+        assert f"DROP SCHEMA {schema} CASCADE" in on_postgres.error("migrate", *options)
 
 
 def test_migrate_refuses_a_store_of_a_newer_tenure(cli: Terminal, tmp_path: Path) -> None:
     cli.text("migrate")
     with closing(sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)) as db:
-        db.execute("UPDATE tenure_counters SET value = 99 WHERE name = 'version'")
+        db.execute("UPDATE tenure_counters SET value = 99 WHERE name = 'schema_version'")
     for options in ([], ["--sql"]):
         assert "has schema version 99" in cli.error("migrate", *options)
         assert "upgrade Tenure" in cli.error("migrate", *options)
@@ -89,7 +100,7 @@ def test_migrate_makes_and_brings_up_to_date_a_schema_of_postgresql(
     assert on_postgres.json("migrate") == {"from": 0, "to": newest}
     assert on_postgres.json("migrate") == {"from": newest, "to": newest}
     with psycopg.connect(postgres.shared_url()) as connection:
-        connection.execute(f"UPDATE {schema}.about SET version = 99".encode())
+        connection.execute(f"UPDATE {schema}.about SET schema_version = 99".encode())
     assert "has schema version 99" in on_postgres.error("migrate")
 
 
@@ -122,7 +133,7 @@ def test_migrate_says_which_right_is_missing(on_postgres: Terminal, schema: str)
             assert f"GRANT USAGE ON SCHEMA {schema} TO" in said
             connection.execute(f"GRANT USAGE ON SCHEMA {schema} TO {role}".encode())
             connection.execute(f"GRANT SELECT ON {schema}.about TO {role}".encode())
-            connection.execute(f"UPDATE {schema}.about SET version = 1".encode())
+            connection.execute(f"UPDATE {schema}.about SET schema_version = 0".encode())
             said = on_postgres.error("migrate")
             assert "Run `tenure migrate` as its owner, postgres" in said
         finally:

@@ -191,16 +191,16 @@ def test_what_is_not_allowed_is_shown(
 
 
 def test_the_workers_of_each_queue_are_counted(store: Queue, screen: Screen) -> None:
-    runner = tenure.Runner(store, [Post(["mail"], 1, {})], schedule=False)
+    worker = tenure.Worker(store, [Post(["mail"], 1, {})], schedule=False)
 
     async def main() -> Picture:
-        await runner.start()
+        await worker.start()
         try:
             while not await store.aworkers():
                 await asyncio.sleep(0.01)
             return Collector(store, 1)._read(None)
         finally:
-            await runner.stop()
+            await worker.stop()
 
     picture = asyncio.run(asyncio.wait_for(main(), PATIENCE))
     assert [row.workers for row in picture.rows] == [1, 0]

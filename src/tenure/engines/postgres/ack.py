@@ -35,7 +35,7 @@ def ack(tx: Transaction, batch: Sequence[ops.Ack]) -> list[Answer]:
 
 def _ack_plain(tx: Transaction, batch: Sequence[ops.Ack]) -> list[Answer]:
     order, columns = columns_of(batch, None)
-    row = tx.db.one("ack", None, tx.given, *columns)
+    row = tx.db.one("ack", tx.given, *columns)
     assert row is not None
     missing, parents = row
     if parents:

@@ -15,7 +15,7 @@ Sent = psycopg.Cursor[TupleRow]
 
 
 class Db:
-    """Runs the statements of postgres.sql on one connection. In pipeline mode, `send` does not wait
+    """Runs named statements on one connection. In pipeline mode, `send` does not wait
     for the result; `all` and `one` do."""
 
     def __init__(self, connection: psycopg.Connection[Any], sql: dict[str, bytes]) -> None:

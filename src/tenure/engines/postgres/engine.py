@@ -39,7 +39,7 @@ log = logging.getLogger("tenure.postgresql")
 
 MOST_RACES = 100  # that a batch may lose before it fails
 RETRY_SECONDS = 0.05
-LOCK_SECONDS = 0.9  # how long a statement waits for a lock: see postgres.sql
+LOCK_SECONDS = 0.9  # how long a statement waits for a lock: see plans.sql
 MOST_LANES = 10_000  # to remember
 MOST_WAITS = 3  # of LOCK_SECONDS, before an operation fails with Busy
 
@@ -304,7 +304,7 @@ class PostgresEngine:
                 "connection", "has no open transaction: use `with connection.transaction():`"
             )
         try:
-            _, store = server.version_of(Db(connection, self._sql))
+            _, store = server.version_of(self.address, Db(connection, self._sql))
         except psycopg.Error as error:
             raise server.meaning(error, self.address) from error
         if store != self._store:

@@ -141,16 +141,24 @@ def _first_look(address: Address, connection: Connection) -> tuple[int, str]:
             f"{address.shown} is not PostgreSQL, but only speaks its protocol: its version() is "
             f"{version!r:.200}. Tenure needs the locks of PostgreSQL itself",
         )
-    return version_of(Db(connection, address.statements.sql))
+    return version_of(address, Db(connection, address.statements.sql))
 
 
-def version_of(db: Db) -> tuple[int, str]:
-    """The version of the schema (0 if there is none yet) and the store's unique id."""
+def version_of(address: Address, db: Db) -> tuple[int, str]:
+    """The version of the schema (0 if there is none yet) and the store's unique id. Raises
+    WrongVersion for a schema of the time before the first release."""
     if not db.value("has_schema"):
         return 0, ""
     row = db.one("version")
     if row is None:
         raise NotAStore("the schema has Tenure's tables, but no schema version")
+    if row[0] is None:
+        raise WrongVersion(
+            f"{address.shown}: schema {address.schema} is of a Tenure before its first release, "
+            "which this one cannot read; nothing was changed. Finish its jobs with the Tenure that "
+            "made it, then use another schema (?schema=name), or delete this one: "
+            f"DROP SCHEMA {address.schema} CASCADE"
+        )
     return row[0], row[1]
 
 
@@ -175,11 +183,11 @@ def migrate(address: Address, connection: Connection) -> Opened:
                 db.send("wait_at_most", LOCK_WAIT)  # DDL blocks everyone behind it
                 if not db.value("has_namespace"):
                     db.send("make_schema")
-                before, _ = version_of(db)
+                before, _ = version_of(address, db)
                 for step in range(before + 1, newest + 1):
                     connection.execute(schema[step].encode())
                     db.send("set_version", step)
-                version, store = version_of(db)
+                version, store = version_of(address, db)
         except pg.InsufficientPrivilege as error:
             raise StoreReadOnly(_how_to_migrate(address, db, version, newest, error)) from error
     refuse_newer(address, version)
@@ -252,7 +260,8 @@ def upgrade_sql(url: str) -> str:
         parts += ["BEGIN;", f"{sql['one_at_a_time'].decode()};", f"{sql['make_schema'].decode()};"]
         parts.append(f"SET LOCAL lock_timeout = '{LOCK_WAIT}';")
     for step in range(version + 1, newest + 1):
-        parts += [schema[step].strip(), f"UPDATE {address.schema}.about SET version = {step};"]
+        parts.append(schema[step].strip())
+        parts.append(f"UPDATE {address.schema}.about SET schema_version = {step};")
     if version < newest:
         parts.append("COMMIT;")
     return "\n".join(parts)

@@ -1,4 +1,8 @@
-"""The statements of postgres.sql and of the shared reads by name, and the schema by version."""
+"""The schema by version, and the statements by name, from the files of SQL beside this one.
+
+A file is about one noun. It begins with what its noun needs in the schema, by version, and ends
+with its statements. A migration executes the parts of each version in the order of FILES.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,32 @@ from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
-from tenure.engines.sql.statements import SHARED, bare, parts
+from tenure.engines.sql.statements import SHARED, named, parts
 
-_TEXT = files("tenure.engines.postgres").joinpath("postgres.sql").read_text("utf-8")
+FILES = (
+    "tables",
+    "batches",
+    "tokens",
+    "bounds",
+    "books",
+    "enqueueing",
+    "moving",
+    "claiming",
+    "finishing",
+    "sweeping",
+    "slots",
+    "records",
+    "reading",
+    "listing",
+    "explaining",
+    "plans",  # sets how the functions of all others are planned
+)
+_FOLDER = files("tenure.engines.postgres")
+_TEXTS = [_FOLDER.joinpath(f"{name}.sql").read_text("utf-8") for name in FILES]
 
 
 class Statements(NamedTuple):
-    """The contents of postgres.sql and of the shared reads for one schema name."""
+    """The contents of all files and of the shared reads for one schema name."""
 
     schema: dict[int, str]
     sql: dict[str, bytes]
@@ -26,20 +49,15 @@ def _for_psycopg(text: str) -> str:
     return re.sub(r":(\w+)", r"%(\1)s", text)
 
 
-def _one_line(statement: str) -> str:
-    return " ".join(line.strip() for line in bare(statement).splitlines())
-
-
 @cache
 def statements(schema: str) -> Statements:
     """All statements, with `schema` as the name of the schema."""
-    versions, _, named = re.sub(r"\btenure\b", schema, _TEXT).partition("\n-- statements\n")
-    shared = re.sub(r"\btenure\b", schema, _for_psycopg(SHARED))
-    return Statements(
-        {int(version): script for version, script in parts(versions, "version").items()},
-        {
-            name: _one_line(statement).encode()
-            for text in (named, shared)
-            for name, statement in parts(text, "name").items()
-        },
-    )
+    scripts: dict[int, str] = {}
+    sql: dict[str, bytes] = {}
+    for text in [*_TEXTS, f"-- statements\n{_for_psycopg(SHARED)}"]:
+        versions, _, rest = re.sub(r"\btenure\b", schema, text).partition("-- statements\n")
+        for version, script in parts(versions, "version").items():
+            scripts[int(version)] = scripts.get(int(version), "") + script
+        for name, statement in named(rest).items():
+            sql[name] = " ".join(line.strip() for line in statement.splitlines()).encode()
+    return Statements(scripts, sql)

@@ -25,7 +25,7 @@ from tenure.model.ops import Entry, Limit, Schedule
 from tenure.model.records import Space
 from tenure.settings import Settings
 
-LOCK_WAIT = "900ms"  # as in the functions of postgres.sql
+LOCK_WAIT = "900ms"  # as in the functions: see plans.sql
 
 _decode_schedule = msgspec.json.Decoder(Schedule).decode
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import random
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -48,7 +49,8 @@ READS_AT_ONCE = 4  # of each shard
 BESIDE = 10  # batches that the committer has in progress besides those in flight
 RENEWALS = 8  # calls to each shard that renew leases
 PATIENCE = 5.0  # seconds that a shard may keep a batch waiting: others wait with it
-# That a claim, or the search for a job, waits for a shard: then it is away. A renewal gives up.
+# That a claim, or the search for a job, waits for a shard: then it is away. A renewal and a step
+# of upkeep give up.
 SLOW_SECONDS = 3.0
 LOOK_SECONDS = 0.005  # between two looks whether tenants are still being moved
 
@@ -77,6 +79,9 @@ class Cluster:
         self._reading = Threads(len(shards) * READS_AT_ONCE, "tenure-shard-read")
         self._own = [Threads(READS_AT_ONCE, "tenure-shard-own") for _ in shards]
         self._renewing = [Threads(RENEWALS, "tenure-shard-renew") for _ in shards]
+        self._upkeep = [Threads(1, "tenure-shard-upkeep") for _ in shards]
+        # The last step of upkeep that was not answered in time, by process and shard.
+        self._unended: dict[tuple[int, int], Future[list[Answer]]] = {}
         self.locator = Locator(shards, partial(self.each, quick=True), self.is_moving)
         self._turns = itertools.count(random.randrange(len(shards)))
         self._schedules: dict[str, int] = {}  # where they were seen last
@@ -93,7 +98,7 @@ class Cluster:
     def close(self) -> None:
         for shard in self.shards:
             shard.close()
-        for threads in (self._writing, self._reading, *self._own, *self._renewing):
+        for threads in (self._writing, self._reading, *self._own, *self._renewing, *self._upkeep):
             threads.close()
 
     def away(self) -> dict[str, str]:
@@ -171,22 +176,27 @@ class Cluster:
 
     # Writing ------------------------------------------------------------------------------------
 
-    def send(self, parts: dict[int, list[Op]], routed: View) -> dict[int, list[Answer]]:
+    def send(
+        self, parts: dict[int, list[Op]], routed: View, *, renews: bool = False
+    ) -> dict[int, list[Answer]]:
         """Apply batches on several shards at once. An error of a shard is the answer to each
         operation of its batch. routed: what was known when it was decided which shard they go
-        to."""
+        to. renews: these are keyed calls that only renew leases."""
         numbers = list(parts)
 
         def apply(number: int) -> list[Answer]:
             return self._apply(number, parts[number], routed)
 
-        may_hang = any(self.shards[number].may_hang for number in numbers)
-        kinds = {type(op) for some in parts.values() for op in some} if may_hang else set()
+        if not any(self.shards[number].may_hang for number in numbers):
+            return dict(zip(parts, self._writing.map(apply, numbers), strict=True))
+        kinds = {type(op) for some in parts.values() for op in some}
         if kinds == {ops.Claim}:
             answers = self._soon(apply, numbers, partial(self._late_claims, parts), self._own)
-        elif kinds == {ops.Extend}:
+        elif renews or kinds == {ops.Extend}:
             late = partial(self._late_renewals, parts)
             answers = self._soon(apply, numbers, late, self._renewing)
+        elif ops.is_upkeep(op for some in parts.values() for op in some):
+            answers = self._keep_up(apply, parts)
         else:
             answers = self._writing.map(apply, numbers)
         return dict(zip(parts, answers, strict=True))
@@ -220,6 +230,23 @@ class Cluster:
         renewal.cancel()
         error = StoreError(f"shard {self.shards[number].name!r} {_late()}")
         return [error] * len(parts[number])
+
+    def _keep_up(
+        self, apply: Callable[[int], list[Answer]], parts: dict[int, list[Op]]
+    ) -> list[list[Answer]]:
+        """The results of upkeep. A shard that has not answered in time is left out until it has, so
+        that nobody waits for it again. It need not be away: it may have much to do."""
+        pid = os.getpid()
+
+        def late(number: int, step: Future[list[Answer]]) -> list[Answer]:
+            self._unended[pid, number] = step
+            return self._late_renewals(parts, number, step)
+
+        steps = {number: self._unended.get((pid, number)) for number in parts}
+        hung = {number: step for number, step in steps.items() if step and not step.done()}
+        free = [number for number in parts if number not in hung]
+        found = dict(zip(free, self._soon(apply, free, late, self._upkeep), strict=True))
+        return [found[one] if one in found else late(one, hung[one]) for one in parts]
 
     def _soon(
         self,
@@ -384,9 +411,8 @@ class Cluster:
         found: list[tuple[int, Schedule]] = []
         trouble: TenureError | None = None
         among = self.shards if of is None else of
-        for shard, listed in zip(
-            among, self.each(lambda one: one.read(queries.ListSchedules()), among), strict=True
-        ):
+        lists = self.each(lambda one: one.read(queries.ListSchedules()), among, quick=True)
+        for shard, listed in zip(among, lists, strict=True):
             if isinstance(listed, TenureError):
                 trouble = listed
                 continue

@@ -22,7 +22,8 @@ its own.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from hashlib import blake2b
 from operator import itemgetter
 from typing import NamedTuple
@@ -41,6 +42,7 @@ from tenure.model.ops import Answer, Op
 _CHUNK = 400  # characters of routes in one id
 _FILLER = ops.DropSlot(SCOPE, "filler", "-")  # stands for an operation of another shard
 Routes = list[list[str]]  # the names of the shards of each operation
+Send = Callable[[Sequence[tuple[int, int, ops.Once]]], list[tuple[int, int, Answer]]]
 _decode = msgspec.json.Decoder(Routes).decode
 
 
@@ -330,24 +332,26 @@ def run(cluster: Cluster, keyed: Mapping[int, Op]) -> dict[int, Answer]:
     planned = {at: one for at, one in all_.items() if not one.is_fixed}
     for one in planned.values():
         one.look()
-    homes = _run_first(cluster, view, all_, planned)
+    renews = all(type(op) is ops.Extend for op in ops.flat(list(keyed.values())))
+    send = partial(_sent, cluster, view, renews)
+    homes = _run_first(send, all_, planned)
     rests = [
         (at, shard, one.part(shard))
         for at, one in planned.items()
         for shard in sorted(one.shards() - {homes.get(at, -1)})
         if one.error is None
     ]
-    for at, shard, answer in _sent(cluster, view, rests):
+    for at, shard, answer in send(rests):
         planned[at].take_part(shard, answer)
     for one in planned.values():
         for number, (shard, op) in enumerate(one.late() if one.error is None else ()):
-            ((_, _, answer),) = _sent(cluster, view, [(0, shard, op)])
+            ((_, _, answer),) = send([(0, shard, op)])
             one.take_late(number, answer)
     return answers | {at: one.result() for at, one in all_.items()}
 
 
 def _run_first(
-    cluster: Cluster, view: View, all_: Mapping[int, Keyed], planned: Mapping[int, Keyed]
+    send: Send, all_: Mapping[int, Keyed], planned: Mapping[int, Keyed]
 ) -> dict[int, int]:
     """Run what is not planned, and the parts of the homes. Returns the home of each call that has
     one. Another shard takes its place if it turns out to be away."""
@@ -364,7 +368,7 @@ def _run_first(
         firsts += [(at, home, planned[at].part(home)) for at, home in chosen.items()]
         firsts.sort(key=itemgetter(0))  # calls keep their order
         left = {at: among[1:] for at, among in left.items()}
-        for at, shard, answer in _sent(cluster, view, firsts):
+        for at, shard, answer in send(firsts):
             if at in alone:
                 alone[at].take_alone(shard, answer)
             elif planned[at].take_first(shard, answer):
@@ -375,7 +379,7 @@ def _run_first(
 
 
 def _sent(
-    cluster: Cluster, view: View, wanted: Sequence[tuple[int, int, ops.Once]]
+    cluster: Cluster, view: View, renews: bool, wanted: Sequence[tuple[int, int, ops.Once]]
 ) -> list[tuple[int, int, Answer]]:
     """Send each to its shard; those of one shard go together."""
     parts: dict[int, list[tuple[int, Op]]] = {}
@@ -383,7 +387,8 @@ def _sent(
         parts.setdefault(shard, []).append((at, op))
     if not parts:
         return []
-    found = cluster.send({on: [op for _, op in mine] for on, mine in parts.items()}, view)
+    batches: dict[int, list[Op]] = {on: [op for _, op in mine] for on, mine in parts.items()}
+    found = cluster.send(batches, view, renews=renews)
     return [
         (at, shard, answer)
         for shard, mine in parts.items()

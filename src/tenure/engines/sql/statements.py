@@ -7,12 +7,26 @@ from pathlib import Path
 
 # Not importlib.resources, which takes longer to import than a whole engine.
 SHARED = Path(__file__).with_name("reads.sql").read_text("utf-8")
+_NAMED = re.compile(r"^-- (fragment|name): (\S+)\n", re.MULTILINE)
+_FRAGMENT = re.compile(r"(?<!')\{([a-z_]+)\}")  # not an array of PostgreSQL
 
 
 def parts(text: str, marker: str) -> dict[str, str]:
     """The parts of a file, each of which begins with a line `-- marker: name`."""
     pieces = re.split(rf"^-- {marker}: (\S+)\n", text, flags=re.MULTILINE)
     return dict(zip(pieces[1::2], pieces[2::2], strict=True))
+
+
+def named(text: str) -> dict[str, str]:
+    """The bare statements of a file by name. What several of them share is a fragment, which comes
+    before them: `-- fragment: row` defines it, and they contain `{row}`."""
+    pieces = _NAMED.split(text)
+    fragments: dict[str, str] = {}
+    found: dict[str, str] = {}
+    for kind, name, part in zip(pieces[1::3], pieces[2::3], pieces[3::3], strict=True):
+        whole = _FRAGMENT.sub(lambda use: fragments[use[1]], bare(part))
+        (fragments if kind == "fragment" else found)[name] = whole
+    return found
 
 
 def bare(statement: str) -> str:

@@ -26,6 +26,7 @@ from tenure.settings import without_secrets
 OLDEST_SQLITE = (3, 35, 0)  # RETURNING
 RETRY_SECONDS = 0.005
 CACHE_KIB = 16_384
+VERSION = "schema_version"  # the name of the counter
 
 _BUSY, _LOCKED, _READONLY, _CORRUPT, _FULL, _CANTOPEN, _NOTADB = 5, 6, 8, 11, 13, 14, 26
 
@@ -114,7 +115,7 @@ def exists(url: str, busy_timeout: float) -> bool:
     if not path.exists():
         return False
     with translated(path), closing(connect(path, busy_timeout, create=False)) as connection:
-        return version_of(connection) > 0
+        return version_of(path, connection) > 0
 
 
 def upgrade_sql(url: str, busy_timeout: float) -> str:
@@ -123,12 +124,12 @@ def upgrade_sql(url: str, busy_timeout: float) -> str:
     version = 0
     if path.exists():
         with translated(path), closing(connect(path, busy_timeout)) as connection:
-            version = version_of(connection)
+            version = version_of(path, connection)
     refuse_newer(path, version)
     lines = [f"-- {path}: from version {version} to {max(SCHEMA)}"]
     for step in range(version + 1, max(SCHEMA) + 1):
         lines += [f"{statement};" for statement in SCHEMA[step]]
-        lines.append(f"UPDATE tenure_counters SET value = {step} WHERE name = 'version';")
+        lines.append(f"UPDATE tenure_counters SET value = {step} WHERE name = '{VERSION}';")
     return "\n".join(lines)
 
 
@@ -139,7 +140,7 @@ def _opened(path: Path, busy_timeout: float, clock: Clock) -> tuple[sqlite3.Conn
         connection = connect(path, busy_timeout)
         try:
             # Reject files of other programs or versions before writing anything to them.
-            refuse_newer(path, version_of(connection))
+            refuse_newer(path, version_of(path, connection))
             set_wal(connection, busy_timeout, clock)
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
@@ -189,14 +190,20 @@ def set_wal(connection: sqlite3.Connection, busy_timeout: float, clock: Clock) -
             return
 
 
-def version_of(connection: sqlite3.Connection) -> int:
-    """The version of the schema; 0 if there is none yet."""
+def version_of(path: Path, connection: sqlite3.Connection) -> int:
+    """The version of the schema; 0 if there is none yet. Raises WrongVersion for a file of the time
+    before the first release, which has its version under another name."""
     if connection.execute(SQL["has_schema"]).fetchone() is None:
         return 0
-    row = connection.execute(SQL["counter"], ("version",)).fetchone()
-    if row is None:
-        raise NotAStore("the file has Tenure's tables, but no schema version")
-    return int(row[0])
+    row = connection.execute(SQL["counter"], (VERSION,)).fetchone()
+    if row is not None:
+        return int(row[0])
+    if connection.execute(SQL["counter"], ("version",)).fetchone() is None:
+        raise NotAStore(f"{path} has Tenure's tables, but no schema version")
+    raise WrongVersion(
+        f"{path} is of a Tenure before its first release, which this one cannot read; nothing was "
+        "changed. Finish its jobs with the Tenure that made it, then use another file"
+    )
 
 
 def refuse_newer(path: Path, version: int) -> None:
@@ -209,16 +216,16 @@ def refuse_newer(path: Path, version: int) -> None:
 
 def migrate(path: Path, connection: sqlite3.Connection) -> int:
     """Migrate the schema to the newest version in one transaction. Returns the previous version."""
-    if version_of(connection) == max(SCHEMA):
+    if version_of(path, connection) == max(SCHEMA):
         return max(SCHEMA)
     connection.execute("BEGIN IMMEDIATE")
     try:
-        version = version_of(connection)
+        version = version_of(path, connection)
         refuse_newer(path, version)
         for step in range(version + 1, max(SCHEMA) + 1):
             for statement in SCHEMA[step]:
                 connection.execute(statement)
-            connection.execute(SQL["set_counter"], (step, "version"))
+            connection.execute(SQL["set_counter"], (step, VERSION))
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:

@@ -16,7 +16,7 @@ CREATE TABLE tenure_counters (
     name TEXT PRIMARY KEY,
     value INTEGER NOT NULL
 ) WITHOUT ROWID;
-INSERT INTO tenure_counters VALUES ('token', 0), ('version', 0);
+INSERT INTO tenure_counters VALUES ('token', 0), ('schema_version', 0);
 
 CREATE TABLE tenure_queues (
     id INTEGER PRIMARY KEY,
@@ -34,7 +34,8 @@ CREATE TABLE tenure_queues (
     leased INTEGER NOT NULL DEFAULT 0,
     done INTEGER NOT NULL DEFAULT 0,
     dead INTEGER NOT NULL DEFAULT 0,
-    cancelled INTEGER NOT NULL DEFAULT 0
+    cancelled INTEGER NOT NULL DEFAULT 0,
+    emptied_at INTEGER -- when maintenance found it without jobs
 );
 
 CREATE TABLE tenure_tenants (
@@ -56,8 +57,9 @@ CREATE TABLE tenure_tenants (
     UNIQUE (queue, tenant)
 );
 CREATE INDEX tenure_tenants_turn ON tenure_tenants (queue, turn, tenant) WHERE open = 1;
-CREATE INDEX tenure_tenants_empty ON tenure_tenants (id)
-    WHERE waiting + delayed + ready + leased + done + dead + cancelled = 0;
+-- For a lane or tenant that has jobs, the first column that is not 0 decides.
+CREATE INDEX tenure_tenants_empty ON tenure_tenants (id) WHERE done = 0 AND ready = 0 AND leased = 0
+    AND waiting = 0 AND delayed = 0 AND dead = 0 AND cancelled = 0;
 
 CREATE TABLE tenure_lanes (
     id INTEGER PRIMARY KEY,
@@ -74,11 +76,13 @@ CREATE TABLE tenure_lanes (
     done INTEGER NOT NULL DEFAULT 0,
     dead INTEGER NOT NULL DEFAULT 0,
     cancelled INTEGER NOT NULL DEFAULT 0,
+    queue INTEGER, -- of a lane with a group, to find groups whatever their tenants
     UNIQUE (tenant, grp)
 );
 CREATE INDEX tenure_lanes_head ON tenure_lanes (tenant, head_priority, head_seq) WHERE open = 1;
-CREATE INDEX tenure_lanes_empty ON tenure_lanes (id)
-    WHERE waiting + delayed + ready + leased + done + dead + cancelled = 0;
+CREATE INDEX tenure_lanes_empty ON tenure_lanes (id) WHERE done = 0 AND ready = 0 AND leased = 0
+    AND waiting = 0 AND delayed = 0 AND dead = 0 AND cancelled = 0;
+CREATE INDEX tenure_lanes_group ON tenure_lanes (queue, grp) WHERE queue IS NOT NULL;
 
 CREATE TABLE tenure_jobs (
     seq INTEGER PRIMARY KEY,
@@ -108,11 +112,16 @@ CREATE TABLE tenure_states (
     progress INTEGER,
     note TEXT,
     errors TEXT,
-    result TEXT
+    result TEXT,
+    error TEXT AS (json_extract(errors, '$[#-1].group')) -- the group of the last error
 );
-CREATE INDEX tenure_states_at ON tenure_states (queue, state, at) WHERE state <> 2;
+CREATE INDEX tenure_states_at ON tenure_states (queue, state, at) WHERE state <> 2 AND state <> 3;
+CREATE INDEX tenure_states_leased ON tenure_states (queue, at) WHERE state = 3;
+-- Ready jobs that have changed since they were enqueued. For others, `at` is -1.
+CREATE INDEX tenure_states_ready ON tenure_states (queue, run_at) WHERE state = 2 AND at >= 0;
 CREATE INDEX tenure_states_expiry ON tenure_states (queue, expires_at)
     WHERE expires_at IS NOT NULL AND state < 3;
+CREATE INDEX tenure_states_error ON tenure_states (error, seq) WHERE error IS NOT NULL;
 
 CREATE TABLE tenure_ready (
     lane INTEGER NOT NULL,
@@ -169,7 +178,6 @@ CREATE TABLE tenure_schedules (
     schedule TEXT NOT NULL
 ) WITHOUT ROWID;
 
--- version: 2
 CREATE TABLE tenure_once (
     key TEXT PRIMARY KEY,
     at INTEGER NOT NULL,
@@ -177,21 +185,6 @@ CREATE TABLE tenure_once (
 ) WITHOUT ROWID;
 CREATE INDEX tenure_once_at ON tenure_once (at);
 
--- version: 3
--- When maintenance found a queue without jobs.
-ALTER TABLE tenure_queues ADD COLUMN emptied_at INTEGER;
--- The queue of a lane with a group, so that groups are found by their names whatever their tenants.
--- The trigger is for programs of version 2, which may go on while a newer one runs.
-ALTER TABLE tenure_lanes ADD COLUMN queue INTEGER;
-UPDATE tenure_lanes SET queue = (SELECT queue FROM tenure_tenants WHERE id = tenure_lanes.tenant)
-WHERE grp <> '';
-CREATE INDEX tenure_lanes_group ON tenure_lanes (queue, grp) WHERE queue IS NOT NULL;
-CREATE TRIGGER tenure_lanes_queue AFTER INSERT ON tenure_lanes
-WHEN NEW.queue IS NULL AND NEW.grp <> '' BEGIN
-    UPDATE tenure_lanes SET queue = (SELECT queue FROM tenure_tenants WHERE id = NEW.tenant)
-    WHERE id = NEW.id; END;
-
--- version: 4
 CREATE TABLE tenure_records (
     space TEXT NOT NULL,
     key TEXT NOT NULL,
@@ -201,27 +194,6 @@ CREATE TABLE tenure_records (
 ) WITHOUT ROWID;
 CREATE INDEX tenure_records_expiry ON tenure_records (expires_at) WHERE expires_at IS NOT NULL;
 
--- The group of the last error, which the text ends with: 12 characters, then "}].
-CREATE INDEX tenure_states_error ON tenure_states (substr(errors, -15, 12), seq)
-    WHERE errors IS NOT NULL;
-
--- version: 5
--- Ready jobs that have changed since they were enqueued. For others, `at` is -1 from here on.
-CREATE INDEX tenure_states_ready ON tenure_states (queue, run_at) WHERE state = 2 AND at >= 0;
-
--- version: 6
-CREATE INDEX tenure_states_leased ON tenure_states (queue, at) WHERE state = 3;
-DROP INDEX tenure_states_at;
-CREATE INDEX tenure_states_at ON tenure_states (queue, state, at) WHERE state <> 2 AND state <> 3;
--- For a lane or tenant that has jobs, the first column that is not 0 decides.
-DROP INDEX tenure_lanes_empty;
-CREATE INDEX tenure_lanes_empty ON tenure_lanes (id) WHERE done = 0 AND ready = 0 AND leased = 0
-    AND waiting = 0 AND delayed = 0 AND dead = 0 AND cancelled = 0;
-DROP INDEX tenure_tenants_empty;
-CREATE INDEX tenure_tenants_empty ON tenure_tenants (id) WHERE done = 0 AND ready = 0 AND leased = 0
-    AND waiting = 0 AND delayed = 0 AND dead = 0 AND cancelled = 0;
-
--- version: 7
 -- What happened to a parent (0 done, 1 failed, 2 deleted) with so many children that one transaction
 -- could not tell all. Those after the child `after` up to `last` are to be told.
 CREATE TABLE tenure_untold (
@@ -249,29 +221,37 @@ UPDATE tenure_counters SET value = max(value, ?) + ? WHERE name = 'token' RETURN
 
 -- Lanes, tenants and queues
 
+-- The columns of a book.
+-- fragment: lane_book
+l.id, l.grp, l.max_leased, l.head_priority, l.head_seq, l.open, l.waiting, l.delayed,
+l.ready, l.leased, l.done, l.dead, l.cancelled, l.tenant
+-- fragment: tenant_book
+t.id, t.tenant, t.turn, t.stride, t.max_leased, t.open_lanes, t.open, t.waiting, t.delayed,
+t.ready, t.leased, t.done, t.dead, t.cancelled, t.queue
+-- fragment: queue_book
+q.id, q.queue, q.paused, q.max_leased, q.rate, q.per_ms, q.tokens, q.tokens_at, q.served,
+q.waiting, q.delayed, q.ready, q.leased, q.done, q.dead, q.cancelled
+-- fragment: shifted
+waiting = waiting + ?, delayed = delayed + ?, ready = ready + ?, leased = leased + ?,
+done = done + ?, dead = dead + ?, cancelled = cancelled + ?
+-- fragment: counts
+waiting = ?, delayed = ?, ready = ?, leased = ?, done = ?, dead = ?, cancelled = ?
 -- name: queue_by_name
-SELECT id, queue, paused, max_leased, rate, per_ms, tokens, tokens_at, served,
-    waiting, delayed, ready, leased, done, dead, cancelled
-FROM tenure_queues WHERE queue = ?;
+SELECT {queue_book} FROM tenure_queues q WHERE q.queue = ?;
 -- name: queue_by_id
-SELECT id, queue, paused, max_leased, rate, per_ms, tokens, tokens_at, served,
-    waiting, delayed, ready, leased, done, dead, cancelled
-FROM tenure_queues WHERE id = ?;
+SELECT {queue_book} FROM tenure_queues q WHERE q.id = ?;
 -- name: add_queue
 INSERT INTO tenure_queues (queue) VALUES (?);
 -- name: save_queue
-UPDATE tenure_queues SET tokens = ?, tokens_at = ?, served = ?, waiting = ?, delayed = ?, ready = ?,
-    leased = ?, done = ?, dead = ?, cancelled = ?, emptied_at = NULL WHERE id = ?;
+UPDATE tenure_queues SET tokens = ?, tokens_at = ?, served = ?, {counts},
+    emptied_at = NULL WHERE id = ?;
 -- name: use_queue
 UPDATE tenure_queues SET emptied_at = NULL WHERE queue = ?;
 
 -- name: tenant_by_name
-SELECT id, tenant, turn, stride, max_leased, open_lanes, open,
-    waiting, delayed, ready, leased, done, dead, cancelled, queue
-FROM tenure_tenants WHERE queue = ? AND tenant = ?;
+SELECT {tenant_book} FROM tenure_tenants t WHERE t.queue = ? AND t.tenant = ?;
 -- name: tenants_by_id
-SELECT t.id, t.tenant, t.turn, t.stride, t.max_leased, t.open_lanes, t.open, t.waiting, t.delayed,
-    t.ready, t.leased, t.done, t.dead, t.cancelled, t.queue
+SELECT {tenant_book}
 FROM json_each(?) e CROSS JOIN tenure_tenants t ON t.id = e.value;
 -- name: tenants_in_turn
 SELECT json_group_array(id) FROM (
@@ -281,94 +261,60 @@ SELECT json_group_array(id) FROM (
 -- name: add_tenant
 INSERT INTO tenure_tenants (queue, tenant, stride, max_leased) VALUES (?, ?, ?, ?);
 -- name: save_tenant
-UPDATE tenure_tenants SET open_lanes = ?, turn = ?, open = ?, waiting = ?, delayed = ?, ready = ?,
-    leased = ?, done = ?, dead = ?, cancelled = ? WHERE id = ?;
+UPDATE tenure_tenants SET open_lanes = ?, turn = ?, open = ?, {counts} WHERE id = ?;
 -- name: place_tenants
-UPDATE tenure_tenants SET open_lanes = ?, turn = e.value, open = ?, waiting = waiting + ?,
-    delayed = delayed + ?, ready = ready + ?, leased = leased + ?, done = done + ?, dead = dead + ?,
-    cancelled = cancelled + ?
+UPDATE tenure_tenants SET open_lanes = ?, turn = e.value, open = ?, {shifted}
 FROM json_each(?) e WHERE tenure_tenants.id = CAST(e.key AS INTEGER);
 -- name: shift_tenant
-UPDATE tenure_tenants SET waiting = waiting + ?, delayed = delayed + ?, ready = ready + ?,
-    leased = leased + ?, done = done + ?, dead = dead + ?, cancelled = cancelled + ?
+UPDATE tenure_tenants SET {shifted}
 WHERE id = ?;
 -- name: shift_tenants
-UPDATE tenure_tenants SET waiting = waiting + ?, delayed = delayed + ?, ready = ready + ?,
-    leased = leased + ?, done = done + ?, dead = dead + ?, cancelled = cancelled + ?
+UPDATE tenure_tenants SET {shifted}
 WHERE id IN (SELECT value FROM json_each(?));
 
 -- name: lane_by_names
-SELECT
-    l.id, l.grp, l.max_leased, l.head_priority, l.head_seq, l.open, l.waiting, l.delayed,
-    l.ready, l.leased, l.done, l.dead, l.cancelled, l.tenant,
-    t.id, t.tenant, t.turn, t.stride, t.max_leased, t.open_lanes, t.open, t.waiting, t.delayed,
-    t.ready, t.leased, t.done, t.dead, t.cancelled, t.queue,
-    q.id, q.queue, q.paused, q.max_leased, q.rate, q.per_ms, q.tokens, q.tokens_at, q.served,
-    q.waiting, q.delayed, q.ready, q.leased, q.done, q.dead, q.cancelled
+SELECT {lane_book}, {tenant_book}, {queue_book}
 FROM tenure_queues q
     CROSS JOIN tenure_tenants t ON t.queue = q.id AND t.tenant = ?
     CROSS JOIN tenure_lanes l ON l.tenant = t.id AND l.grp = ?
 WHERE q.queue = ?;
 -- name: lane_by_id
-SELECT
-    l.id, l.grp, l.max_leased, l.head_priority, l.head_seq, l.open, l.waiting, l.delayed,
-    l.ready, l.leased, l.done, l.dead, l.cancelled, l.tenant,
-    t.id, t.tenant, t.turn, t.stride, t.max_leased, t.open_lanes, t.open, t.waiting, t.delayed,
-    t.ready, t.leased, t.done, t.dead, t.cancelled, t.queue,
-    q.id, q.queue, q.paused, q.max_leased, q.rate, q.per_ms, q.tokens, q.tokens_at, q.served,
-    q.waiting, q.delayed, q.ready, q.leased, q.done, q.dead, q.cancelled
+SELECT {lane_book}, {tenant_book}, {queue_book}
 FROM tenure_lanes l
     CROSS JOIN tenure_tenants t ON t.id = l.tenant
     CROSS JOIN tenure_queues q ON q.id = t.queue
 WHERE l.id = ?;
 -- name: lanes_by_head
-SELECT id, grp, max_leased, head_priority, head_seq, open,
-    waiting, delayed, ready, leased, done, dead, cancelled, tenant
-FROM tenure_lanes INDEXED BY tenure_lanes_head
-WHERE tenant = ? AND open = 1 AND (head_priority, head_seq) > (?, ?)
-ORDER BY head_priority, head_seq LIMIT ?;
+SELECT {lane_book} FROM tenure_lanes l INDEXED BY tenure_lanes_head
+WHERE l.tenant = ? AND l.open = 1 AND (l.head_priority, l.head_seq) > (?, ?)
+ORDER BY l.head_priority, l.head_seq LIMIT ?;
 -- name: lanes_by_id
-SELECT
-    l.id, l.grp, l.max_leased, l.head_priority, l.head_seq, l.open, l.waiting, l.delayed,
-    l.ready, l.leased, l.done, l.dead, l.cancelled, l.tenant,
-    t.id, t.tenant, t.turn, t.stride, t.max_leased, t.open_lanes, t.open, t.waiting, t.delayed,
-    t.ready, t.leased, t.done, t.dead, t.cancelled, t.queue
+SELECT {lane_book}, {tenant_book}
 FROM json_each(?) e CROSS JOIN tenure_lanes l ON l.id = e.value
     CROSS JOIN tenure_tenants t ON t.id = l.tenant;
 -- name: lanes_by_name
-SELECT
-    l.id, l.grp, l.max_leased, l.head_priority, l.head_seq, l.open, l.waiting, l.delayed,
-    l.ready, l.leased, l.done, l.dead, l.cancelled, l.tenant,
-    t.id, t.tenant, t.turn, t.stride, t.max_leased, t.open_lanes, t.open, t.waiting, t.delayed,
-    t.ready, t.leased, t.done, t.dead, t.cancelled, t.queue
+SELECT {lane_book}, {tenant_book}
 FROM json_each(?) e
     CROSS JOIN tenure_queues q ON q.queue = json_extract(e.value, '$[0]')
     CROSS JOIN tenure_tenants t ON t.queue = q.id AND t.tenant = json_extract(e.value, '$[1]')
     CROSS JOIN tenure_lanes l ON l.tenant = t.id AND l.grp = json_extract(e.value, '$[2]');
 -- name: first_lanes
-SELECT
-    l.id, l.grp, l.max_leased, l.head_priority, l.head_seq, l.open, l.waiting, l.delayed,
-    l.ready, l.leased, l.done, l.dead, l.cancelled, l.tenant
+SELECT {lane_book}
 FROM json_each(?) e CROSS JOIN tenure_lanes l ON l.id = (
     SELECT id FROM tenure_lanes INDEXED BY tenure_lanes_head
     WHERE tenant = e.value AND open = 1 ORDER BY head_priority, head_seq LIMIT 1);
 -- name: add_lane
 INSERT INTO tenure_lanes (tenant, grp, max_leased, queue) VALUES (?, ?, ?, ?);
 -- name: save_lane
-UPDATE tenure_lanes SET head_priority = ?, head_seq = ?, open = ?, waiting = ?, delayed = ?,
-    ready = ?, leased = ?, done = ?, dead = ?, cancelled = ? WHERE id = ?;
+UPDATE tenure_lanes SET head_priority = ?, head_seq = ?, open = ?, {counts} WHERE id = ?;
 -- name: place_lanes
-UPDATE tenure_lanes SET head_priority = ?, head_seq = e.value, open = ?, waiting = waiting + ?,
-    delayed = delayed + ?, ready = ready + ?, leased = leased + ?, done = done + ?, dead = dead + ?,
-    cancelled = cancelled + ?
+UPDATE tenure_lanes SET head_priority = ?, head_seq = e.value, open = ?, {shifted}
 FROM json_each(?) e WHERE tenure_lanes.id = CAST(e.key AS INTEGER);
 -- name: shift_lane
-UPDATE tenure_lanes SET waiting = waiting + ?, delayed = delayed + ?, ready = ready + ?,
-    leased = leased + ?, done = done + ?, dead = dead + ?, cancelled = cancelled + ?
+UPDATE tenure_lanes SET {shifted}
 WHERE id = ?;
 -- name: shift_lanes
-UPDATE tenure_lanes SET waiting = waiting + ?, delayed = delayed + ?, ready = ready + ?,
-    leased = leased + ?, done = done + ?, dead = dead + ?, cancelled = cancelled + ?
+UPDATE tenure_lanes SET {shifted}
 WHERE id IN (SELECT value FROM json_each(?));
 -- name: lines
 SELECT json_group_array(json(line)) FROM (
@@ -378,10 +324,12 @@ SELECT json_group_array(json(line)) FROM (
     FROM json_each(?2) e)
 WHERE line <> '[]';
 -- What few jobs have is read as one column.
+-- fragment: rare
+iif(s.seq IS NULL AND j.unique_key IS NULL AND j.options IS NULL, NULL,
+json_array(s.run_at, s.attempts, s.expires_at, j.unique_key, j.options, s.errors))
 -- name: next_in_lane
 SELECT r.priority, r.seq, j.id, j.created_at, j.max_attempts, j.kind, j.payload,
-    iif(s.seq IS NULL AND j.unique_key IS NULL AND j.options IS NULL, NULL,
-        json_array(s.run_at, s.attempts, s.expires_at, j.unique_key, j.options, s.errors))
+    {rare}
 FROM tenure_ready r CROSS JOIN tenure_jobs j ON j.seq = r.seq
     LEFT JOIN tenure_states s ON s.seq = r.seq
 WHERE r.lane = ? AND (r.priority, r.seq) > (?, ?) ORDER BY r.priority, r.seq LIMIT ?;
@@ -398,11 +346,13 @@ FROM (
     WHERE r.lane = ? AND (r.priority, r.seq) > (?, ?) ORDER BY r.priority, r.seq LIMIT ?);
 -- name: payloads
 SELECT seq, payload FROM json_each(?) e CROSS JOIN tenure_jobs j ON j.seq = e.value;
+-- fragment: has_no_jobs
+done = 0 AND ready = 0 AND leased = 0
+AND waiting = 0 AND delayed = 0 AND dead = 0 AND cancelled = 0
 -- name: drop_empty_lanes
 DELETE FROM tenure_lanes WHERE id IN (
     SELECT id FROM tenure_lanes INDEXED BY tenure_lanes_empty
-    WHERE done = 0 AND ready = 0 AND leased = 0 AND waiting = 0 AND delayed = 0 AND dead = 0
-        AND cancelled = 0
+    WHERE {has_no_jobs}
         AND (SELECT q.queue > :after AND q.queue <= ifnull(:last, x'ff')
             FROM tenure_tenants t CROSS JOIN tenure_queues q ON q.id = t.queue
             WHERE t.id = tenure_lanes.tenant)
@@ -410,8 +360,7 @@ DELETE FROM tenure_lanes WHERE id IN (
 -- name: drop_empty_tenants
 DELETE FROM tenure_tenants WHERE id IN (
     SELECT id FROM tenure_tenants INDEXED BY tenure_tenants_empty
-    WHERE done = 0 AND ready = 0 AND leased = 0 AND waiting = 0 AND delayed = 0 AND dead = 0
-        AND cancelled = 0
+    WHERE {has_no_jobs}
         AND NOT EXISTS (SELECT 1 FROM tenure_lanes WHERE tenure_lanes.tenant = tenure_tenants.id)
         AND (SELECT q.queue > :after AND q.queue <= ifnull(:last, x'ff')
             FROM tenure_queues q WHERE q.id = tenure_tenants.queue)
@@ -473,10 +422,13 @@ SELECT 1 FROM tenure_deps LIMIT 1;
 -- name: parents_among
 SELECT DISTINCT parent FROM tenure_deps WHERE parent IN (SELECT value FROM json_each(?))
 ORDER BY parent;
+-- A job that has changed, so that it has a state.
+-- fragment: row
+j.seq, j.id, j.lane, s.state, j.priority, s.attempts, j.max_attempts,
+ifnull(s.run_at, j.created_at), s.expires_at, s.worker, s.token,
+j.unique_key, j.options, s.errors, j.kind
 -- name: children
-SELECT j.seq, j.id, j.lane, s.state, j.priority, s.attempts, j.max_attempts,
-    ifnull(s.run_at, j.created_at), s.expires_at, s.worker, s.token,
-    j.unique_key, j.options, s.errors, j.kind
+SELECT {row}
 FROM tenure_deps d CROSS JOIN tenure_jobs j ON j.seq = d.child
     CROSS JOIN tenure_states s ON s.seq = j.seq
 WHERE d.parent = ? AND d.child > ? AND d.child <= ? ORDER BY d.child LIMIT ?;
@@ -501,8 +453,7 @@ SELECT 1 FROM tenure_deps WHERE child = ? LIMIT 1;
 
 -- name: jobs_to_lease
 SELECT j.priority, j.seq, j.id, j.created_at, j.max_attempts, j.kind, j.payload,
-    iif(s.seq IS NULL AND j.unique_key IS NULL AND j.options IS NULL, NULL,
-        json_array(s.run_at, s.attempts, s.expires_at, j.unique_key, j.options, s.errors))
+    {rare}
 FROM json_each(?) e CROSS JOIN tenure_jobs j ON j.seq = e.value
     LEFT JOIN tenure_states s ON s.seq = j.seq;
 -- name: lease_jobs
@@ -526,29 +477,21 @@ FROM json_each(?) e CROSS JOIN tenure_jobs j ON j.id = e.value
     LEFT JOIN tenure_states s ON s.seq = j.seq;
 -- Of jobs that have changed, so that they have a state.
 -- name: rows_by_seq
-SELECT j.seq, j.id, j.lane, s.state, j.priority, s.attempts, j.max_attempts,
-    ifnull(s.run_at, j.created_at), s.expires_at, s.worker, s.token,
-    j.unique_key, j.options, s.errors, j.kind
+SELECT {row}
 FROM json_each(?) e CROSS JOIN tenure_jobs j ON j.seq = e.value
     CROSS JOIN tenure_states s ON s.seq = j.seq
 ORDER BY j.seq;
 -- name: rows_leased
-SELECT j.seq, j.id, j.lane, s.state, j.priority, s.attempts, j.max_attempts,
-    ifnull(s.run_at, j.created_at), s.expires_at, s.worker, s.token,
-    j.unique_key, j.options, s.errors, j.kind
+SELECT {row}
 FROM tenure_states s INDEXED BY tenure_states_leased CROSS JOIN tenure_jobs j ON j.seq = s.seq
 WHERE s.queue = ? AND s.state = 3 AND s.at <= ? ORDER BY s.at, s.seq LIMIT ?;
 -- name: rows_of_state
-SELECT j.seq, j.id, j.lane, s.state, j.priority, s.attempts, j.max_attempts,
-    ifnull(s.run_at, j.created_at), s.expires_at, s.worker, s.token,
-    j.unique_key, j.options, s.errors, j.kind
+SELECT {row}
 FROM tenure_states s INDEXED BY tenure_states_at CROSS JOIN tenure_jobs j ON j.seq = s.seq
 WHERE s.queue = ? AND s.state = ? AND s.state <> 2 AND s.state <> 3 AND s.at <= ?
 ORDER BY s.at, s.seq LIMIT ?;
 -- name: rows_expired
-SELECT j.seq, j.id, j.lane, s.state, j.priority, s.attempts, j.max_attempts,
-    ifnull(s.run_at, j.created_at), s.expires_at, s.worker, s.token,
-    j.unique_key, j.options, s.errors, j.kind
+SELECT {row}
 FROM tenure_states s INDEXED BY tenure_states_expiry
     CROSS JOIN tenure_jobs j ON j.seq = s.seq
 WHERE s.queue = ? AND s.expires_at IS NOT NULL AND s.state < 3 AND s.expires_at <= ?
@@ -762,7 +705,7 @@ WHERE t.queue = ?1 AND (?2 IS NULL OR t.tenant = ?2) AND l.grp = ?3;
 
 -- Reading
 
--- name: read_job
+-- fragment: whole_jobs
 SELECT j.seq, j.id, q.queue, ifnull(s.state, 2), j.payload, j.priority,
     ifnull(s.run_at, j.created_at), j.created_at, ifnull(s.updated_at, j.created_at),
     ifnull(s.attempts, 0), j.max_attempts, t.tenant, l.grp, j.kind, s.started_at, s.at,
@@ -771,6 +714,8 @@ SELECT j.seq, j.id, q.queue, ifnull(s.state, 2), j.payload, j.priority,
 FROM tenure_jobs j
     JOIN tenure_lanes l ON l.id = j.lane JOIN tenure_tenants t ON t.id = l.tenant
     JOIN tenure_queues q ON q.id = t.queue LEFT JOIN tenure_states s ON s.seq = j.seq
+-- name: read_job
+{whole_jobs}
 WHERE j.id = ?;
 -- name: seqs_by_id
 SELECT j.id, j.seq FROM json_each(?) e CROSS JOIN tenure_jobs j ON j.id = e.value;
@@ -789,14 +734,7 @@ SELECT seq FROM tenure_jobs WHERE seq > ? ORDER BY seq LIMIT ?;
 SELECT d.child, j.id FROM json_each(?) e CROSS JOIN tenure_deps d ON d.child = e.value
     CROSS JOIN tenure_jobs j ON j.seq = d.parent;
 -- name: read_jobs
-SELECT j.seq, j.id, q.queue, ifnull(s.state, 2), j.payload, j.priority,
-    ifnull(s.run_at, j.created_at), j.created_at, ifnull(s.updated_at, j.created_at),
-    ifnull(s.attempts, 0), j.max_attempts, t.tenant, l.grp, j.kind, s.started_at, s.at,
-    ifnull(s.token, 0), ifnull(s.worker, ''), s.expires_at, j.unique_key, j.options, s.progress,
-    s.note, s.result, s.errors
-FROM tenure_jobs j
-    JOIN tenure_lanes l ON l.id = j.lane JOIN tenure_tenants t ON t.id = l.tenant
-    JOIN tenure_queues q ON q.id = t.queue LEFT JOIN tenure_states s ON s.seq = j.seq
+{whole_jobs}
 WHERE j.seq IN (SELECT value FROM json_each(?));
 -- The payload is left out; see Snapshot.read_summaries.
 -- name: read_summaries
@@ -832,6 +770,26 @@ LIMIT :limit;
 -- name: lane_counts
 SELECT sum(waiting), sum(delayed), sum(ready), sum(leased), sum(done), sum(dead), sum(cancelled)
 FROM tenure_lanes WHERE id IN (SELECT value FROM json_each(?));
+-- The conditions of lists.
+-- fragment: of_owner
+(:grp IS NULL OR (SELECT grp FROM tenure_lanes WHERE id = j.lane) = :grp)
+    AND (:tenant IS NULL OR :tenant = (SELECT t.tenant FROM tenure_lanes l
+        JOIN tenure_tenants t ON t.id = l.tenant WHERE l.id = j.lane))
+-- fragment: of_job
+(:lanes IS NULL OR j.lane IN (SELECT value FROM json_each(:lanes)))
+    AND (:kind IS NULL OR j.kind = :kind)
+    AND j.created_at >= :created_after AND j.created_at < :created_before
+-- fragment: finished
+(:finished_after IS NULL OR (s.state > 3 AND s.at >= :finished_after))
+    AND (:finished_before IS NULL OR (s.state > 3 AND s.at < :finished_before))
+-- fragment: of_state
+{of_job}
+    AND (:states IS NULL OR ifnull(s.state, 2) IN (SELECT value FROM json_each(:states)))
+    AND (:worker IS NULL OR ifnull(s.worker, '') = :worker)
+    AND {finished}
+    AND {of_owner}
+    AND (:queue IS NULL OR :lanes IS NOT NULL OR :queue = (SELECT t.queue FROM tenure_lanes l
+        JOIN tenure_tenants t ON t.id = l.tenant WHERE l.id = j.lane))
 -- In the next ones, the rows come in the order of the subquery. With an ORDER BY they would all be
 -- read first. A condition on a job's lane comes first, since it is the cheapest.
 -- name: find_by_end
@@ -841,13 +799,9 @@ SELECT f.at, f.seq, j.id FROM (
             AND at >= :from_at AND at <= :before_at AND (at, seq) < (:before_at, :before_seq)
         ORDER BY at DESC, seq DESC LIMIT :most) f
     CROSS JOIN tenure_jobs j ON j.seq = f.seq
-WHERE (:lanes IS NULL OR j.lane IN (SELECT value FROM json_each(:lanes)))
-    AND (:kind IS NULL OR j.kind = :kind)
-    AND j.created_at >= :created_after AND j.created_at < :created_before
+WHERE {of_job}
     AND (:worker IS NULL OR (SELECT worker FROM tenure_states WHERE seq = f.seq) = :worker)
-    AND (:grp IS NULL OR (SELECT grp FROM tenure_lanes WHERE id = j.lane) = :grp)
-    AND (:tenant IS NULL OR :tenant = (SELECT t.tenant FROM tenure_lanes l
-        JOIN tenure_tenants t ON t.id = l.tenant WHERE l.id = j.lane))
+    AND {of_owner}
 LIMIT :limit;
 -- name: floor_by_end
 SELECT at, seq FROM tenure_states INDEXED BY tenure_states_at
@@ -864,49 +818,23 @@ SELECT j.created_at, j.seq, j.id FROM (
         SELECT seq, id, lane, kind, created_at FROM tenure_jobs NOT INDEXED
         WHERE seq >= :from_seq AND seq < :before_seq ORDER BY seq DESC LIMIT :most) j
     LEFT JOIN tenure_states s ON s.seq = j.seq
-WHERE (:lanes IS NULL OR j.lane IN (SELECT value FROM json_each(:lanes)))
-    AND (:kind IS NULL OR j.kind = :kind)
-    AND j.created_at >= :created_after AND j.created_at < :created_before
-    AND (:states IS NULL OR ifnull(s.state, 2) IN (SELECT value FROM json_each(:states)))
-    AND (:worker IS NULL OR ifnull(s.worker, '') = :worker)
-    AND (:finished_after IS NULL OR (s.state > 3 AND s.at >= :finished_after))
-    AND (:finished_before IS NULL OR (s.state > 3 AND s.at < :finished_before))
-    AND (:grp IS NULL OR (SELECT grp FROM tenure_lanes WHERE id = j.lane) = :grp)
-    AND (:tenant IS NULL OR :tenant = (SELECT t.tenant FROM tenure_lanes l
-        JOIN tenure_tenants t ON t.id = l.tenant WHERE l.id = j.lane))
-    AND (:queue IS NULL OR :lanes IS NOT NULL OR :queue = (SELECT t.queue FROM tenure_lanes l
-        JOIN tenure_tenants t ON t.id = l.tenant WHERE l.id = j.lane))
+WHERE {of_state}
 LIMIT :limit;
 -- name: find_by_error
 SELECT j.created_at, j.seq, j.id FROM (
         SELECT seq FROM tenure_states INDEXED BY tenure_states_error
-        WHERE substr(errors, -15, 12) = :error AND errors IS NOT NULL
-            AND seq < :before_seq ORDER BY seq DESC LIMIT :most) f
+        WHERE error = :error AND seq < :before_seq ORDER BY seq DESC LIMIT :most) f
     CROSS JOIN tenure_jobs j ON j.seq = f.seq CROSS JOIN tenure_states s ON s.seq = f.seq
-WHERE (:lanes IS NULL OR j.lane IN (SELECT value FROM json_each(:lanes)))
-    AND (:kind IS NULL OR j.kind = :kind)
-    AND j.created_at >= :created_after AND j.created_at < :created_before
-    AND (:states IS NULL OR ifnull(s.state, 2) IN (SELECT value FROM json_each(:states)))
-    AND (:worker IS NULL OR ifnull(s.worker, '') = :worker)
-    AND (:finished_after IS NULL OR (s.state > 3 AND s.at >= :finished_after))
-    AND (:finished_before IS NULL OR (s.state > 3 AND s.at < :finished_before))
-    AND (:grp IS NULL OR (SELECT grp FROM tenure_lanes WHERE id = j.lane) = :grp)
-    AND (:tenant IS NULL OR :tenant = (SELECT t.tenant FROM tenure_lanes l
-        JOIN tenure_tenants t ON t.id = l.tenant WHERE l.id = j.lane))
-    AND (:queue IS NULL OR :lanes IS NOT NULL OR :queue = (SELECT t.queue FROM tenure_lanes l
-        JOIN tenure_tenants t ON t.id = l.tenant WHERE l.id = j.lane))
-    AND substr(s.errors, -24) = '"group":"' || :error || '"}]'
+WHERE {of_state}
 LIMIT :limit;
 -- name: floor_by_error
 SELECT j.seq, j.created_at FROM (
         SELECT seq FROM tenure_states INDEXED BY tenure_states_error
-        WHERE substr(errors, -15, 12) = :error AND errors IS NOT NULL
-            AND seq < :before_seq ORDER BY seq DESC LIMIT 1 OFFSET :skip) f
+        WHERE error = :error AND seq < :before_seq ORDER BY seq DESC LIMIT 1 OFFSET :skip) f
     CROSS JOIN tenure_jobs j ON j.seq = f.seq;
 -- name: count_by_error
 SELECT count(*) FROM tenure_states INDEXED BY tenure_states_error
-WHERE substr(errors, -15, 12) = :error AND errors IS NOT NULL
-    AND seq >= :from_seq AND seq < :before_seq;
+WHERE error = :error AND seq >= :from_seq AND seq < :before_seq;
 -- name: floor_by_seq
 SELECT seq, created_at FROM tenure_jobs NOT INDEXED
 WHERE seq >= :from_seq AND seq < :before_seq ORDER BY seq DESC LIMIT 1 OFFSET :skip;
@@ -933,15 +861,10 @@ SELECT j.created_at, j.seq, j.id FROM (
             SELECT seq FROM tenure_ready WHERE :ready AND :lanes IS NULL AND :queue IS NULL)
         WHERE seq < :before_seq ORDER BY seq DESC LIMIT -1) f
     CROSS JOIN tenure_jobs j ON j.seq = f.seq LEFT JOIN tenure_states s ON s.seq = j.seq
-WHERE (:lanes IS NULL OR j.lane IN (SELECT value FROM json_each(:lanes)))
-    AND (:kind IS NULL OR j.kind = :kind)
-    AND j.created_at >= :created_after AND j.created_at < :created_before
+WHERE {of_job}
     AND (:worker IS NULL OR ifnull(s.worker, '') = :worker)
-    AND (:finished_after IS NULL OR (s.state > 3 AND s.at >= :finished_after))
-    AND (:finished_before IS NULL OR (s.state > 3 AND s.at < :finished_before))
-    AND (:grp IS NULL OR (SELECT grp FROM tenure_lanes WHERE id = j.lane) = :grp)
-    AND (:tenant IS NULL OR :tenant = (SELECT t.tenant FROM tenure_lanes l
-        JOIN tenure_tenants t ON t.id = l.tenant WHERE l.id = j.lane))
+    AND {finished}
+    AND {of_owner}
 LIMIT :limit;
 -- name: next_due
 SELECT min(due) FROM (
@@ -982,7 +905,8 @@ SELECT j.lane, j.priority, j.seq, j.created_at,
 FROM json_each(?) e CROSS JOIN tenure_jobs j ON j.seq = (
     SELECT min(r.seq) FROM tenure_ready r
     WHERE r.lane = json_extract(e.value, '$[0]') AND r.priority = json_extract(e.value, '$[1]'));
--- name: lines_of_queue
+-- The first job of each lane and priority.
+-- fragment: heads
 WITH RECURSIVE heads (lane, priority, seq) AS (
     SELECT l.id, l.head_priority, l.head_seq
     FROM tenure_tenants t CROSS JOIN tenure_lanes l ON l.tenant = t.id
@@ -992,18 +916,12 @@ WITH RECURSIVE heads (lane, priority, seq) AS (
         AND (r.priority, r.seq) = (SELECT n.priority, n.seq FROM tenure_ready n
             WHERE n.lane = h.lane AND n.priority > h.priority ORDER BY n.priority, n.seq LIMIT 1)
 )
+-- name: lines_of_queue
+{heads}
 SELECT seq, lane, priority FROM heads ORDER BY seq LIMIT :most;
 -- Of very many lines, those are looked at whose first jobs were enqueued first.
 -- name: oldest_in_lines
-WITH RECURSIVE heads (lane, priority, seq) AS (
-    SELECT l.id, l.head_priority, l.head_seq
-    FROM tenure_tenants t CROSS JOIN tenure_lanes l ON l.tenant = t.id
-    WHERE t.queue = :queue AND t.ready > 0 AND l.ready > 0
-    UNION ALL
-    SELECT h.lane, r.priority, r.seq FROM heads h CROSS JOIN tenure_ready r ON r.lane = h.lane
-        AND (r.priority, r.seq) = (SELECT n.priority, n.seq FROM tenure_ready n
-            WHERE n.lane = h.lane AND n.priority > h.priority ORDER BY n.priority, n.seq LIMIT 1)
-)
+{heads}
 SELECT min(ifnull(s.run_at, j.created_at)) FROM (SELECT seq FROM heads ORDER BY seq LIMIT 1000) h
 CROSS JOIN tenure_jobs j ON j.seq = h.seq LEFT JOIN tenure_states s ON s.seq = j.seq;
 -- name: longest_waits

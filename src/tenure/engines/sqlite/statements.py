@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tenure.engines.sql.statements import SHARED, bare, parts
+from tenure.engines.sql.statements import SHARED, bare, named, parts
 
 _TEXT = Path(__file__).with_name("sqlite.sql").read_text("utf-8")
 _SCHEMA, _, _STATEMENTS = _TEXT.partition("\n-- statements\n")
@@ -14,7 +14,7 @@ SCHEMA: dict[int, list[str]] = {
     for version, script in parts(_SCHEMA, "version").items()
 }
 SQL: dict[str, str] = {
-    name: bare(statement)
+    name: statement
     for text in (_STATEMENTS, SHARED.replace(" tenure.", " tenure_"))
-    for name, statement in parts(text, "name").items()
+    for name, statement in named(text).items()
 }

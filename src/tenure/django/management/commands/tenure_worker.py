@@ -15,7 +15,7 @@ from tenure.django.framework import InvalidTaskBackend, task_backends
 from tenure.django.logs import log_to_stderr
 from tenure.django.post import TaskPost
 from tenure.errors import TenureError
-from tenure.worker.runner import Runner
+from tenure.worker.worker import Worker
 
 LOG_LEVELS = {0: logging.WARNING, 1: logging.INFO}  # by --verbosity; above: DEBUG
 
@@ -79,10 +79,10 @@ def _runner(
     burst: bool,
     max_jobs: int | None,
     **_: Any,
-) -> Runner:
+) -> Worker:
     backend = _backend(alias)
     post = TaskPost(backend, _queues(backend, queues), concurrency, in_order=queues is not None)
-    return Runner(backend.queue, [post], lease=lease, grace=grace, burst=burst, max_jobs=max_jobs)
+    return Worker(backend.queue, [post], lease=lease, grace=grace, burst=burst, max_jobs=max_jobs)
 
 
 def _backend(alias: str) -> TenureBackend:

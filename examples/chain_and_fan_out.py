@@ -1,8 +1,8 @@
 """Jobs that wait for each other: one after the other, and side by side with one at the end.
 
-    python examples/chain_and_group.py
+    python examples/chain_and_fan_out.py
 
-The jobs are kept in chain_and_group.db, a file in the folder where you run it.
+The jobs are kept in chain_and_fan_out.db, a file in the folder where you run it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 
 import tenure
 
-app = tenure.Tenure("sqlite:///chain_and_group.db")
+app = tenure.Tenure("sqlite:///chain_and_fan_out.db")
 
 TEXTS = {"a.txt": "the quick brown fox", "b.txt": "jumps over", "c.txt": "the lazy dog"}
 
@@ -55,27 +55,27 @@ def fail() -> None:
 
 
 async def main() -> None:
-    runner = app.runner()
-    await runner.start()
+    worker = app.worker()
+    await worker.start()
 
     # .job(...) makes a job without enqueueing it. A chain is enqueued as a whole, or not at all.
     *_, last = app.chain(download.job("a.txt"), shout.job(), publish.job("front page"))
-    print(await last.awaited(timeout=10))
+    print(await last.aresult(timeout=10))
 
-    *counts, total = app.group([count_words.job(name) for name in TEXTS], then=add_up.job())
-    print("words:", [await count.awaited(timeout=10) for count in counts])
-    print("in all:", await total.awaited(timeout=10))
+    *counts, total = app.fan_out([count_words.job(name) for name in TEXTS], then=add_up.job())
+    print("words:", [await count.aresult(timeout=10) for count in counts])
+    print("in all:", await total.aresult(timeout=10))
 
     # If a job of the group fails, if_parent_fails of the last one decides what happens to it:
     # "wait" until the failed one is replayed (the default), "cancel", or "run" anyway.
     careful = add_up.using(if_parent_fails="cancel")
-    *_, total = app.group([count_words.job("a.txt"), fail.job()], then=careful.job())
+    *_, total = app.fan_out([count_words.job("a.txt"), fail.job()], then=careful.job())
     try:
-        await total.awaited(timeout=10)
+        await total.aresult(timeout=10)
     except tenure.JobFailed as error:
         print("cancelled:", error)
 
-    await runner.stop()
+    await worker.stop()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The runner: claims, runs, tells what became of it, and stops."""
+"""The worker: claims, runs, tells what became of it, and stops."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 import pytest
 
 from tenure import (
+    Handler,
     InvalidInput,
     Job,
     JobFailed,
     Queue,
-    Runner,
     Settings,
     Snooze,
     State,
@@ -32,7 +32,7 @@ from tenure.worker.post import post_of
 from tests.workers.conftest import PATIENCE, running, work_off
 
 
-class Killmails(Worker):
+class Killmails(Handler):
     queue = "killmails"
     concurrency = 5
     poll_interval = 1.0
@@ -43,7 +43,7 @@ class Killmails(Worker):
         return len(payload)
 
 
-class Plain(Worker):
+class Plain(Handler):
     queue = "plain"
 
     def handle(self, payload: Any, job: Job) -> str:
@@ -60,11 +60,11 @@ def test_async_and_plain_functions_run_and_their_results_are_kept(app: Tenure) -
         return threading.current_thread().name
 
     handles = [in_the_loop.enqueue(1), in_a_thread.enqueue(1)]
-    runner = work_off(app)
-    results = [handle.wait(timeout=0) for handle in handles]
+    worker = work_off(app)
+    results = [handle.result(timeout=0) for handle in handles]
     assert results[0] == "MainThread"
     assert results[1].startswith("tenure-worker-")
-    assert runner.handled == 2
+    assert worker.handled == 2
 
 
 def test_jobs_that_are_claimed_together_share_neither_a_task_nor_a_context(app: Tenure) -> None:
@@ -80,7 +80,7 @@ def test_jobs_that_are_claimed_together_share_neither_a_task_nor_a_context(app: 
 
     handles = [speak.enqueue(word) for word in ("a", "b", "c")]
     work_off(app)
-    assert [handle.wait(timeout=0) for handle in handles] == ["nothing"] * 3
+    assert [handle.result(timeout=0) for handle in handles] == ["nothing"] * 3
     assert len(tasks) == 3
 
 
@@ -89,12 +89,12 @@ def test_the_leases_of_jobs_that_are_claimed_together_are_kept_while_the_first_o
 ) -> None:
     @app.task
     async def block() -> int:
-        return len(runner.running())
+        return len(worker.running())
 
     handles = [block.enqueue() for _ in range(3)]
-    runner = app.runner(burst=True)
-    asyncio.run(runner.run())
-    assert [handle.wait(timeout=0) for handle in handles] == [3, 2, 1]
+    worker = app.worker(burst=True)
+    asyncio.run(worker.run())
+    assert [handle.result(timeout=0) for handle in handles] == [3, 2, 1]
 
 
 def test_a_class_works_on_all_jobs_of_its_queue(app: Tenure) -> None:
@@ -111,13 +111,13 @@ def test_a_class_works_on_all_jobs_of_its_queue(app: Tenure) -> None:
 
 def test_a_runner_takes_workers_of_its_own(app: Tenure) -> None:
     async def main() -> None:
-        runner = app.runner(burst=True)
-        runner.register(Plain())
-        with pytest.raises(InvalidInput, match="has tasks or another Worker"):
-            runner.register(Plain())
-        await runner.run()
-        with pytest.raises(InvalidInput, match="before the runner is started"):
-            runner.register(Killmails())
+        worker = app.worker(burst=True)
+        worker.register(Plain())
+        with pytest.raises(InvalidInput, match="has tasks or another Handler"):
+            worker.register(Plain())
+        await worker.run()
+        with pytest.raises(InvalidInput, match="before the worker is started"):
+            worker.register(Killmails())
 
     job = app.queue.enqueue("plain")
     asyncio.run(main())
@@ -125,18 +125,18 @@ def test_a_runner_takes_workers_of_its_own(app: Tenure) -> None:
 
 
 def test_a_worker_that_cannot_work_is_refused(app: Tenure) -> None:
-    class Nothing(Worker):
+    class Nothing(Handler):
         pass
 
     with pytest.raises(InvalidInput, match="must set the queue"):
         app.register(Nothing())
     app.register(Plain())
-    with pytest.raises(InvalidInput, match="another Worker"):
+    with pytest.raises(InvalidInput, match="another Handler"):
         app.register(Plain())
 
 
 def test_a_runner_with_nothing_to_do_says_so(app: Tenure) -> None:
-    with pytest.raises(InvalidInput, match="no task and no Worker"):
+    with pytest.raises(InvalidInput, match="no task and no Handler"):
         work_off(app)
 
 
@@ -156,7 +156,7 @@ def test_a_runner_with_nothing_to_do_says_so(app: Tenure) -> None:
 def test_an_option_that_cannot_be_is_refused(app: Tenure, options: Any) -> None:
     app.task(test_a_runner_with_nothing_to_do_says_so)
     with pytest.raises(InvalidInput):
-        app.runner(**options)
+        app.worker(**options)
 
 
 def test_no_more_run_at_once_than_may(app: Tenure) -> None:
@@ -218,15 +218,15 @@ def test_a_result_that_cannot_be_kept_fails_its_job(app: Tenure) -> None:
     handle = work.enqueue()
     work_off(app)
     with pytest.raises(JobFailed, match="result: is not JSON"):
-        handle.wait(timeout=0)
+        handle.result(timeout=0)
 
 
 def test_max_jobs_is_exact(app: Tenure) -> None:
     task = app.task(name="work")(lambda: None)
     task.enqueue_many([()] * 10)
-    runner = app.runner(max_jobs=7, concurrency=3)
-    asyncio.run(asyncio.wait_for(runner.run(), PATIENCE))
-    assert runner.handled == 7
+    worker = app.worker(max_jobs=7, concurrency=3)
+    asyncio.run(asyncio.wait_for(worker.run(), PATIENCE))
+    assert worker.handled == 7
     assert app.queue.stats().ready == 3
 
 
@@ -279,7 +279,7 @@ def test_a_delayed_job_starts_when_it_is_due_and_not_at_the_next_poll(app: Tenur
     async def main() -> None:
         async with running(app, poll_interval=3600):
             handle = await work.using(delay=0.1).aenqueue()
-            assert await handle.awaited(PATIENCE) == 1
+            assert await handle.aresult(PATIENCE) == 1
 
     asyncio.run(main())
 
@@ -296,7 +296,7 @@ def test_a_snoozed_job_comes_back_with_its_attempt(app: Tenure) -> None:
     async def main() -> None:
         async with running(app):
             handle = await work.aenqueue()
-            assert await handle.awaited(PATIENCE) == "done"
+            assert await handle.aresult(PATIENCE) == "done"
             assert (await handle.ajob()).attempts == 1
 
     asyncio.run(main())
@@ -318,7 +318,7 @@ def test_progress_is_seen_while_the_job_runs(app: Tenure) -> None:
                     await asyncio.sleep(0.005)
             assert (await handle.ajob()).note == "so far"
             going_on.set()
-            await handle.awaited(PATIENCE)
+            await handle.aresult(PATIENCE)
 
     asyncio.run(main())
 
@@ -360,7 +360,7 @@ def test_a_timeout_ends_what_runs_in_the_loop_and_in_a_thread(app: Tenure) -> No
     assert sorted(ended) == ["loop", "thread"]
     for handle in handles:
         with pytest.raises(JobFailed, match=r"ran longer than its timeout of 0\.05 s"):
-            handle.wait(timeout=0)
+            handle.result(timeout=0)
 
 
 def test_a_thread_that_was_interrupted_does_the_next_job(app: Tenure) -> None:
@@ -388,7 +388,7 @@ def test_one_that_waits_is_told_across_handles(app: Tenure) -> None:
 
     def wait() -> None:
         with Tenure(app.queue.settings.url) as other:
-            results.append(other.task(name="work")(work.function).enqueue().wait(PATIENCE))
+            results.append(other.task(name="work")(work.function).enqueue().result(PATIENCE))
 
     results: list[int] = []
 
@@ -407,7 +407,7 @@ def test_a_lifespan_works_while_it_is_open(app: Tenure) -> None:
 
     async def main() -> None:
         async with app.lifespan(object(), concurrency=2):
-            assert await (await work.aenqueue()).awaited(PATIENCE) == 7
+            assert await (await work.aenqueue()).aresult(PATIENCE) == 7
 
     asyncio.run(main())
 
@@ -438,7 +438,7 @@ def test_what_one_runs_another_does_not(app: Tenure) -> None:
         others = [Tenure(app.queue.settings.url) for _ in range(3)]
         for other in others:
             other.task(name="work")(work.function)
-        await asyncio.gather(*(one.runner(burst=True).run() for one in [app, *others]))
+        await asyncio.gather(*(one.worker(burst=True).run() for one in [app, *others]))
         for other in others:
             other.close()
 
@@ -462,8 +462,8 @@ def test_a_worker_whose_clock_is_not_the_stores_works(seconds: float, tmp_path: 
     engine = SqliteEngine(tmp_path / "jobs.db", settings, SkewedClock(seconds))
     with Queue(engine, settings, SystemClock()) as queue:
         jobs = [queue.enqueue("plain") for _ in range(3)]
-        runner = Runner(queue, [post_of(Plain())], burst=True)
-        asyncio.run(asyncio.wait_for(runner.run(), PATIENCE))
+        worker = Worker(queue, [post_of(Plain())], burst=True)
+        asyncio.run(asyncio.wait_for(worker.run(), PATIENCE))
         assert {queue.get(job.id).attempts for job in jobs} == {1}
         assert {queue.get(job.id).state for job in jobs} == {State.DONE}
 

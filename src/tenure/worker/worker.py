@@ -1,4 +1,4 @@
-"""The runner: claims jobs, runs their handlers, renews their leases, reports their outcomes, and
+"""The worker: claims jobs, runs their handlers, renews their leases, reports their outcomes, and
 stops gracefully."""
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tenure.worker.admission import Admission
 from tenure.worker.beats import Beats
 from tenure.worker.commits import Apart, Commits
 from tenure.worker.current_job import CurrentJob
-from tenure.worker.handler import Worker
+from tenure.worker.handler import Handler
 from tenure.worker.job_log import Ended, JobLog
 from tenure.worker.kept_outcomes import (
     KeptOutcomes,
@@ -63,13 +63,13 @@ AFTER_GRACE_SECONDS = 2.0  # how long handlers have to end once they are told to
 LOOK_AHEAD_SECONDS = 0.05  # between two queries for what is due next
 
 
-class Runner:
+class Worker:
     """Runs jobs until it is stopped.
 
     lease: length of a lease in seconds. Leases are renewed while a handler runs, so this is only
     the time until the jobs of a dead worker are taken over. poll_interval: seconds between checks
-    for new jobs if nothing wakes the runner. grace: seconds that running handlers get when the
-    runner is stopped. burst: stop when nothing is ready. max_jobs: stop after this many jobs.
+    for new jobs if nothing wakes the worker. grace: seconds that running handlers get when the
+    worker is stopped. burst: stop when nothing is ready. max_jobs: stop after this many jobs.
     schedule: also fire schedules and maintain the store.
     """
 
@@ -110,11 +110,15 @@ class Runner:
             self._untold,
         )
         self._beats = Beats(queue, self.name, self._posts, self.running)
-        self._scheduler = Scheduler(queue, self.name) if schedule else None
+        self._scheduler = (
+            Scheduler(queue, self.name, must_wait=lambda: self._keeper.was_suspended)
+            if schedule
+            else None
+        )
         self._processes = Processes(queue.settings)
         self._threads = Threads()
         # Not asyncio's default executor, which handlers may keep busy.
-        self._aside = ThreadPoolExecutor(thread_name_prefix="tenure-runner")
+        self._aside = ThreadPoolExecutor(thread_name_prefix="tenure-worker")
         self._from_threads: deque[tuple[Post, Run, Op | None]] = deque()
         self._collecting = False
         self._marks = Marks()
@@ -131,22 +135,22 @@ class Runner:
         self._apart = Apart(queue, self._commits, self._kept.note)
         self._unlisten: Callable[[], None] = lambda: None
 
-    def register(self, worker: Worker) -> None:
-        """Let a Worker handle its queue."""
+    def register(self, handler: Handler) -> None:
+        """Let a Handler handle its queue."""
         if self._serving:
-            raise InvalidInput("worker", "register it before the runner is started")
-        if any(worker.queue in post.queues for post in self._posts):
-            raise InvalidInput("queue", f"{worker.queue!r} already has tasks or another Worker")
-        self._posts.append(post_of(worker))
+            raise InvalidInput("handler", "register it before the worker is started")
+        if any(handler.queue in post.queues for post in self._posts):
+            raise InvalidInput("queue", f"{handler.queue!r} already has tasks or another Handler")
+        self._posts.append(post_of(handler))
 
     # Starting and stopping ----------------------------------------------------------------------
 
     async def start(self) -> None:
         """Start claiming and running jobs."""
         if self._serving:
-            raise InvalidInput("runner", "was started before; create a new one")
+            raise InvalidInput("worker", "was started before; create a new one")
         if not self._posts:
-            raise InvalidInput("runner", "there is nothing to run: no task and no Worker")
+            raise InvalidInput("worker", "there is nothing to run: no task and no Handler")
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         first = partial(self._in_thread, self.before_start)
         await self.admission.prepare(first, self._outage, lambda: self._stopping)
@@ -171,7 +175,7 @@ class Runner:
         )
 
     async def wait(self) -> None:
-        """Wait until the runner is stopped, or has ended by itself because of burst or max_jobs."""
+        """Wait until the worker is stopped, or has ended by itself because of burst or max_jobs."""
         if self._serving:  # not gather(), which cancels them if the caller is cancelled
             await asyncio.wait(self._serving, return_when=asyncio.FIRST_EXCEPTION)
             self._raise_task_error()
@@ -190,7 +194,7 @@ class Runner:
         return self._grace + 2 * AFTER_GRACE_SECONDS
 
     def stop_soon(self) -> None:
-        """Claim no more jobs. Must be called in the runner's event loop."""
+        """Claim no more jobs. Must be called in the worker's event loop."""
         self._stopping = True
         self._suspects.release_all()
         for post in self._posts:
