@@ -34,7 +34,9 @@ from tenure.errors import (
     WrongVersion,
 )
 from tenure.model.audit import AuditEntry, AuditLog
+from tenure.model.bulk import Matches
 from tenure.model.error_groups import ErrorGroup, ErrorGroups
+from tenure.model.history import JobMove
 from tenure.model.job import Failure, Job, Lease, NewJob, State
 from tenure.model.ops import Limit, Maintained, Schedule, Slots
 from tenure.model.queries import (
@@ -42,14 +44,17 @@ from tenure.model.queries import (
     GroupTotal,
     Page,
     QueueStats,
+    Related,
     Slot,
     Stats,
+    Summaries,
     TenantStats,
     Timetable,
 )
 from tenure.model.rates import QueueRates, RatePoint, Rates
 from tenure.model.retry import Backoff, exponential, fixed, linear, quadratic
 from tenure.model.why import Explained
+from tenure.model.workers import LiveWorker
 from tenure.queue import EnqueuedIds, Queue, connect
 from tenure.settings import Settings
 
@@ -125,7 +130,11 @@ __all__ = [
     "EnqueuedIds",
     "Maintained",
     "Explained",
+    "JobMove",
+    "Related",
+    "Matches",
     "Page",
+    "Summaries",
     "Stats",
     "QueueStats",
     "TenantStats",
@@ -136,6 +145,7 @@ __all__ = [
     "Slots",
     "Schedule",
     "Timetable",
+    "LiveWorker",
     "ErrorGroup",
     "ErrorGroups",
     "AuditEntry",
