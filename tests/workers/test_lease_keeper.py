@@ -87,6 +87,20 @@ def test_all_leases_are_renewed_after_the_process_slept_for_longer_than_a_lease(
     assert not keeper.was_suspended
 
 
+def test_a_process_counts_as_suspended_before_a_lease_ends_that_was_too_young_to_be_renewed(
+    queue: Queue, clock: ManualClock
+) -> None:
+    young = claimed(queue, "young")
+    keeper = kept(queue, [young])
+    clock.advance(1.499)
+    keeper.look()
+    clock.advance(6)
+    assert not keeper.was_suspended
+    clock.advance(0.001)
+    assert keeper.was_suspended
+    assert ms_left(queue, young) == 1_500
+
+
 def test_a_process_counts_as_suspended_until_its_leases_are_renewed(
     queue: Queue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from tests.workers.life import Place, WorkerProcess, a_place, until
 LEASE = 0.3  # seconds
 OPTIONS = ("--lease", f"{LEASE}s", "--no-schedule")
 # Who keeps the lease of a task that computes gets the interpreter only now and then; on a machine
-# that has more to do than it can, that takes its time.
+# that has more to do than it can, that takes its time. So does what a worker does when it wakes.
 LONGER = 0.8
 ENDLESS: dict[
     tenure.Task[..., None], str | None
@@ -86,12 +86,12 @@ def test_a_worker_that_slept_goes_on_with_a_job_that_nobody_took(
     place: Place, queue: tenure.Queue
 ) -> None:
     """It has room for more, and does not take its own job away from itself."""
-    worker, id = begun(place, queue, errands.until_told.job())
-    for _ in range(3):
+    worker, id = begun(place, queue, errands.until_told.job(), LONGER)
+    for _ in range(2):
         worker.send(signal.SIGSTOP)
-        time.sleep(3 * LEASE)
+        time.sleep(2 * LONGER)
         worker.send(signal.SIGCONT)
-        time.sleep(LEASE)
+        time.sleep(LONGER)
     place.give()
     until(lambda: queue.get(id).state == "done")
     assert queue.get(id).attempts == 1

@@ -62,8 +62,9 @@ class Keeper:
 
     @property
     def was_suspended(self) -> bool:
-        """Whether leases may have expired because the whole process was suspended."""
-        return self._queue.clock.now_ms() - self._looked_at_ms > self._lease * 1000
+        """Whether leases may have expired, or soon will, because the whole process was suspended. A
+        lease that was too young to be renewed in the last round ends 5/6 of a lease after it."""
+        return self._queue.clock.now_ms() - self._looked_at_ms > self._lease * 1000 * 2 / 3
 
     def start(self) -> None:
         self._looked_at_ms = self._queue.clock.now_ms()
