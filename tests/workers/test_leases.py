@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,11 @@ import tenure
 from tests.workers import errands
 from tests.workers.life import Place, WorkerProcess, a_place, until
 
-LEASE = 0.3  # seconds
+LEASE = 0.5  # seconds
 OPTIONS = ("--lease", f"{LEASE}s", "--no-schedule")
 # Who keeps the lease of a task that computes gets the interpreter only now and then; on a machine
 # that has more to do than it can, that takes its time. So does what a worker does when it wakes.
-LONGER = 0.8
+LONGER = 1.5
 ENDLESS: dict[
     tenure.Task[..., None], str | None
 ] = {  # by how they say that they were told to end; a process cannot say so
@@ -74,7 +75,8 @@ def test_a_job_that_runs_for_five_leases_is_run_once(
     _, id = begun(place, queue, job, lease)
     end = time.monotonic() + 5 * lease
     while time.monotonic() < end:
-        assert queue.claim("default") == []
+        with suppress(tenure.Busy):  # on a busy machine the worker may have the file for long
+            assert queue.claim("default") == []
         time.sleep(0.02)
     place.give()
     until(lambda: queue.get(id).state == "done")
