@@ -87,13 +87,16 @@ def test_a_job_that_runs_for_five_leases_is_run_once(
 def test_a_worker_that_slept_goes_on_with_a_job_that_nobody_took(
     place: Place, queue: tenure.Queue
 ) -> None:
-    """It has room for more, and does not take its own job away from itself."""
+    """It has room for more, and does not take its own job away from itself. Only a claim that is
+    under way when it falls asleep can do so: it claims every third of a lease, and is stopped
+    between."""
     worker, id = begun(place, queue, errands.until_told.job(), LONGER)
     for _ in range(2):
+        time.sleep(LONGER * 7 / 6)
         worker.send(signal.SIGSTOP)
-        time.sleep(2 * LONGER)
+        time.sleep(LONGER * 2)
         worker.send(signal.SIGCONT)
-        time.sleep(LONGER)
+    time.sleep(LONGER)
     place.give()
     until(lambda: queue.get(id).state == "done")
     assert queue.get(id).attempts == 1
