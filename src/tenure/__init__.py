@@ -33,9 +33,11 @@ from tenure.errors import (
     WaitTimeout,
     WrongVersion,
 )
-from tenure.model.audit import AuditEntry, AuditLog
+from tenure.features.audit.data import AuditEntry, AuditLog
+from tenure.features.errors.data import ErrorGroup, ErrorGroups
+from tenure.features.live_workers.data import LiveWorker
+from tenure.features.rates.data import QueueRates, RatePoint, Rates
 from tenure.model.bulk import Matches
-from tenure.model.error_groups import ErrorGroup, ErrorGroups
 from tenure.model.history import JobMove
 from tenure.model.job import Failure, Job, Lease, NewJob, State
 from tenure.model.ops import Limit, Maintained, Schedule, Slots
@@ -51,10 +53,8 @@ from tenure.model.queries import (
     TenantStats,
     Timetable,
 )
-from tenure.model.rates import QueueRates, RatePoint, Rates
 from tenure.model.retry import Backoff, exponential, fixed, linear, quadratic
 from tenure.model.why import Explained
-from tenure.model.workers import LiveWorker
 from tenure.queue import EnqueuedIds, Queue, connect
 from tenure.settings import Settings
 

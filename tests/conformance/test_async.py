@@ -24,10 +24,10 @@ from tenure import (
     Queue,
     State,
 )
+from tenure.features.errors.calls import ErrorCalls
 from tenure.model.ops import Answer, Op
 from tenure.queue import store_of
 from tenure.queue.limits import LimitCalls
-from tenure.queue.record_calls import ErrorCalls
 from tenure.queue.schedule_calls import ScheduleCalls
 from tenure.queue.slots import SlotCalls
 from tests.conformance.conftest import OpenQueue

@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 import tenure
 from tenure import InvalidInput, NewJob, Queue
+from tenure.features.audit.data import MAX_PAGE_BYTES, AuditEntry
+from tenure.features.errors.data import MuteError
 from tenure.model import ops
-from tenure.model.audit import MAX_PAGE_BYTES, AuditEntry
 from tenure.model.job import NULL, JobSpec
 from tenure.model.ops import MAX_FILTER_BYTES, Note
 from tenure.testing import ManualClock
@@ -54,7 +55,7 @@ def test_every_operation_of_an_operator_can_be_noted(
         (ops.PutSchedule(schedule, note=ANN), "mail", "nightly: 0 3 * * *"),
         (ops.PutSchedule(replace(schedule, disabled=True), note=ANN), "mail", "nightly: 0 3 * * *"),
         (ops.DropSchedule("nightly", note=ANN), "", "nightly"),
-        (ops.MuteError("0a1b", note=ANN), "", "group 0a1b, muted True"),
+        (MuteError("0a1b", note=ANN), "", "group 0a1b, muted True"),
     ]
     for op, _, _ in steps:
         apply(op)

@@ -6,15 +6,16 @@ import pytest
 from msgspec.structs import replace
 
 from tenure import NewJob, Queue
-from tenure.model import error_groups, ops, queries
-from tenure.model.error_groups import ErrorGroup, ErrorGroups
+from tenure.features.errors import data as error_groups
+from tenure.features.errors.data import ErrorGroup, ErrorGroups, ListErrors, MuteError
+from tenure.model import ops, queries
 from tenure.queue import store_of
 from tenure.testing import ManualClock
 from tests.conformance.conftest import Apply, OpenQueue
 
 
 def errors(queue: Queue, *args: object) -> ErrorGroups:
-    found = store_of(queue).engine.read(queries.ListErrors(*args))  # type: ignore[arg-type]
+    found = store_of(queue).engine.read(ListErrors(*args))  # type: ignore[arg-type]
     assert isinstance(found, ErrorGroups)
     return found
 
@@ -200,11 +201,11 @@ def test_a_group_can_be_muted_and_is_still_counted(queue: Queue, apply: Apply) -
     fail(queue, "alpha")
     fail(queue, "beta")
     (muted,) = [one.group for one in errors(queue).errors if one.message == "alpha"]
-    assert apply(ops.MuteError(muted)) == [ops.Ok()]
+    assert apply(MuteError(muted)) == [ops.Ok()]
     fail(queue, "alpha")
     found = {one.message: (one.muted, one.count) for one in errors(queue).errors}
     assert found == {"alpha": (True, 2), "beta": (False, 1)}
-    apply(ops.MuteError(muted, muted=False))
+    apply(MuteError(muted, muted=False))
     assert not any(one.muted for one in errors(queue).errors)
 
 

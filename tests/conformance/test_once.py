@@ -96,7 +96,7 @@ def test_a_key_that_was_used_for_other_operations_is_a_conflict(
 ) -> None:
     first = answers(apply, "k", enqueue("a"))
     with nothing_changes(queue):
-        (answer,) = apply(ops.Once("k", others))  # type: ignore[arg-type]
+        (answer,) = apply(ops.Once("k", others))
     assert type(answer) is Conflict
     assert "other operations" in answer.message
     assert answers(apply, "k", enqueue("a")) == first

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 import pytest
 
 from tenure import NewJob, Queue, RatePoint
-from tenure.model.rates import bucket_of, quantile, time_of
-from tenure.queue.rates import FLUSH_SECONDS
+from tenure.features.rates.counter import FLUSH_SECONDS
+from tenure.features.rates.data import bucket_of, quantile, time_of
 from tenure.testing import ManualClock
 from tests.conformance.conftest import OpenQueue
 
@@ -139,7 +139,7 @@ def test_a_part_of_very_many_jobs_that_were_claimed_elsewhere_stands_for_all(
     needs_durability: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tenure.queue.rates.MOST_LOOKED_UP", 10)
+    monkeypatch.setattr("tenure.features.rates.counter.MOST_LOOKED_UP", 10)
     one, other = open_queue(), open_queue()
     one.enqueue_many([NewJob(queue="mail") for _ in range(40)])
     other.ack_many(one.claim("mail", limit=40))

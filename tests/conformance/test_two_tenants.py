@@ -17,11 +17,14 @@ from msgspec.structs import replace
 
 import tenure
 from tenure import Queue, Settings, TenureError
+from tenure.features import AnyOp
+from tenure.features.audit.data import ListAudit
+from tenure.features.errors.data import ListErrors, MuteError
+from tenure.features.live_workers.data import Beat, ListWorkers, LiveWorker
+from tenure.features.rates.data import ListRates
 from tenure.model import ops, queries, wire
 from tenure.model.job import NULL, JobSpec, State
-from tenure.model.ops import AnyOp
 from tenure.model.queries import Filter, Query
-from tenure.model.workers import LiveWorker
 from tenure.queue import store_of
 from tenure.server.auth import Scope, Token
 from tenure.server.guard import Guarded
@@ -142,14 +145,14 @@ class Chance:
             ops.Resume(queue, tenant),
             ops.TakeSlot("s", tenant, "holder", 5_000, 1),
             ops.DropSlot("s", tenant, "holder"),
-            ops.Beat(LiveWorker("w", (queue,)), chance.choice((0, 5_000))),
+            Beat(LiveWorker("w", (queue,)), chance.choice((0, 5_000))),
             ops.PutSchedule(
                 ops.Schedule(f"{who}-nightly", "0 3 * * *", self._spec(who)),
             ),
             ops.DropSchedule(chance.choice(NAMES)),
             ops.Fire(chance.choice(NAMES), 1, f"{who}/9"),
             ops.Reconcile(queue, tenant),
-            ops.MuteError("0a1b2c3d4e5f"),
+            MuteError("0a1b2c3d4e5f"),
         ]
         return chance.choice(kinds)
 
@@ -161,7 +164,7 @@ class Chance:
             queries.GetJob(self._id()),
             queries.GetJobs((self._id(), self._id())),
             queries.Explain(self._id()),
-            queries.ListWorkers(chance.choice((None, queue))),
+            ListWorkers(chance.choice((None, queue))),
             queries.ListJobs(Filter(queue=queue), 100),
             queries.FindIds(Filter(tenant=tenant), 100),
             queries.ListSummaries(Filter(queue, tenant=tenant), 2),
@@ -175,9 +178,9 @@ class Chance:
             queries.ListSchedules(),
             queries.GetTimetable(),
             queries.NextDue((queue,)),
-            queries.ListErrors(chance.choice((None, queue))),
-            queries.ListAudit(),
-            queries.ListRates(0, 2**40),
+            ListErrors(chance.choice((None, queue))),
+            ListAudit(),
+            ListRates(0, 2**40),
         ]
         return chance.choice(found)
 

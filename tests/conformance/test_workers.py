@@ -9,12 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from tenure import InvalidInput, Queue
+from tenure.features.live_workers.data import Beat, ListWorkers, LiveWorker
+from tenure.features.live_workers.records import NOTE_EVERY_MS, SEEN_MS, Stored
 from tenure.model import ops, why
 from tenure.model.ops import Grant
-from tenure.model.queries import ListWorkers
 from tenure.model.records import MAX_RECORD_BYTES
-from tenure.model.worker_records import NOTE_EVERY_MS, SEEN_MS, Stored
-from tenure.model.workers import LiveWorker
 from tenure.queue import store_of
 from tenure.testing import ManualClock
 from tests.conformance.conftest import Apply
@@ -33,7 +32,7 @@ WORKER = LiveWorker(
 
 
 def beat(queue: Queue, worker: LiveWorker = WORKER, ttl: float = 20, **options: Any) -> None:
-    (answer,) = store_of(queue).do([ops.Beat(worker, round(ttl * 1000), **options)])
+    (answer,) = store_of(queue).do([Beat(worker, round(ttl * 1000), **options)])
     assert answer == ops.Ok()
 
 
@@ -94,7 +93,7 @@ def test_running_jobs_that_do_not_fit_are_left_out(queue: Queue, apply: Apply) -
 
     assert (found.running, found.busy) == ((), 50)
     queues = tuple(f"{n:03}" + "\N{GRINNING FACE}" * 500 for n in range(50))
-    (answer,) = apply(ops.Beat(replace(WORKER, queues=queues), 20_000))
+    (answer,) = apply(Beat(replace(WORKER, queues=queues), 20_000))
     assert isinstance(answer, InvalidInput)
 
 
@@ -105,7 +104,7 @@ def test_a_worker_may_say_as_much_as_fits_into_a_record(
     now = clock.now_ms()
     quiet = replace(WORKER, running=(), seen_at=now)
     left = MAX_RECORD_BYTES - len(msgspec.json.encode(Stored(quiet, now, None)))
-    (answer,) = apply(ops.Beat(replace(quiet, host=WORKER.host + "x" * (left + more)), 20_000))
+    (answer,) = apply(Beat(replace(quiet, host=WORKER.host + "x" * (left + more)), 20_000))
     assert (answer == ops.Ok()) is (not more)
 
 

@@ -21,12 +21,12 @@ from tenure.clock import SystemClock
 from tenure.engines.memory import MemoryEngine
 from tenure.engines.sqlite.disk import Disk
 from tenure.engines.sqlite.engine import SqliteEngine
+from tenure.features.rates.counter import RateCounter
 from tenure.model import ops, queries
 from tenure.queue import Calls, store_of
 from tenure.queue.arguments import good
 from tenure.queue.committer import Committer
 from tenure.queue.open_store import OpenStore
-from tenure.queue.rates import RateCounter
 from tenure.queue.wakeups import Changes
 from tests.crash.watched import PATIENCE, Watched, handed_in, opened, start, until
 

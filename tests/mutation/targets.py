@@ -174,7 +174,8 @@ _FIRST = {
     "explain": ("explain", "explain_agrees"),
     "grants": ("two_tenants",),
     "records": ("records", "audit"),
-    "workers": ("workers",),
+    "live_workers": ("workers",),
+    "rates": ("rates_over_time",),
 }
 
 # The same by a part of a function's or statement's name, for files that hold many things.
@@ -414,10 +415,12 @@ def files() -> list[str]:
             for path in sorted([*folder.glob("*.py"), *folder.glob("*.sql")])
             if path.name != "__init__.py"
         ]
+    rules = sorted((ROOT / "src/tenure/core").glob("*.py"))
+    rules += sorted((ROOT / "src/tenure/features").glob("*/r*s.py"))  # rules and records
     found += [
         str(path.relative_to(ROOT))
-        for path in sorted((ROOT / "src/tenure/core").glob("*.py"))
-        if path.name not in ("__init__.py", "transaction.py")
+        for path in [*rules, ROOT / "src/tenure/features/operate.py"]
+        if path.name not in ("__init__.py", "transaction.py", "routes.py")
     ]
     worker = sorted((ROOT / "src/tenure/worker").glob("*.py"))
     found += [str(path.relative_to(ROOT)) for path in worker if path.name != "__init__.py"]
@@ -435,15 +438,17 @@ def _selections(mutation: Mutation) -> tuple[Selection, ...]:
         if path == mutation.path:
             return tests
     parts = Path(mutation.path)
-    engine = "sqlite" if parts.parent.name == "core" else parts.parent.name
+    is_rule = parts.parent.name == "core" or "features" in parts.parts
+    engine = "sqlite" if is_rule else parts.parent.name
     if engine in _ENGINES:
         fits = [first for part, first in _FIRST_BY_FUNCTION.items() if part in mutation.function]
         by_function = [name for names in fits for name in names]
-        by_file = _FIRST.get(parts.stem, ())
-        if parts.parent.name == "core":  # its files are about one noun each
+        noun = parts.parent.name if parts.parent.parent.name == "features" else parts.stem
+        by_file = _FIRST.get(noun, ())
+        if is_rule:
             first = (*by_file, *by_function, "grants", "finish")
             on_others = (_postgres(*first)[0], _foundationdb(*first)[0])
-            return (*_sqlite(*first), *on_others, *_CORE_ALSO.get(parts.stem, ()))
+            return (*_sqlite(*first), *on_others, *_CORE_ALSO.get(noun, ()))
         before = _BEFORE_ALL.get(mutation.function, ())
         return (*before, *_ENGINES[engine](*by_function, *by_file))
     if parts.parent.name == "worker":

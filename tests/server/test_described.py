@@ -7,7 +7,7 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from tenure.model import queries
+from tenure import features
 from tenure.server.openapi import openapi
 from tenure.server.route import Reply
 from tenure.server.routes import DIALECTS, routes_of
@@ -69,4 +69,4 @@ def _references(value: object) -> Iterator[str]:
 
 
 def test_the_result_of_every_query_is_described() -> None:
-    assert set(queries.RESULTS) == set(get_args(queries.AnyQuery))
+    assert set(features.RESULTS) == set(get_args(features.AnyQuery))

@@ -15,8 +15,7 @@ from typing import Any, get_args
 import pytest
 
 import tenure
-from tenure import Queue, Settings
-from tenure.model import ops, queries
+from tenure import Queue, Settings, features
 from tenure.server import guard
 from tenure.server.auth import Scope, TokenFile, Tokens, create_token
 from tenure.server.guard import NEEDS
@@ -117,10 +116,10 @@ def test_every_route_has_an_example() -> None:
 
 
 def test_every_operation_and_query_has_an_example() -> None:
-    known = {kind.__name__ for kind in get_args(ops.AnyOp)}
+    known = {kind.__name__ for kind in get_args(features.AnyOp)}
     assert {op["op"] for op in OPS} == known
     assert {query["query"] for query in QUERIES} == {
-        kind.__name__ for kind in get_args(queries.AnyQuery)
+        kind.__name__ for kind in get_args(features.AnyQuery)
     }
     assert {kind.__name__ for kind in NEEDS} == known | {query["query"] for query in QUERIES}
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from tenure.core.operate import SHARED
 from tenure.engines.foundationdb import engine as engines
 from tenure.engines.foundationdb.claim import claim_serially
 from tenure.engines.foundationdb.engine import FoundationDbEngine
+from tenure.features.operate import implementation
 from tenure.model import ops
 from tenure.model.job import NULL, JobSpec
 from tenure.settings import Settings
@@ -127,7 +127,7 @@ def _counted(done: Counter[str]) -> Iterator[None]:
 
     def count(kind: type[ops.Op], tx: Any, batch: list[Any]) -> list[ops.Answer]:
         done[kind.__name__] += len(batch)
-        return (own.get(kind) or SHARED[kind])(tx, batch)
+        return implementation(kind, own)(tx, batch)
 
     try:
         for kind in kinds:
@@ -162,7 +162,7 @@ def measure_service(jobs: int = 400, seed: int = 0) -> ServiceFigures:
             new = JobSpec(f"{n}-{turn}", "other", NULL, made_up_id=True)
             claims = [ops.Claim(("q",), f"w{n}", 600_000, 1)] * 3
             requests = [
-                ops.Once(f"{n}-{turn}", (*held, ops.Enqueue((new,)), *claims)),  # type: ignore[arg-type]
+                ops.Once(f"{n}-{turn}", (*held, ops.Enqueue((new,)), *claims)),
                 ops.Once(f"{n}-{turn}'", tuple(claims)),
             ]
             figures.calls += Counter(Enqueue=1, Ack=len(held), Claim=2 * len(claims))

@@ -18,13 +18,13 @@ from tenure.clock import SystemClock
 from tenure.engines.memory import MemoryEngine
 from tenure.engines.sqlite.engine import SqliteEngine
 from tenure.errors import StoreReadOnly
+from tenure.features.rates.counter import RateCounter
 from tenure.model import ops
 from tenure.model.job import NULL, JobSpec
 from tenure.model.ops import Answer, Op
 from tenure.model.records import PutRecords
 from tenure.queue import store_of
 from tenure.queue.committer import Committer, Ticket
-from tenure.queue.rates import RateCounter
 from tenure.testing import ManualClock
 from tests.crash.watched import PATIENCE, Watched, committers, handed_in, opened, start, until
 

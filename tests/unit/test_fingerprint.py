@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tenure.model.fingerprint import GROUP_LENGTH, group_of, other_group, own_frame, plain
+from tenure.features.errors.fingerprint import GROUP_LENGTH, group_of, other_group, own_frame, plain
 from tenure.model.job import Failure
 
 TRACEBACK = """Traceback (most recent call last):

@@ -12,11 +12,11 @@ import pytest
 import tenure
 from tenure.clock import SystemClock
 from tenure.engines.memory import MemoryEngine
+from tenure.features.rates.counter import RateCounter
 from tenure.model import ops
 from tenure.model.job import Job
 from tenure.model.ops import Op
 from tenure.queue import store_of
-from tenure.queue.rates import RateCounter
 from tests.crash.watched import PATIENCE, Watched, handed_in, opened, start
 
 AT_ONCE = pytest.mark.parametrize("in_flight", [1, 2, 4])
@@ -120,7 +120,7 @@ def test_a_renewal_that_hangs_does_not_delay_the_next(engine: Slow) -> None:
 
 def test_a_renewal_carries_no_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their records are of other jobs, and perhaps on a shard that is away."""
-    monkeypatch.setattr("tenure.queue.rates.FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr("tenure.features.rates.counter.FLUSH_SECONDS", 0.0)
     engine, clock = Watched(MemoryEngine(SystemClock(), 1000)), SystemClock()
     with tenure.Queue(engine, tenure.Settings(), clock, rates=RateCounter(clock)) as queue:
         job = claimed(queue)

@@ -15,6 +15,7 @@ import pytest
 
 import tenure
 from tenure import Forbidden, Queue, Tenure
+from tenure.features.live_workers.data import Beat
 from tenure.model import ops
 from tenure.queue import store_of
 from tenure.server.auth import Scope, Token
@@ -98,7 +99,7 @@ def test_a_worker_that_may_not_report_itself_says_so_once_and_goes_on(
     do = store_of(app.queue).do
 
     def refuse(wanted: Any) -> Any:
-        if isinstance(wanted, list) and isinstance(wanted[0], ops.Beat):
+        if isinstance(wanted, list) and isinstance(wanted[0], Beat):
             raise Forbidden("Beat needs the scope 'work'; this token lacks it")
         return do(wanted)
 
@@ -129,14 +130,14 @@ def test_a_token_that_may_work_may_report_its_worker(queue: Queue) -> None:
     read = Guarded(store_of(queue), Token("r", "h", (Scope.READ,)))
     worker = Beats(queue, "w", [Post(["q"], 1, {})], list)._worker()
 
-    (answer,) = done(work, ops.Beat(worker, 1000))
+    (answer,) = done(work, Beat(worker, 1000))
 
     assert answer == ops.Ok()
     with pytest.raises(Forbidden):
-        done(read, ops.Beat(worker, 1000))
+        done(read, Beat(worker, 1000))
     other = Beats(queue, "w", [Post(["secret"], 1, {})], list)._worker()
     with pytest.raises(Forbidden):
-        done(work, ops.Beat(other, 1000))
+        done(work, Beat(other, 1000))
 
 
 def test_a_worker_that_is_killed_disappears_by_itself(tmp_path: Path) -> None:

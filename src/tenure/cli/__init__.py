@@ -10,17 +10,14 @@ from typing import Any, NoReturn
 import click
 
 from tenure import __version__
-from tenure.cli.audit import audit
 from tenure.cli.change import cancel, delete, purge, replay, run_now
 from tenure.cli.context import App, json_option, take_url
 from tenure.cli.demo import demo
 from tenure.cli.editing import history, update
 from tenure.cli.enqueue import enqueue
-from tenure.cli.errors import errors, mute_error
 from tenure.cli.leases import ack, claim, extend, fail, release
 from tenure.cli.limits import limit, limits, pause, resume
 from tenure.cli.maintenance import maintain, reconcile
-from tenure.cli.rates import rates
 from tenure.cli.related import find, related
 from tenure.cli.reshard import readmit, reshard
 from tenure.cli.schedules import schedules
@@ -29,9 +26,9 @@ from tenure.cli.show import dead, groups, jobs, show, stats, tenants
 from tenure.cli.stores import copy, migrate
 from tenure.cli.top import top
 from tenure.cli.why import why
-from tenure.cli.worker_list import workers
 from tenure.cli.workers import scheduler, worker
 from tenure.errors import TenureError
+from tenure.features import parts
 
 INTERRUPTED = 130  # the exit code that shells use for a program stopped with Ctrl-C
 
@@ -50,16 +47,16 @@ SECTIONS: dict[str, list[click.Command]] = {
         tenants,
         groups,
         limits,
-        workers,
-        errors,
-        rates,
     ],
     "Produce": [enqueue],
     "Work": [claim, ack, fail, extend, release],
-    "Operate": [cancel, replay, update, run_now, delete, purge, pause, resume, limit, mute_error],
-    "Maintain": [audit, maintain, reconcile, migrate, copy, reshard, readmit],
+    "Operate": [cancel, replay, update, run_now, delete, purge, pause, resume, limit],
+    "Maintain": [maintain, reconcile, migrate, copy, reshard, readmit],
     "Try": [demo],
 }
+for feature in parts("commands"):
+    for title, commands in feature.COMMANDS.items():
+        SECTIONS[title] += commands
 WITHOUT_A_STORE = [token, copy, reshard, readmit, demo]  # or with two
 
 

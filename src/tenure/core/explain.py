@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from tenure.core.limits import EVERYTHING, Rules, TenantGroup
+from tenure.features.live_workers.records import has_worker, last_seen
 from tenure.model import ops, why
 from tenure.model.job import FINAL, State
 from tenure.model.ops import Grant
@@ -18,7 +19,6 @@ from tenure.model.past_records import heard_at
 from tenure.model.pause_records import pause_note
 from tenure.model.record_queries import ListRecords
 from tenure.model.records import Record
-from tenure.model.worker_records import has_worker, last_seen
 
 NO_GRANT = Grant()
 

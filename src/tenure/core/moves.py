@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tenure.core import errors
+from tenure.core import features
 from tenure.core.transaction import J, Transaction, UntoldTransaction
 from tenure.model import states
 from tenure.model.job import State
@@ -20,7 +20,7 @@ def move(tx: Transaction[J], job: J, event: states.Event) -> bool:
 
 def _save(tx: Transaction[J], job: J, change: states.Change) -> None:
     if change.failure is not None:
-        change = errors.grouped(tx, job, change, change.failure)
+        change = features.failed(tx, job, change)
     tx.save(job, change)
     if change.final:
         tx.news.append((job, news_of(change.state)))

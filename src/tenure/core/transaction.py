@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from tenure.model.error_groups import ErrorGroup
 from tenure.model.job import Job, JobSpec, State
 from tenure.model.ops import Entry, Limit, Schedule
 from tenure.model.records import Space
 from tenure.model.states import Change, Event, Facts
+from tenure.settings import Settings
 
 UniqueKey = tuple[str, str, str]  # queue, tenant, unique key
 Scope = tuple[str, str | None, str | None]  # queue, tenant, group
@@ -42,13 +42,6 @@ class Lease(Protocol):
         """Whether another transaction has locked the job, so that it cannot be changed now."""
 
 
-class Tally(NamedTuple):
-    """What a transaction adds to the stored counts of an error group."""
-
-    key: str  # of the record
-    group: ErrorGroup
-
-
 class Edit(NamedTuple):
     """New values of a job that was not claimed. None: unchanged."""
 
@@ -72,10 +65,10 @@ class Transaction(Protocol[J]):
     """One transaction of a store. Reads see earlier writes of the same transaction."""
 
     news: list[tuple[J, Event]]  # jobs that ended, whose children have not been notified yet
-    failures: dict[str, Tally]  # counts of error groups to write at the end
-    error_groups: dict[str, int]  # how many a queue has, if it was counted
-    keep_errors_ms: int | None  # how long an error group is kept after its last failure
-    keep_audit_ms: int | None  # how long entries of the audit log are kept
+    kept: dict[type, Any]  # what features keep until the end, by its type
+
+    @property
+    def settings(self) -> Settings: ...
 
     @property
     def writer(self) -> str:

@@ -30,7 +30,8 @@ from tenure.errors import (
     StoreError,
     TenureError,
 )
-from tenure.model import ops, queries, wire
+from tenure.features import RESULTS
+from tenure.model import ops, wire
 from tenure.model.fields import MAX_OPS
 from tenure.model.ops import Answer, Op
 from tenure.model.queries import Found, Query
@@ -168,7 +169,7 @@ class RemoteEngine:
     def read(self, query: Query) -> Found:
         body = encode({"query": query})
         try:
-            return self._post("/v1/query", body, partial(_found_of, queries.RESULTS[type(query)]))
+            return self._post("/v1/query", body, partial(_found_of, RESULTS[type(query)]))
         except _Rejected as rejected:
             return rejected.error
 

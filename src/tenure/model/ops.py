@@ -42,7 +42,6 @@ from tenure.model.fields import (
     check_together,
 )
 from tenure.model.job import Job, JobSpec, State, null
-from tenure.model.workers import BeatSpan, LiveWorker
 
 IfExists = Literal["error", "skip"]
 NewJobs = Annotated[tuple[JobSpec, ...], Meta(max_length=MAX_JOBS_PER_CALL)]
@@ -52,9 +51,12 @@ Needs = Literal["produce", "work", "read", "admin"]  # the scope that a token ne
 
 
 class Op(msgspec.Struct, frozen=True, gc=False, tag=True, tag_field="op", omit_defaults=True):
-    """The base of every operation."""
+    """The base of every operation. for_all: every shard gets it; in turn, so that only one of them
+    notes who did it. partial: it is enough if some shards could be asked."""
 
     needs: ClassVar[Needs] = "admin"
+    for_all: ClassVar[Literal["at_once", "in_turn"] | None] = None
+    partial: ClassVar[bool] = False
 
 
 class Grant(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -349,19 +351,12 @@ def _check_paused(op: Pause | Resume) -> None:
         raise InvalidInput("pause", "pause the whole queue, or one tenant or group by name")
 
 
-class Beat(GrantedOp, frozen=True):
-    """Report that a worker is alive for the next `ttl_ms`; 0 reports that it has stopped."""
-
-    needs: ClassVar[Needs] = "work"
-    worker: LiveWorker
-    ttl_ms: BeatSpan
-
-
 class TakeSlot(Op, frozen=True):
     """Take a slot under (scope, key) for `holder`. The slot expires after `ttl_ms`; taking it again
     renews it. With a limit, it is taken only while fewer others hold one."""
 
     needs: ClassVar[Needs] = "work"
+    partial = True
     scope: Name
     key: Name
     holder: Name
@@ -377,6 +372,7 @@ class DropSlot(Op, frozen=True):
     """Give up a slot."""
 
     needs: ClassVar[Needs] = "work"
+    partial = True
     scope: Name
     key: Name
     holder: Name
@@ -448,6 +444,9 @@ class Maintain(Op, frozen=True):
     FORGET_MS.
     """
 
+    for_all = "at_once"
+    partial = True
+
     limit: MaintainLimit = 1000
     keep_done_ms: Span | None = None
     keep_cancelled_ms: Span | None = None
@@ -479,19 +478,11 @@ class ReconcileSlots(NotedOp, frozen=True):
     key: Name
 
 
-class MuteError(NotedOp, frozen=True):
-    """Mute or unmute an error group."""
-
-    group: Name
-    muted: bool = True
-
-
 # Operations that the server accepts from clients, and that a Once may contain.
 AnyOp = (
     Enqueue | Claim | Ack | Fail | Extend | Release | Progress | Cancel | Replay | RunNow | Delete
     | Update | ReplayEdited | SetLimit | ClearLimit | Pause | Resume | TakeSlot | DropSlot
-    | PutSchedule | DropSchedule | Fire | Maintain | Reconcile | ReconcileSlots | MuteError
-    | Beat
+    | PutSchedule | DropSchedule | Fire | Maintain | Reconcile | ReconcileSlots
 )  # fmt: skip
 
 
@@ -505,7 +496,7 @@ class Once(Op, frozen=True):
     """
 
     key: Name
-    ops: tuple[AnyOp, ...]
+    ops: tuple[Op, ...]
     fingerprint: str = ""
 
 

@@ -9,8 +9,6 @@ import msgspec
 from msgspec import Meta
 
 from tenure.errors import Busy, InvalidInput, TenureError
-from tenure.model.audit import AuditLog
-from tenure.model.error_groups import ErrorGroups
 from tenure.model.fields import (
     MAX_GET,
     GrantedNames,
@@ -23,11 +21,9 @@ from tenure.model.fields import (
 from tenure.model.history import Past
 from tenure.model.job import FINAL, Job, State
 from tenure.model.ops import Entry, Grant, Limit, Needs, Schedule
-from tenure.model.rates import Per, Rates
 from tenure.model.records import Record
 from tenure.model.summary import Summary
 from tenure.model.why import Explained
-from tenure.model.workers import LiveWorker
 
 PAGE_BYTES = 4 * 1_048_576  # a page of jobs ends with the job that reaches this
 JOBS_AT_ONCE = 25  # jobs that a list reads at once, whatever their sizes
@@ -61,16 +57,17 @@ class Merge(NamedTuple):
 
     by: tuple[str, ...]
     how: Literal["first", "sum", "max"] = "first"
-    partial: bool = False  # whether shards that are away may be left out
 
 
 class Query(msgspec.Struct, frozen=True, gc=False, tag=True, tag_field="query", omit_defaults=True):
     """The base of every query. get: its HTTP route, unless it has none or a handler of its own.
-    merge: how the results of shards are combined, unless the engine has code for it."""
+    merge: how the results of shards are combined, unless the engine has code for it. partial:
+    whether shards that are away may be left out."""
 
     needs: ClassVar[Needs] = "read"
     get: ClassVar[Get | None] = None
     merge: ClassVar[Merge | None] = None
+    partial: ClassVar[bool] = False
 
 
 class GrantedQuery(Query, frozen=True, kw_only=True):
@@ -211,7 +208,8 @@ class LongestWaits(Query, frozen=True):
     """How long the longest-waiting ready job of each of these tenants has been ready. As with
     OldestReady, only the next jobs in line are considered, and not more than MOST_HEADS of them."""
 
-    merge: ClassVar[Merge | None] = Merge(("tenant",), "max", partial=True)
+    merge: ClassVar[Merge | None] = Merge(("tenant",), "max")
+    partial = True
     queue: Name
     tenants: Annotated[tuple[Label, ...], Meta(max_length=MOST_WAITS)]
 
@@ -219,7 +217,8 @@ class LongestWaits(Query, frozen=True):
 class GetStats(Query, frozen=True):
     """Counts of one queue, or of all queues; if tenants are given, only of their jobs."""
 
-    merge: ClassVar[Merge | None] = Merge(("queue",), "sum", partial=True)
+    merge: ClassVar[Merge | None] = Merge(("queue",), "sum")
+    partial = True
     queue: Name | None = None
     tenants: GrantedNames | None = None
 
@@ -289,37 +288,6 @@ class ListSchedules(Query, frozen=True):
 
 class GetTimetable(Query, frozen=True):
     """All schedules, sorted by name, and the store's current time."""
-
-
-class ListErrors(Query, frozen=True):
-    """Error groups of one queue, or of all queues, the most recently seen first."""
-
-    queue: Name | None = None
-    limit: PageLimit = 100
-    cursor: Label | None = None
-
-
-class ListAudit(Query, frozen=True):
-    """Entries of the audit log, newest first."""
-
-    limit: PageLimit = 100
-    cursor: Label | None = None
-
-
-class ListWorkers(GrantedQuery, frozen=True):
-    """Live workers of one queue, or of all, sorted by name. grant: only those that serve nobody
-    else."""
-
-    queue: Name | None = None
-
-
-class ListRates(Query, frozen=True):
-    """What happened in one queue, or in all queues, by minute or by hour."""
-
-    since: Moment
-    until: Moment
-    queue: Name | None = None
-    per: Per = "minute"
 
 
 class Export(Query, frozen=True):
@@ -571,10 +539,6 @@ Found = (
     | list[Record]
     | Timetable
     | Explained
-    | ErrorGroups
-    | AuditLog
-    | list[LiveWorker]
-    | Rates
     | TenureError
 )
 
@@ -594,8 +558,8 @@ def parse_cursor(cursor: str, parts: int) -> list[int] | InvalidInput:
 AnyQuery = (
     GetJob | GetJobs | ListJobs | ListSummaries | FindIds | FindByPrefix | FindByKey | NextDue
     | OldestReady | LongestWaits | ListRelated | GetStats | ListTenants | ListGroups
-    | ListGroupTotals | ListLimits | ListSlots | ListSchedules | GetTimetable | Explain | ListErrors
-    | ListAudit | ListPast | ListWorkers | ListRates
+    | ListGroupTotals | ListLimits | ListSlots | ListSchedules | GetTimetable | Explain
+    | ListPast
 )  # fmt: skip
 
 # The type of each result.
@@ -621,8 +585,4 @@ RESULTS: dict[type[Query], Any] = {
     Explain: Explained,
     ListRelated: Related,
     LongestWaits: list[TenantWait],
-    ListWorkers: list[LiveWorker],
-    ListErrors: ErrorGroups,
-    ListAudit: AuditLog,
-    ListRates: Rates,
 }

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from tenure.clock import Clock
 from tenure.errors import InvalidInput, JobNotFound, TenureError
+from tenure.features.calls import FeatureCalls
 from tenure.model import ops, queries
 from tenure.model.fields import (
     MAX_JOBS_PER_CALL,
@@ -57,7 +58,6 @@ from tenure.queue.limits import LimitCalls, Pausing
 from tenure.queue.lookup import Lookup
 from tenure.queue.matching import Matching
 from tenure.queue.open_store import Audited, Store, Within
-from tenure.queue.record_calls import ErrorCalls, RecordCalls
 from tenure.queue.schedule_calls import ScheduleCalls
 from tenure.queue.slots import SlotCalls
 from tenure.queue.sync_async import Steps, awaiting, both
@@ -76,7 +76,7 @@ class EnqueuedIds(list[str]):
         self.created: list[bool] = list(created)
 
 
-class Calls(JobChanges, Pausing, Insight, Lookup, Matching, Editing, RecordCalls):
+class Calls(JobChanges, Pausing, Insight, Lookup, Matching, Editing, FeatureCalls):
     """The calls of a queue, within the bounds of what carries them out."""
 
     def __init__(self, store: Store) -> None:
@@ -99,11 +99,6 @@ class Calls(JobChanges, Pausing, Insight, Lookup, Matching, Editing, RecordCalls
     def slots(self) -> SlotCalls:
         """Calls on slots: list, take, drop, reconcile."""
         return SlotCalls(self._store)
-
-    @property
-    def errors(self) -> ErrorCalls:
-        """Calls on error groups: list, mute, unmute."""
-        return ErrorCalls(self._store)
 
     def audited(self, *, by: str = "", reason: str = "") -> Calls:
         """Return the same calls, with their changes added to the audit log: who makes them, and

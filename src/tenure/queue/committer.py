@@ -37,11 +37,11 @@ from tenure.errors import (
     StoreRejected,
     Unauthorized,
 )
+from tenure.features.rates.counter import RateCounter
 from tenure.model import ops
 from tenure.model.ops import Answer, Op
 from tenure.queue.commit_line import CommitLine, bytes_of, weight_of
 from tenure.queue.part_lines import PartLines
-from tenure.queue.rates import RateCounter
 
 log = logging.getLogger("tenure.committer")
 

@@ -10,7 +10,6 @@ from tenure.model.fields import validated
 from tenure.model.ops import Grant
 from tenure.model.queries import Related, TenantWait
 from tenure.model.why import Explained
-from tenure.model.workers import LiveWorker
 from tenure.queue.arguments import good
 from tenure.queue.sync_async import Caller, Steps, both
 
@@ -22,12 +21,6 @@ class Insight(Caller):
         """Return what holds a job back, in the order in which to solve it, or that it is next.
         Raises JobNotFound."""
         return good((yield validated(queries.Explain(id))), Explained)
-
-    def _workers(self, queue: str | None = None) -> Steps[list[LiveWorker]]:
-        """Return the live workers, or those of one queue, sorted by name. A worker that dies
-        disappears from the list after some seconds."""
-        found = yield validated(queries.ListWorkers(queue))
-        return cast("list[LiveWorker]", good(found, list))
 
     def _related(self, id: str, *, limit: int = 20) -> Steps[Related]:
         """Return the parents of a job, and the unfinished jobs that wait for it. Raises
@@ -60,4 +53,3 @@ class Insight(Caller):
     find_by_key, afind_by_key = both(_find_by_key)
     longest_waits, alongest_waits = both(_longest_waits)
     explain, aexplain = both(_explain)
-    workers, aworkers = both(_workers)

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from tenure.clock import Clock
 from tenure.engines import ClaimsAtOnce, Engine, HasLog, HasShards, PartOf, parts_of
 from tenure.errors import Closed
+from tenure.features.rates.counter import RateCounter
 from tenure.model import ops
 from tenure.model.job import Job, JobSpec, NewJob, prepare
 from tenure.model.ops import Answer, Note, Op
@@ -19,7 +20,6 @@ from tenure.model.queries import Query
 from tenure.observe.tracing import current_trace
 from tenure.queue.arguments import good
 from tenure.queue.committer import Committer, Standing
-from tenure.queue.rates import RateCounter
 from tenure.queue.wakeups import Changes
 from tenure.settings import Settings
 

@@ -14,11 +14,11 @@ from tenure.engines import (
     Engine,
     open_engine,
 )
+from tenure.features.rates.counter import RateCounter
 from tenure.model import ops
 from tenure.model.fields import validated
 from tenure.queue.calls import Calls
 from tenure.queue.open_store import OpenStore
-from tenure.queue.rates import RateCounter
 from tenure.settings import Settings, checked, from_environment, without_secrets
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 import msgspec
 
 from tenure.errors import Forbidden, StoreError, TenureError
-from tenure.model.error_groups import ErrorGroup
+from tenure.features.errors.data import ErrorGroup
 from tenure.model.job import State
 from tenure.model.ops import UNKNOWN_KIND, Schedule
 from tenure.model.queries import Counts

@@ -7,7 +7,7 @@ from typing import Any
 
 from tenure.errors import Conflict, TenureError
 from tenure.model import ops, wire
-from tenure.model.ops import AnyOp
+from tenure.model.ops import Op
 from tenure.server.auth import Scope, hash_of
 from tenure.server.route import Call
 
@@ -15,7 +15,7 @@ PART = 2_000  # simple operations that are committed together
 
 
 async def apply_batch(
-    call: Call, batch: Sequence[AnyOp], key: str | None, fingerprint: str | None
+    call: Call, batch: Sequence[Op], key: str | None, fingerprint: str | None
 ) -> list[Any]:
     """Validate and apply operations, and return the result of each. With a key they are applied
     once; raises Conflict if the key was used for other operations."""
@@ -36,7 +36,7 @@ async def apply_in_parts(call: Call, batch: Sequence[Any]) -> list[Any]:
     return await _apply_parts(call, _parts(batch, list(map(_weight, batch))))
 
 
-def _weight(op: AnyOp) -> float:
+def _weight(op: Op) -> float:
     """The cost of an operation, as a number of simple ones."""
     if isinstance(op, ops.Reconcile):  # counts all jobs
         return PART

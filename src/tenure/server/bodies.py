@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Raw
 
-from tenure.model import queries, wire
+from tenure.features import RESULTS, AnyOp, AnyQuery
+from tenure.model import wire
 from tenure.model.fields import (
     MAX_GROUPS_PER_CALL,
     MAX_OPS,
@@ -32,9 +33,7 @@ from tenure.model.fields import (
     Zone,
 )
 from tenure.model.job import IfParentFails, Job, NewJob, State, null
-from tenure.model.ops import AnyOp
 from tenure.model.queries import (
-    AnyQuery,
     TenantStats,
 )
 from tenure.model.retry import Backoff
@@ -316,4 +315,4 @@ class Found(msgspec.Struct, Generic[T]):
 if TYPE_CHECKING:
     AnyFound = Found[Any]
 else:  # the result of any query, for the description
-    AnyFound = reduce(or_, [Found[kind] for kind in dict.fromkeys(queries.RESULTS.values())])
+    AnyFound = reduce(or_, [Found[kind] for kind in dict.fromkeys(RESULTS.values())])

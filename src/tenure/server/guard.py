@@ -22,9 +22,13 @@ from tenure.errors import (
     QueueNotFound,
     TenureError,
 )
+from tenure.features import AnyOp, AnyQuery
+from tenure.features.audit.data import AuditEntry
+from tenure.features.audit.records import key_of
+from tenure.features.errors.data import ListErrors
+from tenure.features.live_workers.data import Beat
+from tenure.features.rates.data import ListRates
 from tenure.model import ops, queries
-from tenure.model.audit import AuditEntry
-from tenure.model.audit_records import key_of
 from tenure.model.job import Job, JobSpec, new_ids
 from tenure.model.ops import Grant, Op
 from tenure.model.queries import Filter, Query
@@ -36,7 +40,7 @@ from tenure.server.new_names import NewNames, names_of
 
 # Everything that a service accepts, and the scope that it needs.
 NEEDS: dict[type[Op] | type[Query], Scope] = {
-    kind: Scope(kind.needs) for kind in (*get_args(ops.AnyOp), *get_args(queries.AnyQuery))
+    kind: Scope(kind.needs) for kind in (*get_args(AnyOp), *get_args(AnyQuery))
 }
 _MINUTE_MS = 60_000
 MOST_SCHEDULES = 100  # of a bound token
@@ -99,7 +103,7 @@ class Guarded(Layer):
             if self._notes_owed:
                 await self._pay_notes()
         if self._names is not None:
-            if ops.Beat in map(type, ops.flat(wanted)):
+            if Beat in map(type, ops.flat(wanted)):
                 self._names.admit_workers(self.token.hash, wanted)
             await self._names.admit(self.token.hash, names_of(wanted))
         return await self._inner.ado(wanted)
@@ -173,7 +177,7 @@ class Guarded(Layer):
                 return replace(op, tenant=self._one_tenant(op.tenant))
             case ops.Ack():
                 self._must_have_specs(op.then)
-            case ops.Beat():
+            case Beat():
                 for queue in op.worker.queues:
                     if not self._has_queue(queue):
                         raise Forbidden(f"this token is not for the queue {queue!r}")
@@ -327,7 +331,7 @@ class Guarded(Layer):
             case queries.SlotQuery():
                 self._must_have_slot(query.scope, query.key)
                 return await self._inner.ado(query)
-            case queries.ListErrors() | queries.ListRates():
+            case ListErrors() | ListRates():
                 return await self._records_of_ours(query)
             case queries.ListSchedules():
                 return await self._schedules_of_ours()
@@ -356,7 +360,7 @@ class Guarded(Layer):
                     raise Forbidden("totals cover all tenants, but this token is bound to some")
         return await self._inner.ado(query)
 
-    async def _records_of_ours(self, query: queries.ListErrors | queries.ListRates) -> Any:
+    async def _records_of_ours(self, query: ListErrors | ListRates) -> Any:
         if self.token.tenants is not None:
             raise Forbidden("errors and rates cover all tenants, but this token is bound to some")
         if query.queue is not None and not self._has_queue(query.queue):

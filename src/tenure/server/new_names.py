@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from tenure.errors import Busy, QueueNotFound
+from tenure.features.live_workers.data import Beat
 from tenure.model import ops, queries
 from tenure.model.ops import Op
 from tenure.queue import Queue, store_of
@@ -35,7 +36,7 @@ def names_of(batch: Sequence[Op]) -> Iterator[str]:
                 yield from (spec.queue for spec in op.then)
             case ops.SetLimit() | ops.Pause():
                 yield op.queue
-            case ops.Beat():  # it does not create them, but notes when each was worked last
+            case Beat():  # it does not create them, but notes when each was worked last
                 yield from op.worker.queues
 
 
@@ -71,10 +72,10 @@ class NewNames:
     def admit_workers(self, token: str, batch: Sequence[Op]) -> None:
         """Let a token report these workers, or raise Busy."""
         for op in ops.flat(batch):
-            if isinstance(op, ops.Beat):
+            if isinstance(op, Beat):
                 self._admit_worker(token, op)
 
-    def _admit_worker(self, token: str, op: ops.Beat) -> None:
+    def _admit_worker(self, token: str, op: Beat) -> None:
         now, alive = self._queue.clock.monotonic(), self._workers.setdefault(token, {})
         worker = (op.worker.name, op.worker.host, op.worker.pid)
         if worker not in alive and len(alive) >= MOST_WORKERS:

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tenure.errors import Forbidden, StoreError, TenureError
+from tenure.features.rates.data import RatePoint
 from tenure.model.ops import Limit
 from tenure.model.queries import QueueStats, as_counts
-from tenure.model.rates import RatePoint
 from tenure.queue import Calls
 from tenure.server.attention import (
     MINUTE_MS,

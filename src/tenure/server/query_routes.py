@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 
+from tenure.features import RESULTS
 from tenure.model.fields import validated
-from tenure.model.queries import RESULTS, Get, GrantedQuery, Query
+from tenure.model.queries import Get, GrantedQuery, Query
 from tenure.queue.arguments import good
 from tenure.server.auth import Scope
 from tenure.server.bodies import Body

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from tenure.errors import Forbidden, InvalidInput
+from tenure.features import parts
 from tenure.observe.metrics import Metrics
 from tenure.queue import Queue
 from tenure.server import (
@@ -110,6 +111,8 @@ def routes_of(dialects: Iterable[str], d1_max_attempts: int | None = None) -> li
         *schedule_switch.ROUTES,
     ]
     routes += OPERATOR
+    for feature in parts("routes"):
+        routes += feature.ROUTES
     for name in dialects:
         if name not in DIALECTS:
             raise InvalidInput("dialects", f"{name!r} is not one of {', '.join(DIALECTS)}")

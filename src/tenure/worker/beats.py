@@ -11,9 +11,9 @@ from functools import cache
 from typing import Protocol
 
 from tenure.errors import Forbidden, InvalidInput, TenureError
+from tenure.features.live_workers.data import RUNNING_SHOWN, Beat, LiveWorker
 from tenure.model import ops
 from tenure.model.fields import MAX_NAME, MAX_QUEUES_PER_CALL
-from tenure.model.workers import RUNNING_SHOWN, LiveWorker
 from tenure.queue import Queue, store_of
 from tenure.queue.arguments import good
 from tenure.worker.run import Run
@@ -76,7 +76,7 @@ class Beats:
         if not self._allowed:
             return
         try:
-            (answer,) = store_of(self._queue).do([ops.Beat(self._worker(), ttl_ms)])
+            (answer,) = store_of(self._queue).do([Beat(self._worker(), ttl_ms)])
             good(answer, ops.Ok)
         except (Forbidden, InvalidInput) as error:  # or the service does not know of workers
             self._allowed = False

@@ -10,7 +10,8 @@ import pytest
 
 import tenure
 from tenure import Queue, Settings
-from tenure.model import error_groups, ops
+from tenure.features.errors import data as error_groups
+from tenure.model import ops
 from tenure.queue import store_of
 from tests.support import postgres
 

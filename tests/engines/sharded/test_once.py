@@ -24,7 +24,7 @@ def enqueue(job_id: str, tenant: str) -> ops.Enqueue:
 
 
 def run(queue: Queue, key: str, *batch: Op) -> Answer:
-    (answer,) = store_of(queue).engine.apply([ops.Once(key, batch)])  # type: ignore[arg-type]
+    (answer,) = store_of(queue).engine.apply([ops.Once(key, batch)])
     return answer
 
 

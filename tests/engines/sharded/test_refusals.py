@@ -127,7 +127,7 @@ def test_an_id_that_an_earlier_operation_of_the_batch_adds_on_another_shard_is_t
         }
         y = ops.Enqueue((JobSpec("old2", "q", null(), tenant=tenants.here),))
         batch = [ops.Enqueue((x[tenants.here],)), taken[second], ops.Cancel(("old2", "x")), y]
-        answers = store_of(other).engine.apply([ops.Once("key", tuple(batch))] if keyed else batch)  # type: ignore[arg-type]
+        answers = store_of(other).engine.apply([ops.Once("key", tuple(batch))] if keyed else batch)
         if isinstance(answers[0], ops.Answers):
             answers = list(answers[0].answers)
         added, refused, cancelled, also_refused = answers

@@ -13,10 +13,11 @@ import pytest
 import tenure
 from tenure import Busy, Queue
 from tenure.engines.sharded.placing import Placing
+from tenure.features.rates import counter as rates
 from tenure.model import ops
 from tenure.model.job import NULL, JobSpec
 from tenure.model.ops import Op
-from tenure.queue import rates, store_of
+from tenure.queue import store_of
 from tenure.worker.job_log import JobLog
 from tenure.worker.kept_outcomes import KeptOutcomes
 from tenure.worker.post import Post

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 import tenure
-from tenure import Forbidden, Queue, Settings
+from tenure import Forbidden, Queue, Settings, features
 from tenure.model import ops
 from tenure.queue import Wanted, store_of
 from tenure.queue.open_store import OpenStore
@@ -50,7 +50,7 @@ def test_an_operation_is_one_call_to_the_store(watched: Queue, n: int) -> None:
     """It was one for each job that it names, and then one that changed them all."""
     request = request_of(watched, "POST", Example("/v1/ops", OPS[n]), "ours", "tenant")
     assert request.content is not None
-    kind = next(kind for kind in get_args(ops.AnyOp) if kind.__name__ == OPS[n]["op"])
+    kind = next(kind for kind in get_args(features.AnyOp) if kind.__name__ == OPS[n]["op"])
     op = msgspec.json.decode(request.content, type=kind)
 
     store = store_of(watched)

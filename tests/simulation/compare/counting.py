@@ -26,6 +26,7 @@ from tenure.engines.sqlite.claim import Picks
 from tenure.engines.sqlite.db import Db as SqliteDb
 from tenure.engines.sqlite.statements import SQL
 from tenure.errors import TenureError
+from tenure.features import parts
 from tenure.model import ops
 from tests.simulation.compare.outcomes import OUTCOMES
 from tests.simulation.compare.rigs import POSTGRES_PLACE
@@ -85,6 +86,8 @@ def watch(counts: Counts, names: Sequence[str]) -> list[Undo]:
         package, _, short = module.__name__.rpartition(".")
         if package == "tenure.core":
             short = f"core.{short}"
+        elif package.startswith("tenure.features."):
+            short = f"{package.rpartition('.')[2]}.{short}"
         for name, value in list(vars(module).items()):
             if inspect.isfunction(value) and value.__module__ == module.__name__:
                 stands_in[value] = _counted(counts, f"{short}.{name}", value)
@@ -132,8 +135,9 @@ def _replace(names: dict[str, Any], stands_in: dict[FunctionType, Any]) -> list[
 
 
 def _swapped(item: Any, stands_in: dict[FunctionType, Any]) -> Any:
-    if type(item) is tuple:
-        return tuple(_swapped(one, stands_in) for one in item)
+    if isinstance(item, tuple):
+        swapped = [_swapped(one, stands_in) for one in item]
+        return item._make(swapped) if hasattr(item, "_make") else tuple(swapped)
     return stands_in.get(item, item) if inspect.isfunction(item) else item
 
 
@@ -217,12 +221,13 @@ def _add_server_functions(counts: Counts) -> None:
 # What is watched --------------------------------------------------------------------------------
 
 _COMMON = ["tenure.queue.committer"]
+_RULES = ["tenure.core", "tenure.features.operate", *(one.__name__ for one in parts("rules"))]
 _WATCHED: dict[str, list[str]] = {
-    "sqlite": ["tenure.engines.sqlite", "tenure.engines.sql", "tenure.core", *_COMMON],
-    "postgres": ["tenure.engines.postgres", "tenure.engines.sql", "tenure.core", *_COMMON],
+    "sqlite": ["tenure.engines.sqlite", "tenure.engines.sql", *_RULES, *_COMMON],
+    "postgres": ["tenure.engines.postgres", "tenure.engines.sql", *_RULES, *_COMMON],
     "shards": ["tenure.engines.sharded", *_COMMON],
     "http": ["tenure.engines.remote", "tenure.observe.metrics", "tenure.model.wire", *_COMMON],
-    "foundationdb": ["tenure.engines.foundationdb", "tenure.core", *_COMMON],
+    "foundationdb": ["tenure.engines.foundationdb", *_RULES, *_COMMON],
 }
 
 

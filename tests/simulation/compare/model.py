@@ -117,7 +117,7 @@ class Model(MemoryEngine):
 
     def _in_order(self, batch: Sequence[Op], now: int) -> list[Answer]:
         together = self._sweeps == "together"
-        last = together and _claims_last(ops.Once("", tuple(batch)))  # type: ignore[arg-type]
+        last = together and _claims_last(ops.Once("", tuple(batch)))
         if last:
             plan: list[Sweep] = [_NONE for _ in batch]
         elif together:  # then claims are made one by one

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from tenure.engines import Engine
 from tenure.engines.memory import MemoryEngine
 from tenure.errors import TenureError
+from tenure.features.errors.data import ListErrors
 from tenure.model import ops, queries, wire
 from tenure.model.job import Job
 from tenure.model.summary import Summary
@@ -133,7 +134,7 @@ class Compare:
         self.ask(engine, queries.GetStats(tenants=tuple(some)))
         self.ask(engine, queries.ListLimits())
         self.ask(engine, queries.ListSchedules())
-        self.ask(engine, queries.ListErrors(limit=1_000))
+        self.ask(engine, ListErrors(limit=1_000))
         for unique_key in sorted({key for *_, key in model._unique}):
             self.ask(engine, queries.FindByKey(unique_key))
         parents = {one for record in model._records.values() for one in record.waits_for}

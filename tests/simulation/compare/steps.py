@@ -6,10 +6,11 @@ from pathlib import Path
 
 import msgspec
 
+from tenure import features
 from tenure.model import ops, queries
 
-AnyOp = ops.AnyOp | ops.Once | ops.Import
-AnyQuery = queries.AnyQuery | queries.Export
+AnyOp = features.AnyOp | ops.Once | ops.Import
+AnyQuery = features.AnyQuery | queries.Export
 Call = tuple[AnyOp, ...]  # operations that one caller submits together
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from tenure.engines.memory import MemoryEngine
+from tenure.features.errors.data import ErrorGroups, ListErrors, MuteError
 from tenure.model import ops, queries
 from tenure.model.cron import CatchUp
 from tenure.model.job import NULL, Job, State
@@ -174,9 +175,11 @@ class Workload:
         return Run(self._caller, calls or (self._claim(),), commit, standing)
 
     def _mute(self) -> Call:
-        groups = [group for _, group in self._model._errors] or ["unknown"]
+        found = self._model.read(ListErrors())
+        assert isinstance(found, ErrorGroups)
+        groups = [one.group for one in found.errors] or ["unknown"]
         chance = self._muting
-        return (ops.MuteError(chance.choice(sorted(groups)), chance.random() < 0.6),)
+        return (MuteError(chance.choice(sorted(groups)), chance.random() < 0.6),)
 
     def _granted(self, op: AnyOp) -> AnyOp:
         """An operation that may not see all jobs."""

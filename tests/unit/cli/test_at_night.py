@@ -18,8 +18,7 @@ import tenure
 from tenure import NewJob, Settings, State, Tenure, Worker
 from tenure.cli.context import require_answer
 from tenure.cli.workers import warn_of_typos
-from tenure.model import ops
-from tenure.model.workers import LiveWorker
+from tenure.features.live_workers.data import Beat, LiveWorker
 from tenure.queue import store_of
 from tenure.worker.post import Post
 from tests.support import postgres
@@ -374,7 +373,7 @@ def test_why_shows_who_paused_a_queue_and_the_reason(cli: Terminal) -> None:
 
 def test_the_pid_of_a_worker_is_not_written_as_a_count(cli: Terminal) -> None:
     with cli.open() as store:
-        store_of(store).do([ops.Beat(LiveWorker("w1", ("mail",), pid=12345), 20_000)])
+        store_of(store).do([Beat(LiveWorker("w1", ("mail",), pid=12345), 20_000)])
     assert " 12345 " in cli.text("workers")
 
 

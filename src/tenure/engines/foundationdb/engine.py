@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any
 
 from tenure.clock import Clock, SystemClock
-from tenure.core.operate import Operation, operate
+from tenure.core.features import Operation
 from tenure.engines.foundationdb import (
     ack,
     binding,
@@ -43,6 +43,7 @@ from tenure.errors import (
     StoreRejected,
     TenureError,
 )
+from tenure.features.operate import operate
 from tenure.model import ops, queries
 from tenure.model.ops import Answer, Op
 from tenure.model.queries import Found, Query

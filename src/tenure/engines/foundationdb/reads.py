@@ -21,8 +21,8 @@ from tenure.engines.foundationdb.record import Held
 from tenure.engines.foundationdb.transaction import read_slots, schedule_of
 from tenure.engines.foundationdb.tx import Tx
 from tenure.errors import InvalidInput, JobNotFound, QueueNotFound
+from tenure.features import FINDERS
 from tenure.model import ops, queries
-from tenure.model.finders import FINDERS
 from tenure.model.ops import Grant, Limit
 from tenure.model.queries import Found, Query
 from tenure.model.record_queries import ListRecords
@@ -36,7 +36,8 @@ _COUNTED = ("waiting", "delayed", "done", "dead", "cancelled")
 def read(tx: Tx, query: Query) -> Found:
     finder = FINDERS.get(type(query))
     if finder is not None:
-        return finder(partial(side_records.list_records, tx), query)
+        found: Found = finder(partial(side_records.list_records, tx), query)
+        return found
     return _QUERIES[type(query)](tx, query)
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from tenure.core import errors
-from tenure.core.transaction import Edit, Existing, Owner, Scope, Tally, UniqueKey
+from tenure.core import features
+from tenure.core.transaction import Edit, Existing, Owner, Scope, UniqueKey
 from tenure.engines.foundationdb import (
     bucket,
     clocks,
@@ -38,6 +38,7 @@ from tenure.model import states
 from tenure.model.job import NULL, Job, JobSpec, State
 from tenure.model.ops import Entry, Limit, Schedule
 from tenure.model.records import Space
+from tenure.settings import Settings
 
 _WRITERS = 16
 _decode_schedule = msgspec.json.Decoder(Schedule).decode
@@ -50,10 +51,8 @@ class Transaction(Tx):
     def __init__(self, store: Store, tr: Any, now: int) -> None:
         super().__init__(store, tr, now)
         self.news: list[tuple[Held, states.Event]] = []
-        self.failures: dict[str, Tally] = {}
-        self.error_groups: dict[str, int] = {}
-        self.keep_errors_ms: int | None = store.settings.keep_errors_ms
-        self.keep_audit_ms: int | None = store.settings.keep_audit_ms
+        self.settings: Settings = store.settings
+        self.kept: dict[type, Any] = {}
         self._slots: dict[tuple[str, str], dict[str, int]] = {}  # holder: expiry
 
     @cached_property
@@ -65,7 +64,7 @@ class Transaction(Tx):
         self._slots.clear()
 
     def finish(self) -> None:
-        errors.write(self)
+        features.end(self)
         jumps.note_found(self)
         super().finish()
 

@@ -12,8 +12,8 @@ from tenure.errors import (
     Conflict,
     InvalidInput,
 )
-from tenure.model import audit, ops
-from tenure.model.finders import FINDERS
+from tenure.features import FINDERS, parts
+from tenure.model import ops
 from tenure.model.job import State
 from tenure.model.ops import Answer, Op
 from tenure.model.queries import Found, Query
@@ -27,9 +27,11 @@ class MemoryEngine(Explaining):
 
     def __init__(self, clock: Clock, sweep: int = 1000, settings: Settings | None = None) -> None:
         super().__init__(clock, sweep, settings or Settings())
+        self._parts += [one.Oracle(self) for one in parts("oracle")]
         self._handlers: dict[type[Op] | type[Query], Callable[[Any, int], Any]] = {
-            method.handles: getattr(self, name)
-            for kind in type(self).__mro__
+            method.handles: getattr(part, name)
+            for part in (self, *self._parts)
+            for kind in type(part).__mro__
             for name, method in vars(kind).items()
             if hasattr(method, "handles")
         }
@@ -54,8 +56,10 @@ class MemoryEngine(Explaining):
         with self._lock:
             now = self._clock.now_ms()
             if type(query) not in self._handlers:
-                return FINDERS[type(query)](lambda part: self._list_records(part, now), query)
-            found: Found = self._handlers[type(query)](query, now)
+                find = FINDERS[type(query)]
+                found: Found = find(lambda part: self._list_records(part, now), query)
+            else:
+                found = self._handlers[type(query)](query, now)
             return found
 
     def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
@@ -95,7 +99,6 @@ class MemoryEngine(Explaining):
 
     def _run(self, op: Op, now: int) -> Answer:
         answer: Answer = self._handlers[type(op)](op, now)
-        entry = audit.entry_of(op, answer, now)
-        if entry is not None:
-            self._audit.append(entry)
+        for part in self._parts:
+            part.answered(op, answer, now)
         return answer

@@ -11,7 +11,8 @@ import msgspec
 from tenure.engines.memory.reads import Reads
 from tenure.engines.memory.store import Record, handles, is_outside
 from tenure.errors import JobNotFound
-from tenure.model import ops, pause_records, queries, why, worker_records
+from tenure.features.live_workers import records as worker_records
+from tenure.model import ops, pause_records, queries, why
 from tenure.model.history import Past, heard_key
 from tenure.model.job import FINAL, Job, State
 from tenure.model.ops import Grant, Limit
@@ -40,6 +41,7 @@ class Explaining(Reads):
         """A copy to try things on. Jobs that end in it do not make others ready: a claim is
         explained by what is ready, due or expired now."""
         twin = copy(self)
+        twin._parts = []  # which must not count what is only tried
         for name, value in vars(self).items():
             if isinstance(value, dict | set | deque):
                 setattr(twin, name, copy(value))
@@ -85,7 +87,7 @@ class Explaining(Reads):
 
     def _heard_at(self, job: Job) -> int | None:
         """When its worker learned that it was cancelled."""
-        record = self._side.get(("past", heard_key(job.id, job.token)))
+        record = self.side.get(("past", heard_key(job.id, job.token)))
         if record is None or job.state is not State.CANCELLED or not job.worker:
             return None
         return msgspec.json.decode(record.value, type=Past).at
@@ -107,7 +109,7 @@ class Explaining(Reads):
         tenant: str | None = None,
         group: str | None = None,
     ) -> why.Paused:
-        record = self._side.get(("pause", pause_records.pause_key(job.queue, tenant, group)))
+        record = self.side.get(("pause", pause_records.pause_key(job.queue, tenant, group)))
         of_others = grant is not None and grant.tenants is not None and tenant != job.tenant
         if record is None or of_others:
             return why.Paused(scope, tenant, group)

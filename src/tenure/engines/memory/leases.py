@@ -38,7 +38,7 @@ class Leases(Claiming):
         if job.state is State.CANCELLED and job.token == op.token:
             key = heard_key(op.id, op.token)
             value = msgspec.json.encode(Past(now, "cancel_heard"))
-            self._side.setdefault(("past", key), SideRecord(key, value, now + PAST_MS))
+            self.side.setdefault(("past", key), SideRecord(key, value, now + PAST_MS))
 
     @handles(ops.Ack)
     def _ack(self, op: ops.Ack, now: int) -> Answer:

@@ -76,12 +76,12 @@ class Limits(Store):
             key = pause_key(op.queue, op.tenant, op.group)
             by, reason = (op.note.by, op.note.reason) if op.note else ("", "")
             note = PauseNote(now, by, reason)
-            self._side["pause", key] = Record(key, msgspec.json.encode(note))
+            self.side["pause", key] = Record(key, msgspec.json.encode(note))
         return self._put_limit(replace(limit, paused=True))
 
     @handles(ops.Resume)
     def _resume(self, op: ops.Resume, now: int) -> Answer:
         if op.queue not in self._queues:
             return QueueNotFound(op.queue)
-        self._side.pop(("pause", pause_key(op.queue, op.tenant, op.group)), None)
+        self.side.pop(("pause", pause_key(op.queue, op.tenant, op.group)), None)
         return self._put_limit(replace(self._limit(op.queue, op.tenant, op.group), paused=False))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from tenure.engines.memory.errors import Errors
+from tenure.engines.memory.records import Records
 from tenure.engines.memory.store import Record, handles
 from tenure.errors import InvalidInput, QueueNotFound, TenureError
 from tenure.model import queries
@@ -23,7 +23,7 @@ class Listed(NamedTuple):
     scanned_to: int | None
 
 
-class Lists(Errors):
+class Lists(Records):
     """Looks through all jobs for those that match."""
 
     @handles(queries.ListJobs)

@@ -69,7 +69,7 @@ class Operator(Leases):
     def _remember(self, op: ops.JobsOp, record: Record, what: PastMove, now: int) -> None:
         past = Past(now, what, op.note.by if op.note else "")
         key = past_key(record.job.id, past)
-        self._side["past", key] = SideRecord(key, msgspec.json.encode(past), now + PAST_MS)
+        self.side["past", key] = SideRecord(key, msgspec.json.encode(past), now + PAST_MS)
 
     def _change(self, op: ops.JobsOp, change: Callable[[Record], bool]) -> ops.Changed:
         count, missing = 0, []

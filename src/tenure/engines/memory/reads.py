@@ -10,7 +10,6 @@ from typing import Any
 
 from tenure.engines.memory.lists import Lists
 from tenure.engines.memory.store import Record, handles, is_outside
-from tenure.engines.memory.workers import Workers
 from tenure.errors import (
     InvalidInput,
     JobNotFound,
@@ -21,7 +20,7 @@ from tenure.model.job import FINAL, Job
 from tenure.model.queries import Found
 
 
-class Reads(Lists, Workers):
+class Reads(Lists):
     """Reads jobs and counts."""
 
     @handles(queries.GetJob)

@@ -20,17 +20,17 @@ class Records(Upkeep):
             return InvalidInput("value", f"is larger than {MAX_RECORD_BYTES:,} bytes")
         for one in op.records:
             if one.value is None:
-                self._side.pop((one.space, one.key), None)
+                self.side.pop((one.space, one.key), None)
             else:
                 expires_at = None if one.keep_ms is None else now + one.keep_ms
-                self._side[one.space, one.key] = Record(one.key, one.value, expires_at)
+                self.side[one.space, one.key] = Record(one.key, one.value, expires_at)
         return ops.Ok()
 
     @handles(ListRecords)
     def _list_records(self, query: ListRecords, now: int) -> list[Record]:
         found = [
             record
-            for (space, key), record in self._side.items()
+            for (space, key), record in self.side.items()
             if space == query.space
             and query.first <= key <= query.last
             and (record.expires_at is None or record.expires_at > now)

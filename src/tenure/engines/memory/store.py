@@ -10,9 +10,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from tenure.clock import Clock
-from tenure.model import error_groups, ops, states
-from tenure.model.audit import AuditEntry
-from tenure.model.error_groups import ErrorGroup
+from tenure.model import ops, states
 from tenure.model.job import Failure, Job, JobSpec, State
 from tenure.model.ops import Limit, Op
 from tenure.model.queries import Query
@@ -57,6 +55,24 @@ class Record:
         return self.job.state.value
 
 
+class Part:
+    """What a feature adds to the model: methods marked by `handles`, and what it does when others
+    act."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def failed(self, job: Job, change: states.Change, failure: Failure) -> states.Change:
+        """A change that adds a failure, as it is to be stored."""
+        return change
+
+    def answered(self, op: Op, answer: ops.Answer, now: int) -> None:
+        """An operation was run."""
+
+    def maintained(self, now: int) -> None:
+        """A step of maintenance was run."""
+
+
 class QueueBook:
     """A queue's own state, besides its jobs."""
 
@@ -90,8 +106,7 @@ class Store:
     def __init__(self, clock: Clock, sweep: int, settings: Settings) -> None:
         self._clock = clock
         self._sweep_limit = sweep
-        self._keep_errors_ms = settings.keep_errors_ms
-        self._keep_audit_ms = settings.keep_audit_ms
+        self.settings = settings
         self._lock = threading.RLock()
         self._records: dict[str, Record] = {}
         self._live: dict[str, Record] = {}
@@ -105,10 +120,8 @@ class Store:
         self._limits: dict[tuple[str, str | None, str | None], Limit] = {}
         self._slots: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
         self._schedules: dict[str, ops.Schedule] = {}
-        self._side: dict[tuple[str, str], SideRecord] = {}  # by space and key
-        self._errors: dict[tuple[str, str], ErrorGroup] = {}  # by queue and group
-        self._muted: set[str] = set()
-        self._audit: list[AuditEntry] = []
+        self.side: dict[tuple[str, str], SideRecord] = {}  # by space and key
+        self._parts: list[Part] = []
         self._answered: dict[str, tuple[int, object, ops.Answers]] = {}
         self._token = 0
         self._news: deque[tuple[str, states.Event]] = deque()
@@ -123,7 +136,8 @@ class Store:
             return False
         job = record.job
         if change.failure is not None:
-            change = self._count_failure(job, change, change.failure)
+            for part in self._parts:
+                change = part.failed(job, change, change.failure)
         record.job = replace(
             job,
             state=change.state,
@@ -142,24 +156,6 @@ class Store:
         else:
             self._live[job.id] = record
         return True
-
-    def _count_failure(self, job: Job, change: states.Change, failure: Failure) -> states.Change:
-        """Count the failure in its group, or in the one for all others if there are too many."""
-        one = error_groups.one_failure(job.queue, job.kind, job.id, failure, change.state)
-        groups = sum(queue == one.queue for queue, _ in self._errors)
-        if self._counted(one) is None and groups >= error_groups.MAX_GROUPS:
-            one = error_groups.among_others(one)
-        known = self._counted(one)
-        self._errors[one.queue, one.group] = one if known is None else known.plus(one)
-        return states.in_group(change, one.group)
-
-    def _counted(self, one: ErrorGroup) -> ErrorGroup | None:
-        """What has been counted of the group, unless it is to be forgotten."""
-        known = self._errors.get((one.queue, one.group))
-        return None if known is None or self._is_old(known, one.last_at) else known
-
-    def _is_old(self, one: ErrorGroup, now: int) -> bool:
-        return self._keep_errors_ms is not None and one.last_at + self._keep_errors_ms <= now
 
     def _ended(self, record: Record, now: int) -> None:
         job = record.job

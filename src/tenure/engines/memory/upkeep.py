@@ -44,15 +44,15 @@ class Upkeep(Schedules):
         for key, (at, _, _) in list(self._answered.items()):
             if at <= now - ops.ONCE_MS:
                 del self._answered[key]
-        for place in [place for place, one in self._errors.items() if self._is_old(one, now)]:
-            del self._errors[place]
+        for part in self._parts:
+            part.maintained(now)
         ended = [
             (record.expires_at, place)
-            for place, record in self._side.items()
+            for place, record in self.side.items()
             if record.expires_at is not None and record.expires_at <= now
         ]
         for _, place in sorted(ended)[: op.limit]:
-            del self._side[place]
+            del self.side[place]
         return ops.Maintained(promoted, leases, expired, len(over), purged, after)
 
     def _has_work(self, queue: str, op: ops.Maintain, now: int) -> bool:

@@ -9,9 +9,8 @@ import psycopg
 from psycopg import errors as pg
 from psycopg.pq import TransactionStatus
 
-from tenure.core import errors
+from tenure.core import features
 from tenure.core.fencing import Fence
-from tenure.core.operate import Operations, operate
 from tenure.engines.postgres import ack, claim, fast_paths, slots, upkeep
 from tenure.engines.postgres.claimed_places import Places
 from tenure.engines.postgres.db import Db, piped
@@ -19,6 +18,7 @@ from tenure.engines.postgres.fencing import hold
 from tenure.engines.postgres.locks import lock
 from tenure.engines.postgres.server import Connection
 from tenure.engines.postgres.transaction import Transaction
+from tenure.features.operate import Operations, operate
 from tenure.model import ops
 from tenure.model.ops import Answer, Op
 from tenure.settings import Settings
@@ -52,7 +52,7 @@ def run(
     # Operations whose results are already stored are not run again, and need no locks.
     lock(tx, [op for op in batch if not isinstance(op, ops.Once) or tx.once[op.key] is None])
     answers = operate(tx, batch, _OWN)
-    errors.write(tx)
+    features.end(tx)
     tx.flush()
     return answers, tx.woken or _tells(batch)
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
-from tenure.core.transaction import Edit, Existing, Owner, Scope, Tally, UniqueKey
+from tenure.core.transaction import Edit, Existing, Owner, Scope, UniqueKey
 from tenure.engines.postgres import insert
 from tenure.engines.postgres.db import Db
 from tenure.engines.sql.limits import mark
@@ -77,10 +77,8 @@ class Transaction:
         self.db = db
         self.given = given
         self.most_swept = settings.sweep
-        self.keep_errors_ms = settings.keep_errors_ms
-        self.keep_audit_ms = settings.keep_audit_ms
-        self.failures: dict[str, Tally] = {}
-        self.error_groups: dict[str, int] = {}
+        self.settings = settings
+        self.kept: dict[type, Any] = {}
         self.woken = False  # whether jobs became ready, or ended, because they were due
         self.once: dict[str, str | None] = {}  # keys of the batch, with stored results
         self.queues: dict[str, int] = {}  # the ids of queues looked up so far

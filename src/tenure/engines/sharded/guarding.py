@@ -88,7 +88,7 @@ def not_for_all(op: Op, routed: Placing, placing: Placing) -> Misplaced | None:
         scoped = isinstance(one, SCOPED) and (
             placing.of_scope(one.queue, one.tenant, one.group) is None
         )
-        if scoped or isinstance(one, ops.MuteError):
+        if scoped or one.for_all == "in_turn":
             return Misplaced("shards have just been added: try again")
     return None
 

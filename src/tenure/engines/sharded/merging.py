@@ -11,9 +11,6 @@ from tenure.errors import Busy, NotFound, TenureError
 from tenure.model import ops
 from tenure.model.ops import Answer, Op
 
-# With the shards that are there: Tenure's own slots say who maintains each.
-_GOES_ON = (ops.Beat, ops.Maintain, ops.TakeSlot, ops.DropSlot)
-
 
 def merged(op: Op, parts: Sequence[tuple[Op, Answer]]) -> Answer:
     """The result of an operation, from the results of its parts. What was done on some shards is
@@ -24,7 +21,7 @@ def merged(op: Op, parts: Sequence[tuple[Op, Answer]]) -> Answer:
     done = [answer for answer in answers if not isinstance(answer, TenureError)]
     failed = [answer for answer in answers if isinstance(answer, TenureError)]
     serious = [error for error in failed if not isinstance(error, NotFound)]
-    if serious and not (done and isinstance(op, _GOES_ON)):
+    if serious and not (done and op.partial):
         return _partly(serious[0]) if done else serious[0]
     if not done:
         return failed[0]

@@ -133,7 +133,7 @@ class Keyed:
             for at in range(len(self.op.ops))
         ]
         echo = self._echoes[shard] = _echo(routes)
-        return ops.Once(self.op.key, (echo, *parts), self._did)  # type: ignore[arg-type]
+        return ops.Once(self.op.key, (echo, *parts), self._did)
 
     def _names_of(self, at: int) -> list[str]:
         route = self.routes[at]
@@ -228,7 +228,7 @@ class Keyed:
             return self.op
         text = " ".join([self._names[shard], *[str(at) for at, _ in mine]])
         did = f"{self._did}/{blake2b(text.encode(), digest_size=8).hexdigest()}"
-        return ops.Once(self.op.key, tuple(part for _, part in mine), did)  # type: ignore[misc]
+        return ops.Once(self.op.key, tuple(part for _, part in mine), did)
 
     def take_alone(self, shard: int, answer: Answer) -> None:
         mine = self._on(shard)
@@ -254,7 +254,7 @@ class Keyed:
         found: list[tuple[int, ops.Once]] = []
         for at, (shard, op) in self._late:
             key = blake2b(f"{at} {self.op.key}".encode(errors="surrogatepass"), digest_size=16)
-            once = ops.Once(f"late {key.hexdigest()}", (op,), f"{self._did}/{at}")  # type: ignore[arg-type]
+            once = ops.Once(f"late {key.hexdigest()}", (op,), f"{self._did}/{at}")
             found.append((shard, once))
         return found
 

@@ -18,15 +18,14 @@ from tenure.engines.sharded.cluster import Cluster
 from tenure.engines.sharded.cursors import Places, cursor_of, places_of
 from tenure.engines.sharded.shard import Shard
 from tenure.errors import InvalidInput, JobNotFound, NotFound, TenureError
+from tenure.features import FINDERS
 from tenure.model import ops, queries
-from tenure.model.finders import FINDERS
 from tenure.model.queries import Found, Merge, Query
 from tenure.model.record_queries import ListRecords
 from tenure.model.records import Record
 
 R = TypeVar("R", bound=msgspec.Struct)
 _SHARED = ("worker", "pause")  # spaces of which each shard has the same records
-_GO_ON = (queries.ListWorkers, queries.ListRates)
 
 
 def read(cluster: Cluster, query: Query) -> Found:
@@ -40,8 +39,9 @@ def read(cluster: Cluster, query: Query) -> Found:
 def _read(cluster: Cluster, query: Query) -> Found:
     finder = FINDERS.get(type(query))
     if finder is not None:
-        lenient = isinstance(query, _GO_ON)
-        return finder(lambda part: _list_records(cluster, part, lenient=lenient), query)
+        lenient = query.partial
+        found: Found = finder(lambda part: _list_records(cluster, part, lenient=lenient), query)
+        return found
     if query.merge is not None:
         return _merged(cluster, query, query.merge)
     match query:
@@ -158,7 +158,7 @@ def _merged(cluster: Cluster, query: Any, merge: Merge) -> Found:
     if of is not None:
         return _on_one(cluster, of[0], query)
     rows: dict[tuple[str, ...], Any] = {}
-    for _, found in ask(cluster, query, lenient=merge.partial):
+    for _, found in ask(cluster, query, lenient=query.partial):
         for row in found:
             place = tuple([_mark(getattr(row, name)) for name in merge.by])
             known = rows.get(place)

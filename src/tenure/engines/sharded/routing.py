@@ -22,7 +22,6 @@ from tenure.model.records import MAX_RECORD_BYTES, NewRecord, PutRecords
 _UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
 SCOPED = (ops.SetLimit, ops.ClearLimit, ops.Pause, ops.Resume)
-IN_TURN = (*SCOPED, ops.MuteError)  # asked one by one, so that one of them notes who did it
 
 
 class Part(NamedTuple):
@@ -279,7 +278,7 @@ class Router:
             return Route([Part(shard, op)])
         if isinstance(op, ops.SetLimit):
             self._refuse_shared_limit(op)
-        return self._to_all(op)
+        return self._to_all(op, in_turn=True)
 
     def _refuse_shared_limit(self, op: ops.SetLimit) -> None:
         if self._placing.divides(op):
@@ -294,9 +293,9 @@ class Router:
         shard = self._placing.of_scope(op.queue, op.tenant, op.group)
         return self._to_all(op) if shard is None else Route([Part(shard, op)])
 
-    def _to_all(self, op: Op) -> Route:
+    def _to_all(self, op: Op, *, in_turn: bool = False) -> Route:
         parts = [Part(shard, op) for shard in self._placing.used]
-        return Route(parts, in_turn=isinstance(op, IN_TURN))
+        return Route(parts, in_turn=in_turn or op.for_all == "in_turn")
 
     def _slot(self, op: ops.TakeSlot | ops.DropSlot | ops.ReconcileSlots) -> Route:
         shard = self._placing.of_slots(op.scope)
@@ -358,7 +357,6 @@ _ROUTES: dict[type[Op], Callable[[Router, Any], Route]] = {
     ops.ReplayEdited: Router._replay_edited,
     **dict.fromkeys(SCOPED, Router._scoped),
     **dict.fromkeys(SLOTTED, Router._slot),
-    **dict.fromkeys((ops.MuteError, ops.Beat, ops.Maintain), Router._to_all),
     ops.Reconcile: Router._reconcile,
     ops.PutSchedule: Router._put_schedule,
     ops.DropSchedule: Router._named_schedule,
@@ -371,4 +369,6 @@ _ROUTES: dict[type[Op], Callable[[Router, Any], Route]] = {
 @cache
 def _route_of(kind: type[Op]) -> Callable[[Router, Any], Route]:
     """How operations of a kind are routed, or of the first of its bases that has a route."""
+    if kind.for_all is not None:
+        return Router._to_all
     return next(_ROUTES[base] for base in kind.__mro__ if base in _ROUTES)

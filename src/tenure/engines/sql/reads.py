@@ -17,9 +17,9 @@ from tenure.engines.sql.lists import ListSnapshot
 from tenure.engines.sql.rows import WAITING, entry_of, job_of
 from tenure.engines.sql.snapshot import Row
 from tenure.errors import InvalidInput, JobNotFound, QueueNotFound
+from tenure.features import FINDERS
 from tenure.model import ops, queries
 from tenure.model.fields import MAX_NAME
-from tenure.model.finders import FINDERS
 from tenure.model.queries import Found, Query
 from tenure.model.record_queries import FindAnswers, ListRecords
 from tenure.model.records import Record
@@ -53,7 +53,8 @@ def read(snapshot: Snapshot, query: Query) -> Found:
     """Run a query."""
     finder = FINDERS.get(type(query))
     if finder is not None:
-        return finder(partial(_list_records, snapshot), query)
+        found: Found = finder(partial(_list_records, snapshot), query)
+        return found
     return _QUERIES[type(query)](snapshot, query)
 
 

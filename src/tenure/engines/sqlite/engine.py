@@ -13,9 +13,8 @@ from time import monotonic
 from typing import Any
 
 from tenure.clock import Clock
-from tenure.core import errors, fencing
+from tenure.core import features, fencing
 from tenure.core.fencing import Fence
-from tenure.core.operate import Operations, operate
 from tenure.engines.sql.reads import read
 from tenure.engines.sqlite import ack, claim, file, lock, upkeep
 from tenure.engines.sqlite.counters import Books
@@ -26,6 +25,7 @@ from tenure.engines.sqlite.reads import Snapshot
 from tenure.engines.sqlite.transaction import Transaction
 from tenure.engines.sqlite.watch import Version, Watch
 from tenure.errors import InvalidInput
+from tenure.features.operate import Operations, operate
 from tenure.model import ops
 from tenure.model.ops import Answer, Op
 from tenure.model.queries import READ_SECONDS, Found, Query, took_too_long
@@ -154,7 +154,7 @@ class SqliteEngine:
         if fence is not None:
             fencing.check(tx, fence)
         answers = operate(tx, batch, _OWN)
-        errors.write(tx)
+        features.end(tx)
         tx.books.flush()
         return answers
 

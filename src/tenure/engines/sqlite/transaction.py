@@ -6,10 +6,11 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
+from typing import Any
 
 import msgspec
 
-from tenure.core.transaction import Edit, Existing, Owner, Scope, Tally, UniqueKey
+from tenure.core.transaction import Edit, Existing, Owner, Scope, UniqueKey
 from tenure.engines.sql.limits import mark
 from tenure.engines.sql.rows import (
     DELAYED,
@@ -57,10 +58,8 @@ class Transaction:
         self.now = now
         self.most_swept = settings.sweep
         self.may_sweep = max(settings.sweep, SWEPT_PER_STEP)  # so many more due jobs
-        self.keep_errors_ms = settings.keep_errors_ms
-        self.keep_audit_ms = settings.keep_audit_ms
-        self.failures: dict[str, Tally] = {}
-        self.error_groups: dict[str, int] = {}
+        self.settings = settings
+        self.kept: dict[type, Any] = {}
         self.may_tell = TOLD_PER_STEP  # so many more children
         self.shared = False  # whether several callers wait, who need the GIL meanwhile
         # The ready job behind those that a claim has picked, if it was read.

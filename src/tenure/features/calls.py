@@ -1,0 +1,10 @@
+"""The calls that features add to a queue."""
+
+from tenure.features.audit.calls import HasAudit
+from tenure.features.errors.calls import HasErrors
+from tenure.features.live_workers.calls import HasWorkers
+from tenure.features.rates.calls import HasRates
+
+
+class FeatureCalls(HasErrors, HasWorkers, HasRates, HasAudit):
+    """A part of Calls."""
